@@ -1,0 +1,365 @@
+"""What a rule is: one operator as a loop nest over factors.
+
+A *factor* is a loop: batch, sequence, kv-head, hidden, expert, vocabulary. Every dimension of every operand and
+result is written as the factors it runs over, major to minor. So ``linear`` is
+
+    (b, s, k), (n, k), (n) -> (b, s, n)         b, s, n parallel; k summed
+
+and a view (b, s, h*d) -> (b, s, h, d) maps one dimension to two factors. From the same table follow the shapes, the
+floating-point work, which splits over a mesh axis are legal, what every operand then looks like, and (in
+`meshwright.ir.adjoint`) the whole backward pass. A rule is a pure function of a `Signature` (kind, operand types,
+attributes), registered under its kind by `@rule(kind)`.
+
+Laws. The result of an operator is read as the sum of its ADDITIVE operands and of one term that is linear in each LINEAR
+operand and anything at all in the NONLINEAR ones. A partial sum may pass through an operator only where that reading
+allows it. INDEX operands (tokens, masks, router choices) carry no gradient.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from functools import lru_cache
+from math import prod
+from typing import TYPE_CHECKING
+
+from meshwright.ir.errors import (
+    BadOperand,
+    FactorDropped,
+    FactorRepeated,
+    FactorUndeclared,
+    NoExpansion,
+    RuleArity,
+    RuleRegistered,
+    UnknownOp,
+)
+from meshwright.ir.graph import ITEMSIZE, Attr, Graph, Op, Type
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+
+class Role(Enum):
+    """What the loop does to the result, hence what happens when a mesh axis splits it."""
+
+    PARALLEL = "parallel"
+    """Each iteration writes its own part of the result."""
+    SUM = "sum"
+    """Iterations are added up: split, the result is a partial sum."""
+    MAX = "max"
+    """Iterations are maximised: split, the result is a partial maximum, which no gradient passes."""
+    WHOLE = "whole"
+    """The operator needs the loop in one place."""
+    HALO = "halo"
+    """Neighbouring iterations overlap (convolution): whole, unless a backend exchanges halos."""
+
+
+class Law(Enum):
+    """How the result depends on an operand (see the module docstring)."""
+
+    LINEAR = "linear"
+    ADDITIVE = "additive"
+    NONLINEAR = "nonlinear"
+    INDEX = "index"
+
+
+class Engine(Enum):
+    """Which part of a device an operator keeps busy; the cost models read it."""
+
+    MATMUL = "matmul"
+    ATTENTION = "attention"
+    CONV = "conv"
+    MEMORY = "memory"
+    VIEW = "view"
+
+
+@dataclass(frozen=True, slots=True)
+class Factor:
+    """One loop.
+
+    `expanded`: to split it the operator is first rewritten by its expansion (`Rule` consumers call `expand`), because
+    the split needs communication inside: the maximum and sum of a vocabulary-sharded cross entropy, the statistics of
+    a batch norm.
+    """
+
+    name: str
+    size: int
+    role: Role = Role.PARALLEL
+    expanded: bool = False
+
+
+Dims = tuple[tuple[str, ...], ...]
+"""For each dimension of a tensor, its factors, major to minor."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """Two factors that one axis may split together, and the algorithm that makes it legal (ring attention: sq with
+    sk)."""
+
+    first: str
+    second: str
+    algorithm: str
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """Floating-point operations: `flops` per point of the loop nest over `factors`. `grad_of` is None forward, else
+    the operand
+    whose gradient it computes, so that dgrad and wgrad are priced apart and frozen operands cost nothing."""
+
+    flops: float
+    factors: tuple[str, ...]
+    grad_of: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Save:
+    """A tensor kept for the backward pass: an operand, a result, or an extra one of the given dims and dtype
+    (log-sum-exp, masks).
+
+    It is kept if any operand in `needs` requires a gradient (empty: if any operand does), on `devices` (empty: all).
+    """
+
+    what: str
+    index: int = 0
+    needs: tuple[int, ...] = ()
+    devices: tuple[str, ...] = ()
+    dims: Dims = ()
+    dtype: str = "f32"
+
+
+@dataclass(frozen=True, slots=True)
+class Signature:
+    """What a rule may look at: the kind, the operand types and the attributes of an operator."""
+
+    kind: str
+    operands: tuple[Type, ...]
+    attrs: tuple[tuple[str, Attr], ...] = ()
+
+    def attr(self, key: str, default: Attr = None) -> Attr:
+        return next((value for name, value in self.attrs if name == key), default)
+
+    def integer(self, key: str, default: int | None = None) -> int:
+        value = self.attr(key, default)
+        if not isinstance(value, int):
+            raise self.error(f"attribute {key} is {value!r}", "give an integer")
+        return value
+
+    def integers(self, key: str) -> tuple[int, ...]:
+        value = self.attr(key)
+        if isinstance(value, int):
+            return (value,)
+        if not isinstance(value, tuple):
+            raise self.error(f"attribute {key} is {value!r}", "give integers")
+        return tuple(item for item in value if isinstance(item, int))
+
+    def axis(self, key: str = "dim", rank: int | None = None) -> int:
+        """A dimension attribute, counted from the front."""
+        rank = len(self.operands[0].shape) if rank is None else rank
+        dim = self.integer(key)
+        if not -rank <= dim < max(rank, 1):
+            raise self.error(f"{key}={dim} for a tensor of {rank} dims", "give a dimension that exists")
+        return dim % max(rank, 1)
+
+    def error(self, cause: str, fix: str) -> BadOperand:
+        return BadOperand(place=str(self), cause=cause, fix=fix)
+
+    def __str__(self) -> str:
+        return f"{self.kind}({', '.join(map(str, self.operands))})"
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """One operator as a loop nest.
+
+    - Every factor named in a dimension must be declared, once.
+    - A dimension's extent is the product of its factors' sizes, unless it has exactly one factor (strides, capacity)
+      or is sectioned.
+    - A result without a factor must either sum it (or maximise it) or the factor must be whole or expanded.
+    - `sections` marks dimensions that concatenate: splitting the factor cuts every section (the operand of `split`).
+    """
+
+    factors: tuple[Factor, ...]
+    operands: tuple[Dims, ...]
+    results: tuple[Dims, ...]
+    types: tuple[Type, ...]
+    laws: tuple[Law, ...]
+    engine: Engine = Engine.MEMORY
+    work: tuple[Work, ...] = ()
+    saves: tuple[Save, ...] = ()
+    pairs: tuple[Pair, ...] = ()
+    sections: tuple[tuple[str, int, int, tuple[int, ...]], ...] = ()
+    gathered: tuple[int, ...] = ()
+    """Operands of which only about as many bytes as the result has are read (embedding tables)."""
+    elementwise: bool = False
+    """One output element reads one element of each operand: compilers fuse and recompute it."""
+
+    def __post_init__(self) -> None:
+        names = [factor.name for factor in self.factors]
+        if len(set(names)) != len(names):
+            raise FactorRepeated(place=str(self), cause="a factor is declared twice", fix="name every factor once")
+        if len(self.laws) != len(self.operands):
+            raise RuleArity(place=str(self), cause="laws and operands differ in number", fix="give one law per operand")
+        if len(self.types) != len(self.results):
+            raise RuleArity(place=str(self), cause="types and results differ in number", fix="give one type per result")
+        for dims in (*self.operands, *self.results):
+            used = [name for dim in dims for name in dim]
+            for name in used:
+                if name not in names:
+                    raise FactorUndeclared(
+                        place=str(self), cause=f"factor {name!r} is not declared", fix="declare it with its size"
+                    )
+                if used.count(name) > 1:
+                    raise FactorRepeated(
+                        place=str(self), cause=f"factor {name!r} twice in one tensor", fix="use a second factor"
+                    )
+        for factor in self.factors:
+            self._check_reduction(factor)
+
+    def _check_reduction(self, factor: Factor) -> None:
+        if factor.role is not Role.PARALLEL or factor.expanded:
+            return
+        for dims in self.results:
+            if not any(factor.name in dim for dim in dims):
+                raise FactorDropped(
+                    place=str(self),
+                    cause=f"factor {factor.name!r} is parallel but a result lacks it",
+                    fix="make it sum, max or whole",
+                )
+
+    def factor(self, name: str) -> Factor:
+        for factor in self.factors:
+            if factor.name == name:
+                return factor
+        raise FactorUndeclared(
+            place=str(self), cause=f"there is no factor {name!r}", fix=f"use {', '.join(f.name for f in self.factors)}"
+        )
+
+    def check_operands(self, signature: Signature) -> None:
+        """Must: the dims describe the operands it was built for and the results it promises."""
+        for dims, type_ in zip((*self.operands, *self.results), (*signature.operands, *self.types), strict=True):
+            if len(dims) != len(type_.shape):
+                raise signature.error(f"dims {dims} for {type_}", "give one entry per dimension")
+            for dim, extent in zip(dims, type_.shape, strict=True):
+                if len(dim) != 1 and prod(self.factor(name).size for name in dim) != extent:
+                    raise signature.error(f"factors {dim} do not make extent {extent}", "correct the factor sizes")
+
+    def section_sizes(self, side: str, index: int, dim: int) -> tuple[int, ...] | None:
+        """The sections of a dimension that concatenates; side is "operand" or "result"."""
+        return next((sizes for s, i, d, sizes in self.sections if (s, i, d) == (side, index, dim)), None)
+
+    def flops(self, *, needs: Iterable[int] | None = None, sizes: Mapping[str, int] | None = None) -> float:
+        """Forward work (needs=None), or the backward work for the gradients of the operands `needs`.
+
+        `sizes` replaces factor sizes by local ones.
+        """
+        wanted = None if needs is None else set(needs)
+        size = {factor.name: factor.size for factor in self.factors} | dict(sizes or {})
+        return sum(
+            work.flops * prod(size[name] for name in work.factors)
+            for work in self.work
+            if (work.grad_of is None if wanted is None else work.grad_of in wanted)
+        )
+
+    def nbytes(self, signature: Signature) -> float:
+        """Bytes read and written by one forward execution, without fusion."""
+        if self.engine is Engine.VIEW:
+            return 0
+        written = sum(type_.nbytes for type_ in self.types)
+        read = sum(
+            min(type_.nbytes, written) if index in self.gathered else type_.nbytes
+            for index, type_ in enumerate(signature.operands)
+        )
+        return read + written
+
+    def saved(self, device: str, needs: Iterable[int]) -> tuple[Save, ...]:
+        """What eager execution keeps for the backward pass, given which operands require a gradient."""
+        wanted = set(needs)
+        return tuple(
+            save
+            for save in self.saves
+            if wanted and (not save.needs or wanted & set(save.needs)) and (not save.devices or device in save.devices)
+        )
+
+    def save_bytes(self, save: Save, signature: Signature) -> float:
+        if save.what == "operand":
+            return signature.operands[save.index].nbytes
+        if save.what == "result":
+            return self.types[save.index].nbytes
+        return ITEMSIZE[save.dtype] * prod(self.factor(name).size for dim in save.dims for name in dim)
+
+    def __str__(self) -> str:
+        def side(tensors: tuple[Dims, ...]) -> str:
+            return ", ".join("(" + " ".join("·".join(dim) or "1" for dim in dims) + ")" for dims in tensors)
+
+        roles = ", ".join(f"{f.name}:{f.role.value}" for f in self.factors if f.role is not Role.PARALLEL)
+        return f"{side(self.operands)} -> {side(self.results)}" + (f"; {roles}" if roles else "")
+
+
+Builder = Callable[[Signature], Rule]
+Expander = Callable[[Signature], Graph]
+
+_BUILDERS: dict[str, Builder] = {}
+_EXPANDERS: dict[str, Expander] = {}
+
+
+def rule(*kinds: str) -> Callable[[Builder], Builder]:
+    """Register a builder under one or more kinds."""
+
+    def register(builder: Builder) -> Builder:
+        for kind in kinds:
+            if kind in _BUILDERS:
+                raise RuleRegistered(place=kind, cause="this kind has a rule already", fix="remove one of the two")
+            _BUILDERS[kind] = builder
+        return builder
+
+    return register
+
+
+def expansion(kind: str) -> Callable[[Expander], Expander]:
+    """Register the expansion of a kind: a graph of simpler operators with the same inputs and outputs.
+
+    Inputs of the graph are named %0, %1, … after the operands; its outputs are the results, in order.
+    """
+
+    def register(expander: Expander) -> Expander:
+        _EXPANDERS[kind] = expander
+        return expander
+
+    return register
+
+
+def kinds() -> tuple[str, ...]:
+    """Every kind that has a rule."""
+    return tuple(sorted(_BUILDERS))
+
+
+def signature_of(op: Op, types: Mapping[str, Type]) -> Signature:
+    return Signature(op.kind, tuple(types[value] for value in op.operands), op.attrs)
+
+
+@lru_cache(maxsize=65536)
+def infer(signature: Signature) -> Rule:
+    """The rule of an operator. Raises `UnknownOp` for a kind that nobody registered."""
+    builder = _BUILDERS.get(signature.kind)
+    if builder is None:
+        raise UnknownOp(
+            place=str(signature), cause=f"kind {signature.kind!r} has no rule", fix="make it opaque or register a rule"
+        )
+    built = builder(signature)
+    built.check_operands(signature)
+    return built
+
+
+def rule_of(op: Op, types: Mapping[str, Type]) -> Rule:
+    return infer(signature_of(op, types))
+
+
+def expand(signature: Signature) -> Graph:
+    """The operator rewritten into simpler ones, for splits that need communication inside."""
+    expander = _EXPANDERS.get(signature.kind)
+    if expander is None:
+        raise NoExpansion(place=str(signature), cause="it has no expansion", fix="register one with @expansion")
+    return expander(signature)
