@@ -24,6 +24,7 @@ Each ATen operator is lowered by its entry in the table of `aten.py`; here is wh
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -272,12 +273,32 @@ class Translator:
         else:
             value = self._fresh(f"constant_{len(self.constants)}")
             self._define(value, type_, None)
-            op = Op("constant", (), (value,), module=self.place.module if room else "", no_grad=True)
+            law = (("law", self._law(term, room)),)
+            op = Op("constant", (), (value,), law, module=self.place.module if room else "", no_grad=True)
             self.constants[value] = term
             self.producer[value] = op
             (self._ops if room else self._prologue).append(op)
         self._made[id(term), room] = value
         return value
+
+    def _law(self, term: Term, room: str) -> str:
+        """The constant's last operator and a digest of its expression; like constants of like blocks have like laws."""
+        digests: dict[int, str] = {}
+
+        def digest(item: Any) -> str:
+            if isinstance(item, list | tuple):
+                return f"({','.join(map(digest, item))})"
+            if not isinstance(item, Term):
+                return str(item)
+            if id(item) not in digests:
+                leaf = self._buffers.get(id(item), "").removeprefix(f"{room}.")
+                data = "" if item.data is None else hashlib.sha256(item.data.tobytes()).hexdigest()
+                arguments = [digest(item.args), *(f"{k}={digest(v)}" for k, v in sorted(item.kwargs.items()) if k != "device")]
+                text = f"{item.op} {item.dtype} {item.shape} {leaf} {data} {arguments}"
+                digests[id(item)] = hashlib.sha256(text.encode()).hexdigest()[:8]
+            return digests[id(item)]
+
+        return f"{term.op or 'buffer'}:{digest(term)}"
 
     def _assembled(self, whole: Assembly) -> str:
         """Pieces and the gaps between them, concatenated."""
