@@ -430,6 +430,12 @@ class FoldPort(IRError):
     code = "MW3034"
 
 
+class NoReshard(IRError):
+    """Two placements between which the allowed collectives make no path."""
+
+    code = "MW3060"
+
+
 # MW4: decisions and programs -----------------------------------------------------------------------------------------
 
 
@@ -438,6 +444,96 @@ class ProgramError(MeshwrightError):
 
     family = "MW4"
     exit_code = 1
+
+
+class BodyUnplanned(ProgramError):
+    """A stage runs a body that none of its plans is for."""
+
+    code = "MW4001"
+
+
+class CallsUncovered(ProgramError):
+    """Stages that leave a call of the fold out, or run one twice."""
+
+    code = "MW4002"
+
+
+class RanksOverlap(ProgramError):
+    """Stages that share only some ranks, or a mesh that its ranks do not fill."""
+
+    code = "MW4003"
+
+
+class ScheduleImpossible(ProgramError):
+    """A schedule that its stages or micro-batches do not allow, or whose actions wait in a circle."""
+
+    code = "MW4004"
+
+
+class StorageConflict(ProgramError):
+    """A stored placement that does not refine the compute placement of its parameter."""
+
+    code = "MW4005"
+
+
+class UnknownStage(ProgramError):
+    """A plan that names an operator, value or plan which does not exist."""
+
+    code = "MW4006"
+
+
+class BoundaryMismatch(ProgramError):
+    """A value that leaves one body in another state than the next one expects."""
+
+    code = "MW4007"
+
+
+class PartialAcross(ProgramError):
+    """A partial sum at the boundary of two stages: it would have to be reduced across them."""
+
+    code = "MW4008"
+
+
+class NameUnknown(ProgramError):
+    """A program statement that reads a name nobody defined, or that was not kept."""
+
+    code = "MW4009"
+
+
+class NameRedefined(ProgramError):
+    """A program that defines a name twice."""
+
+    code = "MW4010"
+
+
+class WrongPlacement(ProgramError):
+    """A program statement whose operand or result lies otherwise than the statement requires."""
+
+    code = "MW4011"
+
+
+class WrongStep(ProgramError):
+    """A program move that does not lead to the placement of its result."""
+
+    code = "MW4012"
+
+
+class MissingGradient(ProgramError):
+    """A program that leaves out the gradient of something trained."""
+
+    code = "MW4013"
+
+
+class WrongTransfer(ProgramError):
+    """A transfer between stages whose type or placement does not match its ends."""
+
+    code = "MW4014"
+
+
+class ActionMismatch(ProgramError):
+    """Sends and receives that do not pair up, or work lists that miss a stage."""
+
+    code = "MW4015"
 
 
 # MW5: capabilities ---------------------------------------------------------------------------------------------------
