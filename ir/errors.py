@@ -1,0 +1,322 @@
+"""The error catalogue: every way in which a user's input, or an artefact, can be refused.
+
+One class per kind of error, found by a stable code. An error says four things, always: the *code*, the *place* (a file
+and line, a key, an argument), the *cause* with the offending value in it, and the *fix*. ``str(error)`` reads
+
+    error MW1002 at model.py: the file defines no 'build'
+      fix: name one of its functions: 'model', 'tiny'
+
+Families take number ranges in the order of the data path: loading and tracing a model, configuration files, the IR, and
+so on; a family also gives its members their exit code. To add an error: subclass its family, take the next free code,
+say in the docstring what is refused and why, run ``python -m meshwright.ir.errors > docs/errors.md``, and test the place
+that raises it:
+
+    raise FactoryMissing(place=path, cause=f"the file defines no {name!r}", fix=f"name one of its functions: {names}")
+
+A class enters the catalogue by being defined; a code that is malformed, outside its family or taken is refused right
+there. All classes live in this file, so that the numbers are given out in one place. It imports nothing heavy:
+``plan --help`` passes through here.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable, Iterable
+from typing import ClassVar
+
+_BY_CODE: dict[str, type[MeshwrightError]] = {}
+
+
+class MeshwrightError(Exception):
+    """Anything that Meshwright refuses. Raised through its subclasses only.
+
+    A subclass without a code of its own is a family: it declares the prefix of its members' codes and their exit code.
+    """
+
+    code: ClassVar[str]
+    family: ClassVar[str]
+    exit_code: ClassVar[int]
+    hook: ClassVar[str] = ""
+    """Code that a user can paste as it is; a raiser ends the fix with it."""
+
+    def __init_subclass__(cls) -> None:
+        """Enter a kind of error into the catalogue."""
+        if "code" not in cls.__dict__:
+            return
+        if not re.fullmatch(rf"{cls.family}\d\d\d", cls.code):
+            raise TypeError(f"{cls.__name__}: code {cls.code!r} is not {cls.family!r} and three digits")
+        if cls.code in _BY_CODE:
+            raise TypeError(f"{cls.__name__}: code {cls.code} is taken by {_BY_CODE[cls.code].__name__}")
+        _BY_CODE[cls.code] = cls
+
+    def __init__(self, *, place: str, cause: str, fix: str) -> None:
+        """``place``: where; ``cause``: what was found there; ``fix``: what to do, as an instruction."""
+        super().__init__(place, cause, fix)
+        self.place = place
+        self.cause = cause
+        self.fix = fix
+
+    def __str__(self) -> str:
+        """Return the message as a terminal shows it; further lines of a fix stay at the margin, ready to be pasted."""
+        return f"error {self.code} at {self.place}: {self.cause}\n  fix: {self.fix}"
+
+    def __reduce__(self) -> tuple[Callable[..., MeshwrightError], tuple[type[MeshwrightError], str, str, str]]:
+        """Errors cross process boundaries; the default would lose the keywords."""
+        return _rebuild, (type(self), self.place, self.cause, self.fix)
+
+    def to_json(self) -> dict[str, str | int]:
+        """Return the error as ``--json`` prints it."""
+        return {
+            "code": self.code,
+            "kind": type(self).__name__,
+            "exit_code": self.exit_code,
+            "place": self.place,
+            "cause": self.cause,
+            "fix": self.fix,
+        }
+
+
+def _rebuild(kind: type[MeshwrightError], place: str, cause: str, fix: str) -> MeshwrightError:
+    return kind(place=place, cause=cause, fix=fix)
+
+
+def nearest(word: str, known: Iterable[str]) -> str | None:
+    """Return the known word that ``word`` was most likely meant to be, or None if none is close."""
+    from difflib import get_close_matches
+
+    # Sorted, so that a tie does not depend on the order in which the words were collected.
+    return next(iter(get_close_matches(word, sorted(known), n=1)), None)
+
+
+# MW1: loading and tracing a model ------------------------------------------------------------------------------------
+
+
+class ModelError(MeshwrightError):
+    """Loading and tracing a model."""
+
+    family = "MW1"
+    exit_code = 5
+
+
+class ModelFileMissing(ModelError):
+    """MODEL names a file or a directory that does not exist."""
+
+    code = "MW1001"
+    exit_code = 2
+
+
+class FactoryMissing(ModelError):
+    """The model file has no attribute of the name after the colon, or it is not callable."""
+
+    code = "MW1002"
+    exit_code = 2
+
+
+class FactoryRaised(ModelError):
+    """The model file, or the factory that it defines, raised an exception. The place is the user's innermost line."""
+
+    code = "MW1003"
+
+
+class ModelFileExited(ModelError):
+    """The model file called ``sys.exit`` while it was imported or built. Loading a model file executes it."""
+
+    code = "MW1004"
+
+
+class ModelTimedOut(ModelError):
+    """Importing the model file or calling its factory took longer than the time allowed."""
+
+    code = "MW1005"
+
+
+class EmptyModel(ModelError):
+    """The model has no parameters: there is nothing to place."""
+
+    code = "MW1006"
+
+
+class NoExampleInputs(ModelError):
+    """The inputs of the model cannot be derived, and its file defines no ``example_inputs(batch, seq)``."""
+
+    code = "MW1007"
+    hook = """\
+def example_inputs(batch, seq):
+    import torch
+
+    return {"tokens": torch.zeros(batch, seq, dtype=torch.long)}
+"""
+
+
+class NoLoss(ModelError):
+    """The model's output is no scalar, and its file defines no ``loss(outputs, batch)``: there is no backward."""
+
+    code = "MW1008"
+    hook = """\
+def loss(outputs, batch):
+    import torch.nn.functional as F
+
+    return F.cross_entropy(outputs[:, :-1].flatten(0, 1), batch["tokens"][:, 1:].flatten())
+"""
+
+
+class DataDependentControlFlow(ModelError):
+    """The model branches on, or sizes a tensor by, the value of a tensor; a plan is made without any values."""
+
+    code = "MW1009"
+
+
+class UnsupportedDtype(ModelError):
+    """A parameter, buffer or input has a dtype for which there is no size or no rule."""
+
+    code = "MW1010"
+
+
+# MW2: configuration files --------------------------------------------------------------------------------------------
+
+
+class ConfigError(MeshwrightError):
+    """Hugging Face configurations and shape files."""
+
+    family = "MW2"
+    exit_code = 6
+
+
+class UnknownModelType(ConfigError):
+    """The ``model_type`` of a Hugging Face configuration is unknown to the installed transformers."""
+
+    code = "MW2001"
+
+
+class RemoteCodeRefused(ConfigError):
+    """The Hugging Face configuration asks for code of its own (``auto_map``), and such code is never run."""
+
+    code = "MW2002"
+
+
+class ShapeFileNotToml(ConfigError):
+    """The shape file is not valid TOML."""
+
+    code = "MW2003"
+
+
+class ShapeKeyUnknown(ConfigError):
+    """The shape file has a key that no shape has. Nothing is ignored: a misspelt key would price another model."""
+
+    code = "MW2004"
+
+
+class ShapeKeyMissing(ConfigError):
+    """The shape file lacks a key that has no default."""
+
+    code = "MW2005"
+
+
+class ShapeImpossible(ConfigError):
+    """A number in the shape file is of the wrong type, not positive, or contradicts another one."""
+
+    code = "MW2006"
+
+
+# MW3: the IR ---------------------------------------------------------------------------------------------------------
+
+
+class IRError(MeshwrightError):
+    """Meshes, placements, graphs, rules, folds and cuts that break a law of their type.
+
+    A user meets one only through a rule or a text form that they wrote themselves; otherwise it is a bug of ours.
+    """
+
+    family = "MW3"
+    exit_code = 1
+
+
+# MW4: decisions and programs -----------------------------------------------------------------------------------------
+
+
+class ProgramError(MeshwrightError):
+    """Decisions that do not fit their graph, and programs that do not compute it."""
+
+    family = "MW4"
+    exit_code = 1
+
+
+# MW5: capabilities ---------------------------------------------------------------------------------------------------
+
+
+class CapabilityError(MeshwrightError):
+    """What was asked of a target that it does not declare."""
+
+    family = "MW5"
+    exit_code = 6
+
+
+# MW6: clusters -------------------------------------------------------------------------------------------------------
+
+
+class ClusterError(MeshwrightError):
+    """Cluster descriptions."""
+
+    family = "MW6"
+    exit_code = 6
+
+
+# MW9: the environment, and ourselves ---------------------------------------------------------------------------------
+
+
+class EnvironmentFault(MeshwrightError):
+    """The machine and the installation, and faults of Meshwright itself."""
+
+    family = "MW9"
+    exit_code = 8
+
+
+class DependencyMissing(EnvironmentFault):
+    """A package that this input needs is not installed; optional ones come with extras, as in ``meshwright[hf]``."""
+
+    code = "MW9001"
+
+
+class InternalError(EnvironmentFault):
+    """An exception that nobody foresaw: a bug in Meshwright."""
+
+    code = "MW9002"
+    exit_code = 1
+
+
+# The catalogue -------------------------------------------------------------------------------------------------------
+
+
+def catalogue() -> tuple[type[MeshwrightError], ...]:
+    """Return every kind of error, by code."""
+    return tuple(kind for _, kind in sorted(_BY_CODE.items()))
+
+
+def render() -> str:
+    """Return docs/errors.md."""
+    lines = [
+        "# Errors",
+        "",
+        "Generated by `python -m meshwright.ir.errors > docs/errors.md`; a test keeps it current.",
+        "",
+        "A refusal goes to standard error as `error CODE at PLACE: CAUSE` and a line with the fix; with `--json`, also",
+        'to standard output as `{"error": {"code", "kind", "exit_code", "place", "cause", "fix"}}`. Codes are stable:',
+        "none is ever given to another error. Usage errors of the command line itself exit with 2, an interrupt with",
+        "130.",
+    ]
+    family = ""
+    for kind in catalogue():
+        if kind.family != family:
+            family = kind.family
+            owner = next(base for base in kind.__mro__ if "family" in base.__dict__)
+            lines += ["", f"## {family}xxx", "", f"{inspect.getdoc(owner)}"]
+        meaning = f"{inspect.getdoc(kind)} Exit code {kind.exit_code}.".replace("``", "`")
+        lines += ["", f"### {kind.code} {kind.__name__}", "", meaning]
+        if kind.hook:
+            lines += ["", "Put this into the model file, and adapt it:", "", "```python", kind.hook.rstrip(), "```"]
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    print(render(), end="")  # noqa: T201
