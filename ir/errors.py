@@ -8,8 +8,8 @@ and line, a key, an argument), the *cause* with the offending value in it, and t
 
 Families take number ranges in the order of the data path: loading and tracing a model, configuration files, the IR, and
 so on; a family also gives its members their exit code. To add an error: subclass its family, take the next free code,
-say in the docstring what is refused and why, run ``python -m meshwright.ir.errors > docs/errors.md``, and test the place
-that raises it:
+say in the docstring what is refused and why, run ``python -m meshwright.ir.errors > docs/errors.md``, and test the
+place that raises it:
 
     raise FactoryMissing(place=path, cause=f"the file defines no {name!r}", fix=f"name one of its functions: {names}")
 
