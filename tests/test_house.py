@@ -1,7 +1,10 @@
 """The rules of the house hold, and would be noticed if they did not."""
 
+import itertools
+import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -69,3 +72,28 @@ def test_every_registered_benchmark_exists() -> None:
 def test_an_unknown_benchmark_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert benchmarks.__main__.main(["no_such_benchmark"]) == 2
     assert "no_such_benchmark" in capsys.readouterr().err
+
+
+def test_contributing_names_tests_that_exist() -> None:
+    named = re.findall(r"`(tests/\S+\.py)::(\w+)`", (REPO / "CONTRIBUTING.md").read_text())
+    assert named
+    assert [name for file, name in named if f"def {name}(" not in (REPO / file).read_text()] == []
+
+
+@pytest.mark.parametrize(
+    "page", sorted(p.relative_to(REPO) for p in [*REPO.glob("*.md"), *REPO.glob("docs/*.md")]), ids=str
+)
+def test_links_between_pages_lead_somewhere(page: Path) -> None:
+    links = re.findall(r"\]\((?!https?:)([^)#]+)", (REPO / page).read_text())
+    assert [link for link in links if not ((REPO / page).parent / link).exists()] == []
+
+
+def test_every_package_is_accounted_for() -> None:
+    """A direct dependency is pinned for CI, and docs/decisions.md says what it is for."""
+    project = tomllib.loads((REPO / "pyproject.toml").read_text())["project"]
+    extras = project["optional-dependencies"].values()
+    names = {re.split(r"[<>=]", item)[0] for item in [*project["dependencies"], *itertools.chain(*extras)]}
+    pinned = {line.split("==")[0] for line in (REPO / "constraints.txt").read_text().splitlines() if "==" in line}
+    decisions = (REPO / "docs" / "decisions.md").read_text()
+    assert sorted(names - pinned) == []
+    assert sorted(name for name in names if name not in decisions) == []
