@@ -145,7 +145,9 @@ class NoExampleInputs(ModelError):
 def example_inputs(batch, seq):
     import torch
 
-    return {"tokens": torch.zeros(batch, seq, dtype=torch.long)}
+    # The model is given the entries that its forward has parameters for; the loss sees them all.
+    text = torch.zeros(batch, seq + 1, dtype=torch.long)
+    return {"tokens": text[:, :-1], "labels": text[:, 1:]}
 """
 
 
@@ -157,7 +159,7 @@ class NoLoss(ModelError):
 def loss(outputs, batch):
     import torch.nn.functional as F
 
-    return F.cross_entropy(outputs[:, :-1].flatten(0, 1), batch["tokens"][:, 1:].flatten())
+    return F.cross_entropy(outputs.flatten(0, 1).float(), batch["labels"].flatten(), ignore_index=-100)
 """
 
 
@@ -596,7 +598,8 @@ def render() -> str:
         "",
         "A refusal goes to standard error as `error CODE at PLACE: CAUSE` and a line with the fix; with `--json`, also",
         'to standard output as `{"error": {"code", "kind", "exit_code", "place", "cause", "fix"}}`. Codes are stable:',
-        "none is ever given to another error. Usage errors of the command line itself exit with 2, an interrupt with 130.",
+        "none is ever given to another error. Usage errors of the command line itself exit with 2, an interrupt with",
+        "130.",
     ]
     family = ""
     for kind in catalogue():

@@ -278,5 +278,20 @@ class Program:
         return next(body for body in self.bodies if body.name == name)
 
 
+def operands_of(statement: Statement) -> tuple[str, ...]:
+    """The local names a statement reads."""
+    if isinstance(statement, Gradient) or (isinstance(statement, Ring) and statement.backward):
+        grads = tuple(name for name in statement.grads if name)
+        return (*statement.operands, *statement.outputs, *grads)
+    if isinstance(statement, Move):
+        return (statement.operand,)
+    return () if isinstance(statement, Zero) else statement.operands
+
+
+def results_of(statement: Statement) -> tuple[str, ...]:
+    """The local names a statement defines."""
+    return (statement.result,) if isinstance(statement, (Move, Add, Zero)) else statement.results
+
+
 def _names(names: tuple[str, ...]) -> str:
     return ", ".join(f"%{name}" for name in names)
