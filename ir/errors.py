@@ -538,6 +538,12 @@ class ActionMismatch(ProgramError):
     code = "MW4015"
 
 
+class CopiesDiffer(ProgramError):
+    """Ranks that should hold copies of one value and hold different ones: the program is wrong."""
+
+    code = "MW4016"
+
+
 # MW5: capabilities ---------------------------------------------------------------------------------------------------
 
 

@@ -15,10 +15,10 @@ from dataclasses import dataclass, replace
 
 from meshwright.ir.decisions import Decisions, StagePlan, verify_decisions
 from meshwright.ir.errors import BoundaryMismatch, PartialAcross
-from meshwright.ir.fold import Call, Fold, FromInput, FromPrevious, Source
+from meshwright.ir.fold import Call, Fold, FromInput, FromPrevious, Source, joined
 from meshwright.ir.lower_body import Lowering, lower_body
 from meshwright.ir.placement import Placement
-from meshwright.ir.program import Action, BodyProgram, Program, Run, Stage, Transfer
+from meshwright.ir.program import Action, BodyProgram, Program, Run, Stage, Tie, Transfer
 from meshwright.ir.schedules import Shape, compute_actions, verify_actions, with_transfers
 
 CUDA = Lowering()
@@ -41,6 +41,7 @@ def lower(fold: Fold, decisions: Decisions, lowering: Lowering = CUDA) -> Progra
         stages=stages,
         transfers=transfers,
         actions=_actions(decisions, transfers),
+        ties=_ties(stages, calls),
         microbatches=decisions.schedule.microbatches,
     )
 
@@ -80,12 +81,13 @@ def sources_of(calls: Sequence[Call]) -> tuple[tuple[Port | str, ...], ...]:
     last_of: dict[tuple[int, int], int] = {}
     found = []
     for number, call in enumerate(calls):
-        found.append(tuple(_port(source, number, last_of) for source in call.sources))
+        found.append(tuple(port_of(source, number, last_of) for source in call.sources))
         last_of[call.segment, call.position] = number
     return tuple(found)
 
 
-def _port(source: Source, number: int, last_of: Mapping[tuple[int, int], int]) -> Port | str:
+def port_of(source: Source, number: int, last_of: Mapping[tuple[int, int], int]) -> Port | str:
+    """Where the call of this number finds a source, given the latest call of every position so far."""
     if isinstance(source, FromInput):
         return source.name
     if isinstance(source, FromPrevious):
@@ -162,20 +164,41 @@ class _Boundaries:
         left, arrives = self.left(port), self.arrives(number, slot)
         place = f"call {port.call} ({maker.name}) -> call {number} ({reader.name})"
         if self.stage_of[port.call] != self.stage_of[number]:
-            if left.partial or arrives.partial:
-                raise PartialAcross(place=place, cause=f"{left} -> {arrives}", fix="reduce it before the stage ends")
+            ends = [left, arrives, *self.gradients_of(port, number, slot)]
+            if any(end.partial for end in ends):
+                raise PartialAcross(
+                    place=place, cause=" -> ".join(map(str, ends)), fix="reduce value and gradient at the boundary"
+                )
             return
         if left != arrives:
             raise BoundaryMismatch(
                 place=place, cause=f"it leaves as {left} and is expected as {arrives}", fix="give both plans one state"
             )
-        out, into = maker.output_grads[port.output], reader.input_grads[slot]
-        if out and into and maker.locals[out].placement != reader.locals[into].placement:
+        if len(set(self.gradients_of(port, number, slot))) > 1:
+            expected, given = self.gradients_of(port, number, slot)
             raise BoundaryMismatch(
                 place=place,
-                cause=f"its gradient arrives as {reader.locals[into].placement}, not {maker.locals[out].placement}",
+                cause=f"its gradient comes back as {given}, not {expected}",
                 fix="give both plans one state",
             )
+
+    def gradients_of(self, port: Port, number: int, slot: int) -> tuple[Placement, ...]:
+        """The placements of the gradient at the maker and at the reader, where one flows."""
+        maker, reader = self.program[port.call], self.program[number]
+        out, into = maker.output_grads[port.output], reader.input_grads[slot]
+        return (maker.locals[out].placement, reader.locals[into].placement) if out and into else ()
+
+
+def _ties(stages: Sequence[Stage], calls: Sequence[Call]) -> tuple[Tie, ...]:
+    """Trained parameters that more than one call holds."""
+    holders: dict[str, list[tuple[int, int]]] = {}
+    for index, stage in enumerate(stages):
+        for number in range(stage.first, stage.last):
+            call = calls[number]
+            for param in call.body.graph.parameters():
+                if param.requires_grad:
+                    holders.setdefault(joined(call.path, param.path), []).append((index, number))
+    return tuple(Tie(path, tuple(held)) for path, held in holders.items() if len(held) > 1)
 
 
 def _actions(

@@ -409,16 +409,18 @@ class _Body:
         compute, value, type_ = self.home[param.value].value, param.value, self.graph.types[param.value]
         storage = self.storage.get(param.path, Storage(param.path, compute, compute, compute))
         grad = self.grad_of[value]
-        if grad is not None:
-            for placement in (storage.grads, storage.optimizer):
-                self.check_refines(param, placement, compute)
-            final = self.move_all(f"d{value}", grad, self.home[value].grad, storage.grads, "sync", sync)
-            self.move_all(f"d{value}", final, storage.grads, storage.optimizer, "update", sync)
-            updated = self.define(f"{value}!updated", type_, storage.optimizer)
-            self.move_all(f"{value}!", updated, storage.optimizer, storage.params, "update", publish)
-        return ParamSlot(
-            param.path, value, self.stored_name(param), grad, storage.grads, storage.optimizer, param.buffer
+        held = ParamSlot(
+            param.path, value, self.stored_name(param), storage.grads, storage.optimizer, buffer=param.buffer
         )
+        if grad is None:
+            return held
+        for placement in (storage.grads, storage.optimizer):
+            self.check_refines(param, placement, compute)
+        summed = self.move_all(f"d{value}", grad, self.home[value].grad, storage.grads, "sync", sync)
+        synced = self.move_all(f"d{value}", summed, storage.grads, storage.optimizer, "update", sync)
+        updated = self.define(f"{value}!updated", type_, storage.optimizer)
+        published = self.move_all(f"{value}!", updated, storage.optimizer, storage.params, "update", publish)
+        return replace(held, grad=grad, synced=synced, updated=updated, published=published)
 
     def stored_name(self, param: Param) -> str:
         stored = f"{param.value}!stored"

@@ -20,7 +20,7 @@ makes it and knows nothing about the lowering that produced it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
@@ -155,17 +155,21 @@ class Kept:
 class ParamSlot:
     """A parameter inside a body program.
 
-    It is stored as `stored`; `value` is the name in its compute placement; `grad` is the name of the gradient that
-    the backward pass leaves (None if frozen), `grads` and `optimizer` the placements that the end of the step brings
-    it to.
+    It is stored as `stored`; `value` is the name in its compute placement; `grad` the name of the gradient that the
+    backward pass leaves (None if frozen). At the end of the step `sync` brings it, by way of its stored placement
+    `grads`, to the optimizer's shards as `synced`; `publish` brings the optimizer's result `updated` back to where
+    the parameter is stored as `published`.
     """
 
     path: str
     value: str
     stored: str
-    grad: str | None
     grads: Placement
     optimizer: Placement
+    grad: str | None = None
+    synced: str | None = None
+    updated: str | None = None
+    published: str | None = None
     buffer: bool = False
 
 
@@ -262,6 +266,23 @@ class Stage:
     first: int
     last: int
 
+    def calls(self) -> Iterator[tuple[int, str]]:
+        """The number of every call of the fold that runs here, with the name of its body program."""
+        for run in self.runs:
+            names = run.programs * run.repeats
+            yield from enumerate(names, run.first_call)
+
+
+@dataclass(frozen=True, slots=True)
+class Tie:
+    """One parameter that several body programs hold, perhaps on different stages: at the end of the step their
+    gradients are
+    added, over the stages that hold it."""
+
+    path: str
+    holders: tuple[tuple[int, int], ...]
+    """(stage, call) of every holder, in running order."""
+
 
 @dataclass(frozen=True)
 class Program:
@@ -272,6 +293,7 @@ class Program:
     transfers: tuple[Transfer, ...]
     actions: tuple[tuple[tuple[int, ...], tuple[Action, ...]], ...]
     """For each group of ranks its list of actions."""
+    ties: tuple[Tie, ...] = ()
     microbatches: int = 1
 
     def body(self, name: str) -> BodyProgram:
