@@ -430,6 +430,12 @@ class FoldPort(IRError):
     code = "MW3034"
 
 
+class GraphSyntax(IRError):
+    """The text form of a graph or fold that cannot be read; the place is a line and a column."""
+
+    code = "MW3035"
+
+
 # MW4: decisions and programs -----------------------------------------------------------------------------------------
 
 
