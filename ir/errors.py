@@ -682,6 +682,18 @@ class CopiesDiffer(ProgramError):
     code = "MW4016"
 
 
+class OperatorUncovered(ProgramError):
+    """A body program that leaves out an operator of its graph, or runs one twice."""
+
+    code = "MW4017"
+
+
+class WrongRing(ProgramError):
+    """A ring statement on an axis that does not split a coupled pair."""
+
+    code = "MW4018"
+
+
 # MW5: capabilities ---------------------------------------------------------------------------------------------------
 
 

@@ -1,4 +1,5 @@
-"""A Llama decoder block and a small whole Llama as hand-written graphs, and tensor parallelism for them as hand-written plans."""
+"""A Llama decoder block and a small whole Llama as hand-written graphs, and tensor parallelism for them as
+hand-written plans."""
 
 from __future__ import annotations
 
@@ -8,7 +9,6 @@ from meshwright.ir.adjoint import Strategy
 from meshwright.ir.decisions import BodyPlan
 from meshwright.ir.graph import Graph
 from meshwright.ir.placement import State
-
 from tests.build import Builder
 
 
@@ -28,8 +28,9 @@ class Sizes:
     dtype: str = "f64"
 
 
-def block(sizes: Sizes = Sizes()) -> Graph:  # noqa: B008
-    """Pre-norm attention with grouped queries, and a gated MLP; no rotary embedding (it only adds elementwise operators)."""
+def block(sizes: Sizes = Sizes()) -> Graph:
+    """Pre-norm attention with grouped queries, and a gated MLP; no rotary embedding (it only adds elementwise
+    operators)."""
     g, s = Builder(), sizes
     x = g.input((s.batch, s.seq, s.hidden), labels=("b", "s", ""), dtype=s.dtype, requires_grad=True)
 
@@ -47,7 +48,7 @@ def block(sizes: Sizes = Sizes()) -> Graph:  # noqa: B008
     q = heads("q", linear("q", norm, s.heads * s.head_dim, s.hidden), s.heads)
     k = heads("k", linear("k", norm, s.kv_heads * s.head_dim, s.hidden), s.kv_heads)
     v = heads("v", linear("v", norm, s.kv_heads * s.head_dim, s.hidden), s.kv_heads)
-    attended = g.op("attention", q, k, v, causal=True, name="attn")
+    attended = g.op("attention", q, k, v, mask="causal", name="attn")
     joined = g.op("permute", attended, perm=(0, 2, 1, 3), name="attn_t")
     flat = g.op("view", joined, shape=(s.batch, s.seq, s.heads * s.head_dim), name="attn_flat")
     x = g.op("add", x, linear("o", flat, s.hidden, s.heads * s.head_dim), name="res1")
@@ -75,7 +76,8 @@ def batch_factor(op: str) -> str:
 
 
 def megatron(axis: str, *, sequence: bool = False, data: str = "", name: str = "block") -> BodyPlan:
-    """Column-parallel q, k, v, gate, up; row-parallel o, down; heads and ffn in between; the rest over s if `sequence`."""
+    """Column-parallel q, k, v, gate, up; row-parallel o, down; heads and ffn in between; the rest over s if
+    `sequence`."""
     rest = "d1" if sequence else "-"
 
     def strategy(op: str) -> Strategy:

@@ -7,7 +7,7 @@ from collections import Counter
 from meshwright.ir.lower_body import Lowering, lower_body
 from meshwright.ir.mesh import Mesh
 from meshwright.ir.program import BodyProgram
-
+from meshwright.ir.verify_program import verify_body, verify_coverage
 from tests.llama_block import block, megatron
 
 CUDA = Lowering()
@@ -20,6 +20,8 @@ def collectives(program: BodyProgram, axis: str) -> Counter[str]:
 
 def test_tensor_parallel_block_has_four_all_reduces() -> None:
     program = lower_body(block(), megatron("tp"), Mesh.parse("tp=2"), CUDA)
+    verify_body(program)
+    verify_coverage(program, block())
     assert collectives(program, "tp") == {"all_reduce": 4}
     forward = [s for s in program.forward if s in program.moves()]
     assert len(forward) == 2
@@ -27,6 +29,7 @@ def test_tensor_parallel_block_has_four_all_reduces() -> None:
 
 def test_sequence_parallel_block_has_four_gathers_and_four_scatters() -> None:
     program = lower_body(block(), megatron("tp", sequence=True), Mesh.parse("tp=2"), CUDA)
+    verify_body(program)
     assert collectives(program, "tp") == {"all_gather": 4, "reduce_scatter": 4}
 
 
