@@ -185,7 +185,8 @@ def _check(rule: Rule, choice: Choice) -> None:
         if role not in _SPLITTABLE:
             raise illegal(f"factor {choice.factors[0]} is {role.value}", "split another factor")
     if isinstance(choice, Split) and len(choice.factors) == 2:
-        if choice.factors not in [(pair.first, pair.second) for pair in rule.pairs]:
+        known = [(pair.first, pair.second) for pair in rule.pairs]
+        if choice.factors not in known:
             raise illegal("these factors are not coupled", "use a pair that the rule declares")
 
 
