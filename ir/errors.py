@@ -436,6 +436,138 @@ class GraphSyntax(IRError):
     code = "MW3035"
 
 
+class ResultType(IRError):
+    """An operator whose result has another shape or dtype than its rule derives from the operands."""
+
+    code = "MW3036"
+
+
+class ResultCount(IRError):
+    """An operator with more or fewer results than its rule."""
+
+    code = "MW3037"
+
+
+class AttributeRepeated(IRError):
+    """An operator that gives one attribute twice."""
+
+    code = "MW3038"
+
+
+class OpaqueUnnamed(IRError):
+    """An opaque operator that does not say, in the attribute ``target``, what it stands for."""
+
+    code = "MW3039"
+
+
+class AliasUnknown(IRError):
+    """An operator that shares the storage of an operand which it does not have."""
+
+    code = "MW3040"
+
+
+class AliasIllegal(IRError):
+    """An operator that shares the storage of an operand although it computes new elements."""
+
+    code = "MW3041"
+
+
+class IndexDifferentiated(IRError):
+    """An operator that reads as an index what a gradient should flow through."""
+
+    code = "MW3042"
+
+
+class GradientOfIntegers(IRError):
+    """An input or parameter that asks for a gradient although its dtype has none."""
+
+    code = "MW3043"
+
+
+class BufferTrained(IRError):
+    """A buffer that asks for a gradient: what is trained is a parameter."""
+
+    code = "MW3044"
+
+
+class LossDetached(IRError):
+    """A loss that depends on no trained parameter although the graph has some."""
+
+    code = "MW3045"
+
+
+class UpdateUnknown(IRError):
+    """An update of a buffer that the graph does not have."""
+
+    code = "MW3046"
+
+
+class UpdateRepeated(IRError):
+    """A buffer that is updated twice: only one of the values could be its next one."""
+
+    code = "MW3047"
+
+
+class UpdateType(IRError):
+    """An update of another shape or dtype than its buffer."""
+
+    code = "MW3048"
+
+
+class UpdateReduction(IRError):
+    """An update whose shards are combined in an unknown way."""
+
+    code = "MW3049"
+
+
+class ParamPaths(IRError):
+    """A parameter without a path, or a path that names two parameters."""
+
+    code = "MW3050"
+
+
+class LabelsRank(IRError):
+    """An input with more or fewer labels than dimensions."""
+
+    code = "MW3051"
+
+
+class RuleBook(IRError):
+    """A rule whose work, saved tensors or pairs name factors or tensors that it does not have."""
+
+    code = "MW3052"
+
+
+class ExpansionMismatch(IRError):
+    """An expansion whose graph has other inputs or outputs than the operator that it replaces."""
+
+    code = "MW3053"
+
+
+class FoldGlue(IRError):
+    """Glue that is repeated, has a period, or has a module path: glue is one body, once."""
+
+    code = "MW3054"
+
+
+class FoldTie(IRError):
+    """One parameter path that stands for different parameters in different blocks."""
+
+    code = "MW3055"
+
+
+class FoldGradient(IRError):
+    """A block input that takes a value with a gradient and hands no gradient back."""
+
+    code = "MW3056"
+
+
+class FoldLoss(IRError):
+    """The loss of a fold that names no output."""
+
+    code = "MW3057"
+
+
 # MW4: decisions and programs -----------------------------------------------------------------------------------------
 
 
