@@ -219,16 +219,16 @@ def _verify_loss(graph: Graph) -> None:
 # Rules ----------------------------------------------------------------------------------------------------------------
 
 
-@lru_cache(maxsize=65536)
 def verified_rule(signature: Signature) -> Rule:
-    """The rule of a signature, verified once."""
+    """The rule of a signature, verified."""
     rule = infer(signature)
     verify_rule(rule, signature)
     return rule
 
 
+@lru_cache(maxsize=65536)
 def verify_rule(rule: Rule, signature: Signature) -> None:
-    """Check what the rule says beside its dims, which it checks itself."""
+    """Check what the rule says beside its dims, which it checks itself. What was valid once is not checked again."""
     rule.check_operands(signature)
     for work in rule.work:
         _verify_factors(rule, work.factors, signature)
@@ -287,7 +287,7 @@ def _verify_sections(rule: Rule, side: str, index: int, dim: int, sizes: tuple[i
 def _verify_expansion(rule: Rule, signature: Signature) -> None:
     if not any(factor.expanded for factor in rule.factors):
         return
-    graph = expand(signature)
+    graph = expand(signature).graph
     wanted = {str(index): type_ for index, type_ in enumerate(signature.operands)}
     given = {item.value: graph.types[item.value] for item in graph.inputs}
     results = tuple(graph.types[value] for value in graph.outputs)
