@@ -216,9 +216,9 @@ def _index_bound(signature: Signature, index: int) -> int:
         return first[signature.axis()]
     if signature.kind in ("cross_entropy", "nll_loss"):
         return first[-1]
-    return {"embedding": first[:1], "one_hot": (8,), "dispatch": (4,), "combine": first[:1]}.get(
-        signature.kind, (4,)
-    )[0]
+    return {"embedding": first[:1], "one_hot": (8,), "dispatch": (4,), "combine": first[:1]}.get(signature.kind, (4,))[
+        0
+    ]
 
 
 def _integers(signature: Signature, index: int, shape: tuple[int, ...], random: torch.Generator) -> Tensor:
@@ -258,5 +258,3 @@ def _floats(signature: Signature, index: int, values: Tensor) -> Tensor:
     if signature.kind == "binary_cross_entropy":
         return values.sigmoid()
     return values
-
-
