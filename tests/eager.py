@@ -228,7 +228,9 @@ def _nll_loss(operands: tuple[Tensor, ...], attrs: Attrs) -> Results:
     scores, labels = operands
     reduction = attrs.get("reduction", "mean")
     ignore = attrs.get("ignore_index", -100)
-    loss = F.nll_loss(scores.reshape(-1, scores.shape[-1]), labels.reshape(-1), ignore_index=ignore, reduction=reduction)
+    loss = F.nll_loss(
+        scores.reshape(-1, scores.shape[-1]), labels.reshape(-1), ignore_index=ignore, reduction=reduction
+    )
     return (loss.reshape(labels.shape) if reduction == "none" else loss,)
 
 
