@@ -7,6 +7,7 @@ that tests run over: a new kind without a sample fails the completeness test.
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -199,12 +200,26 @@ _LIST = [
     sample("arange", "", start=0, end=8, step=1, dtype="i64"),
     sample("arange", "", start=1.0, end=3.0, step=0.5, dtype="f32"),
     sample("one_hot", "i64[4, 4]", num_classes=8),
-    sample("opaque", "f32[4, 8]", types=("f32[4, 8]",), target="test::turn"),
+    sample("opaque", "f64[4, 8]", types=("f64[4, 8]",), target="test::turn"),
 ]
 
 SAMPLES: dict[str, list[Signature]] = {}
 for _signature in _LIST:
     SAMPLES.setdefault(_signature.kind, []).append(_signature)
+
+
+def exact(signature: Signature) -> Signature:
+    """The same in fp64, for comparisons to rounding."""
+    return replace(
+        signature,
+        operands=tuple(Type(type_.shape, _wide(type_.dtype)) for type_ in signature.operands),
+        attrs=tuple((key, _wide(value) if key == "dtype" else value) for key, value in signature.attrs),
+    )
+
+
+def _wide(dtype: Attr) -> str:
+    return "f64" if Type((), str(dtype)).floating else str(dtype)
+
 
 _POSITIVE = {"log", "log2", "log1p", "sqrt", "rsqrt", "pow", "reciprocal", "prod", "div"}
 
@@ -234,8 +249,8 @@ def _integers(signature: Signature, index: int, shape: tuple[int, ...], random: 
     return found
 
 
-def tensors(signature: Signature, seed: int = 0, floating: torch.dtype | None = None) -> tuple[Tensor, ...]:
-    """Random operands that the kind accepts; `floating` replaces the dtype of floating ones."""
+def tensors(signature: Signature, seed: int = 0) -> tuple[Tensor, ...]:
+    """Random operands that the kind accepts."""
     random = torch.Generator().manual_seed(seed)
 
     def one(index: int, type_: Type) -> Tensor:
@@ -244,7 +259,7 @@ def tensors(signature: Signature, seed: int = 0, floating: torch.dtype | None = 
         if not type_.floating:
             return _integers(signature, index, type_.shape, random).to(DTYPES[type_.dtype])
         return _floats(signature, index, torch.randn(type_.shape, generator=random, dtype=torch.float64)).to(
-            floating or DTYPES[type_.dtype]
+            DTYPES[type_.dtype]
         )
 
     return tuple(one(index, type_) for index, type_ in enumerate(signature.operands))

@@ -6,11 +6,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 import torch
-from tests.kernels import KERNELS, vjp
 from torch import Tensor
 
 from meshwright.ir.interp import LocalCall
 from meshwright.ir.rules.attention import visible
+from tests.kernels import KERNELS, vjp
 
 DTYPES = {
     "f64": torch.float64,

@@ -88,10 +88,7 @@ def cross_entropy(signature: Signature) -> Rule:
 def nll_loss(signature: Signature) -> Rule:
     """-scores[label], averaged like `cross_entropy`; shards of the vocabulary add up."""
     vocabulary = Factor("v", signature.operands[0].shape[-1], Role.SUM)
-    kept = signature.attr("reduction", "mean") == "mean"
-    own = Law.LINEAR
-    saves = (Save("operand", 0), Save("operand", 1))
-    return _classified(signature, vocabulary, saves if kept or saves else (), own)
+    return _classified(signature, vocabulary, _BOTH, Law.LINEAR)
 
 
 class _Rows:

@@ -102,13 +102,15 @@ def batch_norm(signature: Signature) -> Rule:
     dims: Dims = (("n",), ("c",), *((f"s{index}",) for index in range(len(x.shape) - 2)))
     channel: Dims = (("c",),)
     sizes = zip((name for (name,) in dims), x.shape, strict=True)
+    # The new statistics do not scale with the weight: in training a partial weight may not pass.
+    scales = (Law.NONLINEAR, Law.NONLINEAR) if training else (Law.LINEAR, Law.ADDITIVE)
     statistics = tuple(Save("extra", dims=channel, dtype="f32" if x.dtype != "f64" else "f64") for _ in range(2))
     return Rule(
         factors=tuple(Factor(name, size, expanded=training and name != "c") for name, size in sizes),
         operands=(dims, channel, channel, channel, channel),
         results=(dims, channel, channel) if training else (dims,),
         types=(x, *signature.operands[3:5]) if training else (x,),
-        laws=(Law.NONLINEAR, Law.LINEAR, Law.ADDITIVE, Law.INDEX, Law.INDEX),
+        laws=(Law.NONLINEAR, *scales, Law.INDEX, Law.INDEX),
         saves=(
             Save("operand", 0),
             Save("operand", 1),
