@@ -35,7 +35,7 @@ class MeshAxis:
     tier: str = LOCAL_TIER
 
     def __post_init__(self) -> None:
-        if not _NAME.match(self.name):
+        if not _NAME.fullmatch(self.name):
             raise BadAxisName(
                 place=f"mesh axis {self.name!r}", cause="an axis name must be an identifier", fix="rename it"
             )

@@ -283,8 +283,8 @@ class Placement:
     def parse(text: str) -> Placement:
         dims, tail = _parse_dims(text)
         partial = []
-        for word in filter(None, tail.split("+")):
-            found = re.match(r"^(sum|max)\((\w+)\)$", word)
+        for word in filter(None, re.split(r"(?=\+)", tail)):
+            found = re.match(r"^\+(sum|max)\((\w+)\)$", word)
             if not found:
                 raise PlacementSyntax(
                     place=repr(text), cause=f"cannot read {word!r}", fix="write +sum(AXIS) or +max(AXIS)"

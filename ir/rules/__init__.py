@@ -1,8 +1,23 @@
 """The vocabulary of operators. `base` says what a rule is; each other module holds the rules of one family and
 registers them on import."""
 
+from meshwright.ir.rules import (
+    attention,
+    conv,
+    creation,
+    elementwise,
+    embedding,
+    loss,
+    matmul,
+    moe,
+    movement,
+    norm,
+    opaque,
+    reduction,
+)
 from meshwright.ir.rules.base import (
     Engine,
+    Expansion,
     Factor,
     Law,
     Pair,
@@ -17,9 +32,28 @@ from meshwright.ir.rules.base import (
     rule_of,
     signature_of,
 )
+from meshwright.ir.rules.opaque import register_rule, unregister_rule
+
+FAMILIES = (
+    attention,
+    conv,
+    creation,
+    elementwise,
+    embedding,
+    loss,
+    matmul,
+    moe,
+    movement,
+    norm,
+    opaque,
+    reduction,
+)
+"""The modules that hold rules."""
 
 __all__ = [
+    "FAMILIES",
     "Engine",
+    "Expansion",
     "Factor",
     "Law",
     "Pair",
@@ -31,6 +65,8 @@ __all__ = [
     "expand",
     "infer",
     "kinds",
+    "register_rule",
     "rule_of",
     "signature_of",
+    "unregister_rule",
 ]

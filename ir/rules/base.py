@@ -10,9 +10,9 @@ floating-point work, which splits over a mesh axis are legal, what every operand
 `meshwright.ir.adjoint`) the whole backward pass. A rule is a pure function of a `Signature` (kind, operand types,
 attributes), registered under its kind by `@rule(kind)`.
 
-Laws. The result of an operator is read as the sum of its ADDITIVE operands and of one term that is linear in each LINEAR
-operand and anything at all in the NONLINEAR ones. A partial sum may pass through an operator only where that reading
-allows it. INDEX operands (tokens, masks, router choices) carry no gradient.
+Laws. The result of an operator is read as the sum of its ADDITIVE operands and of one term that is linear in each
+LINEAR operand and anything at all in the NONLINEAR ones. A partial sum may pass through an operator only where that
+reading allows it. INDEX operands (tokens, masks, router choices) carry no gradient.
 """
 
 from __future__ import annotations
@@ -106,8 +106,7 @@ class Pair:
 @dataclass(frozen=True, slots=True)
 class Work:
     """Floating-point operations: `flops` per point of the loop nest over `factors`. `grad_of` is None forward, else
-    the operand
-    whose gradient it computes, so that dgrad and wgrad are priced apart and frozen operands cost nothing."""
+    the operand whose gradient it computes: dgrad and wgrad are priced apart, frozen operands cost nothing."""
 
     flops: float
     factors: tuple[str, ...]
@@ -298,8 +297,31 @@ class Rule:
         return f"{side(self.operands)} -> {side(self.results)}" + (f"; {roles}" if roles else "")
 
 
+@dataclass(frozen=True, slots=True)
+class Expansion:
+    """An operator rewritten into simpler ones, and what becomes of a split.
+
+    - The graph's inputs must be named "0", "1", … after the operands; its outputs are the results, in order.
+    - `choices[i]` lists, for operator i, (outer factor, inner factor) pairs: an axis that splits the outer factor of
+      the composite splits that inner factor there, and is idle in an operator that does not list it.
+    """
+
+    graph: Graph
+    choices: tuple[tuple[tuple[str, str], ...], ...]
+
+    def __post_init__(self) -> None:
+        if len(self.choices) != len(self.graph.ops):
+            raise RuleArity(
+                place="expansion", cause="choices and operators differ in number", fix="give one entry per operator"
+            )
+
+    def inner(self, op: int, outer: str) -> str | None:
+        """The factor of operator `op` that an axis on the composite's factor `outer` splits; None if it is idle."""
+        return next((inner for name, inner in self.choices[op] if name == outer), None)
+
+
 Builder = Callable[[Signature], Rule]
-Expander = Callable[[Signature], Graph]
+Expander = Callable[[Signature], Expansion]
 
 _BUILDERS: dict[str, Builder] = {}
 _EXPANDERS: dict[str, Expander] = {}
@@ -319,10 +341,7 @@ def rule(*kinds: str) -> Callable[[Builder], Builder]:
 
 
 def expansion(kind: str) -> Callable[[Expander], Expander]:
-    """Register the expansion of a kind: a graph of simpler operators with the same inputs and outputs.
-
-    Inputs of the graph are named %0, %1, … after the operands; its outputs are the results, in order.
-    """
+    """Register the expansion of a kind: a graph of simpler operators with the same inputs and outputs."""
 
     def register(expander: Expander) -> Expander:
         _EXPANDERS[kind] = expander
@@ -357,7 +376,7 @@ def rule_of(op: Op, types: Mapping[str, Type]) -> Rule:
     return infer(signature_of(op, types))
 
 
-def expand(signature: Signature) -> Graph:
+def expand(signature: Signature) -> Expansion:
     """The operator rewritten into simpler ones, for splits that need communication inside."""
     expander = _EXPANDERS.get(signature.kind)
     if expander is None:

@@ -1,0 +1,96 @@
+"""Scaled dot-product attention, with grouped key and value heads.
+
+    q[b, h, sq, d], k[b, hk, sk, d], v[b, hk, sk, dv] (, bias[b|1, h|1, sq|1, sk]) -> [b, h, sq, dv]
+
+Factors: batch b, key-value head hk, group g (h = hk·g, key-value head major), queries sq, keys sk, widths d and dv.
+Splitting hk is head parallelism; reached from a split sequence it is Ulysses. Splitting sq with the keys whole is
+context parallelism by all-gather; the pair (sq, sk) is a ring. The mask is a law, not a tensor: attribute `mask` is
+full, causal, window, band or chunk, with `width` (see `visible` for the laws). A learned bias is a fourth operand.
+
+Work follows torch's counter: two products forward, whatever the mask hides, and twice that backward.
+"""
+
+from __future__ import annotations
+
+from meshwright.ir.graph import Type
+from meshwright.ir.rules.base import Dims, Engine, Factor, Law, Pair, Role, Rule, Save, Signature, Work, rule
+
+MASKS = ("full", "causal", "window", "band", "chunk")
+
+
+@rule("attention")
+def attention(signature: Signature) -> Rule:
+    """softmax(q · kᵀ · scale + mask + bias) · v."""
+    q, _, v, *bias = signature.operands
+    _check(signature)
+    (b, h, sq, d), (_, hk, sk, dv) = q.shape, v.shape
+    head = ("hk", "g") if h != hk else ("hk",)
+    factors = {"b": b, "hk": hk, "g": h // hk, "sq": sq, "sk": sk, "d": d, "dv": dv}
+    if h == hk:
+        del factors["g"]
+    dims: tuple[Dims, ...] = (
+        (("b",), head, ("sq",), ("d",)),
+        (("b",), ("hk",), ("sk",), ("d",)),
+        (("b",), ("hk",), ("sk",), ("dv",)),
+    )
+    result: Dims = (("b",), head, ("sq",), ("dv",))
+    return Rule(
+        factors=tuple(
+            Factor(name, size, Role.WHOLE if name in ("sk", "d") else Role.PARALLEL) for name, size in factors.items()
+        ),
+        operands=(*dims, *(_bias_dims(signature, type_, result[:3]) for type_ in bias)),
+        results=(result,),
+        types=(Type((b, h, sq, dv), q.dtype),),
+        laws=(Law.NONLINEAR, Law.NONLINEAR, Law.LINEAR, *(Law.NONLINEAR for _ in bias)),
+        engine=Engine.ATTENTION,
+        work=_work(("b", *head, "sq", "sk")),
+        saves=_saves(signature, (("b",), head, ("sq",))),
+        pairs=() if bias or sq != sk else (Pair("sq", "sk", "ring"),),
+    )
+
+
+def _check(signature: Signature) -> None:
+    if any(len(type_.shape) != 4 for type_ in signature.operands):
+        raise signature.error("an operand without four dims", "give [batch, heads, positions, width]")
+    q, k, v = (type_.shape for type_ in signature.operands[:3])
+    if k[:3] != v[:3] or q[0] != k[0] or q[3] != k[3] or q[1] % k[1]:
+        raise signature.error("shapes that do not meet", "make batch, key width and key count agree, heads divide")
+    if signature.attr("mask", "full") not in MASKS:
+        raise signature.error(f"mask {signature.attr('mask')!r}", f"use one of {', '.join(MASKS)}")
+
+
+def _bias_dims(signature: Signature, bias: Type, target: Dims) -> Dims:
+    if bias.shape[3] != signature.operands[1].shape[2]:
+        raise signature.error(f"a bias of {bias.shape[3]} keys", "give one per key")
+    return (*((() if extent == 1 else dim) for dim, extent in zip(target, bias.shape, strict=False)), ("sk",))
+
+
+def _work(points: tuple[str, ...]) -> tuple[Work, ...]:
+    """Scores and output forward; backward their gradients: of q and k through the scores, of v through the output.
+
+    The gradient of the probabilities serves q and k alike; each is booked half of it."""
+    return (
+        Work(2, (*points, "d")),
+        Work(2, (*points, "dv")),
+        *(Work(flops, (*points, width), grad_of=of) for of in (0, 1) for flops, width in ((2, "d"), (1, "dv"))),
+        Work(2, (*points, "dv"), grad_of=2),
+    )
+
+
+def _saves(signature: Signature, rows: Dims) -> tuple[Save, ...]:
+    """A fused kernel keeps its operands, its result and the logarithm of each row's sum."""
+    operands = tuple(Save("operand", index) for index in range(len(signature.operands)))
+    return (*operands, Save("result", 0), Save("extra", dims=rows, dtype="f32"))
+
+
+def visible(mask: str, width: int, query: int, key: int, *, queries: int, keys: int) -> bool:
+    """Whether a query sees a key. The last query lines up with the last key; `width` belongs to the mask's law."""
+    at = query + keys - queries
+    laws = {
+        "full": True,
+        "causal": key <= at,
+        "window": at - width < key <= at,
+        "band": at - width < key < at + width,
+        "chunk": width > 0 and at // width * width <= key <= at,
+    }
+    return laws[mask]

@@ -1,0 +1,164 @@
+"""Operators that nobody wrote a rule for, and rules that users write.
+
+An *opaque* operator is taken as it is: its operands are wanted whole, its result types stand in attribute `types`, its
+bytes are counted, and reports list it. A user who knows more says it in one line:
+
+    register_rule("mylib::rotary", "b s (h d), s d -> b s (h d)", whole=("d",), linear=(0,))
+
+The left side gives the dimensions of every operand as named loops, `(h d)` composes one dimension of two (major to
+minor), `1` is a dimension of extent 1, `()` alone is a scalar. Every loop that a result lacks must be listed in
+`reduce`, unless it is `whole`; operands are nonlinear unless listed in `linear`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+
+from meshwright.ir.errors import BadOperand, RuleRegistered
+from meshwright.ir.graph import Type
+from meshwright.ir.rules.base import Dims, Factor, Law, Role, Rule, Signature, Work, infer, rule
+from meshwright.ir.rules.dims import Shape, law
+
+_TYPE = re.compile(r"^(?P<dtype>\w+)\[(?P<shape>[\d, ]*)\]$")
+_WORD = re.compile(r"\(([\w ]*)\)|(\w+)")
+
+
+@dataclass(frozen=True, slots=True)
+class Spec:
+    """What a user said about one framework operator."""
+
+    operands: tuple[Dims, ...]
+    results: tuple[Dims, ...]
+    linear: tuple[int, ...] = ()
+    whole: tuple[str, ...] = ()
+    reduce: tuple[str, ...] = ()
+    flops: float = 0.0
+    """Per point of the whole loop nest, forward."""
+
+
+_SPECS: dict[str, Spec] = {}
+
+
+def register_rule(
+    target: str,
+    spec: str,
+    *,
+    linear: Sequence[int] = (),
+    whole: Sequence[str] = (),
+    reduce: Sequence[str] = (),
+    flops: float = 0.0,
+) -> None:
+    """Give the framework operator `target` ("ns::op") a rule: `spec` names the loops of operands and results."""
+    if target in _SPECS:
+        raise RuleRegistered(place=target, cause="this operator has a rule already", fix="remove one of the two")
+    left, arrow, right = spec.partition("->")
+    if not arrow:
+        raise BadOperand(place=f"{target}: {spec!r}", cause="there is no ->", fix='write such as "b s d -> b s d"')
+    operands, results = _side(left), _side(right)
+    _SPECS[target] = Spec(operands, results, tuple(linear), tuple(whole), tuple(reduce), flops)
+    infer.cache_clear()
+
+
+def unregister_rule(target: str) -> None:
+    """Take a user's rule back; the operator is opaque again."""
+    del _SPECS[target]
+    infer.cache_clear()
+
+
+def _side(text: str) -> tuple[Dims, ...]:
+    return tuple(_dims(tensor) for tensor in text.split(",")) if text.strip() else ()
+
+
+def _dims(text: str) -> Dims:
+    if text.strip() == "()":
+        return ()
+    words = [(found[1].split() if found[2] is None else [found[2]]) for found in _WORD.finditer(text)]
+    return tuple(() if words == ["1"] else tuple(words) for words in words)
+
+
+@rule("opaque")
+def opaque(signature: Signature) -> Rule:
+    """A user's rule for attribute `target` if there is one, else everything whole."""
+    types = tuple(_type(signature, text) for text in _texts(signature))
+    spec = _SPECS.get(str(signature.attr("target")))
+    return _unknown(signature, types) if spec is None else _known(signature, types, spec)
+
+
+def _texts(signature: Signature) -> tuple[str, ...]:
+    given = signature.attr("types")
+    if isinstance(given, str):
+        return (given,)
+    if not isinstance(given, tuple):
+        raise signature.error(f"attribute types is {given!r}", 'give result types such as "bf16[2, 3]"')
+    return tuple(str(text) for text in given)
+
+
+def _type(signature: Signature, text: str) -> Type:
+    found = _TYPE.match(text)
+    if not found:
+        raise signature.error(f"result type {text!r}", 'write such as "bf16[2, 3]"')
+    return Type(tuple(int(extent) for extent in found["shape"].split(",") if extent.strip()), found["dtype"])
+
+
+def _unknown(signature: Signature, types: tuple[Type, ...]) -> Rule:
+    def dims(side: str, index: int, shape: Shape) -> Dims:
+        return tuple((f"{side}{index}_{dim}",) for dim in range(len(shape)))
+
+    operands = tuple(dims("i", index, type_.shape) for index, type_ in enumerate(signature.operands))
+    results = tuple(dims("o", index, type_.shape) for index, type_ in enumerate(types))
+    factors = tuple(
+        Factor(name, extent, Role.WHOLE)
+        for tensor, type_ in zip((*operands, *results), (*signature.operands, *types), strict=True)
+        for (name,), extent in zip(tensor, type_.shape, strict=True)
+    )
+    laws = tuple(law(type_, Law.NONLINEAR) for type_ in signature.operands)
+    return Rule(factors=factors, operands=operands, results=results, types=types, laws=laws)
+
+
+def _known(signature: Signature, types: tuple[Type, ...], spec: Spec) -> Rule:
+    if len(spec.operands) != len(signature.operands) or len(spec.results) != len(types):
+        raise signature.error("the registered rule has another number of tensors", "name each operand and result")
+    sizes = _sizes(signature, (*spec.operands, *spec.results), (*signature.operands, *types))
+
+    def role(name: str) -> Role:
+        return Role.WHOLE if name in spec.whole else (Role.SUM if name in spec.reduce else Role.PARALLEL)
+
+    return Rule(
+        factors=tuple(Factor(name, size, role(name)) for name, size in sizes.items()),
+        operands=spec.operands,
+        results=spec.results,
+        types=types,
+        laws=tuple(
+            law(type_, Law.LINEAR if index in spec.linear else Law.NONLINEAR)
+            for index, type_ in enumerate(signature.operands)
+        ),
+        work=_work(spec, tuple(sizes), len(signature.operands)) if spec.flops else (),
+    )
+
+
+def _work(spec: Spec, factors: tuple[str, ...], operands: int) -> tuple[Work, ...]:
+    """A gradient costs about as much as the operator itself."""
+    return (Work(spec.flops, factors), *(Work(spec.flops, factors, grad_of=index) for index in range(operands)))
+
+
+def _sizes(signature: Signature, tensors: Sequence[Dims], types: Sequence[Type]) -> Mapping[str, int]:
+    """Factor sizes, from the dimensions that name one loop first, then from what composed ones leave over."""
+    sizes: dict[str, int] = {}
+    dims = [pair for tensor, type_ in zip(tensors, types, strict=True) for pair in _paired(signature, tensor, type_)]
+    for names, extent in sorted(dims, key=lambda pair: len(pair[0])):
+        open_names = [name for name in names if name not in sizes]
+        known = prod(sizes[name] for name in names if name in sizes)
+        if len(open_names) > 1 or (known and extent % known):
+            raise signature.error(f"({' '.join(names)}) is {extent}", "name each loop alone in some dimension")
+        if open_names:
+            sizes[open_names[0]] = extent // known
+    return sizes
+
+
+def _paired(signature: Signature, tensor: Dims, type_: Type) -> list[tuple[tuple[str, ...], int]]:
+    if len(tensor) != len(type_.shape):
+        raise signature.error(f"the registered rule gives {type_} {len(tensor)} dims", "name every dimension")
+    return list(zip(tensor, type_.shape, strict=True))
