@@ -57,7 +57,7 @@ DTYPES: Mapping[torch.dtype, str] = {
 }
 
 LIFTED = frozenset(
-    "linear cast softmax log_softmax topk gather scatter masked_fill where split slice cat expand dispatch combine cross_entropy "
+    "linear cast softmax log_softmax topk gather scatter masked_fill where split slice cat expand cross_entropy "
     "embedding rms_norm layer_norm dropout add sub mul div neg silu gelu relu tanh sigmoid exp log sqrt rsqrt pow abs softplus "
     "logical_not eq ne lt le gt ge sum mean amax".split()
 )
@@ -69,8 +69,6 @@ TOKENWISE: Mapping[str, tuple[int, ...]] = {
     "rms_norm": (0,),
     "layer_norm": (0,),
     "cross_entropy": (0, 1),
-    "dispatch": (0, 1),
-    "combine": (1, 2),
 }
 """Which operands have those leading dimensions; by default all."""
 
@@ -273,8 +271,8 @@ class Translator:
         else:
             value = self._fresh(f"constant_{len(self.constants)}")
             self._define(value, type_, None)
-            law = (("law", self._law(term, room)),)
-            op = Op("constant", (), (value,), law, module=self.place.module if room else "", no_grad=True)
+            attrs = (("law", self._law(term, room)), ("shape", term.shape), ("dtype", term.dtype))
+            op = Op("constant", (), (value,), attrs, module=self.place.module if room else "", no_grad=True)
             self.constants[value] = term
             self.producer[value] = op
             (self._ops if room else self._prologue).append(op)
@@ -448,7 +446,7 @@ class Translator:
         adjusted = _shift_dims(attrs, len(lead) - 1, lead) if lead else None
         if adjusted is None:
             return None
-        if kind not in ("dispatch", "cross_entropy") and any(t.shape[:1] != (tokens,) for t in types):
+        if kind != "cross_entropy" and any(t.shape[:1] != (tokens,) for t in types):
             return None
         wide = list(values)
         for i in positions:
@@ -458,8 +456,7 @@ class Translator:
                 if unflattened is None:
                     return None
                 wide[i] = unflattened
-        spread = kind != "dispatch"
-        wide_types = tuple(Type((*lead, *t.shape[1:]), t.dtype) if spread and t.shape[:1] == (tokens,) else t for t in types)
+        wide_types = tuple(Type((*lead, *t.shape[1:]), t.dtype) if t.shape[:1] == (tokens,) else t for t in types)
         return lead, tuple(wide), wide_types, adjusted
 
     def _flattened(self, values: Iterable[str]) -> tuple[int, tuple[int, ...]]:
@@ -708,10 +705,10 @@ def _shift_dims(attrs: dict[str, Attr], extra: int, lead: tuple[int, ...]) -> di
         if dim == 0:
             return None
         moved["dim"] = dim + extra
-    if isinstance(dims := moved.get("dims"), tuple):
+    if isinstance(dims := moved.get("dim"), tuple):
         if 0 in dims:
             return None
-        moved["dims"] = tuple(d + extra for d in dims if isinstance(d, int))
+        moved["dim"] = tuple(d + extra for d in dims if isinstance(d, int))
     if isinstance(shape := moved.get("shape"), tuple):
         moved["shape"] = (*lead, *shape[1:])
     return moved
