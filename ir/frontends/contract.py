@@ -39,6 +39,7 @@ from meshwright.ir.errors import (
     EmptyModel,
     FactoryMissing,
     FactoryRaised,
+    MeshwrightError,
     ModelFileExited,
     ModelFileMissing,
     ModelTimedOut,
@@ -129,6 +130,8 @@ def guarded(place: str, limit_s: float) -> Iterator[None]:
             cause=f"the code called sys.exit({error.code!r})",
             fix='move what the script does under `if __name__ == "__main__":`',
         ) from error
+    except MeshwrightError:
+        raise
     except Exception as error:  # noqa: BLE001: the user's code may raise anything; the cause is kept
         raise FactoryRaised(
             place=user_line(error, place),

@@ -23,7 +23,7 @@ from torch.utils import _pytree as pytree
 
 from meshwright.ir.errors import (
     DataDependentControlFlow,
-    FactoryRaised,
+    ForwardRaised,
     MeshwrightError,
     NoExampleInputs,
     NoLoss,
@@ -127,7 +127,7 @@ def _explained(error: Exception, place: str) -> MeshwrightError:
             cause="the code needs the value of a tensor, and plans are made without values",
             fix="compute with tensors (torch.where, masks, static capacities) instead of if, .item() or nonzero on them",
         )
-    return FactoryRaised(
+    return ForwardRaised(
         place=where,
         cause=f"the forward pass or the loss raised {text.splitlines()[0]}",
         fix="correct this line; the step is traced on the meta device, with the batch of example_inputs",
