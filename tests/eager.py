@@ -160,13 +160,6 @@ def _grouped_linear(operands: tuple[Tensor, ...], attrs: Attrs) -> Results:
     return (out + bias[0][:, None] if bias else out,)
 
 
-def grouped_mm(operands: tuple[Tensor, ...], attrs: Attrs) -> Results:
-    x, w, ends = operands
-    starts = [0, *ends.tolist()[:-1]]
-    runs = zip(starts, ends.tolist(), w, strict=True)
-    return (torch.cat([x[start:end] @ weight for start, end, weight in runs]),)
-
-
 def _layer_norm(operands: tuple[Tensor, ...], attrs: Attrs) -> Results:
     x, *scales = operands
     shape = tuple(scales[0].shape) if scales else attrs.get("normalized_shape", x.shape[-1:])
@@ -437,7 +430,7 @@ EAGER: dict[str, Run] = {
     "matmul": lambda operands, attrs: (torch.matmul(*operands),),
     "bmm": lambda operands, attrs: (torch.bmm(*operands),),
     "einsum": lambda operands, attrs: (torch.einsum(attrs["equation"], *operands),),
-    "grouped_mm": grouped_mm,
+    "grouped_mm": lambda operands, attrs: (F.grouped_mm(operands[0], operands[1], offs=operands[2]),),
     "layer_norm": _layer_norm,
     "rms_norm": _rms_norm,
     "group_norm": _group_norm,
