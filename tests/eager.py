@@ -194,7 +194,8 @@ def _attention(operands: tuple[Tensor, ...], attrs: Attrs) -> Results:
     queries, keys = torch.arange(q.shape[2]), torch.arange(k.shape[2])
     seen = position_mask(mask, width, queries, keys, k.shape[2] - q.shape[2]).to(q.device)
     if bias:
-        added = bias[0] if mask == "full" else bias[0].masked_fill(~seen, float("-inf"))
+        hidden = torch.zeros(seen.shape, dtype=q.dtype, device=q.device).masked_fill(~seen, float("-inf"))
+        added = bias[0] if mask == "full" else bias[0] + hidden
         return (F.scaled_dot_product_attention(q, k, v, attn_mask=added, **common),)
     return (F.scaled_dot_product_attention(q, k, v, attn_mask=seen, **common),)
 
