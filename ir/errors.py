@@ -704,6 +704,12 @@ class CapabilityError(MeshwrightError):
     exit_code = 6
 
 
+class NotExpressible(CapabilityError):
+    """Something in a plan, or in a declaration, that the target cannot express."""
+
+    code = "MW5001"
+
+
 # MW6: clusters -------------------------------------------------------------------------------------------------------
 
 

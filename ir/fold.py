@@ -17,7 +17,7 @@ loops, and `unfold` is its meaning: it writes the loops out and gives every para
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from meshwright.ir.errors import FoldBroken, FoldInstances, FoldPort
@@ -204,13 +204,15 @@ class Fold:
             if isinstance(source, FromInput):
                 return types[source.name]
             if isinstance(source, FromSegment):
-                if source.segment >= segment:
+                if source.segment >= segment or min(source.segment, source.position) < 0:
                     raise IndexError
                 body = self.body[self.segments[source.segment].period[source.position]]
             elif previous is None:
                 raise IndexError
             else:
                 body = previous
+            if source.output < 0:
+                raise IndexError
             return body.graph.types[body.graph.outputs[source.output]]
         except (KeyError, IndexError):
             raise FoldBroken(
@@ -221,6 +223,15 @@ class Fold:
 def joined(path: str, name: str) -> str:
     """The full name of something inside an instance."""
     return f"{path}.{name}" if path and name else path or name
+
+
+def shortened(fold: Fold, repeats: int) -> Fold:
+    """The same fold with at most this many repeats of every segment: the first ones. With two, every wire is still
+    used, so what holds for the unfolded short fold holds for the long one, whatever its depth."""
+    segments = tuple(
+        replace(segment, paths=segment.paths[: repeats * len(segment.period)]) for segment in fold.segments
+    )
+    return replace(fold, segments=segments)
 
 
 def unfold(fold: Fold) -> Graph:

@@ -41,7 +41,7 @@ from meshwright.ir.program import (
     operands_of,
     results_of,
 )
-from meshwright.ir.rules.base import Law, Rule, expand, infer, rule_of, signature_of
+from meshwright.ir.rules.base import Law, Role, Rule, expand, infer, rule_of, signature_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +138,9 @@ class _Body:
         self.applied: dict[str, Applied] = {}
         for op in graph.ops:
             types = graph.operand_types(op)
-            self.applied[op.name] = apply(rule_of(op, graph.types), types, strategies[op.name], mesh)
+            rule = rule_of(op, graph.types)
+            self.applied[op.name] = apply(rule, types, strategies[op.name], mesh)
+            self.check_gradient(op, rule)
         self.wanted_states = dict(plan.states)
         self.storage: dict[str, Storage] = {item.path: item for item in plan.storage}
         self.locals: dict[str, Local] = {}
@@ -155,6 +157,17 @@ class _Body:
         self.grad_of: dict[str, str | None] = {}
         self.output_grads: list[str | None] = []
         self.count = 0
+
+    def check_gradient(self, op: Op, rule: Rule) -> None:
+        """A partial maximum has no gradient: which rank held the maximum is not known to the others."""
+        splits = [choice for _, choice in self.strategies[op.name].choices if isinstance(choice, Split)]
+        maximised = [name for split in splits for name in split.factors if rule.factor(name).role is Role.MAX]
+        if maximised and self.graph.differentiable.intersection(op.results):
+            raise IllegalStrategy(
+                place=f"%{op.name} ({op.kind})",
+                cause=f"a gradient flows through the maximum over {maximised[0]}",
+                fix="keep that factor whole here",
+            )
 
     # names and states
 

@@ -1,7 +1,6 @@
 import pytest
 from hypothesis import given
 
-import meshwright.ir.rules.matmul  # noqa: F401
 from meshwright.ir import rules
 from meshwright.ir.adjoint import Applied, Choice, Split, Strategy, apply, choices, parse_choice
 from meshwright.ir.errors import IllegalStrategy, IndivisibleExtent

@@ -1,4 +1,3 @@
-import meshwright.ir.rules.matmul  # noqa: F401
 from meshwright.ir.graph import Type
 from tests.build import Builder
 

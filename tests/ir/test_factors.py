@@ -1,0 +1,101 @@
+from meshwright.ir.factors import Loops, loops, value_labels
+from tests.build import Builder
+from tests.models import B, F, H, S, llama
+
+
+def names(found: Loops) -> dict[str, int]:
+    return {loop.name: loop.size for loop in found.loops}
+
+
+def test_a_decoder_has_few_loops() -> None:
+    assert names(loops(llama())) == {
+        "b": 2, "s": 8, "vocab": 32, "hidden": 16, "heads": 2, "group": 2, "head_dim": 4, "ffn": 24,
+    }  # fmt: skip
+
+
+def test_depth_adds_no_loops() -> None:
+    assert names(loops(llama(1))) == names(loops(llama(4)))
+
+
+def test_labelled_loops_come_first() -> None:
+    assert [(loop.name, loop.label) for loop in loops(llama()).loops][:3] == [("b", "b"), ("s", "s"), ("vocab", "")]
+
+
+def test_merged_dims_are_tuples_of_loops() -> None:
+    graph = llama(1)
+    labels = value_labels(graph)
+    assert labels["embedding"] == ("b", "s", "hidden")
+    assert labels["p.layers.0.q.weight"] == ("heads·group·head_dim", "hidden")
+    assert labels["p.layers.0.k.weight"] == ("heads·head_dim", "hidden")
+    assert labels["attention"] == ("b", "heads·group", "s", "head_dim")
+    rows = graph.ops[-1].operands[0]
+    assert labels[rows] == ("b·s", "vocab")
+    assert labels[graph.loss or ""] == ()
+
+
+def test_where_a_loop_occurs() -> None:
+    found = loops(llama(1))
+    assert ("attention", "sq") in found.loop("s").occurs
+    assert ("attention", "sk") in found.loop("s").occurs
+    assert found.factors["attention"]["sq"] == found.factors["attention"]["sk"] == ("s",)
+    assert found.factors["cross_entropy"] == {"d0": ("b", "s"), "v": ("vocab",)}
+
+
+def test_a_role_with_several_sizes_names_them() -> None:
+    g = Builder()
+    x = g.input((B, S, H), labels=("b", "s", "hidden"))
+    for width in (8, 24):
+        up = g.op("linear", x, g.param(f"up{width}", (width, H)))
+        x = g.op("add", x, g.op("linear", up, g.param(f"down{width}", (H, width))))
+    g.output(x)
+    assert set(names(loops(g.graph()))) == {"b", "s", "hidden", "ffn", "ffn8"}
+
+
+def test_a_labelled_dim_may_fall_into_parts() -> None:
+    g = Builder()
+    x = g.input((6, 4), labels=("b", ""))
+    g.output(g.op("view", x, shape=(2, 3, 4)))
+    graph = g.graph()
+    assert value_labels(graph) == {"x": ("b.0·b.1", "dim4"), "view": ("b.0", "b.1", "dim4")}
+    assert [loop.label for loop in loops(graph).loops] == ["b", "b", ""]
+
+
+def test_refinements_meet_in_the_middle() -> None:
+    """Twelve seen as 4·3 and as 2·6 is 2·2·3."""
+    g = Builder()
+    x = g.input((12,), labels=("x",))
+    g.output(g.op("view", x, shape=(4, 3)), g.op("view", x, shape=(2, 6)))
+    assert [len(dim) for dim in loops(g.graph()).dims["x"]] == [3]
+    assert value_labels(g.graph())["view"] == ("x.0·x.1", "x.2")
+    assert value_labels(g.graph())["view_1"] == ("x.0", "x.1·x.2")
+
+
+def test_what_has_no_common_boundary_stays_apart() -> None:
+    g = Builder()
+    x = g.input((4, 6), labels=("b", ""))
+    g.output(g.op("view", x, shape=(6, 4)))
+    assert value_labels(g.graph()) == {"x": ("b", "dim6"), "view": ("dim6", "dim4")}
+
+
+def test_extent_one_runs_over_nothing() -> None:
+    g = Builder()
+    x = g.input((1, 4), labels=("b", ""))
+    g.output(g.op("neg", x))
+    assert value_labels(g.graph())["neg"] == ("", "dim4")
+
+
+def test_experts_and_their_slots() -> None:
+    g = Builder()
+    x = g.input((B, S, H), labels=("b", "s", ""))
+    idx = g.input((B * S, 2), name="idx", dtype="i64")
+    weights = g.input((B * S, 2), name="weights")
+    flat = g.op("view", x, shape=(B * S, H))
+    rows = g.op("dispatch", flat, idx, num_experts=4, capacity=8)
+    up = g.op("grouped_linear", rows, g.param("up", (4, F, H)))
+    down = g.op("grouped_linear", up, g.param("down", (4, H, F)))
+    y = g.op("combine", down, idx, weights, num_experts=4, capacity=8)
+    g.output(y)
+    labels = value_labels(g.graph())
+    assert labels[rows] == ("experts", "slots", "hidden")
+    assert labels[up] == ("experts", "slots", "ffn")
+    assert labels[y] == ("b·s", "hidden")

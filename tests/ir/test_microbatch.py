@@ -1,0 +1,177 @@
+import pytest
+
+from meshwright.ir.graph import Graph
+from meshwright.ir.microbatch import Blocker, microbatch
+from tests.build import Builder
+from tests.models import B, F, H, S, llama
+
+N = 4
+
+
+def reasons(graph: Graph) -> list[tuple[str, str]]:
+    return [(blocker.kind, blocker.reason) for blocker in microbatch(graph).blockers]
+
+
+def samples(g: Builder, name: str = "x") -> str:
+    return g.input((N, H), name=name, labels=("b", ""), requires_grad=True)
+
+
+def ends_in_mean(g: Builder, value: str) -> Graph:
+    g.loss(g.op("mean", value))
+    return g.graph()
+
+
+def test_a_decoder_with_mean_cross_entropy_is_legal() -> None:
+    assert microbatch(llama()).legal
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum"])
+def test_losses_that_add_up_are_legal(reduction: str) -> None:
+    g = Builder()
+    g.loss(g.op("mse_loss", samples(g), samples(g, "y"), reduction=reduction))
+    assert microbatch(g.graph()).legal
+
+
+def test_a_weighted_sum_of_averages_is_legal() -> None:
+    g = Builder()
+    x = samples(g)
+    decay = g.op("sum", g.op("mul", w := g.param("w", (H,)), w))
+    total = g.op("add", g.op("mean", x), g.op("mul", g.op("mean", g.op("relu", x)), scalar=0.1))
+    g.loss(g.op("add", g.op("add", total, decay), scalar=1.0))
+    assert microbatch(g.graph()).legal
+
+
+def test_a_total_divided_by_the_count_of_valid_tokens_is_legal() -> None:
+    g = Builder()
+    x = samples(g)
+    mask = g.input((N, H), name="mask", labels=("b", ""), dtype="bool")
+    count = g.op("clamp", g.op("sum", g.op("cast", mask, dtype="f32")), min=1)
+    g.loss(g.op("div", g.op("sum", g.op("mul", x, g.op("cast", mask, dtype="f32"))), count))
+    assert reasons(g.graph()) == []
+
+
+def test_batch_norm_in_training_blocks() -> None:
+    g = Builder()
+    x = g.input((N, 3, 8, 8), labels=("b", "", "", ""))
+    w, b = g.param("bn.weight", (3,)), g.param("bn.bias", (3,))
+    mean, var = g.buffer("bn.mean", (3,)), g.buffer("bn.var", (3,))
+    y, new_mean, new_var = g.many("batch_norm", x, w, b, mean, var, training=True, module="bn", source="unet.py:7")
+    g.update("bn.mean", new_mean, "mean")
+    g.update("bn.var", new_var, "mean")
+    g.loss(g.op("mean", y))
+    found = microbatch(g.graph())
+    assert not found.legal
+    assert found.blockers == (
+        Blocker("batch_norm", "batch_norm", "bn", "unet.py:7", "normalises by statistics of the whole batch"),
+    )
+    assert str(found.blockers[0]) == (
+        "%batch_norm = batch_norm @bn <unet.py:7>: it normalises by statistics of the whole batch"
+    )
+
+
+def test_group_norm_does_not_block() -> None:
+    g = Builder()
+    x = g.input((N, 4, 8, 8), labels=("b", "", "", ""))
+    assert microbatch(ends_in_mean(g, g.op("group_norm", x, g.param("w", (4,)), g.param("b", (4,)), groups=2))).legal
+
+
+def test_samples_compared_with_each_other_block() -> None:
+    g = Builder()
+    text, image = samples(g, "text"), samples(g, "image")
+    scores = g.op("linear", text, image)
+    labels = g.input((N,), name="labels", dtype="i64")
+    g.loss(g.op("cross_entropy", scores, labels))
+    assert reasons(g.graph()) == [("linear", "compares samples of the batch with each other")]
+
+
+def routed(capacity: int, **attrs: int | bool) -> Graph:
+    g = Builder()
+    x = g.input((B, S, H), labels=("b", "s", ""), requires_grad=True)
+    idx = g.input((B * S, 2), name="idx", labels=(), dtype="i64")
+    weights = g.input((B * S, 2), name="weights")
+    rows = g.op("dispatch", g.op("view", x, shape=(B * S, H)), idx, num_experts=4, capacity=capacity, **attrs)
+    up = g.op("grouped_linear", rows, g.param("up", (4, F, H)))
+    down = g.op("grouped_linear", up, g.param("down", (4, H, F)))
+    return ends_in_mean(g, g.op("combine", down, idx, weights, num_experts=4, capacity=capacity, **attrs))
+
+
+def test_capacity_over_the_batch_blocks() -> None:
+    assert reasons(routed(8)) == [
+        ("dispatch", "routes to experts with a capacity that is counted over the whole batch")
+    ]
+
+
+@pytest.mark.parametrize("graph", [routed(8, dropless=True), routed(B * S), routed(8, groups=B)])
+def test_routing_that_no_other_sample_changes_is_legal(graph: Graph) -> None:
+    assert reasons(graph) == []
+
+
+def test_a_load_balancing_loss_over_the_batch_blocks() -> None:
+    """The product of two averages is not the average of products."""
+    g = Builder()
+    x = samples(g)
+    share, chance = g.op("mean", x, dim=0), g.op("mean", g.op("softmax", x, dim=-1), dim=0)
+    g.loss(g.op("sum", g.op("mul", share, chance)))
+    assert reasons(g.graph()) == [("mul", "is not linear in a sum over the batch")]
+
+
+@pytest.mark.parametrize(
+    ("kind", "attrs", "reason"),
+    [
+        ("amax", {"dim": 0}, "takes a maximum over the batch"),
+        ("softmax", {"dim": 0}, "needs the whole batch in one place"),
+        ("slice", {"dim": 0, "start": 0, "end": 2}, "needs the whole batch in one place"),
+        ("cumsum", {"dim": 0}, "needs the whole batch in one place"),
+        ("split", {"dim": 0, "sizes": (2, 2)}, "joins or cuts runs of the batch"),
+    ],
+)
+def test_operators_that_need_the_batch_block(kind: str, attrs: dict[str, int], reason: str) -> None:
+    g = Builder()
+    assert reasons(ends_in_mean(g, g.op(kind, samples(g), **attrs))) == [(kind, reason)]
+
+
+def test_a_mean_shown_to_samples_blocks() -> None:
+    g = Builder()
+    x = samples(g)
+    y = g.op("sub", x, g.op("mean", x, dim=0, keepdim=True))
+    assert reasons(ends_in_mean(g, y)) == [("sub", "shows a sum over the batch to single samples again")]
+
+
+def test_what_is_added_to_a_total_once_blocks() -> None:
+    g = Builder()
+    g.loss(g.op("add", g.op("sum", samples(g)), g.op("sum", g.param("w", (H,)))))
+    assert reasons(g.graph()) == [("add", "adds to a sum over the batch what micro-batches would weigh differently")]
+
+
+def test_a_function_of_the_loss_blocks() -> None:
+    g = Builder()
+    g.loss(g.op("sqrt", g.op("mean", samples(g))))
+    assert reasons(g.graph()) == [("sqrt", "is not linear in a sum over the batch")]
+
+
+def test_opaque_operators_block() -> None:
+    g = Builder()
+    y = g.op("opaque", samples(g), target="lib::f", types=(f"f32[{N}, {H}]",))
+    assert reasons(ends_in_mean(g, y)) == [("opaque", "needs the whole batch in one place")]
+
+
+def test_what_the_loss_does_not_see_does_not_block() -> None:
+    g = Builder()
+    x = samples(g)
+    g.output(g.op("amax", x, dim=0))
+    assert microbatch(ends_in_mean(g, x)).legal
+
+
+def test_buffers_that_remember_the_batch_block() -> None:
+    g = Builder()
+    x = samples(g)
+    g.buffer("seen", (H,))
+    g.update("seen", g.op("mean", x, dim=0, no_grad=True))
+    assert reasons(ends_in_mean(g, x)) == [("mean", "gives buffer 'seen' a value that depends on the whole batch")]
+
+
+def test_without_a_batch_nothing_can_be_cut() -> None:
+    g = Builder()
+    found = microbatch(ends_in_mean(g, g.input((N, H))))
+    assert not found.legal
+    assert "no dimension labelled 'b'" in str(found.blockers[0])
