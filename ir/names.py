@@ -1,11 +1,11 @@
 """The names people give to parallelism, as one table.
 
 Inside Meshwright there are only axes and factors. People say "TP 8, CP 2, ZeRO-1". This table is the dictionary between
-the two, used in both directions: a *degree* lists the loops that a mesh axis of this name splits, in order of preference,
-operator by operator.
+the two, used in both directions: a *degree* lists the loops that a mesh axis of this name splits, in order of
+preference, operator by operator.
 
     dp      b, slots                  data parallelism; inside experts the tokens routed to each
-    tp      heads, ffn, vocab         Megatron's column- and row-parallel linears, vocabulary-parallel embedding and loss
+    tp      heads, ffn, vocab         Megatron's column- and row-parallel linears, vocabulary-parallel ends
     sp      (tp's loops, then) s      sequence parallelism: where tp finds nothing to split, the sequence
     cp      s                         context parallelism; attention by all-gather, ring or Ulysses
     ep      b, experts                expert parallelism: tokens outside the experts, experts inside
