@@ -11,7 +11,7 @@ import torch
 from llama import Llama, dims, example_inputs, loss
 from torch import Tensor, nn
 
-__all__ = ["dims", "example_inputs", "loss", "lora_8b", "lora_70b", "optimizer", "tiny"]
+__all__ = ["dims", "example_inputs", "lora_8b", "lora_70b", "loss", "optimizer", "tiny"]
 
 
 class LoRALinear(nn.Module):

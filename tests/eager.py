@@ -160,13 +160,6 @@ def _grouped_linear(operands: tuple[Tensor, ...], attrs: Attrs) -> Results:
     return (out + bias[0][:, None] if bias else out,)
 
 
-def grouped_mm(operands: tuple[Tensor, ...], attrs: Attrs) -> Results:
-    x, w, ends = operands
-    starts = [0, *ends.tolist()[:-1]]
-    runs = zip(starts, ends.tolist(), w, strict=True)
-    return (torch.cat([x[start:end] @ weight for start, end, weight in runs]),)
-
-
 def _layer_norm(operands: tuple[Tensor, ...], attrs: Attrs) -> Results:
     x, *scales = operands
     shape = tuple(scales[0].shape) if scales else attrs.get("normalized_shape", x.shape[-1:])
@@ -201,7 +194,8 @@ def _attention(operands: tuple[Tensor, ...], attrs: Attrs) -> Results:
     queries, keys = torch.arange(q.shape[2]), torch.arange(k.shape[2])
     seen = position_mask(mask, width, queries, keys, k.shape[2] - q.shape[2]).to(q.device)
     if bias:
-        added = bias[0] if mask == "full" else bias[0].masked_fill(~seen, float("-inf"))
+        hidden = torch.zeros(seen.shape, dtype=q.dtype, device=q.device).masked_fill(~seen, float("-inf"))
+        added = bias[0] if mask == "full" else bias[0] + hidden
         return (F.scaled_dot_product_attention(q, k, v, attn_mask=added, **common),)
     return (F.scaled_dot_product_attention(q, k, v, attn_mask=seen, **common),)
 
@@ -445,7 +439,7 @@ EAGER: dict[str, Run] = {
     "matmul": lambda operands, attrs: (torch.matmul(*operands),),
     "bmm": lambda operands, attrs: (torch.bmm(*operands),),
     "einsum": lambda operands, attrs: (torch.einsum(attrs["equation"], *operands),),
-    "grouped_mm": grouped_mm,
+    "grouped_mm": lambda operands, attrs: (F.grouped_mm(operands[0], operands[1], offs=operands[2]),),
     "layer_norm": _layer_norm,
     "rms_norm": _rms_norm,
     "group_norm": _group_norm,

@@ -138,7 +138,7 @@ _LIST = [
     sample("bmm", "f32[4, 8, 4] f32[4, 4, 8]"),
     sample("einsum", "f32[4, 8, 4] f32[4, 4, 8]", equation="bsk,bkn->bns"),
     sample("einsum", "f32[4, 8, 4] f32[8, 4]", equation="bsk,nk->bsn"),
-    sample("grouped_mm", "f32[8, 4] f32[4, 4, 8] i32[4]"),
+    sample("grouped_mm", "f32[8, 8] f32[4, 8, 8] i32[4]"),
     # norms
     sample("layer_norm", "f32[4, 8, 16] f32[16] f32[16]", eps=1e-5),
     sample("layer_norm", "f32[4, 8, 16] f32[16]", eps=1e-5),

@@ -20,7 +20,7 @@ from meshwright.ir.frontends.constants import NotEvaluable, Term
 from meshwright.ir.graph import Attr, Type
 
 if TYPE_CHECKING:
-    from meshwright.ir.frontends.translate import Assembly, Call, Handle, Translator
+    from meshwright.ir.frontends.translate import Call, Handle, Translator
 
 Lowering = Callable[["Translator", "Call"], "Handle"]
 
@@ -38,7 +38,9 @@ def op(kind: str, operands: str, **attrs: str) -> Lowering:
         given = [call[name] for name in operands.split() if call[name] is not None]
         rank = len(t.type(given[0]).shape)
         values = {ours: _attr(ours, call[theirs], rank) for ours, theirs in attrs.items()}
-        results = t.emit_all(kind, given, call.types, {k: v for k, v in values.items() if v is not None}, name=call.name)
+        results = t.emit_all(
+            kind, given, call.types, {k: v for k, v in values.items() if v is not None}, name=call.name
+        )
         return results[0] if len(results) == 1 else results
 
     return lower
@@ -111,7 +113,9 @@ def packed(t: Translator, call: Call) -> Handle:
 
     value = t.value(call["self"])
     keep = call.target.startswith("contiguous") and t.strides[value] == contiguous(t.types[value].shape)
-    copied = value if keep or _dense_in_order(t, value) else t.view(value, t.types[value].shape, copy=True, name=call.name)
+    copied = (
+        value if keep or _dense_in_order(t, value) else t.view(value, t.types[value].shape, copy=True, name=call.name)
+    )
     if value in t.masked:
         t.masked[copied] = t.masked[value]
     return copied
@@ -240,11 +244,17 @@ def addmm(t: Translator, call: Call) -> Handle:
 
 def matmul(t: Translator, call: Call) -> Handle:
     """`mm`, `bmm` and `matmul`. With a parameter (or its transpose) on the right it is a linear layer, or one per expert."""
-    left, right = (call[name] for name in (("self", "mat2") if not call.target.startswith("matmul") else ("self", "other")))
+    left, right = (
+        call[name] for name in (("self", "mat2") if not call.target.startswith("matmul") else ("self", "other"))
+    )
     right_value = t.value(right)
     rank = len(t.types[right_value].shape)
     before = t.producer.get(right_value)
-    swapped = before is not None and before.kind == "permute" and before.attr("perm") == (*range(rank - 2), rank - 1, rank - 2)
+    swapped = (
+        before is not None
+        and before.kind == "permute"
+        and before.attr("perm") == (*range(rank - 2), rank - 1, rank - 2)
+    )
     weight = before.operands[0] if before is not None and swapped else right_value
     if weight in t.params and rank in (2, 3) and len(t.type(left).shape) >= rank:
         kind = "linear" if rank == 2 else "grouped_linear"
@@ -431,17 +441,14 @@ def public_name(target: str) -> str:
 # Writing -------------------------------------------------------------------------------------------------------------
 
 VIEWS = frozenset(
-    "alias.default detach.default view.default reshape.default flatten.using_ints unflatten.int unsqueeze.default squeeze.default squeeze.dim "
-    "squeeze.dims _unsafe_view.default transpose.int permute.default t.default expand.default expand_as.default slice.Tensor select.int "
-    "split.Tensor split_with_sizes.default chunk.default to.dtype to.dtype_layout to.device contiguous.default view_as.default "
-    "narrow.default".split()
+    ["alias.default", "detach.default", "view.default", "reshape.default", "flatten.using_ints", "unflatten.int", "unsqueeze.default", "squeeze.default", "squeeze.dim", "squeeze.dims", "_unsafe_view.default", "transpose.int", "permute.default", "t.default", "expand.default", "expand_as.default", "slice.Tensor", "select.int", "split.Tensor", "split_with_sizes.default", "chunk.default", "to.dtype", "to.dtype_layout", "to.device", "contiguous.default", "view_as.default", "narrow.default"]
 )
 """Operators whose result may share storage with their first argument."""
 
 
 def writes(target: str) -> bool:
     """Whether the operator writes into its first argument."""
-    packet = target.split(".")[0]
+    packet = target.split(".", maxsplit=1)[0]
     return packet.endswith("_") and not packet.startswith("__")
 
 
@@ -464,7 +471,16 @@ def is_pure(target: str) -> bool:
 
 def is_creation(target: str) -> bool:
     """Whether the operator makes a constant like another tensor."""
-    return target.split(".")[0] in ("zeros_like", "ones_like", "full_like", "empty_like", "new_zeros", "new_ones", "new_full", "new_empty")
+    return target.split(".", maxsplit=1)[0] in (
+        "zeros_like",
+        "ones_like",
+        "full_like",
+        "empty_like",
+        "new_zeros",
+        "new_ones",
+        "new_full",
+        "new_empty",
+    )
 
 
 def putting(t: Translator, call: Call) -> Callable[[Handle, Handle], Handle]:

@@ -57,7 +57,9 @@ def _folded(source: Source, example: Any, found: tuple[Stack, ...]) -> tuple[Fol
             traced = trace_reduced(source, example, stacks)
             fold = fold_trace(traced.graph, stacks, block_classes(source, stacks))
         except NotFoldable as reason:
-            refused.append(f"folding failed, {'tracing at full depth' if stacks is found else 'the model is one body'}: {reason}")
+            refused.append(
+                f"folding failed, {'tracing at full depth' if stacks is found else 'the model is one body'}: {reason}"
+            )
             continue
         except MeshwrightError:
             if stacks is not found or found == whole:
@@ -72,7 +74,7 @@ def trace_reduced(source: Source, example: Any, stacks: Sequence[Stack]) -> Trac
     """The training step with the stacks shortened to their walks, under the paths of the full model."""
     identity = Identity.of(source.module)
     with reduced(source.module, stacks):
-        return trace(source, example, names=names_of(stacks), identity=identity)
+        return trace(source, example, names=names_of(stacks), identity=identity, buffers=source.buffers)
 
 
 def block_classes(source: Source, stacks: Sequence[Stack]) -> dict[str, str]:

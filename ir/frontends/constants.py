@@ -179,12 +179,18 @@ def _cumsum(term: Term, index: Index) -> Array:
     source: Term = term.args[0]
     dim = term.args[1] % len(term.shape)
     length = source.shape[dim]
-    others = [i[..., None] for i in np.broadcast_arrays(*(i for d, i in enumerate(index) if d != dim))] if len(index) > 1 else []
+    others = (
+        [i[..., None] for i in np.broadcast_arrays(*(i for d, i in enumerate(index) if d != dim))]
+        if len(index) > 1
+        else []
+    )
     if math.prod(others[0].shape if others else (1,)) * length > _MAX_POINTS:
         raise NotEvaluable("cumsum over too many rows")
     line = np.arange(length)
     others.insert(dim, line)
-    sums = np.cumsum(np.broadcast_to(source.at(tuple(others)), np.broadcast_shapes(*(o.shape for o in others))), axis=-1)
+    sums = np.cumsum(
+        np.broadcast_to(source.at(tuple(others)), np.broadcast_shapes(*(o.shape for o in others))), axis=-1
+    )
     if sums.ndim == 1:
         return np.asarray(sums[index[dim]])
     wanted = index[dim][..., None]
@@ -286,3 +292,8 @@ _LAWS: dict[str, Callable[[Term, Index], Array]] = {
     "diff": _diff,
     "index": _gather_rows,
 }
+
+
+def evaluable(operator: str) -> bool:
+    """Whether this ATen operator has a law."""
+    return operator in _LAWS

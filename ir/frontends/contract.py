@@ -26,7 +26,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import FrameType, ModuleType
 from typing import Any
@@ -46,6 +46,8 @@ from meshwright.ir.errors import (
     NoExampleInputs,
     nearest,
 )
+from meshwright.ir.frontends.constants import Term
+from meshwright.ir.frontends.recorder import Recorder
 
 TIME_LIMIT_S = 60.0
 
@@ -68,6 +70,8 @@ class Source:
     hooks: Hooks
     place: str
     config: str = ""
+    buffers: Mapping[str, Term] = field(default_factory=dict)
+    """How buffers came about, where the model has been watched while it was built."""
 
 
 def load_factory(reference: str, *, time_limit_s: float = TIME_LIMIT_S) -> Source:
@@ -79,7 +83,8 @@ def load_factory(reference: str, *, time_limit_s: float = TIME_LIMIT_S) -> Sourc
     with guarded(path_text, time_limit_s):
         namespace = _execute(path)
     factory = _factory(namespace, name, path_text)
-    with guarded(path_text, time_limit_s), torch.device("meta"):
+    recorder = Recorder()
+    with guarded(path_text, time_limit_s), torch.device("meta"), recorder:
         model = factory()
     if not isinstance(model, nn.Module):
         raise FactoryRaised(
@@ -87,13 +92,15 @@ def load_factory(reference: str, *, time_limit_s: float = TIME_LIMIT_S) -> Sourc
             cause=f"the factory returned {type(model).__name__}, not a torch.nn.Module",
             fix="return the model itself",
         )
-    return source_of(model, place=path_text, beside=vars(namespace))
+    return replace(source_of(model, place=path_text, beside=vars(namespace)), buffers=recorder.buffers(model))
 
 
 def source_of(model: nn.Module, *, place: str, beside: Mapping[str, Any] | None = None) -> Source:
     """A model with the hooks that stand beside its factory, or on itself."""
     if not any(True for _ in model.parameters()):
-        raise EmptyModel(place=place, cause=f"{type(model).__name__} has no parameters", fix="plan for a model that has some")
+        raise EmptyModel(
+            place=place, cause=f"{type(model).__name__} has no parameters", fix="plan for a model that has some"
+        )
     found = {name: _hook(name, model, beside or {}) for name in ("example_inputs", "loss", "dims", "optimizer")}
     return Source(model, Hooks(**{name: hook for name, hook in found.items() if hook is not None}), place)
 

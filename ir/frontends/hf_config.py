@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -53,9 +54,25 @@ def load_hf(path: Path, *, dtype: torch.dtype | None = None) -> Source:
         config._experts_implementation = moe.use_with_transformers()
         wanted = dtype or getattr(config, "dtype", None) or torch.float32
         model = _build(config, getattr(torch, wanted) if isinstance(wanted, str) else wanted, place)
-    inputs = ("input_ids", "decoder_input_ids") if config.is_encoder_decoder else ("input_ids",)
     told = {key: value for key, value in sorted(settings.items()) if key not in _INCIDENTAL}
-    return Source(model, language.hooks(*inputs), place, json.dumps(told))
+    return Source(model, language.hooks(*_inputs(config)), place, json.dumps(told))
+
+
+def adopted(source: Source) -> Source:
+    """A Hugging Face language model that a factory made, trained like one from a configuration unless hooks say otherwise."""
+    config = getattr(source.module, "config", None)
+    if not hasattr(config, "model_type") or not hasattr(config, "is_encoder_decoder"):
+        return source
+    config.use_cache = False
+    config._experts_implementation = moe.use_with_transformers()
+    generates = type(source.module).__name__.endswith(("ForCausalLM", "ForConditionalGeneration", "LMHeadModel"))
+    if not generates or source.hooks.example_inputs is not None or source.hooks.loss is not None:
+        return source
+    return replace(source, hooks=language.hooks(*_inputs(config)))
+
+
+def _inputs(config: Any) -> tuple[str, ...]:
+    return ("input_ids", "decoder_input_ids") if config.is_encoder_decoder else ("input_ids",)
 
 
 def _read(file: Path) -> dict[str, Any]:

@@ -71,7 +71,9 @@ def find_stacks(model: nn.Module) -> tuple[Stack, ...]:
 def _is_list(module: nn.Module) -> bool:
     """Containers whose blocks run one after another, under the names 0, 1, 2, …"""
     names = [name for name, _ in module.named_children()]
-    return isinstance(module, nn.ModuleList | nn.Sequential | nn.ModuleDict) and names == [str(i) for i in range(len(names))]
+    return isinstance(module, nn.ModuleList | nn.Sequential | nn.ModuleDict) and names == [
+        str(i) for i in range(len(names))
+    ]
 
 
 # Like blocks ---------------------------------------------------------------------------------------------------------
@@ -94,7 +96,9 @@ def _classes(blocks: nn.Module) -> tuple[int, ...]:
 
 def _structure(block: nn.Module) -> Hashable:
     """What a block is made of: submodules, parameters and buffers, and which of these are one tensor."""
-    modules = tuple((name, type(module).__module__, type(module).__qualname__) for name, module in block.named_modules())
+    modules = tuple(
+        (name, type(module).__module__, type(module).__qualname__) for name, module in block.named_modules()
+    )
     seen: dict[int, int] = {}
     tensors = tuple(
         (name, tuple(t.shape), str(t.dtype), t.requires_grad, seen.setdefault(id(t), len(seen)))
@@ -123,7 +127,8 @@ def _counters(shapes: Sequence[Hashable], attributes: Sequence[dict[str, Hashabl
     return {
         key
         for key, values in grouped.items()
-        if len(values) > 1 and len({v - p if isinstance(v, int) and not isinstance(v, bool) else None for p, v in values}) == 1
+        if len(values) > 1
+        and len({v - p if isinstance(v, int) and not isinstance(v, bool) else None for p, v in values}) == 1
         if isinstance(values[0][1], int) and not isinstance(values[0][1], bool)
     }
 
@@ -144,7 +149,11 @@ class _Tokens:
         if isinstance(value, nn.Module):
             return ("module", type(value).__qualname__)
         if isinstance(value, Callable):  # type: ignore[arg-type]
-            return ("callable", getattr(value, "__module__", ""), getattr(value, "__qualname__", type(value).__qualname__))
+            return (
+                "callable",
+                getattr(value, "__module__", ""),
+                getattr(value, "__qualname__", type(value).__qualname__),
+            )
         return ("object", type(value).__qualname__, self._number(value))
 
     def _number(self, value: Any) -> int:
@@ -190,7 +199,9 @@ def _covering_path(classes: Sequence[int]) -> list[int]:
         if path.count(number) < count and (number, number) in steps:
             path[path.index(number) : path.index(number)] = [number] * (count - path.count(number))
         elif path.count(number) < min(count, 2):  # once around: from the class back to itself
-            path[path.index(number) + 1 : path.index(number) + 1] = _shortest(number, lambda _x, y, n=number: y == n, after)  # type: ignore[misc]
+            path[path.index(number) + 1 : path.index(number) + 1] = _shortest(
+                number, lambda _x, y, n=number: y == n, after
+            )  # type: ignore[misc]
     return path
 
 
@@ -256,7 +267,9 @@ def _shorten_settings(settings: dict[str, Any], stack: Stack, undo: list[Callabl
     """What the owner of the list, or its configuration, says about depth: the number of layers, and lists of one entry per layer."""
     for name, value in list(settings.items()):
         per_layer = isinstance(value, list | tuple) and len(value) == stack.depth and not isinstance(value, nn.Module)
-        counts = type(value) is int and value == stack.depth and any(word in name for word in ("layer", "depth", "block"))
+        counts = (
+            type(value) is int and value == stack.depth and any(word in name for word in ("layer", "depth", "block"))
+        )
         if per_layer:
             settings[name] = type(value)(value[p] for p in stack.walk)
         elif counts:

@@ -146,7 +146,9 @@ def _owners(graph: Graph, names: Names) -> Mapping[str, str]:
 # Bodies --------------------------------------------------------------------------------------------------------------
 
 
-def _close(graph: Graph, cut: Cut, opening: bool, owner: Mapping[str, str], borrowed: Set[str], unread: Set[str]) -> Closed:
+def _close(
+    graph: Graph, cut: Cut, opening: bool, owner: Mapping[str, str], borrowed: Set[str], unread: Set[str]
+) -> Closed:
     """A call as a graph: inputs and values named in order of appearance, parameters by their path inside the block.
 
     Parameters that a block borrows from outside enter through the opening glue. A parameter that nothing reads still has an owner.
@@ -185,7 +187,9 @@ def _close(graph: Graph, cut: Cut, opening: bool, owner: Mapping[str, str], borr
         for value in op.operands:
             if value not in inner:
                 take(value)
-        results = tuple(name(value, op.kind if len(op.results) == 1 else f"{op.kind}.{i}") for i, value in enumerate(op.results))
+        results = tuple(
+            name(value, op.kind if len(op.results) == 1 else f"{op.kind}.{i}") for i, value in enumerate(op.results)
+        )
         operands = tuple(inner[value] for value in op.operands)
         ops.append(replace(op, operands=operands, results=results, module=_inside(op.module, cut.room)))
     updates = tuple(
@@ -227,11 +231,12 @@ def _share(
         title = _unused(own.rpartition(".")[2], bodies)
         names[key] = title
         bodies[title] = Body(title, _with_outputs(first.graph, outputs), own if cuts[index].room else "")
-    uses = [
-        Use(names[key], cut.room, (), index) for index, (key, cut) in enumerate(zip(keys, cuts, strict=True))
-    ]
+    uses = [Use(names[key], cut.room, (), index) for index, (key, cut) in enumerate(zip(keys, cuts, strict=True))]
     where = _positions(uses, closed, bodies)
-    wired = [replace(use, wires=tuple(_wire(graph, value, use.trace, where) for value in closed[use.trace].given)) for use in uses]
+    wired = [
+        replace(use, wires=tuple(_wire(graph, value, use.trace, where) for value in closed[use.trace].given))
+        for use in uses
+    ]
     return wired, bodies
 
 
@@ -252,7 +257,12 @@ def _unused(name: str, taken: Mapping[str, Any]) -> str:
 
 
 def _defined(closed: Sequence[Closed]) -> list[str]:
-    return [value for call in closed for value, inside in call.inner.items() if inside not in {i.value for i in call.graph.inputs}]
+    return [
+        value
+        for call in closed
+        for value, inside in call.inner.items()
+        if inside not in {i.value for i in call.graph.inputs}
+    ]
 
 
 def _passed_on(graph: Graph, cuts: Sequence[Cut], closed: Sequence[Closed]) -> list[set[str]]:
@@ -318,7 +328,9 @@ def _written_out(stack: Stack, uses: Sequence[Use]) -> list[Use]:
 
 def _same_entry(known: Use, use: Use) -> bool:
     """One body whose inputs come from the same places, where "the call before" is also a call that can be named."""
-    named = [[FromCall(u.trace - 1, w.output) if isinstance(w, FromPrevious) else w for w in u.wires] for u in (known, use)]
+    named = [
+        [FromCall(u.trace - 1, w.output) if isinstance(w, FromPrevious) else w for w in u.wires] for u in (known, use)
+    ]
     return known.body == use.body and named[0] == named[1]
 
 
@@ -430,5 +442,8 @@ def unlike(left: Graph, right: Graph) -> str:
         same |= dict(zip(a.results, b.results, strict=True))
     if tuple(same.get(value) for value in left.outputs) != right.outputs:
         return "the outputs"
-    changed = [tuple((u.buffer, same.get(u.value) if g is left else u.value, u.reduction) for u in g.updates) for g in (left, right)]
+    changed = [
+        tuple((u.buffer, same.get(u.value) if g is left else u.value, u.reduction) for u in g.updates)
+        for g in (left, right)
+    ]
     return "" if sorted(changed[0]) == sorted(changed[1]) else "the buffer updates"

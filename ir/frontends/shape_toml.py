@@ -33,8 +33,9 @@ from meshwright.ir.errors import (
 from meshwright.ir.frontends import language
 from meshwright.ir.frontends.contract import Source
 from meshwright.ir.frontends.decoder import Decoder, Shape
+from meshwright.ir.frontends.dtypes import TORCH_DTYPES
 
-TORCH_DTYPES = {"bf16": torch.bfloat16, "f16": torch.float16, "f32": torch.float32, "f64": torch.float64}
+FLOATS = ("bf16", "f16", "f32", "f64")
 
 _ZERO_ALLOWED = frozenset(field.name for field in fields(Shape) if field.default == 0)
 
@@ -90,8 +91,8 @@ def _check_value(place: str, key: str, value: Any) -> None:
     if type(value) is not kind:
         wanted = {bool: "true or false", str: "a name in quotes", int: "a whole number"}[kind]
         raise ShapeImpossible(place=where, cause=f"{value!r} is not {wanted}", fix=f"give {wanted}")
-    if kind is str and value not in TORCH_DTYPES:
-        raise ShapeImpossible(place=where, cause=f"unknown dtype {value!r}", fix=f"use one of {', '.join(TORCH_DTYPES)}")
+    if kind is str and value not in FLOATS:
+        raise ShapeImpossible(place=where, cause=f"unknown dtype {value!r}", fix=f"use one of {', '.join(FLOATS)}")
     if kind is int and not (0 if key in _ZERO_ALLOWED else 1) <= value <= 10**9:
         raise ShapeImpossible(place=where, cause=f"{value} is no size", fix="give a number between 1 and a billion")
 

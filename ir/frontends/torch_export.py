@@ -32,7 +32,8 @@ from meshwright.ir.frontends import aten
 from meshwright.ir.frontends.constants import Term
 from meshwright.ir.frontends.contract import Hooks, Source, user_line
 from meshwright.ir.frontends.storage import Cell
-from meshwright.ir.frontends.translate import Handle, Names, Traced, Translator, tensor_term, type_of
+from meshwright.ir.frontends.dtypes import type_of
+from meshwright.ir.frontends.translate import Handle, Names, Traced, Translator, tensor_term
 
 UNCHANGED = Names(path=lambda path: path, room=lambda path: "")
 """The model is traced as it is: paths are true, and no block is repeated."""
@@ -70,7 +71,11 @@ class Step(nn.Module):
         loss = outputs if self.hooks.loss is None else self.hooks.loss(outputs, batch)
         loss = getattr(loss, "loss", loss) if self.hooks.loss is None else loss
         if not isinstance(loss, Tensor) or loss.dim() != 0:
-            shown = f"{type(loss).__name__} of shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else type(loss).__name__
+            shown = (
+                f"{type(loss).__name__} of shape {tuple(loss.shape)}"
+                if isinstance(loss, Tensor)
+                else type(loss).__name__
+            )
             raise NoLoss(
                 place=self.place,
                 cause=f"the {'model' if self.hooks.loss is None else 'loss'} returns a {shown}, not a scalar",
@@ -94,7 +99,14 @@ def arguments(model: nn.Module, batch: Any, place: str) -> tuple[tuple[Any, ...]
     return (), chosen
 
 
-def trace(source: Source, batch: Any, *, names: Names = UNCHANGED, identity: Identity | None = None, buffers: Mapping[str, Term] | None = None) -> Traced:
+def trace(
+    source: Source,
+    batch: Any,
+    *,
+    names: Names = UNCHANGED,
+    identity: Identity | None = None,
+    buffers: Mapping[str, Term] | None = None,
+) -> Traced:
     """The training step of the model on this batch as a graph."""
     was_training = source.module.training
     source.module.train()
@@ -120,7 +132,16 @@ def _export(step: Step, batch: Any, place: str) -> Any:
 def _explained(error: Exception, place: str) -> MeshwrightError:
     """A failed trace as an error of ours, with the user's line."""
     where, text = user_line(error, place), f"{type(error).__name__}: {error}"
-    data_dependent = ("GuardOnDataDependent", "DataDependentOutput", "DynamicOutputShape", "Tensor.item()", "aten::nonzero", "_local_scalar_dense", "boolean value of Tensor", "Cannot copy out of meta")
+    data_dependent = (
+        "GuardOnDataDependent",
+        "DataDependentOutput",
+        "DynamicOutputShape",
+        "Tensor.item()",
+        "aten::nonzero",
+        "_local_scalar_dense",
+        "boolean value of Tensor",
+        "Cannot copy out of meta",
+    )
     if any(mark in text or mark in type(error).__name__ for mark in data_dependent):
         return DataDependentControlFlow(
             place=where,
@@ -134,7 +155,9 @@ def _explained(error: Exception, place: str) -> MeshwrightError:
     )
 
 
-def _translate(program: Any, step: Step, batch: Any, names: Names, identity: Identity, known: Mapping[str, Term]) -> Traced:
+def _translate(
+    program: Any, step: Step, batch: Any, names: Names, identity: Identity, known: Mapping[str, Term]
+) -> Traced:
     strip = Names(lambda path: names.path(_stripped(path)), names.room)
     translator = Translator(strip, aten.lower)
     graph: fx.Graph = program.graph_module.graph
@@ -181,7 +204,14 @@ def _input(translator: Translator, node: fx.Node, leaf: tuple[str, Any], dims: M
     return Cell(translator.add_input(name, type_of(node.meta["val"], name), tuple(dims.get(name, ()))))
 
 
-def _state(translator: Translator, tensor: Tensor, paths: tuple[str, ...], buffer: bool, written: bool, known: Mapping[str, Term]) -> Handle:
+def _state(
+    translator: Translator,
+    tensor: Tensor,
+    paths: tuple[str, ...],
+    buffer: bool,
+    written: bool,
+    known: Mapping[str, Term],
+) -> Handle:
     """A parameter, a buffer that the step writes, or a constant."""
     if buffer and not written:
         return translator.add_constant(known.get(paths[0]) or tensor_term(tensor), buffer=paths[0])

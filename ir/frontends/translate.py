@@ -35,26 +35,10 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
-from meshwright.ir.errors import UnsupportedDtype
 from meshwright.ir.frontends.constants import Term
+from meshwright.ir.frontends.dtypes import DTYPES, type_of
 from meshwright.ir.frontends.storage import Cell
-from meshwright.ir.graph import ITEMSIZE, Attr, Graph, Input, Op, Param, Type, Update
-
-DTYPES: Mapping[torch.dtype, str] = {
-    torch.float64: "f64",
-    torch.float32: "f32",
-    torch.bfloat16: "bf16",
-    torch.float16: "f16",
-    torch.float8_e4m3fn: "f8e4m3",
-    torch.float8_e5m2: "f8e5m2",
-    torch.int64: "i64",
-    torch.int32: "i32",
-    torch.int16: "i16",
-    torch.int8: "i8",
-    torch.uint8: "u8",
-    torch.bool: "bool",
-    torch.complex64: "c64",
-}
+from meshwright.ir.graph import Attr, Graph, Input, Op, Param, Type, Update
 
 LIFTED = frozenset(
     "linear cast softmax log_softmax topk gather scatter masked_fill where split slice cat expand cross_entropy "
@@ -135,16 +119,6 @@ class Traced:
     notes: tuple[str, ...] = ()
 
 
-def type_of(tensor: Tensor, place: str) -> Type:
-    """Our type of a tensor; `place` names it in the error for dtypes that we have no rules for."""
-    dtype = DTYPES.get(tensor.dtype)
-    if dtype is None:
-        raise UnsupportedDtype(
-            place=place, cause=f"dtype {tensor.dtype}", fix=f"use one of {', '.join(sorted(ITEMSIZE))}; cast before the model"
-        )
-    return Type(tuple(int(extent) for extent in tensor.shape), dtype)
-
-
 def contiguous(shape: Sequence[int]) -> tuple[int, ...]:
     """Row-major strides."""
     strides = [1] * len(shape)
@@ -185,7 +159,9 @@ def taken_strides(
     if kind == "select":
         return tuple(stride for dim, stride in enumerate(strides) if dim != attrs["dim"])
     if kind == "slice":
-        return tuple(stride * int(attrs["step"]) if dim == attrs["dim"] else stride for dim, stride in enumerate(strides))  # type: ignore[arg-type]
+        return tuple(
+            stride * int(attrs["step"]) if dim == attrs["dim"] else stride for dim, stride in enumerate(strides)
+        )  # type: ignore[arg-type]
     if kind == "expand":
         extra = len(target) - len(shape)
         grown = zip(shape, target[extra:], strides, strict=True)
@@ -291,7 +267,10 @@ class Translator:
             if id(item) not in digests:
                 leaf = self._buffers.get(id(item), "").removeprefix(f"{room}.")
                 data = "" if item.data is None else hashlib.sha256(item.data.tobytes()).hexdigest()
-                arguments = [digest(item.args), *(f"{k}={digest(v)}" for k, v in sorted(item.kwargs.items()) if k != "device")]
+                arguments = [
+                    digest(item.args),
+                    *(f"{k}={digest(v)}" for k, v in sorted(item.kwargs.items()) if k != "device"),
+                ]
                 text = f"{item.op} {item.dtype} {item.shape} {leaf} {data} {arguments}"
                 digests[id(item)] = hashlib.sha256(text.encode()).hexdigest()[:8]
             return digests[id(item)]
@@ -384,7 +363,9 @@ class Translator:
         for index, (result, type_) in enumerate(zip(results, types, strict=True)):
             given = strides[index] if index < len(strides) else None
             if given is None and alias is not None:
-                given = taken_strides(kind, self.types[values[alias]].shape, self.strides[values[alias]], type_.shape, attrs)
+                given = taken_strides(
+                    kind, self.types[values[alias]].shape, self.strides[values[alias]], type_.shape, attrs
+                )
             self._define(result, type_, given or self._inherited(values, type_))
             self.producer[result] = op
         self._ops.append(op)
@@ -586,14 +567,19 @@ class Translator:
         from meshwright.ir.frontends import aten
 
         if aten.is_creation(call.target):
-            args = (None, *call.raw[0][1:])  # of the tensor that it is made like, only shape and dtype are used: they are the result's
+            args = (
+                None,
+                *call.raw[0][1:],
+            )  # of the tensor that it is made like, only shape and dtype are used: they are the result's
             return self.keep(Term(call.target.split(".")[0], call.type.shape, call.type.dtype, args, dict(call.raw[1])))
         read = [h for h in _flat(tuple(call.args.values())) if isinstance(h, str | Term | Assembly)]
         if aten.is_pure(call.target) and all(isinstance(h, Term) for h in read):
             args, kwargs = call.raw
             packet = call.target.split(".")[0]
             terms = tuple(
-                self.keep(Term(packet if len(call.types) == 1 else f"{packet}[{i}]", t.shape, t.dtype, args, dict(kwargs)))
+                self.keep(
+                    Term(packet if len(call.types) == 1 else f"{packet}[{i}]", t.shape, t.dtype, args, dict(kwargs))
+                )
                 for i, t in enumerate(call.types)
             )
             return terms[0] if len(terms) == 1 else terms
@@ -617,7 +603,9 @@ class Translator:
 
         positional = tuple(resolve(a) for a in node.args)
         keyword = {k: resolve(v) for k, v in node.kwargs.items()}
-        bound: dict[str, Any] = {a.name: resolve(a.default_value) if a.has_default_value() else None for a in schema.arguments}
+        bound: dict[str, Any] = {
+            a.name: resolve(a.default_value) if a.has_default_value() else None for a in schema.arguments
+        }
         bound |= dict(zip(tuple(bound), positional, strict=False)) | keyword
         results = [v for v in _flat(node.meta.get("val")) if isinstance(v, Tensor)]
         where = f"{self.place.source or node.name} ({node.target})"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import product
 
 import pytest
+
 from meshwright.ir.adjoint import Strategy, apply, choices
 from meshwright.ir.decisions import BodyPlan
 from meshwright.ir.errors import IllegalStrategy, IndivisibleExtent
@@ -12,7 +13,6 @@ from meshwright.ir.graph import Graph, Input, Op
 from meshwright.ir.lower_body import lower_body
 from meshwright.ir.mesh import Mesh
 from meshwright.ir.rules import Law, Signature, infer, kinds
-
 from tests.samples import SAMPLES, tensors
 from tests.sharded import CPU, differences
 
@@ -54,7 +54,9 @@ def check(signature: Signature, mesh: Mesh, strategy: Strategy) -> list[str] | N
     except (IllegalStrategy, IndivisibleExtent):
         return None
     values = {f"x{index}": value for index, value in enumerate(tensors(signature))}
-    return differences(graph, plan, mesh, {name: v.double() if v.is_floating_point() else v for name, v in values.items()})
+    return differences(
+        graph, plan, mesh, {name: v.double() if v.is_floating_point() else v for name, v in values.items()}
+    )
 
 
 @pytest.mark.parametrize("kind", kinds())
