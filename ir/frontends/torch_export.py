@@ -11,9 +11,11 @@ called. Everything else is `translate.py`.
 
 from __future__ import annotations
 
+import contextlib
 import inspect
+import logging
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -120,13 +122,27 @@ def trace(
 
 def _export(step: Step, batch: Any, place: str) -> Any:
     try:
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), _quiet():
             warnings.simplefilter("ignore")
             return torch.export.export(step, (batch,), strict=False)
     except MeshwrightError:
         raise
     except Exception as error:  # noqa: BLE001: tracing runs the user's code; whatever it raises is reported with its line
         raise _explained(error, place) from error
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Torch logs a page before it raises; the error that we make of it says the same in two lines."""
+    loggers = [logging.getLogger(name) for name in ("torch._subclasses.fake_tensor", "torch.export", "torch.fx")]
+    before = [logger.disabled for logger in loggers]
+    for logger in loggers:
+        logger.disabled = True
+    try:
+        yield
+    finally:
+        for logger, disabled in zip(loggers, before, strict=True):
+            logger.disabled = disabled
 
 
 def _explained(error: Exception, place: str) -> MeshwrightError:
