@@ -68,12 +68,16 @@ def whole(graph: Graph, values: Mapping[str, Tensor], seed: int = 0) -> Whole:
         else torch.randn(env[name].shape, generator=random, dtype=torch.float64)
         for name in wanted
     }
-    found = torch.autograd.grad(
-        [env[name] for name in wanted],
-        [env[name] for name in leaves],
-        [cotangents[name] for name in wanted],
-        allow_unused=True,
-    ) if wanted and leaves else ()
+    found = (
+        torch.autograd.grad(
+            [env[name] for name in wanted],
+            [env[name] for name in leaves],
+            [cotangents[name] for name in wanted],
+            allow_unused=True,
+        )
+        if wanted and leaves
+        else ()
+    )
     grads = {
         name: torch.zeros_like(env[name]) if grad is None else grad for name, grad in zip(leaves, found, strict=True)
     }
@@ -133,10 +137,10 @@ def sharded(
 
 
 def _entry(program: BodyProgram, values: Mapping[str, Tensor], kernels: TorchKernels) -> Environment:
-    names = dict(zip(program.inputs, program.inputs, strict=True)) | {slot.stored: slot.value for slot in program.params}
-    return {
-        name: spread(kernels, values[value], program.locals[name], program.mesh) for name, value in names.items()
+    names = dict(zip(program.inputs, program.inputs, strict=True)) | {
+        slot.stored: slot.value for slot in program.params
     }
+    return {name: spread(kernels, values[value], program.locals[name], program.mesh) for name, value in names.items()}
 
 
 def spread(kernels: TorchKernels, tensor: Tensor, local: Local, mesh: Mesh) -> list[Tensor]:
@@ -160,8 +164,10 @@ def differences(graph: Graph, plan: BodyPlan, mesh: Mesh, values: Mapping[str, T
     floor = 1e-3 * max([float(g.abs().max()) for g in reference.grads.values() if g.numel()], default=0.0)
     wrong = []
     for name, expected in reference.outputs.items():
-        same = exact(found.outputs[name], expected, TOLERANCE) if expected.is_floating_point() else torch.equal(
-            found.outputs[name], expected
+        same = (
+            exact(found.outputs[name], expected, TOLERANCE)
+            if expected.is_floating_point()
+            else torch.equal(found.outputs[name], expected)
         )
         if not same:
             wrong.append(f"%{name}")

@@ -54,7 +54,9 @@ def check(signature: Signature, mesh: Mesh, strategy: Strategy) -> list[str] | N
     except (IllegalStrategy, IndivisibleExtent):
         return None
     values = {f"x{index}": value for index, value in enumerate(tensors(signature))}
-    return differences(graph, plan, mesh, {name: v.double() if v.is_floating_point() else v for name, v in values.items()})
+    return differences(
+        graph, plan, mesh, {name: v.double() if v.is_floating_point() else v for name, v in values.items()}
+    )
 
 
 @pytest.mark.parametrize("kind", kinds())
