@@ -694,6 +694,13 @@ class WrongRing(ProgramError):
     code = "MW4018"
 
 
+class DegreeImpossible(ProgramError):
+    """A degree that does not exist, or that this model cannot be cut into."""
+
+    code = "MW4019"
+    exit_code = 2
+
+
 # MW5: capabilities ---------------------------------------------------------------------------------------------------
 
 

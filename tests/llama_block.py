@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from meshwright.ir.adjoint import Strategy
 from meshwright.ir.decisions import BodyPlan
+from meshwright.ir.fold import Body, Fold, FromInput, FromPrevious, Segment
 from meshwright.ir.graph import Graph
 from meshwright.ir.placement import State
 from tests.build import Builder
@@ -94,3 +95,32 @@ def megatron(axis: str, *, sequence: bool = False, data: str = "", name: str = "
 
 def residual(axis: str, data: str, sequence: bool) -> State:
     return State.parse(f"[{data or '-'}, {axis if sequence else '-'}, -]")
+
+
+def model(sizes: Sizes = Sizes(), *, tied: bool = False) -> Fold:
+    """Embedding, blocks, final norm, head and loss, as a fold."""
+    s = sizes
+    embed = Builder()
+    tokens = embed.input((s.batch, s.seq), name="tokens", labels=("b", "s"), dtype="i64")
+    embed.output(embed.op("embedding", embed.param("embed.weight", (s.vocab, s.hidden), dtype=s.dtype), tokens))
+    head = Builder()
+    x = head.input((s.batch, s.seq, s.hidden), labels=("b", "s", ""), dtype=s.dtype, requires_grad=True)
+    labels = head.input((s.batch, s.seq), name="labels", labels=("b", "s"), dtype="i64")
+    norm = head.op("rms_norm", x, head.param("norm.weight", (s.hidden,), dtype=s.dtype), eps=1e-6)
+    weight = head.param("embed.weight" if tied else "head.weight", (s.vocab, s.hidden), dtype=s.dtype)
+    logits = head.op("linear", norm, weight)
+    head.loss(head.op("cross_entropy", logits, labels, ignore_index=-100, reduction="mean"))
+    paths = tuple(f"layers.{index}" for index in range(s.layers))
+    data = ((embed.inputs[0], embed.types["tokens"]), (head.inputs[1], head.types["labels"]))
+    previous = FromPrevious(0)
+    return Fold(
+        bodies=(Body("embed", embed.graph()), Body("block", block(s)), Body("head", head.graph())),
+        segments=(
+            Segment(("embed",), ("",), (FromInput("tokens"),), ((FromInput("tokens"),),), glue=True),
+            Segment(("block",), paths, (previous,), ((previous,),)),
+            Segment(("head",), ("",), (previous, FromInput("labels")), ((previous, FromInput("labels")),), glue=True),
+        ),
+        inputs=data,
+        outputs=(previous,),
+        loss=0,
+    )

@@ -22,7 +22,7 @@ def attention(g: Builder, x: str, prefix: str, memory: str | None = None, mask: 
     q = projected(g, x, prefix, "q", HEADS)
     k, v = (projected(g, memory or x, prefix, name, KV) for name in ("k", "v"))
     o = g.op("attention", q, k, v, mask=mask, width=0, scale=0.5, dropout=0.0, module=f"{prefix}attn")
-    o = g.op("view", g.op("permute", o, perm=(0, 2, 1, 3)), shape=(b, s, HEADS * D), alias=None)
+    o = g.op("view", g.op("permute", o, perm=(0, 2, 1, 3)), shape=(b, s, HEADS * D), copy=True)
     return g.op("linear", o, g.param(f"{prefix}o.weight", (H, HEADS * D)), module=f"{prefix}o")
 
 

@@ -1,7 +1,7 @@
 """Sharded against whole: run a body on simulated devices and compare with torch's autograd on the whole graph.
 
-This is the oracle for rules, adjoint, reshards and lowering together. The reference side shares nothing with them: it runs the graph's
-operators on whole tensors through `tests.eager` and lets autograd differentiate.
+This is the oracle for rules, adjoint, reshards and lowering together. The reference side shares nothing with them: it
+runs the graph's operators on whole tensors through `tests.eager` and lets autograd differentiate.
 """
 
 from __future__ import annotations
@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
+
 from meshwright.ir.decisions import BodyPlan
 from meshwright.ir.graph import Graph
 from meshwright.ir.interp import BodyRun, Environment, collect, shard
@@ -18,8 +20,6 @@ from meshwright.ir.mesh import Mesh
 from meshwright.ir.placement import Placement
 from meshwright.ir.program import BodyProgram, Local, results_of
 from meshwright.ir.verify_program import verify_body, verify_coverage
-from torch import Tensor
-
 from tests.eager import EAGER
 from tests.torch_kernels import TorchKernels, exact
 

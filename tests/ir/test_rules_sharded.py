@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import product
 
 import pytest
+
 from meshwright.ir.adjoint import Strategy, apply, choices
 from meshwright.ir.decisions import BodyPlan
 from meshwright.ir.errors import IllegalStrategy, IndivisibleExtent
@@ -12,7 +13,6 @@ from meshwright.ir.graph import Graph, Input, Op
 from meshwright.ir.lower_body import lower_body
 from meshwright.ir.mesh import Mesh
 from meshwright.ir.rules import Law, Signature, infer, kinds
-
 from tests.samples import SAMPLES, tensors
 from tests.sharded import CPU, differences
 
