@@ -6,6 +6,7 @@ kernels against it too. `EAGER[kind](operands, attrs)` gives the results.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -160,6 +161,15 @@ def _grouped_linear(operands: tuple[Tensor, ...], attrs: Attrs) -> Results:
     return (out + bias[0][:, None] if bias else out,)
 
 
+def _grouped_mm(operands: tuple[Tensor, ...], attrs: Attrs) -> Results:
+    """torch's own has no fp64."""
+    x, w, ends = operands
+    if x.dtype != torch.float64:
+        return (F.grouped_mm(x, w, offs=ends),)
+    runs = zip([0, *ends.tolist()[:-1]], ends.tolist(), w, strict=True)
+    return (torch.cat([x[start:end] @ weight for start, end, weight in runs]),)
+
+
 def _layer_norm(operands: tuple[Tensor, ...], attrs: Attrs) -> Results:
     x, *scales = operands
     shape = tuple(scales[0].shape) if scales else attrs.get("normalized_shape", x.shape[-1:])
@@ -234,6 +244,12 @@ def _loss(call: Callable[..., Tensor], *names: str) -> Run:
         return (call(*operands, reduction=attrs.get("reduction", "mean"), **extra),)
 
     return run
+
+
+def _kl_div(operands: tuple[Tensor, ...], attrs: Attrs) -> Results:
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "reduction:")
+        return _loss(F.kl_div, "log_target")(operands, attrs)
 
 
 def _conv(call: Callable[..., Tensor]) -> Run:
@@ -439,7 +455,7 @@ EAGER: dict[str, Run] = {
     "matmul": lambda operands, attrs: (torch.matmul(*operands),),
     "bmm": lambda operands, attrs: (torch.bmm(*operands),),
     "einsum": lambda operands, attrs: (torch.einsum(attrs["equation"], *operands),),
-    "grouped_mm": lambda operands, attrs: (F.grouped_mm(operands[0], operands[1], offs=operands[2]),),
+    "grouped_mm": _grouped_mm,
     "layer_norm": _layer_norm,
     "rms_norm": _rms_norm,
     "group_norm": _group_norm,
@@ -454,7 +470,7 @@ EAGER: dict[str, Run] = {
     "huber_loss": _loss(F.huber_loss, "delta"),
     "binary_cross_entropy": _loss(F.binary_cross_entropy),
     "binary_cross_entropy_with_logits": _loss(F.binary_cross_entropy_with_logits),
-    "kl_div": _loss(F.kl_div, "log_target"),
+    "kl_div": _kl_div,
     "conv1d": _conv(F.conv1d),
     "conv2d": _conv(F.conv2d),
     "conv3d": _conv(F.conv3d),

@@ -225,13 +225,6 @@ def _group_norm(call: LocalCall) -> Results:
     return eager(call, groups=len(positions(call, "g")))
 
 
-def _grouped_mm(call: LocalCall) -> Results:
-    x, w, ends = call.operands
-    starts = [0, *ends.tolist()[:-1]]
-    runs = zip(starts, ends.tolist(), w, strict=True)
-    return (torch.cat([x[start:end] @ weight for start, end, weight in runs]),)
-
-
 def _conv(call: LocalCall) -> Results:
     return eager(call, groups=len(positions(call, "g"))) if "g" in call.spans else eager(call)
 
@@ -289,7 +282,6 @@ _PLACED: Mapping[str, Kernel] = {
     "embedding": _embedding,
     "attention": _attention,
     "group_norm": _group_norm,
-    "grouped_mm": _grouped_mm,
     "dispatch": _dispatch,
     "combine": _combine,
     "nll_loss": _nll_loss,

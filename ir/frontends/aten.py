@@ -179,6 +179,16 @@ def split(t: Translator, call: Call) -> Handle:
     return t.emit_all("split", [value], call.types, {"dim": dim, "sizes": sizes}, alias=0, name=call.name)
 
 
+def unbound(t: Translator, call: Call) -> Handle:
+    """`unbind`: each index of a dimension."""
+    value = t.value(call["self"])
+    dim = call["dim"] % len(t.types[value].shape)
+    return tuple(
+        t.emit("select", [value], (type_,), {"dim": dim, "index": index}, alias=0)
+        for index, type_ in enumerate(call.types)
+    )
+
+
 def concatenated(t: Translator, call: Call) -> Handle:
     parts = [part for part in call["tensors"] if t.type(part).elements]
     if len(parts) == 1:
@@ -268,6 +278,8 @@ def attention(t: Translator, call: Call) -> Handle:
     scale = call["scale"] if call["scale"] is not None else 1 / math.sqrt(query.shape[-1])
     law, bias = _mask(t, call)
     attrs: dict[str, Attr] = {"mask": law.kind, "width": law.width, "scale": scale, "dropout": call["dropout_p"]}
+    if law.width:
+        attrs["mask_shape"] = t.type(call["attn_mask"]).shape  # eager kernels keep such a mask, in the shape they were given
     operands = [call["query"], call["key"], call["value"], *(() if bias is None else (bias,))]
     b, h, s, d = (*(1,) * (4 - len(call.type.shape)), *call.type.shape)[-4:]
     strides = (s * h * d, d, h * d, 1)[-len(call.type.shape) :]  # kernels lay the result out as [b, s, h, d]
@@ -441,7 +453,35 @@ def public_name(target: str) -> str:
 # Writing -------------------------------------------------------------------------------------------------------------
 
 VIEWS = frozenset(
-    ["alias.default", "detach.default", "view.default", "reshape.default", "flatten.using_ints", "unflatten.int", "unsqueeze.default", "squeeze.default", "squeeze.dim", "squeeze.dims", "_unsafe_view.default", "transpose.int", "permute.default", "t.default", "expand.default", "expand_as.default", "slice.Tensor", "select.int", "split.Tensor", "split_with_sizes.default", "chunk.default", "to.dtype", "to.dtype_layout", "to.device", "contiguous.default", "view_as.default", "narrow.default"]
+    [
+        "alias.default",
+        "detach.default",
+        "view.default",
+        "reshape.default",
+        "flatten.using_ints",
+        "unflatten.int",
+        "unsqueeze.default",
+        "squeeze.default",
+        "squeeze.dim",
+        "squeeze.dims",
+        "_unsafe_view.default",
+        "transpose.int",
+        "permute.default",
+        "t.default",
+        "expand.default",
+        "expand_as.default",
+        "slice.Tensor",
+        "select.int",
+        "split.Tensor",
+        "split_with_sizes.default",
+        "chunk.default",
+        "to.dtype",
+        "to.dtype_layout",
+        "to.device",
+        "contiguous.default",
+        "view_as.default",
+        "narrow.default",
+    ]
 )
 """Operators whose result may share storage with their first argument."""
 
@@ -733,6 +773,7 @@ LOWERINGS: dict[str, Lowering] = {
     "split.Tensor": split,
     "split_with_sizes.default": split,
     "chunk.default": split,
+    "unbind.int": unbound,
     "cat.default": concatenated,
     "stack.default": stacked,
     "repeat_interleave.self_int": repeated,

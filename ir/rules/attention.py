@@ -104,7 +104,7 @@ def _fused(signature: Signature, head: tuple[str, ...]) -> tuple[Save, ...]:
     if signature.attr("mask", "full") in ("full", "causal"):
         return saves
     q, k = signature.operands[:2]
-    shape = (1, 1, q.shape[2], k.shape[2])
+    shape: tuple[int, ...] = (1, 1, q.shape[2], k.shape[2])
     if signature.attr("mask_shape") is not None:
         shape = (1, 1, 1, 1, *signature.integers("mask_shape"))[-4:]
     mask = _bias_dims(signature, Type(shape, q.dtype), (("b",), head, ("sq",)))
@@ -116,7 +116,7 @@ def _composed(signature: Signature, head: tuple[str, ...]) -> tuple[Save, ...]:
     values; with dropout also its mask, and the probabilities before and after."""
     q = signature.operands[0]
     dtype = "f64" if q.dtype == "f64" else "f32"
-    through = (0, 1, 3)
+    through = (0, 1, *range(3, len(signature.operands)))
     rows: Dims = (("b",), head, ("sq",), ("sk",))
     keys, queries, values = (
         (("b",), head, *rest) for rest in ((("sk",), ("d",)), (("sq",), ("d",)), (("sk",), ("dv",)))

@@ -57,7 +57,6 @@ def test_complete() -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.filterwarnings("ignore:reduction")
 def test_types(kind: str) -> None:
     for signature in SAMPLES[kind]:
         found = EAGER[kind](tensors(signature), dict(signature.attrs))
@@ -65,12 +64,9 @@ def test_types(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.filterwarnings("ignore:reduction")
 def test_whole_kernel(kind: str) -> None:
     """On one device the local kernel is the operator: values, and gradients where torch has them in fp64."""
     for signature in map(exact, SAMPLES[kind]):
-        if signature.kind == "grouped_mm":
-            continue  # torch's own has no fp64
         operands = tensors(signature)
         wanted = differentiable(signature)
         leaves = tuple(x.requires_grad_(slot in wanted) for slot, x in enumerate(operands))
@@ -182,7 +178,6 @@ def elements(save: Save, signature: Signature) -> int:
 
 
 @pytest.mark.parametrize("signature", SAVING, ids=str)
-@pytest.mark.filterwarnings("ignore:reduction")
 def test_saved(signature: Signature) -> None:
     """What a rule says eager CPU execution keeps is what the hooks of autograd see."""
     if signature.kind in NO_CPU_KERNEL and signature.operands[0].dtype == "bf16":
