@@ -128,7 +128,7 @@ def _composed(signature: Signature, head: tuple[str, ...]) -> tuple[Save, ...]:
         Save("extra", needs=(0,), dims=keys, dtype=dtype),
         Save("extra", needs=(1,), dims=queries, dtype=dtype),
         *(dropped if signature.attr("dropout", 0.0) else (scores,)),
-        Save("extra" if copied else "operand", 2, needs=through, dims=values if copied else (), dtype=dtype),
+        Save("extra", needs=through, dims=values, dtype=dtype) if copied else Save("operand", 2, needs=through),
     )
 
 
