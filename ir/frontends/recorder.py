@@ -1,8 +1,9 @@
 """How buffers came about.
 
-A model is built on the meta device, so a causal mask that it keeps in a buffer (`register_buffer("mask", torch.tril(…))`) has a shape but
-no values. While the factory runs, a `Recorder` notes each tensor that is made from constants alone, as the expression that made it; what
-ends up in a buffer can then be evaluated like any other constant (`constants.py`).
+A model is built on the meta device, so a causal mask that it keeps in a buffer (`register_buffer("mask",
+torch.tril(…))`) has a shape but no values. While the factory runs, a `Recorder` notes each tensor that is made from
+constants alone, as the expression that made it; what ends up in a buffer can then be evaluated like any other constant
+(`constants.py`).
 """
 
 from __future__ import annotations
@@ -34,7 +35,9 @@ class Recorder(TorchDispatchMode):
         operator = func.overloadpacket.__name__.rstrip("_")
         if isinstance(result, Tensor) and evaluable(operator) and result.dtype in DTYPES:
             try:
-                given = tree_map(lambda leaf: leaf, tree_map_only(Tensor, self._term, (tuple(args), dict(kwargs or {}))))
+                given = tree_map(
+                    lambda leaf: leaf, tree_map_only(Tensor, self._term, (tuple(args), dict(kwargs or {})))
+                )
             except _Unrecorded:
                 self._known.pop(id(result), None)
             else:
