@@ -82,9 +82,9 @@ def attention(t: Emitter, call: Call) -> Handle:
 
 def _grouped(t: Emitter, key: Handle, value: Handle) -> tuple[Handle, Handle]:
     """Keys and values before their heads were repeated for each group of queries, where a kernel may take them so."""
-    before = _unrepeated(t, t.value(key)), _unrepeated(t, t.value(value))
-    small = t.type(key).shape[-1] == t.type(value).shape[-1] <= 256
-    return before if small and before[0] is not None and before[1] is not None else (key, value)
+    few_keys, few_values = _unrepeated(t, t.value(key)), _unrepeated(t, t.value(value))
+    takes_few = t.type(key).shape[-1] == t.type(value).shape[-1] <= 256
+    return (few_keys, few_values) if takes_few and few_keys and few_values else (key, value)
 
 
 def _unrepeated(t: Emitter, value: str) -> str | None:
