@@ -177,5 +177,5 @@ def differences(graph: Graph, plan: BodyPlan, mesh: Mesh, values: Mapping[str, T
 
 
 def _largest(tensors: Mapping[str, Tensor]) -> float:
-    """The scale that rounding is measured against, at least that of the inputs: what cancels to zero has none itself."""
+    """The scale that rounding is measured against, at least that of the inputs: what cancels has none itself."""
     return max([float(t.abs().max()) for t in tensors.values() if t.numel() and t.is_floating_point()] + [1.0])
