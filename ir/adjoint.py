@@ -150,9 +150,14 @@ def choices(rule: Rule) -> tuple[Choice, ...]:
     linear = [index for index, law in enumerate(rule.laws) if law is Law.LINEAR]
     if linear:
         found += [Pass(index) for index in linear]
-    elif Law.ADDITIVE in rule.laws:
+    elif _only_additive(rule):
         found.append(Pass())
     return tuple(found)
+
+
+def _only_additive(rule: Rule) -> bool:
+    """Whether the result is nothing but the sum of its additive operands."""
+    return Law.ADDITIVE in rule.laws and not {Law.LINEAR, Law.NONLINEAR} & set(rule.laws)
 
 
 _SPLITTABLE = (Role.PARALLEL, Role.SUM, Role.MAX)
@@ -176,7 +181,7 @@ def _check(rule: Rule, choice: Choice) -> None:
 
     if isinstance(choice, Pass):
         laws = {index for index, law in enumerate(rule.laws) if law is Law.LINEAR}
-        if choice.operand is None and (laws or Law.ADDITIVE not in rule.laws):
+        if choice.operand is None and not _only_additive(rule):
             raise illegal("a partial sum cannot pass here unnamed", "name a linear operand, or reduce first")
         if choice.operand is not None and choice.operand not in laws:
             raise illegal(f"operand {choice.operand} is not linear", "reduce the value first")
@@ -185,7 +190,8 @@ def _check(rule: Rule, choice: Choice) -> None:
         if role not in _SPLITTABLE:
             raise illegal(f"factor {choice.factors[0]} is {role.value}", "split another factor")
     if isinstance(choice, Split) and len(choice.factors) == 2:
-        if choice.factors not in [(pair.first, pair.second) for pair in rule.pairs]:
+        known = [(pair.first, pair.second) for pair in rule.pairs]
+        if choice.factors not in known:
             raise illegal("these factors are not coupled", "use a pair that the rule declares")
 
 

@@ -145,7 +145,9 @@ class NoExampleInputs(ModelError):
 def example_inputs(batch, seq):
     import torch
 
-    return {"tokens": torch.zeros(batch, seq, dtype=torch.long)}
+    # The model is given the entries that its forward has parameters for; the loss sees them all.
+    text = torch.zeros(batch, seq + 1, dtype=torch.long)
+    return {"tokens": text[:, :-1], "labels": text[:, 1:]}
 """
 
 
@@ -157,7 +159,7 @@ class NoLoss(ModelError):
 def loss(outputs, batch):
     import torch.nn.functional as F
 
-    return F.cross_entropy(outputs[:, :-1].flatten(0, 1), batch["tokens"][:, 1:].flatten())
+    return F.cross_entropy(outputs.flatten(0, 1).float(), batch["labels"].flatten(), ignore_index=-100)
 """
 
 
@@ -430,6 +432,12 @@ class FoldPort(IRError):
     code = "MW3034"
 
 
+class NoReshard(IRError):
+    """Two placements between which the allowed collectives make no path."""
+
+    code = "MW3060"
+
+
 class GraphSyntax(IRError):
     """The text form of a graph or fold that cannot be read; the place is a line and a column."""
 
@@ -578,6 +586,121 @@ class ProgramError(MeshwrightError):
     exit_code = 1
 
 
+class BodyUnplanned(ProgramError):
+    """A stage runs a body that none of its plans is for."""
+
+    code = "MW4001"
+
+
+class CallsUncovered(ProgramError):
+    """Stages that leave a call of the fold out, or run one twice."""
+
+    code = "MW4002"
+
+
+class RanksOverlap(ProgramError):
+    """Stages that share only some ranks, or a mesh that its ranks do not fill."""
+
+    code = "MW4003"
+
+
+class ScheduleImpossible(ProgramError):
+    """A schedule that its stages or micro-batches do not allow, or whose actions wait in a circle."""
+
+    code = "MW4004"
+
+
+class StorageConflict(ProgramError):
+    """A stored placement that does not refine the compute placement of its parameter."""
+
+    code = "MW4005"
+
+
+class UnknownStage(ProgramError):
+    """A plan that names an operator, value or plan which does not exist."""
+
+    code = "MW4006"
+
+
+class BoundaryMismatch(ProgramError):
+    """A value that leaves one body in another state than the next one expects."""
+
+    code = "MW4007"
+
+
+class PartialAcross(ProgramError):
+    """A partial sum at the boundary of two stages: it would have to be reduced across them."""
+
+    code = "MW4008"
+
+
+class NameUnknown(ProgramError):
+    """A program statement that reads a name nobody defined, or that was not kept."""
+
+    code = "MW4009"
+
+
+class NameRedefined(ProgramError):
+    """A program that defines a name twice."""
+
+    code = "MW4010"
+
+
+class WrongPlacement(ProgramError):
+    """A program statement whose operand or result lies otherwise than the statement requires."""
+
+    code = "MW4011"
+
+
+class WrongStep(ProgramError):
+    """A program move that does not lead to the placement of its result."""
+
+    code = "MW4012"
+
+
+class MissingGradient(ProgramError):
+    """A program that leaves out the gradient of something trained."""
+
+    code = "MW4013"
+
+
+class WrongTransfer(ProgramError):
+    """A transfer between stages whose type or placement does not match its ends."""
+
+    code = "MW4014"
+
+
+class ActionMismatch(ProgramError):
+    """Sends and receives that do not pair up, or work lists that miss a stage."""
+
+    code = "MW4015"
+
+
+class CopiesDiffer(ProgramError):
+    """Ranks that should hold copies of one value and hold different ones: the program is wrong."""
+
+    code = "MW4016"
+
+
+class OperatorUncovered(ProgramError):
+    """A body program that leaves out an operator of its graph, or runs one twice."""
+
+    code = "MW4017"
+
+
+class WrongRing(ProgramError):
+    """A ring statement on an axis that does not split a coupled pair."""
+
+    code = "MW4018"
+
+
+class DegreeImpossible(ProgramError):
+    """A degree that does not exist, or that this model cannot be cut into."""
+
+    code = "MW4019"
+    exit_code = 2
+
+
 # MW5: capabilities ---------------------------------------------------------------------------------------------------
 
 
@@ -586,6 +709,12 @@ class CapabilityError(MeshwrightError):
 
     family = "MW5"
     exit_code = 6
+
+
+class NotExpressible(CapabilityError):
+    """Something in a plan, or in a declaration, that the target cannot express."""
+
+    code = "MW5001"
 
 
 # MW6: clusters -------------------------------------------------------------------------------------------------------
@@ -638,7 +767,8 @@ def render() -> str:
         "",
         "A refusal goes to standard error as `error CODE at PLACE: CAUSE` and a line with the fix; with `--json`, also",
         'to standard output as `{"error": {"code", "kind", "exit_code", "place", "cause", "fix"}}`. Codes are stable:',
-        "none is ever given to another error. Usage errors of the command line itself exit with 2, an interrupt with 130.",
+        "none is ever given to another error. Usage errors of the command line itself exit with 2, an interrupt with",
+        "130.",
     ]
     family = ""
     for kind in catalogue():

@@ -116,6 +116,8 @@ class Call:
     body: Body
     path: str
     sources: tuple[Source, ...]
+    period: int
+    """The length of its segment's period."""
 
 
 @dataclass(frozen=True)
@@ -157,7 +159,9 @@ class Fold:
             for number, path in enumerate(segment.paths):
                 repeat, position = divmod(number, len(segment.period))
                 sources = segment.entry if number == 0 else segment.wires[position]
-                yield Call(index, position, repeat, self.body[segment.period[position]], path, sources)
+                yield Call(
+                    index, position, repeat, self.body[segment.period[position]], path, sources, len(segment.period)
+                )
 
     def count(self, body: str) -> int:
         """How often a body runs."""

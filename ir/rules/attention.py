@@ -12,6 +12,8 @@ Work follows torch's counter: two products forward, whatever the mask hides, and
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from meshwright.ir.graph import Type
 from meshwright.ir.rules.base import Dims, Engine, Factor, Law, Pair, Role, Rule, Save, Signature, Work, rule
 
@@ -44,7 +46,7 @@ def attention(signature: Signature) -> Rule:
         laws=(Law.NONLINEAR, Law.NONLINEAR, Law.LINEAR, *(Law.NONLINEAR for _ in bias)),
         engine=Engine.ATTENTION,
         work=_work(("b", *head, "sq", "sk")),
-        saves=_saves(signature, (("b",), head, ("sq",))),
+        saves=_saves(signature, head),
         pairs=() if bias or sq != sk else (Pair("sq", "sk", "ring"),),
     )
 
@@ -77,10 +79,57 @@ def _work(points: tuple[str, ...]) -> tuple[Work, ...]:
     )
 
 
-def _saves(signature: Signature, rows: Dims) -> tuple[Save, ...]:
-    """A fused kernel keeps its operands, its result and the logarithm of each row's sum."""
+def _saves(signature: Signature, head: tuple[str, ...]) -> tuple[Save, ...]:
+    """On CPU torch's fused kernel wants equal widths, no dropout, and a bias only if it is not trained."""
+    q, _, v, *bias = signature.operands
+    fused, composed = _fused(signature, head), _composed(signature, head)
+    if q.shape[3] != v.shape[3] or signature.attr("dropout", 0.0):
+        return _on("cuda", fused) + _on("cpu", composed)
+    if not bias:
+        return fused
+    written_out = tuple(replace(save, given=(3,)) for save in composed)
+    return _on("cuda", fused) + _on("cpu", tuple(replace(save, unless=(3,)) for save in fused) + written_out)
+
+
+def _on(device: str, saves: tuple[Save, ...]) -> tuple[Save, ...]:
+    return tuple(replace(save, devices=(device,)) for save in saves)
+
+
+def _fused(signature: Signature, head: tuple[str, ...]) -> tuple[Save, ...]:
+    """A fused kernel keeps its operands, its result, the logarithm of each row's sum, and a mask that it cannot
+    compute, as numbers, in the shape that it was given (`mask_shape`)."""
     operands = tuple(Save("operand", index) for index in range(len(signature.operands)))
-    return (*operands, Save("result", 0), Save("extra", dims=rows, dtype="f32"))
+    lse: Dims = (("b",), head, ("sq",))
+    saves = (*operands, Save("result", 0), Save("extra", dims=lse, dtype="f32"))
+    if signature.attr("mask", "full") in ("full", "causal"):
+        return saves
+    q, k = signature.operands[:2]
+    shape = (1, 1, q.shape[2], k.shape[2])
+    if signature.attr("mask_shape") is not None:
+        shape = (1, 1, 1, 1, *signature.integers("mask_shape"))[-4:]
+    mask = _bias_dims(signature, Type(shape, q.dtype), (("b",), head, ("sq",)))
+    return (*saves, Save("extra", dims=mask, dtype=q.dtype))
+
+
+def _composed(signature: Signature, head: tuple[str, ...]) -> tuple[Save, ...]:
+    """Written out in at least f32: scaled queries and keys, each for the other's gradient, the probabilities, the
+    values; with dropout also its mask, and the probabilities before and after."""
+    q = signature.operands[0]
+    dtype = "f64" if q.dtype == "f64" else "f32"
+    through = (0, 1, 3)
+    rows: Dims = (("b",), head, ("sq",), ("sk",))
+    keys, queries, values = (
+        (("b",), head, *rest) for rest in ((("sk",), ("d",)), (("sq",), ("d",)), (("sk",), ("dv",)))
+    )
+    copied = q.dtype != dtype or len(head) > 1
+    scores = Save("extra", dims=rows, dtype=dtype)
+    dropped = (replace(scores, needs=through), replace(scores, needs=through), replace(scores, needs=(2,)))
+    return (
+        Save("extra", needs=(0,), dims=keys, dtype=dtype),
+        Save("extra", needs=(1,), dims=queries, dtype=dtype),
+        *(dropped if signature.attr("dropout", 0.0) else (scores,)),
+        Save("extra" if copied else "operand", 2, needs=through, dims=values if copied else (), dtype=dtype),
+    )
 
 
 def visible(mask: str, width: int, query: int, key: int, *, queries: int, keys: int) -> bool:

@@ -17,7 +17,7 @@ reading allows it. INDEX operands (tokens, masks, router choices) carry no gradi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass
 from enum import Enum
 from functools import lru_cache
@@ -119,6 +119,7 @@ class Save:
     (log-sum-exp, masks).
 
     It is kept if any operand in `needs` requires a gradient (empty: if any operand does), on `devices` (empty: all).
+    Where the framework chooses between kernels by who requires one: only if all of `given` do and none of `unless`.
     """
 
     what: str
@@ -127,6 +128,14 @@ class Save:
     devices: tuple[str, ...] = ()
     dims: Dims = ()
     dtype: str = "f32"
+    given: tuple[int, ...] = ()
+    unless: tuple[int, ...] = ()
+
+    def kept(self, device: str, wanted: Set[int]) -> bool:
+        """Whether it is, when the operands `wanted` require a gradient."""
+        asked = bool(wanted & set(self.needs)) if self.needs else bool(wanted)
+        chosen = set(self.given) <= wanted and not wanted & set(self.unless)
+        return asked and chosen and (not self.devices or device in self.devices)
 
 
 @dataclass(frozen=True, slots=True)
@@ -276,11 +285,7 @@ class Rule:
     def saved(self, device: str, needs: Iterable[int]) -> tuple[Save, ...]:
         """What eager execution keeps for the backward pass, given which operands require a gradient."""
         wanted = set(needs)
-        return tuple(
-            save
-            for save in self.saves
-            if wanted and (not save.needs or wanted & set(save.needs)) and (not save.devices or device in save.devices)
-        )
+        return tuple(save for save in self.saves if save.kept(device, wanted))
 
     def save_bytes(self, save: Save, signature: Signature) -> float:
         if save.what == "operand":

@@ -70,7 +70,6 @@ UNARY: Mapping[str, Unary] = {
     "hardsigmoid": Unary(),
     "mish": Unary(),
     "softplus": Unary(),
-    "log_sigmoid": Unary(),
     "clamp": Unary(),
     "exp": _BY_RESULT,
     "expm1": _BY_RESULT,
@@ -98,6 +97,14 @@ def unary(signature: Signature) -> Rule:
     entry, x = UNARY[signature.kind], signature.operands[0]
     dtype = x.dtype if entry.keeps_dtype else real(x.dtype)
     return pointwise(signature, dtype, (entry.law,), entry.saves)
+
+
+@rule("log_sigmoid")
+def log_sigmoid(signature: Signature) -> Rule:
+    """log(sigmoid(x)); on CPU torch keeps a buffer beside x."""
+    x = signature.operands[0]
+    buffer = Save("extra", dims=loops(x.shape), dtype=x.dtype, devices=("cpu",))
+    return pointwise(signature, x.dtype, (Law.NONLINEAR,), (*OPERAND, buffer))
 
 
 @rule("bitwise_not", "logical_not", "isnan", "isinf")
@@ -152,12 +159,12 @@ def div(signature: Signature) -> Rule:
     scalar, reverse = signature.attr("scalar"), bool(signature.attr("reverse", False))
     rounding = signature.attr("rounding")
     dtype = promoted(signature.operands, scalar)
+    saves = (Save("operand", 0, needs=(1,)), Save("operand", 1)) if len(signature.operands) > 1 else ()
     if rounding is not None:
-        return pointwise(signature, dtype, (Law.NONLINEAR,) * len(signature.operands))
+        return pointwise(signature, dtype, (Law.NONLINEAR,) * len(signature.operands), saves)
     if len(signature.operands) == 1:
         own = Law.NONLINEAR if reverse else Law.LINEAR
         return pointwise(signature, real(dtype), (own,), RESULT if reverse else ())
-    saves = (Save("operand", 0, needs=(1,)), Save("operand", 1))
     return pointwise(signature, real(dtype), (Law.LINEAR, Law.NONLINEAR), saves)
 
 
@@ -167,8 +174,8 @@ def pow_(signature: Signature) -> Rule:
     scalar, reverse = signature.attr("scalar"), bool(signature.attr("reverse", False))
     dtype = promoted(signature.operands, scalar)
     if len(signature.operands) == 1:
-        return pointwise(signature, dtype, (Law.NONLINEAR,), RESULT if reverse else OPERAND)
-    saves = (Save("operand", 0), Save("operand", 1), Save("result", 0, needs=(1,)))
+        return pointwise(signature, dtype, (Law.NONLINEAR,), (*OPERAND, *RESULT) if reverse else OPERAND)
+    saves = (Save("operand", 0), Save("operand", 1), *RESULT)
     return pointwise(signature, dtype, (Law.NONLINEAR,) * 2, saves)
 
 

@@ -20,7 +20,6 @@ _BOTH = (Save("operand", 0), Save("operand", 1))
 
 _COMPARED: Mapping[str, tuple[Save, ...]] = {
     "mse_loss": _BOTH,
-    "l1_loss": _BOTH,
     "smooth_l1_loss": _BOTH,
     "huber_loss": _BOTH,
     "binary_cross_entropy": _BOTH,
@@ -29,9 +28,11 @@ _COMPARED: Mapping[str, tuple[Save, ...]] = {
 }
 
 
-@rule(*_COMPARED)
+@rule("l1_loss", *_COMPARED)
 def compared(signature: Signature) -> Rule:
-    """A distance of each pair of elements, then `reduction`: "mean" (by the global count), "sum", "none"."""
+    """A distance of each pair of elements, then `reduction`: "mean" (by the global count), "sum", "none".
+
+    The l1 loss is written with a subtraction, whose result it keeps."""
     x, y = signature.operands
     if x.shape != y.shape:
         raise signature.error(f"{x.shape} compared with {y.shape}", "broadcast them first")
@@ -44,7 +45,7 @@ def compared(signature: Signature) -> Rule:
         results=(dims if kept else (),),
         types=(Type(x.shape if kept else (), promoted((x, y))),),
         laws=(Law.NONLINEAR, Law.NONLINEAR),
-        saves=_COMPARED[signature.kind],
+        saves=_COMPARED.get(signature.kind, (Save("extra", dims=dims, dtype=promoted((x, y))),)),
         elementwise=kept,
     )
 
@@ -79,7 +80,9 @@ def cross_entropy(signature: Signature) -> Rule:
     Attribute `label_smoothing`. Keeps the log-probabilities, as large as the logits, and the labels."""
     logits = signature.operands[0]
     dims: Dims = (*loops(logits.shape[:-1]), ("v",))
-    kept = (Save("extra", dims=dims, dtype=logits.dtype), Save("operand", 1))
+    kept: tuple[Save, ...] = (Save("extra", dims=dims, dtype=logits.dtype), Save("operand", 1))
+    if signature.attr("label_smoothing"):
+        kept = (*kept, Save("extra", dims=dims[:-1], dtype="bool"))
     vocabulary = Factor("v", logits.shape[-1], Role.PARALLEL, expanded=True)
     return _classified(signature, vocabulary, kept, Law.NONLINEAR)
 
@@ -88,10 +91,7 @@ def cross_entropy(signature: Signature) -> Rule:
 def nll_loss(signature: Signature) -> Rule:
     """-scores[label], averaged like `cross_entropy`; shards of the vocabulary add up."""
     vocabulary = Factor("v", signature.operands[0].shape[-1], Role.SUM)
-    kept = signature.attr("reduction", "mean") == "mean"
-    own = Law.LINEAR
-    saves = (Save("operand", 0), Save("operand", 1))
-    return _classified(signature, vocabulary, saves if kept or saves else (), own)
+    return _classified(signature, vocabulary, _BOTH, Law.LINEAR)
 
 
 class _Rows:

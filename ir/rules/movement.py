@@ -195,7 +195,7 @@ def gather(signature: Signature) -> Rule:
         results=(target,),
         types=(Type(index.shape, x.dtype),),
         laws=(law(x, Law.LINEAR), Law.INDEX),
-        saves=(Save("operand", 1),),
+        saves=(Save("operand", 0), Save("operand", 1)),
         gathered=(0,),
     )
 
@@ -248,5 +248,5 @@ def scatter(signature: Signature) -> Rule:
         results=(source,),
         types=(x,),
         laws=(law(x, own), Law.INDEX, *(law(type_, written) for type_ in sources)),
-        saves=(Save("operand", 1),),
+        saves=(Save("operand", 1, needs=(2,) if adds else ()),),
     )

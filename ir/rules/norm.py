@@ -2,11 +2,11 @@
 
 What is normalised over is whole. The exception is batch norm in training, whose statistics run over the batch: its
 expansion writes them as sums of shards, so that a split batch still has the mean and variance of all of it.
-Statistics are kept for the backward pass in f32, or f64 when the input is.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import prod
 
 from meshwright.ir.graph import Attr, Type
@@ -41,8 +41,15 @@ def _trailing(signature: Signature, laws: tuple[Law, ...], saves: tuple[Save, ..
     )
 
 
-def _statistic(dims: Dims, x: Type, devices: tuple[str, ...] = ()) -> Save:
-    return Save("extra", dims=dims, dtype="f64" if x.dtype == "f64" else "f32", devices=devices)
+def _statistics(dims: Dims, types: tuple[Type, ...], count: int) -> tuple[Save, ...]:
+    """`count` statistics. CPU kernels keep them in the dtype of x unless a weight is wider, CUDA's in at least f32."""
+    wide = "f64" if types[0].dtype == "f64" else "f32"
+    narrow = types[0].dtype if len({type_.dtype for type_ in types}) == 1 else wide
+    kept = (
+        Save("extra", dims=dims, dtype=narrow, devices=("cpu",)),
+        Save("extra", dims=dims, dtype=wide, devices=("cuda",)),
+    )
+    return kept * count
 
 
 @rule("layer_norm")
@@ -51,17 +58,25 @@ def layer_norm(signature: Signature) -> Rule:
     x = signature.operands[0]
     lead = loops(x.shape)[: len(x.shape) - _normalized(signature)]
     operands = tuple(Save("operand", index) for index in range(len(signature.operands)))
-    saves = (*operands, _statistic(lead, x), _statistic(lead, x))
+    saves = (*operands, *_statistics(lead, signature.operands, 2))
     return _trailing(signature, (Law.NONLINEAR, Law.LINEAR, Law.ADDITIVE), saves)
 
 
 @rule("rms_norm")
 def rms_norm(signature: Signature) -> Rule:
-    """x / sqrt(mean(x²) + eps) (· w) over the trailing dims; keeps x and the reciprocal root."""
+    """x / sqrt(mean(x²) + eps) (· w) over the trailing dims; keeps x and the reciprocal root.
+
+    On CPU torch composes it of simple operators, in at least f32, and keeps the normalised x for the weight."""
     x = signature.operands[0]
-    lead = loops(x.shape)[: len(x.shape) - _normalized(signature)]
-    operands = tuple(Save("operand", index) for index in range(len(signature.operands)))
-    return _trailing(signature, (Law.NONLINEAR, Law.LINEAR), (*operands, _statistic(lead, x)))
+    wide = "f64" if x.dtype == "f64" else "f32"
+    dims = loops(x.shape)
+    root = Save("extra", dims=dims[: len(dims) - _normalized(signature)], dtype=wide)
+    own = Save("operand", 0) if x.dtype == wide else Save("extra", dims=dims, dtype=wide)
+    scales = tuple(Save("operand", index) for index in range(1, len(signature.operands)))
+    fused = tuple(replace(save, devices=("cuda",)) for save in (Save("operand", 0), *scales, root))
+    composed = tuple(replace(save, devices=("cpu",), needs=(0,)) for save in (own, *scales, root))
+    normalised = Save("extra", needs=(1,), devices=("cpu",), dims=dims, dtype=wide)
+    return _trailing(signature, (Law.NONLINEAR, Law.LINEAR), (*fused, *composed, normalised))
 
 
 @rule("group_norm")
@@ -86,9 +101,10 @@ def group_norm(signature: Signature) -> Rule:
         results=(dims,),
         types=(x,),
         laws=(Law.NONLINEAR, Law.LINEAR, Law.ADDITIVE)[: len(signature.operands)],
-        saves=(Save("operand", 0), Save("operand", 1), _statistic(saved, x), _statistic(saved, x))
-        if scales
-        else (Save("operand", 0), _statistic(saved, x), _statistic(saved, x)),
+        saves=(
+            *(Save("operand", index) for index in range(min(2, len(signature.operands)))),
+            *_statistics(saved, signature.operands, 2),
+        ),
     )
 
 
@@ -102,19 +118,20 @@ def batch_norm(signature: Signature) -> Rule:
     dims: Dims = (("n",), ("c",), *((f"s{index}",) for index in range(len(x.shape) - 2)))
     channel: Dims = (("c",),)
     sizes = zip((name for (name,) in dims), x.shape, strict=True)
-    statistics = tuple(Save("extra", dims=channel, dtype="f32" if x.dtype != "f64" else "f64") for _ in range(2))
+    # The new statistics do not scale with the weight: in training a partial weight may not pass.
+    scales = (Law.NONLINEAR, Law.NONLINEAR) if training else (Law.LINEAR, Law.ADDITIVE)
     return Rule(
         factors=tuple(Factor(name, size, expanded=training and name != "c") for name, size in sizes),
         operands=(dims, channel, channel, channel, channel),
         results=(dims, channel, channel) if training else (dims,),
         types=(x, *signature.operands[3:5]) if training else (x,),
-        laws=(Law.NONLINEAR, Law.LINEAR, Law.ADDITIVE, Law.INDEX, Law.INDEX),
+        laws=(Law.NONLINEAR, *scales, Law.INDEX, Law.INDEX),
         saves=(
             Save("operand", 0),
             Save("operand", 1),
             Save("operand", 3),
             Save("operand", 4),
-            *(statistics if training else ()),
+            *(_statistics(channel, signature.operands, 2) if training else ()),
         ),
     )
 

@@ -1,0 +1,44 @@
+# `make install` once; every other target installs first if pyproject.toml or constraints.txt has changed.
+PYTHON ?= python3
+# An extra package index for torch, e.g. PyTorch's CPU wheels: see README.md.
+TORCH_INDEX ?=
+
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+.DEFAULT_GOAL := help
+.PHONY: help install demo test lint bench
+.DELETE_ON_ERROR:
+
+help:
+	@echo "make install   create $(VENV) with the package, its extras and the tools"
+	@echo "make demo      inspect a model, shard one block on simulated devices, compare it with the unsharded block"
+	@echo "make test      lint, then run the tests"
+	@echo "make lint      format, lint, types, import rule"
+	@echo "make bench     run the registered benchmarks"
+
+install: $(STAMP)
+
+# The stamp is written last: an interrupted install is taken up again by the next one.
+$(STAMP): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+	  || { echo "make install: Python 3.11 or newer is needed, and $(PYTHON) is $$($(PYTHON) --version 2>&1); try 'make install PYTHON=python3.12'" >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) -c constraints.txt -e '.[hf,dev]'
+	@touch $@
+
+demo: install
+	$(BIN)/python -m examples.demo
+
+test: lint
+	$(BIN)/python -m pytest
+
+lint: install
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+bench: install
+	$(BIN)/python -m benchmarks

@@ -1,0 +1,1 @@
+"""What each target can run, and the code that is written for it."""

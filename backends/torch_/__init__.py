@@ -1,0 +1,2 @@
+"""The torch backend: DTensor, FSDP2 and `torch.distributed.pipelining`. So far it declares what it can do
+(`capabilities`)."""

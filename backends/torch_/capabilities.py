@@ -1,0 +1,76 @@
+"""What stock PyTorch can be made to do, on CUDA with NCCL and on CPU with gloo.
+
+The gloo lines were tried with torch 2.13 on processes of one machine, gradients compared with a single device. The
+CUDA lines name the PyTorch feature they rest on; where the same feature was executed on gloo, they say so. Nothing is
+listed that was not tried or is not a documented feature: plain `ColwiseParallel` cannot say [q|k|v] sections, uneven
+head counts fail, so neither appears.
+"""
+
+from __future__ import annotations
+
+from meshwright.ir.capabilities import Capabilities, Line, ScheduleLine
+
+_TRIED = "tried on gloo, torch 2.13: gradients exact"
+_STYLES = f"torch.distributed.tensor.parallel; {_TRIED}"
+_FSDP = f"fully_shard; {_TRIED}"
+_PIPELINING = f"torch.distributed.pipelining; {_TRIED}"
+
+_LAYOUTS = (Line("contiguous", _STYLES),)
+_STORAGE = (Line("params", _FSDP), Line("grads", _FSDP), Line("optimizer", _FSDP))
+_RECOMPUTE = (
+    Line("none", _TRIED),
+    Line("full", f"torch.utils.checkpoint; {_TRIED}; collectives run again"),
+    Line("selective", "torch.utils.checkpoint, selective policies"),
+)
+_SCHEDULES = (
+    ScheduleLine("gpipe", _PIPELINING),
+    ScheduleLine("1f1b", f"{_PIPELINING}; needs as many micro-batches as stages"),
+    ScheduleLine("interleaved", _PIPELINING, multiple_of_groups=True),
+    ScheduleLine("custom", f"_PipelineScheduleRuntime action lists, a private interface; {_TRIED}"),
+)
+_GATHER = Line("all_gather", f"functional all_gather of keys and values; {_TRIED}")
+_ULYSSES = Line("ulysses", f"DTensor Shard(2) -> Shard(1) around attention; {_TRIED}")
+
+TORCH_GLOO = Capabilities(
+    target="torch-gloo",
+    device="cpu",
+    layouts=_LAYOUTS,
+    attention=(_GATHER, _ULYSSES),
+    storage=_STORAGE,
+    schedules=_SCHEDULES,
+    recompute=_RECOMPUTE,
+    moves=(
+        Line("slice", _TRIED),
+        Line("mask", _TRIED),
+        Line("pad", _TRIED),
+        Line("all_gather", _TRIED),
+        Line("all_reduce", _TRIED),
+        Line("reduce_scatter", f"{_TRIED}; gloo runs it as an all-reduce", executes="all_reduce"),
+        Line("all_to_all", f"{_TRIED}; DTensor on CPU gathers and cuts", executes="all_gather"),
+    ),
+)
+
+TORCH_CUDA = Capabilities(
+    target="torch-cuda",
+    device="cuda",
+    layouts=_LAYOUTS,
+    attention=(_GATHER, _ULYSSES),
+    storage=_STORAGE,
+    schedules=_SCHEDULES,
+    recompute=_RECOMPUTE,
+    moves=(
+        Line("slice", _TRIED),
+        Line("mask", _TRIED),
+        Line("pad", _TRIED),
+        Line("all_gather", "NCCL all_gather"),
+        Line("all_reduce", "NCCL all_reduce"),
+        Line("reduce_scatter", "NCCL reduce_scatter"),
+        Line("all_to_all", "NCCL grouped send and receive; DTensor Shard -> Shard on a CUDA mesh"),
+    ),
+    overlap=(
+        Line("data_parallel", "fully_shard reduces gradients on its own stream behind later backward"),
+        Line("parameters", "fully_shard prefetches the next group's parameters"),
+    ),
+)
+
+TARGETS = {capabilities.target: capabilities for capabilities in (TORCH_CUDA, TORCH_GLOO)}

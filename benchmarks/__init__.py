@@ -1,0 +1,8 @@
+"""Benchmarks: what is claimed about speed, size and accuracy, each shown by one command.
+
+A benchmark is a module of this package with a ``main(argv) -> int``, run by ``python -m benchmarks.NAME``; one line in
+``BENCHMARKS`` makes it part of ``make bench``. ``data/`` holds published measurements, with their sources.
+"""
+
+BENCHMARKS: dict[str, str] = {}
+"""Name of the module, and what it shows."""

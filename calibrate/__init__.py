@@ -1,0 +1,1 @@
+"""Measurements on the target, and the profiles that are fitted to them."""

@@ -1,0 +1,1 @@
+"""Prices: what compute, collectives, memory and schedules cost on a given cluster."""

@@ -1,0 +1,86 @@
+"""The front door for torch models: a source and a workload in, a fold out.
+
+    reduce      the stacks of the model, shortened to short walks          reduce.py
+    trace       one training step of what is left                          torch_export.py, translate.py, aten.py
+    fold        bodies, segments, wires, written out to full depth         segment.py
+
+If the trace does not repeat as the stacks promise, the model is traced again at full depth, where folding has nothing to assume; and if
+even that does not fold, the fold is one body. Both are said in the notes: they cost time, not truth.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from meshwright.ir.errors import MeshwrightError
+from meshwright.ir.fold import Fold
+from meshwright.ir.frontends.contract import Source, example_batch
+from meshwright.ir.frontends.reduce import Stack, find_stacks, reduced
+from meshwright.ir.frontends.segment import NotFoldable, fold_trace, names_of
+from meshwright.ir.frontends.torch_export import Identity, trace
+from meshwright.ir.frontends.translate import Traced
+
+
+@dataclass(frozen=True, slots=True)
+class Captured:
+    """What the planner knows of a torch model."""
+
+    fold: Fold
+    parameters: int
+    trainable_parameters: int
+    stacks: tuple[Stack, ...]
+    notes: tuple[str, ...] = ()
+
+
+def capture(source: Source, *, batch: int, seq: int) -> Captured:
+    """The fold of a model's training step on `batch` sequences of `seq` tokens."""
+    example = example_batch(source, batch, seq)
+    found = find_stacks(source.module)
+    parameters = list(source.module.parameters())
+    fold, notes = _folded(source, example, found)
+    return Captured(
+        fold=fold,
+        parameters=sum(p.numel() for p in parameters),
+        trainable_parameters=sum(p.numel() for p in parameters if p.requires_grad),
+        stacks=found,
+        notes=notes,
+    )
+
+
+def _folded(source: Source, example: Any, found: tuple[Stack, ...]) -> tuple[Fold, tuple[str, ...]]:
+    whole = tuple(replace(stack, walk=tuple(range(stack.depth))) for stack in found)
+    refused: list[str] = []
+    for stacks in dict.fromkeys((found, whole, ())):
+        try:
+            traced = trace_reduced(source, example, stacks)
+            fold = fold_trace(traced.graph, stacks, block_classes(source, stacks))
+        except NotFoldable as reason:
+            refused.append(
+                f"folding failed, {'tracing at full depth' if stacks is found else 'the model is one body'}: {reason}"
+            )
+            continue
+        except MeshwrightError:
+            if stacks is not found or found == whole:
+                raise
+            refused.append("the model cannot run with fewer blocks; tracing at full depth")
+            continue
+        return fold, (*refused, *traced.notes)
+    raise AssertionError("a graph without stacks is one body")
+
+
+def trace_reduced(source: Source, example: Any, stacks: Sequence[Stack]) -> Traced:
+    """The training step with the stacks shortened to their walks, under the paths of the full model."""
+    identity = Identity.of(source.module)
+    with reduced(source.module, stacks):
+        return trace(source, example, names=names_of(stacks), identity=identity)
+
+
+def block_classes(source: Source, stacks: Sequence[Stack]) -> dict[str, str]:
+    """The class of each block."""
+    found: dict[str, str] = {}
+    for stack in stacks:
+        for position, block in enumerate(source.module.get_submodule(stack.path).children()):
+            found[stack.block(position)] = f"{type(block).__module__}.{type(block).__qualname__}"
+    return found

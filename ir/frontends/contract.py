@@ -1,0 +1,227 @@
+"""The model contract: how a user's file tells us what to trace.
+
+In: `file.py:factory`. Out: a `Source`: the model, built once on the meta device (shapes without memory), and the hooks that stand beside
+the factory:
+
+    example_inputs(batch, seq)    one batch: a tensor, a tuple, or a dict of tensors
+    loss(outputs, batch)          a scalar; not needed if the model returns its loss
+    dims = {"tokens": ("b", "s")} names for the dimensions of the inputs
+    optimizer(params)             the optimizer that training will use
+
+The forward pass receives the entries of a dict batch that it has parameters for (or the whole tuple); the loss sees the whole batch, so
+labels live in the batch. A hook may also be an attribute of the model, for models that come as objects.
+
+Loading a file *executes* it, and says so. It may import its neighbours, whose folder is appended to `sys.path`, never prepended, so that
+no file of the user's can take the place of a library. It has a time limit. What it prints goes to standard error, because standard output
+may be carrying JSON. A file that raises, exits or hangs ends in an error that names the user's line, not ours.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import inspect
+import signal
+import sys
+import threading
+import traceback
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import FrameType, ModuleType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils import _pytree as pytree
+
+from meshwright.ir.errors import (
+    EmptyModel,
+    FactoryMissing,
+    FactoryRaised,
+    ModelFileExited,
+    ModelFileMissing,
+    ModelTimedOut,
+    NoExampleInputs,
+    nearest,
+)
+
+TIME_LIMIT_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Hooks:
+    """What the user says about a model beyond its code."""
+
+    example_inputs: Callable[[int, int], Any] | None = None
+    loss: Callable[[Any, Any], Tensor] | None = None
+    dims: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    optimizer: Callable[[list[nn.Parameter]], Any] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A model to plan for. `place` is what errors call it; `config` is what the digest adds to parameter names and shapes."""
+
+    module: nn.Module
+    hooks: Hooks
+    place: str
+    config: str = ""
+
+
+def load_factory(reference: str, *, time_limit_s: float = TIME_LIMIT_S) -> Source:
+    """The model of `file.py:factory`, with its hooks."""
+    path_text, _, name = reference.rpartition(":") if ":" in Path(reference).name else (reference, "", "")
+    path = Path(path_text)
+    if not path.is_file():
+        raise ModelFileMissing(place=path_text, cause="there is no such file", fix="give the path of a Python file")
+    with guarded(path_text, time_limit_s):
+        namespace = _execute(path)
+    factory = _factory(namespace, name, path_text)
+    with guarded(path_text, time_limit_s), torch.device("meta"):
+        model = factory()
+    if not isinstance(model, nn.Module):
+        raise FactoryRaised(
+            place=f"{path_text}:{name}",
+            cause=f"the factory returned {type(model).__name__}, not a torch.nn.Module",
+            fix="return the model itself",
+        )
+    return source_of(model, place=path_text, beside=vars(namespace))
+
+
+def source_of(model: nn.Module, *, place: str, beside: Mapping[str, Any] | None = None) -> Source:
+    """A model with the hooks that stand beside its factory, or on itself."""
+    if not any(True for _ in model.parameters()):
+        raise EmptyModel(
+            place=place, cause=f"{type(model).__name__} has no parameters", fix="plan for a model that has some"
+        )
+    found = {name: _hook(name, model, beside or {}) for name in ("example_inputs", "loss", "dims", "optimizer")}
+    return Source(model, Hooks(**{name: hook for name, hook in found.items() if hook is not None}), place)
+
+
+def example_batch(source: Source, batch: int, seq: int, *, time_limit_s: float = TIME_LIMIT_S) -> Any:
+    """One batch on the meta device, by the model's own hook. Entries that share storage are separated: a trace would tie them."""
+    make = source.hooks.example_inputs
+    if make is None:
+        raise NoExampleInputs(
+            place=source.place,
+            cause=f"nothing says what {type(source.module).__name__} takes as input",
+            fix=f"put this beside the factory:\n\n{NoExampleInputs.hook}",
+        )
+    with guarded(source.place, time_limit_s), torch.device("meta"):
+        made = make(batch, seq)
+    return pytree.tree_map_only(Tensor, lambda t: torch.empty(t.shape, dtype=t.dtype, device="meta"), made)
+
+
+@contextlib.contextmanager
+def guarded(place: str, limit_s: float) -> Iterator[None]:
+    """Run the user's code: its prints go to standard error, and every way in which it can fail is an error with the user's line."""
+    try:
+        with contextlib.redirect_stdout(sys.stderr), _alarm(limit_s):
+            yield
+    except _TimeIsUp as error:
+        raise ModelTimedOut(
+            place=user_line(error, place),
+            cause=f"still running after {limit_s:g} s",
+            fix="build the model without waiting, downloading or computing; weights are not needed",
+        ) from None
+    except SystemExit as error:
+        raise ModelFileExited(
+            place=user_line(error, place),
+            cause=f"the code called sys.exit({error.code!r})",
+            fix='move what the script does under `if __name__ == "__main__":`',
+        ) from error
+    except Exception as error:  # noqa: BLE001: the user's code may raise anything; the cause is kept
+        raise FactoryRaised(
+            place=user_line(error, place),
+            cause=f"{type(error).__name__}: {_first_line(error)}",
+            fix="correct this line; the model is built on the meta device, where tensors have shapes but no values",
+        ) from error
+
+
+def user_line(error: BaseException, place: str) -> str:
+    """The innermost line of the user's that the error passed through: `model.py:12`."""
+    ours = Path(__file__).parent
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if not _foreign(f.filename, ours)]
+    if isinstance(error, SyntaxError) and error.filename:
+        return f"{error.filename}:{error.lineno}"
+    return f"{frames[-1].filename}:{frames[-1].lineno}" if frames else place
+
+
+def _foreign(filename: str, ours: Path) -> bool:
+    libraries = ("site-packages", "dist-packages", "<frozen", f"lib/python{sys.version_info.major}")
+    return Path(filename).parent == ours or any(mark in filename for mark in libraries)
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip().splitlines() or ["no message"])[0]
+
+
+class _TimeIsUp(BaseException):
+    """Not an `Exception`, so that a broad `except` in the user's code does not swallow it."""
+
+
+@contextlib.contextmanager
+def _alarm(limit_s: float) -> Iterator[None]:
+    """Interrupt the block after `limit_s`. Only a main thread can be interrupted; elsewhere there is no limit."""
+    if threading.current_thread() is not threading.main_thread() or not hasattr(signal, "setitimer"):
+        yield
+        return
+
+    def ring(_signal: int, _frame: FrameType | None) -> None:
+        raise _TimeIsUp
+
+    before = signal.signal(signal.SIGALRM, ring)
+    signal.setitimer(signal.ITIMER_REAL, limit_s)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def _execute(path: Path) -> ModuleType:
+    """Import a file under a name of its own; say so, since importing runs it."""
+    sys.stderr.write(f"loading {path}: this executes the file\n")
+    folder = str(path.resolve().parent)
+    if folder not in sys.path:
+        sys.path.append(folder)
+    spec = importlib.util.spec_from_file_location(f"meshwright_model_{path.stem}", path)
+    if spec is None or spec.loader is None:
+        raise ModelFileMissing(place=str(path), cause="not a Python file", fix="give a file that ends in .py")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # dataclasses and pickling look their module up
+    spec.loader.exec_module(module)
+    return module
+
+
+def _factory(namespace: ModuleType, name: str, place: str) -> Callable[[], Any]:
+    factory = getattr(namespace, name, None) if name else None
+    if callable(factory):
+        return factory  # type: ignore[no-any-return]
+    known = _factories(namespace)
+    listed = ", ".join(known) or "none"
+    if not name:
+        hint = f"{place}:{known[0] if known else 'build'}"
+        raise FactoryMissing(place=place, cause="no factory is named", fix=f"write {hint} (its functions: {listed})")
+    meant = nearest(name, known)
+    raise FactoryMissing(
+        place=place,
+        cause=f"the file defines no function {name!r}",
+        fix=(f"did you mean {meant!r}? " if meant else "") + f"its functions: {listed}",
+    )
+
+
+def _factories(namespace: ModuleType) -> list[str]:
+    """Functions of the file that can be called without arguments."""
+    found = []
+    for name, value in vars(namespace).items():
+        own = inspect.isfunction(value) and value.__module__ == namespace.__name__ and not name.startswith("_")
+        if own and all(p.default is not p.empty for p in inspect.signature(value).parameters.values()):
+            found.append(name)
+    return found
+
+
+def _hook(name: str, model: nn.Module, beside: Mapping[str, Any]) -> Any:
+    hook = beside.get(name)
+    return getattr(model, name, None) if hook is None else hook

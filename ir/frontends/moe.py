@@ -1,0 +1,112 @@
+"""Routed experts as three operators with static shapes.
+
+Frameworks write a mixture of experts with shapes that depend on the routing: a loop over the experts that were hit, or a sort and ragged
+products. A plan is made without values, so the planner needs the routing as operators whose shapes do not depend on it:
+
+    dispatch   x[t, d], idx[t, k]        -> rows[e, c, d]    each token's row, copied to its k experts
+    (products) rows[e, c, d], w[e, n, d] -> rows[e, c, n]    one matrix per expert; ordinary batched products
+    combine    rows[e, c, d], idx, w[t, k] -> y[t, d]        the rows come back, weighted and summed
+
+c is the capacity: rows per expert. Dropless routing has no fixed capacity; its mean is c = ceil(t * k / e), which is what is traced, and
+imbalance is a factor that the evaluator applies (DESIGN section 4). Run on real tensors, the operators drop what exceeds the capacity, the
+later token first.
+
+Hugging Face models call their experts through a registry; `use_with_transformers` enters ours and returns its name.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+NAME = "meshwright"
+
+
+def _slots(idx: Tensor, experts: int, capacity: int) -> Tensor:
+    """For each (token, choice), its row among experts * capacity; the row after the last one means dropped."""
+    flat = idx.flatten()
+    arrival = F.one_hot(flat, experts).cumsum(0).gather(1, flat[:, None])[:, 0] - 1
+    return torch.where(arrival < capacity, flat * capacity + arrival, experts * capacity).view_as(idx)
+
+
+@torch.library.custom_op("meshwright::dispatch", mutates_args=())
+def dispatch(x: Tensor, idx: Tensor, experts: int, capacity: int) -> Tensor:
+    """Copy every token's row to its experts."""
+    rows = x.new_zeros(experts * capacity + 1, x.shape[1])
+    rows[_slots(idx, experts, capacity).flatten()] = x.repeat_interleave(idx.shape[1], dim=0)
+    return rows[:-1].unflatten(0, (experts, capacity)).clone()
+
+
+@dispatch.register_fake
+def _(x: Tensor, idx: Tensor, experts: int, capacity: int) -> Tensor:
+    return x.new_empty(experts, capacity, x.shape[1])
+
+
+@torch.library.custom_op("meshwright::combine", mutates_args=())
+def combine(rows: Tensor, idx: Tensor, weights: Tensor) -> Tensor:
+    """Bring every token's rows back, weighted and summed."""
+    experts, capacity, width = rows.shape
+    padded = torch.cat((rows.flatten(0, 1), rows.new_zeros(1, width)))
+    return (padded[_slots(idx, experts, capacity)] * weights[..., None]).sum(1).to(rows.dtype)
+
+
+@combine.register_fake
+def _(rows: Tensor, idx: Tensor, weights: Tensor) -> Tensor:
+    return rows.new_empty(idx.shape[0], rows.shape[2])
+
+
+def _remember_dispatch(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    ctx.save_for_backward(inputs[1])
+
+
+def _dispatch_backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
+    (idx,) = ctx.saved_tensors
+    return combine(grad, idx, torch.ones_like(idx, dtype=grad.dtype)), None, None, None
+
+
+def _remember_combine(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    ctx.save_for_backward(*inputs)
+
+
+def _combine_backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, Tensor]:
+    rows, idx, weights = ctx.saved_tensors
+    experts, capacity, width = rows.shape
+    slots = _slots(idx, experts, capacity)
+    back = rows.new_zeros(experts * capacity + 1, width)
+    back[slots.flatten()] = (grad[:, None] * weights[..., None]).flatten(0, 1).to(rows.dtype)
+    padded = torch.cat((rows.flatten(0, 1), rows.new_zeros(1, width)))
+    return back[:-1].view_as(rows), None, (padded[slots] * grad[:, None]).sum(-1).to(weights.dtype)
+
+
+dispatch.register_autograd(_dispatch_backward, setup_context=_remember_dispatch)
+combine.register_autograd(_combine_backward, setup_context=_remember_combine)
+
+
+def routed_experts(self: Any, hidden: Tensor, idx: Tensor, weights: Tensor) -> Tensor:
+    """The forward pass of a Hugging Face experts module (`use_experts_implementation`) over our operators."""
+
+    def product(rows: Tensor, weight: nn.Parameter, bias: nn.Parameter | None) -> Tensor:
+        result = torch.bmm(rows, weight if self.is_transposed else weight.transpose(1, 2))
+        return result if bias is None else result + bias[:, None]
+
+    capacity = math.ceil(hidden.shape[0] * idx.shape[1] / self.num_experts)
+    rows = dispatch(hidden, idx, self.num_experts, capacity)
+    biases = (getattr(self, f"{name}_proj_bias", None) for name in ("gate_up" if self.has_gate else "up", "down"))
+    up_bias, down_bias = biases if self.has_bias else (None, None)
+    if self.has_gate:
+        rows = self._apply_gate(product(rows, self.gate_up_proj, up_bias))
+    else:
+        rows = self.act_fn(product(rows, self.up_proj, up_bias))
+    return combine(product(rows, self.down_proj, down_bias), idx, weights)
+
+
+def use_with_transformers() -> str:
+    """Enter `routed_experts` into the registry of Hugging Face's experts; the name to set as `_experts_implementation`."""
+    from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS
+
+    ALL_EXPERTS_FUNCTIONS.register(NAME, routed_experts)
+    return NAME

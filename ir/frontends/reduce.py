@@ -1,0 +1,279 @@
+"""Depth reduction: a deep model traced through a few of its blocks.
+
+A decoder of 126 like layers says everything in three of them. In: a model at full depth (built on meta, which is cheap). Out: its *stacks*
+(module lists of repeated blocks), and for each a short *walk* through them; within `reduced(...)` the lists hold the walk only, the very
+same block objects, and afterwards they are as before.
+
+Like blocks.  Two blocks are alike if they agree in class, in names, shapes, dtypes and `requires_grad` of parameters and buffers, in which
+of them are shared, in the tree and classes of their submodules, and in their plain attributes, except those that only number the blocks
+(an integer which grows by one from each block to the next, like `layer_idx`). That is a guess about what they compute; `segment.py`
+checks it on the traced instances, and a model that breaks it is traced whole.
+
+The walk.  Blocks c0 c1 … cn, read as classes, are a path through the graph of classes. The walk goes from the first block to the last and
+takes every step X -> Y that the path takes, so that each way of entering a block is traced; and it meets every class that has several
+instances at least twice (three times, where a block may follow its like): the first, the last, and seeded ones between, so that a model that
+treats some of them apart is found out.
+
+A list is reduced only if that makes it shorter. Lists inside reduced blocks (experts, sub-layers) are left alone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+from collections import OrderedDict, deque
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor, nn
+
+_MODULE_STATE = frozenset(nn.Module().__dict__)
+
+
+@dataclass(frozen=True, slots=True)
+class Stack:
+    """A module list: its path, the class number of each block, and the positions to walk (all of them: it is not reduced)."""
+
+    path: str
+    classes: tuple[int, ...]
+    walk: tuple[int, ...]
+
+    @property
+    def depth(self) -> int:
+        return len(self.classes)
+
+    @property
+    def shortened(self) -> bool:
+        return len(self.walk) < self.depth
+
+    def block(self, position: int) -> str:
+        return f"{self.path}.{position}"
+
+
+def find_stacks(model: nn.Module) -> tuple[Stack, ...]:
+    """Every list of blocks in which some are alike, outermost first; blocks that are not alike are searched for lists of their own."""
+    found: list[Stack] = []
+
+    def search(module: nn.Module, path: str) -> None:
+        for name, child in module.named_children():
+            inner = f"{path}.{name}" if path else name
+            classes = _classes(child) if _is_list(child) else ()
+            if len(set(classes)) < len(classes):
+                found.append(Stack(inner, classes, short_walk(classes, seed=inner)))
+            else:
+                search(child, inner)
+
+    search(model, "")
+    return tuple(found)
+
+
+def _is_list(module: nn.Module) -> bool:
+    """Containers whose blocks run one after another, under the names 0, 1, 2, …"""
+    names = [name for name, _ in module.named_children()]
+    return isinstance(module, nn.ModuleList | nn.Sequential | nn.ModuleDict) and names == [
+        str(i) for i in range(len(names))
+    ]
+
+
+# Like blocks ---------------------------------------------------------------------------------------------------------
+
+
+def _classes(blocks: nn.Module) -> tuple[int, ...]:
+    """A class number for each block of a list, in order of appearance."""
+    members = list(blocks.children())
+    tokens = _Tokens()
+    shapes = [_structure(block) for block in members]
+    attributes = [_attributes(block, tokens) for block in members]
+    counters = _counters(shapes, attributes)
+    keys = [
+        (shape, tuple((name, value) for name, value in sorted(own.items()) if (shape, name) not in counters))
+        for shape, own in zip(shapes, attributes, strict=True)
+    ]
+    numbers: dict[Hashable, int] = {}
+    return tuple(numbers.setdefault(key, len(numbers)) for key in keys)
+
+
+def _structure(block: nn.Module) -> Hashable:
+    """What a block is made of: submodules, parameters and buffers, and which of these are one tensor."""
+    modules = tuple(
+        (name, type(module).__module__, type(module).__qualname__) for name, module in block.named_modules()
+    )
+    seen: dict[int, int] = {}
+    tensors = tuple(
+        (name, tuple(t.shape), str(t.dtype), t.requires_grad, seen.setdefault(id(t), len(seen)))
+        for named in (block.named_parameters(remove_duplicate=False), block.named_buffers(remove_duplicate=False))
+        for name, t in named
+    )
+    return modules, tensors
+
+
+def _attributes(block: nn.Module, tokens: _Tokens) -> dict[str, Hashable]:
+    """The plain attributes of a block and its submodules, those that torch keeps for itself aside."""
+    return {
+        f"{path}.{name}": tokens.of(value)
+        for path, module in block.named_modules(remove_duplicate=False)
+        for name, value in vars(module).items()
+        if name not in _MODULE_STATE
+    }
+
+
+def _counters(shapes: Sequence[Hashable], attributes: Sequence[dict[str, Hashable]]) -> set[tuple[Hashable, str]]:
+    """(structure, attribute) pairs whose integer value only numbers the blocks of that structure."""
+    grouped: dict[tuple[Hashable, str], list[tuple[int, Hashable]]] = {}
+    for position, (shape, own) in enumerate(zip(shapes, attributes, strict=True)):
+        for name, value in own.items():
+            grouped.setdefault((shape, name), []).append((position, value))
+    return {
+        key
+        for key, values in grouped.items()
+        if len(values) > 1
+        and len({v - p if isinstance(v, int) and not isinstance(v, bool) else None for p, v in values}) == 1
+        if isinstance(values[0][1], int) and not isinstance(values[0][1], bool)
+    }
+
+
+class _Tokens:
+    """Hashable stand-ins for attribute values: like values give like tokens."""
+
+    def __init__(self) -> None:
+        self._seen: list[Any] = []
+
+    def of(self, value: Any) -> Hashable:
+        if value is None or isinstance(value, bool | int | float | str):
+            return value
+        if isinstance(value, list | tuple):
+            return (type(value).__name__, *(self.of(item) for item in value))
+        if isinstance(value, Tensor):
+            return ("tensor", tuple(value.shape), str(value.dtype))
+        if isinstance(value, nn.Module):
+            return ("module", type(value).__qualname__)
+        if isinstance(value, Callable):  # type: ignore[arg-type]
+            return (
+                "callable",
+                getattr(value, "__module__", ""),
+                getattr(value, "__qualname__", type(value).__qualname__),
+            )
+        return ("object", type(value).__qualname__, self._number(value))
+
+    def _number(self, value: Any) -> int:
+        """Objects are alike if they are one, or compare equal."""
+        for index, other in enumerate(self._seen):
+            if other is value or (type(other) is type(value) and _equal(other, value)):
+                return index
+        self._seen.append(value)
+        return len(self._seen) - 1
+
+
+def _equal(left: Any, right: Any) -> bool:
+    try:
+        return bool(left == right)
+    except Exception:  # noqa: BLE001: a user's __eq__ may do anything; what cannot be compared is unlike
+        return False
+
+
+# The walk ------------------------------------------------------------------------------------------------------------
+
+
+def short_walk(classes: Sequence[int], *, seed: str = "") -> tuple[int, ...]:
+    """Positions of blocks to trace, or all positions if no shorter walk exists (see the module docstring)."""
+    path = _covering_path(classes)
+    chosen = _instances(path, classes, seed)
+    return chosen if chosen is not None and len(chosen) < len(classes) else tuple(range(len(classes)))
+
+
+def _covering_path(classes: Sequence[int]) -> list[int]:
+    """A short path of classes from the first block's to the last one's, over every step that occurs."""
+    steps = list(dict.fromkeys(zip(classes, classes[1:], strict=False)))
+    after: dict[int, list[int]] = {}
+    for x, y in steps:
+        after.setdefault(x, []).append(y)
+    left, path = set(steps), [classes[0]]
+    counts = {c: min(3, list(classes).count(c)) for c in set(classes)}
+    while left:
+        path += _shortest(path[-1], lambda x, y: (x, y) in left, after)
+        left -= set(zip(path, path[1:], strict=False))
+    if path[-1] != classes[-1]:
+        path += _shortest(path[-1], lambda _x, y: y == classes[-1], after)
+    for number, count in sorted(counts.items()):
+        if path.count(number) < count and (number, number) in steps:
+            path[path.index(number) : path.index(number)] = [number] * (count - path.count(number))
+        elif path.count(number) < min(count, 2):  # once around: from the class back to itself
+            path[path.index(number) + 1 : path.index(number) + 1] = _shortest(
+                number, lambda _x, y, n=number: y == n, after
+            )  # type: ignore[misc]
+    return path
+
+
+def _shortest(start: int, wanted: Callable[[int, int], bool], after: dict[int, list[int]]) -> list[int]:
+    """The shortest continuation from `start` whose last step is wanted."""
+    queue: deque[tuple[int, list[int]]] = deque([(start, [])])
+    seen = {start}
+    while queue:
+        here, taken = queue.popleft()
+        for following in after.get(here, ()):
+            if wanted(here, following):
+                return [*taken, following]
+            if following not in seen:
+                seen.add(following)
+                queue.append((following, [*taken, following]))
+    raise AssertionError("every step lies on the path that the blocks take")
+
+
+def _instances(path: Sequence[int], classes: Sequence[int], seed: str) -> tuple[int, ...] | None:
+    """Different blocks of the classes on the path: each class's first and last, between them seeded ones; None if there are too few."""
+    draw = random.Random(seed)
+    chosen: dict[int, list[int]] = {}
+    for number in sorted(set(path)):
+        members = [p for p, c in enumerate(classes) if c == number]
+        wanted = path.count(number)
+        if wanted > len(members):
+            return None
+        inner = draw.sample(members[1:-1], max(wanted - 2, 0))
+        chosen[number] = [members[0], *sorted(inner), *([members[-1]] if wanted > 1 else [])]
+    return tuple(chosen[number].pop(0) for number in path)
+
+
+# Reducing ------------------------------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def reduced(model: nn.Module, stacks: Sequence[Stack]) -> Iterator[None]:
+    """The model with its stacks shortened to their walks; undone on leaving."""
+    undo: list[Callable[[], None]] = []
+    try:
+        for stack in stacks:
+            if stack.shortened:
+                _shorten(model, stack, undo)
+        yield
+    finally:
+        for restore in reversed(undo):
+            restore()
+
+
+def _shorten(model: nn.Module, stack: Stack, undo: list[Callable[[], None]]) -> None:
+    container = model.get_submodule(stack.path)
+    owner = model.get_submodule(stack.path.rpartition(".")[0])
+    before = container._modules
+    blocks = list(before.values())
+    undo.append(lambda: setattr(container, "_modules", before))
+    container._modules = OrderedDict((str(i), blocks[p]) for i, p in enumerate(stack.walk))
+    for holder in (owner, getattr(owner, "config", None)):
+        if holder is not None and hasattr(holder, "__dict__"):
+            _shorten_settings(vars(holder), stack, undo)
+
+
+def _shorten_settings(settings: dict[str, Any], stack: Stack, undo: list[Callable[[], None]]) -> None:
+    """What the owner of the list, or its configuration, says about depth: the number of layers, and lists of one entry per layer."""
+    for name, value in list(settings.items()):
+        per_layer = isinstance(value, list | tuple) and len(value) == stack.depth and not isinstance(value, nn.Module)
+        counts = (
+            type(value) is int and value == stack.depth and any(word in name for word in ("layer", "depth", "block"))
+        )
+        if per_layer:
+            settings[name] = type(value)(value[p] for p in stack.walk)
+        elif counts:
+            settings[name] = len(stack.walk)
+        else:
+            continue
+        undo.append(lambda name=name, value=value: settings.__setitem__(name, value))  # type: ignore[misc]

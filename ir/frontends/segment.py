@@ -1,0 +1,449 @@
+"""From the trace of a few blocks to a `Fold` of all of them.
+
+In: a graph in which every operator knows its module path, and the stacks of the model with the walks that were traced. Out: the fold:
+unique bodies, segments, wires.
+
+    cut       Operators are cut where the block changes: a *call* is the run of operators of one block, or the glue between blocks. Glue
+              between two blocks of one list belongs to the block that follows.
+    bodies    Each call is closed into a graph of its own: live-in values become inputs, parameters get block-relative names, values are
+              named in order of appearance. Calls with equal graphs share a body. What any of them passes on is an output of the body.
+    sources   Each input of a call comes from a model input, from the call before, or from an earlier call.
+    expand    A walked list is written out to its full depth: the block at position i is called like the walked block of its class that was
+              entered from the same class. Here the guess of `reduce.py` is checked: walked blocks that agree in both must agree in body and
+              sources.
+    segments  The longest repetition is taken at each point: period p, r repeats, p * r as large as possible, p as small as possible.
+
+What does not fit raises `NotFoldable` with the reason, and the caller traces the model at full depth instead: a block that is entered
+twice, a value that skips over repeated blocks, blocks that look alike and compute different things. As a check that trusts none of the
+above, the walk itself is folded, unfolded and compared with the trace.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import dataclass, replace
+from typing import Any
+
+from meshwright.ir.fold import Body, Fold, FromInput, FromPrevious, FromSegment, Segment, Source, unfold
+from meshwright.ir.frontends.reduce import Stack
+from meshwright.ir.frontends.translate import Names
+from meshwright.ir.graph import Graph, Input, Op, Param, Type, Update
+
+
+class NotFoldable(Exception):
+    """The trace does not repeat in the way that its stacks promise."""
+
+
+@dataclass(frozen=True, slots=True)
+class FromCall:
+    """Output `output` of an earlier call of the trace, not the one just before."""
+
+    call: int
+    output: int
+
+
+Wire = FromInput | FromPrevious | FromCall
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """One call of the trace: the block it runs ("" for glue) and its operators."""
+
+    room: str
+    ops: tuple[Op, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Closed:
+    """A call as a graph of its own. `inner` gives its name for each value of the trace; `given` the trace's value for each input."""
+
+    graph: Graph
+    given: tuple[str, ...]
+    inner: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    """A call with its body and wires: what is written out, and grouped into segments."""
+
+    body: str
+    path: str
+    wires: tuple[Wire, ...]
+    trace: int
+
+
+def names_of(stacks: Sequence[Stack]) -> Names:
+    """How paths of the reduced model read in the full one, and which block a path lies in."""
+    patterns = [(re.compile(re.escape(stack.path) + r"\.(\d+)(?=\.|$)"), stack) for stack in stacks]
+
+    def path(reduced: str) -> str:
+        for pattern, stack in patterns:
+            found = pattern.match(reduced)
+            if found:
+                return stack.block(stack.walk[int(found[1])]) + reduced[found.end() :]
+        return reduced
+
+    def room(full: str) -> str:
+        found = next((found for pattern, _ in patterns if (found := pattern.match(full))), None)
+        return found[0] if found else ""
+
+    return Names(path, room)
+
+
+def fold_trace(graph: Graph, stacks: Sequence[Stack], classes: Mapping[str, str]) -> Fold:
+    """The fold of the full model. `classes` names the module class of each traced block."""
+    names = names_of(stacks)
+    cuts = _cut(graph, names, stacks)
+    owner = _owners(graph, names)
+    borrowed = {value for cut in cuts if cut.room for op in cut.ops for value in op.operands if owner.get(value) == ""}
+    unread = {param.value for param in graph.params if not graph.readers[param.value]} - set(graph.outputs)
+    closed = [_close(graph, cut, index == 0, owner, borrowed, unread) for index, cut in enumerate(cuts)]
+    uses, bodies = _share(graph, cuts, closed, classes)
+    checked = _assemble(graph, uses, bodies, uses)
+    difference = unlike(unfold(checked), graph)
+    if difference:
+        raise NotFoldable(f"folding the traced blocks changes them: {difference}")
+    return _assemble(graph, _expand(uses, stacks), bodies, uses)
+
+
+# Cut -----------------------------------------------------------------------------------------------------------------
+
+
+def _cut(graph: Graph, names: Names, stacks: Sequence[Stack]) -> list[Cut]:
+    runs: list[tuple[str, list[Op]]] = [("", [])]
+    for op in graph.ops:
+        room = names.room(op.module)
+        if room != runs[-1][0]:
+            runs.append((room, []))
+        runs[-1][1].append(op)
+    if runs[-1][0]:
+        runs.append(("", []))
+    cuts: list[Cut] = []
+    for index, (room, ops) in enumerate(runs):
+        follows = runs[index + 1][0] if index + 1 < len(runs) else ""
+        if not room and index and follows and _stack_of(runs[index - 1][0], stacks) == _stack_of(follows, stacks):
+            runs[index + 1][1][:0] = ops
+        elif room or ops or index in (0, len(runs) - 1):
+            cuts.append(Cut(room, tuple(ops)))
+    rooms = [cut.room for cut in cuts if cut.room]
+    twice = next((room for room in rooms if rooms.count(room) > 1), None)
+    if twice is not None:
+        raise NotFoldable(f"{twice} is entered twice")
+    return cuts
+
+
+def _stack_of(room: str, stacks: Sequence[Stack]) -> str:
+    return next((stack.path for stack in stacks if room.startswith(f"{stack.path}.")), "")
+
+
+def _owners(graph: Graph, names: Names) -> Mapping[str, str]:
+    """The room that owns each parameter: the one that holds all its paths, else none."""
+    owners = {param.value: {names.room(path) for path in param.paths} for param in graph.params}
+    return {value: rooms.pop() if len(rooms) == 1 else "" for value, rooms in owners.items()}
+
+
+# Bodies --------------------------------------------------------------------------------------------------------------
+
+
+def _close(
+    graph: Graph, cut: Cut, opening: bool, owner: Mapping[str, str], borrowed: Set[str], unread: Set[str]
+) -> Closed:
+    """A call as a graph: inputs and values named in order of appearance, parameters by their path inside the block.
+
+    Parameters that a block borrows from outside enter through the opening glue. A parameter that nothing reads still has an owner.
+    """
+    inner: dict[str, str] = {}
+    types: dict[str, Type] = {}
+    inputs: list[Input] = []
+    params: list[Param] = []
+    given: list[str] = []
+    model_inputs = {item.value: item for item in graph.inputs}
+
+    def name(value: str, wanted: str) -> str:
+        fresh, number = wanted, 1
+        while fresh in types:
+            number += 1
+            fresh = f"{wanted}_{number}"
+        inner[value] = fresh
+        types[fresh] = graph.types[value]
+        return fresh
+
+    def take(value: str) -> None:
+        param = graph.param.get(value)
+        if param is not None and owner[value] == cut.room and value not in inner:
+            paths = tuple(_inside(path, cut.room) for path in param.paths)
+            params.append(replace(param, value=name(value, paths[0]), paths=paths))
+            return
+        labels = model_inputs[value].labels if value in model_inputs else ()
+        inputs.append(Input(name(value, f"in{len(inputs)}"), labels, value in graph.differentiable))
+        given.append(value)
+
+    for param in graph.params:
+        if owner[param.value] == cut.room and (param.value in unread or (opening and param.value in borrowed)):
+            take(param.value)
+    ops = []
+    for op in cut.ops:
+        for value in op.operands:
+            if value not in inner:
+                take(value)
+        results = tuple(
+            name(value, op.kind if len(op.results) == 1 else f"{op.kind}.{i}") for i, value in enumerate(op.results)
+        )
+        operands = tuple(inner[value] for value in op.operands)
+        ops.append(replace(op, operands=operands, results=results, module=_inside(op.module, cut.room)))
+    updates = tuple(
+        Update(_inside(update.buffer, cut.room), inner[update.value], update.reduction)
+        for update in graph.updates
+        if update.value in inner and any(update.value in op.results for op in cut.ops)
+    )
+    closed = Graph(types=types, inputs=tuple(inputs), params=tuple(params), ops=tuple(ops), outputs=(), updates=updates)
+    return Closed(closed, tuple(given), inner)
+
+
+def _inside(path: str, room: str) -> str:
+    return path.removeprefix(room).removeprefix(".") if room and (path == room or path.startswith(f"{room}.")) else path
+
+
+def _key(closed: Closed) -> tuple[Any, ...]:
+    graph = closed.graph
+    return graph.inputs, graph.params, graph.ops, graph.updates, tuple(graph.types.items())
+
+
+def _share(
+    graph: Graph, cuts: Sequence[Cut], closed: Sequence[Closed], classes: Mapping[str, str]
+) -> tuple[list[Use], dict[str, Body]]:
+    """Calls with equal graphs share a body; its outputs are what any of them passes on."""
+    keys = [(bool(cut.room), _key(call)) for cut, call in zip(cuts, closed, strict=True)]
+    passed = _passed_on(graph, cuts, closed)
+    order = {value: index for index, value in enumerate(_defined(closed))}
+    names: dict[Any, str] = {}
+    bodies: dict[str, Body] = {}
+    for index, key in enumerate(keys):
+        if key in names:
+            continue
+        members = [i for i, other in enumerate(keys) if other == key]
+        first = closed[index]
+        outer = {inside: value for value, inside in first.inner.items()}
+        wanted = {closed[i].inner[value] for i in members for value in passed[i]}
+        outputs = tuple(sorted(wanted, key=lambda inside: order.get(outer[inside], -1)))
+        own = classes.get(cuts[index].room, "") if cuts[index].room else _glue_name(index, len(cuts))
+        title = _unused(own.rpartition(".")[2], bodies)
+        names[key] = title
+        bodies[title] = Body(title, _with_outputs(first.graph, outputs), own if cuts[index].room else "")
+    uses = [Use(names[key], cut.room, (), index) for index, (key, cut) in enumerate(zip(keys, cuts, strict=True))]
+    where = _positions(uses, closed, bodies)
+    wired = [
+        replace(use, wires=tuple(_wire(graph, value, use.trace, where) for value in closed[use.trace].given))
+        for use in uses
+    ]
+    return wired, bodies
+
+
+def _with_outputs(graph: Graph, outputs: tuple[str, ...]) -> Graph:
+    return Graph(graph.types, graph.inputs, graph.params, graph.ops, outputs, graph.updates)
+
+
+def _glue_name(index: int, count: int) -> str:
+    return "model" if count == 1 else "embed" if index == 0 else "head" if index == count - 1 else "between"
+
+
+def _unused(name: str, taken: Mapping[str, Any]) -> str:
+    fresh, number = name, 1
+    while fresh in taken:
+        number += 1
+        fresh = f"{name}.{number}"
+    return fresh
+
+
+def _defined(closed: Sequence[Closed]) -> list[str]:
+    return [
+        value
+        for call in closed
+        for value, inside in call.inner.items()
+        if inside not in {i.value for i in call.graph.inputs}
+    ]
+
+
+def _passed_on(graph: Graph, cuts: Sequence[Cut], closed: Sequence[Closed]) -> list[set[str]]:
+    """For each call, the values it defines that a later call, or the model's output, reads."""
+    read = {value for call in closed for value in call.given} | set(graph.outputs)
+    own = [{value for op in cut.ops for value in op.results} for cut in cuts]
+    own[0] |= {param.value for param in graph.params if param.value in closed[0].inner}
+    return [{value for value in defined if value in read} for defined in own]
+
+
+def _positions(uses: Sequence[Use], closed: Sequence[Closed], bodies: Mapping[str, Body]) -> dict[str, tuple[int, int]]:
+    """Where each passed-on value comes from: (call, output)."""
+    where: dict[str, tuple[int, int]] = {}
+    for index, use in enumerate(uses):
+        outputs = bodies[use.body].graph.outputs
+        for value, inside in closed[index].inner.items():
+            if inside in outputs and value not in where:
+                where[value] = (index, outputs.index(inside))
+    return where
+
+
+def _wire(graph: Graph, value: str, call: int, where: Mapping[str, tuple[int, int]]) -> Wire:
+    if value in {item.value for item in graph.inputs}:
+        return FromInput(value)
+    source, output = where[value]
+    return FromPrevious(output) if source == call - 1 else FromCall(source, output)
+
+
+# Expand --------------------------------------------------------------------------------------------------------------
+
+
+def _expand(uses: Sequence[Use], stacks: Sequence[Stack]) -> list[Use]:
+    """The calls of the full model: walked lists written out."""
+    written: list[Use] = []
+    done: set[str] = set()
+    for use in uses:
+        stack = next((s for s in stacks if use.path.startswith(f"{s.path}.")), None)
+        if stack is None or not stack.shortened:
+            written.append(use)
+        elif stack.path not in done:
+            done.add(stack.path)
+            written += _written_out(stack, uses)
+    return written
+
+
+def _written_out(stack: Stack, uses: Sequence[Use]) -> list[Use]:
+    walked = [use for use in uses if use.path.startswith(f"{stack.path}.")]
+    if [use.path for use in walked] != [stack.block(p) for p in stack.walk]:
+        raise NotFoldable(f"the blocks of {stack.path} do not run one after another")
+    if [use.trace for use in walked] != list(range(walked[0].trace, walked[0].trace + len(walked))):
+        raise NotFoldable(f"other blocks run between those of {stack.path}")
+    by_step: dict[tuple[int | None, int], Use] = {}
+    before: int | None = None
+    for position, use in zip(stack.walk, walked, strict=True):
+        step = (before, stack.classes[position])
+        known = by_step.setdefault(step, use)
+        if (known.body, known.wires) != (use.body, use.wires) and not _same_entry(known, use):
+            raise NotFoldable(f"{known.path} and {use.path} look alike but compute different things")
+        before = stack.classes[position]
+    steps = zip((None, *stack.classes), stack.classes, strict=False)
+    return [replace(by_step[step], path=stack.block(position)) for position, step in enumerate(steps)]
+
+
+def _same_entry(known: Use, use: Use) -> bool:
+    """One body whose inputs come from the same places, where "the call before" is also a call that can be named."""
+    named = [
+        [FromCall(u.trace - 1, w.output) if isinstance(w, FromPrevious) else w for w in u.wires] for u in (known, use)
+    ]
+    return known.body == use.body and named[0] == named[1]
+
+
+# Segments ------------------------------------------------------------------------------------------------------------
+
+
+def _assemble(graph: Graph, calls: Sequence[Use], bodies: Mapping[str, Body], traced: Sequence[Use]) -> Fold:
+    """The calls grouped into segments, their wires resolved."""
+    spans = _spans(calls)
+    place = {
+        _name(calls[start + offset]): (number, offset % period, offset >= period * (repeats - 1))
+        for number, (start, period, repeats) in enumerate(spans)
+        for offset in range(period * repeats)
+    }
+
+    def source(wire: Wire) -> Source:
+        if not isinstance(wire, FromCall):
+            return wire
+        segment, position, last = place[_name(traced[wire.call])]
+        if not last:
+            raise NotFoldable(f"a value of {traced[wire.call].path} skips over repeated blocks")
+        return FromSegment(segment, position, wire.output)
+
+    def resolved(use: Use) -> tuple[Source, ...]:
+        return tuple(source(wire) for wire in use.wires)
+
+    segments = []
+    for start, period, repeats in spans:
+        members = calls[start : start + period * repeats]
+        looping = members[period] if repeats > 1 else members[0]
+        segments.append(
+            Segment(
+                period=tuple(use.body for use in members[:period]),
+                paths=tuple(use.path for use in members),
+                entry=resolved(members[0]),
+                wires=(resolved(looping), *(resolved(use) for use in members[1:period])),
+                glue=not members[0].path,
+            )
+        )
+    used = {use.body for use in calls}
+    return Fold(
+        bodies=tuple(body for name, body in bodies.items() if name in used),
+        segments=tuple(segments),
+        inputs=tuple((item, graph.types[item.value]) for item in graph.inputs),
+        outputs=tuple(source(wire) for wire in _outputs(graph, calls[-1], bodies)),
+        loss=None if graph.loss is None else graph.outputs.index(graph.loss),
+    )
+
+
+def _name(use: Use) -> str:
+    return use.path or f"glue {use.trace}"
+
+
+def _spans(calls: Sequence[Use]) -> list[tuple[int, int, int]]:
+    """(start, period, repeats) of each segment."""
+    spans: list[tuple[int, int, int]] = []
+    start = 0
+    while start < len(calls):
+        run = next((n for n, use in enumerate(calls[start:]) if not use.path), len(calls) - start)
+        best = (1, 1)
+        for period in range(1, run // 2 + 1):
+            repeats = _repeats(calls[start : start + run], period)
+            if repeats > 1 and period * repeats > best[0] * best[1]:
+                best = (period, repeats)
+        spans.append((start, *best))
+        start += best[0] * best[1]
+    return spans
+
+
+def _repeats(calls: Sequence[Use], period: int) -> int:
+    """How often the first `period` calls repeat. The very first call may be wired otherwise: it is the entry."""
+    length = period
+    while length < len(calls):
+        now, then = calls[length], calls[length - period]
+        if now.body != then.body or (length > period and now.wires != then.wires):
+            break
+        length += 1
+    return length // period
+
+
+def _outputs(graph: Graph, last: Use, bodies: Mapping[str, Body]) -> tuple[Wire, ...]:
+    """Where the model's outputs come from: the closing glue, whose body passes them on in the order of the graph."""
+    passed = bodies[last.body].graph.outputs
+    if len(passed) != len(graph.outputs):
+        raise NotFoldable("an output of the model is computed before its last glue")
+    return tuple(FromPrevious(index) for index in range(len(passed)))
+
+
+# The check -----------------------------------------------------------------------------------------------------------
+
+
+def unlike(left: Graph, right: Graph) -> str:
+    """The first difference between two graphs, value names aside; "" if there is none."""
+    same: dict[str, str] = {}
+    by_path = {param.paths: param.value for param in right.params}
+    for param in left.params:
+        if param.paths not in by_path:
+            return f"parameter {param.path}"
+        same[param.value] = by_path[param.paths]
+    same |= {a.value: b.value for a, b in zip(left.inputs, right.inputs, strict=True)}
+    if len(left.ops) != len(right.ops):
+        return f"{len(left.ops)} operators, not {len(right.ops)}"
+    for a, b in zip(left.ops, right.ops, strict=True):
+        operands = tuple(same.get(value, "") for value in a.operands)
+        if replace(a, operands=operands, results=b.results) != b:
+            return f"{a.kind} in {a.module}"
+        if left.result_types(a) != right.result_types(b):
+            return f"a type in {a.module}"
+        same |= dict(zip(a.results, b.results, strict=True))
+    if tuple(same.get(value) for value in left.outputs) != right.outputs:
+        return "the outputs"
+    changed = [
+        tuple((u.buffer, same.get(u.value) if g is left else u.value, u.reduction) for u in g.updates)
+        for g in (left, right)
+    ]
+    return "" if sorted(changed[0]) == sorted(changed[1]) else "the buffer updates"

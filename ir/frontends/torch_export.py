@@ -1,0 +1,274 @@
+"""Tracing a torch model: one training step, as `torch.export` sees it, in our vocabulary.
+
+In: a `Source` (model and hooks) and one batch, both on the meta device. Out: `Traced`. The model is in train mode and the step includes the
+loss: what is planned is training. Nothing is executed and no weight exists; full-depth models are reduced first (`reduce.py`), so a trace
+holds a handful of blocks.
+
+What is settled here, because only here both the module and the program are at hand: which parameters are tied (one value, several paths),
+which require gradients, which buffers the step writes to (an update; the others are constants), what the inputs and their dimensions are
+called. Everything else is `translate.py`.
+"""
+
+from __future__ import annotations
+
+import inspect
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, fx, nn
+from torch.utils import _pytree as pytree
+
+from meshwright.ir.errors import (
+    DataDependentControlFlow,
+    FactoryRaised,
+    MeshwrightError,
+    NoExampleInputs,
+    NoLoss,
+)
+from meshwright.ir.frontends import aten
+from meshwright.ir.frontends.constants import Term
+from meshwright.ir.frontends.contract import Hooks, Source, user_line
+from meshwright.ir.frontends.storage import Cell
+from meshwright.ir.frontends.translate import Handle, Names, Traced, Translator, tensor_term, type_of
+
+UNCHANGED = Names(path=lambda path: path, room=lambda path: "")
+"""The model is traced as it is: paths are true, and no block is repeated."""
+
+_PREFIX = "model"
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """What a parameter or buffer is, by object: every path it has in the whole model (tied ones share an object)."""
+
+    paths: Mapping[int, tuple[str, ...]]
+
+    @classmethod
+    def of(cls, model: nn.Module) -> Identity:
+        paths: dict[int, list[str]] = {}
+        for named in (model.named_parameters(remove_duplicate=False), model.named_buffers(remove_duplicate=False)):
+            for path, tensor in named:
+                paths.setdefault(id(tensor), []).append(path)
+        return cls({key: tuple(found) for key, found in paths.items()})
+
+
+class Step(nn.Module):
+    """One training step as a module: the batch in, the loss out."""
+
+    def __init__(self, model: nn.Module, hooks: Hooks, place: str) -> None:
+        super().__init__()
+        self.model = model
+        self.hooks = hooks
+        self.place = place
+
+    def forward(self, batch: Any) -> Tensor:
+        positional, keyword = arguments(self.model, batch, self.place)
+        outputs = self.model(*positional, **keyword)
+        loss = outputs if self.hooks.loss is None else self.hooks.loss(outputs, batch)
+        loss = getattr(loss, "loss", loss) if self.hooks.loss is None else loss
+        if not isinstance(loss, Tensor) or loss.dim() != 0:
+            shown = (
+                f"{type(loss).__name__} of shape {tuple(loss.shape)}"
+                if isinstance(loss, Tensor)
+                else type(loss).__name__
+            )
+            raise NoLoss(
+                place=self.place,
+                cause=f"the {'model' if self.hooks.loss is None else 'loss'} returns a {shown}, not a scalar",
+                fix=f"put this beside the factory, and adapt it:\n\n{NoLoss.hook}",
+            )
+        return loss
+
+
+def arguments(model: nn.Module, batch: Any, place: str) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """What of the batch the forward pass is given: a dict's entries by parameter name, anything else by position."""
+    if not isinstance(batch, dict):
+        return (tuple(batch) if isinstance(batch, list | tuple) else (batch,)), {}
+    accepted = inspect.signature(model.forward).parameters
+    chosen = {name: value for name, value in batch.items() if name in accepted}
+    if not chosen:
+        raise NoExampleInputs(
+            place=place,
+            cause=f"the batch has {', '.join(map(repr, batch))}, but forward takes {', '.join(map(repr, accepted)) or 'nothing'}",
+            fix="name the entries of example_inputs after the parameters of forward",
+        )
+    return (), chosen
+
+
+def trace(
+    source: Source,
+    batch: Any,
+    *,
+    names: Names = UNCHANGED,
+    identity: Identity | None = None,
+    buffers: Mapping[str, Term] | None = None,
+) -> Traced:
+    """The training step of the model on this batch as a graph."""
+    was_training = source.module.training
+    source.module.train()
+    try:
+        step = Step(source.module, source.hooks, source.place)
+        program = _export(step, batch, source.place)
+        return _translate(program, step, batch, names, identity or Identity.of(source.module), buffers or {})
+    finally:
+        source.module.train(was_training)
+
+
+def _export(step: Step, batch: Any, place: str) -> Any:
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return torch.export.export(step, (batch,), strict=False)
+    except MeshwrightError:
+        raise
+    except Exception as error:  # noqa: BLE001: tracing runs the user's code; whatever it raises is reported with its line
+        raise _explained(error, place) from error
+
+
+def _explained(error: Exception, place: str) -> MeshwrightError:
+    """A failed trace as an error of ours, with the user's line."""
+    where, text = user_line(error, place), f"{type(error).__name__}: {error}"
+    data_dependent = (
+        "GuardOnDataDependent",
+        "DataDependentOutput",
+        "DynamicOutputShape",
+        "Tensor.item()",
+        "aten::nonzero",
+        "_local_scalar_dense",
+        "boolean value of Tensor",
+        "Cannot copy out of meta",
+    )
+    if any(mark in text or mark in type(error).__name__ for mark in data_dependent):
+        return DataDependentControlFlow(
+            place=where,
+            cause="the code needs the value of a tensor, and plans are made without values",
+            fix="compute with tensors (torch.where, masks, static capacities) instead of if, .item() or nonzero on them",
+        )
+    return FactoryRaised(
+        place=where,
+        cause=f"the forward pass or the loss raised {text.splitlines()[0]}",
+        fix="correct this line; the step is traced on the meta device, with the batch of example_inputs",
+    )
+
+
+def _translate(
+    program: Any, step: Step, batch: Any, names: Names, identity: Identity, known: Mapping[str, Term]
+) -> Traced:
+    strip = Names(lambda path: names.path(_stripped(path)), names.room)
+    translator = Translator(strip, aten.lower)
+    graph: fx.Graph = program.graph_module.graph
+    placeholders = [node for node in graph.nodes if node.op == "placeholder"]
+    written = _written(program.graph_module)
+    leaves = iter(_named_leaves(batch, step.model))
+    cells: list[Any] = []
+    buffers: dict[str, Cell[Handle]] = {}
+    tied: dict[int, Cell[Handle]] = {}
+    for node, spec in zip(placeholders, program.graph_signature.input_specs, strict=True):
+        kind, path = spec.kind.name, str(spec.target or "")
+        if kind == "USER_INPUT":
+            cells.append(_input(translator, node, next(leaves), step.hooks.dims))
+            continue
+        if kind not in ("PARAMETER", "BUFFER"):
+            cells.append(Cell(translator.add_constant(tensor_term(program.constants[path]))))
+            continue
+        tensor = step.get_parameter(path) if kind == "PARAMETER" else step.get_buffer(path)
+        cell = tied.get(id(tensor))
+        if cell is None:
+            paths = identity.paths.get(id(tensor), (strip.path(path),))
+            cell = tied[id(tensor)] = Cell(_state(translator, tensor, paths, kind == "BUFFER", node in written, known))
+            if node in written:
+                buffers[paths[0]] = cell
+        cells.append(cell)
+    results = translator.run(graph, cells, program.graph_module)
+    loss = results[0].read()
+    updates = [
+        (path, cell.read(), "mean" if _from_data(translator, cell.read()) else "same")
+        for path, cell in buffers.items()
+        if cell.version
+    ]
+    return translator.finish((loss,), updates, loss=True)
+
+
+def _stripped(path: str) -> str:
+    return "" if path == _PREFIX else path.removeprefix(f"{_PREFIX}.")
+
+
+def _input(translator: Translator, node: fx.Node, leaf: tuple[str, Any], dims: Mapping[str, tuple[str, ...]]) -> Any:
+    name, value = leaf
+    if not isinstance(value, Tensor):
+        return Cell(value)
+    return Cell(translator.add_input(name, type_of(node.meta["val"], name), tuple(dims.get(name, ()))))
+
+
+def _state(
+    translator: Translator,
+    tensor: Tensor,
+    paths: tuple[str, ...],
+    buffer: bool,
+    written: bool,
+    known: Mapping[str, Term],
+) -> Handle:
+    """A parameter, a buffer that the step writes, or a constant."""
+    if buffer and not written:
+        return translator.add_constant(known.get(paths[0]) or tensor_term(tensor), buffer=paths[0])
+    type_ = type_of(tensor, paths[0])
+    return translator.add_param(paths, type_, requires_grad=tensor.requires_grad and not buffer, buffer=buffer)
+
+
+def _named_leaves(batch: Any, model: nn.Module) -> list[tuple[str, Any]]:
+    """The leaves of a batch with their names: dict keys, or the parameters of forward that positions stand for."""
+    accepted = list(inspect.signature(model.forward).parameters)
+    named = []
+    for path, leaf in pytree.tree_flatten_with_path(batch)[0]:
+        parts = [str(getattr(entry, "key", getattr(entry, "idx", entry))) for entry in path] or ["0"]
+        if not isinstance(batch, dict) and parts[0].isdigit() and int(parts[0]) < len(accepted):
+            parts[0] = accepted[int(parts[0])]
+        named.append((".".join(parts), leaf))
+    return named
+
+
+def _written(module: fx.GraphModule) -> set[fx.Node]:
+    """Placeholders whose storage the program writes to, regions included."""
+    owner: dict[fx.Node, fx.Node] = {}
+    found: set[fx.Node] = set()
+    for node in module.graph.nodes:
+        target = str(node.target).removeprefix("aten.")
+        if node.op == "placeholder":
+            owner[node] = node
+        if node.op != "call_function" or not node.args:
+            continue
+        first = node.args[0]
+        if isinstance(first, fx.Node) and first in owner and (target in aten.VIEWS or aten.writes(target)):
+            owner[node] = owner[first]
+            if aten.writes(target):
+                found.add(owner[first])
+        found.update(owner[node.args[i]] for i in aten.updates(target) if node.args[i] in owner)
+        if target in ("wrap_with_set_grad_enabled", "wrap_with_autocast"):
+            found.update(_written_inside(module, node, owner))
+    return found
+
+
+def _written_inside(module: fx.GraphModule, node: fx.Node, owner: Mapping[fx.Node, fx.Node]) -> set[fx.Node]:
+    position = next(i for i, a in enumerate(node.args) if isinstance(a, fx.Node) and a.op == "get_attr")
+    body = getattr(module, str(node.args[position].target))  # type: ignore[union-attr]
+    inner = [n for n in body.graph.nodes if n.op == "placeholder"]
+    passed: Sequence[Any] = node.args[position + 1 :]
+    inside = _written(body)
+    return {owner[a] for a, n in zip(passed, inner, strict=True) if n in inside and a in owner}
+
+
+def _from_data(translator: Translator, handle: Handle) -> bool:
+    """Whether a value depends on the batch."""
+    pending, seen = [translator.value(handle)], set()
+    inputs = {item.value for item in translator.inputs}
+    while pending:
+        value = pending.pop()
+        if value in inputs:
+            return True
+        if value not in seen and value in translator.producer:
+            seen.add(value)
+            pending += translator.producer[value].operands
+    return False

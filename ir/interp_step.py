@@ -1,0 +1,285 @@
+"""The reference interpreter, continued: whole training steps over stages and micro-batches.
+
+Groups of ranks work through their action lists; an action that waits for a value which is not there yet is tried
+again when others have moved on, and a circle of waiting is an error. Parameters are cut to where they are stored,
+gradients accumulate over micro-batches and are brought to the optimizer's shards by the program's own statements, so
+ZeRO's claims are executed too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import reduce
+from typing import Any
+
+from meshwright.ir.errors import ScheduleImpossible
+from meshwright.ir.fold import Call, Fold, joined
+from meshwright.ir.interp import BodyRun, Environment, Kernels, Shards, Tensor, collect, shard
+from meshwright.ir.lower import Port, port_of, sources_of
+from meshwright.ir.program import Action, BodyProgram, ParamSlot, Program, Transfer, results_of
+
+
+@dataclass(frozen=True, slots=True)
+class StepResult:
+    """What a step computed, put together: the model's outputs per micro-batch, gradients, new parameters and
+    buffers."""
+
+    outputs: tuple[tuple[Tensor, ...], ...]
+    gradients: Mapping[str, Tensor]
+    parameters: Mapping[str, Tensor]
+    buffers: Mapping[str, Tensor]
+
+
+def run_step(
+    program: Program,
+    fold: Fold,
+    parameters: Mapping[str, Tensor],
+    batches: Sequence[Mapping[str, Tensor]],
+    kernels: Kernels,
+    *,
+    seeds: Sequence[Mapping[int, Tensor]],
+    update: Callable[[Tensor, Tensor], Tensor] | None = None,
+) -> StepResult:
+    """Execute one training step.
+
+    `parameters` holds whole tensors by path (buffers too), `batches` the model inputs of every micro-batch, `seeds`
+    for every micro-batch the gradients of the model's outputs by index (the loss's weight), `update` the optimizer on
+    any shard of (parameter, gradient).
+    """
+    return _Step(program, fold, parameters, batches, kernels, seeds, update).run()
+
+
+@dataclass(slots=True)
+class _Step:
+    program: Program
+    fold: Fold
+    parameters: Mapping[str, Tensor]
+    batches: Sequence[Mapping[str, Tensor]]
+    kernels: Kernels
+    seeds: Sequence[Mapping[int, Tensor]]
+    update: Callable[[Tensor, Tensor], Tensor] | None
+    calls: tuple[Call, ...] = field(init=False)
+    sources: tuple[tuple[Port | str, ...], ...] = field(init=False)
+    body_of: dict[int, BodyProgram] = field(init=False)
+    stage_of: dict[int, int] = field(init=False)
+    finals: dict[Port, list[int]] = field(init=False)
+    stored: dict[int, Environment] = field(default_factory=dict)
+    runs: dict[tuple[int, int], BodyRun] = field(default_factory=dict)
+    values: dict[tuple[int, int, Port], Shards] = field(default_factory=dict)
+    grads: dict[tuple[int, int, Port], Shards] = field(default_factory=dict)
+    param_grads: dict[tuple[int, str], Shards] = field(default_factory=dict)
+    outputs: dict[tuple[int, int], Tensor] = field(default_factory=dict)
+    buffers: dict[str, Tensor] = field(default_factory=dict)
+    mail: dict[tuple[str, int, int, Port], Shards | None] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.calls = tuple(self.fold.calls())
+        self.sources = sources_of(self.calls)
+        self.body_of, self.stage_of, self.finals = {}, {}, {}
+        for index, stage in enumerate(self.program.stages):
+            for number, name in stage.calls():
+                self.body_of[number], self.stage_of[number] = self.program.body(name), index
+        last = {(call.segment, call.position): number for number, call in enumerate(self.calls)}
+        for index, source in enumerate(self.fold.outputs):
+            port = port_of(source, len(self.calls), last)
+            if isinstance(port, Port):
+                self.finals.setdefault(port, []).append(index)
+        for number, body in self.body_of.items():
+            self.stored[number] = {slot.stored: self.load(number, slot, body) for slot in body.params}
+
+    def path(self, number: int, slot: ParamSlot) -> str:
+        return joined(self.calls[number].path, slot.path)
+
+    def load(self, number: int, slot: ParamSlot, body: BodyProgram) -> Shards:
+        local = body.locals[slot.stored]
+        return shard(self.kernels, self.parameters[self.path(number, slot)], local.type, local.placement, body.mesh)
+
+    def run(self) -> StepResult:
+        at = [0] * len(self.program.actions)
+        progress = True
+        while progress:
+            progress = False
+            for group, (_, actions) in enumerate(self.program.actions):
+                while at[group] < len(actions) and self.attempt(actions[at[group]]):
+                    at[group] += 1
+                    progress = True
+        for group, (ranks, actions) in enumerate(self.program.actions):
+            if at[group] < len(actions):
+                raise ScheduleImpossible(
+                    place=f"ranks {ranks}", cause=f"{actions[at[group]]} waits for ever", fix="this is a wrong program"
+                )
+        return self.finish()
+
+    def attempt(self, action: Action) -> bool:
+        """Carry out an action if what it waits for is there."""
+        stage, mb = action.stage, action.microbatch
+        match action.kind:
+            case "F":
+                self.forward(stage, mb)
+            case "B" | "I":
+                self.backward(stage, mb)
+            case "send_F":
+                for port in self.crossing(stage, action.peer):
+                    self.mail["F", action.peer, mb, port] = self.across(
+                        port, self.values[stage, mb, port], stage, action.peer
+                    )
+            case "recv_F":
+                return self.receive("F", action, self.crossing(action.peer, stage), self.values)
+            case "send_B":
+                for port in self.crossing(action.peer, stage, gradients=True):
+                    held = self.grads.get((stage, mb, port))
+                    self.mail["B", action.peer, mb, port] = (
+                        None if held is None else self.back(port, held, stage, action.peer)
+                    )
+            case "recv_B":
+                return self.receive("B", action, self.crossing(stage, action.peer, gradients=True), self.grads)
+        return True
+
+    def crossing(self, from_stage: int, to_stage: int, *, gradients: bool = False) -> list[Port]:
+        return [
+            Port(hop.call, hop.output)
+            for hop in self.program.transfers
+            if (hop.from_stage, hop.to_stage) == (from_stage, to_stage) and (hop.differentiable or not gradients)
+        ]
+
+    def receive(
+        self, kind: str, action: Action, ports: Sequence[Port], into: dict[tuple[int, int, Port], Shards]
+    ) -> bool:
+        stage, mb = action.stage, action.microbatch
+        if any((kind, stage, mb, port) not in self.mail for port in ports):
+            return False
+        for port in ports:
+            arrived = self.mail.pop((kind, stage, mb, port))
+            if arrived is not None:
+                self.accumulate(into, (stage, mb, port), arrived)
+        return True
+
+    def across(self, port: Port, shards: Shards, from_stage: int, to_stage: int) -> Shards:
+        hop = self.hop(port, from_stage, to_stage)
+        one, other = self.program.stages[from_stage].mesh, self.program.stages[to_stage].mesh
+        whole = collect(self.kernels, shards, hop.source, one, f"transfer of {port}")
+        return shard(self.kernels, whole, hop.type, hop.target, other)
+
+    def back(self, port: Port, shards: Shards, from_stage: int, to_stage: int) -> Shards:
+        hop = self.hop(port, to_stage, from_stage)
+        one, other = self.program.stages[from_stage].mesh, self.program.stages[to_stage].mesh
+        whole = collect(self.kernels, shards, hop.target, one, f"gradient of {port}")
+        return shard(self.kernels, whole, hop.type, hop.source, other)
+
+    def hop(self, port: Port, from_stage: int, to_stage: int) -> Transfer:
+        return next(
+            hop
+            for hop in self.program.transfers
+            if (hop.call, hop.output, hop.from_stage, hop.to_stage) == (port.call, port.output, from_stage, to_stage)
+        )
+
+    def forward(self, stage: int, mb: int) -> None:
+        for number, _ in self.program.stages[stage].calls():
+            body = self.body_of[number]
+            env: Environment = dict(self.stored[number])
+            for name, source in zip(body.inputs, self.sources[number], strict=True):
+                env[name] = self.input(source, body, name, stage, mb)
+            run = self.runs[number, mb] = BodyRun(body, self.kernels, env)
+            run.execute(body.forward)
+            for index, name in enumerate(body.outputs):
+                self.values[stage, mb, Port(number, index)] = env[name]
+                for output in self.finals.get(Port(number, index), ()):
+                    local = body.locals[name]
+                    self.outputs[mb, output] = collect(self.kernels, env[name], local.placement, body.mesh, f"%{name}")
+            for update in body.updates:
+                place = body.locals[update.value].placement
+                path = joined(self.calls[number].path, update.buffer)
+                self.buffers[path] = collect(self.kernels, env[update.value], place, body.mesh, path)
+            self.forget(run)
+
+    def forget(self, run: BodyRun) -> None:
+        """Drop what the backward pass computes again, so that a program which does not is caught."""
+        again = {name for s in run.program.backward for name in results_of(s)}
+        for statement in run.program.forward:
+            for name in results_of(statement):
+                if name in again:
+                    run.env.pop(name, None)
+
+    def input(self, source: Port | str, body: BodyProgram, name: str, stage: int, mb: int) -> Shards:
+        if isinstance(source, Port):
+            return self.values[stage, mb, source]
+        local = body.locals[name]
+        return shard(self.kernels, self.batches[mb][source], local.type, local.placement, body.mesh)
+
+    def backward(self, stage: int, mb: int) -> None:
+        for number, _ in reversed(list(self.program.stages[stage].calls())):
+            body, run = self.body_of[number], self.runs.pop((number, mb))
+            for index, name in enumerate(body.output_grads):
+                if name is not None:
+                    run.env[name] = self.output_grad(run, Port(number, index), name, stage, mb)
+            run.execute(body.backward)
+            for source, grad in zip(self.sources[number], body.input_grads, strict=True):
+                if grad is not None and isinstance(source, Port):
+                    self.accumulate(self.grads, (stage, mb, source), run.env[grad])
+            for slot in body.params:
+                if slot.grad is not None:
+                    self.accumulate(self.param_grads, (number, slot.value), run.env[slot.grad])
+
+    def output_grad(self, run: BodyRun, port: Port, name: str, stage: int, mb: int) -> Shards:
+        """The gradient of an output: from its readers, from the next stage, and from the loss's seed."""
+        terms = [self.grads[stage, mb, port]] if (stage, mb, port) in self.grads else []
+        local = run.program.locals[name]
+        for output in self.finals.get(port, ()):
+            if output in self.seeds[mb]:
+                seed = self.seeds[mb][output]
+                terms.append(shard(self.kernels, seed, local.type, local.placement, run.program.mesh))
+        if not terms:
+            return run.zeros(name)
+        return [reduce(self.kernels.add, column) for column in zip(*terms, strict=True)]
+
+    def accumulate(self, into: dict[Any, Shards], key: Any, shards: Shards) -> None:
+        held = into.get(key)
+        into[key] = shards if held is None else [self.kernels.add(a, b) for a, b in zip(held, shards, strict=True)]
+
+    def finish(self) -> StepResult:
+        """Gradient reduction, ties, the optimizer and the publication of new parameters."""
+        gradients: dict[str, Tensor] = {}
+        for number, body in self.body_of.items():
+            run = BodyRun(body, self.kernels, {})
+            for slot in body.params:
+                if slot.grad is not None:
+                    run.env[slot.grad] = self.param_grads[number, slot.value]
+            run.execute(body.sync)
+            for slot in body.params:
+                if slot.synced is not None:
+                    path = self.path(number, slot)
+                    whole = collect(self.kernels, run.env[slot.synced], slot.optimizer, body.mesh, path)
+                    gradients[path] = self.kernels.add(gradients[path], whole) if path in gradients else whole
+        return StepResult(
+            outputs=tuple(
+                tuple(self.outputs[mb, index] for index in range(len(self.fold.outputs)))
+                for mb in range(self.program.microbatches)
+            ),
+            gradients=gradients,
+            parameters=self.updated(gradients),
+            buffers=self.buffers,
+        )
+
+    def updated(self, gradients: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Run the optimizer on its own shards, then bring the result back to where parameters are stored."""
+        if self.update is None:
+            return {}
+        found: dict[str, Tensor] = {}
+        for number, body in self.body_of.items():
+            run = BodyRun(body, self.kernels, {})
+            for slot in body.params:
+                if slot.updated is None:
+                    continue
+                path, local = self.path(number, slot), body.locals[slot.stored]
+                pair = [
+                    shard(self.kernels, whole, local.type, slot.optimizer, body.mesh)
+                    for whole in (self.parameters[path], gradients[path])
+                ]
+                run.env[slot.updated] = [self.update(p, g) for p, g in zip(*pair, strict=True)]
+            run.execute(body.publish)
+            for slot in body.params:
+                if slot.published is not None:
+                    path, local = self.path(number, slot), body.locals[slot.stored]
+                    found[path] = collect(self.kernels, run.env[slot.published], local.placement, body.mesh, path)
+        return found

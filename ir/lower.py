@@ -1,0 +1,219 @@
+"""Lowering: from the fold of a model and Decisions to the Program that every rank runs.
+
+Bodies are lowered one by one (`meshwright.ir.lower_body`) and once each, however often they run. Here they are strung
+together: per stage the runs of body programs, the values that cross from stage to stage, and every group's list of
+actions.
+
+A value that is needed several stages further on is relayed hop by hop, in the placement in which each stage itself
+reads it, or as copies where a stage only passes it on. Partial sums never cross: the reduction would span two stages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from meshwright.ir.decisions import Decisions, StagePlan, verify_decisions
+from meshwright.ir.errors import BoundaryMismatch, PartialAcross
+from meshwright.ir.fold import Call, Fold, FromInput, FromPrevious, Source, joined
+from meshwright.ir.lower_body import Lowering, lower_body
+from meshwright.ir.placement import Placement
+from meshwright.ir.program import Action, BodyProgram, Program, Run, Stage, Tie, Transfer
+from meshwright.ir.schedules import Shape, compute_actions, verify_actions, with_transfers
+
+CUDA = Lowering()
+
+
+def lower(fold: Fold, decisions: Decisions, lowering: Lowering = CUDA) -> Program:
+    """The Program that carries out `decisions` on the model `fold`."""
+    verify_decisions(decisions, fold)
+    calls = tuple(fold.calls())
+    bodies: dict[str, BodyProgram] = {}
+    for stage in decisions.stages:
+        for name in stage.plans:
+            if name not in bodies:
+                plan = decisions.plan[name]
+                bodies[name] = lower_body(fold.body[plan.body].graph, plan, stage.mesh, lowering)
+    stages = tuple(_stage(index, plan, calls, decisions) for index, plan in enumerate(decisions.stages))
+    transfers = _Boundaries(calls, decisions, bodies).transfers()
+    return Program(
+        bodies=tuple(bodies.values()),
+        stages=stages,
+        transfers=transfers,
+        actions=_actions(decisions, transfers),
+        ties=_ties(stages, calls),
+        microbatches=decisions.schedule.microbatches,
+    )
+
+
+def _stage(index: int, plan: StagePlan, calls: Sequence[Call], decisions: Decisions) -> Stage:
+    names = [decisions.plan_for(index, call.body.name).name for call in calls[plan.first : plan.last]]
+    return Stage(plan.mesh, plan.ranks, _runs(names, calls, plan.first), plan.first, plan.last)
+
+
+def _runs(names: Sequence[str], calls: Sequence[Call], first: int) -> tuple[Run, ...]:
+    """Join whole periods of one segment into runs; calls that do not fill a period run once, by themselves."""
+    runs: list[Run] = []
+    at = 0
+    while at < len(names):
+        call, left = calls[first + at], len(names) - at
+        length = call.period if call.position == 0 and call.period <= left else 1
+        period = tuple(names[at : at + length])
+        last = runs[-1] if runs else None
+        if last and last.programs == period and calls[last.first_call].segment == call.segment:
+            runs[-1] = replace(last, repeats=last.repeats + 1)
+        else:
+            runs.append(Run(period, 1, first + at))
+        at += length
+    return tuple(runs)
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Port:
+    """An output of a numbered call."""
+
+    call: int
+    output: int
+
+
+def sources_of(calls: Sequence[Call]) -> tuple[tuple[Port | str, ...], ...]:
+    """For every call, where each input comes from: a numbered call's output, or a model input by name."""
+    last_of: dict[tuple[int, int], int] = {}
+    found = []
+    for number, call in enumerate(calls):
+        found.append(tuple(port_of(source, number, last_of) for source in call.sources))
+        last_of[call.segment, call.position] = number
+    return tuple(found)
+
+
+def port_of(source: Source, number: int, last_of: Mapping[tuple[int, int], int]) -> Port | str:
+    """Where the call of this number finds a source, given the latest call of every position so far."""
+    if isinstance(source, FromInput):
+        return source.name
+    if isinstance(source, FromPrevious):
+        return Port(number - 1, source.output)
+    return Port(last_of[source.segment, source.position], source.output)
+
+
+class _Boundaries:
+    """What crosses between calls and stages, and in which placement."""
+
+    def __init__(self, calls: Sequence[Call], decisions: Decisions, bodies: Mapping[str, BodyProgram]) -> None:
+        self.calls = calls
+        self.sources = sources_of(calls)
+        self.stage_of = [index for index, stage in enumerate(decisions.stages) for _ in range(stage.first, stage.last)]
+        self.program = [
+            bodies[decisions.plan_for(stage, call.body.name).name]
+            for stage, call in zip(self.stage_of, calls, strict=True)
+        ]
+
+    def transfers(self) -> tuple[Transfer, ...]:
+        """Every hop of every value that crosses stages, by the call that makes it."""
+        needed: dict[Port, int] = {}
+        for number, sources in enumerate(self.sources):
+            for slot, port in enumerate(sources):
+                if not isinstance(port, Port):
+                    continue
+                self.check(port, number, slot)
+                if self.stage_of[number] > self.stage_of[port.call]:
+                    needed[port] = max(needed.get(port, 0), self.stage_of[number])
+        return tuple(
+            self.hop(port, stage)
+            for port, until in sorted(needed.items())
+            for stage in range(self.stage_of[port.call], until)
+        )
+
+    def hop(self, port: Port, stage: int) -> Transfer:
+        graph = self.calls[port.call].body.graph
+        value = graph.outputs[port.output]
+        return Transfer(
+            call=port.call,
+            output=port.output,
+            from_stage=stage,
+            to_stage=stage + 1,
+            type=graph.types[value],
+            source=self.on(port, stage),
+            target=self.on(port, stage + 1),
+            differentiable=value in graph.differentiable,
+        )
+
+    def left(self, port: Port) -> Placement:
+        """How a value leaves the body that makes it."""
+        body = self.program[port.call]
+        return body.locals[body.outputs[port.output]].placement
+
+    def arrives(self, number: int, slot: int) -> Placement:
+        """How a call expects one of its inputs."""
+        body = self.program[number]
+        return body.locals[body.inputs[slot]].placement
+
+    def on(self, port: Port, stage: int) -> Placement:
+        """The placement of a value on a stage: as its maker leaves it, as its first reader wants it, or copies on a
+        mere
+        relay."""
+        if stage == self.stage_of[port.call]:
+            return self.left(port)
+        for number, sources in enumerate(self.sources):
+            if self.stage_of[number] == stage and port in sources:
+                return self.arrives(number, sources.index(port))
+        return Placement.replicated(self.left(port).rank)
+
+    def check(self, port: Port, number: int, slot: int) -> None:
+        """Within a stage a value must leave one body as the next expects it; across stages it must not be partial."""
+        maker, reader = self.program[port.call], self.program[number]
+        left, arrives = self.left(port), self.arrives(number, slot)
+        place = f"call {port.call} ({maker.name}) -> call {number} ({reader.name})"
+        if self.stage_of[port.call] != self.stage_of[number]:
+            ends = [left, arrives, *self.gradients_of(port, number, slot)]
+            if any(end.partial for end in ends):
+                raise PartialAcross(
+                    place=place, cause=" -> ".join(map(str, ends)), fix="reduce value and gradient at the boundary"
+                )
+            return
+        if left != arrives:
+            raise BoundaryMismatch(
+                place=place, cause=f"it leaves as {left} and is expected as {arrives}", fix="give both plans one state"
+            )
+        if len(set(self.gradients_of(port, number, slot))) > 1:
+            expected, given = self.gradients_of(port, number, slot)
+            raise BoundaryMismatch(
+                place=place,
+                cause=f"its gradient comes back as {given}, not {expected}",
+                fix="give both plans one state",
+            )
+
+    def gradients_of(self, port: Port, number: int, slot: int) -> tuple[Placement, ...]:
+        """The placements of the gradient at the maker and at the reader, where one flows."""
+        maker, reader = self.program[port.call], self.program[number]
+        out, into = maker.output_grads[port.output], reader.input_grads[slot]
+        return (maker.locals[out].placement, reader.locals[into].placement) if out and into else ()
+
+
+def _ties(stages: Sequence[Stage], calls: Sequence[Call]) -> tuple[Tie, ...]:
+    """Trained parameters that more than one call holds."""
+    holders: dict[str, list[tuple[int, int]]] = {}
+    for index, stage in enumerate(stages):
+        for number in range(stage.first, stage.last):
+            call = calls[number]
+            for param in call.body.graph.parameters():
+                if param.requires_grad:
+                    holders.setdefault(joined(call.path, param.path), []).append((index, number))
+    return tuple(Tie(path, tuple(held)) for path, held in holders.items() if len(held) > 1)
+
+
+def _actions(
+    decisions: Decisions, transfers: Sequence[Transfer]
+) -> tuple[tuple[tuple[int, ...], tuple[Action, ...]], ...]:
+    """Every group's work, with sends and receives where values cross to another group."""
+    groups = decisions.groups
+    held = tuple(tuple(i for i, stage in enumerate(decisions.stages) if stage.ranks == ranks) for ranks in groups)
+    shape = Shape(held, decisions.schedule.microbatches)
+    actions = compute_actions(decisions.schedule.name, shape, decisions.schedule.actions)
+    verify_actions(actions, shape)
+    group_of = {stage: index for index, stages in enumerate(held) for stage in stages}
+    crossing = [hop for hop in transfers if group_of[hop.from_stage] != group_of[hop.to_stage]]
+    forward = frozenset((hop.from_stage, hop.to_stage) for hop in crossing)
+    backward = frozenset((hop.from_stage, hop.to_stage) for hop in crossing if hop.differentiable)
+    ending = (Action("sync"), Action("step"))
+    complete = with_transfers(actions, forward, backward)
+    return tuple((ranks, (*one, *ending)) for ranks, one in zip(groups, complete, strict=True))

@@ -1,0 +1,319 @@
+"""Programs: what every rank executes, written out.
+
+A Program is the lowered form of (Fold, Decisions): no choice is left in it and no communication is implied. It is
+folded like the model: one `BodyProgram` per body plan, run as often as its stage repeats it. A body program is a list
+of statements for one rank, the same text for all ranks of the mesh; what differs is which shard a name stands for.
+Groups are given by mesh axes ("all ranks that differ only along tp"), so the text does not grow with the cluster.
+
+Statements:
+
+    Compute   one operator on local shards                 %q = linear(%x@1, %q_proj)   {tp=n dp=d0}
+    Gradient  its vector-Jacobian product                  d%x@1, d%q_proj = linear'(…)
+    Move      one step of a reshard (a collective, or a free local step)
+    Ring      an operator that passes shards around a ring while it computes
+    Add       local sum, where several readers' gradients meet
+    Zero      a gradient that nobody contributed to
+
+Every local name has a global type and a placement; `verify_program` re-derives each placement from the statement that
+makes it and knows nothing about the lowering that produced it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from meshwright.ir.adjoint import Strategy
+from meshwright.ir.graph import Type, Update
+from meshwright.ir.mesh import Mesh
+from meshwright.ir.placement import Placement
+from meshwright.ir.reshard import Step
+from meshwright.ir.rules.base import Signature
+
+
+@dataclass(frozen=True, slots=True)
+class Local:
+    """What a local name stands for: the rank's shard of a tensor of this global type."""
+
+    type: Type
+    placement: Placement
+
+
+@dataclass(frozen=True, slots=True)
+class Compute:
+    """One operator on local shards. The signature is the global one; local sizes follow from the strategy."""
+
+    signature: Signature
+    strategy: Strategy
+    operands: tuple[str, ...]
+    results: tuple[str, ...]
+    op: str
+    """The operator of the body's graph that this comes from."""
+
+    def __str__(self) -> str:
+        tail = f"  {{{self.strategy}}}" if self.strategy.choices else ""
+        return f"{_names(self.results)} = {self.signature.kind}({_names(self.operands)}){tail}"
+
+
+@dataclass(frozen=True, slots=True)
+class Gradient:
+    """The vector-Jacobian product of an operator: from gradients of its results to gradients of the operands in
+    `wanted`.
+
+    `grads` has one entry per result, None where no gradient arrives; `results` one per wanted operand.
+    """
+
+    signature: Signature
+    strategy: Strategy
+    operands: tuple[str, ...]
+    outputs: tuple[str, ...]
+    grads: tuple[str | None, ...]
+    wanted: tuple[int, ...]
+    results: tuple[str, ...]
+    op: str
+
+    def __str__(self) -> str:
+        grads = ", ".join(f"%{name}" if name else "0" for name in self.grads)
+        tail = f"  {{{self.strategy}}}" if self.strategy.choices else ""
+        return f"{_names(self.results)} = {self.signature.kind}'({_names(self.operands)}; {grads}){tail}"
+
+
+@dataclass(frozen=True, slots=True)
+class Ring:
+    """Attention whose keys and values travel around the ring of `axis` while queries stay: n-1 shifts of (k, v)
+    forward; backward the
+    same again, and n shifts of their gradients. `backward` holds the gradient statement's names, as in `Gradient`."""
+
+    signature: Signature
+    strategy: Strategy
+    axis: str
+    operands: tuple[str, ...]
+    results: tuple[str, ...]
+    op: str
+    outputs: tuple[str, ...] = ()
+    grads: tuple[str | None, ...] = ()
+    wanted: tuple[int, ...] = ()
+
+    @property
+    def backward(self) -> bool:
+        return bool(self.wanted)
+
+    def __str__(self) -> str:
+        mark = "'" if self.backward else ""
+        return f"{_names(self.results)} = ring[{self.axis}] {self.signature.kind}{mark}({_names(self.operands)})"
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """One step of a reshard."""
+
+    step: Step
+    operand: str
+    result: str
+    reason: str = "value"
+    """Why it is there: "value", "gradient", "parameter" (gather before use), "sync" (gradient reduction), "update"."""
+
+    def __str__(self) -> str:
+        return f"%{self.result} = {self.step} %{self.operand}  # {self.reason}"
+
+
+@dataclass(frozen=True, slots=True)
+class Add:
+    """The local sum of values in one placement."""
+
+    operands: tuple[str, ...]
+    result: str
+
+    def __str__(self) -> str:
+        return f"%{self.result} = {' + '.join(f'%{name}' for name in self.operands)}"
+
+
+@dataclass(frozen=True, slots=True)
+class Zero:
+    """A gradient that is zero because no path leads to the loss."""
+
+    result: str
+
+    def __str__(self) -> str:
+        return f"%{self.result} = 0"
+
+
+Statement = Compute | Gradient | Ring | Move | Add | Zero
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """Something kept from forward to backward: a local name, or an extra tensor of an operator (log-sum-exp)."""
+
+    name: str
+    nbytes: int
+    """Bytes on one rank."""
+
+
+@dataclass(frozen=True, slots=True)
+class ParamSlot:
+    """A parameter inside a body program.
+
+    It is stored as `stored`; `value` is the name in its compute placement; `grad` the name of the gradient that the
+    backward pass leaves (None if frozen). At the end of the step `sync` brings it, by way of its stored placement
+    `grads`, to the optimizer's shards as `synced`; `publish` brings the optimizer's result `updated` back to where
+    the parameter is stored as `published`.
+    """
+
+    path: str
+    value: str
+    stored: str
+    grads: Placement
+    optimizer: Placement
+    grad: str | None = None
+    synced: str | None = None
+    updated: str | None = None
+    published: str | None = None
+    buffer: bool = False
+
+
+@dataclass(frozen=True)
+class BodyProgram:
+    """One body on one kind of stage.
+
+    - Every name is defined once in forward, and once in backward unless recomputed there under the same name.
+    - The backward list reads nothing but inputs, parameters, kept values, and what it computes itself.
+    """
+
+    name: str
+    body: str
+    mesh: Mesh
+    locals: Mapping[str, Local]
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    params: tuple[ParamSlot, ...]
+    forward: tuple[Statement, ...]
+    backward: tuple[Statement, ...]
+    output_grads: tuple[str | None, ...]
+    """For each output the name under which its gradient arrives, None where none does."""
+    input_grads: tuple[str | None, ...]
+    """For each input the name of the gradient that leaves, None where none does."""
+    kept: tuple[Kept, ...]
+    updates: tuple[Update, ...] = ()
+    sync: tuple[Statement, ...] = ()
+    """Once per step: accumulated gradients to where they are stored, and on to the optimizer's shards."""
+    publish: tuple[Statement, ...] = ()
+    """Once per step: updated parameters from the optimizer's shards back to where they are stored."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "locals", MappingProxyType(dict(self.locals)))
+
+    def moves(self, *, free: bool = False) -> tuple[Move, ...]:
+        """The collectives of one forward and backward run."""
+        found = [s for s in (*self.forward, *self.backward) if isinstance(s, Move)]
+        return tuple(move for move in found if free or not move.step.free)
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Consecutive calls of the fold that repeat a period of body programs."""
+
+    programs: tuple[str, ...]
+    repeats: int
+    first_call: int
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    """One entry of a rank's work list.
+
+    Kinds: F forward, B full backward, I input gradients, W weight gradients; send_F, recv_F (activations), send_B,
+    recv_B (gradients) with `peer` the other stage; sync and step end the optimizer step.
+    """
+
+    kind: str
+    stage: int = -1
+    microbatch: int = -1
+    peer: int = -1
+
+    def __str__(self) -> str:
+        if self.stage < 0:
+            return self.kind
+        peer = f">{self.peer}" if self.kind.startswith("send") else (f"<{self.peer}" if self.peer >= 0 else "")
+        return f"{self.stage}{self.kind}{self.microbatch}{peer}"
+
+
+@dataclass(frozen=True, slots=True)
+class Transfer:
+    """A value that crosses from one stage to another: who sends which index ranges to whom.
+
+    `source` and `target` are placements on the two stages' meshes. A gradient travels the same way back.
+    """
+
+    call: int
+    output: int
+    from_stage: int
+    to_stage: int
+    type: Type
+    source: Placement
+    target: Placement
+    differentiable: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """One stage: what it runs, where."""
+
+    mesh: Mesh
+    ranks: tuple[int, ...]
+    runs: tuple[Run, ...]
+    first: int
+    last: int
+
+    def calls(self) -> Iterator[tuple[int, str]]:
+        """The number of every call of the fold that runs here, with the name of its body program."""
+        for run in self.runs:
+            names = run.programs * run.repeats
+            yield from enumerate(names, run.first_call)
+
+
+@dataclass(frozen=True, slots=True)
+class Tie:
+    """One parameter that several body programs hold, perhaps on different stages: at the end of the step their
+    gradients are
+    added, over the stages that hold it."""
+
+    path: str
+    holders: tuple[tuple[int, int], ...]
+    """(stage, call) of every holder, in running order."""
+
+
+@dataclass(frozen=True)
+class Program:
+    """The whole step."""
+
+    bodies: tuple[BodyProgram, ...]
+    stages: tuple[Stage, ...]
+    transfers: tuple[Transfer, ...]
+    actions: tuple[tuple[tuple[int, ...], tuple[Action, ...]], ...]
+    """For each group of ranks its list of actions."""
+    ties: tuple[Tie, ...] = ()
+    microbatches: int = 1
+
+    def body(self, name: str) -> BodyProgram:
+        return next(body for body in self.bodies if body.name == name)
+
+
+def operands_of(statement: Statement) -> tuple[str, ...]:
+    """The local names a statement reads."""
+    if isinstance(statement, Gradient) or (isinstance(statement, Ring) and statement.backward):
+        grads = tuple(name for name in statement.grads if name)
+        return (*statement.operands, *statement.outputs, *grads)
+    if isinstance(statement, Move):
+        return (statement.operand,)
+    return () if isinstance(statement, Zero) else statement.operands
+
+
+def results_of(statement: Statement) -> tuple[str, ...]:
+    """The local names a statement defines."""
+    return (statement.result,) if isinstance(statement, (Move, Add, Zero)) else statement.results
+
+
+def _names(names: tuple[str, ...]) -> str:
+    return ", ".join(f"%{name}" for name in names)

@@ -1,0 +1,1 @@
+"""The search for a plan, its explanation, and the command line."""

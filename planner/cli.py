@@ -1,0 +1,99 @@
+"""The command ``plan``: a table of verbs, and the one place where an exception becomes a message and an exit code.
+
+A verb is one entry of ``VERBS``: its name, its help, the function that declares its arguments (in
+``planner.arguments``, which imports nothing heavy) and the module whose ``run(args) -> int`` does the work. That module
+is imported when the verb is run, and not before: ``plan --help`` and ``plan --version`` never see torch.
+
+Exit codes: 0 ok, 1 internal, 2 usage, 3 nothing fits, 4 gap above --max-gap, 5 cannot trace, 6 bad cluster or config,
+7 verification mismatch, 8 environment, 130 interrupted, 141 the reader of our output has gone.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import traceback
+from argparse import ArgumentParser, Namespace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+
+from meshwright import __version__
+from meshwright.ir.errors import InternalError, MeshwrightError
+from meshwright.planner import arguments
+
+INTERRUPTED = 130
+READER_GONE = 141
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verb:
+    """One subcommand. ``module`` must define ``run(args) -> int``, the exit code."""
+
+    name: str
+    help: str
+    arguments: Callable[[ArgumentParser], None]
+    module: str
+
+
+VERBS = (
+    Verb(
+        name="inspect",
+        help="show what the planner sees in a model: blocks, parameters, FLOPs, saved activations, cuts, coverage",
+        arguments=arguments.inspect,
+        module="meshwright.planner.inspect",
+    ),
+)
+
+
+def build_parser(verbs: Sequence[Verb] = VERBS) -> ArgumentParser:
+    """Return the parser of the whole command line."""
+    parser = ArgumentParser(
+        prog="plan",
+        description="Meshwright: an automatic parallelism planner, built like a compiler.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("--version", action="version", version=f"meshwright {__version__}")
+    subparsers = parser.add_subparsers(dest="verb", metavar="VERB", required=True)
+    for verb in verbs:
+        subparser = subparsers.add_parser(verb.name, help=verb.help, description=verb.help, allow_abbrev=False)
+        verb.arguments(subparser)
+        subparser.set_defaults(module=verb.module)
+    return parser
+
+
+def main(argv: Sequence[str] | None = None, *, verbs: Sequence[Verb] = VERBS) -> int:
+    """Run one command line and return its exit code. Argparse itself exits, after help and after a usage error."""
+    args = build_parser(verbs).parse_args(argv)
+    try:
+        exit_code: int = import_module(args.module).run(args)
+        sys.stdout.flush()
+    except MeshwrightError as error:
+        return _refuse(error, args)
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except BrokenPipeError:
+        # Python flushes stdout once more on its way out; give it somewhere to go.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return READER_GONE
+    except Exception as error:  # noqa: BLE001 - the last resort is to say that the fault is ours
+        if os.environ.get("MESHWRIGHT_DEBUG") == "1":
+            traceback.print_exc()
+        return _refuse(_internal(error, args), args)
+    return exit_code
+
+
+def _internal(error: Exception, args: Namespace) -> InternalError:
+    return InternalError(
+        place=f"plan {args.verb}",
+        cause=f"internal error: {type(error).__name__}: {error}",
+        fix="run it again with MESHWRIGHT_DEBUG=1 and report the traceback",
+    )
+
+
+def _refuse(error: MeshwrightError, args: Namespace) -> int:
+    print(error, file=sys.stderr)  # noqa: T201
+    if getattr(args, "json", False):
+        print(json.dumps({"error": error.to_json()}))  # noqa: T201
+    return error.exit_code

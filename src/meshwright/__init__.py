@@ -1,0 +1,31 @@
+"""Meshwright: an automatic parallelism planner, built like a compiler.
+
+This file is the public API, and nothing else. Its names are imported when they are first used, so that
+``import meshwright`` costs nothing and never imports a framework.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from meshwright.ir.errors import MeshwrightError
+
+__version__ = "0.1.0"
+__all__ = ["MeshwrightError", "__version__"]
+
+# Public name -> the module that defines it: one line here, one import above, one entry in __all__.
+_HOME = {
+    "MeshwrightError": "meshwright.ir.errors",
+}
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_HOME[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,7 @@
+"""``python -m meshwright`` is ``plan``."""
+
+import sys
+
+from meshwright.planner.cli import main
+
+sys.exit(main())

@@ -1,0 +1,97 @@
+"""The catalogue: what an error says, how it is numbered, and that its page is current."""
+
+import inspect
+import pickle
+from pathlib import Path
+
+import pytest
+
+from meshwright.ir.errors import (
+    FactoryMissing,
+    MeshwrightError,
+    ModelError,
+    NoExampleInputs,
+    NoLoss,
+    catalogue,
+    nearest,
+    render,
+)
+
+PAGE = Path(__file__).parents[2] / "docs" / "errors.md"
+# The exit codes that are promised to scripts; 0, 130 and 141 are no errors of the catalogue.
+EXIT_CODES = {1, 2, 3, 4, 5, 6, 7, 8}
+
+error = FactoryMissing(place="net.py", cause="the file defines no 'build'", fix="name one of its functions: 'model'")
+
+
+def test_an_error_says_code_place_cause_and_fix() -> None:
+    assert str(error) == (
+        "error MW1002 at net.py: the file defines no 'build'\n  fix: name one of its functions: 'model'"
+    )
+    assert error.to_json() == {
+        "code": "MW1002",
+        "kind": "FactoryMissing",
+        "exit_code": 2,
+        "place": "net.py",
+        "cause": "the file defines no 'build'",
+        "fix": "name one of its functions: 'model'",
+    }
+
+
+def test_an_error_survives_the_way_back_from_another_process() -> None:
+    back = pickle.loads(pickle.dumps(error))
+    assert type(back) is FactoryMissing
+    assert str(back) == str(error)
+
+
+def test_codes_are_listed_in_order_and_once() -> None:
+    codes = [kind.code for kind in catalogue()]
+    assert codes == sorted(set(codes))
+
+
+@pytest.mark.parametrize("kind", catalogue(), ids=lambda kind: kind.code)
+def test_every_kind_is_explained_and_has_a_promised_exit_code(kind: type[MeshwrightError]) -> None:
+    assert kind.exit_code in EXIT_CODES
+    # Its own docstring, not its family's.
+    assert kind.__dict__["__doc__"].strip().endswith(".")
+
+
+def test_the_page_is_current() -> None:
+    assert PAGE.read_text() == render(), "run: python -m meshwright.ir.errors > docs/errors.md"
+
+
+@pytest.mark.parametrize(
+    ("code", "says"),
+    [("MW1002", "taken by FactoryMissing"), ("MW2999", "is not 'MW1' and three digits"), ("MW12", "three digits")],
+)
+def test_a_bad_code_is_refused_where_the_class_is_defined(code: str, says: str) -> None:
+    before = catalogue()
+    with pytest.raises(TypeError, match=says):
+        type("Impostor", (ModelError,), {"code": code})
+    assert catalogue() == before
+
+
+def test_a_hook_can_be_pasted_as_it_is_printed() -> None:
+    refusal = NoLoss(place="net.py", cause="the output is a (2, 8, 32) tensor", fix=f"add to net.py:\n{NoLoss.hook}")
+    _, _, pasted = str(refusal).partition("add to net.py:\n")
+    module: dict[str, object] = {}
+    exec(pasted + NoExampleInputs.hook, module)  # noqa: S102
+    assert list(inspect.signature(module["loss"]).parameters) == ["outputs", "batch"]
+    assert list(inspect.signature(module["example_inputs"]).parameters) == ["batch", "seq"]
+
+
+def test_hooks_agree_with_each_other() -> None:
+    """The batch that one hook makes is the batch that the other one reads."""
+    import torch
+
+    module: dict[str, object] = {}
+    exec(NoExampleInputs.hook + NoLoss.hook, module)  # noqa: S102
+    batch = module["example_inputs"](2, 8)
+    loss = module["loss"](torch.zeros(2, 8, 32), batch)
+    assert loss.shape == ()
+    assert loss.item() == pytest.approx(torch.tensor(32.0).log().item())
+
+
+def test_nearest_suggests_a_word_only_if_one_is_close() -> None:
+    assert nearest("hiden_size", {"hidden_size", "layers"}) == "hidden_size"
+    assert nearest("banana", {"hidden_size", "layers"}) is None

@@ -1,0 +1,39 @@
+"""Lowering makes the collectives that an expert would write, and no others."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from meshwright.ir.lower_body import Lowering, lower_body
+from meshwright.ir.mesh import Mesh
+from meshwright.ir.program import BodyProgram
+from meshwright.ir.verify_program import verify_body, verify_coverage
+from tests.llama_block import block, megatron
+
+CUDA = Lowering()
+
+
+def collectives(program: BodyProgram, axis: str) -> Counter[str]:
+    """Kinds of the value and gradient collectives along an axis, one forward and backward run."""
+    return Counter(move.step.kind for move in program.moves() if axis in move.step.axes)
+
+
+def test_tensor_parallel_block_has_four_all_reduces() -> None:
+    program = lower_body(block(), megatron("tp"), Mesh.parse("tp=2"), CUDA)
+    verify_body(program)
+    verify_coverage(program, block())
+    assert collectives(program, "tp") == {"all_reduce": 4}
+    forward = [s for s in program.forward if s in program.moves()]
+    assert len(forward) == 2
+
+
+def test_sequence_parallel_block_has_four_gathers_and_four_scatters() -> None:
+    program = lower_body(block(), megatron("tp", sequence=True), Mesh.parse("tp=2"), CUDA)
+    verify_body(program)
+    assert collectives(program, "tp") == {"all_gather": 4, "reduce_scatter": 4}
+
+
+def test_data_parallel_axis_moves_nothing_in_a_block() -> None:
+    program = lower_body(block(), megatron("tp", data="dp"), Mesh.parse("dp=2 tp=2"), CUDA)
+    assert collectives(program, "dp") == {}
+    assert collectives(program, "tp") == {"all_reduce": 4}

@@ -1,0 +1,172 @@
+"""The command line: what it costs to ask for help, and how every way of ending is reported."""
+
+import json
+import subprocess
+import sys
+from argparse import ArgumentParser
+from collections.abc import Callable
+from types import ModuleType
+
+import pytest
+
+from meshwright import __version__
+from meshwright.ir.errors import ShapeKeyUnknown
+from meshwright.planner.cli import VERBS, Verb, build_parser, main
+
+HEAVY = ("torch", "transformers", "jax", "networkx", "rich", "numpy")
+
+
+def json_argument(parser: ArgumentParser) -> None:
+    parser.add_argument("--json", action="store_true")
+
+
+@pytest.fixture
+def act(monkeypatch: pytest.MonkeyPatch) -> Callable[..., int]:
+    """Run ``plan act …``, where the verb does what it is told here."""
+
+    def run(does: Callable[[], int], *argv: str) -> int:
+        module = ModuleType("verb_under_test")
+        module.run = lambda args: does()
+        monkeypatch.setitem(sys.modules, module.__name__, module)
+        verb = Verb(name="act", help="act", arguments=json_argument, module=module.__name__)
+        return main(["act", *argv], verbs=[verb])
+
+    return run
+
+
+def raiser(error: BaseException) -> Callable[[], int]:
+    def does() -> int:
+        raise error
+
+    return does
+
+
+refusal = ShapeKeyUnknown(place="tiny.toml", cause="unknown key 'hiden'", fix="did you mean 'hidden'?")
+
+
+@pytest.mark.parametrize("argv", [["--help"], ["--version"], ["inspect", "--help"], ["inspect", "--batch", "0", "m"]])
+def test_help_and_usage_errors_import_nothing_heavy(argv: list[str]) -> None:
+    script = f"""
+import sys
+from meshwright.planner.cli import main
+try:
+    main({argv!r})
+except SystemExit:
+    pass
+print("heavy:", [name for name in {HEAVY!r} if name in sys.modules])
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.endswith("heavy: []\n")
+
+
+def test_help_lists_every_verb(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as end:
+        main(["--help"])
+    assert end.value.code == 0
+    out = capsys.readouterr().out
+    assert all(verb.name in out for verb in VERBS)
+
+
+def test_the_package_runs_as_the_command() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "meshwright", "--version"], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert done.stdout == f"meshwright {__version__}\n"
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        [],
+        ["no-such-verb"],
+        ["inspect"],
+        ["inspect", "m.py:f", "--batch", "none"],
+        ["inspect", "m.py:f", "--seq", "-4"],
+        ["inspect", "m.py:f", "--dtype", "int3"],
+        ["inspect", "m.py:f", "--bat", "4"],
+    ],
+    ids=" ".join,
+)
+def test_usage_errors_exit_with_2(argv: list[str]) -> None:
+    with pytest.raises(SystemExit) as end:
+        main(argv)
+    assert end.value.code == 2
+
+
+def test_inspect_declares_its_defaults() -> None:
+    args = build_parser().parse_args(["inspect", "net.py:build"])
+    assert (args.model, args.batch, args.seq) == ("net.py:build", 1, 1024)
+    assert (args.dtype, args.style, args.device) == ("bf16", "eager", "cuda")
+    assert (args.json, args.dump_after, args.seed) == (False, None, 0)
+
+
+def test_a_verb_decides_the_exit_code(act: Callable[..., int]) -> None:
+    assert act(lambda: 0) == 0
+    assert act(lambda: 7) == 7
+
+
+def test_a_refusal_goes_to_stderr_with_its_exit_code(
+    act: Callable[..., int], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert act(raiser(refusal)) == 6
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err == f"{refusal}\n"
+
+
+def test_a_refusal_is_json_too_when_json_was_asked_for(
+    act: Callable[..., int], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert act(raiser(refusal), "--json") == 6
+    out, err = capsys.readouterr()
+    assert json.loads(out) == {"error": refusal.to_json()}
+    assert err == f"{refusal}\n"
+
+
+def test_an_interrupt_is_130(act: Callable[..., int]) -> None:
+    assert act(raiser(KeyboardInterrupt())) == 130
+
+
+def test_a_bug_is_reported_as_ours(
+    act: Callable[..., int], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("MESHWRIGHT_DEBUG", raising=False)
+    assert act(raiser(ZeroDivisionError("oops"))) == 1
+    err = capsys.readouterr().err
+    assert err.startswith("error MW9002 at plan act: internal error: ZeroDivisionError: oops\n")
+    assert "Traceback" not in err
+
+
+def test_a_bug_shows_its_traceback_when_asked(
+    act: Callable[..., int], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MESHWRIGHT_DEBUG", "1")
+    assert act(raiser(ZeroDivisionError("oops")), "--json") == 1
+    out, err = capsys.readouterr()
+    assert "Traceback" in err
+    assert json.loads(out)["error"]["code"] == "MW9002"
+
+
+def test_a_reader_that_leaves_early_sees_no_traceback() -> None:
+    """As in ``plan … | head -1``: the pipe breaks while the verb prints."""
+    script = """
+import sys, types
+from meshwright.planner.cli import Verb, main
+verb = types.ModuleType("chatty")
+def run(args):
+    for _ in range(100_000):
+        print("a line of output")
+    return 0
+verb.run = run
+sys.modules["chatty"] = verb
+sys.exit(main(["chat"], verbs=[Verb(name="chat", help="", arguments=lambda parser: None, module="chatty")]))
+"""
+    with subprocess.Popen(
+        [sys.executable, "-c", script], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.readline()
+        process.stdout.close()
+        assert process.stderr.read() == ""
+        assert process.wait(timeout=60) == 141

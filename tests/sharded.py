@@ -1,0 +1,179 @@
+"""Sharded against whole: run a body on simulated devices and compare with torch's autograd on the whole graph.
+
+This is the oracle for rules, adjoint, reshards and lowering together. The reference side shares nothing with them: it
+runs the graph's operators on whole tensors through `tests.eager` and lets autograd differentiate.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from meshwright.ir.decisions import BodyPlan
+from meshwright.ir.graph import Graph
+from meshwright.ir.interp import BodyRun, Environment, collect, shard
+from meshwright.ir.lower_body import Lowering, lower_body
+from meshwright.ir.mesh import Mesh
+from meshwright.ir.placement import Placement
+from meshwright.ir.program import BodyProgram, Local, results_of
+from meshwright.ir.verify_program import verify_body, verify_coverage
+from tests.eager import EAGER
+from tests.torch_kernels import TorchKernels, exact
+
+TOLERANCE = 1e-9
+CPU = Lowering(device="cpu")
+
+
+@dataclass(frozen=True, slots=True)
+class Whole:
+    """What the unsharded graph computes."""
+
+    outputs: Mapping[str, Tensor]
+    grads: Mapping[str, Tensor]
+    cotangents: Mapping[str, Tensor]
+
+
+def random_values(graph: Graph, seed: int = 0, given: Mapping[str, Tensor] | None = None) -> dict[str, Tensor]:
+    """fp64 tensors for every input and parameter that is not given."""
+    random = torch.Generator().manual_seed(seed)
+    values = dict(given or {})
+    for name in [item.value for item in graph.inputs] + [param.value for param in graph.params]:
+        type_ = graph.types[name]
+        if name not in values and type_.floating:
+            values[name] = torch.randn(type_.shape, generator=random, dtype=torch.float64)
+        elif name not in values:
+            values[name] = torch.randint(0, 2, type_.shape, generator=random)
+    return values
+
+
+def whole(graph: Graph, values: Mapping[str, Tensor], seed: int = 0) -> Whole:
+    """Run the graph on whole tensors and differentiate it with random output gradients (1 for a loss)."""
+    random = torch.Generator().manual_seed(seed + 1)
+    env = {name: value.detach() for name, value in values.items()}
+    leaves = [name for name in env if name in graph.differentiable]
+    for name in leaves:
+        env[name].requires_grad_()
+    for op in graph.ops:
+        attrs = {key: "f64" if key == "dtype" and _floating(value) else value for key, value in op.attrs}
+        with torch.set_grad_enabled(not op.no_grad):
+            results = EAGER[op.kind](tuple(env[value] for value in op.operands), attrs)
+        env.update(zip(op.results, results, strict=True))
+    wanted = [name for name in dict.fromkeys(graph.outputs) if env[name].requires_grad]
+    cotangents = {
+        name: torch.ones_like(env[name])
+        if name == graph.loss
+        else torch.randn(env[name].shape, generator=random, dtype=torch.float64)
+        for name in wanted
+    }
+    found = (
+        torch.autograd.grad(
+            [env[name] for name in wanted],
+            [env[name] for name in leaves],
+            [cotangents[name] for name in wanted],
+            allow_unused=True,
+        )
+        if wanted and leaves
+        else ()
+    )
+    grads = {
+        name: torch.zeros_like(env[name]) if grad is None else grad for name, grad in zip(leaves, found, strict=True)
+    }
+    return Whole({name: env[name].detach() for name in graph.outputs}, grads, cotangents)
+
+
+def _floating(dtype: object) -> bool:
+    return dtype in ("f64", "f32", "bf16", "f16")
+
+
+@dataclass(slots=True)
+class Sharded:
+    """The same on simulated devices, put together again."""
+
+    program: BodyProgram
+    outputs: dict[str, Tensor]
+    grads: dict[str, Tensor]
+
+
+def sharded(
+    graph: Graph, plan: BodyPlan, mesh: Mesh, values: Mapping[str, Tensor], cotangents: Mapping[str, Tensor]
+) -> Sharded:
+    """Lower, verify and execute the body, forward, backward and gradient reduction."""
+    program = lower_body(graph, plan, mesh, CPU)
+    verify_body(program)
+    verify_coverage(program, graph)
+    kernels = TorchKernels(TOLERANCE)
+    run = BodyRun(program, kernels, _entry(program, values, kernels))
+    run.execute(program.forward)
+    again = {name for statement in program.backward for name in results_of(statement)}
+    shards = {name: run.env[name] for name in program.outputs}
+    for statement in program.forward:
+        for name in results_of(statement):
+            if name in again:
+                del run.env[name]
+    for value, name in zip(graph.outputs, program.output_grads, strict=True):
+        if name is not None and value in cotangents:
+            local = program.locals[name]
+            run.env[name] = spread(kernels, cotangents[value], local, mesh)
+        elif name is not None:
+            run.env[name] = run.zeros(name)
+    run.execute(program.backward)
+    run.execute(program.sync)
+
+    def whole_of(name: str, held: list[Tensor]) -> Tensor:
+        tensor: Tensor = collect(kernels, held, program.locals[name].placement, mesh, name)
+        return tensor
+
+    grads = {
+        item.value: whole_of(name, run.env[name])
+        for item, name in zip(graph.inputs, program.input_grads, strict=True)
+        if name is not None
+    }
+    grads |= {slot.value: whole_of(slot.synced, run.env[slot.synced]) for slot in program.params if slot.synced}
+    outputs = {value: whole_of(name, shards[name]) for value, name in zip(graph.outputs, program.outputs, strict=True)}
+    return Sharded(program, outputs, grads)
+
+
+def _entry(program: BodyProgram, values: Mapping[str, Tensor], kernels: TorchKernels) -> Environment:
+    names = dict(zip(program.inputs, program.inputs, strict=True)) | {
+        slot.stored: slot.value for slot in program.params
+    }
+    return {name: spread(kernels, values[value], program.locals[name], program.mesh) for name, value in names.items()}
+
+
+def spread(kernels: TorchKernels, tensor: Tensor, local: Local, mesh: Mesh) -> list[Tensor]:
+    """Cut a tensor; where it is a partial sum, into random terms, so that no rank's share is idle."""
+    sums = [p.axis for p in local.placement.partial if p.reduction == "sum"]
+    if not sums:
+        return shard(kernels, tensor, local.type, local.placement, mesh)
+    random = torch.Generator().manual_seed(tensor.numel())
+    points = list(dict.fromkeys(tuple(mesh.coordinates(rank)[axis] for axis in sums) for rank in range(mesh.size)))
+    terms = {point: torch.randn(tensor.shape, generator=random, dtype=torch.float64) for point in points[1:]}
+    terms[points[0]] = tensor - sum(terms.values(), start=torch.zeros_like(tensor))
+    rest = Placement(local.placement.dims, tuple(p for p in local.placement.partial if p.axis not in sums))
+    cut = {point: shard(kernels, term, local.type, rest, mesh) for point, term in terms.items()}
+    return [cut[tuple(mesh.coordinates(rank)[axis] for axis in sums)][rank] for rank in range(mesh.size)]
+
+
+def differences(graph: Graph, plan: BodyPlan, mesh: Mesh, values: Mapping[str, Tensor], seed: int = 0) -> list[str]:
+    """Where sharded and whole differ; empty if the plan is exact."""
+    reference = whole(graph, values, seed)
+    found = sharded(graph, plan, mesh, values, reference.cotangents)
+    floor = 1e-3 * max([float(g.abs().max()) for g in reference.grads.values() if g.numel()], default=0.0)
+    wrong = []
+    for name, expected in reference.outputs.items():
+        same = (
+            exact(found.outputs[name], expected, TOLERANCE)
+            if expected.is_floating_point()
+            else torch.equal(found.outputs[name], expected)
+        )
+        if not same:
+            wrong.append(f"%{name}")
+    for name, expected in reference.grads.items():
+        if name in found.grads and not exact(found.grads[name], expected, TOLERANCE, floor):
+            wrong.append(f"gradient of %{name}")
+        if name not in found.grads and name in {p.value for p in graph.params}:
+            wrong.append(f"no gradient of %{name}")
+    return wrong
