@@ -14,6 +14,7 @@ from meshwright.ir.fold import Body, FromPrevious
 from meshwright.ir.graph import Graph, Op, Type, Update
 from meshwright.ir.mesh import Mesh, MeshAxis
 from meshwright.ir.placement import Partial, Placement, Uneven
+from meshwright.ir.reshard import reshard
 from meshwright.ir.rules.base import Factor, Law, Role, Save, Signature, expand, infer, rule
 from meshwright.ir.text import graph_text, parse_graph
 from meshwright.ir.verify import verify_fold, verify_graph, verify_rule
@@ -106,6 +107,10 @@ PLACEMENTS: dict[str, tuple[Corruption, type[IRError]]] = {
     "an axis on two dims": (lambda: Placement.parse("[dp, dp]"), errors.AxisUsedTwice),
     "average as reduction": (lambda: Partial("dp", "mean"), errors.UnknownReduction),
     "a dim too many": (lambda: Placement.parse("[dp, -]").check((4,), MESH, "w"), errors.PlacementRank),
+    "nothing but slices": (
+        lambda: reshard(Placement.parse("[dp]"), Placement.parse("[-]"), MESH, moves=("slice",)),
+        errors.NoReshard,
+    ),
     "placement text": (lambda: Placement.parse("[dp"), errors.PlacementSyntax),
 }
 
