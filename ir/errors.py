@@ -576,6 +576,12 @@ class FoldLoss(IRError):
     code = "MW3057"
 
 
+class UnknownStyle(IRError):
+    """An execution style that is none of eager, fused, compiled, xla."""
+
+    code = "MW3058"
+
+
 # MW4: decisions and programs -----------------------------------------------------------------------------------------
 
 

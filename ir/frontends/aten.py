@@ -421,7 +421,35 @@ def opaque(t: Translator, call: Call) -> Handle:
 # Writing -------------------------------------------------------------------------------------------------------------
 
 VIEWS = frozenset(
-    ["alias.default", "detach.default", "view.default", "reshape.default", "flatten.using_ints", "unflatten.int", "unsqueeze.default", "squeeze.default", "squeeze.dim", "squeeze.dims", "_unsafe_view.default", "transpose.int", "permute.default", "t.default", "expand.default", "expand_as.default", "slice.Tensor", "select.int", "split.Tensor", "split_with_sizes.default", "chunk.default", "to.dtype", "to.dtype_layout", "to.device", "contiguous.default", "view_as.default", "narrow.default"]
+    [
+        "alias.default",
+        "detach.default",
+        "view.default",
+        "reshape.default",
+        "flatten.using_ints",
+        "unflatten.int",
+        "unsqueeze.default",
+        "squeeze.default",
+        "squeeze.dim",
+        "squeeze.dims",
+        "_unsafe_view.default",
+        "transpose.int",
+        "permute.default",
+        "t.default",
+        "expand.default",
+        "expand_as.default",
+        "slice.Tensor",
+        "select.int",
+        "split.Tensor",
+        "split_with_sizes.default",
+        "chunk.default",
+        "to.dtype",
+        "to.dtype_layout",
+        "to.device",
+        "contiguous.default",
+        "view_as.default",
+        "narrow.default",
+    ]
 )
 """Operators whose result may share storage with their first argument."""
 

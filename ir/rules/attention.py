@@ -104,7 +104,7 @@ def _fused(signature: Signature, head: tuple[str, ...]) -> tuple[Save, ...]:
     if signature.attr("mask", "full") in ("full", "causal"):
         return saves
     q, k = signature.operands[:2]
-    shape = (1, 1, q.shape[2], k.shape[2])
+    shape: tuple[int, ...] = (1, 1, q.shape[2], k.shape[2])
     if signature.attr("mask_shape") is not None:
         shape = (1, 1, 1, 1, *signature.integers("mask_shape"))[-4:]
     mask = _bias_dims(signature, Type(shape, q.dtype), (("b",), head, ("sq",)))
