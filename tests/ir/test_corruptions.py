@@ -249,11 +249,11 @@ def test_no_two_corruptions_share_a_class() -> None:
     assert len(TABLE) == sum(map(len, (MESHES, PLACEMENTS, GRAPHS, RULES, FOLDS))), "a name is used twice"
 
 
-def test_every_ir_error_has_its_corruption() -> None:
-    """A new class of error comes with a corruption that raises it."""
+def test_every_law_has_its_corruption() -> None:
+    """Meshes, placements, graphs, rules and folds have the codes below MW3060; a new one comes with a corruption."""
     classes = {expected for _, expected in TABLE.values()}
-    missing = [kind.__name__ for kind in errors.catalogue() if issubclass(kind, IRError) and kind not in classes]
-    assert missing == []
+    laws = [kind for kind in errors.catalogue() if issubclass(kind, IRError) and kind.code < "MW3060"]
+    assert [kind.__name__ for kind in laws if kind not in classes] == []
 
 
 def test_what_is_not_corrupt_is_accepted() -> None:
