@@ -16,6 +16,7 @@ from meshwright.ir.mesh import Mesh, MeshAxis
 from meshwright.ir.placement import Partial, Placement, Uneven
 from meshwright.ir.reshard import reshard
 from meshwright.ir.rules.base import Factor, Law, Role, Save, Signature, expand, infer, rule
+from meshwright.ir.saved import saved
 from meshwright.ir.text import graph_text, parse_graph
 from meshwright.ir.verify import verify_fold, verify_graph, verify_rule
 from tests.build import Builder
@@ -182,6 +183,7 @@ GRAPHS: dict[str, tuple[Corruption, type[IRError]]] = {
     "update of another type": (lambda: with_updates(Update("seen", "linear")), errors.UpdateType),
     "unknown reduction": (lambda: with_updates(Update("seen", "add", "median")), errors.UpdateReduction),
     "one path, two parameters": (lambda: with_params({}, {"paths": ("w",)}), errors.ParamPaths),
+    "unknown execution style": (lambda: saved(llama(), "lazy"), errors.UnknownStyle),
     "a label too few": (
         lambda: verify_graph(parse_graph("graph\n input %x: i64[4, 4]  (b)\n")),
         errors.LabelsRank,
