@@ -12,7 +12,8 @@ the way to the loss has a kind:
 
 An operator blocks if its result cannot be put together from the results of micro-batches:
 
-    it needs the batch in one place, or takes its maximum, or normalises by its statistics (batch norm)
+    it needs the batch in one place, or takes its maximum, picks from it by position, or
+    normalises by its statistics (batch norm)
     it runs over the batch twice: it compares samples with each other (in-batch contrastive losses)
     it routes tokens to experts with a capacity that is counted over the whole batch (attribute `dropless` of dispatch
     says that the capacity is only an estimate and nothing is dropped)
@@ -169,6 +170,8 @@ class _Walk:
                 return "needs the whole batch in one place"
             if factor.role is Role.PARALLEL and factor.expanded:
                 return "normalises by statistics of the whole batch"
+            if factor.role is Role.SUM and _selects(rule, factor.name):
+                return "picks from the whole batch by position"
         sectioned = [(op.operands if side == "operand" else op.results)[slot] for side, slot, *_ in rule.sections]
         dims = [dim for _, _, dim, _ in rule.sections]
         for value, dim in zip(sectioned, dims, strict=True):
@@ -237,6 +240,13 @@ class _Walk:
 
     def _over_batch(self, index: int, factor: str) -> bool:
         return any(atom in self.batch for atom in self.atoms.factor(index, factor))
+
+
+def _selects(rule: Rule, factor: str) -> bool:
+    """Whether an index, rather than a sum, takes the loop away: the index does not run over it."""
+    indices = [dims for dims, law in zip(rule.operands, rule.laws, strict=True) if law is Law.INDEX]
+    floats = [dims for dims, law in zip(rule.operands, rule.laws, strict=True) if law is not Law.INDEX]
+    return bool(indices and floats) and not any(factor in dim for dims in indices for dim in dims)
 
 
 def _batch_atoms(atoms: Atoms, label: str) -> frozenset[int]:

@@ -141,6 +141,12 @@ def test_operators_that_need_the_batch_block(kind: str, attrs: dict[str, int], r
     assert reasons(ends_in_mean(g, g.op(kind, samples(g), **attrs))) == [(kind, reason)]
 
 
+def test_positions_picked_from_the_batch_block() -> None:
+    g = Builder()
+    chosen = g.op("index_select", samples(g), g.input((2,), name="rows", dtype="i64"), dim=0)
+    assert reasons(ends_in_mean(g, chosen)) == [("index_select", "picks from the whole batch by position")]
+
+
 def test_a_mean_shown_to_samples_blocks() -> None:
     g = Builder()
     x = samples(g)
