@@ -12,8 +12,7 @@ the way to the loss has a kind:
 
 An operator blocks if its result cannot be put together from the results of micro-batches:
 
-    it needs the batch in one place, or takes its maximum, picks from it by position, or
-    normalises by its statistics (batch norm)
+    it needs the batch in one place, takes its maximum, picks from it by position, or normalises by its statistics
     it runs over the batch twice: it compares samples with each other (in-batch contrastive losses)
     it routes tokens to experts with a capacity that is counted over the whole batch (attribute `dropless` of dispatch
     says that the capacity is only an estimate and nothing is dropped)
