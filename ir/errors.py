@@ -175,6 +175,19 @@ class UnsupportedDtype(ModelError):
     code = "MW1010"
 
 
+class ForwardRaised(ModelError):
+    """The forward pass, or the loss, raised an exception while one training step was traced."""
+
+    code = "MW1011"
+
+
+class ModelKindUnknown(ModelError):
+    """MODEL is none of the things that a model can be read from."""
+
+    code = "MW1012"
+    exit_code = 2
+
+
 # MW2: configuration files --------------------------------------------------------------------------------------------
 
 
@@ -219,6 +232,12 @@ class ShapeImpossible(ConfigError):
     """A number in the shape file is of the wrong type, not positive, or contradicts another one."""
 
     code = "MW2006"
+
+
+class ConfigUnreadable(ConfigError):
+    """The Hugging Face configuration is not a JSON object."""
+
+    code = "MW2007"
 
 
 # MW3: the IR ---------------------------------------------------------------------------------------------------------

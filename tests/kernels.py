@@ -99,6 +99,14 @@ def _constant(value: float | None) -> Kernel:
     return run
 
 
+def _table(call: LocalCall) -> Results:
+    (whole,) = EAGER["constant"]((), call.attrs)
+    for dim in range(whole.dim()):
+        if f"d{dim}" in call.spans:
+            whole = whole.index_select(dim, positions(call, f"d{dim}"))
+    return (whole.to(_computing(call.results[0].dtype)),)
+
+
 def _computing(dtype: str) -> torch.dtype:
     return DTYPES[dtype] if _integral(dtype) else torch.float64
 
@@ -254,6 +262,7 @@ _PLACED: Mapping[str, Kernel] = {
     "expand": _expand,
     "slice": _slice,
     "split": _split,
+    "constant": _table,
     "full": _constant(None),
     "zeros": _constant(0),
     "ones": _constant(1),

@@ -195,6 +195,7 @@ _LIST = [
     sample("upsample", "f32[4, 4, 4, 4]", size=(8, 8), mode="nearest"),
     sample("upsample", "f32[4, 4, 4, 4]", size=(8, 8), mode="bilinear"),
     # constants, unknowns
+    sample("constant", "", shape=(4, 8), dtype="f32", law="cos"),
     sample("full", "", shape=(4, 8), value=2.5, dtype="f32"),
     *_each("zeros ones", "", shape=(4, 8), dtype="bf16"),
     sample("arange", "", start=0, end=8, step=1, dtype="i64"),

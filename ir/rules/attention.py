@@ -116,7 +116,7 @@ def _composed(signature: Signature, head: tuple[str, ...]) -> tuple[Save, ...]:
     values; with dropout also its mask, and the probabilities before and after."""
     q = signature.operands[0]
     dtype = "f64" if q.dtype == "f64" else "f32"
-    through = (0, 1, 3)
+    through = (0, 1, *range(3, len(signature.operands)))
     rows: Dims = (("b",), head, ("sq",), ("sk",))
     keys, queries, values = (
         (("b",), head, *rest) for rest in ((("sk",), ("d",)), (("sq",), ("d",)), (("sk",), ("dv",)))
@@ -128,7 +128,7 @@ def _composed(signature: Signature, head: tuple[str, ...]) -> tuple[Save, ...]:
         Save("extra", needs=(0,), dims=keys, dtype=dtype),
         Save("extra", needs=(1,), dims=queries, dtype=dtype),
         *(dropped if signature.attr("dropout", 0.0) else (scores,)),
-        Save("extra" if copied else "operand", 2, needs=through, dims=values if copied else (), dtype=dtype),
+        Save("extra", needs=through, dims=values, dtype=dtype) if copied else Save("operand", 2, needs=through),
     )
 
 
