@@ -1,9 +1,9 @@
 """What a graph or a fold costs on one device, by the rules: floating-point work, bytes moved, coverage.
 
-The work of a matrix product, an attention or a convolution is what torch's FlopCounterMode counts (two per multiply-add,
+The work of a matrix product, an attention or a convolution is what FlopCounterMode counts (two per multiply-add,
 nothing halved for masks); elementwise operators have bytes but no counted work. Backward work is booked on the operands
 that want a gradient, so frozen weights cost nothing. Bytes are those of one forward execution without fusion. A folded
-model is its bodies times how often they run, never its unfolded graph.
+model costs its bodies times how often they run; its unfolded graph is never made.
 """
 
 from __future__ import annotations

@@ -135,7 +135,7 @@ class Strategy:
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """A strategy applied: states of operands and results, and the local size of every factor (the largest, if uneven)."""
+    """A strategy applied: states of operands and results, and the local size of every factor (uneven: the largest)."""
 
     operands: tuple[State, ...]
     results: tuple[State, ...]

@@ -96,12 +96,11 @@ def run(args: Namespace) -> int:
     captured = capture(source, batch=workload.batch, seq=workload.seq)
     verify_fold(captured.fold)
     if dump is not None:
-        print(dump(captured.fold))
+        sys.stdout.write(f"{dump(captured.fold)}\n")
         return 0
     found = inspect(args.model, source, captured, workload)
     if args.json:
-        json.dump(to_json(found), sys.stdout, indent=2)
-        print()
+        sys.stdout.write(f"{json.dumps(to_json(found), indent=2)}\n")
     else:
         from meshwright.planner.inspect_view import show
 

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import sys
+
 from rich.console import Console
 from rich.table import Table
 
 from meshwright.planner.inspect import Inspection
 from meshwright.planner.units import count, flops, nbytes, percent
+
+WIDTH = 120
+"""Columns where no terminal says how many it has."""
 
 SHOWN_CUTS = 6
 SHOWN_KINDS = 6
@@ -14,7 +19,7 @@ SHOWN_KINDS = 6
 
 def show(found: Inspection) -> None:
     """Print to standard output."""
-    console = Console(highlight=False, soft_wrap=True)
+    console = Console(highlight=False, soft_wrap=True, width=None if sys.stdout.isatty() else WIDTH)
     workload = found.workload
     console.print(f"[bold]{found.reference}[/]  digest {found.digest}")
     trained = "" if found.trainable == found.parameters else f", {found.trainable:,} of them trained"
@@ -112,6 +117,9 @@ def _cuts(found: Inspection) -> Table:
 
 def _show_legality(console: Console, found: Inspection) -> None:
     console.print()
+    if found.workload.batch == 1:
+        console.print("micro-batches: one sample has nothing to cut; inspect with --batch 2 or more")
+        return
     if found.microbatch.legal:
         console.print("micro-batches: legal, every path to the loss is additive in the batch")
         return
