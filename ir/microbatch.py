@@ -23,12 +23,15 @@ and a buffer blocks if its new value depends on the batch. Where nothing blocks,
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from enum import Enum
+from math import prod
 
 from meshwright.ir.factors import Atoms, Loops, loops
 from meshwright.ir.graph import Graph, Op
-from meshwright.ir.rules.base import Law, Role, Rule
+from meshwright.ir.rules.base import Law, Role, Rule, signature_of
+from meshwright.ir.rules.moe import routing_groups, tokens
 
 
 class Kind(Enum):
@@ -145,14 +148,16 @@ class _Walk:
 
     def _routing(self, op: Op, index: int) -> str | None:
         """Capacity is counted per routing group; groups must not straddle samples."""
-        tokens = self.graph.types[op.operands[1]].shape[0]
+        idx = self.graph.types[op.operands[1]]
         capacity = self.graph.types[op.operands[0] if op.kind == "combine" else op.results[0]].shape[1]
-        groups = op.attr("groups", 1)
-        samples = 1
-        for atom in self.atoms.factor(index, "t"):
-            samples *= self.atoms.size[atom] if atom in self.batch else 1
-        apart = isinstance(groups, int) and groups % samples == 0
-        if samples == 1 or op.attr("dropless") or capacity >= tokens or apart:
+        names = tokens(idx)
+        groups = routing_groups(signature_of(op, self.graph.types), len(names))
+        samples = [
+            prod(self.atoms.size[atom] for atom in self.atoms.factor(index, name) if atom in self.batch)
+            for name in names
+        ]
+        apart = not any(count % size for count, size in zip(groups, samples, strict=True))
+        if prod(samples) == 1 or op.attr("dropless") or capacity >= prod(idx.shape[:-1]) or apart:
             return None
         return "routes to experts with a capacity that is counted over the whole batch"
 
@@ -241,13 +246,15 @@ def _batch_atoms(atoms: Atoms, label: str) -> frozenset[int]:
         if name == label
         for atom in dim
     }
+    # Slots that batch and sequence fill together are of the batch, but do not make the sequence so.
+    shared = Counter((value, dim, op) for value, dim, op, _ in atoms.images)
     grown = True
     while grown:
         before = len(batch)
         for value, dim, op, factor in atoms.images:
             if batch.intersection(atoms.factor(op, factor)):
                 batch.update(atoms.dims(value)[dim])
-            elif batch.intersection(atoms.dims(value)[dim]):
+            elif shared[value, dim, op] == 1 and batch.intersection(atoms.dims(value)[dim]):
                 batch.update(atoms.factor(op, factor))
         grown = len(batch) > before
     return frozenset(batch)
