@@ -20,7 +20,7 @@ from meshwright.ir.interp import BodyRun, Environment, collect, shard
 from meshwright.ir.lower_body import Lowering, lower_body
 from meshwright.ir.mesh import Mesh
 from meshwright.ir.placement import Placement
-from meshwright.ir.program import BodyProgram, Local, results_of
+from meshwright.ir.program import BodyProgram, Local
 from meshwright.ir.verify_program import verify_body, verify_coverage
 
 TOLERANCE = 1e-9
@@ -105,12 +105,8 @@ def sharded(
     kernels = TorchKernels(TOLERANCE)
     run = BodyRun(program, kernels, _entry(program, values, kernels))
     run.execute(program.forward)
-    again = {name for statement in program.backward for name in results_of(statement)}
     shards = {name: run.env[name] for name in program.outputs}
-    for statement in program.forward:
-        for name in results_of(statement):
-            if name in again:
-                del run.env[name]
+    run.forget()
     for value, name in zip(graph.outputs, program.output_grads, strict=True):
         if name is not None and value in cotangents:
             local = program.locals[name]

@@ -175,18 +175,20 @@ def _grouped_mm(operands: tuple[Tensor, ...], attrs: Attrs) -> Results:
 def _layer_norm(operands: tuple[Tensor, ...], attrs: Attrs) -> Results:
     x, *scales = operands
     shape = tuple(scales[0].shape) if scales else attrs.get("normalized_shape", x.shape[-1:])
-    return (F.layer_norm(x, shape, *scales, eps=attrs.get("eps", 1e-5)),)
+    weight, bias = (*scales, None, None)[:2]
+    return (F.layer_norm(x, shape, weight, bias, attrs.get("eps", 1e-5)),)
 
 
 def _rms_norm(operands: tuple[Tensor, ...], attrs: Attrs) -> Results:
     x, *scales = operands
     shape = tuple(scales[0].shape) if scales else attrs.get("normalized_shape", x.shape[-1:])
-    return (F.rms_norm(x, shape, *scales, eps=attrs.get("eps", 1e-6)),)
+    return (F.rms_norm(x, shape, scales[0] if scales else None, attrs.get("eps", 1e-6)),)
 
 
 def _group_norm(operands: tuple[Tensor, ...], attrs: Attrs) -> Results:
     x, *scales = operands
-    return (F.group_norm(x, attrs["groups"], *scales, eps=attrs.get("eps", 1e-5)),)
+    weight, bias = (*scales, None, None)[:2]
+    return (F.group_norm(x, attrs["groups"], weight, bias, attrs.get("eps", 1e-5)),)
 
 
 def _batch_norm(operands: tuple[Tensor, ...], attrs: Attrs) -> Results:
