@@ -38,14 +38,14 @@ class Whole:
 
 def random_values(graph: Graph, seed: int = 0, given: Mapping[str, Tensor] | None = None) -> dict[str, Tensor]:
     """fp64 tensors for every input and parameter that is not given."""
-    random = torch.Generator().manual_seed(seed)
+    random, bound = torch.Generator().manual_seed(seed), _index_bound(graph)
     values = dict(given or {})
     for name in [item.value for item in graph.inputs] + [param.value for param in graph.params]:
         type_ = graph.types[name]
         if name not in values and type_.floating:
             values[name] = torch.randn(type_.shape, generator=random, dtype=torch.float64)
         elif name not in values:
-            values[name] = torch.randint(0, 2, type_.shape, generator=random)
+            values[name] = torch.randint(0, bound, type_.shape, generator=random)
     return values
 
 
@@ -84,6 +84,13 @@ def whole(graph: Graph, values: Mapping[str, Tensor], seed: int = 0) -> Whole:
 
 def _floating(dtype: object) -> bool:
     return dtype in ("f64", "f32", "bf16", "f16")
+
+
+def _index_bound(graph: Graph) -> int:
+    """What every integer input may index: the shortest table or vocabulary that is looked up in."""
+    rows = [graph.types[op.operands[0]].shape[0] for op in graph.ops if op.kind == "embedding"]
+    classes = [graph.types[op.operands[0]].shape[-1] for op in graph.ops if op.kind == "cross_entropy"]
+    return min([*rows, *classes], default=2)
 
 
 @dataclass(slots=True)
@@ -156,14 +163,14 @@ def differences(graph: Graph, plan: BodyPlan, mesh: Mesh, values: Mapping[str, T
     reference = whole(graph, values, seed)
     found = sharded(graph, plan, mesh, values, reference.cotangents)
     wrong = []
-    floor = 1e-3 * _largest(reference.outputs)
+    floor = 1e-3 * largest(reference.outputs)
     for name, expected in reference.outputs.items():
         held = found.outputs[name]
         if not (
             exact(held, expected, TOLERANCE, floor) if expected.is_floating_point() else torch.equal(held, expected)
         ):
             wrong.append(f"%{name}")
-    floor = 1e-3 * _largest(reference.grads)
+    floor = 1e-3 * largest(reference.grads)
     for name, expected in reference.grads.items():
         if name in found.grads and not exact(found.grads[name], expected, TOLERANCE, floor):
             wrong.append(f"gradient of %{name}")
@@ -172,6 +179,6 @@ def differences(graph: Graph, plan: BodyPlan, mesh: Mesh, values: Mapping[str, T
     return wrong
 
 
-def _largest(tensors: Mapping[str, Tensor]) -> float:
+def largest(tensors: Mapping[str, Tensor]) -> float:
     """The scale that rounding is measured against, at least that of the inputs: what cancels has none itself."""
     return max([float(t.abs().max()) for t in tensors.values() if t.numel() and t.is_floating_point()] + [1.0])

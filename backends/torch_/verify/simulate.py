@@ -52,7 +52,9 @@ class TorchKernels:
         return torch.zeros_like(tensor) if factor == 0 else tensor * factor
 
     def zeros(self, shape: tuple[int, ...], dtype: str) -> Tensor:
-        return torch.zeros(shape, dtype=DTYPES[dtype])
+        """Zeros; floating ones in fp64, as everything floating here."""
+        floating = DTYPES[dtype].is_floating_point
+        return torch.zeros(shape, dtype=torch.float64 if floating else DTYPES[dtype])
 
     def extent(self, tensor: Tensor, dim: int) -> int:
         return int(tensor.shape[dim])
