@@ -752,6 +752,22 @@ class ClusterError(MeshwrightError):
     exit_code = 6
 
 
+# MW8: the command line -----------------------------------------------------------------------------------------------
+
+
+class UsageError(MeshwrightError):
+    """Arguments that are well formed and mean nothing."""
+
+    family = "MW8"
+    exit_code = 2
+
+
+class UnknownStep(UsageError):
+    """A step of the data path that --dump-after does not know."""
+
+    code = "MW8001"
+
+
 # MW9: the environment, and ourselves ---------------------------------------------------------------------------------
 
 

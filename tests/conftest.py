@@ -1,6 +1,6 @@
 """Settings for all tests.
 
-HYPOTHESIS_PROFILE=long searches; the default replays the same bounded examples everywhere. torch works on one thread: the
+HYPOTHESIS_PROFILE=long searches; the default replays the same bounded examples everywhere. torch has one thread: the
 tensors are tiny, and threads that wait for each other cost ten times what they save on a busy machine.
 """
 

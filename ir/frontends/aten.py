@@ -279,7 +279,9 @@ def attention(t: Translator, call: Call) -> Handle:
     law, bias = _mask(t, call)
     attrs: dict[str, Attr] = {"mask": law.kind, "width": law.width, "scale": scale, "dropout": call["dropout_p"]}
     if law.width:
-        attrs["mask_shape"] = t.type(call["attn_mask"]).shape  # eager kernels keep such a mask, in the shape they were given
+        attrs["mask_shape"] = t.type(
+            call["attn_mask"]
+        ).shape  # eager kernels keep such a mask, in the shape they were given
     operands = [call["query"], call["key"], call["value"], *(() if bias is None else (bias,))]
     b, h, s, d = (*(1,) * (4 - len(call.type.shape)), *call.type.shape)[-4:]
     strides = (s * h * d, d, h * d, 1)[-len(call.type.shape) :]  # kernels lay the result out as [b, s, h, d]
@@ -335,7 +337,11 @@ def _very_negative(handle: Any) -> bool:
 def norm(kind: str) -> Lowering:
     def lower(t: Translator, call: Call) -> Handle:
         operands = [h for h in (call["input"], call["weight"], call["bias"]) if h is not None]
-        eps = call["eps"] if call["eps"] is not None else {"f32": 1.1920928955078125e-07, "f64": 2.220446049250313e-16}.get(call.type.dtype, 0.0078125)
+        eps = (
+            call["eps"]
+            if call["eps"] is not None
+            else {"f32": 1.1920928955078125e-07, "f64": 2.220446049250313e-16}.get(call.type.dtype, 0.0078125)
+        )
         attrs: dict[str, Attr] = {"eps": eps, "normalized_shape": tuple(call["normalized_shape"])}
         return t.emit(kind, operands, call.types, attrs, name=call.name)
 

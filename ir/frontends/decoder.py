@@ -111,7 +111,9 @@ class Attention(nn.Module):
         self.o_proj = nn.Linear(shape.heads * shape.head, shape.hidden, bias=not shape.glu)
 
     def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-        q, k, v = (p(x).unflatten(-1, (-1, self.width)).transpose(1, 2) for p in (self.q_proj, self.k_proj, self.v_proj))
+        q, k, v = (
+            p(x).unflatten(-1, (-1, self.width)).transpose(1, 2) for p in (self.q_proj, self.k_proj, self.v_proj)
+        )
         return self.o_proj(attend(rotate(q, cos, sin), rotate(k, cos, sin), v, self.window))
 
 

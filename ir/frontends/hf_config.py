@@ -77,7 +77,9 @@ def _inputs(config: Any) -> tuple[str, ...]:
 
 def _read(file: Path) -> dict[str, Any]:
     if not file.is_file():
-        raise ModelFileMissing(place=str(file), cause="there is no such file", fix="give a directory with a config.json")
+        raise ModelFileMissing(
+            place=str(file), cause="there is no such file", fix="give a directory with a config.json"
+        )
     try:
         settings = json.loads(file.read_text())
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
@@ -103,7 +105,9 @@ def _transformers(place: str) -> Any:
         import transformers
     except ImportError as error:
         raise DependencyMissing(
-            place=place, cause=f"a Hugging Face configuration needs transformers: {error}", fix="pip install 'meshwright[hf]'"
+            place=place,
+            cause=f"a Hugging Face configuration needs transformers: {error}",
+            fix="pip install 'meshwright[hf]'",
         ) from None
     return transformers
 

@@ -1,8 +1,8 @@
 """What MODEL means on the command line: which front end reads it.
 
-    file.py:factory        a torch module from a factory, with the hooks beside it       contract.py
-    a directory, *.json    a Hugging Face configuration                                  hf_config.py
-    *.toml                 a shape                                                       shape_toml.py
+file.py:factory        a torch module from a factory, with the hooks beside it       contract.py
+a directory, *.json    a Hugging Face configuration                                  hf_config.py
+*.toml                 a shape                                                       shape_toml.py
 """
 
 from __future__ import annotations
@@ -30,7 +30,11 @@ def load_model(reference: str, *, dtype: str | None = None, time_limit_s: float 
 
         return adopted(load_factory(reference, time_limit_s=time_limit_s))
     if not path.exists():
-        raise ModelFileMissing(place=reference, cause="there is no such file", fix="give file.py:factory, a directory or a file")
+        raise ModelFileMissing(
+            place=reference, cause="there is no such file", fix="give file.py:factory, a directory or a file"
+        )
     raise ModelKindUnknown(
-        place=reference, cause=f"{path.name} is no model", fix="give file.py:factory, a Hugging Face directory or config.json, or a .toml"
+        place=reference,
+        cause=f"{path.name} is no model",
+        fix="give file.py:factory, a Hugging Face directory or config.json, or a .toml",
     )

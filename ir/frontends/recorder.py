@@ -34,7 +34,9 @@ class Recorder(TorchDispatchMode):
         operator = func.overloadpacket.__name__.rstrip("_")
         if isinstance(result, Tensor) and evaluable(operator) and result.dtype in DTYPES:
             try:
-                given = tree_map(lambda leaf: leaf, tree_map_only(Tensor, self._term, (tuple(args), dict(kwargs or {}))))
+                given = tree_map(
+                    lambda leaf: leaf, tree_map_only(Tensor, self._term, (tuple(args), dict(kwargs or {})))
+                )
             except _Unrecorded:
                 self._known.pop(id(result), None)
             else:

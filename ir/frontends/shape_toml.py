@@ -78,7 +78,9 @@ def validated(given: Mapping[str, Any], place: str) -> Shape:
         _check_value(place, key, value)
     for key, field in known.items():
         if field.default is MISSING and key not in given:
-            raise ShapeKeyMissing(place=f"{place}, key {key!r}", cause="it has no default", fix=f"add a line `{key} = …`")
+            raise ShapeKeyMissing(
+                place=f"{place}, key {key!r}", cause="it has no default", fix=f"add a line `{key} = …`"
+            )
     shape = Shape(**given)
     for key, cause, fix in _contradictions(shape):
         raise ShapeImpossible(place=f"{place}, key {key!r}", cause=cause, fix=fix)
@@ -109,7 +111,11 @@ def _contradictions(shape: Shape) -> Iterator[tuple[str, str, str]]:
     if shape.experts and not 1 <= shape.topk <= shape.experts:
         yield "topk", f"each token goes to {shape.topk} of {shape.experts} experts", "give 1 <= topk <= experts"
     if not shape.experts and (shape.topk or shape.moe_ffn or shape.shared_experts):
-        yield "experts", "there are settings for experts, but none are counted", "set experts, or drop topk, moe_ffn, shared_experts"
+        yield (
+            "experts",
+            "there are settings for experts, but none are counted",
+            "set experts, or drop topk, moe_ffn, shared_experts",
+        )
     if shape.first_dense_layers > shape.layers:
         yield "first_dense_layers", f"{shape.first_dense_layers} of {shape.layers} layers", "give at most layers"
     if shape.moe_layer_freq < 1:

@@ -391,9 +391,16 @@ def infer(signature: Signature) -> Rule:
         raise UnknownOp(
             place=str(signature), cause=f"kind {signature.kind!r} has no rule", fix="make it opaque or register a rule"
         )
-    built = builder(signature)
-    built.check_operands(signature)
+    try:
+        built = builder(signature)
+        built.check_operands(signature)
+    except _MISTAKEN as mistake:
+        raise signature.error(f"its rule cannot take these operands ({mistake})", "correct the operands") from mistake
     return built
+
+
+_MISTAKEN = (ArithmeticError, AttributeError, IndexError, KeyError, TypeError, ValueError)
+"""What a builder runs into that expects other operands or attributes: too few to unpack, an index past the last dim."""
 
 
 def rule_of(op: Op, types: Mapping[str, Type]) -> Rule:

@@ -32,6 +32,7 @@ UNCOUNTED = {
 REFERENCE_ONLY = {
     "dispatch": "what is kept is the implementation's choice; the rule says what is needed",
     "combine": "as dispatch",
+    "opaque": "is taken to keep everything",
 }
 
 
