@@ -1,4 +1,4 @@
-"""Saved tensors of whole tiny models: what a trace says, and what autograd's hooks see when torch runs the model."""
+"""Whole tiny models: what a trace says they keep and compute, and what torch does when it runs them."""
 
 from __future__ import annotations
 
@@ -12,10 +12,13 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils.flop_counter import FlopCounterMode
 
 from meshwright.ir.frontends.contract import Hooks, Source, load_factory
 from meshwright.ir.frontends.moe import use_with_transformers
 from meshwright.ir.frontends.torch_export import Step, trace
+from meshwright.ir.graph import Graph
+from meshwright.ir.rules import rule_of
 from meshwright.ir.saved import saved_bytes
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -108,12 +111,40 @@ MODELS: dict[str, Callable[[], Source]] = {
 }
 
 
+def traced(source: Source, batch: dict[str, Tensor]) -> tuple[Graph, Source, dict[str, Tensor]]:
+    """The graph, and the model and batch on meta that it was traced with."""
+    on_meta = {key: torch.empty_like(value, device="meta") for key, value in batch.items()}
+    source.module.train()
+    bare = replace(source, module=copy.deepcopy(source.module).to("meta"))
+    return trace(bare, on_meta).graph, bare, on_meta
+
+
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.filterwarnings("ignore")
 def test_a_trace_keeps_what_torch_keeps(name: str) -> None:
     source = MODELS[name]()
-    source.module.train()
     batch = batch_of(source)
-    on_meta = {key: torch.empty_like(value, device="meta") for key, value in batch.items()}
-    graph = trace(replace(source, module=copy.deepcopy(source.module).to("meta")), on_meta).graph
+    graph, _, _ = traced(source, batch)
     assert saved_bytes(graph, "eager", "cpu") == pytest.approx(kept_by_hooks(source.module, source, batch), rel=0.01)
+
+
+def work(graph: Graph, *, backward: bool) -> float:
+    total = 0.0
+    for op in graph.ops:
+        wanted = [slot for slot, value in enumerate(op.operands) if value in graph.differentiable]
+        total += rule_of(op, graph.types).flops(needs=wanted if backward else None)
+    return total
+
+
+@pytest.mark.parametrize("name", ["unet.py:tiny", "llama.py:tiny", "lora_llama.py:tiny", "T5ForConditionalGeneration"])
+@pytest.mark.filterwarnings("ignore")
+def test_a_trace_computes_what_torch_counts(name: str) -> None:
+    """Exactly, forward and backward; frozen weights cost no gradient."""
+    source = MODELS[name]()
+    graph, bare, on_meta = traced(source, batch_of(source))
+    with FlopCounterMode(display=False) as forward:
+        result = Step(bare.module, bare.hooks, bare.place)(on_meta)
+    with FlopCounterMode(display=False) as backward:
+        result.backward()
+    counted = forward.get_total_flops(), backward.get_total_flops()
+    assert (work(graph, backward=False), work(graph, backward=True)) == counted
