@@ -726,6 +726,13 @@ class DegreeImpossible(ProgramError):
     exit_code = 2
 
 
+class RuleUntrue(ProgramError):
+    """A registered rule under which the split operator computes something else than the whole one."""
+
+    code = "MW4060"
+    exit_code = 7
+
+
 # MW5: capabilities ---------------------------------------------------------------------------------------------------
 
 

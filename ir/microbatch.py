@@ -151,7 +151,7 @@ class _Walk:
         """Capacity is counted per routing group; groups must not straddle samples. What is combined was dispatched."""
         if op.kind == "combine" or op.attr("dropless"):
             return None
-        idx, (_, capacity, _) = self.graph.types[op.operands[1]], self.graph.types[op.name].shape
+        idx, capacity = self.graph.types[op.operands[1]], self.graph.types[op.name].shape[1]
         names = tokens(idx)
         groups = routing_groups(signature_of(op, self.graph.types), len(names))
         samples = [
@@ -159,7 +159,7 @@ class _Walk:
             for name in names
         ]
         apart = not any(count % size for count, size in zip(groups, samples, strict=True))
-        if capacity >= prod(idx.shape[:-1]) or apart:
+        if prod(samples) == 1 or capacity >= prod(idx.shape[:-1]) or apart:
             return None
         return "routes to experts with a capacity that is counted over the whole batch"
 
