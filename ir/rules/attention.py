@@ -70,12 +70,12 @@ def _bias_dims(signature: Signature, bias: Type, target: Dims) -> Dims:
 def _work(points: tuple[str, ...]) -> tuple[Work, ...]:
     """Scores and output forward; backward their gradients: of q and k through the scores, of v through the output.
 
-    The gradient of the probabilities serves q and k alike; each is booked half of it."""
+    The gradient of the probabilities serves q and k alike."""
     return (
         Work(2, (*points, "d")),
         Work(2, (*points, "dv")),
-        *(Work(flops, (*points, width), grad_of=of) for of in (0, 1) for flops, width in ((2, "d"), (1, "dv"))),
-        Work(2, (*points, "dv"), grad_of=2),
+        Work(2, (*points, "dv"), grad_of=0, shared_with=1),
+        *(Work(2, (*points, width), grad_of=of) for of, width in enumerate(("d", "d", "dv"))),
     )
 
 

@@ -207,7 +207,7 @@ OPERATOR = sample("opaque", "bf16[2, 8, 12] f32[8, 3]", types=("bf16[2, 8, 12]",
 
 @pytest.fixture
 def rotary() -> Iterator[None]:
-    register_rule(TARGET, "b s (h d), s d -> b s (h d)", whole=("d",), linear=(0,), flops=4)
+    register_rule(TARGET, "b s (h d), s d -> b s (h d)", whole=("d",), linear=(0,), saved=(1,), flops=4)
     yield
     unregister_rule(TARGET)
 
@@ -217,6 +217,16 @@ def test_opaque_is_whole() -> None:
     assert {factor.role for factor in rule.factors} == {Role.WHOLE}
     assert rule.types == types("bf16[2, 8, 12]")
     assert not rule.work
+    assert [(save.what, save.index) for save in rule.saved("cpu", (0,))] == [
+        ("operand", 0),
+        ("operand", 1),
+        ("result", 0),
+    ]
+
+
+def test_opaque_work_is_told_by_an_attribute() -> None:
+    rule = infer(sample("opaque", "f32[4] i64[4] f32[4]", types=("f32[4]",), target="x::y", flops=100))
+    assert (rule.flops(), rule.flops(needs=(0, 2)), rule.flops(needs=(0,))) == (100, 200, 100)
 
 
 @pytest.mark.usefixtures("rotary")
@@ -226,6 +236,8 @@ def test_a_user_says_more() -> None:
     assert rule.factor("h").size == 4
     assert rule.laws == (Law.LINEAR, Law.NONLINEAR)
     assert rule.flops() == 4 * 2 * 8 * 12
+    assert rule.flops(needs=(0, 1)) == 2 * rule.flops()
+    assert [(save.what, save.index) for save in rule.saved("cpu", (0,))] == [("operand", 1)]
     with pytest.raises(RuleRegistered):
         register_rule(TARGET, "a -> a")
 
