@@ -62,6 +62,13 @@ def lower_body(graph: Graph, plan: BodyPlan, mesh: Mesh, lowering: Lowering) -> 
     return lowered.program()
 
 
+def compute_placements(graph: Graph, plan: BodyPlan, mesh: Mesh) -> dict[str, Placement]:
+    """For every parameter and buffer, by path, where the operators that read it want it."""
+    graph, strategies = _rewrite(graph, plan)
+    lowered = _Body(graph, plan, mesh, strategies, Lowering())
+    return {param.path: lowered.settle(param.value, lowered.param_home(param)).value for param in graph.params}
+
+
 # Rewriting -----------------------------------------------------------------------------------------------------------
 
 
