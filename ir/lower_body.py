@@ -453,7 +453,7 @@ class _Body:
         found: dict[str, int] = {}
 
         def keep(name: str) -> None:
-            if name not in resident and name not in self.redone:
+            if not {name, owner.get(name, name)} & resident and name not in self.redone:
                 found.setdefault(owner.get(name, name), self.local_bytes(owner.get(name, name)))
 
         resident = {self.stored_name(param) for param in self.graph.params}

@@ -12,6 +12,7 @@ from meshwright.ir.fold import Fold, unfold
 from meshwright.ir.interp_step import StepResult, run_step
 from meshwright.ir.lower import lower
 from meshwright.ir.names import Degrees, template
+from meshwright.ir.verify_meaning import verify_meaning
 from meshwright.ir.verify_program import verify_program
 from tests.llama_block import Sizes, model
 from tests.sharded import CPU, TOLERANCE, whole
@@ -44,6 +45,7 @@ def parameters(fold: Fold) -> dict[str, Tensor]:
 def step(fold: Fold, degrees: Degrees) -> tuple[StepResult, dict[str, Tensor], list[float]]:
     program = lower(fold, template(fold, degrees), CPU)
     verify_program(program)
+    verify_meaning(program, fold)
     data, values = batches(fold, degrees.microbatches), parameters(fold)
     counts = [int((batch["labels"] != -100).sum()) for batch in data]
     weights = [count / sum(counts) for count in counts]
