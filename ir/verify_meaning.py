@@ -5,11 +5,11 @@
 - the stages run every call of the fold once, in order, each by a body program for its body, on the stage's mesh;
 - a body program runs every operator of its graph once and no other; each reads the values that the graph says, however
   they lie, with the same signature; an operator may run as its expansion, whose values are called `op.value`;
-- every operator that a gradient reaches is differentiated for every operand that wants one, and nothing else is; trained
-  parameters, and inputs that ask for it, get a gradient;
+- every operator that a gradient reaches is differentiated for every operand that wants one, and nothing else is;
+  trained parameters, and inputs that ask for it, get a gradient;
 - what the backward pass needs from the forward pass on any device is counted as kept, once per storage;
 - a value leaves one call as the next expects it, its gradient comes back as it left, and what a later stage reads is
-  carried there stage by stage;
+  carried there stage by stage; what leaves the model is no partial sum;
 - gradients of a parameter that several calls hold are added over all of them.
 """
 
@@ -30,15 +30,16 @@ from meshwright.ir.errors import (
     WrongDerivative,
     WrongKept,
     WrongOperand,
+    WrongPlacement,
     WrongRun,
     WrongTransfer,
     WrongUpdate,
 )
-from meshwright.ir.fold import Call, Fold, joined
+from meshwright.ir.fold import Call, Fold, Source, joined
 from meshwright.ir.graph import Graph, Op, Type
-from meshwright.ir.lower import Port, sources_of
+from meshwright.ir.lower import Port, port_of, sources_of
 from meshwright.ir.placement import Placement
-from meshwright.ir.program import BodyProgram, Compute, Gradient, Program, Ring, Transfer, results_of
+from meshwright.ir.program import BodyProgram, Compute, Gradient, Program, Ring, Transfer, operands_of, results_of
 from meshwright.ir.rules.base import Law, expand, infer, signature_of
 from meshwright.ir.verify_gradients import origins
 
@@ -49,7 +50,9 @@ def verify_meaning(program: Program, fold: Fold) -> None:
     _verify_runs(program, calls)
     for body in program.bodies:
         verify_body_meaning(body, fold.body[body.body].graph)
-    _Boundaries(program, calls).verify()
+    boundaries = _Boundaries(program, calls)
+    boundaries.verify()
+    boundaries.verify_outputs(fold.outputs)
     _verify_ties(program, calls)
 
 
@@ -208,18 +211,17 @@ def _verify_kept(body: BodyProgram, graph: Graph) -> None:
 def _saved(body: BodyProgram) -> list[str]:
     """Local names that the backward pass reads, whatever the device, and does not compute itself."""
     own = {name for statement in body.backward for name in results_of(statement)}
+    own |= {name for name in body.output_grads if name}
     found: list[str] = []
     for statement in body.backward:
-        if not isinstance(statement, (Gradient, Ring)) or not statement.wanted:
+        if not isinstance(statement, Gradient) and not (isinstance(statement, Ring) and statement.backward):
+            found += operands_of(statement)
             continue
         rule = infer(statement.signature)
-        for save in rule.saved("cpu", statement.wanted):
-            if save not in rule.saved("cuda", statement.wanted):
-                continue
-            if save.what == "operand":
-                found.append(statement.operands[save.index])
-            elif save.what == "result":
-                found.append(statement.outputs[save.index])
+        cpu, cuda = ({(s.what, s.index) for s in rule.saved(device, statement.wanted)} for device in ("cpu", "cuda"))
+        for what, index in sorted(cpu & cuda):
+            if what in ("operand", "result"):
+                found.append((statement.operands if what == "operand" else statement.outputs)[index])
     return [name for name in dict.fromkeys(found) if name not in own]
 
 
@@ -293,6 +295,18 @@ class _Boundaries:
                     cause="nobody reads it",
                     fix="leave it out",
                 )
+
+    def verify_outputs(self, outputs: Sequence[Source]) -> None:
+        last_of = {(call.segment, call.position): number for number, call in enumerate(self.calls)}
+        for index, source in enumerate(outputs):
+            port = port_of(source, len(self.calls), last_of)
+            if isinstance(port, Port):
+                body = self.bodies[port.call]
+                lies = body.locals[body.outputs[port.output]].placement
+                if lies.partial:
+                    raise WrongPlacement(
+                        place=f"model output {index}", cause=f"it leaves as {lies}", fix="reduce it in its body"
+                    )
 
     def verify_read(self, number: int, slot: int, port: Port) -> None:
         maker, reader = self.bodies[port.call], self.bodies[number]
