@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from functools import reduce
 from typing import Any
 
-from meshwright.ir.errors import ScheduleImpossible
+from meshwright.ir.errors import WaitCircle
 from meshwright.ir.fold import Call, Fold, joined
 from meshwright.ir.interp import BodyRun, Environment, Kernels, Shards, Tensor, collect, shard
 from meshwright.ir.lower import Port, port_of, sources_of
@@ -106,7 +106,7 @@ class _Step:
                     progress = True
         for group, (ranks, actions) in enumerate(self.program.actions):
             if at[group] < len(actions):
-                raise ScheduleImpossible(
+                raise WaitCircle(
                     place=f"ranks {ranks}", cause=f"{actions[at[group]]} waits for ever", fix="this is a wrong program"
                 )
         return self.finish()
