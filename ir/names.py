@@ -195,7 +195,7 @@ def _state(value: str, graph: Graph, found: Loops, mesh: Mesh, degrees: Degrees)
 
 
 def _is_table(value: str, graph: Graph, found: Loops) -> bool:
-    """A value without gradient and without samples (rotary tables, masks): it is cheap to hold, and cut where needed."""
+    """A value without gradient and without samples (rotary tables, masks): it is cheap to hold, and cut where used."""
     return value not in graph.differentiable and not any("b" in names for names in found.dims[value])
 
 

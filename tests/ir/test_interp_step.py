@@ -7,7 +7,6 @@ import pytest
 from meshwright.backends.torch_.verify.step import Data, random_data, step_differences
 from meshwright.ir.fold import Fold
 from meshwright.ir.names import Degrees, template
-<<<<<<< HEAD
 from tests.llama_block import model
 
 
@@ -18,68 +17,6 @@ def data_for(fold: Fold, microbatches: int) -> Data:
         batch["labels"][0, : index + 1] = -100
     counts = [int((batch["labels"] != -100).sum()) for batch in data.batches]
     return Data(data.parameters, data.batches, [count / sum(counts) for count in counts])
-=======
-from meshwright.ir.verify_meaning import verify_meaning
-from meshwright.ir.verify_program import verify_program
-from tests.llama_block import Sizes, model
-from tests.sharded import CPU, TOLERANCE, whole
-from tests.torch_kernels import TorchKernels, exact
-
-SIZES = Sizes()
-LEARNING_RATE = 0.1
-
-
-def batches(fold: Fold, count: int) -> list[dict[str, Tensor]]:
-    """Tokens and labels; some labels are ignored, a different number in every micro-batch."""
-    random = torch.Generator().manual_seed(7)
-    made = []
-    for index in range(count):
-        data = {item.value: torch.randint(0, SIZES.vocab, t.shape, generator=random) for item, t in fold.inputs}
-        data["labels"][0, : index + 1] = -100
-        made.append(data)
-    return made
-
-
-def parameters(fold: Fold) -> dict[str, Tensor]:
-    random = torch.Generator().manual_seed(3)
-    graph = unfold(fold)
-    return {
-        param.path: 0.3 * torch.randn(graph.types[param.value].shape, generator=random, dtype=torch.float64)
-        for param in graph.params
-    }
-
-
-def step(fold: Fold, degrees: Degrees) -> tuple[StepResult, dict[str, Tensor], list[float]]:
-    program = lower(fold, template(fold, degrees), CPU)
-    verify_program(program)
-    verify_meaning(program, fold)
-    data, values = batches(fold, degrees.microbatches), parameters(fold)
-    counts = [int((batch["labels"] != -100).sum()) for batch in data]
-    weights = [count / sum(counts) for count in counts]
-    result = run_step(
-        program,
-        fold,
-        values,
-        data,
-        TorchKernels(TOLERANCE),
-        seeds=[{0: torch.tensor(weight, dtype=torch.float64)} for weight in weights],
-        update=lambda param, grad: param - LEARNING_RATE * grad,
-    )
-    return result, values, weights
-
-
-def reference(fold: Fold, values: Mapping[str, Tensor], weights: list[float]) -> tuple[float, dict[str, Tensor]]:
-    """Loss and gradients of the whole model over all micro-batches, weighted by their tokens."""
-    graph = unfold(fold)
-    loss, grads = 0.0, {path: torch.zeros_like(value) for path, value in values.items()}
-    for batch, weight in zip(batches(fold, len(weights)), weights, strict=True):
-        given = {param.value: values[param.path] for param in graph.params} | batch
-        one = whole(graph, given)
-        loss += weight * float(one.outputs[graph.outputs[0]])
-        for param in graph.params:
-            grads[param.path] += weight * one.grads[param.value]
-    return loss, grads
->>>>>>> plantext
 
 
 PLANS = {

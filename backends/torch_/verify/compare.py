@@ -20,16 +20,9 @@ from meshwright.ir.interp import BodyRun, Environment, collect, shard
 from meshwright.ir.lower_body import Lowering, lower_body
 from meshwright.ir.mesh import Mesh
 from meshwright.ir.placement import Placement
-<<<<<<< HEAD:backends/torch_/verify/compare.py
 from meshwright.ir.program import BodyProgram, Local
-from meshwright.ir.verify_program import verify_body, verify_coverage
-=======
-from meshwright.ir.program import BodyProgram, Local, results_of
 from meshwright.ir.verify_meaning import verify_body_meaning
 from meshwright.ir.verify_program import verify_body
-from tests.eager import EAGER
-from tests.torch_kernels import TorchKernels, exact
->>>>>>> plantext:tests/sharded.py
 
 TOLERANCE = 1e-9
 CPU = Lowering(device="cpu")

@@ -19,6 +19,7 @@ from meshwright.ir.decisions import Decisions
 from meshwright.ir.fold import Fold, unfold
 from meshwright.ir.interp_step import run_step
 from meshwright.ir.lower import lower
+from meshwright.ir.verify_meaning import verify_meaning
 from meshwright.ir.verify_program import verify_program
 
 LEARNING_RATE = 0.1
@@ -49,6 +50,7 @@ def step_differences(fold: Fold, decisions: Decisions, data: Data | None = None)
     data = data or random_data(fold, decisions.schedule.microbatches)
     program = lower(fold, decisions, CPU)
     verify_program(program)
+    verify_meaning(program, fold)
     found = run_step(
         program,
         fold,
