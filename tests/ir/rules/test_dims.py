@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from math import prod
+from typing import Any
 
 import pytest
 import torch
@@ -12,12 +14,14 @@ from hypothesis import strategies as st
 
 from meshwright.backends.torch_.verify.eager import DTYPES, position_mask
 from meshwright.ir.adjoint import Pass, choices
-from meshwright.ir.errors import BadOperand, MeshwrightError, NoExpansion, RuleRegistered, UnknownOp
+from meshwright.ir.errors import BadOperand, MeshwrightError, NoExpansion, RuleBook, RuleRegistered, UnknownOp
 from meshwright.ir.graph import Type
 from meshwright.ir.rules import (
     Law,
     Role,
+    Save,
     Signature,
+    Work,
     expand,
     infer,
     register_rule,
@@ -25,6 +29,7 @@ from meshwright.ir.rules import (
 )
 from meshwright.ir.rules.attention import visible
 from meshwright.ir.rules.dims import promoted, refine
+from meshwright.ir.verify import verify_rule
 from tests.samples import sample, types
 
 # Views ---------------------------------------------------------------------------------------------------------------
@@ -197,6 +202,21 @@ def test_unknown_kind_and_expansion() -> None:
         infer(sample("transmogrify", "f32[4]"))
     with pytest.raises(NoExpansion):
         expand(sample("relu", "f32[4]"))
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"slots": (("result", 0, 7, (1,)),)},
+        {"saves": (Save("operand", 0, given=(5,)),)},
+        {"work": (Work(1, ("k",), grad_of=0, shared_with=5),)},
+    ],
+    ids=str,
+)
+def test_what_a_rule_says_must_exist(wrong: dict[str, Any]) -> None:
+    signature = sample("linear", "f32[4, 8] f32[16, 8]")
+    with pytest.raises(RuleBook):
+        verify_rule(replace(infer(signature), **wrong), signature)
 
 
 # Rules of users ------------------------------------------------------------------------------------------------------
