@@ -158,9 +158,7 @@ class Capabilities:
                     LayoutNotExpressible, f"{plan.name}, {name}", f"layout {layout_name(layout)}", _use(known)
                 )
 
-    def _attention_refusals(
-        self, plan: BodyPlan, graph: Graph, found: Loops, mesh: Mesh
-    ) -> Iterator[NotExpressible]:
+    def _attention_refusals(self, plan: BodyPlan, graph: Graph, found: Loops, mesh: Mesh) -> Iterator[NotExpressible]:
         known = _names(self.attention)
         for axis in mesh.names:
             name = name_of(plan, graph, found, axis)
