@@ -13,7 +13,7 @@ import pytest
 
 from meshwright.ir.adjoint import Strategy
 from meshwright.ir.capabilities import ANY, Line
-from meshwright.ir.decisions import BodyPlan, Decisions, Schedule, StagePlan, verify_decisions
+from meshwright.ir.decisions import BodyPlan, Decisions, Schedule, verify_decisions
 from meshwright.ir.errors import (
     ActionMismatch,
     ActionSyntax,
@@ -86,7 +86,6 @@ from meshwright.ir.program import (
     Ring,
     Statement,
     Tie,
-    Transfer,
     operands_of,
     results_of,
 )
@@ -147,9 +146,7 @@ IN_PLANS: dict[type[MeshwrightError], Callable[[], object]] = {
     CallsRepeated: lambda: verify_decisions(with_stage(1, first=2), FOLD),
     StageEmpty: lambda: verify_decisions(with_stage(1, last=3), FOLD),
     BodyUnplanned: lambda: verify_decisions(with_stage(0, plans=("embed",)), FOLD),
-    PlannedOpUnknown: lambda: verify_decisions(
-        with_block_plan(strategies=(("query", Strategy.parse("tp=n")),)), FOLD
-    ),
+    PlannedOpUnknown: lambda: verify_decisions(with_block_plan(strategies=(("query", Strategy.parse("tp=n")),)), FOLD),
     PlannedValueUnknown: lambda: verify_decisions(with_block_plan(states=(("y", State.replicated(3)),)), FOLD),
     StoredParamUnknown: lambda: verify_decisions(
         with_block_plan(storage=(replace(PLAN.plan["block"].storage[0], path="norm.weight"),)), FOLD
@@ -302,9 +299,7 @@ def without(*kinds: str) -> Callable[[tuple[Action, ...]], tuple[Action, ...]]:
 
 def silent() -> Program:
     """Nothing crosses, and nobody sends."""
-    actions = tuple(
-        (ranks, tuple(action for action in one if action.peer < 0)) for ranks, one in PROGRAM.actions
-    )
+    actions = tuple((ranks, tuple(action for action in one if action.peer < 0)) for ranks, one in PROGRAM.actions)
     return replace(PROGRAM, transfers=(), actions=actions)
 
 
@@ -325,7 +320,9 @@ IN_PROGRAMS: dict[type[MeshwrightError], Callable[[], object]] = {
     NameUnknown: lambda: forward(gathers, lambda move: ()),
     NameUntyped: lambda: with_block(locals={name: one for name, one in BLOCK.locals.items() if name != "q"}),
     NameRedefined: lambda: forward(of("q"), lambda q: (q, q)),
-    WrongType: lambda: with_block(locals=BLOCK.locals | {"q": Local(Type((4, 16, 64), "f64"), BLOCK.locals["q"].placement)}),
+    WrongType: lambda: with_block(
+        locals={**BLOCK.locals, "q": Local(Type((4, 16, 64), "f64"), BLOCK.locals["q"].placement)}
+    ),
     WrongPlacement: without_collective,
     WrongStep: lambda: backward(
         lambda s: isinstance(s, Move) and s.step.kind == "reduce_scatter",
@@ -347,9 +344,7 @@ IN_PROGRAMS: dict[type[MeshwrightError], Callable[[], object]] = {
     MissingGradient: frozen,
     GradientUnused: lambda: backward(adds, lambda add: (replace(add, operands=add.operands[1:]),)),
     GradientTwice: lambda: backward(adds, lambda add: (replace(add, operands=(*add.operands, add.operands[0])),)),
-    GradientMixed: lambda: backward(
-        of("prod"), lambda prod: (replace(prod, results=prod.results[::-1]),)
-    ),
+    GradientMixed: lambda: backward(of("prod"), lambda prod: (replace(prod, results=prod.results[::-1]),)),
     StorageConflict: lambda: with_slot(grads=Placement.parse("[dp.tp, -]")),
     WrongKept: lambda: with_block(kept=BLOCK.kept[1:]),
     WrongUpdate: buffered,
@@ -386,7 +381,7 @@ def test_the_classes_are_pairwise_distinct() -> None:
     assert len({kind.code for kind, _ in CORRUPTIONS}) == len(CORRUPTIONS)
 
 
-# The same classes, met in other places ---------------------------------------------------------------------------------
+# The same classes, met in other places -------------------------------------------------------------------------------
 
 OTHERS: dict[str, tuple[type[MeshwrightError], Callable[[], object]]] = {
     "a plan with two strategies for an operator": (
