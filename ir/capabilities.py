@@ -27,6 +27,7 @@ from meshwright.ir.errors import (
     ScheduleNotExpressible,
     StorageNotExpressible,
 )
+from meshwright.ir.factors import Loops, body_loops
 from meshwright.ir.fold import Fold
 from meshwright.ir.graph import Graph
 from meshwright.ir.lower_body import Lowering, compute_placements
@@ -122,12 +123,13 @@ class Capabilities:
     def refusals(self, decisions: Decisions, fold: Fold) -> Iterator[NotExpressible]:
         """Everything in a plan for this model that this target cannot express."""
         meshes = {name: stage.mesh for stage in decisions.stages for name in stage.plans}
+        found = body_loops(fold)
         for plan in decisions.plans:
             graph = fold.body[plan.body].graph
             yield from self._layout_refusals(plan)
             yield from self._recompute_refusals(plan, graph)
             if plan.name in meshes:
-                yield from self._attention_refusals(plan, graph, meshes[plan.name])
+                yield from self._attention_refusals(plan, graph, found[plan.body], meshes[plan.name])
                 yield from self._storage_refusals(plan, graph, meshes[plan.name])
         yield from self._schedule_refusals(decisions)
         if decisions.offload and not self.offload:
@@ -156,10 +158,10 @@ class Capabilities:
                     LayoutNotExpressible, f"{plan.name}, {name}", f"layout {layout_name(layout)}", _use(known)
                 )
 
-    def _attention_refusals(self, plan: BodyPlan, graph: Graph, mesh: Mesh) -> Iterator[NotExpressible]:
+    def _attention_refusals(self, plan: BodyPlan, graph: Graph, found: Loops, mesh: Mesh) -> Iterator[NotExpressible]:
         known = _names(self.attention)
         for axis in mesh.names:
-            name = name_of(plan, graph, axis)
+            name = name_of(plan, graph, found, axis)
             wanted = {"cp": "all_gather", "cp (ring)": "ring", "cp (ulysses)": "ulysses"}.get(name)
             if wanted and wanted not in known:
                 yield self._refuse(

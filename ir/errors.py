@@ -175,6 +175,19 @@ class UnsupportedDtype(ModelError):
     code = "MW1010"
 
 
+class ForwardRaised(ModelError):
+    """The forward pass, or the loss, raised an exception while one training step was traced."""
+
+    code = "MW1011"
+
+
+class ModelKindUnknown(ModelError):
+    """MODEL is none of the things that a model can be read from."""
+
+    code = "MW1012"
+    exit_code = 2
+
+
 # MW2: configuration files --------------------------------------------------------------------------------------------
 
 
@@ -219,6 +232,12 @@ class ShapeImpossible(ConfigError):
     """A number in the shape file is of the wrong type, not positive, or contradicts another one."""
 
     code = "MW2006"
+
+
+class ConfigUnreadable(ConfigError):
+    """The Hugging Face configuration is not a JSON object."""
+
+    code = "MW2007"
 
 
 # MW3: the IR ---------------------------------------------------------------------------------------------------------
@@ -576,6 +595,12 @@ class FoldLoss(IRError):
     code = "MW3057"
 
 
+class UnknownStyle(IRError):
+    """An execution style that is none of eager, fused, compiled, xla."""
+
+    code = "MW3058"
+
+
 # MW4: decisions and programs -----------------------------------------------------------------------------------------
 
 
@@ -593,19 +618,19 @@ class BodyUnplanned(ProgramError):
 
 
 class CallsUncovered(ProgramError):
-    """Stages that leave a call of the fold out."""
+    """Stages that leave a call of the fold out, or run one twice."""
 
     code = "MW4002"
 
 
 class RanksOverlap(ProgramError):
-    """Stages that share only some of their ranks, or all of them under different meshes."""
+    """Stages that share only some ranks, or a mesh that its ranks do not fill."""
 
     code = "MW4003"
 
 
 class ScheduleImpossible(ProgramError):
-    """A schedule that its stages or micro-batches do not allow."""
+    """A schedule that its stages or micro-batches do not allow, or whose actions wait in a circle."""
 
     code = "MW4004"
 
@@ -614,12 +639,6 @@ class StorageConflict(ProgramError):
     """A stored placement that does not refine the compute placement of its parameter."""
 
     code = "MW4005"
-
-
-class PlanUnknown(ProgramError):
-    """A stage that uses a body plan which nobody defines."""
-
-    code = "MW4006"
 
 
 class BoundaryMismatch(ProgramError):
@@ -635,7 +654,7 @@ class PartialAcross(ProgramError):
 
 
 class NameUnknown(ProgramError):
-    """A program statement that reads a name which nobody has defined yet."""
+    """A program statement that reads a name nobody defined, or that was not kept."""
 
     code = "MW4009"
 
@@ -647,31 +666,31 @@ class NameRedefined(ProgramError):
 
 
 class WrongPlacement(ProgramError):
-    """A program statement, parameter or stage boundary whose value lies otherwise than it must."""
+    """A program statement whose operand or result lies otherwise than the statement requires."""
 
     code = "MW4011"
 
 
 class WrongStep(ProgramError):
-    """A program move that cannot start from the placement of its operand, or ends elsewhere than its result lies."""
+    """A program move that does not lead to the placement of its result."""
 
     code = "MW4012"
 
 
 class MissingGradient(ProgramError):
-    """A program that leaves out the gradient of something that is trained, or differentiated through."""
+    """A program that leaves out the gradient of something trained."""
 
     code = "MW4013"
 
 
 class WrongTransfer(ProgramError):
-    """A transfer between stages of a value that does not exist, or past a stage."""
+    """A transfer between stages whose type or placement does not match its ends."""
 
     code = "MW4014"
 
 
 class ActionMismatch(ProgramError):
-    """Sends and receives that do not pair up, or that no transfer asks for."""
+    """Sends and receives that do not pair up, or work lists that miss a stage."""
 
     code = "MW4015"
 
@@ -699,6 +718,19 @@ class DegreeImpossible(ProgramError):
 
     code = "MW4019"
     exit_code = 2
+
+
+class RuleUntrue(ProgramError):
+    """A registered rule under which the split operator computes something else than the whole one."""
+
+    code = "MW4060"
+    exit_code = 7
+
+
+class PlanUnknown(ProgramError):
+    """A stage that uses a body plan which nobody defines."""
+
+    code = "MW4006"
 
 
 class PlanVersion(ProgramError):
@@ -951,6 +983,22 @@ class ClusterError(MeshwrightError):
 
     family = "MW6"
     exit_code = 6
+
+
+# MW8: the command line -----------------------------------------------------------------------------------------------
+
+
+class UsageError(MeshwrightError):
+    """Arguments that are well formed and mean nothing."""
+
+    family = "MW8"
+    exit_code = 2
+
+
+class UnknownStep(UsageError):
+    """A step of the data path that --dump-after does not know."""
+
+    code = "MW8001"
 
 
 # MW9: the environment, and ourselves ---------------------------------------------------------------------------------

@@ -116,7 +116,7 @@ class Op:
     """One operator.
 
     - `kind` must have a rule, or be `opaque` with the framework's name in the attribute `target`.
-    - `alias` names the operand whose storage the first result shares (views), so that saved bytes are counted once.
+    - `alias` names the operand whose storage the results share (views), so that saved bytes are counted once.
     - `no_grad` operators lie outside differentiation even if their operands do not.
     """
 
@@ -260,7 +260,7 @@ class Graph:
         owner = {value: value for value in self.types}
         for op in self.ops:
             if op.alias is not None:
-                owner[op.results[0]] = owner[op.operands[op.alias]]
+                owner |= dict.fromkeys(op.results, owner[op.operands[op.alias]])
         return owner
 
     def operand_types(self, op: Op) -> tuple[Type, ...]:

@@ -490,7 +490,7 @@ class _Body:
             if isinstance(statement, Compute):
                 slot = alias[statement.op]
                 if slot is not None:
-                    owner[statement.results[0]] = owner[statement.operands[slot]]
+                    owner |= dict.fromkeys(statement.results, owner[statement.operands[slot]])
         return owner
 
     def local_bytes(self, name: str) -> int:

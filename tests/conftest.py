@@ -1,8 +1,15 @@
-"""Hypothesis profiles: HYPOTHESIS_PROFILE=long searches; the default replays the same bounded examples everywhere."""
+"""Settings for all tests.
+
+HYPOTHESIS_PROFILE=long searches; the default replays the same bounded examples everywhere. torch has one thread: the
+tensors are tiny, and threads that wait for each other cost ten times what they save on a busy machine.
+"""
 
 import os
 
+import torch
 from hypothesis import settings
+
+torch.set_num_threads(1)
 
 settings.register_profile("ci", derandomize=True, max_examples=50, deadline=None)
 settings.register_profile("long", max_examples=5000, deadline=None)

@@ -76,8 +76,9 @@ def reduction(kind: str) -> Lowering:
         rank = len(t.type(call["self"]).shape)
         dims = call["dim"]
         chosen = range(rank) if dims is None or dims == () else [dims] if isinstance(dims, int) else dims
-        attrs: dict[str, Attr] = {"dims": tuple(sorted(d % rank for d in chosen)), "keepdim": bool(call["keepdim"])}
-        return t.emit(kind, [_cast_to(t, call["self"], call.type.dtype)], call.types, attrs, name=call.name)
+        attrs: dict[str, Attr] = {"dim": tuple(sorted(d % rank for d in chosen)), "keepdim": bool(call["keepdim"])}
+        operand = _cast_to(t, call["self"], call.type.dtype) if kind in ("sum", "mean") else call["self"]
+        return t.emit(kind, [operand], call.types, attrs, name=call.name)
 
     return lower
 
@@ -178,6 +179,16 @@ def split(t: Translator, call: Call) -> Handle:
     return t.emit_all("split", [value], call.types, {"dim": dim, "sizes": sizes}, alias=0, name=call.name)
 
 
+def unbound(t: Translator, call: Call) -> Handle:
+    """`unbind`: each index of a dimension."""
+    value = t.value(call["self"])
+    dim = call["dim"] % len(t.types[value].shape)
+    return tuple(
+        t.emit("select", [value], (type_,), {"dim": dim, "index": index}, alias=0)
+        for index, type_ in enumerate(call.types)
+    )
+
+
 def concatenated(t: Translator, call: Call) -> Handle:
     parts = [part for part in call["tensors"] if t.type(part).elements]
     if len(parts) == 1:
@@ -205,6 +216,13 @@ def repeated(t: Translator, call: Call) -> Handle:
     seen = t.view(value, narrow)
     spread = t.emit("expand", [seen], (wide,), {"shape": wide.shape}, alias=0)
     return t.view(spread, call.type.shape, name=call.name)
+
+
+def padded(t: Translator, call: Call) -> Handle:
+    if _text(call["mode"]) != "constant":
+        return opaque(t, call)
+    attrs: dict[str, Attr] = {"pad": tuple(call["pad"]), "value": call["value"] or 0.0}
+    return t.emit("pad", [call["self"]], call.types, attrs, name=call.name)
 
 
 def copied(t: Translator, call: Call) -> Handle:
@@ -260,6 +278,10 @@ def attention(t: Translator, call: Call) -> Handle:
     scale = call["scale"] if call["scale"] is not None else 1 / math.sqrt(query.shape[-1])
     law, bias = _mask(t, call)
     attrs: dict[str, Attr] = {"mask": law.kind, "width": law.width, "scale": scale, "dropout": call["dropout_p"]}
+    if law.width:
+        attrs["mask_shape"] = t.type(
+            call["attn_mask"]
+        ).shape  # eager kernels keep such a mask, in the shape they were given
     operands = [call["query"], call["key"], call["value"], *(() if bias is None else (bias,))]
     b, h, s, d = (*(1,) * (4 - len(call.type.shape)), *call.type.shape)[-4:]
     strides = (s * h * d, d, h * d, 1)[-len(call.type.shape) :]  # kernels lay the result out as [b, s, h, d]
@@ -288,10 +310,10 @@ def _mask(t: Translator, call: Call) -> tuple[masks.MaskLaw, Handle | None]:
 def where(t: Translator, call: Call) -> Handle:
     """A choice. With a constant condition and a very negative alternative it may turn out to be an attention mask over a bias."""
     condition, chosen, other = call["condition"], call["self"], call["other"]
-    attrs: dict[str, Attr] = {"other": other} if _number(other) else {}
+    attrs: dict[str, Attr] = {"scalar": other} if _number(other) else {}
     if _number(chosen):
-        return opaque(t, call)
-    operands = [condition, chosen, *(() if _number(other) else (other,))]
+        attrs = {"scalar": chosen, "reverse": True} if not attrs else {"scalar": chosen, "other": other}
+    operands = [condition, *(h for h in (chosen, other) if not _number(h))]
     result = t.emit("where", operands, call.types, attrs, name=call.name)
     if isinstance(condition, Term) and _very_negative(other):
         t.masked[result] = (condition, chosen)
@@ -320,44 +342,53 @@ def norm(kind: str) -> Lowering:
             if call["eps"] is not None
             else {"f32": 1.1920928955078125e-07, "f64": 2.220446049250313e-16}.get(call.type.dtype, 0.0078125)
         )
-        attrs: dict[str, Attr] = {"eps": eps, "dims": len(call["normalized_shape"])}
+        attrs: dict[str, Attr] = {"eps": eps, "normalized_shape": tuple(call["normalized_shape"])}
         return t.emit(kind, operands, call.types, attrs, name=call.name)
 
     return lower
 
 
 def batch_norm(t: Translator, call: Call) -> Handle:
-    """In training: the result and the new running statistics."""
-    if not call["training"] or call["running_mean"] is None:
+    """The result; in training, the new running statistics too."""
+    operands = [call[name] for name in ("input", "weight", "bias", "running_mean", "running_var")]
+    if any(handle is None for handle in operands):
         return opaque(t, call)
-    operands = [
-        h
-        for h in (call["input"], call["weight"], call["bias"], call["running_mean"], call["running_var"])
-        if h is not None
-    ]
+    attrs: dict[str, Attr] = {"momentum": call["momentum"], "eps": call["eps"], "training": call["training"]}
+    if not call["training"]:
+        return t.emit("batch_norm", operands, call.types, attrs, name=call.name)
     statistics = t.type(call["running_mean"])
-    attrs: dict[str, Attr] = {"momentum": call["momentum"], "eps": call["eps"]}
     return t.emit_all("batch_norm", operands, (call.type, statistics, statistics), attrs, name=call.name)
 
 
 def cross_entropy(t: Translator, call: Call) -> Handle:
-    """Logits with classes in dimension 1 (0 without a batch), labels as class indices."""
+    """Logits against class indices. Torch has the classes in dimension 1; we have them last."""
     logits, labels = call["self"], call["target"]
-    if t.type(labels).dtype not in ("i64", "i32"):
+    if t.type(labels).dtype not in ("i64", "i32") or call["weight"] is not None:
         return opaque(t, call)
-    operands = [logits, labels, *(() if call["weight"] is None else (call["weight"],))]
+    rank = len(t.type(logits).shape)
+    if rank > 2:
+        logits = permute(t, logits, (0, *range(2, rank), 1))
     attrs: dict[str, Attr] = {
-        "dim": 1 if len(t.type(logits).shape) > 1 else 0,
         "reduction": ("none", "mean", "sum")[call["reduction"]],
         "ignore_index": call["ignore_index"],
         "label_smoothing": call["label_smoothing"],
     }
-    return t.emit("cross_entropy", operands, call.types, attrs, name=call.name)
+    return t.emit("cross_entropy", [logits, labels], call.types, attrs, name=call.name)
+
+
+def compared(kind: str) -> Lowering:
+    """A loss of two tensors."""
+
+    def lower(t: Translator, call: Call) -> Handle:
+        attrs: dict[str, Attr] = {"reduction": ("none", "mean", "sum")[call["reduction"]]}
+        return t.emit(kind, [call["self"], call["target"]], call.types, attrs, name=call.name)
+
+    return lower
 
 
 def convolution(t: Translator, call: Call) -> Handle:
     dims = len(call.type.shape) - 2
-    transposed = call.target.startswith("conv_transpose")
+    kind = call.target.split(".")[0]
     operands = [h for h in (call["input"], call["weight"], call["bias"]) if h is not None]
     padding = call["padding"]
     if not isinstance(padding, tuple | list | int):
@@ -368,23 +399,23 @@ def convolution(t: Translator, call: Call) -> Handle:
         "dilation": _each(call["dilation"], dims),
         "groups": call["groups"],
     }
-    if transposed:
-        attrs |= {"transposed": True, "output_padding": _each(call["output_padding"], dims)}
-    return t.emit("conv", operands, call.types, attrs, name=call.name)
+    if kind.startswith("conv_transpose"):
+        attrs["output_padding"] = _each(call["output_padding"], dims)
+    return t.emit(kind, operands, call.types, attrs, name=call.name)
 
 
-def pooling(kind: str) -> Lowering:
-    def lower(t: Translator, call: Call) -> Handle:
-        dims = len(call["kernel_size"]) if isinstance(call["kernel_size"], tuple) else 1
-        kernel = _each(call["kernel_size"], dims)
-        attrs: dict[str, Attr] = {
-            "kernel": kernel,
-            "stride": _each(call["stride"], dims) if call["stride"] else kernel,
-            "padding": _each(call["padding"], dims),
-        }
-        return t.emit(kind, [call["self"]], call.types, attrs, name=call.name)
-
-    return lower
+def pooling(t: Translator, call: Call) -> Handle:
+    kind = call.target.split(".")[0]
+    dims = int(kind[-2])
+    kernel = _each(call["kernel_size"], dims)
+    attrs: dict[str, Attr] = {
+        "kernel": kernel,
+        "stride": _each(call["stride"], dims) if call["stride"] else kernel,
+        "padding": _each(call["padding"], dims),
+        "dilation": _each(call["dilation"] or 1, dims),
+        "ceil_mode": bool(call["ceil_mode"]),
+    }
+    return t.emit(kind, [call["self"]], call.types, attrs, name=call.name)
 
 
 def upsampling(mode: str) -> Lowering:
@@ -410,18 +441,53 @@ def softmax(t: Translator, call: Call) -> Handle:
 
 
 def opaque(t: Translator, call: Call) -> Handle:
-    """Any other operator: all its tensors, nothing known about it."""
+    """Any other operator: all its tensors, nothing known about it but the types of its results."""
     from meshwright.ir.frontends.translate import Assembly
 
     operands = [h for h in _leaves(call.args) if isinstance(h, str | Term | Assembly)]
-    results = t.emit_all("opaque", operands, call.types, {"target": call.target}, name=call.name)
+    attrs: dict[str, Attr] = {"target": public_name(call.target), "types": tuple(str(type_) for type_ in call.types)}
+    results = t.emit_all("opaque", operands, call.types, attrs, name=call.name)
     return results[0] if len(results) == 1 else results
+
+
+def public_name(target: str) -> str:
+    """The name under which users register a rule: `aten::roll`, `mylib::rotary`."""
+    parts = target.split(".")
+    return f"{parts[0]}::{parts[1]}" if len(parts) > 2 else f"aten::{parts[0]}"
 
 
 # Writing -------------------------------------------------------------------------------------------------------------
 
 VIEWS = frozenset(
-    ["alias.default", "detach.default", "view.default", "reshape.default", "flatten.using_ints", "unflatten.int", "unsqueeze.default", "squeeze.default", "squeeze.dim", "squeeze.dims", "_unsafe_view.default", "transpose.int", "permute.default", "t.default", "expand.default", "expand_as.default", "slice.Tensor", "select.int", "split.Tensor", "split_with_sizes.default", "chunk.default", "to.dtype", "to.dtype_layout", "to.device", "contiguous.default", "view_as.default", "narrow.default"]
+    [
+        "alias.default",
+        "detach.default",
+        "view.default",
+        "reshape.default",
+        "flatten.using_ints",
+        "unflatten.int",
+        "unsqueeze.default",
+        "squeeze.default",
+        "squeeze.dim",
+        "squeeze.dims",
+        "_unsafe_view.default",
+        "transpose.int",
+        "permute.default",
+        "t.default",
+        "expand.default",
+        "expand_as.default",
+        "slice.Tensor",
+        "select.int",
+        "split.Tensor",
+        "split_with_sizes.default",
+        "chunk.default",
+        "to.dtype",
+        "to.dtype_layout",
+        "to.device",
+        "contiguous.default",
+        "view_as.default",
+        "narrow.default",
+    ]
 )
 """Operators whose result may share storage with their first argument."""
 
@@ -517,8 +583,15 @@ def _overwrite(t: Translator, parent: Handle, part: Handle, dim: int, start: int
     if isinstance(parent, Assembly) and parent.dim == dim and all(e <= start or s >= end for s, e, _ in parent.pieces):
         return Assembly(parent.base, dim, (*parent.pieces, (start, end, part)))
     whole = t.type(parent)
-    attrs: dict[str, Attr] = {"dim": dim, "start": start, "end": end}
-    return t.emit("slice_scatter", [parent, part], (whole,), attrs)
+    pieces = [_piece(t, parent, dim, 0, start), part, _piece(t, parent, dim, end, whole.shape[dim])]
+    return t.emit("cat", [piece for piece in pieces if t.type(piece).shape[dim]], (whole,), {"dim": dim})
+
+
+def _piece(t: Translator, whole: Handle, dim: int, start: int, end: int) -> Handle:
+    type_ = t.type(whole)
+    shape = (*type_.shape[:dim], end - start, *type_.shape[dim + 1 :])
+    attrs: dict[str, Attr] = {"dim": dim, "start": start, "end": end, "step": 1}
+    return t.emit("slice", [whole], (Type(shape, type_.dtype),), attrs, alias=0)
 
 
 # Small helpers -------------------------------------------------------------------------------------------------------
@@ -591,8 +664,8 @@ LOWERINGS: dict[str, Lowering] = {
     "conv_transpose2d.input": convolution,
     "conv_transpose3d.input": convolution,
     # routed experts (`moe.py`)
-    "meshwright.dispatch.default": op("dispatch", "x idx", experts="experts", capacity="capacity"),
-    "meshwright.combine.default": op("combine", "rows idx weights"),
+    "meshwright.dispatch.default": op("dispatch", "x idx", num_experts="experts", capacity="capacity"),
+    "meshwright.combine.default": op("combine", "rows idx weights", num_experts="experts", capacity="capacity"),
     # elementwise, two operands
     "add.Tensor": binary("add"),
     "add.Scalar": binary("add"),
@@ -624,10 +697,10 @@ LOWERINGS: dict[str, Lowering] = {
     "ge.Scalar": binary("ge"),
     "logical_and.default": binary("logical_and"),
     "logical_or.default": binary("logical_or"),
-    "bitwise_and.Tensor": binary("logical_and"),
-    "bitwise_or.Tensor": binary("logical_or"),
-    "__and__.Tensor": binary("logical_and"),
-    "__or__.Tensor": binary("logical_or"),
+    "bitwise_and.Tensor": binary("bitwise_and"),
+    "bitwise_or.Tensor": binary("bitwise_or"),
+    "__and__.Tensor": binary("bitwise_and"),
+    "__or__.Tensor": binary("bitwise_or"),
     # elementwise, one operand
     "neg.default": unary("neg"),
     "abs.default": unary("abs"),
@@ -636,6 +709,14 @@ LOWERINGS: dict[str, Lowering] = {
     "sqrt.default": unary("sqrt"),
     "rsqrt.default": unary("rsqrt"),
     "reciprocal.default": unary("reciprocal"),
+    "log2.default": unary("log2"),
+    "log1p.default": unary("log1p"),
+    "expm1.default": unary("expm1"),
+    "erf.default": unary("erf"),
+    "sign.default": unary("sign"),
+    "floor.default": unary("floor"),
+    "ceil.default": unary("ceil"),
+    "round.default": unary("round"),
     "sin.default": unary("sin"),
     "cos.default": unary("cos"),
     "tanh.default": unary("tanh"),
@@ -643,15 +724,23 @@ LOWERINGS: dict[str, Lowering] = {
     "relu.default": unary("relu"),
     "silu.default": unary("silu"),
     "gelu.default": op("gelu", "self", approximate="approximate"),
-    "softplus.default": unary("softplus"),
+    "softplus.default": op("softplus", "self", beta="beta", threshold="threshold"),
+    "elu.default": op("elu", "self", alpha="alpha"),
+    "leaky_relu.default": op("leaky_relu", "self", negative_slope="negative_slope"),
+    "hardswish.default": unary("hardswish"),
+    "hardsigmoid.default": unary("hardsigmoid"),
+    "relu6.default": unary("relu6"),
+    "mish.default": unary("mish"),
+    "log_sigmoid.default": unary("log_sigmoid"),
     "logical_not.default": unary("logical_not"),
-    "bitwise_not.default": unary("logical_not"),
-    "clamp.default": op("clamp", "self", low="min", high="max"),
+    "bitwise_not.default": unary("bitwise_not"),
+    "logical_xor.default": binary("logical_xor"),
+    "clamp.default": op("clamp", "self", min="min", max="max"),
     "dropout.default": dropout,
     "where.self": where,
     "where.ScalarOther": where,
     "where.ScalarSelf": where,
-    "masked_fill.Scalar": op("masked_fill", "self mask", value="value"),
+    "masked_fill.Scalar": op("masked_fill", "self mask", scalar="value"),
     "masked_fill.Tensor": op("masked_fill", "self mask value"),
     # dtypes and storage
     "to.dtype": cast,
@@ -690,19 +779,39 @@ LOWERINGS: dict[str, Lowering] = {
     "split.Tensor": split,
     "split_with_sizes.default": split,
     "chunk.default": split,
+    "unbind.int": unbound,
     "cat.default": concatenated,
     "stack.default": stacked,
     "repeat_interleave.self_int": repeated,
+    "flip.default": op("flip", "self", dims="dims"),
+    "roll.default": op("roll", "self", dims="dims", shifts="shifts"),
+    "pad.default": padded,
+    "tril.default": op("tril", "self", diagonal="diagonal"),
+    "triu.default": op("triu", "self", diagonal="diagonal"),
     # indexing
+    "index_select.default": op("index_select", "self index", dim="dim"),
+    "scatter.src": op("scatter", "self index src", dim="dim"),
+    "scatter_add.default": op("scatter_add", "self index src", dim="dim"),
     "topk.default": op("topk", "self", k="k", dim="dim"),
     "gather.default": op("gather", "self index", dim="dim"),
-    "scatter.value": op("scatter", "self index", dim="dim", value="value"),
+    "scatter.value": op("scatter", "self index", dim="dim", scalar="value"),
     # reductions
     "sum.default": reduction("sum"),
     "sum.dim_IntList": reduction("sum"),
     "mean.default": reduction("mean"),
     "mean.dim": reduction("mean"),
     "amax.default": reduction("amax"),
+    "amin.default": reduction("amin"),
+    "prod.default": reduction("prod"),
+    "any.default": reduction("any"),
+    "any.dim": reduction("any"),
+    "all.default": reduction("all"),
+    "all.dim": reduction("all"),
+    "logsumexp.default": reduction("logsumexp"),
+    "cumsum.default": op("cumsum", "self", dim="dim"),
+    "argmax.default": op("argmax", "self", dim="dim", keepdim="keepdim"),
+    "max.dim": op("max", "self", dim="dim", keepdim="keepdim"),
+    "min.dim": op("min", "self", dim="dim", keepdim="keepdim"),
     "softmax.int": softmax,
     "log_softmax.int": softmax,
     # normalisation and loss
@@ -711,10 +820,18 @@ LOWERINGS: dict[str, Lowering] = {
     "group_norm.default": op("group_norm", "input weight bias", groups="num_groups", eps="eps"),
     "batch_norm.default": batch_norm,
     "cross_entropy_loss.default": cross_entropy,
-    "mse_loss.default": op("mse_loss", "self target", reduction="reduction"),
+    "mse_loss.default": compared("mse_loss"),
+    "l1_loss.default": compared("l1_loss"),
+    "smooth_l1_loss.default": compared("smooth_l1_loss"),
+    "huber_loss.default": compared("huber_loss"),
     # images
-    "max_pool2d.default": pooling("max_pool"),
-    "avg_pool2d.default": pooling("avg_pool"),
+    "max_pool1d.default": pooling,
+    "max_pool2d.default": pooling,
+    "max_pool3d.default": pooling,
+    "avg_pool1d.default": pooling,
+    "avg_pool2d.default": pooling,
+    "avg_pool3d.default": pooling,
+    "adaptive_avg_pool2d.default": op("adaptive_avg_pool2d", "self", output_size="output_size"),
     "upsample_nearest2d.vec": upsampling("nearest"),
     "upsample_bilinear2d.vec": upsampling("bilinear"),
 }

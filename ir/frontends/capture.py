@@ -74,7 +74,7 @@ def trace_reduced(source: Source, example: Any, stacks: Sequence[Stack]) -> Trac
     """The training step with the stacks shortened to their walks, under the paths of the full model."""
     identity = Identity.of(source.module)
     with reduced(source.module, stacks):
-        return trace(source, example, names=names_of(stacks), identity=identity)
+        return trace(source, example, names=names_of(stacks), identity=identity, buffers=source.buffers)
 
 
 def block_classes(source: Source, stacks: Sequence[Stack]) -> dict[str, str]:

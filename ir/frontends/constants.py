@@ -292,3 +292,8 @@ _LAWS: dict[str, Callable[[Term, Index], Array]] = {
     "diff": _diff,
     "index": _gather_rows,
 }
+
+
+def evaluable(operator: str) -> bool:
+    """Whether this ATen operator has a law."""
+    return operator in _LAWS

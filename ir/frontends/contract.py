@@ -26,7 +26,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import FrameType, ModuleType
 from typing import Any
@@ -39,12 +39,15 @@ from meshwright.ir.errors import (
     EmptyModel,
     FactoryMissing,
     FactoryRaised,
+    MeshwrightError,
     ModelFileExited,
     ModelFileMissing,
     ModelTimedOut,
     NoExampleInputs,
     nearest,
 )
+from meshwright.ir.frontends.constants import Term
+from meshwright.ir.frontends.recorder import Recorder
 
 TIME_LIMIT_S = 60.0
 
@@ -67,6 +70,8 @@ class Source:
     hooks: Hooks
     place: str
     config: str = ""
+    buffers: Mapping[str, Term] = field(default_factory=dict)
+    """How buffers came about, where the model has been watched while it was built."""
 
 
 def load_factory(reference: str, *, time_limit_s: float = TIME_LIMIT_S) -> Source:
@@ -78,7 +83,8 @@ def load_factory(reference: str, *, time_limit_s: float = TIME_LIMIT_S) -> Sourc
     with guarded(path_text, time_limit_s):
         namespace = _execute(path)
     factory = _factory(namespace, name, path_text)
-    with guarded(path_text, time_limit_s), torch.device("meta"):
+    recorder = Recorder()
+    with guarded(path_text, time_limit_s), torch.device("meta"), recorder:
         model = factory()
     if not isinstance(model, nn.Module):
         raise FactoryRaised(
@@ -86,7 +92,7 @@ def load_factory(reference: str, *, time_limit_s: float = TIME_LIMIT_S) -> Sourc
             cause=f"the factory returned {type(model).__name__}, not a torch.nn.Module",
             fix="return the model itself",
         )
-    return source_of(model, place=path_text, beside=vars(namespace))
+    return replace(source_of(model, place=path_text, beside=vars(namespace)), buffers=recorder.buffers(model))
 
 
 def source_of(model: nn.Module, *, place: str, beside: Mapping[str, Any] | None = None) -> Source:
@@ -131,6 +137,8 @@ def guarded(place: str, limit_s: float) -> Iterator[None]:
             cause=f"the code called sys.exit({error.code!r})",
             fix='move what the script does under `if __name__ == "__main__":`',
         ) from error
+    except MeshwrightError:
+        raise
     except Exception as error:  # noqa: BLE001: the user's code may raise anything; the cause is kept
         raise FactoryRaised(
             place=user_line(error, place),

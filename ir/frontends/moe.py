@@ -47,39 +47,41 @@ def _(x: Tensor, idx: Tensor, experts: int, capacity: int) -> Tensor:
 
 
 @torch.library.custom_op("meshwright::combine", mutates_args=())
-def combine(rows: Tensor, idx: Tensor, weights: Tensor) -> Tensor:
+def combine(rows: Tensor, idx: Tensor, weights: Tensor, experts: int, capacity: int) -> Tensor:
     """Bring every token's rows back, weighted and summed."""
-    experts, capacity, width = rows.shape
-    padded = torch.cat((rows.flatten(0, 1), rows.new_zeros(1, width)))
+    padded = torch.cat((rows.flatten(0, 1), rows.new_zeros(1, rows.shape[2])))
     return (padded[_slots(idx, experts, capacity)] * weights[..., None]).sum(1).to(rows.dtype)
 
 
 @combine.register_fake
-def _(rows: Tensor, idx: Tensor, weights: Tensor) -> Tensor:
+def _(rows: Tensor, idx: Tensor, weights: Tensor, experts: int, capacity: int) -> Tensor:
     return rows.new_empty(idx.shape[0], rows.shape[2])
 
 
 def _remember_dispatch(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    ctx.save_for_backward(inputs[1])
+    _, idx, *ctx.sizes = inputs
+    ctx.save_for_backward(idx)
 
 
 def _dispatch_backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
     (idx,) = ctx.saved_tensors
-    return combine(grad, idx, torch.ones_like(idx, dtype=grad.dtype)), None, None, None
+    return combine(grad, idx, torch.ones_like(idx, dtype=grad.dtype), *ctx.sizes), None, None, None
 
 
 def _remember_combine(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    ctx.save_for_backward(*inputs)
+    *tensors, experts, capacity = inputs
+    ctx.sizes = (experts, capacity)
+    ctx.save_for_backward(*tensors)
 
 
-def _combine_backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, Tensor]:
+def _combine_backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, Tensor, None, None]:
     rows, idx, weights = ctx.saved_tensors
-    experts, capacity, width = rows.shape
+    (experts, capacity), width = ctx.sizes, rows.shape[2]
     slots = _slots(idx, experts, capacity)
     back = rows.new_zeros(experts * capacity + 1, width)
     back[slots.flatten()] = (grad[:, None] * weights[..., None]).flatten(0, 1).to(rows.dtype)
     padded = torch.cat((rows.flatten(0, 1), rows.new_zeros(1, width)))
-    return back[:-1].view_as(rows), None, (padded[slots] * grad[:, None]).sum(-1).to(weights.dtype)
+    return back[:-1].view_as(rows), None, (padded[slots] * grad[:, None]).sum(-1).to(weights.dtype), None, None
 
 
 dispatch.register_autograd(_dispatch_backward, setup_context=_remember_dispatch)
@@ -101,7 +103,7 @@ def routed_experts(self: Any, hidden: Tensor, idx: Tensor, weights: Tensor) -> T
         rows = self._apply_gate(product(rows, self.gate_up_proj, up_bias))
     else:
         rows = self.act_fn(product(rows, self.up_proj, up_bias))
-    return combine(product(rows, self.down_proj, down_bias), idx, weights)
+    return combine(product(rows, self.down_proj, down_bias), idx, weights, self.num_experts, capacity)
 
 
 def use_with_transformers() -> str:

@@ -11,9 +11,11 @@ called. Everything else is `translate.py`.
 
 from __future__ import annotations
 
+import contextlib
 import inspect
+import logging
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,7 +25,7 @@ from torch.utils import _pytree as pytree
 
 from meshwright.ir.errors import (
     DataDependentControlFlow,
-    FactoryRaised,
+    ForwardRaised,
     MeshwrightError,
     NoExampleInputs,
     NoLoss,
@@ -32,7 +34,8 @@ from meshwright.ir.frontends import aten
 from meshwright.ir.frontends.constants import Term
 from meshwright.ir.frontends.contract import Hooks, Source, user_line
 from meshwright.ir.frontends.storage import Cell
-from meshwright.ir.frontends.translate import Handle, Names, Traced, Translator, tensor_term, type_of
+from meshwright.ir.frontends.dtypes import type_of
+from meshwright.ir.frontends.translate import Handle, Names, Traced, Translator, tensor_term
 
 UNCHANGED = Names(path=lambda path: path, room=lambda path: "")
 """The model is traced as it is: paths are true, and no block is repeated."""
@@ -119,13 +122,27 @@ def trace(
 
 def _export(step: Step, batch: Any, place: str) -> Any:
     try:
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), _quiet():
             warnings.simplefilter("ignore")
             return torch.export.export(step, (batch,), strict=False)
     except MeshwrightError:
         raise
     except Exception as error:  # noqa: BLE001: tracing runs the user's code; whatever it raises is reported with its line
         raise _explained(error, place) from error
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Torch logs a page before it raises; the error that we make of it says the same in two lines."""
+    loggers = [logging.getLogger(name) for name in ("torch._subclasses.fake_tensor", "torch.export", "torch.fx")]
+    before = [logger.disabled for logger in loggers]
+    for logger in loggers:
+        logger.disabled = True
+    try:
+        yield
+    finally:
+        for logger, disabled in zip(loggers, before, strict=True):
+            logger.disabled = disabled
 
 
 def _explained(error: Exception, place: str) -> MeshwrightError:
@@ -147,7 +164,7 @@ def _explained(error: Exception, place: str) -> MeshwrightError:
             cause="the code needs the value of a tensor, and plans are made without values",
             fix="compute with tensors (torch.where, masks, static capacities) instead of if, .item() or nonzero on them",
         )
-    return FactoryRaised(
+    return ForwardRaised(
         place=where,
         cause=f"the forward pass or the loss raised {text.splitlines()[0]}",
         fix="correct this line; the step is traced on the meta device, with the batch of example_inputs",

@@ -35,29 +35,15 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
-from meshwright.ir.errors import UnsupportedDtype
 from meshwright.ir.frontends.constants import Term
+from meshwright.ir.frontends.dtypes import DTYPES, type_of
 from meshwright.ir.frontends.storage import Cell
-from meshwright.ir.graph import ITEMSIZE, Attr, Graph, Input, Op, Param, Type, Update
-
-DTYPES: Mapping[torch.dtype, str] = {
-    torch.float64: "f64",
-    torch.float32: "f32",
-    torch.bfloat16: "bf16",
-    torch.float16: "f16",
-    torch.float8_e4m3fn: "f8e4m3",
-    torch.float8_e5m2: "f8e5m2",
-    torch.int64: "i64",
-    torch.int32: "i32",
-    torch.int16: "i16",
-    torch.int8: "i8",
-    torch.uint8: "u8",
-    torch.bool: "bool",
-    torch.complex64: "c64",
-}
+from meshwright.ir.graph import Attr, Graph, Input, Op, Param, Type, Update
 
 LIFTED = frozenset(
-    ["linear", "cast", "softmax", "log_softmax", "topk", "gather", "scatter", "masked_fill", "where", "split", "slice", "cat", "expand", "dispatch", "combine", "cross_entropy", "embedding", "rms_norm", "layer_norm", "dropout", "add", "sub", "mul", "div", "neg", "silu", "gelu", "relu", "tanh", "sigmoid", "exp", "log", "sqrt", "rsqrt", "pow", "abs", "softplus", "logical_not", "eq", "ne", "lt", "le", "gt", "ge", "sum", "mean", "amax"]
+    "linear cast softmax log_softmax topk gather scatter masked_fill where split slice cat expand cross_entropy "
+    "embedding rms_norm layer_norm dropout add sub mul div neg silu gelu relu tanh sigmoid exp log sqrt rsqrt pow abs softplus "
+    "logical_not eq ne lt le gt ge sum mean amax".split()
 )
 """Kinds that treat their leading dimensions alike, whatever their number."""
 
@@ -67,8 +53,6 @@ TOKENWISE: Mapping[str, tuple[int, ...]] = {
     "rms_norm": (0,),
     "layer_norm": (0,),
     "cross_entropy": (0, 1),
-    "dispatch": (0, 1),
-    "combine": (1, 2),
 }
 """Which operands have those leading dimensions; by default all."""
 
@@ -133,18 +117,6 @@ class Traced:
     graph: Graph
     constants: Mapping[str, Term]
     notes: tuple[str, ...] = ()
-
-
-def type_of(tensor: Tensor, place: str) -> Type:
-    """Our type of a tensor; `place` names it in the error for dtypes that we have no rules for."""
-    dtype = DTYPES.get(tensor.dtype)
-    if dtype is None:
-        raise UnsupportedDtype(
-            place=place,
-            cause=f"dtype {tensor.dtype}",
-            fix=f"use one of {', '.join(sorted(ITEMSIZE))}; cast before the model",
-        )
-    return Type(tuple(int(extent) for extent in tensor.shape), dtype)
 
 
 def contiguous(shape: Sequence[int]) -> tuple[int, ...]:
@@ -275,8 +247,8 @@ class Translator:
         else:
             value = self._fresh(f"constant_{len(self.constants)}")
             self._define(value, type_, None)
-            law = (("law", self._law(term, room)),)
-            op = Op("constant", (), (value,), law, module=self.place.module if room else "", no_grad=True)
+            attrs = (("law", self._law(term, room)), ("shape", term.shape), ("dtype", term.dtype))
+            op = Op("constant", (), (value,), attrs, module=self.place.module if room else "", no_grad=True)
             self.constants[value] = term
             self.producer[value] = op
             (self._ops if room else self._prologue).append(op)
@@ -455,7 +427,7 @@ class Translator:
         adjusted = _shift_dims(attrs, len(lead) - 1, lead) if lead else None
         if adjusted is None:
             return None
-        if kind not in ("dispatch", "cross_entropy") and any(t.shape[:1] != (tokens,) for t in types):
+        if kind != "cross_entropy" and any(t.shape[:1] != (tokens,) for t in types):
             return None
         wide = list(values)
         for i in positions:
@@ -465,10 +437,7 @@ class Translator:
                 if unflattened is None:
                     return None
                 wide[i] = unflattened
-        spread = kind != "dispatch"
-        wide_types = tuple(
-            Type((*lead, *t.shape[1:]), t.dtype) if spread and t.shape[:1] == (tokens,) else t for t in types
-        )
+        wide_types = tuple(Type((*lead, *t.shape[1:]), t.dtype) if t.shape[:1] == (tokens,) else t for t in types)
         return lead, tuple(wide), wide_types, adjusted
 
     def _flattened(self, values: Iterable[str]) -> tuple[int, tuple[int, ...]]:
@@ -724,10 +693,10 @@ def _shift_dims(attrs: dict[str, Attr], extra: int, lead: tuple[int, ...]) -> di
         if dim == 0:
             return None
         moved["dim"] = dim + extra
-    if isinstance(dims := moved.get("dims"), tuple):
+    if isinstance(dims := moved.get("dim"), tuple):
         if 0 in dims:
             return None
-        moved["dims"] = tuple(d + extra for d in dims if isinstance(d, int))
+        moved["dim"] = tuple(d + extra for d in dims if isinstance(d, int))
     if isinstance(shape := moved.get("shape"), tuple):
         moved["shape"] = (*lead, *shape[1:])
     return moved

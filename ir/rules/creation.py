@@ -28,6 +28,14 @@ def full(signature: Signature) -> Rule:
     return constant(signature.integers("shape"), str(signature.attr("dtype", "f32")))
 
 
+@rule("constant")
+def table(signature: Signature) -> Rule:
+    """A table that depends on no parameter and no input (RoPE angles, position buckets), of `shape` and `dtype`.
+
+    `law` names what it holds; a shard computes its part."""
+    return constant(signature.integers("shape"), str(signature.attr("dtype", "f32")))
+
+
 @rule("arange")
 def arange(signature: Signature) -> Rule:
     """`start`, `start` + `step`, … below `end`."""

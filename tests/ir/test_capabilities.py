@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from meshwright.backends.torch_.capabilities import TARGETS, TORCH_CUDA, TORCH_GLOO
+from meshwright.backends.torch_.verify.compare import differences, random_values
 from meshwright.ir.adjoint import Split, Strategy
 from meshwright.ir.capabilities import ANY, LAYOUTS, RECOMPUTE, STORAGE, Capabilities, Line, ScheduleLine, layout_name
 from meshwright.ir.decisions import Decisions
@@ -29,7 +30,6 @@ from meshwright.ir.reshard import MOVES
 from meshwright.ir.schedules import SCHEDULES
 from tests.ir.test_interp_step import PLANS
 from tests.llama_block import block, model
-from tests.sharded import differences, random_values
 
 FOLD = model()
 KNOWN = {

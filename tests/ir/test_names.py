@@ -6,10 +6,12 @@ import pytest
 
 from meshwright.ir.adjoint import Split
 from meshwright.ir.errors import DegreeImpossible
+from meshwright.ir.factors import body_loops
 from meshwright.ir.names import TABLE, Degrees, even_cuts, name_of, template
 from tests.llama_block import model
 
 FOLD = model()
+LOOPS = body_loops(FOLD)["block"]
 
 NAMES: dict[str, tuple[Degrees, dict[str, str]]] = {
     "dp": (Degrees(dp=2), {"dp": "dp"}),
@@ -32,7 +34,7 @@ NAMES: dict[str, tuple[Degrees, dict[str, str]]] = {
 def test_names_invert_templates(name: str) -> None:
     degrees, expected = NAMES[name]
     plan, graph = template(FOLD, degrees).plan["block"], FOLD.body["block"].graph
-    assert {axis: name_of(plan, graph, axis) for axis in expected} == expected
+    assert {axis: name_of(plan, graph, LOOPS, axis) for axis in expected} == expected
 
 
 def test_every_degree_is_inverted() -> None:
@@ -40,7 +42,7 @@ def test_every_degree_is_inverted() -> None:
 
 
 def test_an_axis_that_does_nothing_has_no_name() -> None:
-    assert name_of(template(FOLD, Degrees(dp=2)).plan["block"], FOLD.body["block"].graph, "tp") == "-"
+    assert name_of(template(FOLD, Degrees(dp=2)).plan["block"], FOLD.body["block"].graph, LOOPS, "tp") == "-"
 
 
 def test_megatron_is_column_then_row() -> None:

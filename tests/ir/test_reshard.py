@@ -11,6 +11,8 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from torch import Tensor
 
+from meshwright.backends.torch_.verify.compare import TOLERANCE, spread
+from meshwright.backends.torch_.verify.simulate import TorchKernels
 from meshwright.ir.errors import NoReshard
 from meshwright.ir.graph import Type
 from meshwright.ir.interp import collect, move
@@ -19,8 +21,6 @@ from meshwright.ir.placement import CONTIGUOUS, ZIGZAG, Layout, Partial, Placeme
 from meshwright.ir.program import Local, Move
 from meshwright.ir.reshard import FREE, MOVES, Step, after, reshard, traffic_bytes
 from tests.ir.strategies import layouts
-from tests.sharded import TOLERANCE, spread
-from tests.torch_kernels import TorchKernels
 
 SHAPE = (32, 64)
 MESH = Mesh.parse("a=2 b=4 c=2")

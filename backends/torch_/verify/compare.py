@@ -1,7 +1,7 @@
 """Sharded against whole: run a body on simulated devices and compare with torch's autograd on the whole graph.
 
 This is the oracle for rules, adjoint, reshards and lowering together. The reference side shares nothing with them: it
-runs the graph's operators on whole tensors through `tests.eager` and lets autograd differentiate.
+runs the graph's operators on whole tensors through `eager` and lets autograd differentiate.
 """
 
 from __future__ import annotations
@@ -12,17 +12,17 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from meshwright.backends.torch_.verify.eager import EAGER
+from meshwright.backends.torch_.verify.simulate import TorchKernels, exact
 from meshwright.ir.decisions import BodyPlan
 from meshwright.ir.graph import Graph
 from meshwright.ir.interp import BodyRun, Environment, collect, shard
 from meshwright.ir.lower_body import Lowering, lower_body
 from meshwright.ir.mesh import Mesh
 from meshwright.ir.placement import Placement
-from meshwright.ir.program import BodyProgram, Local, results_of
+from meshwright.ir.program import BodyProgram, Local
 from meshwright.ir.verify_meaning import verify_body_meaning
 from meshwright.ir.verify_program import verify_body
-from tests.eager import EAGER
-from tests.torch_kernels import TorchKernels, exact
 
 TOLERANCE = 1e-9
 CPU = Lowering(device="cpu")
@@ -39,14 +39,14 @@ class Whole:
 
 def random_values(graph: Graph, seed: int = 0, given: Mapping[str, Tensor] | None = None) -> dict[str, Tensor]:
     """fp64 tensors for every input and parameter that is not given."""
-    random = torch.Generator().manual_seed(seed)
+    random, bound = torch.Generator().manual_seed(seed), _index_bound(graph)
     values = dict(given or {})
     for name in [item.value for item in graph.inputs] + [param.value for param in graph.params]:
         type_ = graph.types[name]
         if name not in values and type_.floating:
             values[name] = torch.randn(type_.shape, generator=random, dtype=torch.float64)
         elif name not in values:
-            values[name] = torch.randint(0, 2, type_.shape, generator=random)
+            values[name] = torch.randint(0, bound, type_.shape, generator=random)
     return values
 
 
@@ -69,16 +69,14 @@ def whole(graph: Graph, values: Mapping[str, Tensor], seed: int = 0) -> Whole:
         else torch.randn(env[name].shape, generator=random, dtype=torch.float64)
         for name in wanted
     }
-    found = (
-        torch.autograd.grad(
+    found: tuple[Tensor | None, ...] = (None,) * len(leaves)
+    if wanted and leaves:
+        found = torch.autograd.grad(
             [env[name] for name in wanted],
             [env[name] for name in leaves],
             [cotangents[name] for name in wanted],
             allow_unused=True,
         )
-        if wanted and leaves
-        else ()
-    )
     grads = {
         name: torch.zeros_like(env[name]) if grad is None else grad for name, grad in zip(leaves, found, strict=True)
     }
@@ -87,6 +85,13 @@ def whole(graph: Graph, values: Mapping[str, Tensor], seed: int = 0) -> Whole:
 
 def _floating(dtype: object) -> bool:
     return dtype in ("f64", "f32", "bf16", "f16")
+
+
+def _index_bound(graph: Graph) -> int:
+    """What every integer input may index: the shortest table or vocabulary that is looked up in."""
+    rows = [graph.types[op.operands[0]].shape[0] for op in graph.ops if op.kind == "embedding"]
+    classes = [graph.types[op.operands[0]].shape[-1] for op in graph.ops if op.kind == "cross_entropy"]
+    return min([*rows, *classes], default=2)
 
 
 @dataclass(slots=True)
@@ -113,12 +118,8 @@ def sharded(
     kernels = TorchKernels(TOLERANCE)
     run = BodyRun(program, kernels, _entry(program, values, kernels))
     run.execute(program.forward)
-    again = {name for statement in program.backward for name in results_of(statement)}
     shards = {name: run.env[name] for name in program.outputs}
-    for statement in program.forward:
-        for name in results_of(statement):
-            if name in again:
-                del run.env[name]
+    run.forget()
     for value, name in zip(graph.outputs, program.output_grads, strict=True):
         if name is not None and value in cotangents:
             local = program.locals[name]
@@ -174,19 +175,23 @@ def differences(
     """Where sharded and whole differ; empty if the plan is exact."""
     reference = whole(graph, values, seed)
     found = sharded(graph, plan, mesh, values, reference.cotangents, lowering)
-    floor = 1e-3 * max([float(g.abs().max()) for g in reference.grads.values() if g.numel()], default=0.0)
     wrong = []
+    floor = 1e-3 * largest(reference.outputs)
     for name, expected in reference.outputs.items():
-        same = (
-            exact(found.outputs[name], expected, TOLERANCE)
-            if expected.is_floating_point()
-            else torch.equal(found.outputs[name], expected)
-        )
-        if not same:
+        held = found.outputs[name]
+        if not (
+            exact(held, expected, TOLERANCE, floor) if expected.is_floating_point() else torch.equal(held, expected)
+        ):
             wrong.append(f"%{name}")
+    floor = 1e-3 * largest(reference.grads)
     for name, expected in reference.grads.items():
         if name in found.grads and not exact(found.grads[name], expected, TOLERANCE, floor):
             wrong.append(f"gradient of %{name}")
         if name not in found.grads and name in {p.value for p in graph.params}:
             wrong.append(f"no gradient of %{name}")
     return wrong
+
+
+def largest(tensors: Mapping[str, Tensor]) -> float:
+    """The scale that rounding is measured against, at least that of the inputs: what cancels has none itself."""
+    return max([float(t.abs().max()) for t in tensors.values() if t.numel() and t.is_floating_point()] + [1.0])

@@ -1,0 +1,132 @@
+"""A Hugging Face model from its `config.json`: no weights, no network, no remote code.
+
+In: a directory that holds a `config.json`, or the path of one. Out: the model of that configuration, built on the meta device at full
+depth (which costs milliseconds), with the hooks of a language model. Only code that is part of the installed transformers is run: a
+configuration that names code of its own (`auto_map`) is refused.
+
+Two things are set that a configuration leaves open: no key-value cache, since this is training; and routed experts through our static
+operators (`moe.py`).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from meshwright.ir.errors import (
+    ConfigUnreadable,
+    DependencyMissing,
+    ModelFileMissing,
+    RemoteCodeRefused,
+    UnknownModelType,
+    nearest,
+)
+from meshwright.ir.frontends import language, moe
+from meshwright.ir.frontends.contract import TIME_LIMIT_S, Source, guarded
+
+_INCIDENTAL = frozenset(("_name_or_path", "transformers_version", "architectures", "torch_dtype", "dtype"))
+
+
+def load_hf(path: Path, *, dtype: torch.dtype | None = None) -> Source:
+    """The model of a Hugging Face directory or `config.json`, in its own dtype unless one is given."""
+    file = path / "config.json" if path.is_dir() else path
+    settings = _read(file)
+    place = str(file)
+    transformers = _transformers(place)
+    from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+
+    kind = settings.get("model_type")
+    if kind not in CONFIG_MAPPING:
+        meant = nearest(str(kind), CONFIG_MAPPING)
+        raise UnknownModelType(
+            place=f"{place}, model_type",
+            cause=f"transformers {transformers.__version__} has no {kind!r}",
+            fix=(f"did you mean {meant!r}? If not, " if meant else "") + "write a model file with a factory",
+        )
+    with guarded(place, TIME_LIMIT_S):
+        config = CONFIG_MAPPING[kind].from_dict(settings)
+        config.use_cache = False
+        config._experts_implementation = moe.use_with_transformers()
+        wanted = dtype or getattr(config, "dtype", None) or torch.float32
+        model = _build(config, getattr(torch, wanted) if isinstance(wanted, str) else wanted, place)
+    told = {key: value for key, value in sorted(settings.items()) if key not in _INCIDENTAL}
+    return Source(model, language.hooks(*_inputs(config)), place, json.dumps(told))
+
+
+def adopted(source: Source) -> Source:
+    """A Hugging Face language model that a factory made, trained like one from a configuration unless hooks say otherwise."""
+    config = getattr(source.module, "config", None)
+    if not hasattr(config, "model_type") or not hasattr(config, "is_encoder_decoder"):
+        return source
+    config.use_cache = False
+    config._experts_implementation = moe.use_with_transformers()
+    generates = type(source.module).__name__.endswith(("ForCausalLM", "ForConditionalGeneration", "LMHeadModel"))
+    if not generates or source.hooks.example_inputs is not None or source.hooks.loss is not None:
+        return source
+    return replace(source, hooks=language.hooks(*_inputs(config)))
+
+
+def _inputs(config: Any) -> tuple[str, ...]:
+    return ("input_ids", "decoder_input_ids") if config.is_encoder_decoder else ("input_ids",)
+
+
+def _read(file: Path) -> dict[str, Any]:
+    if not file.is_file():
+        raise ModelFileMissing(
+            place=str(file), cause="there is no such file", fix="give a directory with a config.json"
+        )
+    try:
+        settings = json.loads(file.read_text())
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise ConfigUnreadable(place=str(file), cause=f"it is not JSON: {error}", fix="correct the file") from None
+    if not isinstance(settings, dict):
+        raise ConfigUnreadable(place=str(file), cause="it is not a JSON object", fix="give the config.json of a model")
+    if "auto_map" in settings:
+        code = settings["auto_map"]
+        named = ", ".join(map(str, code.values())) if isinstance(code, dict) else str(code)
+        raise RemoteCodeRefused(
+            place=f"{file}, auto_map",
+            cause=f"it asks for code of its own ({named}), and only code of the installed transformers is run",
+            fix="delete auto_map to use the implementation that transformers has, or write a model file with a factory",
+        )
+    return settings
+
+
+def _transformers(place: str) -> Any:
+    """transformers, told before its import to stay off the network."""
+    for switch in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"):
+        os.environ.setdefault(switch, "1")
+    try:
+        import transformers
+    except ImportError as error:
+        raise DependencyMissing(
+            place=place,
+            cause=f"a Hugging Face configuration needs transformers: {error}",
+            fix="pip install 'meshwright[hf]'",
+        ) from None
+    return transformers
+
+
+def _build(config: Any, dtype: torch.dtype, place: str) -> torch.nn.Module:
+    """The language model of a configuration, with random numbers for nobody to draw."""
+    from transformers.models.auto import modeling_auto as auto
+
+    for factory, known in (
+        (auto.AutoModelForSeq2SeqLM, auto.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING),
+        (auto.AutoModelForCausalLM, auto.MODEL_FOR_CAUSAL_LM_MAPPING),
+        (auto.AutoModelForMaskedLM, auto.MODEL_FOR_MASKED_LM_MAPPING),
+    ):
+        if type(config) in known:
+            with torch.device("meta"):
+                model: torch.nn.Module = factory.from_config(config, dtype=dtype)
+            return model
+    raise UnknownModelType(
+        place=f"{place}, model_type",
+        cause=f"transformers has no language model for {config.model_type!r}",
+        fix="write a model file with a factory, example_inputs and loss",
+    )

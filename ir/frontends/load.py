@@ -1,0 +1,40 @@
+"""What MODEL means on the command line: which front end reads it.
+
+file.py:factory        a torch module from a factory, with the hooks beside it       contract.py
+a directory, *.json    a Hugging Face configuration                                  hf_config.py
+*.toml                 a shape                                                       shape_toml.py
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from meshwright.ir.errors import ModelFileMissing, ModelKindUnknown
+from meshwright.ir.frontends.contract import TIME_LIMIT_S, Source, load_factory
+from meshwright.ir.frontends.dtypes import TORCH_DTYPES
+
+
+def load_model(reference: str, *, dtype: str | None = None, time_limit_s: float = TIME_LIMIT_S) -> Source:
+    """The model that MODEL names. `dtype` is for configurations; a factory decides for itself."""
+    path = Path(reference)
+    if path.suffix == ".toml":
+        from meshwright.ir.frontends.shape_toml import load_shape
+
+        return load_shape(path)
+    if path.is_dir() or path.suffix == ".json":
+        from meshwright.ir.frontends.hf_config import load_hf
+
+        return load_hf(path, dtype=None if dtype is None else TORCH_DTYPES[dtype])
+    if path.suffix == ".py" or ".py:" in reference:
+        from meshwright.ir.frontends.hf_config import adopted
+
+        return adopted(load_factory(reference, time_limit_s=time_limit_s))
+    if not path.exists():
+        raise ModelFileMissing(
+            place=reference, cause="there is no such file", fix="give file.py:factory, a directory or a file"
+        )
+    raise ModelKindUnknown(
+        place=reference,
+        cause=f"{path.name} is no model",
+        fix="give file.py:factory, a Hugging Face directory or config.json, or a .toml",
+    )
