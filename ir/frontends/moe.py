@@ -1,15 +1,16 @@
 """Routed experts as three operators with static shapes.
 
-Frameworks write a mixture of experts with shapes that depend on the routing: a loop over the experts that were hit, or a sort and ragged
-products. A plan is made without values, so the planner needs the routing as operators whose shapes do not depend on it:
+Frameworks write a mixture of experts with shapes that depend on the routing: a loop over the experts that were hit, or
+a sort and ragged products. A plan is made without values, so the planner needs the routing as operators whose shapes do
+not depend on it:
 
     dispatch   x[t, d], idx[t, k]        -> rows[e, c, d]    each token's row, copied to its k experts
     (products) rows[e, c, d], w[e, n, d] -> rows[e, c, n]    one matrix per expert; ordinary batched products
     combine    rows[e, c, d], idx, w[t, k] -> y[t, d]        the rows come back, weighted and summed
 
-c is the capacity: rows per expert. Dropless routing has no fixed capacity; its mean is c = ceil(t * k / e), which is what is traced, and
-imbalance is a factor that the evaluator applies (DESIGN section 4). Run on real tensors, the operators drop what exceeds the capacity, the
-later token first.
+c is the capacity: rows per expert. Dropless routing has no fixed capacity; its mean is c = ceil(t * k / e), which is
+what is traced, and imbalance is a factor that the evaluator applies (DESIGN section 4). Run on real tensors, the
+operators drop what exceeds the capacity, the later token first.
 
 Hugging Face models call their experts through a registry; `use_with_transformers` enters ours and returns its name.
 """
@@ -107,7 +108,7 @@ def routed_experts(self: Any, hidden: Tensor, idx: Tensor, weights: Tensor) -> T
 
 
 def use_with_transformers() -> str:
-    """Enter `routed_experts` into the registry of Hugging Face's experts; the name to set as `_experts_implementation`."""
+    """Enter `routed_experts` into Hugging Face's registry; the name to set as `_experts_implementation`."""
     from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS
 
     ALL_EXPERTS_FUNCTIONS.register(NAME, routed_experts)
