@@ -206,7 +206,7 @@ def _state(rule: Rule, strategy: Strategy, mesh: Mesh, side: str, index: int, ty
             grad_partial.append(axis)
         elif mode in ("sum", "max"):
             partial.append(Partial(axis, mode))
-    shards = tuple(_dim(rule, strategy, mesh, side, index, dim, factors) for dim, factors in enumerate(dims))
+    shards = tuple(_dim(rule, strategy, mesh, (side, index, dim), type_.shape[dim]) for dim in range(len(dims)))
     state = State(shards, tuple(partial), tuple(grad_partial))
     state.value.check(type_.shape, mesh, f"{side} {index} of {rule}")
     return state
@@ -232,14 +232,18 @@ def _mode(rule: Rule, choice: Choice, side: str, index: int, dims: Dims, type_: 
     return "R|P" if carries else "R"
 
 
-def _dim(rule: Rule, strategy: Strategy, mesh: Mesh, side: str, index: int, dim: int, factors: tuple[str, ...]) -> Dim:
+def _dim(rule: Rule, strategy: Strategy, mesh: Mesh, at: tuple[str, int, int], extent: int) -> Dim:
     """The shards of one dimension: those of its first factor, then those of the next, each cutting what was left."""
+    side, index, dim = at
+    factors = (rule.operands if side == "operand" else rule.results)[index][dim]
     shards: list[Shard] = []
-    sections = rule.section_sizes(side, index, dim)
+    sections, groups = rule.section_sizes(*at), rule.slot_groups(*at)
+    sizes = groups or tuple(rule.factor(name).size for name in factors)
+    unit = extent // prod(sizes) if groups else 1
     outer = 1
     for position, name in enumerate(factors):
-        inner = prod(rule.factor(later).size for later in factors[position + 1 :])
-        left = rule.factor(name).size
+        inner = prod(sizes[position + 1 :]) * unit
+        left = sizes[position]
         for axis, choice in strategy.choices:
             if not (isinstance(choice, Split) and name in choice.factors):
                 continue
@@ -250,7 +254,7 @@ def _dim(rule: Rule, strategy: Strategy, mesh: Mesh, side: str, index: int, dim:
                 sections = tuple(size // parts for size in sections)
             else:
                 shards.append(Shard(axis, _nested(choice, outer, left, inner)))
-            left //= parts
+            left = max(1, left // parts)
         outer *= left
     return tuple(shards)
 

@@ -164,7 +164,8 @@ class Atoms:
             for slot, (value, dims) in enumerate(zip(values, tensors, strict=True)):
                 for dim, names in enumerate(dims):
                     equal = prod(rule.factor(name).size for name in names) == self.graph.types[value].shape[dim]
-                    if equal and rule.section_sizes(side, slot, dim) is None:
+                    at = side, slot, dim
+                    if equal and rule.section_sizes(*at) is None and rule.slot_groups(*at) is None:
                         self._join([self._dims[value][dim]], [self._factors[index][name] for name in names])
                     else:
                         self.images += [(value, dim, index, name) for name in names]

@@ -24,13 +24,15 @@ and a buffer blocks if its new value depends on the batch. Where nothing blocks,
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from enum import Enum
 from math import prod
 
 from meshwright.ir.factors import Atoms, Loops, loops
 from meshwright.ir.graph import Graph, Op
-from meshwright.ir.rules.base import Law, Role, Rule
+from meshwright.ir.rules.base import Law, Role, Rule, signature_of
+from meshwright.ir.rules.moe import routing_groups, tokens
 
 
 class Kind(Enum):
@@ -149,12 +151,15 @@ class _Walk:
         """Capacity is counted per routing group; groups must not straddle samples. What is combined was dispatched."""
         if op.kind == "combine" or op.attr("dropless"):
             return None
-        tokens, (_, capacity, _) = self.graph.types[op.operands[0]].shape[0], self.graph.types[op.name].shape
-        atoms = self.atoms.factor(index, "t")
-        samples = prod(self.atoms.size[atom] for atom in atoms if atom in self.batch)
-        groups = op.attr("groups", 1)
-        apart = isinstance(groups, int) and groups % samples == 0
-        if capacity >= tokens or apart:
+        idx, capacity = self.graph.types[op.operands[1]], self.graph.types[op.name].shape[1]
+        names = tokens(idx)
+        groups = routing_groups(signature_of(op, self.graph.types), len(names))
+        samples = [
+            prod(self.atoms.size[atom] for atom in self.atoms.factor(index, name) if atom in self.batch)
+            for name in names
+        ]
+        apart = not any(count % size for count, size in zip(groups, samples, strict=True))
+        if prod(samples) == 1 or capacity >= prod(idx.shape[:-1]) or apart:
             return None
         return "routes to experts with a capacity that is counted over the whole batch"
 
@@ -257,13 +262,15 @@ def _batch_atoms(atoms: Atoms, label: str) -> frozenset[int]:
         if name == label
         for atom in dim
     }
+    # Slots that batch and sequence fill together are of the batch, but do not make the sequence so.
+    shared = Counter((value, dim, op) for value, dim, op, _ in atoms.images)
     grown = True
     while grown:
         before = len(batch)
         for value, dim, op, factor in atoms.images:
             if batch.intersection(atoms.factor(op, factor)):
                 batch.update(atoms.dims(value)[dim])
-            elif batch.intersection(atoms.dims(value)[dim]):
+            elif shared[value, dim, op] == 1 and batch.intersection(atoms.dims(value)[dim]):
                 batch.update(atoms.factor(op, factor))
         grown = len(batch) > before
     return frozenset(batch)

@@ -113,7 +113,8 @@ def _fused(signature: Signature, head: tuple[str, ...]) -> tuple[Save, ...]:
 
 def _composed(signature: Signature, head: tuple[str, ...]) -> tuple[Save, ...]:
     """Written out in at least f32: scaled queries and keys, each for the other's gradient, the probabilities, the
-    values; with dropout also its mask, and the probabilities before and after."""
+    values; with dropout also its mask, and the probabilities before and after. The product wants batch and heads in
+    one run, so that values which come from [b, s, h·d] are copied."""
     q = signature.operands[0]
     dtype = "f64" if q.dtype == "f64" else "f32"
     through = (0, 1, *range(3, len(signature.operands)))
@@ -121,7 +122,7 @@ def _composed(signature: Signature, head: tuple[str, ...]) -> tuple[Save, ...]:
     keys, queries, values = (
         (("b",), head, *rest) for rest in ((("sk",), ("d",)), (("sq",), ("d",)), (("sk",), ("dv",)))
     )
-    copied = q.dtype != dtype or len(head) > 1
+    copied = q.dtype != dtype or len(head) > 1 or q.shape[0] > 1
     scores = Save("extra", dims=rows, dtype=dtype)
     dropped = (replace(scores, needs=through), replace(scores, needs=through), replace(scores, needs=(2,)))
     return (

@@ -128,3 +128,16 @@ def test_tables_and_fused_projections() -> None:
     assert found["p.gate_up"] == ("fused", "hidden")
     assert found["p.head"] == ("vocab", "hidden")
     assert found[up] == ("b", "s", "ffn")
+
+
+def test_slots_are_not_tokens() -> None:
+    """Even where there are as many of them."""
+    g = Builder()
+    x = g.input((B, S, H), labels=("b", "s", ""))
+    idx = g.input((B, S, 2), name="idx", dtype="i64")
+    rows = g.op("dispatch", x, idx, num_experts=4, capacity=B * S)
+    y = g.op("combine", rows, idx, g.input((B, S, 2), name="weights"), num_experts=4, capacity=B * S)
+    g.output(y)
+    labels = value_labels(g.graph())
+    assert labels[rows] == ("experts", "slots", "hidden")
+    assert labels[y] == ("b", "s", "hidden")

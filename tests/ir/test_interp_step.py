@@ -8,14 +8,14 @@ import pytest
 import torch
 from torch import Tensor
 
+from meshwright.backends.torch_.verify.compare import CPU, TOLERANCE, whole
+from meshwright.backends.torch_.verify.simulate import TorchKernels, exact
 from meshwright.ir.fold import Fold, unfold
 from meshwright.ir.interp_step import StepResult, run_step
 from meshwright.ir.lower import lower
 from meshwright.ir.names import Degrees, template
 from meshwright.ir.verify_program import verify_program
 from tests.llama_block import Sizes, model
-from tests.sharded import CPU, TOLERANCE, whole
-from tests.torch_kernels import TorchKernels, exact
 
 SIZES = Sizes()
 LEARNING_RATE = 0.1

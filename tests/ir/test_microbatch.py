@@ -117,6 +117,22 @@ def test_routing_that_no_other_sample_changes_is_legal(graph: Graph) -> None:
     assert reasons(graph) == []
 
 
+def routed_in_place(capacity: int, groups: tuple[int, int]) -> Graph:
+    """The same without flattening the tokens."""
+    g = Builder()
+    x = g.input((B, S, H), labels=("b", "s", ""), requires_grad=True)
+    idx = g.input((B, S, 2), name="idx", labels=("b", "s", ""), dtype="i64")
+    weights = g.input((B, S, 2), name="weights", labels=("b", "s", ""))
+    rows = g.op("dispatch", x, idx, num_experts=4, capacity=capacity, groups=groups)
+    down = g.op("grouped_linear", rows, g.param("w", (4, H, H)))
+    return ends_in_mean(g, g.op("combine", down, idx, weights, num_experts=4, capacity=capacity, groups=groups))
+
+
+def test_groups_of_samples_make_routing_legal() -> None:
+    assert reasons(routed_in_place(8, (B, 1))) == []
+    assert [kind for kind, _ in reasons(routed_in_place(8, (1, 2)))] == ["dispatch"]
+
+
 def test_a_load_balancing_loss_over_the_batch_blocks() -> None:
     """The product of two averages is not the average of products."""
     g = Builder()

@@ -6,6 +6,7 @@ from itertools import product
 
 import pytest
 
+from meshwright.backends.torch_.verify.compare import CPU, differences
 from meshwright.ir.adjoint import Strategy, apply, choices
 from meshwright.ir.decisions import BodyPlan
 from meshwright.ir.errors import IllegalStrategy, IndivisibleExtent
@@ -14,7 +15,6 @@ from meshwright.ir.lower_body import lower_body
 from meshwright.ir.mesh import Mesh
 from meshwright.ir.rules import Law, Signature, infer, kinds
 from tests.samples import SAMPLES, tensors
-from tests.sharded import CPU, differences
 
 LINE, BOX = Mesh.parse("a=2"), Mesh.parse("a=2 b=2")
 

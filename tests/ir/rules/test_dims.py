@@ -10,6 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from meshwright.backends.torch_.verify.eager import DTYPES, position_mask
 from meshwright.ir.adjoint import Pass, choices
 from meshwright.ir.errors import BadOperand, MeshwrightError, NoExpansion, RuleRegistered, UnknownOp
 from meshwright.ir.graph import Type
@@ -24,7 +25,6 @@ from meshwright.ir.rules import (
 )
 from meshwright.ir.rules.attention import visible
 from meshwright.ir.rules.dims import promoted, refine
-from tests.eager import DTYPES, position_mask
 from tests.samples import sample, types
 
 # Views ---------------------------------------------------------------------------------------------------------------

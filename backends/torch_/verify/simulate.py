@@ -8,9 +8,9 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor
 
+from meshwright.backends.torch_.verify.kernels import KERNELS, vjp
 from meshwright.ir.interp import LocalCall
 from meshwright.ir.rules.attention import visible
-from tests.kernels import KERNELS, vjp
 
 DTYPES = {
     "f64": torch.float64,

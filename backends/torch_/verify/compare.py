@@ -1,7 +1,7 @@
 """Sharded against whole: run a body on simulated devices and compare with torch's autograd on the whole graph.
 
 This is the oracle for rules, adjoint, reshards and lowering together. The reference side shares nothing with them: it
-runs the graph's operators on whole tensors through `tests.eager` and lets autograd differentiate.
+runs the graph's operators on whole tensors through `eager` and lets autograd differentiate.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from meshwright.backends.torch_.verify.eager import EAGER
+from meshwright.backends.torch_.verify.simulate import TorchKernels, exact
 from meshwright.ir.decisions import BodyPlan
 from meshwright.ir.graph import Graph
 from meshwright.ir.interp import BodyRun, Environment, collect, shard
@@ -20,8 +22,6 @@ from meshwright.ir.mesh import Mesh
 from meshwright.ir.placement import Placement
 from meshwright.ir.program import BodyProgram, Local, results_of
 from meshwright.ir.verify_program import verify_body, verify_coverage
-from tests.eager import EAGER
-from tests.torch_kernels import TorchKernels, exact
 
 TOLERANCE = 1e-9
 CPU = Lowering(device="cpu")
