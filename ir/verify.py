@@ -232,8 +232,8 @@ def verify_rule(rule: Rule, signature: Signature) -> None:
     rule.check_operands(signature)
     for work in rule.work:
         _verify_factors(rule, work.factors, signature)
-        if work.grad_of is not None:
-            _verify_operand(rule, work.grad_of, "work", signature)
+        for operand in work.grad_of:
+            _verify_operand(rule, operand, "work", signature)
     for save in rule.saves:
         _verify_save(rule, save, signature)
     for pair in rule.pairs:

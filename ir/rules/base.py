@@ -105,12 +105,13 @@ class Pair:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """Floating-point operations: `flops` per point of the loop nest over `factors`. `grad_of` is None forward, else
-    the operand whose gradient it computes: dgrad and wgrad are priced apart, frozen operands cost nothing."""
+    """Floating-point operations: `flops` per point of the loop nest over `factors`. `grad_of` is empty forward, else
+    the operands whose gradients build on it: dgrad and wgrad are priced apart, frozen operands cost nothing, and what
+    several gradients share is done once, if any of them is wanted."""
 
     flops: float
     factors: tuple[str, ...]
-    grad_of: int | None = None
+    grad_of: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -287,7 +288,7 @@ class Rule:
         return sum(
             work.flops * prod(size[name] for name in work.factors)
             for work in self.work
-            if (work.grad_of is None if wanted is None else work.grad_of in wanted)
+            if (not work.grad_of if wanted is None else wanted.intersection(work.grad_of))
         )
 
     def nbytes(self, signature: Signature) -> float:

@@ -141,7 +141,7 @@ def _known(signature: Signature, types: tuple[Type, ...], spec: Spec) -> Rule:
 
 def _work(spec: Spec, factors: tuple[str, ...], operands: int) -> tuple[Work, ...]:
     """A gradient costs about as much as the operator itself."""
-    return (Work(spec.flops, factors), *(Work(spec.flops, factors, grad_of=index) for index in range(operands)))
+    return (Work(spec.flops, factors), *(Work(spec.flops, factors, grad_of=(index,)) for index in range(operands)))
 
 
 def _sizes(signature: Signature, tensors: Sequence[Dims], types: Sequence[Type]) -> Mapping[str, int]:

@@ -13,12 +13,13 @@ What the counter does not see, and what it is compared with instead:
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
+import torch
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
+from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS
 
 from meshwright.ir.account import account_fold
 from meshwright.ir.frontends.capture import capture
@@ -30,22 +31,25 @@ UNCOUNTED = "uncounted"
 
 
 @pytest.fixture(autouse=True)
-def uncounted_experts() -> Iterator[None]:
+def uncounted_experts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Experts of which only the routing weights' gradient is left, in Hugging Face's registry."""
-    from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS
 
     def weigh(self: Any, hidden: Tensor, idx: Tensor, weights: Tensor) -> Tensor:
         return hidden * weights.sum(-1, keepdim=True).to(hidden.dtype)
 
-    ALL_EXPERTS_FUNCTIONS.register(UNCOUNTED, weigh)
-    yield
-    ALL_EXPERTS_FUNCTIONS.pop(UNCOUNTED)
+    monkeypatch.setitem(ALL_EXPERTS_FUNCTIONS, UNCOUNTED, weigh)
 
 
 def counted(source: Source) -> tuple[int, int]:
-    """What the counter sees of one step: forward, and both ways."""
+    """What the counter sees of one step: forward, and both ways.
+
+    Decoders of transformers are handed their mask: without one they read values to see whether sequences are packed.
+    """
+    batch = example_batch(source, BATCH, SEQ)
+    if "input_ids" in batch and "decoder_input_ids" not in batch:
+        batch["attention_mask"] = torch.empty(BATCH, 1, SEQ, SEQ, dtype=torch.bool, device="meta")
     with FlopCounterMode(display=False) as counter:
-        loss = step(source, example_batch(source, BATCH, SEQ))
+        loss = step(source, batch)
         forward = counter.get_total_flops()
         loss.backward()
     return forward, counter.get_total_flops()
