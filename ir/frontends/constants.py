@@ -232,6 +232,11 @@ def _gather_rows(term: Term, index: Index) -> Array:
     return source.at((*wrapped, *index[rank:]))
 
 
+def _outer(term: Term, index: Index) -> Array:
+    left, right = term.args
+    return np.asarray(left.at(index[:1]) * right.at(index[1:]))
+
+
 def _choose(condition: Array, x: Array, y: Array) -> Array:
     return np.asarray(np.where(condition, x, y))
 
@@ -248,7 +253,11 @@ _POINTWISE: dict[str, Callable[..., Array]] = {
     "abs": np.abs,
     "log": np.log,
     "exp": np.exp,
+    "sqrt": np.sqrt,
+    "rsqrt": lambda x: 1 / np.sqrt(x),
+    "tanh": np.tanh,
     "floor": np.floor,
+    "ceil": np.ceil,
     "cos": np.cos,
     "sin": np.sin,
     "pow": np.power,
@@ -283,6 +292,7 @@ _LAWS: dict[str, Callable[[Term, Index], Array]] = {
     **dict.fromkeys(("full", "full_like"), _full),
     "new_full": lambda term, index: np.asarray(term.args[2]),
     "scalar_tensor": lambda term, index: np.asarray(term.args[0]),
+    "outer": _outer,
     "eye": lambda term, index: index[0] == index[1],
     "arange": _arange,
     "add": _add,

@@ -21,7 +21,7 @@ from math import prod
 from typing import Any
 
 from meshwright.ir.frontends.constants import Term
-from meshwright.ir.frontends.layout import contiguous, dense, taken_strides, view_strides
+from meshwright.ir.frontends.layout import contiguous, ordered, taken_strides, view_strides
 from meshwright.ir.frontends.values import Assembly, Handle, Names, Place
 from meshwright.ir.graph import Attr, Input, Op, Param, Type
 
@@ -59,6 +59,8 @@ class Emitter:
         self.constants: dict[str, Term] = {}
         self.notes: list[str] = []
         self.place = Place()
+        self.groups_keys = False
+        """Whether eager attention takes keys of fewer heads than the code repeats them to (Hugging Face's does)."""
         self.masked: dict[str, tuple[Term, Handle]] = {}
         """Values that are `where(condition, x, very negative)`: attention reads them as a mask and a bias."""
         self._ops: list[Op] = []
@@ -245,13 +247,13 @@ class Emitter:
         return results
 
     def _laid_out(self, op: Op, type_: Type) -> tuple[int, ...]:
-        """Views lie where their operand does; elementwise results like their first dense operand of the same shape."""
+        """Views lie where their operand does, elementwise results like their first operand of the same shape."""
         if op.alias is not None:
             taken = op.operands[op.alias]
             return taken_strides(op, self.types[taken].shape, self.strides[taken], type_.shape)
         for value in op.operands:
-            if self.types[value].shape == type_.shape and dense(type_.shape, self.strides[value]):
-                return self.strides[value]
+            if self.types[value].shape == type_.shape and (like := ordered(type_.shape, self.strides[value])):
+                return like
         return contiguous(type_.shape)
 
     def view(self, handle: Handle, shape: tuple[int, ...]) -> str:

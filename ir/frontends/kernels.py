@@ -10,7 +10,8 @@ import numpy as np
 from meshwright.ir.frontends import masks
 from meshwright.ir.frontends.constants import NotEvaluable, Term
 from meshwright.ir.frontends.emit import Emitter
-from meshwright.ir.frontends.lowerings import Lowering, each, number, opaque, permute
+from meshwright.ir.frontends.layout import contiguous, ordered
+from meshwright.ir.frontends.lowerings import Lowering, each, in_order, number, opaque, permute
 from meshwright.ir.frontends.values import Call, Handle
 from meshwright.ir.graph import Attr
 
@@ -49,6 +50,13 @@ def matmul(t: Emitter, call: Call) -> Handle:
     return t.emit("matmul", [left, right_value], call.types)
 
 
+def embedding(t: Emitter, call: Call) -> Handle:
+    """Rows of a table. The padding row, if there is one, gets no gradient."""
+    padding = call["padding_idx"]
+    attrs: dict[str, Attr] = {} if padding is None or padding < 0 else {"padding_idx": padding}
+    return t.emit("embedding", [call["weight"], call["indices"]], call.types, attrs)
+
+
 # Attention -----------------------------------------------------------------------------------------------------------
 
 
@@ -63,11 +71,34 @@ def attention(t: Emitter, call: Call) -> Handle:
             call["attn_mask"]
         ).shape  # eager kernels keep such a mask, in the shape they were given
     operands = [call["query"], call["key"], call["value"], *(() if bias is None else (bias,))]
+    if t.groups_keys and law.kind in ("full", "causal") and bias is None:
+        operands[1:3] = _grouped(t, call["key"], call["value"])
     if len(call.type.shape) != 4:
         return opaque(t, call)
-    _, h, s, d = call.type.shape
-    laid_out = (s * h * d, d, h * d, 1)  # kernels lay the result out as [b, s, h, d]; the meta device does not know
+    alike = call.type.shape == query.shape  # then kernels lay the result out like the queries
+    laid_out = ordered(query.shape, t.strides[t.value(call["query"])]) if alike else contiguous(call.type.shape)
     return t.emit("attention", operands, call.types, attrs, strides=laid_out)
+
+
+def _grouped(t: Emitter, key: Handle, value: Handle) -> tuple[Handle, Handle]:
+    """Keys and values before their heads were repeated for each group of queries, where a kernel may take them so."""
+    before = _unrepeated(t, t.value(key)), _unrepeated(t, t.value(value))
+    small = t.type(key).shape[-1] == t.type(value).shape[-1] <= 256
+    return before if small and before[0] is not None and before[1] is not None else (key, value)
+
+
+def _unrepeated(t: Emitter, value: str) -> str | None:
+    """x [b, h, s, d], if the value is x with each head repeated (unsqueeze, expand, merge)."""
+    chain = []
+    for kind in ("view", "expand", "view"):
+        op = t.producer.get(value)
+        if op is None or op.kind != kind:
+            return None
+        value = op.operands[0]
+        chain.append(t.types[op.name].shape)
+    b, h, s, d = t.types[value].shape if len(t.types[value].shape) == 4 else (0, 0, 0, 0)
+    repeated = (b, h, chain[0][1] // max(h, 1), s, d)
+    return value if chain[1] == repeated and chain[2] == (b, h, 1, s, d) else None
 
 
 def _mask(t: Emitter, call: Call) -> tuple[masks.MaskLaw, Handle | None]:
@@ -80,13 +111,23 @@ def _mask(t: Emitter, call: Call) -> tuple[masks.MaskLaw, Handle | None]:
         condition, bias = t.masked[mask]
         law = masks.recognise(condition)
         if law is not None:
-            return law, bias
+            return law, in_order(t, bias if law.kind == "full" else _hidden(t, condition, bias))
     if isinstance(mask, Term):
         law = masks.recognise(mask)
         if law is not None:
             return law, None
         t.notes.append(f"{t.place.source}: the attention mask follows no known law; it is kept as an operand")
     return masks.MaskLaw("full"), mask
+
+
+def _hidden(t: Emitter, condition: Term, bias: Handle) -> Handle:
+    """The bias with what the mask hides at minus infinity. Masks with a law do not depend on the batch or head."""
+    shape = (1,) * (len(condition.shape) - 2) + condition.shape[-2:]
+    one: Term = condition
+    for dim, extent in enumerate(condition.shape[:-2]):
+        if extent > 1:
+            one = t.keep(Term("slice", (*shape[: dim + 1], *one.shape[dim + 1 :]), "bool", (one, dim, 0, 1)))
+    return t.emit("where", [one, bias], (t.type(bias),), {"scalar": float("-inf")})
 
 
 def where(t: Emitter, call: Call) -> Handle:

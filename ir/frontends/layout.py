@@ -59,12 +59,12 @@ def taken_strides(op: Op, shape: Sequence[int], strides: Sequence[int], target: 
     return tuple(strides)
 
 
-def dense(shape: Sequence[int], strides: Sequence[int]) -> bool:
-    """Whether the strides are a permutation of row-major ones."""
-    order = sorted((stride, extent) for stride, extent in zip(strides, shape, strict=True) if extent != 1)
-    expected = 1
-    for stride, extent in order:
-        if stride != expected:
-            return False
-        expected *= extent
-    return True
+def ordered(shape: Sequence[int], strides: Sequence[int]) -> tuple[int, ...] | None:
+    """Strides without gaps in the order of these, which is how torch lays out results; None if dims are broadcast."""
+    if any(stride == 0 and extent > 1 for stride, extent in zip(strides, shape, strict=True)):
+        return None
+    result, step = [0] * len(shape), 1
+    for dim in sorted(range(len(shape)), key=lambda d: (strides[d], -d)):
+        result[dim] = step
+        step *= max(shape[dim], 1)
+    return tuple(result)

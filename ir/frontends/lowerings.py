@@ -89,15 +89,26 @@ def cast(t: Emitter, call: Call) -> Handle:
     return t.cast(call["self"], call.type.dtype)
 
 
-def packed(t: Emitter, call: Call) -> Handle:
-    """`clone`, and `contiguous`, which copies only if the elements do not lie in order already."""
+def cloned(t: Emitter, call: Call) -> Handle:
     value = t.value(call["self"])
-    shape = t.types[value].shape
-    in_order = view_strides(shape, t.strides[value], (math.prod(shape),)) is not None
-    copied = value if in_order and call.target.startswith("contiguous") else t.copy(value, shape)
+    return t.copy(value, t.types[value].shape)
+
+
+def packed(t: Emitter, call: Call) -> Handle:
+    """`contiguous`."""
+    value = t.value(call["self"])
+    copied = in_order(t, value)
     if value in t.masked:
         t.masked[copied] = t.masked[value]
     return copied
+
+
+def in_order(t: Emitter, handle: Handle) -> str:
+    """The operand with its elements in row-major order: a copy only if they do not lie so already."""
+    value = t.value(handle)
+    shape = t.types[value].shape
+    flat = view_strides(shape, t.strides[value], (math.prod(shape),))
+    return value if flat == (1,) else t.copy(value, shape)
 
 
 def permuted(t: Emitter, call: Call) -> Handle:
@@ -170,8 +181,8 @@ def unbound(t: Emitter, call: Call) -> Handle:
 
 def concatenated(t: Emitter, call: Call) -> Handle:
     parts = [part for part in call["tensors"] if t.type(part).elements]
-    if len(parts) == 1:
-        return parts[0]  # type: ignore[no-any-return]
+    if len(parts) == 1:  # the others are empty, as the unrotated part of a fully rotary head: what is left is a copy
+        return t.copy(t.value(parts[0]), call.type.shape)
     cast_parts = [t.cast(part, call.type.dtype) for part in parts]
     return t.emit("cat", cast_parts, call.types, {"dim": call["dim"] % len(call.type.shape)})
 

@@ -21,7 +21,6 @@ import math
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 NAME = "meshwright"
@@ -30,7 +29,8 @@ NAME = "meshwright"
 def _slots(idx: Tensor, experts: int, capacity: int) -> Tensor:
     """For each (token, choice), its row among experts * capacity; the row after the last one means dropped."""
     flat = idx.flatten()
-    arrival = F.one_hot(flat, experts).cumsum(0).gather(1, flat[:, None])[:, 0] - 1
+    chosen = flat[:, None] == torch.arange(experts, device=idx.device)
+    arrival = chosen.cumsum(0).gather(1, flat[:, None])[:, 0] - 1
     return torch.where(arrival < capacity, flat * capacity + arrival, experts * capacity).view_as(idx)
 
 

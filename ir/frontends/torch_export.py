@@ -177,6 +177,7 @@ def _translate(
 ) -> Traced:
     strip = Names(lambda path: names.path(_stripped(path)), names.room)
     translator = Translator(strip)
+    translator.groups_keys = hasattr(getattr(step.model, "config", None), "_attn_implementation")
     graph: fx.Graph = program.graph_module.graph
     placeholders = [node for node in graph.nodes if node.op == "placeholder"]
     written = _written(program.graph_module)

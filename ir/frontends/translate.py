@@ -11,7 +11,7 @@ table of `aten.py`, which emits operators (`emit.py`). Writes in place become ne
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import PurePath
 from typing import Any
@@ -138,12 +138,21 @@ class Translator(Emitter):
         read = [h for h in flat(tuple(call.args.values())) if isinstance(h, str | Term | Assembly)]
         if not writing.is_pure(call.target) or not all(isinstance(h, Term) for h in read):
             return aten.lower(self, call)
-        operators = [packet] if len(call.types) == 1 else [f"{packet}[{index}]" for index in range(len(call.types))]
-        terms = tuple(
-            self.keep(Term(operator, type_.shape, type_.dtype, call.positional, dict(call.keyword)))
-            for operator, type_ in zip(operators, call.types, strict=True)
-        )
-        return terms[0] if len(terms) == 1 else terms
+        if len(call.types) > 1 or packet in ("chunk", "split", "split_with_sizes"):
+            return tuple(self._constant_parts(packet, call))
+        return self.keep(Term(packet, call.type.shape, call.type.dtype, call.positional, dict(call.keyword)))
+
+    def _constant_parts(self, packet: str, call: Call) -> Iterator[Term]:
+        """The results of an operator that has several: parts of a split are slices, others have no law."""
+        start = 0
+        for index, type_ in enumerate(call.types):
+            if packet in ("chunk", "split", "split_with_sizes"):
+                dim = call["dim"] % len(type_.shape)
+                cut = (call["self"], dim, start, start + type_.shape[dim])
+                start += type_.shape[dim]
+                yield self.keep(Term("slice", type_.shape, type_.dtype, cut))
+            else:
+                yield self.keep(Term(f"{packet}[{index}]", type_.shape, type_.dtype, call.positional))
 
     def _bound(self, node: fx.Node, cells: dict[fx.Node, Any]) -> tuple[Call, list[Any]]:
         schema = node.target._schema
