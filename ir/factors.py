@@ -24,11 +24,12 @@ Where a name is wanted by loops of several sizes, the largest has it and the oth
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from types import MappingProxyType
 
 from meshwright.ir.errors import FactorUndeclared
+from meshwright.ir.fold import Fold, shortened, unfolded
 from meshwright.ir.graph import Graph, Op
 from meshwright.ir.rules.base import Rule, rule_of
 
@@ -98,6 +99,28 @@ def loops(graph: Graph) -> Loops:
     for op, factor, parts in atoms.occurrences():
         factors[op.name][factor] = named(parts)
     return Loops(found, MappingProxyType(dims), MappingProxyType(factors))
+
+
+def body_loops(fold: Fold) -> Mapping[str, Loops]:
+    """The loops of every body, found in the whole model: a block knows its batch by where its input comes from, and a
+    loop has one name in all bodies."""
+    whole = unfolded(shortened(fold, 2))
+    found = loops(whole.graph)
+    made: dict[str, Loops] = {}
+    for call, names in zip(shortened(fold, 2).calls(), whole.names, strict=True):
+        made.setdefault(call.body.name, _seen_from(call.body.graph, names, found))
+    return made
+
+
+def _seen_from(graph: Graph, names: Mapping[str, str], found: Loops) -> Loops:
+    """The loops of the whole as one body sees them, under its own names."""
+    factors = {op.name: found.factors[names[op.name]] for op in graph.ops}
+    own = {names[op.name]: op.name for op in graph.ops}
+    occurs = {loop.name: tuple((own[op], factor) for op, factor in loop.occurs if op in own) for loop in found.loops}
+    dims = {value: found.dims[names[value]] for value in graph.types}
+    return Loops(
+        tuple(replace(loop, occurs=occurs[loop.name]) for loop in found.loops if occurs[loop.name]), dims, factors
+    )
 
 
 def value_labels(graph: Graph) -> Mapping[str, tuple[str, ...]]:

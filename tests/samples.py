@@ -13,11 +13,14 @@ from math import prod
 import torch
 from torch import Tensor
 
-from meshwright.backends.torch_.verify.eager import DTYPES
+from meshwright.backends.torch_.verify.eager import DTYPES, OPAQUE
 from meshwright.ir.graph import Attr, Type
 from meshwright.ir.rules import Signature
 
 _TYPE = re.compile(r"(\w+)\[([\d, ]*)\]")
+
+OPAQUE["test::turn"] = lambda operands, attrs: (operands[0].flip(-1) * 2,)
+OPAQUE["test::mix"] = lambda operands, attrs: (operands[0] * operands[1].repeat(2), operands[0].sum(0))
 
 
 def types(text: str) -> tuple[Type, ...]:

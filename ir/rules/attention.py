@@ -45,7 +45,7 @@ def attention(signature: Signature) -> Rule:
         types=(Type((b, h, sq, dv), q.dtype),),
         laws=(Law.NONLINEAR, Law.NONLINEAR, Law.LINEAR, *(Law.NONLINEAR for _ in bias)),
         engine=Engine.ATTENTION,
-        work=_work(("b", *head, "sq", "sk"), scores=(0, 1, *range(3, 3 + len(bias)))),
+        work=_work(("b", *head, "sq", "sk")),
         saves=_saves(signature, head),
         pairs=() if bias or sq != sk else (Pair("sq", "sk", "ring"),),
     )
@@ -67,16 +67,15 @@ def _bias_dims(signature: Signature, bias: Type, target: Dims) -> Dims:
     return (*((() if extent == 1 else dim) for dim, extent in zip(target, bias.shape, strict=False)), ("sk",))
 
 
-def _work(points: tuple[str, ...], scores: tuple[int, ...]) -> tuple[Work, ...]:
-    """Scores and output forward. Backward the gradient of the probabilities, which the operands of the scores share;
-    from it those of q and k; and that of v."""
+def _work(points: tuple[str, ...]) -> tuple[Work, ...]:
+    """Scores and output forward; backward their gradients: of q and k through the scores, of v through the output.
+
+    The gradient of the probabilities serves q and k alike."""
     return (
         Work(2, (*points, "d")),
         Work(2, (*points, "dv")),
-        Work(2, (*points, "dv"), grad_of=scores),
-        Work(2, (*points, "d"), grad_of=(0,)),
-        Work(2, (*points, "d"), grad_of=(1,)),
-        Work(2, (*points, "dv"), grad_of=(2,)),
+        Work(2, (*points, "dv"), grad_of=0, shared_with=1),
+        *(Work(2, (*points, width), grad_of=of) for of, width in enumerate(("d", "d", "dv"))),
     )
 
 

@@ -105,13 +105,20 @@ class Pair:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """Floating-point operations: `flops` per point of the loop nest over `factors`. `grad_of` is empty forward, else
-    the operands whose gradients build on it: dgrad and wgrad are priced apart, frozen operands cost nothing, and what
-    several gradients share is done once, if any of them is wanted."""
+    """Floating-point operations: `flops` per point of the loop nest over `factors`. `grad_of` is None forward, else
+    the operand whose gradient it computes: dgrad and wgrad are priced apart, frozen operands cost nothing. Work that
+    the gradients of two operands share is done once if either is wanted."""
 
     flops: float
     factors: tuple[str, ...]
-    grad_of: tuple[int, ...] = ()
+    grad_of: int | None = None
+    shared_with: int | None = None
+
+    def done(self, wanted: Set[int] | None) -> bool:
+        """Whether it is done: forward (None), or for the gradients of the operands `wanted`."""
+        if wanted is None or self.grad_of is None:
+            return wanted is None and self.grad_of is None
+        return self.grad_of in wanted or self.shared_with in wanted
 
 
 @dataclass(frozen=True, slots=True)
@@ -285,11 +292,7 @@ class Rule:
         """
         wanted = None if needs is None else set(needs)
         size = {factor.name: factor.size for factor in self.factors} | dict(sizes or {})
-        return sum(
-            work.flops * prod(size[name] for name in work.factors)
-            for work in self.work
-            if (not work.grad_of if wanted is None else wanted.intersection(work.grad_of))
-        )
+        return sum(work.flops * prod(size[name] for name in work.factors) for work in self.work if work.done(wanted))
 
     def nbytes(self, signature: Signature) -> float:
         """Bytes read and written by one forward execution, without fusion."""

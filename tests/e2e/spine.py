@@ -20,7 +20,7 @@ from torch import Tensor
 
 from meshwright.ir.frontends.capture import Captured, capture
 from meshwright.ir.frontends.contract import Source
-from meshwright.ir.frontends.dtypes import TORCH_DTYPES
+from meshwright.ir.frontends.dtypes import WORKLOAD_DTYPES
 from meshwright.ir.frontends.hf_config import load_hf
 from meshwright.ir.frontends.load import load_model
 
@@ -77,7 +77,7 @@ def changed(config: str, changes: Changes, dtype: str) -> Load:
     def load(folder: Path) -> Source:
         settings = json.loads((CONFIGS / config / "config.json").read_text()) | changes
         (folder / "config.json").write_text(json.dumps(settings))
-        return load_hf(folder, dtype=TORCH_DTYPES[dtype])
+        return load_hf(folder, dtype=WORKLOAD_DTYPES[dtype])
 
     return load
 

@@ -88,7 +88,7 @@ def _slice(call: LocalCall) -> Results:
 def _split(call: LocalCall) -> Results:
     dim = call.attrs["dim"]
     assert isinstance(dim, int)
-    return torch.split(call.operands[0], [type_.shape[dim] for type_ in call.results], dim)
+    return tuple(torch.split(call.operands[0], [type_.shape[dim] for type_ in call.results], dim))
 
 
 def _constant(value: float | None) -> Kernel:
@@ -145,7 +145,8 @@ def _along(call: LocalCall, dim: int) -> Tensor:
 
 def _mean(call: LocalCall) -> Results:
     x, dim = call.operands[0], call.attrs.get("dim")
-    dims = range(x.ndim) if dim is None else [d % x.ndim for d in ([dim] if isinstance(dim, int) else dim)]
+    named = (dim,) if isinstance(dim, int) else dim
+    dims = [d % x.ndim for d in named if isinstance(d, int)] if isinstance(named, tuple) else range(x.ndim)
     count = prod(call.sizes.get(f"d{d}", 1) for d in dims)
     return (x.sum(tuple(dims), keepdim=bool(call.attrs.get("keepdim", False))) / count,)
 
