@@ -35,7 +35,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
 
-from meshwright.ir.errors import IllegalStrategy
+from meshwright.ir.errors import IllegalStrategy, IndivisibleExtent
 from meshwright.ir.graph import Type
 from meshwright.ir.mesh import Mesh
 from meshwright.ir.placement import (
@@ -48,6 +48,7 @@ from meshwright.ir.placement import (
     Sections,
     Shard,
     State,
+    Uneven,
     parse_layout,
 )
 from meshwright.ir.rules.base import Dims, Law, Role, Rule
@@ -134,7 +135,7 @@ class Strategy:
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """A strategy applied: states of operands and results, and the local size of every factor."""
+    """A strategy applied: states of operands and results, and the local size of every factor (uneven: the largest)."""
 
     operands: tuple[State, ...]
     results: tuple[State, ...]
@@ -205,7 +206,7 @@ def _state(rule: Rule, strategy: Strategy, mesh: Mesh, side: str, index: int, ty
             grad_partial.append(axis)
         elif mode in ("sum", "max"):
             partial.append(Partial(axis, mode))
-    shards = tuple(_dim(rule, strategy, mesh, side, index, dim, factors) for dim, factors in enumerate(dims))
+    shards = tuple(_dim(rule, strategy, mesh, (side, index, dim), type_.shape[dim]) for dim in range(len(dims)))
     state = State(shards, tuple(partial), tuple(grad_partial))
     state.value.check(type_.shape, mesh, f"{side} {index} of {rule}")
     return state
@@ -231,26 +232,46 @@ def _mode(rule: Rule, choice: Choice, side: str, index: int, dims: Dims, type_: 
     return "R|P" if carries else "R"
 
 
-def _dim(rule: Rule, strategy: Strategy, mesh: Mesh, side: str, index: int, dim: int, factors: tuple[str, ...]) -> Dim:
+def _dim(rule: Rule, strategy: Strategy, mesh: Mesh, at: tuple[str, int, int], extent: int) -> Dim:
     """The shards of one dimension: those of its first factor, then those of the next, each cutting what was left."""
+    side, index, dim = at
+    factors = (rule.operands if side == "operand" else rule.results)[index][dim]
     shards: list[Shard] = []
-    sections = rule.section_sizes(side, index, dim)
+    sections, groups = rule.section_sizes(*at), rule.slot_groups(*at)
+    sizes = groups or tuple(rule.factor(name).size for name in factors)
+    unit = extent // prod(sizes) if groups else 1
     outer = 1
     for position, name in enumerate(factors):
-        inner = prod(rule.factor(later).size for later in factors[position + 1 :])
-        left = rule.factor(name).size
+        inner = prod(sizes[position + 1 :]) * unit
+        left = sizes[position]
         for axis, choice in strategy.choices:
             if not (isinstance(choice, Split) and name in choice.factors):
                 continue
             parts = mesh.axis(axis).size
+            _check_cut(choice, left, parts, last=position == len(factors) - 1)
             if sections is not None:
                 shards.append(Shard(axis, _sectioned(choice, sections)))
                 sections = tuple(size // parts for size in sections)
             else:
                 shards.append(Shard(axis, _nested(choice, outer, left, inner)))
-            left //= parts
+            left = max(1, left // parts)
         outer *= left
     return tuple(shards)
+
+
+def _check_cut(choice: Split, left: int, parts: int, *, last: bool) -> None:
+    """Must: what is left of a factor divides; uneven parts have no later factor inside them."""
+    if isinstance(choice.layout, Uneven):
+        if not last:
+            raise IllegalStrategy(
+                place=str(choice), cause="uneven parts of an outer factor", fix="cut the innermost factor unevenly"
+            )
+    elif left % parts:
+        raise IndivisibleExtent(
+            place=str(choice),
+            cause=f"{left} does not divide into {parts} equal parts",
+            fix="choose a degree that divides it",
+        )
 
 
 def _sectioned(choice: Split, sections: tuple[int, ...]) -> Layout:
@@ -283,7 +304,9 @@ def _local_sizes(rule: Rule, strategy: Strategy, mesh: Mesh) -> tuple[tuple[str,
     for axis, choice in strategy.choices:
         if isinstance(choice, Split):
             for name in choice.factors:
-                sizes[name] //= mesh.axis(axis).size
+                parts = mesh.axis(axis).size
+                layout = choice.layout
+                sizes[name] = max(layout.sizes) if isinstance(layout, Uneven) else sizes[name] // parts
     return tuple(sizes.items())
 
 

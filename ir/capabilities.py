@@ -11,13 +11,28 @@ emit for.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from meshwright.ir.adjoint import Split
 from meshwright.ir.decisions import BodyPlan, Decisions
-from meshwright.ir.errors import NotExpressible
-from meshwright.ir.lower_body import Lowering
+from meshwright.ir.errors import (
+    AttentionNotExpressible,
+    CapabilityUnknown,
+    LayoutNotExpressible,
+    MicrobatchesNotExpressible,
+    NotExpressible,
+    OffloadNotExpressible,
+    RecomputeNotExpressible,
+    ScheduleNotExpressible,
+    StorageNotExpressible,
+)
+from meshwright.ir.factors import Loops, body_loops
+from meshwright.ir.fold import Fold
+from meshwright.ir.graph import Graph
+from meshwright.ir.lower_body import Lowering, compute_placements
+from meshwright.ir.mesh import Mesh
+from meshwright.ir.names import CONTEXT, name_of
 from meshwright.ir.placement import Contiguous, Layout, Sections, Zigzag
 from meshwright.ir.reshard import MOVES
 from meshwright.ir.schedules import SCHEDULES
@@ -25,6 +40,8 @@ from meshwright.ir.schedules import SCHEDULES
 LAYOUTS = ("contiguous", "sections", "zigzag", "uneven")
 STORAGE = ("params", "grads", "optimizer")
 RECOMPUTE = ("none", "full", "selective")
+OVERLAP = ("data_parallel", "parameters", "ring")
+OFFLOAD = ("saved",)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +89,9 @@ class Capabilities:
     def __post_init__(self) -> None:
         for field, lines, known in (
             ("layouts", self.layouts, LAYOUTS),
+            ("attention", self.attention, CONTEXT),
+            ("overlap", self.overlap, OVERLAP),
+            ("offload", self.offload, OFFLOAD),
             ("storage", self.storage, STORAGE),
             ("recompute", self.recompute, RECOMPUTE),
             ("moves", self.moves, MOVES),
@@ -79,11 +99,18 @@ class Capabilities:
         ):
             for line in lines:
                 if line.name not in known:
-                    raise NotExpressible(
+                    raise CapabilityUnknown(
                         place=f"capabilities of {self.target}",
                         cause=f"{field}: {line.name!r}",
                         fix=f"use {', '.join(known)}",
                     )
+        for line in self.moves:
+            if line.executes and line.executes not in MOVES:
+                raise CapabilityUnknown(
+                    place=f"capabilities of {self.target}, {line.name}",
+                    cause=f"it executes {line.executes!r}",
+                    fix=f"use {', '.join(MOVES)}",
+                )
 
     def lowering(self) -> Lowering:
         """How programs for this target are lowered."""
@@ -93,37 +120,75 @@ class Capabilities:
         """The collective that the target's library runs for a reshard step."""
         return next((line.executes or line.name for line in self.moves if line.name == move), move)
 
-    def refusals(self, decisions: Decisions) -> Iterator[NotExpressible]:
-        """Everything in a plan that this target cannot express."""
+    def refusals(self, decisions: Decisions, fold: Fold) -> Iterator[NotExpressible]:
+        """Everything in a plan for this model that this target cannot express."""
+        meshes = {name: stage.mesh for stage in decisions.stages for name in stage.plans}
+        found = body_loops(fold)
         for plan in decisions.plans:
-            yield from self._plan_refusals(plan)
+            graph = fold.body[plan.body].graph
+            yield from self._layout_refusals(plan)
+            yield from self._recompute_refusals(plan, graph)
+            if plan.name in meshes:
+                yield from self._attention_refusals(plan, graph, found[plan.body], meshes[plan.name])
+                yield from self._storage_refusals(plan, graph, meshes[plan.name])
         yield from self._schedule_refusals(decisions)
         if decisions.offload and not self.offload:
-            yield self._refuse("offload", decisions.offload[0], "keep it on the device")
+            yield self._refuse(OffloadNotExpressible, "offload", decisions.offload[0], "keep it on the device")
 
-    def check(self, decisions: Decisions) -> None:
+    def check(self, decisions: Decisions, fold: Fold) -> None:
         """Raise the first refusal."""
-        for refusal in self.refusals(decisions):
+        for refusal in self.refusals(decisions, fold):
             raise refusal
 
-    def _plan_refusals(self, plan: BodyPlan) -> Iterator[NotExpressible]:
-        layouts = [line.name for line in self.layouts]
-        algorithms = [line.name for line in self.attention]
-        for op, strategy in plan.strategies:
-            for _, choice in strategy.choices:
-                if not isinstance(choice, Split):
-                    continue
-                if layout_name(choice.layout) not in layouts:
-                    yield self._refuse(f"{plan.name}, %{op}", str(choice), f"use {', '.join(layouts)}")
-                if len(choice.factors) == 2 and "ring" not in algorithms:
-                    yield self._refuse(f"{plan.name}, %{op}", str(choice), f"use {', '.join(algorithms)} attention")
-        stored = [line.name for line in self.storage]
+    def _layout_refusals(self, plan: BodyPlan) -> Iterator[NotExpressible]:
+        """Layouts that operators are split by, or that values or parameters lie in."""
+        known = _names(self.layouts)
+        found = [
+            (f"%{op}", choice.layout)
+            for op, strategy in plan.strategies
+            for _, choice in strategy.choices
+            if isinstance(choice, Split)
+        ]
+        lying = [(f"%{value}", state.value) for value, state in plan.states]
+        lying += [(item.path, where) for item in plan.storage for where in (item.params, item.grads, item.optimizer)]
+        found += [(name, shard.layout) for name, placement in lying for dim in placement.dims for shard in dim]
+        for name, layout in dict.fromkeys(found):
+            if layout_name(layout) not in known:
+                yield self._refuse(
+                    LayoutNotExpressible, f"{plan.name}, {name}", f"layout {layout_name(layout)}", _use(known)
+                )
+
+    def _attention_refusals(self, plan: BodyPlan, graph: Graph, found: Loops, mesh: Mesh) -> Iterator[NotExpressible]:
+        known = _names(self.attention)
+        for axis in mesh.names:
+            name = name_of(plan, graph, found, axis)
+            wanted = {"cp": "all_gather", "cp (ring)": "ring", "cp (ulysses)": "ulysses"}.get(name)
+            if wanted and wanted not in known:
+                yield self._refuse(
+                    AttentionNotExpressible, f"{plan.name}, axis {axis}", f"{wanted} attention", _use(known)
+                )
+
+    def _storage_refusals(self, plan: BodyPlan, graph: Graph, mesh: Mesh) -> Iterator[NotExpressible]:
+        """What is stored otherwise than its operators want it needs a line of its kind."""
+        if not plan.storage:
+            return
+        known, compute = _names(self.storage), compute_placements(graph, plan, mesh)
         for item in plan.storage:
-            for kind, placement in (("params", item.params), ("grads", item.grads), ("optimizer", item.optimizer)):
-                if placement != item.params and kind not in stored:
-                    yield self._refuse(f"{plan.name}, {item.path}", f"{kind} {placement}", "keep copies")
-        if plan.recompute and not {line.name for line in self.recompute} & {"full", "selective"}:
-            yield self._refuse(plan.name, "recompute", "keep every value")
+            for kind, placement in zip(STORAGE, (item.params, item.grads, item.optimizer), strict=True):
+                if placement != compute[item.path] and kind not in known:
+                    yield self._refuse(
+                        StorageNotExpressible,
+                        f"{plan.name}, {item.path}",
+                        f"{kind} as {placement}",
+                        f"store them as {compute[item.path]}",
+                    )
+
+    def _recompute_refusals(self, plan: BodyPlan, graph: Graph) -> Iterator[NotExpressible]:
+        known, chosen = _names(self.recompute), set(plan.recompute)
+        made = {value for op in graph.ops for value in op.results}
+        kind = "full" if chosen >= made else ("selective" if chosen else "none")
+        if kind not in known:
+            yield self._refuse(RecomputeNotExpressible, plan.name, f"recompute {kind}", _use(known))
 
     def _schedule_refusals(self, decisions: Decisions) -> Iterator[NotExpressible]:
         schedule, groups = decisions.schedule, len(decisions.groups)
@@ -131,17 +196,24 @@ class Capabilities:
             return
         line = next((line for line in self.schedules if line.name == schedule.name), None)
         if line is None:
-            names = ", ".join(line.name for line in self.schedules)
-            yield self._refuse("schedule", schedule.name, f"use {names}")
+            yield self._refuse(ScheduleNotExpressible, "schedule", schedule.name, _use(_names(self.schedules)))
             return
-        least = line.min_microbatches_per_group * groups
+        least, given = line.min_microbatches_per_group * groups, f"{schedule.microbatches} micro-batches"
         if schedule.microbatches < least:
-            yield self._refuse("schedule", f"{schedule.microbatches} micro-batches", f"use at least {least}")
+            yield self._refuse(MicrobatchesNotExpressible, "schedule", given, f"use at least {least}")
         if line.multiple_of_groups and schedule.microbatches % groups:
-            yield self._refuse("schedule", f"{schedule.microbatches} micro-batches", f"use a multiple of {groups}")
+            yield self._refuse(MicrobatchesNotExpressible, "schedule", given, f"use a multiple of {groups}")
 
-    def _refuse(self, place: str, what: str, fix: str) -> NotExpressible:
-        return NotExpressible(place=place, cause=f"target {self.target} cannot express {what}", fix=fix)
+    def _refuse(self, kind: type[NotExpressible], place: str, what: str, fix: str) -> NotExpressible:
+        return kind(place=place, cause=f"target {self.target} cannot express {what}", fix=fix)
+
+
+def _names(lines: Iterable[Line | ScheduleLine]) -> tuple[str, ...]:
+    return tuple(line.name for line in lines)
+
+
+def _use(names: tuple[str, ...]) -> str:
+    return f"use {', '.join(names)}" if names else "leave it out"
 
 
 def layout_name(layout: Layout) -> str:
@@ -159,11 +231,11 @@ ANY = Capabilities(
     target="any",
     device="cuda",
     layouts=tuple(Line(name, _PRICED) for name in LAYOUTS),
-    attention=tuple(Line(name, _PRICED) for name in ("all_gather", "ulysses", "ring")),
+    attention=tuple(Line(name, _PRICED) for name in CONTEXT),
     storage=tuple(Line(name, _PRICED) for name in STORAGE),
     schedules=tuple(ScheduleLine(name, _PRICED) for name in (*SCHEDULES, "custom")),
     recompute=tuple(Line(name, _PRICED) for name in RECOMPUTE),
     moves=tuple(Line(name, _PRICED) for name in MOVES),
-    overlap=(Line("data_parallel", _PRICED), Line("parameters", _PRICED), Line("ring", _PRICED)),
-    offload=(Line("saved", _PRICED),),
+    overlap=tuple(Line(name, _PRICED) for name in OVERLAP),
+    offload=tuple(Line(name, _PRICED) for name in OFFLOAD),
 )

@@ -5,36 +5,46 @@
 fold run on which ranks in which mesh; per *body*, what every mesh axis does in every operator and in which states
 values enter and leave; per parameter, where its copies are stored; and when things happen (schedule, recomputation).
 
-    target torch-cuda  style eager
-    stage 0: calls 0..64 on dp=2@rail tp=4@nvlink, ranks 0..7
-    layer (LlamaDecoderLayer):
-      x       in  [dp, tp, -]
-      %q      tp=n dp=d0
-      ...
-    storage: *.weight params [dp] grads [dp] optimizer [dp]
-    schedule 1f1b, 8 micro-batches
+    decisions
+      target torch-cuda
+      style eager
+      stage 0..64 on (dp=2@rail tp=4@nvlink) ranks 0..7: layer
+      plan layer for LlamaDecoderLayer
+        state %x  [dp, tp, -]
+        op %q  dp=d0 tp=n
+        ...
+        store "mlp.up.weight" params [tp.dp, -] grads [tp.dp, -] optimizer [tp.dp, -]
+      schedule 1f1b x 8
 
-Operators that a body plan does not name are idle on every axis; `verify_decisions` says what must hold.
+Operators that a body plan does not name are idle on every axis; `verify_decisions` says what must hold. The text form
+is in `meshwright.ir.plan_text`, the one that plans are saved in is in `meshwright.ir.plan_json`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from meshwright.ir.adjoint import Strategy
+from meshwright.ir.adjoint import Strategy, apply
 from meshwright.ir.errors import (
     BodyUnplanned,
+    CallsRepeated,
     CallsUncovered,
+    MeshUnfilled,
+    PlannedOpUnknown,
+    PlannedValueUnknown,
+    PlanRepeated,
+    PlanUnknown,
     RanksOverlap,
     ScheduleImpossible,
-    StorageConflict,
-    UnknownStage,
+    StageEmpty,
+    StoredParamUnknown,
 )
 from meshwright.ir.fold import Fold
 from meshwright.ir.mesh import Mesh
 from meshwright.ir.placement import Placement, State
+from meshwright.ir.rules.base import rule_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +66,8 @@ class Storage:
 class BodyPlan:
     """How one body runs on one kind of stage.
 
-    - `strategies` names operators of the body's graph, each at most once.
+    - `strategies` names operators of the body's graph, each at most once. One that leaves all axes idle says nothing
+      and is left out.
     - `states` gives the state in which inputs arrive and outputs leave, and may give any other value a *hub*: the
       state it is brought to once, before its readers take it from there.
     - `recompute` names the values that are computed again in the backward pass instead of being kept.
@@ -70,6 +81,20 @@ class BodyPlan:
     recompute: tuple[str, ...] = ()
     regather: bool = True
     """Gather sharded parameters again for the backward pass instead of keeping them (FSDP's reshard_after_forward)."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "strategies", tuple(pair for pair in self.strategies if pair[1].choices))
+        for what, names in (
+            ("a strategy for %", [op for op, _ in self.strategies]),
+            ("a state for %", [value for value, _ in self.states]),
+            ("storage for ", [item.path for item in self.storage]),
+            ("recomputation of %", self.recompute),
+        ):
+            repeated = _repeated(names)
+            if repeated is not None:
+                raise PlanRepeated(
+                    place=f"plan {self.name}", cause=f"it has {what}{repeated} twice", fix="decide it once"
+                )
 
     def strategy(self, op: str) -> Strategy:
         return next((strategy for name, strategy in self.strategies if name == op), Strategy())
@@ -118,17 +143,18 @@ class Decisions:
 
     def __post_init__(self) -> None:
         names = [plan.name for plan in self.plans]
-        for stage_index, stage in enumerate(self.stages):
+        repeated = _repeated(names)
+        if repeated is not None:
+            raise PlanRepeated(place="plans", cause=f"two are named {repeated!r}", fix="name every plan once")
+        for index, stage in enumerate(self.stages):
             for name in stage.plans:
-                if names.count(name) != 1:
-                    raise UnknownStage(
-                        place=f"stage {stage_index}",
-                        cause=f"{names.count(name)} plans named {name!r}",
-                        fix="define it once",
+                if name not in names:
+                    raise PlanUnknown(
+                        place=f"stage {index}", cause=f"there is no plan {name!r}", fix=f"use one of {', '.join(names)}"
                     )
             if stage.mesh.size != len(stage.ranks) or len(set(stage.ranks)) != len(stage.ranks):
-                raise RanksOverlap(
-                    place=f"stage {stage_index}",
+                raise MeshUnfilled(
+                    place=f"stage {index}",
                     cause=f"{len(set(stage.ranks))} different ranks for a mesh of {stage.mesh.size}",
                     fix="give one rank per mesh position",
                 )
@@ -172,40 +198,50 @@ def verify_decisions(decisions: Decisions, fold: Fold) -> None:
     calls = list(fold.calls())
     expected = 0
     for index, stage in enumerate(decisions.stages):
-        if stage.first != expected or stage.last <= stage.first:
-            raise CallsUncovered(
-                place=f"stage {index}",
-                cause=f"it runs calls {stage.first}..{stage.last}",
-                fix=f"start at call {expected}",
-            )
+        _verify_range(index, stage, expected)
         expected = stage.last
-        for call in calls[stage.first : stage.last]:
-            _verify_plan(decisions.plan_for(index, call.body.name), fold, stage.mesh)
+        for body in dict.fromkeys(call.body.name for call in calls[stage.first : stage.last]):
+            _verify_plan(decisions.plan_for(index, body), fold, stage.mesh)
     if expected != len(calls):
         raise CallsUncovered(
-            place="stages", cause=f"calls {expected}..{len(calls)} run nowhere", fix="extend the last stage"
+            place="stages",
+            cause=f"the last stage ends at call {expected} of {len(calls)}",
+            fix="end it at the last call",
         )
 
 
+def _verify_range(index: int, stage: StagePlan, expected: int) -> None:
+    place, cause = f"stage {index}", f"it runs calls {stage.first}..{stage.last}"
+    if stage.first > expected:
+        raise CallsUncovered(place=place, cause=cause, fix=f"start at call {expected}")
+    if stage.first < expected:
+        raise CallsRepeated(place=place, cause=cause, fix=f"start at call {expected}")
+    if stage.last <= stage.first:
+        raise StageEmpty(place=place, cause=cause, fix="give it at least one call, or drop it")
+
+
 def _verify_plan(plan: BodyPlan, fold: Fold, mesh: Mesh) -> None:
-    graph = fold.body[plan.body].graph
-    names = {op.name for op in graph.ops}
-    for name, _ in plan.strategies:
-        if name not in names:
-            raise UnknownStage(
-                place=f"plan {plan.name}", cause=f"there is no operator %{name}", fix="name ops of the body"
-            )
-    for name, state in plan.states:
+    graph, place = fold.body[plan.body].graph, f"plan {plan.name}"
+    ops = {op.name: op for op in graph.ops}
+    for name, strategy in plan.strategies:
+        if name not in ops:
+            raise PlannedOpUnknown(place=place, cause=f"there is no operator %{name}", fix="name ops of the body")
+        apply(rule_of(ops[name], graph.types), graph.operand_types(ops[name]), strategy, mesh)
+    for name in (*(value for value, _ in plan.states), *plan.recompute):
         if name not in graph.types:
-            raise UnknownStage(
-                place=f"plan {plan.name}", cause=f"there is no value %{name}", fix="name values of the body"
-            )
-        state.value.check(graph.types[name].shape, mesh, f"plan {plan.name}, %{name}")
-    paths = {param.path for param in graph.params}
+            raise PlannedValueUnknown(place=place, cause=f"there is no value %{name}", fix="name values of the body")
+    for name, state in plan.states:
+        state.value.check(graph.types[name].shape, mesh, f"{place}, %{name}")
+    params = {param.path: param for param in graph.params}
     for stored in plan.storage:
-        if stored.path not in paths:
-            raise StorageConflict(
-                place=f"plan {plan.name}",
-                cause=f"there is no parameter {stored.path!r}",
-                fix="name parameters of the body",
+        if stored.path not in params:
+            raise StoredParamUnknown(
+                place=place, cause=f"there is no parameter {stored.path!r}", fix="name parameters of the body"
             )
+        for placement in (stored.params, stored.grads, stored.optimizer):
+            placement.check(graph.types[params[stored.path].value].shape, mesh, f"{place}, {stored.path}")
+
+
+def _repeated(names: Sequence[str]) -> str | None:
+    """The first name that appears twice."""
+    return next((name for index, name in enumerate(names) if name in names[:index]), None)

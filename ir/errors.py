@@ -641,12 +641,6 @@ class StorageConflict(ProgramError):
     code = "MW4005"
 
 
-class UnknownStage(ProgramError):
-    """A plan that names an operator, value or plan which does not exist."""
-
-    code = "MW4006"
-
-
 class BoundaryMismatch(ProgramError):
     """A value that leaves one body in another state than the next one expects."""
 
@@ -726,6 +720,199 @@ class DegreeImpossible(ProgramError):
     exit_code = 2
 
 
+class RuleUntrue(ProgramError):
+    """A registered rule under which the split operator computes something else than the whole one."""
+
+    code = "MW4060"
+    exit_code = 7
+
+
+class PlanUnknown(ProgramError):
+    """A stage that uses a body plan which nobody defines."""
+
+    code = "MW4006"
+
+
+class PlanVersion(ProgramError):
+    """A saved plan of another format than this version reads."""
+
+    code = "MW4020"
+
+
+class PlanKeyMissing(ProgramError):
+    """A saved plan without one of its keys."""
+
+    code = "MW4021"
+
+
+class PlanKeyUnknown(ProgramError):
+    """A saved plan with a key that means nothing: what is misspelt would silently be undecided."""
+
+    code = "MW4022"
+
+
+class PlanValue(ProgramError):
+    """A saved plan with a value of the wrong type."""
+
+    code = "MW4023"
+
+
+class PlanSyntax(ProgramError):
+    """The text form of decisions or of a program that cannot be read; the place is a line and a column."""
+
+    code = "MW4024"
+
+
+class PlanRepeated(ProgramError):
+    """Two body plans of one name, or a body plan that decides one thing twice."""
+
+    code = "MW4025"
+
+
+class PlannedOpUnknown(ProgramError):
+    """A body plan with a strategy for an operator that its body does not have."""
+
+    code = "MW4026"
+
+
+class PlannedValueUnknown(ProgramError):
+    """A body plan with a state, or recomputation, for a value that its body does not have."""
+
+    code = "MW4027"
+
+
+class StoredParamUnknown(ProgramError):
+    """A body plan that stores a parameter which its body does not have."""
+
+    code = "MW4028"
+
+
+class MeshUnfilled(ProgramError):
+    """A stage with more or fewer ranks than its mesh has positions, or with one rank twice."""
+
+    code = "MW4029"
+
+
+class CallsRepeated(ProgramError):
+    """Stages that run one call of the fold twice, or in another order."""
+
+    code = "MW4030"
+
+
+class StageEmpty(ProgramError):
+    """A stage that runs no call."""
+
+    code = "MW4031"
+
+
+class ScheduleUnknown(ProgramError):
+    """A schedule of a name that does not exist."""
+
+    code = "MW4032"
+
+
+class ActionSyntax(ProgramError):
+    """An action of a custom schedule that cannot be read."""
+
+    code = "MW4033"
+
+
+class WaitCircle(ProgramError):
+    """Action lists that wait for each other in a circle: the step would hang."""
+
+    code = "MW4034"
+
+
+class WorkMiscounted(ProgramError):
+    """Action lists that leave out a stage's work on a micro-batch, or do it twice."""
+
+    code = "MW4035"
+
+
+class WorkForeign(ProgramError):
+    """An action list with the work of a stage that its ranks do not hold."""
+
+    code = "MW4036"
+
+
+class TransferMissing(ProgramError):
+    """A value that is read on a later stage and is not carried there."""
+
+    code = "MW4037"
+
+
+class NameUntyped(ProgramError):
+    """A name of a program without type and placement."""
+
+    code = "MW4038"
+
+
+class WrongType(ProgramError):
+    """A program statement whose operand or result has another shape or dtype than it must."""
+
+    code = "MW4039"
+
+
+class GradientUnused(ProgramError):
+    """A gradient that is computed, and left out of the total that flows on."""
+
+    code = "MW4040"
+
+
+class GradientMixed(ProgramError):
+    """A program that adds gradients of different values, or takes one for the gradient of another value."""
+
+    code = "MW4041"
+
+
+class GradientTwice(ProgramError):
+    """A gradient that is counted twice in the total that flows on."""
+
+    code = "MW4042"
+
+
+class WrongDerivative(ProgramError):
+    """A gradient statement, or a recomputation, that does not match its forward statement."""
+
+    code = "MW4043"
+
+
+class WrongOperand(ProgramError):
+    """A program statement that computes something else than its operator does in the graph."""
+
+    code = "MW4044"
+
+
+class TieMissing(ProgramError):
+    """A parameter that several calls hold, whose gradients are not added over all of them."""
+
+    code = "MW4045"
+
+
+class WrongKept(ProgramError):
+    """A program that counts too few, too many or too large tensors as kept for the backward pass."""
+
+    code = "MW4046"
+
+
+class WrongUpdate(ProgramError):
+    """A program that leaves a buffer's update out, or writes another value into it."""
+
+    code = "MW4047"
+
+
+class WrongRun(ProgramError):
+    """A stage of a program that runs other bodies than the fold does there."""
+
+    code = "MW4048"
+
+
+class WrongAddition(ProgramError):
+    """A sum of values that lie, or reduce, differently."""
+
+    code = "MW4049"
+
+
 # MW5: capabilities ---------------------------------------------------------------------------------------------------
 
 
@@ -736,10 +923,56 @@ class CapabilityError(MeshwrightError):
     exit_code = 6
 
 
+class CapabilityUnknown(CapabilityError):
+    """A declared capability whose name means nothing to the IR."""
+
+    code = "MW5008"
+
+
 class NotExpressible(CapabilityError):
-    """Something in a plan, or in a declaration, that the target cannot express."""
+    """Something in a plan that the target cannot express. Raised through its subclasses only."""
+
+
+class LayoutNotExpressible(NotExpressible):
+    """A layout that the target cannot cut a tensor by."""
 
     code = "MW5001"
+
+
+class AttentionNotExpressible(NotExpressible):
+    """An algorithm for context-parallel attention that the target does not have."""
+
+    code = "MW5002"
+
+
+class StorageNotExpressible(NotExpressible):
+    """Parameters, gradients or optimizer states that the target can only keep as compute has them."""
+
+    code = "MW5003"
+
+
+class RecomputeNotExpressible(NotExpressible):
+    """A choice of what to compute again that the target does not have."""
+
+    code = "MW5004"
+
+
+class ScheduleNotExpressible(NotExpressible):
+    """A pipeline schedule that the target does not have."""
+
+    code = "MW5005"
+
+
+class MicrobatchesNotExpressible(NotExpressible):
+    """A number of micro-batches that the target's schedule does not take."""
+
+    code = "MW5006"
+
+
+class OffloadNotExpressible(NotExpressible):
+    """Saved values that the target cannot keep in host memory."""
+
+    code = "MW5007"
 
 
 # MW6: clusters -------------------------------------------------------------------------------------------------------
@@ -750,6 +983,22 @@ class ClusterError(MeshwrightError):
 
     family = "MW6"
     exit_code = 6
+
+
+# MW8: the command line -----------------------------------------------------------------------------------------------
+
+
+class UsageError(MeshwrightError):
+    """Arguments that are well formed and mean nothing."""
+
+    family = "MW8"
+    exit_code = 2
+
+
+class UnknownStep(UsageError):
+    """A step of the data path that --dump-after does not know."""
+
+    code = "MW8001"
 
 
 # MW9: the environment, and ourselves ---------------------------------------------------------------------------------

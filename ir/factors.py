@@ -13,7 +13,8 @@ of an expert, filled by tokens), and the sections of a fused projection. They do
 Names are given in this order, and atoms of one name and size are one `Loop` (every layer has heads):
 
     labels of inputs      "b", "s"; "b.0", "b.1" where a labelled dimension falls into parts
-    roles in known kinds  heads, group, head_dim (attention); vocab; experts, slots (routing); hidden (norms, embedding)
+    roles in known kinds  heads, group, head_dim (attention); vocab (the loss; other look-ups have a table); experts,
+                          top_k, slots (routing); hidden (embedding, norms); fused (a product that is cut into sections)
     ffn                   what leads back to hidden and has no name yet
     dim64                 by size, the rest
 
@@ -23,11 +24,12 @@ Where a name is wanted by loops of several sizes, the largest has it and the oth
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from types import MappingProxyType
 
 from meshwright.ir.errors import FactorUndeclared
+from meshwright.ir.fold import Fold, shortened, unfolded
 from meshwright.ir.graph import Graph, Op
 from meshwright.ir.rules.base import Rule, rule_of
 
@@ -86,7 +88,7 @@ def loops(graph: Graph) -> Loops:
             for atom in dim:
                 sizes.setdefault(names[atom], atoms.size[atom])
     by_name = {names[atom]: label for atom, label in labels.items()}
-    ordered = sorted(sizes, key=lambda name: name not in by_name)
+    ordered = [*(name for name in by_name if name in sizes), *(name for name in sizes if name not in by_name)]
     found = tuple(Loop(name, sizes[name], by_name.get(name, ""), tuple(occurs.get(name, ()))) for name in ordered)
 
     def named(parts: Iterable[int]) -> Names:
@@ -97,6 +99,28 @@ def loops(graph: Graph) -> Loops:
     for op, factor, parts in atoms.occurrences():
         factors[op.name][factor] = named(parts)
     return Loops(found, MappingProxyType(dims), MappingProxyType(factors))
+
+
+def body_loops(fold: Fold) -> Mapping[str, Loops]:
+    """The loops of every body, found in the whole model: a block knows its batch by where its input comes from, and a
+    loop has one name in all bodies."""
+    whole = unfolded(shortened(fold, 2))
+    found = loops(whole.graph)
+    made: dict[str, Loops] = {}
+    for call, names in zip(shortened(fold, 2).calls(), whole.names, strict=True):
+        made.setdefault(call.body.name, _seen_from(call.body.graph, names, found))
+    return made
+
+
+def _seen_from(graph: Graph, names: Mapping[str, str], found: Loops) -> Loops:
+    """The loops of the whole as one body sees them, under its own names."""
+    factors = {op.name: found.factors[names[op.name]] for op in graph.ops}
+    own = {names[op.name]: op.name for op in graph.ops}
+    occurs = {loop.name: tuple((own[op], factor) for op, factor in loop.occurs if op in own) for loop in found.loops}
+    dims = {value: found.dims[names[value]] for value in graph.types}
+    return Loops(
+        tuple(replace(loop, occurs=occurs[loop.name]) for loop in found.loops if occurs[loop.name]), dims, factors
+    )
 
 
 def value_labels(graph: Graph) -> Mapping[str, tuple[str, ...]]:
@@ -163,7 +187,8 @@ class Atoms:
             for slot, (value, dims) in enumerate(zip(values, tensors, strict=True)):
                 for dim, names in enumerate(dims):
                     equal = prod(rule.factor(name).size for name in names) == self.graph.types[value].shape[dim]
-                    if equal and rule.section_sizes(side, slot, dim) is None:
+                    at = side, slot, dim
+                    if equal and rule.section_sizes(*at) is None and rule.slot_groups(*at) is None:
                         self._join([self._dims[value][dim]], [self._factors[index][name] for name in names])
                     else:
                         self.images += [(value, dim, index, name) for name in names]
@@ -205,8 +230,9 @@ _ROLES: tuple[tuple[str, tuple[tuple[tuple[str, ...], str], ...]], ...] = (
     ("heads", ((("attention",), "hk"),)),
     ("group", ((("attention",), "g"),)),
     ("head_dim", ((("attention",), "d"), (("attention",), "dv"))),
-    ("vocab", ((("cross_entropy", "nll_loss"), "v"), (("embedding",), "v"))),
+    ("vocab", ((("cross_entropy", "nll_loss"), "v"),)),
     ("experts", ((("dispatch", "combine", "grouped_linear", "grouped_mm"), "e"),)),
+    ("top_k", ((("dispatch", "combine"), "k"),)),
     ("hidden", ((("embedding", "dispatch", "combine"), "d"),)),
 )
 """For each role, the (kinds, factor) pairs that play it. Earlier roles win."""
@@ -229,8 +255,9 @@ class _Naming:
         for role, players in _ROLES:
             for kinds, factor in players:
                 self._by_factor(role, kinds, factor)
+        self._by_table()
         self._by_norm()
-        self._slots()
+        self._by_image()
         self._feed_forward()
         for atom in self._all():
             self._give([atom], f"dim{self.atoms.size[atom]}")
@@ -257,8 +284,21 @@ class _Naming:
 
     def _by_factor(self, role: str, kinds: tuple[str, ...], factor: str) -> None:
         for op, name, parts in self.atoms.occurrences():
-            if name == factor and op.kind in kinds and len(parts) == 1:
+            if name != factor or op.kind not in kinds:
+                continue
+            if len(parts) == 1:
                 self._give(parts, role)
+            elif role == "heads" and len(parts) == 2:  # key-value heads that were repeated before they came here
+                self._give(parts[:1], "heads")
+                self._give(parts[1:], "group")
+
+    def _by_table(self) -> None:
+        """A table with as many rows as the loss has classes is the vocabulary's, tied or not."""
+        classes = {self.atoms.size[atom] for atom, stem in self.stems.items() if stem == "vocab"}
+        for op, name, parts in self.atoms.occurrences():
+            if op.kind == "embedding" and name == "v" and len(parts) == 1:
+                vocab = not classes or self.atoms.size[parts[0]] in classes
+                self._give(parts, "vocab" if vocab else "table")
 
     def _by_norm(self) -> None:
         for op in self.atoms.graph.ops:
@@ -267,10 +307,19 @@ class _Naming:
                 if len(parts) == 1:
                     self._give(parts, "hidden")
 
-    def _slots(self) -> None:
+    def _by_image(self) -> None:
+        rows = {
+            atom
+            for op, name, parts in self.atoms.occurrences()
+            if op.kind in _PRODUCTS and name == "n"
+            for atom in parts
+        }
         for value, dim, index, _ in self.atoms.images:
+            parts = self.atoms.dims(value)[dim]
             if self.atoms.graph.ops[index].kind in ("dispatch", "combine"):
-                self._give(self.atoms.dims(value)[dim], "slots")
+                self._give(parts, "slots")
+            elif self.atoms.rules[index].sections and len(parts) == 1 and parts[0] in rows:
+                self._give(parts, "fused")
 
     def _feed_forward(self) -> None:
         """A nameless loop that a product sums on the way back to hidden."""

@@ -16,7 +16,7 @@ loops, and `unfold` is its meaning: it writes the loops out and gives every para
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -234,12 +234,24 @@ def shortened(fold: Fold, repeats: int) -> Fold:
     return replace(fold, segments=segments)
 
 
+@dataclass(frozen=True, slots=True)
+class Unfolded:
+    """The whole graph, and for every call the name in it of each value of the call's body."""
+
+    graph: Graph
+    names: tuple[Mapping[str, str], ...]
+
+
 def unfold(fold: Fold) -> Graph:
     """The whole graph: every loop written out, every parameter under its original name. The inverse of folding."""
+    return unfolded(fold).graph
+
+
+def unfolded(fold: Fold) -> Unfolded:
+    """As `unfold`, with the way back."""
     builder = _Unfolding(fold)
-    for call in fold.calls():
-        builder.run(call)
-    return builder.graph()
+    names = tuple(builder.run(call) for call in fold.calls())
+    return Unfolded(builder.graph(), names)
 
 
 class _Unfolding:
@@ -262,7 +274,8 @@ class _Unfolding:
             return self.previous[source.output]
         return self.results[source.segment, source.position][source.output]
 
-    def run(self, call: Call) -> None:
+    def run(self, call: Call) -> dict[str, str]:
+        """Write out one call; returns what its values are now called."""
         graph = call.body.graph
         names = {item.value: self.resolve(source) for item, source in zip(graph.inputs, call.sources, strict=True)}
         for param in graph.params:
@@ -289,6 +302,7 @@ class _Unfolding:
         self.previous = tuple(names[value] for value in graph.outputs)
         self.results[call.segment, call.position] = self.previous
         self.number += 1
+        return names
 
     def param(self, call: Call, param: Param, type_: Type) -> str:
         """One value per parameter, however many bodies read it (tied embeddings)."""

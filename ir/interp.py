@@ -32,6 +32,7 @@ from meshwright.ir.program import (
     Ring,
     Statement,
     Zero,
+    results_of,
 )
 from meshwright.ir.rules.base import Signature, infer
 
@@ -82,7 +83,6 @@ class Kernels(Protocol):
     def maximum(self, one: Tensor, other: Tensor) -> Tensor: ...
     def scale(self, tensor: Tensor, factor: float) -> Tensor: ...
     def zeros(self, shape: tuple[int, ...], dtype: str) -> Tensor: ...
-    def ones(self, shape: tuple[int, ...], dtype: str) -> Tensor: ...
     def same(self, one: Tensor, other: Tensor) -> bool:
         """Equal up to rounding."""
 
@@ -226,6 +226,12 @@ class BodyRun:
     def execute(self, statements: Sequence[Statement]) -> None:
         for statement in statements:
             self.run(statement)
+
+    def forget(self) -> None:
+        """Drop what the backward pass computes again, so that a program which does not is caught."""
+        again = {name for statement in self.program.backward for name in results_of(statement)}
+        for name in again.intersection(self.env):
+            del self.env[name]
 
     def read(self, name: str) -> Shards:
         if name not in self.env:

@@ -13,11 +13,11 @@ from dataclasses import dataclass, field
 from functools import reduce
 from typing import Any
 
-from meshwright.ir.errors import ScheduleImpossible
+from meshwright.ir.errors import WaitCircle
 from meshwright.ir.fold import Call, Fold, joined
 from meshwright.ir.interp import BodyRun, Environment, Kernels, Shards, Tensor, collect, shard
 from meshwright.ir.lower import Port, port_of, sources_of
-from meshwright.ir.program import Action, BodyProgram, ParamSlot, Program, Transfer, results_of
+from meshwright.ir.program import Action, BodyProgram, ParamSlot, Program, Transfer
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +106,7 @@ class _Step:
                     progress = True
         for group, (ranks, actions) in enumerate(self.program.actions):
             if at[group] < len(actions):
-                raise ScheduleImpossible(
+                raise WaitCircle(
                     place=f"ranks {ranks}", cause=f"{actions[at[group]]} waits for ever", fix="this is a wrong program"
                 )
         return self.finish()
@@ -191,15 +191,7 @@ class _Step:
                 place = body.locals[update.value].placement
                 path = joined(self.calls[number].path, update.buffer)
                 self.buffers[path] = collect(self.kernels, env[update.value], place, body.mesh, path)
-            self.forget(run)
-
-    def forget(self, run: BodyRun) -> None:
-        """Drop what the backward pass computes again, so that a program which does not is caught."""
-        again = {name for s in run.program.backward for name in results_of(s)}
-        for statement in run.program.forward:
-            for name in results_of(statement):
-                if name in again:
-                    run.env.pop(name, None)
+            run.forget()
 
     def input(self, source: Port | str, body: BodyProgram, name: str, stage: int, mb: int) -> Shards:
         if isinstance(source, Port):

@@ -62,6 +62,13 @@ def lower_body(graph: Graph, plan: BodyPlan, mesh: Mesh, lowering: Lowering) -> 
     return lowered.program()
 
 
+def compute_placements(graph: Graph, plan: BodyPlan, mesh: Mesh) -> dict[str, Placement]:
+    """For every parameter and buffer, by path, where the operators that read it want it."""
+    graph, strategies = _rewrite(graph, plan)
+    lowered = _Body(graph, plan, mesh, strategies, Lowering())
+    return {param.path: lowered.settle(param.value, lowered.param_home(param)).value for param in graph.params}
+
+
 # Rewriting -----------------------------------------------------------------------------------------------------------
 
 
@@ -446,7 +453,7 @@ class _Body:
         found: dict[str, int] = {}
 
         def keep(name: str) -> None:
-            if name not in resident and name not in self.redone:
+            if not {name, owner.get(name, name)} & resident and name not in self.redone:
                 found.setdefault(owner.get(name, name), self.local_bytes(owner.get(name, name)))
 
         resident = {self.stored_name(param) for param in self.graph.params}
@@ -483,7 +490,7 @@ class _Body:
             if isinstance(statement, Compute):
                 slot = alias[statement.op]
                 if slot is not None:
-                    owner[statement.results[0]] = owner[statement.operands[slot]]
+                    owner |= dict.fromkeys(statement.results, owner[statement.operands[slot]])
         return owner
 
     def local_bytes(self, name: str) -> int:

@@ -12,9 +12,10 @@ the way to the loss has a kind:
 
 An operator blocks if its result cannot be put together from the results of micro-batches:
 
-    it needs the batch in one place, or takes its maximum, or normalises by its statistics (batch norm)
+    it needs the batch in one place, takes its maximum, picks from it by position, or normalises by its statistics
     it runs over the batch twice: it compares samples with each other (in-batch contrastive losses)
-    it routes tokens to experts with a capacity that is counted over the whole batch
+    it routes tokens to experts with a capacity that is counted over the whole batch (attribute `dropless` of dispatch
+    says that the capacity is only an estimate and nothing is dropped)
     it is not linear in a total or an average, or shows one to single samples again
     it adds to a total what does not depend on the batch: every micro-batch would add it again
 
@@ -23,12 +24,15 @@ and a buffer blocks if its new value depends on the batch. Where nothing blocks,
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from enum import Enum
+from math import prod
 
 from meshwright.ir.factors import Atoms, Loops, loops
 from meshwright.ir.graph import Graph, Op
-from meshwright.ir.rules.base import Law, Role, Rule
+from meshwright.ir.rules.base import Law, Role, Rule, signature_of
+from meshwright.ir.rules.moe import routing_groups, tokens
 
 
 class Kind(Enum):
@@ -40,7 +44,7 @@ class Kind(Enum):
     AVERAGE = "average"
     COUNT = "count"
     BLOCKED = "blocked"
-    """It comes from an operator that blocks: nothing more is said about it."""
+    """It comes from an operator that blocks: nothing is known of it, so nothing more is held against it."""
 
 
 _REDUCED = (Kind.TOTAL, Kind.AVERAGE, Kind.COUNT)
@@ -119,7 +123,7 @@ class _Walk:
 
     def _visit(self, index: int, op: Op) -> None:
         kinds = [self.kinds[value] for value in op.operands]
-        reason = None if Kind.BLOCKED in kinds else self._reason(index, op, kinds)
+        reason = self._reason(index, op, kinds)
         if reason:
             self._block(op, reason)
         for value in op.results:
@@ -129,7 +133,7 @@ class _Walk:
     def _visit_updates(self) -> None:
         for update in self.graph.updates:
             op = self.graph.producer.get(update.value)
-            if op is not None and op.name not in self.found and self.kinds[update.value] is not Kind.FIXED:
+            if op is not None and self.kinds[update.value] not in (Kind.FIXED, Kind.BLOCKED):
                 self._block(op, f"gives buffer {update.buffer!r} a value that depends on the whole batch")
 
     def _block(self, op: Op, reason: str) -> None:
@@ -144,15 +148,18 @@ class _Walk:
         return self._loop_reason(index, op, rule) or self._twice(index, op) or self._reduced_reason(op, rule, kinds)
 
     def _routing(self, op: Op, index: int) -> str | None:
-        """Capacity is counted per routing group; groups must not straddle samples."""
-        tokens = self.graph.types[op.operands[1]].shape[0]
-        capacity = self.graph.types[op.operands[0] if op.kind == "combine" else op.results[0]].shape[1]
-        groups = op.attr("groups", 1)
-        samples = 1
-        for atom in self.atoms.factor(index, "t"):
-            samples *= self.atoms.size[atom] if atom in self.batch else 1
-        apart = isinstance(groups, int) and groups % samples == 0
-        if samples == 1 or op.attr("dropless") or capacity >= tokens or apart:
+        """Capacity is counted per routing group; groups must not straddle samples. What is combined was dispatched."""
+        if op.kind == "combine" or op.attr("dropless"):
+            return None
+        idx, capacity = self.graph.types[op.operands[1]], self.graph.types[op.name].shape[1]
+        names = tokens(idx)
+        groups = routing_groups(signature_of(op, self.graph.types), len(names))
+        samples = [
+            prod(self.atoms.size[atom] for atom in self.atoms.factor(index, name) if atom in self.batch)
+            for name in names
+        ]
+        apart = not any(count % size for count, size in zip(groups, samples, strict=True))
+        if prod(samples) == 1 or capacity >= prod(idx.shape[:-1]) or apart:
             return None
         return "routes to experts with a capacity that is counted over the whole batch"
 
@@ -167,6 +174,8 @@ class _Walk:
                 return "needs the whole batch in one place"
             if factor.role is Role.PARALLEL and factor.expanded:
                 return "normalises by statistics of the whole batch"
+            if factor.role is Role.SUM and _selects(rule, factor.name):
+                return "picks from the whole batch by position"
         sectioned = [(op.operands if side == "operand" else op.results)[slot] for side, slot, *_ in rule.sections]
         dims = [dim for _, _, dim, _ in rule.sections]
         for value, dim in zip(sectioned, dims, strict=True):
@@ -188,7 +197,12 @@ class _Walk:
     def _reduced_reason(self, op: Op, rule: Rule, kinds: list[Kind]) -> str | None:
         """What may be done to totals and averages: linear things, one at a time."""
         reduced = [slot for slot, kind in enumerate(kinds) if kind in _REDUCED]
-        if not reduced or self._by_count(op, kinds) or (kinds == [Kind.COUNT] and op.kind in COUNTING):
+        if (
+            not reduced
+            or Kind.BLOCKED in kinds
+            or self._by_count(op, kinds)
+            or (kinds == [Kind.COUNT] and op.kind in COUNTING)
+        ):
             return None
         if Kind.SAMPLES in kinds:
             return "shows a sum over the batch to single samples again"
@@ -232,6 +246,13 @@ class _Walk:
         return any(atom in self.batch for atom in self.atoms.factor(index, factor))
 
 
+def _selects(rule: Rule, factor: str) -> bool:
+    """Whether an index, rather than a sum, takes the loop away: the index does not run over it."""
+    indices = [dims for dims, law in zip(rule.operands, rule.laws, strict=True) if law is Law.INDEX]
+    floats = [dims for dims, law in zip(rule.operands, rule.laws, strict=True) if law is not Law.INDEX]
+    return bool(indices and floats) and not any(factor in dim for dims in indices for dim in dims)
+
+
 def _batch_atoms(atoms: Atoms, label: str) -> frozenset[int]:
     """The atoms that carry the label, and those that are images of them: the slots that tokens fill."""
     batch = {
@@ -241,13 +262,15 @@ def _batch_atoms(atoms: Atoms, label: str) -> frozenset[int]:
         if name == label
         for atom in dim
     }
+    # Slots that batch and sequence fill together are of the batch, but do not make the sequence so.
+    shared = Counter((value, dim, op) for value, dim, op, _ in atoms.images)
     grown = True
     while grown:
         before = len(batch)
         for value, dim, op, factor in atoms.images:
             if batch.intersection(atoms.factor(op, factor)):
                 batch.update(atoms.dims(value)[dim])
-            elif batch.intersection(atoms.dims(value)[dim]):
+            elif shared[value, dim, op] == 1 and batch.intersection(atoms.dims(value)[dim]):
                 batch.update(atoms.factor(op, factor))
         grown = len(batch) > before
     return frozenset(batch)

@@ -23,8 +23,8 @@ from functools import lru_cache
 from meshwright.ir.adjoint import Choice, Split, Strategy, apply
 from meshwright.ir.decisions import BodyPlan, Decisions, Schedule, StagePlan, Storage
 from meshwright.ir.errors import DegreeImpossible, IllegalStrategy, IndivisibleExtent
-from meshwright.ir.factors import Loops, loops
-from meshwright.ir.fold import Fold
+from meshwright.ir.factors import Loops, body_loops
+from meshwright.ir.fold import Body, Fold
 from meshwright.ir.graph import Graph, Op
 from meshwright.ir.lower_body import Lowering, lower_body
 from meshwright.ir.mesh import Mesh, MeshAxis
@@ -101,7 +101,8 @@ class Degrees:
 def template(fold: Fold, degrees: Degrees, target: str = "any") -> Decisions:
     """The plan that a person means by these degrees."""
     mesh = degrees.mesh()
-    plans = tuple(body_template(body.name, body.graph, mesh, degrees) for body in fold.bodies)
+    found = body_loops(fold)
+    plans = tuple(body_template(body, found[body.name], mesh, degrees) for body in fold.bodies)
     cuts = even_cuts(fold, degrees.pp)
     stages = tuple(
         StagePlan(
@@ -128,14 +129,14 @@ def even_cuts(fold: Fold, stages: int) -> tuple[tuple[int, int], ...]:
     return tuple(zip(starts, [*starts[1:], len(segments)], strict=True))
 
 
-def body_template(name: str, graph: Graph, mesh: Mesh, degrees: Degrees) -> BodyPlan:
-    """What every axis does in every operator of a body, by the table."""
-    found = loops(graph)
+def body_template(body: Body, found: Loops, mesh: Mesh, degrees: Degrees) -> BodyPlan:
+    """What every axis does in every operator of a body, by the table; `found` are the body's loops."""
+    graph = body.graph
     rules = {op.name: rule_of(op, graph.types) for op in graph.ops}
     strategies = tuple((op.name, _strategy(op, graph, rules[op.name], found, mesh, degrees)) for op in graph.ops)
     ends = dict.fromkeys([*(item.value for item in graph.inputs), *graph.outputs])
     states = tuple((value, _state(value, graph, found, mesh, degrees)) for value in ends)
-    plan = BodyPlan(name, name, strategies, states)
+    plan = BodyPlan(body.name, body.name, strategies, states)
     if degrees.recompute == "full":
         inputs = tuple(item.value for item in graph.inputs)
         plan = replace(plan, recompute=(*inputs, *(value for op in graph.ops for value in op.results)))
@@ -143,8 +144,10 @@ def body_template(name: str, graph: Graph, mesh: Mesh, degrees: Degrees) -> Body
 
 
 def _strategy(op: Op, graph: Graph, rule: Rule, found: Loops, mesh: Mesh, degrees: Degrees) -> Strategy:
-    """Axis by axis, the first preferred loop that this operator can be split over."""
+    """Axis by axis, the first preferred loop that this operator can be split over; tables are made whole everywhere."""
     strategy = Strategy()
+    if all(_is_table(value, graph, found) for value in op.results):
+        return strategy
     for axis in mesh.names:
         for choice in _candidates(op, rule, found, axis, degrees):
             tried = Strategy((*strategy.choices, (axis, choice)))
@@ -178,6 +181,8 @@ def _legal(rule: Rule, op: Op, graph: Graph, strategy: Strategy, mesh: Mesh) -> 
 def _state(value: str, graph: Graph, found: Loops, mesh: Mesh, degrees: Degrees) -> State:
     """Where a value that enters or leaves a body lies: cut over the first preferred loop that it has."""
     shape = graph.types[value].shape
+    if _is_table(value, graph, found):
+        return State.replicated(len(shape))
     dims: list[tuple[Shard, ...]] = [() for _ in shape]
     for axis in mesh.names:
         for loop in degrees.preferences(axis):
@@ -187,6 +192,11 @@ def _state(value: str, graph: Graph, found: Loops, mesh: Mesh, degrees: Degrees)
                 dims[at] = (*dims[at], Shard(axis, layout))
                 break
     return State(tuple(dims))
+
+
+def _is_table(value: str, graph: Graph, found: Loops) -> bool:
+    """A value without gradient and without samples (rotary tables, masks): it is cheap to hold, and cut where used."""
+    return value not in graph.differentiable and not any("b" in names for names in found.dims[value])
 
 
 def _fits(extent: int, shards: tuple[Shard, ...], mesh: Mesh) -> bool:
@@ -241,9 +251,8 @@ def _degree(name: str) -> Degree:
     return next(degree for degree in TABLE if degree.name == name)
 
 
-def loops_split(plan: BodyPlan, graph: Graph, axis: str) -> Mapping[str, int]:
+def loops_split(plan: BodyPlan, found: Loops, axis: str) -> Mapping[str, int]:
     """How many operators of a body an axis splits over each loop, most first."""
-    found = loops(graph)
     counts: dict[str, int] = {}
     for op, strategy in plan.strategies:
         choice = strategy.of(axis)
@@ -254,9 +263,9 @@ def loops_split(plan: BodyPlan, graph: Graph, axis: str) -> Mapping[str, int]:
     return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))
 
 
-def name_of(plan: BodyPlan, graph: Graph, axis: str) -> str:
+def name_of(plan: BodyPlan, graph: Graph, found: Loops, axis: str) -> str:
     """What people would call the use of an axis in a body: "dp", "tp+sp", "cp (ring)", or "-" where it is idle."""
-    split = set(loops_split(plan, graph, axis))
+    split = set(loops_split(plan, found, axis))
     rings = any(isinstance(c := s.of(axis), Split) and len(c.factors) == 2 for _, s in plan.strategies)
     if not split:
         return "-"

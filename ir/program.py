@@ -15,7 +15,7 @@ Statements:
     Zero      a gradient that nobody contributed to
 
 Every local name has a global type and a placement; `verify_program` re-derives each placement from the statement that
-makes it and knows nothing about the lowering that produced it.
+makes it and knows nothing about the lowering that produced it. `meshwright.ir.program_text` writes and reads all of it.
 """
 
 from __future__ import annotations
@@ -82,8 +82,8 @@ class Gradient:
 @dataclass(frozen=True, slots=True)
 class Ring:
     """Attention whose keys and values travel around the ring of `axis` while queries stay: n-1 shifts of (k, v)
-    forward; backward the
-    same again, and n shifts of their gradients. `backward` holds the gradient statement's names, as in `Gradient`."""
+    forward; backward the same again, and n shifts of their gradients. A backward ring names, as a `Gradient` does, the
+    `outputs`, `grads` and `wanted` operands."""
 
     signature: Signature
     strategy: Strategy
@@ -115,7 +115,7 @@ class Move:
     """Why it is there: "value", "gradient", "parameter" (gather before use), "sync" (gradient reduction), "update"."""
 
     def __str__(self) -> str:
-        return f"%{self.result} = {self.step} %{self.operand}  # {self.reason}"
+        return f"%{self.result} = {self.step} %{self.operand}  for {self.reason}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -276,8 +276,7 @@ class Stage:
 @dataclass(frozen=True, slots=True)
 class Tie:
     """One parameter that several body programs hold, perhaps on different stages: at the end of the step their
-    gradients are
-    added, over the stages that hold it."""
+    gradients are added, over the stages that hold it."""
 
     path: str
     holders: tuple[tuple[int, int], ...]

@@ -19,6 +19,7 @@ to zigzag) is gathered and cut again.
 from __future__ import annotations
 
 import heapq
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
@@ -26,7 +27,7 @@ from math import prod
 
 from meshwright.ir.errors import NoReshard
 from meshwright.ir.mesh import Mesh
-from meshwright.ir.placement import CONTIGUOUS, Dim, Layout, Partial, Placement, Shard
+from meshwright.ir.placement import CONTIGUOUS, Dim, Layout, Partial, Placement, Shard, parse_layout
 
 MOVES = ("slice", "mask", "pad", "all_gather", "all_to_all", "reduce_scatter", "all_reduce")
 FREE = frozenset(("slice", "mask", "pad"))
@@ -60,6 +61,31 @@ class Step:
         if self.reduction != "sum":
             words.append(self.reduction)
         return f"{self.kind}({', '.join(words)})"
+
+    @staticmethod
+    def parse(text: str) -> Step:
+        """Read what `str(step)` writes."""
+        found = _STEP.match(text)
+        if not found or found["kind"] not in MOVES:
+            raise NoReshard(
+                place=repr(text), cause="there is no such step", fix="write such as all_to_all(tp, dim 1 -> 2)"
+            )
+        return Step(
+            found["kind"],
+            tuple(found["axes"].split(".")),
+            int(found["dim"] or -1),
+            int(found["target"] or -1),
+            parse_layout(found["layout"] or ""),
+            found["reduction"] or "sum",
+        )
+
+
+_STEP = re.compile(
+    r"^(?P<kind>\w+)\((?P<axes>\w+(?:\.\w+)*)"
+    r"(?:, dim (?P<dim>\d+)(?: -> (?P<target>\d+))?)?"
+    r"(?:, (?P<layout>zigzag|(?:sections|uneven)\([\d,]+\)))?"
+    r"(?:, (?P<reduction>max))?\)$"
+)
 
 
 def after(placement: Placement, step: Step) -> Placement:

@@ -25,7 +25,7 @@ Fused and compiled code keeps what CUDA kernels keep, on any device, except rand
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import networkx as nx
 
@@ -96,12 +96,20 @@ def _value(graph: Graph, value: str, op: str) -> SavedTensor:
 def _by_storage(graph: Graph, kept: Iterable[SavedTensor]) -> Iterator[SavedTensor]:
     """Each storage once, parameters and buffers never."""
     seen = set(graph.param)
+    like: dict[object, str] = {}
     for one in kept:
+        owner = like.setdefault(_constant(graph, one.owner), one.owner)
         if one.extra:
             yield one
-        elif one.owner not in seen:
-            seen.add(one.owner)
-            yield one
+        elif owner not in seen:
+            seen.add(owner)
+            yield replace(one, owner=owner)
+
+
+def _constant(graph: Graph, value: str) -> object:
+    """What tells two values apart: constants of one law are one tensor (rotary tables that all layers share)."""
+    op = graph.producer.get(value)
+    return value if op is None or op.operands or op.kind != "constant" else op.attrs
 
 
 def _cheap(graph: Graph, op: Op) -> bool:

@@ -11,10 +11,18 @@ GPipe (Huang et al. 2019), 1F1B (Narayanan et al. 2019, non-interleaved), interl
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from meshwright.ir.errors import ScheduleImpossible
+from meshwright.ir.errors import (
+    ActionSyntax,
+    ScheduleImpossible,
+    ScheduleUnknown,
+    WaitCircle,
+    WorkForeign,
+    WorkMiscounted,
+)
 from meshwright.ir.program import Action
 
 _ACTION = re.compile(r"^(?P<stage>\d+)(?P<kind>[FBIW])(?P<microbatch>\d+)$")
@@ -34,7 +42,7 @@ def compute_actions(name: str, shape: Shape, custom: Sequence[Sequence[str]] = (
         return tuple(tuple(parse_action(text) for text in texts) for texts in custom)
     maker = SCHEDULES.get(name)
     if maker is None:
-        raise ScheduleImpossible(
+        raise ScheduleUnknown(
             place=f"schedule {name!r}",
             cause="there is no such schedule",
             fix=f"use one of {', '.join(SCHEDULES)}, custom",
@@ -46,9 +54,7 @@ def parse_action(text: str) -> Action:
     """Read ``0F3``: stage 0, forward, micro-batch 3."""
     found = _ACTION.match(text)
     if not found:
-        raise ScheduleImpossible(
-            place=f"action {text!r}", cause="cannot read it", fix="write such as 0F3, 1B0, 2I1, 2W1"
-        )
+        raise ActionSyntax(place=f"action {text!r}", cause="cannot read it", fix="write such as 0F3, 1B0, 2I1, 2W1")
     return Action(found["kind"], int(found["stage"]), int(found["microbatch"]))
 
 
@@ -136,8 +142,7 @@ def with_transfers(
     actions: tuple[tuple[Action, ...], ...], forward: frozenset[tuple[int, int]], backward: frozenset[tuple[int, int]]
 ) -> tuple[tuple[Action, ...], ...]:
     """Add sends and receives. `forward` holds the (from, to) stage pairs that values cross, `backward` those that
-    gradients
-    cross (the same pairs, where anything differentiable crosses)."""
+    gradients cross (the same pairs, where anything differentiable crosses)."""
     return tuple(tuple(step for action in one for step in _around(action, forward, backward)) for one in actions)
 
 
@@ -159,8 +164,13 @@ def _around(action: Action, forward: frozenset[tuple[int, int]], backward: froze
 
 def verify_actions(actions: tuple[tuple[Action, ...], ...], shape: Shape) -> None:
     """Must: every group does, for each of its stages and micro-batches, exactly one F and then either one B, or one I
-    and then one
-    W, and the lists taken together never wait in a circle."""
+    and then one W, and the lists taken together never wait in a circle."""
+    if len(actions) != len(shape.stages):
+        raise ScheduleImpossible(
+            place="schedule",
+            cause=f"{len(actions)} action lists for {len(shape.stages)} groups of ranks",
+            fix="give every group one list",
+        )
     done: set[Action] = set()
     at = [0] * len(actions)
     last = max(stage for stages in shape.stages for stage in stages)
@@ -176,7 +186,7 @@ def verify_actions(actions: tuple[tuple[Action, ...], ...], shape: Shape) -> Non
                 progress = True
     for group, one in enumerate(actions):
         if at[group] < len(one):
-            raise ScheduleImpossible(
+            raise WaitCircle(
                 place=f"group {group}",
                 cause=f"{one[at[group]]} waits for ever",
                 fix="order the actions without a circle",
@@ -184,21 +194,19 @@ def verify_actions(actions: tuple[tuple[Action, ...], ...], shape: Shape) -> Non
 
 
 def _verify_counts(group: int, stages: tuple[int, ...], actions: tuple[Action, ...], microbatches: int) -> None:
-    seen = [str(action) for action in actions]
+    seen = Counter(actions)
     for stage in stages:
         for mb in range(microbatches):
-            forwards, fulls = seen.count(f"{stage}F{mb}"), seen.count(f"{stage}B{mb}")
-            halves = (seen.count(f"{stage}I{mb}"), seen.count(f"{stage}W{mb}"))
-            if forwards != 1 or (fulls, *halves) not in ((1, 0, 0), (0, 1, 1)):
-                raise ScheduleImpossible(
+            full, forward = seen.pop(Action("B", stage, mb), 0), seen.pop(Action("F", stage, mb), 0)
+            halves = (seen.pop(Action("I", stage, mb), 0), seen.pop(Action("W", stage, mb), 0))
+            if forward != 1 or (full, *halves) not in ((1, 0, 0), (0, 1, 1)):
+                raise WorkMiscounted(
                     place=f"group {group}",
-                    cause=f"stage {stage}, micro-batch {mb}: {forwards} F, {fulls} B, {halves[0]} I, {halves[1]} W",
+                    cause=f"stage {stage}, micro-batch {mb}: {forward} F, {full} B, {halves[0]} I, {halves[1]} W",
                     fix="run each forward once, then B once or I and W once",
                 )
-    expected = {f"{stage}{kind}{mb}" for stage in stages for kind in "FBIW" for mb in range(microbatches)}
-    foreign = [text for text in seen if text not in expected]
-    if foreign:
-        raise ScheduleImpossible(place=f"group {group}", cause=f"{foreign[0]} is not its work", fix="remove it")
+    if seen:
+        raise WorkForeign(place=f"group {group}", cause=f"{next(iter(seen))} is not its work", fix="remove it")
 
 
 def _ready(action: Action, done: set[Action], last: int) -> bool:

@@ -8,8 +8,8 @@ exist). What needs the *meaning* of operators is checked here, after every step 
     Gradients are asked only of what has them, and are not lost in an operand that is read as an index. The loss
     depends on a trained parameter. Updates name buffers of their type, once. Paths name one parameter each.
 `verify_rule`
-    Work, saved tensors, sections and pairs of a rule refer to factors and tensors that it has; its expansion takes and
-    gives the same types.
+    Work, saved tensors, sections, slots and pairs of a rule refer to factors and tensors that it has; its expansion
+    takes and gives the same types.
 `verify_fold`
     Every body is valid by itself. Glue is one body, once. A path means one parameter wherever it is read, in every one
     of the instances. Gradients cross every wire that carries one. The unfolded graph is valid: at two repeats a
@@ -232,8 +232,9 @@ def verify_rule(rule: Rule, signature: Signature) -> None:
     rule.check_operands(signature)
     for work in rule.work:
         _verify_factors(rule, work.factors, signature)
-        if work.grad_of is not None:
-            _verify_operand(rule, work.grad_of, "work", signature)
+        for operand in (work.grad_of, work.shared_with):
+            if operand is not None:
+                _verify_operand(rule, operand, "work", signature)
     for save in rule.saves:
         _verify_save(rule, save, signature)
     for pair in rule.pairs:
@@ -242,6 +243,8 @@ def verify_rule(rule: Rule, signature: Signature) -> None:
         _verify_operand(rule, index, "gathered", signature)
     for side, index, dim, sizes in rule.sections:
         _verify_sections(rule, side, index, dim, sizes, signature)
+    for side, index, dim, _ in rule.slots:
+        _verify_dim(rule, side, index, dim, "slots", signature)
     _verify_expansion(rule, signature)
 
 
@@ -267,21 +270,27 @@ def _verify_save(rule: Rule, save: Save, signature: Signature) -> None:
         raise RuleBook(
             place=str(signature), cause=f"it saves {save.what} {save.index}", fix="save an operand, result or extra"
         )
-    for need in save.needs:
+    for need in (*save.needs, *save.given, *save.unless):
         _verify_operand(rule, need, "need", signature)
     _verify_factors(rule, (name for dim in save.dims for name in dim), signature)
 
 
 def _verify_sections(rule: Rule, side: str, index: int, dim: int, sizes: tuple[int, ...], signature: Signature) -> None:
-    types = signature.operands if side == "operand" else rule.types
-    if index >= len(types) or dim >= len(types[index].shape):
-        raise RuleBook(place=str(signature), cause=f"sections of {side} {index}, dim {dim}", fix="name a dimension")
+    types = _verify_dim(rule, side, index, dim, "sections", signature)
     if sum(sizes) != types[index].shape[dim]:
         raise SectionsMismatch(
             place=f"{signature}, {side} {index}",
             cause=f"sections {sizes} of extent {types[index].shape[dim]}",
             fix="make the sections add up",
         )
+
+
+def _verify_dim(rule: Rule, side: str, index: int, dim: int, what: str, signature: Signature) -> tuple[Type, ...]:
+    """Must: the dimension exists. The types on its side."""
+    types = signature.operands if side == "operand" else rule.types
+    if index >= len(types) or dim >= len(types[index].shape):
+        raise RuleBook(place=str(signature), cause=f"{what} of {side} {index}, dim {dim}", fix="name a dimension")
+    return types
 
 
 def _verify_expansion(rule: Rule, signature: Signature) -> None:

@@ -2,30 +2,38 @@
 
 A body program is right if every name is defined before it is read, every operator finds its operands in the states
 that its strategy asks for and leaves its results and gradients as it must, every move leads from the placement of its
-operand to that of its result, and every trained parameter leaves a gradient where its optimizer expects it. A whole
-program is right if, besides, values cross stages unchanged, sends and receives pair up, and every stage works on
-every micro-batch.
+operand to that of its result, gradients are whole sums (`meshwright.ir.verify_gradients`), and every trained parameter
+leaves a gradient where its optimizer expects it, and is published again from there. A whole program is right if,
+besides, values cross stages unchanged and the action lists make a step (`meshwright.ir.verify_actions`).
+
+All of this is read off the program. Whether it computes the model that it was made for is a question to the fold as
+well, and is asked by `meshwright.ir.verify_meaning`.
 """
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 
 from meshwright.ir.adjoint import Applied, Split, apply
 from meshwright.ir.errors import (
-    ActionMismatch,
+    GradientMixed,
     MissingGradient,
     NameRedefined,
     NameUnknown,
+    NameUntyped,
     NoReshard,
-    OperatorUncovered,
+    PartialAcross,
+    StorageConflict,
+    WrongAddition,
+    WrongDerivative,
+    WrongOperand,
     WrongPlacement,
     WrongRing,
     WrongStep,
     WrongTransfer,
+    WrongType,
 )
-from meshwright.ir.graph import Graph, Type
+from meshwright.ir.graph import Type
 from meshwright.ir.placement import Placement
 from meshwright.ir.program import (
     Add,
@@ -33,6 +41,7 @@ from meshwright.ir.program import (
     Compute,
     Gradient,
     Move,
+    ParamSlot,
     Program,
     Ring,
     Statement,
@@ -42,6 +51,8 @@ from meshwright.ir.program import (
 )
 from meshwright.ir.reshard import after
 from meshwright.ir.rules.base import infer
+from meshwright.ir.verify_actions import verify_actions
+from meshwright.ir.verify_gradients import verify_gradients
 
 
 def verify_program(program: Program) -> None:
@@ -49,31 +60,35 @@ def verify_program(program: Program) -> None:
     for body in program.bodies:
         verify_body(body)
     _verify_transfers(program)
-    _verify_actions(program)
+    verify_actions(program)
 
 
 def verify_body(body: BodyProgram) -> None:
     """Check one body program (see the module docstring)."""
+    _verify_arity(body)
     outside = {*body.inputs, *(slot.stored for slot in body.params)}
     forward = _verify_list(body, body.forward, outside)
     again = {name for statement in body.backward for name in results_of(statement)} & forward
     arriving = {name for name in body.output_grads if name}
     backward = _verify_list(body, body.backward, (outside | forward | arriving) - again)
-    for name in body.outputs:
-        _known(body, name, outside | forward, "an output")
+    for name in (*body.outputs, *(update.value for update in body.updates), *(slot.value for slot in body.params)):
+        _known(body, name, outside | forward, "an output, update or parameter")
     for name in filter(None, body.input_grads):
         _known(body, name, backward | arriving, "an input's gradient")
     _verify_params(body, backward | arriving)
+    verify_gradients(body)
 
 
-def verify_coverage(body: BodyProgram, graph: Graph) -> None:
-    """Must: every operator of the graph runs, once; one that was rewritten runs as its expansion (`name.…`)."""
-    ran = Counter(s.op for s in body.forward if isinstance(s, (Compute, Ring)))
-    for op in graph.ops:
-        expanded = any(name.startswith(f"{op.name}.") for name in ran)
-        if ran[op.name] != 1 and not (expanded and ran[op.name] <= 1):
-            raise OperatorUncovered(
-                place=f"{body.name}, %{op.name}", cause=f"it runs {ran[op.name]} times", fix="run every operator once"
+def _verify_arity(body: BodyProgram) -> None:
+    for what, ports, grads in (
+        ("inputs", body.inputs, body.input_grads),
+        ("outputs", body.outputs, body.output_grads),
+    ):
+        if len(ports) != len(grads):
+            raise MissingGradient(
+                place=f"{body.name}, {what}",
+                cause=f"{len(grads)} entries for {len(ports)} {what}",
+                fix="give one entry each, None where no gradient flows",
             )
 
 
@@ -87,15 +102,17 @@ def _verify_list(body: BodyProgram, statements: Sequence[Statement], known: set[
             if name in defined:
                 raise NameRedefined(place=f"{body.name}: {statement}", cause=f"%{name} again", fix="name it once")
             if name not in body.locals:
-                raise NameUnknown(place=f"{body.name}: {statement}", cause=f"%{name} has no type", fix="declare it")
+                raise NameUntyped(place=f"{body.name}: {statement}", cause=f"%{name} has no type", fix="declare it")
             defined.add(name)
         _verify_statement(body, statement)
     return defined
 
 
 def _known(body: BodyProgram, name: str, known: set[str], place: str) -> None:
-    if name not in known or name not in body.locals:
+    if name not in known:
         raise NameUnknown(place=f"{body.name}: {place}", cause=f"%{name} is not there", fix="define it first")
+    if name not in body.locals:
+        raise NameUntyped(place=f"{body.name}: {place}", cause=f"%{name} has no type", fix="declare it")
 
 
 def _verify_statement(body: BodyProgram, statement: Statement) -> None:
@@ -109,20 +126,34 @@ def _verify_statement(body: BodyProgram, statement: Statement) -> None:
         case Move():
             _verify_move(body, statement)
         case Add():
-            for name in statement.operands:
-                _lies(
-                    body, name, body.locals[statement.result].type, body.locals[statement.result].placement, statement
-                )
+            _verify_add(body, statement)
         case Zero():
             pass
 
 
+def _verify_add(body: BodyProgram, statement: Add) -> None:
+    result = body.locals[statement.result]
+    for name in statement.operands:
+        placement = body.locals[name].placement
+        if placement != result.placement or any(p.reduction != "sum" for p in placement.partial):
+            raise WrongAddition(
+                place=f"{body.name}: {statement}",
+                cause=f"%{name} is {placement}, the sum {result.placement}",
+                fix="bring the terms into one placement first",
+            )
+        _lies(body, name, result.type, placement, statement)
+
+
 def _lies(body: BodyProgram, name: str, type_: Type, placement: Placement, statement: object) -> None:
     local = body.locals[name]
-    if local.type != type_ or local.placement != placement:
+    if local.type != type_:
+        raise WrongType(
+            place=f"{body.name}: {statement}", cause=f"%{name} is {local.type}, not {type_}", fix="name another value"
+        )
+    if local.placement != placement:
         raise WrongPlacement(
             place=f"{body.name}: {statement}",
-            cause=f"%{name} is {local.type} {local.placement}, not {type_} {placement}",
+            cause=f"%{name} is {local.placement}, not {placement}",
             fix="reshard it first",
         )
 
@@ -130,7 +161,22 @@ def _lies(body: BodyProgram, name: str, type_: Type, placement: Placement, state
 def _verify_compute(body: BodyProgram, statement: Compute | Gradient | Ring, results: Sequence[str]) -> Applied:
     signature = statement.signature
     rule = infer(signature)
+    if (len(statement.operands), len(results)) != (len(signature.operands), len(rule.types)):
+        raise WrongOperand(
+            place=f"{body.name}: {statement}",
+            cause=f"{len(statement.operands)} operands and {len(results)} results",
+            fix=f"give {len(signature.operands)} and {len(rule.types)}",
+        )
     applied = apply(rule, signature.operands, statement.strategy, body.mesh)
+    pairs = [
+        axis for axis, choice in statement.strategy.choices if isinstance(choice, Split) and len(choice.factors) == 2
+    ]
+    if pairs != ([statement.axis] if isinstance(statement, Ring) else []):
+        raise WrongRing(
+            place=f"{body.name}: {statement}",
+            cause=f"coupled pairs are split on {', '.join(pairs) or 'no axis'}",
+            fix="run a ring on the one axis that splits a coupled pair, and nowhere else",
+        )
     for name, state, type_ in zip(statement.operands, applied.operands, signature.operands, strict=True):
         _lies(body, name, type_, state.value, statement)
     for name, state, type_ in zip(results, applied.results, rule.types, strict=True):
@@ -140,20 +186,27 @@ def _verify_compute(body: BodyProgram, statement: Compute | Gradient | Ring, res
 
 def _verify_gradient(body: BodyProgram, statement: Gradient | Ring) -> None:
     applied = _verify_compute(body, statement, statement.outputs)
-    types = infer(statement.signature).types
+    types, operands = infer(statement.signature).types, statement.signature.operands
+    slots = set(statement.wanted)
+    if (
+        len(statement.grads) != len(types)
+        or len(statement.results) != len(statement.wanted)
+        or not slots <= set(range(len(operands)))
+        or not any(statement.grads)
+    ):
+        raise WrongDerivative(
+            place=f"{body.name}: {statement}",
+            cause=f"{len(statement.grads)} gradients give those of operands {sorted(slots)}",
+            fix="give one entry per result and one result per wanted operand",
+        )
     for grad, state, type_ in zip(statement.grads, applied.results, types, strict=True):
         if grad is not None:
             _lies(body, grad, type_, state.grad, statement)
     for slot, name in zip(statement.wanted, statement.results, strict=True):
-        _lies(body, name, statement.signature.operands[slot], applied.operands[slot].grad, statement)
+        _lies(body, name, operands[slot], applied.operands[slot].grad, statement)
 
 
 def _verify_ring(body: BodyProgram, statement: Ring) -> None:
-    choice = statement.strategy.of(statement.axis)
-    if not (isinstance(choice, Split) and len(choice.factors) == 2):
-        raise WrongRing(
-            place=f"{body.name}: {statement}", cause=f"{statement.axis} does {choice}", fix="split a coupled pair on it"
-        )
     if statement.backward:
         _verify_gradient(body, statement)
     else:
@@ -166,12 +219,13 @@ def _verify_move(body: BodyProgram, statement: Move) -> None:
         reached = after(source.placement, statement.step)
     except NoReshard as error:
         raise WrongStep(place=f"{body.name}: {statement}", cause=error.cause, fix="replan the reshard") from error
-    if reached != target.placement or source.type != target.type:
+    if reached != target.placement:
         raise WrongStep(
             place=f"{body.name}: {statement}",
             cause=f"it leads to {reached}, the result says {target.placement}",
             fix="replan the reshard",
         )
+    _lies(body, statement.result, source.type, target.placement, statement)
 
 
 def _verify_params(body: BodyProgram, backward: set[str]) -> None:
@@ -181,62 +235,72 @@ def _verify_params(body: BodyProgram, backward: set[str]) -> None:
     for slot in body.params:
         if slot.grad is None:
             continue
-        type_ = body.locals[slot.stored].type
-        for name, there, placement in (
-            (slot.grad, backward, None),
-            (slot.synced, sync | backward, slot.optimizer),
-            (slot.updated, updated, slot.optimizer),
-            (slot.published, publish | updated, body.locals[slot.stored].placement),
+        for name, there in (
+            (slot.grad, backward),
+            (slot.synced, sync | backward),
+            (slot.updated, updated),
+            (slot.published, publish | updated),
         ):
             if name is None or name not in there:
                 raise MissingGradient(
                     place=f"{body.name}, {slot.path}",
                     cause=f"%{name} is not made",
-                    fix="carry its gradient to the optimizer",
+                    fix="carry its gradient to the optimizer, and the result back",
                 )
-            if placement is not None:
-                _lies(body, name, type_, placement, slot.path)
+        _verify_slot(body, slot)
+
+
+def _verify_slot(body: BodyProgram, slot: ParamSlot) -> None:
+    """Must: its own gradient, by way of where gradients are stored, to the optimizer's shards; their result back to
+    where the parameter is stored. What is stored refines what computes."""
+    place, type_ = f"{body.name}, {slot.path}", body.locals[slot.value].type
+    compute, stored = body.locals[slot.value].placement, body.locals[slot.stored].placement
+    for where in (stored, slot.grads, slot.optimizer):
+        prefixes = [long[: len(short)] == short for long, short in zip(where.dims, compute.dims, strict=True)]
+        if where.partial or not all(prefixes):
+            raise StorageConflict(
+                place=place, cause=f"{where} does not refine {compute}", fix="add axes at the minor end of its shards"
+            )
+    synced, published = _chain(body.sync, slot.synced), _chain(body.publish, slot.published)
+    if synced[0] != slot.grad or published[0] != slot.updated:
+        raise GradientMixed(
+            place=place,
+            cause=f"it is synced from %{synced[0]} and published from %{published[0]}",
+            fix="sync its own gradient and publish its own update",
+        )
+    for name, where in ((synced[-1], slot.optimizer), (published[0], slot.optimizer), (published[-1], stored)):
+        _lies(body, name, type_, where, slot.path)
+    if all(body.locals[name].placement != slot.grads for name in synced):
+        raise WrongPlacement(
+            place=place, cause=f"its gradient is never {slot.grads}", fix="bring it to where gradients are stored"
+        )
+
+
+def _chain(statements: Sequence[Statement], end: str | None) -> list[str]:
+    """The names that moves lead through to `end`."""
+    before = {s.result: s.operand for s in statements if isinstance(s, Move)}
+    names = [end or ""]
+    while names[0] in before:
+        names.insert(0, before[names[0]])
+    return names
 
 
 def _verify_transfers(program: Program) -> None:
     makers = {number: program.body(name) for stage in program.stages for number, name in stage.calls()}
+    seen: set[tuple[int, int, int]] = set()
     for hop in program.transfers:
         place = f"transfer of call {hop.call} output {hop.output}, stage {hop.from_stage} -> {hop.to_stage}"
-        body = makers.get(hop.call)
-        if body is None or hop.output >= len(body.outputs) or hop.to_stage != hop.from_stage + 1:
+        body, stages = makers.get(hop.call), (hop.from_stage, hop.to_stage)
+        key = (hop.call, hop.output, hop.from_stage)
+        exists = body is not None and hop.output < len(body.outputs) and stages[1] < len(program.stages)
+        if body is None or not exists or stages[1] != stages[0] + 1 or key in seen:
             raise WrongTransfer(
-                place=place, cause="there is no such value or hop", fix="relay an output stage by stage"
+                place=place, cause="there is no such value or hop", fix="relay an output stage by stage, once"
             )
+        seen.add(key)
         if body.locals[body.outputs[hop.output]].type != hop.type:
-            raise WrongTransfer(place=place, cause=f"it is not {hop.type}", fix="carry the output's own type")
-        for stage, placement in ((hop.from_stage, hop.source), (hop.to_stage, hop.target)):
+            raise WrongType(place=place, cause=f"it is not {hop.type}", fix="carry the output's own type")
+        for stage, placement in zip(stages, (hop.source, hop.target), strict=True):
             placement.check(hop.type.shape, program.stages[stage].mesh, place)
             if placement.partial:
-                raise WrongTransfer(place=place, cause=f"{placement} is partial", fix="reduce it before it crosses")
-
-
-def _verify_actions(program: Program) -> None:
-    """Must: each stage's work on each micro-batch exactly once, and as many receives as sends for every crossing."""
-    counts: Counter[tuple[str, int, int, int]] = Counter()
-    for ranks, actions in program.actions:
-        held = {index for index, stage in enumerate(program.stages) if stage.ranks == ranks}
-        for action in actions:
-            if action.stage >= 0 and action.stage not in held:
-                raise ActionMismatch(
-                    place=f"ranks {ranks}", cause=f"{action} is not theirs", fix="move it to its stage"
-                )
-            counts[action.kind, action.stage, action.microbatch, action.peer] += 1
-    for stage in range(len(program.stages)):
-        for mb in range(program.microbatches):
-            done = tuple(counts[kind, stage, mb, -1] for kind in "FBIW")
-            if done not in ((1, 1, 0, 0), (1, 0, 1, 1)):
-                raise ActionMismatch(
-                    place=f"stage {stage}, micro-batch {mb}", cause=f"F, B, I, W run {done} times", fix="run each once"
-                )
-    for (kind, stage, mb, peer), number in counts.items():
-        if kind.startswith(("send", "recv")):
-            other = ("recv" if kind.startswith("send") else "send") + kind[4:]
-            if counts[other, peer, mb, stage] != number:
-                raise ActionMismatch(
-                    place=f"stage {stage}, micro-batch {mb}", cause=f"{kind} with {peer} has no partner", fix="add it"
-                )
+                raise PartialAcross(place=place, cause=f"{placement} is partial", fix="reduce it before it crosses")

@@ -75,9 +75,9 @@ def hidden(g: Builder, name: str = "x") -> str:
     return g.input((B, S, H), name=name, labels=("b", "s", ""), requires_grad=True)
 
 
-def embed_body(name: str = "embed") -> Body:
+def embed_body(name: str = "embed", path: str = "embed.weight") -> Body:
     g = Builder()
-    g.output(embed(g))
+    g.output(embed(g, path=path))
     return Body(name, g.graph())
 
 

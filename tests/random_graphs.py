@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from random import Random
 
+from meshwright.backends.torch_.verify.compare import CPU
 from meshwright.ir.adjoint import Pass, Split, Strategy, apply, choices
 from meshwright.ir.decisions import BodyPlan
 from meshwright.ir.errors import IllegalStrategy, IndivisibleExtent
@@ -17,7 +18,6 @@ from meshwright.ir.mesh import Mesh
 from meshwright.ir.placement import Partial, Shard, State
 from meshwright.ir.rules import rule_of
 from tests.build import Builder
-from tests.sharded import CPU
 
 MESHES = ("a=2", "a=4", "a=2 b=2", "a=2 b=4", "a=2 b=2 c=2")
 SHAPE = (4, 8, 8)

@@ -8,15 +8,19 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from math import prod
 
 import torch
 from torch import Tensor
 
+from meshwright.backends.torch_.verify.eager import DTYPES, OPAQUE
 from meshwright.ir.graph import Attr, Type
 from meshwright.ir.rules import Signature
-from tests.eager import DTYPES
 
 _TYPE = re.compile(r"(\w+)\[([\d, ]*)\]")
+
+OPAQUE["test::turn"] = lambda operands, attrs: (operands[0].flip(-1) * 2,)
+OPAQUE["test::mix"] = lambda operands, attrs: (operands[0] * operands[1].repeat(2), operands[0].sum(0))
 
 
 def types(text: str) -> tuple[Type, ...]:
@@ -165,6 +169,9 @@ _LIST = [
     sample("embedding", "f32[16, 8] i64[4]", padding_idx=0),
     sample("dispatch", "f32[16, 4] i64[16, 2]", num_experts=4, capacity=16, groups=4),
     sample("dispatch", "f32[16, 4] i64[16, 2]", num_experts=4, capacity=8, groups=4),
+    sample("dispatch", "f32[4, 8, 4] i64[4, 8, 2]", num_experts=4, capacity=32, groups=(4, 4)),
+    sample("dispatch", "f32[4, 8, 4] i64[4, 8, 2]", num_experts=4, capacity=16, groups=(4, 4)),
+    sample("combine", "f32[4, 16, 4] i64[4, 8, 2] f32[4, 8, 2]", capacity=16, groups=(4, 4)),
     sample("combine", "f32[4, 16, 4] i64[16, 2] f32[16, 2]", capacity=16, groups=4),
     sample("combine", "f32[4, 8, 4] i64[16, 2] f32[16, 2]", capacity=8, groups=4),
     # losses
@@ -242,8 +249,8 @@ def _integers(signature: Signature, index: int, shape: tuple[int, ...], random: 
     if signature.kind == "grouped_mm":
         return torch.tensor([2, 2, 5, 8])
     if signature.kind in ("dispatch", "combine", "scatter", "scatter_add"):
-        rows = [torch.randperm(bound, generator=random)[: shape[-1]] for _ in range(shape[0])]
-        return torch.stack(rows)
+        rows = [torch.randperm(bound, generator=random)[: shape[-1]] for _ in range(prod(shape[:-1]))]
+        return torch.stack(rows).view(shape)
     found = torch.randint(0, bound, shape, generator=random)
     if signature.kind in ("cross_entropy", "nll_loss"):
         found.view(-1)[0] = signature.integer("ignore_index", -100)

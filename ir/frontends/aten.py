@@ -72,8 +72,12 @@ LOWERINGS: dict[str, Lowering] = {
     "conv_transpose2d.input": convolution,
     "conv_transpose3d.input": convolution,
     # routed experts (`moe.py`)
-    "meshwright.dispatch.default": op("dispatch", "x idx", num_experts="experts", capacity="capacity"),
-    "meshwright.combine.default": op("combine", "rows idx weights", num_experts="experts", capacity="capacity"),
+    "meshwright.dispatch.default": op(
+        "dispatch", "x idx", num_experts="experts", capacity="capacity", dropless="dropless"
+    ),
+    "meshwright.combine.default": op(
+        "combine", "rows idx weights", num_experts="experts", capacity="capacity", dropless="dropless"
+    ),
     # elementwise, two operands
     "add.Tensor": binary("add"),
     "add.Scalar": binary("add"),

@@ -182,13 +182,15 @@ class Experts(nn.Module):
         weights, idx = self.router(tokens).float().softmax(dim=-1).topk(self.topk, dim=-1)
         weights = weights / weights.sum(dim=-1, keepdim=True)
         capacity = math.ceil(tokens.shape[0] * self.topk / self.experts)
-        rows = torch.bmm(dispatch(tokens, idx, self.experts, capacity), self.up.transpose(1, 2))
+        rows = dispatch(tokens, idx, self.experts, capacity, dropless=True)
+        rows = torch.bmm(rows, self.up.transpose(1, 2))
         if self.gated:
             gate, up = rows.chunk(2, dim=-1)
             rows = F.silu(gate) * up
         else:
             rows = F.gelu(rows)
-        y = combine(torch.bmm(rows, self.down.transpose(1, 2)), idx, weights, self.experts, capacity).view_as(x)
+        rows = torch.bmm(rows, self.down.transpose(1, 2))
+        y = combine(rows, idx, weights, self.experts, capacity, dropless=True).view_as(x)
         return y if self.shared is None else y + self.shared(x)
 
 

@@ -70,12 +70,12 @@ def _bias_dims(signature: Signature, bias: Type, target: Dims) -> Dims:
 def _work(points: tuple[str, ...]) -> tuple[Work, ...]:
     """Scores and output forward; backward their gradients: of q and k through the scores, of v through the output.
 
-    The gradient of the probabilities serves q and k alike; each is booked half of it."""
+    The gradient of the probabilities serves q and k alike."""
     return (
         Work(2, (*points, "d")),
         Work(2, (*points, "dv")),
-        *(Work(flops, (*points, width), grad_of=of) for of in (0, 1) for flops, width in ((2, "d"), (1, "dv"))),
-        Work(2, (*points, "dv"), grad_of=2),
+        Work(2, (*points, "dv"), grad_of=0, shared_with=1),
+        *(Work(2, (*points, width), grad_of=of) for of, width in enumerate(("d", "d", "dv"))),
     )
 
 
@@ -113,7 +113,8 @@ def _fused(signature: Signature, head: tuple[str, ...]) -> tuple[Save, ...]:
 
 def _composed(signature: Signature, head: tuple[str, ...]) -> tuple[Save, ...]:
     """Written out in at least f32: scaled queries and keys, each for the other's gradient, the probabilities, the
-    values; with dropout also its mask, and the probabilities before and after."""
+    values; with dropout also its mask, and the probabilities before and after. The product wants batch and heads in
+    one run, so that values which come from [b, s, h·d] are copied."""
     q = signature.operands[0]
     dtype = "f64" if q.dtype == "f64" else "f32"
     through = (0, 1, *range(3, len(signature.operands)))
@@ -121,7 +122,7 @@ def _composed(signature: Signature, head: tuple[str, ...]) -> tuple[Save, ...]:
     keys, queries, values = (
         (("b",), head, *rest) for rest in ((("sk",), ("d",)), (("sq",), ("d",)), (("sk",), ("dv",)))
     )
-    copied = q.dtype != dtype or len(head) > 1
+    copied = q.dtype != dtype or len(head) > 1 or q.shape[0] > 1
     scores = Save("extra", dims=rows, dtype=dtype)
     dropped = (replace(scores, needs=through), replace(scores, needs=through), replace(scores, needs=(2,)))
     return (

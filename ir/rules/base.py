@@ -106,11 +106,19 @@ class Pair:
 @dataclass(frozen=True, slots=True)
 class Work:
     """Floating-point operations: `flops` per point of the loop nest over `factors`. `grad_of` is None forward, else
-    the operand whose gradient it computes: dgrad and wgrad are priced apart, frozen operands cost nothing."""
+    the operand whose gradient it computes: dgrad and wgrad are priced apart, frozen operands cost nothing. Work that
+    the gradients of two operands share is done once if either is wanted."""
 
     flops: float
     factors: tuple[str, ...]
     grad_of: int | None = None
+    shared_with: int | None = None
+
+    def done(self, wanted: Set[int] | None) -> bool:
+        """Whether it is done: forward (None), or for the gradients of the operands `wanted`."""
+        if wanted is None or self.grad_of is None:
+            return wanted is None and self.grad_of is None
+        return self.grad_of in wanted or self.shared_with in wanted
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,10 +191,12 @@ class Rule:
     """One operator as a loop nest.
 
     - Every factor named in a dimension must be declared, once.
-    - A dimension's extent is the product of its factors' sizes, unless it has exactly one factor (strides, capacity)
-      or is sectioned.
+    - A dimension's extent is the product of its factors' sizes, unless it has exactly one factor (strides), is
+      sectioned or consists of slots.
     - A result without a factor must either sum it (or maximise it) or the factor must be whole or expanded.
     - `sections` marks dimensions that concatenate: splitting the factor cuts every section (the operand of `split`).
+    - `slots` marks dimensions that their loops fill instead of running over (the capacity of experts): such a
+      dimension is cut as if each of its factors had the size given there, its number of groups.
     """
 
     factors: tuple[Factor, ...]
@@ -199,6 +209,7 @@ class Rule:
     saves: tuple[Save, ...] = ()
     pairs: tuple[Pair, ...] = ()
     sections: tuple[tuple[str, int, int, tuple[int, ...]], ...] = ()
+    slots: tuple[tuple[str, int, int, tuple[int, ...]], ...] = ()
     gathered: tuple[int, ...] = ()
     """Operands of which only about as many bytes as the result has are read (embedding tables)."""
     elementwise: bool = False
@@ -247,16 +258,32 @@ class Rule:
 
     def check_operands(self, signature: Signature) -> None:
         """Must: the dims describe the operands it was built for and the results it promises."""
-        for dims, type_ in zip((*self.operands, *self.results), (*signature.operands, *self.types), strict=True):
-            if len(dims) != len(type_.shape):
-                raise signature.error(f"dims {dims} for {type_}", "give one entry per dimension")
-            for dim, extent in zip(dims, type_.shape, strict=True):
-                if len(dim) != 1 and prod(self.factor(name).size for name in dim) != extent:
-                    raise signature.error(f"factors {dim} do not make extent {extent}", "correct the factor sizes")
+        for side, tensors, types in (
+            ("operand", self.operands, signature.operands),
+            ("result", self.results, self.types),
+        ):
+            for index, (dims, type_) in enumerate(zip(tensors, types, strict=True)):
+                if len(dims) != len(type_.shape):
+                    raise signature.error(f"dims {dims} for {type_}", "give one entry per dimension")
+                for at, (dim, extent) in enumerate(zip(dims, type_.shape, strict=True)):
+                    self._check_extent(signature, dim, extent, self.slot_groups(side, index, at))
+
+    def _check_extent(
+        self, signature: Signature, dim: tuple[str, ...], extent: int, groups: tuple[int, ...] | None
+    ) -> None:
+        if groups is not None:
+            if len(groups) != len(dim) or extent % prod(groups):
+                raise signature.error(f"{extent} slots in groups {groups}", "choose groups that divide the slots")
+        elif len(dim) != 1 and prod(self.factor(name).size for name in dim) != extent:
+            raise signature.error(f"factors {dim} do not make extent {extent}", "correct the factor sizes")
 
     def section_sizes(self, side: str, index: int, dim: int) -> tuple[int, ...] | None:
         """The sections of a dimension that concatenates; side is "operand" or "result"."""
         return next((sizes for s, i, d, sizes in self.sections if (s, i, d) == (side, index, dim)), None)
+
+    def slot_groups(self, side: str, index: int, dim: int) -> tuple[int, ...] | None:
+        """For each factor of a dimension of slots, how many groups it is counted in; side is as above."""
+        return next((groups for s, i, d, groups in self.slots if (s, i, d) == (side, index, dim)), None)
 
     def flops(self, *, needs: Iterable[int] | None = None, sizes: Mapping[str, int] | None = None) -> float:
         """Forward work (needs=None), or the backward work for the gradients of the operands `needs`.
@@ -265,11 +292,7 @@ class Rule:
         """
         wanted = None if needs is None else set(needs)
         size = {factor.name: factor.size for factor in self.factors} | dict(sizes or {})
-        return sum(
-            work.flops * prod(size[name] for name in work.factors)
-            for work in self.work
-            if (work.grad_of is None if wanted is None else work.grad_of in wanted)
-        )
+        return sum(work.flops * prod(size[name] for name in work.factors) for work in self.work if work.done(wanted))
 
     def nbytes(self, signature: Signature) -> float:
         """Bytes read and written by one forward execution, without fusion."""
@@ -372,9 +395,16 @@ def infer(signature: Signature) -> Rule:
         raise UnknownOp(
             place=str(signature), cause=f"kind {signature.kind!r} has no rule", fix="make it opaque or register a rule"
         )
-    built = builder(signature)
-    built.check_operands(signature)
+    try:
+        built = builder(signature)
+        built.check_operands(signature)
+    except _MISTAKEN as mistake:
+        raise signature.error(f"its rule cannot take these operands ({mistake})", "correct the operands") from mistake
     return built
+
+
+_MISTAKEN = (ArithmeticError, AttributeError, IndexError, KeyError, TypeError, ValueError)
+"""What a builder runs into that expects other operands or attributes: too few to unpack, an index past the last dim."""
 
 
 def rule_of(op: Op, types: Mapping[str, Type]) -> Rule:

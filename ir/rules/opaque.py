@@ -1,13 +1,16 @@
 """Operators that nobody wrote a rule for, and rules that users write.
 
 An *opaque* operator is taken as it is: its operands are wanted whole, its result types stand in attribute `types`, its
-bytes are counted, and reports list it. A user who knows more says it in one line:
+bytes are counted, and reports list it. Nothing unknown is free: it is taken to keep its operands and results for the
+backward pass, which costs twice the forward work, if attribute `flops` tells that. A user who knows more says it in one
+line:
 
-    register_rule("mylib::rotary", "b s (h d), s d -> b s (h d)", whole=("d",), linear=(0,))
+    register_rule("mylib::rotary", "b s (h d), s d -> b s (h d)", whole=("d",), linear=(0,), saved=(1,))
 
 The left side gives the dimensions of every operand as named loops, `(h d)` composes one dimension of two (major to
 minor), `1` is a dimension of extent 1, `()` alone is a scalar. Every loop that a result lacks must be listed in
-`reduce`, unless it is `whole`; operands are nonlinear unless listed in `linear`.
+`reduce`, unless it is `whole`; operands are nonlinear unless listed in `linear`. `flops` is the forward work per point
+of the loop nest, done by `engine`; `saved` lists the operands that eager execution keeps.
 """
 
 from __future__ import annotations
@@ -19,7 +22,19 @@ from math import prod
 
 from meshwright.ir.errors import BadOperand, RuleRegistered
 from meshwright.ir.graph import Type
-from meshwright.ir.rules.base import Dims, Factor, Law, Role, Rule, Signature, Work, infer, rule
+from meshwright.ir.rules.base import (
+    Dims,
+    Engine,
+    Factor,
+    Law,
+    Role,
+    Rule,
+    Save,
+    Signature,
+    Work,
+    infer,
+    rule,
+)
 from meshwright.ir.rules.dims import Shape, law
 
 _TYPE = re.compile(r"^(?P<dtype>\w+)\[(?P<shape>[\d, ]*)\]$")
@@ -36,7 +51,9 @@ class Spec:
     whole: tuple[str, ...] = ()
     reduce: tuple[str, ...] = ()
     flops: float = 0.0
-    """Per point of the whole loop nest, forward."""
+    engine: Engine = Engine.MEMORY
+    saved: tuple[int, ...] | None = None
+    """None: all operands and results."""
 
 
 _SPECS: dict[str, Spec] = {}
@@ -50,6 +67,8 @@ def register_rule(
     whole: Sequence[str] = (),
     reduce: Sequence[str] = (),
     flops: float = 0.0,
+    engine: str = "memory",
+    saved: Sequence[int] | None = None,
 ) -> None:
     """Give the framework operator `target` ("ns::op") a rule: `spec` names the loops of operands and results."""
     if target in _SPECS:
@@ -58,7 +77,16 @@ def register_rule(
     if not arrow:
         raise BadOperand(place=f"{target}: {spec!r}", cause="there is no ->", fix='write such as "b s d -> b s d"')
     operands, results = _side(left), _side(right)
-    _SPECS[target] = Spec(operands, results, tuple(linear), tuple(whole), tuple(reduce), flops)
+    _SPECS[target] = Spec(
+        operands,
+        results,
+        linear=tuple(linear),
+        whole=tuple(whole),
+        reduce=tuple(reduce),
+        flops=flops,
+        engine=Engine(engine),
+        saved=None if saved is None else tuple(saved),
+    )
     infer.cache_clear()
 
 
@@ -115,7 +143,16 @@ def _unknown(signature: Signature, types: tuple[Type, ...]) -> Rule:
         for (name,), extent in zip(tensor, type_.shape, strict=True)
     )
     laws = tuple(law(type_, Law.NONLINEAR) for type_ in signature.operands)
-    return Rule(factors=factors, operands=operands, results=results, types=types, laws=laws)
+    flops = signature.attr("flops", 0)
+    return Rule(
+        factors=factors,
+        operands=operands,
+        results=results,
+        types=types,
+        laws=laws,
+        work=_work(signature, float(flops) if isinstance(flops, (int, float)) else 0.0, ()),
+        saves=_everything(signature, types),
+    )
 
 
 def _known(signature: Signature, types: tuple[Type, ...], spec: Spec) -> Rule:
@@ -135,13 +172,26 @@ def _known(signature: Signature, types: tuple[Type, ...], spec: Spec) -> Rule:
             law(type_, Law.LINEAR if index in spec.linear else Law.NONLINEAR)
             for index, type_ in enumerate(signature.operands)
         ),
-        work=_work(spec, tuple(sizes), len(signature.operands)) if spec.flops else (),
+        engine=spec.engine,
+        work=_work(signature, spec.flops, tuple(sizes)),
+        saves=_everything(signature, types)
+        if spec.saved is None
+        else tuple(Save("operand", index) for index in spec.saved),
     )
 
 
-def _work(spec: Spec, factors: tuple[str, ...], operands: int) -> tuple[Work, ...]:
-    """A gradient costs about as much as the operator itself."""
-    return (Work(spec.flops, factors), *(Work(spec.flops, factors, grad_of=index) for index in range(operands)))
+def _everything(signature: Signature, types: tuple[Type, ...]) -> tuple[Save, ...]:
+    operands = tuple(Save("operand", index) for index in range(len(signature.operands)))
+    return operands + tuple(Save("result", index) for index in range(len(types)))
+
+
+def _work(signature: Signature, flops: float, factors: tuple[str, ...]) -> tuple[Work, ...]:
+    """Backward costs twice forward, shared evenly by the operands that carry a gradient."""
+    if not flops:
+        return ()
+    carrying = [index for index, type_ in enumerate(signature.operands) if type_.floating]
+    share = 2 * flops / max(len(carrying), 1)
+    return (Work(flops, factors), *(Work(share, factors, grad_of=index) for index in carrying))
 
 
 def _sizes(signature: Signature, tensors: Sequence[Dims], types: Sequence[Type]) -> Mapping[str, int]:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from hypothesis import strategies as st
 
 from meshwright.ir.adjoint import Choice, Idle, Pass, Split, Strategy
+from meshwright.ir.decisions import BodyPlan, Decisions, Schedule, StagePlan, Storage
 from meshwright.ir.graph import ITEMSIZE, Attr, Graph, Input, Op, Param, Type, Update
 from meshwright.ir.mesh import LOCAL_TIER, Mesh, MeshAxis
 from meshwright.ir.placement import CONTIGUOUS, ZIGZAG, Layout, Partial, Sections, Shard, State, Uneven
@@ -110,3 +113,40 @@ choices: st.SearchStrategy[Choice] = st.one_of(
     st.builds(Pass, st.one_of(st.none(), st.integers(0, 12))),
 )
 strategies = st.dictionaries(axis_names, choices).map(lambda chosen: Strategy(tuple(chosen.items())))
+
+
+@st.composite
+def body_plans(draw: st.DrawFn, name: str) -> BodyPlan:
+    """Any body plan: what it names need not exist."""
+    value_states = draw(st.dictionaries(any_names, states(), max_size=3))
+    paths = draw(st.lists(any_names, max_size=2, unique=True))
+    placements = states().map(lambda state: state.value)
+    return BodyPlan(
+        name=name,
+        body=draw(any_names),
+        strategies=tuple(draw(st.dictionaries(any_names, strategies, max_size=3)).items()),
+        states=tuple(value_states.items()),
+        storage=tuple(Storage(path, draw(placements), draw(placements), draw(placements)) for path in paths),
+        recompute=tuple(draw(st.lists(any_names, max_size=3, unique=True))),
+        regather=draw(st.booleans()),
+    )
+
+
+@st.composite
+def decisions(draw: st.DrawFn) -> Decisions:
+    """Any decisions that hold together by themselves; ranks of stages are disjoint or the same."""
+    plans = [draw(body_plans(name)) for name in draw(st.lists(any_names, max_size=3, unique=True))]
+    stages: list[StagePlan] = []
+    start = 0
+    for index in range(draw(st.integers(0, 3))):
+        mesh = draw(meshes())
+        ranks = tuple(draw(st.permutations(range(start, start + mesh.size))))
+        start += mesh.size
+        used = draw(st.lists(st.sampled_from([plan.name for plan in plans]), max_size=2)) if plans else []
+        stages.append(StagePlan(index, draw(st.integers(0, 99)), mesh, ranks, tuple(used)))
+    if stages and draw(st.booleans()):
+        stages.append(replace(stages[0], first=draw(st.integers(0, 99))))
+    actions = tuple(map(tuple, draw(st.lists(st.lists(any_names, max_size=3), max_size=2))))
+    schedule = Schedule(draw(any_names), draw(st.integers(1, 99)), actions)
+    offload = tuple(draw(st.lists(any_names, max_size=2)))
+    return Decisions(tuple(plans), tuple(stages), schedule, draw(any_names), draw(any_names), offload)

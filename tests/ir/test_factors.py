@@ -99,3 +99,45 @@ def test_experts_and_their_slots() -> None:
     assert labels[rows] == ("experts", "slots", "hidden")
     assert labels[up] == ("experts", "slots", "ffn")
     assert labels[y] == ("b·s", "hidden")
+
+
+def test_heads_repeated_before_attention_are_heads_and_group() -> None:
+    g = Builder()
+    q = g.input((B, 4, S, 8), name="q", labels=("b", "", "s", ""))
+    k = g.input((B, 2, S, 8), name="k", labels=("b", "", "s", ""))
+    wide = g.op("expand", g.op("view", k, shape=(B, 2, 1, S, 8)), shape=(B, 2, 2, S, 8))
+    again = g.op("view", wide, shape=(B, 4, S, 8), copy=True)
+    g.output(g.op("attention", q, again, again, mask="full"))
+    labels = value_labels(g.graph())
+    assert labels["k"] == ("b", "heads", "s", "head_dim")
+    assert labels["q"] == ("b", "heads·group", "s", "head_dim")
+
+
+def test_tables_and_fused_projections() -> None:
+    g = Builder()
+    tokens = g.input((B, S), labels=("b", "s"), dtype="i64")
+    labels = g.input((B, S), name="labels", labels=("b", "s"), dtype="i64")
+    x = g.op("embedding", g.param("tokens", (50, H)), tokens)
+    x = g.op("add", x, g.op("embedding", g.param("positions", (64, H)), tokens))
+    gate, up = g.many("split", g.op("linear", x, g.param("gate_up", (2 * F, H))), dim=-1, sizes=(F, F))
+    x = g.op("add", x, g.op("linear", g.op("mul", gate, up), g.param("down", (H, F))))
+    g.loss(g.op("cross_entropy", g.op("linear", x, g.param("head", (50, H))), labels))
+    found = value_labels(g.graph())
+    assert found["p.tokens"] == ("vocab", "hidden")
+    assert found["p.positions"] == ("table", "hidden")
+    assert found["p.gate_up"] == ("fused", "hidden")
+    assert found["p.head"] == ("vocab", "hidden")
+    assert found[up] == ("b", "s", "ffn")
+
+
+def test_slots_are_not_tokens() -> None:
+    """Even where there are as many of them."""
+    g = Builder()
+    x = g.input((B, S, H), labels=("b", "s", ""))
+    idx = g.input((B, S, 2), name="idx", dtype="i64")
+    rows = g.op("dispatch", x, idx, num_experts=4, capacity=B * S)
+    y = g.op("combine", rows, idx, g.input((B, S, 2), name="weights"), num_experts=4, capacity=B * S)
+    g.output(y)
+    labels = value_labels(g.graph())
+    assert labels[rows] == ("experts", "slots", "hidden")
+    assert labels[y] == ("b", "s", "hidden")

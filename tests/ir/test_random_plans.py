@@ -10,10 +10,10 @@ from random import Random
 from hypothesis import given
 from hypothesis import strategies as st
 
+from meshwright.backends.torch_.verify.compare import differences, random_values
 from meshwright.ir.mesh import Mesh
 from meshwright.ir.text import graph_text
 from tests.random_graphs import MESHES, random_graph, random_plan
-from tests.sharded import differences, random_values
 
 
 @given(seed=st.integers(0, 2**32), mesh=st.sampled_from(MESHES))

@@ -2,69 +2,65 @@
 
 from __future__ import annotations
 
-from itertools import product
+from dataclasses import replace
 
 import pytest
 
-from meshwright.ir.adjoint import Strategy, apply, choices
-from meshwright.ir.decisions import BodyPlan
-from meshwright.ir.errors import IllegalStrategy, IndivisibleExtent
-from meshwright.ir.graph import Graph, Input, Op
-from meshwright.ir.lower_body import lower_body
-from meshwright.ir.mesh import Mesh
-from meshwright.ir.rules import Law, Signature, infer, kinds
+from meshwright.backends.torch_.verify.rules import split_differences, strategies
+from meshwright.ir.errors import CopiesDiffer
+from meshwright.ir.rules import Law, Role, Signature, infer, kinds
+from meshwright.ir.rules import base as rules
 from tests.samples import SAMPLES, tensors
-from tests.sharded import CPU, differences
-
-LINE, BOX = Mesh.parse("a=2"), Mesh.parse("a=2 b=2")
 
 
-def single(signature: Signature) -> Graph:
-    """A graph of one operator; gradients are wanted wherever the rule lets them flow."""
-    rule = infer(signature)
-    operands = tuple(f"x{index}" for index in range(len(signature.operands)))
-    results = tuple(f"y{index}" for index in range(len(rule.types)))
-    return Graph(
-        types=dict(zip(operands, signature.operands, strict=True)) | dict(zip(results, rule.types, strict=True)),
-        inputs=tuple(
-            Input(name, requires_grad=type_.floating and law is not Law.INDEX)
-            for name, type_, law in zip(operands, signature.operands, rule.laws, strict=True)
-        ),
-        params=(),
-        ops=(Op(signature.kind, operands, results, signature.attrs),),
-        outputs=results,
-    )
-
-
-def strategies(signature: Signature) -> list[tuple[Mesh, Strategy]]:
-    found = choices(infer(signature))
-    one = [(LINE, Strategy((("a", choice),))) for choice in found]
-    two = [(BOX, Strategy((("a", first), ("b", second)))) for first, second in product(found, found)]
-    return one + two
-
-
-def check(signature: Signature, mesh: Mesh, strategy: Strategy) -> list[str] | None:
-    """Differences from the unsharded operator; None if the strategy is refused."""
-    graph = single(signature)
-    try:
-        applied = apply(infer(signature), signature.operands, strategy, mesh)
-        states = tuple((f"x{index}", state) for index, state in enumerate(applied.operands))
-        plan = BodyPlan("op", "op", (("y0", strategy),), states)
-        lower_body(graph, plan, mesh, CPU)
-    except (IllegalStrategy, IndivisibleExtent):
-        return None
-    values = {f"x{index}": value for index, value in enumerate(tensors(signature))}
-    return differences(
-        graph, plan, mesh, {name: v.double() if v.is_floating_point() else v for name, v in values.items()}
-    )
+def exact_strategies(signature: Signature) -> int:
+    """Try every strategy; how many were legal."""
+    operands = tuple(value.double() if value.is_floating_point() else value for value in tensors(signature))
+    ran = 0
+    for mesh, strategy in strategies(signature):
+        wrong = split_differences(signature, mesh, strategy, operands)
+        assert not wrong, f"{signature} {signature.attrs} under {strategy}: {wrong}"
+        ran += wrong is not None
+    return ran
 
 
 @pytest.mark.parametrize("kind", kinds())
 def test_every_choice_is_exact(kind: str) -> None:
-    ran = 0
-    for signature in SAMPLES[kind]:
-        for mesh, strategy in strategies(signature):
-            wrong = check(signature, mesh, strategy)
-            assert not wrong, f"{signature} {signature.attrs} under {strategy}: {wrong}"
-            ran += wrong is not None
+    ran = sum(exact_strategies(signature) for signature in SAMPLES[kind])
     assert ran, f"no strategy of {kind} was legal"
+
+
+def _dear_bias(rule: rules.Rule) -> rules.Rule:
+    return replace(rule, laws=rule.laws[:2] + (Law.NONLINEAR,) * len(rule.laws[2:]))
+
+
+MUTATIONS = {
+    "an affine add passes partial sums": ("add", lambda rule: replace(rule, laws=(Law.LINEAR,) * len(rule.laws))),
+    "a product is additive": ("mul", lambda rule: replace(rule, laws=(Law.ADDITIVE,) * len(rule.laws))),
+    "softmax is parallel in what it normalises": ("softmax", lambda rule: _role(rule, Role.PARALLEL)),
+    "attention sums partial scores": ("attention", lambda rule: _role(rule, Role.SUM, "d")),
+    "a bias is added by every shard": ("linear", _dear_bias),
+}
+
+
+def _role(rule: rules.Rule, role: Role, name: str = "") -> rules.Rule:
+    changed = tuple(
+        replace(factor, role=role) if factor.role is Role.WHOLE and name in ("", factor.name) else factor
+        for factor in rule.factors
+    )
+    return replace(rule, factors=changed)
+
+
+@pytest.mark.parametrize("name", MUTATIONS)
+def test_a_planted_mistake_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The oracle must be able to fail: each mutation of a rule makes some strategy of its samples inexact."""
+    kind, mutate = MUTATIONS[name]
+    builder = rules._BUILDERS[kind]
+    monkeypatch.setitem(rules._BUILDERS, kind, lambda signature: mutate(builder(signature)))
+    infer.cache_clear()
+    try:
+        with pytest.raises((AssertionError, RuntimeError, CopiesDiffer)):
+            sum(exact_strategies(signature) for signature in SAMPLES[kind])
+    finally:
+        monkeypatch.undo()
+        infer.cache_clear()

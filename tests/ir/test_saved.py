@@ -6,12 +6,12 @@ import pytest
 import torch
 from torch import Tensor
 
+from meshwright.backends.torch_.verify.eager import DTYPES, EAGER
 from meshwright.ir.errors import UnknownStyle
 from meshwright.ir.graph import Graph
 from meshwright.ir.saved import STYLES, saved, saved_bytes
 from tests import llama_block
 from tests.build import Builder
-from tests.eager import DTYPES, EAGER
 
 
 def gpt2_block(batch: int = 2, seq: int = 16, hidden: int = 32, heads: int = 4, dropout: float = 0.1) -> Graph:

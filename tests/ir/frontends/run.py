@@ -9,9 +9,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from meshwright.backends.torch_.verify.eager import DTYPES, EAGER
 from meshwright.ir.frontends.constants import Term
 from meshwright.ir.frontends.values import Traced
-from tests.eager import DTYPES, EAGER
 
 
 def evaluated(term: Any, dtype: str) -> Any:

@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from math import prod
+from typing import Any
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from meshwright.backends.torch_.verify.eager import DTYPES, position_mask
 from meshwright.ir.adjoint import Pass, choices
-from meshwright.ir.errors import BadOperand, MeshwrightError, NoExpansion, RuleRegistered, UnknownOp
+from meshwright.ir.errors import BadOperand, MeshwrightError, NoExpansion, RuleBook, RuleRegistered, UnknownOp
 from meshwright.ir.graph import Type
 from meshwright.ir.rules import (
     Law,
     Role,
+    Save,
     Signature,
+    Work,
     expand,
     infer,
     register_rule,
@@ -24,7 +29,7 @@ from meshwright.ir.rules import (
 )
 from meshwright.ir.rules.attention import visible
 from meshwright.ir.rules.dims import promoted, refine
-from tests.eager import DTYPES, position_mask
+from meshwright.ir.verify import verify_rule
 from tests.samples import sample, types
 
 # Views ---------------------------------------------------------------------------------------------------------------
@@ -199,6 +204,21 @@ def test_unknown_kind_and_expansion() -> None:
         expand(sample("relu", "f32[4]"))
 
 
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"slots": (("result", 0, 7, (1,)),)},
+        {"saves": (Save("operand", 0, given=(5,)),)},
+        {"work": (Work(1, ("k",), grad_of=0, shared_with=5),)},
+    ],
+    ids=str,
+)
+def test_what_a_rule_says_must_exist(wrong: dict[str, Any]) -> None:
+    signature = sample("linear", "f32[4, 8] f32[16, 8]")
+    with pytest.raises(RuleBook):
+        verify_rule(replace(infer(signature), **wrong), signature)
+
+
 # Rules of users ------------------------------------------------------------------------------------------------------
 
 TARGET = "mylib::rotary"
@@ -207,7 +227,7 @@ OPERATOR = sample("opaque", "bf16[2, 8, 12] f32[8, 3]", types=("bf16[2, 8, 12]",
 
 @pytest.fixture
 def rotary() -> Iterator[None]:
-    register_rule(TARGET, "b s (h d), s d -> b s (h d)", whole=("d",), linear=(0,), flops=4)
+    register_rule(TARGET, "b s (h d), s d -> b s (h d)", whole=("d",), linear=(0,), saved=(1,), flops=4)
     yield
     unregister_rule(TARGET)
 
@@ -217,6 +237,16 @@ def test_opaque_is_whole() -> None:
     assert {factor.role for factor in rule.factors} == {Role.WHOLE}
     assert rule.types == types("bf16[2, 8, 12]")
     assert not rule.work
+    assert [(save.what, save.index) for save in rule.saved("cpu", (0,))] == [
+        ("operand", 0),
+        ("operand", 1),
+        ("result", 0),
+    ]
+
+
+def test_opaque_work_is_told_by_an_attribute() -> None:
+    rule = infer(sample("opaque", "f32[4] i64[4] f32[4]", types=("f32[4]",), target="x::y", flops=100))
+    assert (rule.flops(), rule.flops(needs=(0, 2)), rule.flops(needs=(0,))) == (100, 200, 100)
 
 
 @pytest.mark.usefixtures("rotary")
@@ -226,6 +256,8 @@ def test_a_user_says_more() -> None:
     assert rule.factor("h").size == 4
     assert rule.laws == (Law.LINEAR, Law.NONLINEAR)
     assert rule.flops() == 4 * 2 * 8 * 12
+    assert rule.flops(needs=(0, 1)) == 2 * rule.flops()
+    assert [(save.what, save.index) for save in rule.saved("cpu", (0,))] == [("operand", 1)]
     with pytest.raises(RuleRegistered):
         register_rule(TARGET, "a -> a")
 

@@ -6,14 +6,14 @@ import pytest
 import torch
 from torch import Tensor
 
+from meshwright.backends.torch_.verify.eager import EAGER
+from meshwright.backends.torch_.verify.kernels import KERNELS
 from meshwright.ir.adjoint import IDLE, Split, Strategy, apply
 from meshwright.ir.graph import Graph
 from meshwright.ir.interp import LocalCall, factor_spans
 from meshwright.ir.mesh import Mesh
 from meshwright.ir.rules import Expansion, Signature, expand, infer, kinds, rule_of
 from meshwright.ir.rules.base import Factor
-from tests.eager import EAGER
-from tests.kernels import KERNELS
 from tests.samples import SAMPLES, exact, tensors
 
 MESH = Mesh.parse("a=4")

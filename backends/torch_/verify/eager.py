@@ -6,6 +6,8 @@ kernels against it too. `EAGER[kind](operands, attrs)` gives the results.
 
 from __future__ import annotations
 
+import itertools
+import math
 import warnings
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -173,18 +175,20 @@ def _grouped_mm(operands: tuple[Tensor, ...], attrs: Attrs) -> Results:
 def _layer_norm(operands: tuple[Tensor, ...], attrs: Attrs) -> Results:
     x, *scales = operands
     shape = tuple(scales[0].shape) if scales else attrs.get("normalized_shape", x.shape[-1:])
-    return (F.layer_norm(x, shape, *scales, eps=attrs.get("eps", 1e-5)),)
+    weight, bias = (*scales, None, None)[:2]
+    return (F.layer_norm(x, shape, weight, bias, attrs.get("eps", 1e-5)),)
 
 
 def _rms_norm(operands: tuple[Tensor, ...], attrs: Attrs) -> Results:
     x, *scales = operands
     shape = tuple(scales[0].shape) if scales else attrs.get("normalized_shape", x.shape[-1:])
-    return (F.rms_norm(x, shape, *scales, eps=attrs.get("eps", 1e-6)),)
+    return (F.rms_norm(x, shape, scales[0] if scales else None, attrs.get("eps", 1e-6)),)
 
 
 def _group_norm(operands: tuple[Tensor, ...], attrs: Attrs) -> Results:
     x, *scales = operands
-    return (F.group_norm(x, attrs["groups"], *scales, eps=attrs.get("eps", 1e-5)),)
+    weight, bias = (*scales, None, None)[:2]
+    return (F.group_norm(x, attrs["groups"], weight, bias, attrs.get("eps", 1e-5)),)
 
 
 def _batch_norm(operands: tuple[Tensor, ...], attrs: Attrs) -> Results:
@@ -270,38 +274,56 @@ def _upsample(operands: tuple[Tensor, ...], attrs: Attrs) -> Results:
     return (F.interpolate(operands[0], size=attrs["size"], mode=attrs.get("mode", "nearest")),)
 
 
-def slots(idx: Tensor, experts: int, capacity: int, groups: int) -> Tensor:
-    """The slot of each (token, choice) at its expert, or -1 where its routing group has no room left."""
-    tokens = idx.shape[0] // groups
-    room = capacity // groups
+def slots(idx: Tensor, experts: int, capacity: int, groups: tuple[int, ...]) -> Tensor:
+    """The slot of each (token, choice) at its expert, or -1 where its routing group has no room left.
+
+    A group is a combination of equal runs, one of each leading dimension, and owns an equal share of the slots."""
+    room = capacity // math.prod(groups)
     found = torch.full_like(idx, -1)
-    for group in range(groups):
+    for number, group in enumerate(itertools.product(*map(range, groups))):
         taken = [0] * experts
-        for token in range(group * tokens, (group + 1) * tokens):
-            for choice, expert in enumerate(idx[token].tolist()):
-                if taken[expert] < room:
-                    found[token, choice] = group * room + taken[expert]
-                taken[expert] += 1
+        runs = [
+            range(extent // count * at, extent // count * (at + 1))
+            for extent, count, at in zip(idx.shape, groups, group, strict=False)
+        ]
+        for place in itertools.product(*runs, range(idx.shape[-1])):
+            expert = int(idx[place])
+            found[place] = number * room + taken[expert] if taken[expert] < room else -1
+            taken[expert] += 1
     return found
+
+
+def _groups(attrs: Attrs, idx: Tensor) -> tuple[int, ...]:
+    given = attrs.get("groups", 1)
+    given = (given,) if isinstance(given, int) else given
+    return (*given, *(1 for _ in range(idx.ndim - 1 - len(given))))
 
 
 def _dispatch(operands: tuple[Tensor, ...], attrs: Attrs) -> Results:
     x, idx = operands
-    experts, capacity = attrs["num_experts"], attrs["capacity"]
-    at = slots(idx, experts, capacity, attrs.get("groups", 1))
-    token, choice = (at >= 0).nonzero(as_tuple=True)
-    row = idx[token, choice] * capacity + at[token, choice]
-    return (x.new_zeros(experts * capacity, x.shape[1]).index_add(0, row, x[token]).view(experts, capacity, -1),)
+    at = slots(idx, attrs["num_experts"], attrs["capacity"], _groups(attrs, idx))
+    return (dispatched(x, idx, at, attrs["num_experts"], attrs["capacity"]),)
 
 
 def _combine(operands: tuple[Tensor, ...], attrs: Attrs) -> Results:
     rows, idx, weights = operands
-    experts, capacity, width = rows.shape
-    at = slots(idx, experts, capacity, attrs.get("groups", 1))
-    token, choice = (at >= 0).nonzero(as_tuple=True)
-    taken = rows.reshape(-1, width)[idx[token, choice] * capacity + at[token, choice]]
-    out = rows.new_zeros(idx.shape[0], width)
-    return (out.index_add(0, token, taken * weights[token, choice, None].to(rows.dtype)),)
+    return (combined(rows, idx, weights, slots(idx, rows.shape[0], rows.shape[1], _groups(attrs, idx))),)
+
+
+def dispatched(x: Tensor, idx: Tensor, at: Tensor, experts: int, capacity: int) -> Tensor:
+    """Tokens x[t…, d] in slot `at` of expert `idx`; where `at` is negative, nowhere."""
+    *token, choice = (at >= 0).nonzero(as_tuple=True)
+    place = (*token, choice)
+    rows = x.new_zeros(experts * capacity, x.shape[-1])
+    return rows.index_add(0, idx[place] * capacity + at[place], x[tuple(token)]).view(experts, capacity, -1)
+
+
+def combined(rows: Tensor, idx: Tensor, weights: Tensor, at: Tensor) -> Tensor:
+    """The way back: the sum of each token's rows, weighted."""
+    *token, choice = (at >= 0).nonzero(as_tuple=True)
+    place = (*token, choice)
+    taken = rows.flatten(0, 1)[idx[place] * rows.shape[1] + at[place]] * weights[place][:, None].to(rows.dtype)
+    return rows.new_zeros(*idx.shape[:-1], rows.shape[2]).index_put(tuple(token), taken, accumulate=True)
 
 
 def _creation(value: float | None) -> Run:
@@ -331,11 +353,8 @@ def _table(operands: tuple[Tensor, ...], attrs: Attrs) -> Results:
     return ((halves / 2).to(dtype) if dtype is not None and dtype.is_floating_point else (halves // 2).to(dtype),)
 
 
-OPAQUE: Mapping[str, Run] = {
-    "test::turn": lambda operands, attrs: (operands[0].flip(-1) * 2,),
-    "test::mix": lambda operands, attrs: (operands[0] * operands[1].repeat(2), operands[0].sum(0)),
-}
-"""What the opaque operators of the samples compute."""
+OPAQUE: dict[str, Run] = {}
+"""What opaque operators compute, by target: whoever checks one puts it here."""
 
 
 EAGER: dict[str, Run] = {

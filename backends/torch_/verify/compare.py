@@ -1,7 +1,7 @@
 """Sharded against whole: run a body on simulated devices and compare with torch's autograd on the whole graph.
 
 This is the oracle for rules, adjoint, reshards and lowering together. The reference side shares nothing with them: it
-runs the graph's operators on whole tensors through `tests.eager` and lets autograd differentiate.
+runs the graph's operators on whole tensors through `eager` and lets autograd differentiate.
 """
 
 from __future__ import annotations
@@ -12,16 +12,17 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from meshwright.backends.torch_.verify.eager import EAGER
+from meshwright.backends.torch_.verify.simulate import TorchKernels, exact
 from meshwright.ir.decisions import BodyPlan
 from meshwright.ir.graph import Graph
 from meshwright.ir.interp import BodyRun, Environment, collect, shard
 from meshwright.ir.lower_body import Lowering, lower_body
 from meshwright.ir.mesh import Mesh
 from meshwright.ir.placement import Placement
-from meshwright.ir.program import BodyProgram, Local, results_of
-from meshwright.ir.verify_program import verify_body, verify_coverage
-from tests.eager import EAGER
-from tests.torch_kernels import TorchKernels, exact
+from meshwright.ir.program import BodyProgram, Local
+from meshwright.ir.verify_meaning import verify_body_meaning
+from meshwright.ir.verify_program import verify_body
 
 TOLERANCE = 1e-9
 CPU = Lowering(device="cpu")
@@ -38,14 +39,14 @@ class Whole:
 
 def random_values(graph: Graph, seed: int = 0, given: Mapping[str, Tensor] | None = None) -> dict[str, Tensor]:
     """fp64 tensors for every input and parameter that is not given."""
-    random = torch.Generator().manual_seed(seed)
+    random, bound = torch.Generator().manual_seed(seed), _index_bound(graph)
     values = dict(given or {})
     for name in [item.value for item in graph.inputs] + [param.value for param in graph.params]:
         type_ = graph.types[name]
         if name not in values and type_.floating:
             values[name] = torch.randn(type_.shape, generator=random, dtype=torch.float64)
         elif name not in values:
-            values[name] = torch.randint(0, 2, type_.shape, generator=random)
+            values[name] = torch.randint(0, bound, type_.shape, generator=random)
     return values
 
 
@@ -86,6 +87,13 @@ def _floating(dtype: object) -> bool:
     return dtype in ("f64", "f32", "bf16", "f16")
 
 
+def _index_bound(graph: Graph) -> int:
+    """What every integer input may index: the shortest table or vocabulary that is looked up in."""
+    rows = [graph.types[op.operands[0]].shape[0] for op in graph.ops if op.kind == "embedding"]
+    classes = [graph.types[op.operands[0]].shape[-1] for op in graph.ops if op.kind == "cross_entropy"]
+    return min([*rows, *classes], default=2)
+
+
 @dataclass(slots=True)
 class Sharded:
     """The same on simulated devices, put together again."""
@@ -96,21 +104,22 @@ class Sharded:
 
 
 def sharded(
-    graph: Graph, plan: BodyPlan, mesh: Mesh, values: Mapping[str, Tensor], cotangents: Mapping[str, Tensor]
+    graph: Graph,
+    plan: BodyPlan,
+    mesh: Mesh,
+    values: Mapping[str, Tensor],
+    cotangents: Mapping[str, Tensor],
+    lowering: Lowering = CPU,
 ) -> Sharded:
     """Lower, verify and execute the body, forward, backward and gradient reduction."""
-    program = lower_body(graph, plan, mesh, CPU)
+    program = lower_body(graph, plan, mesh, lowering)
     verify_body(program)
-    verify_coverage(program, graph)
+    verify_body_meaning(program, graph)
     kernels = TorchKernels(TOLERANCE)
     run = BodyRun(program, kernels, _entry(program, values, kernels))
     run.execute(program.forward)
-    again = {name for statement in program.backward for name in results_of(statement)}
     shards = {name: run.env[name] for name in program.outputs}
-    for statement in program.forward:
-        for name in results_of(statement):
-            if name in again:
-                del run.env[name]
+    run.forget()
     for value, name in zip(graph.outputs, program.output_grads, strict=True):
         if name is not None and value in cotangents:
             local = program.locals[name]
@@ -155,19 +164,26 @@ def spread(kernels: TorchKernels, tensor: Tensor, local: Local, mesh: Mesh) -> l
     return [cut[tuple(mesh.coordinates(rank)[axis] for axis in sums)][rank] for rank in range(mesh.size)]
 
 
-def differences(graph: Graph, plan: BodyPlan, mesh: Mesh, values: Mapping[str, Tensor], seed: int = 0) -> list[str]:
+def differences(
+    graph: Graph,
+    plan: BodyPlan,
+    mesh: Mesh,
+    values: Mapping[str, Tensor],
+    seed: int = 0,
+    lowering: Lowering = CPU,
+) -> list[str]:
     """Where sharded and whole differ; empty if the plan is exact."""
     reference = whole(graph, values, seed)
-    found = sharded(graph, plan, mesh, values, reference.cotangents)
+    found = sharded(graph, plan, mesh, values, reference.cotangents, lowering)
     wrong = []
-    floor = 1e-3 * _largest(reference.outputs)
+    floor = 1e-3 * largest(reference.outputs)
     for name, expected in reference.outputs.items():
         held = found.outputs[name]
         if not (
             exact(held, expected, TOLERANCE, floor) if expected.is_floating_point() else torch.equal(held, expected)
         ):
             wrong.append(f"%{name}")
-    floor = 1e-3 * _largest(reference.grads)
+    floor = 1e-3 * largest(reference.grads)
     for name, expected in reference.grads.items():
         if name in found.grads and not exact(found.grads[name], expected, TOLERANCE, floor):
             wrong.append(f"gradient of %{name}")
@@ -176,6 +192,6 @@ def differences(graph: Graph, plan: BodyPlan, mesh: Mesh, values: Mapping[str, T
     return wrong
 
 
-def _largest(tensors: Mapping[str, Tensor]) -> float:
-    """The scale that rounding is measured against, at least that of the inputs: what cancels to zero has none itself."""
+def largest(tensors: Mapping[str, Tensor]) -> float:
+    """The scale that rounding is measured against, at least that of the inputs: what cancels has none itself."""
     return max([float(t.abs().max()) for t in tensors.values() if t.numel() and t.is_floating_point()] + [1.0])

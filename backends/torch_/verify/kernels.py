@@ -1,6 +1,6 @@
 """Local kernels by torch: what one device computes on its shards, for every kind.
 
-Most kinds are indifferent to where a shard stands: their kernel is the framework's own call (`tests.eager`). The
+Most kinds are indifferent to where a shard stands: their kernel is the framework's own call (`eager`). The
 others read `LocalCall.spans`, the global index ranges that this rank holds of each factor: look-ups into a split
 dimension skip the rows that others hold, masks follow global positions, a mean divides by the global count. Everything
 is computed in fp64; casts between floating dtypes change nothing.
@@ -17,9 +17,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from meshwright.backends.torch_.verify.eager import DTYPES, EAGER, Results, combined, dispatched, position_mask, slots
 from meshwright.ir.graph import Type
 from meshwright.ir.interp import LocalCall
-from tests.eager import DTYPES, EAGER, Results, position_mask, slots
 
 Kernel = Callable[[LocalCall], Results]
 
@@ -88,7 +88,7 @@ def _slice(call: LocalCall) -> Results:
 def _split(call: LocalCall) -> Results:
     dim = call.attrs["dim"]
     assert isinstance(dim, int)
-    return torch.split(call.operands[0], [type_.shape[dim] for type_ in call.results], dim)
+    return tuple(torch.split(call.operands[0], [type_.shape[dim] for type_ in call.results], dim))
 
 
 def _constant(value: float | None) -> Kernel:
@@ -145,7 +145,8 @@ def _along(call: LocalCall, dim: int) -> Tensor:
 
 def _mean(call: LocalCall) -> Results:
     x, dim = call.operands[0], call.attrs.get("dim")
-    dims = range(x.ndim) if dim is None else [d % x.ndim for d in ([dim] if isinstance(dim, int) else dim)]
+    named = (dim,) if isinstance(dim, int) else dim
+    dims = [d % x.ndim for d in named if isinstance(d, int)] if isinstance(named, tuple) else range(x.ndim)
     count = prod(call.sizes.get(f"d{d}", 1) for d in dims)
     return (x.sum(tuple(dims), keepdim=bool(call.attrs.get("keepdim", False))) / count,)
 
@@ -232,28 +233,29 @@ def _conv(call: LocalCall) -> Results:
 def _dispatch(call: LocalCall) -> Results:
     x, idx = call.operands
     experts, capacity = len(positions(call, "e")), local_shape(call)[1]
-    row, token, _ = _routes(call, idx, capacity)
-    flat = x.new_zeros(experts * capacity, x.shape[1]).index_add(0, row, x[token])
-    return (flat.view(experts, capacity, -1),)
+    return (dispatched(x, *_routes(call, idx, capacity), experts, capacity),)
 
 
 def _combine(call: LocalCall) -> Results:
     rows, idx, weights = call.operands
-    row, token, choice = _routes(call, idx, rows.shape[1])
-    taken = rows.reshape(-1, rows.shape[2])[row] * weights[token, choice, None]
-    return (rows.new_zeros(idx.shape[0], rows.shape[2]).index_add(0, token, taken),)
+    expert, at = _routes(call, idx, rows.shape[1])
+    return (combined(rows, expert, weights, at),)
 
 
-def _routes(call: LocalCall, idx: Tensor, capacity: int) -> tuple[Tensor, Tensor, Tensor]:
-    """What arrives here, as (row of the flattened local slots, token, choice).
+def _routes(call: LocalCall, idx: Tensor, capacity: int) -> tuple[Tensor, Tensor]:
+    """For each (token, choice), the local expert and its slot, which is -1 if the expert is elsewhere or full.
 
     A shard of the tokens brings its share of the capacity and of the routing groups."""
-    groups = call.attrs.get("groups", 1)
-    assert isinstance(groups, int)
-    at = slots(idx, call.sizes["e"], capacity, max(1, groups * idx.shape[0] // call.sizes["t"]))
-    expert, here = held(call, "e", idx)
-    token, choice = ((at >= 0) & here).nonzero(as_tuple=True)
-    return expert[token, choice] * capacity + at[token, choice], token, choice
+    given: Any = call.attrs.get("groups", 1)
+    given = (given,) if isinstance(given, int) else given
+    names = ("t",) if "t" in call.sizes else tuple(f"t{index}" for index in range(idx.ndim - 1))
+    counts = (*given, *(1 for _ in range(len(names) - len(given))))
+    here = [len(positions(call, name)) for name in names]
+    groups = tuple(
+        max(1, count * extent // call.sizes[name]) for count, extent, name in zip(counts, here, names, strict=True)
+    )
+    expert, present = held(call, "e", idx)
+    return expert, slots(idx, call.sizes["e"], capacity, groups).masked_fill(~present, -1)
 
 
 _PLACED: Mapping[str, Kernel] = {

@@ -8,9 +8,9 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor
 
+from meshwright.backends.torch_.verify.kernels import KERNELS, vjp
 from meshwright.ir.interp import LocalCall
 from meshwright.ir.rules.attention import visible
-from tests.kernels import KERNELS, vjp
 
 DTYPES = {
     "f64": torch.float64,
@@ -52,16 +52,18 @@ class TorchKernels:
         return torch.zeros_like(tensor) if factor == 0 else tensor * factor
 
     def zeros(self, shape: tuple[int, ...], dtype: str) -> Tensor:
-        return torch.zeros(shape, dtype=DTYPES[dtype])
+        """Zeros; floating ones in fp64, as everything floating here."""
+        floating = DTYPES[dtype].is_floating_point
+        return torch.zeros(shape, dtype=torch.float64 if floating else DTYPES[dtype])
 
     def extent(self, tensor: Tensor, dim: int) -> int:
-        return tensor.shape[dim]
+        return int(tensor.shape[dim])
 
     def same(self, one: Tensor, other: Tensor) -> bool:
         if one.shape != other.shape:
             return False
         if not one.is_floating_point():
-            return torch.equal(one, other)
+            return bool(torch.equal(one, other))
         return exact(one, other, self.tolerance)
 
     # ring attention

@@ -1,0 +1,87 @@
+"""A whole training step under a plan on simulated devices, against autograd on the unfolded model.
+
+The reference runs every micro-batch through the whole graph and adds up losses and gradients by the micro-batches'
+weights. The plan is lowered, verified and executed by the interpreter: stages, schedule, ZeRO and optimizer included.
+Compared are the loss, every gradient and every parameter after one step of plain gradient descent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from meshwright.backends.torch_.verify.compare import CPU, TOLERANCE, largest, random_values, whole
+from meshwright.backends.torch_.verify.simulate import TorchKernels, exact
+from meshwright.ir.decisions import Decisions
+from meshwright.ir.fold import Fold, unfold
+from meshwright.ir.interp_step import run_step
+from meshwright.ir.lower import lower
+from meshwright.ir.verify_meaning import verify_meaning
+from meshwright.ir.verify_program import verify_program
+
+LEARNING_RATE = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class Data:
+    """What a step is run on: parameters by path, one batch and one weight per micro-batch (weights add up to 1)."""
+
+    parameters: Mapping[str, Tensor]
+    batches: Sequence[Mapping[str, Tensor]]
+    weights: Sequence[float]
+
+
+def random_data(fold: Fold, microbatches: int, seed: int = 0) -> Data:
+    """Random parameters and batches; all micro-batches weigh the same."""
+    graph = unfold(fold)
+    made = [random_values(graph, seed + index) for index in range(microbatches)]
+    return Data(
+        parameters={param.path: 0.3 * made[0][param.value] for param in graph.params},
+        batches=[{item.value: values[item.value] for item, _ in fold.inputs} for values in made],
+        weights=[1 / microbatches] * microbatches,
+    )
+
+
+def step_differences(fold: Fold, decisions: Decisions, data: Data | None = None) -> list[str]:
+    """Where a step under the plan differs from the whole model; empty if the plan is exact."""
+    data = data or random_data(fold, decisions.schedule.microbatches)
+    program = lower(fold, decisions, CPU)
+    verify_program(program)
+    verify_meaning(program, fold)
+    found = run_step(
+        program,
+        fold,
+        data.parameters,
+        data.batches,
+        TorchKernels(TOLERANCE),
+        seeds=[{fold.loss or 0: torch.tensor(weight, dtype=torch.float64)} for weight in data.weights],
+        update=lambda param, grad: param - LEARNING_RATE * grad,
+    )
+    loss, grads = reference(fold, data)
+    reached = sum(w * out[fold.loss or 0] for w, out in zip(data.weights, found.outputs, strict=True))
+    wrong = [] if exact(reached, loss, TOLERANCE) else ["loss"]
+    floor = 1e-3 * largest(grads)
+    for path, grad in grads.items():
+        if not exact(found.gradients[path], grad, TOLERANCE, floor):
+            wrong.append(f"gradient of {path}")
+        if not exact(found.parameters[path], data.parameters[path] - LEARNING_RATE * grad, TOLERANCE, floor):
+            wrong.append(f"{path} after the step")
+    return wrong
+
+
+def reference(fold: Fold, data: Data) -> tuple[Tensor, dict[str, Tensor]]:
+    """Loss and gradients of the whole model over all micro-batches."""
+    graph = unfold(fold)
+    trained = [param for param in graph.parameters() if param.requires_grad]
+    loss = torch.zeros((), dtype=torch.float64)
+    grads = {param.path: torch.zeros_like(data.parameters[param.path]) for param in trained}
+    for batch, weight in zip(data.batches, data.weights, strict=True):
+        given = {param.value: data.parameters[param.path] for param in graph.params} | dict(batch)
+        one = whole(graph, given)
+        loss = loss + weight * one.outputs[graph.outputs[fold.loss or 0]]
+        for param in trained:
+            grads[param.path] += weight * one.grads[param.value]
+    return loss, grads

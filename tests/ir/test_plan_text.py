@@ -1,0 +1,256 @@
+"""Plans and programs as text and JSON: writing and reading are inverse, and what cannot be read is placed."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+
+from meshwright.ir.adjoint import Strategy
+from meshwright.ir.decisions import BodyPlan, Decisions, Schedule
+from meshwright.ir.errors import (
+    MeshSyntax,
+    MeshwrightError,
+    PlacementSyntax,
+    PlanKeyMissing,
+    PlanKeyUnknown,
+    PlanSyntax,
+    PlanValue,
+    PlanVersion,
+)
+from meshwright.ir.graph import Graph, Update
+from meshwright.ir.lower import lower
+from meshwright.ir.lower_body import Lowering, lower_body
+from meshwright.ir.mesh import Mesh
+from meshwright.ir.names import Degrees, template
+from meshwright.ir.plan_json import KEYS, decisions_from_json, decisions_to_json
+from meshwright.ir.plan_text import decisions_text, parse_decisions
+from meshwright.ir.program import BodyProgram, Program
+from meshwright.ir.program_text import parse_program, program_text
+from tests.build import Builder
+from tests.ir.strategies import any_names, decisions, graphs
+from tests.ir.test_interp_step import PLANS
+from tests.llama_block import model
+
+FOLD = model()
+SMALL = template(FOLD, Degrees(dp=2, tp=2, pp=2, zero=1, schedule="1f1b", microbatches=2))
+
+
+# Decisions -----------------------------------------------------------------------------------------------------------
+
+
+@given(decisions())
+def test_decisions_round_trip_as_text(plan: Decisions) -> None:
+    text = decisions_text(plan)
+    assert parse_decisions(text) == plan
+    assert decisions_text(parse_decisions(text)) == text
+
+
+@given(decisions())
+def test_decisions_round_trip_as_json(plan: Decisions) -> None:
+    written = json.dumps(decisions_to_json(plan))
+    assert decisions_from_json(json.loads(written)) == plan
+    assert json.dumps(decisions_to_json(decisions_from_json(json.loads(written)))) == written
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_templates_round_trip(name: str) -> None:
+    plan = template(FOLD, PLANS[name])
+    assert parse_decisions(decisions_text(plan)) == plan
+    assert decisions_from_json(json.loads(json.dumps(decisions_to_json(plan)))) == plan
+
+
+def test_idle_strategies_are_left_out() -> None:
+    plan = BodyPlan("p", "b", (("x", Strategy()), ("y", Strategy.parse("dp=d0")), ("z", Strategy.parse("tp=-"))))
+    assert plan.strategies == (("y", Strategy.parse("dp=d0")),)
+    assert decisions_to_json(Decisions((plan,), ()))["placements"]["p"]["strategies"] == {"y": "dp=d0"}
+
+
+def test_json_has_the_promised_keys() -> None:
+    data = decisions_to_json(SMALL)
+    assert tuple(data) == KEYS
+    assert list(data["stages"][0]) == ["first", "last", "mesh", "plans"]
+    assert data["stages"][0]["mesh"] == "dp=2 tp=2"
+    assert data["ranks"] == [[0, 1, 2, 3], [4, 5, 6, 7]]
+    assert data["schedule"] == {"name": "1f1b", "microbatches": 2, "actions": []}
+    assert data["placements"]["block"]["strategies"]["q"] == "dp=d0 tp=n"
+    assert data["storage"]["head"]["norm.weight"] == {"params": "[-]", "grads": "[-]", "optimizer": "[dp]"}
+
+
+BAD_JSON: dict[str, tuple[list[str | int], Any, type[MeshwrightError], str]] = {
+    "another version": (["format_version"], 99, PlanVersion, "plan.format_version"),
+    "a version that is no number": (["format_version"], True, PlanValue, "plan.format_version"),
+    "a key left out": (["target"], None, PlanKeyMissing, "plan"),
+    "a nested key left out": (["stages", 1, "mesh"], None, PlanKeyMissing, "plan.stages[1]"),
+    "an unknown key": (["stagess"], [], PlanKeyUnknown, "plan"),
+    "an unknown nested key": (["schedule", "kind"], "1f1b", PlanKeyUnknown, "plan.schedule"),
+    "storage of an unknown plan": (["storage", "blok"], {}, PlanKeyUnknown, "plan.storage"),
+    "a list for an object": (["placements"], [], PlanValue, "plan.placements"),
+    "a string for a list": (["ranks", 0], "0..3", PlanValue, "plan.ranks[0]"),
+    "a string for a number": (["schedule", "microbatches"], "2", PlanValue, "plan.schedule.microbatches"),
+    "a number for a string": (["stages", 0, "mesh"], 4, PlanValue, "plan.stages[0].mesh"),
+    "a number for true": (["placements", "head", "regather"], 1, PlanValue, "plan.placements.head.regather"),
+    "ranks of one stage": (["ranks"], [[0, 1, 2, 3]], PlanValue, "plan.ranks"),
+    "a mesh that cannot be read": (["stages", 0, "mesh"], "dp:2", MeshSyntax, "plan.stages[0].mesh (mesh 'dp:2')"),
+    "a state that cannot be read": (
+        ["placements", "block", "states", "x"],
+        "dp",
+        PlacementSyntax,
+        "plan.placements.block.states.x ('dp')",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BAD_JSON)
+def test_bad_json_is_refused_at_its_path(name: str) -> None:
+    path, value, kind, place = BAD_JSON[name]
+    data = decisions_to_json(SMALL)
+    inside: Any = data
+    for key in path[:-1]:
+        inside = inside[key]
+    if value is None:
+        del inside[path[-1]]
+    else:
+        inside[path[-1]] = value
+    with pytest.raises(kind) as caught:
+        decisions_from_json(data)
+    assert type(caught.value) is kind
+    assert caught.value.place == place
+
+
+def test_an_unknown_key_is_met_with_a_suggestion() -> None:
+    with pytest.raises(PlanKeyUnknown, match="did you mean 'stages'"):
+        decisions_from_json(decisions_to_json(SMALL) | {"stagess": []})
+
+
+EXAMPLE = """\
+decisions
+  target torch-cuda
+  style eager
+  stage 0..4 on (dp=2@rail tp=4@nvlink) ranks 0..7: layer
+  plan layer for LlamaDecoderLayer
+    state %x  [dp, tp, -]
+    op %q  dp=d0 tp=n
+    store "q.weight" params [tp.dp, -] grads [tp.dp, -] optimizer [tp.dp, -]
+  schedule 1f1b x 8
+"""
+
+
+def test_decisions_read_and_write() -> None:
+    plan = parse_decisions(EXAMPLE)
+    assert decisions_text(plan) == EXAMPLE
+    assert plan.stages[0].ranks == tuple(range(8))
+    assert plan.stages[0].mesh == Mesh.parse("dp=2@rail tp=4@nvlink")
+    assert plan.schedule == Schedule("1f1b", 8)
+    assert plan.plan["layer"].strategy("q") == Strategy.parse("dp=d0 tp=n")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "place", "words"),
+    [
+        ("decisions", "decision", "line 1, column 1", "'decisions'"),
+        ("  style eager\n", "", "line 3, column 3", "'style'"),
+        ("ranks 0..7", "ranks 0..", "line 4, column 50", "a number"),
+        ("dp=2@rail", "dp@rail", "line 4, column 18", "NAME=SIZE"),
+        ("%x  [dp", "%x  dp", "line 6, column 15", "a state"),
+        ("tp=n", "tp=!", "line 7, column 12", "no such choice"),
+        ('"q.weight"', '"\\q"', "line 8, column 11", "no JSON string"),
+        ("x 8", "x 8 9", "line 9, column 21", "nothing more"),
+        ("x 8\n", "x 8\n  plan", "line 10, column 3", "a line of the grammar"),
+    ],
+)
+def test_what_cannot_be_read_is_placed(old: str, new: str, place: str, words: str) -> None:
+    with pytest.raises(PlanSyntax, match=re.escape(words)) as caught:
+        parse_decisions(EXAMPLE.replace(old, new, 1))
+    assert caught.value.place == place
+
+
+def test_comments_and_blank_lines_are_skipped() -> None:
+    assert parse_decisions("# a\n\n" + EXAMPLE.replace("eager", "eager  # b\n")) == parse_decisions(EXAMPLE)
+
+
+# Programs ------------------------------------------------------------------------------------------------------------
+
+
+def round_trips(program: Program) -> None:
+    text = program_text(program)
+    assert parse_program(text) == program
+    assert program_text(parse_program(text)) == text
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_programs_round_trip(name: str) -> None:
+    for tied in (False, True):
+        fold = model(tied=tied)
+        round_trips(lower(fold, template(fold, PLANS[name])))
+
+
+def alone(body: BodyProgram) -> Program:
+    return Program((body,), (), (), ())
+
+
+@given(graphs(), any_names)
+def test_any_names_and_attributes_round_trip(graph: Graph, name: str) -> None:
+    """Graphs that mean nothing: what the lowering makes of their names is beside the point, so they are taken over."""
+    body = lower_body(small(), BodyPlan("p", "b"), Mesh(), Lowering())
+    renamed = replace(
+        body,
+        name=name,
+        forward=tuple(
+            replace(
+                body.forward[0],
+                signature=replace(body.forward[0].signature, kind=op.kind, operands=types, attrs=op.attrs),
+                operands=op.operands,
+                results=op.results,
+                op=op.results[0],
+            )
+            for op in graph.ops
+            for types in [tuple(graph.types[value] for value in op.operands)]
+        ),
+        updates=tuple(Update(update.buffer, update.value, update.reduction) for update in graph.updates),
+    )
+    round_trips(alone(renamed))
+
+
+def small() -> Graph:
+    g = Builder()
+    x = g.input((4, 8), requires_grad=True)
+    mean = g.buffer("mean", (8,))
+    g.output(g.op("relu", g.op("add", x, mean)))
+    g.update("mean", mean, "mean")
+    return g.graph()
+
+
+def test_buffers_and_updates_round_trip() -> None:
+    round_trips(alone(lower_body(small(), BodyPlan("p", "b"), Mesh.parse("dp=2"), Lowering())))
+
+
+def test_a_program_reads_like_this() -> None:
+    g = Builder()
+    x = g.input((4, 8), requires_grad=True)
+    g.output(g.op("linear", x, g.param("w", (8, 8)), name="y"))
+    plan = BodyPlan("p", "b", (("y", Strategy.parse("dp=d0")),))
+    body = lower_body(g.graph(), plan, Mesh.parse("dp=2"), Lowering())
+    assert program_text(alone(body)).split("\n")[-10:] == [
+        "    forward",
+        "      %x@1 = slice(dp, dim 0) %x  for value",
+        "      %y = linear(%x@1, %p.w)  {dp=d0}  as %y",
+        "    backward",
+        "      %dx@2, %dp.w@3 = linear'(%x@1, %p.w)  grads %dy!out0 of %y wanted 0, 1  {dp=d0}  as %y",
+        "      %dx@4 = all_gather(dp, dim 0) %dx@2  for gradient",
+        "    sync",
+        "      %dp.w@5 = all_reduce(dp) %dp.w@3  for sync",
+        "    publish",
+        "",
+    ]
+
+
+def test_an_operand_without_a_type_is_refused() -> None:
+    text = program_text(lower(FOLD, SMALL))
+    broken = re.sub(r"    local %x .*\n", "", text, count=1)
+    with pytest.raises(PlanSyntax, match="has no type"):
+        parse_program(broken)
