@@ -2,8 +2,9 @@
 
     plan inspect examples/llama.py:llama_8b
 
-The model is ordinary code: nothing in it knows about parallelism. Beside the factories (`tiny`, `llama_8b`, …) stand the hooks of
-the model contract: `example_inputs` builds one batch, `loss` turns the model's output into a scalar, and `dims` names the axes of the inputs.
+The model is ordinary code: nothing in it knows about parallelism. Beside the factories (`tiny`, `llama_8b`, …) stand
+the hooks of the model contract: `example_inputs` builds one batch, `loss` turns the model's output into a scalar, and
+`dims` names the axes of the inputs.
 """
 
 from dataclasses import dataclass
@@ -30,7 +31,8 @@ class LlamaConfig:
 
 
 def rope_table(x: Tensor, config: LlamaConfig) -> tuple[Tensor, Tensor]:
-    """cos and sin, each [seq, head_dim], for x [batch, seq, width]; the angles are fp32, since half precision loses far positions."""
+    """cos and sin, each [seq, head_dim], for x [batch, seq, width]; the angles are fp32, since half precision loses far
+    positions."""
     frequencies = config.rope_theta ** (-torch.arange(0, config.head_dim, 2, device=x.device).float() / config.head_dim)
     angles = torch.outer(torch.arange(x.shape[1], device=x.device).float(), frequencies)
     angles = torch.cat((angles, angles), dim=-1)
@@ -120,7 +122,7 @@ def llama_405b() -> Llama:
     return Llama(LlamaConfig(vocab=128_256, width=16_384, ffn=53_248, layers=126, heads=128, kv_heads=8)).bfloat16()
 
 
-# The model contract. The forward pass receives the entries of the batch that it has parameters for; the loss sees them all.
+# The model contract. The forward pass receives what it has parameters for; the loss sees the whole batch.
 
 dims = {"tokens": ("b", "s"), "labels": ("b", "s")}
 

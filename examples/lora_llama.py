@@ -2,8 +2,8 @@
 
     plan inspect examples/lora_llama.py:lora_8b
 
-Frozen parameters (`requires_grad=False`) get no gradient and no optimizer state, and the backward pass skips their weight gradients;
-a planner that overlooks this asks for several times too much memory.
+Frozen parameters (`requires_grad=False`) get no gradient and no optimizer state, and the backward pass skips their
+weight gradients; a planner that overlooks this asks for several times too much memory.
 """
 
 import llama

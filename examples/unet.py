@@ -2,8 +2,9 @@
 
     plan inspect examples/unet.py:small
 
-It stands here for what decoders lack: values that live from the first level to the last, several unlike blocks, and a layer (batch
-normalisation) whose result depends on which samples share a batch, so that micro-batches would change what is trained.
+It stands here for what decoders lack: values that live from the first level to the last, several unlike blocks, and a
+layer (batch normalisation) whose result depends on which samples share a batch, so that micro-batches would change what
+is trained.
 """
 
 import torch

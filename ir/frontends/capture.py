@@ -4,8 +4,8 @@
     trace       one training step of what is left                          torch_export.py, translate.py, aten.py
     fold        bodies, segments, wires, written out to full depth         segment.py
 
-If the trace does not repeat as the stacks promise, the model is traced again at full depth, where folding has nothing to assume; and if
-even that does not fold, the fold is one body. Both are said in the notes: they cost time, not truth.
+If the trace does not repeat as the stacks promise, the model is traced again at full depth, where folding has nothing
+to assume; and if even that does not fold, the fold is one body. Both are said in the notes: they cost time, not truth.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from meshwright.ir.frontends.contract import Source, example_batch
 from meshwright.ir.frontends.reduce import Stack, find_stacks, reduced
 from meshwright.ir.frontends.segment import NotFoldable, fold_trace, names_of
 from meshwright.ir.frontends.torch_export import Identity, trace
-from meshwright.ir.frontends.translate import Traced
+from meshwright.ir.frontends.values import Traced
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,15 +1,17 @@
 """Constants of a traced model, evaluated lazily at single points.
 
-A model's graph contains tensors that depend on no parameter and no input: position indices, RoPE tables, attention masks. A mask is the
-expensive one: [batch, 1, seq, seq] booleans are 1 GiB at 8k tokens and batch 16, and at 128k tokens cannot be built at all. Nobody needs it
-built. What the planner needs is its *law* ("key j is visible from query i iff j <= i"), and a law can be read off a few rows.
+A model's graph contains tensors that depend on no parameter and no input: position indices, RoPE tables, attention
+masks. A mask is the expensive one: [batch, 1, seq, seq] booleans are 1 GiB at 8k tokens and batch 16, and at 128k
+tokens cannot be built at all. Nobody needs it built. What the planner needs is its *law* ("key j is visible from query
+i iff j <= i"), and a law can be read off a few rows.
 
-`Term` is such a constant as an expression: an ATen operator over other terms and Python numbers. `Term.at(index)` is the value at the
-given coordinates and nothing else; coordinates are NumPy index arrays that broadcast against one another (rows [r, 1] against columns
-[1, c]), so parts that vary along one dimension only stay one-dimensional all the way through.
+`Term` is such a constant as an expression: an ATen operator over other terms and Python numbers. `Term.at(index)` is
+the value at the given coordinates and nothing else; coordinates are NumPy index arrays that broadcast against one
+another (rows [r, 1] against columns [1, c]), so parts that vary along one dimension only stay one-dimensional all the
+way through.
 
-Each supported operator is one function in `_LAWS`. An operator without one raises `NotEvaluable`, and the caller keeps the constant as an
-ordinary operand: slower plans, never wrong ones.
+Each supported operator is one function in `_LAWS`. An operator without one raises `NotEvaluable`, and the caller keeps
+the constant as an ordinary operand: slower plans, never wrong ones.
 """
 
 from __future__ import annotations
@@ -56,7 +58,7 @@ class Term:
     def _stored(self, values: Array) -> Array:
         """The values as a tensor of this dtype would hold them; floats keep NumPy's precision."""
         if self.dtype == "bool":
-            return values != 0
+            return np.asarray(values != 0)
         if self.dtype.startswith(("i", "u")) and values.dtype.kind == "f":
             return np.trunc(values).astype(np.int64)
         return values
@@ -80,7 +82,7 @@ def _pointwise(function: Callable[..., Array]) -> Callable[[Term, Index], Array]
 
 
 def _first(term: Term, index: Index) -> Array:
-    return term.args[0].at(index)
+    return np.asarray(term.args[0].at(index))
 
 
 def _filled(value: Any) -> Callable[[Term, Index], Array]:
@@ -93,24 +95,24 @@ def _full(term: Term, index: Index) -> Array:
 
 def _arange(term: Term, index: Index) -> Array:
     start, step = (0, 1) if len(term.args) == 1 else (term.args[0], term.args[2] if len(term.args) > 2 else 1)
-    return start + step * index[0]
+    return np.asarray(start + step * index[0])
 
 
 def _add(term: Term, index: Index) -> Array:
     left, right = (_operand(a, len(term.shape), index) for a in term.args[:2])
-    return left + right * term.kwargs.get("alpha", 1)
+    return np.asarray(left + right * term.kwargs.get("alpha", 1))
 
 
 def _sub(term: Term, index: Index) -> Array:
     left, right = (_operand(a, len(term.shape), index) for a in term.args[:2])
-    return left - right * term.kwargs.get("alpha", 1)
+    return np.asarray(left - right * term.kwargs.get("alpha", 1))
 
 
 def _div(term: Term, index: Index) -> Array:
     left, right = (_operand(a, len(term.shape), index) for a in term.args[:2])
+    quotient = np.asarray(left / right)
     mode = term.kwargs.get("rounding_mode")
-    quotient = left / right
-    return {"floor": np.floor, "trunc": np.trunc, None: np.asarray}[mode](quotient)
+    return quotient if mode is None else np.floor(quotient) if mode == "floor" else np.trunc(quotient)
 
 
 def _expand(term: Term, index: Index) -> Array:
@@ -131,14 +133,16 @@ def _reshape(term: Term, index: Index) -> Array:
 
 def _permute(term: Term, index: Index) -> Array:
     order = [d % len(term.shape) for d in term.args[1]]
-    return term.args[0].at(tuple(index[order.index(d)] for d in range(len(order))))
+    source: Term = term.args[0]
+    return source.at(tuple(index[order.index(d)] for d in range(len(order))))
 
 
 def _transpose(term: Term, index: Index) -> Array:
     swapped = list(index)
     a, b = (term.args[1], term.args[2]) if len(term.args) > 1 else (0, 1)
     swapped[a], swapped[b] = swapped[b], swapped[a]
-    return term.args[0].at(tuple(swapped))
+    source: Term = term.args[0]
+    return source.at(tuple(swapped))
 
 
 def _slice(term: Term, index: Index) -> Array:
@@ -228,6 +232,15 @@ def _gather_rows(term: Term, index: Index) -> Array:
     return source.at((*wrapped, *index[rank:]))
 
 
+def _outer(term: Term, index: Index) -> Array:
+    left, right = term.args
+    return np.asarray(left.at(index[:1]) * right.at(index[1:]))
+
+
+def _choose(condition: Array, x: Array, y: Array) -> Array:
+    return np.asarray(np.where(condition, x, y))
+
+
 _POINTWISE: dict[str, Callable[..., Array]] = {
     "eq": np.equal,
     "ne": np.not_equal,
@@ -240,7 +253,11 @@ _POINTWISE: dict[str, Callable[..., Array]] = {
     "abs": np.abs,
     "log": np.log,
     "exp": np.exp,
+    "sqrt": np.sqrt,
+    "rsqrt": lambda x: 1 / np.sqrt(x),
+    "tanh": np.tanh,
     "floor": np.floor,
+    "ceil": np.ceil,
     "cos": np.cos,
     "sin": np.sin,
     "pow": np.power,
@@ -261,8 +278,8 @@ _POINTWISE: dict[str, Callable[..., Array]] = {
     "bitwise_not": np.invert,
     "__and__": np.bitwise_and,
     "__or__": np.bitwise_or,
-    "where": np.where,
-    "masked_fill": lambda x, mask, value: np.where(mask, value, x),
+    "where": _choose,
+    "masked_fill": lambda x, mask, value: _choose(mask, value, x),
 }
 
 _LAWS: dict[str, Callable[[Term, Index], Array]] = {
@@ -275,6 +292,7 @@ _LAWS: dict[str, Callable[[Term, Index], Array]] = {
     **dict.fromkeys(("full", "full_like"), _full),
     "new_full": lambda term, index: np.asarray(term.args[2]),
     "scalar_tensor": lambda term, index: np.asarray(term.args[0]),
+    "outer": _outer,
     "eye": lambda term, index: index[0] == index[1],
     "arange": _arange,
     "add": _add,

@@ -1,19 +1,20 @@
 """The model contract: how a user's file tells us what to trace.
 
-In: `file.py:factory`. Out: a `Source`: the model, built once on the meta device (shapes without memory), and the hooks that stand beside
-the factory:
+In: `file.py:factory`. Out: a `Source`: the model, built once on the meta device (shapes without memory), and the hooks
+that stand beside the factory:
 
     example_inputs(batch, seq)    one batch: a tensor, a tuple, or a dict of tensors
     loss(outputs, batch)          a scalar; not needed if the model returns its loss
     dims = {"tokens": ("b", "s")} names for the dimensions of the inputs
     optimizer(params)             the optimizer that training will use
 
-The forward pass receives the entries of a dict batch that it has parameters for (or the whole tuple); the loss sees the whole batch, so
-labels live in the batch. A hook may also be an attribute of the model, for models that come as objects.
+The forward pass receives the entries of a dict batch that it has parameters for (or the whole tuple); the loss sees the
+whole batch, so labels live in the batch. A hook may also be an attribute of the model, for models that come as objects.
 
-Loading a file *executes* it, and says so. It may import its neighbours, whose folder is appended to `sys.path`, never prepended, so that
-no file of the user's can take the place of a library. It has a time limit. What it prints goes to standard error, because standard output
-may be carrying JSON. A file that raises, exits or hangs ends in an error that names the user's line, not ours.
+Loading a file *executes* it, and says so. It may import its neighbours, whose folder is appended to `sys.path`, never
+prepended, so that no file of the user's can take the place of a library. It has a time limit. What it prints goes to
+standard error, because standard output may be carrying JSON. A file that raises, exits or hangs ends in an error that
+names the user's line, not ours.
 """
 
 from __future__ import annotations
@@ -64,7 +65,8 @@ class Hooks:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A model to plan for. `place` is what errors call it; `config` is what the digest adds to parameter names and shapes."""
+    """A model to plan for. `place` is what errors call it; `config` is what the digest adds to parameter names and
+    shapes."""
 
     module: nn.Module
     hooks: Hooks
@@ -106,7 +108,8 @@ def source_of(model: nn.Module, *, place: str, beside: Mapping[str, Any] | None 
 
 
 def example_batch(source: Source, batch: int, seq: int, *, time_limit_s: float = TIME_LIMIT_S) -> Any:
-    """One batch on the meta device, by the model's own hook. Entries that share storage are separated: a trace would tie them."""
+    """One batch on the meta device, by the model's own hook. Entries that share storage are separated: a trace would
+    tie them."""
     make = source.hooks.example_inputs
     if make is None:
         raise NoExampleInputs(
@@ -121,7 +124,8 @@ def example_batch(source: Source, batch: int, seq: int, *, time_limit_s: float =
 
 @contextlib.contextmanager
 def guarded(place: str, limit_s: float) -> Iterator[None]:
-    """Run the user's code: its prints go to standard error, and every way in which it can fail is an error with the user's line."""
+    """Run the user's code: its prints go to standard error, and every way in which it can fail is an error with the
+    user's line."""
     try:
         with contextlib.redirect_stdout(sys.stderr), _alarm(limit_s):
             yield
@@ -139,7 +143,7 @@ def guarded(place: str, limit_s: float) -> Iterator[None]:
         ) from error
     except MeshwrightError:
         raise
-    except Exception as error:  # noqa: BLE001: the user's code may raise anything; the cause is kept
+    except Exception as error:
         raise FactoryRaised(
             place=user_line(error, place),
             cause=f"{type(error).__name__}: {_first_line(error)}",

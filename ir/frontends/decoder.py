@@ -1,8 +1,8 @@
 """The reference decoder: what a shape file describes.
 
-One plain PyTorch decoder that covers the common families by their numbers alone: multi-head, grouped-query and latent (MLA) attention,
-full or sliding-window; gated or plain feed-forward; dense layers or routed experts with shared ones. It exists to be traced on the meta
-device, like any model of a user's.
+One plain PyTorch decoder that covers the common families by their numbers alone: multi-head, grouped-query and latent
+(MLA) attention, full or sliding-window; gated or plain feed-forward; dense layers or routed experts with shared ones.
+It exists to be traced on the meta device, like any model of a user's.
 
     glu = true     SwiGLU, RMS norm, no biases (Llama, Mixtral, DeepSeek)
     glu = false    GELU, layer norm, biases (GPT)
@@ -118,7 +118,7 @@ class Attention(nn.Module):
 
 
 class LatentAttention(nn.Module):
-    """Keys and values from a small latent; a part of each head without position, a shared part with it (DeepSeek's MLA)."""
+    """Keys and values from a small latent; part of each head without position, a shared part with it (MLA)."""
 
     def __init__(self, shape: Shape, window: int) -> None:
         super().__init__()
@@ -150,6 +150,8 @@ class LatentAttention(nn.Module):
 
 
 class FeedForward(nn.Module):
+    """Two linear layers, or three with a gate."""
+
     def __init__(self, shape: Shape, width: int) -> None:
         super().__init__()
         self.gated = shape.glu
@@ -180,17 +182,21 @@ class Experts(nn.Module):
         weights, idx = self.router(tokens).float().softmax(dim=-1).topk(self.topk, dim=-1)
         weights = weights / weights.sum(dim=-1, keepdim=True)
         capacity = math.ceil(tokens.shape[0] * self.topk / self.experts)
-        rows = torch.bmm(dispatch(tokens, idx, self.experts, capacity), self.up.transpose(1, 2))
+        rows = dispatch(tokens, idx, self.experts, capacity, dropless=True)
+        rows = torch.bmm(rows, self.up.transpose(1, 2))
         if self.gated:
             gate, up = rows.chunk(2, dim=-1)
             rows = F.silu(gate) * up
         else:
             rows = F.gelu(rows)
-        y = combine(torch.bmm(rows, self.down.transpose(1, 2)), idx, weights, self.experts, capacity).view_as(x)
+        rows = torch.bmm(rows, self.down.transpose(1, 2))
+        y = combine(rows, idx, weights, self.experts, capacity, dropless=True).view_as(x)
         return y if self.shared is None else y + self.shared(x)
 
 
 class Block(nn.Module):
+    """Attention and feed-forward, each added to the stream it reads."""
+
     def __init__(self, shape: Shape, layer: int) -> None:
         super().__init__()
         kind = LatentAttention if shape.latent else Attention

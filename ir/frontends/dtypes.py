@@ -28,6 +28,9 @@ DTYPES: Mapping[torch.dtype, str] = {
 
 TORCH_DTYPES: Mapping[str, torch.dtype] = {name: dtype for dtype, name in DTYPES.items()}
 
+WORKLOAD_DTYPES: Mapping[str, torch.dtype] = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
+"""By the names that a workload gives them (`--dtype`)."""
+
 
 def type_of(tensor: Tensor, place: str) -> Type:
     """Our type of a tensor; `place` names it in the error for dtypes that we have no rules for."""

@@ -1,11 +1,11 @@
 """A Hugging Face model from its `config.json`: no weights, no network, no remote code.
 
-In: a directory that holds a `config.json`, or the path of one. Out: the model of that configuration, built on the meta device at full
-depth (which costs milliseconds), with the hooks of a language model. Only code that is part of the installed transformers is run: a
-configuration that names code of its own (`auto_map`) is refused.
+In: a directory that holds a `config.json`, or the path of one. Out: the model of that configuration, built on the meta
+device at full depth (which costs milliseconds), with the hooks of a language model. Only code that is part of the
+installed transformers is run: a configuration that names code of its own (`auto_map`) is refused.
 
-Two things are set that a configuration leaves open: no key-value cache, since this is training; and routed experts through our static
-operators (`moe.py`).
+Two things are set that a configuration leaves open: no key-value cache, since this is training; and routed experts
+through our static operators (`moe.py`).
 """
 
 from __future__ import annotations
@@ -59,8 +59,9 @@ def load_hf(path: Path, *, dtype: torch.dtype | None = None) -> Source:
 
 
 def adopted(source: Source) -> Source:
-    """A Hugging Face language model that a factory made, trained like one from a configuration unless hooks say otherwise."""
-    config = getattr(source.module, "config", None)
+    """A Hugging Face language model that a factory made, trained like one from a configuration unless hooks say
+    otherwise."""
+    config: Any = getattr(source.module, "config", None)
     if not hasattr(config, "model_type") or not hasattr(config, "is_encoder_decoder"):
         return source
     config.use_cache = False

@@ -3,7 +3,8 @@
     batch    {tokens: i64[b, s], targets: i64[b, s]}      targets are the tokens one further on; -100 asks for nothing
     loss     mean cross entropy over all targets that ask for something, in fp32
 
-The shift from tokens to targets is the data loader's, so that no position of the batch is wasted and none reads its neighbour.
+The shift from tokens to targets is the data loader's, so that no position of the batch is wasted and none reads its
+neighbour.
 """
 
 from __future__ import annotations

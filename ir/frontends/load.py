@@ -11,7 +11,7 @@ from pathlib import Path
 
 from meshwright.ir.errors import ModelFileMissing, ModelKindUnknown
 from meshwright.ir.frontends.contract import TIME_LIMIT_S, Source, load_factory
-from meshwright.ir.frontends.dtypes import TORCH_DTYPES
+from meshwright.ir.frontends.dtypes import WORKLOAD_DTYPES
 
 
 def load_model(reference: str, *, dtype: str | None = None, time_limit_s: float = TIME_LIMIT_S) -> Source:
@@ -24,7 +24,7 @@ def load_model(reference: str, *, dtype: str | None = None, time_limit_s: float 
     if path.is_dir() or path.suffix == ".json":
         from meshwright.ir.frontends.hf_config import load_hf
 
-        return load_hf(path, dtype=None if dtype is None else TORCH_DTYPES[dtype])
+        return load_hf(path, dtype=None if dtype is None else WORKLOAD_DTYPES[dtype])
     if path.suffix == ".py" or ".py:" in reference:
         from meshwright.ir.frontends.hf_config import adopted
 

@@ -1,10 +1,10 @@
 """The law of an attention mask, read off a few of its rows.
 
-In: the mask operand of an attention as a constant `Term` of shape [..., queries, keys]; boolean (true: visible) or additive (0 or -inf).
-Out: `MaskLaw`: how many keys each query sees, in closed form.
+In: the mask operand of an attention as a constant `Term` of shape [..., queries, keys]; boolean (true: visible) or
+additive (0 or -inf). Out: `MaskLaw`: how many keys each query sees, in closed form.
 
-A mask obeys a law if, in every row i, the visible keys are exactly an interval [low(i), high(i)]. With d = keys - queries (decoding aligns
-the last query with the last key) the laws tried are, simplest first:
+A mask obeys a law if, in every row i, the visible keys are exactly an interval [low(i), high(i)]. With d = keys -
+queries (decoding aligns the last query with the last key) the laws tried are, simplest first:
 
     full       [0, keys)
     causal     [0, i + d]
@@ -12,9 +12,9 @@ the last query with the last key) the laws tried are, simplest first:
     band W     (i + d - W, i + d + W)       sliding window, both ways
     chunk C    [floor((i + d) / C) * C, i + d]
 
-Parameters come from the last row; the law is then checked on every key of the rows that bracket each change of regime, a few spread evenly,
-and a few random ones (seeded by the shape, so that two runs agree), in the first and the last batch entry and head. Anything else is no
-law: the mask stays an operand.
+Parameters come from the last row; the law is then checked on every key of the rows that bracket each change of regime,
+a few spread evenly, and a few random ones (seeded by the shape, so that two runs agree), in the first and the last
+batch entry and head. Anything else is no law: the mask stays an operand.
 """
 
 from __future__ import annotations
@@ -64,8 +64,7 @@ def _candidates(mask: Term) -> Iterator[MaskLaw]:
     queries, keys = mask.shape[-2:]
     yield MaskLaw("full")
     yield MaskLaw("causal")
-    last, middle = _visible(mask, np.array([queries - 1, queries // 2]), last=False)
-    seen = int(last.sum())
+    seen = int(_visible(mask, np.array([queries - 1]), last=False).sum())
     if not 0 < seen <= keys:
         return
     yield MaskLaw("window", seen)
@@ -102,9 +101,13 @@ def _telling_rows(queries: int, keys: int, law: MaskLaw) -> Array:
 
 
 def _obeys(mask: Term, law: MaskLaw, rows: Array) -> bool:
+    """Whether every key of these rows is visible exactly where the law says. Row by row: keys may be millions."""
     queries, keys = mask.shape[-2:]
-    low, high = _bounds(law, rows + keys - queries, keys)
     column = np.arange(keys)[None, :]
-    expected = (column >= low[:, None]) & (column <= high[:, None])
     ends = (False,) if all(size == 1 for size in mask.shape[:-2]) else (False, True)
-    return all(np.array_equal(_visible(mask, rows, last=last), expected) for last in ends)
+    for row in rows:
+        low, high = _bounds(law, np.array([row + keys - queries]), keys)
+        expected = (column >= low[:, None]) & (column <= high[:, None])
+        if not all(np.array_equal(_visible(mask, np.array([row]), last=last), expected) for last in ends):
+            return False
+    return True

@@ -1,15 +1,16 @@
 """Routed experts as three operators with static shapes.
 
-Frameworks write a mixture of experts with shapes that depend on the routing: a loop over the experts that were hit, or a sort and ragged
-products. A plan is made without values, so the planner needs the routing as operators whose shapes do not depend on it:
+Frameworks write a mixture of experts with shapes that depend on the routing: a loop over the experts that were hit, or
+a sort and ragged products. A plan is made without values, so the planner needs the routing as operators whose shapes do
+not depend on it:
 
     dispatch   x[t, d], idx[t, k]        -> rows[e, c, d]    each token's row, copied to its k experts
     (products) rows[e, c, d], w[e, n, d] -> rows[e, c, n]    one matrix per expert; ordinary batched products
     combine    rows[e, c, d], idx, w[t, k] -> y[t, d]        the rows come back, weighted and summed
 
-c is the capacity: rows per expert. Dropless routing has no fixed capacity; its mean is c = ceil(t * k / e), which is what is traced, and
-imbalance is a factor that the evaluator applies (DESIGN section 4). Run on real tensors, the operators drop what exceeds the capacity, the
-later token first.
+c is the capacity: rows per expert. Dropless routing has no fixed capacity; its mean is c = ceil(t * k / e), which is
+what is traced (attribute `dropless`), and imbalance is a factor that the evaluator applies (DESIGN section 4). Run on
+real tensors, the operators have c rows either way and drop what exceeds them, the later token first.
 
 Hugging Face models call their experts through a registry; `use_with_transformers` enters ours and returns its name.
 """
@@ -20,7 +21,6 @@ import math
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 NAME = "meshwright"
@@ -29,12 +29,13 @@ NAME = "meshwright"
 def _slots(idx: Tensor, experts: int, capacity: int) -> Tensor:
     """For each (token, choice), its row among experts * capacity; the row after the last one means dropped."""
     flat = idx.flatten()
-    arrival = F.one_hot(flat, experts).cumsum(0).gather(1, flat[:, None])[:, 0] - 1
+    chosen = flat[:, None] == torch.arange(experts, device=idx.device)
+    arrival = chosen.cumsum(0).gather(1, flat[:, None])[:, 0] - 1
     return torch.where(arrival < capacity, flat * capacity + arrival, experts * capacity).view_as(idx)
 
 
 @torch.library.custom_op("meshwright::dispatch", mutates_args=())
-def dispatch(x: Tensor, idx: Tensor, experts: int, capacity: int) -> Tensor:
+def dispatch(x: Tensor, idx: Tensor, experts: int, capacity: int, dropless: bool = False) -> Tensor:
     """Copy every token's row to its experts."""
     rows = x.new_zeros(experts * capacity + 1, x.shape[1])
     rows[_slots(idx, experts, capacity).flatten()] = x.repeat_interleave(idx.shape[1], dim=0)
@@ -42,19 +43,19 @@ def dispatch(x: Tensor, idx: Tensor, experts: int, capacity: int) -> Tensor:
 
 
 @dispatch.register_fake
-def _(x: Tensor, idx: Tensor, experts: int, capacity: int) -> Tensor:
+def _(x: Tensor, idx: Tensor, experts: int, capacity: int, dropless: bool = False) -> Tensor:
     return x.new_empty(experts, capacity, x.shape[1])
 
 
 @torch.library.custom_op("meshwright::combine", mutates_args=())
-def combine(rows: Tensor, idx: Tensor, weights: Tensor, experts: int, capacity: int) -> Tensor:
+def combine(rows: Tensor, idx: Tensor, weights: Tensor, experts: int, capacity: int, dropless: bool = False) -> Tensor:
     """Bring every token's rows back, weighted and summed."""
     padded = torch.cat((rows.flatten(0, 1), rows.new_zeros(1, rows.shape[2])))
     return (padded[_slots(idx, experts, capacity)] * weights[..., None]).sum(1).to(rows.dtype)
 
 
 @combine.register_fake
-def _(rows: Tensor, idx: Tensor, weights: Tensor, experts: int, capacity: int) -> Tensor:
+def _(rows: Tensor, idx: Tensor, weights: Tensor, experts: int, capacity: int, dropless: bool = False) -> Tensor:
     return rows.new_empty(idx.shape[0], rows.shape[2])
 
 
@@ -63,25 +64,26 @@ def _remember_dispatch(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> Non
     ctx.save_for_backward(idx)
 
 
-def _dispatch_backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
+def _dispatch_backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
     (idx,) = ctx.saved_tensors
-    return combine(grad, idx, torch.ones_like(idx, dtype=grad.dtype), *ctx.sizes), None, None, None
+    return combine(grad, idx, torch.ones_like(idx, dtype=grad.dtype), *ctx.sizes), None, None, None, None
 
 
 def _remember_combine(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    *tensors, experts, capacity = inputs
+    *tensors, experts, capacity, _ = inputs
     ctx.sizes = (experts, capacity)
     ctx.save_for_backward(*tensors)
 
 
-def _combine_backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, Tensor, None, None]:
+def _combine_backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
     rows, idx, weights = ctx.saved_tensors
     (experts, capacity), width = ctx.sizes, rows.shape[2]
     slots = _slots(idx, experts, capacity)
     back = rows.new_zeros(experts * capacity + 1, width)
     back[slots.flatten()] = (grad[:, None] * weights[..., None]).flatten(0, 1).to(rows.dtype)
     padded = torch.cat((rows.flatten(0, 1), rows.new_zeros(1, width)))
-    return back[:-1].view_as(rows), None, (padded[slots] * grad[:, None]).sum(-1).to(weights.dtype), None, None
+    by_weight = (padded[slots] * grad[:, None]).sum(-1).to(weights.dtype)
+    return back[:-1].view_as(rows), None, by_weight, None, None, None
 
 
 dispatch.register_autograd(_dispatch_backward, setup_context=_remember_dispatch)
@@ -96,18 +98,18 @@ def routed_experts(self: Any, hidden: Tensor, idx: Tensor, weights: Tensor) -> T
         return result if bias is None else result + bias[:, None]
 
     capacity = math.ceil(hidden.shape[0] * idx.shape[1] / self.num_experts)
-    rows = dispatch(hidden, idx, self.num_experts, capacity)
+    rows = dispatch(hidden, idx, self.num_experts, capacity, dropless=True)
     biases = (getattr(self, f"{name}_proj_bias", None) for name in ("gate_up" if self.has_gate else "up", "down"))
     up_bias, down_bias = biases if self.has_bias else (None, None)
     if self.has_gate:
         rows = self._apply_gate(product(rows, self.gate_up_proj, up_bias))
     else:
         rows = self.act_fn(product(rows, self.up_proj, up_bias))
-    return combine(product(rows, self.down_proj, down_bias), idx, weights, self.num_experts, capacity)
+    return combine(product(rows, self.down_proj, down_bias), idx, weights, self.num_experts, capacity, dropless=True)
 
 
 def use_with_transformers() -> str:
-    """Enter `routed_experts` into the registry of Hugging Face's experts; the name to set as `_experts_implementation`."""
+    """Enter `routed_experts` into Hugging Face's registry; the name to set as `_experts_implementation`."""
     from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS
 
     ALL_EXPERTS_FUNCTIONS.register(NAME, routed_experts)

@@ -1,8 +1,9 @@
 """How buffers came about.
 
-A model is built on the meta device, so a causal mask that it keeps in a buffer (`register_buffer("mask", torch.tril(…))`) has a shape but
-no values. While the factory runs, a `Recorder` notes each tensor that is made from constants alone, as the expression that made it; what
-ends up in a buffer can then be evaluated like any other constant (`constants.py`).
+A model is built on the meta device, so a causal mask that it keeps in a buffer (`register_buffer("mask",
+torch.tril(…))`) has a shape but no values. While the factory runs, a `Recorder` notes each tensor that is made from
+constants alone, as the expression that made it; what ends up in a buffer can then be evaluated like any other constant
+(`constants.py`).
 """
 
 from __future__ import annotations

@@ -1,18 +1,19 @@
 """Depth reduction: a deep model traced through a few of its blocks.
 
-A decoder of 126 like layers says everything in three of them. In: a model at full depth (built on meta, which is cheap). Out: its *stacks*
-(module lists of repeated blocks), and for each a short *walk* through them; within `reduced(...)` the lists hold the walk only, the very
-same block objects, and afterwards they are as before.
+A decoder of 126 like layers says everything in three of them. In: a model at full depth (built on meta, which is
+cheap). Out: its *stacks* (module lists of repeated blocks), and for each a short *walk* through them; within
+`reduced(...)` the lists hold the walk only, the very same block objects, and afterwards they are as before.
 
-Like blocks.  Two blocks are alike if they agree in class, in names, shapes, dtypes and `requires_grad` of parameters and buffers, in which
-of them are shared, in the tree and classes of their submodules, and in their plain attributes, except those that only number the blocks
-(an integer which grows by one from each block to the next, like `layer_idx`). That is a guess about what they compute; `segment.py`
-checks it on the traced instances, and a model that breaks it is traced whole.
+Like blocks.  Two blocks are alike if they agree in class, in names, shapes, dtypes and `requires_grad` of parameters
+and buffers, in which of them are shared, in the tree and classes of their submodules, and in their plain attributes,
+except those that only number the blocks (an integer which grows by one from each block to the next, like `layer_idx`).
+That is a guess about what they compute; `segment.py` checks it on the traced instances, and a model that breaks it is
+traced whole.
 
-The walk.  Blocks c0 c1 … cn, read as classes, are a path through the graph of classes. The walk goes from the first block to the last and
-takes every step X -> Y that the path takes, so that each way of entering a block is traced; and it meets every class that has several
-instances at least twice (three times, where a block may follow its like): the first, the last, and seeded ones between, so that a model that
-treats some of them apart is found out.
+The walk.  Blocks c0 c1 … cn, read as classes, are a path through the graph of classes. The walk goes from the first
+block to the last and takes every step X -> Y that the path takes, so that each way of entering a block is traced; and
+it meets every class that has several instances at least twice (three times, where a block may follow its like): the
+first, the last, and seeded ones between, so that a model that treats some of them apart is found out.
 
 A list is reduced only if that makes it shorter. Lists inside reduced blocks (experts, sub-layers) are left alone.
 """
@@ -22,8 +23,9 @@ from __future__ import annotations
 import contextlib
 import random
 from collections import OrderedDict, deque
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 from torch import Tensor, nn
@@ -33,7 +35,8 @@ _MODULE_STATE = frozenset(nn.Module().__dict__)
 
 @dataclass(frozen=True, slots=True)
 class Stack:
-    """A module list: its path, the class number of each block, and the positions to walk (all of them: it is not reduced)."""
+    """A module list: its path, the class number of each block, and the positions to walk (all of them: it is not
+    reduced)."""
 
     path: str
     classes: tuple[int, ...]
@@ -52,7 +55,8 @@ class Stack:
 
 
 def find_stacks(model: nn.Module) -> tuple[Stack, ...]:
-    """Every list of blocks in which some are alike, outermost first; blocks that are not alike are searched for lists of their own."""
+    """Every list of blocks in which some are alike, outermost first; blocks that are not alike are searched for lists
+    of their own."""
     found: list[Stack] = []
 
     def search(module: nn.Module, path: str) -> None:
@@ -168,7 +172,7 @@ class _Tokens:
 def _equal(left: Any, right: Any) -> bool:
     try:
         return bool(left == right)
-    except Exception:  # noqa: BLE001: a user's __eq__ may do anything; what cannot be compared is unlike
+    except Exception:  # noqa: BLE001 - a user's __eq__ may do anything; what cannot be compared is unlike
         return False
 
 
@@ -184,35 +188,34 @@ def short_walk(classes: Sequence[int], *, seed: str = "") -> tuple[int, ...]:
 
 def _covering_path(classes: Sequence[int]) -> list[int]:
     """A short path of classes from the first block's to the last one's, over every step that occurs."""
-    steps = list(dict.fromkeys(zip(classes, classes[1:], strict=False)))
+    steps = list(dict.fromkeys(pairwise(classes)))
     after: dict[int, list[int]] = {}
     for x, y in steps:
         after.setdefault(x, []).append(y)
     left, path = set(steps), [classes[0]]
     counts = {c: min(3, list(classes).count(c)) for c in set(classes)}
     while left:
-        path += _shortest(path[-1], lambda x, y: (x, y) in left, after)
-        left -= set(zip(path, path[1:], strict=False))
+        path += _shortest(path[-1], left, after)
+        left -= set(pairwise(path))
     if path[-1] != classes[-1]:
-        path += _shortest(path[-1], lambda _x, y: y == classes[-1], after)
+        path += _shortest(path[-1], {step for step in steps if step[1] == classes[-1]}, after)
     for number, count in sorted(counts.items()):
         if path.count(number) < count and (number, number) in steps:
             path[path.index(number) : path.index(number)] = [number] * (count - path.count(number))
         elif path.count(number) < min(count, 2):  # once around: from the class back to itself
-            path[path.index(number) + 1 : path.index(number) + 1] = _shortest(
-                number, lambda _x, y, n=number: y == n, after
-            )  # type: ignore[misc]
+            back = {step for step in steps if step[1] == number}
+            path[path.index(number) + 1 : path.index(number) + 1] = _shortest(number, back, after)
     return path
 
 
-def _shortest(start: int, wanted: Callable[[int, int], bool], after: dict[int, list[int]]) -> list[int]:
+def _shortest(start: int, wanted: Set[tuple[int, int]], after: Mapping[int, Sequence[int]]) -> list[int]:
     """The shortest continuation from `start` whose last step is wanted."""
     queue: deque[tuple[int, list[int]]] = deque([(start, [])])
     seen = {start}
     while queue:
         here, taken = queue.popleft()
         for following in after.get(here, ()):
-            if wanted(here, following):
+            if (here, following) in wanted:
                 return [*taken, following]
             if following not in seen:
                 seen.add(following)
@@ -221,7 +224,8 @@ def _shortest(start: int, wanted: Callable[[int, int], bool], after: dict[int, l
 
 
 def _instances(path: Sequence[int], classes: Sequence[int], seed: str) -> tuple[int, ...] | None:
-    """Different blocks of the classes on the path: each class's first and last, between them seeded ones; None if there are too few."""
+    """Different blocks of the classes on the path: each class's first and last, between them seeded ones; None if there
+    are too few."""
     draw = random.Random(seed)
     chosen: dict[int, list[int]] = {}
     for number in sorted(set(path)):
@@ -264,7 +268,8 @@ def _shorten(model: nn.Module, stack: Stack, undo: list[Callable[[], None]]) -> 
 
 
 def _shorten_settings(settings: dict[str, Any], stack: Stack, undo: list[Callable[[], None]]) -> None:
-    """What the owner of the list, or its configuration, says about depth: the number of layers, and lists of one entry per layer."""
+    """What the owner of the list, or its configuration, says about depth: the number of layers, and lists of one entry
+    per layer."""
     for name, value in list(settings.items()):
         per_layer = isinstance(value, list | tuple) and len(value) == stack.depth and not isinstance(value, nn.Module)
         counts = (

@@ -1,21 +1,23 @@
 """From the trace of a few blocks to a `Fold` of all of them.
 
-In: a graph in which every operator knows its module path, and the stacks of the model with the walks that were traced. Out: the fold:
-unique bodies, segments, wires.
+In: a graph in which every operator knows its module path, and the stacks of the model with the walks that were traced.
+Out: the fold: unique bodies, segments, wires.
 
-    cut       Operators are cut where the block changes: a *call* is the run of operators of one block, or the glue between blocks. Glue
-              between two blocks of one list belongs to the block that follows.
-    bodies    Each call is closed into a graph of its own: live-in values become inputs, parameters get block-relative names, values are
-              named in order of appearance. Calls with equal graphs share a body. What any of them passes on is an output of the body.
+    cut       Operators are cut where the block changes: a *call* is the run of operators of one block, or the glue
+              between blocks. Glue between two blocks of one list belongs to the block that follows.
+    bodies    Each call is closed into a graph of its own: live-in values become inputs, parameters get block-relative
+              names, values are named in order of appearance. Calls with equal graphs share a body. What any of them
+              passes on is an output of the body.
     sources   Each input of a call comes from a model input, from the call before, or from an earlier call.
-    expand    A walked list is written out to its full depth: the block at position i is called like the walked block of its class that was
-              entered from the same class. Here the guess of `reduce.py` is checked: walked blocks that agree in both must agree in body and
-              sources.
-    segments  The longest repetition is taken at each point: period p, r repeats, p * r as large as possible, p as small as possible.
+    expand    A walked list is written out to its full depth: the block at position i is called like the walked block of
+              its class that was entered from the same class. Here the guess of `reduce.py` is checked: walked blocks
+              that agree in both must agree in body and sources.
+    segments  The longest repetition is taken at each point: period p, r repeats, p * r as large as possible, p as small
+              as possible.
 
-What does not fit raises `NotFoldable` with the reason, and the caller traces the model at full depth instead: a block that is entered
-twice, a value that skips over repeated blocks, blocks that look alike and compute different things. As a check that trusts none of the
-above, the walk itself is folded, unfolded and compared with the trace.
+What does not fit raises `NotFoldable` with the reason, and the caller traces the model at full depth instead: a block
+that is entered twice, a value that skips over repeated blocks, blocks that look alike and compute different things. As
+a check that trusts none of the above, the walk itself is folded, unfolded and compared with the trace.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ from typing import Any
 
 from meshwright.ir.fold import Body, Fold, FromInput, FromPrevious, FromSegment, Segment, Source, unfold
 from meshwright.ir.frontends.reduce import Stack
-from meshwright.ir.frontends.translate import Names
+from meshwright.ir.frontends.values import Names
 from meshwright.ir.graph import Graph, Input, Op, Param, Type, Update
 
 
@@ -56,7 +58,8 @@ class Cut:
 
 @dataclass(frozen=True, slots=True)
 class Closed:
-    """A call as a graph of its own. `inner` gives its name for each value of the trace; `given` the trace's value for each input."""
+    """A call as a graph of its own. `inner` gives its name for each value of the trace; `given` the trace's value for
+    each input."""
 
     graph: Graph
     given: tuple[str, ...]
@@ -151,7 +154,8 @@ def _close(
 ) -> Closed:
     """A call as a graph: inputs and values named in order of appearance, parameters by their path inside the block.
 
-    Parameters that a block borrows from outside enter through the opening glue. A parameter that nothing reads still has an owner.
+    Parameters that a block borrows from outside enter through the opening glue. A parameter that nothing reads still
+    has an owner.
     """
     inner: dict[str, str] = {}
     types: dict[str, Type] = {}

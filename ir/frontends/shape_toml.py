@@ -7,9 +7,10 @@
     kv_heads = 8
     vocab = 128256
 
-In: TOML with the keys of `decoder.Shape` (and `name`, which is for people). Out: the reference decoder of that shape, built on the meta
-device; from there it takes the path of any other model. Nothing is ignored and nothing guessed: an unknown key is refused with the
-nearest known one, and numbers that contradict one another are refused with both in the message.
+In: TOML with the keys of `decoder.Shape` (and `name`, which is for people). Out: the reference decoder of that shape,
+built on the meta device; from there it takes the path of any other model. Nothing is ignored and nothing guessed: an
+unknown key is refused with the nearest known one, and numbers that contradict one another are refused with both in the
+message.
 """
 
 from __future__ import annotations
@@ -88,14 +89,14 @@ def validated(given: Mapping[str, Any], place: str) -> Shape:
 
 
 def _check_value(place: str, key: str, value: Any) -> None:
-    kind = {"glu": bool, "tied_embeddings": bool, "dtype": str}.get(key, int)
+    kind: type = {"glu": bool, "tied_embeddings": bool, "dtype": str}.get(key, int)
     where = f"{place}, key {key!r}"
     if type(value) is not kind:
         wanted = {bool: "true or false", str: "a name in quotes", int: "a whole number"}[kind]
         raise ShapeImpossible(place=where, cause=f"{value!r} is not {wanted}", fix=f"give {wanted}")
     if kind is str and value not in FLOATS:
         raise ShapeImpossible(place=where, cause=f"unknown dtype {value!r}", fix=f"use one of {', '.join(FLOATS)}")
-    if kind is int and not (0 if key in _ZERO_ALLOWED else 1) <= value <= 10**9:
+    if isinstance(value, int) and kind is int and not (0 if key in _ZERO_ALLOWED else 1) <= value <= 10**9:
         raise ShapeImpossible(place=where, cause=f"{value} is no size", fix="give a number between 1 and a billion")
 
 

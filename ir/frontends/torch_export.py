@@ -1,12 +1,12 @@
 """Tracing a torch model: one training step, as `torch.export` sees it, in our vocabulary.
 
-In: a `Source` (model and hooks) and one batch, both on the meta device. Out: `Traced`. The model is in train mode and the step includes the
-loss: what is planned is training. Nothing is executed and no weight exists; full-depth models are reduced first (`reduce.py`), so a trace
-holds a handful of blocks.
+In: a `Source` (model and hooks) and one batch, both on the meta device. Out: `Traced`. The model is in train mode and
+the step includes the loss: what is planned is training. Nothing is executed and no weight exists; full-depth models are
+reduced first (`reduce.py`), so a trace holds a handful of blocks.
 
-What is settled here, because only here both the module and the program are at hand: which parameters are tied (one value, several paths),
-which require gradients, which buffers the step writes to (an update; the others are constants), what the inputs and their dimensions are
-called. Everything else is `translate.py`.
+What is settled here, because only here both the module and the program are at hand: which parameters are tied (one
+value, several paths), which require gradients, which buffers the step writes to (an update; the others are constants),
+what the inputs and their dimensions are called. Everything else is `translate.py`.
 """
 
 from __future__ import annotations
@@ -30,12 +30,13 @@ from meshwright.ir.errors import (
     NoExampleInputs,
     NoLoss,
 )
-from meshwright.ir.frontends import aten
+from meshwright.ir.frontends import writing
 from meshwright.ir.frontends.constants import Term
 from meshwright.ir.frontends.contract import Hooks, Source, user_line
-from meshwright.ir.frontends.storage import Cell
 from meshwright.ir.frontends.dtypes import type_of
-from meshwright.ir.frontends.translate import Handle, Names, Traced, Translator, tensor_term
+from meshwright.ir.frontends.storage import Cell
+from meshwright.ir.frontends.translate import Translator
+from meshwright.ir.frontends.values import Handle, Names, Traced, tensor_term
 
 UNCHANGED = Names(path=lambda path: path, room=lambda path: "")
 """The model is traced as it is: paths are true, and no block is repeated."""
@@ -95,7 +96,7 @@ def arguments(model: nn.Module, batch: Any, place: str) -> tuple[tuple[Any, ...]
     if not chosen:
         raise NoExampleInputs(
             place=place,
-            cause=f"the batch has {', '.join(map(repr, batch))}, but forward takes {', '.join(map(repr, accepted)) or 'nothing'}",
+            cause=f"the batch has {sorted(batch)}, but forward takes {list(accepted) or 'nothing'}",
             fix="name the entries of example_inputs after the parameters of forward",
         )
     return (), chosen
@@ -127,7 +128,7 @@ def _export(step: Step, batch: Any, place: str) -> Any:
             return torch.export.export(step, (batch,), strict=False)
     except MeshwrightError:
         raise
-    except Exception as error:  # noqa: BLE001: tracing runs the user's code; whatever it raises is reported with its line
+    except Exception as error:
         raise _explained(error, place) from error
 
 
@@ -162,7 +163,7 @@ def _explained(error: Exception, place: str) -> MeshwrightError:
         return DataDependentControlFlow(
             place=where,
             cause="the code needs the value of a tensor, and plans are made without values",
-            fix="compute with tensors (torch.where, masks, static capacities) instead of if, .item() or nonzero on them",
+            fix="compute with tensors (torch.where, masks, static capacities) instead of if, .item() or nonzero",
         )
     return ForwardRaised(
         place=where,
@@ -175,7 +176,8 @@ def _translate(
     program: Any, step: Step, batch: Any, names: Names, identity: Identity, known: Mapping[str, Term]
 ) -> Traced:
     strip = Names(lambda path: names.path(_stripped(path)), names.room)
-    translator = Translator(strip, aten.lower)
+    translator = Translator(strip)
+    translator.groups_keys = hasattr(getattr(step.model, "config", None), "_attn_implementation")
     graph: fx.Graph = program.graph_module.graph
     placeholders = [node for node in graph.nodes if node.op == "placeholder"]
     written = _written(program.graph_module)
@@ -258,11 +260,11 @@ def _written(module: fx.GraphModule) -> set[fx.Node]:
         if node.op != "call_function" or not node.args:
             continue
         first = node.args[0]
-        if isinstance(first, fx.Node) and first in owner and (target in aten.VIEWS or aten.writes(target)):
+        if isinstance(first, fx.Node) and first in owner and (target in writing.VIEWS or writing.writes(target)):
             owner[node] = owner[first]
-            if aten.writes(target):
+            if writing.writes(target):
                 found.add(owner[first])
-        found.update(owner[node.args[i]] for i in aten.updates(target) if node.args[i] in owner)
+        found.update(owner[node.args[i]] for i in writing.updates(target) if node.args[i] in owner)
         if target in ("wrap_with_set_grad_enabled", "wrap_with_autocast"):
             found.update(_written_inside(module, node, owner))
     return found
@@ -270,7 +272,7 @@ def _written(module: fx.GraphModule) -> set[fx.Node]:
 
 def _written_inside(module: fx.GraphModule, node: fx.Node, owner: Mapping[fx.Node, fx.Node]) -> set[fx.Node]:
     position = next(i for i, a in enumerate(node.args) if isinstance(a, fx.Node) and a.op == "get_attr")
-    body = getattr(module, str(node.args[position].target))  # type: ignore[union-attr]
+    body = getattr(module, str(node.args[position].target))
     inner = [n for n in body.graph.nodes if n.op == "placeholder"]
     passed: Sequence[Any] = node.args[position + 1 :]
     inside = _written(body)

@@ -3,7 +3,9 @@
     dispatch(x[t…, d], idx[t…, k]) -> rows[e, c, d]         combine(rows[e, c, d], idx[t…, k], w[t…, k]) -> y[t…, d]
 
 Tokens are one loop t, or several (t0, t1: batch and sequence). `idx` says which k experts each token goes to. Every
-expert has c slots; tokens take them in order, and what does not fit is dropped (dropless: c large enough). Slots are
+expert has c slots; tokens take them in order, and what does not fit is dropped. Attribute `dropless` says that nothing
+is dropped: c is then not a limit but an estimate, the mean t * k / e rounded up, from which an expert's true number of
+rows deviates by the imbalance, and cutting the tokens, into micro-batches too, changes no result. Otherwise slots are
 counted per *routing group*: `groups` cuts every loop over tokens into equal runs, and each combination of runs owns an
 equal share of the slots of every expert. That makes a split of the tokens exact as long as it does not cut a group; a
 finer split routes within each shard, which changes what is dropped but nothing else.
@@ -63,7 +65,7 @@ def _routed(signature: Signature, idx: Type, rows: Type, *, back: bool) -> Rule:
 
 @rule("dispatch")
 def dispatch(signature: Signature) -> Rule:
-    """Each expert's tokens in its slots, zeros in the empty ones; attributes `num_experts`, `capacity`, `groups`."""
+    """Each expert's tokens in its slots, zeros in empty ones (`num_experts`, `capacity`, `groups`, `dropless`)."""
     x, idx = signature.operands
     shape = signature.integer("num_experts"), signature.integer("capacity"), x.shape[-1]
     return _routed(signature, idx, Type(shape, x.dtype), back=False)

@@ -1,0 +1,284 @@
+"""Lowerings of operators that move, reshape or combine elements, and the factories that build most of the rest.
+
+A lowering receives the emitter and the call (arguments by schema name) and returns a handle. The table that says which
+operator has which is in `aten.py`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from meshwright.ir.frontends.constants import Term
+from meshwright.ir.frontends.emit import Emitter
+from meshwright.ir.frontends.layout import view_strides
+from meshwright.ir.frontends.values import Assembly, Call, Handle, Literal
+from meshwright.ir.graph import Attr, Type
+
+Lowering = Callable[[Emitter, Call], Handle]
+
+# Factories -----------------------------------------------------------------------------------------------------------
+
+
+def op(kind: str, operands: str, **attrs: str) -> Lowering:
+    """The operands by schema name, missing ones left out; attributes as `ours="theirs"`. Dimensions are counted from
+    the front."""
+
+    def lower(t: Emitter, call: Call) -> Handle:
+        given = [call[name] for name in operands.split() if call[name] is not None]
+        rank = len(t.type(given[0]).shape)
+        values = {ours: attr(ours, call[theirs], rank) for ours, theirs in attrs.items()}
+        results = t.emit_all(kind, given, call.types, {k: v for k, v in values.items() if v is not None})
+        return results[0] if len(results) == 1 else results
+
+    return lower
+
+
+def unary(kind: str) -> Lowering:
+    return lambda t, call: t.emit(kind, [call["self"]], call.types)
+
+
+def binary(kind: str, left: str = "self", right: str = "other") -> Lowering:
+    """Two tensors, or a tensor and a number (attribute `scalar`; `reverse` if the number is on the left)."""
+
+    def lower(t: Emitter, call: Call) -> Handle:
+        a, b = call[left], call[right]
+        attrs: dict[str, Attr] = {}
+        if (alpha := call["alpha"]) not in (None, 1):
+            a, b = (a, b * alpha) if number(b) else (a, t.emit("mul", [b], (t.type(b),), {"scalar": alpha}))
+        if (mode := text(call["rounding_mode"])) is not None:
+            attrs["rounding"] = mode
+        if number(b):
+            attrs["scalar"] = b
+        elif number(a):
+            a, b = b, a
+            attrs |= {"scalar": b, "reverse": True}
+        operands = [a] if number(b) else [a, b]
+        return t.emit(kind, operands, call.types, attrs)
+
+    return lower
+
+
+def reduction(kind: str) -> Lowering:
+    def lower(t: Emitter, call: Call) -> Handle:
+        rank = len(t.type(call["self"]).shape)
+        dims = call["dim"]
+        chosen = range(rank) if dims is None or dims == () else [dims] if isinstance(dims, int) else dims
+        attrs: dict[str, Attr] = {"dim": tuple(sorted(d % rank for d in chosen)), "keepdim": bool(call["keepdim"])}
+        operand = t.cast(call["self"], call.type.dtype) if kind in ("sum", "mean") else call["self"]
+        return t.emit(kind, [operand], call.types, attrs)
+
+    return lower
+
+
+# Shapes and storage --------------------------------------------------------------------------------------------------
+
+
+def shaped(t: Emitter, call: Call) -> Handle:
+    """Every row-major change of shape."""
+    return t.view(call["self"], call.type.shape)
+
+
+def passed(t: Emitter, call: Call) -> Handle:
+    handle: Handle = call["self"]
+    return handle
+
+
+def cast(t: Emitter, call: Call) -> Handle:
+    return t.cast(call["self"], call.type.dtype)
+
+
+def cloned(t: Emitter, call: Call) -> Handle:
+    value = t.value(call["self"])
+    return t.copy(value, t.types[value].shape)
+
+
+def packed(t: Emitter, call: Call) -> Handle:
+    """`contiguous`."""
+    value = t.value(call["self"])
+    copied = in_order(t, value)
+    if value in t.masked:
+        t.masked[copied] = t.masked[value]
+    return copied
+
+
+def in_order(t: Emitter, handle: Handle) -> str:
+    """The operand with its elements in row-major order: a copy only if they do not lie so already."""
+    value = t.value(handle)
+    shape = t.types[value].shape
+    flat = view_strides(shape, t.strides[value], (math.prod(shape),))
+    return value if flat == (1,) else t.copy(value, shape)
+
+
+def permuted(t: Emitter, call: Call) -> Handle:
+    value = t.value(call["self"])
+    rank = len(t.types[value].shape)
+    if call.target.startswith("permute"):
+        order = [d % rank for d in call["dims"]]
+    else:
+        first, second = (call["dim0"], call["dim1"]) if call.target.startswith("transpose") else (0, 1)
+        order = list(range(rank))
+        if rank > 1:
+            order[first], order[second] = order[second], order[first]
+    return permute(t, value, order)
+
+
+def permute(t: Emitter, handle: Handle, order: Sequence[int]) -> Handle:
+    value = t.value(handle)
+    if list(order) == list(range(len(order))):
+        return value
+    source = t.types[value]
+    type_ = Type(tuple(source.shape[d] for d in order), source.dtype)
+    return t.emit("permute", [value], (type_,), {"perm": tuple(order)}, alias=0)
+
+
+def expanded(t: Emitter, call: Call) -> Handle:
+    value = t.value(call["self"])
+    if t.types[value].shape == call.type.shape:
+        return value
+    return t.emit("expand", [value], (call.type,), {"shape": call.type.shape}, alias=0)
+
+
+def sliced(t: Emitter, call: Call) -> Handle:
+    value = t.value(call["self"])
+    shape = t.types[value].shape
+    dim, step = call["dim"] % len(shape), call["step"]
+    start, end, _ = slice(call["start"], call["end"]).indices(shape[dim])
+    if (start, end, step) == (0, shape[dim], 1):
+        return value
+    attrs: dict[str, Attr] = {"dim": dim, "start": start, "end": end, "step": step}
+    return t.emit("slice", [value], (call.type,), attrs, alias=0)
+
+
+def selected(t: Emitter, call: Call) -> Handle:
+    value = t.value(call["self"])
+    shape = t.types[value].shape
+    dim = call["dim"] % len(shape)
+    attrs: dict[str, Attr] = {"dim": dim, "index": call["index"] % shape[dim]}
+    return t.emit("select", [value], (call.type,), attrs, alias=0)
+
+
+def split(t: Emitter, call: Call) -> Handle:
+    """`split`, `chunk` and `split_with_sizes`: parts that share the operand's storage."""
+    value = t.value(call["self"])
+    dim = call["dim"] % len(t.types[value].shape)
+    if len(call.types) == 1:
+        return (value,)
+    sizes = tuple(type_.shape[dim] for type_ in call.types)
+    return t.emit_all("split", [value], call.types, {"dim": dim, "sizes": sizes}, alias=0)
+
+
+def unbound(t: Emitter, call: Call) -> Handle:
+    """`unbind`: each index of a dimension."""
+    value = t.value(call["self"])
+    dim = call["dim"] % len(t.types[value].shape)
+    return tuple(
+        t.emit("select", [value], (type_,), {"dim": dim, "index": index}, alias=0)
+        for index, type_ in enumerate(call.types)
+    )
+
+
+def concatenated(t: Emitter, call: Call) -> Handle:
+    parts = [part for part in call["tensors"] if t.type(part).elements]
+    if len(parts) == 1:  # the others are empty, as the unrotated part of a fully rotary head: what is left is a copy
+        return t.copy(t.value(parts[0]), call.type.shape)
+    cast_parts = [t.cast(part, call.type.dtype) for part in parts]
+    return t.emit("cat", cast_parts, call.types, {"dim": call["dim"] % len(call.type.shape)})
+
+
+def stacked(t: Emitter, call: Call) -> Handle:
+    dim = call["dim"] % len(call.type.shape)
+    shape = tuple(1 if d == dim else extent for d, extent in enumerate(call.type.shape))
+    return t.emit("cat", [t.view(part, shape) for part in call["tensors"]], call.types, {"dim": dim})
+
+
+def repeated(t: Emitter, call: Call) -> Handle:
+    """`repeat_interleave` by a number: a new dimension, expanded and merged."""
+    value = t.value(call["self"])
+    shape = t.types[value].shape
+    dim, times = call["dim"], call["repeats"]
+    if dim is None or not isinstance(times, int):
+        return opaque(t, call)
+    dim %= len(shape)
+    narrow = (*shape[: dim + 1], 1, *shape[dim + 1 :])
+    wide = Type((*shape[: dim + 1], times, *shape[dim + 1 :]), t.types[value].dtype)
+    seen = t.view(value, narrow)
+    spread = t.emit("expand", [seen], (wide,), {"shape": wide.shape}, alias=0)
+    return t.view(spread, call.type.shape)
+
+
+def padded(t: Emitter, call: Call) -> Handle:
+    if text(call["mode"]) != "constant":
+        return opaque(t, call)
+    attrs: dict[str, Attr] = {"pad": tuple(call["pad"]), "value": call["value"] or 0.0}
+    return t.emit("pad", [call["self"]], call.types, attrs)
+
+
+def copied(t: Emitter, call: Call) -> Handle:
+    """`copy_`: the source, in the shape and dtype of what it overwrites."""
+    source = call["src"]
+    source = t.cast(source, call.type.dtype) if t.type(source).dtype != call.type.dtype else source
+    if t.type(source).shape == call.type.shape:
+        return source
+    return t.emit("expand", [source], (call.type,), {"shape": call.type.shape})
+
+
+def filled(t: Emitter, call: Call) -> Handle:
+    value = 0 if call.target.startswith("zero") else call["value"]
+    if not number(value):
+        return opaque(t, call)
+    return t.keep(Term("scalar_tensor", call.type.shape, call.type.dtype, (value,)))
+
+
+def reversed_sub(t: Emitter, call: Call) -> Handle:
+    """`rsub`: other - self."""
+    if number(call["other"]):
+        return t.emit("sub", [call["self"]], call.types, {"scalar": call["other"], "reverse": True})
+    return t.emit("sub", [call["other"], call["self"]], call.types)
+
+
+# What is left --------------------------------------------------------------------------------------------------------
+
+
+def opaque(t: Emitter, call: Call) -> Handle:
+    """Any other operator: all its tensors, nothing known about it but the types of its results."""
+    operands = [h for h in leaves(call.args) if isinstance(h, str | Term | Assembly)]
+    attrs: dict[str, Attr] = {"target": public_name(call.target), "types": tuple(str(type_) for type_ in call.types)}
+    results = t.emit_all("opaque", operands, call.types, attrs)
+    return results[0] if len(results) == 1 else results
+
+
+def public_name(target: str) -> str:
+    """The name under which users register a rule: `aten::roll`, `mylib::rotary`."""
+    parts = target.split(".")
+    return f"{parts[0]}::{parts[1]}" if len(parts) > 2 else f"aten::{parts[0]}"
+
+
+def number(item: Any) -> bool:
+    return isinstance(item, int | float) and not isinstance(item, str)
+
+
+def text(item: Any) -> str | None:
+    return item.text if isinstance(item, Literal) else None
+
+
+def attr(name: str, value: Any, rank: int) -> Attr:
+    if name == "dim" and isinstance(value, int):
+        return value % max(rank, 1)
+    if isinstance(value, list | tuple):
+        return tuple(value)
+    return text(value) if text(value) is not None else value
+
+
+def each(value: Any, dims: int) -> tuple[int, ...]:
+    values = tuple(value) if isinstance(value, list | tuple) else (value,)
+    return values * dims if len(values) == 1 else values
+
+
+def leaves(item: Any) -> list[Any]:
+    if isinstance(item, dict):
+        item = tuple(item.values())
+    if isinstance(item, list | tuple):
+        return [leaf for part in item for leaf in leaves(part)]
+    return [item]

@@ -1,0 +1,127 @@
+"""Which ATen operators share or overwrite storage, and how a part is put back into the whole.
+
+`translate.py` turns tensors that are written in place into values that are written once (`storage.py`); what it has to
+know about single operators is here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from meshwright.ir.frontends.constants import Term
+from meshwright.ir.frontends.emit import Emitter
+from meshwright.ir.frontends.lowerings import opaque, permute
+from meshwright.ir.frontends.values import Assembly, Call, Handle
+from meshwright.ir.graph import Attr, Type
+
+VIEWS = frozenset(
+    (
+        "alias.default", "detach.default", "view.default", "view_as.default", "reshape.default", "_unsafe_view.default",
+        "flatten.using_ints", "unflatten.int", "unsqueeze.default", "squeeze.default", "squeeze.dim", "squeeze.dims",
+        "transpose.int", "permute.default", "t.default", "expand.default", "expand_as.default", "contiguous.default",
+        "slice.Tensor", "select.int", "split.Tensor", "split_with_sizes.default", "chunk.default", "unbind.int",
+        "to.dtype", "to.dtype_layout", "to.device",
+    )
+)  # fmt: skip
+"""Operators whose result may share storage with their first argument."""
+
+
+def writes(target: str) -> bool:
+    """Whether the operator writes into its first argument."""
+    packet = target.split(".", maxsplit=1)[0]
+    return packet.endswith("_") and not packet.startswith("__")
+
+
+def functional(target: str) -> str:
+    """`div_.Tensor` -> `div.Tensor`."""
+    packet, _, overload = target.partition(".")
+    return f"{packet.rstrip('_')}.{overload}"
+
+
+def updates(target: str) -> tuple[int, ...]:
+    """Positions of arguments that the operator updates besides computing its result."""
+    return (3, 4) if target == "batch_norm.default" else ()
+
+
+def is_pure(target: str) -> bool:
+    """Whether the operator gives the same result each time, so that a constant of constants is one."""
+    random = ("rand", "bernoulli", "dropout", "normal", "multinomial", "uniform", "exponential", "batch_norm")
+    return not any(mark in target for mark in random)
+
+
+def is_creation(target: str) -> bool:
+    """Whether the operator makes a constant like another tensor."""
+    return target.split(".", maxsplit=1)[0] in (
+        "zeros_like",
+        "ones_like",
+        "full_like",
+        "empty_like",
+        "new_zeros",
+        "new_ones",
+        "new_full",
+        "new_empty",
+    )
+
+
+def putting(t: Emitter, call: Call) -> Callable[[Handle, Handle], Handle]:
+    """How a part that was taken by this view is put back into its parent."""
+    packet = call.target.split(".")[0]
+
+    def back(parent: Handle, part: Handle) -> Handle:
+        if packet in ("slice", "select"):
+            return _put_slice(t, call, parent, part)
+        if packet in ("transpose", "t", "permute"):
+            rank = len(t.type(parent).shape)
+            order = [d % rank for d in call["dims"]] if packet == "permute" else list(range(rank))
+            if packet != "permute":
+                a, b = (call["dim0"], call["dim1"]) if packet == "transpose" else (0, 1)
+                order[a], order[b] = order[b], order[a]
+            return permute(t, part, [order.index(d) for d in range(rank)])
+        if packet in ("expand", "expand_as"):
+            return opaque(t, call)
+        return t.view(part, t.type(parent).shape) if t.type(part).shape != t.type(parent).shape else part
+
+    return back
+
+
+def putting_part(t: Emitter, call: Call, index: int) -> Callable[[Handle, Handle], Handle]:
+    """The same for one part of a split."""
+
+    def back(parent: Handle, part: Handle) -> Handle:
+        if call.target.startswith("unbind"):
+            return opaque(t, call)
+        dim = call["dim"] % len(call.type.shape)
+        start = sum(type_.shape[dim] for type_ in call.types[:index])
+        return _overwrite(t, parent, part, dim, start, start + call.types[index].shape[dim])
+
+    return back
+
+
+def _put_slice(t: Emitter, call: Call, parent: Handle, part: Handle) -> Handle:
+    shape = t.type(parent).shape
+    dim = call["dim"] % len(shape)
+    if call.target.startswith("select"):
+        start = call["index"] % shape[dim]
+        narrow = (*shape[:dim], 1, *shape[dim + 1 :])
+        return _overwrite(t, parent, t.view(part, narrow), dim, start, start + 1)
+    if call["step"] not in (None, 1):
+        return opaque(t, call)
+    start, end, _ = slice(call["start"], call["end"]).indices(shape[dim])
+    return _overwrite(t, parent, part, dim, start, end)
+
+
+def _overwrite(t: Emitter, parent: Handle, part: Handle, dim: int, start: int, end: int) -> Handle:
+    if isinstance(parent, Term):
+        parent = Assembly(parent, dim)
+    if isinstance(parent, Assembly) and parent.dim == dim and all(e <= start or s >= end for s, e, _ in parent.pieces):
+        return Assembly(parent.base, dim, (*parent.pieces, (start, end, part)))
+    whole = t.type(parent)
+    pieces = [_piece(t, parent, dim, 0, start), part, _piece(t, parent, dim, end, whole.shape[dim])]
+    return t.emit("cat", [piece for piece in pieces if t.type(piece).shape[dim]], (whole,), {"dim": dim})
+
+
+def _piece(t: Emitter, whole: Handle, dim: int, start: int, end: int) -> Handle:
+    type_ = t.type(whole)
+    shape = (*type_.shape[:dim], end - start, *type_.shape[dim + 1 :])
+    attrs: dict[str, Attr] = {"dim": dim, "start": start, "end": end, "step": 1}
+    return t.emit("slice", [whole], (Type(shape, type_.dtype),), attrs, alias=0)

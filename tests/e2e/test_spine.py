@@ -1,0 +1,115 @@
+"""The spine models at their real size, on the meta device: parameters, folds, coverage, text form, micro-batches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import nn
+
+from meshwright.ir.account import account_fold, parameters
+from meshwright.ir.fold import Fold, shortened, unfold
+from meshwright.ir.frontends.capture import capture
+from meshwright.ir.frontends.load import load_model
+from meshwright.ir.microbatch import microbatch
+from meshwright.ir.text import fold_text
+from meshwright.ir.text_reader import parse_fold
+from meshwright.ir.verify import verify_fold
+from tests.e2e.spine import BATCH, BY_NAME, EXAMPLES, SEQ, SPINE, SpineModel, captured
+
+every_model = pytest.mark.parametrize("model", SPINE, ids=str)
+
+
+def stacks(fold: Fold) -> list[tuple[int, int]]:
+    return [(len(segment.period), segment.repeats) for segment in fold.segments if not segment.glue]
+
+
+@every_model
+def test_parameters_are_exact(model: SpineModel) -> None:
+    """In the fold, written out: bodies times repeats, tied ones once, buffers not."""
+    weights = [(param, type_) for param, type_ in parameters(captured(model).fold).values() if not param.buffer]
+    assert sum(type_.elements for _, type_ in weights) == model.parameters
+    trained = sum(type_.elements for param, type_ in weights if param.requires_grad)
+    assert trained == (model.trained or model.parameters)
+
+
+@every_model
+def test_folds(model: SpineModel) -> None:
+    assert captured(model).notes == ()
+    assert stacks(captured(model).fold) == list(model.stacks)
+    verify_fold(captured(model).fold)
+
+
+@every_model
+def test_everything_is_under_rules(model: SpineModel) -> None:
+    total = account_fold(captured(model).fold)
+    assert total.opaque == ()
+    assert total.covered_flops >= 0.999
+    assert total.covered_bytes >= 0.99
+
+
+@every_model
+def test_the_text_form_round_trips(model: SpineModel) -> None:
+    fold = captured(model).fold
+    assert parse_fold(fold_text(fold)) == fold
+
+
+@every_model
+def test_microbatches(model: SpineModel) -> None:
+    found = microbatch(unfold(shortened(captured(model).fold, 2)))
+    assert found.legal == (not model.split_by)
+    assert {blocker.kind for blocker in found.blockers} == {model.split_by} - {""}
+
+
+def test_blockers_name_the_batch_norms_of_the_unet() -> None:
+    found = microbatch(unfold(captured(BY_NAME["unet"]).fold))
+    assert [blocker.module for blocker in found.blockers] == [
+        f"{block}.norm{number}"
+        for block in (*(f"down.{i}" for i in range(4)), "bottom", *(f"up.{i}" for i in range(4)))
+        for number in (1, 2)
+    ]
+
+
+# Folding -------------------------------------------------------------------------------------------------------------
+
+
+def test_gemma_repeats_five_windows_and_a_global_layer() -> None:
+    """On more tokens than a window holds."""
+    fold = capture(load_model(BY_NAME["gemma-3-1b"].reference), batch=BATCH, seq=1024).fold
+    mask = {
+        body.name: next(op.attr("mask") for op in body.graph.ops if op.kind == "attention")
+        for body in fold.bodies
+        if body.module_class
+    }
+    period = next(segment.period for segment in fold.segments if segment.repeats == 4)
+    assert [mask[name] for name in period] == ["window"] * 5 + ["causal"]
+
+
+@pytest.mark.parametrize("family", ["own-llama", "hf-llama"])
+def test_depth_costs_nothing(family: str) -> None:
+    """The same number of blocks is traced, and the fold is equally long, whatever the depth."""
+    small, large = (captured(BY_NAME[f"{family}-{size}"]) for size in ("8b", "405b"))
+    assert [len(stack.walk) for stack in small.stacks] == [len(stack.walk) for stack in large.stacks]
+    assert sum(len(stack.walk) for stack in large.stacks) <= 3
+    assert [len(body.graph.ops) for body in small.fold.bodies] == [len(body.graph.ops) for body in large.fold.bodies]
+
+
+def other_eps(block: nn.Module) -> None:
+    block.feed_forward_norm.eps = 1e-6
+
+
+def wider(block: nn.Module) -> None:
+    h, f = block.feed_forward.down_proj.weight.shape
+    for name, shape in {"gate_proj": (h, f + 256), "up_proj": (h, f + 256), "down_proj": (f + 256, h)}.items():
+        setattr(block.feed_forward, name, nn.Linear(*shape, bias=False, device="meta", dtype=torch.bfloat16))
+
+
+@pytest.mark.parametrize("alter", [other_eps, wider])
+def test_one_altered_layer_stays_apart(alter: Callable[[nn.Module], None]) -> None:
+    source = load_model(f"{EXAMPLES / 'llama.py'}:llama_8b")
+    alter(source.module.get_submodule("blocks.17"))
+    fold = capture(source, batch=BATCH, seq=SEQ).fold
+    assert stacks(fold) == [(1, 17), (1, 1), (1, 14)]
+    alone = next(segment for segment in fold.segments if segment.paths == ("blocks.17",))
+    assert fold.count(alone.period[0]) == 1
