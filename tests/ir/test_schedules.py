@@ -6,7 +6,14 @@ from collections.abc import Iterator
 
 import pytest
 
-from meshwright.ir.errors import ActionSyntax, ScheduleImpossible, ScheduleUnknown, WaitCircle, WorkForeign, WorkMiscounted
+from meshwright.ir.errors import (
+    ActionSyntax,
+    ScheduleImpossible,
+    ScheduleUnknown,
+    WaitCircle,
+    WorkForeign,
+    WorkMiscounted,
+)
 from meshwright.ir.program import Action
 from meshwright.ir.schedules import SCHEDULES, Shape, compute_actions, parse_action, verify_actions, with_transfers
 
