@@ -71,7 +71,7 @@ def conv(signature: Signature) -> Rule:
         types=(Type((x.shape[0], co * groups, *shape), x.dtype),),
         laws=(Law.LINEAR, Law.LINEAR, *((Law.ADDITIVE,) if biased else ())),
         engine=Engine.CONV,
-        work=(Work(2, points), Work(2, points, grad_of=(0,)), Work(2, points, grad_of=(1,))),
+        work=(Work(2, points), Work(2, points, grad_of=0), Work(2, points, grad_of=1)),
         saves=(Save("operand", 0), Save("operand", 1)),
     )
 

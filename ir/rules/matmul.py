@@ -22,7 +22,7 @@ def leading(rank: int) -> tuple[str, ...]:
 
 
 def product_work(factors: tuple[str, ...], left: int, right: int) -> tuple[Work, ...]:
-    return (Work(2, factors), Work(2, factors, grad_of=(left,)), Work(2, factors, grad_of=(right,)))
+    return (Work(2, factors), Work(2, factors, grad_of=left), Work(2, factors, grad_of=right))
 
 
 def agree(signature: Signature, left: int, right: int) -> None:
