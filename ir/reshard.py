@@ -84,7 +84,7 @@ _STEP = re.compile(
     r"^(?P<kind>\w+)\((?P<axes>\w+(?:\.\w+)*)"
     r"(?:, dim (?P<dim>\d+)(?: -> (?P<target>\d+))?)?"
     r"(?:, (?P<layout>zigzag|(?:sections|uneven)\([\d,]+\)))?"
-    r"(?:, (?P<reduction>\w+))?\)$"
+    r"(?:, (?P<reduction>max))?\)$"
 )
 
 

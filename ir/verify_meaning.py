@@ -234,7 +234,7 @@ def _owners(body: BodyProgram, graph: Graph) -> dict[str, str]:
             slot = alias[statement.op]
             if slot is not None:
                 operand = statement.operands[slot]
-                owner[statement.results[0]] = owner.get(operand, operand)
+                owner |= dict.fromkeys(statement.results, owner.get(operand, operand))
     return owner
 
 

@@ -2,8 +2,9 @@
 
     load -> capture -> fold -> (verify) -> account, saved, loops, cuts, micro-batches -> Inspection -> table or JSON
 
-`inspect` makes an `Inspection`, which is plain data; `to_json` and `show` print it. Nothing here decides anything:
-every number comes from the same analyses that the search will use. The JSON schema is documented in docs/inspect.md.
+`report` makes an `Inspection`, which is plain data; `to_json` and `show` print it; `inspect` is the same for Python.
+Nothing here decides anything: every number comes from the same analyses that the search will use. The JSON schema is
+documented in docs/inspect.md.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import sys
 from argparse import Namespace
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from meshwright import __version__
 from meshwright.ir.account import Account, account, account_fold, parameters
@@ -25,24 +26,31 @@ from meshwright.ir.fold import Fold, shortened, unfold
 from meshwright.ir.frontends.capture import Captured, capture
 from meshwright.ir.frontends.contract import Source
 from meshwright.ir.frontends.load import load_model
+from meshwright.ir.frontends.module import load_module
 from meshwright.ir.graph import Graph
 from meshwright.ir.microbatch import MicrobatchLegality, microbatch
 from meshwright.ir.saved import saved_bytes
 from meshwright.ir.text import fold_text, graph_text
 from meshwright.ir.verify import verify_fold
 
+if TYPE_CHECKING:
+    from torch import nn
+
 FORMAT_VERSION = 1
 
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """What the model is inspected for."""
+    """What the model is inspected for. The dtype is that of a configuration's model; a module has its own."""
 
-    batch: int
-    seq: int
-    dtype: str
-    style: str
-    device: str
+    batch: int = 1
+    seq: int = 1024
+    dtype: str = "bf16"
+    style: str = "eager"
+    device: str = "cuda"
+
+
+DEFAULT = Workload()
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,12 +101,11 @@ def run(args: Namespace) -> int:
     workload = Workload(args.batch, args.seq, args.dtype, args.style, args.device)
     dump = _dump_step(args.dump_after)
     source = load_model(args.model, dtype=args.dtype)
-    captured = capture(source, batch=workload.batch, seq=workload.seq)
-    verify_fold(captured.fold)
+    captured = verified(source, workload)
     if dump is not None:
         sys.stdout.write(f"{dump(captured.fold)}\n")
         return 0
-    found = inspect(args.model, source, captured, workload)
+    found = report(args.model, source, captured, workload)
     if args.json:
         sys.stdout.write(f"{json.dumps(to_json(found), indent=2)}\n")
     else:
@@ -106,6 +113,24 @@ def run(args: Namespace) -> int:
 
         show(found)
     return 0
+
+
+def inspect(model: str | nn.Module, *, workload: Workload = DEFAULT, **hooks: Any) -> Inspection:
+    """What `plan inspect` shows, from Python: for MODEL as on the command line, or a module, whose `example_inputs`,
+    `loss`
+    and `dims` may be given as keywords."""
+    if isinstance(model, str):
+        source, reference = load_model(model, dtype=workload.dtype), model
+    else:
+        source, reference = load_module(model, **hooks), type(model).__qualname__
+    return report(reference, source, verified(source, workload), workload)
+
+
+def verified(source: Source, workload: Workload) -> Captured:
+    """Capture a model, and do not believe the front end."""
+    captured = capture(source, batch=workload.batch, seq=workload.seq)
+    verify_fold(captured.fold)
+    return captured
 
 
 STEPS: Mapping[str, Callable[[Fold], str]] = {
@@ -127,7 +152,7 @@ def _dump_step(name: str | None) -> Callable[[Fold], str] | None:
     return STEPS[name]
 
 
-def inspect(reference: str, source: Source, captured: Captured, workload: Workload) -> Inspection:
+def report(reference: str, source: Source, captured: Captured, workload: Workload) -> Inspection:
     """Run every analysis on a captured model."""
     fold = captured.fold
     short = unfold(shortened(fold, 2))

@@ -13,15 +13,19 @@ if TYPE_CHECKING:
     from meshwright.backends.torch_.verify.rules import check_rule
     from meshwright.ir.errors import MeshwrightError
     from meshwright.ir.rules.opaque import register_rule
+    from meshwright.planner.inspect import Inspection, Workload, inspect
 
 __version__ = "0.1.0"
-__all__ = ["MeshwrightError", "__version__", "check_rule", "register_rule"]
+__all__ = ["Inspection", "MeshwrightError", "Workload", "__version__", "check_rule", "inspect", "register_rule"]
 
 # Public name -> the module that defines it: one line here, one import above, one entry in __all__.
 _HOME = {
     "MeshwrightError": "meshwright.ir.errors",
     "check_rule": "meshwright.backends.torch_.verify.rules",
     "register_rule": "meshwright.ir.rules.opaque",
+    "Inspection": "meshwright.planner.inspect",
+    "Workload": "meshwright.planner.inspect",
+    "inspect": "meshwright.planner.inspect",
 }
 
 

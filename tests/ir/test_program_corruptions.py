@@ -321,7 +321,7 @@ IN_PROGRAMS: dict[type[MeshwrightError], Callable[[], object]] = {
     NameUntyped: lambda: with_block(locals={name: one for name, one in BLOCK.locals.items() if name != "q"}),
     NameRedefined: lambda: forward(of("q"), lambda q: (q, q)),
     WrongType: lambda: with_block(
-        locals=BLOCK.locals | {"q": Local(Type((4, 16, 64), "f64"), BLOCK.locals["q"].placement)}
+        locals={**BLOCK.locals, "q": Local(Type((4, 16, 64), "f64"), BLOCK.locals["q"].placement)}
     ),
     WrongPlacement: without_collective,
     WrongStep: lambda: backward(
@@ -381,7 +381,7 @@ def test_the_classes_are_pairwise_distinct() -> None:
     assert len({kind.code for kind, _ in CORRUPTIONS}) == len(CORRUPTIONS)
 
 
-# The same classes, met in other places ---------------------------------------------------------------------------------
+# The same classes, met in other places -------------------------------------------------------------------------------
 
 OTHERS: dict[str, tuple[type[MeshwrightError], Callable[[], object]]] = {
     "a plan with two strategies for an operator": (

@@ -104,10 +104,15 @@ class Sharded:
 
 
 def sharded(
-    graph: Graph, plan: BodyPlan, mesh: Mesh, values: Mapping[str, Tensor], cotangents: Mapping[str, Tensor]
+    graph: Graph,
+    plan: BodyPlan,
+    mesh: Mesh,
+    values: Mapping[str, Tensor],
+    cotangents: Mapping[str, Tensor],
+    lowering: Lowering = CPU,
 ) -> Sharded:
     """Lower, verify and execute the body, forward, backward and gradient reduction."""
-    program = lower_body(graph, plan, mesh, CPU)
+    program = lower_body(graph, plan, mesh, lowering)
     verify_body(program)
     verify_body_meaning(program, graph)
     kernels = TorchKernels(TOLERANCE)
@@ -159,10 +164,17 @@ def spread(kernels: TorchKernels, tensor: Tensor, local: Local, mesh: Mesh) -> l
     return [cut[tuple(mesh.coordinates(rank)[axis] for axis in sums)][rank] for rank in range(mesh.size)]
 
 
-def differences(graph: Graph, plan: BodyPlan, mesh: Mesh, values: Mapping[str, Tensor], seed: int = 0) -> list[str]:
+def differences(
+    graph: Graph,
+    plan: BodyPlan,
+    mesh: Mesh,
+    values: Mapping[str, Tensor],
+    seed: int = 0,
+    lowering: Lowering = CPU,
+) -> list[str]:
     """Where sharded and whole differ; empty if the plan is exact."""
     reference = whole(graph, values, seed)
-    found = sharded(graph, plan, mesh, values, reference.cotangents)
+    found = sharded(graph, plan, mesh, values, reference.cotangents, lowering)
     wrong = []
     floor = 1e-3 * largest(reference.outputs)
     for name, expected in reference.outputs.items():

@@ -1,0 +1,247 @@
+"""Targets: declared in the IR's own words, refusing what they cannot express, and exact with the steps they have."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from meshwright.backends.torch_.capabilities import TARGETS, TORCH_CUDA, TORCH_GLOO
+from meshwright.backends.torch_.verify.compare import differences, random_values
+from meshwright.ir.adjoint import Split, Strategy
+from meshwright.ir.capabilities import ANY, LAYOUTS, RECOMPUTE, STORAGE, Capabilities, Line, ScheduleLine, layout_name
+from meshwright.ir.decisions import Decisions
+from meshwright.ir.errors import (
+    AttentionNotExpressible,
+    CapabilityUnknown,
+    LayoutNotExpressible,
+    MicrobatchesNotExpressible,
+    NotExpressible,
+    OffloadNotExpressible,
+    RecomputeNotExpressible,
+    ScheduleNotExpressible,
+    StorageNotExpressible,
+)
+from meshwright.ir.lower_body import Lowering, lower_body
+from meshwright.ir.names import CONTEXT, Degrees, template
+from meshwright.ir.placement import CONTIGUOUS, ZIGZAG, Sections, Uneven
+from meshwright.ir.reshard import MOVES
+from meshwright.ir.schedules import SCHEDULES
+from tests.ir.test_interp_step import PLANS
+from tests.llama_block import block, model
+
+FOLD = model()
+KNOWN = {
+    "layouts": LAYOUTS,
+    "attention": CONTEXT,
+    "storage": STORAGE,
+    "schedules": (*SCHEDULES, "custom"),
+    "recompute": RECOMPUTE,
+    "moves": MOVES,
+}
+EVERY = [ANY, *TARGETS.values()]
+
+
+# Declarations --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("target", EVERY, ids=lambda target: target.target)
+def test_every_line_is_known_once_and_has_evidence(target: Capabilities) -> None:
+    for field, known in KNOWN.items():
+        lines: tuple[Line | ScheduleLine, ...] = getattr(target, field)
+        names = [line.name for line in lines]
+        assert set(names) <= set(known), field
+        assert len(set(names)) == len(names), field
+        assert all(line.evidence for line in lines), field
+
+
+def test_targets_go_by_their_names() -> None:
+    assert list(TARGETS) == ["torch-cuda", "torch-gloo"]
+    assert all(name == target.target for name, target in TARGETS.items())
+
+
+def test_any_can_do_everything() -> None:
+    for field, known in KNOWN.items():
+        assert {line.name for line in getattr(ANY, field)} == set(known), field
+
+
+@pytest.mark.parametrize("field", [*KNOWN, "overlap", "offload"])
+def test_a_line_that_means_nothing_is_refused(field: str) -> None:
+    with pytest.raises(CapabilityUnknown, match=field):
+        replace(ANY, **{field: (Line("telepathy", "made up"),)})
+
+
+def test_what_the_library_really_runs() -> None:
+    assert TORCH_GLOO.executed("reduce_scatter") == "all_reduce"
+    assert TORCH_GLOO.executed("all_to_all") == "all_gather"
+    assert TORCH_GLOO.executed("all_reduce") == "all_reduce"
+    for move in MOVES:
+        assert TORCH_CUDA.executed(move) == ANY.executed(move) == move
+        assert TORCH_GLOO.executed(TORCH_GLOO.executed(move)) in MOVES
+
+
+def test_lowering_uses_the_targets_steps_and_kernels() -> None:
+    assert TORCH_GLOO.lowering() == Lowering(moves=tuple(line.name for line in TORCH_GLOO.moves), device="cpu")
+    assert TORCH_CUDA.lowering().device == "cuda"
+
+
+@pytest.mark.parametrize(
+    ("layout", "name"),
+    [(CONTIGUOUS, "contiguous"), (Sections((2, 2)), "sections"), (ZIGZAG, "zigzag"), (Uneven((1, 3)), "uneven")],
+)
+def test_layouts_have_names(layout: object, name: str) -> None:
+    assert layout_name(layout) == name  # type: ignore[arg-type]
+
+
+# Refusals ------------------------------------------------------------------------------------------------------------
+
+
+def kinds(target: Capabilities, decisions: Decisions) -> set[type[NotExpressible]]:
+    return {type(refusal) for refusal in target.refusals(decisions, FOLD)}
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_any_refuses_nothing(name: str) -> None:
+    assert kinds(ANY, template(FOLD, PLANS[name])) == set()
+
+
+EXPRESSIBLE = [name for name in PLANS if "ring" not in name and "dp cp tp pp" not in name]
+
+
+@pytest.mark.parametrize("name", PLANS)
+@pytest.mark.parametrize("target", TARGETS.values(), ids=lambda target: target.target)
+def test_torch_expresses_all_but_rings(target: Capabilities, name: str) -> None:
+    refused = kinds(target, template(FOLD, PLANS[name]))
+    assert (refused == set()) == (name in EXPRESSIBLE)
+    assert refused <= {AttentionNotExpressible, LayoutNotExpressible}
+
+
+def uneven(decisions: Decisions) -> Decisions:
+    """One linear of a block split unevenly."""
+    strategies = (("q", Strategy((("tp", Split(("n",), Uneven((8, 24)))),))),)
+    plans = tuple(replace(p, strategies=strategies) if p.name == "block" else p for p in decisions.plans)
+    return replace(decisions, plans=plans)
+
+
+def identity(decisions: Decisions) -> Decisions:
+    return decisions
+
+
+REFUSALS: dict[str, tuple[Capabilities, Degrees, Callable[[Decisions], Decisions], type[NotExpressible], str]] = {
+    "rings on gloo": (
+        TORCH_GLOO,
+        Degrees(cp=2, context="ring"),
+        identity,
+        AttentionNotExpressible,
+        "ring attention",
+    ),
+    "uneven parts": (TORCH_CUDA, Degrees(tp=2), uneven, LayoutNotExpressible, "layout uneven"),
+    "an unknown schedule": (
+        replace(TORCH_CUDA, schedules=TORCH_CUDA.schedules[:1]),
+        Degrees(pp=2, schedule="1f1b", microbatches=2),
+        identity,
+        ScheduleNotExpressible,
+        "1f1b",
+    ),
+    "micro-batches that do not fill the groups": (
+        TORCH_CUDA,
+        Degrees(pp=2, schedule="interleaved", microbatches=3),
+        identity,
+        MicrobatchesNotExpressible,
+        "multiple of 2",
+    ),
+    "too few micro-batches": (
+        replace(ANY, schedules=(ScheduleLine("gpipe", "test", min_microbatches_per_group=2),)),
+        Degrees(pp=2, microbatches=3),
+        identity,
+        MicrobatchesNotExpressible,
+        "at least 4",
+    ),
+    "no sharded storage": (
+        replace(ANY, storage=()),
+        Degrees(dp=2, zero=1),
+        identity,
+        StorageNotExpressible,
+        "optimizer as",
+    ),
+    "no recomputation": (
+        replace(ANY, recompute=ANY.recompute[:1]),
+        Degrees(dp=2, recompute="full"),
+        identity,
+        RecomputeNotExpressible,
+        "recompute full",
+    ),
+    "no selective recomputation": (
+        replace(ANY, recompute=ANY.recompute[:2]),
+        Degrees(dp=2),
+        lambda plan: replace(
+            plan, plans=tuple(replace(p, recompute=("act",) if p.name == "block" else ()) for p in plan.plans)
+        ),
+        RecomputeNotExpressible,
+        "recompute selective",
+    ),
+    "no host memory": (
+        TORCH_CUDA,
+        Degrees(dp=2),
+        lambda plan: replace(plan, offload=("x",)),
+        OffloadNotExpressible,
+        "express x",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REFUSALS)
+def test_what_a_target_cannot_express_is_refused(name: str) -> None:
+    target, degrees, change, kind, words = REFUSALS[name]
+    decisions = change(template(FOLD, degrees))
+    assert kinds(target, decisions) == {kind}
+    with pytest.raises(kind, match=words):
+        target.check(decisions, FOLD)
+
+
+@pytest.mark.parametrize(
+    ("zero", "kept", "refused"),
+    [
+        (1, "optimizer", set()),
+        (2, "optimizer", {"grads"}),
+        (3, "optimizer", {"grads", "params"}),
+        (3, "params", {"grads", "optimizer"}),
+        (0, "", set()),
+    ],
+)
+def test_storage_is_compared_with_compute(zero: int, kept: str, refused: set[str]) -> None:
+    """Not with itself: parameters that are sharded for compute by tensor parallelism need no line."""
+    target = replace(ANY, storage=(Line(kept, "test"),) if kept else ())
+    found = {refusal.cause for refusal in target.refusals(template(FOLD, Degrees(dp=2, tp=2, zero=zero)), FOLD)}
+    assert {kind for kind in STORAGE if any(f"express {kind} as" in cause for cause in found)} == refused
+
+
+def test_one_stage_needs_no_schedule() -> None:
+    assert kinds(replace(ANY, schedules=()), template(FOLD, Degrees(dp=2))) == set()
+
+
+# Lowering ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "degrees", [Degrees(cp=4, context="ulysses"), Degrees(tp=4, sequence_parallel=True)], ids=["ulysses", "tp sp"]
+)
+@pytest.mark.parametrize("missing", ["all_to_all", "reduce_scatter", "pad"])
+def test_a_target_without_a_step_is_exact_with_the_others(degrees: Degrees, missing: str) -> None:
+    target = replace(ANY, target="test", moves=tuple(line for line in ANY.moves if line.name != missing))
+    lowering, graph = replace(target.lowering(), device="cpu"), block()
+    plan, mesh = template(FOLD, degrees).plan["block"], degrees.mesh()
+    program = lower_body(graph, plan, mesh, lowering)
+    used = {move.step.kind for move in program.moves(free=True)}
+    assert missing not in used
+    assert used <= {line.name for line in target.moves}
+    assert differences(graph, plan, mesh, random_values(graph), lowering=lowering) == []
+
+
+def test_ulysses_is_lowered_to_all_to_all_where_there_is_one() -> None:
+    degrees = Degrees(cp=4, context="ulysses")
+    plan = template(FOLD, degrees).plan["block"]
+    program = lower_body(block(), plan, degrees.mesh(), TORCH_CUDA.lowering())
+    assert {move.step.kind for move in program.moves()} == {"all_to_all"}
+    assert len(program.moves()) == 8, "q, k, v and the result, forward and backward"

@@ -1,0 +1,255 @@
+"""Reshards: there is always a path, it is exact, it costs no more than gathering everything, and it is the one that an
+expert would take."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import pytest
+import torch
+from hypothesis import assume, given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from meshwright.backends.torch_.verify.compare import TOLERANCE, spread
+from meshwright.backends.torch_.verify.simulate import TorchKernels
+from meshwright.ir.errors import NoReshard
+from meshwright.ir.graph import Type
+from meshwright.ir.interp import collect, move
+from meshwright.ir.mesh import Mesh, MeshAxis
+from meshwright.ir.placement import CONTIGUOUS, ZIGZAG, Layout, Partial, Placement, Sections, Shard
+from meshwright.ir.program import Local, Move
+from meshwright.ir.reshard import FREE, MOVES, Step, after, reshard, traffic_bytes
+from tests.ir.strategies import layouts
+
+SHAPE = (32, 64)
+MESH = Mesh.parse("a=2 b=4 c=2")
+KERNELS = TorchKernels(TOLERANCE)
+
+
+@st.composite
+def cut(draw: st.DrawFn) -> Layout:
+    return draw(st.sampled_from([CONTIGUOUS, CONTIGUOUS, ZIGZAG]))
+
+
+@st.composite
+def placements(draw: st.DrawFn, mesh: Mesh) -> Placement:
+    """Any placement of a matrix: every axis cuts a dim, is partial, or holds copies."""
+    dims: list[list[Shard]] = [[], []]
+    partial = []
+    for axis in draw(st.permutations(mesh.names)):
+        use = draw(st.sampled_from(["copies", "sum", 0, 1]))
+        if use == "sum":
+            partial.append(Partial(axis))
+        elif isinstance(use, int):
+            dims[use].append(Shard(axis, draw(cut())))
+    return Placement((tuple(dims[0]), tuple(dims[1])), tuple(partial))
+
+
+@st.composite
+def cases(draw: st.DrawFn) -> tuple[Mesh, Placement, Placement]:
+    sizes = draw(st.lists(st.sampled_from([1, 2, 4]), min_size=1, max_size=3))
+    mesh = Mesh(tuple(MeshAxis(name, size) for name, size in zip("abc", sizes, strict=False)))
+    return mesh, draw(placements(mesh)), draw(placements(mesh))
+
+
+def cost(source: Placement, steps: tuple[Step, ...], mesh: Mesh) -> float:
+    """Bytes that a rank receives over a path, for a tensor of one byte."""
+    total, now = 0.0, source
+    for step in steps:
+        held = 1.0
+        for dim in now.dims:
+            for shard in dim:
+                held /= mesh.axis(shard.axis).size
+        total += traffic_bytes(step, held, mesh)
+        now = after(now, step)
+    return total
+
+
+def gather_everything(source: Placement, target: Placement) -> tuple[Step, ...]:
+    """The path that always exists: gather and reduce to copies, then cut."""
+    steps = [Step("all_reduce", (partial.axis,), reduction=partial.reduction) for partial in source.partial]
+    for dim, shards in enumerate(source.dims):
+        steps += [Step("all_gather", (shard.axis,), dim, layout=shard.layout) for shard in reversed(shards)]
+    for dim, shards in enumerate(target.dims):
+        steps += [Step("slice", (shard.axis,), dim, layout=shard.layout) for shard in shards]
+    return (*steps, *(Step("mask", (partial.axis,), reduction=partial.reduction) for partial in target.partial))
+
+
+@given(cases())
+def test_a_path_exists_and_leads_there(case: tuple[Mesh, Placement, Placement]) -> None:
+    mesh, source, target = case
+    now = source
+    for step in reshard(source, target, mesh):
+        now = after(now, step)
+    assert now == target
+
+
+@given(cases())
+def test_executing_the_path_changes_nothing_but_the_placement(case: tuple[Mesh, Placement, Placement]) -> None:
+    mesh, source, target = case
+    whole = torch.randn(SHAPE, generator=torch.Generator().manual_seed(5), dtype=torch.float64)
+    shards: list[Tensor] = spread(KERNELS, whole, Local(Type(SHAPE, "f64"), source), mesh)
+    now = source
+    for step in reshard(source, target, mesh):
+        shards = move(KERNELS, shards, Move(step, "x", "y"), now, mesh, "f64")
+        now = after(now, step)
+    assert [tuple(shard.shape) for shard in shards] == [
+        target.local_shape(SHAPE, mesh, rank) for rank in range(mesh.size)
+    ]
+    assert torch.allclose(collect(KERNELS, shards, target, mesh, "test"), whole, rtol=0, atol=1e-9)
+
+
+@given(cases())
+def test_it_never_costs_more_than_gathering_everything(case: tuple[Mesh, Placement, Placement]) -> None:
+    mesh, source, target = case
+    direct = gather_everything(source, target)
+    now = source
+    for step in direct:
+        now = after(now, step)
+    assert now == target, "the path to compare with is right"
+    assert cost(source, reshard(source, target, mesh), mesh) <= cost(source, direct, mesh) + 1e-12
+
+
+@given(cases())
+def test_without_all_to_all_there_is_still_a_path(case: tuple[Mesh, Placement, Placement]) -> None:
+    mesh, source, target = case
+    few = tuple(name for name in MOVES if name != "all_to_all")
+    steps = reshard(source, target, mesh, few)
+    now = source
+    for step in steps:
+        assert step.kind in few
+        now = after(now, step)
+    assert now == target
+    assert cost(source, steps, mesh) >= cost(source, reshard(source, target, mesh), mesh) - 1e-12
+
+
+@given(cases())
+def test_cutting_copies_further_is_free(case: tuple[Mesh, Placement, Placement]) -> None:
+    mesh, _, target = case
+    held = Placement(tuple(dim[:1] for dim in target.dims))
+    assume(held != target)
+    assert all(step.kind in FREE for step in reshard(held, target, mesh))
+
+
+@given(cases())
+def test_paths_are_the_same_whatever_was_asked_before(case: tuple[Mesh, Placement, Placement]) -> None:
+    mesh, source, target = case
+    first = reshard(source, target, mesh)
+    reshard.cache_clear()
+    assert reshard(source, target, mesh) == first
+
+
+CLASSIC = {
+    "the same": ("[a, -]", "[a, -]", ""),
+    "copies to shard": ("[-, -]", "[a, -]", "slice(a, dim 0)"),
+    "copies to shards of shards": ("[-, -]", "[a.b, c]", "slice(a, dim 0) slice(b, dim 0) slice(c, dim 1)"),
+    "shard to copies": ("[-, b]", "[-, -]", "all_gather(b, dim 1)"),
+    "shards of one dim to copies": ("[a.b, -]", "[-, -]", "all_gather(a.b, dim 0)"),
+    "partial to copies": ("[-, -]+sum(a)", "[-, -]", "all_reduce(a)"),
+    "two partials to copies": ("[-, -]+sum(a)+sum(b)", "[-, -]", "all_reduce(a.b)"),
+    "a partial maximum": ("[-, -]+max(a)", "[-, -]", "all_reduce(a, max)"),
+    "partial to shard": ("[-, -]+sum(a)", "[a, -]", "reduce_scatter(a, dim 0)"),
+    "partial to shard, of what is cut": ("[b, -]+sum(a)", "[b.a, -]", "reduce_scatter(a, dim 0)"),
+    "shard of one dim to shard of another": ("[a, -]", "[-, a]", "all_to_all(a, dim 0 -> 1)"),
+    "copies to partial": ("[-, -]", "[-, -]+sum(a)", "mask(a)"),
+    "shard to partial": ("[a, -]", "[-, -]+sum(a)", "pad(a, dim 0)"),
+    "contiguous to zigzag": ("[a, -]", "[a:zigzag, -]", "all_gather(a, dim 0) slice(a, dim 0, zigzag)"),
+    "sections": ("[-, -]+sum(a)", "[a:sections(8,24), -]", "reduce_scatter(a, dim 0, sections(8,24))"),
+    "the hybrid of FSDP": ("[-, -]+sum(a)+sum(b)", "[b, -]", "reduce_scatter(b, dim 0) all_reduce(a)"),
+}
+
+
+@pytest.mark.parametrize("name", CLASSIC)
+def test_classic_cases(name: str) -> None:
+    source, target, expected = CLASSIC[name]
+    steps = reshard(Placement.parse(source), Placement.parse(target), MESH)
+    assert " ".join(map(str, steps)) == expected
+
+
+def test_a_maximum_cannot_be_scattered() -> None:
+    steps = reshard(Placement.parse("[-, -]+max(a)"), Placement.parse("[a, -]"), MESH)
+    assert [step.kind for step in steps] == ["all_reduce", "slice"]
+
+
+def test_a_target_that_cannot_gather_is_refused() -> None:
+    with pytest.raises(NoReshard, match="no path with slice"):
+        reshard(Placement.parse("[a, -]"), Placement.parse("[-, -]"), MESH, ("slice",))
+
+
+@pytest.mark.parametrize(
+    ("placement", "step"),
+    [
+        ("[a.b, -]", Step("all_gather", ("a",), 0)),
+        ("[a, -]", Step("slice", ("a",), 1)),
+        ("[-, -]", Step("all_reduce", ("a",))),
+        ("[-, -]+max(a)", Step("all_reduce", ("a",))),
+        ("[-, -]+max(a)", Step("reduce_scatter", ("a",), 0)),
+        ("[-, -]", Step("all_to_all", ("a",), 0, 1)),
+        ("[-, -]+sum(a)", Step("mask", ("a",))),
+    ],
+)
+def test_steps_that_do_not_apply_are_refused(placement: str, step: Step) -> None:
+    with pytest.raises(NoReshard, match="does not apply"):
+        after(Placement.parse(placement), step)
+
+
+@given(
+    st.sampled_from(MOVES),
+    st.lists(st.sampled_from(["dp", "tp", "a_1"]), min_size=1, max_size=2, unique=True),
+    st.sampled_from([(-1, -1), (0, -1), (2, 1), (1, 0)]),
+    layouts(2).map(lambda pair: pair[0]),
+    st.sampled_from(["sum", "max"]),
+)
+def test_steps_read_and_write(
+    kind: str, axes: list[str], dims: tuple[int, int], layout: Layout, reduction: str
+) -> None:
+    step = Step(kind, tuple(axes), *dims, layout, reduction)
+    assert Step.parse(str(step)) == step
+
+
+@pytest.mark.parametrize(
+    "text", ["", "gossip(a)", "slice()", "slice(a, dim)", "slice(a, dim 0", "all_to_all(a, dim 0 ->)"]
+)
+def test_steps_that_cannot_be_read_are_refused(text: str) -> None:
+    with pytest.raises(NoReshard, match="no such step"):
+        Step.parse(text)
+
+
+def test_traffic_is_that_of_the_best_algorithms() -> None:
+    prices = {
+        "all_gather": 3.0,
+        "reduce_scatter": 0.75,
+        "all_to_all": 0.75,
+        "all_reduce": 1.5,
+        "slice": 0.0,
+        "mask": 0.0,
+        "pad": 0.0,
+    }
+    assert set(prices) == set(MOVES)
+    for kind, price in prices.items():
+        assert traffic_bytes(Step(kind, ("b",)), 1.0, MESH) == price
+
+
+def test_an_all_reduce_is_a_reduce_scatter_and_a_gather() -> None:
+    for axes in (("a",), ("a", "b"), ("a", "b", "c")):
+        size = 1
+        for axis in axes:
+            size *= MESH.axis(axis).size
+        halves = traffic_bytes(Step("reduce_scatter", axes), 1.0, MESH) + traffic_bytes(
+            Step("all_gather", axes), 1.0 / size, MESH
+        )
+        assert traffic_bytes(Step("all_reduce", axes), 1.0, MESH) == pytest.approx(halves)
+
+
+def test_no_two_placements_of_a_mesh_are_apart() -> None:
+    """Exhaustively on two axes: each cuts dim 0, dim 1, is partial, or holds copies."""
+    uses = ("copies", "sum", 0, 1)
+    found = []
+    for a, b in product(uses, uses):
+        dims = tuple(tuple(Shard(axis) for axis, use in (("a", a), ("b", b)) if use == dim) for dim in (0, 1))
+        found.append(Placement(dims, tuple(Partial(axis) for axis, use in (("a", a), ("b", b)) if use == "sum")))
+    for source, target in product(found, found):
+        steps = reshard(source, target, MESH)
+        assert len(steps) <= 4
+        assert Sections not in {type(step.layout) for step in steps}
