@@ -10,10 +10,10 @@ import numpy as np
 from meshwright.ir.frontends import masks
 from meshwright.ir.frontends.constants import NotEvaluable, Term
 from meshwright.ir.frontends.emit import Emitter
-from meshwright.ir.frontends.layout import contiguous, ordered
+from meshwright.ir.frontends.layout import broadcast, contiguous, ordered
 from meshwright.ir.frontends.lowerings import Lowering, each, in_order, number, opaque, permute
 from meshwright.ir.frontends.values import Call, Handle
-from meshwright.ir.graph import Attr
+from meshwright.ir.graph import Attr, Type
 
 VERY_NEGATIVE = -1e4
 """What a number must be below to mean minus infinity in an attention mask, whatever the dtype (half precision ends at
@@ -69,7 +69,7 @@ def attention(t: Emitter, call: Call) -> Handle:
     kept = None if bias is not None and not law.width else _kept_mask(t, law, call["attn_mask"])
     if kept is not None:
         attrs["mask_shape"] = kept
-    operands = [call["query"], call["key"], call["value"], *(() if bias is None else (bias,))]
+    operands = [call["query"], call["key"], call["value"], *(() if bias is None else (_of_rank_four(t, bias),))]
     if t.groups_keys and law.kind in ("full", "causal") and bias is None:
         operands[1:3] = _grouped(t, call["key"], call["value"])
     if len(call.type.shape) != 4:
@@ -93,9 +93,9 @@ def _kept_mask(t: Emitter, law: masks.MaskLaw, mask: Handle | None) -> tuple[int
 
 def _grouped(t: Emitter, key: Handle, value: Handle) -> tuple[Handle, Handle]:
     """Keys and values before their heads were repeated for each group of queries, where a kernel may take them so."""
-    keys, values = _unrepeated(t, t.value(key)), _unrepeated(t, t.value(value))
-    small = t.type(key).shape[-1] == t.type(value).shape[-1] <= 256
-    return (keys, values) if small and keys is not None and values is not None else (key, value)
+    few_keys, few_values = _unrepeated(t, t.value(key)), _unrepeated(t, t.value(value))
+    takes_few = t.type(key).shape[-1] == t.type(value).shape[-1] <= 256
+    return (few_keys, few_values) if takes_few and few_keys and few_values else (key, value)
 
 
 def _unrepeated(t: Emitter, value: str) -> str | None:
@@ -131,6 +131,11 @@ def _mask(t: Emitter, call: Call) -> tuple[masks.MaskLaw, Handle | None]:
     return masks.MaskLaw("full"), mask
 
 
+def _of_rank_four(t: Emitter, bias: Handle) -> Handle:
+    shape = t.type(bias).shape
+    return t.view(bias, (*(1 for _ in range(4 - len(shape))), *shape))
+
+
 def _hidden(t: Emitter, condition: Term, bias: Handle) -> Handle:
     """The bias with what the mask hides at minus infinity. Masks with a law do not depend on the batch or head."""
     shape = (1,) * (len(condition.shape) - 2) + condition.shape[-2:]
@@ -138,7 +143,9 @@ def _hidden(t: Emitter, condition: Term, bias: Handle) -> Handle:
     for dim, extent in enumerate(condition.shape[:-2]):
         if extent > 1:
             one = t.keep(Term("slice", (*shape[: dim + 1], *one.shape[dim + 1 :]), "bool", (one, dim, 0, 1)))
-    return t.emit("where", [one, bias], (t.type(bias),), {"scalar": float("-inf")})
+    seen = t.type(bias)
+    whole = Type(broadcast(one.shape, seen.shape), seen.dtype)
+    return t.emit("where", [one, bias], (whole,), {"scalar": float("-inf")})
 
 
 def where(t: Emitter, call: Call) -> Handle:
@@ -262,9 +269,10 @@ def pooling(t: Emitter, call: Call) -> Handle:
         "kernel": kernel,
         "stride": each(call["stride"], dims) if call["stride"] else kernel,
         "padding": each(call["padding"], dims),
-        "dilation": each(call["dilation"] or 1, dims),
         "ceil_mode": bool(call["ceil_mode"]),
     }
+    if call["dilation"] is not None:
+        attrs["dilation"] = each(call["dilation"], dims)
     return t.emit(kind, [call["self"]], call.types, attrs)
 
 

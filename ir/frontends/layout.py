@@ -59,6 +59,13 @@ def taken_strides(op: Op, shape: Sequence[int], strides: Sequence[int], target: 
     return tuple(strides)
 
 
+def broadcast(left: Sequence[int], right: Sequence[int]) -> tuple[int, ...]:
+    """The shape of two operands that are broadcast, aligned from the right."""
+    rank = max(len(left), len(right))
+    a, b = ((1,) * (rank - len(shape)) + tuple(shape) for shape in (left, right))
+    return tuple(max(x, y) for x, y in zip(a, b, strict=True))
+
+
 def ordered(shape: Sequence[int], strides: Sequence[int]) -> tuple[int, ...] | None:
     """Strides without gaps in the order of these, which is how torch lays out results; None if dims are broadcast."""
     if any(stride == 0 and extent > 1 for stride, extent in zip(strides, shape, strict=True)):

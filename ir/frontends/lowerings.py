@@ -140,6 +140,19 @@ def expanded(t: Emitter, call: Call) -> Handle:
     return t.emit("expand", [value], (call.type,), {"shape": call.type.shape}, alias=0)
 
 
+def broadcasted(t: Emitter, call: Call) -> Handle:
+    """`broadcast_tensors`: every operand expanded to one shape."""
+    shape = call.type.shape
+
+    def grown(handle: Handle) -> Handle:
+        type_ = t.type(handle)
+        if type_.shape == shape:
+            return handle
+        return t.emit("expand", [handle], (Type(shape, type_.dtype),), {"shape": shape}, alias=0)
+
+    return tuple(grown(handle) for handle in call["tensors"])
+
+
 def sliced(t: Emitter, call: Call) -> Handle:
     value = t.value(call["self"])
     shape = t.types[value].shape
@@ -228,7 +241,14 @@ def filled(t: Emitter, call: Call) -> Handle:
     value = 0 if call.target.startswith("zero") else call["value"]
     if not number(value):
         return opaque(t, call)
-    return t.keep(Term("scalar_tensor", call.type.shape, call.type.dtype, (value,)))
+    return t.keep(Term("full", call.type.shape, call.type.dtype, (call.type.shape, value)))
+
+
+def floor_divided(t: Emitter, call: Call) -> Handle:
+    attrs: dict[str, Attr] = {"rounding": "floor"}
+    if number(call["other"]):
+        return t.emit("div", [call["self"]], call.types, attrs | {"scalar": call["other"]})
+    return t.emit("div", [call["self"], call["other"]], call.types, attrs)
 
 
 def reversed_sub(t: Emitter, call: Call) -> Handle:

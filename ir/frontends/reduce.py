@@ -22,9 +22,10 @@ from __future__ import annotations
 
 import contextlib
 import random
-from collections import OrderedDict, deque
+from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -89,10 +90,13 @@ def _classes(blocks: nn.Module) -> tuple[int, ...]:
     tokens = _Tokens()
     shapes = [_structure(block) for block in members]
     attributes = [_attributes(block, tokens) for block in members]
-    counters = _counters(shapes, attributes)
+    offsets = _counters(shapes, attributes)
     keys = [
-        (shape, tuple((name, value) for name, value in sorted(own.items()) if (shape, name) not in counters))
-        for shape, own in zip(shapes, attributes, strict=True)
+        (
+            shape,
+            tuple((name, v) for name, v in sorted(own.items()) if not _counts(v, position, offsets.get((shape, name)))),
+        )
+        for position, (shape, own) in enumerate(zip(shapes, attributes, strict=True))
     ]
     numbers: dict[Hashable, int] = {}
     return tuple(numbers.setdefault(key, len(numbers)) for key in keys)
@@ -122,19 +126,20 @@ def _attributes(block: nn.Module, tokens: _Tokens) -> dict[str, Hashable]:
     }
 
 
-def _counters(shapes: Sequence[Hashable], attributes: Sequence[dict[str, Hashable]]) -> set[tuple[Hashable, str]]:
-    """(structure, attribute) pairs whose integer value only numbers the blocks of that structure."""
-    grouped: dict[tuple[Hashable, str], list[tuple[int, Hashable]]] = {}
+def _counters(shapes: Sequence[Hashable], attributes: Sequence[dict[str, Hashable]]) -> dict[tuple[Hashable, str], int]:
+    """(structure, attribute) pairs that number the blocks of that structure, with value minus position: most agree."""
+    grouped: dict[tuple[Hashable, str], list[int]] = {}
     for position, (shape, own) in enumerate(zip(shapes, attributes, strict=True)):
         for name, value in own.items():
-            grouped.setdefault((shape, name), []).append((position, value))
-    return {
-        key
-        for key, values in grouped.items()
-        if len(values) > 1
-        and len({v - p if isinstance(v, int) and not isinstance(v, bool) else None for p, v in values}) == 1
-        if isinstance(values[0][1], int) and not isinstance(values[0][1], bool)
-    }
+            if isinstance(value, int) and not isinstance(value, bool):
+                grouped.setdefault((shape, name), []).append(value - position)
+    common = {key: Counter(found).most_common(1)[0] for key, found in grouped.items()}
+    return {key: offset for key, (offset, times) in common.items() if times > 1 and 2 * times > len(grouped[key])}
+
+
+def _counts(value: Hashable, position: int, offset: int | None) -> bool:
+    """Whether this value only says which block it is in."""
+    return isinstance(value, int) and not isinstance(value, bool) and value - position == offset
 
 
 class _Tokens:
@@ -233,9 +238,14 @@ def _instances(path: Sequence[int], classes: Sequence[int], seed: str) -> tuple[
         wanted = path.count(number)
         if wanted > len(members):
             return None
-        inner = draw.sample(members[1:-1], max(wanted - 2, 0))
-        chosen[number] = [members[0], *sorted(inner), *([members[-1]] if wanted > 1 else [])]
+        inner = sorted(draw.sample(members[1:-1], len(members[1:-1])), key=partial(_kinship, members[-1]))
+        chosen[number] = [members[0], *sorted(inner[: max(wanted - 2, 0)]), *([members[-1]] if wanted > 1 else [])]
     return tuple(chosen[number].pop(0) for number in path)
+
+
+def _kinship(last: int, position: int) -> int:
+    """How much a block has in common with the last one, by position: parity, thirds, halves. Strangers tell more."""
+    return (position % 2 == last % 2) + (position % 3 == last % 3) + (2 * position > last)
 
 
 # Reducing ------------------------------------------------------------------------------------------------------------

@@ -104,7 +104,7 @@ def fold_trace(graph: Graph, stacks: Sequence[Stack], classes: Mapping[str, str]
     closed = [_close(graph, cut, index == 0, owner, borrowed, unread) for index, cut in enumerate(cuts)]
     uses, bodies = _share(graph, cuts, closed, classes)
     checked = _assemble(graph, uses, bodies, uses)
-    difference = unlike(unfold(checked), graph)
+    difference = unlike(unfold(checked), replaced_ops(graph, tuple(op for cut in cuts for op in cut.ops)))
     if difference:
         raise NotFoldable(f"folding the traced blocks changes them: {difference}")
     return _assemble(graph, _expand(uses, stacks), bodies, uses)
@@ -126,7 +126,7 @@ def _cut(graph: Graph, names: Names, stacks: Sequence[Stack]) -> list[Cut]:
     for index, (room, ops) in enumerate(runs):
         follows = runs[index + 1][0] if index + 1 < len(runs) else ""
         if not room and index and follows and _stack_of(runs[index - 1][0], stacks) == _stack_of(follows, stacks):
-            runs[index + 1][1][:0] = ops
+            runs[index + 1][1][:0] = [replace(op, module=follows) for op in ops]
         elif room or ops or index in (0, len(runs) - 1):
             cuts.append(Cut(room, tuple(ops)))
     rooms = [cut.room for cut in cuts if cut.room]
@@ -242,6 +242,11 @@ def _share(
         for use in uses
     ]
     return wired, bodies
+
+
+def replaced_ops(graph: Graph, ops: tuple[Op, ...]) -> Graph:
+    """The same graph with other operators."""
+    return Graph(graph.types, graph.inputs, graph.params, ops, graph.outputs, graph.updates, graph.loss)
 
 
 def _with_outputs(graph: Graph, outputs: tuple[str, ...]) -> Graph:

@@ -19,6 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
+from meshwright.ir.errors import DataDependentControlFlow
 from meshwright.ir.frontends import aten, writing
 from meshwright.ir.frontends.constants import Term
 from meshwright.ir.frontends.dtypes import type_of
@@ -176,7 +177,14 @@ class Translator(Emitter):
             a.name: resolve(a.default_value) if a.has_default_value() else None for a in schema.arguments
         }
         bound |= dict(zip(tuple(bound), positional, strict=False)) | keyword
-        results = [v for v in flat(node.meta.get("val")) if isinstance(v, Tensor)]
+        produced = flat(node.meta.get("val"))
+        results = [v for v in produced if isinstance(v, Tensor)]
+        if any(isinstance(v, torch.SymInt | torch.SymFloat | torch.SymBool) for v in produced) or not _static(results):
+            raise DataDependentControlFlow(
+                place=self.place.source or self.place.module,
+                cause=f"{target.split('.')[0]} gives a number, or a shape, that depends on the values of a tensor",
+                fix="compute with tensors of known shapes: torch.where, masks, static capacities",
+            )
         where = f"{self.place.source or node.name} ({node.target})"
         types = tuple(type_of(v, where) for v in results)
         plain = tuple(_plain(a) for a in positional), {k: _plain(v) for k, v in keyword.items()}
@@ -206,6 +214,10 @@ class Translator(Emitter):
         )
         constants = {value: term for value, term in self.constants.items() if value in used}
         return Traced(graph, constants, tuple(dict.fromkeys(self.notes)))
+
+
+def _static(tensors: Sequence[Tensor]) -> bool:
+    return all(type(extent) is int for tensor in tensors for extent in tensor.shape)
 
 
 def _plain(argument: Any) -> Any:

@@ -76,7 +76,8 @@ def rms_norm(signature: Signature) -> Rule:
     fused = tuple(replace(save, devices=("cuda",)) for save in (Save("operand", 0), *scales, root))
     composed = tuple(replace(save, devices=("cpu",), needs=(0,)) for save in (own, *scales, root))
     normalised = Save("extra", needs=(1,), devices=("cpu",), dims=dims, dtype=wide)
-    return _trailing(signature, (Law.NONLINEAR, Law.LINEAR), (*fused, *composed, normalised))
+    scaled = (normalised,) if scales else ()
+    return _trailing(signature, (Law.NONLINEAR, Law.LINEAR), (*fused, *composed, *scaled))
 
 
 @rule("group_norm")

@@ -24,7 +24,8 @@ def evaluated(term: Any, dtype: str) -> Any:
         return torch.as_tensor(term.data.copy()).to(DTYPES[term.dtype])
     if term.args[:1] != (None,):
         arguments = {key: evaluated(value, "") for key, value in term.kwargs.items()}
-        return getattr(torch.ops.aten, term.op)(*evaluated(term.args, ""), **arguments)
+        found = getattr(torch.ops.aten, term.op)(*evaluated(term.args, ""), **arguments)
+        return found.to(DTYPES[term.dtype])
     index = tuple(np.ogrid[tuple(slice(size) for size in term.shape)]) if term.shape else ()
     return torch.as_tensor(np.broadcast_to(term.at(index), term.shape).copy()).to(DTYPES[term.dtype])
 

@@ -1,0 +1,357 @@
+"""Every entry of the ATen table, executed: what a traced function became computes what the function computes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from meshwright.ir.frontends.aten import LOWERINGS
+from meshwright.ir.frontends.contract import Hooks, Source
+from meshwright.ir.frontends.moe import combine, dispatch
+from meshwright.ir.frontends.torch_export import trace
+from meshwright.ir.frontends.values import Traced
+from meshwright.ir.graph import Graph
+from meshwright.ir.rules import kinds
+from meshwright.ir.verify import verify_graph
+from tests.ir.frontends.run import execute
+
+A = torch.ops.aten
+Body = Callable[["Net", Tensor, Tensor], Tensor]
+
+
+class Net(nn.Module):
+    """Some parameters, and a body that is given x [2, 3, 4] and i [2, 3] with values below 4."""
+
+    def __init__(self, body: Body) -> None:
+        super().__init__()
+        self.body = body
+        self.w = nn.Parameter(torch.randn(4, 4))
+        self.v = nn.Parameter(torch.randn(4))
+        self.experts = nn.Parameter(torch.randn(3, 5, 4))
+        self.kernel = nn.Parameter(torch.randn(2, 3, 3))
+        self.norm = nn.BatchNorm1d(3)
+
+    def forward(self, x: Tensor, i: Tensor) -> Tensor:
+        return self.body(self, x * self.v, i)
+
+
+def image(x: Tensor, dims: int) -> Tensor:
+    """[2, 3, 8, …] from x [2, 3, 4]."""
+    shape = (2, 3, *(8 for _ in range(dims)))
+    return x.repeat_interleave(2, dim=-1).reshape(2, 3, 8, *(1 for _ in range(dims - 1))).expand(shape) * 1.5
+
+
+def in_place(x: Tensor) -> Tensor:
+    y = x * 2
+    y[:, 1:] = x[:, :-1]
+    y[:, 0].mul_(3)
+    y.transpose(0, 1).add_(x.transpose(0, 1))
+    z = torch.zeros_like(y)
+    z[..., :2] = y[..., 2:]
+    z[..., 2:] = y[..., :2]
+    return z.masked_fill_(z > 3, 0.5).clamp_(min=-4)
+
+
+def routed(n: Net, x: Tensor, i: Tensor) -> Tensor:
+    tokens, idx = x.flatten(0, 1), i.flatten()[:, None] % 3
+    rows = dispatch(tokens, idx, 3, 4)
+    y = torch.bmm(torch.bmm(rows, n.experts.transpose(1, 2)), n.experts)
+    return combine(y, idx, tokens[:, :1].sigmoid(), 3, 4)
+
+
+BODIES: Mapping[str, Body] = {
+    # products
+    "linear": lambda n, x, i: F.linear(x, n.w, n.v) + F.linear(x, n.w),
+    "addmm": lambda n, x, i: torch.addmm(n.v, x.view(6, 4), n.w).view(2, 3, 4),
+    "mm": lambda n, x, i: (
+        torch.mm(x.view(6, 4), n.w) + torch.mm(x.view(6, 4), n.w.t()) + x.view(6, 4).mm(x.view(4, 6)[:, :4])
+    ),
+    "bmm": lambda n, x, i: torch.bmm(torch.bmm(x, x.transpose(1, 2)), x),
+    "matmul": lambda n, x, i: (x @ n.w) @ x.transpose(1, 2) + x @ n.v.view(4, 1),
+    "embedding": lambda n, x, i: F.embedding(i, n.w) + F.embedding(i, n.w, padding_idx=2),
+    "attention": lambda n, x, i: F.scaled_dot_product_attention(
+        x[:, None], x[:, None], x[:, None], is_causal=True, scale=0.3
+    ),
+    "attention, masks": lambda n, x, i: sum(
+        (
+            F.scaled_dot_product_attention(x[:, None], x[:, None], x[:, None], mask)
+            for mask in (
+                torch.ones(3, 3, dtype=torch.bool).tril(),
+                torch.zeros(3, 3),
+                torch.where(torch.ones(3, 3, dtype=torch.bool).tril(), x.mean(), -1e9),
+                torch.tensor([[True, False, True], [True, True, False], [False, True, True]]),
+                F.linear(x, n.w)[:, None, :, :3],
+            )
+        ),
+        start=x[:, None],
+    ),
+    "attention, groups": lambda n, x, i: F.scaled_dot_product_attention(
+        x.view(2, 3, 2, 2).transpose(1, 2), x[:, None, :, :2], x[:, None, :, 2:], enable_gqa=True
+    ),
+    "convolutions": lambda n, x, i: (
+        F.conv1d(image(x, 1), n.kernel).mean()
+        + F.conv2d(image(x, 2), n.kernel[..., None], stride=2, padding=1).mean()
+        + F.conv3d(image(x, 3), n.kernel[..., None, None]).mean()
+        + F.conv_transpose1d(image(x, 1)[:, :2], n.kernel).mean()
+        + F.conv_transpose2d(image(x, 2)[:, :2], n.kernel[..., None], stride=2).mean()
+        + F.conv_transpose3d(image(x, 3)[:, :2], n.kernel[..., None, None], output_padding=0).mean()
+    ),
+    "routed experts": routed,
+    # elementwise
+    "add": lambda n, x, i: torch.add(x, n.v, alpha=2) + 3 + torch.add(x, 2, alpha=3),
+    "sub": lambda n, x, i: torch.sub(x, n.v, alpha=2) - 3 - (1 - x) + torch.rsub(x, n.v),
+    "mul": lambda n, x, i: x * n.v * 2.5,
+    "div": lambda n, x, i: (
+        x / (n.v.abs() + 1) / 3
+        + 1 / (x.abs() + 1)
+        + torch.div(x * 9, 2, rounding_mode="floor") * x
+        + x.detach() * 7 // 2
+        + x.detach() * 7 // (n.v.detach().abs() + 1)
+        + x % 2
+        + x % (n.v.abs() + 1)
+    ),
+    "pow": lambda n, x, i: (x.abs() + 1) ** 1.5 + (x.abs() + 1) ** n.v + 2.0**x,
+    "extrema": lambda n, x, i: (
+        torch.maximum(x, n.v) + torch.minimum(x, -n.v) + x.amax(-1, keepdim=True) + x.amin(1, keepdim=True)
+    ),
+    "comparisons": lambda n, x, i: (
+        x
+        * (
+            (x == n.v) | (x != 0) | (x < n.v) | (x <= 0.5) | (x > n.v) | (x >= -3) | (i[..., None] == 2) | (x <= n.v)
+        ).double()
+        + ((x < 1) & (x > -1) & (x >= n.v) & (x != n.v)).double()
+    ),
+    "logic": lambda n, x, i: torch.where(
+        torch.logical_and(x > 0, torch.logical_or(x < 1, torch.logical_xor(x > 2, ~(x > 3)))),
+        x,
+        torch.logical_not(x > 5).double(),
+    ),
+    "bits": lambda n, x, i: (
+        x * torch.bitwise_and(i, 3)[..., None]
+        + torch.bitwise_or(i, 1)[..., None]
+        + (torch.bitwise_xor(i, i * 2) ^ (i & 3) ^ (i | 1) ^ (i & i) ^ (i | i))[..., None]
+    ),
+    "functions": lambda n, x, i: sum(
+        (
+            f(x.abs() + 0.1)
+            for f in (
+                torch.neg,
+                torch.abs,
+                torch.exp,
+                torch.log,
+                torch.log2,
+                torch.log1p,
+                torch.expm1,
+                torch.sqrt,
+                torch.rsqrt,
+                torch.reciprocal,
+                torch.erf,
+                torch.sign,
+                torch.floor,
+                torch.ceil,
+                torch.round,
+                torch.sin,
+                torch.cos,
+                torch.tanh,
+                torch.sigmoid,
+            )
+        ),
+        start=x,
+    ),
+    "activations": lambda n, x, i: sum(
+        (
+            f(x)
+            for f in (
+                F.relu,
+                F.silu,
+                F.gelu,
+                F.softplus,
+                F.elu,
+                F.leaky_relu,
+                F.hardswish,
+                F.hardsigmoid,
+                F.relu6,
+                F.mish,
+                F.logsigmoid,
+            )
+        ),
+        start=F.gelu(x, approximate="tanh"),
+    ),
+    "clamp": lambda n, x, i: x.clamp(-0.5, 0.5) + x.clamp(min=0),
+    "dropout": lambda n, x, i: F.dropout(x, 0.0) + F.dropout(x, 0.5, training=False),
+    "where": lambda n, x, i: torch.where(x > 0, x, n.v) + torch.where(x > 0, x, 2.0) + torch.where(x > 0, 3.0, x),
+    "masked_fill": lambda n, x, i: (
+        x.masked_fill(x > 0, -1.0) + x.masked_fill(x > 0, torch.tensor(2.0, dtype=torch.float64))
+    ),
+    "overloads": lambda n, x, i: (
+        A.add.Scalar(x, 2, 3)
+        + A.sub.Scalar(x, 2)
+        + A.mul.Scalar(x, 2)
+        + A.div.Scalar(x, 2)
+        + A._to_copy.default(x)
+        + A._unsafe_view.default(x, [2, 3, 4])
+        + A.alias.default(x)
+        + A.to.other(x, n.v)
+        + A.bitwise_and.Tensor(i, i)[..., None]
+        + A.bitwise_or.Tensor(i, i)[..., None]
+        + A.__xor__.Scalar(i, 2)[..., None]
+    ),
+    # storage and shapes
+    "casts": lambda n, x, i: (
+        x.to(torch.float32).double() + x.float().type_as(x) + x.to(x) + x.to("cpu") + i[..., None].to(x.dtype)
+    ),
+    "storage": lambda n, x, i: x.transpose(0, 1).contiguous().transpose(0, 1) + x.clone() + x * x.detach(),
+    "views": lambda n, x, i: (
+        x.view(6, 4).reshape(2, 12).unflatten(1, (3, 4)).unsqueeze(1).squeeze(1).flatten(1).view_as(x.view(2, 12))
+    ),
+    "squeezes": lambda n, x, i: x[:, :1].squeeze() + x[:, :1].squeeze(1) + x[:, :1, None].squeeze((1, 2)),
+    "copies": lambda n, x, i: x.transpose(1, 2).reshape(2, 12) + x.permute(2, 0, 1).reshape(2, 12),
+    "expand": lambda n, x, i: n.v.expand(2, 3, 4) * x[:, :1].expand_as(x),
+    "parts": lambda n, x, i: x[:, 1:, ::2] + x[:, 0][:, None, :2] + torch.cat(x.chunk(2, dim=-1), dim=0)[:2, :2],
+    "splits": lambda n, x, i: (
+        torch.cat((x.split(2, -1)[1], *x.split((1, 3), -1)), -1) + torch.stack(x.unbind(1), dim=1).mean()
+    ),
+    "repeat": lambda n, x, i: x.repeat_interleave(3, dim=1).mean(1) + x.repeat_interleave(2, dim=-1)[:, 0, :4],
+    "reorder": lambda n, x, i: x.flip(1) + x.roll(1, 2) + F.pad(x, (1, 2))[..., :4] + x.tril() + x.triu(1),
+    "in place": lambda n, x, i: in_place(x),
+    "filled": lambda n, x, i: (x * 2).zero_() + (x * 2).fill_(3.0) + x,
+    # indexing
+    "index_select": lambda n, x, i: x.index_select(1, torch.tensor([2, 0])),
+    "topk": lambda n, x, i: x.topk(2, dim=-1)[0] + x.topk(2, dim=-1)[1],
+    "gather": lambda n, x, i: x.gather(2, i[..., None]),
+    "scatter": lambda n, x, i: (
+        x.scatter(2, i[..., None], 2.0)
+        + x.scatter(2, i[..., None], x[..., :1])
+        + x.scatter_add(2, i[..., None], x[..., 1:2])
+    ),
+    # reductions
+    "sums": lambda n, x, i: x.sum() + x.sum(-1).mean() + x.mean((0, 1)).sum() + x.cumsum(1).mean() + i.sum(),
+    "any": lambda n, x, i: (
+        x * (x > 0).any() * (x > 0).any(1, keepdim=True) * (x > -9).all() * (x > -9).all(-1, keepdim=True)
+    ),
+    "softmax": lambda n, x, i: (
+        x.softmax(-1) + x.log_softmax(1) + x.logsumexp(-1, keepdim=True) + x.float().softmax(0, dtype=torch.float64)
+    ),
+    "arguments": lambda n, x, i: x.argmax(-1) + x.max(-1)[0] + x.min(-1)[1],
+    # norms and losses
+    "norms": lambda n, x, i: (
+        F.layer_norm(x, (4,), n.v, n.v) + F.layer_norm(x, (3, 4)) + F.rms_norm(x, (4,), n.v) + F.rms_norm(x, (4,))
+    ),
+    "group norm": lambda n, x, i: F.group_norm(x.transpose(1, 2), 2, n.v, n.v),
+    "batch norm": lambda n, x, i: n.norm(x),
+    "cross entropy": lambda n, x, i: (
+        F.cross_entropy(x.flatten(0, 1), i.flatten(), ignore_index=1, label_smoothing=0.1)
+        + F.cross_entropy(x.transpose(1, 2), i, reduction="sum")
+    ),
+    "losses": lambda n, x, i: (
+        F.mse_loss(x, x * 2) + F.l1_loss(x, -x) + F.smooth_l1_loss(x, x * 3) + F.huber_loss(x, x * 4, reduction="sum")
+    ),
+    # images
+    "pools": lambda n, x, i: (
+        F.max_pool1d(image(x, 1), 2).mean()
+        + F.max_pool2d(image(x, 2), 3, 2, 1).mean()
+        + F.max_pool3d(image(x, 3), 2).mean()
+        + F.avg_pool1d(image(x, 1), 2).mean()
+        + F.avg_pool2d(image(x, 2), 3, stride=2, ceil_mode=True).mean()
+        + F.avg_pool3d(image(x, 3), 2).mean()
+        + F.adaptive_avg_pool2d(image(x, 2), (2, 4)).mean()
+    ),
+    "upsampling": lambda n, x, i: (
+        F.interpolate(image(x, 2), scale_factor=2).mean()
+        + F.interpolate(image(x, 2), size=(5, 5), mode="bilinear").sum()
+    ),
+    "no grad": lambda n, x, i: x * x.sum().detach() + _no_grad(x),
+}
+
+
+def _no_grad(x: Tensor) -> Tensor:
+    with torch.no_grad():
+        return x.exp()
+
+
+def traced(body: Body) -> tuple[Net, dict[str, Any], Traced]:
+    torch.manual_seed(0)
+    net = Net(body).double()
+    batch = {"x": torch.randn(2, 3, 4, dtype=torch.float64), "i": torch.randint(0, 4, (2, 3))}
+    hooks = Hooks(lambda b, s: batch, lambda outputs, _: outputs.double().sin().sum())
+    return net, batch, trace(Source(net, hooks, "Net"), batch)
+
+
+@pytest.mark.parametrize("name", BODIES)
+def test_entry_computes_what_torch_computes(name: str) -> None:
+    net, batch, found = traced(BODIES[name])
+    assert found.notes == () or name == "attention, masks"
+    verify_graph(found.graph)
+    parameters = [p for p in net.parameters() if p.requires_grad]
+    before = {path: buffer.clone() for path, buffer in net.named_buffers()}
+    values = execute(found, net, batch)
+    assert found.graph.loss is not None
+    loss = values[found.graph.loss]
+    expected = net.train()(**batch).double().sin().sum()
+    torch.testing.assert_close(loss, expected, rtol=1e-6, atol=1e-9)
+    ours = torch.autograd.grad(loss, parameters, allow_unused=True)
+    theirs = torch.autograd.grad(expected, parameters, allow_unused=True)
+    for a, b in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(
+            torch.zeros(()) if a is None else a, torch.zeros(()) if b is None else b, rtol=1e-5, atol=1e-7
+        )
+    for update in found.graph.updates:
+        assert update.buffer in before
+        torch.testing.assert_close(values[update.value], dict(net.named_buffers())[update.buffer])
+
+
+def test_every_entry_is_executed(monkeypatch: pytest.MonkeyPatch) -> None:
+    met: set[str] = set()
+    for target, entry in list(LOWERINGS.items()):
+
+        def noted(t: Any, call: Any, target: str = target, entry: Any = entry) -> Any:
+            met.add(target)
+            return entry(t, call)
+
+        monkeypatch.setitem(LOWERINGS, target, noted)
+    for body in BODIES.values():
+        traced(body)
+    unmet = sorted(set(LOWERINGS) - met)
+    assert not unmet, unmet
+
+
+def test_every_kind_has_a_rule() -> None:
+    known = set(kinds())
+    for body in BODIES.values():
+        graph: Graph = traced(body)[2].graph
+        assert {op.kind for op in graph.ops} <= known
+
+
+def test_an_unknown_operator_is_opaque() -> None:
+    _, _, found = traced(lambda n, x, i: torch.special.bessel_j0(x.detach()) + x)
+    (op,) = [op for op in found.graph.ops if op.kind == "opaque"]
+    assert op.attr("target") == "aten::special_bessel_j0"
+    assert op.attr("types") == ("f64[2, 3, 4]",)
+    assert "special_bessel_j0" in found.notes[0]
+    verify_graph(found.graph)
+
+
+def test_tied_parameters_are_one_value() -> None:
+    class Tied(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a, self.b = nn.Linear(4, 4, bias=False), nn.Linear(4, 4, bias=False)
+            self.b.weight = self.a.weight
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.b(self.a(x)).sum()
+
+    graph = trace(Source(Tied(), Hooks(), "Tied"), {"x": torch.zeros(2, 4)}).graph
+    assert [param.paths for param in graph.params] == [("a.weight", "b.weight")]
+
+
+def test_operators_know_their_module_and_line() -> None:
+    _, _, found = traced(BODIES["batch norm"])
+    (op,) = [op for op in found.graph.ops if op.kind == "batch_norm"]
+    assert op.module == "norm"
+    assert op.source.startswith("test_aten.py:")

@@ -1,0 +1,153 @@
+"""Hugging Face configurations and shape files, good and bad."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from meshwright.ir.errors import (
+    ConfigUnreadable,
+    DependencyMissing,
+    MeshwrightError,
+    ModelFileMissing,
+    RemoteCodeRefused,
+    ShapeFileNotToml,
+    ShapeImpossible,
+    ShapeKeyMissing,
+    ShapeKeyUnknown,
+    UnknownModelType,
+)
+from meshwright.ir.frontends.capture import capture
+from meshwright.ir.frontends.load import load_model
+from meshwright.ir.frontends.shape_toml import read_shape, validated
+from tests.ir.frontends.tiny import EXAMPLES, write_config
+
+SHAPE: dict[str, Any] = {"layers": 2, "hidden": 32, "ffn_hidden": 64, "heads": 4, "vocab": 100}
+
+
+def test_a_directory_and_its_config_are_the_same(tmp_path: Path) -> None:
+    folder = write_config(tmp_path, "gpt2")
+    assert load_model(str(folder)).config == load_model(str(folder / "config.json")).config
+
+
+def test_dtype_of_a_config(tmp_path: Path) -> None:
+    folder = write_config(tmp_path, "llama-3.1-8b", layers=1)
+    kinds = {str(p.dtype) for p in load_model(str(folder)).module.parameters()}
+    assert kinds == {"torch.bfloat16"}
+    assert {str(p.dtype) for p in load_model(str(folder), dtype="f32").module.parameters()} == {"torch.float32"}
+
+
+def config_refused(folder: Path, text: str, kind: type[MeshwrightError]) -> MeshwrightError:
+    (folder / "config.json").write_text(text)
+    with pytest.raises(kind) as caught:
+        load_model(str(folder))
+    return caught.value
+
+
+def test_no_config(tmp_path: Path) -> None:
+    with pytest.raises(ModelFileMissing):
+        load_model(str(tmp_path))
+    with pytest.raises(ModelFileMissing):
+        load_model(str(tmp_path / "config.json"))
+
+
+@pytest.mark.parametrize("text", ["{", "[1, 2]", "\x00"])
+def test_not_json(tmp_path: Path, text: str) -> None:
+    config_refused(tmp_path, text, ConfigUnreadable)
+
+
+def test_unknown_type(tmp_path: Path) -> None:
+    assert "'llama'" in config_refused(tmp_path, '{"model_type": "lama"}', UnknownModelType).fix
+    config_refused(tmp_path, "{}", UnknownModelType)
+    assert "no language model" in config_refused(tmp_path, '{"model_type": "vit"}', UnknownModelType).cause
+
+
+def test_remote_code(tmp_path: Path) -> None:
+    settings = {"model_type": "llama", "auto_map": {"AutoModelForCausalLM": "modeling_evil.Evil"}}
+    (tmp_path / "modeling_evil.py").write_text("raise RuntimeError('run')")
+    assert "modeling_evil.Evil" in config_refused(tmp_path, json.dumps(settings), RemoteCodeRefused).cause
+
+
+def test_no_transformers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = write_config(tmp_path, "gpt2")
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    with pytest.raises(DependencyMissing):
+        load_model(str(folder))
+
+
+def test_a_factory_may_return_a_hugging_face_model(tmp_path: Path) -> None:
+    (tmp_path / "model.py").write_text(
+        "from transformers import GPT2Config, GPT2LMHeadModel\n"
+        "def build():\n    return GPT2LMHeadModel(GPT2Config(n_embd=32, n_layer=5, n_head=4, vocab_size=50))\n"
+    )
+    found = capture(load_model(f"{tmp_path / 'model.py'}:build"), batch=2, seq=8)
+    assert [item.value for item, _ in found.fold.inputs] == ["input_ids", "targets"]
+
+
+def test_the_example_shape() -> None:
+    shape = read_shape(EXAMPLES / "tiny_decoder.toml")
+    assert [shape.routed(layer) for layer in range(shape.layers)] == [False, *[True] * 5]
+    assert [shape.window(layer) for layer in range(shape.layers)] == [64, 64, 0, 64, 64, 0]
+
+
+def test_latent_attention() -> None:
+    latent = {"kv_lora_rank": 16, "q_lora_rank": 16, "qk_nope_head_dim": 8, "qk_rope_head_dim": 4, "v_head_dim": 8}
+    assert validated(SHAPE | latent, "a shape").latent
+
+
+def shape_refused(kind: type[MeshwrightError], **changes: Any) -> MeshwrightError:
+    with pytest.raises(kind) as caught:
+        validated(SHAPE | changes, "a shape")
+    assert caught.value.fix
+    return caught.value
+
+
+def test_unknown_key() -> None:
+    assert "'kv_heads'" in shape_refused(ShapeKeyUnknown, kv_head=2).fix
+    assert "layers" in shape_refused(ShapeKeyUnknown, zzz=2).fix
+
+
+@pytest.mark.parametrize("key", SHAPE)
+def test_missing_key(key: str) -> None:
+    with pytest.raises(ShapeKeyMissing, match=key):
+        validated({name: value for name, value in SHAPE.items() if name != key}, "a shape")
+
+
+@pytest.mark.parametrize(
+    ("changes", "key"),
+    [
+        ({"layers": 0}, "layers"),
+        ({"layers": -3}, "layers"),
+        ({"layers": 2.5}, "layers"),
+        ({"layers": True}, "layers"),
+        ({"hidden": "big"}, "hidden"),
+        ({"vocab": 10**12}, "vocab"),
+        ({"heads": 5}, "heads"),
+        ({"kv_heads": 3}, "kv_heads"),
+        ({"head_dim": 7}, "head_dim"),
+        ({"dtype": "bf17"}, "dtype"),
+        ({"glu": 1}, "glu"),
+        ({"experts": 4}, "topk"),
+        ({"experts": 4, "topk": 5}, "topk"),
+        ({"topk": 2}, "experts"),
+        ({"first_dense_layers": 9}, "first_dense_layers"),
+        ({"moe_layer_freq": 0}, "moe_layer_freq"),
+        ({"full_attention_every": 2}, "full_attention_every"),
+        ({"kv_lora_rank": 8}, "qk_nope_head_dim"),
+        ({"q_lora_rank": 8}, "kv_lora_rank"),
+    ],
+)
+def test_impossible_numbers(changes: dict[str, Any], key: str) -> None:
+    assert f"'{key}'" in shape_refused(ShapeImpossible, **changes).place
+
+
+def test_not_toml(tmp_path: Path) -> None:
+    (tmp_path / "shape.toml").write_text("layers = ")
+    with pytest.raises(ShapeFileNotToml):
+        load_model(str(tmp_path / "shape.toml"))
+    with pytest.raises(ModelFileMissing):
+        load_model(str(tmp_path / "other.toml"))

@@ -1,0 +1,230 @@
+"""Model files: the contract, and every way in which a file can be refused."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from meshwright.ir.errors import (
+    DataDependentControlFlow,
+    EmptyModel,
+    FactoryMissing,
+    FactoryRaised,
+    ForwardRaised,
+    MeshwrightError,
+    ModelFileExited,
+    ModelFileMissing,
+    ModelKindUnknown,
+    ModelTimedOut,
+    NoExampleInputs,
+    NoLoss,
+    UnsupportedDtype,
+)
+from meshwright.ir.frontends.capture import capture
+from meshwright.ir.frontends.contract import Hooks, Source, source_of
+from meshwright.ir.frontends.load import load_model
+
+HEAD = """
+import torch
+from torch import nn
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+
+    def forward(self, x):
+        return self.linear(x)
+
+def build():
+    return Net()
+
+def example_inputs(batch, seq):
+    return {"x": torch.zeros(batch, seq, 4)}
+
+def loss(outputs, batch):
+    return outputs.sum()
+"""
+
+
+def written(folder: Path, text: str, name: str = "model.py") -> str:
+    path = folder / name
+    path.write_text(text)
+    return f"{path}:build"
+
+
+def refused(folder: Path, text: str, kind: type[MeshwrightError]) -> MeshwrightError:
+    """The error of loading and tracing this file; it names a place and a fix."""
+    with pytest.raises(kind) as caught:
+        capture(load_model(written(folder, text), time_limit_s=5), batch=2, seq=3)
+    error = caught.value
+    assert error.place
+    assert error.cause
+    assert error.fix
+    return error
+
+
+def test_a_model_file_is_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    found = capture(load_model(written(tmp_path, HEAD + "\nprint('hello')\n")), batch=2, seq=3)
+    assert found.parameters == 20
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert "this executes the file" in shown.err
+    assert "hello" in shown.err
+
+
+def test_prints_of_the_factory_and_hooks_stay_off_standard_output(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = HEAD.replace("    return Net()", "    print('building')\n    return Net()")
+    capture(load_model(written(tmp_path, text)), batch=2, seq=3)
+    assert capsys.readouterr().out == ""
+
+
+def test_the_folder_is_appended(tmp_path: Path) -> None:
+    (tmp_path / "torch.py").write_text("raise RuntimeError('taken for torch')")
+    (tmp_path / "neighbour_of_model.py").write_text("WIDTH = 4")
+    before = list(sys.path)
+    load_model(written(tmp_path, "import neighbour_of_model\n" + HEAD))
+    assert sys.path == [*before, str(tmp_path.resolve())]
+
+
+def test_missing_file(tmp_path: Path) -> None:
+    with pytest.raises(ModelFileMissing):
+        load_model(str(tmp_path / "nothing.py:build"))
+    with pytest.raises(ModelFileMissing):
+        load_model(str(tmp_path / "nothing"))
+
+
+def test_not_a_model(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("")
+    with pytest.raises(ModelKindUnknown):
+        load_model(str(tmp_path / "notes.txt"))
+
+
+def test_missing_factory(tmp_path: Path) -> None:
+    reference = written(tmp_path, HEAD)
+    with pytest.raises(FactoryMissing) as caught:
+        load_model(reference.replace(":build", ":biuld"))
+    assert "'build'" in caught.value.fix
+    with pytest.raises(FactoryMissing):
+        load_model(reference.removesuffix(":build"))
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        (HEAD.replace("return Net()", "raise ValueError('no weights')"), 14),
+        ("x = 1 / 0", 1),
+        ("def build(:", 1),
+        ("import a_library_that_is_not_there", 1),
+    ],
+)
+def test_a_file_or_factory_that_raises(tmp_path: Path, text: str, line: int) -> None:
+    assert refused(tmp_path, text, FactoryRaised).place.endswith(f"model.py:{line}")
+
+
+def test_a_factory_that_returns_something_else(tmp_path: Path) -> None:
+    assert "int" in refused(tmp_path, HEAD.replace("return Net()", "return 3"), FactoryRaised).cause
+
+
+@pytest.mark.parametrize("text", ["import sys\nsys.exit(3)", HEAD.replace("return Net()", "raise SystemExit(0)")])
+def test_exit(tmp_path: Path, text: str) -> None:
+    refused(tmp_path, text, ModelFileExited)
+
+
+def test_sleep(tmp_path: Path) -> None:
+    reference = written(tmp_path, "import time\ntry:\n    time.sleep(30)\nexcept Exception:\n    pass\n")
+    with pytest.raises(ModelTimedOut) as caught:
+        load_model(reference, time_limit_s=0.2)
+    assert "model.py:3" in caught.value.place
+
+
+def test_no_example_inputs(tmp_path: Path) -> None:
+    error = refused(tmp_path, HEAD.replace("def example_inputs", "def other"), NoExampleInputs)
+    exec(NoExampleInputs.hook, scope := {})  # noqa: S102 - what is shown must run as it is
+    assert NoExampleInputs.hook in error.fix
+    assert set(scope["example_inputs"](2, 3)) == {"tokens", "labels"}
+
+
+def test_example_inputs_for_another_model(tmp_path: Path) -> None:
+    assert "'y'" in refused(tmp_path, HEAD.replace('{"x":', '{"y":'), NoExampleInputs).cause
+
+
+def test_no_loss(tmp_path: Path) -> None:
+    error = refused(tmp_path, HEAD.replace("def loss", "def other"), NoLoss)
+    assert "(2, 3, 4)" in error.cause
+    assert NoLoss.hook in error.fix
+    assert "loss" in refused(tmp_path, HEAD.replace("outputs.sum()", "outputs"), NoLoss).cause
+
+
+def test_a_model_that_returns_its_loss(tmp_path: Path) -> None:
+    text = HEAD.replace("def loss", "def other").replace("self.linear(x)", "self.linear(x).sum()")
+    assert capture(load_model(written(tmp_path, text)), batch=2, seq=3).fold.loss == 0
+
+
+def test_empty_model(tmp_path: Path) -> None:
+    refused(tmp_path, HEAD.replace("return Net()", "return nn.ReLU()"), EmptyModel)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "if x.sum() > 0:\n            x = -x",
+        "x = x[: int(x[0, 0, 0])]",
+        "x = x[x > 0]",
+        "x = x * x.max().item()",
+        "x = x[torch.nonzero(x)[:, 0]]",
+    ],
+)
+def test_data_dependent_control_flow(tmp_path: Path, body: str) -> None:
+    text = HEAD.replace("        return self.linear(x)", f"        {body}\n        return self.linear(x).sum()")
+    error = refused(tmp_path, text, DataDependentControlFlow)
+    assert "model.py:11" in error.place
+
+
+def test_a_forward_that_raises(tmp_path: Path) -> None:
+    error = refused(tmp_path, HEAD.replace("self.linear(x)", "self.linear(x @ x)"), ForwardRaised)
+    assert "model.py:11" in error.place
+
+
+def test_an_unsupported_dtype(tmp_path: Path) -> None:
+    error = refused(
+        tmp_path, HEAD.replace("nn.Linear(4, 4)", "nn.Linear(4, 4, dtype=torch.complex128)"), UnsupportedDtype
+    )
+    assert "linear.weight" in error.place
+    assert "complex128" in error.cause
+
+
+def test_a_module_as_an_object() -> None:
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = nn.Linear(4, 4)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.linear(x).mean()
+
+        def example_inputs(self, batch: int, seq: int) -> torch.Tensor:
+            return torch.zeros(batch, seq, 4)
+
+    found = capture(source_of(Net().to("meta"), place="Net"), batch=2, seq=3)
+    assert [item.value for item, _ in found.fold.inputs] == ["x"]
+
+
+def test_positional_inputs_are_named_after_forward() -> None:
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = nn.Linear(4, 4)
+
+        def forward(self, left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+            return (self.linear(left) * right).sum()
+
+    hooks = Hooks(lambda b, s: (torch.zeros(b, s, 4), torch.zeros(b, s, 4)), dims={"left": ("b", "s", "")})
+    fold = capture(Source(Net().to("meta"), hooks, "Net"), batch=2, seq=3).fold
+    assert [(item.value, item.labels) for item, _ in fold.inputs] == [("left", ("b", "s", "")), ("right", ())]
