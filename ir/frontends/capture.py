@@ -17,6 +17,7 @@ from typing import Any
 from meshwright.ir.errors import MeshwrightError
 from meshwright.ir.fold import Fold
 from meshwright.ir.frontends.contract import Source, example_batch
+from meshwright.ir.frontends.labels import labelled
 from meshwright.ir.frontends.reduce import Stack, find_stacks, reduced
 from meshwright.ir.frontends.segment import NotFoldable, fold_trace, names_of
 from meshwright.ir.frontends.torch_export import Identity, trace
@@ -37,6 +38,7 @@ class Captured:
 def capture(source: Source, *, batch: int, seq: int) -> Captured:
     """The fold of a model's training step on `batch` sequences of `seq` tokens."""
     example = example_batch(source, batch, seq)
+    source, unlabelled = labelled(source, example, batch=batch, seq=seq)
     found = find_stacks(source.module)
     parameters = list(source.module.parameters())
     fold, notes = _folded(source, example, found)
@@ -45,7 +47,7 @@ def capture(source: Source, *, batch: int, seq: int) -> Captured:
         parameters=sum(p.numel() for p in parameters),
         trainable_parameters=sum(p.numel() for p in parameters if p.requires_grad),
         stacks=found,
-        notes=notes,
+        notes=(*unlabelled, *notes),
     )
 
 
