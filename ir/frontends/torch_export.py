@@ -17,6 +17,7 @@ import logging
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -36,7 +37,7 @@ from meshwright.ir.frontends.contract import Hooks, Source, user_line
 from meshwright.ir.frontends.dtypes import type_of
 from meshwright.ir.frontends.storage import Cell
 from meshwright.ir.frontends.translate import Translator
-from meshwright.ir.frontends.values import Handle, Names, Traced, tensor_term
+from meshwright.ir.frontends.values import Handle, Names, Place, Traced, tensor_term
 
 UNCHANGED = Names(path=lambda path: path, room=lambda path: "")
 """The model is traced as it is: paths are true, and no block is repeated."""
@@ -177,6 +178,7 @@ def _translate(
 ) -> Traced:
     strip = Names(lambda path: names.path(_stripped(path)), names.room)
     translator = Translator(strip)
+    translator.place = Place(source=_defined_at(step.hooks.loss))
     translator.groups_keys = hasattr(getattr(step.model, "config", None), "_attn_implementation")
     graph: fx.Graph = program.graph_module.graph
     placeholders = [node for node in graph.nodes if node.op == "placeholder"]
@@ -209,6 +211,14 @@ def _translate(
         if cell.version
     ]
     return translator.finish((loss,), updates, loss=True)
+
+
+def _defined_at(loss: Any) -> str:
+    """Where the loss begins: torch's traces keep the lines of forward methods only."""
+    code = getattr(loss, "__code__", None)
+    if code is None or Path(code.co_filename).parent == Path(__file__).parent:
+        return ""
+    return f"{Path(code.co_filename).name}:{code.co_firstlineno}"
 
 
 def _stripped(path: str) -> str:
