@@ -104,17 +104,10 @@ class Sharded:
 
 
 def sharded(
-    graph: Graph,
-    plan: BodyPlan,
-    mesh: Mesh,
-    values: Mapping[str, Tensor],
-    cotangents: Mapping[str, Tensor],
-    lowering: Lowering = CPU,
+    graph: Graph, program: BodyProgram, values: Mapping[str, Tensor], cotangents: Mapping[str, Tensor]
 ) -> Sharded:
-    """Lower, verify and execute the body, forward, backward and gradient reduction."""
-    program = lower_body(graph, plan, mesh, lowering)
-    verify_body(program)
-    verify_body_meaning(program, graph)
+    """Execute the body, forward, backward and gradient reduction."""
+    mesh = program.mesh
     kernels = TorchKernels(TOLERANCE)
     run = BodyRun(program, kernels, _entry(program, values, kernels))
     run.execute(program.forward)
@@ -172,9 +165,17 @@ def differences(
     seed: int = 0,
     lowering: Lowering = CPU,
 ) -> list[str]:
-    """Where sharded and whole differ; empty if the plan is exact."""
+    """Where sharded and whole differ once the body is lowered and verified; empty if the plan is exact."""
+    program = lower_body(graph, plan, mesh, lowering)
+    verify_body(program)
+    verify_body_meaning(program, graph)
+    return program_differences(graph, program, values, seed)
+
+
+def program_differences(graph: Graph, program: BodyProgram, values: Mapping[str, Tensor], seed: int = 0) -> list[str]:
+    """Where a body program, executed as it is, differs from its graph; empty if it is exact."""
     reference = whole(graph, values, seed)
-    found = sharded(graph, plan, mesh, values, reference.cotangents, lowering)
+    found = sharded(graph, program, values, reference.cotangents)
     wrong = []
     floor = 1e-3 * largest(reference.outputs)
     for name, expected in reference.outputs.items():
