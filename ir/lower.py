@@ -169,6 +169,12 @@ class _Boundaries:
                 raise PartialAcross(
                     place=place, cause=" -> ".join(map(str, ends)), fix="reduce value and gradient at the boundary"
                 )
+            if self.on(port, self.stage_of[number]) != arrives:
+                raise BoundaryMismatch(
+                    place=place,
+                    cause=f"it arrives as {self.on(port, self.stage_of[number])} and is expected as {arrives}",
+                    fix="give all its readers on a stage one state",
+                )
             return
         if left != arrives:
             raise BoundaryMismatch(

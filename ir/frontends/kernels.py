@@ -66,10 +66,9 @@ def attention(t: Emitter, call: Call) -> Handle:
     scale = call["scale"] if call["scale"] is not None else 1 / math.sqrt(query.shape[-1])
     law, bias = _mask(t, call)
     attrs: dict[str, Attr] = {"mask": law.kind, "width": law.width, "scale": scale, "dropout": call["dropout_p"]}
-    if law.width:
-        attrs["mask_shape"] = t.type(
-            call["attn_mask"]
-        ).shape  # eager kernels keep such a mask, in the shape they were given
+    kept = None if bias is not None and not law.width else _kept_mask(t, law, call["attn_mask"])
+    if kept is not None:
+        attrs["mask_shape"] = kept
     operands = [call["query"], call["key"], call["value"], *(() if bias is None else (_of_rank_four(t, bias),))]
     if t.groups_keys and law.kind in ("full", "causal") and bias is None:
         operands[1:3] = _grouped(t, call["key"], call["value"])
@@ -78,6 +77,18 @@ def attention(t: Emitter, call: Call) -> Handle:
     alike = call.type.shape == query.shape  # then kernels lay the result out like the queries
     laid_out = ordered(query.shape, t.strides[t.value(call["query"])]) if alike else contiguous(call.type.shape)
     return t.emit("attention", operands, call.types, attrs, strides=laid_out)
+
+
+def _kept_mask(t: Emitter, law: masks.MaskLaw, mask: Handle | None) -> tuple[int, ...] | None:
+    """The shape of a mask that eager kernels are given, and keep. Booleans that hide nothing, or the future, are only
+    made for the trace (eager code names them), alone or over a mask of numbers."""
+    if mask is None or (not law.width and t.type(mask).dtype == "bool"):
+        return None
+    if isinstance(mask, Term) and mask.op == "where":
+        condition, chosen = mask.args[:2]
+        if isinstance(chosen, Term) and masks.recognise(condition) == masks.MaskLaw("full"):
+            return chosen.shape
+    return t.type(mask).shape
 
 
 def _grouped(t: Emitter, key: Handle, value: Handle) -> tuple[Handle, Handle]:

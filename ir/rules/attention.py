@@ -101,7 +101,7 @@ def _fused(signature: Signature, head: tuple[str, ...]) -> tuple[Save, ...]:
     operands = tuple(Save("operand", index) for index in range(len(signature.operands)))
     lse: Dims = (("b",), head, ("sq",))
     saves = (*operands, Save("result", 0), Save("extra", dims=lse, dtype="f32"))
-    if signature.attr("mask", "full") in ("full", "causal"):
+    if signature.attr("mask", "full") in ("full", "causal") and signature.attr("mask_shape") is None:
         return saves
     q, k = signature.operands[:2]
     shape: tuple[int, ...] = (1, 1, q.shape[2], k.shape[2])

@@ -177,7 +177,7 @@ SPINE: tuple[SpineModel, ...] = (
         **hf(
             "gemma-3-27b",
             {"num_hidden_layers": 6},
-            LLAMA_TINY | {"num_hidden_layers": 13, "sliding_window": 5, "query_pre_attn_scalar": 8},
+            LLAMA_TINY | {"num_hidden_layers": 8, "sliding_window": 5, "query_pre_attn_scalar": 8},
         ),
     ),
     SpineModel(
@@ -262,6 +262,9 @@ SPINE: tuple[SpineModel, ...] = (
 )
 
 BY_NAME = {model.name: model for model in SPINE}
+
+STRUCTURES = tuple(model for model in SPINE if not model.name.endswith(("-70b", "-405b", "-27b")))
+"""One of each: sizes of a family differ in numbers only, and their tiny models not at all."""
 
 
 # What tests share ----------------------------------------------------------------------------------------------------
