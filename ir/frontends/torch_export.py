@@ -33,7 +33,7 @@ from meshwright.ir.errors import (
 )
 from meshwright.ir.frontends import writing
 from meshwright.ir.frontends.constants import Term
-from meshwright.ir.frontends.contract import Hooks, Source, user_line
+from meshwright.ir.frontends.contract import Hooks, Source, contained, user_line
 from meshwright.ir.frontends.dtypes import type_of
 from meshwright.ir.frontends.storage import Cell
 from meshwright.ir.frontends.translate import Translator
@@ -41,6 +41,9 @@ from meshwright.ir.frontends.values import Handle, Names, Place, Traced, tensor_
 
 UNCHANGED = Names(path=lambda path: path, room=lambda path: "")
 """The model is traced as it is: paths are true, and no block is repeated."""
+
+TRACE_LIMIT_S = 600.0
+"""Tracing takes seconds; a forward pass that has not come back by then is waiting for something."""
 
 _PREFIX = "model"
 
@@ -124,7 +127,7 @@ def trace(
 
 def _export(step: Step, batch: Any, place: str) -> Any:
     try:
-        with warnings.catch_warnings(), _quiet():
+        with contained(place, TRACE_LIMIT_S), warnings.catch_warnings(), _quiet():
             warnings.simplefilter("ignore")
             return torch.export.export(step, (batch,), strict=False)
     except MeshwrightError:

@@ -38,7 +38,7 @@ def test_dtype_of_a_config(tmp_path: Path) -> None:
     folder = write_config(tmp_path, "llama-3.1-8b", layers=1)
     kinds = {str(p.dtype) for p in load_model(str(folder)).module.parameters()}
     assert kinds == {"torch.bfloat16"}
-    assert {str(p.dtype) for p in load_model(str(folder), dtype="f32").module.parameters()} == {"torch.float32"}
+    assert {str(p.dtype) for p in load_model(str(folder), dtype="fp32").module.parameters()} == {"torch.float32"}
 
 
 def config_refused(folder: Path, text: str, kind: type[MeshwrightError]) -> MeshwrightError:
