@@ -62,5 +62,5 @@ def inspect(parser: ArgumentParser) -> None:
         type=int,
         default=0,
         metavar="N",
-        help="seed of the sample that is compared with a whole trace at reduced depth (default: %(default)s)",
+        help="seed of the draw of blocks that are traced for all that are like them (default: %(default)s)",
     )

@@ -101,7 +101,7 @@ def run(args: Namespace) -> int:
     workload = Workload(args.batch, args.seq, args.dtype, args.style, args.device)
     dump = _dump_step(args.dump_after)
     source = load_model(args.model, dtype=args.dtype)
-    captured = verified(source, workload)
+    captured = verified(source, workload, seed=args.seed)
     if dump is not None:
         sys.stdout.write(f"{dump(captured.fold)}\n")
         return 0
@@ -126,9 +126,9 @@ def inspect(model: str | nn.Module, *, workload: Workload = DEFAULT, **hooks: An
     return report(reference, source, verified(source, workload), workload)
 
 
-def verified(source: Source, workload: Workload) -> Captured:
+def verified(source: Source, workload: Workload, seed: int = 0) -> Captured:
     """Capture a model, and do not believe the front end."""
-    captured = capture(source, batch=workload.batch, seq=workload.seq)
+    captured = capture(source, batch=workload.batch, seq=workload.seq, seed=seed)
     verify_fold(captured.fold)
     return captured
 

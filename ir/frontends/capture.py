@@ -35,11 +35,14 @@ class Captured:
     notes: tuple[str, ...] = ()
 
 
-def capture(source: Source, *, batch: int, seq: int) -> Captured:
-    """The fold of a model's training step on `batch` sequences of `seq` tokens."""
+def capture(source: Source, *, batch: int, seq: int, seed: int = 0) -> Captured:
+    """The fold of a model's training step on `batch` sequences of `seq` tokens.
+
+    The seed draws the blocks that are traced for all that are like them; it changes nothing if they are.
+    """
     example = example_batch(source, batch, seq)
     source, unlabelled = labelled(source, example, batch=batch, seq=seq)
-    found = find_stacks(source.module)
+    found = find_stacks(source.module, seed)
     parameters = list(source.module.parameters())
     fold, notes = _folded(source, example, found)
     return Captured(

@@ -124,23 +124,10 @@ def example_batch(source: Source, batch: int, seq: int, *, time_limit_s: float =
 
 @contextlib.contextmanager
 def guarded(place: str, limit_s: float) -> Iterator[None]:
-    """Run the user's code: its prints go to standard error, and every way in which it can fail is an error with the
-    user's line."""
+    """Run the user's code; what it raises is an error of its file or factory, with its line."""
     try:
-        with contextlib.redirect_stdout(sys.stderr), _alarm(limit_s):
+        with contained(place, limit_s):
             yield
-    except _TimeIsUp as error:
-        raise ModelTimedOut(
-            place=user_line(error, place),
-            cause=f"still running after {limit_s:g} s",
-            fix="build the model without waiting, downloading or computing; weights are not needed",
-        ) from None
-    except SystemExit as error:
-        raise ModelFileExited(
-            place=user_line(error, place),
-            cause=f"the code called sys.exit({error.code!r})",
-            fix='move what the script does under `if __name__ == "__main__":`',
-        ) from error
     except MeshwrightError:
         raise
     except Exception as error:
@@ -148,6 +135,26 @@ def guarded(place: str, limit_s: float) -> Iterator[None]:
             place=user_line(error, place),
             cause=f"{type(error).__name__}: {_first_line(error)}",
             fix="correct this line; the model is built on the meta device, where tensors have shapes but no values",
+        ) from error
+
+
+@contextlib.contextmanager
+def contained(place: str, limit_s: float) -> Iterator[None]:
+    """Run the user's code: its prints go to standard error, and it can neither hang nor exit."""
+    try:
+        with contextlib.redirect_stdout(sys.stderr), _alarm(limit_s):
+            yield
+    except _TimeIsUp as error:
+        raise ModelTimedOut(
+            place=user_line(error, place),
+            cause=f"still running after {limit_s:g} s",
+            fix="do this without waiting, downloading or computing; weights are not needed",
+        ) from None
+    except SystemExit as error:
+        raise ModelFileExited(
+            place=user_line(error, place),
+            cause=f"the code called sys.exit({error.code!r})",
+            fix='move what the script does under `if __name__ == "__main__":`',
         ) from error
 
 

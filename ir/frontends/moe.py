@@ -9,7 +9,7 @@ not depend on it:
     combine    rows[e, c, d], idx, w[t, k] -> y[t, d]        the rows come back, weighted and summed
 
 c is the capacity: rows per expert. Dropless routing has no fixed capacity; its mean is c = ceil(t * k / e), which is
-what is traced (attribute `dropless`), and imbalance is a factor that the evaluator applies (DESIGN section 4). Run on
+what is traced (attribute `dropless`), and imbalance is a factor that the evaluator applies. Run on
 real tensors, the operators have c rows either way and drop what exceeds them, the later token first.
 
 Hugging Face models call their experts through a registry; `use_with_transformers` enters ours and returns its name.

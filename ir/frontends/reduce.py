@@ -55,7 +55,7 @@ class Stack:
         return f"{self.path}.{position}"
 
 
-def find_stacks(model: nn.Module) -> tuple[Stack, ...]:
+def find_stacks(model: nn.Module, seed: int = 0) -> tuple[Stack, ...]:
     """Every list of blocks in which some are alike, outermost first; blocks that are not alike are searched for lists
     of their own."""
     found: list[Stack] = []
@@ -65,7 +65,7 @@ def find_stacks(model: nn.Module) -> tuple[Stack, ...]:
             inner = f"{path}.{name}" if path else name
             classes = _classes(child) if _is_list(child) else ()
             if len(set(classes)) < len(classes):
-                found.append(Stack(inner, classes, short_walk(classes, seed=inner)))
+                found.append(Stack(inner, classes, short_walk(classes, seed=f"{inner} {seed}")))
             else:
                 search(child, inner)
 

@@ -4,9 +4,9 @@ A traced program writes into tensors: `x.div_(y)`, `out[:, 1:] = x`, a running m
 two stands the *cell*: what a name in the traced program denotes. A cell is either a root, which owns storage, or a view
 of another cell. A cell can be read, which gives the current value, and written, which gives its root a new one:
 
-    write to a root       the root's value is the new one write to a view       the parent is written with the new part
-    put back in place (slice -> slice_scatter, transpose -> transpose back) read of a view        if its root was
-    written since, the view is taken again
+    write to a root    the root's value is the new one
+    write to a view    the parent is written with the new part put back in its place (a transpose is transposed back)
+    read of a view     if its root was written since, the view is taken again
 
 That is functionalization, as in torch; it is done here because torch's own pass rewrites the operators that we want to
 keep, and costs as much time as the trace itself.

@@ -17,6 +17,7 @@ import logging
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -32,14 +33,17 @@ from meshwright.ir.errors import (
 )
 from meshwright.ir.frontends import writing
 from meshwright.ir.frontends.constants import Term
-from meshwright.ir.frontends.contract import Hooks, Source, user_line
+from meshwright.ir.frontends.contract import Hooks, Source, contained, user_line
 from meshwright.ir.frontends.dtypes import type_of
 from meshwright.ir.frontends.storage import Cell
 from meshwright.ir.frontends.translate import Translator
-from meshwright.ir.frontends.values import Handle, Names, Traced, tensor_term
+from meshwright.ir.frontends.values import Handle, Names, Place, Traced, tensor_term
 
 UNCHANGED = Names(path=lambda path: path, room=lambda path: "")
 """The model is traced as it is: paths are true, and no block is repeated."""
+
+TRACE_LIMIT_S = 600.0
+"""Tracing takes seconds; a forward pass that has not come back by then is waiting for something."""
 
 _PREFIX = "model"
 
@@ -123,7 +127,7 @@ def trace(
 
 def _export(step: Step, batch: Any, place: str) -> Any:
     try:
-        with warnings.catch_warnings(), _quiet():
+        with contained(place, TRACE_LIMIT_S), warnings.catch_warnings(), _quiet():
             warnings.simplefilter("ignore")
             return torch.export.export(step, (batch,), strict=False)
     except MeshwrightError:
@@ -177,6 +181,7 @@ def _translate(
 ) -> Traced:
     strip = Names(lambda path: names.path(_stripped(path)), names.room)
     translator = Translator(strip)
+    translator.place = Place(source=_defined_at(step.hooks.loss))
     translator.groups_keys = hasattr(getattr(step.model, "config", None), "_attn_implementation")
     graph: fx.Graph = program.graph_module.graph
     placeholders = [node for node in graph.nodes if node.op == "placeholder"]
@@ -209,6 +214,14 @@ def _translate(
         if cell.version
     ]
     return translator.finish((loss,), updates, loss=True)
+
+
+def _defined_at(loss: Any) -> str:
+    """Where the loss begins: torch's traces keep the lines of forward methods only."""
+    code = getattr(loss, "__code__", None)
+    if code is None or Path(code.co_filename).parent == Path(__file__).parent:
+        return ""
+    return f"{Path(code.co_filename).name}:{code.co_firstlineno}"
 
 
 def _stripped(path: str) -> str:

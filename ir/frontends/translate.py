@@ -86,7 +86,8 @@ class Translator(Emitter):
         stack = node.meta.get("nn_module_stack") or {}
         path = re.sub(r"@\d+", "", list(stack.values())[-1][0]) if stack else ""
         module = self.names.path(path) if path else self.place.module
-        return Place(module, source_line(node.meta.get("stack_trace") or ""), self.place.no_grad)
+        source = source_line(node.meta.get("stack_trace") or "")
+        return Place(module, source or ("" if path else self.place.source), self.place.no_grad)
 
     def _operator(self, node: fx.Node, cells: dict[fx.Node, Any]) -> Any:
         call, given = self._bound(node, cells)

@@ -86,6 +86,13 @@ def test_gemma_repeats_five_windows_and_a_global_layer() -> None:
     assert [mask[name] for name in period] == ["window"] * 5 + ["causal"]
 
 
+def test_whichever_blocks_are_drawn_the_fold_is_the_same() -> None:
+    model = BY_NAME["own-llama-405b"]
+    other = capture(load_model(model.reference), batch=BATCH, seq=SEQ, seed=1)
+    assert [stack.walk for stack in other.stacks] != [stack.walk for stack in captured(model).stacks]
+    assert other.fold == captured(model).fold
+
+
 @pytest.mark.parametrize("family", ["own-llama", "hf-llama"])
 def test_depth_costs_nothing(family: str) -> None:
     """The same number of blocks is traced, and the fold is equally long, whatever the depth."""

@@ -85,6 +85,13 @@ def test_prints_of_the_factory_and_hooks_stay_off_standard_output(
     assert capsys.readouterr().out == ""
 
 
+def test_prints_and_exits_of_the_forward_pass(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = HEAD.replace("        return self.linear(x)", "        print('running')\n        return self.linear(x)")
+    capture(load_model(written(tmp_path, text)), batch=2, seq=3)
+    assert capsys.readouterr().out == ""
+    refused(tmp_path, text.replace("print('running')", "raise SystemExit(3)"), ModelFileExited)
+
+
 def test_the_folder_is_appended(tmp_path: Path) -> None:
     (tmp_path / "torch.py").write_text("raise RuntimeError('taken for torch')")
     (tmp_path / "neighbour_of_model.py").write_text("WIDTH = 4")
