@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from meshwright.ir.errors import UnknownStep
 from meshwright.planner.cli import main
 from meshwright.planner.inspect import STEPS
 from tests.e2e.spine import CONFIGS, EXAMPLES
@@ -185,4 +186,6 @@ def test_refusals(
 def test_a_step_that_there_is_not(capsys: pytest.CaptureFixture[str]) -> None:
     """Refused before the model is touched."""
     assert main(["inspect", "missing.py", "--dump-after", "lod"]) == 2
-    assert "load, fold, loops, cuts" in capsys.readouterr().err
+    refusal = capsys.readouterr().err
+    assert UnknownStep.code in refusal
+    assert "load, fold, loops, cuts" in refusal
