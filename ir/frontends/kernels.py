@@ -126,9 +126,18 @@ def _mask(t: Emitter, call: Call) -> tuple[masks.MaskLaw, Handle | None]:
     if isinstance(mask, Term):
         law = masks.recognise(mask)
         if law is not None:
-            return law, None
+            added = law.kind == "full" and mask.dtype != "bool"  # zeros: kernels read and keep them all the same
+            return law, _first_of(t, mask, 0) if added else None
         t.notes.append(f"{t.place.source}: the attention mask follows no known law; it is kept as an operand")
     return masks.MaskLaw("full"), mask
+
+
+def _first_of(t: Emitter, constant: Term, dim: int) -> Term:
+    """The first slice of a constant that is the same in all of them."""
+    if constant.shape[dim] == 1:
+        return constant
+    shape = (*constant.shape[:dim], 1, *constant.shape[dim + 1 :])
+    return t.keep(Term("slice", shape, constant.dtype, (constant, dim, 0, 1)))
 
 
 def _of_rank_four(t: Emitter, bias: Handle) -> Handle:
@@ -138,11 +147,9 @@ def _of_rank_four(t: Emitter, bias: Handle) -> Handle:
 
 def _hidden(t: Emitter, condition: Term, bias: Handle) -> Handle:
     """The bias with what the mask hides at minus infinity. Masks with a law do not depend on the batch or head."""
-    shape = (1,) * (len(condition.shape) - 2) + condition.shape[-2:]
-    one: Term = condition
-    for dim, extent in enumerate(condition.shape[:-2]):
-        if extent > 1:
-            one = t.keep(Term("slice", (*shape[: dim + 1], *one.shape[dim + 1 :]), "bool", (one, dim, 0, 1)))
+    one = condition
+    for dim in range(len(condition.shape) - 2):
+        one = _first_of(t, one, dim)
     seen = t.type(bias)
     whole = Type(broadcast(one.shape, seen.shape), seen.dtype)
     return t.emit("where", [one, bias], (whole,), {"scalar": float("-inf")})

@@ -28,7 +28,7 @@ EXACT = 1e-5
 
 TOLERANCE = {"deepseek-v3": 0.05, "t5-large": 0.02}
 """DeepSeek-V3: where values are narrower than keys, attention on CPU copies strided values, which rules cannot see. T5:
-its cross attention is given a bias of zeros, which is no operand of ours."""
+all blocks share one bias of zeros, which here is one in each."""
 
 NAMES = [*OWN, *SMALL]
 
