@@ -17,6 +17,7 @@ from typing import Any
 from meshwright.ir.errors import MeshwrightError
 from meshwright.ir.fold import Fold
 from meshwright.ir.frontends.contract import Source, example_batch
+from meshwright.ir.frontends.labels import labelled
 from meshwright.ir.frontends.reduce import Stack, find_stacks, reduced
 from meshwright.ir.frontends.segment import NotFoldable, fold_trace, names_of
 from meshwright.ir.frontends.torch_export import Identity, trace
@@ -40,6 +41,7 @@ def capture(source: Source, *, batch: int, seq: int, seed: int = 0) -> Captured:
     The seed draws the blocks that are traced for all that are like them; it changes nothing if they are.
     """
     example = example_batch(source, batch, seq)
+    source, unlabelled = labelled(source, example, batch=batch, seq=seq)
     found = find_stacks(source.module, seed)
     parameters = list(source.module.parameters())
     fold, notes = _folded(source, example, found)
@@ -48,7 +50,7 @@ def capture(source: Source, *, batch: int, seq: int, seed: int = 0) -> Captured:
         parameters=sum(p.numel() for p in parameters),
         trainable_parameters=sum(p.numel() for p in parameters if p.requires_grad),
         stacks=found,
-        notes=notes,
+        notes=(*unlabelled, *notes),
     )
 
 

@@ -186,7 +186,7 @@ def _translate(
     graph: fx.Graph = program.graph_module.graph
     placeholders = [node for node in graph.nodes if node.op == "placeholder"]
     written = _written(program.graph_module)
-    leaves = iter(_named_leaves(batch, step.model))
+    leaves = iter(named_leaves(batch, step.model))
     cells: list[Any] = []
     buffers: dict[str, Cell[Handle]] = {}
     tied: dict[int, Cell[Handle]] = {}
@@ -250,7 +250,7 @@ def _state(
     return translator.add_param(paths, type_, requires_grad=tensor.requires_grad and not buffer, buffer=buffer)
 
 
-def _named_leaves(batch: Any, model: nn.Module) -> list[tuple[str, Any]]:
+def named_leaves(batch: Any, model: nn.Module) -> list[tuple[str, Any]]:
     """The leaves of a batch with their names: dict keys, or the parameters of forward that positions stand for."""
     accepted = list(inspect.signature(model.forward).parameters)
     named = []

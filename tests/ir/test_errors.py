@@ -2,6 +2,7 @@
 
 import inspect
 import pickle
+import re
 from pathlib import Path
 
 import pytest
@@ -95,3 +96,18 @@ def test_hooks_agree_with_each_other() -> None:
 def test_nearest_suggests_a_word_only_if_one_is_close() -> None:
     assert nearest("hiden_size", {"hidden_size", "layers"}) == "hidden_size"
     assert nearest("banana", {"hidden_size", "layers"}) is None
+
+
+def test_every_kind_is_raised_somewhere_and_tested_somewhere() -> None:
+    """By name: in the rooms, and in a test other than these."""
+    root = Path(__file__).parents[2]
+    rooms = [
+        path
+        for room in ("ir", "planner", "backends", "calibrate", "cost_models")
+        for path in root.glob(f"{room}/**/*.py")
+    ]
+    raised = "".join(path.read_text() for path in rooms if path != root / "ir" / "errors.py")
+    tested = "".join(path.read_text() for path in root.glob("tests/**/*.py") if path != Path(__file__))
+    for kind in catalogue():
+        assert re.search(rf"\b{kind.__name__}\b", raised), f"nothing raises {kind.__name__}"
+        assert re.search(rf"\b({kind.__name__}|{kind.code})\b", tested), f"no test meets {kind.__name__}"
