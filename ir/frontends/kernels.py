@@ -126,8 +126,7 @@ def _mask(t: Emitter, call: Call) -> tuple[masks.MaskLaw, Handle | None]:
     if isinstance(mask, Term):
         law = masks.recognise(mask)
         if law is not None:
-            added = law.kind == "full" and mask.dtype != "bool"  # zeros: kernels read and keep them all the same
-            return law, _first_of(t, mask, 0) if added else None
+            return law, None
         t.notes.append(f"{t.place.source}: the attention mask follows no known law; it is kept as an operand")
     return masks.MaskLaw("full"), mask
 
