@@ -59,8 +59,9 @@ class Emitter:
         self.constants: dict[str, Term] = {}
         self.notes: list[str] = []
         self.place = Place()
-        self.groups_keys = False
-        """Whether eager attention takes keys of fewer heads than the code repeats them to (Hugging Face's does)."""
+        self.hugging_face = False
+        """Whether attention is Hugging Face's. Its eager runs take keys of fewer heads than its exports repeat them to,
+        and by name masks that its exports write out."""
         self.masked: dict[str, tuple[Term, Handle]] = {}
         """Values that are `where(condition, x, very negative)`: attention reads them as a mask and a bias."""
         self._ops: list[Op] = []

@@ -70,7 +70,7 @@ def attention(t: Emitter, call: Call) -> Handle:
     if kept is not None:
         attrs["mask_shape"] = kept
     operands = [call["query"], call["key"], call["value"], *(() if bias is None else (_of_rank_four(t, bias),))]
-    if t.groups_keys and law.kind in ("full", "causal") and bias is None:
+    if t.hugging_face and law.kind in ("full", "causal") and bias is None:
         operands[1:3] = _grouped(t, call["key"], call["value"])
     if len(call.type.shape) != 4:
         return opaque(t, call)
@@ -80,11 +80,11 @@ def attention(t: Emitter, call: Call) -> Handle:
 
 
 def _kept_mask(t: Emitter, law: masks.MaskLaw, mask: Handle | None) -> tuple[int, ...] | None:
-    """The shape of a mask that eager kernels are given, and keep. Booleans that hide nothing, or the future, are only
-    made for the trace (eager code names them), alone or over a mask of numbers."""
-    if mask is None or (not law.width and t.type(mask).dtype == "bool"):
+    """The shape of a mask that eager kernels are given, and keep. Hugging Face's booleans that hide nothing, or the
+    future, are only made for exports, alone or over a mask of numbers."""
+    if mask is None or (t.hugging_face and not law.width and t.type(mask).dtype == "bool"):
         return None
-    if isinstance(mask, Term) and mask.op == "where":
+    if t.hugging_face and isinstance(mask, Term) and mask.op == "where":
         condition, chosen = mask.args[:2]
         if isinstance(chosen, Term) and masks.recognise(condition) == masks.MaskLaw("full"):
             return chosen.shape
@@ -126,8 +126,7 @@ def _mask(t: Emitter, call: Call) -> tuple[masks.MaskLaw, Handle | None]:
     if isinstance(mask, Term):
         law = masks.recognise(mask)
         if law is not None:
-            added = law.kind == "full" and mask.dtype != "bool"  # zeros: kernels read and keep them all the same
-            return law, _first_of(t, mask, 0) if added else None
+            return law, None
         t.notes.append(f"{t.place.source}: the attention mask follows no known law; it is kept as an operand")
     return masks.MaskLaw("full"), mask
 

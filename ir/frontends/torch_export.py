@@ -182,7 +182,7 @@ def _translate(
     strip = Names(lambda path: names.path(_stripped(path)), names.room)
     translator = Translator(strip)
     translator.place = Place(source=_defined_at(step.hooks.loss))
-    translator.groups_keys = hasattr(getattr(step.model, "config", None), "_attn_implementation")
+    translator.hugging_face = hasattr(getattr(step.model, "config", None), "_attn_implementation")
     graph: fx.Graph = program.graph_module.graph
     placeholders = [node for node in graph.nodes if node.op == "placeholder"]
     written = _written(program.graph_module)

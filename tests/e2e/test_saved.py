@@ -15,12 +15,13 @@ from pathlib import Path
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM
 
 from meshwright.ir.fold import Fold
 from meshwright.ir.frontends.capture import capture
-from meshwright.ir.frontends.contract import Source
+from meshwright.ir.frontends.contract import Hooks, Source
 from meshwright.ir.saved import saved_bytes
 from tests.e2e.spine import BATCH, SEQ, STRUCTURES, SpineModel, step
 
@@ -37,6 +38,28 @@ def test_blocks_keep_what_torch_keeps(model: SpineModel, tmp_path: Path) -> None
     with kept(real.module, blocks=[path for path in predicted if path != GLUE]) as seen:
         step(real, real.hooks.example_inputs(BATCH, SEQ))
     assert predicted == pytest.approx(seen, rel=TOLERANCE)
+
+
+class ByHand(nn.Module):
+    """Attention whose author writes the mask, rather than `is_causal`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.project = nn.Linear(16, 3 * 16)
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = self.project(x).unflatten(-1, (3, 4, 4)).permute(2, 0, 3, 1, 4)
+        seen = torch.ones(SEQ, SEQ, dtype=torch.bool, device=x.device).tril()
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=seen)
+
+
+def test_a_mask_that_the_model_writes_is_kept() -> None:
+    hooks = Hooks(lambda batch, seq: {"x": torch.zeros(batch, seq, 16)}, lambda outputs, batch: outputs.sum())
+    fold = capture(Source(ByHand().to("meta"), hooks, "ByHand"), batch=BATCH, seq=SEQ).fold
+    real = Source(ByHand(), hooks, "ByHand")
+    with kept(real.module, blocks=[]) as seen:
+        step(real, {"x": torch.zeros(BATCH, SEQ, 16)})
+    assert by_block(fold) == pytest.approx(seen, rel=TOLERANCE)
 
 
 def by_block(fold: Fold) -> dict[str, int]:
