@@ -234,4 +234,7 @@ def test_positional_inputs_are_named_after_forward() -> None:
 
     hooks = Hooks(lambda b, s: (torch.zeros(b, s, 4), torch.zeros(b, s, 4)), dims={"left": ("b", "s", "")})
     fold = capture(Source(Net().to("meta"), hooks, "Net"), batch=2, seq=3).fold
-    assert [(item.value, item.labels) for item, _ in fold.inputs] == [("left", ("b", "s", "")), ("right", ("b", "s", ""))]
+    assert [(item.value, item.labels) for item, _ in fold.inputs] == [
+        ("left", ("b", "s", "")),
+        ("right", ("b", "s", "")),
+    ]
