@@ -11,11 +11,11 @@ from random import Random
 from meshwright.backends.torch_.verify.compare import CPU
 from meshwright.ir.adjoint import Pass, Split, Strategy, apply, choices
 from meshwright.ir.decisions import BodyPlan
-from meshwright.ir.errors import IllegalStrategy, IndivisibleExtent
+from meshwright.ir.errors import IllegalStrategy, IndivisibleExtent, SectionsMismatch
 from meshwright.ir.graph import Graph, Op
 from meshwright.ir.lower_body import lower_body
 from meshwright.ir.mesh import Mesh
-from meshwright.ir.placement import Partial, Shard, State
+from meshwright.ir.placement import CONTIGUOUS, ZIGZAG, Layout, Partial, Sections, Shard, State, Uneven
 from meshwright.ir.rules import rule_of
 from tests.build import Builder
 
@@ -160,13 +160,30 @@ def random_strategy(random: Random, graph: Graph, op: Op, mesh: Mesh) -> Strateg
     for axis in random.sample(mesh.names, len(mesh.names)):
         found = list(choices(rule))
         found += [choice for choice in found if isinstance(choice, Pass) or choice == Split(("k",))]
-        tried = Strategy((*strategy.choices, (axis, random.choice(found))))
+        choice = random.choice(found)
+        if isinstance(choice, Split) and random.random() < 0.3:
+            sizes = {factor.name: factor.size for factor in rule.factors}
+            choice = Split(choice.factors, random_layout(random, sizes[choice.factors[0]], mesh.axis(axis).size))
+        tried = Strategy((*strategy.choices, (axis, choice)))
         try:
             apply(rule, graph.operand_types(op), tried, mesh)
-        except (IllegalStrategy, IndivisibleExtent):
+        except REFUSED:
             continue
         strategy = tried
     return strategy
+
+
+REFUSED = (IllegalStrategy, IndivisibleExtent, SectionsMismatch)
+
+
+def random_layout(random: Random, extent: int, parts: int) -> Layout:
+    """One of the layouts that are not plain; it may not fit beside what else is chosen."""
+    if extent < 2 * parts:
+        return CONTIGUOUS
+    uneven = [1] * (parts - 1)
+    return random.choice(
+        (ZIGZAG, Sections((extent // 2, extent - extent // 2)), Uneven((extent - len(uneven), *uneven)))
+    )
 
 
 def random_state(random: Random, graph: Graph, value: str, mesh: Mesh) -> State:
@@ -178,7 +195,9 @@ def random_state(random: Random, graph: Graph, value: str, mesh: Mesh) -> State:
         tried = state
         if roll < 0.5 and shape:
             dim = random.randrange(len(shape))
-            dims = tuple((*d, Shard(axis)) if index == dim else d for index, d in enumerate(state.dims))
+            plain = state.dims[dim] or random.random() < 0.7
+            layout = CONTIGUOUS if plain else random_layout(random, shape[dim], mesh.axis(axis).size)
+            dims = tuple((*d, Shard(axis, layout)) if index == dim else d for index, d in enumerate(state.dims))
             tried = State(dims, state.partial, state.grad_partial)
         elif roll < 0.65:
             tried = State(state.dims, (*state.partial, Partial(axis)), state.grad_partial)
@@ -186,7 +205,7 @@ def random_state(random: Random, graph: Graph, value: str, mesh: Mesh) -> State:
             tried = State(state.dims, state.partial, (*state.grad_partial, axis))
         try:
             tried.value.check(shape, mesh, value)
-        except IndivisibleExtent:
+        except REFUSED:
             continue
         state = tried
     return state
