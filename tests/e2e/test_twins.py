@@ -1,4 +1,4 @@
-"""Templates mean what they say on real traced models: the oracle for front ends, rules, templates and lowering.
+"""Templates mean what they say on real traced models: the oracle of front ends, rules, templates and lowering.
 
 Every spine model, small, is captured, planned by degrees, lowered, and executed for a whole training step on simulated
 devices in fp64; loss, gradients, buffers and updated parameters must equal those of the unfolded model. So that a
