@@ -125,7 +125,7 @@ def even_cuts(fold: Fold, stages: int) -> tuple[tuple[int, int], ...]:
     blocks = [index for index, segment in enumerate(segments) if not fold.segments[segment].glue]
     if stages > max(len(blocks), 1):
         raise DegreeImpossible(
-            place="pp", cause=f"{stages} stages for {len(blocks)} blocks", fix=f"use at most {len(blocks)}"
+            place="pp", cause=f"{stages} stages for {len(blocks)} blocks", fix=f"use at most {max(len(blocks), 1)}"
         )
     starts = [0] + [blocks[len(blocks) * stage // stages] for stage in range(1, stages)]
     return tuple(zip(starts, [*starts[1:], len(segments)], strict=True))

@@ -99,6 +99,8 @@ COLLECTIVES: Mapping[tuple[str, Degrees], dict[str, int]] = {
     ("llama-3.1-8b", Degrees(tp=2)): {"all_reduce": 4},
     ("llama-3.1-8b", Degrees(tp=2, sequence_parallel=True)): {"all_gather": 4, "reduce_scatter": 4},
     ("gpt2", Degrees(tp=2)): {"all_reduce": 4},
+    ("phi-3-mini", Degrees(tp=2)): {"all_reduce": 4},
+    ("phi-3-mini", Degrees(tp=2, sequence_parallel=True)): {"all_gather": 4, "reduce_scatter": 4},
     ("gpt2", Degrees(tp=2, sequence_parallel=True)): {"all_gather": 4, "reduce_scatter": 4},
     ("gemma-3-1b", Degrees(dp=2)): {},
     ("gemma-3-1b", Degrees(tp=2)): {"all_reduce": 4},
