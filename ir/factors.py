@@ -19,10 +19,12 @@ Names are given in this order, and atoms of one name and size are one `Loop` (ev
     dim64                 by size, the rest
 
 Where a name is wanted by loops of several sizes, the largest has it and the others append their size: ffn, ffn2048.
+`stem` takes the size off again.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
@@ -71,6 +73,11 @@ class Loops:
             cause="the graph has no such loop",
             fix=f"use one of {', '.join(known.name for known in self.loops)}",
         )
+
+
+def stem(name: str) -> str:
+    """The name of a loop without its size: ffn for ffn2048."""
+    return re.sub(r"(?<=[a-z_])\d+$", "", name)
 
 
 def loops(graph: Graph) -> Loops:

@@ -273,10 +273,18 @@ class BodyRun:
             for rank, call in enumerate(self.local_calls(statement))
         ]
 
+    def operands(self, statement: Compute | Gradient | Ring) -> list[Shards]:
+        """The operands. Those that a derivative does not read are zeros to it: a program need not have them at hand,
+        and a rule that keeps too little is caught."""
+        if not isinstance(statement, Gradient):
+            return [self.read(name) for name in statement.operands]
+        read = infer(statement.signature).reads(statement.wanted)
+        return [self.read(name) if i in read else self.zeros(name) for i, name in enumerate(statement.operands)]
+
     def local_calls(self, statement: Compute | Gradient | Ring) -> list[LocalCall]:
         """What each rank's kernel is told."""
         names = statement.outputs if not isinstance(statement, Compute) and statement.outputs else statement.results
-        columns = [self.read(name) for name in statement.operands]
+        columns = self.operands(statement)
         mesh = self.program.mesh
         return [
             LocalCall(

@@ -93,7 +93,9 @@ class _Step:
 
     def load(self, number: int, slot: ParamSlot, body: BodyProgram) -> Shards:
         local = body.locals[slot.stored]
-        return shard(self.kernels, self.parameters[self.path(number, slot)], local.type, local.placement, body.mesh)
+        path = self.path(number, slot)
+        now = self.buffers[path] if path in self.buffers else self.parameters[path]
+        return shard(self.kernels, now, local.type, local.placement, body.mesh)
 
     def run(self) -> StepResult:
         at = [0] * len(self.program.actions)
@@ -191,6 +193,10 @@ class _Step:
                 place = body.locals[update.value].placement
                 path = joined(self.calls[number].path, update.buffer)
                 self.buffers[path] = collect(self.kernels, env[update.value], place, body.mesh, path)
+            updated = {update.buffer for update in body.updates}
+            self.stored[number] |= {
+                slot.stored: self.load(number, slot, body) for slot in body.params if slot.path in updated
+            }
             run.forget()
 
     def input(self, source: Port | str, body: BodyProgram, name: str, stage: int, mb: int) -> Shards:

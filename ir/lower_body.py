@@ -9,8 +9,8 @@ is paid once. 4.  *Backward.* Operators in reverse. Gradients that readers leave
 there, still partial, and then brought to the hub by one reshard, the dual of the forward one; from hub to home
 likewise. Hence one reduce-scatter for q, k and v together, where pricing by edges would count three.
 
-What must be computed again in the backward pass (recomputation, gathered parameters) is emitted just before its first
-reader.
+What must be computed again in the backward pass (recomputation, gathered parameters) is emitted just before the first
+derivative that reads its value (`Rule.reads`): the sum that ends a block is not made again.
 """
 
 from __future__ import annotations
@@ -157,7 +157,11 @@ class _Body:
         self.hub: dict[str, State] = {}
         self.hub_name: dict[str, str] = {}
         self.made: dict[tuple[str, Placement], str] = {}
+        self.alias = {op.name: op.alias for op in graph.ops}
         self.again: set[str] = set()
+        """What the backward pass computes again, as far as it needs it."""
+        self.let_go: set[str] = set()
+        """Gathered parameters that are not kept for the backward pass, and views of them, which would keep them."""
         self.maker: dict[str, Statement] = {}
         self.redone: set[str] = set()
         self.gradients: dict[str, dict[Placement, list[str]]] = {}
@@ -252,6 +256,7 @@ class _Body:
             self.move_all(name, name, stored, home.value, "parameter", self.forward, final=param.value)
             if self.plan.regather:
                 self.again.add(param.value)
+                self.let_go.add(param.value)
         self.define(param.value, self.graph.types[param.value], home.value)
 
     def check_refines(self, param: Param, stored: Placement, compute: Placement) -> None:
@@ -304,12 +309,20 @@ class _Body:
         for result in results_of(statement):
             self.maker[result] = statement
         chosen = set(self.plan.recompute)
+        if isinstance(statement, Compute) and self.aliased(statement) in self.let_go:
+            self.let_go |= set(statement.results)
+            chosen |= self.let_go
         if isinstance(statement, (Compute, Ring)) and chosen & set(statement.results):
             self.again |= set(statement.results)
         if isinstance(statement, Move) and statement.reason == "value" and statement.operand in self.again | chosen:
             self.again.add(statement.result)
         if isinstance(statement, Move) and statement.reason == "parameter" and self.plan.regather:
             self.again.add(statement.result)
+
+    def aliased(self, statement: Compute) -> str | None:
+        """The operand whose storage the results share."""
+        slot = self.alias[statement.op]
+        return None if slot is None else statement.operands[slot]
 
     # backward
 
@@ -347,7 +360,8 @@ class _Body:
             return
         made = self.maker[op.results[0]]
         assert isinstance(made, (Compute, Ring))
-        for name in (*made.operands, *made.results):
+        rule = infer(made.signature)
+        for name in (*(made.operands[slot] for slot in rule.reads(wanted)), *made.results * rule.reruns(wanted)):
             self.need(name)
         results = []
         for slot in wanted:
@@ -485,12 +499,9 @@ class _Body:
     def owners(self) -> dict[str, str]:
         """For each forward name, the name that owns its storage."""
         owner = {value: value for value in self.locals}
-        alias = {op.name: op.alias for op in self.graph.ops}
         for statement in self.forward:
-            if isinstance(statement, Compute):
-                slot = alias[statement.op]
-                if slot is not None:
-                    owner |= dict.fromkeys(statement.results, owner[statement.operands[slot]])
+            if isinstance(statement, Compute) and (shared := self.aliased(statement)) is not None:
+                owner |= dict.fromkeys(statement.results, owner[shared])
         return owner
 
     def local_bytes(self, name: str) -> int:

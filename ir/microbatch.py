@@ -31,7 +31,7 @@ from math import prod
 
 from meshwright.ir.factors import Atoms, Loops, loops
 from meshwright.ir.graph import Graph, Op
-from meshwright.ir.rules.base import Law, Role, Rule, signature_of
+from meshwright.ir.rules.base import Law, Role, Rule
 from meshwright.ir.rules.moe import routing_groups, tokens
 
 
@@ -152,8 +152,8 @@ class _Walk:
         if op.kind == "combine" or op.attr("dropless"):
             return None
         idx, capacity = self.graph.types[op.operands[1]], self.graph.types[op.name].shape[1]
-        names = tokens(idx)
-        groups = routing_groups(signature_of(op, self.graph.types), len(names))
+        names = tokens(len(idx.shape) - 1)
+        groups = routing_groups(dict(op.attrs), idx.shape[:-1], capacity)
         samples = [
             prod(self.atoms.size[atom] for atom in self.atoms.factor(index, name) if atom in self.batch)
             for name in names

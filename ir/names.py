@@ -8,7 +8,9 @@ preference, operator by operator.
     tp      heads, ffn, vocab         Megatron's column- and row-parallel linears, vocabulary-parallel ends
     sp      (tp's loops, then) s      sequence parallelism: where tp finds nothing to split, the sequence
     cp      s                         context parallelism; attention by all-gather, ring or Ulysses
-    ep      b, experts                expert parallelism: tokens outside the experts, experts inside
+    ep      b, experts, slots         expert parallelism: tokens outside the experts, experts inside
+
+A product that is cut into sections afterwards (fused q|k|v, gate|up) is split as its sections are, each by itself.
 
 `template` writes a plan from degrees, as a person would; `name_of` says which names fit what an axis does in a plan.
 An operator that has none of the loops, or cannot be split there, leaves the axis idle.
@@ -20,15 +22,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from meshwright.ir.adjoint import Choice, Split, Strategy, apply
+from meshwright.ir.adjoint import IDLE, Choice, Idle, Split, Strategy, apply
 from meshwright.ir.decisions import BodyPlan, Decisions, Schedule, StagePlan, Storage
 from meshwright.ir.errors import DegreeImpossible, IllegalStrategy, IndivisibleExtent
-from meshwright.ir.factors import Loops, body_loops
+from meshwright.ir.factors import Loops, body_loops, stem
 from meshwright.ir.fold import Body, Fold
 from meshwright.ir.graph import Graph, Op
 from meshwright.ir.lower_body import Lowering, lower_body
 from meshwright.ir.mesh import Mesh, MeshAxis
-from meshwright.ir.placement import CONTIGUOUS, ZIGZAG, Layout, Placement, Shard, State
+from meshwright.ir.placement import CONTIGUOUS, ZIGZAG, Layout, Placement, Sections, Shard, State
 from meshwright.ir.rules.base import Rule, rule_of
 
 CONTEXT = ("all_gather", "ring", "ulysses")
@@ -48,7 +50,7 @@ TABLE = (
     Degree("dp", ("b", "slots"), "data parallelism"),
     Degree("cp", ("s",), "context parallelism"),
     Degree("tp", ("heads", "ffn", "vocab"), "tensor parallelism"),
-    Degree("ep", ("b", "slots", "experts"), "expert parallelism"),
+    Degree("ep", ("b", "experts", "slots"), "expert parallelism"),
 )
 """Every named degree, one line each."""
 
@@ -123,7 +125,7 @@ def even_cuts(fold: Fold, stages: int) -> tuple[tuple[int, int], ...]:
     blocks = [index for index, segment in enumerate(segments) if not fold.segments[segment].glue]
     if stages > max(len(blocks), 1):
         raise DegreeImpossible(
-            place="pp", cause=f"{stages} stages for {len(blocks)} blocks", fix=f"use at most {len(blocks)}"
+            place="pp", cause=f"{stages} stages for {len(blocks)} blocks", fix=f"use at most {max(len(blocks), 1)}"
         )
     starts = [0] + [blocks[len(blocks) * stage // stages] for stage in range(1, stages)]
     return tuple(zip(starts, [*starts[1:], len(segments)], strict=True))
@@ -133,7 +135,10 @@ def body_template(body: Body, found: Loops, mesh: Mesh, degrees: Degrees) -> Bod
     """What every axis does in every operator of a body, by the table; `found` are the body's loops."""
     graph = body.graph
     rules = {op.name: rule_of(op, graph.types) for op in graph.ops}
-    strategies = tuple((op.name, _strategy(op, graph, rules[op.name], found, mesh, degrees)) for op in graph.ops)
+    fused = _fused(graph, rules, found)
+    chosen = {op.name: _strategy(op, graph, rules[op.name], found, fused, mesh, degrees) for op in graph.ops}
+    _pass_weight_gradients(graph, rules, chosen, mesh)
+    strategies = tuple(chosen.items())
     ends = dict.fromkeys([*(item.value for item in graph.inputs), *graph.outputs])
     states = tuple((value, _state(value, graph, found, mesh, degrees)) for value in ends)
     plan = BodyPlan(body.name, body.name, strategies, states)
@@ -143,13 +148,34 @@ def body_template(body: Body, found: Loops, mesh: Mesh, degrees: Degrees) -> Bod
     return replace(plan, storage=_storage(graph, plan, mesh, degrees))
 
 
-def _strategy(op: Op, graph: Graph, rule: Rule, found: Loops, mesh: Mesh, degrees: Degrees) -> Strategy:
+@dataclass(frozen=True, slots=True)
+class _Fused:
+    """A dimension that is cut into sections: the loops that every section runs over."""
+
+    dim: int
+    sizes: tuple[int, ...]
+    loops: tuple[str, ...]
+
+
+def _fused(graph: Graph, rules: Mapping[str, Rule], found: Loops) -> Mapping[str, _Fused]:
+    """The values that are cut into sections."""
+    return {
+        op.operands[slot]: _Fused(dim, sizes, found.factors[op.name][rules[op.name].operands[slot][dim][0]])
+        for op in graph.ops
+        for side, slot, dim, sizes in rules[op.name].sections
+        if side == "operand"
+    }
+
+
+def _strategy(
+    op: Op, graph: Graph, rule: Rule, found: Loops, fused: Mapping[str, _Fused], mesh: Mesh, degrees: Degrees
+) -> Strategy:
     """Axis by axis, the first preferred loop that this operator can be split over; tables are made whole everywhere."""
     strategy = Strategy()
     if all(_is_table(value, graph, found) for value in op.results):
         return strategy
     for axis in mesh.names:
-        for choice in _candidates(op, rule, found, axis, degrees):
+        for choice in _candidates(op, rule, found, fused, axis, degrees):
             tried = Strategy((*strategy.choices, (axis, choice)))
             if _legal(rule, op, graph, tried, mesh):
                 strategy = tried
@@ -157,7 +183,39 @@ def _strategy(op: Op, graph: Graph, rule: Rule, found: Loops, mesh: Mesh, degree
     return strategy
 
 
-def _candidates(op: Op, rule: Rule, found: Loops, axis: str, degrees: Degrees) -> Iterable[Choice]:
+def _pass_weight_gradients(graph: Graph, rules: Mapping[str, Rule], chosen: dict[str, Strategy], mesh: Mesh) -> None:
+    """What is computed from parameters alone (a cast, 1 + weight) passes gradients through as the partial sums that all
+    its readers leave, so that they are reduced with the parameter's, once a step and not once a micro-batch."""
+    for op in reversed(_from_weights(graph)):
+        readers = [reader for value in op.results for reader in graph.readers[value]]
+        if not readers or set(op.results) - graph.differentiable or set(op.results) & set(graph.outputs):
+            continue
+        states = [
+            apply(rules[r.name], graph.operand_types(r), chosen[r.name], mesh).operands[slot]
+            for r, slot in ((graph.ops[index], slot) for index, slot in readers)
+        ]
+        through = [
+            (axis, Idle(grad_partial=True))
+            for axis in mesh.names
+            if chosen[op.name].of(axis) == IDLE and all(axis in state.grad_partial for state in states)
+        ]
+        chosen[op.name] = Strategy((*chosen[op.name].choices, *through))
+
+
+def _from_weights(graph: Graph) -> list[Op]:
+    """The operators that read nothing but parameters and what is made of them."""
+    weights = {param.value for param in graph.params if not param.buffer}
+    found = []
+    for op in graph.ops:
+        if op.operands and weights.issuperset(op.operands):
+            weights.update(op.results)
+            found.append(op)
+    return found
+
+
+def _candidates(
+    op: Op, rule: Rule, found: Loops, fused: Mapping[str, _Fused], axis: str, degrees: Degrees
+) -> Iterable[Choice]:
     preferences, layout = degrees.preferences(axis), degrees.layout(axis)
     if axis == "cp" and op.kind == "attention":
         if degrees.context == "ring" and rule.pairs:
@@ -166,8 +224,12 @@ def _candidates(op: Op, rule: Rule, found: Loops, axis: str, degrees: Degrees) -
             yield Split(("hk",))
     for loop in preferences:
         for factor, names in found.factors[op.name].items():
-            if names and names[0] == loop:
+            if names and stem(names[0]) == loop:
                 yield Split((factor,), layout if loop == SEQUENCE else CONTIGUOUS)
+        for dims, value in zip(rule.results, op.results, strict=True):
+            cut = fused.get(value)
+            if cut and len(dims[cut.dim]) == 1 and cut.loops and stem(cut.loops[0]) == loop:
+                yield Split(dims[cut.dim], Sections(cut.sizes))
 
 
 def _legal(rule: Rule, op: Op, graph: Graph, strategy: Strategy, mesh: Mesh) -> bool:
@@ -186,7 +248,7 @@ def _state(value: str, graph: Graph, found: Loops, mesh: Mesh, degrees: Degrees)
     dims: list[tuple[Shard, ...]] = [() for _ in shape]
     for axis in mesh.names:
         for loop in degrees.preferences(axis):
-            at = next((dim for dim, names in enumerate(found.dims[value]) if names and names[0] == loop), None)
+            at = next((dim for dim, names in enumerate(found.dims[value]) if names and stem(names[0]) == loop), None)
             layout = degrees.layout(axis) if loop == SEQUENCE else CONTIGUOUS
             if at is not None and _fits(shape[at], (*dims[at], Shard(axis, layout)), mesh):
                 dims[at] = (*dims[at], Shard(axis, layout))
@@ -265,7 +327,7 @@ def loops_split(plan: BodyPlan, found: Loops, axis: str) -> Mapping[str, int]:
 
 def name_of(plan: BodyPlan, graph: Graph, found: Loops, axis: str) -> str:
     """What people would call the use of an axis in a body: "dp", "tp+sp", "cp (ring)", or "-" where it is idle."""
-    split = set(loops_split(plan, found, axis))
+    split = {stem(loop) for loop in loops_split(plan, found, axis)}
     rings = any(isinstance(c := s.of(axis), Split) and len(c.factors) == 2 for _, s in plan.strategies)
     if not split:
         return "-"

@@ -61,7 +61,8 @@ class Gradient:
     """The vector-Jacobian product of an operator: from gradients of its results to gradients of the operands in
     `wanted`.
 
-    `grads` has one entry per result, None where no gradient arrives; `results` one per wanted operand.
+    `grads` has one entry per result, None where no gradient arrives; `results` one per wanted operand. `operands` and
+    `outputs` are those of the forward statement; only what `Rule.reads` (and `reruns`) names need be at hand.
     """
 
     signature: Signature

@@ -169,11 +169,13 @@ _LIST = [
     sample("embedding", "f32[16, 8] i64[4]", padding_idx=0),
     sample("dispatch", "f32[16, 4] i64[16, 2]", num_experts=4, capacity=16, groups=4),
     sample("dispatch", "f32[16, 4] i64[16, 2]", num_experts=4, capacity=8, groups=4),
+    sample("dispatch", "f32[16, 4] i64[16, 2]", num_experts=4, capacity=8, dropless=True),
     sample("dispatch", "f32[4, 8, 4] i64[4, 8, 2]", num_experts=4, capacity=32, groups=(4, 4)),
     sample("dispatch", "f32[4, 8, 4] i64[4, 8, 2]", num_experts=4, capacity=16, groups=(4, 4)),
     sample("combine", "f32[4, 16, 4] i64[4, 8, 2] f32[4, 8, 2]", capacity=16, groups=(4, 4)),
     sample("combine", "f32[4, 16, 4] i64[16, 2] f32[16, 2]", capacity=16, groups=4),
     sample("combine", "f32[4, 8, 4] i64[16, 2] f32[16, 2]", capacity=8, groups=4),
+    sample("combine", "f32[4, 16, 4] i64[4, 8, 2] f32[4, 8, 2]", capacity=16, dropless=True),
     # losses
     *_each("cross_entropy nll_loss", "f32[8, 16] i64[8]", ignore_index=-100, reduction="mean"),
     *_each("cross_entropy nll_loss", "f32[4, 8, 16] i64[4, 8]", ignore_index=3, reduction="sum"),

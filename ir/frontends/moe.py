@@ -9,8 +9,9 @@ not depend on it:
     combine    rows[e, c, d], idx, w[t, k] -> y[t, d]        the rows come back, weighted and summed
 
 c is the capacity: rows per expert. Dropless routing has no fixed capacity; its mean is c = ceil(t * k / e), which is
-what is traced (attribute `dropless`), and imbalance is a factor that the evaluator applies. Run on
-real tensors, the operators have c rows either way and drop what exceeds them, the later token first.
+what is traced (attribute `dropless`), and imbalance is a factor that the evaluator applies. Run on real tensors, the
+operators have c rows either way and drop what exceeds them, the later token first; dropless ones count in the finest
+routing groups (`meshwright.ir.rules.moe`), so that tokens may be split anywhere.
 
 Hugging Face models call their experts through a registry; `use_with_transformers` enters ours and returns its name.
 """
@@ -26,19 +27,23 @@ from torch import Tensor, nn
 NAME = "meshwright"
 
 
-def _slots(idx: Tensor, experts: int, capacity: int) -> Tensor:
+def _slots(idx: Tensor, experts: int, capacity: int, dropless: bool) -> Tensor:
     """For each (token, choice), its row among experts * capacity; the row after the last one means dropped."""
-    flat = idx.flatten()
-    chosen = flat[:, None] == torch.arange(experts, device=idx.device)
-    arrival = chosen.cumsum(0).gather(1, flat[:, None])[:, 0] - 1
-    return torch.where(arrival < capacity, flat * capacity + arrival, experts * capacity).view_as(idx)
+    groups = math.gcd(idx.shape[0], capacity) if dropless else 1
+    room = capacity // groups
+    grouped = idx.reshape(groups, -1)
+    chosen = grouped[..., None] == torch.arange(experts, device=idx.device)
+    arrival = chosen.cumsum(1).gather(2, grouped[..., None])[..., 0] - 1
+    first = torch.arange(groups, device=idx.device)[:, None] * room
+    rows = torch.where(arrival < room, grouped * capacity + first + arrival, experts * capacity)
+    return rows.view_as(idx)
 
 
 @torch.library.custom_op("meshwright::dispatch", mutates_args=())
 def dispatch(x: Tensor, idx: Tensor, experts: int, capacity: int, dropless: bool = False) -> Tensor:
     """Copy every token's row to its experts."""
     rows = x.new_zeros(experts * capacity + 1, x.shape[1])
-    rows[_slots(idx, experts, capacity).flatten()] = x.repeat_interleave(idx.shape[1], dim=0)
+    rows[_slots(idx, experts, capacity, dropless).flatten()] = x.repeat_interleave(idx.shape[1], dim=0)
     return rows[:-1].unflatten(0, (experts, capacity)).clone()
 
 
@@ -51,7 +56,7 @@ def _(x: Tensor, idx: Tensor, experts: int, capacity: int, dropless: bool = Fals
 def combine(rows: Tensor, idx: Tensor, weights: Tensor, experts: int, capacity: int, dropless: bool = False) -> Tensor:
     """Bring every token's rows back, weighted and summed."""
     padded = torch.cat((rows.flatten(0, 1), rows.new_zeros(1, rows.shape[2])))
-    return (padded[_slots(idx, experts, capacity)] * weights[..., None]).sum(1).to(rows.dtype)
+    return (padded[_slots(idx, experts, capacity, dropless)] * weights[..., None]).sum(1).to(rows.dtype)
 
 
 @combine.register_fake
@@ -70,15 +75,15 @@ def _dispatch_backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
 
 
 def _remember_combine(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    *tensors, experts, capacity, _ = inputs
-    ctx.sizes = (experts, capacity)
+    *tensors, experts, capacity, dropless = inputs
+    ctx.sizes = (experts, capacity, dropless)
     ctx.save_for_backward(*tensors)
 
 
 def _combine_backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
     rows, idx, weights = ctx.saved_tensors
-    (experts, capacity), width = ctx.sizes, rows.shape[2]
-    slots = _slots(idx, experts, capacity)
+    (experts, capacity, dropless), width = ctx.sizes, rows.shape[2]
+    slots = _slots(idx, experts, capacity, dropless)
     back = rows.new_zeros(experts * capacity + 1, width)
     back[slots.flatten()] = (grad[:, None] * weights[..., None]).flatten(0, 1).to(rows.dtype)
     padded = torch.cat((rows.flatten(0, 1), rows.new_zeros(1, width)))

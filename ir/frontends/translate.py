@@ -24,6 +24,7 @@ from meshwright.ir.frontends import aten, writing
 from meshwright.ir.frontends.constants import Term
 from meshwright.ir.frontends.dtypes import type_of
 from meshwright.ir.frontends.emit import Emitter
+from meshwright.ir.frontends.sections import joined
 from meshwright.ir.frontends.storage import Cell
 from meshwright.ir.frontends.values import Assembly, Call, Handle, Literal, Place, Traced, flat, tensor_term
 from meshwright.ir.graph import Graph, Op, Update
@@ -208,7 +209,7 @@ class Translator(Emitter):
             types={value: type_ for value, type_ in self.types.items() if value in used},
             inputs=tuple(self.inputs),
             params=params,
-            ops=tuple(ops),
+            ops=joined(ops, self.types),
             outputs=values,
             updates=changed,
             loss=values[0] if loss else None,

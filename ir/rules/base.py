@@ -310,6 +310,22 @@ class Rule:
         wanted = set(needs)
         return tuple(save for save in self.saves if save.kept(device, wanted))
 
+    def reruns(self, needs: Iterable[int]) -> bool:
+        """Whether the derivatives read, on some device, what only the operator itself makes: its results or extras."""
+        return any(save.what != "operand" for save in self._saved_anywhere(needs))
+
+    def reads(self, needs: Iterable[int]) -> tuple[int, ...]:
+        """The operands whose values are needed for the derivatives: those kept on some device, or all, to run the
+        operator again. The derivative of a sum reads none."""
+        wanted = set(needs)
+        if self.reruns(wanted):
+            return tuple(range(len(self.operands)))
+        return tuple(sorted({save.index for save in self._saved_anywhere(wanted)}))
+
+    def _saved_anywhere(self, needs: Iterable[int]) -> Iterable[Save]:
+        wanted = set(needs)
+        return (save for save in self.saves if any(save.kept(device, wanted) for device in save.devices or ("",)))
+
     def save_bytes(self, save: Save, signature: Signature) -> float:
         if save.what == "operand":
             return signature.operands[save.index].nbytes

@@ -3,12 +3,13 @@
     dispatch(x[t…, d], idx[t…, k]) -> rows[e, c, d]         combine(rows[e, c, d], idx[t…, k], w[t…, k]) -> y[t…, d]
 
 Tokens are one loop t, or several (t0, t1: batch and sequence). `idx` says which k experts each token goes to. Every
-expert has c slots; tokens take them in order, and what does not fit is dropped. Attribute `dropless` says that nothing
-is dropped: c is then not a limit but an estimate, the mean t * k / e rounded up, from which an expert's true number of
-rows deviates by the imbalance, and cutting the tokens, into micro-batches too, changes no result. Otherwise slots are
-counted per *routing group*: `groups` cuts every loop over tokens into equal runs, and each combination of runs owns an
-equal share of the slots of every expert. That makes a split of the tokens exact as long as it does not cut a group; a
-finer split routes within each shard, which changes what is dropped but nothing else.
+expert has c slots; tokens take them in order, and what does not fit is dropped. Slots are counted per *routing group*:
+`groups` cuts every loop over tokens into equal runs, and each combination of runs owns an equal share of the slots of
+every expert. Tokens split along groups, so that what is dropped does not depend on the plan.
+
+Attribute `dropless` says that nothing is dropped: c is then not a limit but an estimate, the mean t * k / e rounded up,
+from which an expert's true number of rows deviates by the imbalance, and cutting the tokens, into micro-batches too,
+changes no result. As any groups would do, they are the finest for which slots can be counted.
 
 Splitting e gives each rank its experts' rows from all tokens; coming back, the ranks' contributions add up. Resharding
 rows from tokens to experts is the all-to-all of expert parallelism.
@@ -16,30 +17,40 @@ rows from tokens to experts is the all-to-all of expert parallelism.
 
 from __future__ import annotations
 
-from math import prod
+from collections.abc import Mapping, Sequence
+from math import gcd, prod
 
-from meshwright.ir.graph import Type
+from meshwright.ir.graph import Attr, Type
 from meshwright.ir.rules.base import Dims, Factor, Law, Role, Rule, Save, Signature, rule
 
 
-def tokens(idx: Type) -> tuple[str, ...]:
-    """The loops over tokens."""
-    rank = len(idx.shape) - 1
+def tokens(rank: int) -> tuple[str, ...]:
+    """The loops over tokens, of which there are `rank`."""
     return ("t",) if rank == 1 else tuple(f"t{index}" for index in range(rank))
 
 
-def routing_groups(signature: Signature, rank: int) -> tuple[int, ...]:
-    """How many groups each loop over tokens is cut into; one integer is for the first loop."""
-    if signature.attr("groups") is None:
-        return (1,) * rank
-    given = signature.integers("groups")
-    return (*given, *(1 for _ in range(rank - len(given))))
+def routing_groups(attrs: Mapping[str, Attr], lead: Sequence[int], capacity: int) -> tuple[int, ...]:
+    """How many groups each loop over tokens (of extents `lead`) is cut into; one integer is for the first loop."""
+    given = attrs.get("groups")
+    if given is None and attrs.get("dropless"):
+        return _finest(lead, capacity)
+    counts = given if isinstance(given, tuple) else (1 if given is None else given,)
+    whole = tuple(count for count in counts if isinstance(count, int))
+    return (*whole, *(1 for _ in range(len(lead) - len(whole))))
+
+
+def _finest(lead: Sequence[int], capacity: int) -> tuple[int, ...]:
+    counts = []
+    for extent in lead:
+        counts.append(gcd(extent, capacity))
+        capacity //= counts[-1]
+    return tuple(counts)
 
 
 def _routed(signature: Signature, idx: Type, rows: Type, *, back: bool) -> Rule:
     """The rule of dispatch, or (back) of combine."""
-    names = tokens(idx)
-    groups = routing_groups(signature, len(names))
+    names = tokens(len(idx.shape) - 1)
+    groups = routing_groups(dict(signature.attrs), idx.shape[:-1], rows.shape[1])
     if len(groups) != len(names) or any(size % count for size, count in zip(idx.shape, groups, strict=False)):
         raise signature.error(f"groups {groups} of tokens {idx.shape[:-1]}", "give numbers that divide the tokens")
     if rows.shape[1] % prod(groups):

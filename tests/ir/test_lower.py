@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 
 from meshwright.ir.lower_body import Lowering, lower_body
 from meshwright.ir.mesh import Mesh
@@ -38,3 +39,14 @@ def test_data_parallel_axis_moves_nothing_in_a_block() -> None:
     program = lower_body(block(), megatron("tp", data="dp"), Mesh.parse("dp=2 tp=2"), CUDA)
     assert collectives(program, "dp") == {}
     assert collectives(program, "tp") == {"all_reduce": 4}
+
+
+def test_full_recomputation_repeats_no_collective_that_no_derivative_reads() -> None:
+    """One all-gather before the attention and one before the ffn, and the reduce-scatter between; the sum that ends the
+    block is not made again, as torch's checkpoint stops before it."""
+    graph, plan = block(), megatron("tp", sequence=True)
+    values = (*(item.value for item in graph.inputs), *(value for op in graph.ops for value in op.results))
+    program = lower_body(graph, replace(plan, recompute=values), Mesh.parse("tp=2"), CUDA)
+    verify_body(program)
+    verify_body_meaning(program, graph)
+    assert collectives(program, "tp") == {"all_gather": 4 + 2, "reduce_scatter": 4 + 1}

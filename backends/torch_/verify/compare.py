@@ -35,6 +35,8 @@ class Whole:
     outputs: Mapping[str, Tensor]
     grads: Mapping[str, Tensor]
     cotangents: Mapping[str, Tensor]
+    buffers: Mapping[str, Tensor]
+    """New values of the buffers that are updated, by path."""
 
 
 def random_values(graph: Graph, seed: int = 0, given: Mapping[str, Tensor] | None = None) -> dict[str, Tensor]:
@@ -80,7 +82,8 @@ def whole(graph: Graph, values: Mapping[str, Tensor], seed: int = 0) -> Whole:
     grads = {
         name: torch.zeros_like(env[name]) if grad is None else grad for name, grad in zip(leaves, found, strict=True)
     }
-    return Whole({name: env[name].detach() for name in graph.outputs}, grads, cotangents)
+    buffers = {update.buffer: env[update.value].detach() for update in graph.updates}
+    return Whole({name: env[name].detach() for name in graph.outputs}, grads, cotangents, buffers)
 
 
 def _floating(dtype: object) -> bool:

@@ -16,6 +16,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from meshwright.ir.rules.moe import routing_groups
+
 Attrs = Mapping[str, Any]
 Results = tuple[Tensor, ...]
 Run = Callable[[tuple[Tensor, ...], Attrs], Results]
@@ -293,21 +295,16 @@ def slots(idx: Tensor, experts: int, capacity: int, groups: tuple[int, ...]) -> 
     return found
 
 
-def _groups(attrs: Attrs, idx: Tensor) -> tuple[int, ...]:
-    given = attrs.get("groups", 1)
-    given = (given,) if isinstance(given, int) else given
-    return (*given, *(1 for _ in range(idx.ndim - 1 - len(given))))
-
-
 def _dispatch(operands: tuple[Tensor, ...], attrs: Attrs) -> Results:
     x, idx = operands
-    at = slots(idx, attrs["num_experts"], attrs["capacity"], _groups(attrs, idx))
+    at = slots(idx, attrs["num_experts"], attrs["capacity"], routing_groups(attrs, idx.shape[:-1], attrs["capacity"]))
     return (dispatched(x, idx, at, attrs["num_experts"], attrs["capacity"]),)
 
 
 def _combine(operands: tuple[Tensor, ...], attrs: Attrs) -> Results:
     rows, idx, weights = operands
-    return (combined(rows, idx, weights, slots(idx, rows.shape[0], rows.shape[1], _groups(attrs, idx))),)
+    groups = routing_groups(attrs, idx.shape[:-1], rows.shape[1])
+    return (combined(rows, idx, weights, slots(idx, rows.shape[0], rows.shape[1], groups)),)
 
 
 def dispatched(x: Tensor, idx: Tensor, at: Tensor, experts: int, capacity: int) -> Tensor:
@@ -346,10 +343,12 @@ def _arange(operands: tuple[Tensor, ...], attrs: Attrs) -> Results:
 
 
 def _table(operands: tuple[Tensor, ...], attrs: Attrs) -> Results:
-    """Stands for what the law says: values that depend on nothing but its name."""
+    """Stands for what the law says: values that depend on nothing but its name. Masks let everything see something."""
     draw = torch.Generator().manual_seed(sum(map(ord, attrs["law"])))
     dtype = dtype_of(attrs, "f32")
     halves = torch.randint(0, 4, tuple(attrs["shape"]), generator=draw)  # exact in every dtype
+    if dtype is torch.bool:
+        halves[..., :1] = 2
     return ((halves / 2).to(dtype) if dtype is not None and dtype.is_floating_point else (halves // 2).to(dtype),)
 
 

@@ -20,6 +20,7 @@ from torch import Tensor
 from meshwright.backends.torch_.verify.eager import DTYPES, EAGER, Results, combined, dispatched, position_mask, slots
 from meshwright.ir.graph import Type
 from meshwright.ir.interp import LocalCall
+from meshwright.ir.rules.moe import routing_groups, tokens
 
 Kernel = Callable[[LocalCall], Results]
 
@@ -246,14 +247,10 @@ def _routes(call: LocalCall, idx: Tensor, capacity: int) -> tuple[Tensor, Tensor
     """For each (token, choice), the local expert and its slot, which is -1 if the expert is elsewhere or full.
 
     A shard of the tokens brings its share of the capacity and of the routing groups."""
-    given: Any = call.attrs.get("groups", 1)
-    given = (given,) if isinstance(given, int) else given
-    names = ("t",) if "t" in call.sizes else tuple(f"t{index}" for index in range(idx.ndim - 1))
-    counts = (*given, *(1 for _ in range(len(names) - len(given))))
-    here = [len(positions(call, name)) for name in names]
-    groups = tuple(
-        max(1, count * extent // call.sizes[name]) for count, extent, name in zip(counts, here, names, strict=True)
-    )
+    sizes = [call.sizes[name] for name in tokens(idx.ndim - 1)]
+    cut = prod(sizes) // prod(idx.shape[:-1])
+    counts = routing_groups(call.attrs, sizes, capacity * cut)
+    groups = tuple(count * here // size for count, here, size in zip(counts, idx.shape, sizes, strict=False))
     expert, present = held(call, "e", idx)
     return expert, slots(idx, call.sizes["e"], capacity, groups).masked_fill(~present, -1)
 

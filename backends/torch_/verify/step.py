@@ -2,7 +2,7 @@
 
 The reference runs every micro-batch through the whole graph and adds up losses and gradients by the micro-batches'
 weights. The plan is lowered, verified and executed by the interpreter: stages, schedule, ZeRO and optimizer included.
-Compared are the loss, every gradient and every parameter after one step of plain gradient descent.
+Compared are the loss, every gradient, every buffer and every parameter after one step of plain gradient descent.
 """
 
 from __future__ import annotations
@@ -60,11 +60,16 @@ def step_differences(fold: Fold, decisions: Decisions, data: Data | None = None)
         seeds=[{fold.loss or 0: torch.tensor(weight, dtype=torch.float64)} for weight in data.weights],
         update=lambda param, grad: param - LEARNING_RATE * grad,
     )
-    loss, grads = reference(fold, data)
+    expected = reference(fold, data)
     reached = sum(w * out[fold.loss or 0] for w, out in zip(data.weights, found.outputs, strict=True))
-    wrong = [] if exact(reached, loss, TOLERANCE) else ["loss"]
-    floor = 1e-3 * largest(grads)
-    for path, grad in grads.items():
+    wrong = [] if exact(reached, expected.loss, TOLERANCE) else ["loss"]
+    wrong += [
+        f"buffer {path}"
+        for path, value in expected.buffers.items()
+        if not exact(found.buffers[path], value, TOLERANCE, 1e-3)
+    ]
+    floor = 1e-3 * largest(expected.grads)
+    for path, grad in expected.grads.items():
         if not exact(found.gradients[path], grad, TOLERANCE, floor):
             wrong.append(f"gradient of {path}")
         if not exact(found.parameters[path], data.parameters[path] - LEARNING_RATE * grad, TOLERANCE, floor):
@@ -72,16 +77,27 @@ def step_differences(fold: Fold, decisions: Decisions, data: Data | None = None)
     return wrong
 
 
-def reference(fold: Fold, data: Data) -> tuple[Tensor, dict[str, Tensor]]:
-    """Loss and gradients of the whole model over all micro-batches."""
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """What the whole model reaches: the weighted loss, gradients and new buffers by path."""
+
+    loss: Tensor
+    grads: Mapping[str, Tensor]
+    buffers: Mapping[str, Tensor]
+
+
+def reference(fold: Fold, data: Data) -> Reference:
+    """The whole model over all micro-batches, one after another."""
     graph = unfold(fold)
     trained = [param for param in graph.parameters() if param.requires_grad]
     loss = torch.zeros((), dtype=torch.float64)
     grads = {param.path: torch.zeros_like(data.parameters[param.path]) for param in trained}
+    buffers: dict[str, Tensor] = {}
     for batch, weight in zip(data.batches, data.weights, strict=True):
-        given = {param.value: data.parameters[param.path] for param in graph.params} | dict(batch)
-        one = whole(graph, given)
+        now = dict(data.parameters) | buffers
+        one = whole(graph, {param.value: now[param.path] for param in graph.params} | dict(batch))
+        buffers |= one.buffers
         loss = loss + weight * one.outputs[graph.outputs[fold.loss or 0]]
         for param in trained:
             grads[param.path] += weight * one.grads[param.value]
-    return loss, grads
+    return Reference(loss, grads, buffers)

@@ -1,0 +1,129 @@
+"""Templates mean what they say on real traced models: the oracle of front ends, rules, templates and lowering.
+
+Every spine model, small, is captured, planned by degrees, lowered, and executed for a whole training step on simulated
+devices in fp64; loss, gradients, buffers and updated parameters must equal those of the unfolded model. So that a
+template which quietly leaves its axis idle does not pass, the table also says what every axis is called in the block
+that the model is known for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+
+from meshwright.backends.torch_.verify.step import step_differences
+from meshwright.ir.errors import DegreeImpossible
+from meshwright.ir.factors import body_loops
+from meshwright.ir.fold import Fold
+from meshwright.ir.frontends.capture import capture
+from meshwright.ir.lower import lower
+from meshwright.ir.names import Degrees, name_of, template
+from meshwright.ir.program import Move
+from tests.ir.frontends.tiny import small
+
+BATCH, SEQ = 4, 16
+
+BLOCKS: Mapping[str, str] = {
+    "llama": "Block",
+    "lora": "Block.2",
+    "shape": "Block.2",
+    "unet": "model",
+    "llama-3.1-8b": "LlamaDecoderLayer",
+    "gpt2": "GPT2Block",
+    "phi-3-mini": "Phi3DecoderLayer",
+    "gemma-3-1b": "Gemma3DecoderLayer",
+    "mixtral-8x7b": "MixtralDecoderLayer",
+    "deepseek-v3": "DeepseekV3DecoderLayer.2",
+    "t5-large": "T5Block.4",
+}
+"""For every twin, the block whose axes are looked at: routed, repeated, or all there is."""
+
+LAYERS = {"deepseek-v3": 4, "t5-large": 3}
+"""Where two layers do not show the block: three dense ones come first; the first of each stack has the bias."""
+
+DEGREES: Mapping[str, tuple[Degrees, dict[str, str]]] = {
+    "dp with ZeRO-3": (Degrees(dp=2, zero=3, recompute="full"), {"dp": "dp"}),
+    "tp": (Degrees(tp=2), {"tp": "tp"}),
+    "tp+sp": (Degrees(tp=2, sequence_parallel=True), {"tp": "tp+sp"}),
+    "ulysses": (Degrees(cp=2, context="ulysses"), {"cp": "cp (ulysses)"}),
+    "zigzag ring": (Degrees(cp=2, context="ring", zigzag=True), {"cp": "cp (ring)"}),
+    "ep and tp": (Degrees(ep=2, tp=2), {"ep": "dp", "tp": "tp"}),
+    "pp": (Degrees(pp=2, microbatches=3, schedule="1f1b"), {}),
+    "all": (
+        Degrees(dp=2, cp=2, tp=2, pp=2, microbatches=2, sequence_parallel=True, zero=2, recompute="full"),
+        {"dp": "dp", "cp": "cp", "tp": "tp+sp"},
+    ),
+}
+
+OTHER_NAMES: Mapping[tuple[str, str], dict[str, str]] = {
+    **{(model, "ep and tp"): {"ep": "ep", "tp": "tp"} for model in ("shape", "mixtral-8x7b", "deepseek-v3")},
+    ("unet", "tp+sp"): {"tp": "tp"},
+    ("unet", "ulysses"): {"cp": "-"},
+    ("unet", "zigzag ring"): {"cp": "-"},
+}
+"""Experts make ep more than dp; pictures have no sequence."""
+
+REFUSED = {("unet", "pp"), ("unet", "all")}
+"""A U-Net has no chain of blocks to cut."""
+
+
+@cache
+def twin(name: str) -> Fold:
+    with TemporaryDirectory() as folder:
+        return capture(small(name, Path(folder), layers=LAYERS.get(name, 2)), batch=BATCH, seq=SEQ).fold
+
+
+@pytest.mark.parametrize("degrees", DEGREES)
+@pytest.mark.parametrize("model", BLOCKS)
+@pytest.mark.filterwarnings("ignore")
+def test_a_step_is_exact(model: str, degrees: str) -> None:
+    fold, (given, names) = twin(model), DEGREES[degrees]
+    if (model, degrees) in REFUSED:
+        with pytest.raises(DegreeImpossible):
+            template(fold, given)
+        return
+    decisions = template(fold, given)
+    plan = decisions.plan[BLOCKS[model]]
+    loops, graph = body_loops(fold)[plan.body], fold.body[plan.body].graph
+    expected = OTHER_NAMES.get((model, degrees), names)
+    assert {axis: name_of(plan, graph, loops, axis) for axis in expected} == expected
+    assert step_differences(fold, decisions) == []
+
+
+COLLECTIVES: Mapping[tuple[str, Degrees], dict[str, int]] = {
+    ("llama", Degrees(tp=2)): {"all_reduce": 4},
+    ("llama-3.1-8b", Degrees(tp=2)): {"all_reduce": 4},
+    ("llama-3.1-8b", Degrees(tp=2, sequence_parallel=True)): {"all_gather": 4, "reduce_scatter": 4},
+    ("gpt2", Degrees(tp=2)): {"all_reduce": 4},
+    ("phi-3-mini", Degrees(tp=2)): {"all_reduce": 4},
+    ("phi-3-mini", Degrees(tp=2, sequence_parallel=True)): {"all_gather": 4, "reduce_scatter": 4},
+    ("gpt2", Degrees(tp=2, sequence_parallel=True)): {"all_gather": 4, "reduce_scatter": 4},
+    ("gemma-3-1b", Degrees(dp=2)): {},
+    ("gemma-3-1b", Degrees(tp=2)): {"all_reduce": 4},
+    ("mixtral-8x7b", Degrees(dp=2)): {},
+    ("mixtral-8x7b", Degrees(ep=2)): {"all_to_all": 4},
+    ("deepseek-v3", Degrees(dp=2, ep=2)): {"all_to_all": 4},
+}
+"""What a block communicates, forward and backward, as people know it."""
+
+
+@pytest.mark.parametrize(("model", "degrees"), COLLECTIVES)
+@pytest.mark.filterwarnings("ignore")
+def test_a_block_communicates_what_its_names_promise(model: str, degrees: Degrees) -> None:
+    fold = twin(model)
+    body = lower(fold, template(fold, degrees)).body(BLOCKS[model])
+    steps = [one.step.kind for one in (*body.forward, *body.backward) if isinstance(one, Move)]
+    counted = {kind: steps.count(kind) for kind in sorted({*steps} - {"slice", "mask", "pad"})}
+    assert counted == COLLECTIVES[model, degrees]
+
+
+def test_experts_are_reduced_over_no_axis_that_holds_them() -> None:
+    fold = twin("mixtral-8x7b")
+    body = lower(fold, template(fold, Degrees(ep=2))).body(BLOCKS["mixtral-8x7b"])
+    experts = {slot.synced for slot in body.params if ".experts." in slot.path}
+    assert len(experts) == 2
+    assert not any(isinstance(one, Move) and one.result in experts for one in body.sync)
