@@ -199,6 +199,47 @@ def test_a_forward_that_raises(tmp_path: Path) -> None:
     assert "model.py:11" in error.place
 
 
+@pytest.mark.parametrize("forward", ["torch.vmap(self.linear)(x)", "torch.func.vmap(self.linear, 1)(x)"])
+def test_calls_that_are_no_operators(tmp_path: Path, forward: str) -> None:
+    error = refused(tmp_path, HEAD.replace("self.linear(x)", forward), ForwardRaised)
+    assert "model.py:11" in error.place
+    assert "vmap" in error.cause
+
+
+@pytest.mark.parametrize("loss", ["outputs.detach().sum()", "batch['x'].sum()"])
+def test_a_loss_that_trains_nothing(tmp_path: Path, loss: str) -> None:
+    assert "no gradient" in refused(tmp_path, HEAD.replace("outputs.sum()", loss), NoLoss).cause
+
+
+def test_a_failed_trace_is_told_in_two_lines(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    text = HEAD.replace(
+        "        return self.linear(x)", "        if x.sum() > 0: x = -x\n        return self.linear(x)"
+    )
+    refused(tmp_path, text, DataDependentControlFlow)
+    assert capfd.readouterr().err.count("\n") == 1  # that the file is executed
+
+
+@pytest.mark.parametrize("reentrant", [True, False])
+def test_a_checkpoint_is_seen_through(tmp_path: Path, reentrant: bool) -> None:
+    call = f"torch.utils.checkpoint.checkpoint(self.linear, x, use_reentrant={reentrant})"
+    text = HEAD.replace("import torch\n", "import torch, torch.utils.checkpoint\n").replace("self.linear(x)", call)
+    found = capture(load_model(written(tmp_path, text)), batch=2, seq=3)
+    assert [note for note in found.notes if "checkpoint" in note]
+    graph = found.fold.bodies[0].graph
+    assert "linear" in {op.kind for op in graph.ops if not op.no_grad}
+
+
+def test_a_mask_without_a_hint(tmp_path: Path) -> None:
+    """nn.TransformerEncoder would compare the mask with the causal one, by value."""
+    text = HEAD.replace(
+        "nn.Linear(4, 4)", "nn.TransformerEncoder(nn.TransformerEncoderLayer(4, 2, 8, batch_first=True), 2)"
+    ).replace(
+        "self.linear(x)", "self.linear(x, nn.Transformer.generate_square_subsequent_mask(x.shape[1], device=x.device))"
+    )
+    found = capture(load_model(written(tmp_path, text)), batch=2, seq=3)
+    assert found.notes == ()
+
+
 def test_an_unsupported_dtype(tmp_path: Path) -> None:
     error = refused(
         tmp_path, HEAD.replace("nn.Linear(4, 4)", "nn.Linear(4, 4, dtype=torch.complex128)"), UnsupportedDtype
@@ -234,4 +275,7 @@ def test_positional_inputs_are_named_after_forward() -> None:
 
     hooks = Hooks(lambda b, s: (torch.zeros(b, s, 4), torch.zeros(b, s, 4)), dims={"left": ("b", "s", "")})
     fold = capture(Source(Net().to("meta"), hooks, "Net"), batch=2, seq=3).fold
-    assert [(item.value, item.labels) for item, _ in fold.inputs] == [("left", ("b", "s", "")), ("right", ("b", "s", ""))]
+    assert [(item.value, item.labels) for item, _ in fold.inputs] == [
+        ("left", ("b", "s", "")),
+        ("right", ("b", "s", "")),
+    ]
