@@ -79,11 +79,7 @@ class Step(nn.Module):
         loss = outputs if self.hooks.loss is None else self.hooks.loss(outputs, batch)
         loss = getattr(loss, "loss", loss) if self.hooks.loss is None else loss
         if not isinstance(loss, Tensor) or loss.dim() != 0:
-            shown = (
-                f"{type(loss).__name__} of shape {tuple(loss.shape)}"
-                if isinstance(loss, Tensor)
-                else type(loss).__name__
-            )
+            shown = f"tensor of shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else type(loss).__name__
             raise NoLoss(
                 place=self.place,
                 cause=f"the {'model' if self.hooks.loss is None else 'loss'} returns a {shown}, not a scalar",

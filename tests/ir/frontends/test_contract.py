@@ -15,6 +15,7 @@ from meshwright.ir.errors import (
     FactoryMissing,
     FactoryRaised,
     ForwardRaised,
+    HookUnusable,
     MeshwrightError,
     ModelFileExited,
     ModelFileMissing,
@@ -197,6 +198,37 @@ def test_data_dependent_control_flow(tmp_path: Path, body: str) -> None:
 def test_a_forward_that_raises(tmp_path: Path) -> None:
     error = refused(tmp_path, HEAD.replace("self.linear(x)", "self.linear(x @ x)"), ForwardRaised)
     assert "model.py:11" in error.place
+
+
+@pytest.mark.parametrize(
+    ("hook", "told"),
+    [
+        ("loss = 3", "loss is 3"),
+        ("def loss(outputs): return outputs.sum()", "loss(outputs, batch)"),
+        ("def example_inputs(batch): return {}", "example_inputs(batch, seq)"),
+        ("dims = 'x'", "dims is 'x'"),
+        ("dims = {'x': ('b', 's')}", "2 names ('b', 's') for an input of shape (2, 3, 4)"),
+        ("dims = {'y': ('b', 's')}", "the batch has no such entry"),
+    ],
+)
+def test_a_hook_that_cannot_be_used(tmp_path: Path, hook: str, told: str) -> None:
+    error = refused(tmp_path, f"{HEAD}\n{hook}\n", HookUnusable)
+    assert told in error.cause
+    assert "model.py" in error.place
+
+
+def test_a_model_may_use_the_words_of_hooks_for_other_things(tmp_path: Path) -> None:
+    text = HEAD.replace("nn.Linear(4, 4)", "nn.Linear(4, 4); self.dims = [3, 4]; self.optimizer = 'adam'")
+    assert capture(load_model(written(tmp_path, text)), batch=2, seq=3).notes == ()
+
+
+def test_what_other_processes_print_stays_off_standard_output(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    load_model(written(tmp_path, HEAD.replace("return Net()", "import os; os.system('echo child'); return Net()")))
+    shown = capfd.readouterr()
+    assert shown.out == ""
+    assert "child" in shown.err
 
 
 @pytest.mark.parametrize("forward", ["torch.vmap(self.linear)(x)", "torch.func.vmap(self.linear, 1)(x)"])
