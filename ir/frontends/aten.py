@@ -286,6 +286,7 @@ def lower(t: Emitter, call: Call) -> Handle:
     """The handle of a call: by its entry in the table, else opaque."""
     entry = LOWERINGS.get(call.target)
     if entry is None:
-        t.notes.append(f"{t.place.source or t.place.module}: no entry for aten::{call.target}; it is opaque")
+        if not registered(name := public_name(call.target)):
+            t.notes.append(f"{t.place.source or t.place.module}: no rule for {name}; it is opaque")
         return opaque(t, call)
     return entry(t, call)

@@ -401,10 +401,13 @@ def test_a_write_that_is_opaque() -> None:
 def test_a_rule_of_the_users_comes_before_taking_apart() -> None:
     register_rule("aten::movedim", "b s d -> b d s", linear=(0,))
     try:
-        graph = traced(lambda n, x, i: torch.movedim(x, 1, 2))[2].graph
+        found = traced(lambda n, x, i: torch.movedim(x, 1, 2))[2]
+        assert account(found.graph).covered_bytes == 1  # it is under a rule, and no longer listed
+        assert account(found.graph).opaque == ()
     finally:
         unregister_rule("aten::movedim")
-    assert [op.attr("target") for op in graph.ops if op.kind == "opaque"] == ["aten::movedim"]
+    assert [op.attr("target") for op in found.graph.ops if op.kind == "opaque"] == ["aten::movedim"]
+    assert found.notes == ()
 
 
 def test_tied_parameters_are_one_value() -> None:
