@@ -14,13 +14,14 @@ from meshwright.ir.adjoint import needs
 from meshwright.ir.fold import Fold, joined
 from meshwright.ir.graph import Graph, Param, Type
 from meshwright.ir.rules.base import rule_of, signature_of
+from meshwright.ir.rules.opaque import registered
 
 OPAQUE = "opaque"
 
 
 @dataclass(frozen=True, slots=True)
 class Opaque:
-    """An operator without a rule: it runs whole on every device."""
+    """An operator without a rule, ours or a user's: it runs whole on every device."""
 
     target: str
     module: str
@@ -80,7 +81,7 @@ def account(graph: Graph) -> Account:
         forward, moved = rule.flops(), rule.nbytes(signature)
         trained = not op.no_grad and graph.differentiable.intersection(op.results)
         wanted = needs([value in graph.differentiable for value in op.operands]) if trained else ()
-        opaque = op.kind == OPAQUE
+        opaque = op.kind == OPAQUE and not registered(str(op.attr("target")))
         total = total.plus(
             Account(
                 forward_flops=forward,

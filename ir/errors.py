@@ -181,6 +181,13 @@ class ForwardRaised(ModelError):
     code = "MW1011"
 
 
+class HookUnusable(ModelError):
+    """A hook of the model file that is not what the contract says: ``dims`` that do not fit the inputs, a ``loss`` that
+    cannot be called with outputs and batch."""
+
+    code = "MW1013"
+
+
 class ModelKindUnknown(ModelError):
     """MODEL is none of the things that a model can be read from."""
 

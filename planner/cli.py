@@ -10,6 +10,7 @@ Exit codes: 0 ok, 1 internal, 2 usage, 3 nothing fits, 4 gap above --max-gap, 5 
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import sys
@@ -65,6 +66,9 @@ def build_parser(verbs: Sequence[Verb] = VERBS) -> ArgumentParser:
 
 def main(argv: Sequence[str] | None = None, *, verbs: Sequence[Verb] = VERBS) -> int:
     """Run one command line and return its exit code. Argparse itself exits, after help and after a usage error."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a terminal that cannot show a character shows ? instead
     args = build_parser(verbs).parse_args(argv)
     try:
         exit_code: int = import_module(args.module).run(args)

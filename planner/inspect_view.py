@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-
 from rich.console import Console
 from rich.table import Table
 
@@ -11,7 +9,8 @@ from meshwright.planner.inspect import Inspection
 from meshwright.planner.units import count, flops, nbytes, percent
 
 WIDTH = 120
-"""Columns where no terminal says how many it has."""
+"""Columns where no terminal says how many it has, and on one with fewer: a line that wraps is better than a number that
+is cut off."""
 
 SHOWN_CUTS = 6
 SHOWN_KINDS = 6
@@ -19,7 +18,8 @@ SHOWN_KINDS = 6
 
 def show(found: Inspection) -> None:
     """Print to standard output."""
-    console = Console(highlight=False, soft_wrap=True, width=None if sys.stdout.isatty() else WIDTH)
+    console = Console(highlight=False, soft_wrap=True)
+    console.width = max(console.width, WIDTH) if console.is_terminal else WIDTH
     workload = found.workload
     console.print(f"[bold]{found.reference}[/]  digest {found.digest}")
     trained = "" if found.trainable == found.parameters else f", {found.trainable:,} of them trained"

@@ -11,6 +11,7 @@ To add an operator: add its line here, give its kind a rule in `meshwright.ir.ru
 
 from __future__ import annotations
 
+from meshwright.ir.frontends import writing
 from meshwright.ir.frontends.emit import Emitter
 from meshwright.ir.frontends.kernels import (
     addmm,
@@ -30,6 +31,7 @@ from meshwright.ir.frontends.kernels import (
 )
 from meshwright.ir.frontends.lowerings import (
     Lowering,
+    added,
     binary,
     broadcasted,
     cast,
@@ -39,12 +41,16 @@ from meshwright.ir.frontends.lowerings import (
     expanded,
     filled,
     floor_divided,
+    index_added,
+    indexed,
+    interpolated,
     op,
     opaque,
     packed,
     padded,
     passed,
     permuted,
+    public_name,
     reduction,
     repeated,
     reversed_sub,
@@ -53,15 +59,18 @@ from meshwright.ir.frontends.lowerings import (
     sliced,
     split,
     stacked,
+    tiled,
     unary,
     unbound,
 )
 from meshwright.ir.frontends.values import Call, Handle
+from meshwright.ir.rules.opaque import registered
 
 LOWERINGS: dict[str, Lowering] = {
     # products
     "linear.default": op("linear", "input weight bias"),
     "addmm.default": addmm,
+    "baddbmm.default": addmm,
     "mm.default": matmul,
     "bmm.default": matmul,
     "matmul.default": matmul,
@@ -160,6 +169,11 @@ LOWERINGS: dict[str, Lowering] = {
     "bitwise_not.default": unary("bitwise_not"),
     "logical_xor.default": binary("logical_xor"),
     "clamp.default": op("clamp", "self", min="min", max="max"),
+    "clamp_min.default": op("clamp", "self", min="min"),
+    "clamp_max.default": op("clamp", "self", max="max"),
+    "addcmul.default": added("mul"),
+    "addcdiv.default": added("div"),
+    "lerp.Scalar": interpolated,
     "dropout.default": dropout,
     "where.self": where,
     "where.ScalarOther": where,
@@ -179,6 +193,7 @@ LOWERINGS: dict[str, Lowering] = {
     "clone.default": cloned,
     "copy.default": copied,
     "fill.Scalar": filled,
+    "fill.Tensor": copied,
     "zero.default": filled,
     # shapes
     "view.default": shaped,
@@ -206,12 +221,15 @@ LOWERINGS: dict[str, Lowering] = {
     "cat.default": concatenated,
     "stack.default": stacked,
     "repeat_interleave.self_int": repeated,
+    "repeat.default": tiled,
     "flip.default": op("flip", "self", dims="dims"),
     "roll.default": op("roll", "self", dims="dims", shifts="shifts"),
     "pad.default": padded,
     "tril.default": op("tril", "self", diagonal="diagonal"),
     "triu.default": op("triu", "self", diagonal="diagonal"),
     # indexing
+    "index.Tensor": indexed,
+    "index_add.default": index_added,
     "index_select.default": op("index_select", "self index", dim="dim"),
     "scatter.src": op("scatter", "self index src", dim="dim"),
     "scatter_add.default": op("scatter_add", "self index src", dim="dim"),
@@ -259,10 +277,16 @@ LOWERINGS: dict[str, Lowering] = {
 }
 
 
+def known(target: str) -> bool:
+    """Whether an operator is translated as it is: by an entry here, its in-place twin's, or a user's rule."""
+    return {target, writing.functional(target)} & LOWERINGS.keys() != set() or registered(public_name(target))
+
+
 def lower(t: Emitter, call: Call) -> Handle:
     """The handle of a call: by its entry in the table, else opaque."""
     entry = LOWERINGS.get(call.target)
     if entry is None:
-        t.notes.append(f"{t.place.source or t.place.module}: no entry for aten::{call.target}; it is opaque")
+        if not registered(name := public_name(call.target)):
+            t.notes.append(f"{t.place.source or t.place.module}: no rule for {name}; it is opaque")
         return opaque(t, call)
     return entry(t, call)

@@ -18,7 +18,7 @@ from meshwright.ir.errors import MeshwrightError
 from meshwright.ir.fold import Fold
 from meshwright.ir.frontends.contract import Source, example_batch
 from meshwright.ir.frontends.labels import labelled
-from meshwright.ir.frontends.reduce import Stack, find_stacks, reduced
+from meshwright.ir.frontends.reduce import LONG_WALK, Stack, find_stacks, reduced
 from meshwright.ir.frontends.segment import NotFoldable, fold_trace, names_of
 from meshwright.ir.frontends.torch_export import Identity, trace
 from meshwright.ir.frontends.values import Traced
@@ -44,7 +44,7 @@ def capture(source: Source, *, batch: int, seq: int, seed: int = 0) -> Captured:
     source, unlabelled = labelled(source, example, batch=batch, seq=seq)
     found = find_stacks(source.module, seed)
     parameters = list(source.module.parameters())
-    fold, notes = _folded(source, example, found)
+    fold, notes = _folded(source, example, found, seed)
     return Captured(
         fold=fold,
         parameters=sum(p.numel() for p in parameters),
@@ -54,22 +54,24 @@ def capture(source: Source, *, batch: int, seq: int, seed: int = 0) -> Captured:
     )
 
 
-def _folded(source: Source, example: Any, found: tuple[Stack, ...]) -> tuple[Fold, tuple[str, ...]]:
+def _folded(source: Source, example: Any, found: tuple[Stack, ...], seed: int) -> tuple[Fold, tuple[str, ...]]:
+    longer = find_stacks(source.module, seed, most=LONG_WALK)
     whole = tuple(replace(stack, walk=tuple(range(stack.depth))) for stack in found)
     refused: list[str] = []
-    for stacks in dict.fromkeys((found, whole, ())):
+    for stacks in dict.fromkeys((found, longer, whole, ())):
         try:
             traced = trace_reduced(source, example, stacks)
             fold = fold_trace(traced.graph, stacks, block_classes(source, stacks))
         except NotFoldable as reason:
-            refused.append(
-                f"folding failed, {'tracing at full depth' if stacks is found else 'the model is one body'}: {reason}"
-            )
+            then = "the model is one body" if stacks == whole else "tracing at full depth"
+            if stacks in (longer, whole):  # before that, a longer walk may clear it up
+                refused.append(f"folding failed, {then}: {reason}")
             continue
         except MeshwrightError:
-            if stacks is not found or found == whole:
+            if stacks in (whole, ()):
                 raise
-            refused.append("the model cannot run with fewer blocks; tracing at full depth")
+            if stacks == longer:
+                refused.append("the model cannot run with fewer blocks; tracing at full depth")
             continue
         return fold, (*refused, *traced.notes)
     raise AssertionError("a graph without stacks is one body")

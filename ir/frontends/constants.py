@@ -232,6 +232,19 @@ def _gather_rows(term: Term, index: Index) -> Array:
     return source.at((*wrapped, *index[rank:]))
 
 
+def _copied(term: Term, index: Index) -> Array:
+    """`copy_`: the source; what it overwrites is not kept."""
+    return _operand(term.args[1], len(term.shape), index)
+
+
+def _slice_scatter(term: Term, index: Index) -> Array:
+    base, part, dim, start, end, step = term.args
+    offset = index[dim] - start
+    inside = np.clip(offset // step, 0, part.shape[dim] - 1)
+    overwritten = (offset >= 0) & (index[dim] < end) & (offset % step == 0)
+    return np.asarray(np.where(overwritten, part.at((*index[:dim], inside, *index[dim + 1 :])), base.at(index)))
+
+
 def _outer(term: Term, index: Index) -> Array:
     left, right = term.args
     return np.asarray(left.at(index[:1]) * right.at(index[1:]))
@@ -301,7 +314,10 @@ _LAWS: dict[str, Callable[[Term, Index], Array]] = {
     "permute": _permute,
     "transpose": _transpose,
     "t": _transpose,
+    "copy": _copied,
+    "fill": _copied,
     "slice": _slice,
+    "slice_scatter": _slice_scatter,
     "select": _select,
     "cat": _cat,
     "tril": _triangle(lambda row, column, k: column <= row + k),

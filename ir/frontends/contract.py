@@ -22,6 +22,7 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import inspect
+import os
 import signal
 import sys
 import threading
@@ -40,6 +41,7 @@ from meshwright.ir.errors import (
     EmptyModel,
     FactoryMissing,
     FactoryRaised,
+    HookUnusable,
     MeshwrightError,
     ModelFileExited,
     ModelFileMissing,
@@ -104,7 +106,53 @@ def source_of(model: nn.Module, *, place: str, beside: Mapping[str, Any] | None 
             place=place, cause=f"{type(model).__name__} has no parameters", fix="plan for a model that has some"
         )
     found = {name: _hook(name, model, beside or {}) for name in ("example_inputs", "loss", "dims", "optimizer")}
+    _check_hooks(found, place)
     return Source(model, Hooks(**{name: hook for name, hook in found.items() if hook is not None}), place)
+
+
+_TAKEN = {"example_inputs": ("batch", "seq"), "loss": ("outputs", "batch"), "optimizer": ("params",)}
+"""What each hook is called with."""
+
+
+def _check_hooks(found: Mapping[str, Any], place: str) -> None:
+    """Each hook can be called as the contract says; `dims` is a table."""
+    for name, taken in _TAKEN.items():
+        shown = f"{name}({', '.join(taken)})"
+        if found[name] is None:
+            continue
+        if not callable(found[name]):
+            raise HookUnusable(
+                place=f"{place}, {name}", cause=f"{name} is {found[name]!r}", fix=f"make it a function {shown}"
+            )
+        try:
+            inspect.signature(found[name]).bind(*taken)
+        except TypeError as error:
+            cause = f"{name}{inspect.signature(found[name])} cannot be called as {shown}: {error}"
+            raise HookUnusable(place=f"{place}, {name}", cause=cause, fix=f"define it as {shown}") from None
+        except ValueError:  # a builtin that does not tell its signature
+            continue
+    dims = found["dims"]
+    if dims is not None and not (isinstance(dims, Mapping) and all(isinstance(v, list | tuple) for v in dims.values())):
+        raise HookUnusable(
+            place=f"{place}, dims",
+            cause=f"dims is {dims!r}",
+            fix='name the dimensions of each input, as in dims = {"tokens": ("b", "s")}',
+        )
+
+
+def check_dims(dims: Mapping[str, tuple[str, ...]], inputs: Mapping[str, tuple[int, ...]], place: str) -> None:
+    """The user's names for dimensions fit the inputs of the model."""
+    for name, labels in dims.items():
+        where = f"{place}, dims[{name!r}]"
+        if name not in inputs:
+            listed = ", ".join(inputs)
+            raise HookUnusable(place=where, cause="the batch has no such entry", fix=f"name one of {listed}")
+        if len(labels) != len(inputs[name]):
+            raise HookUnusable(
+                place=where,
+                cause=f"{len(labels)} names {tuple(labels)} for an input of shape {inputs[name]}",
+                fix='give one name per dimension, "" where there is none',
+            )
 
 
 def example_batch(source: Source, batch: int, seq: int, *, time_limit_s: float = TIME_LIMIT_S) -> Any:
@@ -142,7 +190,7 @@ def guarded(place: str, limit_s: float) -> Iterator[None]:
 def contained(place: str, limit_s: float) -> Iterator[None]:
     """Run the user's code: its prints go to standard error, and it can neither hang nor exit."""
     try:
-        with contextlib.redirect_stdout(sys.stderr), _alarm(limit_s):
+        with contextlib.redirect_stdout(sys.stderr), _children_print_to_stderr(), _alarm(limit_s):
             yield
     except _TimeIsUp as error:
         raise ModelTimedOut(
@@ -158,6 +206,22 @@ def contained(place: str, limit_s: float) -> Iterator[None]:
         ) from error
 
 
+@contextlib.contextmanager
+def _children_print_to_stderr() -> Iterator[None]:
+    """What processes and C code that the user's code starts print, beneath `sys.stdout`."""
+    try:
+        kept = os.dup(1)
+    except OSError:  # there is no standard output
+        yield
+        return
+    try:
+        os.dup2(2, 1)
+        yield
+    finally:
+        os.dup2(kept, 1)
+        os.close(kept)
+
+
 def user_line(error: BaseException, place: str) -> str:
     """The innermost line of the user's that the error passed through: `model.py:12`."""
     ours = Path(__file__).parent
@@ -169,7 +233,7 @@ def user_line(error: BaseException, place: str) -> str:
 
 def _foreign(filename: str, ours: Path) -> bool:
     libraries = ("site-packages", "dist-packages", "<frozen", f"lib/python{sys.version_info.major}")
-    return Path(filename).parent == ours or any(mark in filename for mark in libraries)
+    return filename.startswith("<") or Path(filename).parent == ours or any(mark in filename for mark in libraries)
 
 
 def _first_line(error: BaseException) -> str:
@@ -242,5 +306,8 @@ def _factories(namespace: ModuleType) -> list[str]:
 
 
 def _hook(name: str, model: nn.Module, beside: Mapping[str, Any]) -> Any:
-    hook = beside.get(name)
-    return getattr(model, name, None) if hook is None else hook
+    """What the file says, else the model itself: a method, or a table; a model may use these words for other things."""
+    if beside.get(name) is not None:
+        return beside[name]
+    own = getattr(model, name, None)
+    return own if isinstance(own, Mapping) or inspect.isroutine(own) else None

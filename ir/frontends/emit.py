@@ -15,7 +15,7 @@ need not think about happens here:
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from math import prod
 from typing import Any
@@ -59,6 +59,8 @@ class Emitter:
         self.constants: dict[str, Term] = {}
         self.notes: list[str] = []
         self.place = Place()
+        self.work: Callable[[], int] = int
+        """The forward FLOPs of the operator that is being lowered, for one that has no rule to tell them."""
         self.hugging_face = False
         """Whether attention is Hugging Face's. Its eager runs take keys of fewer heads than its exports repeat them to,
         and by name masks that its exports write out."""

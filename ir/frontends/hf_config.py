@@ -29,6 +29,9 @@ from meshwright.ir.errors import (
 from meshwright.ir.frontends import language, moe
 from meshwright.ir.frontends.contract import TIME_LIMIT_S, Source, guarded
 
+LANGUAGE_HEADS = frozenset(("CausalLM", "MaskedLM", "ConditionalGeneration", "PreTraining"))
+"""What architectures of language models are called, after `For`."""
+
 _INCIDENTAL = frozenset(("_name_or_path", "transformers_version", "architectures", "torch_dtype", "dtype"))
 
 
@@ -48,6 +51,7 @@ def load_hf(path: Path, *, dtype: torch.dtype | None = None) -> Source:
             cause=f"transformers {transformers.__version__} has no {kind!r}",
             fix=(f"did you mean {meant!r}? If not, " if meant else "") + "write a model file with a factory",
         )
+    _check_head(settings, place)
     with guarded(place, TIME_LIMIT_S):
         config = CONFIG_MAPPING[kind].from_dict(settings)
         config.use_cache = False
@@ -98,6 +102,20 @@ def _read(file: Path) -> dict[str, Any]:
     return settings
 
 
+def _check_head(settings: dict[str, Any], place: str) -> None:
+    """A configuration of a classifier says so; as a language model it would have other parameters."""
+    named = settings.get("architectures") or [""]
+    head = str(named[0]).rpartition("For")[2]
+    if head in named or not head or head in LANGUAGE_HEADS:
+        return
+    raise UnknownModelType(
+        place=f"{place}, architectures",
+        cause=f"{named[0]} is not a language model, and no other is built from a configuration",
+        fix="write a model file with a factory that builds it, example_inputs and loss; or, for the language model of "
+        "the same backbone, delete architectures",
+    )
+
+
 def _transformers(place: str) -> Any:
     """transformers, told before its import to stay off the network."""
     for switch in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"):
@@ -117,12 +135,12 @@ def _build(config: Any, dtype: torch.dtype, place: str) -> torch.nn.Module:
     """The language model of a configuration, with random numbers for nobody to draw."""
     from transformers.models.auto import modeling_auto as auto
 
-    for factory, known in (
-        (auto.AutoModelForSeq2SeqLM, auto.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING),
-        (auto.AutoModelForCausalLM, auto.MODEL_FOR_CAUSAL_LM_MAPPING),
-        (auto.AutoModelForMaskedLM, auto.MODEL_FOR_MASKED_LM_MAPPING),
+    for factory, known, translates in (
+        (auto.AutoModelForSeq2SeqLM, auto.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING, True),
+        (auto.AutoModelForCausalLM, auto.MODEL_FOR_CAUSAL_LM_MAPPING, False),
+        (auto.AutoModelForMaskedLM, auto.MODEL_FOR_MASKED_LM_MAPPING, False),
     ):
-        if type(config) in known:
+        if type(config) in known and config.is_encoder_decoder == translates:
             with torch.device("meta"):
                 model: torch.nn.Module = factory.from_config(config, dtype=dtype)
             return model

@@ -23,11 +23,19 @@ VERY_NEGATIVE = -1e4
 
 
 def addmm(t: Emitter, call: Call) -> Handle:
-    """bias + x · w with w stored [in, out]: a linear layer, if w is a parameter."""
-    if (call["alpha"], call["beta"]) != (1, 1) or t.value(call["mat2"]) not in t.params:
-        return opaque(t, call)
-    operands = [call["mat1"], call["mat2"], call["self"]]
-    return t.emit("linear", operands, call.types, {"transposed": True})
+    """`addmm`, `baddbmm`: bias + x · w. With a parameter w, stored [in, out], a linear layer; else a product, a sum."""
+    left, right = (
+        call[name] for name in (("mat1", "mat2") if call.target.startswith("addmm") else ("batch1", "batch2"))
+    )
+    alpha, beta = call["alpha"], call["beta"]
+    if (alpha, beta) == (1, 1) and len(call.type.shape) == 2 and t.value(right) in t.params:
+        return t.emit("linear", [left, right, call["self"]], call.types, {"transposed": True})
+    product = _scaled(t, t.emit("matmul", [left, right], call.types), alpha)
+    return product if beta == 0 else t.emit("add", [product, _scaled(t, call["self"], beta)], call.types)
+
+
+def _scaled(t: Emitter, handle: Handle, factor: float) -> Handle:
+    return handle if factor == 1 else t.emit("mul", [handle], (t.type(handle),), {"scalar": factor})
 
 
 def matmul(t: Emitter, call: Call) -> Handle:

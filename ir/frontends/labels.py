@@ -13,7 +13,7 @@ from typing import Any
 from torch import Tensor
 
 from meshwright.ir.errors import MeshwrightError
-from meshwright.ir.frontends.contract import Source, example_batch
+from meshwright.ir.frontends.contract import Source, check_dims, example_batch
 from meshwright.ir.frontends.torch_export import named_leaves
 
 PROBES = (("b", 2, 1), ("s", 1, 2))
@@ -23,6 +23,7 @@ PROBES = (("b", 2, 1), ("s", 1, 2))
 def labelled(source: Source, example: Any, *, batch: int, seq: int) -> tuple[Source, tuple[str, ...]]:
     """The source with a label for every dimension that has one, and notes on what could not be found out."""
     shapes = _shapes(source, example)
+    check_dims(source.hooks.dims, shapes, source.place)
     unnamed = [name for name in shapes if name not in source.hooks.dims]
     if not unnamed:
         return source, ()

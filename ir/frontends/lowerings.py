@@ -12,7 +12,7 @@ from typing import Any
 
 from meshwright.ir.frontends.constants import Term
 from meshwright.ir.frontends.emit import Emitter
-from meshwright.ir.frontends.layout import view_strides
+from meshwright.ir.frontends.layout import broadcast, view_strides
 from meshwright.ir.frontends.values import Assembly, Call, Handle, Literal
 from meshwright.ir.graph import Attr, Type
 
@@ -221,6 +221,70 @@ def repeated(t: Emitter, call: Call) -> Handle:
     return t.view(spread, call.type.shape)
 
 
+def tiled(t: Emitter, call: Call) -> Handle:
+    """`repeat`: every dimension preceded by one of as many copies, and merged with it."""
+    handle, times = call["self"], tuple(call["repeats"])
+    extents = (*(1 for _ in range(len(times) - len(t.type(handle).shape))), *t.type(handle).shape)
+    narrow = tuple(
+        size for count, extent in zip(times, extents, strict=True) for size in ((1, extent) if count > 1 else (extent,))
+    )
+    wide = tuple(
+        size
+        for count, extent in zip(times, extents, strict=True)
+        for size in ((count, extent) if count > 1 else (extent,))
+    )
+    if narrow == wide:
+        return t.copy(t.value(t.view(handle, narrow)), call.type.shape)
+    spread = t.emit("expand", [t.view(handle, narrow)], (Type(wide, call.type.dtype),), {"shape": wide}, alias=0)
+    return t.view(spread, call.type.shape)
+
+
+def indexed(t: Emitter, call: Call) -> Handle:
+    """`x[..., i, ...]` with one tensor of integers: rows of one dimension, chosen by the flattened tensor."""
+    given = [(dim, index) for dim, index in enumerate(call["indices"]) if index is not None]
+    if len(given) != 1 or t.type(given[0][1]).dtype not in ("i64", "i32"):
+        return opaque(t, call)
+    (dim, index), shape = given[0], t.type(call["self"]).shape
+    chosen = t.type(index).elements
+    rows = Type((*shape[:dim], chosen, *shape[dim + 1 :]), call.type.dtype)
+    taken = t.emit("index_select", [call["self"], t.view(index, (chosen,))], (rows,), {"dim": dim})
+    return t.view(taken, call.type.shape)
+
+
+def index_added(t: Emitter, call: Call) -> Handle:
+    """`index_add`: a `scatter_add` whose index is the same in every other dimension."""
+    source = t.type(call["source"]).shape
+    if call["alpha"] != 1 or not source:
+        return opaque(t, call)
+    dim = call["dim"] % len(source)
+    narrow = tuple(extent if d == dim else 1 for d, extent in enumerate(source))
+    index = t.view(call["index"], narrow)
+    spread = t.emit("expand", [index], (Type(source, t.type(index).dtype),), {"shape": source}, alias=0)
+    return t.emit("scatter_add", [call["self"], spread, call["source"]], call.types, {"dim": dim})
+
+
+def added(kind: str) -> Lowering:
+    """`addcmul`, `addcdiv`: self + value · (a kind b)."""
+
+    def lower(t: Emitter, call: Call) -> Handle:
+        first, second = call["tensor1"], call["tensor2"]
+        shape = broadcast(t.type(first).shape, t.type(second).shape)
+        term = t.emit(kind, [first, second], (Type(shape, call.type.dtype),))
+        if call["value"] != 1:
+            term = t.emit("mul", [term], (t.type(term),), {"scalar": call["value"]})
+        return t.emit("add", [call["self"], term], call.types)
+
+    return lower
+
+
+def interpolated(t: Emitter, call: Call) -> Handle:
+    """`lerp` by a number: self + weight · (end - self)."""
+    shape = broadcast(t.type(call["end"]).shape, t.type(call["self"]).shape)
+    apart = t.emit("sub", [call["end"], call["self"]], (Type(shape, call.type.dtype),))
+    part = t.emit("mul", [apart], (t.type(apart),), {"scalar": call["weight"]})
+    return t.emit("add", [call["self"], part], call.types)
+
+
 def padded(t: Emitter, call: Call) -> Handle:
     if text(call["mode"]) != "constant":
         return opaque(t, call)
@@ -229,8 +293,8 @@ def padded(t: Emitter, call: Call) -> Handle:
 
 
 def copied(t: Emitter, call: Call) -> Handle:
-    """`copy_`: the source, in the shape and dtype of what it overwrites."""
-    source = call["src"]
+    """`copy_`, `fill_` with a tensor: the source, in the shape and dtype of what it overwrites."""
+    source = call["value"] if call["src"] is None else call["src"]
     source = t.cast(source, call.type.dtype) if t.type(source).dtype != call.type.dtype else source
     if t.type(source).shape == call.type.shape:
         return source
@@ -265,6 +329,8 @@ def opaque(t: Emitter, call: Call) -> Handle:
     """Any other operator: all its tensors, nothing known about it but the types of its results."""
     operands = [h for h in leaves(call.args) if isinstance(h, str | Term | Assembly)]
     attrs: dict[str, Attr] = {"target": public_name(call.target), "types": tuple(str(type_) for type_ in call.types)}
+    if work := t.work():
+        attrs["flops"] = work
     results = t.emit_all("opaque", operands, call.types, attrs)
     return results[0] if len(results) == 1 else results
 

@@ -13,7 +13,8 @@ traced whole.
 The walk.  Blocks c0 c1 … cn, read as classes, are a path through the graph of classes. The walk goes from the first
 block to the last and takes every step X -> Y that the path takes, so that each way of entering a block is traced; and
 it meets every class that has several instances at least twice (three times, where a block may follow its like): the
-first, the last, and seeded ones between, so that a model that treats some of them apart is found out.
+first, the last, and seeded ones between, so that a model that treats some of them apart is found out. A model that such
+a walk leaves in doubt is walked once more, with two more blocks.
 
 A list is reduced only if that makes it shorter. Lists inside reduced blocks (experts, sub-layers) are left alone.
 """
@@ -30,6 +31,10 @@ from itertools import pairwise
 from typing import Any
 
 from torch import Tensor, nn
+
+SHORT_WALK = 3
+LONG_WALK = 5
+"""How often a class is met whose blocks follow each other: to trace little, and to tell more."""
 
 _MODULE_STATE = frozenset(nn.Module().__dict__)
 
@@ -55,7 +60,7 @@ class Stack:
         return f"{self.path}.{position}"
 
 
-def find_stacks(model: nn.Module, seed: int = 0) -> tuple[Stack, ...]:
+def find_stacks(model: nn.Module, seed: int = 0, *, most: int = SHORT_WALK) -> tuple[Stack, ...]:
     """Every list of blocks in which some are alike, outermost first; blocks that are not alike are searched for lists
     of their own."""
     found: list[Stack] = []
@@ -65,7 +70,7 @@ def find_stacks(model: nn.Module, seed: int = 0) -> tuple[Stack, ...]:
             inner = f"{path}.{name}" if path else name
             classes = _classes(child) if _is_list(child) else ()
             if len(set(classes)) < len(classes):
-                found.append(Stack(inner, classes, short_walk(classes, seed=f"{inner} {seed}")))
+                found.append(Stack(inner, classes, short_walk(classes, seed=f"{inner} {seed}", most=most)))
             else:
                 search(child, inner)
 
@@ -184,21 +189,21 @@ def _equal(left: Any, right: Any) -> bool:
 # The walk ------------------------------------------------------------------------------------------------------------
 
 
-def short_walk(classes: Sequence[int], *, seed: str = "") -> tuple[int, ...]:
+def short_walk(classes: Sequence[int], *, seed: str = "", most: int = SHORT_WALK) -> tuple[int, ...]:
     """Positions of blocks to trace, or all positions if no shorter walk exists (see the module docstring)."""
-    path = _covering_path(classes)
+    path = _covering_path(classes, most)
     chosen = _instances(path, classes, seed)
     return chosen if chosen is not None and len(chosen) < len(classes) else tuple(range(len(classes)))
 
 
-def _covering_path(classes: Sequence[int]) -> list[int]:
+def _covering_path(classes: Sequence[int], most: int) -> list[int]:
     """A short path of classes from the first block's to the last one's, over every step that occurs."""
     steps = list(dict.fromkeys(pairwise(classes)))
     after: dict[int, list[int]] = {}
     for x, y in steps:
         after.setdefault(x, []).append(y)
     left, path = set(steps), [classes[0]]
-    counts = {c: min(3, list(classes).count(c)) for c in set(classes)}
+    counts = {c: min(most, list(classes).count(c)) for c in set(classes)}
     while left:
         path += _shortest(path[-1], left, after)
         left -= set(pairwise(path))

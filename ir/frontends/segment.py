@@ -28,7 +28,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from meshwright.ir.fold import Body, Fold, FromInput, FromPrevious, FromSegment, Segment, Source, unfold
-from meshwright.ir.frontends.reduce import Stack
+from meshwright.ir.frontends.reduce import LONG_WALK, Stack
 from meshwright.ir.frontends.values import Names
 from meshwright.ir.graph import Graph, Input, Op, Param, Type, Update
 
@@ -324,15 +324,36 @@ def _written_out(stack: Stack, uses: Sequence[Use]) -> list[Use]:
     if [use.trace for use in walked] != list(range(walked[0].trace, walked[0].trace + len(walked))):
         raise NotFoldable(f"other blocks run between those of {stack.path}")
     by_step: dict[tuple[int | None, int], Use] = {}
+    second: Use | None = None
     before: int | None = None
     for position, use in zip(stack.walk, walked, strict=True):
         step = (before, stack.classes[position])
         known = by_step.setdefault(step, use)
         if (known.body, known.wires) != (use.body, use.wires) and not _same_entry(known, use):
+            if known is walked[1] and second is None and _is_second(known, use, stack, len(walked)):
+                second, by_step[step] = known, use
+                before = stack.classes[position]
+                continue
             raise NotFoldable(f"{known.path} and {use.path} look alike but compute different things")
         before = stack.classes[position]
     steps = zip((None, *stack.classes), stack.classes, strict=False)
-    return [replace(by_step[step], path=stack.block(position)) for position, step in enumerate(steps)]
+    written = [by_step[step] for step in steps]
+    if second is not None:
+        written[1] = second
+    return [replace(use, path=stack.block(position)) for position, use in enumerate(written)]
+
+
+def _is_second(known: Use, use: Use, stack: Stack, walked: int) -> bool:
+    """Whether the second block stands apart only because it reads, of the first, what later ones read of its like: in
+    `x = x + block(x)`, the sum belongs to the block that follows, and the second adds to what the first was given. Two
+    more blocks must agree on the rest."""
+    changed = [later for first, later in zip(known.wires, use.wires, strict=False) if first != later]
+    return (
+        known.body == use.body
+        and stack.classes[0] == stack.classes[1]
+        and walked >= LONG_WALK
+        and all(isinstance(wire, FromPrevious) for wire in changed)
+    )
 
 
 def _same_entry(known: Use, use: Use) -> bool:

@@ -16,7 +16,7 @@ import inspect
 import logging
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +35,7 @@ from meshwright.ir.frontends import writing
 from meshwright.ir.frontends.constants import Term
 from meshwright.ir.frontends.contract import Hooks, Source, contained, user_line
 from meshwright.ir.frontends.dtypes import type_of
+from meshwright.ir.frontends.stand_ins import standing_in
 from meshwright.ir.frontends.storage import Cell
 from meshwright.ir.frontends.translate import Translator
 from meshwright.ir.frontends.values import Handle, Names, Place, Traced, tensor_term
@@ -78,11 +79,7 @@ class Step(nn.Module):
         loss = outputs if self.hooks.loss is None else self.hooks.loss(outputs, batch)
         loss = getattr(loss, "loss", loss) if self.hooks.loss is None else loss
         if not isinstance(loss, Tensor) or loss.dim() != 0:
-            shown = (
-                f"{type(loss).__name__} of shape {tuple(loss.shape)}"
-                if isinstance(loss, Tensor)
-                else type(loss).__name__
-            )
+            shown = f"tensor of shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else type(loss).__name__
             raise NoLoss(
                 place=self.place,
                 cause=f"the {'model' if self.hooks.loss is None else 'loss'} returns a {shown}, not a scalar",
@@ -119,8 +116,11 @@ def trace(
     source.module.train()
     try:
         step = Step(source.module, source.hooks, source.place)
-        program = _export(step, batch, source.place)
-        return _translate(program, step, batch, names, identity or Identity.of(source.module), buffers or {})
+        with standing_in() as notes:
+            program = _export(step, batch, source.place)
+        traced = _translate(program, step, batch, names, identity or Identity.of(source.module), buffers or {})
+        _check_trained(traced, step)
+        return replace(traced, notes=(*notes, *traced.notes))
     finally:
         source.module.train(was_training)
 
@@ -139,7 +139,8 @@ def _export(step: Step, batch: Any, place: str) -> Any:
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
     """Torch logs a page before it raises; the error that we make of it says the same in two lines."""
-    loggers = [logging.getLogger(name) for name in ("torch._subclasses.fake_tensor", "torch.export", "torch.fx")]
+    names = ("torch._subclasses.fake_tensor", "torch.export", "torch.fx", "torch.fx.experimental.symbolic_shapes")
+    loggers = [logging.getLogger(name) for name in names]
     before = [logger.disabled for logger in loggers]
     for logger in loggers:
         logger.disabled = True
@@ -273,7 +274,9 @@ def _written(module: fx.GraphModule) -> set[fx.Node]:
         if node.op != "call_function" or not node.args:
             continue
         first = node.args[0]
-        if isinstance(first, fx.Node) and first in owner and (target in writing.VIEWS or writing.writes(target)):
+        if not isinstance(node.target, torch._ops.OpOverload):
+            pass
+        elif isinstance(first, fx.Node) and first in owner and (writing.shares(node.target) or writing.writes(target)):
             owner[node] = owner[first]
             if writing.writes(target):
                 found.add(owner[first])
@@ -290,6 +293,17 @@ def _written_inside(module: fx.GraphModule, node: fx.Node, owner: Mapping[fx.Nod
     passed: Sequence[Any] = node.args[position + 1 :]
     inside = _written(body)
     return {owner[a] for a, n in zip(passed, inner, strict=True) if n in inside and a in owner}
+
+
+def _check_trained(traced: Traced, step: Step) -> None:
+    """A loss that no parameter reaches is the user's to mend, so it is refused before anything is made of it."""
+    graph = traced.graph
+    if any(param.requires_grad for param in graph.params) and graph.loss not in graph.differentiable:
+        raise NoLoss(
+            place=_defined_at(step.hooks.loss) or step.place,
+            cause="no gradient flows from the loss to any parameter",
+            fix="compute it from what forward returns, outside torch.no_grad() and without .detach()",
+        )
 
 
 def _from_data(translator: Translator, handle: Handle) -> bool:

@@ -13,14 +13,15 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import PurePath
 from typing import Any
 
 import torch
 from torch import Tensor, fx
 
-from meshwright.ir.errors import DataDependentControlFlow
-from meshwright.ir.frontends import aten, writing
+from meshwright.ir.errors import DataDependentControlFlow, ForwardRaised
+from meshwright.ir.frontends import aten, decompose, writing
 from meshwright.ir.frontends.constants import Term
 from meshwright.ir.frontends.dtypes import type_of
 from meshwright.ir.frontends.emit import Emitter
@@ -91,10 +92,20 @@ class Translator(Emitter):
         return Place(module, source or ("" if path else self.place.source), self.place.no_grad)
 
     def _operator(self, node: fx.Node, cells: dict[fx.Node, Any]) -> Any:
+        if not isinstance(node.target, torch._ops.OpOverload):
+            raise ForwardRaised(
+                place=self.place.source or self.place.module,
+                cause=f"{getattr(node.target, '__name__', node.target)} is no operator; torch.vmap makes such calls",
+                fix="write what it does in plain operators; instead of mapping over samples, give them a dimension",
+            )
+        self.work = partial(decompose.flops, node)
         call, given = self._bound(node, cells)
+        if (made_of := self._parts(node, call)) is not None:
+            results = self.run(made_of.graph, flat(given), made_of)
+            return results[0] if isinstance(node.meta.get("val"), Tensor) else results
         if writing.writes(call.target):
             return self._written(call, given[0])
-        if given and call.target in writing.VIEWS:
+        if given and writing.shares(node.target):
             return self._viewed(call, given[0])
         handle = self._result(call)
         if not isinstance(handle, tuple):
@@ -105,6 +116,13 @@ class Translator(Emitter):
         for position, value in zip(updated, handle[1:], strict=True):
             cells[node.args[position]].write(value)
         return Cell(handle[0])
+
+    def _parts(self, node: fx.Node, call: Call) -> fx.GraphModule | None:
+        """What an operator without an entry is made of. Of constants, torch computes any operator as it is."""
+        read = [h for h in flat(tuple(call.args.values())) if isinstance(h, str | Term | Assembly)]
+        if aten.known(call.target) or all(isinstance(h, Term) for h in read):
+            return None
+        return decompose.parts(node, lambda target: aten.known(target.removeprefix("aten.")))
 
     def _viewed(self, call: Call, parent: Cell[Handle]) -> Any:
         """A cell that shares its parent's storage. Of an unfinished assembly, nothing is taken before it is read."""

@@ -7,10 +7,11 @@ know about single operators is here.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from meshwright.ir.frontends.constants import Term
 from meshwright.ir.frontends.emit import Emitter
-from meshwright.ir.frontends.lowerings import opaque, permute
+from meshwright.ir.frontends.lowerings import permute, public_name
 from meshwright.ir.frontends.values import Assembly, Call, Handle
 from meshwright.ir.graph import Attr, Type
 
@@ -24,6 +25,13 @@ VIEWS = frozenset(
     )
 )  # fmt: skip
 """Operators whose result may share storage with their first argument."""
+
+
+def shares(target: Any) -> bool:
+    """Whether the result of an overload may share storage with its first argument."""
+    name = str(target).removeprefix("aten.")
+    marks = [result.alias_info for result in target._schema.returns]
+    return name in VIEWS or (not writes(name) and any(mark is not None and not mark.is_write for mark in marks))
 
 
 def writes(target: str) -> bool:
@@ -77,8 +85,8 @@ def putting(t: Emitter, call: Call) -> Callable[[Handle, Handle], Handle]:
                 a, b = (call["dim0"], call["dim1"]) if packet == "transpose" else (0, 1)
                 order[a], order[b] = order[b], order[a]
             return permute(t, part, [order.index(d) for d in range(rank)])
-        if packet in ("expand", "expand_as"):
-            return opaque(t, call)
+        if call.target not in VIEWS or packet in ("expand", "expand_as"):
+            return _scattered(t, call, parent, part)
         return t.view(part, t.type(parent).shape) if t.type(part).shape != t.type(parent).shape else part
 
     return back
@@ -89,7 +97,9 @@ def putting_part(t: Emitter, call: Call, index: int) -> Callable[[Handle, Handle
 
     def back(parent: Handle, part: Handle) -> Handle:
         if call.target.startswith("unbind"):
-            return opaque(t, call)
+            return _put_index(t, parent, part, call["dim"] % len(t.type(parent).shape), index)
+        if call.target not in VIEWS:
+            return _scattered(t, call, parent, part)
         dim = call["dim"] % len(call.type.shape)
         start = sum(type_.shape[dim] for type_ in call.types[:index])
         return _overwrite(t, parent, part, dim, start, start + call.types[index].shape[dim])
@@ -101,13 +111,33 @@ def _put_slice(t: Emitter, call: Call, parent: Handle, part: Handle) -> Handle:
     shape = t.type(parent).shape
     dim = call["dim"] % len(shape)
     if call.target.startswith("select"):
-        start = call["index"] % shape[dim]
-        narrow = (*shape[:dim], 1, *shape[dim + 1 :])
-        return _overwrite(t, parent, t.view(part, narrow), dim, start, start + 1)
-    if call["step"] not in (None, 1):
-        return opaque(t, call)
-    start, end, _ = slice(call["start"], call["end"]).indices(shape[dim])
-    return _overwrite(t, parent, part, dim, start, end)
+        return _put_index(t, parent, part, dim, call["index"] % shape[dim])
+    start, end, step = slice(call["start"], call["end"], call["step"]).indices(shape[dim])
+    if step == 1:
+        return _overwrite(t, parent, part, dim, start, end)
+    if isinstance(parent, Term) and isinstance(part, Term):
+        arguments = (parent, part, dim, start, end, step)
+        return t.keep(Term("slice_scatter", shape, t.type(parent).dtype, arguments))
+    every = shape[dim] // step
+    if start >= step or shape[dim] % step or t.type(part).shape[dim] != every:
+        return _scattered(t, call, parent, part)
+    wide = (*shape[:dim], every, step, *shape[dim + 1 :])  # each step'th index is one index of a dimension of its own
+    return t.view(_put_index(t, t.view(parent, wide), part, dim + 1, start), shape)
+
+
+def _put_index(t: Emitter, parent: Handle, part: Handle, dim: int, index: int) -> Handle:
+    shape = t.type(parent).shape
+    narrow = (*shape[:dim], 1, *shape[dim + 1 :])
+    return _overwrite(t, parent, t.view(part, narrow), dim, index, index + 1)
+
+
+def _scattered(t: Emitter, call: Call, parent: Handle, part: Handle) -> Handle:
+    """A part put back by an operator that nobody wrote a rule for."""
+    attrs: dict[str, Attr] = {
+        "target": public_name(f"{call.target.split('.')[0]}_scatter"),
+        "types": (str(t.type(parent)),),
+    }
+    return t.emit("opaque", [parent, part], (t.type(parent),), attrs)
 
 
 def _overwrite(t: Emitter, parent: Handle, part: Handle, dim: int, start: int, end: int) -> Handle:

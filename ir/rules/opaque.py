@@ -90,6 +90,11 @@ def register_rule(
     infer.cache_clear()
 
 
+def registered(target: str) -> bool:
+    """Whether a user gave this operator a rule."""
+    return target in _SPECS
+
+
 def unregister_rule(target: str) -> None:
     """Take a user's rule back; the operator is opaque again."""
     del _SPECS[target]

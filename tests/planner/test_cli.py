@@ -1,6 +1,7 @@
 """The command line: what it costs to ask for help, and how every way of ending is reported."""
 
 import json
+import os
 import subprocess
 import sys
 from argparse import ArgumentParser
@@ -170,3 +171,15 @@ sys.exit(main(["chat"], verbs=[Verb(name="chat", help="", arguments=lambda parse
         process.stdout.close()
         assert process.stderr.read() == ""
         assert process.wait(timeout=60) == 141
+
+
+def test_a_locale_without_our_characters_is_no_error() -> None:
+    program = (
+        "import sys; from meshwright.planner.cli import Verb, main\n"
+        "import types; sys.modules['a_verb'] = types.SimpleNamespace(run=lambda args: print('… ≤') or 0)\n"
+        "sys.exit(main(['act'], verbs=(Verb(name='act', help='', arguments=lambda parser: None, module='a_verb'),)))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], env=os.environ | {"PYTHONIOENCODING": "ascii"}, capture_output=True, check=True
+    )
+    assert done.stdout == b"? ?\n"

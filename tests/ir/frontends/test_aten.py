@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from meshwright.ir.account import account
 from meshwright.ir.frontends.aten import LOWERINGS
 from meshwright.ir.frontends.contract import Hooks, Source
 from meshwright.ir.frontends.moe import combine, dispatch
@@ -17,6 +18,7 @@ from meshwright.ir.frontends.torch_export import trace
 from meshwright.ir.frontends.values import Traced
 from meshwright.ir.graph import Graph
 from meshwright.ir.rules import kinds
+from meshwright.ir.rules.opaque import register_rule, unregister_rule
 from meshwright.ir.verify import verify_graph
 from tests.ir.frontends.run import execute
 
@@ -57,6 +59,20 @@ def in_place(x: Tensor) -> Tensor:
     return z.masked_fill_(z > 3, 0.5).clamp_(min=-4)
 
 
+def in_place_parts(n: Net, x: Tensor) -> Tensor:
+    """Writes through views: strided, single, of an operator that is made of others, and of one that nobody knows."""
+    y = x * 2
+    y[..., ::2] = x[..., 1::2]
+    y[..., 1::2] += 1
+    y.narrow(1, 0, 2).mul_(x[:, :2])
+    y.movedim(1, 2).add_(x.transpose(1, 2))
+    table = torch.zeros(3, 4, dtype=x.dtype)
+    position = torch.arange(3.0, dtype=x.dtype)[:, None]
+    table[:, 0::2] = torch.sin(position)
+    table[:, 1::2] = torch.cos(position)
+    return y + table + n.w.mean()
+
+
 def routed(n: Net, x: Tensor, i: Tensor) -> Tensor:
     tokens, idx = x.flatten(0, 1), i.flatten()[:, None] % 3
     rows = dispatch(tokens, idx, 3, 4)
@@ -70,6 +86,21 @@ BODIES: Mapping[str, Body] = {
     "addmm": lambda n, x, i: torch.addmm(n.v, x.view(6, 4), n.w).view(2, 3, 4),
     "mm": lambda n, x, i: (
         torch.mm(x.view(6, 4), n.w) + torch.mm(x.view(6, 4), n.w.t()) + x.view(6, 4).mm(x.view(4, 6)[:, :4])
+    ),
+    "products and sums": lambda n, x, i: (
+        torch.addmm(n.v, x.view(6, 4), x.view(4, 6)[:, :4]).view(2, 3, 4)
+        + torch.addmm(n.v, x.view(6, 4), n.w, alpha=2, beta=3).view(2, 3, 4)
+        + torch.baddbmm(n.v, x, x.transpose(1, 2) @ x, alpha=0.5)
+        + torch.baddbmm(x, x, x.transpose(1, 2) @ x, beta=0)
+    ),
+    "einsum": lambda n, x, i: (
+        torch.einsum("bsd,ed,d->bse", x, n.w, n.v) + torch.einsum("bsd,btd,btd->bsd", x, x, torch.sin(x))
+    ),
+    "made of others": lambda n, x, i: (
+        x.movedim(1, 2).swapaxes(1, 2) * F.one_hot(i, 4).narrow(-1, 0, 4)
+        + torch.tile(x, (1, 1, 2))[..., :4]
+        + torch.take_along_dim(x, i[..., None], -1)
+        + x.square().mT.mT
     ),
     "bmm": lambda n, x, i: torch.bmm(torch.bmm(x, x.transpose(1, 2)), x),
     "matmul": lambda n, x, i: (x @ n.w) @ x.transpose(1, 2) + x @ n.v.view(4, 1),
@@ -182,7 +213,10 @@ BODIES: Mapping[str, Body] = {
         ),
         start=F.gelu(x, approximate="tanh"),
     ),
-    "clamp": lambda n, x, i: x.clamp(-0.5, 0.5) + x.clamp(min=0),
+    "clamp": lambda n, x, i: x.clamp(-0.5, 0.5) + x.clamp(min=0) + x.clamp_min(0.1) + x.clamp_max(0.2),
+    "three operands": lambda n, x, i: (
+        torch.addcmul(x, n.v, x, value=2) + torch.addcdiv(n.v, x, x.abs() + 1) + torch.lerp(n.v, x, 0.3)
+    ),
     "dropout": lambda n, x, i: F.dropout(x, 0.0) + F.dropout(x, 0.5, training=False),
     "where": lambda n, x, i: torch.where(x > 0, x, n.v) + torch.where(x > 0, x, 2.0) + torch.where(x > 0, 3.0, x),
     "masked_fill": lambda n, x, i: (
@@ -217,11 +251,15 @@ BODIES: Mapping[str, Body] = {
         torch.cat((x.split(2, -1)[1], *x.split((1, 3), -1)), -1) + torch.stack(x.unbind(1), dim=1).mean()
     ),
     "repeat": lambda n, x, i: x.repeat_interleave(3, dim=1).mean(1) + x.repeat_interleave(2, dim=-1)[:, 0, :4],
+    "tiles": lambda n, x, i: x.repeat(2, 1, 3)[:2, :, :4] + x[:1, 0].repeat(3, 1) + x.repeat(1, 1, 1),
     "reorder": lambda n, x, i: x.flip(1) + x.roll(1, 2) + F.pad(x, (1, 2))[..., :4] + x.tril() + x.triu(1),
     "in place": lambda n, x, i: in_place(x),
-    "filled": lambda n, x, i: (x * 2).zero_() + (x * 2).fill_(3.0) + x,
+    "in place, parts": lambda n, x, i: in_place_parts(n, x),
+    "filled": lambda n, x, i: (x * 2).zero_() + (x * 2).fill_(3.0) + (x * 2).fill_(n.v[0]) + x,
     # indexing
     "index_select": lambda n, x, i: x.index_select(1, torch.tensor([2, 0])),
+    "indexed": lambda n, x, i: x[:, i[0] % 3] + n.w[i] + x[..., i][..., 0, 0][..., None] + x[i[:, 0] % 2],
+    "index_add": lambda n, x, i: x.index_add(1, i[0] % 3, x * 2) + x.index_add(-1, i[0], x[..., :3]),
     "topk": lambda n, x, i: x.topk(2, dim=-1)[0] + x.topk(2, dim=-1)[1],
     "gather": lambda n, x, i: x.gather(2, i[..., None]),
     "scatter": lambda n, x, i: (
@@ -334,6 +372,42 @@ def test_an_unknown_operator_is_opaque() -> None:
     assert op.attr("types") == ("f64[2, 3, 4]",)
     assert "special_bessel_j0" in found.notes[0]
     verify_graph(found.graph)
+
+
+def test_an_opaque_operator_is_counted() -> None:
+    """What stays whole has the work that torch counts in it."""
+
+    def body(n: Net, x: Tensor, i: Tensor) -> Tensor:
+        wide = n.w.repeat(3, 1)
+        found: Tensor = torch.gru(x, x.new_zeros(1, 2, 4), [wide, wide], False, 1, 0.0, True, False, True)[0]
+        return found
+
+    assert account(traced(body)[2].graph).opaque_flops == 2 * (2 * 3) * (4 * 12 + 4 * 12)
+
+
+def test_a_write_that_is_opaque() -> None:
+    """A strided write that leaves indices of its dimension out: whole, but not lost."""
+
+    def body(n: Net, x: Tensor, i: Tensor) -> Tensor:
+        y = x * 2
+        y[..., 1:3:2] = 0
+        return y
+
+    graph = traced(body)[2].graph
+    assert [op.attr("target") for op in graph.ops if op.kind == "opaque"] == ["aten::slice_scatter"]
+    verify_graph(graph)
+
+
+def test_a_rule_of_the_users_comes_before_taking_apart() -> None:
+    register_rule("aten::movedim", "b s d -> b d s", linear=(0,))
+    try:
+        found = traced(lambda n, x, i: torch.movedim(x, 1, 2))[2]
+        assert account(found.graph).covered_bytes == 1  # it is under a rule, and no longer listed
+        assert account(found.graph).opaque == ()
+    finally:
+        unregister_rule("aten::movedim")
+    assert [op.attr("target") for op in found.graph.ops if op.kind == "opaque"] == ["aten::movedim"]
+    assert found.notes == ()
 
 
 def test_tied_parameters_are_one_value() -> None:

@@ -66,6 +66,15 @@ def test_unknown_type(tmp_path: Path) -> None:
     assert "no language model" in config_refused(tmp_path, '{"model_type": "vit"}', UnknownModelType).cause
 
 
+def test_a_model_that_is_no_language_model(tmp_path: Path) -> None:
+    """Neither a classifier without its head, nor a decoder without its encoder."""
+    settings = {"model_type": "bert", "architectures": ["BertForSequenceClassification"]}
+    error = config_refused(tmp_path, json.dumps(settings), UnknownModelType)
+    assert "BertForSequenceClassification" in error.cause
+    assert "architectures" in error.place
+    config_refused(tmp_path, '{"model_type": "whisper"}', UnknownModelType)
+
+
 def test_remote_code(tmp_path: Path) -> None:
     settings = {"model_type": "llama", "auto_map": {"AutoModelForCausalLM": "modeling_evil.Evil"}}
     (tmp_path / "modeling_evil.py").write_text("raise RuntimeError('run')")

@@ -15,6 +15,7 @@ from meshwright.ir.errors import (
     FactoryMissing,
     FactoryRaised,
     ForwardRaised,
+    HookUnusable,
     MeshwrightError,
     ModelFileExited,
     ModelFileMissing,
@@ -197,6 +198,78 @@ def test_data_dependent_control_flow(tmp_path: Path, body: str) -> None:
 def test_a_forward_that_raises(tmp_path: Path) -> None:
     error = refused(tmp_path, HEAD.replace("self.linear(x)", "self.linear(x @ x)"), ForwardRaised)
     assert "model.py:11" in error.place
+
+
+@pytest.mark.parametrize(
+    ("hook", "told"),
+    [
+        ("loss = 3", "loss is 3"),
+        ("def loss(outputs): return outputs.sum()", "loss(outputs, batch)"),
+        ("def example_inputs(batch): return {}", "example_inputs(batch, seq)"),
+        ("dims = 'x'", "dims is 'x'"),
+        ("dims = {'x': ('b', 's')}", "2 names ('b', 's') for an input of shape (2, 3, 4)"),
+        ("dims = {'y': ('b', 's')}", "the batch has no such entry"),
+    ],
+)
+def test_a_hook_that_cannot_be_used(tmp_path: Path, hook: str, told: str) -> None:
+    error = refused(tmp_path, f"{HEAD}\n{hook}\n", HookUnusable)
+    assert told in error.cause
+    assert "model.py" in error.place
+
+
+def test_a_model_may_use_the_words_of_hooks_for_other_things(tmp_path: Path) -> None:
+    text = HEAD.replace("nn.Linear(4, 4)", "nn.Linear(4, 4); self.dims = [3, 4]; self.optimizer = 'adam'")
+    assert capture(load_model(written(tmp_path, text)), batch=2, seq=3).notes == ()
+
+
+def test_what_other_processes_print_stays_off_standard_output(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    load_model(written(tmp_path, HEAD.replace("return Net()", "import os; os.system('echo child'); return Net()")))
+    shown = capfd.readouterr()
+    assert shown.out == ""
+    assert "child" in shown.err
+
+
+@pytest.mark.parametrize("forward", ["torch.vmap(self.linear)(x)", "torch.func.vmap(self.linear, 1)(x)"])
+def test_calls_that_are_no_operators(tmp_path: Path, forward: str) -> None:
+    error = refused(tmp_path, HEAD.replace("self.linear(x)", forward), ForwardRaised)
+    assert "model.py:11" in error.place
+    assert "vmap" in error.cause
+
+
+@pytest.mark.parametrize("loss", ["outputs.detach().sum()", "batch['x'].sum()"])
+def test_a_loss_that_trains_nothing(tmp_path: Path, loss: str) -> None:
+    assert "no gradient" in refused(tmp_path, HEAD.replace("outputs.sum()", loss), NoLoss).cause
+
+
+def test_a_failed_trace_is_told_in_two_lines(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    text = HEAD.replace(
+        "        return self.linear(x)", "        if x.sum() > 0: x = -x\n        return self.linear(x)"
+    )
+    refused(tmp_path, text, DataDependentControlFlow)
+    assert capfd.readouterr().err.count("\n") == 1  # that the file is executed
+
+
+@pytest.mark.parametrize("reentrant", [True, False])
+def test_a_checkpoint_is_seen_through(tmp_path: Path, reentrant: bool) -> None:
+    call = f"torch.utils.checkpoint.checkpoint(self.linear, x, use_reentrant={reentrant})"
+    text = HEAD.replace("import torch\n", "import torch, torch.utils.checkpoint\n").replace("self.linear(x)", call)
+    found = capture(load_model(written(tmp_path, text)), batch=2, seq=3)
+    assert [note for note in found.notes if "checkpoint" in note]
+    graph = found.fold.bodies[0].graph
+    assert "linear" in {op.kind for op in graph.ops if not op.no_grad}
+
+
+def test_a_mask_without_a_hint(tmp_path: Path) -> None:
+    """nn.TransformerEncoder would compare the mask with the causal one, by value."""
+    text = HEAD.replace(
+        "nn.Linear(4, 4)", "nn.TransformerEncoder(nn.TransformerEncoderLayer(4, 2, 8, batch_first=True), 2)"
+    ).replace(
+        "self.linear(x)", "self.linear(x, nn.Transformer.generate_square_subsequent_mask(x.shape[1], device=x.device))"
+    )
+    found = capture(load_model(written(tmp_path, text)), batch=2, seq=3)
+    assert found.notes == ()
 
 
 def test_an_unsupported_dtype(tmp_path: Path) -> None:

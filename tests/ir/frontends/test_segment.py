@@ -120,6 +120,32 @@ def test_glue_between_blocks_belongs_to_the_next() -> None:
     assert shape(captured(Between([Block(i) for i in range(8)])).fold) == [(1, 1), (1, 7)]
 
 
+@pytest.mark.parametrize("depth", [5, 9])
+def test_a_residual_outside_the_blocks(depth: int) -> None:
+    """The second block adds to what the first was given, later ones to a sum: that is no reason for full depth."""
+
+    class Outside(Model):
+        def run(self, x: Tensor) -> Tensor:
+            for block in self.blocks:
+                x = x + block(x)
+            return x
+
+    found = captured(Outside([Block(i) for i in range(depth)]))
+    assert shape(found.fold) == [(1, 1), (1, depth - 1)]
+    assert found.notes == ()
+
+
+def test_every_other_block_reads_something_else() -> None:
+    class Other(Model):
+        def run(self, x: Tensor) -> Tensor:
+            first = x
+            for index, block in enumerate(self.blocks):
+                x = block(x) * (first if index % 2 else x)
+            return x
+
+    assert shape(captured(Other([Block(i) for i in range(12)])).fold)[-1] != (1, 11)
+
+
 def test_a_value_that_all_blocks_read() -> None:
     class Shared(Model):
         def run(self, x: Tensor) -> Tensor:

@@ -1,0 +1,57 @@
+"""What stands in for parts of torch while a model is traced.
+
+Three parts of torch look at values, or run code that a trace cannot follow, where the shape of the step does not depend
+on it:
+
+    TransformerEncoder, TransformerDecoder    compare a mask with the causal one, to pass on a hint; without values the
+                                              user's own hint is all there is
+    checkpoint, reentrant                     runs its function inside an autograd function, outside differentiation
+    checkpoint, either kind                   throws away what its function saves: what to recompute is for a plan to
+                                              decide, so the function is traced as if it were called, and a note says so
+
+A fourth prints: an export that fails writes its graph to standard error, a page before our two lines.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any
+from unittest import mock
+
+RECOMPUTE = "checkpoint() in the forward pass is not traced: what to recompute is for the plan to decide"
+
+
+@contextlib.contextmanager
+def standing_in() -> Iterator[list[str]]:
+    """Trace inside; what there is to tell of it is in the list."""
+    notes: list[str] = []
+
+    def told() -> None:
+        notes[:] = [RECOMPUTE]
+
+    def called(function: Callable[..., Any], _preserve_rng_state: bool, *args: Any) -> Any:
+        told()
+        return function(*args)
+
+    def unchecked(*_args: Any, **_kwargs: Any) -> Iterator[None]:
+        told()
+        yield
+
+    with contextlib.ExitStack() as stack:
+        for target, stand_in in (
+            ("torch.nn.modules.transformer._detect_is_causal_mask", _hinted),
+            ("torch.utils.checkpoint.CheckpointFunction.apply", called),
+            ("torch.utils.checkpoint._checkpoint_without_reentrant_generator", unchecked),
+        ):
+            stack.enter_context(mock.patch(target, stand_in))
+        stack.enter_context(mock.patch("torch.export._trace.print", _nothing, create=True))
+        yield notes
+
+
+def _hinted(_mask: Any, is_causal: bool | None = None, _size: int | None = None) -> bool:
+    return is_causal is True
+
+
+def _nothing(*_args: Any, **_kwargs: Any) -> None:
+    """Prints nothing."""
