@@ -8,8 +8,8 @@ device by device, so that a rank is a place and nothing else need be said:
 
 Two ranks are joined by one of four *tiers*, from the fastest on:
 
-    island   the scale-up domain (NVLink, xGMI, ICI): the first `island.devices` devices of a pool, the next, ...; a
-             domain larger than a host joins whole hosts (72 devices over 18 hosts of 4)
+    island   the scale-up domain (NVLink, xGMI, ICI): the first `island.devices` devices of a host, the next, ...; one
+             that spans hosts joins whole hosts of a pool, in order (72 devices over 18 hosts of 4)
     host     one host, no common island: the host link (PCIe)
     rail     two hosts of a pool: the NICs
     pools    two pools: the links between them, and the NICs at both ends
@@ -113,13 +113,19 @@ class Pool:
     def ports(self) -> int:
         return min(sum(nic.count for nic in self.adapters), self.gpus_per_host)
 
+    @property
+    def hosts_per_island(self) -> int:
+        """Whole hosts that one scale-up domain joins; 1 where it ends with the host, or there is none."""
+        island = self.device.island
+        return max(1, island.devices // self.gpus_per_host) if island and island.spans_hosts else 1
+
     def island_of(self, host: int, slot: int) -> int | None:
         """The number, within the pool, of the scale-up domain of a device; None if it is in none."""
         if self.device.island is None:
             return None
         size = self.device.island.devices
-        if size >= self.gpus_per_host:
-            return host // (size // self.gpus_per_host)
+        if self.hosts_per_island > 1:
+            return host // self.hosts_per_island
         return host * -(-self.gpus_per_host // size) + slot // size
 
 
@@ -393,8 +399,7 @@ def _no_nics(index: int, pool: Pool, others: str) -> Fault:
 
 def _islands(pool: Pool) -> int:
     """How many parts the pool falls into without a network."""
-    size = pool.device.island.devices if pool.device.island else 0
-    return pool.hosts if size < pool.gpus_per_host else -(-pool.hosts // (size // pool.gpus_per_host))
+    return -(-pool.hosts // pool.hosts_per_island)
 
 
 def _link_faults(index: int, link: PoolLink, earlier: tuple[PoolLink, ...], known: list[str]) -> Iterator[Fault]:

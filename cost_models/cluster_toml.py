@@ -73,7 +73,7 @@ NIC_KEYS = ("kind", "gbps", "count")
 LINK_KEYS = ("between", "kind", "gbps", "latency_us")
 TFLOPS = {f"{dtype}_tflops": dtype for dtype in DTYPES}
 DEVICE_NUMBERS = ("memory_gb", "memory_gb_per_s", "host_gb_per_s", "island_gb_per_s", "island_size")
-DEVICE_KEYS = ("name", "like", *TFLOPS, *DEVICE_NUMBERS, "island_kind")
+DEVICE_KEYS = ("name", "like", *TFLOPS, *DEVICE_NUMBERS, "island_kind", "island_spans_hosts")
 ISLAND_KINDS = ("nvlink", "xgmi", "ici", "pcie")
 
 TERA, GIGA, MICRO = Decimal(10**12), Decimal(10**9), Decimal("1e-6")
@@ -88,7 +88,7 @@ class Lines:
     """Lines of keys in a TOML text, by path."""
 
     def __init__(self, text: str) -> None:
-        self._text = text.splitlines()
+        self._text = text.split("\n")
         self._line: dict[Path_, int] = {}
         counts: dict[Path_, int] = {}
         table: Path_ = ()
@@ -212,8 +212,9 @@ class _Reader:
         if self.missing(table, path, key):
             return None
         value = table[key]
-        if type(value) in (int, Decimal) and 0 < value <= Decimal(10) ** 12:
-            return given(float(Decimal(value) * scale), unit)
+        number = Decimal(value) if type(value) in (int, Decimal) else Decimal("NaN")
+        if number.is_finite() and 0 < number <= Decimal(10) ** 12:
+            return given(float(number * scale), unit)
         self.fault(ClusterValueBad, (*path, key), f"{_shown(value)} is no positive number", "give a positive number")
         return None
 
@@ -310,7 +311,7 @@ class _Reader:
     def island(
         self, table: dict[str, Any], path: Path_, base: Device | None, numbers: Mapping[str, Quantity | None]
     ) -> Island | None:
-        keys = ("island_kind", "island_gb_per_s", "island_size")
+        keys = ("island_kind", "island_gb_per_s", "island_size", "island_spans_hosts")
         inherited = base.island if base else None
         if not any(key in table for key in keys):
             return inherited
@@ -322,7 +323,12 @@ class _Reader:
             return None
         bandwidth = bandwidth or (inherited.bandwidth if inherited else None)
         size = size or (inherited.size if inherited else None)
-        return Island(kind=kind, bandwidth=bandwidth, size=size) if kind and bandwidth and size else None
+        spans = table.get(keys[3], inherited.spans_hosts if inherited else False)
+        if not isinstance(spans, bool):
+            self.fault(ClusterValueBad, (*path, keys[3]), f"{_shown(spans)} is no truth value", "give true or false")
+        elif kind and bandwidth and size:
+            return Island(kind=kind, bandwidth=bandwidth, size=size, spans_hosts=spans)
+        return None
 
     def matrix(self, table: dict[str, Any]) -> LinkMatrix | None:
         if "link_matrix" not in table:
@@ -342,14 +348,13 @@ class _Reader:
             return None
 
     def rows(self, rows: list[Any], where: str) -> LinkMatrix | None:
-        """Numbers of a matrix; a blank stands only on the diagonal."""
+        """Numbers of a matrix; what stands on the diagonal is not read."""
         found: list[tuple[float, ...]] = []
         for index, row in enumerate(rows):
             numbers: list[float] = []
             for column, entry in enumerate(row if isinstance(row, list) else [row]):
-                blank = index == column and str(entry).strip() in ("", "-")
                 try:
-                    numbers.append(0.0 if blank else float(entry))
+                    numbers.append(0.0 if index == column else float(entry))
                 except (TypeError, ValueError):
                     cause = f"{where}, row {index + 1}, column {column + 1}: {_shown(entry)} is no number"
                     self.fault(LinkMatrixValue, ("link_matrix",), cause, "give rates in Gb/s, and no heading")
@@ -437,6 +442,8 @@ def _device_lines(own: Device) -> list[str]:
         base = device(own.like).island if own.like else None
         if base is None or base.kind != own.island.kind:
             lines.append(f"island_kind = {_string(own.island.kind)}")
+        if own.island.spans_hosts != (base.spans_hosts if base else False):
+            lines.append(f"island_spans_hosts = {str(own.island.spans_hosts).lower()}")
         numbers.append(("island_gb_per_s", own.island.bandwidth, GIGA))
         numbers.append(("island_size", own.island.size, Decimal(1)))
     return lines + [f"{key} = {_number(q.value, scale)}" for key, q, scale in numbers if q.kind == "user"]

@@ -38,11 +38,15 @@ NIC_KINDS = ("infiniband", "roce", "ethernet")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Island:
-    """The scale-up domain of a device: bytes/s of one device in one direction, and how many devices it joins."""
+    """The scale-up domain of a device: bytes/s of one device in one direction, and how many devices it joins.
+
+    It ends with the host, however few devices that has, unless it `spans_hosts` (NVL72 racks, TPU pods).
+    """
 
     kind: str
     bandwidth: Quantity
     size: Quantity
+    spans_hosts: bool = False
 
     @property
     def devices(self) -> int:
@@ -206,6 +210,7 @@ def _read(entry: dict[str, Any], sources: dict[str, Any]) -> Device:
             kind=island["kind"],
             bandwidth=number(island["bytes_per_s"], "bytes/s"),
             size=number(island["size"], "devices"),
+            spans_hosts=island["spans_hosts"],
         )
         if island
         else None,

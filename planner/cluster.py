@@ -161,6 +161,7 @@ def _device_json(device: Device) -> dict[str, object]:
         "name": device.name,
         "vendor": device.vendor,
         "like": device.like,
+        "island_spans_hosts": bool(device.island and device.island.spans_hosts),
         "numbers": [{"name": name, **quantity.to_json()} for name, quantity in device.quantities()],
     }
 

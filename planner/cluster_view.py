@@ -62,9 +62,9 @@ def _tree(pool: Pool, first: int) -> Tree:
     tree = Tree(f"pool {pool.name}: {pool.hosts:,} x {pool.gpus_per_host} {pool.device.name}, ranks {first} to {last}")
     island = pool.device.island
     if island is not None:
-        tree.add(
-            f"island of up to {island.devices:,}: {island.kind}, {_labelled(island.bandwidth)} each way per device"
-        )
+        extent = "across hosts" if island.spans_hosts else "in one host"
+        size = f"island of up to {island.devices:,} {extent} ({island.size.kind})"
+        tree.add(f"{size}: {island.kind}, {_labelled(island.bandwidth)} each way per device")
     wire = pool.device.host_link
     tree.add(f"host link: {wire.kind}, {_labelled(wire.bandwidth)} each way")
     for nic in pool.adapters:
