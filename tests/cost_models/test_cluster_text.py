@@ -272,3 +272,44 @@ def test_a_matrix_of_the_wrong_size_is_refused() -> None:
 )
 def test_a_badly_described_device_is_refused(table: str, says: str) -> None:
     assert says in str(fault(f"{GOOD}\n[[device]]\n{table}\n"))
+
+
+ODD = (
+    "0",
+    "-1",
+    "1.5",
+    "1e400",
+    "nan",
+    "true",
+    '""',
+    '"x"',
+    "[]",
+    "[[]]",
+    "[1]",
+    "{}",
+    "{ x = 1 }",
+    "2020-01-01",
+    "[{}]",
+)
+EVERYTHING = (
+    "link_matrix = [[0, 1], [1, 0]]\n"
+    + GOOD.replace('"H100"', '"Z"').replace("hosts = 2", "hosts = 1").replace("hosts = 4", "hosts = 1")
+    + '[[device]]\nname = "Z"\nlike = "H100"\nisland_kind = "nvlink"\nisland_gb_per_s = 3\nisland_size = 2\n'
+    "island_spans_hosts = true\nmemory_gb = 3\nbf16_tflops = 5\n"
+)
+
+
+@pytest.mark.parametrize("line", range(len(EVERYTHING.splitlines())))
+def test_no_value_of_a_wrong_type_escapes_as_a_bug(line: int) -> None:
+    """Every value in turn becomes something odd: it is read, or refused under a code of ours."""
+    cluster_toml.read(EVERYTHING)
+    lines = EVERYTHING.splitlines()
+    key, equals, _ = lines[line].partition(" = ")
+    for odd in ODD if equals else ():
+        text = "\n".join([*lines[:line], f"{key} = {odd}", *lines[line + 1 :]])
+        try:
+            cluster = cluster_toml.read(text)
+        except MeshwrightError as error:
+            assert error.code.startswith("MW6"), error
+        else:
+            assert cluster_toml.read(cluster_toml.write(cluster)) == cluster
