@@ -13,6 +13,7 @@ from meshwright.cost_models import cluster_toml
 from meshwright.cost_models.cluster import Cluster, suspicions
 from meshwright.cost_models.cluster_text import read_cluster
 from meshwright.ir.errors import (
+    ClusterError,
     ClusterFaults,
     ClusterFileMissing,
     ClusterFileNotToml,
@@ -310,9 +311,9 @@ def test_no_value_of_a_wrong_type_escapes_as_a_bug(line: int) -> None:
 
 
 def read_or_refused(text: str) -> None:
+    """No exception but ours may escape."""
     try:
         cluster = cluster_toml.read(text)
-    except MeshwrightError as error:
-        assert error.code.startswith("MW6"), error
-    else:
-        assert cluster_toml.read(cluster_toml.write(cluster)) == cluster
+    except ClusterError:
+        return
+    assert cluster_toml.read(cluster_toml.write(cluster)) == cluster
