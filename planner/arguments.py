@@ -50,6 +50,23 @@ def add_output(parser: ArgumentParser) -> None:
     parser.add_argument("--dump-after", metavar="STEP", help="print the text form of the artefact that STEP produces")
 
 
+def add_cluster(parser: ArgumentParser) -> None:
+    """CLUSTER, in its three forms."""
+    parser.add_argument(
+        "cluster",
+        metavar="CLUSTER",
+        help="HOSTSxGPUSxGPU, as in 2x8xH100 or 2x8xH100,inter=400G (inter is per GPU, in Gb/s), cpu:N, "
+        "or a cluster .toml",
+    )
+
+
+def cluster(parser: ArgumentParser) -> None:
+    """``plan cluster``."""
+    parser.add_argument("action", choices=("show",), help="show: draw it, every number with its provenance")
+    add_cluster(parser)
+    parser.add_argument("--json", action="store_true", help="print JSON on standard output, errors included")
+
+
 def inspect(parser: ArgumentParser) -> None:
     """``plan inspect``."""
     add_model(parser)

@@ -45,6 +45,12 @@ VERBS = (
         arguments=arguments.inspect,
         module="meshwright.planner.inspect",
     ),
+    Verb(
+        name="cluster",
+        help="show a cluster: pools, devices, links, each number with its provenance",
+        arguments=arguments.cluster,
+        module="meshwright.planner.cluster",
+    ),
 )
 
 

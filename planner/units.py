@@ -23,6 +23,29 @@ def flops(number: float) -> str:
     return f"{_scaled(number, 1000.0, _DECIMAL)}FLOP" if abs(number) >= 1000 else f"{number:.0f} FLOP"
 
 
+def flops_per_s(number: float) -> str:
+    """A rate of floating-point operations with a decimal prefix."""
+    return f"{_scaled(number, 1000.0, _DECIMAL)}FLOP/s"
+
+
+def decimal_bytes(number: float) -> str:
+    """Bytes as datasheets count them."""
+    return f"{_scaled(number, 1000.0, _DECIMAL)}B"
+
+
+def bytes_per_s(number: float) -> str:
+    """A bandwidth, decimal as links are."""
+    return f"{decimal_bytes(number)}/s"
+
+
+def seconds(number: float) -> str:
+    """A time, from microseconds to seconds."""
+    for scale, unit in ((1e-6, "µs"), (1e-3, "ms")):
+        if number < 1000 * scale:
+            return f"{number / scale:.3g} {unit}"
+    return f"{number:.3g} s"
+
+
 def percent(share: float) -> str:
     """A share, never rounded up to a whole that it is not."""
     shown = f"{100 * share:.2f} %"

@@ -45,7 +45,9 @@ def raiser(error: BaseException) -> Callable[[], int]:
 refusal = ShapeKeyUnknown(place="tiny.toml", cause="unknown key 'hiden'", fix="did you mean 'hidden'?")
 
 
-@pytest.mark.parametrize("argv", [["--help"], ["--version"], ["inspect", "--help"], ["inspect", "--batch", "0", "m"]])
+@pytest.mark.parametrize(
+    "argv", [["--help"], ["--version"], ["inspect", "--help"], ["inspect", "--batch", "0", "m"], ["cluster", "--help"]]
+)
 def test_help_and_usage_errors_import_nothing_heavy(argv: list[str]) -> None:
     script = f"""
 import sys
@@ -85,6 +87,8 @@ def test_the_package_runs_as_the_command() -> None:
         ["inspect", "m.py:f", "--seq", "-4"],
         ["inspect", "m.py:f", "--dtype", "int3"],
         ["inspect", "m.py:f", "--bat", "4"],
+        ["cluster", "show"],
+        ["cluster", "draw", "cpu:2"],
     ],
     ids=" ".join,
 )

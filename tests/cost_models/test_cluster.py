@@ -1,0 +1,242 @@
+"""Ranks, tiers and links: by hand where a number can be worked out, by law where it cannot."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given as for_all
+from hypothesis import strategies as st
+
+from meshwright.cost_models.cluster import TIERS, Cluster, LinkMatrix, Nic, Pool, PoolLink, route, suspicions
+from meshwright.cost_models.cluster_text import read_cluster
+from meshwright.cost_models.hardware import device
+from meshwright.cost_models.quantity import given
+from meshwright.ir.errors import (
+    ClusterValueBad,
+    LinkEndUnknown,
+    LinkMatrixSize,
+    LinkMatrixValue,
+    NicsUnknown,
+    PoolRepeated,
+    PoolsDisconnected,
+    RankUnknown,
+)
+from tests.cost_models.clusters import clusters
+
+
+def pool(name: str, gpu: str = "H100", hosts: int = 2, gpus: int = 8, **more: object) -> Pool:
+    return Pool(name=name, hosts=hosts, device=device(gpu), gpus_per_host=gpus, **more)
+
+
+def wire(one: str, other: str, gbps: float = 800, latency_us: float = 20) -> PoolLink:
+    return PoolLink(
+        between=(one, other), kind="ethernet", rate=given(gbps, "Gb/s"), latency=given(latency_us * 1e-6, "s")
+    )
+
+
+def test_ranks_are_numbered_pool_by_pool_host_by_host() -> None:
+    cluster = Cluster(pools=(pool("a"), pool("b", "A100", hosts=3, gpus=4)), links=(wire("a", "b"),))
+    assert (cluster.ranks, cluster.hosts) == (28, 5)
+    places = [(at.pool, at.host, at.slot) for at in map(cluster.place, range(cluster.ranks))]
+    assert places == [(0, h, s) for h in range(2) for s in range(8)] + [(1, h, s) for h in range(3) for s in range(4)]
+    assert cluster.device(15).name == "H100-80G"
+    assert cluster.device(16).name == "A100-80G"
+
+
+def test_tiers_of_a_usual_cluster() -> None:
+    cluster = read_cluster("2x8xH100")
+    assert [cluster.tier(0, other) for other in (1, 7, 8, 15)] == ["island", "island", "rail", "rail"]
+    assert cluster.link(0, 7).bandwidth.value == 450e9
+    assert cluster.link(0, 8).bandwidth.value == 400e9 / 8
+    assert cluster.link(0, 8).bandwidth.kind == "datasheet"
+    assert cluster.link(0, 8).latency.kind == "fitted"
+
+
+def test_an_island_may_span_hosts_or_be_smaller_than_one() -> None:
+    rack = read_cluster("36x4xGB200")
+    assert (rack.tier(0, 71), rack.tier(0, 72), rack.tier(72, 143)) == ("island", "rail", "island")
+    assert read_cluster("2x4xH100").tier(0, 4) == "rail", "eight H100 share NVLink only inside one host"
+    halves = read_cluster("1x8xV100-16G")
+    assert (halves.tier(0, 3), halves.tier(0, 4), halves.tier(4, 7)) == ("island", "host", "island")
+    assert read_cluster("1x4xL40S").tier(0, 1) == "host"
+    assert read_cluster("1x4xL40S").link(0, 1).bandwidth.value == 31.5e9
+
+
+def test_two_racks_of_tpus_need_a_network_and_one_does_not() -> None:
+    assert read_cluster("64x4xTPUv5e").tier(0, 255) == "island"
+    with pytest.raises(NicsUnknown):
+        read_cluster("65x4xTPUv5e")
+
+
+def test_nics_are_shared_by_the_devices_of_a_host() -> None:
+    """Two adapters of 400 Gb/s for eight devices: alone 50 GB/s, together a quarter of it."""
+    few = Cluster(pools=(pool("a", nics=(Nic(kind="infiniband", rate=given(400.0, "Gb/s"), count=2),)),))
+    link = few.link(0, 8)
+    assert (link.bandwidth.value, link.sharers, link.share_bytes_per_s) == (50e9, 4.0, 12.5e9)
+    assert link.bandwidth.kind == "user"
+    many = Cluster(pools=(pool("a", gpus=2, nics=(Nic(kind="roce", rate=given(100.0, "Gb/s"), count=4),)),))
+    assert (many.link(0, 2).bandwidth.value, many.link(0, 2).sharers) == (25e9, 1.0)
+
+
+def test_a_link_between_pools_is_as_fast_as_its_narrowest_part() -> None:
+    pools = (pool("a"), pool("b", "A100"))
+    thin = Cluster(pools=pools, links=(wire("a", "b", 80),)).link(0, 16)
+    assert (thin.tier, thin.bandwidth.value, thin.latency.value) == ("pools", 10e9, pytest.approx(20e-6))
+    assert thin.share_bytes_per_s == pytest.approx(10e9 / 16)
+    thick = Cluster(pools=pools, links=(wire("a", "b", 80_000),)).link(0, 16)
+    assert (thick.bandwidth.value, thick.share_bytes_per_s) == (25e9, 25e9)
+    assert thick.bandwidth.kind == "datasheet"
+
+
+def test_pools_without_a_direct_link_are_joined_by_a_chain() -> None:
+    links = (wire("a", "b", 100, 10), wire("b", "c", 50, 30))
+    cluster = Cluster(pools=(pool("a"), pool("b"), pool("c")), links=links)
+    link = cluster.link(0, 40)
+    assert (link.bandwidth.value, link.latency.value) == (50e9 / 8, pytest.approx(40e-6))
+    assert route("c", "a", links) == (links[1], links[0])
+    assert route("a", "d", links) is None
+
+
+def test_a_matrix_of_hosts_replaces_rates_between_hosts_only() -> None:
+    matrix = LinkMatrix(((0.0, 800.0), (760.0, 0.0)))
+    plain = read_cluster("2x8xH100")
+    measured = Cluster(pools=plain.pools, matrix=matrix)
+    assert measured.link(0, 1) == plain.link(0, 1)
+    link = measured.link(0, 8)
+    assert (link.bandwidth.value, link.share_bytes_per_s) == (50e9, pytest.approx(760e9 / 8 / 8))
+    assert link.bandwidth.kind == "user"
+
+
+def test_a_matrix_of_devices_replaces_every_rate() -> None:
+    rows = tuple(tuple(100.0 for _ in range(4)) for _ in range(4))
+    cluster = Cluster(pools=(pool("a", gpus=2),), matrix=LinkMatrix(rows))
+    assert {cluster.link(0, other).bandwidth.value for other in (1, 2, 3)} == {12.5e9}
+
+
+def test_a_matrix_can_stand_in_for_links() -> None:
+    rows = tuple(tuple(100.0 for _ in range(4)) for _ in range(4))
+    cluster = Cluster(pools=(pool("a"), pool("b", "A100")), matrix=LinkMatrix(rows))
+    assert (cluster.tier(0, 16), cluster.link(0, 16).bandwidth.value) == ("pools", 12.5e9)
+
+
+@for_all(clusters(), st.data())
+def test_a_link_is_the_same_both_ways_and_never_crowded_faster(cluster: Cluster, data: st.DataObject) -> None:
+    ranks = st.integers(0, cluster.ranks - 1)
+    one, other = data.draw(ranks), data.draw(ranks)
+    if one == other:
+        return
+    there, back = cluster.link(one, other), cluster.link(other, one)
+    assert (there.tier, there.bandwidth.value, there.latency) == (back.tier, back.bandwidth.value, back.latency)
+    assert there.tier in TIERS
+    assert there.sharers >= 1 - 1e-12
+    assert 0 < there.share_bytes_per_s <= there.bandwidth.value * (1 + 1e-12)
+
+
+@for_all(clusters(with_matrix=False), st.data())
+def test_permuting_identical_hosts_changes_nothing(cluster: Cluster, data: st.DataObject) -> None:
+    """Hosts in any order; where islands span hosts, islands in any order."""
+    index = data.draw(st.integers(0, len(cluster.pools) - 1))
+    chosen = cluster.pools[index]
+    island = chosen.device.island
+    group = max(1, island.devices // chosen.gpus_per_host) if island and island.spans_hosts else 1
+    islands = list(range(-(-chosen.hosts // group)))
+    whole = islands if chosen.hosts % group == 0 else islands[:-1]
+    order = [*data.draw(st.permutations(whole)), *islands[len(whole) :]]
+    hosts = [host for at in order for host in range(at * group, min((at + 1) * group, chosen.hosts))]
+    first = sum(pool.ranks for pool in cluster.pools[:index])
+
+    def moved(rank: int) -> int:
+        at = cluster.place(rank)
+        return rank if at.pool != index else first + hosts[at.host] * chosen.gpus_per_host + at.slot
+
+    ranks = st.integers(0, cluster.ranks - 1)
+    one, other = data.draw(ranks), data.draw(ranks)
+    if one != other:
+        assert cluster.link(one, other) == cluster.link(moved(one), moved(other))
+
+
+@for_all(clusters(), st.data())
+def test_renumbering_measured_hosts_renumbers_their_links(cluster: Cluster, data: st.DataObject) -> None:
+    chosen = cluster.pools[0]
+    if cluster.matrix is None or (chosen.device.island and chosen.device.island.spans_hosts):
+        return
+    order = [*data.draw(st.permutations(range(chosen.hosts))), *range(chosen.hosts, cluster.hosts)]
+    rows = cluster.matrix.rows
+    if len(rows) != cluster.hosts or cluster.hosts == cluster.ranks:
+        return
+    shuffled = LinkMatrix(tuple(tuple(rows[order[i]][order[j]] for j in range(len(rows))) for i in range(len(rows))))
+    other_cluster = replace(cluster, matrix=shuffled)
+
+    def moved(rank: int) -> int:
+        host, slot = divmod(rank, chosen.gpus_per_host)
+        return order.index(host) * chosen.gpus_per_host + slot if rank < chosen.ranks else rank
+
+    ranks = st.integers(0, cluster.ranks - 1)
+    one, other = data.draw(ranks), data.draw(ranks)
+    if one != other:
+        assert cluster.link(one, other) == other_cluster.link(moved(one), moved(other))
+
+
+@for_all(clusters(with_matrix=False), st.floats(1, 10))
+def test_faster_nics_never_slow_a_link_down(cluster: Cluster, factor: float) -> None:
+    def faster(nic: Nic) -> Nic:
+        return replace(nic, rate=given(nic.rate.value * factor, "Gb/s"))
+
+    pools = tuple(replace(pool, nics=tuple(map(faster, pool.nics))) for pool in cluster.pools)
+    better = replace(cluster, pools=pools)
+    for other in range(1, cluster.ranks):
+        was, now = cluster.link(0, other), better.link(0, other)
+        assert now.bandwidth.value >= was.bandwidth.value * (1 - 1e-12)
+        assert now.share_bytes_per_s >= was.share_bytes_per_s * (1 - 1e-12)
+
+
+@pytest.mark.parametrize(
+    ("parts", "error", "says"),
+    [
+        ({"pools": ()}, ClusterValueBad, "there is no pool"),
+        ({"pools": (pool("a", hosts=0),)}, ClusterValueBad, "pool 1, key 'hosts'"),
+        ({"pools": (pool("a", "L40S"),)}, NicsUnknown, "no usual NIC"),
+        ({"pools": (pool("a"), pool("a"))}, PoolRepeated, "two pools 'a'"),
+        ({"pools": (pool("a"), pool("b"))}, PoolsDisconnected, "leads from 'a' to 'b'"),
+        ({"pools": (pool("a"),), "links": (wire("a", "z"),)}, LinkEndUnknown, "no pool 'z'"),
+        ({"pools": (pool("a"),), "links": (wire("a", "a"),)}, LinkEndUnknown, "both ends"),
+        (
+            {"pools": (pool("a"), pool("b")), "links": (wire("a", "b"), wire("b", "a"))},
+            PoolRepeated,
+            "linked already",
+        ),
+        ({"pools": (pool("a"),), "matrix": LinkMatrix(((1.0,),))}, LinkMatrixSize, "it is 1 x 1"),
+        ({"pools": (pool("a"),), "matrix": LinkMatrix(((0.0, 1.0), (1.0,)))}, LinkMatrixSize, "2 x 1 or 2"),
+        ({"pools": (pool("a"),), "matrix": LinkMatrix(((0.0, -1.0), (1.0, 0.0)))}, LinkMatrixValue, "is -1"),
+        ({"pools": (pool("a"),), "matrix": LinkMatrix(((0.0, 9.0), (5.0, 0.0)))}, LinkMatrixValue, "way back 5"),
+    ],
+)
+def test_what_is_no_cluster_is_refused(parts: dict[str, object], error: type[Exception], says: str) -> None:
+    with pytest.raises(error, match=says):
+        Cluster(**parts)
+
+
+def test_ranks_that_are_not_there_are_refused() -> None:
+    cluster = read_cluster("1x2xH100")
+    for one, other in ((0, 2), (-1, 0), (1, 1)):
+        with pytest.raises(RankUnknown):
+            cluster.link(one, other)
+
+
+@pytest.mark.parametrize(
+    ("reference", "warned"),
+    [
+        ("2x8xH100,inter=50G", True),
+        ("2x8xH100,inter=50G,nic=roce", True),
+        ("2x8xH100,inter=12.5G", True),
+        ("2x8xA100,inter=25G", True),
+        ("2x8xH100,inter=9999G", True),
+        ("2x8xH100,inter=400G", False),
+        ("2x8xH100,inter=100G", False),
+        ("2x8xH100,inter=25G,nic=ethernet", False),
+        ("2x8xV100-16G", False),
+    ],
+)
+def test_bytes_written_for_bits_are_noticed(reference: str, warned: bool) -> None:
+    assert bool(suspicions(read_cluster(reference))) is warned

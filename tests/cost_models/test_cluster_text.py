@@ -1,0 +1,319 @@
+"""The three forms of a cluster: what they mean, that they round-trip, and that every fault is listed with its line."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from pathlib import Path
+
+import pytest
+from hypothesis import given as for_all
+
+from meshwright.cost_models import cluster_toml
+from meshwright.cost_models.cluster import Cluster, suspicions
+from meshwright.cost_models.cluster_text import read_cluster
+from meshwright.ir.errors import (
+    ClusterError,
+    ClusterFaults,
+    ClusterFileMissing,
+    ClusterFileNotToml,
+    ClusterKeyMissing,
+    ClusterKeyUnknown,
+    ClusterSyntax,
+    ClusterValueBad,
+    DeviceUnknown,
+    LinkMatrixValue,
+    MeshwrightError,
+)
+from tests.cost_models.clusters import clusters
+
+GOOD = """\
+price_per_gpu_hour = 2.5
+
+[[pool]]
+name = "fast"
+hosts = 2
+gpu = "H100"
+gpus_per_host = 8
+nics = [{ kind = "infiniband", gbps = 400, count = 8 }]
+
+[[pool]]
+name = "old"
+hosts = 4
+gpu = "A100-80"
+gpus_per_host = 4
+price_per_gpu_hour = 1.1
+
+[[link]]
+between = ["fast", "old"]
+kind = "ethernet"
+gbps = 800
+latency_us = 20
+"""
+
+
+def fault(text: str) -> MeshwrightError:
+    with pytest.raises(MeshwrightError) as caught:
+        cluster_toml.read(text, place="c.toml")
+    return caught.value
+
+
+def test_the_shorthand() -> None:
+    (pool,) = read_cluster("2048x8xH100,inter=400G").pools
+    assert (pool.hosts, pool.gpus_per_host, pool.device.name) == (2048, 8, "H100-80G")
+    (nic,) = pool.nics
+    assert (nic.kind, nic.rate.value, nic.rate.kind, nic.count) == ("infiniband", 400.0, "user", 8)
+    assert pool.host_gbps == 3200
+
+
+@pytest.mark.parametrize("rate", ["400G", "400Gb", "400Gbps", "400Gb/s", "400", "0.4T", "0.4Tb/s"])
+def test_inter_is_in_bits_however_it_is_spelt(rate: str) -> None:
+    assert read_cluster(f"2x8xH100,inter={rate}") == read_cluster("2x8xH100,inter=400G")
+
+
+@pytest.mark.parametrize("rate", ["50GB", "50GB/s", "50GBps"])
+def test_inter_in_bytes_is_refused_with_both_readings(rate: str) -> None:
+    with pytest.raises(ClusterValueBad) as caught:
+        read_cluster(f"2x8xH100,inter={rate}")
+    assert "inter=400G if you mean bytes, inter=50G if you mean bits" in caught.value.fix
+
+
+def test_other_options_of_the_shorthand() -> None:
+    (pool,) = read_cluster("4x8xL40S,inter=100G,nic=roce,price=1.2").pools
+    assert pool.nics[0].kind == "roce"
+    assert pool.price is not None
+    assert pool.price.value == 1.2
+
+
+def test_cpu_ranks() -> None:
+    cluster = read_cluster("cpu:4")
+    assert (cluster.ranks, cluster.hosts, cluster.device(3).name, cluster.tier(0, 3)) == (4, 1, "CPU", "host")
+
+
+@pytest.mark.parametrize(
+    ("reference", "error"),
+    [
+        ("", ClusterSyntax),
+        ("8xH100", ClusterSyntax),
+        ("cpu", ClusterSyntax),
+        ("no/such/dir", ClusterSyntax),
+        ("no-such.toml", ClusterFileMissing),
+        ("0x8xH100", ClusterValueBad),
+        ("1x0xH100", ClusterValueBad),
+        ("cpu:0", ClusterValueBad),
+        ("1x8xH101", DeviceUnknown),
+        ("2x8xH100,intra=400G", ClusterKeyUnknown),
+        ("2x8xH100,inter=1G,inter=2G", ClusterKeyUnknown),
+        ("2x8xH100,inter", ClusterKeyUnknown),
+        ("2x8xH100,inter=fast", ClusterValueBad),
+        ("2x8xH100,inter=0G", ClusterValueBad),
+        ("2x8xH100,inter=1G,nic=token-ring", ClusterValueBad),
+        ("2x8xH100,nic=roce", ClusterValueBad),
+        ("2x8xH100,price=cheap", ClusterValueBad),
+        ("2x8xH100,price=NaN", ClusterValueBad),
+    ],
+)
+def test_a_bad_reference_is_refused(reference: str, error: type[MeshwrightError]) -> None:
+    with pytest.raises(error) as caught:
+        read_cluster(reference)
+    assert caught.value.exit_code == 6
+
+
+def test_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "c.toml"
+    path.write_text(GOOD)
+    cluster = read_cluster(str(path))
+    assert [pool.name for pool in cluster.pools] == ["fast", "old"]
+    assert [pool.price.value for pool in cluster.pools if pool.price] == [2.5, 1.1]
+    assert cluster.links[0].latency.value == 20e-6
+    assert cluster.pools[1].adapters[0].rate.kind == "datasheet"
+    assert suspicions(cluster) == ()
+
+
+def test_a_link_matrix_beside_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "c.toml"
+    path.write_text('link_matrix = "m.csv"\n' + GOOD)
+    rows = [",".join("" if i == j else str(100 + i + j) for j in range(6)) for i in range(6)]
+    (tmp_path / "m.csv").write_text("\n".join(rows) + "\n")
+    cluster = read_cluster(str(path))
+    assert cluster.matrix is not None
+    assert cluster.matrix.rows[1][2] == 103
+    assert cluster_toml.read(cluster_toml.write(cluster)) == cluster
+    (tmp_path / "m.csv").write_text("a,b\n1,2\n")
+    with pytest.raises(LinkMatrixValue, match="'b' is no number"):
+        read_cluster(str(path))
+    (tmp_path / "m.csv").unlink()
+    with pytest.raises(ClusterFileMissing):
+        read_cluster(str(path))
+
+
+@for_all(clusters())
+def test_the_text_form_reads_back_as_the_same_cluster(cluster: Cluster) -> None:
+    text = cluster_toml.write(cluster)
+    again = cluster_toml.read(text)
+    assert again == cluster
+    assert cluster_toml.write(again) == text
+
+
+@pytest.mark.parametrize("reference", ["2x8xH100", "2x8xH100,inter=37.1G,price=0.1", "cpu:3", "20x4xGB200"])
+def test_a_shorthand_round_trips_through_the_text_form(reference: str) -> None:
+    cluster = read_cluster(reference)
+    assert cluster_toml.read(cluster_toml.write(cluster)) == cluster
+
+
+def test_a_device_of_ones_own_is_labelled() -> None:
+    text = GOOD.replace('"H100"', '"Z1"') + (
+        '\n[[device]]\nname = "Z1"\nbf16_tflops = 500\nmemory_gb = 80\nmemory_gb_per_s = 3000\nhost_gb_per_s = 63\n'
+        'island_kind = "nvlink"\nisland_gb_per_s = 300\nisland_size = 4\n'
+    )
+    cluster = cluster_toml.read(text)
+    one = cluster.pools[0].device
+    assert {quantity.kind for _, quantity in one.quantities()} == {"user"}
+    assert (one.peak("bf16").value, one.memory.value) == (500e12, 80e9)
+    assert (cluster.tier(0, 3), cluster.tier(0, 4)) == ("island", "host")
+    assert cluster_toml.read(cluster_toml.write(cluster)) == cluster
+
+
+def test_a_device_like_another_takes_what_is_not_given() -> None:
+    text = GOOD.replace('"H100"', '"Z1"') + '\n[[device]]\nname = "Z1"\nlike = "H100"\nbf16_tflops = 1100\n'
+    one = cluster_toml.read(text).pools[0].device
+    assert (one.peak("bf16").kind, one.peak("fp8").kind, one.like) == ("user", "datasheet", "H100-80G")
+
+
+def test_all_faults_are_listed_at_once_with_their_lines() -> None:
+    text = """\
+price_per_gpu_hour = -1
+[[pool]]
+name = "a"
+hosts = 0
+gpu = "H101"
+gpus_per_hots = 8
+nics = [
+    { kind = "infiniband", gbps = 400, count = 8 },
+    { kind = "myrinet", gbps = "x", count = 1 },
+]
+[[link]]
+between = ["a"]
+kind = "ethernet"
+gbps = 100
+"""
+    error = fault(text)
+    assert isinstance(error, ClusterFaults)
+    found = [(type(one).__name__, one.place) for one in error.faults]
+    assert found == [
+        ("ClusterValueBad", "c.toml:1, key 'price_per_gpu_hour'"),
+        ("ClusterKeyMissing", "c.toml:2, pool 1, key 'gpus_per_host'"),
+        ("ClusterValueBad", "c.toml:4, pool 1, key 'hosts'"),
+        ("DeviceUnknown", "c.toml:5, pool 1, key 'gpu'"),
+        ("ClusterKeyUnknown", "c.toml:6, pool 1, key 'gpus_per_hots'"),
+        ("ClusterValueBad", "c.toml:9, pool 1, nics 2, key 'kind'"),
+        ("ClusterValueBad", "c.toml:9, pool 1, nics 2, key 'gbps'"),
+        ("ClusterKeyMissing", "c.toml:11, link 1, key 'latency_us'"),
+        ("ClusterValueBad", "c.toml:12, link 1, key 'between'"),
+    ]
+    shown = str(error)
+    assert all(str(one) in shown for one in error.faults)
+    assert [one["code"] for one in error.to_json()["faults"]] == [one.code for one in error.faults]
+    json.dumps(error.to_json())
+    assert str(pickle.loads(pickle.dumps(error))) == shown
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "error", "place", "says"),
+    [
+        ("hosts = 2", "hosts = 0", ClusterValueBad, ":5, pool 1, key 'hosts'", "give a whole number"),
+        ("hosts = 2", "hosts = true", ClusterValueBad, ":5,", "give a whole number"),
+        ("hosts = 2", "hosts = 2.0", ClusterValueBad, ":5,", "give a whole number"),
+        ("hosts = 2", "host = 2\nhosts = 2", ClusterKeyUnknown, ":5,", "did you mean 'hosts'?"),
+        ("hosts = 2\n", "", ClusterKeyMissing, ":3, pool 1", "add `hosts"),
+        ('"A100-80"', '"A101"', DeviceUnknown, ":13, pool 2, key 'gpu'", "[[device]]"),
+        ("gbps = 400", "gpbs = 400, gbps = 400", ClusterKeyUnknown, ":8, pool 1, nics 1", "did you mean 'gbps'?"),
+        ("gbps = 400", "gbps = nan", ClusterValueBad, ":8,", "give a positive number"),
+        ("gbps = 400", "gbps = inf", ClusterValueBad, ":8,", "give a positive number"),
+        ("gbps = 800", "gbps = -8", ClusterValueBad, ":20, link 1, key 'gbps'", "give a positive number"),
+        ('name = "old"', "name = 3", ClusterValueBad, ":11,", "a name in quotes"),
+        ('name = "old"', 'name = "fast"', ClusterFaults, "c.toml", "MW6012"),
+        ('"fast", "old"', '"fast", "odl"', ClusterFaults, "c.toml", "MW6013"),
+        ("[[pool]]", "[[pol]]", ClusterFaults, "c.toml", "did you mean 'pool'?"),
+        ("2.5", "2.5.1", ClusterFileNotToml, "c.toml", "line 1"),
+        ("[[link]]", "[link]", ClusterFaults, "c.toml", "write [[link]]"),
+    ],
+)
+def test_every_fault_says_where_and_what_to_do(
+    old: str, new: str, error: type[MeshwrightError], place: str, says: str
+) -> None:
+    found = fault(GOOD.replace(old, new, 2 if old == "[[pool]]" else 1))
+    assert type(found) is error, found
+    assert place in found.place
+    assert says in str(found)
+
+
+def test_pools_that_nothing_joins_are_refused_at_their_line() -> None:
+    error = fault(GOOD.partition("[[link]]")[0])
+    assert (error.code, error.place) == ("MW6014", "c.toml:10, pool 2")
+
+
+def test_a_matrix_of_the_wrong_size_is_refused() -> None:
+    error = fault("link_matrix = [[0, 1], [1, 0]]\n" + GOOD)
+    assert error.code == "MW6015"
+    assert "6 x 6, one row per host, or 32 x 32" in error.fix
+
+
+@pytest.mark.parametrize(
+    ("table", "says"),
+    [
+        ('name = "Z"', "bf16_tflops"),
+        ('name = "Z"\nbf16_tflops = 5', "memory_gb_per_s"),
+        ('name = "Z"\nlike = "H100"\nisland_size = 1.5', "island_size"),
+        ('name = "Z"\nlike = "L4"\nisland_size = 4\nisland_kind = "nvlink"', "island_gb_per_s"),
+        ('name = "Z"\nlike = "H1000"', "H100"),
+        ('name = "Z"\nlike = "H100"\nbf16_tfops = 3', "did you mean 'bf16_tflops'?"),
+        ('name = "Z"\nlike = "H100"\n[[device]]\nname = "Z"\nlike = "H100"', "two devices"),
+    ],
+)
+def test_a_badly_described_device_is_refused(table: str, says: str) -> None:
+    assert says in str(fault(f"{GOOD}\n[[device]]\n{table}\n"))
+
+
+ODD = (
+    "0",
+    "-1",
+    "1.5",
+    "1e400",
+    "nan",
+    "true",
+    '""',
+    '"x"',
+    "[]",
+    "[[]]",
+    "[1]",
+    "{}",
+    "{ x = 1 }",
+    "2020-01-01",
+    "[{}]",
+)
+EVERYTHING = (
+    "link_matrix = [[0, 1], [1, 0]]\n"
+    + GOOD.replace('"H100"', '"Z"').replace("hosts = 2", "hosts = 1").replace("hosts = 4", "hosts = 1")
+    + '[[device]]\nname = "Z"\nlike = "H100"\nisland_kind = "nvlink"\nisland_gb_per_s = 3\nisland_size = 2\n'
+    "island_spans_hosts = true\nmemory_gb = 3\nbf16_tflops = 5\n"
+)
+
+
+@pytest.mark.parametrize("line", range(len(EVERYTHING.splitlines())))
+def test_no_value_of_a_wrong_type_escapes_as_a_bug(line: int) -> None:
+    """Every value in turn becomes something odd: it is read, or refused under a code of ours."""
+    cluster_toml.read(EVERYTHING)
+    lines = EVERYTHING.splitlines()
+    key, equals, _ = lines[line].partition(" = ")
+    for odd in ODD if equals else ():
+        read_or_refused("\n".join([*lines[:line], f"{key} = {odd}", *lines[line + 1 :]]))
+
+
+def read_or_refused(text: str) -> None:
+    """No exception but ours may escape."""
+    try:
+        cluster = cluster_toml.read(text)
+    except ClusterError:
+        return
+    assert cluster_toml.read(cluster_toml.write(cluster)) == cluster
