@@ -10,6 +10,7 @@ checked.
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections import Counter
@@ -29,7 +30,7 @@ from meshwright.ir.program import BodyProgram
 from meshwright.ir.verify_program import verify_program
 from meshwright.planner.cli import main as plan
 
-EXAMPLES = Path(__file__).parent
+EXAMPLES = Path(os.path.relpath(Path(__file__).parent))
 MODEL = str(EXAMPLES / "configs" / "llama-3.1-405b" / "config.json")
 TWIN = f"{EXAMPLES / 'llama.py'}:tiny"
 BATCH, SEQ = 4, 16
