@@ -7,6 +7,7 @@ with its unit, its source, its date and the *kind* of its provenance:
     fitted      a constant chosen so that a formula meets measurements
     datasheet   what a vendor, or a table of vendors' figures, promises
     user        given by the person who asks; trusted, and labelled
+    assumed     a stand-in where nothing is known of the machine: measure it, or give your own
 
 Arithmetic on quantities is left to those who price: they name in words what they derived a number from.
 """
@@ -20,8 +21,8 @@ from typing import Literal
 
 from meshwright.ir.errors import BadQuantity
 
-Kind = Literal["measured", "fitted", "datasheet", "user"]
-KINDS: tuple[Kind, ...] = ("measured", "fitted", "datasheet", "user")
+Kind = Literal["measured", "fitted", "datasheet", "user", "assumed"]
+KINDS: tuple[Kind, ...] = ("measured", "fitted", "datasheet", "user", "assumed")
 
 UNITS = ("flop/s", "bytes", "bytes/s", "s", "devices", "Gb/s", "1/device-hour")
 """`1/device-hour` is a price, in whatever currency the user thinks in."""
@@ -74,7 +75,7 @@ def given(value: float, unit: str) -> Quantity:
     return Quantity(value=value, unit=unit, source=GIVEN, date="", kind="user")
 
 
-_STRENGTH: tuple[Kind, ...] = ("datasheet", "fitted", "user", "measured")
+_STRENGTH: tuple[Kind, ...] = ("assumed", "datasheet", "fitted", "user", "measured")
 
 
 def weakest(*quantities: Quantity) -> Quantity:

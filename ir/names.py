@@ -6,9 +6,10 @@ preference, operator by operator.
 
     dp      b, slots                  data parallelism; inside experts the tokens routed to each
     tp      heads, ffn, vocab         Megatron's column- and row-parallel linears, vocabulary-parallel ends
-    sp      (tp's loops, then) s      sequence parallelism: where tp finds nothing to split, the sequence
     cp      s                         context parallelism; attention by all-gather, ring or Ulysses
     ep      b, experts, slots         expert parallelism: tokens outside the experts, experts inside
+
+Sequence parallelism is no axis of its own: with `sequence_parallel`, tp splits s where it finds none of its loops.
 
 A product that is cut into sections afterwards (fused q|k|v, gate|up) is split as its sections are, each by itself.
 

@@ -8,6 +8,8 @@ head counts fail, so neither appears.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from meshwright.ir.capabilities import Capabilities, Line, ScheduleLine
 
 _TRIED = "tried on gloo, torch 2.13: gradients exact"
@@ -50,14 +52,10 @@ TORCH_GLOO = Capabilities(
     ),
 )
 
-TORCH_CUDA = Capabilities(
+TORCH_CUDA = replace(
+    TORCH_GLOO,
     target="torch-cuda",
     device="cuda",
-    layouts=_LAYOUTS,
-    attention=(_GATHER, _ULYSSES),
-    storage=_STORAGE,
-    schedules=_SCHEDULES,
-    recompute=_RECOMPUTE,
     moves=(
         Line("slice", _TRIED),
         Line("mask", _TRIED),

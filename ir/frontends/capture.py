@@ -30,7 +30,6 @@ class Captured:
 
     fold: Fold
     parameters: int
-    trainable_parameters: int
     stacks: tuple[Stack, ...]
     notes: tuple[str, ...] = ()
 
@@ -48,7 +47,6 @@ def capture(source: Source, *, batch: int, seq: int, seed: int = 0) -> Captured:
     return Captured(
         fold=fold,
         parameters=sum(p.numel() for p in parameters),
-        trainable_parameters=sum(p.numel() for p in parameters if p.requires_grad),
         stacks=found,
         notes=(*unlabelled, *notes),
     )

@@ -6,13 +6,9 @@ positions overlap, so spatial loops are HALO, except where a kernel of one eleme
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from meshwright.ir.graph import Type
 from meshwright.ir.rules.base import Dims, Engine, Factor, Law, Role, Rule, Save, Signature, Work, rule
 from meshwright.ir.rules.dims import Shape
-
-Extent = Callable[[int, int], int]
 
 
 def spread(signature: Signature, key: str, rank: int, default: int) -> Shape:

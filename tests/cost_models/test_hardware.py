@@ -169,3 +169,8 @@ def test_a_derived_number_is_worth_what_its_weakest_origin_is() -> None:
 
 def test_dtypes_are_all_used() -> None:
     assert {dtype for one in devices() for dtype in one.dtypes} == set(DTYPES)
+
+
+def test_an_unknown_cpu_is_labelled_as_a_stand_in() -> None:
+    cpu = device("CPU")
+    assert {cpu.memory.kind, cpu.peak("fp32").kind} == {"assumed"}

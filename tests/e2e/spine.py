@@ -23,6 +23,7 @@ from meshwright.ir.frontends.contract import Source
 from meshwright.ir.frontends.dtypes import WORKLOAD_DTYPES
 from meshwright.ir.frontends.hf_config import load_hf
 from meshwright.ir.frontends.load import load_model
+from tests.ir.frontends.tiny import SMALL
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 CONFIGS = EXAMPLES / "configs"
@@ -201,24 +202,7 @@ SPINE: tuple[SpineModel, ...] = (
         **hf(
             "deepseek-v3",
             {"num_hidden_layers": 4},
-            {
-                "hidden_size": 32,
-                "intermediate_size": 48,
-                "moe_intermediate_size": 16,
-                "num_hidden_layers": 6,
-                "num_attention_heads": 4,
-                "num_key_value_heads": 4,
-                "q_lora_rank": 16,
-                "kv_lora_rank": 16,
-                "qk_nope_head_dim": 8,
-                "qk_rope_head_dim": 4,
-                "v_head_dim": 8,
-                "n_routed_experts": 8,
-                "n_group": 4,
-                "topk_group": 2,
-                "num_experts_per_tok": 2,
-                "vocab_size": 64,
-            },
+            SMALL["deepseek-v3"] | {"num_hidden_layers": 6},
         ),
     ),
     SpineModel(

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from meshwright.backends.torch_.verify.step import Data, random_data, step_differences
+from meshwright.ir.errors import NoLoss
 from meshwright.ir.fold import Fold
 from meshwright.ir.names import Degrees, template
 from tests.llama_block import model
@@ -46,3 +49,9 @@ def test_a_step_is_exact(name: str, tied: bool) -> None:
     fold = model(tied=tied)
     decisions = template(fold, PLANS[name])
     assert not step_differences(fold, decisions, data_for(fold, PLANS[name].microbatches))
+
+
+def test_a_model_without_a_loss_has_no_step() -> None:
+    fold = replace(model(), loss=None)
+    with pytest.raises(NoLoss):
+        step_differences(fold, template(fold, Degrees(dp=2)))

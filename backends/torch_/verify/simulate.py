@@ -3,7 +3,7 @@ for."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -133,9 +133,3 @@ def _scores(call: LocalCall) -> Tensor:
     grouped = q.reshape(q.shape[0], k.shape[1], -1, *q.shape[2:])
     scores = grouped @ _grouped(k, q).transpose(-1, -2) * _scale(call)
     return scores.masked_fill(~_visible(call), -torch.inf)
-
-
-def random_like(types: Iterator[tuple[str, tuple[int, ...]]], seed: int = 0) -> dict[str, Tensor]:
-    """Reproducible fp64 tensors by name."""
-    generator = torch.Generator().manual_seed(seed)
-    return {name: torch.randn(shape, generator=generator, dtype=torch.float64) for name, shape in types}

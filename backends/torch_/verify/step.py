@@ -16,6 +16,7 @@ from torch import Tensor
 from meshwright.backends.torch_.verify.compare import CPU, TOLERANCE, largest, random_values, whole
 from meshwright.backends.torch_.verify.simulate import TorchKernels, exact
 from meshwright.ir.decisions import Decisions
+from meshwright.ir.errors import NoLoss
 from meshwright.ir.fold import Fold, unfold
 from meshwright.ir.interp_step import run_step
 from meshwright.ir.lower import lower
@@ -57,11 +58,11 @@ def step_differences(fold: Fold, decisions: Decisions, data: Data | None = None)
         data.parameters,
         data.batches,
         TorchKernels(TOLERANCE),
-        seeds=[{fold.loss or 0: torch.tensor(weight, dtype=torch.float64)} for weight in data.weights],
+        seeds=[{loss_of(fold): torch.tensor(weight, dtype=torch.float64)} for weight in data.weights],
         update=lambda param, grad: param - LEARNING_RATE * grad,
     )
     expected = reference(fold, data)
-    reached = sum(w * out[fold.loss or 0] for w, out in zip(data.weights, found.outputs, strict=True))
+    reached = sum(w * out[loss_of(fold)] for w, out in zip(data.weights, found.outputs, strict=True))
     wrong = [] if exact(reached, expected.loss, TOLERANCE) else ["loss"]
     wrong += [
         f"buffer {path}"
@@ -86,6 +87,13 @@ class Reference:
     buffers: Mapping[str, Tensor]
 
 
+def loss_of(fold: Fold) -> int:
+    """Which output of the model is its loss."""
+    if fold.loss is None:
+        raise NoLoss(place="fold", cause="none of its outputs is a loss", fix="trace a training step, loss included")
+    return fold.loss
+
+
 def reference(fold: Fold, data: Data) -> Reference:
     """The whole model over all micro-batches, one after another."""
     graph = unfold(fold)
@@ -97,7 +105,7 @@ def reference(fold: Fold, data: Data) -> Reference:
         now = dict(data.parameters) | buffers
         one = whole(graph, {param.value: now[param.path] for param in graph.params} | dict(batch))
         buffers |= one.buffers
-        loss = loss + weight * one.outputs[graph.outputs[fold.loss or 0]]
+        loss = loss + weight * one.outputs[graph.outputs[loss_of(fold)]]
         for param in trained:
             grads[param.path] += weight * one.grads[param.value]
     return Reference(loss, grads, buffers)
