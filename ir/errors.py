@@ -1147,6 +1147,12 @@ class UnknownStep(UsageError):
     code = "MW8001"
 
 
+class WorkloadImpossible(UsageError):
+    """A workload of no work, or with an unknown precision, optimizer or stack."""
+
+    code = "MW8002"
+
+
 # MW9: the environment, and ourselves ---------------------------------------------------------------------------------
 
 
