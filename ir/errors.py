@@ -1104,6 +1104,18 @@ class BadQuantity(ClusterError):
     code = "MW6018"
 
 
+class AttentionUnknown(ClusterError):
+    """A generation of attention kernels of which no efficiency is known on the device."""
+
+    code = "MW6030"
+
+
+class KernelMalformed(ClusterError):
+    """A kernel to be priced whose sizes or work do not fit the part of the device it keeps busy. A bug of ours."""
+
+    code = "MW6031"
+
+
 class ClusterFaults(ClusterError):
     """Several things are wrong with one cluster description. All are listed, each with its own code, line and fix."""
 
