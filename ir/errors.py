@@ -1104,6 +1104,20 @@ class BadQuantity(ClusterError):
     code = "MW6018"
 
 
+class BadGroup(ClusterError):
+    """A group of ranks that cannot be: a mesh of another size than its ranks, a level of one part, a rate of zero. A bug
+    of ours, or of who calls the price of a collective.
+    """
+
+    code = "MW6030"
+
+
+class CollectiveUnknown(ClusterError):
+    """A collective, or a library of collectives, that has no price; or fewer than zero bytes."""
+
+    code = "MW6031"
+
+
 class ClusterFaults(ClusterError):
     """Several things are wrong with one cluster description. All are listed, each with its own code, line and fix."""
 
