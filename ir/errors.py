@@ -1171,6 +1171,20 @@ class WorkloadImpossible(UsageError):
     code = "MW8002"
 
 
+class BadGroup(ClusterError):
+    """A group of ranks that cannot be: a mesh of another size than its ranks, a level of one part, a rate of zero. A bug
+    of ours, or of who calls the price of a collective.
+    """
+
+    code = "MW6032"
+
+
+class CollectiveUnknown(ClusterError):
+    """A collective, or a library of collectives, that has no price; or fewer than zero bytes."""
+
+    code = "MW6033"
+
+
 # MW9: the environment, and ourselves ---------------------------------------------------------------------------------
 
 
