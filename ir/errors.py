@@ -733,6 +733,55 @@ class DegreeImpossible(ProgramError):
     exit_code = 2
 
 
+class LayersIndivisible(ProgramError):
+    """The layers of the model cannot be shared out among the stages as asked."""
+
+    code = "MW4070"
+    exit_code = 2
+
+
+class RanksMismatch(ProgramError):
+    """Degrees that do not multiply to the ranks of the cluster."""
+
+    code = "MW4071"
+    exit_code = 2
+
+
+class HeadsIndivisible(ProgramError):
+    """Attention heads, or key-value heads, that the degrees which split them do not divide."""
+
+    code = "MW4072"
+    exit_code = 2
+
+
+class ExpertsIndivisible(ProgramError):
+    """Experts that expert parallelism does not divide, or a model that has none."""
+
+    code = "MW4073"
+    exit_code = 2
+
+
+class WidthIndivisible(ProgramError):
+    """A feed-forward width that tensor parallelism does not divide."""
+
+    code = "MW4074"
+    exit_code = 2
+
+
+class SequenceIndivisible(ProgramError):
+    """A sequence that context or sequence parallelism does not divide."""
+
+    code = "MW4075"
+    exit_code = 2
+
+
+class BatchIndivisible(ProgramError):
+    """A batch that does not divide into micro-batches on every copy of the model."""
+
+    code = "MW4076"
+    exit_code = 2
+
+
 class RuleUntrue(ProgramError):
     """A registered rule under which the split operator computes something else than the whole one."""
 
