@@ -1214,6 +1214,12 @@ class UnknownStep(UsageError):
     code = "MW8001"
 
 
+class WorkloadMissing(UsageError):
+    """A program to be priced that does not say what it trains."""
+
+    code = "MW8003"
+
+
 class WorkloadImpossible(UsageError):
     """A workload of no work, or with an unknown precision, optimizer or stack."""
 

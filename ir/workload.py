@@ -17,7 +17,7 @@ which communication its runtime hides. Sources are named per line.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from types import MappingProxyType
 from typing import Any
 
@@ -111,13 +111,34 @@ class Stack:
     """Values gathered for a product (sequence parallelism) are gathered again for the backward pass, not kept."""
     fused_loss: bool = False
     """The loss keeps logits once, in their own dtype, and writes their gradient over them."""
-    source: str
+    source: str = field(default="", compare=False)
 
     def __post_init__(self) -> None:
         for name, known in ((self.style, STYLES), (self.attention, ATTENTION), (self.recipe, tuple(RECIPES))):
             _known("stack", name, known)
         for name in self.hides:
             _known("stack", name, HIDES)
+
+    def __str__(self) -> str:
+        flags = f"regathers={int(self.regathers)} fused_loss={int(self.fused_loss)}"
+        return (
+            f"style={self.style} attention={self.attention} hides={'+'.join(self.hides)} states={self.recipe} {flags}"
+        )
+
+    @staticmethod
+    def read(given: Mapping[str, str]) -> Stack:
+        """The stack of the words that `str` writes."""
+        known = ("style", "attention", "hides", "states", "regathers", "fused_loss")
+        if set(given) != set(known):
+            raise ValueError(f"{sorted(set(given) ^ set(known))}")
+        return Stack(
+            style=given["style"],
+            attention=given["attention"],
+            hides=tuple(name for name in given["hides"].split("+") if name),
+            recipe=given["states"],
+            regathers=given["regathers"] == "1",
+            fused_loss=given["fused_loss"] == "1",
+        )
 
 
 STACKS: Mapping[str, Stack] = MappingProxyType(
@@ -175,8 +196,7 @@ class Workload:
     seq: int
     precision: str = "bf16"
     optimizer: str = "adamw"
-    stack: str = "torch"
-    """Of `STACKS`."""
+    stack: Stack = STACKS["torch"]
     recipe: str = ""
     """Of `RECIPES`; empty: the stack's own."""
     imbalance: float = 1.0
@@ -184,7 +204,6 @@ class Workload:
     def __post_init__(self) -> None:
         _known("precision", self.precision, PRECISIONS)
         _known("optimizer", self.optimizer, tuple(OPTIMIZERS))
-        _known("stack", self.stack, tuple(STACKS))
         if self.recipe:
             _known("recipe", self.recipe, tuple(RECIPES))
         if self.global_batch < 1 or self.seq < 1:
@@ -201,14 +220,16 @@ class Workload:
             )
 
     def __str__(self) -> str:
-        return " ".join(f"{field.name}={getattr(self, field.name)}" for field in fields(self))
+        own = [f"{field.name}={getattr(self, field.name)}" for field in fields(self) if field.name != "stack"]
+        return " ".join((*own, str(self.stack)))
 
     @staticmethod
     def parse(text: str) -> Workload:
         """Read what `str(workload)` writes."""
         given: dict[str, Any] = dict(word.partition("=")[::2] for word in text.split())
         try:
-            return Workload(**given | {f.name: _READERS[str(f.type)](given[f.name]) for f in fields(Workload)})
+            ours = {f.name: _READERS[str(f.type)](given.pop(f.name)) for f in fields(Workload) if f.name != "stack"}
+            return Workload(stack=Stack.read(given), **ours)
         except (KeyError, TypeError, ValueError) as mistake:
             raise WorkloadImpossible(
                 place=f"workload {text!r}", cause=f"cannot read it ({mistake!r})", fix="write such as str(workload)"
@@ -219,12 +240,8 @@ class Workload:
         return self.global_batch * self.seq
 
     @property
-    def runtime(self) -> Stack:
-        return STACKS[self.stack]
-
-    @property
     def states(self) -> Recipe:
-        return RECIPES[self.recipe or self.runtime.recipe]
+        return RECIPES[self.recipe or self.stack.recipe]
 
     @property
     def moments(self) -> float:

@@ -31,7 +31,7 @@ from meshwright.ir.plan_json import KEYS, decisions_from_json, decisions_to_json
 from meshwright.ir.plan_text import decisions_text, parse_decisions
 from meshwright.ir.program import BodyProgram, Program
 from meshwright.ir.program_text import parse_program, program_text
-from meshwright.ir.workload import Workload
+from meshwright.ir.workload import STACKS, Workload
 from tests.build import Builder
 from tests.ir.strategies import any_names, decisions, graphs
 from tests.ir.test_interp_step import PLANS
@@ -178,7 +178,7 @@ def test_comments_and_blank_lines_are_skipped() -> None:
 
 
 def round_trips(program: Program) -> None:
-    for one in (program, replace(program, workload=Workload(global_batch=8, seq=16, stack="megatron"))):
+    for one in (program, replace(program, workload=Workload(global_batch=8, seq=16, stack=STACKS["megatron"]))):
         text = program_text(one)
         assert parse_program(text) == one
         assert program_text(parse_program(text)) == text

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from meshwright.ir.workload import OPTIMIZERS, PRECISIONS, RECIPES, STACK_OF_STY
 
 
 def test_text_round_trip() -> None:
-    for stack in STACKS:
+    for stack in STACKS.values():
         for precision in PRECISIONS:
             one = Workload(global_batch=7, seq=128, precision=precision, stack=stack, recipe="bf16", imbalance=1.25)
             assert Workload.parse(str(one)) == one
@@ -27,8 +28,8 @@ def test_every_line_names_its_source() -> None:
 
 
 def test_states_follow_the_stack_unless_given() -> None:
-    assert Workload(global_batch=1, seq=1, stack="megatron").states is RECIPES["megatron"]
-    assert Workload(global_batch=1, seq=1, stack="megatron", recipe="bf16").states is RECIPES["bf16"]
+    assert Workload(global_batch=1, seq=1, stack=STACKS["megatron"]).states is RECIPES["megatron"]
+    assert Workload(global_batch=1, seq=1, stack=STACKS["megatron"], recipe="bf16").states is RECIPES["bf16"]
     assert Workload(global_batch=1, seq=1, optimizer="adamw").moments == OPTIMIZERS["adamw"] == 8
 
 
@@ -39,7 +40,6 @@ def test_states_follow_the_stack_unless_given() -> None:
         {"seq": 0},
         {"precision": "fp17"},
         {"optimizer": "adam"},
-        {"stack": "megatorn"},
         {"recipe": "fsdpp"},
         {"imbalance": 0.5},
         {"imbalance": float("nan")},
@@ -50,7 +50,29 @@ def test_wrong_workloads_are_refused(wrong: dict[str, Any]) -> None:
         Workload(**({"global_batch": 1, "seq": 1} | wrong))
 
 
-@pytest.mark.parametrize("text", ["", "global_batch=x seq=1", "nothing", "global_batch=1 seq=1 hosts=3"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "global_batch=x seq=1",
+        "nothing",
+        "global_batch=1 seq=1 hosts=3",
+        f"{Workload(global_batch=1, seq=1)} hosts=3",
+    ],
+)
 def test_unreadable_text_is_refused(text: str) -> None:
     with pytest.raises(WorkloadImpossible):
         Workload.parse(text)
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"style": "egaer"}, {"attention": "flash9"}, {"hides": ("everything",)}, {"recipe": "x"}]
+)
+def test_wrong_stacks_are_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(WorkloadImpossible):
+        replace(STACKS["torch"], **wrong)
+
+
+def test_wrong_recipes_are_refused() -> None:
+    with pytest.raises(WorkloadImpossible):
+        replace(RECIPES["bf16"], stored=0)

@@ -1,0 +1,449 @@
+"""Ledgers: what one run of a body program asks of a device and of its wires, before any price.
+
+In: a body program (statements for one rank) and its workload. Out: kernels with local sizes, and transmissions, by
+*phase*. Nothing here depends on a device, a cluster or a fitted constant, so a ledger is made once per body program and
+priced as often as one likes.
+
+    forward      the forward list
+    recompute    what the backward list runs again: operators, gathers
+    inputs       gradients of what flows in: dgrad products, attention's and elementwise derivatives
+    weights      gradients of parameters: wgrad products, and adding them up over micro-batches
+    sync         once per step: reductions of gradients
+    update       once per step: the optimizer
+    publish      once per step: gathers of updated parameters
+
+Kernels. A product over local factor sizes is (groups, m, n, k): k is what it sums, m the loops of the left operand and
+n those of the right one, groups those of both. Its two gradients are products with the letters exchanged. Products of one
+left operand that a `fused` or `xla` stack keeps in one weight (q, k, v; gate, up) are one product.
+
+Memory-bound operators are charged by the bytes that they move. An eager stack runs each by itself. Others run chains of
+elementwise operators as one kernel, which reads what comes from outside the chain and writes what is read outside it;
+compilers (`compiled`, `xla`) join the normalisations to the chain that feeds them. Views and the derivative of a plain sum
+move nothing.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import ceil, prod
+
+from meshwright.cost_models.compute import Kernel
+from meshwright.ir.adjoint import Split, apply
+from meshwright.ir.graph import ITEMSIZE
+from meshwright.ir.placement import Placement, Zigzag
+from meshwright.ir.program import (
+    Add,
+    BodyProgram,
+    Compute,
+    Gradient,
+    Move,
+    Ring,
+    Statement,
+    Zero,
+    results_of,
+)
+from meshwright.ir.rules.base import Engine, Law, Rule, infer
+from meshwright.ir.workload import Workload
+
+PHASES = ("forward", "recompute", "inputs", "weights", "sync", "update", "publish")
+
+NORMS = frozenset(("layer_norm", "rms_norm", "group_norm", "batch_norm", "softmax", "log_softmax"))
+"""Row reductions that a compiler runs in one kernel with the elementwise chain around them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Transmission:
+    """A collective over mesh axes. `nbytes` is the full tensor of the group: what a gather yields, what a reduction
+    takes, the local operand of an all-to-all. A ring step passes `nbytes` to the next rank, `steps` times."""
+
+    kind: str
+    axes: tuple[str, ...]
+    nbytes: float
+    reason: str
+    steps: int = 1
+
+    def received_bytes(self, ranks: int) -> float:
+        """What a rank receives, by the bandwidth-optimal algorithm."""
+        if self.reason == "ring":
+            return self.nbytes * self.steps
+        return self.nbytes * (ranks - 1) / ranks * (2 if self.kind == "all_reduce" else 1)
+
+
+@dataclass(slots=True)
+class Phase:
+    """Kernels and transmissions, each with how often it runs."""
+
+    kernels: Counter[Kernel] = field(default_factory=Counter)
+    transmissions: Counter[Transmission] = field(default_factory=Counter)
+
+
+@dataclass(frozen=True, slots=True)
+class Ledger:
+    """Everything that one body program asks for, by phase."""
+
+    phases: Mapping[str, Phase]
+    model_flops: float
+    """What its operators compute on this rank, forward and backward as the rules count, nothing run again."""
+
+    axes: tuple[tuple[str, ...], ...]
+    """The groups that it transmits over."""
+
+
+def ledger(body: BodyProgram, workload: Workload, *, accumulates: bool) -> Ledger:
+    """The ledger of a body program; `accumulates`: gradients are added up over several micro-batches."""
+    return _Bookkeeper(body, workload, accumulates).ledger()
+
+
+def base_precision(workload: Workload) -> str:
+    """What runs outside the linear layers of repeated blocks: 16 bits where those use fewer."""
+    return "bf16" if workload.precision.startswith(("fp8", "mx", "nv")) else workload.precision
+
+
+class _Bookkeeper:
+    """Walks the statements of one body program."""
+
+    def __init__(self, body: BodyProgram, workload: Workload, accumulates: bool) -> None:
+        self.body, self.workload, self.accumulates = body, workload, accumulates
+        self.style = workload.stack.style
+        self.phases = {name: Phase() for name in PHASES}
+        self.weights = _weights(body)
+        self.flops = 0.0
+        base = base_precision(workload)
+        ends_in_loss = any(body.locals[name].type.shape == () for name in body.outputs)
+        self.precision = base if ends_in_loss else workload.precision
+        self.base = base
+
+    def ledger(self) -> Ledger:
+        body = self.body
+        self.walk(body.forward, "forward")
+        again = set(map(id, body.forward))
+        redone = [s for s in body.backward if id(s) in again]
+        fresh = [s for s in body.backward if id(s) not in again]
+        self.walk(redone, "recompute")
+        self.walk(fresh, "inputs")
+        for phase in ("sync", "publish"):
+            for statement in getattr(body, phase):
+                if isinstance(statement, Move):
+                    self.transmit(statement, phase)
+        self.update()
+        axes = dict.fromkeys(one.axes for phase in self.phases.values() for one in phase.transmissions)
+        return Ledger(self.phases, self.flops, tuple(axes))
+
+    def walk(self, statements: Sequence[Statement], phase: str) -> None:
+        products: dict[tuple[str, ...], list[Kernel]] = {}
+        for statement in statements:
+            if isinstance(statement, Move):
+                self.transmit(statement, phase)
+            elif isinstance(statement, (Compute, Gradient, Ring)):
+                self.engine(statement, phase, products)
+        for kernels in products.values():
+            self.book(phase, _joined(kernels))
+        for nbytes in _Chains(self.body, statements, self.style).kernels():
+            self.book(phase, self.memory(nbytes))
+
+    def book(self, phase: str, kernel: Kernel) -> None:
+        where = "weights" if kernel.work == "wgrad" else phase
+        self.phases[where].kernels[kernel] += 1
+
+    # engines
+
+    def engine(
+        self, statement: Compute | Gradient | Ring, phase: str, products: dict[tuple[str, ...], list[Kernel]]
+    ) -> None:
+        rule = infer(statement.signature)
+        sizes = self.sizes(statement, rule)
+        wanted = None if isinstance(statement, Compute) or not statement.wanted else set(statement.wanted)
+        if phase != "recompute":
+            self.flops += rule.flops(needs=wanted, sizes=sizes)
+        if rule.engine is Engine.ATTENTION:
+            self.attention(statement, rule, sizes, phase)
+        elif rule.engine is Engine.CONV:
+            flops = rule.flops(needs=wanted, sizes=sizes)
+            nbytes = sum(self.nbytes(name) for name in (*statement.operands, *results_of(statement)))
+            self.book(
+                phase, Kernel(Engine.CONV, "forward" if wanted is None else "backward", self.base, flops, nbytes, ())
+            )
+        elif rule.engine is Engine.MATMUL:
+            for kernel in self.product(statement, rule, sizes, wanted):
+                key = (kernel.work, statement.operands[0], str(kernel.shape[0]))
+                joins = self.style in ("fused", "xla") and statement.operands[1] in self.weights
+                products.setdefault(key if joins else (*key, statement.op, kernel.work), []).append(kernel)
+
+    def sizes(self, statement: Compute | Gradient | Ring, rule: Rule) -> dict[str, int]:
+        return dict(apply(rule, statement.signature.operands, statement.strategy, self.body.mesh).sizes)
+
+    def product(
+        self, statement: Compute | Gradient | Ring, rule: Rule, sizes: Mapping[str, int], wanted: set[int] | None
+    ) -> Iterator[Kernel]:
+        left, right = ({name for dim in rule.operands[side] for name in dim} for side in (0, 1))
+        out = {name for dim in rule.results[0] for name in dim}
+        g = prod(sizes[name] for name in left & right & out)
+        m = prod(sizes[name] for name in (left & out) - right)
+        n = prod(sizes[name] for name in (right & out) - left)
+        k = prod(sizes[name] for name in (left | right) - out)
+        trained = statement.operands[1] in self.weights
+        if statement.signature.kind == "grouped_mm":
+            g, m = sizes["e"], max(1, sizes["t"] // sizes["e"])
+        if trained and len(rule.operands[1]) == 3:
+            m = ceil(m * self.workload.imbalance)
+        dtype = self.precision if trained else self.base
+        itemsize = ITEMSIZE[statement.signature.operands[0].dtype]
+        for work, shape in _PRODUCTS:
+            of = {"forward": None, "dgrad": 0, "wgrad": 1}[work]
+            if (wanted is None) != (of is None) or (of is not None and wanted is not None and of not in wanted):
+                continue
+            dims = {"m": m, "n": n, "k": k}
+            a, b, c = (dims[letter] for letter in shape)
+            nbytes = itemsize * g * (a * c + b * c + a * b)
+            yield Kernel(Engine.MATMUL, work, dtype, 2.0 * g * m * n * k, nbytes, (g, a, b, c))
+
+    def attention(self, statement: Compute | Gradient | Ring, rule: Rule, sizes: Mapping[str, int], phase: str) -> None:
+        """Attention on this rank: its queries against all the keys that they may see. A contiguous share of a causal
+        sequence is uneven; the last rank sees 1 - 1/2n of all keys."""
+        signature = statement.signature
+        mask, width = signature.attr("mask", "full"), signature.attr("width", 0)
+        sq, sk, ranks, zigzag = sizes["sq"], rule.factor("sk").size, 1, False
+        for axis, choice in statement.strategy.choices:
+            if isinstance(choice, Split) and "sq" in choice.factors:
+                ranks *= self.body.mesh.axis(axis).size
+                zigzag = isinstance(choice.layout, Zigzag)
+        causal = mask == "causal"
+        if causal and ranks > 1 and not zigzag:
+            causal, sk = False, max(1, round(sk * (1 - 1 / (2 * ranks))))
+        window = int(width) if mask in ("window", "band", "chunk") and isinstance(width, int) else 0
+        kv = sizes["hk"]
+        shape = (sizes["b"], kv * sizes.get("g", 1), kv, sq, sk, sizes["d"], sizes["dv"])
+        backward = isinstance(statement, Gradient) or (isinstance(statement, Ring) and statement.backward)
+        flops = 2.0 * shape[0] * shape[1] * sq * sk * (shape[5] + shape[6])
+        if backward:
+            flops *= 2.0
+        nbytes = sum(self.nbytes(name) for name in (*statement.operands[:3], *results_of(statement)))
+        work = "backward" if backward else "forward"
+        dtype = {"fp32": "f32", "tf32": "f32"}.get(self.base, self.base)
+        self.book(phase, Kernel(Engine.ATTENTION, work, dtype, flops, nbytes, shape, causal, window))
+        if isinstance(statement, Ring):
+            n = self.body.mesh.axis(statement.axis).size
+            passed = sum(self.nbytes(name) for name in statement.operands[1:3])
+            steps = Transmission("ring", (statement.axis,), passed * (2 if backward else 1), "ring", n - 1)
+            self.phases[phase].transmissions[steps] += 1
+
+    # wires
+
+    def transmit(self, move: Move, phase: str) -> None:
+        step = move.step
+        if step.free:
+            return
+        n = prod(self.body.mesh.axis(axis).size for axis in step.axes)
+        nbytes = self.nbytes(move.operand) * self.wire_scale(move)
+        full = nbytes * n if step.kind == "all_gather" else nbytes
+        self.phases[phase].transmissions[Transmission(step.kind, step.axes, full, move.reason)] += 1
+
+    def wire_scale(self, move: Move) -> float:
+        """Bytes on the wire over bytes as traced: states travel in the recipe's precision."""
+        states, local = self.workload.states, self.body.locals[move.operand]
+        if not local.type.floating:
+            return 1.0
+        width = {"parameter": states.used, "sync": states.reduced, "update": states.used}.get(move.reason)
+        return 1.0 if width is None else width / ITEMSIZE[local.type.dtype]
+
+    # states
+
+    def update(self) -> None:
+        """The optimizer reads gradient and state and writes state and parameter; the norm reads gradients once more.
+        Gradients of several micro-batches are added up where they are stored."""
+        states, moments = self.workload.states, self.workload.moments
+        own = states.master or states.stored
+        per_element = 2 * own + 2 * moments + 2 * states.gradient + (states.stored if states.master else 0)
+        trained = [slot for slot in self.body.params if slot.grad is not None]
+        updated = sum(self.elements(slot.value, slot.optimizer) for slot in trained)
+        added = sum(self.elements(slot.grad or "") for slot in trained)
+        if updated:
+            self.phases["update"].kernels[self.memory(updated * per_element)] += 1
+        if added and self.accumulates:
+            self.phases["weights"].kernels[self.memory(added * 2 * states.gradient)] += 1
+
+    def elements(self, name: str, placement: Placement | None = None) -> int:
+        local = self.body.locals[name]
+        return prod((placement or local.placement).local_shape(local.type.shape, self.body.mesh))
+
+    def memory(self, nbytes: float) -> Kernel:
+        return Kernel(Engine.MEMORY, "forward", self.base, 0.0, nbytes)
+
+    def nbytes(self, name: str) -> float:
+        return _local_bytes(self.body, name)
+
+
+_PRODUCTS = (("forward", "mnk"), ("dgrad", "mkn"), ("wgrad", "nkm"))
+"""A product and its gradients: which of the forward letters stand for rows, columns and the sum."""
+
+
+def _weights(body: BodyProgram) -> frozenset[str]:
+    """Parameters, and what is made of parameters alone: casts, views, transposes."""
+    found = {slot.value for slot in body.params if not slot.buffer}
+    for statement in body.forward:
+        if isinstance(statement, Compute) and statement.operands and found.issuperset(statement.operands):
+            found.update(statement.results)
+    return frozenset(found)
+
+
+def _local_bytes(body: BodyProgram, name: str) -> float:
+    local = body.locals[name]
+    return prod(local.placement.local_shape(local.type.shape, body.mesh)) * ITEMSIZE[local.type.dtype]
+
+
+def _joined(kernels: list[Kernel]) -> Kernel:
+    """Products of one left operand as one: wider forward, longer sums in dgrad, more rows in wgrad."""
+    first = kernels[0]
+    if len(kernels) == 1:
+        return first
+    g, a, b, c = first.shape
+    grown = sum(kernel.shape[{"forward": 2, "dgrad": 3, "wgrad": 1}[first.work]] for kernel in kernels)
+    shape = {"forward": (g, a, grown, c), "dgrad": (g, a, b, grown), "wgrad": (g, grown, b, c)}[first.work]
+    nbytes = sum(kernel.nbytes for kernel in kernels)
+    flops = sum(kernel.flops for kernel in kernels)
+    return Kernel(first.engine, first.work, first.dtype, flops, nbytes, shape)
+
+
+# Memory-bound operators ----------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class _Node:
+    """A memory-bound statement: the storages that it reads and writes, and whether it may join a chain."""
+
+    reads: tuple[str, ...]
+    writes: tuple[str, ...]
+    joins: bool
+
+
+class _Chains:
+    """Groups the memory-bound statements of one list into kernels."""
+
+    def __init__(self, body: BodyProgram, statements: Sequence[Statement], style: str) -> None:
+        self.body, self.style = body, style
+        self.alias: dict[str, str] = {}
+        self.nodes: list[_Node] = []
+        self.outside: Counter[str] = Counter(self.root(name) for name in body.outputs)
+        for kept in body.kept:
+            self.outside[kept.name] += 1
+        for name in body.input_grads:
+            if name:
+                self.outside[name] += 1
+        for statement in statements:
+            self.enter(statement)
+        for node in self.nodes:
+            node.reads = tuple(dict.fromkeys(self.root(name) for name in node.reads))
+
+    def root(self, name: str) -> str:
+        while name in self.alias:
+            name = self.alias[name]
+        return name
+
+    def enter(self, statement: Statement) -> None:
+        if isinstance(statement, Zero):
+            return
+        if isinstance(statement, Add):
+            self.nodes.append(_Node(statement.operands, (statement.result,), True))
+            return
+        if isinstance(statement, Move):
+            self.outside[self.root(statement.operand)] += 1
+            return
+        rule = infer(statement.signature)
+        if rule.engine is Engine.VIEW:
+            self.view(statement)
+        elif rule.engine is not Engine.MEMORY:
+            self.outside.update(self.root(name) for name in _read(statement, rule))
+        elif isinstance(statement, Gradient):
+            self.derivative(statement, rule)
+        else:
+            reads = tuple(name for i, name in enumerate(statement.operands) if i not in rule.gathered)
+            writes = (*statement.results, *(statement.results if rule.gathered else ()))
+            self.nodes.append(_Node(reads, writes, self.joins(statement.signature.kind, rule)))
+
+    def view(self, statement: Compute | Gradient | Ring) -> None:
+        source = statement.operands[0] if isinstance(statement, Compute) else _arriving(statement)
+        if source and len(results_of(statement)) == 1:
+            self.alias[results_of(statement)[0]] = source
+        elif isinstance(statement, Compute):
+            self.alias |= dict.fromkeys(statement.results, statement.operands[0])
+        else:
+            self.nodes.append(_Node(tuple(g for g in statement.grads if g), statement.results, True))
+
+    def derivative(self, statement: Gradient, rule: Rule) -> None:
+        """A plain sum passes its gradient on; others read it, and what they kept."""
+        grads = tuple(name for name in statement.grads if name)
+        plain = all(rule.laws[slot] in (Law.ADDITIVE, Law.LINEAR) for slot in statement.wanted)
+        same = all(self.size(result) == self.size(grads[0]) for result in statement.results) if grads else False
+        reads_none = not rule.reads(statement.wanted)
+        if plain and same and reads_none and rule.elementwise and statement.signature.kind in ("add", "sub"):
+            self.alias |= dict.fromkeys(statement.results, grads[0])
+            return
+        reads = (*grads, *_read(statement, rule))
+        self.nodes.append(_Node(reads, statement.results, self.joins(statement.signature.kind, rule)))
+
+    def joins(self, kind: str, rule: Rule) -> bool:
+        if self.style == "eager":
+            return False
+        return rule.elementwise or kind in ("cat", "constant") or (self.style in ("compiled", "xla") and kind in NORMS)
+
+    def size(self, name: str) -> float:
+        return _local_bytes(self.body, name)
+
+    def kernels(self) -> Iterator[float]:
+        """Bytes of every kernel."""
+        for members in self.chains():
+            written = {name for node in members for name in node.writes}
+            read = {name for node in members for name in node.reads} - written
+            inside = Counter(name for node in members for name in node.reads)
+            everywhere = Counter(name for node in self.nodes for name in node.reads) if len(members) > 1 else inside
+            left = {
+                name
+                for name in written
+                if len(members) == 1 or self.outside[name] or everywhere[name] > inside[name] or not inside[name]
+            }
+            repeated = sum(self.size(name) for node in members for name in node.writes[1:] if name == node.writes[0])
+            nbytes = sum(self.size(name) for name in (*sorted(read), *sorted(left))) + repeated
+            if nbytes:
+                yield nbytes
+
+    def chains(self) -> Iterable[list[_Node]]:
+        """Connected statements that may join, in order of their first member."""
+        leader = list(range(len(self.nodes)))
+
+        def find(index: int) -> int:
+            while leader[index] != index:
+                leader[index] = leader[leader[index]]
+                index = leader[index]
+            return index
+
+        maker = {name: index for index, node in enumerate(self.nodes) for name in node.writes}
+        for index, node in enumerate(self.nodes):
+            for name in node.reads:
+                made = maker.get(name)
+                if made is not None and node.joins and self.nodes[made].joins:
+                    one, other = sorted((find(made), find(index)))
+                    leader[other] = one
+        groups: dict[int, list[_Node]] = {}
+        for index, node in enumerate(self.nodes):
+            groups.setdefault(find(index), []).append(node)
+        return groups.values()
+
+
+def _read(statement: Compute | Gradient | Ring, rule: Rule) -> tuple[str, ...]:
+    """The forward names that a statement reads."""
+    if isinstance(statement, Compute) or not statement.wanted:
+        return statement.operands
+    reads = tuple(statement.operands[slot] for slot in rule.reads(statement.wanted))
+    kept = tuple(
+        statement.outputs[save.index] for save in rule.saved("cuda", statement.wanted) if save.what == "result"
+    )
+    if rule.reruns(statement.wanted):
+        saved = {save.index for save in rule.saved("cuda", statement.wanted) if save.what == "operand"}
+        reads = tuple(statement.operands[slot] for slot in sorted(saved))
+    return (*reads, *kept, *(name for name in statement.grads if name))
+
+
+def _arriving(statement: Gradient | Ring) -> str | None:
+    return next((name for name in statement.grads if name), None)
