@@ -27,6 +27,7 @@ CUDA = Lowering()
 def lower(fold: Fold, decisions: Decisions, lowering: Lowering = CUDA) -> Program:
     """The Program that carries out `decisions` on the model `fold`."""
     verify_decisions(decisions, fold)
+    lowering = replace(lowering, style=decisions.style)
     calls = tuple(fold.calls())
     bodies: dict[str, BodyProgram] = {}
     for stage in decisions.stages:

@@ -25,6 +25,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from meshwright.ir.adjoint import Strategy
+from meshwright.ir.errors import UnknownStyle
 from meshwright.ir.graph import Type, Update
 from meshwright.ir.mesh import Mesh
 from meshwright.ir.placement import Placement
@@ -143,6 +144,27 @@ class Zero:
 Statement = Compute | Gradient | Ring | Move | Add | Zero
 
 
+STYLES = ("eager", "fused", "compiled", "xla")
+"""How operators are executed (`meshwright.ir.saved` says what each keeps)."""
+
+ATTENTION = ("flash", "math")
+"""How attention is: by a kernel that never writes the probabilities down, or operator by operator."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kernels:
+    """The kernels that a body is executed by, as far as they decide what is kept for the backward pass."""
+
+    style: str = "eager"
+    device: str = "cuda"
+    attention: str = "flash"
+
+    def __post_init__(self) -> None:
+        for name, known in ((self.style, STYLES), (self.attention, ATTENTION)):
+            if name not in known:
+                raise UnknownStyle(place=repr(name), cause="no such kernels", fix=f"use one of {', '.join(known)}")
+
+
 @dataclass(frozen=True, slots=True)
 class Kept:
     """Something kept from forward to backward: a local name, or an extra tensor of an operator (log-sum-exp)."""
@@ -201,6 +223,8 @@ class BodyProgram:
     """Once per step: accumulated gradients to where they are stored, and on to the optimizer's shards."""
     publish: tuple[Statement, ...] = ()
     """Once per step: updated parameters from the optimizer's shards back to where they are stored."""
+    kernels: Kernels = Kernels()
+    """What `kept` is counted for."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "locals", MappingProxyType(dict(self.locals)))
