@@ -323,6 +323,11 @@ class Program:
     def body(self, name: str) -> BodyProgram:
         return next(body for body in self.bodies if body.name == name)
 
+    @property
+    def kernels(self) -> Kernels:
+        """What its bodies are executed by."""
+        return self.bodies[0].kernels if self.bodies else Kernels()
+
 
 def operands_of(statement: Statement) -> tuple[str, ...]:
     """The local names a statement reads."""

@@ -43,7 +43,7 @@ from meshwright.ir.graph import ITEMSIZE, Graph, Op
 from meshwright.ir.program import STYLES, Kernels
 from meshwright.ir.rules.base import Engine, Rule, Save, Signature, rule_of, signature_of
 
-__all__ = ["STYLES", "Need", "SavedTensor", "Step", "Tape", "kept_of", "reads", "saved", "saved_bytes"]
+__all__ = ["STYLES", "Need", "SavedTensor", "Step", "Tape", "kept_of", "made_again", "reads", "saved", "saved_bytes"]
 
 REDUCTIONS = ("sum", "mean", "amax", "max", "logsumexp", "gather", "cross_entropy", "nll_loss")
 """Kinds that take the elementwise chain before them into their kernel."""
@@ -119,14 +119,6 @@ class Tape:
     @cached_property
     def maker(self) -> Mapping[str, Step]:
         return {value: step for step in self.steps for value in step.results}
-
-    @cached_property
-    def readers(self) -> Mapping[str, Sequence[Step]]:
-        found: dict[str, list[Step]] = {}
-        for step in self.steps:
-            for value in step.operands:
-                found.setdefault(value, []).append(step)
-        return found
 
     def owns(self, value: str) -> str:
         return self.owner.get(value, value)
@@ -242,17 +234,29 @@ def _by_storage(tape: Tape, kept: Iterable[SavedTensor]) -> Iterator[SavedTensor
 
 def _without_interiors(tape: Tape, needs: Iterable[Need]) -> Iterator[SavedTensor]:
     """Interior values replaced by what their chain reads from outside."""
-    interior = frozenset(value for value in tape.maker if _interior(tape, value))
+    interior = made_again(tape.steps, tape.outputs, "fused")
     for need in needs:
         for value in _sources(tape, need.value, interior):
             yield _saved(tape, Need(value, need.op))
 
 
-def _interior(tape: Tape, value: str) -> bool:
-    """Whether a value stays inside of kernels: a cheap step made it, for readers that take it in."""
-    step, readers = tape.maker[value], tape.readers.get(value, ())
-    taking = ("cheap", "reduction", "memory") if step.widens else ("cheap", "reduction")
-    return step.cheap and value not in tape.outputs and bool(readers) and all(one.reader in taking for one in readers)
+def made_again(steps: Sequence[Step], outputs: Iterable[str], style: str) -> frozenset[str]:
+    """The values that a style makes again from their operands: none, those interior to kernels, or all cheap ones."""
+    if style == "eager":
+        return frozenset()
+    cheap = {value: step for step in steps if step.cheap for value in step.results}
+    if style != "fused":
+        return frozenset(cheap)
+    readers: dict[str, set[str]] = {}
+    for step in steps:
+        for value in step.operands:
+            readers.setdefault(value, set()).add(step.reader)
+
+    def taken_in(value: str, step: Step) -> bool:
+        taking = {"cheap", "reduction", "memory"} if step.widens else {"cheap", "reduction"}
+        return value in readers and readers[value] <= taking
+
+    return frozenset(value for value, step in cheap.items() if taken_in(value, step)).difference(outputs)
 
 
 def _sources(tape: Tape, value: str, interior: frozenset[str]) -> Iterator[str]:

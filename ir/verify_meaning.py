@@ -43,7 +43,7 @@ from meshwright.ir.lower import Port, port_of, sources_of
 from meshwright.ir.placement import Placement
 from meshwright.ir.program import BodyProgram, Compute, Gradient, Program, Ring, Transfer, operands_of, results_of
 from meshwright.ir.rules.base import Law, expand, infer, signature_of
-from meshwright.ir.saved import Need
+from meshwright.ir.saved import Need, made_again
 from meshwright.ir.verify_gradients import origins
 
 
@@ -194,7 +194,7 @@ def _verify_updates(body: BodyProgram, graph: Graph) -> None:
 
 def _verify_kept(body: BodyProgram, graph: Graph) -> None:
     """Must: every storage once and at its size; all that the body's kernels read of the forward pass can be had in the
-    backward pass: kept, in place, computed there or, but for eager kernels, made from such by cheap operators."""
+    backward pass: kept, in place, computed there, or made from such by operators that the style runs again."""
 
     def wrong(name: str, cause: str, fix: str) -> WrongKept:
         return WrongKept(place=f"{body.name}, kept %{name}", cause=cause, fix=fix)
@@ -221,12 +221,11 @@ def _had(body: BodyProgram, graph: Graph, kept: frozenset[str]) -> frozenset[str
     there = kept | {slot.stored for slot in body.params}
     own = {name for statement in body.backward for name in results_of(statement)} | set(filter(None, body.output_grads))
     had = there | own | {name for name, storage in owner.items() if storage in there}
-    if body.kernels.style == "eager":
-        return frozenset(had)
-    for statement in body.forward:
-        step = step_of(statement)
-        if step.cheap and had.issuperset(step.operands):
-            had |= set(step.results)
+    steps = tuple(map(step_of, body.forward))
+    again = made_again(steps, body.outputs, body.kernels.style)
+    for step in steps:
+        if had.issuperset(step.operands):
+            had |= again.intersection(step.results)
     return frozenset(had)
 
 
