@@ -66,7 +66,7 @@ def kept(passes: Passes, kernels: Kernels) -> tuple[Kept, ...]:
         resident=passes.resident,
         again=passes.again,
     )
-    return tuple(Kept(one.owner, one.nbytes) for one in kept_of(tape, kernels.style))
+    return tuple(Kept(one.owner, one.nbytes) for one in kept_of(tape, kernels))
 
 
 def _needs(passes: Passes, kernels: Kernels) -> Iterator[Need]:

@@ -9,7 +9,7 @@ comments from ``#``; names that are not plain are JSON strings:
     transfer   "transfer" call.output "stage" from "->" to  type placement "->" placement  ["grad"]
     actions    "actions" "ranks" ranks ":" action …             0F1 0send_F1>1 1recv_F1<0 sync step
     tie        "tie" path "held" stage.call, …
-    body       "body" name "for" body "on" "(" mesh ")" "by" style device attention
+    body       "body" name "for" body "on" "(" mesh ")" "by" style device attention ["fused_loss"]
                ("local" %name type placement)*
                ("input" %name ["grad" %name])*
                ("output" %name ["grad" %name])*
@@ -60,6 +60,7 @@ from meshwright.ir.program import (
 from meshwright.ir.reshard import Step
 from meshwright.ir.rules.base import Signature
 from meshwright.ir.scan import Scanner, ranges_text, string_text, value_text, values_text, word_text
+from meshwright.ir.workload import Workload
 
 T = TypeVar("T")
 
@@ -69,6 +70,8 @@ T = TypeVar("T")
 def program_text(program: Program) -> str:
     """The text form of a program."""
     lines = [f"program x {program.microbatches}"]
+    if program.workload:
+        lines.append(f"  workload {program.workload}")
     for stage in program.stages:
         lines.append(f"  stage {stage.first}..{stage.last} on ({stage.mesh}) ranks {ranges_text(stage.ranks)}".rstrip())
         lines += [
@@ -88,7 +91,9 @@ def program_text(program: Program) -> str:
 
 def body_lines(body: BodyProgram) -> Iterator[str]:
     """One body program, a line per local, port, parameter and statement."""
-    by = " ".join(map(word_text, (body.kernels.style, body.kernels.device, body.kernels.attention)))
+    kernels = body.kernels
+    by = " ".join(map(word_text, (kernels.style, kernels.device, kernels.attention)))
+    by += " fused_loss" if kernels.fused_loss else ""
     yield f"body {word_text(body.name)} for {word_text(body.body)} on ({body.mesh}) by {by}"
     for name, local in body.locals.items():
         yield f"  local {value_text(name)}  {local.type}  {local.placement}"
@@ -186,18 +191,25 @@ def parse_program(text: str) -> Program:
     scanner.expect("x")
     microbatches = scanner.natural()
     scanner.end_line()
+    workload = next(_repeated(scanner, "workload", _read_workload), None)
     stages = tuple(_repeated(scanner, "stage", _read_stage))
     transfers = tuple(_repeated(scanner, "transfer", _read_transfer))
     actions = tuple(_repeated(scanner, "actions", _read_actions))
     ties = tuple(_repeated(scanner, "tie", _read_tie))
     bodies = tuple(_repeated(scanner, "body", lambda _: _BodyReader(scanner).body()))
     scanner.finish()
-    return Program(bodies, stages, transfers, actions, ties, microbatches)
+    return Program(bodies, stages, transfers, actions, ties, microbatches, workload)
 
 
 def _repeated(scanner: Scanner, keyword: str, read: Callable[[Scanner], T]) -> Iterator[T]:
     while scanner.accept(keyword):
         yield read(scanner)
+
+
+def _read_workload(scanner: Scanner) -> Workload:
+    workload = scanner.parsed(Workload.parse, r"[^\n]*", "a workload")
+    scanner.end_line()
+    return workload
 
 
 def _read_stage(scanner: Scanner) -> Stage:
@@ -296,7 +308,8 @@ class _BodyReader:
         scanner.expect("on")
         mesh = read_mesh(scanner)
         scanner.expect("by")
-        kernels = Kernels(*(scanner.word(what) for what in ("a style", "a device", "a kind of attention")))
+        style, device, attention = (scanner.word(what) for what in ("a style", "a device", "a kind of attention"))
+        kernels = Kernels(style, device, attention, scanner.accept("fused_loss"))
         scanner.end_line()
         self.locals = dict(_repeated(scanner, "local", self.local))
         inputs, outputs = self.ports("input"), self.ports("output")

@@ -9,9 +9,9 @@ through keep anything; what a `no_grad` operator computes is kept if a different
     keeps all of the tensor that it is a view of.
 `fused`
     Chains of elementwise operators run as one kernel, which keeps what comes in from outside. A value that an
-    elementwise operator or view made and that only such operators, or reductions, read is *interior*: where eager would
-    keep it, its nearest ancestors that are not interior are kept, and the chain runs again in the backward pass. So is
-    a wider copy that only memory-bound kernels read: they read the narrow one, and compute wide.
+    elementwise operator or view made and that only such operators read is *interior*: where eager would keep it, its
+    nearest ancestors that are not interior are kept, and the chain runs again in the backward pass. With a fused loss
+    a kernel also takes in the chain before a reduction: scores stay in the dtype in which they came.
 `compiled`, `xla`
     A compiler sees forward and backward together and keeps the cheapest set of values from which the backward pass can
     start. Values that the backward pass reads can be kept, or made again by elementwise operators and views from others
@@ -20,8 +20,9 @@ through keep anything; what a `no_grad` operator computes is kept if a different
     from operand to result through cheap ones, and leaves at what the backward pass reads (the partitioner of torch's
     AOTAutograd does the same).
 
-All but eager keep what CUDA kernels keep, on any device, with two differences. Compilers draw random masks again; and a
-cross entropy keeps the scores that it was given, which its gradient overwrites, instead of their logarithms.
+All but eager keep what CUDA kernels keep, on any device, with three differences. Compilers draw random masks again.
+Theirs, or a fused, cross entropy keeps the scores that it was given, not their logarithms. And an operator that is
+linear in its only floating operand does not read it (a gather keeps indices).
 
 Attention written out (`math`, in the dtype of the queries, scale, mask and softmax fused, as Megatron-LM had it before
 flash kernels) keeps queries, keys, values and probabilities; with dropout also its mask, and the probabilities after it
@@ -39,9 +40,10 @@ from functools import cached_property
 
 import networkx as nx
 
-from meshwright.ir.graph import ITEMSIZE, Graph, Op
-from meshwright.ir.program import STYLES, Kernels
-from meshwright.ir.rules.base import Engine, Rule, Save, Signature, rule_of, signature_of
+from meshwright.ir.graph import Graph, Op
+from meshwright.ir.program import Kernels
+from meshwright.ir.rules.base import Engine, Law, Rule, Save, Signature, rule_of, signature_of
+from meshwright.ir.workload import STYLES
 
 __all__ = ["STYLES", "Need", "SavedTensor", "Step", "Tape", "kept_of", "made_again", "reads", "saved", "saved_bytes"]
 
@@ -65,28 +67,22 @@ class SavedTensor:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """Something that ran forward. `cheap`: it may run twice (elementwise, or a view). `reader`: how it reads: "cheap",
-    "reduction", "memory" (bound by it), or "dear". `widens`: it only copies its operand to a wider dtype."""
+    """Something that ran forward, of a sort: "cheap" to run twice (elementwise, or a view), "reduction", or "dear"."""
 
     operands: tuple[str, ...]
     results: tuple[str, ...]
-    reader: str = "dear"
-    widens: bool = False
+    sort: str = "dear"
 
     @property
     def cheap(self) -> bool:
-        return self.reader == "cheap"
+        return self.sort == "cheap"
 
     @classmethod
     def of(cls, rule: Rule, signature: Signature, operands: tuple[str, ...], results: tuple[str, ...]) -> Step:
         """The step of an operator."""
-        reader = "memory" if rule.engine is Engine.MEMORY else "dear"
-        if signature.kind in REDUCTIONS:
-            reader = "reduction"
         if rule.elementwise or rule.engine is Engine.VIEW:
-            reader = "cheap"
-        wide = signature.kind == "cast" and ITEMSIZE[rule.types[0].dtype] > ITEMSIZE[signature.operands[0].dtype]
-        return cls(operands, results, reader, wide)
+            return cls(operands, results, "cheap")
+        return cls(operands, results, "reduction" if signature.kind in REDUCTIONS else "dear")
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,23 +124,23 @@ class Tape:
         return value in self.again or value in self.resident or self.owns(value) in self.resident
 
 
-def saved(graph: Graph, style: str, device: str = "cuda", attention: str = "flash") -> tuple[SavedTensor, ...]:
+def saved(graph: Graph, style: str, device: str = "cuda", attention: str = "flash2") -> tuple[SavedTensor, ...]:
     """The tensors kept, in the order in which operators first keep them."""
     kernels = Kernels(style, device, attention)
-    return kept_of(_tape(graph, kernels), kernels.style)
+    return kept_of(_tape(graph, kernels), kernels)
 
 
-def saved_bytes(graph: Graph, style: str, device: str = "cuda", attention: str = "flash") -> int:
+def saved_bytes(graph: Graph, style: str, device: str = "cuda", attention: str = "flash2") -> int:
     return sum(kept.nbytes for kept in saved(graph, style, device, attention))
 
 
-def kept_of(tape: Tape, style: str) -> tuple[SavedTensor, ...]:
-    """What of a tape is kept under a style: values, then what is extra (in eager, as they come)."""
-    if style == "eager":
+def kept_of(tape: Tape, kernels: Kernels) -> tuple[SavedTensor, ...]:
+    """What of a tape is kept: values, then what is extra (in eager, as they come)."""
+    if kernels.style == "eager":
         return tuple(_by_storage(tape, (_saved(tape, need) for need in tape.needs)))
     values = [need for need in tape.needs if need.extra_bytes is None]
     extras = (_saved(tape, need) for need in tape.needs if need.extra_bytes is not None)
-    chosen = _without_interiors(tape, values) if style == "fused" else _cut(tape, values)
+    chosen = _without_interiors(tape, values, kernels) if kernels.style == "fused" else _cut(tape, values)
     return (*_by_storage(tape, chosen), *extras)
 
 
@@ -159,11 +155,16 @@ def reads(rule: Rule, signature: Signature, wanted: Iterable[int], kernels: Kern
     if kernels.style == "eager":
         return rule.saved(kernels.device, slots)
     found = rule.saved("cuda", slots)
-    if signature.kind == "cross_entropy":
+    if signature.kind == "cross_entropy" and (kernels.fused_loss or kernels.style != "fused"):
         return (Save("operand", 0), *(save for save in found if save.what == "operand"))
-    cheap = rule.elementwise or rule.engine is Engine.VIEW
-    drawn = kernels.style != "fused" and cheap
-    return tuple(save for save in found if not (drawn and save.what == "extra"))
+    drawn = kernels.style != "fused" and (rule.elementwise or rule.engine is Engine.VIEW)
+    floats = [slot for slot, law in enumerate(rule.laws) if law is not Law.INDEX]
+    linear = floats if [rule.laws[slot] for slot in floats] == [Law.LINEAR] else []
+    return tuple(
+        save
+        for save in found
+        if not (drawn and save.what == "extra") and not (save.what == "operand" and save.index in linear)
+    )
 
 
 def _written_out(rule: Rule, signature: Signature) -> tuple[Save, ...]:
@@ -232,28 +233,28 @@ def _by_storage(tape: Tape, kept: Iterable[SavedTensor]) -> Iterator[SavedTensor
 # Fused chains --------------------------------------------------------------------------------------------------------
 
 
-def _without_interiors(tape: Tape, needs: Iterable[Need]) -> Iterator[SavedTensor]:
+def _without_interiors(tape: Tape, needs: Iterable[Need], kernels: Kernels) -> Iterator[SavedTensor]:
     """Interior values replaced by what their chain reads from outside."""
-    interior = made_again(tape.steps, tape.outputs, "fused")
+    interior = made_again(tape.steps, tape.outputs, kernels)
     for need in needs:
         for value in _sources(tape, need.value, interior):
             yield _saved(tape, Need(value, need.op))
 
 
-def made_again(steps: Sequence[Step], outputs: Iterable[str], style: str) -> frozenset[str]:
+def made_again(steps: Sequence[Step], outputs: Iterable[str], kernels: Kernels) -> frozenset[str]:
     """The values that a style makes again from their operands: none, those interior to kernels, or all cheap ones."""
-    if style == "eager":
+    if kernels.style == "eager":
         return frozenset()
     cheap = {value: step for step in steps if step.cheap for value in step.results}
-    if style != "fused":
+    if kernels.style != "fused":
         return frozenset(cheap)
     readers: dict[str, set[str]] = {}
     for step in steps:
         for value in step.operands:
-            readers.setdefault(value, set()).add(step.reader)
+            readers.setdefault(value, set()).add(step.sort)
 
     def taken_in(value: str, step: Step) -> bool:
-        taking = {"cheap", "reduction", "memory"} if step.widens else {"cheap", "reduction"}
+        taking = {"cheap"} | ({"reduction"} if kernels.fused_loss else set())
         return value in readers and readers[value] <= taking
 
     return frozenset(value for value, step in cheap.items() if taken_in(value, step)).difference(outputs)

@@ -222,7 +222,7 @@ def _had(body: BodyProgram, graph: Graph, kept: frozenset[str]) -> frozenset[str
     own = {name for statement in body.backward for name in results_of(statement)} | set(filter(None, body.output_grads))
     had = there | own | {name for name, storage in owner.items() if storage in there}
     steps = tuple(map(step_of, body.forward))
-    again = made_again(steps, body.outputs, body.kernels.style)
+    again = made_again(steps, body.outputs, body.kernels)
     for step in steps:
         if had.issuperset(step.operands):
             had |= again.intersection(step.results)

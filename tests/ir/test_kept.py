@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import cache
+from typing import Any
 
 import pytest
 
@@ -26,9 +27,10 @@ from meshwright.ir.lower import lower
 from meshwright.ir.lower_body import Lowering, lower_body
 from meshwright.ir.mesh import Mesh
 from meshwright.ir.names import Degrees, template
-from meshwright.ir.program import ATTENTION, STYLES, BodyProgram, Program
+from meshwright.ir.program import BodyProgram, Program
 from meshwright.ir.saved import saved_bytes
 from meshwright.ir.verify_meaning import verify_body_meaning, verify_meaning
+from meshwright.ir.workload import ATTENTION, STYLES
 from tests.e2e.spine import BY_NAME
 from tests.ir.test_saved import GRAPHS
 
@@ -45,18 +47,18 @@ def gpt() -> Fold:
     return capture(build(shape, "22B"), batch=B, seq=S).fold
 
 
-def lowered(degrees: Degrees, style: str = "fused", attention: str = "math") -> Program:
+def lowered(degrees: Degrees, style: str = "fused", **kernels: Any) -> Program:
     decisions = replace(template(gpt(), degrees), style=style)
-    return lower(gpt(), decisions, Lowering(attention=attention))
+    return lower(gpt(), decisions, Lowering(**{"attention": "math"} | kernels))
 
 
 def layer(program: Program) -> BodyProgram:
     return max(program.bodies, key=lambda body: len(body.forward))
 
 
-def units(degrees: Degrees, attention: str = "math") -> float:
+def units(degrees: Degrees, **kernels: Any) -> float:
     """Bytes kept by a layer on one rank, in s b h."""
-    return sum(kept.nbytes for kept in layer(lowered(degrees, attention=attention)).kept) / UNIT
+    return sum(kept.nbytes for kept in layer(lowered(degrees, **kernels)).kept) / UNIT
 
 
 def test_a_layer_on_one_rank() -> None:
@@ -68,14 +70,14 @@ def test_a_layer_under_tensor_parallelism() -> None:
 
 
 def test_a_layer_under_sequence_parallelism() -> None:
-    """Their products gather their two inputs again in the backward pass; ours keep them gathered."""
-    gathered = 2 * 2 * (1 - 1 / T)
-    expected = (32 + 2 * A * S / H) / T + gathered
-    assert units(Degrees(tp=T, sequence_parallel=True)) == pytest.approx(expected, rel=TOLERANCE)
+    """Its two inputs gathered again in the backward pass, as in the paper; or kept gathered."""
+    degrees, expected = Degrees(tp=T, sequence_parallel=True), (32 + 2 * A * S / H) / T
+    assert units(degrees, regathers=True) == pytest.approx(expected, rel=TOLERANCE)
+    assert units(degrees) == pytest.approx(expected + 2 * 2 * (1 - 1 / T), rel=TOLERANCE)
 
 
 def test_flash_attention_keeps_no_probabilities() -> None:
-    assert units(Degrees(), "flash") == pytest.approx(32, rel=TOLERANCE)
+    assert units(Degrees(), attention="flash2") == pytest.approx(32, rel=TOLERANCE)
 
 
 def test_full_recomputation_keeps_the_input() -> None:
@@ -93,13 +95,15 @@ def test_with_dropout() -> None:
     assert kept == pytest.approx(34 + 5 * heads * seq / hidden, rel=TOLERANCE)
 
 
-def test_a_fused_cross_entropy_keeps_the_logits_as_they_came() -> None:
-    """In bf16, although the loss is computed in f32, and cut by vocabulary."""
-    for degrees in (Degrees(), Degrees(tp=T)):
-        body = next(body for body in lowered(degrees).bodies if body.body == "head")
-        logits = 2 * B * S * 51_200 // degrees.tp
-        largest = max(kept.nbytes for kept in body.kept)
-        assert largest == pytest.approx(logits, rel=0.01)  # labels are shifted: one position has none
+@pytest.mark.parametrize("fused_loss", [False, True])
+@pytest.mark.parametrize("tp", [1, T])
+def test_what_the_loss_keeps(tp: int, fused_loss: bool) -> None:
+    """Cut by vocabulary, 4 s b v / t bytes (section 4.3): it is computed in f32. Fused, the bf16 logits as they are."""
+    body = next(body for body in lowered(Degrees(tp=tp), fused_loss=fused_loss).bodies if body.body == "head")
+    logits = (2 if fused_loss else 4) * S * B * 51_200 // tp
+    wide = {name for name, local in body.locals.items() if local.type.shape[-1:] == (51_200,)}
+    large = [kept.nbytes for kept in body.kept if kept.name in wide or kept.name.startswith("cross_entropy!")]
+    assert sum(large) == pytest.approx(logits, rel=0.01)  # labels are shifted: one position has none
 
 
 @pytest.mark.parametrize("attention", ATTENTION)
@@ -124,7 +128,7 @@ DEGREES = (
 @pytest.mark.parametrize("degrees", DEGREES, ids=str)
 def test_all_that_is_kept_is_missed(degrees: Degrees, style: str) -> None:
     """The verifier takes what the lowering keeps under any style, and nothing less."""
-    program = lowered(degrees, style)
+    program = lowered(degrees, style, fused_loss=style == "fused")
     verify_meaning(program, gpt())
     for body in program.bodies:
         graph = gpt().body[body.body].graph
@@ -149,6 +153,6 @@ def test_recomputation_needs_no_extra_tensors() -> None:
 
 
 @pytest.mark.parametrize("wrong", [{"style": "lazy"}, {"attention": "sparse"}])
-def test_kernels_that_do_not_exist(wrong: dict[str, str]) -> None:
+def test_kernels_that_do_not_exist(wrong: dict[str, Any]) -> None:
     with pytest.raises(UnknownStyle):
-        Lowering(**wrong)  # type: ignore[arg-type]
+        Lowering(**wrong)
