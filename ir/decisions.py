@@ -165,15 +165,20 @@ class Decisions:
             )
 
     def _check_groups(self) -> None:
-        for index, one in enumerate(self.stages):
-            for other in self.stages[:index]:
-                shared = set(one.ranks) & set(other.ranks)
-                if shared and (one.ranks != other.ranks or one.mesh != other.mesh):
-                    raise RanksOverlap(
-                        place=f"stage {index}",
-                        cause=f"it shares rank {min(shared)} with another stage of a different mesh",
-                        fix="share all ranks and the mesh, or none",
-                    )
+        meshes: dict[tuple[int, ...], Mesh] = {}
+        held: set[int] = set()
+        for index, stage in enumerate(self.stages):
+            if meshes.get(stage.ranks) == stage.mesh:
+                continue
+            shared = held.intersection(stage.ranks)
+            if shared:
+                raise RanksOverlap(
+                    place=f"stage {index}",
+                    cause=f"it shares rank {min(shared)} with another stage of a different mesh",
+                    fix="share all ranks and the mesh, or none",
+                )
+            meshes[stage.ranks] = stage.mesh
+            held.update(stage.ranks)
 
     @cached_property
     def plan(self) -> Mapping[str, BodyPlan]:
@@ -244,4 +249,6 @@ def _verify_plan(plan: BodyPlan, fold: Fold, mesh: Mesh) -> None:
 
 def _repeated(names: Sequence[str]) -> str | None:
     """The first name that appears twice."""
+    if len(set(names)) == len(names):
+        return None
     return next((name for index, name in enumerate(names) if name in names[:index]), None)

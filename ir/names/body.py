@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from math import prod
 
-from meshwright.ir.adjoint import IDLE, Choice, Idle, Split, Strategy, apply
+from meshwright.ir.adjoint import IDLE, SPLITTABLE, Choice, Idle, Split, Strategy, apply
 from meshwright.ir.decisions import BodyPlan
 from meshwright.ir.errors import IllegalStrategy, IndivisibleExtent, SectionsMismatch
 from meshwright.ir.factors import Loops, stem
@@ -82,9 +82,8 @@ class _Planning:
         expert = self.in_experts(op)
         for axis in self.mesh.names:
             for choice in self.candidates(op, axis, strategy, expert=expert):
-                tried = Strategy((*strategy.choices, (axis, choice)))
-                if self.legal(op, tried):
-                    strategy = tried
+                if self.legal(op, strategy, axis, choice):
+                    strategy = Strategy((*strategy.choices, (axis, choice)))
                     break
         if op.kind == "dispatch":
             self.remember(op, strategy)
@@ -149,12 +148,39 @@ class _Planning:
         ]
         return Strategy((*(pair for pair in strategy.choices if pair not in nearest), *reversed(nearest)))
 
-    def legal(self, op: Op, strategy: Strategy) -> bool:
+    def legal(self, op: Op, so_far: Strategy, axis: str, choice: Choice) -> bool:
+        """Whether a choice can be added: by division where all is plain, else by trying it."""
+        plain = self.divides(op, so_far, axis, choice)
+        if plain is not None:
+            return plain
+        tried = Strategy((*so_far.choices, (axis, choice)))
         try:
-            apply(self.rules[op.name], self.graph.operand_types(op), strategy, self.mesh)
+            apply(self.rules[op.name], self.graph.operand_types(op), tried, self.mesh)
         except (IllegalStrategy, IndivisibleExtent, SectionsMismatch):
             return False
         return True
+
+    def divides(self, op: Op, so_far: Strategy, axis: str, choice: Choice) -> bool | None:
+        """Whether the axis divides what earlier ones left of a factor, and every dimension that runs over it alone (its
+        extent may be another); None if layouts, sections or slots are in play."""
+        rule = self.rules[op.name]
+        if rule.sections or rule.slots or not all(map(_is_plain, (choice, *(made for _, made in so_far.choices)))):
+            return None
+        assert isinstance(choice, Split)
+        (name,) = choice.factors
+        factor, parts = rule.factor(name), self.mesh.axis(axis).size
+        for other, made in so_far.choices:
+            if made == choice:
+                parts *= self.mesh.axis(other).size
+        if factor.role not in SPLITTABLE or factor.size % parts:
+            return False
+        types = (*self.graph.operand_types(op), *rule.types)
+        return all(
+            extent % parts == 0
+            for dims, type_ in zip((*rule.operands, *rule.results), types, strict=True)
+            for dim, extent in zip(dims, type_.shape, strict=True)
+            if dim == choice.factors
+        )
 
     def state(self, value: str) -> State:
         """Where a value that enters or leaves a body lies: cut over the first preferred loop that it has."""
@@ -176,6 +202,10 @@ class _Planning:
         """A value without gradient and without samples (rotary tables, masks): cheap to hold, and cut where used."""
         sampled = any("b" in names for names in self.found.dims[value])
         return value not in self.graph.differentiable and not sampled
+
+
+def _is_plain(choice: Choice) -> bool:
+    return isinstance(choice, Split) and len(choice.factors) == 1 and choice.layout == CONTIGUOUS
 
 
 def _has_ring(strategy: Strategy) -> bool:
