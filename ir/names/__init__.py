@@ -5,7 +5,8 @@ the two, used in both directions: a *degree* lists the loops that a mesh axis of
 preference, operator by operator.
 
     dp      b, slots                  data parallelism; inside experts the tokens routed to each
-    tp      heads, ffn, vocab         Megatron's column- and row-parallel linears, vocabulary-parallel ends
+    tp      heads, ffn, vocab         Megatron's column- and row-parallel linears, vocabulary-parallel ends; the queries
+                                      (group) where all share one key-value head
     cp      s, slots                  context parallelism; attention by all-gather, ring or Ulysses
     ep      b, experts, slots         expert parallelism: tokens outside the experts, experts inside
 

@@ -73,6 +73,8 @@ class _Planning:
         self.fused = _fused(graph, self.rules, found)
         self.sizes = {loop.name: loop.size for loop in found.loops}
         self.slots: dict[str, Layout] = {}
+        self.unused = ("group",) if "heads" in self.sizes else ()
+        """Queries that share a key-value head stay together, where there are several of those to split."""
 
     def strategy(self, op: Op) -> Strategy:
         """Axis by axis, the first preferred loop that the operator can be split over; tables are whole everywhere."""
@@ -102,6 +104,8 @@ class _Planning:
             if degrees.context == "ulysses":
                 yield Split(("hk",))
         for loop in degrees.preferences(axis, expert=expert):
+            if loop in self.unused:
+                continue
             for factor, names in self.found.factors[op.name].items():
                 if loop in [stem(name) for name in names[: len(names) if loop == SEQUENCE else 1]]:
                     yield from self.split(factor, names, loop, axis, so_far)

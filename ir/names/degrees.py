@@ -55,7 +55,7 @@ class Degree:
 TABLE = (
     Degree("dp", ("b", "slots"), "data parallelism"),
     Degree("cp", ("s", "slots"), "context parallelism"),
-    Degree("tp", ("heads", "ffn", "vocab"), "tensor parallelism"),
+    Degree("tp", ("heads", "group", "ffn", "vocab"), "tensor parallelism"),
     Degree("ep", ("b", "experts", "slots"), "expert parallelism"),
 )
 """Every named degree, one line each."""
@@ -184,7 +184,7 @@ class Degrees:
         return ZIGZAG if self.use(axis).outside == "cp" and self.zigzag else CONTIGUOUS
 
 
-_DENSE = {"dp": ("b",), "cp": (SEQUENCE,), "tp": ("heads", "ffn", "vocab")}
+_DENSE = {"dp": ("b",), "cp": (SEQUENCE,), "tp": ("heads", "group", "ffn", "vocab")}
 _EXPERT = {"dp": ("slots",), "ep": ("experts", "slots"), "tp": ("ffn",)}
 _USUAL = {("dp", "dp"): "dp", ("dp", "ep"): "ep", ("cp", "dp"): "cp", ("tp", "tp"): "tp"}
 

@@ -10,7 +10,7 @@ from meshwright.backends.torch_.verify.step import Data, random_data, step_diffe
 from meshwright.ir.errors import NoLoss
 from meshwright.ir.fold import Fold
 from meshwright.ir.names import Degrees, template
-from tests.llama_block import model
+from tests.llama_block import Sizes, model
 
 
 def data_for(fold: Fold, microbatches: int) -> Data:
@@ -63,6 +63,24 @@ def test_a_step_is_exact(name: str, tied: bool) -> None:
     fold = model(tied=tied)
     decisions = template(fold, PLANS[name])
     assert not step_differences(fold, decisions, data_for(fold, PLANS[name].microbatches))
+
+
+@pytest.mark.parametrize("zero", [1, 2, 3])
+@pytest.mark.parametrize("degrees", [Degrees(dp=3, cp=2), Degrees(dp=3, tp=2), Degrees(dp=3, shard=3, tp=4)], ids=str)
+def test_a_step_is_exact_where_copies_divide_nothing(degrees: Degrees, zero: int) -> None:
+    """Storage over three ranks of extents that are powers of two."""
+    fold, given = model(Sizes(batch=3)), replace(degrees, zero=zero)
+    decisions = template(fold, given)
+    assert all("dp" in stored.optimizer.axes for plan in decisions.plans for stored in plan.storage)
+    assert not step_differences(fold, decisions, data_for(fold, 1))
+
+
+@pytest.mark.parametrize("given", [Degrees(tp=4), Degrees(tp=2, sequence_parallel=True)], ids=["tp", "tp sp"])
+def test_a_step_with_one_key_value_head_is_exact(given: Degrees) -> None:
+    fold = model(Sizes(kv_heads=1))
+    decisions = template(fold, given)
+    assert str(decisions.plan["block"].strategy("attn").of("tp")) == "g"
+    assert not step_differences(fold, decisions, data_for(fold, 1))
 
 
 def test_a_model_without_a_loss_has_no_step() -> None:
