@@ -35,7 +35,10 @@ CONTEXT = ("all_gather", "ring", "ulysses")
 """How context parallelism runs attention."""
 
 RECOMPUTE = ("none", "full", "selective", "selective_op")
-"""What is computed again in the backward pass; see `meshwright.ir.names.recompute`."""
+"""What is computed again in the backward pass, beside `selective:` and modules; see `meshwright.ir.names.recompute`."""
+
+MODULES = ("core_attn", "layernorm", "moe_act", "mla_up_proj")
+"""The parts of a block that selective recomputation knows."""
 
 SPLITS = ("even", "ends", "spread")
 """How layers are shared out among stages; see `meshwright.ir.names.stages`."""
@@ -109,7 +112,9 @@ class Degrees:
         for name in ("dp", "tp", "cp", "ep", "pp", "vp", "microbatches"):
             if getattr(self, name) < 1:
                 raise DegreeImpossible(place=name, cause=f"{name}={getattr(self, name)}", fix="use at least 1")
-        for name, known in (("context", CONTEXT), ("recompute", RECOMPUTE), ("split", SPLITS)):
+        if self.recompute not in RECOMPUTE:
+            recompute_parts(self.recompute)
+        for name, known in (("context", CONTEXT), ("split", SPLITS)):
             if getattr(self, name) not in known:
                 raise DegreeImpossible(
                     place=name, cause=f"{name}={getattr(self, name)!r}", fix=f"use one of {', '.join(known)}"
@@ -182,6 +187,19 @@ class Degrees:
 
     def layout(self, axis: str) -> Layout:
         return ZIGZAG if self.use(axis).outside == "cp" and self.zigzag else CONTIGUOUS
+
+
+def recompute_parts(kind: str) -> tuple[str, ...]:
+    """The modules that a selective recomputation names; core attention, if none."""
+    word, _, named = kind.partition(":")
+    parts = tuple(named.split("+")) if named else ("core_attn",)
+    if word != "selective" or not set(parts) <= set(MODULES):
+        raise DegreeImpossible(
+            place="recompute",
+            cause=f"recompute={kind!r}",
+            fix=f"use one of {', '.join(RECOMPUTE)}, or selective: and modules such as {'+'.join(MODULES)}",
+        )
+    return parts
 
 
 _DENSE = {"dp": ("b",), "cp": (SEQUENCE,), "tp": ("heads", "group", "ffn", "vocab")}

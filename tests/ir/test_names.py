@@ -86,6 +86,7 @@ def test_cuts_are_even(stages: int, cuts: list[tuple[int, int]]) -> None:
         lambda: Degrees(context="gossip"),
         lambda: Degrees(zero=4),
         lambda: Degrees(recompute="some"),
+        lambda: Degrees(recompute="selective:mlp"),
         lambda: template(FOLD, Degrees(pp=5)),
     ],
 )
@@ -238,3 +239,25 @@ def test_body_plans_are_shared_between_pipelines() -> None:
     one = template(FOLD, Degrees(dp=2, tp=2, zero=1))
     other = template(FOLD, Degrees(dp=2, tp=2, zero=1, pp=2, vp=2, schedule="1f1b", microbatches=8))
     assert all(a is b for a, b in zip(one.plans, other.plans, strict=True))
+
+
+def test_selective_recomputation_by_operators_keeps_every_other_product() -> None:
+    """q and v, gate and down, counted in running order; and attention."""
+    graph = FOLD.body["block"].graph
+    again = template(FOLD, Degrees(recompute="selective_op")).plan["block"].recompute
+    kept = {op.name for op in graph.ops if op.name not in again}
+    assert kept == {"q", "v", "gate", "down", "attn"}
+
+
+@pytest.mark.parametrize(
+    ("kind", "values"),
+    [
+        ("none", set[str]()),
+        ("selective", {"attn"}),
+        ("selective:layernorm", {"norm1", "norm2"}),
+        ("selective:core_attn+layernorm", {"attn", "norm1", "norm2"}),
+        ("selective:moe_act+mla_up_proj", set[str]()),
+    ],
+)
+def test_selective_recomputation_takes_the_parts_it_names(kind: str, values: set[str]) -> None:
+    assert set(template(FOLD, Degrees(recompute=kind)).plan["block"].recompute) == values
