@@ -33,14 +33,16 @@ def body_template(body: Body, found: Loops, mesh: Mesh, degrees: Degrees) -> Bod
     _pass_weight_gradients(graph, planning.rules, chosen, mesh)
     ends = dict.fromkeys([*(item.value for item in graph.inputs), *graph.outputs])
     states = {value: planning.state(value) for value in ends}
+    first = degrees.first_layers
     return BodyPlan(
-        body.name,
+        f"{body.name}.first" if first else body.name,
         body.name,
         tuple(chosen.items()),
         tuple(states.items()),
         stored(graph, found, chosen, states, mesh, degrees),
-        recomputed(graph, found, degrees.recompute),
+        recomputed(graph, found, "full" if first else degrees.recompute),
         degrees.regather,
+        first,
     )
 
 

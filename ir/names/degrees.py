@@ -37,6 +37,9 @@ CONTEXT = ("all_gather", "ring", "ulysses")
 RECOMPUTE = ("none", "full", "selective", "selective_op")
 """What is computed again in the backward pass, beside `selective:` and modules; see `meshwright.ir.names.recompute`."""
 
+FIRST_LAYERS = "full_layers"
+"""Before a colon and a number: that many layers of every (virtual) stage in full, the others not at all."""
+
 MODULES = ("core_attn", "layernorm", "moe_act", "mla_up_proj")
 """The parts of a block that selective recomputation knows."""
 
@@ -112,7 +115,7 @@ class Degrees:
         for name in ("dp", "tp", "cp", "ep", "pp", "vp", "microbatches"):
             if getattr(self, name) < 1:
                 raise DegreeImpossible(place=name, cause=f"{name}={getattr(self, name)}", fix="use at least 1")
-        if self.recompute not in RECOMPUTE:
+        if self.recompute not in RECOMPUTE and not self.first_layers:
             recompute_parts(self.recompute)
         for name, known in (("context", CONTEXT), ("split", SPLITS)):
             if getattr(self, name) not in known:
@@ -141,6 +144,12 @@ class Degrees:
     def check_ranks(self, ranks: int) -> None:
         """Must: the degrees multiply to the ranks of the cluster."""
         counts.check_ranks({"tp": self.tp, "cp": self.cp, "pp": self.pp, "dp": self.dp}, ranks)
+
+    @property
+    def first_layers(self) -> int:
+        """How many layers of every stage are recomputed in full, under "full_layers:N"; 0 if all are treated alike."""
+        word, _, number = self.recompute.partition(":")
+        return int(number) if word == FIRST_LAYERS and number.isdecimal() else 0
 
     @property
     def stages(self) -> int:
@@ -197,7 +206,7 @@ def recompute_parts(kind: str) -> tuple[str, ...]:
         raise DegreeImpossible(
             place="recompute",
             cause=f"recompute={kind!r}",
-            fix=f"use one of {', '.join(RECOMPUTE)}, or selective: and modules such as {'+'.join(MODULES)}",
+            fix=f"use one of {', '.join(RECOMPUTE)}, {FIRST_LAYERS}:N, or selective: and some of {'+'.join(MODULES)}",
         )
     return parts
 

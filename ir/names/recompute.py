@@ -2,6 +2,7 @@
 
     none           nothing: every operator keeps what its derivative reads
     full           the whole body, from its inputs (Chen et al. 2016)
+    full_layers:N  the first N layers of every stage (Megatron-LM's recompute method "block")
     selective      the core of attention: fused attention, or where it is written out all that handles scores, which are
                    quadratic in the sequence (Korthikanti et al. 2022, section 5)
     selective:A+B  parts of a block by the names of Megatron-Core's recompute_modules:

@@ -51,6 +51,10 @@ PLANS = {
     "hsdp": Degrees(dp=4, shard=2, zero=3, microbatches=2),
     "hierarchical zero-1 with cp": Degrees(dp=2, cp=2, shard=2, zero=1),
     "zero-3 kept gathered": Degrees(dp=2, zero=3, regather=False, recompute="full"),
+    "first layers": Degrees(tp=2, pp=2, recompute="full_layers:1", microbatches=2, zero=1, dp=2),
+    "first layers, virtual stages": Degrees(
+        pp=2, vp=2, recompute="full_layers:2", stage_blocks=(0, 3, 1, 0), microbatches=2, schedule="1f1b"
+    ),
     "selective": Degrees(tp=2, sequence_parallel=True, recompute="selective"),
     "selective under zero-3": Degrees(dp=4, zero=3, recompute="selective"),
     "selective by operators": Degrees(dp=2, tp=2, recompute="selective_op"),

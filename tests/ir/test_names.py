@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import prod
 
 import pytest
@@ -19,6 +20,7 @@ from meshwright.ir.errors import (
     WidthIndivisible,
 )
 from meshwright.ir.factors import body_loops
+from meshwright.ir.lower import lower
 from meshwright.ir.names import TABLE, Degrees, check, cuts, even_cuts, name_of, stage_groups, template, uses
 from tests.llama_block import Sizes, model
 
@@ -261,3 +263,25 @@ def test_selective_recomputation_by_operators_keeps_every_other_product() -> Non
 )
 def test_selective_recomputation_takes_the_parts_it_names(kind: str, values: set[str]) -> None:
     assert set(template(FOLD, Degrees(recompute=kind)).plan["block"].recompute) == values
+
+
+def test_the_first_layers_of_every_stage_have_a_plan_of_their_own() -> None:
+    """Stages of three and one layers, two recomputed in each: kept values show which."""
+    degrees = Degrees(pp=2, stage_blocks=(3, 1), recompute="full_layers:2", microbatches=2)
+    program = lower(FOLD, template(FOLD, degrees))
+    runs = [[(run.programs, run.repeats) for run in stage.runs] for stage in program.stages]
+    assert runs == [
+        [(("embed",), 1), (("block.first",), 2), (("block",), 1)],
+        [(("block.first",), 1), (("head",), 1)],
+    ]
+    kept = {name: sum(one.nbytes for one in program.body(name).kept) for name in ("block", "block.first")}
+    assert kept["block.first"] < kept["block"]
+
+
+def test_first_layers_of_several_kinds_are_refused() -> None:
+    other = replace(FOLD.body["block"], name="other")
+    first, layers, last = FOLD.segments
+    halves = [replace(layers, paths=layers.paths[:2]), replace(layers, paths=layers.paths[2:], period=("other",))]
+    fold = replace(FOLD, bodies=(*FOLD.bodies, other), segments=(first, *halves, last))
+    with pytest.raises(DegreeImpossible, match="2 kinds: block, other"):
+        template(fold, Degrees(recompute="full_layers:1"))
