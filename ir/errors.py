@@ -608,6 +608,12 @@ class UnknownStyle(IRError):
     code = "MW3058"
 
 
+class CannotRebatch(IRError):
+    """A fold whose sizes at another batch do not follow from those at the batch it was captured at."""
+
+    code = "MW3059"
+
+
 # MW4: decisions and programs -----------------------------------------------------------------------------------------
 
 
@@ -1153,6 +1159,18 @@ class BadQuantity(ClusterError):
     code = "MW6018"
 
 
+class AttentionUnknown(ClusterError):
+    """A generation of attention kernels of which no efficiency is known on the device."""
+
+    code = "MW6030"
+
+
+class KernelMalformed(ClusterError):
+    """A kernel to be priced whose sizes or work do not fit the part of the device it keeps busy. A bug of ours."""
+
+    code = "MW6031"
+
+
 class ClusterFaults(ClusterError):
     """Several things are wrong with one cluster description. All are listed, each with its own code, line and fix."""
 
@@ -1194,6 +1212,26 @@ class UnknownStep(UsageError):
     """A step of the data path that --dump-after does not know."""
 
     code = "MW8001"
+
+
+class WorkloadImpossible(UsageError):
+    """A workload of no work, or with an unknown precision, optimizer or stack."""
+
+    code = "MW8002"
+
+
+class BadGroup(ClusterError):
+    """A group of ranks that cannot be: a mesh of another size than its ranks, a level of one part, a rate of zero. A bug
+    of ours, or of who calls the price of a collective.
+    """
+
+    code = "MW6032"
+
+
+class CollectiveUnknown(ClusterError):
+    """A collective, or a library of collectives, that has no price; or fewer than zero bytes."""
+
+    code = "MW6033"
 
 
 # MW9: the environment, and ourselves ---------------------------------------------------------------------------------
