@@ -123,12 +123,8 @@ class _Wires:
         self.levels = shape.levels
         self.ranks, self.units = shape.ranks, shape.units
         self.shares = tuple(wire_share(level.kind)[0] for level in shape.levels)
-        self.ring = min(
-            level.part_bytes_per_s * share for level, share in zip(self.levels, self.shares, strict=True)
-        )
-        self.alone = min(
-            level.rank_bytes_per_s * share for level, share in zip(self.levels, self.shares, strict=True)
-        )
+        self.ring = min(level.part_bytes_per_s * share for level, share in zip(self.levels, self.shares, strict=True))
+        self.alone = min(level.rank_bytes_per_s * share for level, share in zip(self.levels, self.shares, strict=True))
         self.steps = self._steps()
         self.tcp = any(level.kind == "ethernet" for level in self.levels)
         self.inside = tuple(level for level in self.levels if level.tier in ("island", "host"))

@@ -72,7 +72,9 @@ class Level:
     def __post_init__(self) -> None:
         rates = (self.part_bytes_per_s, self.rank_bytes_per_s, self.pair_bytes_per_s)
         if self.tier not in TIERS or self.parts < 2 or self.members < 1 or min(rates) <= 0 or self.latency_s < 0:
-            raise BadGroup(place="a level of a group", cause=repr(self), fix="give two parts or more, and positive rates")
+            raise BadGroup(
+                place="a level of a group", cause=repr(self), fix="give two parts or more, and positive rates"
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -218,7 +220,9 @@ class _Keyed:
 @lru_cache(maxsize=_KEPT)
 def _group_by_value(keyed: _Keyed, ranks: tuple[int, ...], mesh: Mesh, axes: tuple[str, ...]) -> GroupShape:
     if mesh.size != len(ranks):
-        raise BadGroup(place=f"mesh ({mesh})", cause=f"it is given {len(ranks)} ranks", fix="give one rank to each place")
+        raise BadGroup(
+            place=f"mesh ({mesh})", cause=f"it is given {len(ranks)} ranks", fix="give one rank to each place"
+        )
     sizes = {axis.name: axis.size for axis in mesh.axes}
     for name in axes:
         mesh.axis(name)

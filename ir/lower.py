@@ -50,7 +50,7 @@ def lower(fold: Fold, decisions: Decisions, lowering: Lowering = CUDA, workload:
 
 
 def _stage(index: int, plan: StagePlan, calls: Sequence[Call], decisions: Decisions) -> Stage:
-    names = [decisions.plan_for(index, call.body.name).name for call in calls[plan.first : plan.last]]
+    names = [one.name for one in decisions.plans_for(index, (c.body.name for c in calls[plan.first : plan.last]))]
     return Stage(plan.mesh, plan.ranks, _runs(names, calls, plan.first), plan.first, plan.last)
 
 
@@ -106,8 +106,9 @@ class _Boundaries:
         self.sources = sources_of(calls)
         self.stage_of = [index for index, stage in enumerate(decisions.stages) for _ in range(stage.first, stage.last)]
         self.program = [
-            bodies[decisions.plan_for(stage, call.body.name).name]
-            for stage, call in zip(self.stage_of, calls, strict=True)
+            bodies[plan.name]
+            for index, stage in enumerate(decisions.stages)
+            for plan in decisions.plans_for(index, (call.body.name for call in calls[stage.first : stage.last]))
         ]
 
     def transfers(self) -> tuple[Transfer, ...]:
