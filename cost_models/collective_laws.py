@@ -31,8 +31,9 @@ host link), and gamma >= 1 the load of the fullest rank over the mean,
     all_to_all   alpha = base + (n-1) peer       beta = gamma max over levels of  M (n - M)/n / b_l
 
 **Other libraries.** `rccl` chooses like NCCL with its own base latencies. `gloo` has rings for all_reduce and
-all_gather, runs reduce_scatter as an all_reduce, broadcasts along a binomial tree and exchanges pairwise. `xla` on ICI
-runs rings on all axes of a torus that the group spans at once; on GPUs it calls NCCL.
+all_gather, runs reduce_scatter as an all_reduce, broadcasts along a binomial tree and exchanges pairwise; it is what
+CPUs have, whatever is asked for. `xla` on ICI runs rings on all axes of a torus that the group spans at once; on GPUs
+it calls NCCL.
 
 What a law says is worth the least of what is known of the wires' rates and of the shares that reach the receiver.
 """
@@ -76,27 +77,25 @@ class Line:
     beta_s_per_byte: float
     ramp_s: float = 0.0
 
-    def seconds(self, nbytes: float) -> float:
-        bulk = nbytes * self.beta_s_per_byte
-        return self.alpha_s + bulk + sqrt(self.ramp_s * bulk)
-
 
 class Law:
     """The least of several lines."""
 
-    __slots__ = ("lines", "provenance")
+    __slots__ = ("_terms", "lines", "provenance")
 
     def __init__(self, lines: tuple[Line, ...], provenance: Kind) -> None:
         self.lines = lines
         self.provenance: Kind = provenance
+        self._terms = tuple((line.alpha_s, line.beta_s_per_byte, line.ramp_s, line.how) for line in lines)
 
     def best(self, nbytes: float) -> tuple[float, str]:
         """Seconds, and which line they are of."""
         seconds, how = float("inf"), ""
-        for line in self.lines:
-            this = line.seconds(nbytes)
+        for alpha, beta, ramp, name in self._terms:
+            bulk = nbytes * beta
+            this = alpha + bulk + sqrt(ramp * bulk)
             if this < seconds:
-                seconds, how = this, line.how
+                seconds, how = this, name
         return seconds, how
 
     def seconds(self, nbytes: float) -> float:
@@ -113,7 +112,7 @@ def law(kind: Collective, shape: GroupShape, library: Library = "nccl", imbalanc
             fix=f"use {', '.join(COLLECTIVES)}; {', '.join(LIBRARIES)}; an imbalance of 1 or more; 2 ranks or more",
         )
     wires = _Wires(shape)
-    if library == "gloo":
+    if library == "gloo" or wires.levels[0].kind == "loopback":
         lines = _gloo(kind, wires, imbalance)
     elif library == "xla" and wires.levels[0].kind == "ici":
         lines = _torus(kind, wires, imbalance)

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given as for_all
 from hypothesis import strategies as st
 
-from meshwright.cost_models.cluster import Cluster, LinkMatrix, Nic, Pool, PoolLink
+from meshwright.cost_models.cluster import Cluster, LinkMatrix, Nic, Place, Pool, PoolLink
 from meshwright.cost_models.cluster_text import read_cluster
 from meshwright.cost_models.hardware import device
 from meshwright.cost_models.quantity import given
@@ -94,6 +94,56 @@ def test_a_matrix_is_felt_at_its_slowest_neighbours(data: st.DataObject) -> None
     ring = min(rows[i][(i + 1) % hosts] for i in range(hosts)) * 1e9 / 8
     assert shape.levels[0].part_bytes_per_s == pytest.approx(min(CX7, ring / 2))
     assert shape.levels[0].pair_bytes_per_s == pytest.approx(min(CX7, min(upper.values()) * 1e9 / 16))
+
+
+@for_all(st.data())
+def test_the_narrowest_ring_of_all_groups_is_found(data: st.DataObject) -> None:
+    """Every group, one rank after the other: how many ranks it has on a host, how many groups meet there."""
+    slots = data.draw(st.sampled_from([1, 2, 4]))
+    hosts = (data.draw(st.integers(1, 3)), data.draw(st.integers(1, 3)))
+    adapters = (data.draw(st.sampled_from([1, 2, 4])), data.draw(st.sampled_from([1, 2, 4])))
+    pools = tuple(
+        Pool(
+            name=name,
+            hosts=count,
+            device=device(gpu),
+            gpus_per_host=slots,
+            nics=(Nic(kind="roce", rate=given(200, "Gb/s"), count=nics),),
+        )
+        for name, count, nics, gpu in zip("ab", hosts, adapters, ("H100", "A100"), strict=True)
+    )
+    wire = PoolLink(between=("a", "b"), kind="roce", rate=given(150, "Gb/s"), latency=given(1e-5, "s"))
+    cluster = Cluster(pools=pools, links=(wire,))
+    chosen = data.draw(st.permutations(range(cluster.ranks)))
+    rows = data.draw(st.sampled_from([size for size in (1, 2, 3) if size <= cluster.ranks]))
+    columns = cluster.ranks // rows
+    stage = tuple(chosen[: rows * columns])
+    mesh = Mesh.parse(f"a={rows} b={columns}")
+    for axes in (("a",), ("b",), ("a", "b"), ("b", "a")):
+        groups = [[cluster.place(stage[rank]) for rank in group] for group in mesh.groups(axes)]
+        spread = [{(at.pool, at.host) for at in group} for group in groups]
+        found = group_shape(cluster, stage, mesh, axes)
+        assert found.ring_bytes_per_s == pytest.approx(
+            min(narrowest(cluster, group, spread) for group in groups), rel=1e-12
+        )
+
+
+def narrowest(cluster: Cluster, group: list[Place], spread: list[set[tuple[int, int]]]) -> float:
+    """The slowest wire of a group, by the definitions at the head of `topology`."""
+    pools = [cluster.pools[pool] for pool in sorted({at.pool for at in group})]
+    hosts = [(at.pool, at.host) for at in group]
+    islands = [pool.device.island.bandwidth.value for pool in pools if pool.device.island]
+    slowest = min(islands) if max(hosts.count(host) for host in hosts) > 1 else float("inf")
+    if len(set(hosts)) == 1:
+        return slowest
+    meeting = max(sum(len(other) > 1 and host in other for other in spread) for host in set(hosts))
+    port = min(pool.host_gbps / pool.ports for pool in pools) / 8 * 1e9
+    total = min(pool.host_gbps for pool in pools) / 8 * 1e9
+    slowest = min(slowest, min(hosts.count(host) for host in hosts) * port, total / meeting)
+    if len(pools) > 1:
+        crossing = sum(len({pool for pool, _ in other}) > 1 for other in spread)
+        slowest = min(slowest, 150e9 / 8 / crossing)
+    return slowest
 
 
 def test_a_device_matrix_replaces_the_island_too() -> None:
