@@ -1,4 +1,4 @@
-"""``python -m benchmarks.kernels``: prices of single kernels, beside published measurements that they were not fitted on.
+"""``python -m benchmarks.kernels``: prices of single kernels, beside published measurements.
 
 Each part of `PARTS` scores one file; any file with the same columns will do, seen before or not. Rows that cannot be
 priced are counted under the reason.
@@ -13,12 +13,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks import kernels_attention, kernels_gemm
+from benchmarks import kernels_attention, kernels_gemm, kernels_throughput
 
 DATA = Path(__file__).parent / "data"
 PARTS: dict[str, tuple[Callable[[Path], dict[str, Any]], str]] = {
     "gemm": (kernels_gemm.score, "gemm_v100.csv"),
     "attention": (kernels_attention.score, "kernels.csv"),
+    "throughput": (kernels_throughput.score, "kernels.csv"),
 }
 """Name of the part and of its option, what scores it, and the file it reads unless another is given."""
 

@@ -1,9 +1,9 @@
 """Attention kernels, predicted beside measured, each row left out in turn.
 
-The price is the production one, `Compute` with the shipped curves; a row that is a point of a shipped curve is taken out
-of it before asking (where two documents measured one point, the other stays). Rows that no curve holds are priced as
-they stand. Measured seconds follow from the row's TFLOP/s, which the documents count with causal halving, backward as
-2.5 times forward (FlashAttention-2, arXiv:2307.08691, section 4).
+The price is the production one, `Compute` with the shipped curves; a row that is a point of a shipped curve is taken
+out of it before asking (where two documents measured one point, the other stays). Rows that no curve holds are priced
+as they stand. Measured seconds follow from the row's TFLOP/s, which the documents count with causal halving, backward
+as 2.5 times forward (FlashAttention-2, arXiv:2307.08691, section 4).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ GENERATIONS = {
     "flash_attn_2": "flash2",
     "flash_attn_3": "flash3",
     "triton": "triton",
-    "triton_fa2": "triton",
+    "triton_fa2": "triton_fa2",
     "cudnn": "cudnn",
 }
 _DTYPES = {"fp16": "fp16", "bf16": "bf16", "bf16_or_fp16": "bf16", "fp8": "fp8"}
