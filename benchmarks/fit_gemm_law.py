@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 
-from benchmarks.scoring import number, rows_of
+from benchmarks.kernel_scores import number, rows_of
 from meshwright.cost_models.compute_profile import chip_of, constants
 from meshwright.cost_models.gemm import Product, Rates, law_s
 from meshwright.cost_models.gemm_table import shipped_rows

@@ -12,7 +12,7 @@ from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
-from benchmarks.scoring import Scored, Skip, number, report, rows_of
+from benchmarks.kernel_scores import Scored, Skip, number, report, rows_of
 from meshwright.cost_models.attention import Curve, Curves, shipped_curves
 from meshwright.cost_models.compute import Compute, Kernel
 from meshwright.cost_models.compute_profile import chip_of, constants

@@ -12,7 +12,7 @@ from collections import Counter
 from pathlib import Path
 from zlib import crc32
 
-from benchmarks.scoring import Scored, Skip, number, report, rows_of
+from benchmarks.kernel_scores import Scored, Skip, number, report, rows_of
 from meshwright.cost_models.compute import Compute, Kernel, table_for
 from meshwright.cost_models.compute_profile import constants
 from meshwright.cost_models.gemm_table import Shape, shipped_rows

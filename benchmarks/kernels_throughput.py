@@ -13,7 +13,7 @@ from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
-from benchmarks.scoring import Scored, Skip, number, report, rows_of
+from benchmarks.kernel_scores import Scored, Skip, number, report, rows_of
 from meshwright.cost_models.compute import Compute, Kernel
 from meshwright.cost_models.compute_profile import constants
 from meshwright.cost_models.hardware import device

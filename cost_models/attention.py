@@ -30,20 +30,17 @@ from meshwright.cost_models.quantity import Kind
 BLOCK = 128
 """Queries, or keys, that a fused kernel works on at once."""
 UNFUSED = ("math", "megatron")
-USUAL = {
-    "volta": "megatron",
-    "turing": "megatron",
-    "ampere": "flash2",
-    "ada": "flash2",
-    "hopper": "flash3",
-    "blackwell": "blackwell",
-    "cdna2": "flash2",
-    "cdna3": "flash2",
-    "cdna4": "flash2",
-    "tpu": "splash",
-    "cpu": "math",
+DISPATCH = {
+    "flash3": ("flash3", "blackwell", "flash2", "splash", "megatron"),
+    "cudnn": ("cudnn", "blackwell", "flash2", "math"),
+    "flash2": ("flash2", "splash", "math"),
+    "flash1": ("flash1", "flash2", "splash", "math"),
+    "splash": ("splash", "cudnn", "blackwell", "flash2", "math"),
+    "blackwell": ("blackwell", "flash3", "flash2", "splash", "megatron"),
 }
-"""The generation that a current stack runs on an architecture."""
+"""What a stack of a generation runs: the first of these that the architecture has. Libraries dispatch so: Transformer
+Engine takes FlashAttention-3 on Hopper, cuDNN on Blackwell, FlashAttention-2 on Ampere and its unfused softmax before
+(NVIDIA Transformer Engine documentation, `DotProductAttention`, 2025); JAX takes cuDNN on GPUs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +112,11 @@ class Curves:
         ]
         longest = self._of(shape, "bf16", BLOCK, False, float("inf"))
         return figure.efficiency * self._of(shape, dtype, head_dim, causal, sequence) / longest, figure.kind
+
+    def running(self, generation: str, architecture: str) -> str | None:
+        """What a stack of this generation runs on an architecture; None if nothing that is known."""
+        there = (*self.on(architecture), *UNFUSED)
+        return next((one for one in DISPATCH.get(generation, (generation,)) if one in there), None)
 
     def unfused(self, causal: bool, sequence: float) -> float:
         """FLOP per byte of bandwidth at width 128 and 16 bits."""

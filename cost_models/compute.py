@@ -28,7 +28,6 @@ from meshwright.cost_models import hardware
 from meshwright.cost_models.attention import (
     BLOCK,
     UNFUSED,
-    USUAL,
     Curves,
     shipped_curves,
     visible_share,
@@ -53,7 +52,6 @@ PEAK_OF = {
 }
 """The peak that a precision runs at, where its name differs."""
 WIDTH_BYTES = {"fp64": 8.0, "fp32": 4.0, "tf32": 4.0, "bf16": 2.0, "fp16": 2.0, "fp8": 1.0, "nvfp4": 0.5, "mxfp4": 0.5}
-STYLES = ("eager", "compiled", "fused", "xla")
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,29 +109,45 @@ class Compute:
         device: Device,
         *,
         style: str = "eager",
-        attention: str = "",
+        attention: str = "flash3",
         values: ComputeConstants | None = None,
         curves: Curves | None = None,
         table: Table | None = None,
     ) -> None:
-        """`attention`: a generation of kernels; empty is the usual one of the architecture. `values`, `curves` and
-        `table` replace those that are shipped."""
+        """`attention` is the generation of the stack's kernels; the attribute says what runs here of it
+        (`attention.DISPATCH`). `values`, `curves` and `table` replace those that are shipped."""
         self.device = device
         self.constants = values or constants()
         self._chip = chip_of(device)
         self._sustained = self.constants.sustained if self._chip.power_bound else 1.0
         self._curves = curves or Curves(*shipped_curves(), self.constants.narrow_heads)
         self._table = table or shipped_table(device, self.constants)
-        self.attention = attention or USUAL.get(self._chip.architecture, "flash2")
+        self.attention = self._dispatched(attention)
         self._floor_s = self.constants.floor_s(self._chip)
         self.bytes_per_s = device.memory_bandwidth.value * self.constants.hbm_efficiency
-        self.host_s = self.constants.eager_host_s if style == "eager" else self.constants.compiled_host_s
+        self.host_s = self._host_s(style)
         self._prices: dict[Kernel, Priced] = {}
 
     def seconds(self, kernel: Kernel) -> Priced:
         found = self._prices.get(kernel)
         if found is None:
             found = self._prices[kernel] = _BY_ENGINE[kernel.engine](self, kernel)
+        return found
+
+    def _host_s(self, style: str) -> float:
+        """Fused kernels are launched one by one too, by the same host; a program of XLA is launched whole."""
+        values = self.constants
+        by_style = {"eager": values.eager_host_s, "fused": values.eager_host_s, "compiled": values.compiled_host_s}
+        return by_style.get(style, 0.0)
+
+    def _dispatched(self, generation: str) -> str:
+        found = self._curves.running(generation, self._chip.architecture)
+        if found is None:
+            raise AttentionUnknown(
+                place=f"device {self.device.name!r}",
+                cause=f"no efficiency is known of {generation!r} attention on its architecture",
+                fix=f"choose one of {', '.join(self._curves.on(self._chip.architecture) + UNFUSED)}",
+            )
         return found
 
     def stretch_s(self, device_s: float, launches: int) -> float:
@@ -203,12 +217,7 @@ class Compute:
             kernel.causal and not windowed,
             reach,
         )
-        if found is None:
-            raise AttentionUnknown(
-                place=f"device {self.device.name!r}",
-                cause=f"no efficiency is known of {self.attention!r} attention on its architecture",
-                fix=f"choose one of {', '.join(self._curves.on(self._chip.architecture) + UNFUSED)}",
-            )
+        assert found is not None, "what is dispatched has a curve"
         efficiency, kind = found
         share = visible_share(sq, sk, kernel.causal, kernel.window)
         if windowed:

@@ -8,12 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from meshwright.cost_models.attention import USUAL, Curve, Curves, Figure, shipped_curves, visible_share
+from meshwright.cost_models.attention import DISPATCH, Curve, Curves, Figure, shipped_curves, visible_share
 from meshwright.cost_models.compute import Compute, Kernel
-from meshwright.cost_models.compute_profile import constants
-from meshwright.cost_models.hardware import device
+from meshwright.cost_models.compute_profile import chip_of, constants
+from meshwright.cost_models.hardware import device, devices
 from meshwright.ir.rules.attention import visible
 from meshwright.ir.rules.base import Engine
+from meshwright.ir.workload import ATTENTION
 
 
 @given(queries=st.integers(1, 24), more=st.integers(0, 24), window=st.integers(0, 60))
@@ -61,10 +62,11 @@ def test_widths_between_measured_ones_lie_between_them() -> None:
     assert shares == sorted(shares)
 
 
-def test_every_usual_generation_is_known_on_its_architecture() -> None:
+def test_every_stack_runs_something_on_every_device() -> None:
     curves = Curves(*shipped_curves(), constants().narrow_heads)
-    for architecture, generation in USUAL.items():
-        assert generation in (*curves.on(architecture), "math", "megatron"), architecture
+    for generation in (*DISPATCH, *ATTENTION):
+        for one in devices():
+            assert curves.running(generation, chip_of(one).architecture), (generation, one.name)
 
 
 @given(name=st.sampled_from(["A100", "H100", "B200", "MI300X", "TPU-v5p"]), sequence=st.integers(1, 30_000))

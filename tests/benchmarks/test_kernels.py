@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from benchmarks import kernels, kernels_attention, kernels_gemm
-from benchmarks.scoring import Scored, summary
+from benchmarks.kernel_scores import Scored, summary
 from meshwright.cost_models.attention import shipped_curves
 from meshwright.cost_models.compute_profile import chip_of
 from meshwright.cost_models.gemm_table import shipped_rows
