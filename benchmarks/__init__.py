@@ -6,5 +6,6 @@ A benchmark is a module of this package with a ``main(argv) -> int``, run by ``p
 
 BENCHMARKS: dict[str, str] = {
     "inspect_cost": "CPU time and memory of `plan inspect`, beside importing the frameworks and exporting two blocks",
+    "simulate_cost": "time to make, order and simulate pipeline schedules, a large and a small one",
 }
 """Name of the module, and what it shows."""
