@@ -975,6 +975,12 @@ class WrongAddition(ProgramError):
     code = "MW4049"
 
 
+class SecondsImpossible(ProgramError):
+    """Durations that do not fit the stages they are for, or are negative or not finite."""
+
+    code = "MW4077"
+
+
 # MW5: capabilities ---------------------------------------------------------------------------------------------------
 
 
