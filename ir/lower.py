@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from meshwright.ir.decisions import Decisions, StagePlan, verify_decisions
 from meshwright.ir.errors import BoundaryMismatch, PartialAcross
@@ -19,7 +20,7 @@ from meshwright.ir.fold import Call, Fold, FromInput, FromPrevious, Source, join
 from meshwright.ir.lower_body import Lowering, lower_body
 from meshwright.ir.placement import Placement
 from meshwright.ir.program import Action, BodyProgram, Program, Run, Stage, Tie, Transfer
-from meshwright.ir.schedules import Shape, compute_actions, verify_actions, with_transfers
+from meshwright.ir.schedules import Shape, decode, verify_work, with_transfers, work_lists
 from meshwright.ir.workload import Workload
 
 CUDA = Lowering()
@@ -28,6 +29,7 @@ CUDA = Lowering()
 def lower(fold: Fold, decisions: Decisions, lowering: Lowering = CUDA, workload: Workload | None = None) -> Program:
     """The Program that carries out `decisions` on the model `fold`, for `workload`."""
     verify_decisions(decisions, fold)
+    lowering = replace(lowering, style=decisions.style)
     calls = tuple(fold.calls())
     bodies: dict[str, BodyProgram] = {}
     for stage in decisions.stages:
@@ -49,7 +51,7 @@ def lower(fold: Fold, decisions: Decisions, lowering: Lowering = CUDA, workload:
 
 
 def _stage(index: int, plan: StagePlan, calls: Sequence[Call], decisions: Decisions) -> Stage:
-    names = [decisions.plan_for(index, call.body.name).name for call in calls[plan.first : plan.last]]
+    names = [one.name for one in decisions.plans_for(index, (c.body.name for c in calls[plan.first : plan.last]))]
     return Stage(plan.mesh, plan.ranks, _runs(names, calls, plan.first), plan.first, plan.last)
 
 
@@ -105,8 +107,9 @@ class _Boundaries:
         self.sources = sources_of(calls)
         self.stage_of = [index for index, stage in enumerate(decisions.stages) for _ in range(stage.first, stage.last)]
         self.program = [
-            bodies[decisions.plan_for(stage, call.body.name).name]
-            for stage, call in zip(self.stage_of, calls, strict=True)
+            bodies[plan.name]
+            for index, stage in enumerate(decisions.stages)
+            for plan in decisions.plans_for(index, (call.body.name for call in calls[stage.first : stage.last]))
         ]
 
     def transfers(self) -> tuple[Transfer, ...]:
@@ -215,13 +218,28 @@ def _actions(
     """Every group's work, with sends and receives where values cross to another group."""
     groups = decisions.groups
     held = tuple(tuple(i for i, stage in enumerate(decisions.stages) if stage.ranks == ranks) for ranks in groups)
-    shape = Shape(held, decisions.schedule.microbatches)
-    actions = compute_actions(decisions.schedule.name, shape, decisions.schedule.actions)
-    verify_actions(actions, shape)
     group_of = {stage: index for index, stages in enumerate(held) for stage in stages}
     crossing = [hop for hop in transfers if group_of[hop.from_stage] != group_of[hop.to_stage]]
-    forward = frozenset((hop.from_stage, hop.to_stage) for hop in crossing)
-    backward = frozenset((hop.from_stage, hop.to_stage) for hop in crossing if hop.differentiable)
+    lists = _lists(
+        decisions.schedule.name,
+        Shape(held, decisions.schedule.microbatches),
+        decisions.schedule.actions,
+        frozenset((hop.from_stage, hop.to_stage) for hop in crossing),
+        frozenset((hop.from_stage, hop.to_stage) for hop in crossing if hop.differentiable),
+    )
+    return tuple(zip(groups, lists, strict=True))
+
+
+@lru_cache(maxsize=32)
+def _lists(
+    name: str,
+    shape: Shape,
+    custom: tuple[tuple[str, ...], ...],
+    forward: frozenset[tuple[int, int]],
+    backward: frozenset[tuple[int, int]],
+) -> tuple[tuple[Action, ...], ...]:
+    """Complete lists, the same objects for the same schedule: a search asks for few of them, again and again."""
+    work = work_lists(name, shape, custom)
+    verify_work(work)
     ending = (Action("sync"), Action("step"))
-    complete = with_transfers(actions, forward, backward)
-    return tuple((ranks, (*one, *ending)) for ranks, one in zip(groups, complete, strict=True))
+    return tuple((*one, *ending) for one in with_transfers(decode(work), forward, backward))
