@@ -2,8 +2,8 @@
 
 Every second and byte that a user sees comes from here. A step is priced as it runs:
 
-1. Each body program has a *ledger* (`ledger`): kernels and transmissions by phase. Kernels are priced by `compute` on the
-   slowest device of the stage, transmissions by `collectives` over the group that their axes span (`topology`).
+1. Each body program has a *ledger* (`ledger`): kernels and transmissions by phase. Kernels are priced by `compute` on
+   the slowest device of the stage, transmissions by `collectives` over the group that their axes span (`topology`).
 2. A stage runs its bodies as often as the Program repeats them. Per micro-batch,
 
        forward  = stretch(kernels) + exposed(values) + uncovered(gathers)
@@ -34,22 +34,21 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import log2, prod
 
-from meshwright.cost_models.attention import Curves, shipped_curves
 from meshwright.cost_models.cluster import Cluster
 from meshwright.cost_models.collectives import Collective, Library, collective
 from meshwright.cost_models.compute import Compute
-from meshwright.cost_models.compute_profile import chip_of
 from meshwright.cost_models.hardware import Device
 from meshwright.cost_models.ledger import PHASES, Ledger, Phase, ledger
 from meshwright.cost_models.prediction import SHARES, Prediction, StagePrediction
 from meshwright.cost_models.profile import Profile, kind_of_step
 from meshwright.cost_models.quantity import Kind, weakest_kind
-from meshwright.cost_models.schedule import simulate
+from meshwright.cost_models.schedule import Seconds, compiled, simulate
 from meshwright.cost_models.topology import GroupShape, group_shape, pair_shape
 from meshwright.ir.errors import WorkloadMissing
 from meshwright.ir.graph import ITEMSIZE
 from meshwright.ir.program import BodyProgram, Program, Stage
 from meshwright.ir.rules.base import Engine
+from meshwright.ir.schedules import work_of
 from meshwright.ir.workload import Stack, Workload
 
 
@@ -132,11 +131,12 @@ class Evaluator:
         return found[1]
 
     def compute(self, device: Device, workload: Workload) -> Compute:
-        runtime = workload.stack
-        key = (device.name, runtime.style, runtime.attention)
+        stack = workload.stack
+        key = (device.name, stack.style, stack.attention)
         if key not in self._computes:
-            kernels = attention_of(runtime, device)
-            self._computes[key] = Compute(device, style=runtime.style, attention=kernels, values=self.profile.compute)
+            self._computes[key] = Compute(
+                device, style=stack.style, attention=attention_of(stack), values=self.profile.compute
+            )
         return self._computes[key]
 
     def ledger(self, body: BodyProgram, workload: Workload, accumulates: bool) -> Ledger:
@@ -215,12 +215,9 @@ def _speed(device: Device) -> float:
     return max(quantity.value for _, quantity in device.peaks)
 
 
-def attention_of(runtime: Stack, device: Device) -> str:
-    """The attention kernel of a stack on a device: its own generation where that runs there, else the usual one."""
-    if runtime.attention == "math":
-        return "megatron" if runtime.style == "fused" else "math"
-    known = Curves(*shipped_curves(), 0.0).on(chip_of(device).architecture)
-    return runtime.attention if runtime.attention in known else ""
+def attention_of(stack: Stack) -> str:
+    """The attention kernel that a stack asks for; written out, fused stacks run Megatron's masked softmax."""
+    return "megatron" if stack.attention == "math" and stack.style == "fused" else stack.attention
 
 
 def library_of(device: Device, workload: Workload) -> Library:
@@ -315,14 +312,7 @@ class _Step:
 
     def prediction(self) -> Prediction:
         program = self.program
-        ran = simulate(
-            program.actions,
-            forward=[one.seconds for one in self.forwards],
-            inputs=[one.seconds for one in self.inputs],
-            weights=[one.seconds for one in self.weights],
-            sends=self.transfers(),
-            exposed="pipeline" not in self.hides,
-        )
+        ran = simulate(compiled(work_of(program)), self.seconds())
         ends = [self.ending(group) for group in range(len(program.actions))]
         finish = [at + sum(end.values()) for at, end in zip(ran.finish_s, ends, strict=True)]
         last = max(range(len(finish)), key=finish.__getitem__)
@@ -363,6 +353,21 @@ class _Step:
             return seconds
         behind_s = self.step.covered * beside_s
         return max(0.0, seconds - behind_s) + self.step.slowdown * min(seconds, behind_s)
+
+    def seconds(self) -> Seconds:
+        """What the simulator needs to know."""
+        inputs, weights = (tuple(one.seconds for one in taken) for taken in (self.inputs, self.weights))
+        sent = self.transfers()
+        edges = range(len(self.program.stages) - 1)
+        return Seconds(
+            forward_s=tuple(one.seconds for one in self.forwards),
+            backward_s=tuple(i + w for i, w in zip(inputs, weights, strict=True)),
+            input_s=inputs,
+            weight_s=weights,
+            value_s=tuple(sent.get((stage, stage + 1), 0.0) for stage in edges),
+            gradient_s=tuple(sent.get((stage + 1, stage), 0.0) for stage in edges),
+            exposed="pipeline" not in self.hides,
+        )
 
     def transfers(self) -> dict[tuple[int, int], float]:
         """Seconds of the values, and of the gradients, that cross between two stages on different ranks."""

@@ -13,13 +13,13 @@ priced as often as one likes.
     publish      once per step: gathers of updated parameters
 
 Kernels. A product over local factor sizes is (groups, m, n, k): k is what it sums, m the loops of the left operand and
-n those of the right one, groups those of both. Its two gradients are products with the letters exchanged. Products of one
-left operand that a `fused` or `xla` stack keeps in one weight (q, k, v; gate, up) are one product.
+n those of the right one, groups those of both. Its two gradients are products with the letters exchanged. Products of
+one left operand that a `fused` or `xla` stack keeps in one weight (q, k, v; gate, up) are one product.
 
 Memory-bound operators are charged by the bytes that they move. An eager stack runs each by itself. Others run chains of
 elementwise operators as one kernel, which reads what comes from outside the chain and writes what is read outside it;
-compilers (`compiled`, `xla`) join the normalisations to the chain that feeds them. Views and the derivative of a plain sum
-move nothing.
+compilers (`compiled`, `xla`) join the normalisations to the chain that feeds them. Views and the derivative of a plain
+sum move nothing.
 """
 
 from __future__ import annotations

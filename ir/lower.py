@@ -15,21 +15,23 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from meshwright.ir.decisions import Decisions, StagePlan, verify_decisions
-from meshwright.ir.errors import BoundaryMismatch, PartialAcross
+from meshwright.ir.errors import BoundaryMismatch, PartialAcross, WorkloadImpossible
 from meshwright.ir.fold import Call, Fold, FromInput, FromPrevious, Source, joined
 from meshwright.ir.lower_body import Lowering, lower_body
 from meshwright.ir.placement import Placement
 from meshwright.ir.program import Action, BodyProgram, Program, Run, Stage, Tie, Transfer
 from meshwright.ir.schedules import Shape, decode, verify_work, with_transfers, work_lists
-from meshwright.ir.workload import Workload
+from meshwright.ir.workload import Stack, Workload
 
 CUDA = Lowering()
 
 
 def lower(fold: Fold, decisions: Decisions, lowering: Lowering = CUDA, workload: Workload | None = None) -> Program:
-    """The Program that carries out `decisions` on the model `fold`, for `workload`."""
+    """The Program that carries out `decisions` on the model `fold`, for `workload`, whose stack names the kernels."""
     verify_decisions(decisions, fold)
     lowering = replace(lowering, style=decisions.style)
+    if workload is not None:
+        lowering = _on_stack(lowering, workload.stack)
     calls = tuple(fold.calls())
     bodies: dict[str, BodyProgram] = {}
     for stage in decisions.stages:
@@ -48,6 +50,16 @@ def lower(fold: Fold, decisions: Decisions, lowering: Lowering = CUDA, workload:
         microbatches=decisions.schedule.microbatches,
         workload=workload,
     )
+
+
+def _on_stack(lowering: Lowering, stack: Stack) -> Lowering:
+    if lowering.style != stack.style:
+        raise WorkloadImpossible(
+            place="workload, stack",
+            cause=f"a {stack.style} stack for a plan in style {lowering.style}",
+            fix="plan in the style of the stack",
+        )
+    return replace(lowering, attention=stack.attention, fused_loss=stack.fused_loss, regathers=stack.regathers)
 
 
 def _stage(index: int, plan: StagePlan, calls: Sequence[Call], decisions: Decisions) -> Stage:

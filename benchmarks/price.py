@@ -1,0 +1,136 @@
+"""The price of a published run: the same path as any plan's, from its shape to a Prediction.
+
+run -> Shape -> Fold at the run's batch -> Degrees -> Decisions -> Program -> evaluate
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import lru_cache
+
+from benchmarks.models import fold_of
+from benchmarks.runs import Run, stage_layers
+from benchmarks.scores import Priced
+from benchmarks.stacks import Stack as Public
+from meshwright.cost_models.evaluate import Evaluator
+from meshwright.cost_models.prediction import Prediction
+from meshwright.cost_models.profile import Profile, published
+from meshwright.ir.fold import Fold
+from meshwright.ir.frontends.decoder import Shape
+from meshwright.ir.lower import lower
+from meshwright.ir.names import Degrees, template
+from meshwright.ir.program import Program
+from meshwright.ir.rebatch import with_batch
+from meshwright.ir.workload import Stack, Workload
+
+TRACED_BATCH = 2
+SCHEDULES = {"zb-1p": "zb-h1", "zb-2p": "zb-h2", "zb-v": "zbv"}
+"""The paper's automatic schedules under a limit of memory, by the hand-made ones that they improve on."""
+
+
+class Pricer:
+    """Prices runs under a profile; programs do not depend on it and are kept."""
+
+    def __init__(self, profile: Profile | None = None) -> None:
+        self.profile = profile or published()
+        self.evaluators: dict[str, Evaluator] = {}
+
+    def __call__(self, run: Run) -> Priced:
+        found = self.predicted(run)
+        return Priced(step_time_s=found.step_time_s, peak_bytes=found.peak_memory_bytes, fits=found.fits)
+
+    def predicted(self, run: Run) -> Prediction:
+        where = repr(run.cluster)
+        if where not in self.evaluators:
+            self.evaluators[where] = Evaluator(run.cluster, self.profile)
+        return self.evaluators[where](program_of(run))
+
+
+def program_of(run: Run) -> Program:
+    """The program that a run carried out."""
+    return _program(run.shape, run.seq, degrees_of(run), workload_of(run), run.micro_batch * run.dp)
+
+
+@lru_cache(maxsize=2048)
+def _program(shape: Shape, seq: int, degrees: Degrees, workload: Workload, batch: int) -> Program:
+    fold = _fold(shape, seq, batch)
+    decisions = replace(template(fold, degrees), style=workload.stack.style)
+    return lower(fold, decisions, workload=workload)
+
+
+@lru_cache(maxsize=2048)
+def _fold(shape: Shape, seq: int, batch: int) -> Fold:
+    return with_batch(fold_of(shape, seq=seq, batch=TRACED_BATCH).fold, batch)
+
+
+def degrees_of(run: Run) -> Degrees:
+    shard = {-1: min(run.gpus_per_host, run.dp * run.cp)}.get(run.zero.within, run.zero.within)
+    return Degrees(
+        dp=run.dp,
+        tp=run.tp,
+        cp=run.cp,
+        ep=run.ep,
+        etp=run.etp if run.model.routed else 0,
+        pp=run.pp,
+        vp=run.vp,
+        sequence_parallel=run.sequence_parallel,
+        zero=run.zero.stage,
+        shard=0 if shard >= run.dp * run.cp else shard,
+        regather=run.zero.regather,
+        recompute=recompute_of(run),
+        schedule=SCHEDULES.get(run.schedule, run.schedule) if run.pp > 1 else "gpipe",
+        microbatches=run.micro_batches,
+        stage_blocks=stage_layers(run.shape.layers, run.pp, run.vp) if run.pp > 1 else (),
+    )
+
+
+def recompute_of(run: Run) -> str:
+    """By our names. Every other layer is as many as the first half of them."""
+    what = run.recompute
+    if what.kind == "selective":
+        modules = tuple(_MODULES.get(name, name) for name in what.modules)
+        return f"selective:{'+'.join(modules)}" if modules else "selective"
+    layers = what.layers
+    if what.kind == "selective_layer":
+        layers = -(-run.shape.layers // run.pp // 2)
+    return f"full_layers:{layers}" if layers else what.kind
+
+
+_MODULES = {"core_attention": "core_attn"}
+
+
+def workload_of(run: Run) -> Workload:
+    return Workload(
+        global_batch=run.global_batch,
+        seq=run.seq,
+        precision=run.precision,
+        stack=stack_of_run(run),
+    )
+
+
+def stack_of_run(run: Run) -> Stack:
+    public = run.stack
+    hides = [
+        *(("gradients",) if public.overlap_grads else ()),
+        *(("parameters", "publish") if public.overlap_params else ()),
+        *(("tensor",) if public.overlap_tp else ()),
+        *(("ring", "pipeline") if public.overlap_grads else ()),
+    ]
+    return Stack(
+        style=run.style,
+        attention={"cudnn": "flash3"}.get(public.attention, public.attention),
+        hides=tuple(hides),
+        recipe=recipe_of(public, run.grad_bytes),
+        regathers=public.style == "fused" and run.sequence_parallel,
+        fused_loss=public.fused_loss,
+    )
+
+
+def recipe_of(public: Public, grad_bytes: int) -> str:
+    if public.states == "fsdp":
+        return "fsdp" if grad_bytes == 4 else "fsdp-bf16-reduce"
+    if public.states == "xla":
+        return "fsdp-bf16-reduce" if grad_bytes == 2 else "fsdp"
+    if public.states == "deepspeed":
+        return "megatron-bf16-grads"
+    return "megatron" if grad_bytes == 4 else "megatron-bf16-grads"
