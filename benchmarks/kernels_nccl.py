@@ -70,7 +70,7 @@ def clock(curve: Curve) -> Callable[[float], float]:
     """The law that a curve is read by: of a group in one host of a known device, else of the curve's own ends."""
     if curve.hosts > 1 or curve.device not in device_names():
         return ends(curve.points)
-    return law(curve.kind, in_one_host(curve.device, curve.per_host), "nccl").seconds
+    return law(curve.kind, in_one_host(curve.device, curve.per_host), "nccl").clock
 
 
 def in_one_host(name: str, ranks: int) -> GroupShape:

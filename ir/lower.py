@@ -20,12 +20,13 @@ from meshwright.ir.lower_body import Lowering, lower_body
 from meshwright.ir.placement import Placement
 from meshwright.ir.program import Action, BodyProgram, Program, Run, Stage, Tie, Transfer
 from meshwright.ir.schedules import Shape, compute_actions, verify_actions, with_transfers
+from meshwright.ir.workload import Workload
 
 CUDA = Lowering()
 
 
-def lower(fold: Fold, decisions: Decisions, lowering: Lowering = CUDA) -> Program:
-    """The Program that carries out `decisions` on the model `fold`."""
+def lower(fold: Fold, decisions: Decisions, lowering: Lowering = CUDA, workload: Workload | None = None) -> Program:
+    """The Program that carries out `decisions` on the model `fold`, for `workload`."""
     verify_decisions(decisions, fold)
     calls = tuple(fold.calls())
     bodies: dict[str, BodyProgram] = {}
@@ -43,6 +44,7 @@ def lower(fold: Fold, decisions: Decisions, lowering: Lowering = CUDA) -> Progra
         actions=_actions(decisions, transfers),
         ties=_ties(stages, calls),
         microbatches=decisions.schedule.microbatches,
+        workload=workload,
     )
 
 

@@ -51,6 +51,8 @@ class Lowering:
 
     moves: tuple[str, ...] = moves.MOVES
     device: str = "cuda"
+    regathers: bool = False
+    """Values gathered for use are gathered again in the backward pass, not kept (Megatron's sequence parallelism)."""
 
 
 def lower_body(graph: Graph, plan: BodyPlan, mesh: Mesh, lowering: Lowering) -> BodyProgram:
@@ -318,6 +320,8 @@ class _Body:
             self.again.add(statement.result)
         if isinstance(statement, Move) and statement.reason == "parameter" and self.plan.regather:
             self.again.add(statement.result)
+        if isinstance(statement, Move) and statement.step.kind == "all_gather" and self.lowering.regathers:
+            self.again.add(statement.result)
 
     def aliased(self, statement: Compute) -> str | None:
         """The operand whose storage the results share."""
@@ -439,7 +443,9 @@ class _Body:
         )
 
     def slot(self, param: Param, sync: list[Statement], publish: list[Statement]) -> ParamSlot:
-        """Where a parameter is stored, and the statements that bring its gradient there and its update back."""
+        """Where a parameter is stored, and the statements that bring its gradient there and its update back. A gradient
+        that is stored as it is computed is added up unreduced over the micro-batches, and reduced once, straight to
+        the optimizer's shards; one that is stored in finer shards is reduced to them after every micro-batch."""
         compute, value, type_ = self.home[param.value].value, param.value, self.graph.types[param.value]
         storage = self.storage.get(param.path, Storage(param.path, compute, compute, compute))
         grad = self.grad_of[value]
@@ -450,8 +456,11 @@ class _Body:
             return held
         for placement in (storage.grads, storage.optimizer):
             self.check_refines(param, placement, compute)
-        summed = self.move_all(f"d{value}", grad, self.home[value].grad, storage.grads, "sync", sync)
-        synced = self.move_all(f"d{value}", summed, storage.grads, storage.optimizer, "update", sync)
+        held_in = self.home[value].grad
+        if storage.grads != compute:
+            grad = self.move_all(f"d{value}", grad, held_in, storage.grads, "sync", self.backward)
+            held_in = storage.grads
+        synced = self.move_all(f"d{value}", grad, held_in, storage.optimizer, "sync", sync)
         updated = self.define(f"{value}!updated", type_, storage.optimizer)
         published = self.move_all(f"{value}!", updated, storage.optimizer, storage.params, "update", publish)
         return replace(held, grad=grad, synced=synced, updated=updated, published=published)

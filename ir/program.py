@@ -30,6 +30,7 @@ from meshwright.ir.mesh import Mesh
 from meshwright.ir.placement import Placement
 from meshwright.ir.reshard import Step
 from meshwright.ir.rules.base import Signature
+from meshwright.ir.workload import Workload
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +114,8 @@ class Move:
     operand: str
     result: str
     reason: str = "value"
-    """Why it is there: "value", "gradient", "parameter" (gather before use), "sync" (gradient reduction), "update"."""
+    """Why it is there: "value", "gradient", "parameter" (gather before use), "sync" (gradient reduction), "update"
+    (of parameters)."""
 
     def __str__(self) -> str:
         return f"%{self.result} = {self.step} %{self.operand}  for {self.reason}"
@@ -157,9 +159,10 @@ class ParamSlot:
     """A parameter inside a body program.
 
     It is stored as `stored`; `value` is the name in its compute placement; `grad` the name of the gradient that the
-    backward pass leaves (None if frozen). At the end of the step `sync` brings it, by way of its stored placement
-    `grads`, to the optimizer's shards as `synced`; `publish` brings the optimizer's result `updated` back to where
-    the parameter is stored as `published`.
+    backward pass leaves and micro-batches add up (None if frozen): in its stored placement `grads` where that is finer
+    than the compute placement, and as computed, unreduced, where it is not. At the end of the step `sync` brings it to
+    the optimizer's shards as `synced`; `publish` brings the optimizer's result `updated` back to where the parameter
+    is stored as `published`.
     """
 
     path: str
@@ -198,7 +201,7 @@ class BodyProgram:
     kept: tuple[Kept, ...]
     updates: tuple[Update, ...] = ()
     sync: tuple[Statement, ...] = ()
-    """Once per step: accumulated gradients to where they are stored, and on to the optimizer's shards."""
+    """Once per step: accumulated gradients to the optimizer's shards."""
     publish: tuple[Statement, ...] = ()
     """Once per step: updated parameters from the optimizer's shards back to where they are stored."""
 
@@ -295,6 +298,8 @@ class Program:
     """For each group of ranks its list of actions."""
     ties: tuple[Tie, ...] = ()
     microbatches: int = 1
+    workload: Workload | None = None
+    """What it trains and on which software; prices depend on it, what is computed does not."""
 
     def body(self, name: str) -> BodyProgram:
         return next(body for body in self.bodies if body.name == name)

@@ -59,6 +59,7 @@ from meshwright.ir.program import (
 from meshwright.ir.reshard import Step
 from meshwright.ir.rules.base import Signature
 from meshwright.ir.scan import Scanner, ranges_text, string_text, value_text, values_text, word_text
+from meshwright.ir.workload import Workload
 
 T = TypeVar("T")
 
@@ -68,6 +69,8 @@ T = TypeVar("T")
 def program_text(program: Program) -> str:
     """The text form of a program."""
     lines = [f"program x {program.microbatches}"]
+    if program.workload:
+        lines.append(f"  workload {program.workload}")
     for stage in program.stages:
         lines.append(f"  stage {stage.first}..{stage.last} on ({stage.mesh}) ranks {ranges_text(stage.ranks)}".rstrip())
         lines += [
@@ -184,18 +187,25 @@ def parse_program(text: str) -> Program:
     scanner.expect("x")
     microbatches = scanner.natural()
     scanner.end_line()
+    workload = next(_repeated(scanner, "workload", _read_workload), None)
     stages = tuple(_repeated(scanner, "stage", _read_stage))
     transfers = tuple(_repeated(scanner, "transfer", _read_transfer))
     actions = tuple(_repeated(scanner, "actions", _read_actions))
     ties = tuple(_repeated(scanner, "tie", _read_tie))
     bodies = tuple(_repeated(scanner, "body", lambda _: _BodyReader(scanner).body()))
     scanner.finish()
-    return Program(bodies, stages, transfers, actions, ties, microbatches)
+    return Program(bodies, stages, transfers, actions, ties, microbatches, workload)
 
 
 def _repeated(scanner: Scanner, keyword: str, read: Callable[[Scanner], T]) -> Iterator[T]:
     while scanner.accept(keyword):
         yield read(scanner)
+
+
+def _read_workload(scanner: Scanner) -> Workload:
+    workload = scanner.parsed(Workload.parse, r"[^\n]*", "a workload")
+    scanner.end_line()
+    return workload
 
 
 def _read_stage(scanner: Scanner) -> Stage:

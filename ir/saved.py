@@ -32,8 +32,7 @@ import networkx as nx
 from meshwright.ir.errors import UnknownStyle
 from meshwright.ir.graph import Graph, Op
 from meshwright.ir.rules.base import Engine, Rule, Save, rule_of, signature_of
-
-STYLES = ("eager", "fused", "compiled", "xla")
+from meshwright.ir.workload import STYLES
 
 
 @dataclass(frozen=True, slots=True)

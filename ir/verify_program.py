@@ -285,7 +285,7 @@ def _verify_slot(body: BodyProgram, slot: ParamSlot) -> None:
         )
     for name, where in ((synced[-1], slot.optimizer), (published[0], slot.optimizer), (published[-1], stored)):
         _lies(body, name, type_, where, slot.path)
-    if all(body.locals[name].placement != slot.grads for name in synced):
+    if slot.grads != compute and body.locals[slot.grad].placement != slot.grads:
         raise WrongPlacement(
             place=place, cause=f"its gradient is never {slot.grads}", fix="bring it to where gradients are stored"
         )

@@ -31,6 +31,7 @@ from meshwright.ir.plan_json import KEYS, decisions_from_json, decisions_to_json
 from meshwright.ir.plan_text import decisions_text, parse_decisions
 from meshwright.ir.program import BodyProgram, Program
 from meshwright.ir.program_text import parse_program, program_text
+from meshwright.ir.workload import Workload
 from tests.build import Builder
 from tests.ir.strategies import any_names, decisions, graphs
 from tests.ir.test_interp_step import PLANS
@@ -177,9 +178,10 @@ def test_comments_and_blank_lines_are_skipped() -> None:
 
 
 def round_trips(program: Program) -> None:
-    text = program_text(program)
-    assert parse_program(text) == program
-    assert program_text(parse_program(text)) == text
+    for one in (program, replace(program, workload=Workload(global_batch=8, seq=16, stack="megatron"))):
+        text = program_text(one)
+        assert parse_program(text) == one
+        assert program_text(parse_program(text)) == text
 
 
 @pytest.mark.parametrize("name", PLANS)

@@ -241,13 +241,9 @@ def frozen() -> None:
         replace(slot, grad=None, synced=None, updated=None, published=None) if slot.path == "q.weight" else slot
         for slot in BLOCK.params
     )
-    lost = next(slot.synced for slot in BLOCK.params if slot.path == "q.weight")
-    backward(
-        of("q"),
-        lambda q: (replace(q, wanted=(0,), results=q.results[:1]),),
-        params=slots,
-        sync=tuple(s for s in BLOCK.sync if lost not in results_of(s)),
-    )
+    lost = next(slot.grad for slot in BLOCK.params if slot.path == "q.weight")
+    kept = edited(BLOCK.backward, of("q"), lambda q: (replace(q, wanted=(0,), results=q.results[:1]),))
+    with_block(params=slots, backward=tuple(s for s in kept if lost not in results_of(s)))
 
 
 def renamed_kind(kind: str, *lists: str) -> None:
@@ -430,7 +426,7 @@ OTHERS: dict[str, tuple[type[MeshwrightError], Callable[[], object]]] = {
     "a dropped gradient": (NameUnknown, lambda: backward(of("act"), lambda act: ())),
     "a dropped reduction of a weight's gradient": (
         WrongPlacement,
-        lambda: with_slot(synced=next(slot.grad for slot in BLOCK.params if slot.path == "q.weight")),
+        lambda: with_slot(grad=gradient_of("q", 1), synced=gradient_of("q", 1)),
     ),
     "another weight's gradient": (
         GradientMixed,

@@ -1,0 +1,235 @@
+"""Workloads: what is trained, and on which software.
+
+A plan is made for a *workload*: so many sequences of such a length per optimizer step, in such a precision, with such
+an optimizer, executed by such a software *stack*. The workload decides no parallelism; `Decisions` do. Both, with
+the fold of the model, lower to a Program, which carries its workload, since prices depend on it:
+
+    precision   what tensor cores multiply in, for the linear layers inside repeated blocks; everything else (attention,
+                the vocabulary's ends, norms) stays in the dtype that the model was traced in
+    recipe      in how many bytes parameters, gradients and optimizer states are held (`RECIPES`)
+    stack       which kernels run and what runs beside them (`STACKS`)
+    imbalance   gamma >= 1: the busiest expert's load over the mean load
+
+A stack is data, one line each: an execution style of `meshwright.ir.saved`, the generation of its attention kernel, and
+which communication its runtime hides. Sources are named per line.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from types import MappingProxyType
+from typing import Any
+
+from meshwright.ir.errors import WorkloadImpossible, nearest
+
+STYLES = ("eager", "fused", "compiled", "xla")
+"""Execution styles: what is kept for the backward pass (`meshwright.ir.saved`), and what runs as one kernel."""
+
+PRECISIONS = ("fp32", "tf32", "bf16", "fp16", "fp8_tensorwise", "fp8_blockwise", "mxfp8", "nvfp4")
+ATTENTION = ("math", "flash1", "flash2", "flash3", "splash")
+HIDES = ("gradients", "parameters", "publish", "ring", "tensor", "pipeline")
+"""Communication that a stack may run beside compute: reductions of gradients behind the backward pass, gathers of
+sharded parameters ahead of their use, gathers of updated parameters behind the next forward pass, ring steps, tensor
+parallel collectives (split into chunks), transfers between stages."""
+
+
+def _known(what: str, name: str, known: tuple[str, ...]) -> None:
+    if name not in known:
+        meant = nearest(name, known)
+        raise WorkloadImpossible(
+            place=f"workload, {what}",
+            cause=f"{name!r} is not known",
+            fix=f"did you mean {meant!r}?" if meant else f"use one of {', '.join(known)}",
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recipe:
+    """Bytes that one element of a parameter takes in each role.
+
+    `stored` between uses, `used` as operators read it (and as it travels when gathered), `gradient` where micro-batches
+    add up, `reduced` as gradients travel, `master` a separate copy that the optimizer updates (0: it updates the stored
+    one).
+    """
+
+    stored: float
+    used: float
+    gradient: float
+    reduced: float
+    master: float
+    source: str
+
+    def __post_init__(self) -> None:
+        if min(self.stored, self.used, self.gradient, self.reduced) <= 0 or self.master < 0:
+            raise WorkloadImpossible(
+                place="recipe", cause=f"{self} has a size of no bytes", fix="give positive sizes; master may be 0"
+            )
+
+
+RECIPES: Mapping[str, Recipe] = MappingProxyType(
+    {
+        "megatron": Recipe(
+            stored=2, used=2, gradient=4, reduced=4, master=4,
+            source="Megatron-Core, distributed optimizer: bf16 parameters, fp32 main gradients and parameters",
+        ),
+        "megatron-bf16-grads": Recipe(
+            stored=2, used=2, gradient=2, reduced=2, master=4,
+            source="Megatron-Bridge performance guide: grad_reduce_in_fp32 off, main gradients in bf16",
+        ),
+        "fsdp": Recipe(
+            stored=4, used=2, gradient=4, reduced=4, master=0,
+            source="torch FSDP2 MixedPrecisionPolicy(param_dtype=bf16, reduce_dtype=fp32): sharded fp32 parameters",
+        ),
+        "fsdp-bf16-reduce": Recipe(
+            stored=4, used=2, gradient=4, reduced=2, master=0,
+            source="torch FSDP mixed precision with reduce_dtype=bf16 (Composer's PURE, LLM Foundry's default)",
+        ),
+        "bf16": Recipe(
+            stored=2, used=2, gradient=2, reduced=2, master=0,
+            source="everything in bf16, as a model in bf16 under a plain torch optimizer",
+        ),
+        "fp32": Recipe(stored=4, used=4, gradient=4, reduced=4, master=0, source="everything in fp32"),
+    }
+)  # fmt: skip
+"""Named layouts of the training state, one line each."""
+
+OPTIMIZERS: Mapping[str, float] = MappingProxyType({"adamw": 8, "sgd": 0, "momentum": 4, "muon": 4, "adafactor": 0})
+"""Bytes of optimizer state per element: AdamW two fp32 moments, momentum and Muon one; Adafactor keeps a row and a
+column per matrix, which is nothing beside the matrix (Shazeer and Stern 2018)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stack:
+    """How a piece of software executes a program."""
+
+    style: str
+    attention: str
+    hides: tuple[str, ...]
+    recipe: str
+    regathers: bool = False
+    """Values gathered for a product (sequence parallelism) are gathered again for the backward pass, not kept."""
+    fused_loss: bool = False
+    """The loss keeps logits once, in their own dtype, and writes their gradient over them."""
+    source: str
+
+    def __post_init__(self) -> None:
+        for name, known in ((self.style, STYLES), (self.attention, ATTENTION), (self.recipe, tuple(RECIPES))):
+            _known("stack", name, known)
+        for name in self.hides:
+            _known("stack", name, HIDES)
+
+
+STACKS: Mapping[str, Stack] = MappingProxyType(
+    {
+        "torch": Stack(
+            style="eager", attention="flash2", hides=("gradients", "parameters", "pipeline"), recipe="fsdp",
+            source="torch FSDP2 and DTensor: prefetch of the next gather, reduce-scatter on its own stream",
+        ),
+        "torch-compile": Stack(
+            style="compiled", attention="flash2", hides=("gradients", "parameters", "pipeline"), recipe="fsdp",
+            source="torchtitan: regional torch.compile over FSDP2; docs/performance.md of its repository",
+        ),
+        "megatron": Stack(
+            style="fused", attention="flash3", hides=("gradients", "parameters", "publish", "ring", "pipeline"),
+            recipe="megatron", regathers=True, fused_loss=True,
+            source="Megatron-Core with Transformer Engine: overlap-grad-reduce, overlap-param-gather",
+        ),
+        "megatron-tp-overlap": Stack(
+            style="fused", attention="flash3", hides=HIDES, recipe="megatron-bf16-grads", regathers=True,
+            fused_loss=True,
+            source="Megatron-Bridge performance guide: tp_comm_overlap besides, bf16 gradients",
+        ),
+        "megatron-2022": Stack(
+            style="fused", attention="math", hides=(), recipe="megatron", regathers=True,
+            source="Korthikanti et al. 2205.05198: sequence parallelism, fused kernels, no flash attention",
+        ),
+        "megatron-2021": Stack(
+            style="fused", attention="math", hides=(), recipe="megatron",
+            source="Narayanan et al. 2104.04473: fused kernels, no flash attention, nothing overlapped",
+        ),
+        "jax": Stack(
+            style="xla", attention="splash", hides=("gradients", "parameters", "publish", "ring", "tensor"),
+            recipe="fp32",
+            source="MaxText: XLA's latency-hiding scheduler and collective matmuls, fp32 parameters",
+        ),
+    }
+)  # fmt: skip
+"""Known stacks, one line each."""
+
+STACK_OF_STYLE: Mapping[str, str] = MappingProxyType(
+    {"eager": "torch", "compiled": "torch-compile", "fused": "megatron", "xla": "jax"}
+)
+"""The stack that is meant where only a style is given."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workload:
+    """One training run's work.
+
+    - `global_batch` counts sequences of `seq` tokens per optimizer step.
+    - Every name must be known; `imbalance` is at least 1.
+    """
+
+    global_batch: int
+    seq: int
+    precision: str = "bf16"
+    optimizer: str = "adamw"
+    stack: str = "torch"
+    """Of `STACKS`."""
+    recipe: str = ""
+    """Of `RECIPES`; empty: the stack's own."""
+    imbalance: float = 1.0
+
+    def __post_init__(self) -> None:
+        _known("precision", self.precision, PRECISIONS)
+        _known("optimizer", self.optimizer, tuple(OPTIMIZERS))
+        _known("stack", self.stack, tuple(STACKS))
+        if self.recipe:
+            _known("recipe", self.recipe, tuple(RECIPES))
+        if self.global_batch < 1 or self.seq < 1:
+            raise WorkloadImpossible(
+                place="workload",
+                cause=f"{self.global_batch} sequences of {self.seq} tokens",
+                fix="give at least one of each",
+            )
+        if not self.imbalance >= 1:
+            raise WorkloadImpossible(
+                place="workload",
+                cause=f"imbalance {self.imbalance}",
+                fix="give the busiest expert's load over the mean",
+            )
+
+    def __str__(self) -> str:
+        return " ".join(f"{field.name}={getattr(self, field.name)}" for field in fields(self))
+
+    @staticmethod
+    def parse(text: str) -> Workload:
+        """Read what `str(workload)` writes."""
+        given: dict[str, Any] = dict(word.partition("=")[::2] for word in text.split())
+        try:
+            return Workload(**given | {f.name: _READERS[str(f.type)](given[f.name]) for f in fields(Workload)})
+        except (KeyError, TypeError, ValueError) as mistake:
+            raise WorkloadImpossible(
+                place=f"workload {text!r}", cause=f"cannot read it ({mistake!r})", fix="write such as str(workload)"
+            ) from mistake
+
+    @property
+    def tokens(self) -> int:
+        return self.global_batch * self.seq
+
+    @property
+    def runtime(self) -> Stack:
+        return STACKS[self.stack]
+
+    @property
+    def states(self) -> Recipe:
+        return RECIPES[self.recipe or self.runtime.recipe]
+
+    @property
+    def moments(self) -> float:
+        """Bytes of optimizer state per element."""
+        return OPTIMIZERS[self.optimizer]
+
+
+_READERS: Mapping[str, Callable[[str], Any]] = {"int": int, "float": float, "str": str}

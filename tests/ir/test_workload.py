@@ -1,0 +1,56 @@
+"""Workloads: what is refused, and that the text form loses nothing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from meshwright.ir.errors import WorkloadImpossible
+from meshwright.ir.workload import OPTIMIZERS, PRECISIONS, RECIPES, STACK_OF_STYLE, STACKS, STYLES, Workload
+
+
+def test_text_round_trip() -> None:
+    for stack in STACKS:
+        for precision in PRECISIONS:
+            one = Workload(global_batch=7, seq=128, precision=precision, stack=stack, recipe="bf16", imbalance=1.25)
+            assert Workload.parse(str(one)) == one
+
+
+def test_every_style_has_its_stack() -> None:
+    assert set(STACK_OF_STYLE) == set(STYLES)
+    assert all(STACKS[stack].style == style for style, stack in STACK_OF_STYLE.items())
+
+
+def test_every_line_names_its_source() -> None:
+    assert all(line.source for line in (*STACKS.values(), *RECIPES.values()))
+
+
+def test_states_follow_the_stack_unless_given() -> None:
+    assert Workload(global_batch=1, seq=1, stack="megatron").states is RECIPES["megatron"]
+    assert Workload(global_batch=1, seq=1, stack="megatron", recipe="bf16").states is RECIPES["bf16"]
+    assert Workload(global_batch=1, seq=1, optimizer="adamw").moments == OPTIMIZERS["adamw"] == 8
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"global_batch": 0},
+        {"seq": 0},
+        {"precision": "fp17"},
+        {"optimizer": "adam"},
+        {"stack": "megatorn"},
+        {"recipe": "fsdpp"},
+        {"imbalance": 0.5},
+        {"imbalance": float("nan")},
+    ],
+)
+def test_wrong_workloads_are_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(WorkloadImpossible):
+        Workload(**({"global_batch": 1, "seq": 1} | wrong))
+
+
+@pytest.mark.parametrize("text", ["", "global_batch=x seq=1", "nothing", "global_batch=1 seq=1 hosts=3"])
+def test_unreadable_text_is_refused(text: str) -> None:
+    with pytest.raises(WorkloadImpossible):
+        Workload.parse(text)
