@@ -28,7 +28,7 @@ from typing import Any
 
 from meshwright.cost_models.cluster_text import read_cluster
 from meshwright.cost_models.collective_curves import SPIKE, Curve, Reader, Row, built, ends
-from meshwright.cost_models.collective_laws import Collective, Law, law
+from meshwright.cost_models.collective_laws import COLLECTIVES, Collective, Law, law
 from meshwright.cost_models.hardware import device, device_names
 from meshwright.cost_models.topology import GroupShape, group_shape
 from meshwright.ir.errors import DeviceUnknown
@@ -56,6 +56,7 @@ def rows_of(path: Path) -> list[Row]:
                 source=line["source"],
             )
             for line in csv.DictReader(file)
+            if line["size_kib"] and line["time_us"]
         ]
 
 
@@ -68,9 +69,10 @@ def _device_name(gpu: str) -> str:
 
 def clock(curve: Curve) -> Callable[[float], float]:
     """The law that a curve is read by: of a group in one host of a known device, else of the curve's own ends."""
-    if curve.hosts > 1 or curve.device not in device_names():
+    known = curve.device in device_names() and curve.kind in COLLECTIVES
+    if curve.hosts > 1 or curve.per_host < 2 or not known:
         return ends(curve.points)
-    return law(curve.kind, in_one_host(curve.device, curve.per_host), "nccl").seconds
+    return law(curve.kind, in_one_host(curve.device, curve.per_host), "nccl").clock
 
 
 def in_one_host(name: str, ranks: int) -> GroupShape:
@@ -129,12 +131,15 @@ def _left_out(rows: list[Row], parity: int, from_bytes: float) -> list[float]:
 
 
 def _named(row: Row, run: list[Row]) -> dict[str, Any]:
-    later = min((other for other in run if other.nbytes > row.nbytes), key=lambda other: other.seconds)
+    later = [other for other in run if other.nbytes > row.nbytes and other.seconds > 0]
+    least = min(later, key=lambda other: other.seconds, default=row)
     return {
         "curve": " ".join(map(str, _curve_of(row))),
         "size_kib": row.nbytes / 1024,
         "time_us": row.seconds * 1e6,
-        "reason": f"took more than {1 + SPIKE:g} x the {later.seconds * 1e6:g} us of {later.nbytes / 1024:g} KiB",
+        "reason": f"took more than {1 + SPIKE:g} x the {least.seconds * 1e6:g} us of {least.nbytes / 1024:g} KiB"
+        if row.seconds > 0
+        else "took no time",
     }
 
 

@@ -3,7 +3,7 @@
 A curve is (bytes, seconds) of one kind on one device, `ranks` in `hosts`. To build one from rows:
 
 1. **Corrupt rows** are taken out. More bytes cannot take less time, so a row that took longer than a later, larger one
-   by more than `SPIKE` is wrong (a stall, another job), and is named.
+   by more than `SPIKE` is wrong (a stall, another job), and is named; so is one that took no time.
 2. Rows of the same size (two dtypes) are joined by their geometric mean, and what still falls by less than that is
    levelled out the same way, so that a curve never falls.
 
@@ -116,7 +116,9 @@ def built(rows: Iterable[Row]) -> tuple[tuple[Curve, ...], tuple[Row, ...]]:
     for (kind, name, hosts, per_host), same in groupby(ordered, key=_group_of):
         kept: list[Row] = []
         for _, of_dtype in groupby(sorted(same, key=_place_of), key=lambda row: row.dtype):
-            run = [row for row in of_dtype if row.nbytes > 0]
+            sized = [row for row in of_dtype if row.nbytes > 0]
+            corrupt += [row for row in sized if not row.seconds > 0]
+            run = [row for row in sized if row.seconds > 0]
             bad = set(spikes([(row.nbytes, row.seconds) for row in run]))
             corrupt += [row for place, row in enumerate(run) if place in bad]
             kept += [row for place, row in enumerate(run) if place not in bad]

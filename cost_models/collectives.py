@@ -60,4 +60,4 @@ def _pricer(
 ) -> tuple[Law, Reader | None]:
     found = law(kind, shape, library, imbalance)
     curve = matching(kind, shape, curves) if library in ("nccl", "xla") else None
-    return found, Reader(curve.points, found.seconds) if curve else None
+    return found, Reader(curve.points, found.clock) if curve else None

@@ -99,9 +99,12 @@ def test_a_file_never_seen_is_scored(tmp_path: Path) -> None:
         writer.writerow(["source", "collective", "gpu", "n_nodes", "gpus_per_node", "dtype", "size_kib", "time_us"])
         for step in range(19):
             time = 20 + 2**step / 4
-            writer.writerow(["new", "all_gather", "Z9", 3, 5, "half", 2**step, 900 if step == 4 else time])
+            for kind, gpu, hosts in (("all_gather", "Z9", 3), ("reduce", "H100", 1)):
+                writer.writerow(["new", kind, gpu, hosts, 5, "half", 2**step, {4: 900, 7: 0}.get(step, time)])
+        writer.writerow(["new", "all_gather", "Z9", 3, 5, "half", 8192, ""])
     found = score(path)
-    assert [row["size_kib"] for row in found["corrupt"]] == [16]
+    assert sorted(row["size_kib"] for row in found["corrupt"]) == [16, 16, 128, 128]
+    assert {row["reason"] for row in found["corrupt"]} >= {"took no time"}
     assert found["overall"]["mape"] < 0.01
 
 
