@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from meshwright.ir.decisions import Decisions, StagePlan, verify_decisions
 from meshwright.ir.errors import BoundaryMismatch, PartialAcross
@@ -19,7 +20,7 @@ from meshwright.ir.fold import Call, Fold, FromInput, FromPrevious, Source, join
 from meshwright.ir.lower_body import Lowering, lower_body
 from meshwright.ir.placement import Placement
 from meshwright.ir.program import Action, BodyProgram, Program, Run, Stage, Tie, Transfer
-from meshwright.ir.schedules import Shape, compute_actions, verify_actions, with_transfers
+from meshwright.ir.schedules import Shape, decode, verify_work, with_transfers, work_lists
 from meshwright.ir.workload import Workload
 
 CUDA = Lowering()
@@ -217,13 +218,28 @@ def _actions(
     """Every group's work, with sends and receives where values cross to another group."""
     groups = decisions.groups
     held = tuple(tuple(i for i, stage in enumerate(decisions.stages) if stage.ranks == ranks) for ranks in groups)
-    shape = Shape(held, decisions.schedule.microbatches)
-    actions = compute_actions(decisions.schedule.name, shape, decisions.schedule.actions)
-    verify_actions(actions, shape)
     group_of = {stage: index for index, stages in enumerate(held) for stage in stages}
     crossing = [hop for hop in transfers if group_of[hop.from_stage] != group_of[hop.to_stage]]
-    forward = frozenset((hop.from_stage, hop.to_stage) for hop in crossing)
-    backward = frozenset((hop.from_stage, hop.to_stage) for hop in crossing if hop.differentiable)
+    lists = _lists(
+        decisions.schedule.name,
+        Shape(held, decisions.schedule.microbatches),
+        decisions.schedule.actions,
+        frozenset((hop.from_stage, hop.to_stage) for hop in crossing),
+        frozenset((hop.from_stage, hop.to_stage) for hop in crossing if hop.differentiable),
+    )
+    return tuple(zip(groups, lists, strict=True))
+
+
+@lru_cache(maxsize=32)
+def _lists(
+    name: str,
+    shape: Shape,
+    custom: tuple[tuple[str, ...], ...],
+    forward: frozenset[tuple[int, int]],
+    backward: frozenset[tuple[int, int]],
+) -> tuple[tuple[Action, ...], ...]:
+    """Complete lists, the same objects for the same schedule: a search asks for few of them, again and again."""
+    work = work_lists(name, shape, custom)
+    verify_work(work)
     ending = (Action("sync"), Action("step"))
-    complete = with_transfers(actions, forward, backward)
-    return tuple((ranks, (*one, *ending)) for ranks, one in zip(groups, complete, strict=True))
+    return tuple((*one, *ending) for one in with_transfers(decode(work), forward, backward))

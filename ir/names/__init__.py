@@ -33,7 +33,7 @@ from meshwright.ir.names.body import body_template
 from meshwright.ir.names.cache import Same, planned
 from meshwright.ir.names.check import check
 from meshwright.ir.names.degrees import CONTEXT, TABLE, Degree, Degrees, Use, uses
-from meshwright.ir.names.stages import cuts, even_cuts, only_layer, stage_groups, stage_plans, with_first
+from meshwright.ir.names.stages import cuts, even_cuts, only_layer, stage_plans, with_first
 from meshwright.ir.names.words import loops_split, name_of
 
 __all__ = [
@@ -48,7 +48,6 @@ __all__ = [
     "even_cuts",
     "loops_split",
     "name_of",
-    "stage_groups",
     "template",
     "uses",
 ]

@@ -24,14 +24,10 @@ from meshwright.ir.fold import Fold
 from meshwright.ir.mesh import Mesh
 from meshwright.ir.names.counts import among, divisors
 from meshwright.ir.names.degrees import Degrees
+from meshwright.ir.schedules import stage_groups
 
 Cuts = tuple[tuple[int, int], ...]
 """Ranges of calls, one per stage."""
-
-
-def stage_groups(name: str, groups: int, virtual: int) -> tuple[tuple[int, ...], ...]:
-    """For each group of ranks, the stages that it holds under the schedule of this name."""
-    return tuple(tuple(range(group, groups * virtual, groups)) for group in range(groups))
 
 
 def stage_plans(fold: Fold, degrees: Degrees, mesh: Mesh) -> tuple[StagePlan, ...]:
