@@ -12,30 +12,46 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
-from meshwright.ir.decisions import Decisions, StagePlan, verify_decisions
+from meshwright.ir.decisions import BodyPlan, Decisions, Schedule, StagePlan, verify_decisions
 from meshwright.ir.errors import BoundaryMismatch, PartialAcross
 from meshwright.ir.fold import Call, Fold, FromInput, FromPrevious, Source, joined
+from meshwright.ir.graph import Graph
 from meshwright.ir.lower_body import Lowering, lower_body
+from meshwright.ir.mesh import Mesh
 from meshwright.ir.placement import Placement
 from meshwright.ir.program import Action, BodyProgram, Program, Run, Stage, Tie, Transfer
+from meshwright.ir.same import Same
 from meshwright.ir.schedules import Shape, compute_actions, verify_actions, with_transfers
 from meshwright.ir.workload import Workload
 
 CUDA = Lowering()
 
 
-def lower(fold: Fold, decisions: Decisions, lowering: Lowering = CUDA, workload: Workload | None = None) -> Program:
+BodyCache = dict[tuple[Same[Graph], Same[BodyPlan], Mesh, Lowering], BodyProgram]
+"""Body programs that were made before. Who prices thousands of decisions with few body plans keeps one, and gives it to
+every `lower`; graphs and plans are known in it by identity."""
+
+
+def lower(
+    fold: Fold,
+    decisions: Decisions,
+    lowering: Lowering = CUDA,
+    workload: Workload | None = None,
+    cache: BodyCache | None = None,
+) -> Program:
     """The Program that carries out `decisions` on the model `fold`, for `workload`."""
     verify_decisions(decisions, fold)
     lowering = replace(lowering, style=decisions.style)
     calls = tuple(fold.calls())
     bodies: dict[str, BodyProgram] = {}
+    made = {} if cache is None else cache
     for stage in decisions.stages:
         for name in stage.plans:
             if name not in bodies:
                 plan = decisions.plan[name]
-                bodies[name] = lower_body(fold.body[plan.body].graph, plan, stage.mesh, lowering)
+                bodies[name] = _body(fold.body[plan.body].graph, plan, stage.mesh, lowering, made)
     stages = tuple(_stage(index, plan, calls, decisions) for index, plan in enumerate(decisions.stages))
     transfers = _Boundaries(calls, decisions, bodies).transfers()
     return Program(
@@ -47,6 +63,13 @@ def lower(fold: Fold, decisions: Decisions, lowering: Lowering = CUDA, workload:
         microbatches=decisions.schedule.microbatches,
         workload=workload,
     )
+
+
+def _body(graph: Graph, plan: BodyPlan, mesh: Mesh, lowering: Lowering, made: BodyCache) -> BodyProgram:
+    key = Same(graph), Same(plan), mesh, lowering
+    if key not in made:
+        made[key] = lower_body(graph, plan, mesh, lowering)
+    return made[key]
 
 
 def _stage(index: int, plan: StagePlan, calls: Sequence[Call], decisions: Decisions) -> Stage:
@@ -216,13 +239,24 @@ def _actions(
     """Every group's work, with sends and receives where values cross to another group."""
     groups = decisions.groups
     held = tuple(tuple(i for i, stage in enumerate(decisions.stages) if stage.ranks == ranks) for ranks in groups)
-    shape = Shape(held, decisions.schedule.microbatches)
-    actions = compute_actions(decisions.schedule.name, shape, decisions.schedule.actions)
-    verify_actions(actions, shape)
     group_of = {stage: index for index, stages in enumerate(held) for stage in stages}
     crossing = [hop for hop in transfers if group_of[hop.from_stage] != group_of[hop.to_stage]]
     forward = frozenset((hop.from_stage, hop.to_stage) for hop in crossing)
     backward = frozenset((hop.from_stage, hop.to_stage) for hop in crossing if hop.differentiable)
+    return tuple(zip(groups, _ordered(decisions.schedule, held, forward, backward), strict=True))
+
+
+Hops = frozenset[tuple[int, int]]
+
+
+@lru_cache(maxsize=256)
+def _ordered(
+    schedule: Schedule, held: tuple[tuple[int, ...], ...], forward: Hops, backward: Hops
+) -> tuple[tuple[Action, ...], ...]:
+    """Every group's actions, given the stages it holds and the hops of values and gradients between groups; the same
+    for all decisions that differ within stages only."""
+    shape = Shape(held, schedule.microbatches)
+    actions = compute_actions(schedule.name, shape, schedule.actions)
+    verify_actions(actions, shape)
     ending = (Action("sync"), Action("step"))
-    complete = with_transfers(actions, forward, backward)
-    return tuple((ranks, (*one, *ending)) for ranks, one in zip(groups, complete, strict=True))
+    return tuple((*one, *ending) for one in with_transfers(actions, forward, backward))
