@@ -1,16 +1,17 @@
 """Lowering one body: from a block's graph and its plan to the statements that one rank executes.
 
-1.  *Rewrite.* Operators whose split needs communication inside (a vocabulary-sharded cross entropy) are replaced by
-their expansion. 2.  *States.* `adjoint.apply` says in which state every operator wants each operand and leaves each
-result. A value has a *home* (the state its producer leaves it in) and a *hub* (where the plan wants it once; the home
-unless said otherwise). 3.  *Forward.* A reader that wants another placement than the hub gets a materialisation, made
-once per placement and shared by all readers that want it. So a value that is gathered once and read by three linears
-is paid once. 4.  *Backward.* Operators in reverse. Gradients that readers leave in one placement are first added
-there, still partial, and then brought to the hub by one reshard, the dual of the forward one; from hub to home
-likewise. Hence one reduce-scatter for q, k and v together, where pricing by edges would count three.
+1. *Rewrite.* Operators whose split needs communication inside (a vocabulary-sharded cross entropy) are replaced by
+their expansion (`meshwright.ir.rewrite`). 2. *States.* `adjoint.apply` says in which state every operator wants each
+operand and leaves each result. A value has a *home* (the state its producer leaves it in) and a *hub* (where the plan
+wants it once; the home unless said otherwise). 3. *Forward.* A reader that wants another placement than the hub gets a
+materialisation, made once per placement and shared by all readers that want it. So a value that is gathered once and
+read by three linears is paid once. 4. *Backward.* Operators in reverse. Gradients that readers leave in one placement
+are first added there, still partial, and then brought to the hub by one reshard, the dual of the forward one; from hub
+to home likewise. Hence one reduce-scatter for q, k and v together, where pricing by edges would count three.
 
 What must be computed again in the backward pass (recomputation, gathered parameters) is emitted just before the first
-derivative that reads its value (`Rule.reads`): the sum that ends a block is not made again.
+derivative that reads its value (`Rule.reads`): the sum that ends a block is not made again. What is kept of the forward
+pass depends on the kernels that run it (`meshwright.ir.kept`).
 """
 
 from __future__ import annotations
@@ -44,6 +45,7 @@ from meshwright.ir.program import (
 )
 from meshwright.ir.rewrite import facts_of, rewritten
 from meshwright.ir.rules.base import Role, Rule
+from meshwright.ir.workload import Stack
 
 IDLE_STRATEGY = Strategy()
 
@@ -63,6 +65,10 @@ class Lowering:
 
     def __post_init__(self) -> None:
         Kernels(self.style, self.device, self.attention)
+
+    def for_stack(self, stack: Stack) -> Lowering:
+        """The same target under a software stack: its attention, its loss, what it gathers again."""
+        return replace(self, attention=stack.attention, fused_loss=stack.fused_loss, regathers=stack.regathers)
 
     @property
     def kernels(self) -> Kernels:
