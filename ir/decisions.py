@@ -25,7 +25,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 from meshwright.ir.adjoint import Strategy, apply
 from meshwright.ir.errors import (
@@ -43,9 +43,11 @@ from meshwright.ir.errors import (
     StoredParamUnknown,
 )
 from meshwright.ir.fold import Fold
+from meshwright.ir.graph import Graph
 from meshwright.ir.mesh import Mesh
 from meshwright.ir.placement import Placement, State
 from meshwright.ir.rules.base import rule_of
+from meshwright.ir.same import Same
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,7 +223,7 @@ def verify_decisions(decisions: Decisions, fold: Fold) -> None:
         expected = stage.last
         used = decisions.plans_for(index, (call.body.name for call in calls[stage.first : stage.last]))
         for plan in {plan.name: plan for plan in used}.values():
-            _verify_plan(plan, fold, stage.mesh)
+            _verify_plan(Same(plan), Same(fold.body[plan.body].graph), stage.mesh)
     if expected != len(calls):
         raise CallsUncovered(
             place="stages",
@@ -240,8 +242,11 @@ def _verify_range(index: int, stage: StagePlan, expected: int) -> None:
         raise StageEmpty(place=place, cause=cause, fix="give it at least one call, or drop it")
 
 
-def _verify_plan(plan: BodyPlan, fold: Fold, mesh: Mesh) -> None:
-    graph, place = fold.body[plan.body].graph, f"plan {plan.name}"
+@lru_cache(maxsize=4096)
+def _verify_plan(planned: Same[BodyPlan], body: Same[Graph], mesh: Mesh) -> None:
+    """A body's plan; what was valid once is not checked again."""
+    plan, graph = planned.of, body.of
+    place = f"plan {plan.name}"
     ops = {op.name: op for op in graph.ops}
     for name, strategy in plan.strategies:
         if name not in ops:

@@ -611,7 +611,7 @@ class UnknownStyle(IRError):
 class CannotRebatch(IRError):
     """A fold whose sizes at another batch do not follow from those at the batch it was captured at."""
 
-    code = "MW3059"
+    code = "MW3061"
 
 
 # MW4: decisions and programs -----------------------------------------------------------------------------------------

@@ -30,11 +30,12 @@ from dataclasses import replace
 from meshwright.ir.decisions import Decisions, Schedule
 from meshwright.ir.fold import Fold
 from meshwright.ir.names.body import body_template
-from meshwright.ir.names.cache import Same, planned
+from meshwright.ir.names.cache import planned
 from meshwright.ir.names.check import check
 from meshwright.ir.names.degrees import CONTEXT, TABLE, Degree, Degrees, Use, uses
 from meshwright.ir.names.stages import cuts, even_cuts, only_layer, stage_plans, with_first
 from meshwright.ir.names.words import loops_split, name_of
+from meshwright.ir.same import Same
 
 __all__ = [
     "CONTEXT",
