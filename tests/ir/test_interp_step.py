@@ -11,6 +11,7 @@ from meshwright.ir.decisions import Decisions
 from meshwright.ir.errors import NoLoss
 from meshwright.ir.fold import Fold
 from meshwright.ir.names import Degrees, template
+from meshwright.ir.schedules import named, stage_groups
 from tests.llama_block import Sizes, model
 
 
