@@ -975,6 +975,12 @@ class WrongAddition(ProgramError):
     code = "MW4049"
 
 
+class SecondsImpossible(ProgramError):
+    """Durations that do not fit the stages they are for, or are negative or not finite."""
+
+    code = "MW4077"
+
+
 # MW5: capabilities ---------------------------------------------------------------------------------------------------
 
 
@@ -1221,9 +1227,8 @@ class WorkloadImpossible(UsageError):
 
 
 class BadGroup(ClusterError):
-    """A group of ranks that cannot be: a mesh of another size than its ranks, a level of one part, a rate of zero. A bug
-    of ours, or of who calls the price of a collective.
-    """
+    """A group of ranks that cannot be: a mesh of another size than its ranks, a level of one part, a rate of zero. A
+    bug of ours, or of who calls the price of a collective."""
 
     code = "MW6032"
 

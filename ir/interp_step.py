@@ -3,7 +3,7 @@
 Groups of ranks work through their action lists; an action that waits for a value which is not there yet is tried
 again when others have moved on, and a circle of waiting is an error. Parameters are cut to where they are stored,
 gradients accumulate over micro-batches and are brought to the optimizer's shards by the program's own statements, so
-ZeRO's claims are executed too.
+ZeRO's claims are executed too. I and W run the halves of the backward pass apart (`meshwright.ir.split_backward`).
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from meshwright.ir.fold import Call, Fold, joined
 from meshwright.ir.interp import BodyRun, Environment, Kernels, Shards, Tensor, collect, shard
 from meshwright.ir.lower import Port, port_of, sources_of
 from meshwright.ir.program import Action, BodyProgram, ParamSlot, Program, Transfer
+from meshwright.ir.split_backward import halves
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,8 +120,13 @@ class _Step:
         match action.kind:
             case "F":
                 self.forward(stage, mb)
-            case "B" | "I":
-                self.backward(stage, mb)
+            case "B":
+                self.backward(stage, mb, "B")
+                self.weight_gradients(stage, mb, "B")
+            case "I":
+                self.backward(stage, mb, "I")
+            case "W":
+                self.weight_gradients(stage, mb, "W")
             case "send_F":
                 for port in self.crossing(stage, action.peer):
                     self.mail["F", action.peer, mb, port] = self.across(
@@ -205,16 +211,25 @@ class _Step:
         local = body.locals[name]
         return shard(self.kernels, self.batches[mb][source], local.type, local.placement, body.mesh)
 
-    def backward(self, stage: int, mb: int) -> None:
+    def backward(self, stage: int, mb: int, half: str) -> None:
+        """The whole backward pass of a stage (B), or the half that leaves gradients of inputs (I)."""
         for number, _ in reversed(list(self.program.stages[stage].calls())):
-            body, run = self.body_of[number], self.runs.pop((number, mb))
+            body, run = self.body_of[number], self.runs[number, mb]
             for index, name in enumerate(body.output_grads):
                 if name is not None:
                     run.env[name] = self.output_grad(run, Port(number, index), name, stage, mb)
-            run.execute(body.backward)
+            run.execute(body.backward if half == "B" else halves(body)[0])
             for source, grad in zip(self.sources[number], body.input_grads, strict=True):
                 if grad is not None and isinstance(source, Port):
                     self.accumulate(self.grads, (stage, mb, source), run.env[grad])
+
+    def weight_gradients(self, stage: int, mb: int, half: str) -> None:
+        """Add up the gradients of a stage's parameters: those of a whole backward pass, or those that its second half
+        (W) computes now."""
+        for number, _ in reversed(list(self.program.stages[stage].calls())):
+            body, run = self.body_of[number], self.runs.pop((number, mb))
+            if half == "W":
+                run.execute(halves(body)[1])
             for slot in body.params:
                 if slot.grad is not None:
                     self.accumulate(self.param_grads, (number, slot.value), run.env[slot.grad])

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from meshwright.ir.decisions import BodyPlan, Decisions, Schedule, StagePlan, verify_decisions
+from meshwright.ir.decisions import BodyPlan, Decisions, StagePlan, verify_decisions
 from meshwright.ir.errors import BoundaryMismatch, PartialAcross
 from meshwright.ir.fold import Call, Fold, FromInput, FromPrevious, Source, joined
 from meshwright.ir.graph import Graph
@@ -23,7 +23,7 @@ from meshwright.ir.mesh import Mesh
 from meshwright.ir.placement import Placement
 from meshwright.ir.program import Action, BodyProgram, Program, Run, Stage, Tie, Transfer
 from meshwright.ir.same import Same
-from meshwright.ir.schedules import Shape, compute_actions, verify_actions, with_transfers
+from meshwright.ir.schedules import Shape, decode, verify_work, with_transfers, work_lists
 from meshwright.ir.workload import Workload
 
 CUDA = Lowering()
@@ -74,9 +74,7 @@ def _body(graph: Graph, plan: BodyPlan, mesh: Mesh, lowering: Lowering, made: Bo
 
 
 def _stage(index: int, plan: StagePlan, calls: Sequence[Call], decisions: Decisions) -> Stage:
-    held = calls[plan.first : plan.last]
-    name_of = {body: decisions.plan_for(index, body).name for body in dict.fromkeys(call.body.name for call in held)}
-    names = [name_of[call.body.name] for call in held]
+    names = [one.name for one in decisions.plans_for(index, (c.body.name for c in calls[plan.first : plan.last]))]
     return Stage(plan.mesh, plan.ranks, _runs(names, calls, plan.first), plan.first, plan.last)
 
 
@@ -153,13 +151,10 @@ class _Boundaries:
         self.agreed: set[tuple[str, str, int, int]] = set()
         """(maker, reader, output, input) of neighbours in a stage that were found to agree; repeats do too."""
         self.stage_of = [index for index, stage in enumerate(decisions.stages) for _ in range(stage.first, stage.last)]
-        name_of = {
-            (index, decisions.plan[name].body): name
-            for index, stage in enumerate(decisions.stages)
-            for name in reversed(stage.plans)
-        }
         self.program = [
-            bodies[name_of[stage, call.body.name]] for stage, call in zip(self.stage_of, self.calls, strict=True)
+            bodies[plan.name]
+            for index, stage in enumerate(decisions.stages)
+            for plan in decisions.plans_for(index, (call.body.name for call in self.calls[stage.first : stage.last]))
         ]
 
     def transfers(self) -> tuple[Transfer, ...]:
@@ -269,22 +264,26 @@ def _actions(
     held = tuple(tuple(i for i, stage in enumerate(decisions.stages) if stage.ranks == ranks) for ranks in groups)
     group_of = {stage: index for index, stages in enumerate(held) for stage in stages}
     crossing = [hop for hop in transfers if group_of[hop.from_stage] != group_of[hop.to_stage]]
-    forward = frozenset((hop.from_stage, hop.to_stage) for hop in crossing)
-    backward = frozenset((hop.from_stage, hop.to_stage) for hop in crossing if hop.differentiable)
-    return tuple(zip(groups, _ordered(decisions.schedule, held, forward, backward), strict=True))
+    lists = _lists(
+        decisions.schedule.name,
+        Shape(held, decisions.schedule.microbatches),
+        decisions.schedule.actions,
+        frozenset((hop.from_stage, hop.to_stage) for hop in crossing),
+        frozenset((hop.from_stage, hop.to_stage) for hop in crossing if hop.differentiable),
+    )
+    return tuple(zip(groups, lists, strict=True))
 
 
-Hops = frozenset[tuple[int, int]]
-
-
-@lru_cache(maxsize=256)
-def _ordered(
-    schedule: Schedule, held: tuple[tuple[int, ...], ...], forward: Hops, backward: Hops
+@lru_cache(maxsize=32)
+def _lists(
+    name: str,
+    shape: Shape,
+    custom: tuple[tuple[str, ...], ...],
+    forward: frozenset[tuple[int, int]],
+    backward: frozenset[tuple[int, int]],
 ) -> tuple[tuple[Action, ...], ...]:
-    """Every group's actions, given the stages it holds and the hops of values and gradients between groups; the same
-    for all decisions that differ within stages only."""
-    shape = Shape(held, schedule.microbatches)
-    actions = compute_actions(schedule.name, shape, schedule.actions)
-    verify_actions(actions, shape)
+    """Complete lists, the same objects for the same schedule: a search asks for few of them, again and again."""
+    work = work_lists(name, shape, custom)
+    verify_work(work)
     ending = (Action("sync"), Action("step"))
-    return tuple((*one, *ending) for one in with_transfers(actions, forward, backward))
+    return tuple((*one, *ending) for one in with_transfers(decode(work), forward, backward))

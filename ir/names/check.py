@@ -51,7 +51,7 @@ def check(degrees: Degrees, fold: Fold, ranks: int, global_batch: int) -> None:
 def _heads(degrees: Degrees, fold: Fold) -> Iterator[MeshwrightError]:
     by = degrees.tp * (degrees.cp if degrees.context == "ulysses" else 1)
     name = "tp * cp" if by != degrees.tp else "tp"
-    for size in _sizes(fold, "heads"):
+    for size in _sizes(fold, "heads") or _sizes(fold, "group"):
         if size % by:
             yield HeadsIndivisible(
                 place=name,
