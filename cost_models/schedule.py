@@ -30,7 +30,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from meshwright.ir.errors import SecondsImpossible
-from meshwright.ir.schedules import KINDS, Shape, WorkLists, action_of, running_order
+from meshwright.ir.schedules import FORWARD, KINDS, WEIGHT, Shape, WorkLists, action_of, running_order
 
 Timed = Callable[[str, int, int], float]
 """Seconds of an action, by kind, stage and micro-batch."""
@@ -85,9 +85,9 @@ class Seconds:
 
     def leaving(self, stage: int, kind: int) -> float:
         """Seconds of the transfer that an action's result leaves by; 0 where none leaves."""
-        if kind == 0:
+        if kind == FORWARD:
             return self.value_s[stage] if stage + 1 < self.depth else 0.0
-        return self.gradient_s[stage - 1] if stage and kind != 3 else 0.0
+        return self.gradient_s[stage - 1] if stage and kind != WEIGHT else 0.0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -110,13 +110,13 @@ class Compiled:
 
     def link(self, stage: int, kind: int) -> tuple[int, int] | None:
         """The groups between which an action's result travels; None if it stays, or goes nowhere."""
-        to = {0: stage + 1, 1: stage - 1, 2: stage - 1}.get(kind, -1)
-        if not 0 <= to < len(self.group_of) or self.group_of[to] == self.group_of[stage]:
+        to = stage + 1 if kind == FORWARD else stage - 1
+        if kind == WEIGHT or not 0 <= to < len(self.group_of) or self.group_of[to] == self.group_of[stage]:
             return None
         return self.group_of[stage], self.group_of[to]
 
 
-@lru_cache(maxsize=128)
+@lru_cache(maxsize=64)
 def compiled(work: WorkLists) -> Compiled:
     """Order lists for `simulate`; cached, for lists that are the same object. Refuses lists that wait in a circle."""
     order, period = running_order(work), 4 * work.shape.depth

@@ -120,11 +120,14 @@ class _Step:
         match action.kind:
             case "F":
                 self.forward(stage, mb)
+                self.hand_on(stage, mb)
             case "B":
                 self.backward(stage, mb, "B")
+                self.hand_back(stage, mb)
                 self.weight_gradients(stage, mb, "B")
             case "I":
                 self.backward(stage, mb, "I")
+                self.hand_back(stage, mb)
             case "W":
                 self.weight_gradients(stage, mb, "W")
             case "send_F":
@@ -162,6 +165,25 @@ class _Step:
             if arrived is not None:
                 self.accumulate(into, (stage, mb, port), arrived)
         return True
+
+    def hand_on(self, stage: int, mb: int) -> None:
+        """Values for the next stage, where the same ranks hold it: no send tells of them."""
+        if self.alike(stage, stage + 1):
+            for port in self.crossing(stage, stage + 1):
+                self.values[stage + 1, mb, port] = self.across(port, self.values[stage, mb, port], stage, stage + 1)
+
+    def hand_back(self, stage: int, mb: int) -> None:
+        """Gradients for the stage before, likewise."""
+        if self.alike(stage - 1, stage):
+            for port in self.crossing(stage - 1, stage, gradients=True):
+                if (stage, mb, port) in self.grads:
+                    given = self.back(port, self.grads[stage, mb, port], stage, stage - 1)
+                    self.accumulate(self.grads, (stage - 1, mb, port), given)
+
+    def alike(self, stage: int, later: int) -> bool:
+        """Whether both stages are there and have the same ranks."""
+        stages = self.program.stages
+        return stage >= 0 and later < len(stages) and stages[stage].ranks == stages[later].ranks
 
     def across(self, port: Port, shards: Shards, from_stage: int, to_stage: int) -> Shards:
         hop = self.hop(port, from_stage, to_stage)

@@ -26,21 +26,33 @@ from meshwright.ir.rules.base import Rule, rule_of
 
 
 def body_template(body: Body, found: Loops, mesh: Mesh, degrees: Degrees) -> BodyPlan:
-    """What every axis does in every operator of a body, by the table; `found` are the body's loops."""
-    graph = body.graph
+    """The plan of a body; `found` are its loops."""
+    return with_storage(body, found, computed(body.graph, found, mesh, degrees), mesh, degrees)
+
+
+Computed = tuple[Mapping[str, Strategy], Mapping[str, State]]
+"""The strategy of every operator, and the states of inputs and outputs."""
+
+
+def computed(graph: Graph, found: Loops, mesh: Mesh, degrees: Degrees) -> Computed:
+    """What every axis does in every operator of a body, by the table, and how values enter and leave."""
     planning = _Planning(graph, found, mesh, degrees)
     chosen = {op.name: planning.strategy(op) for op in graph.ops}
     _pass_weight_gradients(graph, planning.rules, chosen, mesh)
     ends = dict.fromkeys([*(item.value for item in graph.inputs), *graph.outputs])
-    states = {value: planning.state(value) for value in ends}
-    first = degrees.first_layers
+    return chosen, {value: planning.state(value) for value in ends}
+
+
+def with_storage(body: Body, found: Loops, computed: Computed, mesh: Mesh, degrees: Degrees) -> BodyPlan:
+    """The rest of a plan: what is stored where, and what is computed again."""
+    (chosen, states), first = computed, degrees.first_layers
     return BodyPlan(
         f"{body.name}.first" if first else body.name,
         body.name,
         tuple(chosen.items()),
         tuple(states.items()),
-        stored(graph, found, chosen, states, mesh, degrees),
-        recomputed(graph, found, "full" if first else degrees.recompute),
+        stored(body.graph, found, chosen, states, mesh, degrees),
+        recomputed(body.graph, found, "full" if first else degrees.recompute),
         degrees.regather,
         first,
     )

@@ -12,7 +12,7 @@ from functools import lru_cache
 from meshwright.ir.decisions import BodyPlan
 from meshwright.ir.factors import Loops, body_loops
 from meshwright.ir.fold import Fold
-from meshwright.ir.names.body import body_template
+from meshwright.ir.names.body import Computed, computed, with_storage
 from meshwright.ir.names.degrees import Degrees
 from meshwright.ir.same import Same
 
@@ -26,4 +26,10 @@ def loops_of(fold: Same[Fold]) -> Mapping[str, Loops]:
 @lru_cache(maxsize=2048)
 def planned(fold: Same[Fold], body: str, degrees: Degrees) -> BodyPlan:
     """The plan of a body under the degrees that concern it (`Degrees.of_body`)."""
-    return body_template(fold.of.body[body], loops_of(fold)[body], degrees.mesh(), degrees)
+    compute, found = _computed(fold, body, degrees.of_compute()), loops_of(fold)[body]
+    return with_storage(fold.of.body[body], found, compute, degrees.mesh(), degrees)
+
+
+@lru_cache(maxsize=2048)
+def _computed(fold: Same[Fold], body: str, degrees: Degrees) -> Computed:
+    return computed(fold.of.body[body].graph, loops_of(fold)[body], degrees.mesh(), degrees)

@@ -178,6 +178,10 @@ class Degrees:
         """What concerns a body: the same for every pipeline, schedule and number of micro-batches."""
         return replace(self, pp=1, vp=1, schedule="gpipe", microbatches=1, split="even", stage_blocks=())
 
+    def of_compute(self) -> Degrees:
+        """What concerns the operators of a body: the same whatever is stored where or computed again."""
+        return replace(self.of_body(), zero=0, regather=True, recompute="none")
+
     def mesh(self) -> Mesh:
         """The mesh of one stage: slow axes outside, tensor parallelism innermost. Sizes of 1 leave an axis out."""
         return Mesh(tuple(MeshAxis(use.name, use.size) for use in uses(self)))

@@ -8,8 +8,7 @@ before it, the first with the first stage. Layers are shared out
     spread    as evenly as they go
     stage_blocks   as the numbers say
 
-Stages are numbered along the model. The g-th of G groups of ranks holds stages g, g + G, g + 2G, … when interleaved
-(Narayanan et al. 2021).
+Stages are numbered along the model; which ones a group of ranks holds, the schedule says (`ir.schedules`).
 """
 
 from __future__ import annotations

@@ -24,11 +24,27 @@ from meshwright.ir.schedules.table import (
 )
 from meshwright.ir.schedules.transfers import with_transfers
 from meshwright.ir.schedules.verify import Order, running_order, verify_actions, verify_work
-from meshwright.ir.schedules.work import KINDS, Shape, WorkLists, action_of, decode, encode, parse_action
+from meshwright.ir.schedules.work import (
+    BACKWARD,
+    FORWARD,
+    INPUT,
+    KINDS,
+    WEIGHT,
+    Shape,
+    WorkLists,
+    action_of,
+    decode,
+    encode,
+    parse_action,
+)
 
 __all__ = [
+    "BACKWARD",
+    "FORWARD",
+    "INPUT",
     "KINDS",
     "SCHEDULES",
+    "WEIGHT",
     "Moment",
     "Named",
     "Order",

@@ -15,7 +15,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import lru_cache
 
-from meshwright.ir.schedules.work import BACKWARD, FORWARD, INPUT, KINDS, WorkLists
+from meshwright.ir.schedules.work import BACKWARD, FORWARD, INPUT, KINDS, WEIGHT, WorkLists
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -34,7 +34,7 @@ class Moment:
         return sum(self.live) + sum(self.pending)
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=64)
 def moments(work: WorkLists) -> tuple[tuple[Moment, ...], ...]:
     """For every group the greatest moments, in order."""
     return tuple(_moments(work, group) for group in range(len(work.lists)))
@@ -59,7 +59,7 @@ def _moments(work: WorkLists, group: int) -> tuple[Moment, ...]:
         enter[4 * stage + FORWARD] = one
         leave[4 * stage + BACKWARD] = -one
         leave[4 * stage + INPUT] = (one << shift) - one
-        leave[4 * stage + 3] = -(one << shift)
+        leave[4 * stage + WEIGHT] = -(one << shift)
     held = 0
     seen: list[set[int]] = [set() for _ in range(classes)]
     for code in work.lists[group]:

@@ -8,8 +8,8 @@ from meshwright.ir.program import Action, Program
 from meshwright.ir.schedules.verify import verify_work
 from meshwright.ir.schedules.work import Shape, WorkLists, encode
 
-_REMEMBERED = 64
-"""Lists that are kept. A search meets few schedules, each with many plans; one takes some MB at most."""
+_REMEMBERED = 32
+"""Schedules whose lists are kept, as in `lower`: a search meets few, each in many plans."""
 
 Lists = tuple[tuple[Action, ...], ...]
 

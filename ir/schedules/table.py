@@ -118,7 +118,7 @@ def work_lists(name: str, shape: Shape, custom: Sequence[Sequence[str]] = ()) ->
     return _made(name, shape)
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=64)
 def _made(name: str, shape: Shape) -> WorkLists:
     check_schedule(name, shape)
     return WorkLists(shape, named(name).write(shape))

@@ -7,6 +7,7 @@ memory is even over the groups.
 - ZB-V (Qi et al. 2024, arXiv 2401.10241, section 6): at equal F, I and W no group waits between its first and
   last action, and the peak is that of the first group of 1F1B: p micro-batches of a whole group, 2p of a stage.
 - V-Min and V-Half (Qi et al. 2024, arXiv 2405.15362): see `_building_blocks`; peaks about p/3 and p/2.
+  Their slots are made for equal F, I and W: with unequal ones V-Min waits in every micro-batch, not once a step.
 - DualPipeV (DeepSeek-AI 2024, arXiv 2412.19437, and github.com/deepseek-ai/DualPipe, folded as in "Cut-in-half"):
   forwards and full backwards of opposite ends in turn, weight gradients split only at the ends. DeepSeek's kernels run
   such a pair at once, so that one's communication hides behind the other's compute; here they stand one behind the

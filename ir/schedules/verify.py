@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from meshwright.ir.errors import WaitCircle, WorkForeign, WorkMiscounted
 from meshwright.ir.program import Action
-from meshwright.ir.schedules.work import BACKWARD, FORWARD, INPUT, Shape, WorkLists, action_of, encode
+from meshwright.ir.schedules.work import BACKWARD, FORWARD, INPUT, WEIGHT, Shape, WorkLists, action_of, encode
 
 _ONCE = {(1, 1, 0, 0), (1, 0, 1, 1)}
 """How often F, B, I and W of one stage and micro-batch may run."""
@@ -105,7 +105,7 @@ def running_order(work: WorkLists) -> Order:
             if kind == FORWARD:
                 values[cell] = len(codes)
                 woken = waiting.pop(2 * cell, None)
-            elif kind != 3:
+            elif kind != WEIGHT:
                 gradients[cell] = len(codes)
                 woken = waiting.pop(2 * cell + 1, None)
             else:

@@ -22,6 +22,8 @@ from meshwright.ir.program import Action
 KINDS = "FBIW"
 FORWARD, BACKWARD, INPUT, WEIGHT = range(4)
 
+_CODE = {kind: code for code, kind in enumerate(KINDS)}
+
 _ACTION = re.compile(r"^(?P<stage>\d+)(?P<kind>[FBIW])(?P<microbatch>\d+)$")
 
 
@@ -70,11 +72,12 @@ def encode(actions: Sequence[Iterable[Action]], shape: Shape) -> WorkLists:
     for group, one in enumerate(actions):
         codes = []
         for action in one:
-            if action.kind not in KINDS:
+            kind = _CODE.get(action.kind)
+            if kind is None:
                 continue
             if not (0 <= action.stage < depth and 0 <= action.microbatch < shape.microbatches):
                 raise WorkForeign(place=f"group {group}", cause=f"{action} is not its work", fix="remove it")
-            codes.append(4 * (action.microbatch * depth + action.stage) + KINDS.index(action.kind))
+            codes.append(4 * (action.microbatch * depth + action.stage) + kind)
         lists.append(tuple(codes))
     return WorkLists(shape, tuple(lists))
 

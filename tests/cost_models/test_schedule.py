@@ -223,14 +223,14 @@ def longest_path(case: Case) -> float:
     return ends["end"]
 
 
-@settings(max_examples=1500)
+@settings(max_examples=1000)
 @given(seed=st.integers(0, 2**32))
 def test_any_lists_take_their_longest_path(seed: int) -> None:
     one = case(seed)
     assert one.run().makespan_s == near(longest_path(one))
 
 
-@settings(max_examples=300)
+@settings(max_examples=200)
 @given(seed=st.integers(0, 2**32), data=st.data())
 def test_more_seconds_never_make_a_step_shorter(seed: int, data: st.DataObject) -> None:
     one = replace(case(seed), own=None)
@@ -245,7 +245,7 @@ def test_more_seconds_never_make_a_step_shorter(seed: int, data: st.DataObject) 
         assert after >= before - TIGHT
 
 
-@settings(max_examples=300)
+@settings(max_examples=200)
 @given(seed=st.integers(0, 2**32))
 def test_to_expose_transfers_never_helps_gpipe_and_1f1b(seed: int) -> None:
     random = Random(seed)

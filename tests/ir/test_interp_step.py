@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from meshwright.backends.torch_.verify.step import Data, random_data, step_differences
+from meshwright.ir.decisions import Decisions
 from meshwright.ir.errors import NoLoss
 from meshwright.ir.fold import Fold
 from meshwright.ir.names import Degrees, template
@@ -85,6 +86,43 @@ def test_a_step_with_one_key_value_head_is_exact(given: Degrees) -> None:
     decisions = template(fold, given)
     assert str(decisions.plan["block"].strategy("attn").of("tp")) == "g"
     assert not step_differences(fold, decisions, data_for(fold, 1))
+
+
+SPLIT = {
+    "zb-h1": Degrees(pp=4, microbatches=4, schedule="zb-h1"),
+    "zb-h2 with few micro-batches": Degrees(pp=4, microbatches=2, schedule="zb-h2"),
+    "zb-h1 dp tp zero-3": Degrees(dp=2, tp=2, pp=2, sequence_parallel=True, zero=3, microbatches=2, schedule="zb-h1"),
+    "zb-h1 ring recompute": Degrees(cp=2, pp=2, context="ring", recompute="full", microbatches=3, schedule="zb-h1"),
+    "zbv": Degrees(pp=2, vp=2, microbatches=3, schedule="zbv"),
+    "zbv tp sp recompute": Degrees(
+        tp=2, pp=2, vp=2, sequence_parallel=True, recompute="full", microbatches=2, schedule="zbv"
+    ),
+    "v-half": Degrees(pp=2, vp=2, microbatches=3, schedule="v-half"),
+    "v-min": Degrees(pp=2, vp=2, microbatches=3, schedule="v-min", dp=2, zero=1),
+    "dualpipev": Degrees(pp=2, vp=2, microbatches=5, schedule="dualpipev"),
+    "interleaved": Degrees(pp=2, vp=2, microbatches=4, schedule="interleaved"),
+}
+"""Schedules that run I and W apart, or several stages per group."""
+
+
+def placed(decisions: Decisions) -> Decisions:
+    """With the stages on the groups that the schedule wants, two each where it can."""
+    name, depth = decisions.schedule.name, len(decisions.stages)
+    virtual = 2 if named(name).vee or named(name).several else 1
+    ranks = {
+        stage: decisions.stages[group].ranks
+        for group, stages in enumerate(stage_groups(name, depth // virtual, virtual))
+        for stage in stages
+    }
+    return replace(decisions, stages=tuple(replace(s, ranks=ranks[i]) for i, s in enumerate(decisions.stages)))
+
+
+@pytest.mark.parametrize("name", SPLIT)
+def test_a_step_with_weight_gradients_apart_is_exact(name: str) -> None:
+    """Parameters tied where a V brings both ends of the model to one group."""
+    fold = model(tied=named(SPLIT[name].schedule).vee)
+    decisions = placed(template(fold, SPLIT[name]))
+    assert not step_differences(fold, decisions, data_for(fold, SPLIT[name].microbatches))
 
 
 def test_a_model_without_a_loss_has_no_step() -> None:

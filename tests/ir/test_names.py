@@ -21,7 +21,7 @@ from meshwright.ir.errors import (
 )
 from meshwright.ir.factors import body_loops
 from meshwright.ir.lower import lower
-from meshwright.ir.names import TABLE, Degrees, check, cuts, even_cuts, name_of, stage_groups, template, uses
+from meshwright.ir.names import TABLE, Degrees, check, cuts, even_cuts, name_of, template, uses
 from tests.llama_block import Sizes, model
 
 FOLD = model()
@@ -193,7 +193,8 @@ def test_layers_that_do_not_divide_are_refused_with_what_would_do(degrees: Degre
 def test_virtual_stages_share_their_groups_ranks() -> None:
     stages = template(FOLD, Degrees(dp=2, pp=2, vp=2, schedule="1f1b", microbatches=2)).stages
     assert [stage.ranks for stage in stages] == [(0, 1), (2, 3), (0, 1), (2, 3)]
-    assert stage_groups("interleaved", 2, 3) == ((0, 2, 4), (1, 3, 5))
+    folded = template(FOLD, Degrees(dp=2, pp=2, vp=2, schedule="zbv", microbatches=2)).stages
+    assert [stage.ranks for stage in folded] == [(0, 1), (2, 3), (2, 3), (0, 1)]
 
 
 REFUSED: dict[str, tuple[Degrees, int, int, type[MeshwrightError], str]] = {
