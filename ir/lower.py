@@ -154,7 +154,7 @@ class _Boundaries:
         self.program = [
             bodies[plan.name]
             for index, stage in enumerate(decisions.stages)
-            for plan in decisions.plans_for(index, (call.body.name for call in self.calls[stage.first : stage.last]))
+            for plan in decisions.plans_for(index, (c.body.name for c in self.calls[stage.first : stage.last]))
         ]
 
     def transfers(self) -> tuple[Transfer, ...]:
