@@ -7,11 +7,10 @@ from dataclasses import replace
 import pytest
 
 from meshwright.backends.torch_.verify.step import Data, random_data, step_differences
-from meshwright.ir.decisions import Decisions
 from meshwright.ir.errors import NoLoss
 from meshwright.ir.fold import Fold
 from meshwright.ir.names import Degrees, template
-from meshwright.ir.schedules import named, stage_groups
+from meshwright.ir.schedules import named
 from tests.llama_block import Sizes, model
 
 
@@ -106,23 +105,11 @@ SPLIT = {
 """Schedules that run I and W apart, or several stages per group."""
 
 
-def placed(decisions: Decisions) -> Decisions:
-    """With the stages on the groups that the schedule wants, two each where it can."""
-    name, depth = decisions.schedule.name, len(decisions.stages)
-    virtual = 2 if named(name).vee or named(name).several else 1
-    ranks = {
-        stage: decisions.stages[group].ranks
-        for group, stages in enumerate(stage_groups(name, depth // virtual, virtual))
-        for stage in stages
-    }
-    return replace(decisions, stages=tuple(replace(s, ranks=ranks[i]) for i, s in enumerate(decisions.stages)))
-
-
 @pytest.mark.parametrize("name", SPLIT)
 def test_a_step_with_weight_gradients_apart_is_exact(name: str) -> None:
     """Parameters tied where a V brings both ends of the model to one group."""
     fold = model(tied=named(SPLIT[name].schedule).vee)
-    decisions = placed(template(fold, SPLIT[name]))
+    decisions = template(fold, SPLIT[name])
     assert not step_differences(fold, decisions, data_for(fold, SPLIT[name].microbatches))
 
 
