@@ -74,7 +74,7 @@ def degrees_of(run: Run) -> Degrees:
         pp=run.pp,
         vp=run.vp,
         sequence_parallel=run.sequence_parallel,
-        zero=run.zero.stage,
+        zero=_zero(run),
         shard=0 if shard >= run.dp * run.cp else shard,
         regather=run.zero.regather,
         recompute=recompute_of(run),
@@ -82,6 +82,11 @@ def degrees_of(run: Run) -> Degrees:
         microbatches=run.micro_batches,
         stage_blocks=stage_layers(run.shape.layers, run.pp, run.vp) if run.pp > 1 else (),
     )
+
+
+def _zero(run: Run) -> int:
+    """In a pipeline ZeRO-2 adds gradients up as they are and reduces them once a step: what ZeRO-1 does in ours."""
+    return 1 if run.zero.stage == 2 and run.pp > 1 else run.zero.stage
 
 
 def recompute_of(run: Run) -> str:

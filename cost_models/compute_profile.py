@@ -21,6 +21,10 @@ from meshwright.cost_models.quantity import Kind
 from meshwright.ir.errors import BadQuantity
 
 
+SUSTAINED = {"hopper": "hopper", "cdna3": "hopper", "cdna4": "hopper", "blackwell": "blackwell", "tpu": "tpu"}
+"""Whose sustained share an architecture takes, where it is not that of Ampere: parts of one power density."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComputeConstants:
     """Numbers common to all devices; what each was fitted on, or why it is assumed, stands in the profile.
@@ -36,8 +40,12 @@ class ComputeConstants:
     """What a kernel takes on the device beside its work."""
     xla_floor_s: float
     """The same on a TPU, where kernels of one program follow each other without a launch."""
-    sustained: float
-    """Share of the best isolated matmul that matmuls inside a training step reach, where the chip is power-bound."""
+    sustained_ampere: float
+    sustained_hopper: float
+    sustained_blackwell: float
+    sustained_tpu: float
+    """Share of the best isolated matmul that matmuls inside a training step reach, by architecture (see `SUSTAINED`):
+    power limits, clocks, real data, cold caches, time between kernels."""
     attention_backward: float
     """Efficiency of the fused attention backward beside the forward."""
     narrow_heads: float
@@ -46,7 +54,8 @@ class ComputeConstants:
     compiled_host_s: float
 
     def __post_init__(self) -> None:
-        shares = (self.hbm_efficiency, self.sustained, self.attention_backward)
+        sustained = (self.sustained_ampere, self.sustained_hopper, self.sustained_blackwell, self.sustained_tpu)
+        shares = (self.hbm_efficiency, self.attention_backward, *sustained)
         times = (self.kernel_floor_s, self.xla_floor_s, self.eager_host_s, self.compiled_host_s)
         rest = (self.tile_penalty, self.narrow_heads, *times)
         if not all(0 < share <= 1 for share in shares) or min(rest) < 0:
@@ -56,6 +65,10 @@ class ComputeConstants:
                 fix="give shares in (0, 1], and nothing negative",
             )
 
+    def sustained(self, chip: Chip) -> float:
+        share: float = getattr(self, f"sustained_{SUSTAINED.get(chip.architecture, 'ampere')}")
+        return share
+
     def floor_s(self, chip: Chip) -> float:
         return self.xla_floor_s if chip.architecture == "tpu" else self.kernel_floor_s
 
@@ -64,14 +77,11 @@ class ComputeConstants:
 class Chip:
     """A device as its matmuls and attention kernels see it.
 
-    `power_bound`: its tensor cores at full clock ask for more than its power limit, so that minutes of products run
-    slower than the moments of a benchmark. `ceilings`: the share of the peak of a dtype (`bf16`, `fp8`), its kind;
-    `usual`: the same for any other dtype.
+    `ceilings`: the share of the peak of a dtype (`bf16`, `fp8`), its kind; `usual`: the same for any other dtype.
     """
 
     units: int
     architecture: str
-    power_bound: bool
     ceilings: tuple[tuple[str, float, Kind], ...]
     usual: tuple[float, Kind]
 
@@ -95,9 +105,9 @@ def chip_of(device: Device) -> Chip:
     usual: tuple[float, Kind] = (float(share), sources[source]["kind"])
     entry = table["chips"].get(device.name) or table["chips"].get(device.like)
     if entry is None:
-        return Chip(1, "", False, (), usual)
+        return Chip(1, "", (), usual)
     ceilings = tuple((name, float(top), sources[of]["kind"]) for name, (top, of) in entry["ceilings"].items())
-    return Chip(entry["units"], entry["architecture"], entry["power_bound"], ceilings, usual)
+    return Chip(entry["units"], entry["architecture"], ceilings, usual)
 
 
 @cache

@@ -49,6 +49,9 @@ from meshwright.ir.workload import Workload
 
 PHASES = ("forward", "recompute", "inputs", "weights", "sync", "update", "publish")
 
+BUCKETED = frozenset(("parameter", "sync", "update"))
+"""Why parameters and their gradients move: those of one body travel together, as an FSDP unit or a gradient bucket."""
+
 NORMS = frozenset(("layer_norm", "rms_norm", "group_norm", "batch_norm", "softmax", "log_softmax"))
 """Row reductions that a compiler runs in one kernel with the elementwise chain around them."""
 
@@ -109,6 +112,7 @@ class _Bookkeeper:
         self.style = workload.stack.style
         self.phases = {name: Phase() for name in PHASES}
         self.weights = _weights(body)
+        self.buckets: dict[tuple[str, str, tuple[str, ...], str], float] = {}
         self.flops = 0.0
         base = base_precision(workload)
         ends_in_loss = any(body.locals[name].type.shape == () for name in body.outputs)
@@ -128,6 +132,8 @@ class _Bookkeeper:
                 if isinstance(statement, Move):
                     self.transmit(statement, phase)
         self.update()
+        for (phase, kind, over, reason), nbytes in self.buckets.items():
+            self.phases[phase].transmissions[Transmission(kind, over, nbytes, reason)] += 1
         axes = dict.fromkeys(one.axes for phase in self.phases.values() for one in phase.transmissions)
         return Ledger(self.phases, self.flops, tuple(axes))
 
@@ -238,6 +244,10 @@ class _Bookkeeper:
         n = prod(self.body.mesh.axis(axis).size for axis in step.axes)
         nbytes = self.nbytes(move.operand) * self.wire_scale(move)
         full = nbytes * n if step.kind == "all_gather" else nbytes
+        if move.reason in BUCKETED:
+            key = (phase, step.kind, step.axes, move.reason)
+            self.buckets[key] = self.buckets.get(key, 0.0) + full
+            return
         self.phases[phase].transmissions[Transmission(step.kind, step.axes, full, move.reason)] += 1
 
     def wire_scale(self, move: Move) -> float:

@@ -75,7 +75,7 @@ def _on_stack(lowering: Lowering, stack: Stack) -> Lowering:
             cause=f"a {stack.style} stack for a plan in style {lowering.style}",
             fix="plan in the style of the stack",
         )
-    return replace(lowering, attention=stack.attention, fused_loss=stack.fused_loss, regathers=stack.regathers)
+    return lowering.for_stack(stack)
 
 
 def _body(graph: Graph, plan: BodyPlan, mesh: Mesh, lowering: Lowering, made: BodyCache) -> BodyProgram:
