@@ -1,7 +1,7 @@
 """Published throughputs of other kernels, beside the law.
 
 - Matrix products, single and grouped, of `kernels.csv`. The benchmark ran them alone, so that they are priced at the
-  ceiling itself, without what a long training step loses (`sustained` = 1). The law's constants have seen the rows of
+  ceiling itself, without what a long training step loses (`isolated`). The law's constants have seen the rows of
   `FITTED_ON`, so that here its fit is shown, not its skill; other sources are predictions. Rows that are the best of a
   search are left out: ceilings are made of them.
 - Copies within device memory, whose traffic is the bytes copied.
@@ -10,7 +10,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import replace
 from pathlib import Path
 
 from benchmarks.kernel_scores import Scored, Skip, number, report, rows_of
@@ -48,7 +47,7 @@ def _scored(row: dict[str, str]) -> Scored:
         measured_s = nbytes / (number(row, "mem_gb_per_s") * 1e9)
     else:
         raise Skip(f"a row of {kind}")
-    prices = Compute(device(row["device"]), values=replace(constants(), sustained=1.0))
+    prices = Compute(device(row["device"]), values=constants().isolated())
     fitted = ", fitted on" if row.get("source") in FITTED_ON else ""
     return Scored(f"{kind}{fitted}", prices.seconds(kernel).seconds, measured_s)
 

@@ -11,7 +11,7 @@ values, so that whoever fits may `replace` one and price again; nothing else in 
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import cache
 from importlib import resources
 from typing import Any
@@ -19,7 +19,6 @@ from typing import Any
 from meshwright.cost_models.hardware import Device
 from meshwright.cost_models.quantity import Kind
 from meshwright.ir.errors import BadQuantity
-
 
 SUSTAINED = {"hopper": "hopper", "cdna3": "hopper", "cdna4": "hopper", "blackwell": "blackwell", "tpu": "tpu"}
 """Whose sustained share an architecture takes, where it is not that of Ampere: parts of one power density."""
@@ -68,6 +67,10 @@ class ComputeConstants:
     def sustained(self, chip: Chip) -> float:
         share: float = getattr(self, f"sustained_{SUSTAINED.get(chip.architecture, 'ampere')}")
         return share
+
+    def isolated(self) -> ComputeConstants:
+        """For products by themselves, as benchmarks of kernels run them."""
+        return replace(self, sustained_ampere=1.0, sustained_hopper=1.0, sustained_blackwell=1.0, sustained_tpu=1.0)
 
     def floor_s(self, chip: Chip) -> float:
         return self.xla_floor_s if chip.architecture == "tpu" else self.kernel_floor_s

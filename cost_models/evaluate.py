@@ -35,7 +35,7 @@ from dataclasses import dataclass
 from math import log2, prod
 
 from meshwright.cost_models.cluster import Cluster
-from meshwright.cost_models.collectives import Collective, Library, collective
+from meshwright.cost_models.collectives import Library, collective
 from meshwright.cost_models.compute import Compute
 from meshwright.cost_models.hardware import Device
 from meshwright.cost_models.ledger import PHASES, Ledger, Phase, ledger
@@ -173,9 +173,8 @@ class Evaluator:
             engines[_ENGINES[kernel.engine]] += count * priced.seconds
             launches += count
         for one, count in phase.transmissions.items():
-            kind: Collective = "shift" if one.reason == "ring" else one.kind
-            routed = workload.imbalance if kind == "all_to_all" else 1.0
-            moved = collective(kind, one.nbytes, shapes[one.axes], library, imbalance=routed)
+            routed = workload.imbalance if one.kind == "all_to_all" else 1.0
+            moved = collective(one.kind, one.nbytes, shapes[one.axes], library, imbalance=routed)
             self.note("collectives", moved.provenance)
             seconds = count * one.steps * moved.seconds
             if one.reason == "ring":

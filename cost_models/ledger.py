@@ -28,7 +28,9 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import ceil, prod
+from typing import cast
 
+from meshwright.cost_models.collectives import Collective
 from meshwright.cost_models.compute import Kernel
 from meshwright.ir.adjoint import Split, apply
 from meshwright.ir.graph import ITEMSIZE
@@ -61,7 +63,7 @@ class Transmission:
     """A collective over mesh axes. `nbytes` is the full tensor of the group: what a gather yields, what a reduction
     takes, the local operand of an all-to-all. A ring step passes `nbytes` to the next rank, `steps` times."""
 
-    kind: str
+    kind: Collective
     axes: tuple[str, ...]
     nbytes: float
     reason: str
@@ -112,7 +114,7 @@ class _Bookkeeper:
         self.style = workload.stack.style
         self.phases = {name: Phase() for name in PHASES}
         self.weights = _weights(body)
-        self.buckets: dict[tuple[str, str, tuple[str, ...], str], float] = {}
+        self.buckets: dict[tuple[str, Collective, tuple[str, ...], str], float] = {}
         self.flops = 0.0
         base = base_precision(workload)
         ends_in_loss = any(body.locals[name].type.shape == () for name in body.outputs)
@@ -232,7 +234,7 @@ class _Bookkeeper:
         if isinstance(statement, Ring):
             n = self.body.mesh.axis(statement.axis).size
             passed = sum(self.nbytes(name) for name in statement.operands[1:3])
-            steps = Transmission("ring", (statement.axis,), passed * (2 if backward else 1), "ring", n - 1)
+            steps = Transmission("shift", (statement.axis,), passed * (2 if backward else 1), "ring", n - 1)
             self.phases[phase].transmissions[steps] += 1
 
     # wires
@@ -244,11 +246,12 @@ class _Bookkeeper:
         n = prod(self.body.mesh.axis(axis).size for axis in step.axes)
         nbytes = self.nbytes(move.operand) * self.wire_scale(move)
         full = nbytes * n if step.kind == "all_gather" else nbytes
+        kind = cast(Collective, step.kind)
         if move.reason in BUCKETED:
-            key = (phase, step.kind, step.axes, move.reason)
+            key = (phase, kind, step.axes, move.reason)
             self.buckets[key] = self.buckets.get(key, 0.0) + full
             return
-        self.phases[phase].transmissions[Transmission(step.kind, step.axes, full, move.reason)] += 1
+        self.phases[phase].transmissions[Transmission(kind, step.axes, full, move.reason)] += 1
 
     def wire_scale(self, move: Move) -> float:
         """Bytes on the wire over bytes as traced: states travel in the recipe's precision."""

@@ -144,4 +144,4 @@ def test_what_cannot_be_priced_is_refused() -> None:
     with pytest.raises(KernelMalformed, match="4 positive sizes"):
         prices.seconds(Kernel(Engine.MATMUL, "forward", "bf16", 1.0, 1.0, (1, 2, 3)))
     with pytest.raises(BadQuantity, match="shares"):
-        replace(constants(), sustained=1.5)
+        replace(constants(), sustained_hopper=1.5)
