@@ -180,28 +180,18 @@ SCHEDULES = {
     "zb-v": "zb-v",
 }
 
-WORDS = {
-    "no compile": "eager",
-    "eager": "eager",
-    "+compile": "compile",
-    "float8": "float8",
-    "async tp": "async_tp",
-    "a2a_overlap": "a2a_overlap",
-    "packed": "packed",
-    "unpacked": "unpacked",
-    "mtp": "mtp",
-    "parallel_block": "parallel_block",
-    "sliding_window": "sliding_window",
-    "lamb": "lamb",
-    "tp_overlap": "tp_overlap",
-    "pp_overlap": "pp_overlap",
-    "dp_overlap": "dp_overlap",
-    "first/last stage has one layer less": "short_ends",
-    "slow inter-node": "slow_network",
-    "step_time_derived": "step_time_derived",
-    "chips=cores/2": "chips=cores/2",
+_PLAIN_WORDS = (
+    *("eager", "float8", "packed", "unpacked", "mtp", "lamb", "parallel_block", "sliding_window", "step_time_derived"),
+    *("a2a_overlap", "tp_overlap", "pp_overlap", "dp_overlap"),
+)
+
+WORDS = {word: rf"\b{word}" for word in _PLAIN_WORDS} | {
+    "compile": r"(?<!no )\bcompile\b",
+    "async_tp": r"\basync[ _]tp\b",
+    "short_ends": r"first/last stage has one layer less",
+    "slow_network": r"\bslow inter-node\b",
 }
-"""What a note says, and the option that it sets."""
+"""An option, and what in the notes sets it."""
 
 _PAIR = re.compile(r"(?:^|;)\s*(\w+)=([^;]*)")
 _DEFAULT_SEQ = re.compile(r"\bseq\b.*?(\d{3,7}) default")
@@ -210,7 +200,7 @@ _DEFAULT_SEQ = re.compile(r"\bseq\b.*?(\d{3,7}) default")
 def options_of(notes: str, moe_routing: str = "") -> frozenset[str]:
     """Words and key=value parts of the notes."""
     text = notes.lower()
-    words = {option for word, option in WORDS.items() if re.search(rf"(?<![a-z_]){re.escape(word)}(?![a-z])", text)}
+    words = {option for option, pattern in WORDS.items() if re.search(pattern, text)}
     pairs = {f"{key}={value.strip()}" for key, value in _PAIR.findall(text)}
     routing = {f"moe_routing={moe_routing}"} if moe_routing else set()
     return frozenset(words | pairs | routing)

@@ -10,10 +10,12 @@ What the columns leave open is read by these rules, for every row alike:
     positions                 learned, as many as the sequence is long, in families named gpt… without a gate, unless
                               the notes say rotary (rope); rotary elsewhere
     "N local:M global"        every (N+M)-th layer sees everything; "alternating": every second one
-    "no biases"               bias_free
     "parallel_block"          attention and feed-forward side by side
     tied_embeddings           the column, unless it contradicts params_total_b and the other reading does not; a
                               contradiction is more than 2 % and more than half a unit of the last digit printed
+
+The notes call the MPT models free of biases; the parameter counts that their runs print have them, to the last one, so
+they have biases here.
 
 Not expressed, and small or unknown: attention sinks, GLM's gated GELU (written as a plain one of the same parameters
 and FLOPs), partial rotary widths, squared ReLU, the window of MegaScale's own rows. A multi-token-prediction layer
@@ -45,9 +47,9 @@ CLOSE = 0.02
 _LOCAL_GLOBAL = re.compile(r"(\d+) local:\s*(\d+) global")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Model:
-    """One row of the model table.
+    """One row of the model table; two are the same if they are the same object.
 
     - `sizes` must hold the keys of `Shape` that the row gives; `missing` the required ones that it lacks.
     - `parameters` is what the table claims, None if it claims nothing; `slack` is how far a count may be from it.
@@ -83,7 +85,6 @@ def _model(row: Mapping[str, str]) -> Model:
     sizes["tied_embeddings"] = row.get("tied_embeddings", "") in ("1", "true")
     if "sliding_window" in sizes and (every := _full_every(notes)):
         sizes["full_attention_every"] = every
-    sizes["bias_free"] = "no biases" in notes
     sizes["parallel_block"] = "parallel_block" in row.get("attention", "").lower()
     stated = row.get("params_total_b", "")
     parameters = _billions(stated)

@@ -46,12 +46,13 @@ from benchmarks.cells import (
     recompute_of,
     zero_of,
 )
-from benchmarks.models import Model
+from benchmarks.models import Model, shape_of
 from benchmarks.stacks import Stack, stack_of
 from meshwright.cost_models.cluster import Cluster, Nic, Pool
 from meshwright.cost_models.hardware import Device, device
 from meshwright.cost_models.quantity import Quantity
 from meshwright.ir.errors import DeviceUnknown
+from meshwright.ir.frontends.decoder import Shape
 
 MOST_VIRTUAL = 8
 """The most virtual stages that a blank is read as (the issue's reading of an interleaved schedule)."""
@@ -96,8 +97,7 @@ class Run:
     row: int
     source: str
     table: str
-    key: str
-    model: str
+    model: Model
     task: str
     seq: int
     global_batch: int
@@ -130,7 +130,6 @@ class Run:
     memory_kind: str
     outcome: str
     confidence: str
-    routed: bool
     readings: tuple[str, ...]
 
     def __post_init__(self) -> None:
@@ -153,6 +152,27 @@ class Run:
     @property
     def micro_batches(self) -> int:
         return self.global_batch // (self.micro_batch * self.dp)
+
+    @property
+    def shape(self) -> Shape:
+        """The decoder of the run; `models.fold_of` traces it."""
+        mtp = int("mtp" in self.options)
+        return shape_of(self.model, seq=self.seq, mtp=mtp, parallel_block="parallel_block" in self.options)
+
+    @property
+    def settings(self) -> tuple[object, ...]:
+        """What makes two rows of the same or of different sources replicates of one run."""
+        same = (self.model.name, self.task, self.seq, self.global_batch, self.micro_batch, self.precision)
+        where = (self.device.name, self.hosts, self.gpus_per_host, self.nic)
+        degrees = (self.tp, self.pp, self.vp, self.cp, self.ep, self.etp, self.dp, self.zero, self.zero_open)
+        how = (self.recompute, self.recompute_open, self.sequence_parallel, self.schedule, self.offload_layers)
+        return (*same, *where, *degrees, *how, self.stack.name, self.style, self.options)
+
+    @property
+    def work(self) -> tuple[object, ...]:
+        """What rows share whose times may be compared: the same job on the same devices, by the same people."""
+        job = (self.model.name, self.task, self.seq, self.global_batch, self.precision)
+        return (self.source, *job, self.device.name, self.devices)
 
     @property
     def grad_bytes(self) -> int:
@@ -257,8 +277,7 @@ class _Reader:
             row=index,
             source=self.cell("source"),
             table=self.cell("table"),
-            key=self.cell("config_key"),
-            model=model.name,
+            model=model,
             task=self.cell("task") or "pretrain",
             seq=self.seq(),
             global_batch=global_batch,
@@ -291,7 +310,6 @@ class _Reader:
             memory_kind=self.cell("mem_kind"),
             outcome=self.cell("outcome").lower(),
             confidence=self.cell("confidence"),
-            routed=model.routed,
             readings=tuple(self.readings),
         )
 

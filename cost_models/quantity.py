@@ -87,3 +87,8 @@ def derived(value: float, unit: str, how: str, *origins: Quantity) -> Quantity:
     """A number computed from others: `how` says the computation, the weakest origin gives kind, source and date."""
     origin = weakest(*origins)
     return Quantity(value=value, unit=unit, source=f"{how}; {origin.source}", date=origin.date, kind=origin.kind)
+
+
+def weakest_kind(*kinds: Kind) -> Kind:
+    """The kind of provenance that is worth least."""
+    return min(kinds, key=_STRENGTH.index)

@@ -608,6 +608,12 @@ class UnknownStyle(IRError):
     code = "MW3058"
 
 
+class CannotRebatch(IRError):
+    """A fold whose sizes at another batch do not follow from those at the batch it was captured at."""
+
+    code = "MW3059"
+
+
 # MW4: decisions and programs -----------------------------------------------------------------------------------------
 
 
@@ -724,6 +730,55 @@ class DegreeImpossible(ProgramError):
     """A degree that does not exist, or that this model cannot be cut into."""
 
     code = "MW4019"
+    exit_code = 2
+
+
+class LayersIndivisible(ProgramError):
+    """The layers of the model cannot be shared out among the stages as asked."""
+
+    code = "MW4070"
+    exit_code = 2
+
+
+class RanksMismatch(ProgramError):
+    """Degrees that do not multiply to the ranks of the cluster."""
+
+    code = "MW4071"
+    exit_code = 2
+
+
+class HeadsIndivisible(ProgramError):
+    """Attention heads, or key-value heads, that the degrees which split them do not divide."""
+
+    code = "MW4072"
+    exit_code = 2
+
+
+class ExpertsIndivisible(ProgramError):
+    """Experts that expert parallelism does not divide, or a model that has none."""
+
+    code = "MW4073"
+    exit_code = 2
+
+
+class WidthIndivisible(ProgramError):
+    """A feed-forward width that tensor parallelism does not divide."""
+
+    code = "MW4074"
+    exit_code = 2
+
+
+class SequenceIndivisible(ProgramError):
+    """A sequence that context or sequence parallelism does not divide."""
+
+    code = "MW4075"
+    exit_code = 2
+
+
+class BatchIndivisible(ProgramError):
+    """A batch that does not divide into micro-batches on every copy of the model."""
+
+    code = "MW4076"
     exit_code = 2
 
 
@@ -1104,6 +1159,18 @@ class BadQuantity(ClusterError):
     code = "MW6018"
 
 
+class AttentionUnknown(ClusterError):
+    """A generation of attention kernels of which no efficiency is known on the device."""
+
+    code = "MW6030"
+
+
+class KernelMalformed(ClusterError):
+    """A kernel to be priced whose sizes or work do not fit the part of the device it keeps busy. A bug of ours."""
+
+    code = "MW6031"
+
+
 class ClusterFaults(ClusterError):
     """Several things are wrong with one cluster description. All are listed, each with its own code, line and fix."""
 
@@ -1151,6 +1218,20 @@ class WorkloadImpossible(UsageError):
     """A workload of no work, or with an unknown precision, optimizer or stack."""
 
     code = "MW8002"
+
+
+class BadGroup(ClusterError):
+    """A group of ranks that cannot be: a mesh of another size than its ranks, a level of one part, a rate of zero. A bug
+    of ours, or of who calls the price of a collective.
+    """
+
+    code = "MW6032"
+
+
+class CollectiveUnknown(ClusterError):
+    """A collective, or a library of collectives, that has no price; or fewer than zero bytes."""
+
+    code = "MW6033"
 
 
 # MW9: the environment, and ourselves ---------------------------------------------------------------------------------

@@ -5,7 +5,7 @@ One plain PyTorch decoder that covers the common families by their numbers alone
 It exists to be traced on the meta device, like any model of a user's.
 
     glu = true     SwiGLU, RMS norm, no biases (Llama, Mixtral, DeepSeek)
-    glu = false    GELU, layer norm, biases (GPT); without biases if bias_free
+    glu = false    GELU, layer norm, biases (GPT)
 
 Positions are rotary in both, or a learned table of `learned_positions` rows added to the embedding. With
 `parallel_block`, attention and feed-forward read the same normed stream and are added together (PaLM). Routers
@@ -53,11 +53,6 @@ class Shape:
     v_head_dim: int = 0
     learned_positions: int = 0
     parallel_block: bool = False
-    bias_free: bool = False
-
-    @property
-    def biases(self) -> bool:
-        return not (self.glu or self.bias_free)
 
     @property
     def head(self) -> int:
@@ -79,9 +74,7 @@ class Shape:
 
 
 def norm(shape: Shape, width: int) -> nn.Module:
-    if shape.glu:
-        return nn.RMSNorm(width, eps=1e-5)
-    return nn.LayerNorm(width, eps=1e-5, bias=shape.biases)
+    return nn.RMSNorm(width, eps=1e-5) if shape.glu else nn.LayerNorm(width, eps=1e-5)
 
 
 def rope(x: Tensor, width: int) -> tuple[Tensor, Tensor]:
@@ -118,10 +111,10 @@ class Attention(nn.Module):
         super().__init__()
         self.width, self.window = shape.head, window
         kv_heads = shape.kv_heads or shape.heads
-        self.q_proj = nn.Linear(shape.hidden, shape.heads * shape.head, bias=shape.biases)
-        self.k_proj = nn.Linear(shape.hidden, kv_heads * shape.head, bias=shape.biases)
-        self.v_proj = nn.Linear(shape.hidden, kv_heads * shape.head, bias=shape.biases)
-        self.o_proj = nn.Linear(shape.heads * shape.head, shape.hidden, bias=shape.biases)
+        self.q_proj = nn.Linear(shape.hidden, shape.heads * shape.head, bias=not shape.glu)
+        self.k_proj = nn.Linear(shape.hidden, kv_heads * shape.head, bias=not shape.glu)
+        self.v_proj = nn.Linear(shape.hidden, kv_heads * shape.head, bias=not shape.glu)
+        self.o_proj = nn.Linear(shape.heads * shape.head, shape.hidden, bias=not shape.glu)
 
     def forward(self, x: Tensor, cos: Tensor | None, sin: Tensor | None) -> Tensor:
         q, k, v = (
@@ -170,8 +163,8 @@ class FeedForward(nn.Module):
         self.gated = shape.glu
         if self.gated:
             self.gate_proj = nn.Linear(shape.hidden, width, bias=False)
-        self.up_proj = nn.Linear(shape.hidden, width, bias=shape.biases)
-        self.down_proj = nn.Linear(width, shape.hidden, bias=shape.biases)
+        self.up_proj = nn.Linear(shape.hidden, width, bias=not shape.glu)
+        self.down_proj = nn.Linear(width, shape.hidden, bias=not shape.glu)
 
     def forward(self, x: Tensor) -> Tensor:
         inner = F.silu(self.gate_proj(x)) * self.up_proj(x) if self.gated else F.gelu(self.up_proj(x))

@@ -1,0 +1,70 @@
+"""From plans to names: what people would call the use of an axis in a body.
+
+A name is a predicate over the loops that the axis splits, so it fits plans that no template wrote.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import lru_cache
+
+from meshwright.ir.adjoint import Split
+from meshwright.ir.decisions import BodyPlan
+from meshwright.ir.factors import Loops, stem
+from meshwright.ir.graph import Graph
+from meshwright.ir.names.degrees import SEQUENCE, TABLE, Degree
+
+
+@lru_cache(maxsize=256)
+def _degree(name: str) -> Degree:
+    return next(degree for degree in TABLE if degree.name == name)
+
+
+def loops_split(plan: BodyPlan, found: Loops, axis: str) -> Mapping[str, int]:
+    """How many operators of a body an axis splits over each loop, most first."""
+    counts: dict[str, int] = {}
+    for op, strategy in plan.strategies:
+        choice = strategy.of(axis)
+        if isinstance(choice, Split):
+            for factor in choice.factors:
+                for loop in found.factors[op][factor][:1]:
+                    counts[loop] = counts.get(loop, 0) + 1
+    return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))
+
+
+def name_of(plan: BodyPlan, graph: Graph, found: Loops, axis: str) -> str:
+    """What people would call the use of an axis in a body: "dp", "tp+sp", "cp (ring)", "tp+ep" where it is one thing
+    outside the experts and another inside, or "-" where it is idle."""
+    split = {stem(loop) for loop in loops_split(plan, found, axis)}
+    outside = _outside(split - {"experts"}, plan, graph, axis)
+    if "experts" not in split:
+        return outside
+    return "ep" if outside in ("dp", "-") else f"{outside}+ep"
+
+
+def _outside(split: set[str], plan: BodyPlan, graph: Graph, axis: str) -> str:
+    if not split:
+        return "-"
+    if split & set(_degree("tp").loops):
+        attention_only = SEQUENCE in split and split & set(_degree("tp").loops) == {"heads"}
+        if attention_only and not _splits_linears(plan, graph, axis):
+            return "cp (ulysses)"
+        return "tp+sp" if SEQUENCE in split else "tp"
+    if SEQUENCE in split:
+        return "cp (ring)" if _rings(plan, axis) else "cp"
+    return "dp" if split & set(_degree("dp").loops) else "+".join(sorted(split))
+
+
+def _rings(plan: BodyPlan, axis: str) -> bool:
+    choices = (strategy.of(axis) for _, strategy in plan.strategies)
+    return any(isinstance(choice, Split) and len(choice.factors) == 2 for choice in choices)
+
+
+def _splits_linears(plan: BodyPlan, graph: Graph, axis: str) -> bool:
+    """Whether the axis splits a linear over something else than its rows of tokens."""
+    kinds = {op.name: op.kind for op in graph.ops}
+    for op, strategy in plan.strategies:
+        choice = strategy.of(axis)
+        if kinds[op] == "linear" and isinstance(choice, Split) and choice.factors[0] in ("n", "k"):
+            return True
+    return False
