@@ -603,7 +603,7 @@ class FoldLoss(IRError):
 
 
 class UnknownStyle(IRError):
-    """An execution style that is none of eager, fused, compiled, xla."""
+    """An execution style that is none of eager, fused, compiled, xla, or attention that is neither flash nor math."""
 
     code = "MW3058"
 

@@ -28,6 +28,7 @@ CUDA = Lowering()
 def lower(fold: Fold, decisions: Decisions, lowering: Lowering = CUDA, workload: Workload | None = None) -> Program:
     """The Program that carries out `decisions` on the model `fold`, for `workload`."""
     verify_decisions(decisions, fold)
+    lowering = replace(lowering, style=decisions.style)
     calls = tuple(fold.calls())
     bodies: dict[str, BodyProgram] = {}
     for stage in decisions.stages:

@@ -17,13 +17,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import prod
 
 from meshwright.ir import reshard as moves
 from meshwright.ir.adjoint import Applied, Choice, Idle, Split, Strategy, apply
 from meshwright.ir.decisions import BodyPlan, Storage
 from meshwright.ir.errors import IllegalStrategy, StorageConflict
-from meshwright.ir.graph import ITEMSIZE, Graph, Op, Param, Type
+from meshwright.ir.graph import Graph, Op, Param, Type
+from meshwright.ir.kept import Passes, kept
 from meshwright.ir.mesh import Mesh
 from meshwright.ir.placement import Placement, State
 from meshwright.ir.program import (
@@ -32,6 +32,7 @@ from meshwright.ir.program import (
     Compute,
     Gradient,
     Kept,
+    Kernels,
     Local,
     Move,
     ParamSlot,
@@ -46,13 +47,23 @@ from meshwright.ir.rules.base import Law, Role, Rule, expand, infer, rule_of, si
 
 @dataclass(frozen=True, slots=True)
 class Lowering:
-    """How a target lowers: the reshard steps it can execute, and the device whose kernels decide what is kept for
-    backward."""
+    """How a target lowers: the reshard steps it can execute, and the kernels (device, attention and, from the
+    decisions, style) that decide what is kept for the backward pass. Must: kernels that exist."""
 
     moves: tuple[str, ...] = moves.MOVES
     device: str = "cuda"
+    style: str = "eager"
+    attention: str = "flash2"
+    fused_loss: bool = False
     regathers: bool = False
     """Values gathered for use are gathered again in the backward pass, not kept (Megatron's sequence parallelism)."""
+
+    def __post_init__(self) -> None:
+        Kernels(self.style, self.device, self.attention)
+
+    @property
+    def kernels(self) -> Kernels:
+        return Kernels(self.style, self.device, self.attention, self.fused_loss)
 
 
 def lower_body(graph: Graph, plan: BodyPlan, mesh: Mesh, lowering: Lowering) -> BodyProgram:
@@ -440,6 +451,7 @@ class _Body:
             ),
             sync=tuple(sync),
             publish=tuple(publish),
+            kernels=self.lowering.kernels,
         )
 
     def slot(self, param: Param, sync: list[Statement], publish: list[Statement]) -> ParamSlot:
@@ -470,49 +482,17 @@ class _Body:
         return stored if stored in self.locals else param.value
 
     def kept(self) -> tuple[Kept, ...]:
-        """What the backward pass reads from the forward pass: what eager kernels save on the target's device, and what
-        recomputation starts from. Each storage counts once; parameters that stay in place do not count."""
-        owner = self.owners()
-        found: dict[str, int] = {}
-
-        def keep(name: str) -> None:
-            if not {name, owner.get(name, name)} & resident and name not in self.redone:
-                found.setdefault(owner.get(name, name), self.local_bytes(owner.get(name, name)))
-
         resident = {self.stored_name(param) for param in self.graph.params}
         resident |= {param.value for param in self.graph.params if self.plan.regather}
-        for statement in self.backward:
-            if isinstance(statement, (Gradient, Ring)) and statement.wanted:
-                for name, nbytes in self.saved(statement):
-                    if name in self.locals:
-                        keep(name)
-                    elif statement.outputs[0] not in self.redone:
-                        found[name] = nbytes
-            elif set(results_of(statement)) & self.redone:
-                for name in operands_of(statement):
-                    keep(name)
-        return tuple(Kept(name, nbytes) for name, nbytes in found.items())
-
-    def saved(self, statement: Gradient | Ring) -> Iterable[tuple[str, int]]:
-        """What one operator keeps: local names, or extra tensors under a name of their own."""
-        sizes = dict(self.applied[statement.op].sizes)
-        for save in infer(statement.signature).saved(self.lowering.device, statement.wanted):
-            if save.what == "operand":
-                yield statement.operands[save.index], 0
-            elif save.what == "result":
-                yield statement.outputs[save.index], 0
-            else:
-                elements = prod(sizes[factor] for dim in save.dims for factor in dim)
-                yield f"{statement.op}!{save.index}", int(elements * ITEMSIZE[save.dtype])
-
-    def owners(self) -> dict[str, str]:
-        """For each forward name, the name that owns its storage."""
-        owner = {value: value for value in self.locals}
-        for statement in self.forward:
-            if isinstance(statement, Compute) and (shared := self.aliased(statement)) is not None:
-                owner |= dict.fromkeys(statement.results, owner[shared])
-        return owner
-
-    def local_bytes(self, name: str) -> int:
-        local = self.locals[name]
-        return Type(local.placement.local_shape(local.type.shape, self.mesh), local.type.dtype).nbytes
+        passes = Passes(
+            forward=self.forward,
+            backward=self.backward,
+            locals=self.locals,
+            mesh=self.mesh,
+            outputs=tuple(self.hub_name[value] for value in self.graph.outputs),
+            alias=self.alias,
+            sizes={op: dict(applied.sizes) for op, applied in self.applied.items()},
+            resident=frozenset(resident),
+            again=frozenset(self.redone),
+        )
+        return kept(passes, self.lowering.kernels)
