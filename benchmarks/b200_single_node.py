@@ -32,7 +32,7 @@ from meshwright.ir.lower import lower
 from meshwright.ir.lower_body import Lowering
 from meshwright.ir.names import Degrees, template
 from meshwright.ir.program import Program
-from meshwright.ir.workload import STACKS, Workload
+from meshwright.ir.workload import Workload
 
 DATA = Path(__file__).resolve().parent / "data"
 
@@ -82,8 +82,10 @@ def program_of(row: Mapping[str, str], models: Mapping[str, Model]) -> Program:
         precision=row["precision"],
         stack=STACK_OF_FRAMEWORK[row["framework"]],
     )
-    stack = STACKS[workload.stack]
-    return lower(fold, template(fold, degrees), Lowering(regathers=stack.regathers), workload)
+    stack = workload.runtime
+    lowering = Lowering(attention=stack.attention, fused_loss=stack.fused_loss, regathers=stack.regathers)
+    decisions = replace(template(fold, degrees), style=stack.style)
+    return lower(fold, decisions, lowering, workload)
 
 
 def cluster_of(row: Mapping[str, str]) -> Cluster:
