@@ -99,8 +99,8 @@ class BodyMemory:
     parameters: float
     gradients: float
     optimizer: float
-    synced: float
-    """Bytes of the gradients that the optimizer's shards receive, where that takes a buffer of its own."""
+    stepped: float
+    """Bytes of the gradients that the optimizer reads, where they are not those that micro-batches added up."""
     slots: tuple[tuple[str, float, float, float], ...]
     """Trained parameters: path, and bytes of parameter, gradient and optimizer state."""
     products: tuple[tuple[tuple[int, ...], float], ...]
@@ -313,8 +313,7 @@ class _Walk:
             optimizer=sum(
                 self.at(slot, slot.optimizer) * (self.states.master + self.workload.moments) for slot in trained
             ),
-            synced=sum(self.at(slot, slot.optimizer) for slot in trained if slot.grad != slot.synced)
-            * self.states.reduced,
+            stepped=sum(self.stepped(slot) for slot in trained),
             slots=tuple(
                 (
                     slot.path,
@@ -336,6 +335,14 @@ class _Walk:
 
     def held_gradient(self, slot: ParamSlot) -> float:
         return self.at(slot, slot.grads) * self.states.gradient
+
+    def stepped(self, slot: ParamSlot) -> float:
+        """A copy in the dtype of the master parameters where gradients have another; else a buffer for the reduced
+        gradients, which fused stacks leave where they were added up."""
+        if self.states.master > self.states.gradient:
+            return self.at(slot, slot.optimizer) * self.states.master
+        moved = slot.grad != slot.synced and self.runtime.style != "fused"
+        return self.at(slot, slot.optimizer) * self.states.reduced if moved else 0.0
 
     def read_otherwise(self) -> list[ParamSlot]:
         """Parameters that operators read in another form than the stored one."""

@@ -99,8 +99,8 @@ def held(program: Program, cluster: Cluster, profile: MemoryConstants) -> tuple[
 
 def _capacity(cluster: Cluster, ranks: Sequence[int]) -> float:
     """The smallest memory among the devices of some ranks."""
-    devices = {cluster.device(rank).name: cluster.device(rank) for rank in ranks if rank < cluster.ranks}
-    return min((one.driver_memory or one.memory).value for one in devices.values())
+    asked = ranks if len(cluster.pools) > 1 else (max(ranks),)
+    return min((one.driver_memory or one.memory).value for one in map(cluster.device, asked))
 
 
 def _summaries(program: Program, workload: Workload) -> dict[str, BodyMemory]:
@@ -245,7 +245,7 @@ class _Group:
         }
         self.gradients = sum(one.gradients * times for one, times in calls) - tied["gradients"]
         self.placeholders = sum(dict(entry for one, _ in calls for entry in one.products).values())
-        self.synced = 0.0 if self.from_start else sum(one.synced * times for one, times in calls)
+        self.stepped = sum(one.stepped * times for one, times in calls)
         mesh = stages[0].mesh
         self.communicators = 1 + sum(axis.size > 1 for axis in mesh.axes) + (len(program.actions) > 1)
 
@@ -265,7 +265,7 @@ class _Group:
 
     def held(self, states: Sequence[State], capacity: float, profile: MemoryConstants) -> Held:
         end = _Parts(instant="optimizer").plus(self.state)
-        end = end.plus({"gradients": self.gradients + self.placeholders, "transient": self.synced})
+        end = end.plus({"gradients": self.gradients + self.placeholders, "transient": self.stepped})
         best = max([end, *(self.at(state) for state in states)], key=lambda parts: parts.total)
         return _finished(best, self.communicators, capacity, profile)
 
