@@ -382,8 +382,10 @@ def _spans(dim: Dim, extent: int, mesh: Mesh, at: Mapping[str, int]) -> tuple[Sp
 
 @lru_cache(maxsize=65536)
 def _check_cut(dim: Dim, extent: int, mesh: Mesh) -> None:
-    """Must: every part can be cut. What could be once is not tried again."""
-    for part in range(_parts(dim, mesh)):
+    """Must: every part can be cut. What could be once is not tried again; only parts of unequal sizes can fail one by
+    one, of others any shows what all are like."""
+    uneven = any(isinstance(shard.layout, Uneven) for shard in dim)
+    for part in range(_parts(dim, mesh) if uneven else 1):
         _spans(dim, extent, mesh, _unravel(dim, mesh, part))
 
 

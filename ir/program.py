@@ -30,7 +30,7 @@ from meshwright.ir.graph import Type, Update
 from meshwright.ir.mesh import Mesh
 from meshwright.ir.placement import Placement
 from meshwright.ir.reshard import Step
-from meshwright.ir.rules.base import Signature
+from meshwright.ir.rules.base import Signature, infer
 from meshwright.ir.workload import ATTENTION, STYLES, Workload
 
 
@@ -337,6 +337,21 @@ def operands_of(statement: Statement) -> tuple[str, ...]:
     if isinstance(statement, Move):
         return (statement.operand,)
     return () if isinstance(statement, Zero) else statement.operands
+
+
+def values_read(statement: Statement) -> tuple[str, ...]:
+    """The names whose values must be at hand. A gradient statement repeats the operands and results of its forward
+    statement (`verify_gradients`), also those that its derivatives do not read."""
+    if not isinstance(statement, Gradient):
+        return operands_of(statement)
+    rule = infer(statement.signature)
+    if rule.reruns(statement.wanted):
+        return operands_of(statement)
+    read = rule.reads(statement.wanted)
+    return (
+        *(name for index, name in enumerate(statement.operands) if index in read),
+        *(name for name in statement.grads if name),
+    )
 
 
 def results_of(statement: Statement) -> tuple[str, ...]:

@@ -39,6 +39,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import networkx as nx
+from networkx.algorithms.flow import boykov_kolmogorov
 
 from meshwright.ir.graph import Graph, Op
 from meshwright.ir.program import Kernels
@@ -288,7 +289,7 @@ def _cut(tape: Tape, needs: Iterable[Need]) -> Iterator[SavedTensor]:
         wanted.setdefault(need.value, need.op)
     if not wanted:
         return
-    _, (before, after) = nx.minimum_cut(_network(tape, wanted), _SOURCE, _SINK)
+    _, (before, after) = nx.minimum_cut(_network(tape, wanted), _SOURCE, _SINK, flow_func=boykov_kolmogorov)
     for value, nbytes in tape.nbytes.items():
         if ("in", value) in before and ("out", value) in after and not tape.there(value):
             yield SavedTensor(value, value, nbytes, wanted.get(value, value))

@@ -30,7 +30,7 @@ from meshwright.ir.names import Degrees, template
 from meshwright.ir.program import BodyProgram, Program
 from meshwright.ir.saved import saved_bytes
 from meshwright.ir.verify_meaning import verify_body_meaning, verify_meaning
-from meshwright.ir.workload import ATTENTION, STYLES
+from meshwright.ir.workload import ATTENTION, STACKS, STYLES
 from tests.e2e.spine import BY_NAME
 from tests.ir.test_saved import GRAPHS
 
@@ -150,6 +150,13 @@ def test_a_kept_tensor_that_nothing_reads() -> None:
 def test_recomputation_needs_no_extra_tensors() -> None:
     body = layer(lowered(Degrees(recompute="full"), "eager"))
     assert not any("!" in kept.name for kept in body.kept)
+
+
+def test_stacks_name_their_kernels() -> None:
+    """The stack of the paper keeps what the paper says."""
+    lowering = Lowering().for_stack(STACKS["megatron-2022"])
+    assert (lowering.attention, lowering.fused_loss, lowering.regathers) == ("math", False, True)
+    assert Lowering().for_stack(STACKS["megatron"]).fused_loss
 
 
 @pytest.mark.parametrize("wrong", [{"style": "lazy"}, {"attention": "sparse"}])
