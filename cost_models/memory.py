@@ -89,10 +89,10 @@ def held(program: Program, cluster: Cluster, profile: MemoryConstants) -> tuple[
         )
     summaries = _summaries(program, workload)
     found: dict[int, Held] = {}
-    for ranks, actions in program.actions:
+    for (ranks, _), states in zip(program.actions, states_of(program), strict=True):
         numbers = [index for index, stage in enumerate(program.stages) if stage.ranks == ranks]
         group = _Group(program, numbers, summaries, workload)
-        one = group.held(states_of(actions), _capacity(cluster, ranks) * (1 - profile.margin_share), profile)
+        one = group.held(states, _capacity(cluster, ranks) * (1 - profile.margin_share), profile)
         found |= dict.fromkeys(numbers, one)
     return tuple(found[index] for index in range(len(program.stages)))
 
