@@ -14,7 +14,7 @@ them decide. Gradients exist from the start where a stack keeps them in one buff
 contiguous gradient buffer); elsewhere from the first backward pass of their call on.
 
 `allocated_bytes` is what torch.cuda.max_memory_allocated counts: all but communicators, context and rounding. The
-parts of `Held` add up to what nvidia-smi shows.
+parts of `Held` add up to what nvidia-smi shows; without communicators and context they are what torch reserves.
 
 Capacity is what the driver reports where that was observed (`Device.driver_memory`), since that is what an allocation
 fails at; else the datasheet's `memory`, whose GB are decimal. The margin is taken off; benchmarks of runs that did run
@@ -164,6 +164,7 @@ class _StageMemory:
         self.kept: dict[str, float] = {"activations": self.shared}
         self.positions = tuple(self._positions())
         self.weight_kept = sum(one.weight_kept * repeats for period, repeats in self.runs for one in period)
+        self.kept_bytes = sum(self.kept.values())
         self.forward = max((self.forward_at(p) for p in self.positions), key=lambda parts: parts.total)
         self.backward = {
             graded: max((self.backward_at(p, graded) for p in self.positions), key=lambda parts: parts.total)
@@ -266,8 +267,17 @@ class _Group:
     def held(self, states: Sequence[State], capacity: float, profile: MemoryConstants) -> Held:
         end = _Parts(instant="optimizer").plus(self.state)
         end = end.plus({"gradients": self.gradients + self.placeholders, "transient": self.stepped})
-        best = max([end, *(self.at(state) for state in states)], key=lambda parts: parts.total)
+        best = max(end, self.at(max(states, key=self.total_at)), key=lambda parts: parts.total)
         return _finished(best, self.communicators, capacity, profile)
+
+    def total_at(self, state: State) -> float:
+        """How much `at` finds, as far as states differ."""
+        index = self.numbers.index(state.stage)
+        total = self.stages[index].action(state, self.from_start or state.graded[index]).total
+        for stage, live, waiting, has in zip(self.stages, state.live, state.waiting, state.graded, strict=True):
+            total += live * stage.kept_bytes + waiting * stage.weight_kept
+            total += stage.gradients if has and not self.from_start else 0.0
+        return total
 
     def at(self, state: State) -> _Parts:
         """What is held in a state, with the action that runs."""
