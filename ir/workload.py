@@ -111,6 +111,9 @@ class Stack:
     """Values gathered for a product (sequence parallelism) are gathered again for the backward pass, not kept."""
     fused_loss: bool = False
     """The loss keeps logits once, in their own dtype, and writes their gradient over them."""
+    placeholders: bool = False
+    """Products inside repeated blocks add weight gradients straight to the main gradients; autograd gets a placeholder
+    instead, one buffer for each shape, which stays (Transformer Engine, get_dummy_wgrad of pytorch/module/base.py)."""
     source: str
 
     def __post_init__(self) -> None:
@@ -132,12 +135,12 @@ STACKS: Mapping[str, Stack] = MappingProxyType(
         ),
         "megatron": Stack(
             style="fused", attention="flash3", hides=("gradients", "parameters", "publish", "ring", "pipeline"),
-            recipe="megatron", regathers=True, fused_loss=True,
+            recipe="megatron", regathers=True, fused_loss=True, placeholders=True,
             source="Megatron-Core with Transformer Engine: overlap-grad-reduce, overlap-param-gather",
         ),
         "megatron-tp-overlap": Stack(
             style="fused", attention="flash3", hides=HIDES, recipe="megatron-bf16-grads", regathers=True,
-            fused_loss=True,
+            fused_loss=True, placeholders=True,
             source="Megatron-Bridge performance guide: tp_comm_overlap besides, bf16 gradients",
         ),
         "megatron-2022": Stack(
