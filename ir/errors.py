@@ -608,6 +608,12 @@ class UnknownStyle(IRError):
     code = "MW3058"
 
 
+class CannotRebatch(IRError):
+    """A fold whose sizes at another batch do not follow from those at the batch it was captured at."""
+
+    code = "MW3059"
+
+
 # MW4: decisions and programs -----------------------------------------------------------------------------------------
 
 
