@@ -733,6 +733,13 @@ class DegreeImpossible(ProgramError):
     exit_code = 2
 
 
+class LayersIndivisible(ProgramError):
+    """The layers of the model cannot be shared out among the stages as asked."""
+
+    code = "MW4050"
+    exit_code = 2
+
+
 class RuleUntrue(ProgramError):
     """A registered rule under which the split operator computes something else than the whole one."""
 

@@ -51,7 +51,7 @@ DEGREES: Mapping[str, tuple[Degrees, dict[str, str]]] = {
     "tp+sp": (Degrees(tp=2, sequence_parallel=True), {"tp": "tp+sp"}),
     "ulysses": (Degrees(cp=2, context="ulysses"), {"cp": "cp (ulysses)"}),
     "zigzag ring": (Degrees(cp=2, context="ring", zigzag=True), {"cp": "cp (ring)"}),
-    "ep and tp": (Degrees(ep=2, tp=2), {"ep": "dp", "tp": "tp"}),
+    "ep and tp": (Degrees(dp=2, ep=2, tp=2), {"ep": "dp", "tp": "tp"}),
     "pp": (Degrees(pp=2, microbatches=3, schedule="1f1b"), {}),
     "all": (
         Degrees(dp=2, cp=2, tp=2, pp=2, microbatches=2, sequence_parallel=True, zero=2, recompute="full"),
@@ -105,8 +105,8 @@ COLLECTIVES: Mapping[tuple[str, Degrees], dict[str, int]] = {
     ("gemma-3-1b", Degrees(dp=2)): {},
     ("gemma-3-1b", Degrees(tp=2)): {"all_reduce": 4},
     ("mixtral-8x7b", Degrees(dp=2)): {},
-    ("mixtral-8x7b", Degrees(ep=2)): {"all_to_all": 4},
-    ("deepseek-v3", Degrees(dp=2, ep=2)): {"all_to_all": 4},
+    ("mixtral-8x7b", Degrees(dp=2, ep=2)): {"all_to_all": 4},
+    ("deepseek-v3", Degrees(dp=4, ep=2)): {"all_to_all": 4},
 }
 """What a block communicates, forward and backward, as people know it."""
 
@@ -123,7 +123,7 @@ def test_a_block_communicates_what_its_names_promise(model: str, degrees: Degree
 
 def test_experts_are_reduced_over_no_axis_that_holds_them() -> None:
     fold = twin("mixtral-8x7b")
-    body = lower(fold, template(fold, Degrees(ep=2))).body(BLOCKS["mixtral-8x7b"])
+    body = lower(fold, template(fold, Degrees(dp=2, ep=2))).body(BLOCKS["mixtral-8x7b"])
     experts = {slot.synced for slot in body.params if ".experts." in slot.path}
     assert len(experts) == 2
     assert not any(isinstance(one, Move) and one.result in experts for one in body.sync)

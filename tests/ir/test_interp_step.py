@@ -40,6 +40,20 @@ PLANS = {
     "dp cp tp pp recompute": Degrees(
         dp=2, cp=2, tp=2, pp=2, context="ring", zigzag=True, recompute="full", zero=1, microbatches=2
     ),
+    "vp interleaved": Degrees(pp=2, vp=2, microbatches=4, schedule="1f1b"),
+    "vp tp sp zero-1": Degrees(
+        dp=2, tp=2, pp=2, vp=2, sequence_parallel=True, zero=1, microbatches=2, schedule="interleaved"
+    ),
+    "embedding and head count": Degrees(pp=3, microbatches=2, schedule="1f1b", split="ends"),
+    "embedding and head alone": Degrees(pp=3, vp=2, microbatches=3, schedule="1f1b", split="ends"),
+    "uneven stages": Degrees(pp=3, microbatches=2, split="spread"),
+    "stages as written": Degrees(pp=2, vp=2, microbatches=2, schedule="1f1b", stage_blocks=(0, 2, 2, 0)),
+    "hsdp": Degrees(dp=4, shard=2, zero=3, microbatches=2),
+    "hierarchical zero-1 with cp": Degrees(dp=2, cp=2, shard=2, zero=1),
+    "zero-3 without regathering": Degrees(dp=2, zero=3, regather=False, recompute="full"),
+    "selective": Degrees(tp=2, sequence_parallel=True, recompute="selective"),
+    "selective under zero-3": Degrees(dp=4, zero=3, recompute="selective"),
+    "selective by operators": Degrees(dp=2, tp=2, recompute="selective_op"),
 }
 
 

@@ -26,7 +26,7 @@ NAMES: dict[str, tuple[Degrees, dict[str, str]]] = {
         Degrees(dp=2, cp=2, tp=2, sequence_parallel=True, context="ring", zero=3),
         {"dp": "dp", "cp": "cp (ring)", "tp": "tp+sp"},
     ),
-    "dense layers under ep": (Degrees(ep=2), {"ep": "dp"}),
+    "dense layers under ep": (Degrees(dp=2, ep=2), {"ep": "dp"}),
 }
 
 

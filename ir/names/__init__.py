@@ -1,0 +1,57 @@
+"""The names people give to parallelism, as one table.
+
+Inside Meshwright there are only axes and factors. People say "TP 8, CP 2, ZeRO-1". This table is the dictionary between
+the two, used in both directions: a *degree* lists the loops that a mesh axis of this name splits, in order of
+preference, operator by operator.
+
+    dp      b, slots                  data parallelism; inside experts the tokens routed to each
+    tp      heads, ffn, vocab         Megatron's column- and row-parallel linears, vocabulary-parallel ends
+    cp      s, slots                  context parallelism; attention by all-gather, ring or Ulysses
+    ep      b, experts, slots         expert parallelism: tokens outside the experts, experts inside
+
+Sequence parallelism is no axis of its own: with `sequence_parallel`, tp splits s where it finds none of its loops.
+
+`template` writes a plan from degrees, as a person would; `name_of` says which names fit what an axis does in a plan.
+An operator that has none of the loops, or cannot be split there, leaves the axis idle.
+
+The rooms: `degrees` (what people write, and the mesh that it means), `body`, `storage` and `recompute` (the plan of one
+block), `stages` (the cuts of a pipeline), `words` (from plans back to names), `check` (what cannot work, and what
+would).
+
+What concerns one body depends on few of the degrees, so body plans are made once and shared: configurations that differ
+in pipeline, schedule or micro-batches hold the same `BodyPlan` objects, and what is derived from those can be too.
+"""
+
+from __future__ import annotations
+
+from meshwright.ir.decisions import Decisions, Schedule
+from meshwright.ir.fold import Fold
+from meshwright.ir.names.body import body_template
+from meshwright.ir.names.cache import Same, planned
+from meshwright.ir.names.degrees import CONTEXT, TABLE, Degree, Degrees, Use, uses
+from meshwright.ir.names.stages import cuts, even_cuts, stage_groups, stage_plans
+from meshwright.ir.names.words import loops_split, name_of
+
+__all__ = [
+    "CONTEXT",
+    "TABLE",
+    "Degree",
+    "Degrees",
+    "Use",
+    "body_template",
+    "cuts",
+    "even_cuts",
+    "loops_split",
+    "name_of",
+    "stage_groups",
+    "template",
+    "uses",
+]
+
+
+def template(fold: Fold, degrees: Degrees, target: str = "any") -> Decisions:
+    """The plan that a person means by these degrees."""
+    stages = stage_plans(fold, degrees, degrees.mesh())
+    of_body = degrees.of_body()
+    plans = tuple(planned(Same(fold), body.name, of_body) for body in fold.bodies)
+    return Decisions(plans, stages, Schedule(degrees.order, degrees.microbatches), target)

@@ -1,0 +1,212 @@
+"""One body as a person would plan it: what every mesh axis does in every operator, by the table of names.
+
+Operator by operator, an axis splits the first of its preferred loops that can be split there, and is idle where there
+is none. A product that is cut into sections afterwards (fused q|k|v, gate|up) is split as its sections are, each by
+itself. Tokens that were flattened, batch and sequence as one dimension, are split over the sequence sample by sample.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from math import prod
+
+from meshwright.ir.adjoint import IDLE, Choice, Idle, Split, Strategy, apply
+from meshwright.ir.decisions import BodyPlan
+from meshwright.ir.errors import IllegalStrategy, IndivisibleExtent, SectionsMismatch
+from meshwright.ir.factors import Loops, stem
+from meshwright.ir.fold import Body
+from meshwright.ir.graph import Graph, Op
+from meshwright.ir.mesh import Mesh
+from meshwright.ir.names.degrees import SEQUENCE, Degrees
+from meshwright.ir.names.recompute import recomputed
+from meshwright.ir.names.storage import fits, stored
+from meshwright.ir.placement import CONTIGUOUS, Layout, Sections, Shard, State
+from meshwright.ir.rules.base import Rule, rule_of
+
+
+def body_template(body: Body, found: Loops, mesh: Mesh, degrees: Degrees) -> BodyPlan:
+    """What every axis does in every operator of a body, by the table; `found` are the body's loops."""
+    graph = body.graph
+    planning = _Planning(graph, found, mesh, degrees)
+    chosen = {op.name: planning.strategy(op) for op in graph.ops}
+    _pass_weight_gradients(graph, planning.rules, chosen, mesh)
+    ends = dict.fromkeys([*(item.value for item in graph.inputs), *graph.outputs])
+    states = {value: planning.state(value) for value in ends}
+    return BodyPlan(
+        body.name,
+        body.name,
+        tuple(chosen.items()),
+        tuple(states.items()),
+        stored(graph, found, chosen, states, mesh, degrees),
+        recomputed(graph, found, degrees.recompute),
+        degrees.regather,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Fused:
+    """A dimension that is cut into sections: the loops that every section runs over."""
+
+    dim: int
+    sizes: tuple[int, ...]
+    loops: tuple[str, ...]
+
+
+def _fused(graph: Graph, rules: Mapping[str, Rule], found: Loops) -> Mapping[str, _Fused]:
+    """The values that are cut into sections."""
+    return {
+        op.operands[slot]: _Fused(dim, sizes, found.factors[op.name][rules[op.name].operands[slot][dim][0]])
+        for op in graph.ops
+        for side, slot, dim, sizes in rules[op.name].sections
+        if side == "operand"
+    }
+
+
+class _Planning:
+    """Goes through a body in running order. Slots of experts are laid out as the tokens are that fill them, so what
+    the latest dispatch made of them is remembered."""
+
+    def __init__(self, graph: Graph, found: Loops, mesh: Mesh, degrees: Degrees) -> None:
+        self.graph, self.found, self.mesh, self.degrees = graph, found, mesh, degrees
+        self.rules = {op.name: rule_of(op, graph.types) for op in graph.ops}
+        self.fused = _fused(graph, self.rules, found)
+        self.sizes = {loop.name: loop.size for loop in found.loops}
+        self.slots: dict[str, Layout] = {}
+
+    def strategy(self, op: Op) -> Strategy:
+        """Axis by axis, the first preferred loop that the operator can be split over; tables are whole everywhere."""
+        strategy = Strategy()
+        if all(self.is_table(value) for value in op.results):
+            return strategy
+        expert = self.in_experts(op)
+        for axis in self.mesh.names:
+            for choice in self.candidates(op, axis, strategy, expert=expert):
+                tried = Strategy((*strategy.choices, (axis, choice)))
+                if self.legal(op, tried):
+                    strategy = tried
+                    break
+        if op.kind == "dispatch":
+            self.remember(op, strategy)
+        return self.nearest_first(op, strategy) if expert else strategy
+
+    def in_experts(self, op: Op) -> bool:
+        """Whether an operator runs over experts or their slots."""
+        loops = (*self.found.factors[op.name].values(), *(dim for v in op.results for dim in self.found.dims[v]))
+        return any(stem(name) in ("experts", "slots") for names in loops for name in names)
+
+    def candidates(self, op: Op, axis: str, so_far: Strategy, *, expert: bool) -> Iterator[Choice]:
+        degrees, rule = self.degrees, self.rules[op.name]
+        if op.kind == "attention" and degrees.use(axis).outside == "cp":
+            if degrees.context == "ring" and rule.pairs and not _has_ring(so_far):
+                yield Split((rule.pairs[0].first, rule.pairs[0].second), degrees.layout(axis))
+            if degrees.context == "ulysses":
+                yield Split(("hk",))
+        for loop in degrees.preferences(axis, expert=expert):
+            for factor, names in self.found.factors[op.name].items():
+                if loop in [stem(name) for name in names[: len(names) if loop == SEQUENCE else 1]]:
+                    yield from self.split(factor, names, loop, axis, so_far)
+            for dims, value in zip(rule.results, op.results, strict=True):
+                cut = self.fused.get(value)
+                if cut and len(dims[cut.dim]) == 1 and cut.loops and stem(cut.loops[0]) == loop:
+                    yield Split(dims[cut.dim], Sections(cut.sizes))
+
+    def split(self, factor: str, names: tuple[str, ...], loop: str, axis: str, so_far: Strategy) -> Iterator[Split]:
+        """Split a factor over one of its loops: the first, or the sequence under the samples before it."""
+        layout = self.degrees.layout(axis) if loop == SEQUENCE else CONTIGUOUS
+        if loop == "slots":
+            layout = self.slots.get(axis, CONTIGUOUS)
+        at = next(index for index, name in enumerate(names) if stem(name) == loop)
+        outer, size, inner = (
+            prod(self.sizes[name] for name in part) for part in (names[:at], names[at : at + 1], names[at + 1 :])
+        )
+        for other, choice in so_far.choices:
+            if isinstance(choice, Split) and choice.factors == (factor,):
+                parts = self.mesh.axis(other).size
+                if self.degrees.use(other).outside == "dp":
+                    outer = max(1, outer // parts)
+                else:
+                    size = max(1, size // parts)
+        if outer == 1 or loop == "slots":
+            yield Split((factor,), layout)
+        elif layout == CONTIGUOUS:
+            yield Split((factor,), Sections((size * inner,) * outer))
+
+    def remember(self, op: Op, strategy: Strategy) -> None:
+        """How a dispatch leaves the slots on every axis."""
+        applied = apply(self.rules[op.name], self.graph.operand_types(op), strategy, self.mesh)
+        for dim, shards in enumerate(applied.results[0].dims):
+            if any(stem(name) == "slots" for name in self.found.dims[op.results[0]][dim]):
+                self.slots = {shard.axis: shard.layout for shard in shards}
+
+    def nearest_first(self, op: Op, strategy: Strategy) -> Strategy:
+        """Several axes on experts stand minor to major there, in the order in which they leave the slots."""
+        factors = self.found.factors[op.name]
+        nearest = [
+            pair
+            for pair in strategy.choices
+            if isinstance(pair[1], Split) and any(stem(n) == "experts" for n in factors[pair[1].factors[0]])
+        ]
+        return Strategy((*(pair for pair in strategy.choices if pair not in nearest), *reversed(nearest)))
+
+    def legal(self, op: Op, strategy: Strategy) -> bool:
+        try:
+            apply(self.rules[op.name], self.graph.operand_types(op), strategy, self.mesh)
+        except (IllegalStrategy, IndivisibleExtent, SectionsMismatch):
+            return False
+        return True
+
+    def state(self, value: str) -> State:
+        """Where a value that enters or leaves a body lies: cut over the first preferred loop that it has."""
+        shape = self.graph.types[value].shape
+        if self.is_table(value):
+            return State.replicated(len(shape))
+        dims: list[tuple[Shard, ...]] = [() for _ in shape]
+        for axis in self.mesh.names:
+            for loop in self.degrees.preferences(axis):
+                named = self.found.dims[value]
+                at = next((dim for dim, names in enumerate(named) if names and stem(names[0]) == loop), None)
+                layout = self.degrees.layout(axis) if loop == SEQUENCE else CONTIGUOUS
+                if at is not None and fits(shape[at], (*dims[at], Shard(axis, layout)), self.mesh):
+                    dims[at] = (*dims[at], Shard(axis, layout))
+                    break
+        return State(tuple(dims))
+
+    def is_table(self, value: str) -> bool:
+        """A value without gradient and without samples (rotary tables, masks): cheap to hold, and cut where used."""
+        sampled = any("b" in names for names in self.found.dims[value])
+        return value not in self.graph.differentiable and not sampled
+
+
+def _has_ring(strategy: Strategy) -> bool:
+    return any(isinstance(choice, Split) and len(choice.factors) == 2 for _, choice in strategy.choices)
+
+
+def _pass_weight_gradients(graph: Graph, rules: Mapping[str, Rule], chosen: dict[str, Strategy], mesh: Mesh) -> None:
+    """What is computed from parameters alone (a cast, 1 + weight) passes gradients through as the partial sums that all
+    its readers leave, so that they are reduced with the parameter's, once a step and not once a micro-batch."""
+    for op in reversed(_from_weights(graph)):
+        readers = [reader for value in op.results for reader in graph.readers[value]]
+        if not readers or set(op.results) - graph.differentiable or set(op.results) & set(graph.outputs):
+            continue
+        states = [
+            apply(rules[r.name], graph.operand_types(r), chosen[r.name], mesh).operands[slot]
+            for r, slot in ((graph.ops[index], slot) for index, slot in readers)
+        ]
+        through = [
+            (axis, Idle(grad_partial=True))
+            for axis in mesh.names
+            if chosen[op.name].of(axis) == IDLE and all(axis in state.grad_partial for state in states)
+        ]
+        chosen[op.name] = Strategy((*chosen[op.name].choices, *through))
+
+
+def _from_weights(graph: Graph) -> list[Op]:
+    """The operators that read nothing but parameters and what is made of them."""
+    weights = {param.value for param in graph.params if not param.buffer}
+    found = []
+    for op in graph.ops:
+        if op.operands and weights.issuperset(op.operands):
+            weights.update(op.results)
+            found.append(op)
+    return found

@@ -1,0 +1,222 @@
+"""A configuration as people write it, and the mesh that it means.
+
+Sizes are counted as trainers count them. One pipeline stage has dp x cp x tp ranks, arranged twice: *outside* the
+experts as dp, cp, tp, and *inside* them as dp', ep, etp, each time with the last varying fastest, so that
+
+    ranks = dp * cp * tp * pp        dp counts every copy, those that expert parallelism takes too
+    ep * etp divides dp * cp * tp    what is left, dp', is the number of copies of the experts
+
+This is the arrangement of Megatron-Core's parallel folding (order tp-cp-ep-dp-pp, arXiv 2504.14960). A mesh axis is a
+piece of the stage on which both arrangements are of one mind; its name says what it does outside and, if that is not
+the usual counterpart (dp, ep for dp; dp for cp; tp for tp), inside:
+
+    dp=16 ep=4                    dp=4 ep=4             4 copies of the experts
+    dp=4 tp=8 ep=8 etp=1          dp=4 tp_ep=8          tensor parallel outside, expert parallel inside
+    dp=2 tp=4 ep=4 etp=2          dp... ep=2 tp_ep=2 tp=2
+
+Storage is sharded over `shard` of the ranks that hold copies, the nearest ones (HSDP, hierarchical ZeRO; 0: over all).
+Pieces that hold copies for one use and are stored differently are told apart: dp (replicates), dp_shard (shards).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+from meshwright.ir.errors import DegreeImpossible
+from meshwright.ir.mesh import Mesh, MeshAxis
+from meshwright.ir.placement import CONTIGUOUS, ZIGZAG, Layout
+
+CONTEXT = ("all_gather", "ring", "ulysses")
+"""How context parallelism runs attention."""
+
+RECOMPUTE = ("none", "full", "selective", "selective_op")
+"""What is computed again in the backward pass; see `meshwright.ir.names.recompute`."""
+
+SPLITS = ("even", "ends", "spread")
+"""How layers are shared out among stages; see `meshwright.ir.names.stages`."""
+
+SEQUENCE = "s"
+
+
+@dataclass(frozen=True, slots=True)
+class Degree:
+    """One named way to use a mesh axis: the loops it splits, by preference, and what to call it in words."""
+
+    name: str
+    loops: tuple[str, ...]
+    meaning: str
+
+
+TABLE = (
+    Degree("dp", ("b", "slots"), "data parallelism"),
+    Degree("cp", ("s", "slots"), "context parallelism"),
+    Degree("tp", ("heads", "ffn", "vocab"), "tensor parallelism"),
+    Degree("ep", ("b", "experts", "slots"), "expert parallelism"),
+)
+"""Every named degree, one line each."""
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    """What one mesh axis is for: outside the experts, inside them, and whether storage is sharded over it."""
+
+    name: str
+    size: int
+    outside: str
+    inside: str
+    stores: bool
+
+    def holds_copies(self, *, expert: bool) -> bool:
+        """Whether parameters of this kind are copied along the axis for want of anything to split: what ZeRO cuts."""
+        return self.inside == "dp" if expert else self.outside in ("dp", "cp")
+
+
+@dataclass(frozen=True, slots=True)
+class Degrees:
+    """A configuration as people write it.
+
+    - All sizes must be at least 1; `etp` of 0 is Megatron's default, as much of tp as the ranks of a stage allow.
+    - ep * etp must divide dp * cp * tp, and every boundary between axes outside the experts must fit those inside.
+    - `shard` of 0 shards storage over all copies; otherwise over that many, the nearest.
+    - `stage_blocks` gives the layers of every (virtual) stage; without it `split` says how they are shared out.
+    """
+
+    dp: int = 1
+    tp: int = 1
+    cp: int = 1
+    ep: int = 1
+    pp: int = 1
+    vp: int = 1
+    etp: int = 0
+    sequence_parallel: bool = False
+    context: str = "all_gather"
+    zigzag: bool = False
+    zero: int = 0
+    shard: int = 0
+    regather: bool = True
+    recompute: str = "none"
+    schedule: str = "gpipe"
+    microbatches: int = 1
+    split: str = "even"
+    stage_blocks: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        for name in ("dp", "tp", "cp", "ep", "pp", "vp", "microbatches"):
+            if getattr(self, name) < 1:
+                raise DegreeImpossible(place=name, cause=f"{name}={getattr(self, name)}", fix="use at least 1")
+        for name, known in (("context", CONTEXT), ("recompute", RECOMPUTE), ("split", SPLITS)):
+            if getattr(self, name) not in known:
+                raise DegreeImpossible(
+                    place=name, cause=f"{name}={getattr(self, name)!r}", fix=f"use one of {', '.join(known)}"
+                )
+        if self.zero not in range(4):
+            raise DegreeImpossible(place="zero", cause=f"ZeRO-{self.zero}", fix="use 0, 1, 2 or 3")
+        if self.stage_blocks and len(self.stage_blocks) != self.stages:
+            raise DegreeImpossible(
+                place="stage_blocks",
+                cause=f"{len(self.stage_blocks)} numbers of layers for pp * vp = {self.stages} stages",
+                fix=f"give {self.stages}",
+            )
+        uses(self)
+
+    @property
+    def stages(self) -> int:
+        """The number of stages, virtual ones counted."""
+        return self.pp * self.vp
+
+    @property
+    def stage_ranks(self) -> int:
+        return self.dp * self.cp * self.tp
+
+    @property
+    def ranks(self) -> int:
+        return self.stage_ranks * self.pp
+
+    @property
+    def expert_tp(self) -> int:
+        """Tensor parallelism inside the experts: as given, else tp if a stage has room for ep times it, else 1."""
+        return self.etp or (self.tp if self.stage_ranks % (self.ep * self.tp) == 0 else 1)
+
+    @property
+    def order(self) -> str:
+        """The schedule by its full name: 1F1B over several virtual stages is the interleaved one."""
+        return "interleaved" if self.vp > 1 and self.schedule == "1f1b" else self.schedule
+
+    def of_body(self) -> Degrees:
+        """What concerns a body: the same for every pipeline, schedule and number of micro-batches."""
+        return replace(self, pp=1, vp=1, schedule="gpipe", microbatches=1, split="even", stage_blocks=())
+
+    def mesh(self) -> Mesh:
+        """The mesh of one stage: slow axes outside, tensor parallelism innermost. Sizes of 1 leave an axis out."""
+        return Mesh(tuple(MeshAxis(use.name, use.size) for use in uses(self)))
+
+    def use(self, axis: str) -> Use:
+        return next(use for use in uses(self) if use.name == axis)
+
+    def preferences(self, axis: str, *, expert: bool = False) -> tuple[str, ...]:
+        """The loops that an axis splits, best first, in an operator outside or inside (`expert`) the experts."""
+        use = self.use(axis)
+        sequence = (SEQUENCE,) if use.outside == "tp" and self.sequence_parallel else ()
+        if not expert:
+            return (*_DENSE[use.outside], *sequence)
+        tokens = sequence if use.outside == "tp" else _DENSE[use.outside]
+        return (*tokens, *_EXPERT[use.inside])
+
+    def layout(self, axis: str) -> Layout:
+        return ZIGZAG if self.use(axis).outside == "cp" and self.zigzag else CONTIGUOUS
+
+
+_DENSE = {"dp": ("b",), "cp": (SEQUENCE,), "tp": ("heads", "ffn", "vocab")}
+_EXPERT = {"dp": ("slots",), "ep": ("experts", "slots"), "tp": ("ffn",)}
+_USUAL = {("dp", "dp"): "dp", ("dp", "ep"): "ep", ("cp", "dp"): "cp", ("tp", "tp"): "tp"}
+
+
+@lru_cache(maxsize=4096)
+def uses(degrees: Degrees) -> tuple[Use, ...]:
+    """The axes of a stage's mesh, major to minor."""
+    found = list(_pieces(degrees))
+    names = [use.name for use in found]
+    told = [
+        replace(use, name=f"{use.name}_shard") if use.stores and names.count(use.name) > 1 else use for use in found
+    ]
+    return tuple(reversed(told))
+
+
+def _pieces(degrees: Degrees) -> Iterator[Use]:
+    """Minor to major, the pieces between neighbouring boundaries of the two arrangements and of storage."""
+    d = degrees
+    outside = (("tp", d.tp), ("cp", d.tp * d.cp), ("dp", d.stage_ranks))
+    inside = (("tp", d.expert_tp), ("ep", d.expert_tp * d.ep), ("dp", d.stage_ranks))
+    stored = d.tp * d.shard if d.shard else d.stage_ranks
+    if d.stage_ranks % (d.ep * d.expert_tp):
+        raise DegreeImpossible(
+            place="ep",
+            cause=f"ep * etp = {d.ep} * {d.expert_tp} does not divide dp * cp * tp = {d.stage_ranks}",
+            fix=f"use an ep * etp that divides {d.stage_ranks}, the ranks of one pipeline stage",
+        )
+    if d.dp * d.cp % (d.shard or 1):
+        raise DegreeImpossible(
+            place="shard",
+            cause=f"storage over {d.shard} of dp * cp = {d.dp * d.cp} copies",
+            fix=f"use a divisor of {d.dp * d.cp}",
+        )
+    low = 1
+    for high in sorted({stored, *(to for _, to in (*outside, *inside))} - {1}):
+        if high % low:
+            raise DegreeImpossible(
+                place="ep",
+                cause=f"runs of {low} and of {high} ranks do not nest (tp={d.tp} cp={d.cp} dp={d.dp} outside the "
+                f"experts, etp={d.expert_tp} ep={d.ep} inside, storage over {d.shard or 'all'})",
+                fix="use degrees that divide one another, powers of two for instance",
+            )
+        one, other = _at(outside, high), _at(inside, high)
+        name = _USUAL.get((one, other), f"{one}_{other}")
+        yield Use(name, high // low, one, other, high <= stored)
+        low = high
+
+
+def _at(arrangement: tuple[tuple[str, int], ...], high: int) -> str:
+    """The axis of an arrangement that reaches up to this boundary."""
+    return next(name for name, to in arrangement if high <= to)

@@ -1,0 +1,118 @@
+"""Where a pipeline is cut, and which ranks hold which stages.
+
+A *layer* is a call of a repeated block; glue (embedding; final norm, head and loss) goes with the stage of the layer
+before it, the first with the first stage. Layers are shared out
+
+    even      as many for every stage; else it is refused
+    ends      as many, where embedding and head count as a layer each (Megatron's account-for-embedding and -loss)
+    spread    as evenly as they go
+    stage_blocks   as the numbers say
+
+Stages are numbered along the model. The g-th of G groups of ranks holds stages g, g + G, g + 2G, … when interleaved
+(Narayanan et al. 2021).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+from meshwright.ir.decisions import StagePlan
+from meshwright.ir.errors import DegreeImpossible, LayersIndivisible
+from meshwright.ir.fold import Fold
+from meshwright.ir.mesh import Mesh
+from meshwright.ir.names.degrees import Degrees
+
+Cuts = tuple[tuple[int, int], ...]
+"""Ranges of calls, one per stage."""
+
+
+def stage_groups(name: str, groups: int, virtual: int) -> tuple[tuple[int, ...], ...]:
+    """For each group of ranks, the stages that it holds under the schedule of this name."""
+    return tuple(tuple(range(group, groups * virtual, groups)) for group in range(groups))
+
+
+def stage_plans(fold: Fold, degrees: Degrees, mesh: Mesh) -> tuple[StagePlan, ...]:
+    """The stages of a template, with ranks group by group."""
+    bodies = [call.body.name for call in fold.calls()]
+    held = stage_groups(degrees.order, degrees.pp, degrees.vp)
+    group_of = {stage: group for group, stages in enumerate(held) for stage in stages}
+    ranks = [tuple(range(group * mesh.size, (group + 1) * mesh.size)) for group in range(degrees.pp)]
+    return tuple(
+        StagePlan(first, last, mesh, ranks[group_of[index]], tuple(sorted(set(bodies[first:last]))))
+        for index, (first, last) in enumerate(cuts(fold, degrees))
+    )
+
+
+def cuts(fold: Fold, degrees: Degrees) -> Cuts:
+    """The call ranges that the degrees mean."""
+    if degrees.stage_blocks:
+        return cuts_at(fold, degrees.stage_blocks)
+    if degrees.split == "spread":
+        return even_cuts(fold, degrees.stages)
+    layers, stages = len(_layers(fold)), degrees.stages
+    if stages > max(layers, 1) and degrees.split == "even":
+        raise _too_many(stages, layers)
+    counted = layers + 2 if degrees.split == "ends" and stages > 1 else layers
+    if counted % stages:
+        raise LayersIndivisible(
+            place="pp",
+            cause=f"{layers} layers{' with embedding and head' if counted > layers else ''} for "
+            f"pp * vp = {degrees.pp} * {degrees.vp} = {stages} stages",
+            fix=_would_do(layers, stages),
+        )
+    each = counted // stages
+    if counted == layers:
+        return cuts_at(fold, (each,) * stages)
+    return cuts_at(fold, (each - 1, *(each,) * (stages - 2), each - 1))
+
+
+def _would_do(layers: int, stages: int) -> str:
+    divisors = [n for n in range(1, layers + 1) if layers % n == 0]
+    ways = [f"use a pp * vp of {', '.join(map(str, divisors))}"]
+    if (layers + 2) % stages == 0:
+        ways.append("or split='ends', where embedding and head count as a layer each")
+    return f"{'; '.join(ways)}; or split='spread', or stage_blocks with the layers of every stage"
+
+
+def even_cuts(fold: Fold, stages: int) -> Cuts:
+    """Call ranges with as equal numbers of layers as possible."""
+    layers = len(_layers(fold))
+    if stages > max(layers, 1):
+        raise _too_many(stages, layers)
+    bounds = [layers * stage // stages for stage in range(stages + 1)]
+    return cuts_at(fold, tuple(b - a for a, b in pairwise(bounds)))
+
+
+def cuts_at(fold: Fold, counts: Sequence[int]) -> Cuts:
+    """Call ranges with these numbers of layers; the last stage may hold the head alone, the first the embedding."""
+    layers, calls = _layers(fold), sum(segment.calls for segment in fold.segments)
+    if sum(counts) != len(layers) or min(counts) < 0:
+        raise LayersIndivisible(
+            place="stage_blocks",
+            cause=f"{sum(counts)} layers in {len(counts)} stages, the model has {len(layers)}",
+            fix=f"give numbers that add up to {len(layers)}",
+        )
+    starts, before = [0], 0
+    for count in counts[:-1]:
+        before += count
+        starts.append(layers[before] if before < len(layers) else layers[-1] + 1)
+    ranges = tuple(zip(starts, [*starts[1:], calls], strict=True))
+    for stage, (first, last) in enumerate(ranges):
+        if first >= last:
+            raise LayersIndivisible(
+                place="stage_blocks", cause=f"stage {stage} of {len(counts)} holds nothing", fix="give it a layer"
+            )
+    return ranges
+
+
+def _layers(fold: Fold) -> list[int]:
+    """The numbers of the calls that are layers."""
+    segments = [call.segment for call in fold.calls()]
+    return [index for index, segment in enumerate(segments) if not fold.segments[segment].glue]
+
+
+def _too_many(stages: int, layers: int) -> DegreeImpossible:
+    return DegreeImpossible(
+        place="pp", cause=f"{stages} stages for {layers} blocks", fix=f"use at most {max(layers, 1)}"
+    )

@@ -1,0 +1,99 @@
+"""ZeRO: what is stored is cut further over the axes that hold copies.
+
+Outside the experts copies are held for data and context parallelism, inside them by the ranks that hold the same
+experts. ZeRO-1 cuts the optimizer's state, ZeRO-2 the gradients too, ZeRO-3 the parameters (Rajbhandari et al. 2020).
+Axes that do not store (`Degrees.shard`) keep copies: hybrid sharding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from meshwright.ir.adjoint import Split, Strategy, apply
+from meshwright.ir.decisions import BodyPlan, Storage
+from meshwright.ir.errors import IndivisibleExtent
+from meshwright.ir.factors import Loops, stem
+from meshwright.ir.graph import Graph, Param
+from meshwright.ir.lower_body import compute_placements
+from meshwright.ir.mesh import Mesh
+from meshwright.ir.names.degrees import Degrees, uses
+from meshwright.ir.placement import Placement, Shard, State
+from meshwright.ir.rules.base import rule_of
+
+
+def stored(
+    graph: Graph,
+    found: Loops,
+    chosen: Mapping[str, Strategy],
+    states: Mapping[str, State],
+    mesh: Mesh,
+    degrees: Degrees,
+) -> tuple[Storage, ...]:
+    """Where every trained parameter of a body is stored, if not as its operators want it."""
+    storing = [use for use in uses(degrees) if use.stores]
+    if not degrees.zero or not any(use.holds_copies(expert=expert) for use in storing for expert in (False, True)):
+        return ()
+    return tuple(
+        Storage(
+            param.path,
+            params=cut if degrees.zero >= 3 else compute,
+            grads=cut if degrees.zero >= 2 else compute,
+            optimizer=cut,
+        )
+        for param, compute in _computed(graph, chosen, states, mesh)
+        for over in [[use.name for use in storing if use.holds_copies(expert=_of_experts(param, found))]]
+        for cut in [_cut_further(compute, graph.types[param.value].shape, over, mesh)]
+    )
+
+
+def _of_experts(param: Param, found: Loops) -> bool:
+    return any(stem(name) == "experts" for names in found.dims[param.value] for name in names)
+
+
+def _computed(
+    graph: Graph, chosen: Mapping[str, Strategy], states: Mapping[str, State], mesh: Mesh
+) -> list[tuple[Param, Placement]]:
+    """Every trained parameter, and where its operators want it: as its first reader does, never as a partial sum."""
+    trained = [param for param in graph.params if param.requires_grad and not param.buffer]
+    first = {param.value: graph.readers[param.value][:1] for param in trained}
+    if any(_expands(graph, index, chosen) for places in first.values() for index, _ in places):
+        plan = BodyPlan("storage", "storage", tuple(chosen.items()), tuple(states.items()))
+        whole = compute_placements(graph, plan, mesh)
+        return [(param, whole[param.path]) for param in trained]
+    found = []
+    for param in trained:
+        state = states.get(param.value) or State.replicated(len(graph.types[param.value].shape))
+        for index, slot in () if param.value in states else first[param.value]:
+            op = graph.ops[index]
+            state = apply(rule_of(op, graph.types), graph.operand_types(op), chosen[op.name], mesh).operands[slot]
+        found.append((param, Placement(state.dims)))
+    return found
+
+
+def _expands(graph: Graph, index: int, chosen: Mapping[str, Strategy]) -> bool:
+    """Whether an operator is rewritten under its strategy, so that others read its operands."""
+    op = graph.ops[index]
+    rule = rule_of(op, graph.types)
+    split = {name for _, choice in chosen[op.name].choices if isinstance(choice, Split) for name in choice.factors}
+    return any(factor.expanded and factor.name in split for factor in rule.factors)
+
+
+def _cut_further(placement: Placement, shape: Sequence[int], axes: Sequence[str], mesh: Mesh) -> Placement:
+    """Add every axis that holds copies to the first dimension that it divides."""
+    dims = list(placement.dims)
+    for axis in axes:
+        if placement.on(axis) is not None:
+            continue
+        at = next((d for d, extent in enumerate(shape) if fits(extent, (*dims[d], Shard(axis)), mesh)), None)
+        if at is not None:
+            dims[at] = (*dims[at], Shard(axis))
+    return Placement(tuple(dims), placement.partial)
+
+
+def fits(extent: int, shards: tuple[Shard, ...], mesh: Mesh) -> bool:
+    """Whether these shards, one after another, can cut an extent."""
+    try:
+        Placement((shards,)).check((extent,), mesh, "")
+    except IndivisibleExtent:
+        return False
+    return True

@@ -1,0 +1,60 @@
+"""From plans to names: what people would call the use of an axis in a body.
+
+A name is a predicate over the loops that the axis splits, so it fits plans that no template wrote.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import lru_cache
+
+from meshwright.ir.adjoint import Split
+from meshwright.ir.decisions import BodyPlan
+from meshwright.ir.factors import Loops, stem
+from meshwright.ir.graph import Graph
+from meshwright.ir.names.degrees import SEQUENCE, TABLE, Degree
+
+
+@lru_cache(maxsize=256)
+def _degree(name: str) -> Degree:
+    return next(degree for degree in TABLE if degree.name == name)
+
+
+def loops_split(plan: BodyPlan, found: Loops, axis: str) -> Mapping[str, int]:
+    """How many operators of a body an axis splits over each loop, most first."""
+    counts: dict[str, int] = {}
+    for op, strategy in plan.strategies:
+        choice = strategy.of(axis)
+        if isinstance(choice, Split):
+            for factor in choice.factors:
+                for loop in found.factors[op][factor][:1]:
+                    counts[loop] = counts.get(loop, 0) + 1
+    return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))
+
+
+def name_of(plan: BodyPlan, graph: Graph, found: Loops, axis: str) -> str:
+    """What people would call the use of an axis in a body: "dp", "tp+sp", "cp (ring)", or "-" where it is idle."""
+    split = {stem(loop) for loop in loops_split(plan, found, axis)}
+    rings = any(isinstance(c := s.of(axis), Split) and len(c.factors) == 2 for _, s in plan.strategies)
+    if not split:
+        return "-"
+    if "experts" in split:
+        return "ep"
+    if split & set(_degree("tp").loops):
+        attention_only = SEQUENCE in split and split & set(_degree("tp").loops) == {"heads"}
+        if attention_only and not _splits_linears(plan, graph, axis):
+            return "cp (ulysses)"
+        return "tp+sp" if SEQUENCE in split else "tp"
+    if SEQUENCE in split:
+        return "cp (ring)" if rings else "cp"
+    return "dp" if split & set(_degree("dp").loops) else "+".join(sorted(split))
+
+
+def _splits_linears(plan: BodyPlan, graph: Graph, axis: str) -> bool:
+    """Whether the axis splits a linear over something else than its rows of tokens."""
+    kinds = {op.name: op.kind for op in graph.ops}
+    for op, strategy in plan.strategies:
+        choice = strategy.of(axis)
+        if kinds[op] == "linear" and isinstance(choice, Split) and choice.factors[0] in ("n", "k"):
+            return True
+    return False
