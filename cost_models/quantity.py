@@ -75,12 +75,13 @@ def given(value: float, unit: str) -> Quantity:
     return Quantity(value=value, unit=unit, source=GIVEN, date="", kind="user")
 
 
-_STRENGTH: tuple[Kind, ...] = ("assumed", "datasheet", "fitted", "user", "measured")
+STRENGTH: tuple[Kind, ...] = ("assumed", "datasheet", "fitted", "user", "measured")
+"""Kinds of provenance, the weakest first."""
 
 
 def weakest(*quantities: Quantity) -> Quantity:
     """The one whose provenance is worth least; a number derived from several is worth no more."""
-    return min(quantities, key=lambda quantity: _STRENGTH.index(quantity.kind))
+    return min(quantities, key=lambda quantity: STRENGTH.index(quantity.kind))
 
 
 def derived(value: float, unit: str, how: str, *origins: Quantity) -> Quantity:
