@@ -75,16 +75,20 @@ def given(value: float, unit: str) -> Quantity:
     return Quantity(value=value, unit=unit, source=GIVEN, date="", kind="user")
 
 
-STRENGTH: tuple[Kind, ...] = ("assumed", "datasheet", "fitted", "user", "measured")
-"""Kinds of provenance, the weakest first."""
+_STRENGTH: tuple[Kind, ...] = ("assumed", "datasheet", "fitted", "user", "measured")
 
 
 def weakest(*quantities: Quantity) -> Quantity:
     """The one whose provenance is worth least; a number derived from several is worth no more."""
-    return min(quantities, key=lambda quantity: STRENGTH.index(quantity.kind))
+    return min(quantities, key=lambda quantity: _STRENGTH.index(quantity.kind))
 
 
 def derived(value: float, unit: str, how: str, *origins: Quantity) -> Quantity:
     """A number computed from others: `how` says the computation, the weakest origin gives kind, source and date."""
     origin = weakest(*origins)
     return Quantity(value=value, unit=unit, source=f"{how}; {origin.source}", date=origin.date, kind=origin.kind)
+
+
+def weakest_kind(*kinds: Kind) -> Kind:
+    """The kind of provenance that is worth least."""
+    return min(kinds, key=_STRENGTH.index)

@@ -31,7 +31,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import prod
 
@@ -253,7 +253,8 @@ def _dim(rule: Rule, strategy: Strategy, mesh: Mesh, at: tuple[str, int, int], e
                 shards.append(Shard(axis, _sectioned(choice, sections)))
                 sections = tuple(size // parts for size in sections)
             else:
-                shards.append(Shard(axis, _nested(choice, outer, left, inner)))
+                counted = choice if groups is None else _in_groups(choice, rule.factor(name).size, sizes[position])
+                shards.append(Shard(axis, _nested(counted, outer, left, inner)))
             left = max(1, left // parts)
         outer *= left
     return tuple(shards)
@@ -280,6 +281,17 @@ def _sectioned(choice: Split, sections: tuple[int, ...]) -> Layout:
             place=str(choice), cause="a sectioned dim takes no other layout", fix="split it contiguously"
         )
     return Sections(sections) if len(sections) > 1 else CONTIGUOUS
+
+
+def _in_groups(choice: Split, size: int, groups: int) -> Split:
+    """A split of a loop of this size, as it cuts what the loop fills, which is counted in groups."""
+    if not isinstance(choice.layout, Sections):
+        return choice
+    if any(section * groups % size for section in choice.layout.sizes):
+        raise IllegalStrategy(
+            place=str(choice), cause=f"{groups} groups over a loop of {size}", fix="cut it where groups end"
+        )
+    return replace(choice, layout=Sections(tuple(section * groups // size for section in choice.layout.sizes)))
 
 
 def _nested(choice: Split, outer: int, left: int, inner: int) -> Layout:

@@ -161,7 +161,7 @@ class Capabilities:
     def _attention_refusals(self, plan: BodyPlan, graph: Graph, found: Loops, mesh: Mesh) -> Iterator[NotExpressible]:
         known = _names(self.attention)
         for axis in mesh.names:
-            name = name_of(plan, graph, found, axis)
+            name = name_of(plan, graph, found, axis).removesuffix("+ep")
             wanted = {"cp": "all_gather", "cp (ring)": "ring", "cp (ulysses)": "ulysses"}.get(name)
             if wanted and wanted not in known:
                 yield self._refuse(

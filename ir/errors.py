@@ -736,7 +736,49 @@ class DegreeImpossible(ProgramError):
 class LayersIndivisible(ProgramError):
     """The layers of the model cannot be shared out among the stages as asked."""
 
-    code = "MW4050"
+    code = "MW4070"
+    exit_code = 2
+
+
+class RanksMismatch(ProgramError):
+    """Degrees that do not multiply to the ranks of the cluster."""
+
+    code = "MW4071"
+    exit_code = 2
+
+
+class HeadsIndivisible(ProgramError):
+    """Attention heads, or key-value heads, that the degrees which split them do not divide."""
+
+    code = "MW4072"
+    exit_code = 2
+
+
+class ExpertsIndivisible(ProgramError):
+    """Experts that expert parallelism does not divide, or a model that has none."""
+
+    code = "MW4073"
+    exit_code = 2
+
+
+class WidthIndivisible(ProgramError):
+    """A feed-forward width that tensor parallelism does not divide."""
+
+    code = "MW4074"
+    exit_code = 2
+
+
+class SequenceIndivisible(ProgramError):
+    """A sequence that context or sequence parallelism does not divide."""
+
+    code = "MW4075"
+    exit_code = 2
+
+
+class BatchIndivisible(ProgramError):
+    """A batch that does not divide into micro-batches on every copy of the model."""
+
+    code = "MW4076"
     exit_code = 2
 
 
@@ -1117,6 +1159,18 @@ class BadQuantity(ClusterError):
     code = "MW6018"
 
 
+class AttentionUnknown(ClusterError):
+    """A generation of attention kernels of which no efficiency is known on the device."""
+
+    code = "MW6030"
+
+
+class KernelMalformed(ClusterError):
+    """A kernel to be priced whose sizes or work do not fit the part of the device it keeps busy. A bug of ours."""
+
+    code = "MW6031"
+
+
 class ClusterFaults(ClusterError):
     """Several things are wrong with one cluster description. All are listed, each with its own code, line and fix."""
 
@@ -1196,28 +1250,30 @@ class PinsContradict(UsageError):
     code = "MW8007"
 
 
-class RanksUnfilled(UsageError):
-    """Degrees that do not multiply to the ranks of the cluster."""
-
-    code = "MW8008"
-
-
-class BatchIndivisible(UsageError):
-    """A global batch that does not divide into the micro-batches of all data-parallel copies."""
-
-    code = "MW8009"
-
-
 class ConfigsUnreadable(UsageError):
     """The file of --configs is missing, cannot be read, or holds no configuration."""
 
-    code = "MW8010"
+    code = "MW8008"
 
 
 class ConfigLineBad(UsageError):
     """A line of --configs that is no JSON object. The other lines are priced all the same."""
 
-    code = "MW8011"
+    code = "MW8009"
+
+
+class BadGroup(ClusterError):
+    """A group of ranks that cannot be: a mesh of another size than its ranks, a level of one part, a rate of zero. A bug
+    of ours, or of who calls the price of a collective.
+    """
+
+    code = "MW6032"
+
+
+class CollectiveUnknown(ClusterError):
+    """A collective, or a library of collectives, that has no price; or fewer than zero bytes."""
+
+    code = "MW6033"
 
 
 # MW9: the environment, and ourselves ---------------------------------------------------------------------------------

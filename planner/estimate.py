@@ -20,7 +20,7 @@ from meshwright import __version__
 from meshwright.cost_models.cluster import Cluster, suspicions
 from meshwright.cost_models.cluster_text import read_cluster
 from meshwright.cost_models.prediction import Held, Prediction
-from meshwright.cost_models.quantity import STRENGTH, Kind
+from meshwright.cost_models.quantity import Kind, weakest_kind
 from meshwright.ir.account import parameters
 from meshwright.ir.capabilities import Capabilities
 from meshwright.ir.digest import digest
@@ -97,7 +97,7 @@ class Estimate:
     @property
     def weakest(self) -> Kind:
         """The weakest that any number stands on."""
-        return min((kind for _, kind in self.prediction.provenance), key=STRENGTH.index, default="assumed")
+        return weakest_kind(*(kind for _, kind in self.prediction.provenance))
 
 
 def lack(memory: Held) -> float:

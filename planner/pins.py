@@ -23,6 +23,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, fields
+from math import prod
 from typing import Any
 
 from meshwright.ir.errors import (
@@ -31,10 +32,10 @@ from meshwright.ir.errors import (
     PinsContradict,
     PinUnknown,
     PinValue,
-    RanksUnfilled,
     nearest,
 )
 from meshwright.ir.names import CONTEXT, Degrees
+from meshwright.ir.names.counts import check_ranks, microbatches
 from meshwright.ir.names.degrees import RECOMPUTE, SPLITS
 from meshwright.ir.schedules import SCHEDULES
 
@@ -106,7 +107,9 @@ def parse(texts: Iterable[str]) -> Pins:
         name, equals, value = (part.strip() for part in word.partition("="))
         if not equals:
             example = _values(name).partition(" ")[0] if name in NAMES else "8"
-            raise PinValue(place=f"--fix {word}", cause="there is no value", fix=f"write {name}={example}, for instance")
+            raise PinValue(
+                place=f"--fix {word}", cause="there is no value", fix=f"write {name}={example}, for instance"
+            )
         if name in found:
             raise PinRepeated(
                 place=f"--fix {word}", cause=f"{name} is given twice: {found[name]} and {value}", fix="give it once"
@@ -229,8 +232,8 @@ def _word(value: object) -> str:
 def fill(pins: Pins, *, ranks: int, global_batch: int, place: str = "--fix") -> Config:
     """The configuration that these pins mean on so many ranks."""
     tp, pp, cp, ep, vp = (size or 1 for size in (pins.tp, pins.pp, pins.cp, pins.ep, pins.vp))
-    dp = _copies(pins, ranks, place)
-    mbs, microbatches = _batches(pins, dp, global_batch, place)
+    dp = _copies(pins, ranks)
+    mbs, count = _batches(pins, dp, global_batch, place)
     zero = pins.zero if pins.zero is not None else int(dp * cp > 1)
     context = pins.context or CONTEXT[0]
     if vp > 1 and pp == 1:
@@ -252,7 +255,7 @@ def fill(pins: Pins, *, ranks: int, global_batch: int, place: str = "--fix") -> 
         shard=pins.shard or 0,
         zero=zero,
         mbs=mbs,
-        microbatches=microbatches,
+        microbatches=count,
         recompute=pins.recompute or RECOMPUTE[0],
         schedule=pins.schedule or ("interleaved" if vp > 1 else "1f1b"),
         sp=tp > 1 if pins.sp is None else pins.sp and tp > 1,
@@ -263,55 +266,32 @@ def fill(pins: Pins, *, ranks: int, global_batch: int, place: str = "--fix") -> 
     )
 
 
-def _copies(pins: Pins, ranks: int, place: str) -> int:
+def _copies(pins: Pins, ranks: int) -> int:
     """dp, as pinned or as it is left over."""
-    tp, pp, cp = (size or 1 for size in (pins.tp, pins.pp, pins.cp))
-    shown, product = f"tp={tp} * pp={pp} * cp={cp}", tp * pp * cp
-    if pins.dp is not None:
-        shown, product = f"{shown} * dp={pins.dp}", product * pins.dp
-        if product != ranks:
-            left, rest = divmod(ranks, tp * pp * cp)
-            raise RanksUnfilled(
-                place=place,
-                cause=f"{shown} = {product}, and the cluster has {ranks} ranks",
-                fix=f"dp={left} would do, or leave dp out" if not rest else f"use degrees that multiply to {ranks}",
-            )
-        return pins.dp
-    if ranks % product:
-        raise RanksUnfilled(
-            place=place,
-            cause=f"{shown} = {product} does not divide the cluster's {ranks} ranks",
-            fix=f"use degrees that multiply to a divisor of {ranks}",
-        )
-    return ranks // product
+    others = {name: getattr(pins, name) or 1 for name in ("tp", "cp", "pp")}
+    dp = pins.dp or max(1, ranks // prod(others.values()))
+    check_ranks(others | {"dp": dp}, ranks)
+    return dp
 
 
 def _batches(pins: Pins, dp: int, global_batch: int, place: str) -> tuple[int, int]:
     """Sequences of a micro-batch, and the number of micro-batches."""
-    each, rest = divmod(global_batch, dp)
-    shown = f"a global batch of {global_batch} over dp={dp}"
-    if rest or not each:
-        raise BatchIndivisible(
-            place=place,
-            cause=f"{shown} leaves {rest}",
-            fix=f"use a dp that divides {global_batch}, or a global batch that {dp} divides",
-        )
-    if pins.mbs and pins.microbatches:
-        if pins.mbs * pins.microbatches != each:
+    if pins.mbs is None and pins.microbatches is not None:
+        mbs, rest = divmod(global_batch, dp * pins.microbatches)
+        if rest or not mbs:
             raise BatchIndivisible(
                 place=place,
-                cause=f"{shown} is {each} sequences each, not mbs={pins.mbs} * microbatches={pins.microbatches} = "
-                f"{pins.mbs * pins.microbatches}",
-                fix="pin one of the two",
+                cause=f"{global_batch} sequences for dp * microbatches = {dp} * {pins.microbatches}",
+                fix="pin mbs instead, or numbers whose product divides the global batch",
             )
-        return pins.mbs, pins.microbatches
-    given = pins.mbs or pins.microbatches or 1
-    if each % given:
-        what = f"mbs={given}" if pins.mbs else f"microbatches={given}"
-        divisors = ", ".join(str(n) for n in range(1, each + 1) if each % n == 0)
-        raise BatchIndivisible(
+        return mbs, pins.microbatches
+    mbs = pins.mbs or 1
+    count = microbatches(global_batch, dp, mbs)
+    if pins.microbatches not in (None, count):
+        raise PinsContradict(
             place=place,
-            cause=f"{shown} is {each} sequences each, which {what} does not divide",
-            fix=f"use one of {divisors}",
+            cause=f"{global_batch} sequences on dp={dp} copies are {count} micro-batches of mbs={mbs}, not "
+            f"{pins.microbatches}",
+            fix="pin one of the two",
         )
-    return (each // given, given) if pins.microbatches else (given, each // given)
+    return mbs, count

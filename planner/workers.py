@@ -113,9 +113,7 @@ def shared_out(
         gc.unfreeze()
 
 
-def _collect(
-    crew: _Crew[R], waiting: deque[list[int]], lost: Callable[[int, str], R]
-) -> Iterator[tuple[int, R]]:
+def _collect(crew: _Crew[R], waiting: deque[list[int]], lost: Callable[[int, str], R]) -> Iterator[tuple[int, R]]:
     """What arrives until the next deadline."""
     busy = [worker for worker in crew.workers if worker.left]
     pause_s = max(0.0, min(worker.deadline_s for worker in busy) - time.monotonic())

@@ -7,7 +7,9 @@ It exists to be traced on the meta device, like any model of a user's.
     glu = true     SwiGLU, RMS norm, no biases (Llama, Mixtral, DeepSeek)
     glu = false    GELU, layer norm, biases (GPT)
 
-Positions are rotary in both. Routers are a softmax over experts and its top k, renormalised.
+Positions are rotary in both, or a learned table of `learned_positions` rows added to the embedding. With
+`parallel_block`, attention and feed-forward read the same normed stream and are added together (PaLM). Routers
+are a softmax over experts and its top k, renormalised.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ from meshwright.ir.frontends.moe import combine, dispatch
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
-    """A decoder as numbers. Names are those of `benchmarks/data/models.csv`."""
+    """A decoder as numbers. Names are those of `benchmarks/data/models.csv`, where it has a column for them."""
 
     layers: int
     hidden: int
@@ -49,6 +51,8 @@ class Shape:
     qk_nope_head_dim: int = 0
     qk_rope_head_dim: int = 0
     v_head_dim: int = 0
+    learned_positions: int = 0
+    parallel_block: bool = False
 
     @property
     def head(self) -> int:
@@ -81,7 +85,9 @@ def rope(x: Tensor, width: int) -> tuple[Tensor, Tensor]:
     return angles.cos().to(x.dtype), angles.sin().to(x.dtype)
 
 
-def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+def rotate(x: Tensor, cos: Tensor | None, sin: Tensor | None) -> Tensor:
+    if cos is None or sin is None:  # positions are in the stream already
+        return x
     first, second = x.chunk(2, dim=-1)
     return x * cos + torch.cat((-second, first), dim=-1) * sin
 
@@ -110,7 +116,7 @@ class Attention(nn.Module):
         self.v_proj = nn.Linear(shape.hidden, kv_heads * shape.head, bias=not shape.glu)
         self.o_proj = nn.Linear(shape.heads * shape.head, shape.hidden, bias=not shape.glu)
 
-    def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    def forward(self, x: Tensor, cos: Tensor | None, sin: Tensor | None) -> Tensor:
         q, k, v = (
             p(x).unflatten(-1, (-1, self.width)).transpose(1, 2) for p in (self.q_proj, self.k_proj, self.v_proj)
         )
@@ -138,7 +144,7 @@ class LatentAttention(nn.Module):
         self.kv_up = nn.Linear(self.latent, shape.heads * (self.nope + self.value), bias=False)
         self.o_proj = nn.Linear(shape.heads * self.value, shape.hidden, bias=False)
 
-    def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    def forward(self, x: Tensor, cos: Tensor | None, sin: Tensor | None) -> Tensor:
         q = self.q_proj(x).unflatten(-1, (-1, self.nope + self.rope)).transpose(1, 2)
         q_nope, q_rope = q.split((self.nope, self.rope), dim=-1)
         latent, k_rope = self.kv_down(x).split((self.latent, self.rope), dim=-1)
@@ -202,10 +208,13 @@ class Block(nn.Module):
         kind = LatentAttention if shape.latent else Attention
         self.attention_norm = norm(shape, shape.hidden)
         self.attention = kind(shape, shape.window(layer))
-        self.feed_forward_norm = norm(shape, shape.hidden)
+        self.feed_forward_norm = None if shape.parallel_block else norm(shape, shape.hidden)
         self.feed_forward = Experts(shape) if shape.routed(layer) else FeedForward(shape, shape.ffn_hidden)
 
-    def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    def forward(self, x: Tensor, cos: Tensor | None, sin: Tensor | None) -> Tensor:
+        if self.feed_forward_norm is None:
+            normed = self.attention_norm(x)
+            return x + self.attention(normed, cos, sin) + self.feed_forward(normed)
         x = x + self.attention(self.attention_norm(x), cos, sin)
         return x + self.feed_forward(self.feed_forward_norm(x))
 
@@ -217,6 +226,7 @@ class Decoder(nn.Module):
         super().__init__()
         self.rotary = shape.qk_rope_head_dim if shape.latent else shape.head
         self.embedding = nn.Embedding(shape.vocab, shape.hidden)
+        self.positions = nn.Embedding(shape.learned_positions, shape.hidden) if shape.learned_positions else None
         self.blocks = nn.ModuleList(Block(shape, layer) for layer in range(shape.layers))
         self.norm = norm(shape, shape.hidden)
         self.head = nn.Linear(shape.hidden, shape.vocab, bias=False)
@@ -225,7 +235,11 @@ class Decoder(nn.Module):
 
     def forward(self, tokens: Tensor) -> Tensor:
         x = self.embedding(tokens)
-        cos, sin = rope(x, self.rotary)
+        cos, sin = None, None
+        if self.positions is None:
+            cos, sin = rope(x, self.rotary)
+        else:
+            x = x + self.positions(torch.arange(tokens.shape[1], device=tokens.device))
         for block in self.blocks:
             x = block(x, cos, sin)
         return self.head(self.norm(x))

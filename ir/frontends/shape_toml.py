@@ -38,6 +38,7 @@ from meshwright.ir.frontends.dtypes import TORCH_DTYPES
 
 FLOATS = ("bf16", "f16", "f32", "f64")
 
+_KINDS = {field.name: int if field.default is MISSING else type(field.default) for field in fields(Shape)}
 _ZERO_ALLOWED = frozenset(field.name for field in fields(Shape) if field.default == 0)
 
 
@@ -89,7 +90,7 @@ def validated(given: Mapping[str, Any], place: str) -> Shape:
 
 
 def _check_value(place: str, key: str, value: Any) -> None:
-    kind: type = {"glu": bool, "tied_embeddings": bool, "dtype": str}.get(key, int)
+    kind = _KINDS[key]
     where = f"{place}, key {key!r}"
     if type(value) is not kind:
         wanted = {bool: "true or false", str: "a name in quotes", int: "a whole number"}[kind]

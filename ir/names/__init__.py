@@ -28,6 +28,7 @@ from meshwright.ir.decisions import Decisions, Schedule
 from meshwright.ir.fold import Fold
 from meshwright.ir.names.body import body_template
 from meshwright.ir.names.cache import Same, planned
+from meshwright.ir.names.check import check
 from meshwright.ir.names.degrees import CONTEXT, TABLE, Degree, Degrees, Use, uses
 from meshwright.ir.names.stages import cuts, even_cuts, stage_groups, stage_plans
 from meshwright.ir.names.words import loops_split, name_of
@@ -39,6 +40,7 @@ __all__ = [
     "Degrees",
     "Use",
     "body_template",
+    "check",
     "cuts",
     "even_cuts",
     "loops_split",

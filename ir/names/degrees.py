@@ -12,7 +12,7 @@ the usual counterpart (dp, ep for dp; dp for cp; tp for tp), inside:
 
     dp=16 ep=4                    dp=4 ep=4             4 copies of the experts
     dp=4 tp=8 ep=8 etp=1          dp=4 tp_ep=8          tensor parallel outside, expert parallel inside
-    dp=2 tp=4 ep=4 etp=2          dp... ep=2 tp_ep=2 tp=2
+    dp=4 tp=4 ep=4 etp=2          dp=2 ep=2 tp_ep=2 tp=2
 
 Storage is sharded over `shard` of the ranks that hold copies, the nearest ones (HSDP, hierarchical ZeRO; 0: over all).
 Pieces that hold copies for one use and are stored differently are told apart: dp (replicates), dp_shard (shards).
@@ -23,9 +23,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from math import prod
+from typing import Any
 
 from meshwright.ir.errors import DegreeImpossible
 from meshwright.ir.mesh import Mesh, MeshAxis
+from meshwright.ir.names import counts
 from meshwright.ir.placement import CONTIGUOUS, ZIGZAG, Layout
 
 CONTEXT = ("all_gather", "ring", "ulysses")
@@ -120,6 +123,19 @@ class Degrees:
                 fix=f"give {self.stages}",
             )
         uses(self)
+
+    @staticmethod
+    def of(*, ranks: int, global_batch: int, mbs: int = 1, **pins: Any) -> Degrees:
+        """Degrees from pins, on a cluster of `ranks` with a global batch in sequences: dp is what the others leave,
+        unless it is pinned; micro-batches are what makes the batch."""
+        others = prod(int(pins.get(name, 1)) for name in ("tp", "cp", "pp"))
+        dp = int(pins.get("dp", max(1, ranks // others)))
+        counts.check_ranks({name: int(pins.get(name, 1)) for name in ("tp", "cp", "pp")} | {"dp": dp}, ranks)
+        return Degrees(**pins | {"dp": dp, "microbatches": counts.microbatches(global_batch, dp, mbs)})
+
+    def check_ranks(self, ranks: int) -> None:
+        """Must: the degrees multiply to the ranks of the cluster."""
+        counts.check_ranks({"tp": self.tp, "cp": self.cp, "pp": self.pp, "dp": self.dp}, ranks)
 
     @property
     def stages(self) -> int:

@@ -21,6 +21,7 @@ from meshwright.ir.decisions import StagePlan
 from meshwright.ir.errors import DegreeImpossible, LayersIndivisible
 from meshwright.ir.fold import Fold
 from meshwright.ir.mesh import Mesh
+from meshwright.ir.names.counts import among, divisors
 from meshwright.ir.names.degrees import Degrees
 
 Cuts = tuple[tuple[int, int], ...]
@@ -68,8 +69,7 @@ def cuts(fold: Fold, degrees: Degrees) -> Cuts:
 
 
 def _would_do(layers: int, stages: int) -> str:
-    divisors = [n for n in range(1, layers + 1) if layers % n == 0]
-    ways = [f"use a pp * vp of {', '.join(map(str, divisors))}"]
+    ways = [f"use a pp * vp of {among(divisors(layers))}"]
     if (layers + 2) % stages == 0:
         ways.append("or split='ends', where embedding and head count as a layer each")
     return f"{'; '.join(ways)}; or split='spread', or stage_blocks with the layers of every stage"

@@ -33,21 +33,31 @@ def loops_split(plan: BodyPlan, found: Loops, axis: str) -> Mapping[str, int]:
 
 
 def name_of(plan: BodyPlan, graph: Graph, found: Loops, axis: str) -> str:
-    """What people would call the use of an axis in a body: "dp", "tp+sp", "cp (ring)", or "-" where it is idle."""
+    """What people would call the use of an axis in a body: "dp", "tp+sp", "cp (ring)", "tp+ep" where it is one thing
+    outside the experts and another inside, or "-" where it is idle."""
     split = {stem(loop) for loop in loops_split(plan, found, axis)}
-    rings = any(isinstance(c := s.of(axis), Split) and len(c.factors) == 2 for _, s in plan.strategies)
+    outside = _outside(split - {"experts"}, plan, graph, axis)
+    if "experts" not in split:
+        return outside
+    return "ep" if outside in ("dp", "-") else f"{outside}+ep"
+
+
+def _outside(split: set[str], plan: BodyPlan, graph: Graph, axis: str) -> str:
     if not split:
         return "-"
-    if "experts" in split:
-        return "ep"
     if split & set(_degree("tp").loops):
         attention_only = SEQUENCE in split and split & set(_degree("tp").loops) == {"heads"}
         if attention_only and not _splits_linears(plan, graph, axis):
             return "cp (ulysses)"
         return "tp+sp" if SEQUENCE in split else "tp"
     if SEQUENCE in split:
-        return "cp (ring)" if rings else "cp"
+        return "cp (ring)" if _rings(plan, axis) else "cp"
     return "dp" if split & set(_degree("dp").loops) else "+".join(sorted(split))
+
+
+def _rings(plan: BodyPlan, axis: str) -> bool:
+    choices = (strategy.of(axis) for _, strategy in plan.strategies)
+    return any(isinstance(choice, Split) and len(choice.factors) == 2 for choice in choices)
 
 
 def _splits_linears(plan: BodyPlan, graph: Graph, axis: str) -> bool:

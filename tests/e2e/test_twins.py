@@ -59,6 +59,34 @@ DEGREES: Mapping[str, tuple[Degrees, dict[str, str]]] = {
     ),
 }
 
+EXPERTS: Mapping[str, tuple[Degrees, dict[str, str]]] = {
+    "experts instead of tp": (
+        Degrees(tp=2, ep=2, etp=1, sequence_parallel=True, recompute="full"),
+        {"tp_ep": "tp+sp+ep"},
+    ),
+    "experts over tp and dp": (
+        Degrees(dp=2, tp=2, ep=4, etp=1, sequence_parallel=True, zero=1),
+        {"ep": "ep", "tp_ep": "tp+sp+ep"},
+    ),
+    "part of tp inside the experts": (
+        Degrees(tp=4, ep=2, etp=2, sequence_parallel=True),
+        {"tp_ep": "tp+sp+ep", "tp": "tp+sp"},
+    ),
+    "experts over tp, tokens whole": (Degrees(dp=2, tp=2, ep=2, etp=1, zero=1), {"dp": "dp", "tp_ep": "tp+ep"}),
+    "copies of experts over tp": (
+        Degrees(dp=2, tp=2, etp=1, sequence_parallel=True, zero=2),
+        {"dp": "dp", "tp_dp": "tp+sp"},
+    ),
+    "experts over cp and dp": (Degrees(dp=2, cp=2, ep=4, zero=3), {"ep": "ep", "cp_ep": "cp+ep"}),
+    "copies of experts over cp": (Degrees(dp=2, cp=2, zero=1), {"dp": "dp", "cp": "cp"}),
+    "experts in shards of dp": (Degrees(dp=4, ep=2, shard=2, zero=3), {"dp": "dp", "ep": "ep"}),
+    "experts, virtual stages": (
+        Degrees(dp=2, ep=2, pp=2, vp=1, microbatches=2, schedule="1f1b", zero=1, recompute="selective"),
+        {"ep": "ep"},
+    ),
+}
+"""Arrangements of a stage that differ inside the experts and outside."""
+
 OTHER_NAMES: Mapping[tuple[str, str], dict[str, str]] = {
     **{(model, "ep and tp"): {"ep": "ep", "tp": "tp"} for model in ("shape", "mixtral-8x7b", "deepseek-v3")},
     ("unet", "tp+sp"): {"tp": "tp"},
@@ -94,6 +122,18 @@ def test_a_step_is_exact(model: str, degrees: str) -> None:
     assert step_differences(fold, decisions) == []
 
 
+@pytest.mark.parametrize("degrees", EXPERTS)
+@pytest.mark.parametrize("model", ["shape", "mixtral-8x7b", "deepseek-v3"])
+@pytest.mark.filterwarnings("ignore")
+def test_a_step_with_experts_is_exact(model: str, degrees: str) -> None:
+    fold, (given, names) = twin(model), EXPERTS[degrees]
+    decisions = template(fold, given)
+    plan = decisions.plan[BLOCKS[model]]
+    loops, graph = body_loops(fold)[plan.body], fold.body[plan.body].graph
+    assert {axis: name_of(plan, graph, loops, axis) for axis in names} == names
+    assert step_differences(fold, decisions) == []
+
+
 COLLECTIVES: Mapping[tuple[str, Degrees], dict[str, int]] = {
     ("llama", Degrees(tp=2)): {"all_reduce": 4},
     ("llama-3.1-8b", Degrees(tp=2)): {"all_reduce": 4},
@@ -107,6 +147,12 @@ COLLECTIVES: Mapping[tuple[str, Degrees], dict[str, int]] = {
     ("mixtral-8x7b", Degrees(dp=2)): {},
     ("mixtral-8x7b", Degrees(dp=2, ep=2)): {"all_to_all": 4},
     ("deepseek-v3", Degrees(dp=4, ep=2)): {"all_to_all": 4},
+    ("mixtral-8x7b", Degrees(dp=2, cp=2)): {"all_gather": 2, "reduce_scatter": 2},
+    ("mixtral-8x7b", Degrees(tp=2, ep=2, etp=1, sequence_parallel=True)): {
+        "all_gather": 2,
+        "all_to_all": 4,
+        "reduce_scatter": 2,
+    },
 }
 """What a block communicates, forward and backward, as people know it."""
 

@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
+from math import prod
+
 import pytest
 
 from meshwright.ir.adjoint import Split
-from meshwright.ir.errors import DegreeImpossible
+from meshwright.ir.errors import (
+    BatchIndivisible,
+    DegreeImpossible,
+    ExpertsIndivisible,
+    HeadsIndivisible,
+    LayersIndivisible,
+    MeshwrightError,
+    RanksMismatch,
+    SequenceIndivisible,
+    WidthIndivisible,
+)
 from meshwright.ir.factors import body_loops
-from meshwright.ir.names import TABLE, Degrees, even_cuts, name_of, template
-from tests.llama_block import model
+from meshwright.ir.names import TABLE, Degrees, check, cuts, even_cuts, name_of, stage_groups, template, uses
+from tests.llama_block import Sizes, model
 
 FOLD = model()
 LOOPS = body_loops(FOLD)["block"]
@@ -93,3 +105,136 @@ def test_zero_shards_one_thing_more_each(zero: int, sharded: list[str]) -> None:
         kinds = ("params", "grads", "optimizer")
         assert [kind for kind in kinds if "dp" in getattr(stored, kind).axes] == sharded
     assert bool(plan.storage) == bool(zero)
+
+
+ARRANGEMENTS: dict[str, tuple[Degrees, str]] = {
+    "dense": (Degrees(dp=4, cp=2, tp=2), "dp=4 cp=2 tp=2"),
+    "ep from dp": (Degrees(dp=16, ep=4), "dp=4 ep=4"),
+    "tp kept inside": (Degrees(dp=4, tp=2, ep=4), "ep=4 tp=2"),
+    "ep instead of tp": (Degrees(dp=4, tp=8, ep=8, etp=1), "dp=4 tp_ep=8"),
+    "ep beyond tp": (Degrees(dp=16, tp=2, ep=32), "ep=16 tp_ep=2"),
+    "ep short of tp": (Degrees(dp=2, tp=8, ep=4, etp=1), "dp=2 tp_dp=2 tp_ep=4"),
+    "ep over cp first": (Degrees(dp=8, cp=2, tp=2, ep=4), "dp=4 ep=2 cp_ep=2 tp=2"),
+    "etp between": (Degrees(dp=4, tp=4, ep=4, etp=2), "dp=2 ep=2 tp_ep=2 tp=2"),
+    "hybrid shards": (Degrees(dp=16, tp=2, shard=8), "dp=2 dp_shard=8 tp=2"),
+    "hybrid shards within cp": (Degrees(dp=2, cp=4, shard=2), "dp=2 cp=2 cp_shard=2"),
+    "hybrid shards over experts": (Degrees(dp=16, ep=2, shard=8, zero=1), "dp=2 dp_shard=4 ep=2"),
+}
+
+
+@pytest.mark.parametrize("name", ARRANGEMENTS)
+def test_a_stage_is_arranged_twice(name: str) -> None:
+    """Outside and inside the experts the axes multiply to what was asked for, each arrangement with its own."""
+    degrees, mesh = ARRANGEMENTS[name]
+    assert str(degrees.mesh()) == mesh
+    for side, sizes in (
+        ("outside", {"dp": degrees.dp, "cp": degrees.cp, "tp": degrees.tp}),
+        ("inside", {"ep": degrees.ep, "tp": degrees.expert_tp}),
+    ):
+        for role, size in sizes.items():
+            assert prod(use.size for use in uses(degrees) if getattr(use, side) == role) == size
+    shards = prod(use.size for use in uses(degrees) if use.stores and use.outside != "tp")
+    assert shards == (degrees.shard or degrees.dp * degrees.cp)
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        lambda: Degrees(ep=2),
+        lambda: Degrees(dp=9, tp=2, ep=3, etp=1),
+        lambda: Degrees(dp=4, shard=3),
+        lambda: Degrees(dp=6, cp=2, shard=3),
+        lambda: Degrees(dp=0),
+        lambda: Degrees(pp=2, stage_blocks=(4,)),
+        lambda: Degrees(split="somehow"),
+    ],
+)
+def test_arrangements_that_do_not_nest_are_refused(made: object) -> None:
+    assert callable(made)
+    with pytest.raises(DegreeImpossible):
+        made()
+
+
+@pytest.mark.parametrize(
+    ("degrees", "expected"),
+    [
+        (Degrees(pp=2, vp=2), [(0, 2), (2, 3), (3, 4), (4, 6)]),
+        (Degrees(pp=3, split="ends"), [(0, 2), (2, 4), (4, 6)]),
+        (Degrees(pp=3, vp=2, split="ends"), [(0, 1), (1, 2), (2, 3), (3, 4), (4, 5), (5, 6)]),
+        (Degrees(pp=3, split="spread"), [(0, 2), (2, 3), (3, 6)]),
+        (Degrees(pp=2, stage_blocks=(3, 1)), [(0, 4), (4, 6)]),
+        (Degrees(pp=2, stage_blocks=(4, 0)), [(0, 5), (5, 6)]),
+    ],
+)
+def test_layers_are_cut_as_asked(degrees: Degrees, expected: list[tuple[int, int]]) -> None:
+    """Calls: embedding, four layers, head."""
+    assert list(cuts(FOLD, degrees)) == expected
+
+
+@pytest.mark.parametrize(
+    ("degrees", "would_do"),
+    [
+        (Degrees(pp=3), "split='ends'"),
+        (Degrees(pp=3), "one of 1, 2, 4;"),
+        (Degrees(pp=4, split="ends"), "one of 1, 2, 4;"),
+        (Degrees(pp=2, stage_blocks=(3, 2)), "add up to 4"),
+        (Degrees(pp=3, stage_blocks=(4, 0, 0)), "give it a layer"),
+    ],
+)
+def test_layers_that_do_not_divide_are_refused_with_what_would_do(degrees: Degrees, would_do: str) -> None:
+    with pytest.raises(LayersIndivisible) as refusal:
+        template(FOLD, degrees)
+    assert would_do in refusal.value.fix
+
+
+def test_virtual_stages_share_their_groups_ranks() -> None:
+    stages = template(FOLD, Degrees(dp=2, pp=2, vp=2, schedule="1f1b", microbatches=2)).stages
+    assert [stage.ranks for stage in stages] == [(0, 1), (2, 3), (0, 1), (2, 3)]
+    assert stage_groups("interleaved", 2, 3) == ((0, 2, 4), (1, 3, 5))
+
+
+REFUSED: dict[str, tuple[Degrees, int, int, type[MeshwrightError], str]] = {
+    "ranks": (Degrees(dp=3, tp=2), 8, 4, RanksMismatch, "multiply to 6, the cluster has 8 ranks"),
+    "ranks that no dp makes": (Degrees(tp=3), 8, 4, RanksMismatch, "tp * cp * pp a divisor of 8"),
+    "heads": (Degrees(tp=8), 8, 4, HeadsIndivisible, "one of 1, 2, 4"),
+    "heads of ulysses": (Degrees(tp=2, cp=4, context="ulysses"), 8, 4, HeadsIndivisible, "tp * cp = 8"),
+    "experts": (Degrees(dp=2, ep=2), 2, 4, ExpertsIndivisible, "no experts"),
+    "sequence": (Degrees(cp=16, zigzag=True), 16, 4, SequenceIndivisible, "a sequence of 32"),
+    "layers": (Degrees(pp=3), 3, 4, LayersIndivisible, "one of 1, 2, 4"),
+    "a micro-batch": (Degrees(dp=8), 8, 8, BatchIndivisible, "one of 1, 2, 4"),
+    "the batch": (Degrees(dp=2), 2, 6, BatchIndivisible, "use 4 or 8 sequences"),
+    "micro-batches": (Degrees(dp=2), 2, 12, BatchIndivisible, "use 3"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_bad_input_is_refused_with_what_would_do(name: str) -> None:
+    degrees, ranks, batch, kind, says = REFUSED[name]
+    with pytest.raises(kind) as refusal:
+        check(degrees, FOLD, ranks, batch)
+    assert says in str(refusal.value)
+
+
+def test_a_width_that_does_not_divide_is_refused() -> None:
+    with pytest.raises(WidthIndivisible, match="30 wide"):
+        check(Degrees(tp=4), model(Sizes(ffn=30)), 4, 4)
+
+
+def test_good_input_passes() -> None:
+    check(Degrees(dp=2, tp=2, pp=2, microbatches=3), FOLD, 8, 12)
+
+
+def test_pins_leave_the_rest_to_dp() -> None:
+    made = Degrees.of(ranks=64, global_batch=96, mbs=2, tp=4, pp=2)
+    assert (made.dp, made.microbatches) == (8, 6)
+    with pytest.raises(RanksMismatch, match="multiply to 96, the cluster has 128 ranks"):
+        Degrees.of(ranks=128, global_batch=96, tp=8, pp=4, dp=3)
+    with pytest.raises(BatchIndivisible):
+        Degrees.of(ranks=64, global_batch=100, tp=4)
+
+
+def test_body_plans_are_shared_between_pipelines() -> None:
+    """Plans of one body are one object for every pipeline, schedule and number of micro-batches."""
+    one = template(FOLD, Degrees(dp=2, tp=2, zero=1))
+    other = template(FOLD, Degrees(dp=2, tp=2, zero=1, pp=2, vp=2, schedule="1f1b", microbatches=8))
+    assert all(a is b for a, b in zip(one.plans, other.plans, strict=True))

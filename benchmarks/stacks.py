@@ -1,0 +1,211 @@
+"""What is public about the software of a run: one line for each name in the column `framework`.
+
+The table is data about frameworks, not about runs: a stack says how it computes when nothing else is said, and the
+columns of a row go before it. `reason` is where that is documented. A framework that is not listed is DEFAULT.
+
+    style        eager: one kernel for each operator; compiled: torch.compile or a tracing compiler; fused: hand-fused
+                 norms, activations and losses (Transformer Engine, Megatron, flash-attn modules); xla
+    attention    math | flash1 | flash2 | flash3 | cudnn | splash
+    states       megatron   bf16 parameters and fp32 gradients, fp32 master, m, v (the last three sharded by ZeRO-1)
+                 fsdp       fp32 parameters sharded, gathered in bf16, m and v fp32
+                 deepspeed  fp16 parameters and gradients, fp32 master, m, v
+                 xla        fp32 parameters sharded, bf16 compute
+    grad_bytes   bytes of a gradient element on the wire
+    selective    what a bare "selective" recomputes: core_attention | every_other_block | ops
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+STYLES = ("eager", "compiled", "fused", "xla")
+ATTENTIONS = ("math", "flash1", "flash2", "flash3", "cudnn", "splash")
+STATES = ("megatron", "fsdp", "deepspeed", "xla")
+SELECTIVE = ("core_attention", "every_other_block", "ops")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stack:
+    """How a framework computes when a run does not say.
+
+    - The four names must be among STYLES, ATTENTIONS, STATES and SELECTIVE; `grad_bytes` must be 2 or 4.
+    - `expert_tp` False: experts are not cut by tensor parallelism (etp = 1).
+    """
+
+    name: str
+    style: str
+    attention: str
+    states: str
+    grad_bytes: int
+    reason: str
+    sequence_parallel: bool = True
+    overlap_grads: bool = True
+    overlap_params: bool = True
+    overlap_tp: bool = False
+    fused_loss: bool = False
+    expert_tp: bool = True
+    selective: str = "core_attention"
+
+    def __post_init__(self) -> None:
+        known = ((self.style, STYLES), (self.attention, ATTENTIONS), (self.states, STATES), (self.selective, SELECTIVE))
+        for value, among in known:
+            if value not in among:
+                raise ValueError(f"stack {self.name}: {value!r} is not among {', '.join(among)}")
+        if self.grad_bytes not in (2, 4):
+            raise ValueError(f"stack {self.name}: gradients of {self.grad_bytes} bytes")
+
+
+def _megatron(name: str, reason: str, **changes: object) -> Stack:
+    settings: dict[str, object] = {"style": "fused", "attention": "flash2", "states": "megatron", "grad_bytes": 4}
+    return Stack(name=name, reason=reason, **(settings | changes))  # type: ignore[arg-type]
+
+
+def _fsdp(name: str, reason: str, **changes: object) -> Stack:
+    settings: dict[str, object] = {"style": "eager", "attention": "flash2", "states": "fsdp", "grad_bytes": 4}
+    return Stack(name=name, reason=reason, **(settings | changes))  # type: ignore[arg-type]
+
+
+DEFAULT = _megatron("unknown", "stated default: fused kernels and flash attention are in every current stack")
+
+_LISTED = (
+    _megatron(
+        "megatron_lm_2021",
+        "Narayanan et al. 2104.04473: fused softmax and bias kernels, no flash attention, no sequence parallelism, "
+        "blocking gradient all-reduce",
+        attention="math",
+        grad_bytes=2,
+        sequence_parallel=False,
+        overlap_grads=False,
+        overlap_params=False,
+    ),
+    _megatron(
+        "megatron_lm_2022",
+        "Korthikanti et al. 2205.05198: as 2021; sequence parallelism is a column of their table",
+        attention="math",
+        grad_bytes=2,
+        sequence_parallel=False,
+        overlap_grads=False,
+        overlap_params=False,
+    ),
+    _megatron(
+        "megatron_deepspeed",
+        "Smith et al. 2201.11990: Megatron kernels of 2021 under DeepSpeed's pipeline",
+        attention="math",
+        states="deepspeed",
+        grad_bytes=2,
+        sequence_parallel=False,
+        overlap_grads=False,
+        overlap_params=False,
+    ),
+    _megatron(
+        "deepspeed_zero3",
+        "Rajbhandari et al. 2104.07857, as used by 2104.04473 table 2: kernels of Megatron 2021",
+        attention="math",
+        states="deepspeed",
+        grad_bytes=2,
+        sequence_parallel=False,
+    ),
+    _megatron(
+        "gpt_neox",
+        "Black et al. 2204.06745: Megatron and DeepSpeed of 2021",
+        attention="math",
+        states="deepspeed",
+        grad_bytes=2,
+        sequence_parallel=False,
+    ),
+    _megatron(
+        "megatron_lm",
+        "MegaScale 2402.15627 §6: the open baseline of 2023, flash attention 2, interleaving, no overlap across steps",
+        overlap_grads=False,
+        overlap_params=False,
+    ),
+    _megatron(
+        "megatron_lm+zbpp",
+        "Qi et al. 2401.10241 §5: built on Megatron-LM of 2023, one tensor rank; the optimizer step is not waited for",
+    ),
+    _megatron(
+        "megascale",
+        "Jiang et al. 2402.15627 §3: operators fused, data-, tensor- and pipeline-parallel communication overlapped",
+        overlap_tp=True,
+    ),
+    _megatron("megatron_core_0.8", "Megatron-LM README, H100 table: distributed optimizer and its overlaps on"),
+    _megatron(
+        "nemo_megatron_2023",
+        "NeMo framework launcher README 2023: Megatron 2022 with sequence parallelism and distributed Adam",
+        attention="flash1",
+    ),
+    _megatron(
+        "nemo_24.07",
+        "NeMo 24.07 performance guide: Transformer Engine, cuDNN attention, tensor-parallel overlap by user buffers",
+        attention="cudnn",
+        overlap_tp=True,
+    ),
+    _megatron(
+        "nemo",
+        "DGX Cloud benchmarking recipes: NeMo with Transformer Engine, tensor-parallel overlap by user buffers",
+        attention="cudnn",
+        overlap_tp=True,
+    ),
+    _megatron(
+        "megatron_bridge",
+        "Megatron-Bridge performance guide: cuDNN attention, fused cross entropy, user buffers, gradients reduced in "
+        "bf16 with the distributed optimizer, experts not cut by tensor parallelism",
+        attention="cudnn",
+        grad_bytes=2,
+        overlap_tp=True,
+        fused_loss=True,
+        expert_tp=False,
+    ),
+    _megatron(
+        "internevo",
+        "InternEvo documentation and 7B_sft.py: flash-attn modules, hybrid ZeRO with overlapped broadcasts, "
+        "sequence_parallel False, gradients reduced in their own dtype",
+        states="deepspeed",
+        grad_bytes=2,
+        sequence_parallel=False,
+        fused_loss=True,
+    ),
+    _fsdp(
+        "composer_fsdp",
+        "llm-foundry benchmark scripts of 2023: FSDP1 in eager mode, flash attention 1 by Triton, low-precision layer "
+        "norm; mp_mode PURE reduces in bf16 and DEFAULT in fp32 (composer, get_mixed_precision)",
+        attention="flash1",
+        fused_loss=True,
+    ),
+    _fsdp("torchtitan", "torchtitan docs: FSDP2 with fp32 reduction, SDPA flash attention", selective="ops"),
+    _fsdp(
+        "pytorch_fsdp+compile",
+        "foundation-model-stack fms-fsdp README: FSDP1, torch.compile, SDPA; selective means a share of the blocks",
+        style="compiled",
+        grad_bytes=2,
+        selective="every_other_block",
+    ),
+    _fsdp(
+        "metaseq", "Zhang et al. 2205.01068: FairScale FSDP, fused Megatron kernels", style="fused", attention="math"
+    ),
+    _megatron("meta_internal", "Touvron et al. 2302.13971 §2.4: xformers attention, communication overlapped"),
+    Stack(
+        name="maxtext",
+        style="xla",
+        attention="splash",
+        states="xla",
+        grad_bytes=4,
+        overlap_tp=True,
+        reason="MaxText: XLA with latency-hiding scheduler, splash attention on TPU",
+    ),
+    Stack(
+        name="t5x_pathways",
+        style="xla",
+        attention="math",
+        states="xla",
+        grad_bytes=4,
+        reason="Chowdhery et al. 2204.02311 §4: XLA, 2D sharding of weights and activations",
+    ),
+)
+
+STACKS: dict[str, Stack] = {stack.name: stack for stack in _LISTED}
+
+
+def stack_of(framework: str) -> Stack:
+    """The stack of a framework; DEFAULT for one that is not listed."""
+    return STACKS.get(framework.strip().lower(), DEFAULT)

@@ -1,0 +1,65 @@
+"""Prices of collectives: `collective(kind, nbytes, shape)` in seconds, with provenance.
+
+`nbytes` counts one tensor as one rank sees it whole (`collective_laws` lists it for every kind); `shape` is what
+`topology.group_shape` found. A measured curve of this kind on this device and group is read where there is one, else the
+library's law. All of it but the arithmetic on bytes is kept by shape: a price takes about a microsecond.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+from meshwright.cost_models.collective_curves import Curve, Reader, matching, shipped
+from meshwright.cost_models.collective_laws import COLLECTIVES, LIBRARIES, Collective, Law, Library, law
+from meshwright.cost_models.quantity import Kind
+from meshwright.cost_models.topology import GroupShape
+from meshwright.ir.errors import CollectiveUnknown
+
+__all__ = ["COLLECTIVES", "FREE", "LIBRARIES", "Collective", "Library", "Priced", "collective"]
+
+
+@dataclass(frozen=True, slots=True)
+class Priced:
+    """Seconds, what they are worth, and which algorithm or curve they come from."""
+
+    seconds: float
+    provenance: Kind
+    how: str
+
+
+FREE = Priced(0.0, "measured", "nothing to move")
+
+
+def collective(
+    kind: Collective,
+    nbytes: float,
+    shape: GroupShape,
+    library: Library = "nccl",
+    *,
+    imbalance: float = 1.0,
+    curves: Sequence[Curve] | None = None,
+) -> Priced:
+    """How long a collective takes. `imbalance` (all_to_all) is the fullest rank's load over the mean; `curves` replaces
+    those shipped, an empty tuple leaves the law alone."""
+    known = shipped() if curves is None else tuple(curves)
+    if nbytes <= 0 or shape.ranks == 1:
+        if nbytes < 0:
+            raise CollectiveUnknown(place=str(kind), cause=f"{nbytes:g} bytes", fix="give zero or more")
+        return FREE
+    price, reader = _pricer(kind, shape, library, imbalance, known)
+    if reader is not None:
+        seconds = reader.seconds(nbytes)
+        return Priced(seconds, "measured", "measured curve")
+    seconds, how = price.best(nbytes)
+    return Priced(seconds, price.provenance, how)
+
+
+@lru_cache(maxsize=65_536)
+def _pricer(
+    kind: Collective, shape: GroupShape, library: Library, imbalance: float, curves: tuple[Curve, ...]
+) -> tuple[Law, Reader | None]:
+    found = law(kind, shape, library, imbalance)
+    curve = matching(kind, shape, curves) if library in ("nccl", "xla") else None
+    return found, Reader(curve.points, found.seconds) if curve else None

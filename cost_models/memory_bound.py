@@ -1,0 +1,41 @@
+"""Kernels that move bytes: elementwise chains, norms, casts, the optimizer, and the quantization around low-precision
+products.
+
+    seconds = bytes / (memory bandwidth · hbm_efficiency) + floor
+
+`hbm_efficiency` is one number for all devices: the published HBM copies of TPU7x reach 0.84 to 0.87 of the datasheet
+from 32 MiB on, and with the floor of a kernel the smaller ones follow.
+
+Low precision. The tensor core eats 8-bit or 4-bit operands, but tensors live at 16 bits, so that every product is
+preceded by a cast of its operands. Per element of a 16-bit tensor the recipes move (NVIDIA Transformer Engine user
+guide, "FP8 primer" and recipes, 2025; arXiv:2412.19437 for blocks of 128):
+
+    fp8_tensorwise   2 read for the maximum, 2 read for the cast, 1 written, 1 written transposed
+    fp8_blockwise    2 read, 1 and 1 written with a scale of 4 bytes per 128 each
+    mxfp8            2 read, 1 and 1 written with a scale of 1 byte per 32 each
+    nvfp4            2 read for the maximum, 2 read, 1/2 and 1/2 written with a scale of 1 byte per 16 each
+
+The forward product casts both operands, dgrad the gradient of the result, wgrad finds both cast and transposed.
+"""
+
+from __future__ import annotations
+
+CAST_BYTES = {
+    "fp8_tensorwise": 2 + 2 + 1 + 1,
+    "fp8_blockwise": 2 + 2 * (1 + 4 / 128),
+    "mxfp8": 2 + 2 * (1 + 1 / 32),
+    "nvfp4": 2 + 2 + 2 * (1 / 2 + 1 / 16),
+}
+"""Bytes moved per element cast."""
+SCALE_BYTES = {"fp8_tensorwise": 0.0, "fp8_blockwise": 4 / 128, "mxfp8": 1 / 32, "nvfp4": 1 / 16}
+
+
+def streamed_s(nbytes: float, bytes_per_s: float, floor_s: float) -> float:
+    return nbytes / bytes_per_s + floor_s
+
+
+def cast_bytes(recipe: str, work: str, groups: int, m: int, n: int, k: int) -> float:
+    """Moved by the casts before a product, at its own shape; 0 for a dtype that tensors live in."""
+    per_element = CAST_BYTES.get(recipe, 0.0)
+    operands = {"forward": m * k + k * n, "dgrad": m * k, "wgrad": 0}[work]
+    return groups * operands * per_element

@@ -1,0 +1,110 @@
+"""What a configuration asks of a model, a cluster and a batch, checked before any plan is made.
+
+`template` is lenient: an axis that finds nothing to split is idle. A person who writes tp=8 for a model of six heads
+wants to be told, and what would do. One kind of error for each thing that does not divide; only the vocabulary may be
+left whole, as trainers pad it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import prod
+
+from meshwright.ir.errors import (
+    BatchIndivisible,
+    ExpertsIndivisible,
+    HeadsIndivisible,
+    MeshwrightError,
+    SequenceIndivisible,
+    WidthIndivisible,
+)
+from meshwright.ir.factors import stem
+from meshwright.ir.fold import Fold
+from meshwright.ir.names.cache import Same, loops_of
+from meshwright.ir.names.counts import among, divisors, indivisible, microbatches
+from meshwright.ir.names.degrees import SEQUENCE, Degrees
+from meshwright.ir.names.stages import cuts
+
+
+def check(degrees: Degrees, fold: Fold, ranks: int, global_batch: int) -> None:
+    """Refuse degrees that this model, this many ranks or this global batch (in sequences) cannot have.
+
+    The batch of the fold is that of one micro-batch over all of dp.
+    """
+    degrees.check_ranks(ranks)
+    cuts(fold, degrees)
+    for error in (*_heads(degrees, fold), *_experts(degrees, fold), *_widths(degrees, fold), *_sequence(degrees, fold)):
+        raise error
+    for batch in _sizes(fold, "b"):
+        if batch % degrees.dp:
+            raise indivisible(batch, degrees.dp, 1, "of one micro-batch")
+        microbatches(global_batch, degrees.dp, batch // degrees.dp)
+        if degrees.microbatches * batch != global_batch:
+            raise BatchIndivisible(
+                place="micro-batches",
+                cause=f"{degrees.microbatches} micro-batches of {batch} sequences are not {global_batch}",
+                fix=f"use {global_batch // batch}",
+            )
+
+
+def _heads(degrees: Degrees, fold: Fold) -> Iterator[MeshwrightError]:
+    by = degrees.tp * (degrees.cp if degrees.context == "ulysses" else 1)
+    name = "tp * cp" if by != degrees.tp else "tp"
+    for size in _sizes(fold, "heads"):
+        if size % by:
+            yield HeadsIndivisible(
+                place=name,
+                cause=f"{size} heads (key-value heads where queries share them) for {name} = {by}",
+                fix=f"use {among(divisors(size))}",
+            )
+
+
+def _experts(degrees: Degrees, fold: Fold) -> Iterator[MeshwrightError]:
+    sizes = _sizes(fold, "experts")
+    if degrees.ep > 1 and not sizes:
+        yield ExpertsIndivisible(place="ep", cause=f"ep={degrees.ep}, and the model has no experts", fix="use ep=1")
+    for size in sizes:
+        if size % degrees.ep:
+            yield ExpertsIndivisible(
+                place="ep", cause=f"{size} experts for ep={degrees.ep}", fix=f"use {among(divisors(size))}"
+            )
+
+
+def _widths(degrees: Degrees, fold: Fold) -> Iterator[MeshwrightError]:
+    """The width of the feed-forward block: split by tp in dense ones, by etp in experts."""
+    for body, found in loops_of(Same(fold)).items():
+        graph = fold.body[body].graph
+        for param in graph.params:
+            names = {stem(name) for dim in found.dims[param.value] for name in dim}
+            by, place = (degrees.expert_tp, "etp") if "experts" in names else (degrees.tp, "tp")
+            for dim in found.dims[param.value]:
+                if dim and stem(dim[0]) == "ffn" and found.loop(dim[0]).size % by:
+                    size = found.loop(dim[0]).size
+                    yield WidthIndivisible(
+                        place=place,
+                        cause=f"{param.path} is {size} wide, for {place}={by}",
+                        fix=f"use {among(divisors(size))}",
+                    )
+
+
+def _sequence(degrees: Degrees, fold: Fold) -> Iterator[MeshwrightError]:
+    factors = {
+        "cp": degrees.cp,
+        "2, for zigzag": 2 if degrees.zigzag and degrees.cp > 1 else 1,
+        "tp, for sequence parallelism": degrees.tp if degrees.sequence_parallel else 1,
+    }
+    by = prod(factors.values())
+    for size in _sizes(fold, SEQUENCE):
+        if size % by:
+            named = " * ".join(f"{factor} ({name})" for name, factor in factors.items() if factor > 1)
+            yield SequenceIndivisible(
+                place="sequence",
+                cause=f"{size} tokens for {named} = {by}",
+                fix=f"use a sequence of {-(-size // by) * by}, or degrees whose product divides {size}",
+            )
+
+
+def _sizes(fold: Fold, loop: str) -> list[int]:
+    """The sizes that a loop has in the model, largest first; those of 1 have no loop."""
+    found = loops_of(Same(fold)).values()
+    return sorted({one.size for loops in found for one in loops.loops if stem(one.name) == loop}, reverse=True)

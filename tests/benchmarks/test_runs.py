@@ -1,0 +1,252 @@
+"""Rows become runs: the published table, each column, each blank."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from benchmarks.cells import Recompute, Zero, nic_of, options_of, recompute_of, zero_of
+from benchmarks.models import read_models
+from benchmarks.runs import Run, Skipped, read_row, read_runs, readings, stage_layers, zero_stages
+from benchmarks.stacks import STACKS, Stack, stack_of
+from tests.benchmarks.rows import MODEL, ROW, table
+
+DATA = Path(__file__).parents[2] / "benchmarks" / "data"
+
+
+def run(tmp_path: Path, *, shape: dict[str, str] | None = None, **changes: str) -> Run:
+    row = outcome(tmp_path, shape=shape, **changes)
+    assert isinstance(row, Run), row
+    return row
+
+
+def outcome(tmp_path: Path, *, shape: dict[str, str] | None = None, **changes: str) -> Run | Skipped:
+    models = read_models(table(tmp_path / "models.csv", [MODEL | (shape or {})]))
+    return read_row(0, ROW | changes, models)
+
+
+def test_the_published_table() -> None:
+    rows = read_runs(DATA / "training_runs.csv", read_models(DATA / "models.csv"))
+    timed = [row for row in rows if isinstance(row, Run) and row.step_time_s is not None]
+    assert len(rows) == 610
+    assert len(timed) == 496
+    assert sum(row.recompute_open for row in timed) == 69
+    assert not [row for row in rows if isinstance(row, Skipped) and row.timed]
+    assert all(row.cluster.ranks == row.devices for row in timed)
+    assert all(len(readings(row)) == (3 if row.recompute_open else 1) for row in timed)
+
+
+def test_a_plain_row(tmp_path: Path) -> None:
+    found = run(tmp_path)
+    assert (found.tp, found.pp, found.vp, found.cp, found.dp) == (2, 2, 1, 1, 4)
+    assert (found.micro_batches, found.hosts, found.gpus_per_host) == (16, 2, 8)
+    assert (found.zero, found.recompute, found.schedule) == (Zero(stage=1), Recompute(kind="none"), "1f1b")
+    assert found.sequence_parallel
+    assert not found.derived
+    assert found.readings == ()
+    assert found.cluster.pools[0].host_gbps == 3200
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"dp": ""}, {"dp": 4}),
+        ({"mbs": ""}, {"micro_batch": 1}),
+        ({"mbs": "", "pp": "1", "dp": "8"}, {"micro_batch": 4}),
+        ({"mbs": "", "pp": "1", "dp": "8", "gbs": "48"}, {"micro_batch": 2}),
+        ({"mbs": "", "pp": "1", "dp": "8", "gbs": "24"}, {"micro_batch": 1}),
+        ({"mbs": "", "pp": "1", "dp": "8", "zero": "fsdp"}, {"micro_batch": 8}),
+        ({"schedule": ""}, {"schedule": "1f1b", "vp": 1}),
+        ({"schedule": "", "vp": "2"}, {"schedule": "interleaved", "vp": 2}),
+        ({"schedule": "interleaved_1f1b"}, {"vp": 4}),
+        ({"schedule": "zb-v"}, {"vp": 2}),
+        ({"zero": "", "dist_opt": "1"}, {"zero": Zero(stage=1), "zero_open": False}),
+        ({"zero": ""}, {"zero": Zero(stage=0), "zero_open": True}),
+        ({"zero": "", "dp": "1", "pp": "8"}, {"zero_open": False}),
+        ({"framework": "megatron_lm_2021"}, {"sequence_parallel": False}),
+        ({"framework": "megatron_lm_2022", "recompute": "selective+seqpar"}, {"sequence_parallel": True}),
+        ({"tp": "1", "dp": "8"}, {"sequence_parallel": False}),
+        ({"precision": ""}, {"precision": "bf16"}),
+        ({"precision": "fp8_cs"}, {"precision": "fp8_tensorwise"}),
+        ({"gbs": "", "notes": "num_microbatches=16"}, {"global_batch": 64}),
+        ({"gbs": "", "notes": "x;per_device_batch_size=4"}, {"global_batch": 64}),
+        ({"seq_len": "", "notes": "seq from a config (2048 default)"}, {"seq": 2048}),
+        ({"gpus_per_node": "", "gpu": "TPUv6e"}, {"gpus_per_host": 4}),
+        ({"step_time_best_s": "", "step_time_s": ""}, {"step_time_s": None}),
+        ({"step_time_best_s": ""}, {"step_time_s": 2.5, "derived": False}),
+        ({"step_time_s": ""}, {"step_time_s": 2.5, "derived": True}),
+        ({"step_time_best_s": "", "step_time_s": "", "tokens_per_s_per_gpu": "4096"}, {"step_time_s": 2.0}),
+        ({"peak_mem_gb": "2", "mem_kind": "GiB_max_over_ranks"}, {"peak_bytes": 2.0**31}),
+        ({"peak_mem_gb": "2", "mem_kind": "as_reported"}, {"peak_bytes": 2e9}),
+        ({"framework": "torchtitan", "notes": "fsdp+compile+float8"}, {"style": "compiled"}),
+        ({"framework": "torchtitan", "notes": "eager, no compile"}, {"style": "eager"}),
+        ({"offload": "cpu_offload_layers:40"}, {"offload_layers": 40}),
+        ({"framework": "composer_fsdp", "notes": "mp_mode=PURE;params=1"}, {"grad_bytes": 2}),
+    ],
+)
+def test_columns_and_blanks(tmp_path: Path, changes: dict[str, str], expected: dict[str, object]) -> None:
+    blank = {"outcome": "ok"} if expected == {"step_time_s": None} else {}
+    found = run(tmp_path, **changes, **blank)
+    assert {key: getattr(found, key) for key in expected} == expected
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"model": "large"}, "not in the model table"),
+        ({"gpu": "abacus"}, "unknown"),
+        ({"gpu": ""}, "no device"),
+        ({"n_gpus": ""}, "number of devices"),
+        ({"seq_len": ""}, "no sequence length"),
+        ({"gbs": ""}, "no global batch"),
+        ({"gbs": "63"}, "does not divide"),
+        ({"dp": "3"}, "are not 16 devices"),
+        ({"tp": "3", "dp": ""}, "does not divide 16"),
+        ({"precision": "int3"}, "precision"),
+        ({"schedule": "whenever"}, "schedule"),
+        ({"tp": "1.5"}, "tp is 1.5"),
+        ({"step_time_best_s": "", "step_time_s": ""}, "no step time, memory or outcome"),
+    ],
+)
+def test_rows_that_are_skipped(tmp_path: Path, changes: dict[str, str], reason: str) -> None:
+    found = outcome(tmp_path, **changes)
+    assert isinstance(found, Skipped)
+    assert reason in found.reason
+
+
+def test_a_model_without_a_shape_is_skipped(tmp_path: Path) -> None:
+    found = outcome(tmp_path, shape={"vocab": ""})
+    assert isinstance(found, Skipped)
+    assert "lacks vocab" in found.reason
+
+
+def test_columns_may_be_missing(tmp_path: Path) -> None:
+    models = read_models(table(tmp_path / "models.csv", [MODEL]))
+    needed = {key: ROW[key] for key in ("model", "seq_len", "gpu", "n_gpus", "gbs", "step_time_best_s")}
+    (found,) = read_runs(table(tmp_path / "runs.csv", [needed]), models)
+    assert isinstance(found, Run)
+    assert (found.dp, found.zero_open, found.recompute_open) == (16, True, True)
+    assert len(found.readings) >= 4
+
+
+def test_experts(tmp_path: Path) -> None:
+    experts = {"experts": "8", "topk": "2", "moe_ffn": "256"}
+    bridge = run(tmp_path, shape=experts, ep="8", framework="megatron_bridge")
+    assert (bridge.ep, bridge.etp) == (8, 1)
+    assert run(tmp_path, shape=experts).etp == 2
+    assert isinstance(outcome(tmp_path, shape=experts, ep="16"), Skipped)
+
+
+def test_readings(tmp_path: Path) -> None:
+    assert [each.recompute.kind for each in readings(run(tmp_path, recompute=""))] == ["none", "selective", "full"]
+    assert readings(run(tmp_path)) == (run(tmp_path),) or len(readings(run(tmp_path))) == 1
+    assert [each.zero.stage for each in zero_stages(run(tmp_path, zero=""))] == [0, 1]
+    assert [each.zero.stage for each in zero_stages(run(tmp_path, zero="", pp="1", dp="8"))] == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("text", "gbps", "kind", "count"),
+    [
+        ("nvlink+roce_1600gbps_per_node", 200, "roce", 8),
+        ("nvlink3+4x100g_roce_per_node", 100, "roce", 4),
+        ("nvlink3+8xhdr200_ib", 200, "infiniband", 8),
+        ("nvlink4+8xndr400_ib", 400, "infiniband", 8),
+        ("nvlink3+8x200g_rocev2", 200, "roce", 8),
+        ("nvlink4+rdma400", 400, "roce", 8),
+        ("nvlink3+400gbps_per_node", 50, "infiniband", 8),
+        ("nvlink+ib", 300, "infiniband", 8),
+        ("100gbps_per_node_ethernet", 12.5, "ethernet", 8),
+    ],
+)
+def test_interconnects(text: str, gbps: float, kind: str, count: int) -> None:
+    nic = nic_of(text, gpus_per_host=8, usual_kind="infiniband", usual_gbps=300)
+    assert nic is not None
+    assert (nic.rate.value, nic.kind, nic.count) == (gbps, kind, count)
+
+
+@pytest.mark.parametrize("text", ["", "nvl72_nvlink5", "ici(+dcn multi-slice)", "nvlink3+unstated"])
+def test_interconnects_left_to_the_device(text: str) -> None:
+    assert nic_of(text, gpus_per_host=8, usual_kind="infiniband", usual_gbps=300) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("none(8k)", Recompute(kind="none")),
+        ("full", Recompute(kind="full")),
+        ("full_layers:5", Recompute(kind="full", layers=5)),
+        ("selective:layernorm+moe_act", Recompute(kind="selective", modules=("layernorm", "moe_act"))),
+        ("selective+seqpar", Recompute(kind="selective", modules=("core_attention",))),
+        ("selective_op", Recompute(kind="selective_op")),
+        ("remat:full", Recompute(kind="full")),
+        ("remat:minimal", Recompute(kind="selective_op")),
+        ("remat:qkv_proj_offloaded", Recompute(kind="full", keeps=("qkv_proj",))),
+        ("remat:odd", None),
+        ("", None),
+        ("sometimes", None),
+    ],
+)
+def test_recompute(text: str, expected: Recompute | None) -> None:
+    assert recompute_of(text, "core_attention")[0] == expected
+
+
+def test_selective_means_what_the_framework_means() -> None:
+    kinds = [recompute_of("selective", stack.selective)[0] for stack in STACKS.values()]
+    assert {kind.kind for kind in kinds if kind} == {"selective", "selective_op", "selective_layer"}
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("fsdp_full_shard", Zero(stage=3)),
+        ("fsdp_shard_grad_op", Zero(stage=3, regather=False)),
+        ("fsdp_zero2_like(no_reshard_after_fwd)", Zero(stage=3, regather=False)),
+        ("hsdp", Zero(stage=3, within=-1)),
+        ("zero1_within_8", Zero(stage=1, within=8)),
+        ("zero2_like", Zero(stage=2)),
+        ("none", Zero(stage=0)),
+        ("", None),
+    ],
+)
+def test_zero(text: str, expected: Zero | None) -> None:
+    assert zero_of(text, "") == expected
+
+
+def test_options() -> None:
+    found = options_of("unpacked samples;micro_num=4; +tp_overlap", "token_drop")
+    assert found == {"unpacked", "micro_num=4", "tp_overlap", "moe_routing=token_drop"}
+
+
+@given(st.integers(1, 200), st.integers(1, 16), st.integers(1, 8))
+def test_stages_hold_every_layer_nearly_alike(layers: int, pp: int, vp: int) -> None:
+    held = stage_layers(layers, pp, vp)
+    assert len(held) == pp * vp
+    assert sum(held) == layers
+    assert max(held) - min(held) <= 1
+
+
+def test_short_ends() -> None:
+    assert stage_layers(22, 8) == (2, 3, 3, 3, 3, 3, 3, 2)
+    assert stage_layers(6, 4, 2) == (0, 1, 1, 1, 1, 1, 1, 0)
+    assert stage_layers(61, 4) == (16, 15, 15, 15)
+
+
+def test_stacks() -> None:
+    assert stack_of("Megatron_Bridge ").name == "megatron_bridge"
+    assert stack_of("something new").name == "unknown"
+    for changes in ({"style": "fast"}, {"grad_bytes": 3}):
+        given_ = {
+            "style": "eager",
+            "attention": "math",
+            "states": "fsdp",
+            "grad_bytes": 4,
+            "reason": "a test",
+        } | changes
+        with pytest.raises(ValueError, match="stack x"):
+            Stack(name="x", **given_)  # type: ignore[arg-type]
+    for wrong in ({"kind": "twice"}, {"kind": "full", "layers": -1}):
+        with pytest.raises(ValueError, match="recompute"):
+            Recompute(**wrong)  # type: ignore[arg-type]

@@ -1,0 +1,131 @@
+"""Prices of compute: laws that hold whatever the constants, and what the tables say."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from meshwright.cost_models.compute import Compute, Kernel
+from meshwright.cost_models.compute_profile import constants
+from meshwright.cost_models.gemm import gradients
+from meshwright.cost_models.gemm_table import shipped_rows
+from meshwright.cost_models.hardware import Device, device, devices
+from meshwright.cost_models.quantity import KINDS
+from meshwright.ir.errors import AttentionUnknown, BadQuantity, KernelMalformed
+from meshwright.ir.rules.base import Engine
+
+SIZES = st.integers(1, 20_000)
+NAMES = st.sampled_from(["A100", "H100", "B200", "MI300X", "TPU-v5p"])
+
+
+def product(m: int, n: int, k: int, *, groups: int = 1, dtype: str = "bf16", work: str = "forward") -> Kernel:
+    return Kernel(Engine.MATMUL, work, dtype, 2.0 * groups * m * n * k, 0.0, (groups, m, n, k))
+
+
+def heads(sequence: int, *, work: str = "forward", causal: bool = True, width: int = 128, window: int = 0) -> Kernel:
+    flops = 4.0 * 32 * sequence**2 * width * (2 if work == "backward" else 1)
+    shape = (1, 32, 8, sequence, sequence, width, width)
+    return Kernel(Engine.ATTENTION, work, "bf16", flops, 0.0, shape, causal=causal, window=window)
+
+
+def moved(nbytes: float) -> Kernel:
+    return Kernel(Engine.MEMORY, "forward", "bf16", 0.0, nbytes)
+
+
+def faster(one: Device, by: float) -> Device:
+    """The same device with all rates multiplied."""
+    peaks = tuple((dtype, replace(peak, value=peak.value * by)) for dtype, peak in one.peaks)
+    bandwidth = replace(one.memory_bandwidth, value=one.memory_bandwidth.value * by)
+    return replace(one, peaks=peaks, memory_bandwidth=bandwidth)
+
+
+@given(name=NAMES, m=SIZES, n=SIZES, k=SIZES, groups=st.integers(1, 64))
+def test_efficiency_is_a_share_of_the_peak(name: str, m: int, n: int, k: int, groups: int) -> None:
+    priced = Compute(device(name)).seconds(product(m, n, k, groups=groups))
+    assert 0 < priced.efficiency <= 1
+    peak = device(name).peak("bf16").value
+    assert priced.seconds * priced.efficiency * peak == pytest.approx(2.0 * groups * m * n * k)
+    assert priced.kind in KINDS
+
+
+@given(name=NAMES, m=SIZES, n=SIZES, k=SIZES, by=st.floats(1.0, 4.0))
+def test_a_faster_device_is_never_slower(name: str, m: int, n: int, k: int, by: float) -> None:
+    slow, fast = Compute(device(name)), Compute(faster(device(name), by))
+    for kernel in (product(m, n, k), heads(k), heads(k, work="backward"), moved(float(m) * n)):
+        assert fast.seconds(kernel).seconds <= slow.seconds(kernel).seconds * (1 + 1e-12)
+
+
+@given(name=NAMES, m=SIZES, n=SIZES, k=SIZES)
+def test_more_work_never_takes_less(name: str, m: int, n: int, k: int) -> None:
+    prices = Compute(device(name))
+    for more in ((m + 64, n, k), (m, n + 64, k), (m, n, k + 64)):
+        assert prices.seconds(product(*more)).seconds >= prices.seconds(product(m, n, k)).seconds
+    assert prices.seconds(moved(m + 1.0)).seconds > prices.seconds(moved(float(m))).seconds
+
+
+def test_a_measured_shape_costs_what_was_measured() -> None:
+    name, dtype, rows = shipped_rows()
+    prices = Compute(device(name))
+    assert len(rows) == 6000
+    for (m, n, k), seconds in rows[::97]:
+        priced = prices.seconds(product(m, n, k, dtype=dtype))
+        assert priced.seconds == seconds
+        assert priced.kind == "measured"
+
+
+def test_every_device_prices_every_engine() -> None:
+    for one in devices():
+        prices, dtype = Compute(one), "bf16" if "bf16" in one.dtypes else one.dtypes[-1]
+        for kernel in (product(4096, 4096, 4096), heads(4096), moved(1e9)):
+            assert prices.seconds(replace(kernel, dtype=dtype)).seconds > 0
+
+
+def test_gradients_are_the_products_that_run() -> None:
+    m, n, k = 3, 5, 7
+    (_, *dgrad), (_, *wgrad) = gradients(2, m, n, k)
+    assert dgrad == [m, k, n]  # [m, n] times the weight [n, k]
+    assert wgrad == [n, k, m]  # [n, m] times [m, k]
+
+
+def test_large_products_reach_what_devices_are_known_for() -> None:
+    """The bands are those of published matmul benchmarks of training shapes, not of our data."""
+    bands = {"A100": (0.70, 0.85), "H100": (0.62, 0.78), "B200": (0.62, 0.78), "MI300X": (0.38, 0.55)}
+    for name, (low, high) in bands.items():
+        efficiency = Compute(device(name)).seconds(product(8192, 28672, 8192)).efficiency
+        assert low <= efficiency <= high, name
+
+
+def test_low_precision_pays_for_its_casts() -> None:
+    prices = Compute(device("H100"))
+    forward = prices.seconds(product(4096, 4096, 4096, dtype="fp8_tensorwise"))
+    wgrad = prices.seconds(product(4096, 4096, 4096, dtype="fp8_tensorwise", work="wgrad"))
+    assert wgrad.seconds < forward.seconds < prices.seconds(product(4096, 4096, 4096)).seconds
+
+
+def test_a_causal_mask_and_a_window_save_time() -> None:
+    prices = Compute(device("H100"))
+    full, causal, window = (
+        prices.seconds(kernel).seconds
+        for kernel in (heads(16384, causal=False), heads(16384), heads(16384, window=1024))
+    )
+    assert full / 2 < causal < 0.62 * full
+    assert window < causal / 4
+
+
+def test_kernels_in_a_row_wait_for_the_host() -> None:
+    prices = Compute(device("H100"), style="eager")
+    assert prices.stretch_s(1.0, 10) == 1.0
+    assert prices.stretch_s(0.0, 10) == 10 * constants().eager_host_s
+
+
+def test_what_cannot_be_priced_is_refused() -> None:
+    prices = Compute(device("A100"), attention="flash3")
+    with pytest.raises(AttentionUnknown, match="flash2"):
+        prices.seconds(heads(4096))
+    with pytest.raises(KernelMalformed, match="4 positive sizes"):
+        prices.seconds(Kernel(Engine.MATMUL, "forward", "bf16", 1.0, 1.0, (1, 2, 3)))
+    with pytest.raises(BadQuantity, match="shares"):
+        replace(constants(), sustained=1.5)
