@@ -57,15 +57,11 @@ class Ask:
     pins: Pins
     seed: int
 
-    @property
-    def ranks(self) -> int:
-        return self.cluster.ranks
-
     def setting(self) -> Setting:
         """Load the model. It is captured when a batch is asked for."""
         source = load_model(self.model, dtype=TRACED.get(self.workload.precision, "bf16"))
         folds = Folds(source, self.workload.seq, self.seed)
-        return Setting(folds, self.workload, self.target, pricing.price_of(self.cluster))
+        return Setting(folds, self.cluster.ranks, self.workload, self.target, pricing.price_of(self.cluster))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,8 +111,9 @@ def run(args: Namespace) -> int:
         return run_many(ask, args)
     if ask.global_batch is None:
         raise missing("--global-batch", "256", "the sequences of one optimizer step")
-    config = fill(ask.pins, ranks=ask.ranks, global_batch=ask.global_batch)
+    config = fill(ask.pins, ranks=ask.cluster.ranks, global_batch=ask.global_batch)
     setting = ask.setting()
+    config = setting.settled(config)
     if dump is not None:
         sys.stdout.write(f"{dump(setting, config)}\n")
         return 0
@@ -185,7 +182,7 @@ def estimate(ask: Ask, setting: Setting, config: Config) -> Estimate:
     """Price one configuration, and say what it runs."""
     workload = setting.workload
     fold = setting.fold(config)
-    program = setting.program(config, setting.decisions(config), workload.global_batch)
+    program = setting.program(config, workload.global_batch)
     held = parameters(fold)
     cautions = setting.cautions() if config.microbatches > 1 else ()
     return Estimate(
@@ -227,7 +224,7 @@ def in_flight(actions: Sequence[Action]) -> dict[int, int]:
 STEPS: Mapping[str, Callable[[Setting, Config], str]] = {
     "load": lambda setting, config: graph_text(unfold(setting.fold(config))),
     "fold": lambda setting, config: fold_text(setting.fold(config)),
-    "decide": lambda setting, config: decisions_text(setting.decisions(config)),
+    "decide": lambda setting, config: decisions_text(setting.decisions(config, setting.workload.global_batch)),
     "lower": lambda setting, config: program_text(_program(setting, config)),
     "evaluate": lambda setting, config: json.dumps(setting.price(_program(setting, config)).to_json(), indent=2),
 }
@@ -235,7 +232,7 @@ STEPS: Mapping[str, Callable[[Setting, Config], str]] = {
 
 
 def _program(setting: Setting, config: Config) -> Program:
-    return setting.program(config, setting.decisions(config), setting.workload.global_batch)
+    return setting.program(config, setting.workload.global_batch)
 
 
 def _dump_step(name: str | None) -> Callable[[Setting, Config], str] | None:

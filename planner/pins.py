@@ -13,7 +13,8 @@ Both are read into `Pins`, where what is not pinned is None. `fill` makes a `Con
     zero               1 where there are copies (dp cp > 1), else 0
     sp                 on where tp > 1
     schedule           1f1b: with one stage gradients add up; interleaved where vp > 1
-    zigzag             on where cp > 1 cuts the sequence of causal attention (not Ulysses)
+    zigzag             on where cp > 1 cuts the sequence inside attention (not Ulysses)
+    split              even, or ends where only that divides the layers (`Setting.settled`, which can count them)
 
 Everything else starts as in `meshwright.ir.names.Degrees`, which knows what the names mean; `Config.degrees` is the way
 there.
@@ -22,7 +23,7 @@ there.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from math import prod
 from typing import Any
 
@@ -183,13 +184,14 @@ class Config:
     context: str
     zigzag: bool
     split: str
+    """Empty until it is settled."""
     regather: bool
 
     def __str__(self) -> str:
         """As --fix takes it: the degrees, and whatever else is not as it starts."""
-        quiet = {"etp": 0, "shard": 0, "context": CONTEXT[0], "split": SPLITS[0], "regather": True}
+        quiet: dict[str, Value] = {"etp": 0, "shard": 0, "context": CONTEXT[0], "split": SPLITS[0], "regather": True}
         quiet |= {"sp": self.tp > 1, "zigzag": self.cp > 1, "cp": 1, "ep": 1, "vp": 1}
-        shown = {name: value for name, value in asdict(self).items() if quiet.get(name) != value}
+        shown = {name: value for name, value in self.to_json().items() if quiet.get(name) != value}
         return ",".join(f"{name}={_word(value)}" for name, value in shown.items())
 
     @property
@@ -197,9 +199,17 @@ class Config:
         """Sequences that all copies together run at a time."""
         return self.mbs * self.dp
 
+    @property
+    def kind(self) -> tuple[Value, ...]:
+        """What decides the plans of bodies: equal kinds share them."""
+        return (
+            *(self.tp, self.dp, self.cp, self.ep, self.etp, self.shard, self.zero, self.mbs),
+            *(self.recompute, self.sp, self.context, self.zigzag, self.regather),
+        )
+
     def to_json(self) -> dict[str, Value]:
         """Every field."""
-        return asdict(self)
+        return {name: getattr(self, name) for name in NAMES}
 
     def degrees(self) -> Degrees:
         """What the names mean."""
@@ -261,7 +271,7 @@ def fill(pins: Pins, *, ranks: int, global_batch: int, place: str = "--fix") -> 
         sp=tp > 1 if pins.sp is None else pins.sp and tp > 1,
         context=context,
         zigzag=cp > 1 and (context != "ulysses" if pins.zigzag is None else pins.zigzag),
-        split=pins.split or SPLITS[0],
+        split=pins.split or "",
         regather=True if pins.regather is None else pins.regather,
     )
 

@@ -26,7 +26,7 @@ from meshwright.ir.frontends.capture import Captured, capture
 from meshwright.ir.frontends.contract import Source
 from meshwright.ir.lower import lower
 from meshwright.ir.microbatch import microbatch
-from meshwright.ir.names import template
+from meshwright.ir.names import check, template
 from meshwright.ir.program import Program
 from meshwright.ir.rebatch import with_batch
 from meshwright.ir.verify import verify_fold
@@ -57,6 +57,11 @@ def target_of(name: str) -> Capabilities:
             fix=f"did you mean {meant!r}?" if meant else f"use one of {', '.join(TARGETS)}",
         )
     return TARGETS[name]
+
+
+def layers_of(fold: Fold) -> int:
+    """Calls of repeated blocks."""
+    return sum(segment.calls for segment in fold.segments if not segment.glue)
 
 
 @dataclass(slots=True)
@@ -103,6 +108,7 @@ class Setting:
     """What configurations have in common."""
 
     folds: Folds
+    ranks: int
     workload: Workload
     target: Capabilities
     price: Price
@@ -110,24 +116,35 @@ class Setting:
     def fold(self, config: Config) -> Fold:
         return self.folds.at(config.batch)
 
-    def decisions(self, config: Config) -> Decisions:
-        """The plan that a configuration means."""
-        fold = self.fold(config)
-        decisions = template(fold, config.degrees(), self.target.target)
+    def settled(self, config: Config) -> Config:
+        """The configuration with nothing open: layers are shared out evenly, and where they are not divisible, with
+        embedding and head counted as one each; what neither divides is left to be refused."""
+        if config.split:
+            return config
+        layers, stages = layers_of(self.folds.first(config.batch).fold), config.pp * config.vp
+        ends = stages > 1 and layers % stages and (layers + 2) % stages == 0
+        return replace(config, split="ends" if ends else "even")
+
+    def decisions(self, config: Config, global_batch: int) -> Decisions:
+        """The plan that a configuration means, if the model can have it."""
+        fold, degrees = self.fold(config), config.degrees()
+        check(degrees, fold, self.ranks, global_batch)
+        decisions = template(fold, degrees, self.target.target)
         if self.target is not ANY:
             self.target.check(decisions, fold)
         style = self.workload.runtime.style
         return decisions if decisions.style == style else replace(decisions, style=style)
 
-    def program(self, config: Config, decisions: Decisions, global_batch: int) -> Program:
+    def program(self, config: Config, global_batch: int) -> Program:
         """The program that carries it out."""
+        decisions = self.decisions(config, global_batch)
         lowering = replace(self.target.lowering(), regathers=self.workload.runtime.regathers)
         workload = replace(self.workload, global_batch=global_batch)
         return lower(self.fold(config), decisions, lowering, workload)
 
     def predict(self, config: Config, global_batch: int) -> Prediction:
         """What it costs."""
-        return self.price(self.program(config, self.decisions(config), global_batch))
+        return self.price(self.program(config, global_batch))
 
     def cautions(self) -> tuple[str, ...]:
         """What is to be said where micro-batches would change the result."""
