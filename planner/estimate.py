@@ -138,13 +138,16 @@ def asked(args: Namespace) -> Ask:
                 place=f"--micro-batch {args.micro_batch}", cause=f"--fix says mbs={pins.mbs}", fix="give one of them"
             )
         pins = Pins(mbs=args.micro_batch).over(pins)
+    target = target_of(args.target)
+    if "zigzag" not in {line.name for line in target.layouts}:
+        pins = pins.over(Pins(zigzag=False))
     return Ask(
         model=args.model,
         cluster_reference=args.cluster,
         cluster=read_cluster(args.cluster),
         workload=_workload(args),
         global_batch=args.global_batch,
-        target=target_of(args.target),
+        target=target,
         pins=pins,
         seed=args.seed,
     )

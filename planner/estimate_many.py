@@ -14,9 +14,9 @@ from __future__ import annotations
 import json
 import sys
 from argparse import Namespace
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -49,6 +49,9 @@ TIME_LIMIT_S = 60.0
 
 PROGRESS_EVERY = 50
 
+SHOWN = 40
+"""Characters of a bad line that are repeated."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Line:
@@ -73,7 +76,7 @@ class Outcome:
     tokens_per_s_per_gpu: float = 0.0
     mfu: float = 0.0
     peak_memory_bytes: float = 0.0
-    config: str = ""
+    config: Mapping[str, Value] = field(default_factory=dict)
     weakest: Kind = "assumed"
 
 
@@ -148,7 +151,7 @@ def _object(text: str, number: int) -> dict[str, Any]:
     except ValueError as error:
         found, cause = None, f"it is no JSON: {error}"
     else:
-        cause = f"it is {type(found).__name__}, not an object"
+        cause = f"{text.strip()[:SHOWN]!r} is JSON, but no object"
     if not isinstance(found, dict):
         raise ConfigLineBad(place=f"line {number}", cause=cause, fix='write an object such as {"tp": 8, "pp": 4}')
     return found
@@ -225,7 +228,7 @@ class Pricer:
             tokens_per_s_per_gpu=prediction.tokens_per_s_per_gpu,
             mfu=prediction.mfu,
             peak_memory_bytes=prediction.peak_memory_bytes,
-            config=str(config),
+            config=config.to_json(),
             weakest=weakest_kind(*(kind for _, kind in prediction.provenance)),
         )
 

@@ -11,11 +11,12 @@ from meshwright.cost_models.prediction import HELD, StagePrediction
 from meshwright.cost_models.quantity import Kind, weakest_kind
 from meshwright.planner.estimate import Ask, Estimate, StageWork, lack
 from meshwright.planner.estimate_many import Outcome
+from meshwright.planner.pins import NAMES, word
 from meshwright.planner.units import count, decimal_bytes, nbytes, percent, seconds
 
-WIDTH = 120
-"""Columns where no terminal says how many it has, and on one with fewer: a line that wraps is better than a number that
-is cut off."""
+WIDTH = 1000
+"""Columns that a table may take, whatever the terminal has: tables take what they need, and a line that wraps is better
+than a number that is cut off."""
 
 BAR = 30
 """Characters of the longest bar."""
@@ -41,9 +42,7 @@ def show(found: Estimate) -> None:
 
 
 def _console() -> Console:
-    console = Console(highlight=False, soft_wrap=True, markup=False)
-    console.width = max(console.width, WIDTH) if console.is_terminal else WIDTH
-    return console
+    return Console(highlight=False, soft_wrap=True, markup=False, width=WIDTH)
 
 
 def _table(title: str, *columns: str) -> Table:
@@ -79,13 +78,22 @@ def _answer(console: Console, found: Estimate) -> None:
     console.print(f"tokens/s/GPU  {count(predicted.tokens_per_s_per_gpu)}")
     console.print(f"MFU           {percent(predicted.mfu)}")
     peak, capacity = nbytes(fullest.memory.peak_bytes), nbytes(fullest.memory.capacity_bytes)
-    console.print(f"peak memory   {peak} of {capacity} (margin taken off), stage {fullest.stage}")
+    console.print(f"peak memory   {peak} on stage {fullest.stage}, of {capacity}{_margin(found)}")
     if predicted.fits:
         console.print("fits          yes")
         return
     worst, short = max(found.short, key=lambda pair: pair[1])
     more = f", and {len(found.short) - 1} more" if len(found.short) > 1 else ""
     console.print(f"fits          no: short {nbytes(short)} on stage {worst}{more}", style="bold")
+
+
+def _margin(found: Estimate) -> str:
+    """What is kept free of a device's memory, where all devices and all margins are of one size."""
+    sizes = {pool.device.memory.value for pool in found.ask.cluster.pools}
+    margins = {size - one.memory.capacity_bytes for size in sizes for one in found.prediction.stages}
+    if len(margins) > 1:
+        return " (the device's memory less a margin)"
+    return f" (the device's {nbytes(sizes.pop())} less a margin of {nbytes(margins.pop())})"
 
 
 def _alike(rows: Sequence[tuple[str, ...]]) -> list[tuple[str, tuple[str, ...]]]:
@@ -186,16 +194,21 @@ def show_ranked(ask: Ask, numbers: Sequence[int], outcomes: Sequence[Outcome], t
     console.print()
     priced = [(number, one) for number, one in zip(numbers, outcomes, strict=True) if not one.error]
     priced.sort(key=lambda pair: (not pair[1].fits, pair[1].step_time_s, pair[0]))
+    shown = priced[:top]
+    names = [name for name in NAMES if name != "microbatches"]  # they follow from dp and mbs
+    varied = [name for name in names if len({one.config[name] for _, one in shown}) > 1]
+    same = ",".join(f"{name}={word(shown[0][1].config[name])}" for name in names if shown and name not in varied)
     table = _table(
         "configurations by step time, those that fit first",
-        *("rank", "line", "configuration", "step time", "tokens/s/GPU", "MFU", "peak memory", "fits"),
+        *("rank", "line", *varied, "step time", "tokens/s/GPU", "MFU", "peak memory", "fits"),
     )
-    table.columns[2].justify = "left"
-    for rank, (number, one) in enumerate(priced[:top], 1):
-        fits = "yes" if one.fits else "no"
+    for rank, (number, one) in enumerate(shown, 1):
+        pins = (word(one.config[name]) for name in varied)
         numbers_shown = (seconds(one.step_time_s), count(one.tokens_per_s_per_gpu), percent(one.mfu))
-        table.add_row(str(rank), str(number), one.config, *numbers_shown, nbytes(one.peak_memory_bytes), fits)
+        fits = "yes" if one.fits else "no"
+        table.add_row(str(rank), str(number), *pins, *numbers_shown, nbytes(one.peak_memory_bytes), fits)
     if priced:
+        console.print(f"all of these have {same}")
         console.print(table)
     fitting, failed = sum(one.fits for _, one in priced), len(outcomes) - len(priced)
     left = f"; {len(priced) - top:,} more are not shown (--top)" if len(priced) > top else ""

@@ -50,6 +50,8 @@ WORDS: Mapping[str, tuple[str, ...]] = {
     "context": CONTEXT,
     "split": SPLITS,
 }
+DIGITS = 9
+"""Of a count, at most."""
 ZERO = ("0", "1", "2", "3")
 _SWITCH = {"on": True, "off": False}
 
@@ -132,14 +134,14 @@ def _value(name: str, value: object, place: str) -> Any:
             cause=f"{name!r} cannot be pinned",
             fix=f"did you mean {meant!r}?" if meant else f"use {', '.join(NAMES)}",
         )
-    text = _word(value)
+    text = word(value)
     if name in SWITCHES and text in _SWITCH:
         return _SWITCH[text]
     if name in WORDS and text in WORDS[name]:
         return text
     if name == "zero" and text in ZERO:
         return int(text)
-    if name in COUNTS and text.isascii() and text.isdigit() and int(text):
+    if name in COUNTS and text.isascii() and text.isdigit() and len(text) <= DIGITS and int(text):
         return int(text)
     meant = nearest(text, WORDS[name]) if name in WORDS else None
     raise PinValue(
@@ -192,7 +194,7 @@ class Config:
         quiet: dict[str, Value] = {"etp": 0, "shard": 0, "context": CONTEXT[0], "split": SPLITS[0], "regather": True}
         quiet |= {"sp": self.tp > 1, "zigzag": self.cp > 1, "cp": 1, "ep": 1, "vp": 1}
         shown = {name: value for name, value in self.to_json().items() if quiet.get(name) != value}
-        return ",".join(f"{name}={_word(value)}" for name, value in shown.items())
+        return ",".join(f"{name}={word(value)}" for name, value in shown.items())
 
     @property
     def batch(self) -> int:
@@ -234,7 +236,7 @@ class Config:
         )
 
 
-def _word(value: object) -> str:
+def word(value: object) -> str:
     """A value as text; a switch is on or off."""
     return ("on" if value else "off") if isinstance(value, bool) else str(value)
 
