@@ -16,6 +16,7 @@ Each rule is about a spelling, none about a run: what the text does not say stay
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass
 
@@ -222,10 +223,16 @@ def default_seq_in(notes: str) -> int | None:
     return int(found[1]) if found else None
 
 
-def memory_bytes(text: str, kind: str) -> float | None:
-    """Peak memory in bytes; GiB where the kind says so, else GB."""
+def finite(text: str) -> float | None:
+    """The number that a cell holds, if it holds one."""
     try:
         value = float(text)
     except ValueError:
         return None
-    return value * (2.0**30 if kind.lower().startswith("gib") else 1e9) or None
+    return value if math.isfinite(value) else None
+
+
+def memory_bytes(text: str, kind: str) -> float | None:
+    """Peak memory in bytes; GiB where the kind says so, else GB."""
+    value = finite(text)
+    return value * (2.0**30 if kind.lower().startswith("gib") else 1e9) if value and value > 0 else None

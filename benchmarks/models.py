@@ -31,6 +31,7 @@ from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 
+from benchmarks.cells import finite
 from meshwright.ir.frontends.capture import Captured, capture
 from meshwright.ir.frontends.decoder import Shape
 from meshwright.ir.frontends.shape_toml import build, validated
@@ -71,15 +72,16 @@ class Model:
 
 def read_models(path: Path) -> dict[str, Model]:
     """Every row of a model table, by name."""
-    with path.open(newline="", encoding="utf-8") as file:
+    with path.open(newline="", encoding="utf-8-sig") as file:
         rows = [{key: (value or "").strip() for key, value in row.items() if key} for row in csv.DictReader(file)]
-    return {row["model"]: _model(row) for row in rows if row.get("model")}
+    return {row["model"]: model_of(row) for row in rows if row.get("model")}
 
 
-def _model(row: Mapping[str, str]) -> Model:
+def model_of(row: Mapping[str, str]) -> Model:
+    """One row, typed."""
     family, notes = row.get("family", "").lower(), row.get("hybrid_notes", "").lower()
     gpt = family.startswith("gpt")
-    sizes: dict[str, int | bool] = {key: count for key in (*REQUIRED, *OPTIONAL) if (count := _count(row, key))}
+    sizes: dict[str, int | bool] = {key: count for key in (*REQUIRED, *OPTIONAL) if (count := _count(row, key)) > 0}
     gated = row.get("glu", "")
     sizes["glu"] = gated not in ("0", "false") if gated else not gpt
     sizes["tied_embeddings"] = row.get("tied_embeddings", "") in ("1", "true")
@@ -101,17 +103,12 @@ def _model(row: Mapping[str, str]) -> Model:
 
 
 def _count(row: Mapping[str, str], key: str) -> int:
-    try:
-        return int(float(row.get(key, "") or 0))
-    except ValueError:
-        return 0
+    return int(finite(row.get(key, "")) or 0)
 
 
 def _billions(text: str) -> float | None:
-    try:
-        return float(text) * 1e9 or None
-    except ValueError:
-        return None
+    value = finite(text)
+    return value * 1e9 if value and value > 0 else None
 
 
 def _half_unit(text: str) -> float:

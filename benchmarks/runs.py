@@ -38,6 +38,7 @@ from benchmarks.cells import (
     Recompute,
     Zero,
     default_seq_in,
+    finite,
     memory_bytes,
     nic_of,
     number_in,
@@ -194,7 +195,7 @@ class _Unreadable(Exception):
 
 def read_runs(path: Path, models: Mapping[str, Model]) -> tuple[Run | Skipped, ...]:
     """Every row of a table of runs."""
-    with path.open(newline="", encoding="utf-8") as file:
+    with path.open(newline="", encoding="utf-8-sig") as file:
         return tuple(
             read_row(index, {key: (cell or "").strip() for key, cell in row.items() if key}, models)
             for index, row in enumerate(csv.DictReader(file))
@@ -244,10 +245,11 @@ class _Reader:
         return self.row.get(key, "")
 
     def number(self, key: str) -> float | None:
-        try:
-            return float(self.cell(key)) or None
-        except ValueError:
-            return None
+        return finite(self.cell(key)) or None
+
+    def positive(self, key: str) -> float | None:
+        value = self.number(key)
+        return value if value and value > 0 else None
 
     def count(self, key: str) -> int | None:
         value = self.number(key)
@@ -450,9 +452,9 @@ class _Reader:
 
     def step_time(self) -> tuple[float | None, bool]:
         """The target, and whether it was computed from a rate."""
-        best, reported = self.number("step_time_best_s"), self.number("step_time_s")
-        rate, seq, whole = self.number("tokens_per_s_per_gpu"), self.number("seq_len"), self.number("gbs")
-        devices = self.number("n_gpus")
+        best, reported = self.positive("step_time_best_s"), self.positive("step_time_s")
+        rate, seq, whole = self.positive("tokens_per_s_per_gpu"), self.positive("seq_len"), self.positive("gbs")
+        devices = self.positive("n_gpus")
         derived = reported is None or "step_time_derived" in self.options
         if best is None:
             best = reported

@@ -1,11 +1,11 @@
 """Attention kernels: efficiency as a curve over the sequence, per generation of the kernel.
 
-*Fused* kernels (flash1, flash2, triton, flash3, cudnn, blackwell, splash) do the visible part of the scores and nothing
-else. Time per head is a s² + b s: the products, and what every row of queries costs once. So 1/efficiency is linear in
-1/s, and that is how measured points are joined (and carried on below the shortest; above the longest it stays). Two
-measurements of one point are averaged. Where a generation was measured on another architecture only, or reported as
-one figure, the shape of the nearest curve is scaled to that figure. Widths between measured ones are interpolated in
-1/d, which is how the softmax's share falls; outside, by `narrow_heads`.
+*Fused* kernels (flash1, flash2, triton, triton_fa2, flash3, cudnn, blackwell, splash) do the visible part of the scores
+and nothing else. Time per head is a s² + b s: the products, and what every row of queries costs once. So 1/efficiency
+is linear in 1/s, and that is how measured points are joined (and carried on below the shortest; above the longest it
+stays). Two measurements of one point are averaged. Where a generation was measured on another architecture only, or
+reported as one figure, the shape of the nearest curve is scaled to that figure. Widths between measured ones are
+interpolated in 1/d, which is how the softmax's share falls; outside, by `narrow_heads`.
 
     forward_s  = visible share · flops / (peak · efficiency(s, d, causal)) · fill
     backward_s = visible share · flops · 5/4 / (peak · efficiency · attention_backward) · fill
@@ -30,20 +30,17 @@ from meshwright.cost_models.quantity import Kind
 BLOCK = 128
 """Queries, or keys, that a fused kernel works on at once."""
 UNFUSED = ("math", "megatron")
-USUAL = {
-    "volta": "megatron",
-    "turing": "megatron",
-    "ampere": "flash2",
-    "ada": "flash2",
-    "hopper": "flash3",
-    "blackwell": "blackwell",
-    "cdna2": "flash2",
-    "cdna3": "flash2",
-    "cdna4": "flash2",
-    "tpu": "splash",
-    "cpu": "math",
+DISPATCH = {
+    "flash3": ("flash3", "blackwell", "flash2", "splash", "megatron"),
+    "cudnn": ("cudnn", "blackwell", "flash2", "math"),
+    "flash2": ("flash2", "splash", "math"),
+    "flash1": ("flash1", "flash2", "splash", "math"),
+    "splash": ("splash", "cudnn", "blackwell", "flash2", "math"),
+    "blackwell": ("blackwell", "flash3", "flash2", "splash", "megatron"),
 }
-"""The generation that a current stack runs on an architecture."""
+"""What a stack of a generation runs: the first of these that the architecture has. Libraries dispatch so: Transformer
+Engine takes FlashAttention-3 on Hopper, cuDNN on Blackwell, FlashAttention-2 on Ampere and its unfused softmax before
+(NVIDIA Transformer Engine documentation, `DotProductAttention`, 2025); JAX takes cuDNN on GPUs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +113,11 @@ class Curves:
         longest = self._of(shape, "bf16", BLOCK, False, float("inf"))
         return figure.efficiency * self._of(shape, dtype, head_dim, causal, sequence) / longest, figure.kind
 
+    def running(self, generation: str, architecture: str) -> str | None:
+        """What a stack of this generation runs on an architecture; None if nothing that is known."""
+        there = (*self.on(architecture), *UNFUSED)
+        return next((one for one in DISPATCH.get(generation, (generation,)) if one in there), None)
+
     def unfused(self, causal: bool, sequence: float) -> float:
         """FLOP per byte of bandwidth at width 128 and 16 bits."""
         known = [one for one in self.measured if one.generation == "math"]
@@ -167,13 +169,18 @@ def shipped_curves() -> tuple[tuple[Curve, ...], tuple[Figure, ...]]:
 
 
 def visible_share(sq: int, sk: int, causal: bool, window: int) -> float:
-    """The share of the scores that the mask leaves. The last query lines up with the last key."""
-    if window and window < sk:
-        wide = float(min(window, sk))
-        head = wide * (wide - 1) / 2 if causal and sq == sk else 0.0
-        reach = wide if causal else min(2 * wide, sk)
-        return max(1.0, sq * reach - head) / (sq * sk)
-    if not causal:
+    """The share of the scores that the mask leaves (`meshwright.ir.rules.attention.visible`): the last query lines up
+    with the last key, and `window` counts keys back from a query's own; without `causal` as many forward too."""
+    if not causal and not window:
         return 1.0
-    seen = sq * (sk - sq) + sq * (sq + 1) / 2 if sk >= sq else sk * (sk + 1) / 2
+    wide, before = min(window or sk, sk), max(sk - sq, 0)
+    seen = _sum_of_least(sk, wide) - _sum_of_least(before, wide)
+    if not causal:
+        seen += _sum_of_least(min(sq, sk) - 1, wide - 1)
     return seen / (sq * sk)
+
+
+def _sum_of_least(count: int, most: int) -> float:
+    """min(1, most) + min(2, most) + … + min(count, most)."""
+    rising = min(count, most)
+    return rising * (rising + 1) / 2 + (count - rising) * most

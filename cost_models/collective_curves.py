@@ -2,8 +2,8 @@
 
 A curve is (bytes, seconds) of one kind on one device, `ranks` in `hosts`. To build one from rows:
 
-1. **Corrupt rows** are taken out. More bytes cannot take less time, so a row that took longer than a later, larger one by
-   more than `SPIKE` is wrong (a stall, another job), and is named.
+1. **Corrupt rows** are taken out. More bytes cannot take less time, so a row that took longer than a later, larger one
+   by more than `SPIKE` is wrong (a stall, another job), and is named; so is one that took no time.
 2. Rows of the same size (two dtypes) are joined by their geometric mean, and what still falls by less than that is
    levelled out the same way, so that a curve never falls.
 
@@ -11,8 +11,8 @@ Between two points a curve is read as a power of the law's time, not of the byte
 
     log T(x)  is linear in  log L(x)  between neighbours;     T(x) = T_end L(x) / L(x_end)  outside
 
-The law knows where a latency ends and a bandwidth begins; the points say how long it really took. A curve thus meets its
-points, grows with x as L does, and goes on beyond them at the law's pace.
+The law knows where a latency ends and a bandwidth begins; the points say how long it really took. A curve thus meets
+its points, grows with x as L does, and goes on beyond them at the law's pace.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from importlib import resources
 from itertools import groupby
 from math import exp, log
 
+from meshwright.cost_models.hardware import device
 from meshwright.cost_models.topology import GroupShape
 
 SPIKE = 0.25
@@ -54,10 +55,35 @@ class Curve:
         return self.hosts * self.per_host
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Curves:
+    """A collection of curves. It is compared by identity, so that prices can be kept by it."""
+
+    all: tuple[Curve, ...]
+
+
+NO_CURVES = Curves(())
+"""Leaves the laws alone."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One measurement, as it was published."""
+
+    kind: str
+    device: str
+    hosts: int
+    per_host: int
+    dtype: str
+    nbytes: float
+    seconds: float
+    source: str
+
+
 class Reader:
     """A curve on the clock of a law."""
 
-    __slots__ = ("_law", "_times", "_ticks")
+    __slots__ = ("_law", "_ticks", "_times")
 
     def __init__(self, points: Sequence[Point], law: Callable[[float], float]) -> None:
         self._law = law
@@ -75,6 +101,40 @@ class Reader:
         left = right - 1
         part = (tick - ticks[left]) / (ticks[right] - ticks[left])
         return exp(times[left] + part * (times[right] - times[left]))
+
+
+def ends(points: Sequence[Point]) -> Callable[[float], float]:
+    """A clock where no law can be had, because the network is not stated: the least time, and the last point's rate."""
+    alpha, beta = points[0][1], points[-1][1] / points[-1][0]
+    return lambda nbytes: alpha + nbytes * beta
+
+
+def built(rows: Iterable[Row]) -> tuple[tuple[Curve, ...], tuple[Row, ...]]:
+    """Curves, and the rows that were taken out as corrupt."""
+    curves, corrupt = [], []
+    ordered = sorted(rows, key=_group_of)
+    for (kind, name, hosts, per_host), same in groupby(ordered, key=_group_of):
+        kept: list[Row] = []
+        for _, of_dtype in groupby(sorted(same, key=_place_of), key=lambda row: row.dtype):
+            sized = [row for row in of_dtype if row.nbytes > 0]
+            corrupt += [row for row in sized if not row.seconds > 0]
+            run = [row for row in sized if row.seconds > 0]
+            bad = set(spikes([(row.nbytes, row.seconds) for row in run]))
+            corrupt += [row for place, row in enumerate(run) if place in bad]
+            kept += [row for place, row in enumerate(run) if place not in bad]
+        if kept:
+            points = levelled((row.nbytes, row.seconds) for row in kept)
+            source = " + ".join(sorted({row.source for row in kept}))
+            curves.append(Curve(kind=kind, device=name, hosts=hosts, per_host=per_host, points=points, source=source))
+    return tuple(curves), tuple(corrupt)
+
+
+def _group_of(row: Row) -> tuple[str, str, int, int]:
+    return row.kind, row.device, row.hosts, row.per_host
+
+
+def _place_of(row: Row) -> tuple[str, float]:
+    return row.dtype, row.nbytes
 
 
 def spikes(points: Sequence[Point]) -> tuple[int, ...]:
@@ -96,8 +156,8 @@ def levelled(points: Iterable[Point]) -> tuple[Point, ...]:
         for same in [list(rows)]
     ]
     pools: list[tuple[list[float], float]] = []
-    for nbytes, mean in joined:
-        sizes = [nbytes]
+    for nbytes, seconds_log in joined:
+        sizes, mean = [nbytes], seconds_log
         while pools and pools[-1][1] > mean:
             before, earlier = pools.pop()
             mean = (mean * len(sizes) + earlier * len(before)) / (len(sizes) + len(before))
@@ -107,11 +167,11 @@ def levelled(points: Iterable[Point]) -> tuple[Point, ...]:
 
 
 @cache
-def shipped() -> tuple[Curve, ...]:
+def shipped() -> Curves:
     """The curves of `profiles/collectives_curves.json`."""
     text = resources.files("meshwright.cost_models").joinpath("profiles", "collectives_curves.json").read_text("utf-8")
     table = json.loads(text)
-    return tuple(
+    curves = tuple(
         Curve(
             kind=entry["kind"],
             device=entry["device"],
@@ -122,15 +182,20 @@ def shipped() -> tuple[Curve, ...]:
         )
         for entry in table["curves"]
     )
+    return Curves(curves)
 
 
-def matching(kind: str, shape: GroupShape, curves: Sequence[Curve]) -> Curve | None:
-    """The curve of this kind that was measured on a group like this: one device, one host or rack."""
-    if len(shape.devices) != 1 or shape.units != 1:
+def matching(kind: str, shape: GroupShape, curves: Curves) -> Curve | None:
+    """The curve of this kind that was measured on a group like this: one device, one host or rack, over the device's
+    own wires at their full rate (a link matrix may say less)."""
+    if len(shape.devices) != 1 or shape.units != 1 or len(shape.levels) != 1:
         return None
-    for curve in curves:
-        # A send between two devices behind one switch does not depend on how many more do the same.
-        sized = kind in ("p2p", "shift") or curve.ranks == shape.ranks
-        if curve.kind == kind and curve.device == shape.devices[0] and curve.hosts == 1 and sized:
-            return curve
+    # A send between two devices behind one switch does not depend on how many more do the same.
+    sends = kind in ("p2p", "shift")
+    for curve in curves.all:
+        same = curve.device == shape.devices[0] and curve.hosts == 1
+        if same and curve.kind == ("p2p" if sends else kind) and (sends or curve.ranks == shape.ranks):
+            found = device(curve.device)
+            wire = found.island.bandwidth if found.island else found.host_link.bandwidth
+            return curve if shape.levels[0].pair_bytes_per_s == wire.value else None
     return None

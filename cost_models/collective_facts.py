@@ -27,13 +27,13 @@ def facts() -> Mapping[str, Any]:
 def wire_share(kind: str) -> tuple[float, Kind]:
     """The share of a link's rate that reaches the receiver, and what is known of it; a generation, as in pcie4, falls
     back to its family, a kind that is not listed to the least of all."""
-    shares: dict[str, tuple[float, str]] = facts()["wire_share"]
+    shares: dict[str, tuple[float | str, str]] = facts()["wire_share"]
     family = kind if kind in shares else kind.rstrip("0123456789")
     if family not in shares:
-        return min(value for value, _ in shares.values()), "assumed"
+        return min(wire_share(other)[0] for other in shares), "assumed"
     value, source = shares[family]
     known: Kind = facts()["sources"][source]["kind"]
-    return value, known
+    return (fit(value) if isinstance(value, str) else value), known
 
 
 def fit(name: str) -> float:

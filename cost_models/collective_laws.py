@@ -7,29 +7,33 @@
     all_reduce      the tensor                      shift       what one rank sends to its neighbour in the ring
     all_to_all      the whole buffer of one rank, the part that it keeps included
 
-**A law** is the least of several straight lines, one for each algorithm and protocol that the library may choose,
+**A law** is the least of several lines, one for each algorithm and protocol that the library may choose,
 
-    T(x) = min over choices of  alpha + x beta,
+    T(x) = min over choices of  alpha + x beta + sqrt(ramp x beta),
 
-so it grows with the bytes and is concave. With n ranks, U_l parts that level l joins in all (U_1 = n, the last level
-leaves 1), s_l = U_l - U_(l+1) steps of a ring over its wires, hops h_l by protocol, and b the narrowest level's rate:
+so it grows with the bytes and is concave. The root is the way to the full rate of what passes from rank to rank in
+chunks: not of LL, nor of plain sends; its share falls as the message grows. With n ranks, U_l parts that level l joins
+in all (U_1 = n, the last level leaves 1), s_l = U_l - U_(l+1) steps of a ring over its wires, hops h_l by protocol, and
+b the narrowest level's rate:
 
     ring   alpha = base + r sum s_l h_l                      beta = r (n-1)/n / b      r = 2 all_reduce, else 1
     tree   alpha = base + 2 ((m-1) h_in + log2(U) h_net)     beta = 2 / (0.92 b)       all_reduce only
-    NVLS   alpha = call                                      beta = (1 + 1/n) / (e b)  all_reduce, NVSwitch from H100 on
+    NVLS   alpha = 25 us                                     beta = (1 + 1/n) / (e b)  all_reduce, NVSwitch from H100 on
     NVLS-tree  + 2 log2(U) h_net         beta = max(that, (1 if U = 2 else 2) / b_net)
     PAT    alpha = 8 us + log2(U) h/3.5 + 2.8 us n           beta = 1 / (0.75 b)       one rank per host
 
 LL sends 4 of 8 bytes and is capped, LL128 120 of 128 and needs NVLink inside and no TCP outside (NCCL 2.23, tuning.cc,
-for all of this but NVLS's beta). NVLS: the switch reads every rank's tensor once and writes the sum of 1/n of it to all,
-x (1 + 1/n) over each device's wires; e is NCCL's nvlsEfficiency. Exchanges go over all levels at once: with M ranks in a
-part and N in all parts of a level, gamma >= 1 the load of the fullest rank over the mean,
+for all of this but NVLS's beta and the root). NVLS: the switch reads every rank's tensor once and writes the sum of 1/n
+of it to all, x (1 + 1/n) over each device's wires; e is NCCL's nvlsEfficiency. Exchanges go over all levels at once:
+with M ranks in a part of a level, which sends what leaves it over the wires of that level (a NIC is reached through the
+host link), and gamma >= 1 the load of the fullest rank over the mean,
 
-    all_to_all   alpha = base + (n-1) peer       beta = gamma max over levels of  M (N - M)/n / b_l
+    all_to_all   alpha = base + (n-1) peer       beta = gamma max over levels of  M (n - M)/n / b_l
 
-**Other libraries.** `rccl` chooses like NCCL with its own base latencies. `gloo` has rings for all_reduce and all_gather,
-runs reduce_scatter as an all_reduce, broadcasts along a binomial tree and exchanges pairwise. `xla` on ICI runs rings on
-all axes of a torus that the group spans at once; on GPUs it calls NCCL.
+**Other libraries.** `rccl` chooses like NCCL with its own base latencies. `gloo` has rings for all_reduce and
+all_gather, runs reduce_scatter as an all_reduce, broadcasts along a binomial tree and exchanges pairwise; it is what
+CPUs have, whatever is asked for. `xla` on ICI runs rings on all axes of a torus that the group spans at once; on GPUs
+it calls NCCL.
 
 What a law says is worth the least of what is known of the wires' rates and of the shares that reach the receiver.
 """
@@ -38,7 +42,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
-from math import ceil, log2
+from math import ceil, log2, sqrt
 from typing import Literal
 
 from meshwright.cost_models.collective_facts import facts, fit, wire_share
@@ -66,33 +70,40 @@ ORDER: tuple[Kind, ...] = ("assumed", "datasheet", "fitted", "user", "measured")
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One choice of a library: alpha_s + bytes x beta_s_per_byte."""
+    """One choice of a library: with t = bytes x beta_s_per_byte, alpha_s + t + sqrt(ramp_s t)."""
 
     how: str
     alpha_s: float
     beta_s_per_byte: float
+    ramp_s: float = 0.0
 
 
 class Law:
     """The least of several lines."""
 
-    __slots__ = ("lines", "provenance")
+    __slots__ = ("_terms", "lines", "provenance")
 
     def __init__(self, lines: tuple[Line, ...], provenance: Kind) -> None:
         self.lines = lines
         self.provenance: Kind = provenance
+        self._terms = tuple((line.alpha_s, line.beta_s_per_byte, line.ramp_s, line.how) for line in lines)
 
     def best(self, nbytes: float) -> tuple[float, str]:
         """Seconds, and which line they are of."""
         seconds, how = float("inf"), ""
-        for line in self.lines:
-            this = line.alpha_s + nbytes * line.beta_s_per_byte
+        for alpha, beta, ramp, name in self._terms:
+            bulk = nbytes * beta
+            this = alpha + bulk + sqrt(ramp * bulk)
             if this < seconds:
-                seconds, how = this, line.how
+                seconds, how = this, name
         return seconds, how
 
     def seconds(self, nbytes: float) -> float:
         return self.best(nbytes)[0]
+
+    def clock(self, nbytes: float) -> float:
+        """Seconds without the root, for reading measured curves: they show the way to the full rate themselves."""
+        return min(alpha + nbytes * beta for alpha, beta, _, _ in self._terms)
 
 
 @lru_cache(maxsize=65_536)
@@ -105,7 +116,7 @@ def law(kind: Collective, shape: GroupShape, library: Library = "nccl", imbalanc
             fix=f"use {', '.join(COLLECTIVES)}; {', '.join(LIBRARIES)}; an imbalance of 1 or more; 2 ranks or more",
         )
     wires = _Wires(shape)
-    if library == "gloo":
+    if library == "gloo" or wires.levels[0].kind == "loopback":
         lines = _gloo(kind, wires, imbalance)
     elif library == "xla" and wires.levels[0].kind == "ici":
         lines = _torus(kind, wires, imbalance)
@@ -123,12 +134,8 @@ class _Wires:
         self.levels = shape.levels
         self.ranks, self.units = shape.ranks, shape.units
         self.shares = tuple(wire_share(level.kind)[0] for level in shape.levels)
-        self.ring = min(
-            level.part_bytes_per_s * share for level, share in zip(self.levels, self.shares, strict=True)
-        )
-        self.alone = min(
-            level.rank_bytes_per_s * share for level, share in zip(self.levels, self.shares, strict=True)
-        )
+        self.ring = min(level.part_bytes_per_s * share for level, share in zip(self.levels, self.shares, strict=True))
+        self.alone = min(level.rank_bytes_per_s * share for level, share in zip(self.levels, self.shares, strict=True))
         self.steps = self._steps()
         self.tcp = any(level.kind == "ethernet" for level in self.levels)
         self.inside = tuple(level for level in self.levels if level.tier in ("island", "host"))
@@ -219,7 +226,8 @@ def _rings(kind: Collective, wires: _Wires, base: str) -> tuple[Line, ...]:
             steps * wires.hop(level, "ring", protocol) for steps, level in zip(wires.steps, wires.levels, strict=True)
         )
         rate = _protocol_rate(wires, protocol, wires.ring)
-        lines.append(Line(f"ring {protocol}", facts()["base_s"][base][protocol] + rounds * hops, share / rate))
+        alpha = facts()["base_s"][base][protocol] + rounds * hops
+        lines.append(Line(f"ring {protocol}", alpha, share / rate, _ramp(protocol)))
     return tuple(lines)
 
 
@@ -227,6 +235,10 @@ def _protocol_rate(wires: _Wires, protocol: str, rate: float) -> float:
     if protocol == "LL":
         return min(rate * 0.5, _ll_cap(wires))
     return rate * 0.92 if protocol == "LL128" else rate
+
+
+def _ramp(protocol: str) -> float:
+    return 0.0 if protocol == "LL" else fit("ramp_s")
 
 
 def _trees(wires: _Wires, base: str) -> tuple[Line, ...]:
@@ -242,7 +254,8 @@ def _trees(wires: _Wires, base: str) -> tuple[Line, ...]:
             rate = min(rate / 3.8, _ll_cap(wires))
         elif protocol == "LL128":
             rate *= 7 / 9 if wires.units == 1 else 120 / 128
-        lines.append(Line(f"tree {protocol}", facts()["base_s"][base][protocol] + 2 * hops, 2 / rate))
+        alpha = facts()["base_s"][base][protocol] + 2 * hops
+        lines.append(Line(f"tree {protocol}", alpha, 2 / rate, _ramp(protocol)))
     return tuple(lines)
 
 
@@ -253,18 +266,18 @@ def _nvls(wires: _Wires) -> tuple[Line, ...]:
         return ()
     island = wires.inside[0]
     rate = island.part_bytes_per_s * wires.shares[0] * shares[island.kind][0]
-    alpha, beta = fit("nvls_call_s"), (1 + 1 / island.parts) / rate
+    alpha, beta = facts()["nvls_s"], (1 + 1 / island.parts) / rate
     if not wires.outside:
-        return (Line("NVLS", alpha, beta),)
+        return (Line("NVLS", alpha, beta, fit("ramp_s")),)
     for level, share in zip(wires.levels[1:], wires.shares[1:], strict=True):
         alpha += 2 * log2(level.parts) * wires.hop(level, "tree", "Simple")
         beta = max(beta, (1 if wires.units == 2 else 2) / (level.part_bytes_per_s * share))
-    return (Line("NVLS tree", alpha, beta),)
+    return (Line("NVLS tree", alpha, beta, fit("ramp_s")),)
 
 
 def _pat(wires: _Wires) -> tuple[Line, ...]:
     hops = sum(log2(level.parts) * wires.hop(level, "tree", "Simple") / 3.5 for level in wires.outside)
-    return (Line("PAT", 8e-6 + hops + 2.8e-6 * wires.ranks, 1 / (0.75 * wires.ring)),)
+    return (Line("PAT", 8e-6 + hops + 2.8e-6 * wires.ranks, 1 / (0.75 * wires.ring), fit("ramp_s")),)
 
 
 def _send(wires: _Wires, base: str) -> tuple[Line, ...]:
@@ -288,27 +301,28 @@ def _extra_hops(wires: _Wires) -> float:
 def _volume(wires: _Wires) -> float:
     """Seconds per byte of the buffer, at the narrowest level, when every rank sends 1/n of it to each."""
     n, inner, slowest = wires.ranks, 1, 0.0
-    for index, (level, share) in enumerate(zip(wires.levels, wires.shares, strict=True)):
-        outer = n if index == len(wires.levels) - 1 else min(n, inner * level.parts)
-        out = inner * max(outer - inner, 1) / n / (level.part_bytes_per_s * share)
+    for level, share in zip(wires.levels, wires.shares, strict=True):
+        out = inner * max(n - inner, 1) / n / (level.part_bytes_per_s * share)
         pair = inner * inner / n / (level.pair_bytes_per_s * share)
-        slowest, inner = max(slowest, out, pair), outer
+        slowest, inner = max(slowest, out, pair), min(n, inner * level.parts)
     return slowest
 
 
 def _gloo(kind: Collective, wires: _Wires, imbalance: float) -> tuple[Line, ...]:
-    n, call = wires.ranks, facts()["gloo"]["call_s"]
-    hop = max(level.latency_s for level in wires.levels)
-    slice_s = (n - 1) / n / wires.ring
+    table, n = facts()["gloo"], wires.ranks
+    hop = table["hop_s"][0] + max(level.latency_s for level in wires.levels)
+    # The process that adds and copies is slower than most wires.
+    rate = min(wires.ring, table["bytes_per_s"][0])
+    slice_s = (n - 1) / n / rate
     if kind in ("all_reduce", "reduce_scatter"):
-        return (Line("ring", call + 2 * (n - 1) * hop, 2 * slice_s),)
+        return (Line("ring", 2 * (n - 1) * hop, 2 * slice_s),)
     if kind == "all_gather":
-        return (Line("ring", call + (n - 1) * hop, slice_s),)
+        return (Line("ring", (n - 1) * hop, slice_s),)
     if kind == "broadcast":
-        return (Line("binomial tree", call + ceil(log2(n)) * hop, ceil(log2(n)) / wires.alone),)
+        return (Line("binomial tree", ceil(log2(n)) * hop, ceil(log2(n)) / wires.alone),)
     if kind == "all_to_all":
-        return (Line("pairwise", call + (n - 1) * hop, imbalance * _volume(wires)),)
-    return (Line("send", call + hop, 1 / wires.alone),)
+        return (Line("pairwise", (n - 1) * hop, imbalance * max(_volume(wires), slice_s)),)
+    return (Line("send", hop, 1 / wires.alone),)
 
 
 def _torus(kind: Collective, wires: _Wires, imbalance: float) -> tuple[Line, ...]:

@@ -1,23 +1,22 @@
 """Prices of collectives: `collective(kind, nbytes, shape)` in seconds, with provenance.
 
 `nbytes` counts one tensor as one rank sees it whole (`collective_laws` lists it for every kind); `shape` is what
-`topology.group_shape` found. A measured curve of this kind on this device and group is read where there is one, else the
-library's law. All of it but the arithmetic on bytes is kept by shape: a price takes about a microsecond.
+`topology.group_shape` found. A measured curve of this kind on this device and group is read where there is one, else
+the library's law. All of it but the arithmetic on bytes is kept by shape: a price takes a microsecond or two.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from meshwright.cost_models.collective_curves import Curve, Reader, matching, shipped
+from meshwright.cost_models.collective_curves import NO_CURVES, Curves, Reader, matching, shipped
 from meshwright.cost_models.collective_laws import COLLECTIVES, LIBRARIES, Collective, Law, Library, law
 from meshwright.cost_models.quantity import Kind
 from meshwright.cost_models.topology import GroupShape
 from meshwright.ir.errors import CollectiveUnknown
 
-__all__ = ["COLLECTIVES", "FREE", "LIBRARIES", "Collective", "Library", "Priced", "collective"]
+__all__ = ["COLLECTIVES", "FREE", "LIBRARIES", "NO_CURVES", "Collective", "Curves", "Library", "Priced", "collective"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,16 +38,15 @@ def collective(
     library: Library = "nccl",
     *,
     imbalance: float = 1.0,
-    curves: Sequence[Curve] | None = None,
+    curves: Curves | None = None,
 ) -> Priced:
     """How long a collective takes. `imbalance` (all_to_all) is the fullest rank's load over the mean; `curves` replaces
-    those shipped, an empty tuple leaves the law alone."""
-    known = shipped() if curves is None else tuple(curves)
+    those shipped, `NO_CURVES` leaves the law alone."""
     if nbytes <= 0 or shape.ranks == 1:
         if nbytes < 0:
             raise CollectiveUnknown(place=str(kind), cause=f"{nbytes:g} bytes", fix="give zero or more")
         return FREE
-    price, reader = _pricer(kind, shape, library, imbalance, known)
+    price, reader = _pricer(kind, shape, library, imbalance, curves or shipped())
     if reader is not None:
         seconds = reader.seconds(nbytes)
         return Priced(seconds, "measured", "measured curve")
@@ -58,8 +56,8 @@ def collective(
 
 @lru_cache(maxsize=65_536)
 def _pricer(
-    kind: Collective, shape: GroupShape, library: Library, imbalance: float, curves: tuple[Curve, ...]
+    kind: Collective, shape: GroupShape, library: Library, imbalance: float, curves: Curves
 ) -> tuple[Law, Reader | None]:
     found = law(kind, shape, library, imbalance)
     curve = matching(kind, shape, curves) if library in ("nccl", "xla") else None
-    return found, Reader(curve.points, found.seconds) if curve else None
+    return found, Reader(curve.points, found.clock) if curve else None

@@ -11,7 +11,7 @@ efficiency (achieved over peak), never time; seconds follow from it, and an effi
     MEMORY     its bytes at the reached bandwidth (`memory_bound`)
     VIEW       nothing runs
 
-Every kernel takes at least `kernel_floor_s`. Host time is apart: a launch costs the host `host_s`, and shows only where
+Every kernel takes a floor beside its work. Host time is apart: a launch costs the host `host_s`, and shows only where
 the device would run dry, so that a stretch of kernels takes max(sum of device seconds, launches · host_s); see
 `stretch_s`.
 
@@ -22,12 +22,12 @@ given, so that asking again costs a look-up.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 from meshwright.cost_models import hardware
 from meshwright.cost_models.attention import (
     BLOCK,
     UNFUSED,
-    USUAL,
     Curves,
     shipped_curves,
     visible_share,
@@ -52,7 +52,6 @@ PEAK_OF = {
 }
 """The peak that a precision runs at, where its name differs."""
 WIDTH_BYTES = {"fp64": 8.0, "fp32": 4.0, "tf32": 4.0, "bf16": 2.0, "fp16": 2.0, "fp8": 1.0, "nvfp4": 0.5, "mxfp4": 0.5}
-STYLES = ("eager", "compiled", "fused", "xla")
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +93,9 @@ class Compute:
     __slots__ = (
         "_chip",
         "_curves",
+        "_floor_s",
         "_prices",
+        "_sustained",
         "_table",
         "attention",
         "bytes_per_s",
@@ -108,27 +109,45 @@ class Compute:
         device: Device,
         *,
         style: str = "eager",
-        attention: str = "",
+        attention: str = "flash3",
         values: ComputeConstants | None = None,
         curves: Curves | None = None,
         table: Table | None = None,
     ) -> None:
-        """`attention`: a generation of kernels; empty is the usual one of the architecture. `values`, `curves` and
-        `table` replace those that are shipped."""
+        """`attention` is the generation of the stack's kernels; the attribute says what runs here of it
+        (`attention.DISPATCH`). `values`, `curves` and `table` replace those that are shipped."""
         self.device = device
         self.constants = values or constants()
         self._chip = chip_of(device)
+        self._sustained = self.constants.sustained if self._chip.power_bound else 1.0
         self._curves = curves or Curves(*shipped_curves(), self.constants.narrow_heads)
         self._table = table or shipped_table(device, self.constants)
-        self.attention = attention or USUAL.get(self._chip.architecture, "flash2")
+        self.attention = self._dispatched(attention)
+        self._floor_s = self.constants.floor_s(self._chip)
         self.bytes_per_s = device.memory_bandwidth.value * self.constants.hbm_efficiency
-        self.host_s = self.constants.eager_host_s if style == "eager" else self.constants.compiled_host_s
+        self.host_s = self._host_s(style)
         self._prices: dict[Kernel, Priced] = {}
 
     def seconds(self, kernel: Kernel) -> Priced:
         found = self._prices.get(kernel)
         if found is None:
             found = self._prices[kernel] = _BY_ENGINE[kernel.engine](self, kernel)
+        return found
+
+    def _host_s(self, style: str) -> float:
+        """Fused kernels are launched one by one too, by the same host; a program of XLA is launched whole."""
+        values = self.constants
+        by_style = {"eager": values.eager_host_s, "fused": values.eager_host_s, "compiled": values.compiled_host_s}
+        return by_style.get(style, 0.0)
+
+    def _dispatched(self, generation: str) -> str:
+        found = self._curves.running(generation, self._chip.architecture)
+        if found is None:
+            raise AttentionUnknown(
+                place=f"device {self.device.name!r}",
+                cause=f"no efficiency is known of {generation!r} attention on its architecture",
+                fix=f"choose one of {', '.join(self._curves.on(self._chip.architecture) + UNFUSED)}",
+            )
         return found
 
     def stretch_s(self, device_s: float, launches: int) -> float:
@@ -138,7 +157,7 @@ class Compute:
     def optimizer(self, nbytes: float, launches: int = 1) -> Priced:
         """A step of the optimizer, by the bytes of states, gradients and parameters that it reads and writes."""
         one = self.seconds(Kernel(Engine.MEMORY, "forward", "fp32", 0.0, nbytes))
-        floor_s = (launches - 1) * self.constants.kernel_floor_s
+        floor_s = (launches - 1) * self._floor_s
         return Priced(one.seconds + floor_s, one.kind, one.efficiency)
 
     def _matmul(self, kernel: Kernel) -> Priced:
@@ -150,25 +169,28 @@ class Compute:
             share, kind = self._chip.ceiling(name)
             in_bytes = WIDTH_BYTES[name] + SCALE_BYTES.get(kernel.dtype, 0.0)
             product = Product(groups, m, n, k, in_bytes, max(2.0, WIDTH_BYTES[name]))
-            seconds = law_s(product, self._rates(peak.value * share * self.constants.sustained))
+            seconds = law_s(product, self._rates(peak.value * share * self._sustained))
             found = seconds, weakest_kind("fitted", kind)
         seconds, kind = found
         cast = cast_bytes(kernel.dtype, kernel.work, groups, m, n, k)
         if cast:
-            seconds += streamed_s(cast, self.bytes_per_s, self.constants.kernel_floor_s)
+            seconds += streamed_s(cast, self.bytes_per_s, self._floor_s)
         seconds = max(seconds, 2.0 * groups * m * n * k / peak.value)
         return Priced(seconds, kind, 2.0 * groups * m * n * k / (seconds * peak.value))
 
     def _measured(self, dtype: str, groups: int, m: int, n: int, k: int) -> tuple[float, Kind] | None:
-        """From the table, if it is for this precision; its times go with the device's peak beside that measured."""
+        """From the table, if it is for this precision; outside its hull perhaps as the transposed product."""
         table = self._table
         if table is None or groups != 1 or dtype != table.dtype:
             return None
         exact = table.exact_s((m, n, k))
         if exact is not None:
             return exact, "measured" if table.device == self.device.name else "fitted"
-        between = table.interpolated_s((m, n, k))
-        return None if between is None else (between, "fitted")
+        for shape in ((m, n, k), (n, m, k)):
+            between = table.interpolated_s(shape)
+            if between is not None:
+                return between, "fitted"
+        return None
 
     def _rates(self, flops_per_s: float) -> Rates:
         return Rates(
@@ -176,7 +198,7 @@ class Compute:
             bytes_per_s=self.bytes_per_s,
             units=self._chip.units,
             tile_penalty=self.constants.tile_penalty,
-            floor_s=self.constants.kernel_floor_s,
+            floor_s=self._floor_s,
         )
 
     def _attention(self, kernel: Kernel) -> Priced:
@@ -195,12 +217,7 @@ class Compute:
             kernel.causal and not windowed,
             reach,
         )
-        if found is None:
-            raise AttentionUnknown(
-                place=f"device {self.device.name!r}",
-                cause=f"no efficiency is known of {self.attention!r} attention on its architecture",
-                fix=f"choose one of {', '.join(self._curves.on(self._chip.architecture) + UNFUSED)}",
-            )
+        assert found is not None, "what is dispatched has a curve"
         efficiency, kind = found
         share = visible_share(sq, sk, kernel.causal, kernel.window)
         if windowed:
@@ -211,7 +228,7 @@ class Compute:
         blocks = batch * heads * -(-max(sq, 1) // BLOCK)
         fill = max(1.0, self._chip.units / blocks)
         seconds = max(work / (peak.value * efficiency) * fill, kernel.nbytes / self.bytes_per_s)
-        seconds += self.constants.kernel_floor_s
+        seconds += self._floor_s
         return Priced(seconds, kind, min(1.0, work / (seconds * peak.value)))
 
     def _unfused(self, kernel: Kernel, name: str) -> Priced:
@@ -223,19 +240,19 @@ class Compute:
         peak = self.device.peak(name)
         ceiling, _ = self._chip.ceiling(name)
         rate = min(per_byte * self.device.memory_bandwidth.value, peak.value * ceiling)
-        seconds = kernel.flops * share / rate + 3 * self.constants.kernel_floor_s
+        seconds = kernel.flops * share / rate + 3 * self._floor_s
         return Priced(seconds, "fitted", min(1.0, kernel.flops * share / (seconds * peak.value)))
 
     def _conv(self, kernel: Kernel) -> Priced:
         name = PEAK_OF.get(kernel.dtype, kernel.dtype)
         peak = self.device.peak(name)
         share, kind = self._chip.ceiling(name)
-        rate = peak.value * share * self.constants.sustained
-        seconds = max(kernel.flops / rate, kernel.nbytes / self.bytes_per_s) + self.constants.kernel_floor_s
+        rate = peak.value * share * self._sustained
+        seconds = max(kernel.flops / rate, kernel.nbytes / self.bytes_per_s) + self._floor_s
         return Priced(seconds, weakest_kind("fitted", kind), kernel.flops / (seconds * peak.value))
 
     def _memory(self, kernel: Kernel) -> Priced:
-        seconds = streamed_s(kernel.nbytes, self.bytes_per_s, self.constants.kernel_floor_s)
+        seconds = streamed_s(kernel.nbytes, self.bytes_per_s, self._floor_s)
         return Priced(seconds, "fitted", kernel.nbytes / (seconds * self.device.memory_bandwidth.value))
 
     def _view(self, kernel: Kernel) -> Priced:
@@ -261,6 +278,7 @@ def _sizes(kernel: Kernel, count: int) -> tuple[int, ...]:
     return kernel.shape
 
 
+@lru_cache(maxsize=8)
 def shipped_table(device: Device, values: ComputeConstants) -> Table | None:
     """The shipped table, on the device that it was measured on or another of the same chip; times go with the peak."""
     name, dtype, rows = shipped_rows()
@@ -287,7 +305,7 @@ def table_for(
         bytes_per_s=device.memory_bandwidth.value * values.hbm_efficiency,
         units=chip.units,
         tile_penalty=values.tile_penalty,
-        floor_s=values.kernel_floor_s,
+        floor_s=values.floor_s(chip),
     )
     width = WIDTH_BYTES[dtype]
 

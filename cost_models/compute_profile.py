@@ -34,8 +34,10 @@ class ComputeConstants:
     """Share of the memory bandwidth that a streaming kernel reaches."""
     kernel_floor_s: float
     """What a kernel takes on the device beside its work."""
+    xla_floor_s: float
+    """The same on a TPU, where kernels of one program follow each other without a launch."""
     sustained: float
-    """Share of the best isolated matmul that matmuls inside a training step reach."""
+    """Share of the best isolated matmul that matmuls inside a training step reach, where the chip is power-bound."""
     attention_backward: float
     """Efficiency of the fused attention backward beside the forward."""
     narrow_heads: float
@@ -45,7 +47,8 @@ class ComputeConstants:
 
     def __post_init__(self) -> None:
         shares = (self.hbm_efficiency, self.sustained, self.attention_backward)
-        rest = (self.tile_penalty, self.kernel_floor_s, self.narrow_heads, self.eager_host_s, self.compiled_host_s)
+        times = (self.kernel_floor_s, self.xla_floor_s, self.eager_host_s, self.compiled_host_s)
+        rest = (self.tile_penalty, self.narrow_heads, *times)
         if not all(0 < share <= 1 for share in shares) or min(rest) < 0:
             raise BadQuantity(
                 place="the constants of compute",
@@ -53,16 +56,22 @@ class ComputeConstants:
                 fix="give shares in (0, 1], and nothing negative",
             )
 
+    def floor_s(self, chip: Chip) -> float:
+        return self.xla_floor_s if chip.architecture == "tpu" else self.kernel_floor_s
+
 
 @dataclass(frozen=True, slots=True)
 class Chip:
     """A device as its matmuls and attention kernels see it.
 
-    `ceilings`: the share of the peak of a dtype (`bf16`, `fp8`), its kind; `usual`: the same for any other dtype.
+    `power_bound`: its tensor cores at full clock ask for more than its power limit, so that minutes of products run
+    slower than the moments of a benchmark. `ceilings`: the share of the peak of a dtype (`bf16`, `fp8`), its kind;
+    `usual`: the same for any other dtype.
     """
 
     units: int
     architecture: str
+    power_bound: bool
     ceilings: tuple[tuple[str, float, Kind], ...]
     usual: tuple[float, Kind]
 
@@ -86,9 +95,9 @@ def chip_of(device: Device) -> Chip:
     usual: tuple[float, Kind] = (float(share), sources[source]["kind"])
     entry = table["chips"].get(device.name) or table["chips"].get(device.like)
     if entry is None:
-        return Chip(1, "", (), usual)
+        return Chip(1, "", False, (), usual)
     ceilings = tuple((name, float(top), sources[of]["kind"]) for name, (top, of) in entry["ceilings"].items())
-    return Chip(entry["units"], entry["architecture"], ceilings, usual)
+    return Chip(entry["units"], entry["architecture"], entry["power_bound"], ceilings, usual)
 
 
 @cache

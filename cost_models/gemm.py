@@ -74,8 +74,6 @@ def law_s(product: Product, rates: Rates) -> float:
         slowed = 1 + rates.tile_penalty * max(0.0, (1 / tm + 1 / tn) / (1 / 128 + 1 / 256) - 1)
         for parts in SPLITS:
             steps = ceil(product.k / parts / STEP)
-            if parts > 1 and steps * (parts - 1) * STEP >= product.k:
-                break
             written = product.out_bytes if parts == 1 else 8.0
             wave_s = tm * tn * (2 * STEP * steps * slowed / flops_per_s + written / bytes_per_s)
             best = min(best, ceil(tiles * parts / rates.units) * wave_s)

@@ -6,7 +6,7 @@ and what the numbers stand on. `--json` prints exactly this.
 
     step_time_s      one optimizer step, from the first forward to updated parameters everywhere
     mfu              the model's own FLOPs, forward and backward as the rules count them (attention unhalved, nothing
-                     recomputed), over the dense bf16 peak (else the device's first 16-bit or 32-bit peak) of all devices
+                     recomputed), over the dense 16-bit peak of all devices (else their first)
     shares           where the step goes on the busiest group of ranks: they add up to the step time
 """
 

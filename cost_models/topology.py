@@ -15,13 +15,14 @@ all ports of a host (`Cluster`), a unit sends for one group at
 
 and between pools with a link of total rate L, and C groups crossing it, at no more than L / C. Inside an island every
 device has its own wires, so groups there do not meet. Where scale-up wires lead straight from device to device (xGMI)
-a group of n out of N can use n - 1 of the N - 1 wires that a device has.
+a group of n out of N can use n - 1 of the N - 1 wires that a device has; on a torus (ICI) as many as the sides that it
+spans.
 
 Rings go host by host in order of the ranks, as a library orders them whatever the mesh says; with a *link matrix* the
 slowest neighbours of that ring count, and the slowest pair for an exchange of all with all. A group that crosses pools
 speaks the transport that all of them have, the slower kind. Groups of the same axes may differ (ranks that straddle
-hosts, two pools, a matrix); all start together and the step waits for the slowest: the one with the narrowest ring, then
-with the most units, is returned.
+hosts, two pools, a matrix); all start together and the step waits for the slowest: the one with the narrowest ring,
+then with the most units, is returned.
 """
 
 from __future__ import annotations
@@ -30,24 +31,21 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
+from itertools import pairwise
 from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from meshwright.cost_models.cluster import BYTES_PER_S_OF_GBPS, TIERS, Cluster, Pool, Tier, route
+from meshwright.cost_models.cluster import BYTES_PER_S_OF_GBPS, TIERS, Cluster, Tier, route
 from meshwright.cost_models.hardware import latency_of
-from meshwright.cost_models.quantity import Kind, Quantity, weakest
+from meshwright.cost_models.quantity import Kind, weakest
+from meshwright.cost_models.sites import MESHED, Ints, Keyed, Sites, Wires, measured_rates, sites_of, torus_share
 from meshwright.ir.errors import BadGroup
 from meshwright.ir.mesh import Mesh
 
-MESHED = ("xgmi",)
-"""Scale-up links that lead from device to device instead of through a switch (AMD Instinct MI300X data sheet, 2023-12)."""
-
 TRANSPORTS = ("infiniband", "roce", "ethernet")
 """From the most capable on; a group that has several falls back to the last of them."""
-
-Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +70,9 @@ class Level:
     def __post_init__(self) -> None:
         rates = (self.part_bytes_per_s, self.rank_bytes_per_s, self.pair_bytes_per_s)
         if self.tier not in TIERS or self.parts < 2 or self.members < 1 or min(rates) <= 0 or self.latency_s < 0:
-            raise BadGroup(place="a level of a group", cause=repr(self), fix="give two parts or more, and positive rates")
+            raise BadGroup(
+                place="a level of a group", cause=repr(self), fix="give two parts or more, and positive rates"
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,35 +124,6 @@ def _rebuilt(
     return GroupShape(ranks=ranks, units=units, levels=levels, devices=devices, weakest=weakest_kind)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Sites:
-    """For every rank of a cluster: its pool, unit, island and host; ids rise with the rank."""
-
-    pool: Ints
-    unit: Ints
-    island: Ints
-    host: Ints
-    pools: tuple[_Wires, ...]
-    matrix: NDArray[np.float64] | None
-    by_host: bool
-
-
-@dataclass(frozen=True, slots=True)
-class _Wires:
-    """The rates of one pool, as floats."""
-
-    island: float
-    island_size: int
-    island_kind: str
-    host: float
-    host_kind: str
-    port: float
-    total: float
-    nic_kinds: tuple[str, ...]
-    device: str
-    quantities: tuple[Quantity, ...]
-
-
 T = TypeVar("T")
 
 
@@ -176,8 +147,8 @@ class _Identity:
         return answer
 
 
-_KEPT = 65_536
-"""Entries remembered; a search prices thousands of meshes over a handful of axes."""
+_KEPT = 4096
+"""Entries remembered; each may hold the ranks of a stage, a search has some hundred meshes in hand at a time."""
 
 _by_identity = _Identity(_KEPT)
 
@@ -186,7 +157,7 @@ def group_shape(cluster: Cluster, ranks: tuple[int, ...], mesh: Mesh, axes: Sequ
     """The slowest group along `axes` of a stage that runs on `ranks` of the cluster, arranged as `mesh`."""
     along = tuple(axes)
     return _by_identity.get(
-        (cluster, ranks), (mesh, along), lambda: _group_by_value(_Keyed(cluster), ranks, mesh, along)
+        (cluster, ranks), (mesh, along), lambda: _group_by_value(Keyed(cluster), ranks, mesh, along)
     )
 
 
@@ -196,29 +167,16 @@ def pair_shape(cluster: Cluster, senders: tuple[int, ...], receivers: tuple[int,
     Rank i of the stage with more ranks talks to the rank in the same place of the other: i x few // many.
     """
     return _by_identity.get(
-        (cluster, senders, receivers), ("pairs",), lambda: _pairs_by_value(_Keyed(cluster), senders, receivers)
+        (cluster, senders, receivers), ("pairs",), lambda: _pairs_by_value(Keyed(cluster), senders, receivers)
     )
 
 
-class _Keyed:
-    """A cluster compared by identity: a link matrix would be hashed whole."""
-
-    __slots__ = ("cluster",)
-
-    def __init__(self, cluster: Cluster) -> None:
-        self.cluster = cluster
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Keyed) and self.cluster is other.cluster
-
-    def __hash__(self) -> int:
-        return id(self.cluster)
-
-
 @lru_cache(maxsize=_KEPT)
-def _group_by_value(keyed: _Keyed, ranks: tuple[int, ...], mesh: Mesh, axes: tuple[str, ...]) -> GroupShape:
+def _group_by_value(keyed: Keyed, ranks: tuple[int, ...], mesh: Mesh, axes: tuple[str, ...]) -> GroupShape:
     if mesh.size != len(ranks):
-        raise BadGroup(place=f"mesh ({mesh})", cause=f"it is given {len(ranks)} ranks", fix="give one rank to each place")
+        raise BadGroup(
+            place=f"mesh ({mesh})", cause=f"it is given {len(ranks)} ranks", fix="give one rank to each place"
+        )
     sizes = {axis.name: axis.size for axis in mesh.axes}
     for name in axes:
         mesh.axis(name)
@@ -226,72 +184,17 @@ def _group_by_value(keyed: _Keyed, ranks: tuple[int, ...], mesh: Mesh, axes: tup
     box = np.asarray(ranks, dtype=np.int64).reshape([sizes[name] for name in mesh.names])
     size = int(np.prod([sizes[name] for name in axes], dtype=np.int64))
     groups = box.transpose([mesh.names.index(name) for name in order]).reshape(-1, size)
-    return _slowest(keyed.cluster, _sites(keyed), np.sort(groups, axis=1))
+    return _slowest(keyed.cluster, sites_of(keyed), np.sort(groups, axis=1))
 
 
 @lru_cache(maxsize=1024)
-def _pairs_by_value(keyed: _Keyed, senders: tuple[int, ...], receivers: tuple[int, ...]) -> GroupShape:
+def _pairs_by_value(keyed: Keyed, senders: tuple[int, ...], receivers: tuple[int, ...]) -> GroupShape:
     count = max(len(senders), len(receivers))
     at = np.arange(count)
     one = np.asarray(senders, dtype=np.int64)[at * len(senders) // count]
     other = np.asarray(receivers, dtype=np.int64)[at * len(receivers) // count]
     pairs = np.stack([one, other], axis=1)
-    return _slowest(keyed.cluster, _sites(keyed), np.sort(pairs[one != other], axis=1))
-
-
-@lru_cache(maxsize=64)
-def _sites(keyed: _Keyed) -> _Sites:
-    cluster = keyed.cluster
-    pools, units, islands, hosts = [], [], [], []
-    first_host = first_unit = first_island = 0
-    for index, pool in enumerate(cluster.pools):
-        slot = np.tile(np.arange(pool.gpus_per_host), pool.hosts)
-        host = np.repeat(np.arange(pool.hosts), pool.gpus_per_host)
-        unit = host // pool.hosts_per_island
-        if pool.device.island is None:
-            island = np.arange(pool.ranks)
-        elif pool.hosts_per_island > 1:
-            island = unit
-        else:
-            size = pool.device.island.devices
-            island = host * -(-pool.gpus_per_host // size) + slot // size
-        pools.append(np.full(pool.ranks, index))
-        hosts.append(host + first_host)
-        units.append(unit + first_unit)
-        islands.append(island + first_island)
-        first_host += pool.hosts
-        first_unit = int(units[-1][-1]) + 1
-        first_island = int(islands[-1][-1]) + 1
-    matrix = None if cluster.matrix is None else np.asarray(cluster.matrix.rows, dtype=np.float64)
-    if matrix is not None:
-        matrix = np.minimum(matrix, matrix.T) * BYTES_PER_S_OF_GBPS
-    return _Sites(
-        pool=np.concatenate(pools),
-        unit=np.concatenate(units),
-        island=np.concatenate(islands),
-        host=np.concatenate(hosts),
-        pools=tuple(map(_wires, cluster.pools)),
-        matrix=matrix,
-        by_host=matrix is not None and len(matrix) == cluster.hosts,
-    )
-
-
-def _wires(pool: Pool) -> _Wires:
-    island = pool.device.island
-    total = pool.host_gbps * BYTES_PER_S_OF_GBPS
-    quantities = [pool.device.host_link.bandwidth, *(nic.rate for nic in pool.adapters)]
-    return _Wires(
-        island=island.bandwidth.value if island else float("inf"),
-        island_size=min(island.devices, pool.gpus_per_host * pool.hosts_per_island) if island else 1,
-        island_kind=island.kind if island else "",
-        host=pool.device.host_link.bandwidth.value,
-        host_kind=pool.device.host_link.kind,
-        port=total / pool.ports if pool.adapters else float("inf"),
-        total=total if pool.adapters else float("inf"),
-        nic_kinds=tuple(dict.fromkeys(nic.kind for nic in pool.adapters)),
-        device=pool.device.name,
-        quantities=(*quantities, island.bandwidth) if island else tuple(quantities),
-    )
+    return _slowest(keyed.cluster, sites_of(keyed), np.sort(pairs[one != other], axis=1))
 
 
 @dataclass(frozen=True, slots=True)
@@ -308,7 +211,7 @@ class _Class:
     row: int
 
 
-def _slowest(cluster: Cluster, sites: _Sites, groups: Ints) -> GroupShape:
+def _slowest(cluster: Cluster, sites: Sites, groups: Ints) -> GroupShape:
     """`groups` has one group per row, in order of the ranks."""
     count, size = groups.shape
     if size == 1 or count == 0:
@@ -318,7 +221,7 @@ def _slowest(cluster: Cluster, sites: _Sites, groups: Ints) -> GroupShape:
     return min(shapes, key=lambda shape: (shape.ring_bytes_per_s, -shape.units, -len(shape.levels), shape.devices))
 
 
-def _classes(sites: _Sites, groups: Ints) -> list[_Class]:
+def _classes(sites: Sites, groups: Ints) -> list[_Class]:
     """One group of every kind there is; among those that only a link matrix tells apart, the slowest."""
     count, size = groups.shape
     islands, units, pools = (_distinct(ids[groups]) for ids in (sites.island, sites.unit, sites.pool))
@@ -335,35 +238,39 @@ def _classes(sites: _Sites, groups: Ints) -> list[_Class]:
     marks = np.stack([islands, units, pools, fewest, most, shared, first, last], axis=1)
     order = np.arange(count) if sites.matrix is None else np.argsort(_matrix_rates(sites, groups), kind="stable")
     _, index = np.unique(marks[order], axis=0, return_index=True)
-    return [
-        _Class(*(int(mark) for mark in marks[row][:6]), crossing=crossing, row=int(row))
-        for row in order[np.sort(index)]
-    ]
+    return [_class(marks[row], crossing, int(row)) for row in order[np.sort(index)]]
+
+
+def _class(marks: Ints, crossing: int, row: int) -> _Class:
+    islands, units, pools, fewest, most, sharing = (int(mark) for mark in marks[:6])
+    return _Class(islands, units, pools, fewest, most, sharing, crossing, row)
 
 
 def _distinct(ids: Ints) -> Ints:
     """How many ids each row holds; equal ids stand together."""
-    return 1 + (np.diff(ids, axis=1) != 0).sum(axis=1)
+    count: Ints = 1 + (np.diff(ids, axis=1) != 0).sum(axis=1)
+    return count
 
 
-def _matrix_rates(sites: _Sites, groups: Ints) -> NDArray[np.float64]:
+def _matrix_rates(sites: Sites, groups: Ints) -> NDArray[np.float64]:
     """The slowest measured neighbours of each group's ring."""
     assert sites.matrix is not None
     ids = sites.host[groups] if sites.by_host else groups
     rates = sites.matrix[ids, np.roll(ids, -1, axis=1)]
-    return np.where(ids == np.roll(ids, -1, axis=1), np.inf, rates).min(axis=1)
+    least: NDArray[np.float64] = np.where(ids == np.roll(ids, -1, axis=1), np.inf, rates).min(axis=1)
+    return least
 
 
-def _shape(cluster: Cluster, sites: _Sites, group: Ints, one: _Class) -> GroupShape:
+def _shape(cluster: Cluster, sites: Sites, group: Ints, one: _Class) -> GroupShape:
     size = len(group)
     indices = [int(index) for index in np.unique(sites.pool[group])]
     wires = [sites.pools[index] for index in indices]
     levels: list[Level] = []
     if size > one.islands:
-        levels.append(_island(wires, -(-size // one.islands), _measured(sites, group, "island")))
+        levels.append(_island(wires, -(-size // one.islands), measured_rates(sites, group, "island")))
     if one.islands > one.units:
         slowest = min(wires, key=lambda wire: wire.host)
-        rates = _measured(sites, group, "host")
+        rates = measured_rates(sites, group, "host")
         rate, pair = (slowest.host, slowest.host) if rates is None else rates
         levels.append(
             Level(
@@ -379,9 +286,9 @@ def _shape(cluster: Cluster, sites: _Sites, group: Ints, one: _Class) -> GroupSh
         )
     transport = _transport(wires)
     if one.units > one.pools:
-        levels.append(_rail(sites, wires, one, transport, _measured(sites, group, "rail")))
+        levels.append(_rail(sites, wires, one, transport, measured_rates(sites, group, "rail")))
     if one.pools > 1:
-        levels.append(_between(cluster, indices, sites, wires, one, transport, _measured(sites, group, "pools")))
+        levels.append(_between(cluster, indices, sites, wires, one, transport, measured_rates(sites, group, "pools")))
     kinds = [weakest(*wire.quantities).kind for wire in wires]
     return GroupShape(
         ranks=size,
@@ -392,11 +299,13 @@ def _shape(cluster: Cluster, sites: _Sites, group: Ints, one: _Class) -> GroupSh
     )
 
 
-def _island(wires: list[_Wires], parts: int, measured: tuple[float, float] | None) -> Level:
+def _island(wires: list[Wires], parts: int, measured: tuple[float, float] | None) -> Level:
     slowest = min((wire for wire in wires if wire.island_kind), key=lambda wire: wire.island)
     rate = slowest.island
     if slowest.island_kind in MESHED and slowest.island_size > 1:
         rate *= min(1.0, (parts - 1) / (slowest.island_size - 1))
+    if slowest.island_kind == "ici":
+        rate *= torus_share(slowest.device, parts)
     ring, pair = measured or (rate, rate)
     return Level(
         tier="island",
@@ -410,9 +319,7 @@ def _island(wires: list[_Wires], parts: int, measured: tuple[float, float] | Non
     )
 
 
-def _rail(
-    sites: _Sites, wires: list[_Wires], one: _Class, transport: str, measured: tuple[float, float] | None
-) -> Level:
+def _rail(sites: Sites, wires: list[Wires], one: _Class, transport: str, measured: tuple[float, float] | None) -> Level:
     port, total = min(wire.port for wire in wires), min(wire.total for wire in wires)
     part, alone, pair = _network_rates(sites, one, port, total, measured)
     return Level(
@@ -429,7 +336,7 @@ def _rail(
 
 
 def _network_rates(
-    sites: _Sites, one: _Class, port: float, total: float, measured: tuple[float, float] | None
+    sites: Sites, one: _Class, port: float, total: float, measured: tuple[float, float] | None
 ) -> tuple[float, float, float]:
     """What a unit has with all members sending, with one, and towards the slowest other unit."""
     groups = max(1, one.sharing)
@@ -447,8 +354,8 @@ def _network_rates(
 def _between(
     cluster: Cluster,
     indices: list[int],
-    sites: _Sites,
-    wires: list[_Wires],
+    sites: Sites,
+    wires: list[Wires],
     one: _Class,
     transport: str,
     measured: tuple[float, float] | None,
@@ -456,9 +363,7 @@ def _between(
     port, total = min(wire.port for wire in wires), min(wire.total for wire in wires)
     part, alone, pair = _network_rates(sites, one, port, total, measured)
     names = [cluster.pools[index].name for index in indices]
-    ways = [
-        way for near, far in zip(names, names[1:], strict=False) if (way := route(near, far, cluster.links)) is not None
-    ]
+    ways = [way for near, far in pairwise(names) if (way := route(near, far, cluster.links)) is not None]
     latency = max((sum(link.latency.value for link in way) for way in ways), default=latency_of(transport).value)
     if measured is None:
         share = min(link.rate.value for way in ways for link in way) * BYTES_PER_S_OF_GBPS / max(1, one.crossing)
@@ -477,7 +382,7 @@ def _between(
     )
 
 
-def _transport(wires: list[_Wires]) -> str:
+def _transport(wires: list[Wires]) -> str:
     return _common([kind for wire in wires for kind in wire.nic_kinds])
 
 
@@ -486,28 +391,3 @@ def _common(kinds: Sequence[str]) -> str:
     if not kinds:
         return TRANSPORTS[-1]
     return max(kinds, key=lambda kind: TRANSPORTS.index(kind) if kind in TRANSPORTS else len(TRANSPORTS))
-
-
-def _measured(sites: _Sites, group: Ints, tier: Tier) -> tuple[float, float] | None:
-    """From the link matrix: the slowest neighbours of the ring on this tier, and the slowest pair."""
-    if sites.matrix is None or (sites.by_host and tier not in ("rail", "pools")):
-        return None
-    ids = sites.host[group] if sites.by_host else group
-    near = ids != np.roll(ids, -1)
-    ring = near & (_tiers(sites, group, np.roll(group, -1)) == TIERS.index(tier))
-    rates = sites.matrix[ids, np.roll(ids, -1)][ring]
-    every = _tiers(sites, group[:, None], group[None, :]) == TIERS.index(tier)
-    apart = every & (ids[:, None] != ids[None, :])
-    if not apart.any():
-        return None
-    pair = float(sites.matrix[np.ix_(ids, ids)][apart].min())
-    return (float(rates.min()) if rates.size else pair), pair
-
-
-def _tiers(sites: _Sites, one: Ints, other: Ints) -> Ints:
-    """The tier, as its place in `TIERS`, between ranks."""
-    tier = np.full(np.broadcast(one, other).shape, TIERS.index("pools"), dtype=np.int64)
-    tier[np.broadcast_to(sites.pool[one] == sites.pool[other], tier.shape)] = TIERS.index("rail")
-    tier[np.broadcast_to(sites.host[one] == sites.host[other], tier.shape)] = TIERS.index("host")
-    tier[np.broadcast_to(sites.island[one] == sites.island[other], tier.shape)] = TIERS.index("island")
-    return tier

@@ -145,7 +145,7 @@ class Applied:
 def choices(rule: Rule) -> tuple[Choice, ...]:
     """Every choice that the rule allows one axis, in a fixed order, contiguous layouts (and zigzag for pairs)."""
     found: list[Choice] = [IDLE, Idle(grad_partial=True)]
-    found += [Split((factor.name,)) for factor in rule.factors if factor.role in _SPLITTABLE]
+    found += [Split((factor.name,)) for factor in rule.factors if factor.role in SPLITTABLE]
     for pair in rule.pairs:
         found += [Split((pair.first, pair.second)), Split((pair.first, pair.second), ZIGZAG)]
     linear = [index for index, law in enumerate(rule.laws) if law is Law.LINEAR]
@@ -161,7 +161,8 @@ def _only_additive(rule: Rule) -> bool:
     return Law.ADDITIVE in rule.laws and not {Law.LINEAR, Law.NONLINEAR} & set(rule.laws)
 
 
-_SPLITTABLE = (Role.PARALLEL, Role.SUM, Role.MAX)
+SPLITTABLE = (Role.PARALLEL, Role.SUM, Role.MAX)
+"""The roles of factors that an axis may split."""
 
 
 @lru_cache(maxsize=65536)
@@ -188,7 +189,7 @@ def _check(rule: Rule, choice: Choice) -> None:
             raise illegal(f"operand {choice.operand} is not linear", "reduce the value first")
     if isinstance(choice, Split) and len(choice.factors) == 1:
         role = rule.factor(choice.factors[0]).role
-        if role not in _SPLITTABLE:
+        if role not in SPLITTABLE:
             raise illegal(f"factor {choice.factors[0]} is {role.value}", "split another factor")
     if isinstance(choice, Split) and len(choice.factors) == 2:
         known = [(pair.first, pair.second) for pair in rule.pairs]

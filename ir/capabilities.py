@@ -233,7 +233,10 @@ ANY = Capabilities(
     layouts=tuple(Line(name, _PRICED) for name in LAYOUTS),
     attention=tuple(Line(name, _PRICED) for name in CONTEXT),
     storage=tuple(Line(name, _PRICED) for name in STORAGE),
-    schedules=tuple(ScheduleLine(name, _PRICED) for name in (*SCHEDULES, "custom")),
+    schedules=(
+        *(ScheduleLine(name, _PRICED, max(1, own.least_per_group), own.multiple) for name, own in SCHEDULES.items()),
+        ScheduleLine("custom", _PRICED),
+    ),
     recompute=tuple(Line(name, _PRICED) for name in RECOMPUTE),
     moves=tuple(Line(name, _PRICED) for name in MOVES),
     overlap=tuple(Line(name, _PRICED) for name in OVERLAP),

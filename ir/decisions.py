@@ -22,9 +22,10 @@ is in `meshwright.ir.plan_text`, the one that plans are saved in is in `meshwrig
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 from meshwright.ir.adjoint import Strategy, apply
 from meshwright.ir.errors import (
@@ -42,9 +43,11 @@ from meshwright.ir.errors import (
     StoredParamUnknown,
 )
 from meshwright.ir.fold import Fold
+from meshwright.ir.graph import Graph
 from meshwright.ir.mesh import Mesh
 from meshwright.ir.placement import Placement, State
 from meshwright.ir.rules.base import rule_of
+from meshwright.ir.same import Same
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +84,8 @@ class BodyPlan:
     recompute: tuple[str, ...] = ()
     regather: bool = True
     """Gather sharded parameters again for the backward pass instead of keeping them (FSDP's reshard_after_forward)."""
+    first: int = 0
+    """For the first so many calls of the body in a stage only; a later plan takes the rest. 0: for all of them."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "strategies", tuple(pair for pair in self.strategies if pair[1].choices))
@@ -112,7 +117,7 @@ class StagePlan:
     mesh: Mesh
     ranks: tuple[int, ...]
     plans: tuple[str, ...]
-    """The body plans used here, one per body that runs here."""
+    """The body plans used here: one per body that runs here, after those for its first calls."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +135,7 @@ class Decisions:
 
     - Stages must cover every call of the fold once, in order.
     - Two stages share all of their ranks (and the mesh), or none.
-    - Every body that runs in a stage has exactly one plan there.
+    - Every call of a body in a stage has a plan there: the first one listed that is for it.
     """
 
     plans: tuple[BodyPlan, ...]
@@ -165,15 +170,20 @@ class Decisions:
             )
 
     def _check_groups(self) -> None:
-        for index, one in enumerate(self.stages):
-            for other in self.stages[:index]:
-                shared = set(one.ranks) & set(other.ranks)
-                if shared and (one.ranks != other.ranks or one.mesh != other.mesh):
-                    raise RanksOverlap(
-                        place=f"stage {index}",
-                        cause=f"it shares rank {min(shared)} with another stage of a different mesh",
-                        fix="share all ranks and the mesh, or none",
-                    )
+        meshes: dict[tuple[int, ...], Mesh] = {}
+        held: set[int] = set()
+        for index, stage in enumerate(self.stages):
+            if meshes.get(stage.ranks) == stage.mesh:
+                continue
+            shared = held.intersection(stage.ranks)
+            if shared:
+                raise RanksOverlap(
+                    place=f"stage {index}",
+                    cause=f"it shares rank {min(shared)} with another stage of a different mesh",
+                    fix="share all ranks and the mesh, or none",
+                )
+            meshes[stage.ranks] = stage.mesh
+            held.update(stage.ranks)
 
     @cached_property
     def plan(self) -> Mapping[str, BodyPlan]:
@@ -184,10 +194,21 @@ class Decisions:
         """The groups of ranks, in order of their first stage."""
         return tuple(dict.fromkeys(stage.ranks for stage in self.stages))
 
-    def plan_for(self, stage: int, body: str) -> BodyPlan:
+    def plans_for(self, stage: int, bodies: Iterable[str]) -> list[BodyPlan]:
+        """The plan of every call of a stage, given the bodies called."""
+        before: Counter[str] = Counter()
+        found = []
+        for body in bodies:
+            found.append(self.plan_for(stage, body, before[body]))
+            before[body] += 1
+        return found
+
+    def plan_for(self, stage: int, body: str, call: int = 0) -> BodyPlan:
+        """The plan of a body in a stage, for its `call`-th call there."""
         for name in self.stages[stage].plans:
-            if self.plan[name].body == body:
-                return self.plan[name]
+            plan = self.plan[name]
+            if plan.body == body and (not plan.first or call < plan.first):
+                return plan
         raise BodyUnplanned(
             place=f"stage {stage}", cause=f"body {body!r} runs here without a plan", fix="add a body plan"
         )
@@ -200,8 +221,9 @@ def verify_decisions(decisions: Decisions, fold: Fold) -> None:
     for index, stage in enumerate(decisions.stages):
         _verify_range(index, stage, expected)
         expected = stage.last
-        for body in dict.fromkeys(call.body.name for call in calls[stage.first : stage.last]):
-            _verify_plan(decisions.plan_for(index, body), fold, stage.mesh)
+        used = decisions.plans_for(index, (call.body.name for call in calls[stage.first : stage.last]))
+        for plan in {plan.name: plan for plan in used}.values():
+            _verify_plan(Same(plan), Same(fold.body[plan.body].graph), stage.mesh)
     if expected != len(calls):
         raise CallsUncovered(
             place="stages",
@@ -220,8 +242,11 @@ def _verify_range(index: int, stage: StagePlan, expected: int) -> None:
         raise StageEmpty(place=place, cause=cause, fix="give it at least one call, or drop it")
 
 
-def _verify_plan(plan: BodyPlan, fold: Fold, mesh: Mesh) -> None:
-    graph, place = fold.body[plan.body].graph, f"plan {plan.name}"
+@lru_cache(maxsize=4096)
+def _verify_plan(planned: Same[BodyPlan], body: Same[Graph], mesh: Mesh) -> None:
+    """A body's plan; what was valid once is not checked again."""
+    plan, graph = planned.of, body.of
+    place = f"plan {plan.name}"
     ops = {op.name: op for op in graph.ops}
     for name, strategy in plan.strategies:
         if name not in ops:
@@ -244,4 +269,6 @@ def _verify_plan(plan: BodyPlan, fold: Fold, mesh: Mesh) -> None:
 
 def _repeated(names: Sequence[str]) -> str | None:
     """The first name that appears twice."""
+    if len(set(names)) == len(names):
+        return None
     return next((name for index, name in enumerate(names) if name in names[:index]), None)

@@ -603,7 +603,7 @@ class FoldLoss(IRError):
 
 
 class UnknownStyle(IRError):
-    """An execution style that is none of eager, fused, compiled, xla."""
+    """An execution style that is none of eager, fused, compiled, xla, or attention that is neither flash nor math."""
 
     code = "MW3058"
 
@@ -611,7 +611,7 @@ class UnknownStyle(IRError):
 class CannotRebatch(IRError):
     """A fold whose sizes at another batch do not follow from those at the batch it was captured at."""
 
-    code = "MW3059"
+    code = "MW3061"
 
 
 # MW4: decisions and programs -----------------------------------------------------------------------------------------
@@ -975,6 +975,12 @@ class WrongAddition(ProgramError):
     code = "MW4049"
 
 
+class SecondsImpossible(ProgramError):
+    """Durations that do not fit the stages they are for, or are negative or not finite."""
+
+    code = "MW4077"
+
+
 # MW5: capabilities ---------------------------------------------------------------------------------------------------
 
 
@@ -1263,9 +1269,8 @@ class ConfigLineBad(UsageError):
 
 
 class BadGroup(ClusterError):
-    """A group of ranks that cannot be: a mesh of another size than its ranks, a level of one part, a rate of zero. A bug
-    of ours, or of who calls the price of a collective.
-    """
+    """A group of ranks that cannot be: a mesh of another size than its ranks, a level of one part, a rate of zero. A
+    bug of ours, or of who calls the price of a collective."""
 
     code = "MW6032"
 

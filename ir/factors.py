@@ -27,6 +27,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from math import prod
 from types import MappingProxyType
 
@@ -75,6 +76,7 @@ class Loops:
         )
 
 
+@lru_cache(maxsize=4096)
 def stem(name: str) -> str:
     """The name of a loop without its size: ffn for ffn2048."""
     return re.sub(r"(?<=[a-z_])\d+$", "", name)

@@ -3,7 +3,7 @@
 Groups of ranks work through their action lists; an action that waits for a value which is not there yet is tried
 again when others have moved on, and a circle of waiting is an error. Parameters are cut to where they are stored,
 gradients accumulate over micro-batches and are brought to the optimizer's shards by the program's own statements, so
-ZeRO's claims are executed too.
+ZeRO's claims are executed too. I and W run the halves of the backward pass apart (`meshwright.ir.split_backward`).
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from meshwright.ir.fold import Call, Fold, joined
 from meshwright.ir.interp import BodyRun, Environment, Kernels, Shards, Tensor, collect, shard
 from meshwright.ir.lower import Port, port_of, sources_of
 from meshwright.ir.program import Action, BodyProgram, ParamSlot, Program, Transfer
+from meshwright.ir.split_backward import halves
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,8 +120,16 @@ class _Step:
         match action.kind:
             case "F":
                 self.forward(stage, mb)
-            case "B" | "I":
-                self.backward(stage, mb)
+                self.hand_on(stage, mb)
+            case "B":
+                self.backward(stage, mb, "B")
+                self.hand_back(stage, mb)
+                self.weight_gradients(stage, mb, "B")
+            case "I":
+                self.backward(stage, mb, "I")
+                self.hand_back(stage, mb)
+            case "W":
+                self.weight_gradients(stage, mb, "W")
             case "send_F":
                 for port in self.crossing(stage, action.peer):
                     self.mail["F", action.peer, mb, port] = self.across(
@@ -156,6 +165,25 @@ class _Step:
             if arrived is not None:
                 self.accumulate(into, (stage, mb, port), arrived)
         return True
+
+    def hand_on(self, stage: int, mb: int) -> None:
+        """Values for the next stage, where the same ranks hold it: no send tells of them."""
+        if self.alike(stage, stage + 1):
+            for port in self.crossing(stage, stage + 1):
+                self.values[stage + 1, mb, port] = self.across(port, self.values[stage, mb, port], stage, stage + 1)
+
+    def hand_back(self, stage: int, mb: int) -> None:
+        """Gradients for the stage before, likewise."""
+        if self.alike(stage - 1, stage):
+            for port in self.crossing(stage - 1, stage, gradients=True):
+                if (stage, mb, port) in self.grads:
+                    given = self.back(port, self.grads[stage, mb, port], stage, stage - 1)
+                    self.accumulate(self.grads, (stage - 1, mb, port), given)
+
+    def alike(self, stage: int, later: int) -> bool:
+        """Whether both stages are there and have the same ranks."""
+        stages = self.program.stages
+        return stage >= 0 and later < len(stages) and stages[stage].ranks == stages[later].ranks
 
     def across(self, port: Port, shards: Shards, from_stage: int, to_stage: int) -> Shards:
         hop = self.hop(port, from_stage, to_stage)
@@ -205,16 +233,25 @@ class _Step:
         local = body.locals[name]
         return shard(self.kernels, self.batches[mb][source], local.type, local.placement, body.mesh)
 
-    def backward(self, stage: int, mb: int) -> None:
+    def backward(self, stage: int, mb: int, half: str) -> None:
+        """The whole backward pass of a stage (B), or the half that leaves gradients of inputs (I)."""
         for number, _ in reversed(list(self.program.stages[stage].calls())):
-            body, run = self.body_of[number], self.runs.pop((number, mb))
+            body, run = self.body_of[number], self.runs[number, mb]
             for index, name in enumerate(body.output_grads):
                 if name is not None:
                     run.env[name] = self.output_grad(run, Port(number, index), name, stage, mb)
-            run.execute(body.backward)
+            run.execute(body.backward if half == "B" else halves(body)[0])
             for source, grad in zip(self.sources[number], body.input_grads, strict=True):
                 if grad is not None and isinstance(source, Port):
                     self.accumulate(self.grads, (stage, mb, source), run.env[grad])
+
+    def weight_gradients(self, stage: int, mb: int, half: str) -> None:
+        """Add up the gradients of a stage's parameters: those of a whole backward pass, or those that its second half
+        (W) computes now."""
+        for number, _ in reversed(list(self.program.stages[stage].calls())):
+            body, run = self.body_of[number], self.runs.pop((number, mb))
+            if half == "W":
+                run.execute(halves(body)[1])
             for slot in body.params:
                 if slot.grad is not None:
                     self.accumulate(self.param_grads, (number, slot.value), run.env[slot.grad])

@@ -12,62 +12,86 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
-from meshwright.ir.decisions import Decisions, StagePlan, verify_decisions
+from meshwright.ir.decisions import BodyPlan, Decisions, StagePlan, verify_decisions
 from meshwright.ir.errors import BoundaryMismatch, PartialAcross
 from meshwright.ir.fold import Call, Fold, FromInput, FromPrevious, Source, joined
+from meshwright.ir.graph import Graph
 from meshwright.ir.lower_body import Lowering, lower_body
+from meshwright.ir.mesh import Mesh
 from meshwright.ir.placement import Placement
 from meshwright.ir.program import Action, BodyProgram, Program, Run, Stage, Tie, Transfer
-from meshwright.ir.schedules import Shape, compute_actions, verify_actions, with_transfers
+from meshwright.ir.same import Same
+from meshwright.ir.schedules import Shape, decode, verify_work, with_transfers, work_lists
 from meshwright.ir.workload import Workload
 
 CUDA = Lowering()
 
 
-def lower(fold: Fold, decisions: Decisions, lowering: Lowering = CUDA, workload: Workload | None = None) -> Program:
+BodyCache = dict[tuple[Same[Graph], Same[BodyPlan], Mesh, Lowering], BodyProgram]
+"""Body programs that were made before. Who prices thousands of decisions with few body plans keeps one, and gives it to
+every `lower`; graphs and plans are known in it by identity."""
+
+
+def lower(
+    fold: Fold,
+    decisions: Decisions,
+    lowering: Lowering = CUDA,
+    workload: Workload | None = None,
+    cache: BodyCache | None = None,
+) -> Program:
     """The Program that carries out `decisions` on the model `fold`, for `workload`."""
     verify_decisions(decisions, fold)
-    calls = tuple(fold.calls())
+    lowering = replace(lowering, style=decisions.style)
+    wired = _wired(Same(fold))
+    calls = wired.calls
     bodies: dict[str, BodyProgram] = {}
+    made = {} if cache is None else cache
     for stage in decisions.stages:
         for name in stage.plans:
             if name not in bodies:
                 plan = decisions.plan[name]
-                bodies[name] = lower_body(fold.body[plan.body].graph, plan, stage.mesh, lowering)
+                bodies[name] = _body(fold.body[plan.body].graph, plan, stage.mesh, lowering, made)
     stages = tuple(_stage(index, plan, calls, decisions) for index, plan in enumerate(decisions.stages))
-    transfers = _Boundaries(calls, decisions, bodies).transfers()
+    transfers = _Boundaries(wired, decisions, bodies).transfers()
     return Program(
         bodies=tuple(bodies.values()),
         stages=stages,
         transfers=transfers,
         actions=_actions(decisions, transfers),
-        ties=_ties(stages, calls),
+        ties=_ties(stages, wired),
         microbatches=decisions.schedule.microbatches,
         workload=workload,
     )
 
 
+def _body(graph: Graph, plan: BodyPlan, mesh: Mesh, lowering: Lowering, made: BodyCache) -> BodyProgram:
+    key = Same(graph), Same(plan), mesh, lowering
+    if key not in made:
+        made[key] = lower_body(graph, plan, mesh, lowering)
+    return made[key]
+
+
 def _stage(index: int, plan: StagePlan, calls: Sequence[Call], decisions: Decisions) -> Stage:
-    names = [decisions.plan_for(index, call.body.name).name for call in calls[plan.first : plan.last]]
+    names = [one.name for one in decisions.plans_for(index, (c.body.name for c in calls[plan.first : plan.last]))]
     return Stage(plan.mesh, plan.ranks, _runs(names, calls, plan.first), plan.first, plan.last)
 
 
 def _runs(names: Sequence[str], calls: Sequence[Call], first: int) -> tuple[Run, ...]:
     """Join whole periods of one segment into runs; calls that do not fill a period run once, by themselves."""
-    runs: list[Run] = []
+    runs: list[tuple[tuple[str, ...], int, int]] = []
     at = 0
     while at < len(names):
         call, left = calls[first + at], len(names) - at
         length = call.period if call.position == 0 and call.period <= left else 1
         period = tuple(names[at : at + length])
-        last = runs[-1] if runs else None
-        if last and last.programs == period and calls[last.first_call].segment == call.segment:
-            runs[-1] = replace(last, repeats=last.repeats + 1)
+        if runs and runs[-1][0] == period and calls[runs[-1][2]].segment == call.segment:
+            runs[-1] = (period, runs[-1][1] + 1, runs[-1][2])
         else:
-            runs.append(Run(period, 1, first + at))
+            runs.append((period, 1, first + at))
         at += length
-    return tuple(runs)
+    return tuple(Run(*run) for run in runs)
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -97,16 +121,40 @@ def port_of(source: Source, number: int, last_of: Mapping[tuple[int, int], int])
     return Port(last_of[source.segment, source.position], source.output)
 
 
+@dataclass(frozen=True, slots=True)
+class _Wired:
+    """What all decisions on a fold share: its calls, where each finds its inputs, and the trained parameters that more
+    than one of them holds."""
+
+    calls: tuple[Call, ...]
+    sources: tuple[tuple[Port | str, ...], ...]
+    tied: tuple[tuple[str, tuple[int, ...]], ...]
+
+
+@lru_cache(maxsize=64)
+def _wired(fold: Same[Fold]) -> _Wired:
+    calls = tuple(fold.of.calls())
+    holders: dict[str, list[int]] = {}
+    for number, call in enumerate(calls):
+        for param in call.body.graph.parameters():
+            if param.requires_grad:
+                holders.setdefault(joined(call.path, param.path), []).append(number)
+    tied = tuple((path, tuple(held)) for path, held in holders.items() if len(held) > 1)
+    return _Wired(calls, sources_of(calls), tied)
+
+
 class _Boundaries:
     """What crosses between calls and stages, and in which placement."""
 
-    def __init__(self, calls: Sequence[Call], decisions: Decisions, bodies: Mapping[str, BodyProgram]) -> None:
-        self.calls = calls
-        self.sources = sources_of(calls)
+    def __init__(self, wired: _Wired, decisions: Decisions, bodies: Mapping[str, BodyProgram]) -> None:
+        self.calls, self.sources = wired.calls, wired.sources
+        self.agreed: set[tuple[str, str, int, int]] = set()
+        """(maker, reader, output, input) of neighbours in a stage that were found to agree; repeats do too."""
         self.stage_of = [index for index, stage in enumerate(decisions.stages) for _ in range(stage.first, stage.last)]
         self.program = [
-            bodies[decisions.plan_for(stage, call.body.name).name]
-            for stage, call in zip(self.stage_of, calls, strict=True)
+            bodies[plan.name]
+            for index, stage in enumerate(decisions.stages)
+            for plan in decisions.plans_for(index, (c.body.name for c in self.calls[stage.first : stage.last]))
         ]
 
     def transfers(self) -> tuple[Transfer, ...]:
@@ -163,9 +211,13 @@ class _Boundaries:
     def check(self, port: Port, number: int, slot: int) -> None:
         """Within a stage a value must leave one body as the next expects it; across stages it must not be partial."""
         maker, reader = self.program[port.call], self.program[number]
+        here = self.stage_of[port.call] == self.stage_of[number]
+        pair = (maker.name, reader.name, port.output, slot)
+        if here and pair in self.agreed:
+            return
         left, arrives = self.left(port), self.arrives(number, slot)
         place = f"call {port.call} ({maker.name}) -> call {number} ({reader.name})"
-        if self.stage_of[port.call] != self.stage_of[number]:
+        if not here:
             ends = [left, arrives, *self.gradients_of(port, number, slot)]
             if any(end.partial for end in ends):
                 raise PartialAcross(
@@ -189,6 +241,7 @@ class _Boundaries:
                 cause=f"its gradient comes back as {given}, not {expected}",
                 fix="give both plans one state",
             )
+        self.agreed.add(pair)
 
     def gradients_of(self, port: Port, number: int, slot: int) -> tuple[Placement, ...]:
         """The placements of the gradient at the maker and at the reader, where one flows."""
@@ -197,16 +250,10 @@ class _Boundaries:
         return (maker.locals[out].placement, reader.locals[into].placement) if out and into else ()
 
 
-def _ties(stages: Sequence[Stage], calls: Sequence[Call]) -> tuple[Tie, ...]:
+def _ties(stages: Sequence[Stage], wired: _Wired) -> tuple[Tie, ...]:
     """Trained parameters that more than one call holds."""
-    holders: dict[str, list[tuple[int, int]]] = {}
-    for index, stage in enumerate(stages):
-        for number in range(stage.first, stage.last):
-            call = calls[number]
-            for param in call.body.graph.parameters():
-                if param.requires_grad:
-                    holders.setdefault(joined(call.path, param.path), []).append((index, number))
-    return tuple(Tie(path, tuple(held)) for path, held in holders.items() if len(held) > 1)
+    stage_of = [index for index, stage in enumerate(stages) for _ in range(stage.first, stage.last)]
+    return tuple(Tie(path, tuple((stage_of[number], number) for number in held)) for path, held in wired.tied)
 
 
 def _actions(
@@ -215,13 +262,28 @@ def _actions(
     """Every group's work, with sends and receives where values cross to another group."""
     groups = decisions.groups
     held = tuple(tuple(i for i, stage in enumerate(decisions.stages) if stage.ranks == ranks) for ranks in groups)
-    shape = Shape(held, decisions.schedule.microbatches)
-    actions = compute_actions(decisions.schedule.name, shape, decisions.schedule.actions)
-    verify_actions(actions, shape)
     group_of = {stage: index for index, stages in enumerate(held) for stage in stages}
     crossing = [hop for hop in transfers if group_of[hop.from_stage] != group_of[hop.to_stage]]
-    forward = frozenset((hop.from_stage, hop.to_stage) for hop in crossing)
-    backward = frozenset((hop.from_stage, hop.to_stage) for hop in crossing if hop.differentiable)
+    lists = _lists(
+        decisions.schedule.name,
+        Shape(held, decisions.schedule.microbatches),
+        decisions.schedule.actions,
+        frozenset((hop.from_stage, hop.to_stage) for hop in crossing),
+        frozenset((hop.from_stage, hop.to_stage) for hop in crossing if hop.differentiable),
+    )
+    return tuple(zip(groups, lists, strict=True))
+
+
+@lru_cache(maxsize=32)
+def _lists(
+    name: str,
+    shape: Shape,
+    custom: tuple[tuple[str, ...], ...],
+    forward: frozenset[tuple[int, int]],
+    backward: frozenset[tuple[int, int]],
+) -> tuple[tuple[Action, ...], ...]:
+    """Complete lists, the same objects for the same schedule: a search asks for few of them, again and again."""
+    work = work_lists(name, shape, custom)
+    verify_work(work)
     ending = (Action("sync"), Action("step"))
-    complete = with_transfers(actions, forward, backward)
-    return tuple((ranks, (*one, *ending)) for ranks, one in zip(groups, complete, strict=True))
+    return tuple((*one, *ending) for one in with_transfers(decode(work), forward, backward))

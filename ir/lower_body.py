@@ -1,29 +1,30 @@
 """Lowering one body: from a block's graph and its plan to the statements that one rank executes.
 
-1.  *Rewrite.* Operators whose split needs communication inside (a vocabulary-sharded cross entropy) are replaced by
-their expansion. 2.  *States.* `adjoint.apply` says in which state every operator wants each operand and leaves each
-result. A value has a *home* (the state its producer leaves it in) and a *hub* (where the plan wants it once; the home
-unless said otherwise). 3.  *Forward.* A reader that wants another placement than the hub gets a materialisation, made
-once per placement and shared by all readers that want it. So a value that is gathered once and read by three linears
-is paid once. 4.  *Backward.* Operators in reverse. Gradients that readers leave in one placement are first added
-there, still partial, and then brought to the hub by one reshard, the dual of the forward one; from hub to home
-likewise. Hence one reduce-scatter for q, k and v together, where pricing by edges would count three.
+1. *Rewrite.* Operators whose split needs communication inside (a vocabulary-sharded cross entropy) are replaced by
+their expansion (`meshwright.ir.rewrite`). 2. *States.* `adjoint.apply` says in which state every operator wants each
+operand and leaves each result. A value has a *home* (the state its producer leaves it in) and a *hub* (where the plan
+wants it once; the home unless said otherwise). 3. *Forward.* A reader that wants another placement than the hub gets a
+materialisation, made once per placement and shared by all readers that want it. So a value that is gathered once and
+read by three linears is paid once. 4. *Backward.* Operators in reverse. Gradients that readers leave in one placement
+are first added there, still partial, and then brought to the hub by one reshard, the dual of the forward one; from hub
+to home likewise. Hence one reduce-scatter for q, k and v together, where pricing by edges would count three.
 
 What must be computed again in the backward pass (recomputation, gathered parameters) is emitted just before the first
-derivative that reads its value (`Rule.reads`): the sum that ends a block is not made again.
+derivative that reads its value (`Rule.reads`): the sum that ends a block is not made again. What is kept of the forward
+pass depends on the kernels that run it (`meshwright.ir.kept`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import prod
 
 from meshwright.ir import reshard as moves
-from meshwright.ir.adjoint import Applied, Choice, Idle, Split, Strategy, apply
+from meshwright.ir.adjoint import Applied, Split, Strategy
 from meshwright.ir.decisions import BodyPlan, Storage
 from meshwright.ir.errors import IllegalStrategy, StorageConflict
-from meshwright.ir.graph import ITEMSIZE, Graph, Op, Param, Type
+from meshwright.ir.graph import Graph, Op, Param, Type
+from meshwright.ir.kept import Passes, kept
 from meshwright.ir.mesh import Mesh
 from meshwright.ir.placement import Placement, State
 from meshwright.ir.program import (
@@ -32,6 +33,7 @@ from meshwright.ir.program import (
     Compute,
     Gradient,
     Kept,
+    Kernels,
     Local,
     Move,
     ParamSlot,
@@ -41,23 +43,41 @@ from meshwright.ir.program import (
     operands_of,
     results_of,
 )
-from meshwright.ir.rules.base import Law, Role, Rule, expand, infer, rule_of, signature_of
+from meshwright.ir.rewrite import facts_of, rewritten
+from meshwright.ir.rules.base import Role, Rule
+from meshwright.ir.workload import Stack
+
+IDLE_STRATEGY = Strategy()
 
 
 @dataclass(frozen=True, slots=True)
 class Lowering:
-    """How a target lowers: the reshard steps it can execute, and the device whose kernels decide what is kept for
-    backward."""
+    """How a target lowers: the reshard steps it can execute, and the kernels (device, attention and, from the
+    decisions, style) that decide what is kept for the backward pass. Must: kernels that exist."""
 
     moves: tuple[str, ...] = moves.MOVES
     device: str = "cuda"
+    style: str = "eager"
+    attention: str = "flash2"
+    fused_loss: bool = False
     regathers: bool = False
     """Values gathered for use are gathered again in the backward pass, not kept (Megatron's sequence parallelism)."""
+
+    def __post_init__(self) -> None:
+        Kernels(self.style, self.device, self.attention)
+
+    def for_stack(self, stack: Stack) -> Lowering:
+        """The same target under a software stack: its attention, its loss, what it gathers again."""
+        return replace(self, attention=stack.attention, fused_loss=stack.fused_loss, regathers=stack.regathers)
+
+    @property
+    def kernels(self) -> Kernels:
+        return Kernels(self.style, self.device, self.attention, self.fused_loss)
 
 
 def lower_body(graph: Graph, plan: BodyPlan, mesh: Mesh, lowering: Lowering) -> BodyProgram:
     """One body as a list of statements."""
-    graph, strategies = _rewrite(graph, plan)
+    graph, strategies = rewritten(graph, dict(plan.strategies))
     lowered = _Body(graph, plan, mesh, strategies, lowering)
     lowered.forward_pass()
     lowered.backward_pass()
@@ -66,70 +86,9 @@ def lower_body(graph: Graph, plan: BodyPlan, mesh: Mesh, lowering: Lowering) -> 
 
 def compute_placements(graph: Graph, plan: BodyPlan, mesh: Mesh) -> dict[str, Placement]:
     """For every parameter and buffer, by path, where the operators that read it want it."""
-    graph, strategies = _rewrite(graph, plan)
+    graph, strategies = rewritten(graph, dict(plan.strategies))
     lowered = _Body(graph, plan, mesh, strategies, Lowering())
     return {param.path: lowered.settle(param.value, lowered.param_home(param)).value for param in graph.params}
-
-
-# Rewriting -----------------------------------------------------------------------------------------------------------
-
-
-def _rewrite(graph: Graph, plan: BodyPlan) -> tuple[Graph, dict[str, Strategy]]:
-    """Replace operators that an expanded factor is split in; give every operator of the result its strategy."""
-    ops: list[Op] = []
-    types: dict[str, Type] = dict(graph.types)
-    strategies: dict[str, Strategy] = {}
-    for op in graph.ops:
-        strategy = plan.strategy(op.name)
-        if not _is_expanded(rule_of(op, graph.types), strategy):
-            ops.append(op)
-            strategies[op.name] = strategy
-            continue
-        for inner, inner_strategy in _inline(op, strategy, graph.types, types):
-            ops.append(inner)
-            strategies[inner.name] = inner_strategy
-    rewritten = Graph(types, graph.inputs, graph.params, tuple(ops), graph.outputs, graph.updates, graph.loss)
-    return rewritten, strategies
-
-
-def _is_expanded(rule: Rule, strategy: Strategy) -> bool:
-    names = {name for _, choice in strategy.choices if isinstance(choice, Split) for name in choice.factors}
-    return any(factor.expanded and factor.name in names for factor in rule.factors)
-
-
-def _inline(
-    op: Op, strategy: Strategy, known: Mapping[str, Type], types: dict[str, Type]
-) -> Iterable[tuple[Op, Strategy]]:
-    """The operators of an expansion, under names of the graph, each with the part of the strategy that concerns it."""
-    expansion = expand(signature_of(op, known))
-    inner = expansion.graph
-    names = {str(index): value for index, value in enumerate(op.operands)}
-    names |= dict(zip(inner.outputs, op.results, strict=True))
-    for step, mapping in zip(inner.ops, expansion.choices, strict=True):
-        for value in step.results:
-            names.setdefault(value, f"{op.name}.{value}")
-            types[names[value]] = inner.types[value]
-        made = replace(
-            step,
-            operands=tuple(names[value] for value in step.operands),
-            results=tuple(names[value] for value in step.results),
-            module=op.module,
-            source=op.source,
-            no_grad=step.no_grad or op.no_grad,
-        )
-        yield made, Strategy(tuple((axis, _inner(choice, dict(mapping), op)) for axis, choice in strategy.choices))
-
-
-def _inner(choice: Choice, mapping: Mapping[str, str], op: Op) -> Choice:
-    """What an axis does in one operator of an expansion, given what it does in the whole."""
-    if isinstance(choice, Idle):
-        return choice
-    if isinstance(choice, Split) and len(choice.factors) == 1:
-        inner = mapping.get(choice.factors[0])
-        return Split((inner,), choice.layout) if inner else Idle()
-    raise IllegalStrategy(
-        place=f"%{op.name} ({op.kind})", cause=f"{choice} beside an expanded split", fix="leave that axis idle here"
-    )
 
 
 # Bodies --------------------------------------------------------------------------------------------------------------
@@ -143,13 +102,12 @@ class _Body:
         self, graph: Graph, plan: BodyPlan, mesh: Mesh, strategies: Mapping[str, Strategy], lowering: Lowering
     ) -> None:
         self.graph, self.plan, self.mesh, self.lowering = graph, plan, mesh, lowering
-        self.strategies = strategies
+        self.facts = facts_of(graph)
+        self.strategies = {op.name: strategies.get(op.name, IDLE_STRATEGY) for op in graph.ops}
         self.applied: dict[str, Applied] = {}
         for op in graph.ops:
-            types = graph.operand_types(op)
-            rule = rule_of(op, graph.types)
-            self.applied[op.name] = apply(rule, types, strategies[op.name], mesh)
-            self.check_gradient(op, rule)
+            self.applied[op.name] = self.facts[op.name].applied(self.strategies[op.name], mesh)
+            self.check_gradient(op, self.facts[op.name].rule)
         self.wanted_states = dict(plan.states)
         self.storage: dict[str, Storage] = {item.path: item for item in plan.storage}
         self.locals: dict[str, Local] = {}
@@ -228,7 +186,7 @@ class _Body:
             self.materialise(update.value, Placement.replicated(len(self.graph.types[update.value].shape)))
 
     def compute(self, op: Op, operands: tuple[str, ...]) -> Statement:
-        strategy, signature = self.strategies[op.name], signature_of(op, self.graph.types)
+        strategy, signature = self.strategies[op.name], self.facts[op.name].signature
         rings = [axis for axis, choice in strategy.choices if isinstance(choice, Split) and len(choice.factors) == 2]
         if len(rings) > 1:
             raise IllegalStrategy(
@@ -293,6 +251,8 @@ class _Body:
         final: str | None = None,
     ) -> str:
         """Emit the steps from one placement to another; returns the last name."""
+        if source == target:
+            return name
         steps = moves.reshard(source, target, self.mesh, self.lowering.moves)
         type_ = self.locals[name].type
         for index, step in enumerate(steps):
@@ -354,18 +314,13 @@ class _Body:
         grads = tuple(self.collect(value, False) for value in op.results)
         for value, name in zip(op.results, grads, strict=True):
             self.grad_of[value] = name
-        laws = infer(signature_of(op, self.graph.types)).laws
-        wanted = tuple(
-            slot
-            for slot, value in enumerate(op.operands)
-            if value in self.graph.differentiable and laws[slot] is not Law.INDEX
-        )
-        if op.no_grad or not wanted or not any(grads):
+        facts = self.facts[op.name]
+        wanted = facts.wanted
+        if not wanted or not any(grads):
             return
         made = self.maker[op.results[0]]
         assert isinstance(made, (Compute, Ring))
-        rule = infer(made.signature)
-        for name in (*(made.operands[slot] for slot in rule.reads(wanted)), *made.results * rule.reruns(wanted)):
+        for name in (*(made.operands[slot] for slot in facts.reads), *made.results * facts.reruns):
             self.need(name)
         results = []
         for slot in wanted:
@@ -440,6 +395,7 @@ class _Body:
             ),
             sync=tuple(sync),
             publish=tuple(publish),
+            kernels=self.lowering.kernels,
         )
 
     def slot(self, param: Param, sync: list[Statement], publish: list[Statement]) -> ParamSlot:
@@ -470,49 +426,17 @@ class _Body:
         return stored if stored in self.locals else param.value
 
     def kept(self) -> tuple[Kept, ...]:
-        """What the backward pass reads from the forward pass: what eager kernels save on the target's device, and what
-        recomputation starts from. Each storage counts once; parameters that stay in place do not count."""
-        owner = self.owners()
-        found: dict[str, int] = {}
-
-        def keep(name: str) -> None:
-            if not {name, owner.get(name, name)} & resident and name not in self.redone:
-                found.setdefault(owner.get(name, name), self.local_bytes(owner.get(name, name)))
-
         resident = {self.stored_name(param) for param in self.graph.params}
         resident |= {param.value for param in self.graph.params if self.plan.regather}
-        for statement in self.backward:
-            if isinstance(statement, (Gradient, Ring)) and statement.wanted:
-                for name, nbytes in self.saved(statement):
-                    if name in self.locals:
-                        keep(name)
-                    elif statement.outputs[0] not in self.redone:
-                        found[name] = nbytes
-            elif set(results_of(statement)) & self.redone:
-                for name in operands_of(statement):
-                    keep(name)
-        return tuple(Kept(name, nbytes) for name, nbytes in found.items())
-
-    def saved(self, statement: Gradient | Ring) -> Iterable[tuple[str, int]]:
-        """What one operator keeps: local names, or extra tensors under a name of their own."""
-        sizes = dict(self.applied[statement.op].sizes)
-        for save in infer(statement.signature).saved(self.lowering.device, statement.wanted):
-            if save.what == "operand":
-                yield statement.operands[save.index], 0
-            elif save.what == "result":
-                yield statement.outputs[save.index], 0
-            else:
-                elements = prod(sizes[factor] for dim in save.dims for factor in dim)
-                yield f"{statement.op}!{save.index}", int(elements * ITEMSIZE[save.dtype])
-
-    def owners(self) -> dict[str, str]:
-        """For each forward name, the name that owns its storage."""
-        owner = {value: value for value in self.locals}
-        for statement in self.forward:
-            if isinstance(statement, Compute) and (shared := self.aliased(statement)) is not None:
-                owner |= dict.fromkeys(statement.results, owner[shared])
-        return owner
-
-    def local_bytes(self, name: str) -> int:
-        local = self.locals[name]
-        return Type(local.placement.local_shape(local.type.shape, self.mesh), local.type.dtype).nbytes
+        passes = Passes(
+            forward=self.forward,
+            backward=self.backward,
+            locals=self.locals,
+            mesh=self.mesh,
+            outputs=tuple(self.hub_name[value] for value in self.graph.outputs),
+            alias=self.alias,
+            sizes={op: dict(applied.sizes) for op, applied in self.applied.items()},
+            resident=frozenset(resident),
+            again=frozenset(self.redone),
+        )
+        return kept(passes, self.lowering.kernels)

@@ -22,7 +22,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from itertools import accumulate
 
 from meshwright.ir.errors import (
@@ -216,16 +217,26 @@ class Placement:
 
     dims: tuple[Dim, ...]
     partial: tuple[Partial, ...] = ()
+    _hash: int = field(init=False, repr=False, compare=False)
+    """Placements are keys everywhere."""
 
     def __post_init__(self) -> None:
-        ordered = tuple(sorted(self.partial, key=lambda p: p.axis))
-        object.__setattr__(self, "partial", ordered)
-        used = list(self.axes)
-        for axis in used:
+        if len(self.partial) > 1:
+            object.__setattr__(self, "partial", tuple(sorted(self.partial, key=lambda p: p.axis)))
+        object.__setattr__(self, "_hash", hash((self.dims, self.partial)))
+        used = self.axes
+        for axis in used if len(set(used)) < len(used) else ():
             if used.count(axis) > 1:
                 raise AxisUsedTwice(
                     place=str(self), cause=f"axis {axis!r} is used twice", fix="use each axis at most once"
                 )
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __reduce__(self) -> tuple[type[Placement], tuple[object, ...]]:
+        """Made anew in another process, where strings have other hashes."""
+        return Placement, (self.dims, self.partial)
 
     @staticmethod
     def replicated(rank: int) -> Placement:
@@ -256,24 +267,17 @@ class Placement:
             )
         for axis in self.axes:
             mesh.axis(axis)
-        for dim in range(len(shape)):
-            for part in range(_parts(self.dims[dim], mesh)):
-                self._spans(dim, shape[dim], mesh, _unravel(self.dims[dim], mesh, part))
+        for dim, extent in zip(self.dims, shape, strict=True):
+            if dim:
+                _check_cut(dim, extent, mesh)
 
     def spans(self, shape: Sequence[int], mesh: Mesh, rank: int) -> tuple[tuple[Span, ...], ...]:
         """Per dimension, the global index ranges that the rank holds, in local order."""
         at = mesh.coordinates(rank)
-        return tuple(self._spans(dim, extent, mesh, at) for dim, extent in enumerate(shape))
+        return tuple(_spans(dim, extent, mesh, at) for dim, extent in zip(self.dims, shape, strict=True))
 
     def local_shape(self, shape: Sequence[int], mesh: Mesh, rank: int = 0) -> tuple[int, ...]:
         return tuple(length(spans) for spans in self.spans(shape, mesh, rank))
-
-    def _spans(self, dim: int, extent: int, mesh: Mesh, at: Mapping[str, int]) -> tuple[Span, ...]:
-        spans: tuple[Span, ...] = ((0, extent),)
-        for shard in self.dims[dim]:
-            local = shard.layout.pieces(length(spans), mesh.axis(shard.axis).size, at[shard.axis])
-            spans = select(spans, local)
-        return spans
 
     def __str__(self) -> str:
         dims = ", ".join(".".join(map(str, dim)) or "-" for dim in self.dims)
@@ -305,27 +309,29 @@ class State:
     dims: tuple[Dim, ...]
     partial: tuple[Partial, ...] = ()
     grad_partial: tuple[str, ...] = ()
+    value: Placement = field(init=False, repr=False, compare=False)
+    grad: Placement = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "partial", tuple(sorted(self.partial, key=lambda p: p.axis)))
         object.__setattr__(self, "grad_partial", tuple(sorted(self.grad_partial)))
-        Placement(self.dims, self.partial + tuple(Partial(axis) for axis in self.grad_partial))
+        summed = tuple(Partial(axis) for axis in self.grad_partial)
+        value, grad = Placement(self.dims, self.partial), Placement(self.dims, summed)
+        if self.partial and summed:
+            Placement(self.dims, self.partial + summed)
+        object.__setattr__(self, "partial", value.partial)
+        object.__setattr__(self, "value", value)
+        object.__setattr__(self, "grad", grad)
+
+    def __hash__(self) -> int:
+        return hash((self.value, self.grad_partial))
 
     @staticmethod
     def replicated(rank: int) -> State:
         return State(((),) * rank)
 
-    @property
-    def value(self) -> Placement:
-        return Placement(self.dims, self.partial)
-
-    @property
-    def grad(self) -> Placement:
-        return Placement(self.dims, tuple(Partial(axis) for axis in self.grad_partial))
-
     def without_gradient(self) -> State:
         """The state of the same value where no gradient flows: R|P and R|R are then one."""
-        return replace(self, grad_partial=())
+        return replace(self, grad_partial=()) if self.grad_partial else self
 
     def __str__(self) -> str:
         partial = "".join(f"+{p}" for p in self.partial)
@@ -363,6 +369,24 @@ def _parse_shard(text: str) -> Shard:
     if not re.match(r"^\w+$", axis):
         raise PlacementSyntax(place=repr(text), cause="a shard names a mesh axis", fix="write AXIS or AXIS:LAYOUT")
     return Shard(axis, parse_layout(layout))
+
+
+def _spans(dim: Dim, extent: int, mesh: Mesh, at: Mapping[str, int]) -> tuple[Span, ...]:
+    """The index ranges of one dimension at these coordinates."""
+    spans: tuple[Span, ...] = ((0, extent),)
+    for shard in dim:
+        local = shard.layout.pieces(length(spans), mesh.axis(shard.axis).size, at[shard.axis])
+        spans = select(spans, local)
+    return spans
+
+
+@lru_cache(maxsize=65536)
+def _check_cut(dim: Dim, extent: int, mesh: Mesh) -> None:
+    """Must: every part can be cut. What could be once is not tried again; only parts of unequal sizes can fail one by
+    one, of others any shows what all are like."""
+    uneven = any(isinstance(shard.layout, Uneven) for shard in dim)
+    for part in range(_parts(dim, mesh) if uneven else 1):
+        _spans(dim, extent, mesh, _unravel(dim, mesh, part))
 
 
 def _parts(dim: Dim, mesh: Mesh) -> int:

@@ -74,6 +74,7 @@ def _placements(plan: BodyPlan) -> dict[str, Any]:
     return {
         "body": plan.body,
         "regather": plan.regather,
+        "first": plan.first,
         "states": {value: str(state) for value, state in plan.states},
         "strategies": {op: str(strategy) for op, strategy in plan.strategies},
     }
@@ -134,7 +135,7 @@ def _read_stage(at: _At, ranks: _At) -> StagePlan:
 
 
 def _read_plan(name: str, at: _At, storage: _At | None, recompute: _At | None) -> BodyPlan:
-    at.keys("body", "regather", "states", "strategies")
+    at.keys("body", "regather", "first", "states", "strategies")
     stored = storage.entries() if storage else {}
     return BodyPlan(
         name=name,
@@ -144,6 +145,7 @@ def _read_plan(name: str, at: _At, storage: _At | None, recompute: _At | None) -
         storage=tuple(_read_storage(path, one) for path, one in stored.items()),
         recompute=recompute.strings() if recompute else (),
         regather=at.key("regather").boolean(),
+        first=at.key("first").integer(),
     )
 
 

@@ -57,7 +57,8 @@ def _stage_line(stage: StagePlan) -> str:
 
 def _plan_lines(plan: BodyPlan) -> Iterator[str]:
     keep = "" if plan.regather else "  keep_gathered"
-    yield f"plan {word_text(plan.name)} for {word_text(plan.body)}{keep}"
+    first = f"  first {plan.first}" if plan.first else ""
+    yield f"plan {word_text(plan.name)} for {word_text(plan.body)}{keep}{first}"
     for value, state in plan.states:
         yield f"  state {value_text(value)}  {state}"
     for op, strategy in plan.strategies:
@@ -129,6 +130,7 @@ def _read_plan(scanner: Scanner) -> BodyPlan:
     scanner.expect("for")
     body = scanner.word("the name of a body")
     regather = not scanner.accept("keep_gathered")
+    first = scanner.natural() if scanner.accept("first") else 0
     scanner.end_line()
     states = []
     while scanner.accept("state"):
@@ -145,7 +147,7 @@ def _read_plan(scanner: Scanner) -> BodyPlan:
     if scanner.accept("recompute"):
         recompute = scanner.listed(scanner.value)
         scanner.end_line()
-    return BodyPlan(name, body, tuple(strategies), tuple(states), tuple(storage), recompute, regather)
+    return BodyPlan(name, body, tuple(strategies), tuple(states), tuple(storage), recompute, regather, first)
 
 
 def _read_storage(scanner: Scanner) -> Storage:

@@ -25,12 +25,13 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from meshwright.ir.adjoint import Strategy
+from meshwright.ir.errors import UnknownStyle
 from meshwright.ir.graph import Type, Update
 from meshwright.ir.mesh import Mesh
 from meshwright.ir.placement import Placement
 from meshwright.ir.reshard import Step
-from meshwright.ir.rules.base import Signature
-from meshwright.ir.workload import Workload
+from meshwright.ir.rules.base import Signature, infer
+from meshwright.ir.workload import ATTENTION, STYLES, Workload
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,6 +147,22 @@ Statement = Compute | Gradient | Ring | Move | Add | Zero
 
 
 @dataclass(frozen=True, slots=True)
+class Kernels:
+    """The kernels that a body is executed by, as far as they decide what is kept for the backward pass."""
+
+    style: str = "eager"
+    device: str = "cuda"
+    attention: str = "flash2"
+    fused_loss: bool = False
+    """Fused kernels keep the scores of a cross entropy once, as they came (compilers always do, eager ones never)."""
+
+    def __post_init__(self) -> None:
+        for name, known in ((self.style, STYLES), (self.attention, ATTENTION)):
+            if name not in known:
+                raise UnknownStyle(place=repr(name), cause="no such kernels", fix=f"use one of {', '.join(known)}")
+
+
+@dataclass(frozen=True, slots=True)
 class Kept:
     """Something kept from forward to backward: a local name, or an extra tensor of an operator (log-sum-exp)."""
 
@@ -204,6 +221,8 @@ class BodyProgram:
     """Once per step: accumulated gradients to the optimizer's shards."""
     publish: tuple[Statement, ...] = ()
     """Once per step: updated parameters from the optimizer's shards back to where they are stored."""
+    kernels: Kernels = Kernels()
+    """What `kept` is counted for."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "locals", MappingProxyType(dict(self.locals)))
@@ -304,6 +323,11 @@ class Program:
     def body(self, name: str) -> BodyProgram:
         return next(body for body in self.bodies if body.name == name)
 
+    @property
+    def kernels(self) -> Kernels:
+        """What its bodies are executed by."""
+        return self.bodies[0].kernels if self.bodies else Kernels()
+
 
 def operands_of(statement: Statement) -> tuple[str, ...]:
     """The local names a statement reads."""
@@ -313,6 +337,21 @@ def operands_of(statement: Statement) -> tuple[str, ...]:
     if isinstance(statement, Move):
         return (statement.operand,)
     return () if isinstance(statement, Zero) else statement.operands
+
+
+def values_read(statement: Statement) -> tuple[str, ...]:
+    """The names whose values must be at hand. A gradient statement repeats the operands and results of its forward
+    statement (`verify_gradients`), also those that its derivatives do not read."""
+    if not isinstance(statement, Gradient):
+        return operands_of(statement)
+    rule = infer(statement.signature)
+    if rule.reruns(statement.wanted):
+        return operands_of(statement)
+    read = rule.reads(statement.wanted)
+    return (
+        *(name for index, name in enumerate(statement.operands) if index in read),
+        *(name for name in statement.grads if name),
+    )
 
 
 def results_of(statement: Statement) -> tuple[str, ...]:

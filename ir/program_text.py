@@ -9,7 +9,7 @@ comments from ``#``; names that are not plain are JSON strings:
     transfer   "transfer" call.output "stage" from "->" to  type placement "->" placement  ["grad"]
     actions    "actions" "ranks" ranks ":" action …             0F1 0send_F1>1 1recv_F1<0 sync step
     tie        "tie" path "held" stage.call, …
-    body       "body" name "for" body "on" "(" mesh ")"
+    body       "body" name "for" body "on" "(" mesh ")" "by" style device attention ["fused_loss"]
                ("local" %name type placement)*
                ("input" %name ["grad" %name])*
                ("output" %name ["grad" %name])*
@@ -44,6 +44,7 @@ from meshwright.ir.program import (
     Compute,
     Gradient,
     Kept,
+    Kernels,
     Local,
     Move,
     ParamSlot,
@@ -90,7 +91,10 @@ def program_text(program: Program) -> str:
 
 def body_lines(body: BodyProgram) -> Iterator[str]:
     """One body program, a line per local, port, parameter and statement."""
-    yield f"body {word_text(body.name)} for {word_text(body.body)} on ({body.mesh})"
+    kernels = body.kernels
+    by = " ".join(map(word_text, (kernels.style, kernels.device, kernels.attention)))
+    by += " fused_loss" if kernels.fused_loss else ""
+    yield f"body {word_text(body.name)} for {word_text(body.body)} on ({body.mesh}) by {by}"
     for name, local in body.locals.items():
         yield f"  local {value_text(name)}  {local.type}  {local.placement}"
     for keyword, names, grads in (
@@ -303,6 +307,9 @@ class _BodyReader:
         body = scanner.word("the name of a body")
         scanner.expect("on")
         mesh = read_mesh(scanner)
+        scanner.expect("by")
+        style, device, attention = (scanner.word(what) for what in ("a style", "a device", "a kind of attention"))
+        kernels = Kernels(style, device, attention, scanner.accept("fused_loss"))
         scanner.end_line()
         self.locals = dict(_repeated(scanner, "local", self.local))
         inputs, outputs = self.ports("input"), self.ports("output")
@@ -326,6 +333,7 @@ class _BodyReader:
             updates=updates,
             sync=sync,
             publish=publish,
+            kernels=kernels,
         )
 
     def local(self, scanner: Scanner) -> tuple[str, Local]:

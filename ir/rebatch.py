@@ -37,6 +37,7 @@ from meshwright.ir.fold import Body, Fold, shortened, unfolded
 from meshwright.ir.graph import Attr, Graph, Op, Type
 from meshwright.ir.rules.base import Role, rule_of
 from meshwright.ir.rules.opaque import registered
+from meshwright.ir.same import Same
 
 LABEL = "b"
 
@@ -75,31 +76,16 @@ class Batched:
     inputs: Mapping[str, tuple[Dim, ...]]
 
 
-class _Same:
-    """A fold as the key of a cache: by identity, since two folds are rarely equal and comparing them is slow."""
-
-    __slots__ = ("fold",)
-
-    def __init__(self, fold: Fold) -> None:
-        self.fold = fold
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Same) and other.fold is self.fold
-
-    def __hash__(self) -> int:
-        return id(self.fold)
-
-
 def batch_of(fold: Fold) -> int:
     """The batch that a fold was captured at."""
-    return _batched(_Same(fold)).batch
+    return _batched(Same(fold)).batch
 
 
 def with_batch(fold: Fold, batch: int) -> Fold:
     """The fold that a capture at this batch would give. Raises `CannotRebatch` where that does not follow."""
     if batch < 1:
         raise CannotRebatch(place="fold", cause=f"a batch of {batch}", fix="ask for a batch of at least 1")
-    found = _batched(_Same(fold))
+    found = _batched(Same(fold))
     if batch == found.batch:
         return fold
     sizes = _sizes(found, batch)
@@ -123,9 +109,9 @@ def _refused(place: str, cause: str) -> CannotRebatch:
 
 
 @lru_cache(maxsize=64)
-def _batched(key: _Same) -> Batched:
+def _batched(key: Same[Fold]) -> Batched:
     """Find the batch in a fold; once per fold."""
-    short = shortened(key.fold, 2)
+    short = shortened(key.of, 2)
     whole = unfolded(short)
     graph, atoms = whole.graph, Atoms(whole.graph)
     batch, labelled = _labelled(graph, atoms)

@@ -7,7 +7,7 @@
   they lie, with the same signature; an operator may run as its expansion, whose values are called `op.value`;
 - every operator that a gradient reaches is differentiated for every operand that wants one, and nothing else is;
   trained parameters, and inputs that ask for it, get a gradient;
-- what the backward pass needs from the forward pass on any device is counted as kept, once per storage;
+- what the kernels named read in the backward pass is counted as kept, once per storage, or can be made again cheaply;
 - a value leaves one call as the next expects it, its gradient comes back as it left, and what a later stage reads is
   carried there stage by stage; what leaves the model is no partial sum;
 - gradients of a parameter that several calls hold are added over all of them.
@@ -16,9 +16,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
+from meshwright.ir.adjoint import apply
 from meshwright.ir.errors import (
     BoundaryMismatch,
     CallsRepeated,
@@ -37,10 +38,12 @@ from meshwright.ir.errors import (
 )
 from meshwright.ir.fold import Call, Fold, Source, joined
 from meshwright.ir.graph import Graph, Op, Type
+from meshwright.ir.kept import is_derivative, local_bytes, needs_of, owners, step_of
 from meshwright.ir.lower import Port, port_of, sources_of
 from meshwright.ir.placement import Placement
 from meshwright.ir.program import BodyProgram, Compute, Gradient, Program, Ring, Transfer, operands_of, results_of
 from meshwright.ir.rules.base import Law, expand, infer, signature_of
+from meshwright.ir.saved import Need, made_again
 from meshwright.ir.verify_gradients import origins
 
 
@@ -190,57 +193,63 @@ def _verify_updates(body: BodyProgram, graph: Graph) -> None:
 
 
 def _verify_kept(body: BodyProgram, graph: Graph) -> None:
-    """Must: of what the backward pass reads, everything that any device saves, at its size; storages only once."""
+    """Must: every storage once and at its size; all that the body's kernels read of the forward pass can be had in the
+    backward pass: kept, in place, computed there, or made from such by operators that the style runs again."""
 
     def wrong(name: str, cause: str, fix: str) -> WrongKept:
         return WrongKept(place=f"{body.name}, kept %{name}", cause=cause, fix=fix)
 
+    extra = {need.value: need.extra_bytes for need in _extra(body)}
     names = [kept.name for kept in body.kept]
     for kept in body.kept:
         if names.count(kept.name) > 1:
             raise wrong(kept.name, "it is counted twice", "count every storage once")
-        if kept.name in body.locals and kept.nbytes != _local_bytes(body, kept.name):
-            raise wrong(kept.name, f"{kept.nbytes} bytes", f"count {_local_bytes(body, kept.name)}")
-    owner = _owners(body, graph)
-    in_place = {slot.stored for slot in body.params}
-    for storage in (owner.get(name, name) for name in _saved(body)):
-        if storage not in in_place and storage not in names:
-            raise wrong(storage, "it is not counted", "count what the backward pass reads")
+        if kept.name not in body.locals and kept.name not in extra:
+            raise wrong(kept.name, "nothing reads it", "leave it out")
+        size = local_bytes(body.locals[kept.name], body.mesh) if kept.name in body.locals else extra[kept.name]
+        if kept.nbytes != size:
+            raise wrong(kept.name, f"{kept.nbytes} bytes", f"count {size}")
+    had = _had(body, graph, frozenset(names))
+    for name in (*_read(body), *extra):
+        if name not in had:
+            raise wrong(name, "it is not counted", "count what the backward pass reads")
 
 
-def _saved(body: BodyProgram) -> list[str]:
-    """Local names that the backward pass reads, whatever the device, and does not compute itself."""
-    own = {name for statement in body.backward for name in results_of(statement)}
-    own |= {name for name in body.output_grads if name}
-    found: list[str] = []
+def _had(body: BodyProgram, graph: Graph, kept: frozenset[str]) -> frozenset[str]:
+    """What the backward pass has of the forward pass."""
+    owner = owners(body.forward, {op.name: op.alias for op in graph.ops})
+    there = kept | {slot.stored for slot in body.params}
+    own = {name for statement in body.backward for name in results_of(statement)} | set(filter(None, body.output_grads))
+    had = there | own | {name for name, storage in owner.items() if storage in there}
+    steps = tuple(map(step_of, body.forward))
+    again = made_again(steps, body.outputs, body.kernels)
+    for step in steps:
+        if had.issuperset(step.operands):
+            had |= again.intersection(step.results)
+    return frozenset(had)
+
+
+def _read(body: BodyProgram) -> Iterator[str]:
+    """The forward names that the backward pass reads."""
     for statement in body.backward:
-        if not isinstance(statement, Gradient) and not (isinstance(statement, Ring) and statement.backward):
-            found += operands_of(statement)
-            continue
-        rule = infer(statement.signature)
-        cpu, cuda = ({(s.what, s.index) for s in rule.saved(device, statement.wanted)} for device in ("cpu", "cuda"))
-        for what, index in sorted(cpu & cuda):
-            if what in ("operand", "result"):
-                found.append((statement.operands if what == "operand" else statement.outputs)[index])
-    return [name for name in dict.fromkeys(found) if name not in own]
+        if is_derivative(statement):
+            yield from (need.value for need in _needs(body, statement) if need.extra_bytes is None)
+        else:
+            yield from operands_of(statement)
 
 
-def _owners(body: BodyProgram, graph: Graph) -> dict[str, str]:
-    """The name whose storage each forward name shares."""
-    alias = {op.name: op.alias for op in graph.ops}
-    owner: dict[str, str] = {}
-    for statement in body.forward:
-        if isinstance(statement, Compute):
-            slot = alias[statement.op]
-            if slot is not None:
-                operand = statement.operands[slot]
-                owner |= dict.fromkeys(statement.results, owner.get(operand, operand))
-    return owner
+def _extra(body: BodyProgram) -> Iterator[Need]:
+    """The tensors beside operands and results that operators keep, where they do not run again."""
+    own = {name for statement in body.backward if not is_derivative(statement) for name in results_of(statement)}
+    for statement in body.backward:
+        if is_derivative(statement) and statement.outputs[0] not in own:
+            yield from (need for need in _needs(body, statement) if need.extra_bytes is not None)
 
 
-def _local_bytes(body: BodyProgram, name: str) -> int:
-    local = body.locals[name]
-    return Type(local.placement.local_shape(local.type.shape, body.mesh), local.type.dtype).nbytes
+def _needs(body: BodyProgram, statement: Gradient | Ring) -> Iterator[Need]:
+    rule = infer(statement.signature)
+    applied = apply(rule, statement.signature.operands, statement.strategy, body.mesh)
+    return needs_of(statement, dict(applied.sizes), body.kernels)
 
 
 # What strings them together ------------------------------------------------------------------------------------------

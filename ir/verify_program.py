@@ -46,8 +46,8 @@ from meshwright.ir.program import (
     Ring,
     Statement,
     Zero,
-    operands_of,
     results_of,
+    values_read,
 )
 from meshwright.ir.reshard import after
 from meshwright.ir.rules.base import infer
@@ -96,7 +96,7 @@ def _verify_list(body: BodyProgram, statements: Sequence[Statement], known: set[
     """Check a list of statements in order; returns the names it defines."""
     defined: set[str] = set()
     for statement in statements:
-        for name in _values_read(statement):
+        for name in values_read(statement):
             _known(body, name, known | defined, str(statement))
         for name in results_of(statement):
             if name in defined:
@@ -106,21 +106,6 @@ def _verify_list(body: BodyProgram, statements: Sequence[Statement], known: set[
             defined.add(name)
         _verify_statement(body, statement)
     return defined
-
-
-def _values_read(statement: Statement) -> tuple[str, ...]:
-    """The names whose values must be at hand. A gradient statement repeats the operands and results of its forward
-    statement (`verify_gradients`), also those that its derivatives do not read."""
-    if not isinstance(statement, Gradient):
-        return operands_of(statement)
-    rule = infer(statement.signature)
-    if rule.reruns(statement.wanted):
-        return operands_of(statement)
-    read = rule.reads(statement.wanted)
-    return (
-        *(name for index, name in enumerate(statement.operands) if index in read),
-        *(name for name in statement.grads if name),
-    )
 
 
 def _known(body: BodyProgram, name: str, known: set[str], place: str) -> None:

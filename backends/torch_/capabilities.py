@@ -28,6 +28,12 @@ _SCHEDULES = (
     ScheduleLine("gpipe", _PIPELINING),
     ScheduleLine("1f1b", f"{_PIPELINING}; needs as many micro-batches as stages"),
     ScheduleLine("interleaved", _PIPELINING, multiple_of_groups=True),
+    ScheduleLine("zbv", f"ScheduleZBVZeroBubble, the same lists action by action; {_PIPELINING}"),
+    ScheduleLine(
+        "dualpipev",
+        f"ScheduleDualPipeV, the same lists action by action; {_PIPELINING}",
+        min_microbatches_per_group=2,
+    ),
     ScheduleLine("custom", f"_PipelineScheduleRuntime action lists, a private interface; {_TRIED}"),
 )
 _GATHER = Line("all_gather", f"functional all_gather of keys and values; {_TRIED}")

@@ -239,6 +239,8 @@ class Decoder(nn.Module):
         if self.positions is None:
             cos, sin = rope(x, self.rotary)
         else:
+            if tokens.shape[1] > self.positions.num_embeddings:
+                raise ValueError(f"{tokens.shape[1]} tokens, and learned_positions = {self.positions.num_embeddings}")
             x = x + self.positions(torch.arange(tokens.shape[1], device=tokens.device))
         for block in self.blocks:
             x = block(x, cos, sin)

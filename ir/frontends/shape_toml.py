@@ -108,7 +108,7 @@ def _contradictions(shape: Shape) -> Iterator[tuple[str, str, str]]:
         yield "heads", f"{shape.heads} heads do not divide hidden = {shape.hidden}", "set head_dim, or correct one"
     if shape.heads % kv_heads:
         yield "kv_heads", f"{kv_heads} key-value heads do not divide heads = {shape.heads}", "give a divisor of heads"
-    if not shape.latent and shape.head % 2:
+    if not shape.latent and not shape.learned_positions and shape.head % 2:
         yield "head_dim", f"{shape.head} is odd, and rotary positions pair the halves of a head", "make it even"
     if shape.experts and not 1 <= shape.topk <= shape.experts:
         yield "topk", f"each token goes to {shape.topk} of {shape.experts} experts", "give 1 <= topk <= experts"

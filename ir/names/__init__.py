@@ -5,7 +5,8 @@ the two, used in both directions: a *degree* lists the loops that a mesh axis of
 preference, operator by operator.
 
     dp      b, slots                  data parallelism; inside experts the tokens routed to each
-    tp      heads, ffn, vocab         Megatron's column- and row-parallel linears, vocabulary-parallel ends
+    tp      heads, ffn, vocab         Megatron's column- and row-parallel linears, vocabulary-parallel ends; the queries
+                                      (group) where all share one key-value head
     cp      s, slots                  context parallelism; attention by all-gather, ring or Ulysses
     ep      b, experts, slots         expert parallelism: tokens outside the experts, experts inside
 
@@ -24,14 +25,17 @@ in pipeline, schedule or micro-batches hold the same `BodyPlan` objects, and wha
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from meshwright.ir.decisions import Decisions, Schedule
 from meshwright.ir.fold import Fold
 from meshwright.ir.names.body import body_template
-from meshwright.ir.names.cache import Same, planned
+from meshwright.ir.names.cache import planned
 from meshwright.ir.names.check import check
 from meshwright.ir.names.degrees import CONTEXT, TABLE, Degree, Degrees, Use, uses
-from meshwright.ir.names.stages import cuts, even_cuts, stage_groups, stage_plans
+from meshwright.ir.names.stages import cuts, even_cuts, only_layer, stage_plans, with_first
 from meshwright.ir.names.words import loops_split, name_of
+from meshwright.ir.same import Same
 
 __all__ = [
     "CONTEXT",
@@ -45,7 +49,6 @@ __all__ = [
     "even_cuts",
     "loops_split",
     "name_of",
-    "stage_groups",
     "template",
     "uses",
 ]
@@ -53,7 +56,11 @@ __all__ = [
 
 def template(fold: Fold, degrees: Degrees, target: str = "any") -> Decisions:
     """The plan that a person means by these degrees."""
+    key, of_body, first = Same(fold), degrees.of_body(), degrees.first_layers
+    usual = replace(of_body, recompute="none") if first else of_body
+    plans = tuple(planned(key, body.name, usual) for body in fold.bodies)
     stages = stage_plans(fold, degrees, degrees.mesh())
-    of_body = degrees.of_body()
-    plans = tuple(planned(Same(fold), body.name, of_body) for body in fold.bodies)
+    if first:
+        again = planned(key, only_layer(fold, "recompute"), of_body)
+        plans, stages = (again, *plans), with_first(fold, stages, again)
     return Decisions(plans, stages, Schedule(degrees.order, degrees.microbatches), target)

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from math import prod
 
-from meshwright.ir.adjoint import IDLE, Choice, Idle, Split, Strategy, apply
+from meshwright.ir.adjoint import IDLE, SPLITTABLE, Choice, Idle, Split, Strategy, apply
 from meshwright.ir.decisions import BodyPlan
 from meshwright.ir.errors import IllegalStrategy, IndivisibleExtent, SectionsMismatch
 from meshwright.ir.factors import Loops, stem
@@ -26,21 +26,35 @@ from meshwright.ir.rules.base import Rule, rule_of
 
 
 def body_template(body: Body, found: Loops, mesh: Mesh, degrees: Degrees) -> BodyPlan:
-    """What every axis does in every operator of a body, by the table; `found` are the body's loops."""
-    graph = body.graph
+    """The plan of a body; `found` are its loops."""
+    return with_storage(body, found, computed(body.graph, found, mesh, degrees), mesh, degrees)
+
+
+Computed = tuple[Mapping[str, Strategy], Mapping[str, State]]
+"""The strategy of every operator, and the states of inputs and outputs."""
+
+
+def computed(graph: Graph, found: Loops, mesh: Mesh, degrees: Degrees) -> Computed:
+    """What every axis does in every operator of a body, by the table, and how values enter and leave."""
     planning = _Planning(graph, found, mesh, degrees)
     chosen = {op.name: planning.strategy(op) for op in graph.ops}
     _pass_weight_gradients(graph, planning.rules, chosen, mesh)
     ends = dict.fromkeys([*(item.value for item in graph.inputs), *graph.outputs])
-    states = {value: planning.state(value) for value in ends}
+    return chosen, {value: planning.state(value) for value in ends}
+
+
+def with_storage(body: Body, found: Loops, computed: Computed, mesh: Mesh, degrees: Degrees) -> BodyPlan:
+    """The rest of a plan: what is stored where, and what is computed again."""
+    (chosen, states), first = computed, degrees.first_layers
     return BodyPlan(
-        body.name,
+        f"{body.name}.first" if first else body.name,
         body.name,
         tuple(chosen.items()),
         tuple(states.items()),
-        stored(graph, found, chosen, states, mesh, degrees),
-        recomputed(graph, found, degrees.recompute),
+        stored(body.graph, found, chosen, states, mesh, degrees),
+        recomputed(body.graph, found, "full" if first else degrees.recompute),
         degrees.regather,
+        first,
     )
 
 
@@ -73,6 +87,8 @@ class _Planning:
         self.fused = _fused(graph, self.rules, found)
         self.sizes = {loop.name: loop.size for loop in found.loops}
         self.slots: dict[str, Layout] = {}
+        self.unused = ("group",) if "heads" in self.sizes else ()
+        """Queries that share a key-value head stay together, where there are several of those to split."""
 
     def strategy(self, op: Op) -> Strategy:
         """Axis by axis, the first preferred loop that the operator can be split over; tables are whole everywhere."""
@@ -82,9 +98,8 @@ class _Planning:
         expert = self.in_experts(op)
         for axis in self.mesh.names:
             for choice in self.candidates(op, axis, strategy, expert=expert):
-                tried = Strategy((*strategy.choices, (axis, choice)))
-                if self.legal(op, tried):
-                    strategy = tried
+                if self.legal(op, strategy, axis, choice):
+                    strategy = Strategy((*strategy.choices, (axis, choice)))
                     break
         if op.kind == "dispatch":
             self.remember(op, strategy)
@@ -103,6 +118,8 @@ class _Planning:
             if degrees.context == "ulysses":
                 yield Split(("hk",))
         for loop in degrees.preferences(axis, expert=expert):
+            if loop in self.unused:
+                continue
             for factor, names in self.found.factors[op.name].items():
                 if loop in [stem(name) for name in names[: len(names) if loop == SEQUENCE else 1]]:
                     yield from self.split(factor, names, loop, axis, so_far)
@@ -149,12 +166,39 @@ class _Planning:
         ]
         return Strategy((*(pair for pair in strategy.choices if pair not in nearest), *reversed(nearest)))
 
-    def legal(self, op: Op, strategy: Strategy) -> bool:
+    def legal(self, op: Op, so_far: Strategy, axis: str, choice: Choice) -> bool:
+        """Whether a choice can be added: by division where all is plain, else by trying it."""
+        plain = self.divides(op, so_far, axis, choice)
+        if plain is not None:
+            return plain
+        tried = Strategy((*so_far.choices, (axis, choice)))
         try:
-            apply(self.rules[op.name], self.graph.operand_types(op), strategy, self.mesh)
+            apply(self.rules[op.name], self.graph.operand_types(op), tried, self.mesh)
         except (IllegalStrategy, IndivisibleExtent, SectionsMismatch):
             return False
         return True
+
+    def divides(self, op: Op, so_far: Strategy, axis: str, choice: Choice) -> bool | None:
+        """Whether the axis divides what earlier ones left of a factor, and every dimension that runs over it alone (its
+        extent may be another); None if layouts, sections or slots are in play."""
+        rule = self.rules[op.name]
+        if rule.sections or rule.slots or not all(map(_is_plain, (choice, *(made for _, made in so_far.choices)))):
+            return None
+        assert isinstance(choice, Split)
+        (name,) = choice.factors
+        factor, parts = rule.factor(name), self.mesh.axis(axis).size
+        for other, made in so_far.choices:
+            if made == choice:
+                parts *= self.mesh.axis(other).size
+        if factor.role not in SPLITTABLE or factor.size % parts:
+            return False
+        types = (*self.graph.operand_types(op), *rule.types)
+        return all(
+            extent % parts == 0
+            for dims, type_ in zip((*rule.operands, *rule.results), types, strict=True)
+            for dim, extent in zip(dims, type_.shape, strict=True)
+            if dim == choice.factors
+        )
 
     def state(self, value: str) -> State:
         """Where a value that enters or leaves a body lies: cut over the first preferred loop that it has."""
@@ -176,6 +220,10 @@ class _Planning:
         """A value without gradient and without samples (rotary tables, masks): cheap to hold, and cut where used."""
         sampled = any("b" in names for names in self.found.dims[value])
         return value not in self.graph.differentiable and not sampled
+
+
+def _is_plain(choice: Choice) -> bool:
+    return isinstance(choice, Split) and len(choice.factors) == 1 and choice.layout == CONTIGUOUS
 
 
 def _has_ring(strategy: Strategy) -> bool:

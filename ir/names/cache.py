@@ -12,32 +12,24 @@ from functools import lru_cache
 from meshwright.ir.decisions import BodyPlan
 from meshwright.ir.factors import Loops, body_loops
 from meshwright.ir.fold import Fold
-from meshwright.ir.names.body import body_template
+from meshwright.ir.names.body import Computed, computed, with_storage
 from meshwright.ir.names.degrees import Degrees
-
-
-class Same:
-    """A fold as a key: equal to itself only. Holding it keeps its identity from being given to another."""
-
-    __slots__ = ("fold",)
-
-    def __init__(self, fold: Fold) -> None:
-        self.fold = fold
-
-    def __hash__(self) -> int:
-        return id(self.fold)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Same) and other.fold is self.fold
+from meshwright.ir.same import Same
 
 
 @lru_cache(maxsize=64)
-def loops_of(fold: Same) -> Mapping[str, Loops]:
+def loops_of(fold: Same[Fold]) -> Mapping[str, Loops]:
     """The loops of every body."""
-    return body_loops(fold.fold)
+    return body_loops(fold.of)
 
 
 @lru_cache(maxsize=2048)
-def planned(fold: Same, body: str, degrees: Degrees) -> BodyPlan:
+def planned(fold: Same[Fold], body: str, degrees: Degrees) -> BodyPlan:
     """The plan of a body under the degrees that concern it (`Degrees.of_body`)."""
-    return body_template(fold.fold.body[body], loops_of(fold)[body], degrees.mesh(), degrees)
+    compute, found = _computed(fold, body, degrees.of_compute()), loops_of(fold)[body]
+    return with_storage(fold.of.body[body], found, compute, degrees.mesh(), degrees)
+
+
+@lru_cache(maxsize=2048)
+def _computed(fold: Same[Fold], body: str, degrees: Degrees) -> Computed:
+    return computed(fold.of.body[body].graph, loops_of(fold)[body], degrees.mesh(), degrees)

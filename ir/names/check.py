@@ -20,10 +20,11 @@ from meshwright.ir.errors import (
 )
 from meshwright.ir.factors import stem
 from meshwright.ir.fold import Fold
-from meshwright.ir.names.cache import Same, loops_of
+from meshwright.ir.names.cache import loops_of
 from meshwright.ir.names.counts import among, divisors, indivisible, microbatches
 from meshwright.ir.names.degrees import SEQUENCE, Degrees
 from meshwright.ir.names.stages import cuts
+from meshwright.ir.same import Same
 
 
 def check(degrees: Degrees, fold: Fold, ranks: int, global_batch: int) -> None:
@@ -50,7 +51,7 @@ def check(degrees: Degrees, fold: Fold, ranks: int, global_batch: int) -> None:
 def _heads(degrees: Degrees, fold: Fold) -> Iterator[MeshwrightError]:
     by = degrees.tp * (degrees.cp if degrees.context == "ulysses" else 1)
     name = "tp * cp" if by != degrees.tp else "tp"
-    for size in _sizes(fold, "heads"):
+    for size in _sizes(fold, "heads") or _sizes(fold, "group"):
         if size % by:
             yield HeadsIndivisible(
                 place=name,

@@ -35,7 +35,13 @@ CONTEXT = ("all_gather", "ring", "ulysses")
 """How context parallelism runs attention."""
 
 RECOMPUTE = ("none", "full", "selective", "selective_op")
-"""What is computed again in the backward pass; see `meshwright.ir.names.recompute`."""
+"""What is computed again in the backward pass, beside `selective:` and modules; see `meshwright.ir.names.recompute`."""
+
+FIRST_LAYERS = "full_layers"
+"""Before a colon and a number: that many layers of every (virtual) stage in full, the others not at all."""
+
+MODULES = ("core_attn", "layernorm", "moe_act", "mla_up_proj")
+"""The parts of a block that selective recomputation knows."""
 
 SPLITS = ("even", "ends", "spread")
 """How layers are shared out among stages; see `meshwright.ir.names.stages`."""
@@ -55,7 +61,7 @@ class Degree:
 TABLE = (
     Degree("dp", ("b", "slots"), "data parallelism"),
     Degree("cp", ("s", "slots"), "context parallelism"),
-    Degree("tp", ("heads", "ffn", "vocab"), "tensor parallelism"),
+    Degree("tp", ("heads", "group", "ffn", "vocab"), "tensor parallelism"),
     Degree("ep", ("b", "experts", "slots"), "expert parallelism"),
 )
 """Every named degree, one line each."""
@@ -109,7 +115,9 @@ class Degrees:
         for name in ("dp", "tp", "cp", "ep", "pp", "vp", "microbatches"):
             if getattr(self, name) < 1:
                 raise DegreeImpossible(place=name, cause=f"{name}={getattr(self, name)}", fix="use at least 1")
-        for name, known in (("context", CONTEXT), ("recompute", RECOMPUTE), ("split", SPLITS)):
+        if self.recompute not in RECOMPUTE and not self.first_layers:
+            recompute_parts(self.recompute)
+        for name, known in (("context", CONTEXT), ("split", SPLITS)):
             if getattr(self, name) not in known:
                 raise DegreeImpossible(
                     place=name, cause=f"{name}={getattr(self, name)!r}", fix=f"use one of {', '.join(known)}"
@@ -138,6 +146,12 @@ class Degrees:
         counts.check_ranks({"tp": self.tp, "cp": self.cp, "pp": self.pp, "dp": self.dp}, ranks)
 
     @property
+    def first_layers(self) -> int:
+        """How many layers of every stage are recomputed in full, under "full_layers:N"; 0 if all are treated alike."""
+        word, _, number = self.recompute.partition(":")
+        return int(number) if word == FIRST_LAYERS and number.isdecimal() else 0
+
+    @property
     def stages(self) -> int:
         """The number of stages, virtual ones counted."""
         return self.pp * self.vp
@@ -164,6 +178,10 @@ class Degrees:
         """What concerns a body: the same for every pipeline, schedule and number of micro-batches."""
         return replace(self, pp=1, vp=1, schedule="gpipe", microbatches=1, split="even", stage_blocks=())
 
+    def of_compute(self) -> Degrees:
+        """What concerns the operators of a body: the same whatever is stored where or computed again."""
+        return replace(self.of_body(), zero=0, regather=True, recompute="none")
+
     def mesh(self) -> Mesh:
         """The mesh of one stage: slow axes outside, tensor parallelism innermost. Sizes of 1 leave an axis out."""
         return Mesh(tuple(MeshAxis(use.name, use.size) for use in uses(self)))
@@ -184,7 +202,20 @@ class Degrees:
         return ZIGZAG if self.use(axis).outside == "cp" and self.zigzag else CONTIGUOUS
 
 
-_DENSE = {"dp": ("b",), "cp": (SEQUENCE,), "tp": ("heads", "ffn", "vocab")}
+def recompute_parts(kind: str) -> tuple[str, ...]:
+    """The modules that a selective recomputation names; core attention, if none."""
+    word, _, named = kind.partition(":")
+    parts = tuple(named.split("+")) if named else ("core_attn",)
+    if word != "selective" or not set(parts) <= set(MODULES):
+        raise DegreeImpossible(
+            place="recompute",
+            cause=f"recompute={kind!r}",
+            fix=f"use one of {', '.join(RECOMPUTE)}, {FIRST_LAYERS}:N, or selective: and some of {'+'.join(MODULES)}",
+        )
+    return parts
+
+
+_DENSE = {"dp": ("b",), "cp": (SEQUENCE,), "tp": ("heads", "group", "ffn", "vocab")}
 _EXPERT = {"dp": ("slots",), "ep": ("experts", "slots"), "tp": ("ffn",)}
 _USUAL = {("dp", "dp"): "dp", ("dp", "ep"): "ep", ("cp", "dp"): "cp", ("tp", "tp"): "tp"}
 

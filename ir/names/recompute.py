@@ -1,42 +1,107 @@
 """What people recompute in the backward pass, by name.
 
-none           nothing: every operator keeps what its derivative reads
-full           the whole body, from its inputs (Chen et al. 2016)
-selective      the core of attention: fused attention, or where it is written out all that handles scores, which are
-               quadratic in the sequence (Korthikanti et al. 2022, section 5)
-selective_op   everything but attention and every other matrix product, the first kept (torchtitan's selective
-               per-operator policy; its products with a bias are another operator, and are computed again)
+    none           nothing: every operator keeps what its derivative reads
+    full           the whole body, from its inputs (Chen et al. 2016)
+    full_layers:N  the first N layers of every stage (Megatron-LM's recompute method "block")
+    selective      the core of attention: fused attention, or where it is written out all that handles scores, which are
+                   quadratic in the sequence (Korthikanti et al. 2022, section 5)
+    selective:A+B  parts of a block by the names of Megatron-Core's recompute_modules:
+                   core_attn     as above
+                   layernorm     the norms over the hidden width
+                   moe_act       what lies between the products inside the experts
+                   mla_up_proj   from the compressed queries, keys and values of latent attention to attention itself
+    selective_op   everything but attention and every other matrix product, the first kept (torchtitan's selective
+                   per-operator policy; its products with a bias are another operator, and are computed again)
+
+A part that a body does not have selects nothing there.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Mapping
+
 from meshwright.ir.factors import Loops, stem
 from meshwright.ir.graph import Graph, Op
-from meshwright.ir.names.degrees import SEQUENCE
+from meshwright.ir.names.degrees import MODULES, SEQUENCE, recompute_parts
 
 _FUSED = ("attention",)
+_NORMS = ("rms_norm", "layer_norm")
+_PRODUCTS = ("grouped_linear", "grouped_mm")
 
 
 def recomputed(graph: Graph, found: Loops, kind: str) -> tuple[str, ...]:
     """The values of a body that are computed again."""
     if kind == "none":
         return ()
-    if kind == "selective":
-        return tuple(value for op in graph.ops if _in_core(op, found) for value in op.results)
+    if kind not in ("full", "selective_op"):
+        chosen = {op.name for part in recompute_parts(kind) for op in _PARTS[part](graph, found)}
+        return tuple(value for op in graph.ops if op.name in chosen for value in op.results)
     kept = _kept(graph) if kind == "selective_op" else frozenset[str]()
     inputs = tuple(item.value for item in graph.inputs)
     return (*inputs, *(value for op in graph.ops if op.name not in kept for value in op.results))
-
-
-def _in_core(op: Op, found: Loops) -> bool:
-    """Whether an operator is attention, or reads or makes scores: values with the sequence in two dimensions."""
-    return op.kind in _FUSED or any(
-        sum(stem(name) == SEQUENCE for names in found.dims[value] for name in names) > 1
-        for value in (*op.operands, *op.results)
-    )
 
 
 def _kept(graph: Graph) -> frozenset[str]:
     """Attention, and the first, third, fifth … product without a bias."""
     products = [op.name for op in graph.ops if op.kind == "linear" and len(op.operands) == 2]
     return frozenset((*products[::2], *(op.name for op in graph.ops if op.kind in _FUSED)))
+
+
+def _core_attention(graph: Graph, found: Loops) -> list[Op]:
+    """Attention, and what reads or makes scores: values with the sequence in two dimensions."""
+
+    def handles_scores(op: Op) -> bool:
+        return any(_stems(found, value).count(SEQUENCE) > 1 for value in (*op.operands, *op.results))
+
+    return [op for op in graph.ops if op.kind in _FUSED or handles_scores(op)]
+
+
+def _norms(graph: Graph, found: Loops) -> list[Op]:
+    """Norms as one operator, or as all that a norm's module does; those of single heads are not meant."""
+    whole = [op for op in graph.ops if op.kind in _NORMS and "hidden" in _stems(found, op.name)]
+    modules = {op.module for op in graph.ops if _is_norm(op.module) and "hidden" in _stems(found, op.name)}
+    return [*whole, *(op for op in graph.ops if op.module in modules)]
+
+
+def _is_norm(module: str) -> bool:
+    return "norm" in module.rpartition(".")[2].lower()
+
+
+def _expert_activations(graph: Graph, found: Loops) -> list[Op]:
+    return [op for op in graph.ops if op.kind not in _PRODUCTS and {"experts", "ffn"} <= set(_stems(found, op.name))]
+
+
+def _latent_projections(graph: Graph, found: Loops) -> list[Op]:
+    """All that attention is made of, from the products that make heads out of something narrower than hidden."""
+    up = [op for op in graph.ops if op.kind == "linear" and _makes_heads(op, found)]
+    if not up:
+        return []
+    before = _makers(graph, (value for op in up for value in op.operands))
+    attention = (value for op in graph.ops if op.kind in _FUSED for value in op.operands)
+    return [op for name, op in _makers(graph, attention).items() if name not in before]
+
+
+def _makes_heads(op: Op, found: Loops) -> bool:
+    made, read = found.factors[op.name]["n"], found.factors[op.name]["k"]
+    return "heads" in map(stem, made) and not {"heads", "hidden"} & set(map(stem, read))
+
+
+def _makers(graph: Graph, values: Iterable[str]) -> dict[str, Op]:
+    """The operators, by name, that some values are made of."""
+    found: dict[str, Op] = {}
+    waiting = list(values)
+    while waiting:
+        op = graph.producer.get(waiting.pop())
+        if op is not None and op.name not in found:
+            found[op.name] = op
+            waiting.extend(op.operands)
+    return found
+
+
+def _stems(found: Loops, value: str) -> list[str]:
+    return [stem(name) for names in found.dims[value] for name in names]
+
+
+_PARTS: Mapping[str, Callable[[Graph, Loops], list[Op]]] = dict(
+    zip(MODULES, (_core_attention, _norms, _expert_activations, _latent_projections), strict=True)
+)

@@ -8,29 +8,25 @@ before it, the first with the first stage. Layers are shared out
     spread    as evenly as they go
     stage_blocks   as the numbers say
 
-Stages are numbered along the model. The g-th of G groups of ranks holds stages g, g + G, g + 2G, … when interleaved
-(Narayanan et al. 2021).
+Stages are numbered along the model; which ones a group of ranks holds, the schedule says (`ir.schedules`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import pairwise
 
-from meshwright.ir.decisions import StagePlan
+from meshwright.ir.decisions import BodyPlan, StagePlan
 from meshwright.ir.errors import DegreeImpossible, LayersIndivisible
 from meshwright.ir.fold import Fold
 from meshwright.ir.mesh import Mesh
 from meshwright.ir.names.counts import among, divisors
 from meshwright.ir.names.degrees import Degrees
+from meshwright.ir.schedules import stage_groups
 
 Cuts = tuple[tuple[int, int], ...]
 """Ranges of calls, one per stage."""
-
-
-def stage_groups(name: str, groups: int, virtual: int) -> tuple[tuple[int, ...], ...]:
-    """For each group of ranks, the stages that it holds under the schedule of this name."""
-    return tuple(tuple(range(group, groups * virtual, groups)) for group in range(groups))
 
 
 def stage_plans(fold: Fold, degrees: Degrees, mesh: Mesh) -> tuple[StagePlan, ...]:
@@ -43,6 +39,32 @@ def stage_plans(fold: Fold, degrees: Degrees, mesh: Mesh) -> tuple[StagePlan, ..
         StagePlan(first, last, mesh, ranks[group_of[index]], tuple(sorted(set(bodies[first:last]))))
         for index, (first, last) in enumerate(cuts(fold, degrees))
     )
+
+
+def only_layer(fold: Fold, place: str) -> str:
+    """The body of the layers, where they are all of one kind."""
+    kinds = sorted({name for segment in fold.segments if not segment.glue for name in segment.period})
+    if len(kinds) != 1:
+        raise DegreeImpossible(
+            place=place,
+            cause=f"the first layers of a stage, and there are {len(kinds)} kinds: {', '.join(kinds)}",
+            fix="treat all layers alike",
+        )
+    return kinds[0]
+
+
+def with_first(fold: Fold, stages: tuple[StagePlan, ...], plan: BodyPlan) -> tuple[StagePlan, ...]:
+    """Give the first calls of a body in every stage a plan of their own, and the usual one what is left."""
+    bodies = [call.body.name for call in fold.calls()]
+
+    def used(stage: StagePlan) -> Iterator[str]:
+        for name in stage.plans:
+            if name == plan.body:
+                yield plan.name
+            if name != plan.body or bodies[stage.first : stage.last].count(name) > plan.first:
+                yield name
+
+    return tuple(replace(stage, plans=tuple(used(stage))) for stage in stages)
 
 
 def cuts(fold: Fold, degrees: Degrees) -> Cuts:

@@ -2,7 +2,7 @@
 
 Outside the experts copies are held for data and context parallelism, inside them by the ranks that hold the same
 experts. ZeRO-1 cuts the optimizer's state, ZeRO-2 the gradients too, ZeRO-3 the parameters (Rajbhandari et al. 2020).
-Axes that do not store (`Degrees.shard`) keep copies: hybrid sharding.
+Axes that do not store (`Degrees.shard`) keep copies: hybrid sharding. What 48 ranks do not divide is cut unevenly.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from meshwright.ir.graph import Graph, Param
 from meshwright.ir.lower_body import compute_placements
 from meshwright.ir.mesh import Mesh
 from meshwright.ir.names.degrees import Degrees, uses
-from meshwright.ir.placement import Placement, Shard, State
+from meshwright.ir.placement import Placement, Shard, State, Uneven
 from meshwright.ir.rules.base import rule_of
 
 
@@ -79,7 +79,8 @@ def _expands(graph: Graph, index: int, chosen: Mapping[str, Strategy]) -> bool:
 
 
 def _cut_further(placement: Placement, shape: Sequence[int], axes: Sequence[str], mesh: Mesh) -> Placement:
-    """Add every axis that holds copies to the first dimension that it divides."""
+    """Add every axis that holds copies to the first dimension that it divides, else unevenly to the one of which most
+    is left: trainers shard flat buffers, or pad, so that no number of copies keeps them from it."""
     dims = list(placement.dims)
     for axis in axes:
         if placement.on(axis) is not None:
@@ -87,6 +88,14 @@ def _cut_further(placement: Placement, shape: Sequence[int], axes: Sequence[str]
         at = next((d for d, extent in enumerate(shape) if fits(extent, (*dims[d], Shard(axis)), mesh)), None)
         if at is not None:
             dims[at] = (*dims[at], Shard(axis))
+            continue
+        left = Placement(tuple(dims)).local_shape(shape, mesh)
+        parts = mesh.axis(axis).size
+        even = [d for d in range(len(shape)) if not any(isinstance(shard.layout, Uneven) for shard in dims[d])]
+        at = max(even, key=lambda d: left[d], default=None)
+        if at is not None and left[at] >= parts:
+            sizes = tuple(left[at] // parts + (part < left[at] % parts) for part in range(parts))
+            dims[at] = (*dims[at], Shard(axis, Uneven(sizes)))
     return Placement(tuple(dims), placement.partial)
 
 

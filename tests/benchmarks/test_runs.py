@@ -9,11 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.cells import Recompute, Zero, nic_of, options_of, recompute_of, zero_of
-from benchmarks.models import read_models
+from benchmarks.models import model_of, read_models
 from benchmarks.runs import Run, Skipped, read_row, read_runs, readings, stage_layers, zero_stages
 from benchmarks.stacks import STACKS, Stack, stack_of
 from tests.benchmarks.rows import MODEL, ROW, table
 
+MODELS = {MODEL["model"]: model_of(MODEL)}
 DATA = Path(__file__).parents[2] / "benchmarks" / "data"
 
 
@@ -130,6 +131,21 @@ def test_columns_may_be_missing(tmp_path: Path) -> None:
     assert isinstance(found, Run)
     assert (found.dp, found.zero_open, found.recompute_open) == (16, True, True)
     assert len(found.readings) >= 4
+
+
+CELLS = st.sampled_from(
+    ["", "0", "-1", "1.5", "nan", "inf", "1e400", "x", "none", "full:", "selective:", "zero", "8x", "3"]
+)
+
+
+@given(st.dictionaries(st.sampled_from([*ROW, "vp", "ep", "notes", "peak_mem_gb", "offload", "dist_opt"]), CELLS))
+def test_no_cell_is_too_odd(cells: dict[str, str]) -> None:
+    """A run or a reason, whatever a cell holds."""
+    found = read_row(0, ROW | cells, MODELS)
+    assert isinstance(found, Run) or found.reason
+    if isinstance(found, Run):
+        assert found.step_time_s is None or found.step_time_s > 0
+        assert found.micro_batches >= 1
 
 
 def test_experts(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from meshwright.cost_models.compute import Compute, Kernel
@@ -59,6 +59,7 @@ def test_a_faster_device_is_never_slower(name: str, m: int, n: int, k: int, by: 
 
 
 @given(name=NAMES, m=SIZES, n=SIZES, k=SIZES)
+@example(name="A100", m=1, n=1, k=2177)  # where cutting k into 16 becomes even
 def test_more_work_never_takes_less(name: str, m: int, n: int, k: int) -> None:
     prices = Compute(device(name))
     for more in ((m + 64, n, k), (m, n + 64, k), (m, n, k + 64)):
@@ -121,10 +122,25 @@ def test_kernels_in_a_row_wait_for_the_host() -> None:
     assert prices.stretch_s(0.0, 10) == 10 * constants().eager_host_s
 
 
+def test_a_stack_runs_the_attention_that_the_device_has() -> None:
+    ran = {"H100": "flash3", "A100": "flash2", "B200": "blackwell", "V100-32G": "megatron", "TPU-v5p": "splash"}
+    assert {name: Compute(device(name), attention="flash3").attention for name in ran} == ran
+
+
+def test_a_device_of_ones_own_is_priced_and_labelled() -> None:
+    """Nothing is known of it but peaks, so that nothing better than a stand-in is claimed."""
+    own = replace(device("A100"), name="mine", vendor="me", like="")
+    priced = Compute(own).seconds(product(8192, 8192, 8192))
+    assert priced.kind == "assumed"
+    assert 0.5 < priced.efficiency < 1
+    assert Compute(own).seconds(heads(8192)).kind == "assumed"
+    assert Compute(replace(own, like="A100-80G")).seconds(product(8192, 8192, 8192)).kind == "fitted"
+
+
 def test_what_cannot_be_priced_is_refused() -> None:
-    prices = Compute(device("A100"), attention="flash3")
+    prices = Compute(device("A100"))
     with pytest.raises(AttentionUnknown, match="flash2"):
-        prices.seconds(heads(4096))
+        Compute(device("A100"), attention="triton")
     with pytest.raises(KernelMalformed, match="4 positive sizes"):
         prices.seconds(Kernel(Engine.MATMUL, "forward", "bf16", 1.0, 1.0, (1, 2, 3)))
     with pytest.raises(BadQuantity, match="shares"):

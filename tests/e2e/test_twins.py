@@ -80,6 +80,10 @@ EXPERTS: Mapping[str, tuple[Degrees, dict[str, str]]] = {
     "experts over cp and dp": (Degrees(dp=2, cp=2, ep=4, zero=3), {"ep": "ep", "cp_ep": "cp+ep"}),
     "copies of experts over cp": (Degrees(dp=2, cp=2, zero=1), {"dp": "dp", "cp": "cp"}),
     "experts in shards of dp": (Degrees(dp=4, ep=2, shard=2, zero=3), {"dp": "dp", "ep": "ep"}),
+    "parts computed again": (
+        Degrees(dp=2, ep=2, tp=2, zero=3, recompute="selective:layernorm+moe_act+mla_up_proj"),
+        {"ep": "ep"},
+    ),
     "experts, virtual stages": (
         Degrees(dp=2, ep=2, pp=2, vp=1, microbatches=2, schedule="1f1b", zero=1, recompute="selective"),
         {"ep": "ep"},
@@ -165,6 +169,28 @@ def test_a_block_communicates_what_its_names_promise(model: str, degrees: Degree
     steps = [one.step.kind for one in (*body.forward, *body.backward) if isinstance(one, Move)]
     counted = {kind: steps.count(kind) for kind in sorted({*steps} - {"slice", "mask", "pad"})}
     assert counted == COLLECTIVES[model, degrees]
+
+
+@pytest.mark.parametrize(
+    ("model", "kind", "kept", "again"),
+    [
+        # Two norms of eight operators each, up to the last product with the weight.
+        ("deepseek-v3", "layernorm", {"cast_5", "mul_6"}, {"mul_2", "mul_16"}),
+        (
+            "deepseek-v3",
+            "mla_up_proj",
+            {"linear", "linear_3", "split.0_2", "attention"},
+            {"linear_2", "linear_4", "cat_4"},
+        ),
+        ("mixtral-8x7b", "moe_act", {"grouped_linear", "grouped_linear_2", "dispatch"}, {"silu", "mul_9"}),
+        ("mixtral-8x7b", "mla_up_proj", {"linear"}, set[str]()),
+    ],
+)
+@pytest.mark.filterwarnings("ignore")
+def test_parts_that_are_computed_again(model: str, kind: str, kept: set[str], again: set[str]) -> None:
+    chosen = set(template(twin(model), Degrees(recompute=f"selective:{kind}")).plan[BLOCKS[model]].recompute)
+    assert again <= chosen
+    assert not kept & chosen
 
 
 def test_experts_are_reduced_over_no_axis_that_holds_them() -> None:

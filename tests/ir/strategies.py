@@ -129,6 +129,7 @@ def body_plans(draw: st.DrawFn, name: str) -> BodyPlan:
         storage=tuple(Storage(path, draw(placements), draw(placements), draw(placements)) for path in paths),
         recompute=tuple(draw(st.lists(any_names, max_size=3, unique=True))),
         regather=draw(st.booleans()),
+        first=draw(st.integers(0, 3)),
     )
 
 

@@ -5,12 +5,17 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import replace
 
+import pytest
+
+from meshwright.ir.errors import PlannedValueUnknown
+from meshwright.ir.lower import BodyCache, lower
 from meshwright.ir.lower_body import Lowering, lower_body
 from meshwright.ir.mesh import Mesh
+from meshwright.ir.names import Degrees, template
 from meshwright.ir.program import BodyProgram
 from meshwright.ir.verify_meaning import verify_body_meaning
 from meshwright.ir.verify_program import verify_body
-from tests.llama_block import block, megatron
+from tests.llama_block import block, megatron, model
 
 CUDA = Lowering()
 
@@ -50,3 +55,25 @@ def test_full_recomputation_repeats_no_collective_that_no_derivative_reads() -> 
     verify_body(program)
     verify_body_meaning(program, graph)
     assert collectives(program, "tp") == {"all_gather": 4 + 2, "reduce_scatter": 4 + 1}
+
+
+def test_bodies_from_a_cache() -> None:
+    """Programs are the same with a cache, and body programs are made once per plan, mesh and lowering."""
+    fold, cache = model(), BodyCache()
+    for pp in (1, 2):
+        for zero in (0, 3):
+            decisions = template(fold, Degrees(dp=2, tp=2, pp=pp, zero=zero))
+            assert lower(fold, decisions, cache=cache) == lower(fold, decisions)
+    assert len(cache) == 2 * len(fold.bodies)
+    lower(fold, template(fold, Degrees(dp=2, tp=2)), Lowering(device="cpu"), cache=cache)
+    assert len(cache) == 3 * len(fold.bodies)
+
+
+def test_wrong_plans_are_refused_every_time() -> None:
+    """What was valid once is not checked again; what was not is."""
+    fold = model()
+    decisions = template(fold, Degrees(tp=2))
+    plan = replace(decisions.plans[0], recompute=("nowhere",))
+    for _ in range(2):
+        with pytest.raises(PlannedValueUnknown):
+            lower(fold, replace(decisions, plans=(plan, *decisions.plans[1:])))

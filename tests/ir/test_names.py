@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import prod
 
 import pytest
@@ -19,7 +20,8 @@ from meshwright.ir.errors import (
     WidthIndivisible,
 )
 from meshwright.ir.factors import body_loops
-from meshwright.ir.names import TABLE, Degrees, check, cuts, even_cuts, name_of, stage_groups, template, uses
+from meshwright.ir.lower import lower
+from meshwright.ir.names import TABLE, Degrees, check, cuts, even_cuts, name_of, template, uses
 from tests.llama_block import Sizes, model
 
 FOLD = model()
@@ -86,6 +88,7 @@ def test_cuts_are_even(stages: int, cuts: list[tuple[int, int]]) -> None:
         lambda: Degrees(context="gossip"),
         lambda: Degrees(zero=4),
         lambda: Degrees(recompute="some"),
+        lambda: Degrees(recompute="selective:mlp"),
         lambda: template(FOLD, Degrees(pp=5)),
     ],
 )
@@ -190,7 +193,8 @@ def test_layers_that_do_not_divide_are_refused_with_what_would_do(degrees: Degre
 def test_virtual_stages_share_their_groups_ranks() -> None:
     stages = template(FOLD, Degrees(dp=2, pp=2, vp=2, schedule="1f1b", microbatches=2)).stages
     assert [stage.ranks for stage in stages] == [(0, 1), (2, 3), (0, 1), (2, 3)]
-    assert stage_groups("interleaved", 2, 3) == ((0, 2, 4), (1, 3, 5))
+    folded = template(FOLD, Degrees(dp=2, pp=2, vp=2, schedule="zbv", microbatches=2)).stages
+    assert [stage.ranks for stage in folded] == [(0, 1), (2, 3), (2, 3), (0, 1)]
 
 
 REFUSED: dict[str, tuple[Degrees, int, int, type[MeshwrightError], str]] = {
@@ -238,3 +242,47 @@ def test_body_plans_are_shared_between_pipelines() -> None:
     one = template(FOLD, Degrees(dp=2, tp=2, zero=1))
     other = template(FOLD, Degrees(dp=2, tp=2, zero=1, pp=2, vp=2, schedule="1f1b", microbatches=8))
     assert all(a is b for a, b in zip(one.plans, other.plans, strict=True))
+
+
+def test_selective_recomputation_by_operators_keeps_every_other_product() -> None:
+    """q and v, gate and down, counted in running order; and attention."""
+    graph = FOLD.body["block"].graph
+    again = template(FOLD, Degrees(recompute="selective_op")).plan["block"].recompute
+    kept = {op.name for op in graph.ops if op.name not in again}
+    assert kept == {"q", "v", "gate", "down", "attn"}
+
+
+@pytest.mark.parametrize(
+    ("kind", "values"),
+    [
+        ("none", set[str]()),
+        ("selective", {"attn"}),
+        ("selective:layernorm", {"norm1", "norm2"}),
+        ("selective:core_attn+layernorm", {"attn", "norm1", "norm2"}),
+        ("selective:moe_act+mla_up_proj", set[str]()),
+    ],
+)
+def test_selective_recomputation_takes_the_parts_it_names(kind: str, values: set[str]) -> None:
+    assert set(template(FOLD, Degrees(recompute=kind)).plan["block"].recompute) == values
+
+
+def test_the_first_layers_of_every_stage_have_a_plan_of_their_own() -> None:
+    """Stages of three and one layers, two recomputed in each: kept values show which."""
+    degrees = Degrees(pp=2, stage_blocks=(3, 1), recompute="full_layers:2", microbatches=2)
+    program = lower(FOLD, template(FOLD, degrees))
+    runs = [[(run.programs, run.repeats) for run in stage.runs] for stage in program.stages]
+    assert runs == [
+        [(("embed",), 1), (("block.first",), 2), (("block",), 1)],
+        [(("block.first",), 1), (("head",), 1)],
+    ]
+    kept = {name: sum(one.nbytes for one in program.body(name).kept) for name in ("block", "block.first")}
+    assert kept["block.first"] < kept["block"]
+
+
+def test_first_layers_of_several_kinds_are_refused() -> None:
+    other = replace(FOLD.body["block"], name="other")
+    first, layers, last = FOLD.segments
+    halves = [replace(layers, paths=layers.paths[:2]), replace(layers, paths=layers.paths[2:], period=("other",))]
+    fold = replace(FOLD, bodies=(*FOLD.bodies, other), segments=(first, *halves, last))
+    with pytest.raises(DegreeImpossible, match="2 kinds: block, other"):
+        template(fold, Degrees(recompute="full_layers:1"))

@@ -170,7 +170,8 @@ def test_masks_of_dropout_are_drawn_again_by_compilers() -> None:
     g.output(g.op("dropout", g.input((4, 8), requires_grad=True), p=0.5, name="y"))
     assert [one.nbytes for one in saved(g.graph(), "eager", "cuda")] == [32]
     assert [one.nbytes for one in saved(g.graph(), "eager", "cpu")] == [128]
-    assert not saved(g.graph(), "fused")
+    assert [one.nbytes for one in saved(g.graph(), "fused")] == [32]
+    assert not saved(g.graph(), "compiled")
 
 
 def test_unknown_style() -> None:

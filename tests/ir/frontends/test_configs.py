@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from meshwright.ir.errors import (
     ConfigUnreadable,
@@ -22,6 +23,7 @@ from meshwright.ir.errors import (
     UnknownModelType,
 )
 from meshwright.ir.frontends.capture import capture
+from meshwright.ir.frontends.decoder import Decoder
 from meshwright.ir.frontends.load import load_model
 from meshwright.ir.frontends.shape_toml import read_shape, validated
 from tests.ir.frontends.tiny import EXAMPLES, write_config
@@ -108,6 +110,34 @@ def test_latent_attention() -> None:
     assert validated(SHAPE | latent, "a shape").latent
 
 
+def built(**changes: Any) -> Decoder:
+    torch.manual_seed(0)
+    return Decoder(validated(SHAPE | {"dtype": "f32"} | changes, "a shape"))
+
+
+def test_learned_positions_are_the_only_ones() -> None:
+    """Equal tokens are told apart by where they stand, and by nothing once the table is zero."""
+    model = built(learned_positions=8, head_dim=7)
+    tokens = torch.full((1, 8), 3)
+    assert (model(tokens)[0, 0] - model(tokens)[0, 5]).abs().max() > 0.01
+    assert model.positions is not None
+    with torch.no_grad():
+        model.positions.weight.zero_()
+    torch.testing.assert_close(model(tokens)[0, 0], model(tokens)[0, 5])
+    with pytest.raises(ValueError, match="9 tokens"):
+        model(torch.zeros(1, 9, dtype=torch.long))
+
+
+def test_parallel_block() -> None:
+    """Both halves read the same normed stream: either alone is what is left when the other gives nothing."""
+    block = built(parallel_block=True, learned_positions=8).blocks[0]
+    x = torch.randn(2, 8, 32)
+    normed = block.attention_norm(x)
+    together = x + block.attention(normed, None, None) + block.feed_forward(normed)
+    torch.testing.assert_close(block(x, None, None), together)
+    assert sum("norm" in name for name, _ in built(parallel_block=True).named_parameters()) == 3
+
+
 def shape_refused(kind: type[MeshwrightError], **changes: Any) -> MeshwrightError:
     with pytest.raises(kind) as caught:
         validated(SHAPE | changes, "a shape")
@@ -138,6 +168,8 @@ def test_missing_key(key: str) -> None:
         ({"heads": 5}, "heads"),
         ({"kv_heads": 3}, "kv_heads"),
         ({"head_dim": 7}, "head_dim"),
+        ({"learned_positions": -1}, "learned_positions"),
+        ({"parallel_block": 1}, "parallel_block"),
         ({"dtype": "bf17"}, "dtype"),
         ({"glu": 1}, "glu"),
         ({"experts": 4}, "topk"),

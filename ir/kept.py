@@ -1,0 +1,126 @@
+"""What a lowered body keeps on one rank, from its forward pass for its backward pass.
+
+The statements of a body program are a `Tape` (`meshwright.ir.saved`) like a graph, with three differences. Sizes are
+those of the rank's shards. Collectives are steps too, and too dear to run twice; local steps of a reshard are cheap.
+And the backward pass may hold forward statements: what they make again need not be kept, what they start from must be.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from math import prod
+from typing import TypeGuard
+
+from meshwright.ir.graph import ITEMSIZE, Type
+from meshwright.ir.mesh import Mesh
+from meshwright.ir.placement import Placement
+from meshwright.ir.program import (
+    Compute,
+    Gradient,
+    Kept,
+    Kernels,
+    Local,
+    Move,
+    Ring,
+    Statement,
+    operands_of,
+    results_of,
+)
+from meshwright.ir.rules.base import infer
+from meshwright.ir.saved import Need, Step, Tape, kept_of, reads
+
+Sizes = Mapping[str, int]
+"""Of the factors of one operator, on one rank."""
+
+
+@dataclass(frozen=True, slots=True)
+class Passes:
+    """The forward and backward pass of a body, as far as they decide what is kept.
+
+    `alias`: for every operator, the operand whose storage its results share; `sizes`: its local factors; `resident`:
+    stored parameters, and gathered ones that the backward pass gathers again; `again`: what it makes again.
+    """
+
+    forward: Sequence[Statement]
+    backward: Sequence[Statement]
+    locals: Mapping[str, Local]
+    mesh: Mesh
+    outputs: tuple[str, ...]
+    alias: Mapping[str, int | None]
+    sizes: Mapping[str, Sizes]
+    resident: frozenset[str]
+    again: frozenset[str]
+
+
+def kept(passes: Passes, kernels: Kernels) -> tuple[Kept, ...]:
+    """What is kept under these kernels: each storage once, parameters that stay in place never."""
+    own = {name for statement in passes.forward for name in (*operands_of(statement), *results_of(statement))}
+    tape = Tape(
+        steps=() if kernels.style == "eager" else tuple(map(step_of, passes.forward)),  # eager runs nothing again
+        nbytes={name: local_bytes(passes.locals[name], passes.mesh) for name in passes.locals if name in own},
+        needs=tuple(_needs(passes, kernels)),
+        owner=owners(passes.forward, passes.alias),
+        outputs=frozenset(passes.outputs),
+        resident=passes.resident,
+        again=passes.again,
+    )
+    return tuple(Kept(one.owner, one.nbytes) for one in kept_of(tape, kernels))
+
+
+def _needs(passes: Passes, kernels: Kernels) -> Iterator[Need]:
+    """What the derivatives read, and what recomputation starts from."""
+    for statement in passes.backward:
+        if is_derivative(statement):
+            for need in needs_of(statement, passes.sizes[statement.op], kernels):
+                if need.extra_bytes is None or statement.outputs[0] not in passes.again:
+                    yield need
+        elif not passes.again.isdisjoint(results_of(statement)):
+            yield from (Need(name, name) for name in operands_of(statement))
+
+
+def is_derivative(statement: Statement) -> TypeGuard[Gradient | Ring]:
+    """Whether a statement differentiates an operator."""
+    return isinstance(statement, Gradient | Ring) and bool(statement.wanted)
+
+
+def needs_of(statement: Gradient | Ring, sizes: Sizes, kernels: Kernels) -> Iterator[Need]:
+    """What one derivative reads: local names, or extra tensors, numbered under the operator's name."""
+    rule = infer(statement.signature)
+    for number, save in enumerate(reads(rule, statement.signature, statement.wanted, kernels)):
+        if save.what == "extra":
+            elements = prod(sizes[factor] for dim in save.dims for factor in dim)
+            yield Need(f"{statement.op}!{number}", statement.op, int(elements * ITEMSIZE[save.dtype]))
+        else:
+            side = statement.operands if save.what == "operand" else statement.outputs
+            yield Need(side[save.index], statement.op)
+
+
+def step_of(statement: Statement) -> Step:
+    """A forward statement as a step of a tape."""
+    if isinstance(statement, Compute | Ring):
+        rule = infer(statement.signature)
+        return Step.of(rule, statement.signature, statement.operands, statement.results)
+    local = isinstance(statement, Move) and statement.step.free
+    return Step(operands_of(statement), results_of(statement), "cheap" if local else "dear")
+
+
+def owners(forward: Iterable[Statement], alias: Mapping[str, int | None]) -> dict[str, str]:
+    """The name whose storage a forward name shares, where that is another one."""
+    owner: dict[str, str] = {}
+    for statement in forward:
+        if isinstance(statement, Compute) and (slot := alias[statement.op]) is not None:
+            operand = statement.operands[slot]
+            owner |= dict.fromkeys(statement.results, owner.get(operand, operand))
+    return owner
+
+
+def local_bytes(local: Local, mesh: Mesh) -> int:
+    """Of the shard that a rank holds."""
+    return _shard_bytes(local.type, local.placement, mesh)
+
+
+@lru_cache(maxsize=65536)
+def _shard_bytes(type_: Type, placement: Placement, mesh: Mesh) -> int:
+    return Type(placement.local_shape(type_.shape, mesh), type_.dtype).nbytes

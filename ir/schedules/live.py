@@ -1,0 +1,85 @@
+"""What a group holds while it works: how many micro-batches of each of its stages wait for their backward.
+
+A forward leaves saved tensors. A full backward frees all of them. An input gradient frees what only it reads; what the
+weight gradient reads waits on. So at every instant a group holds, per stage, `live` micro-batches with everything saved
+and `pending` ones with only what W reads, and its memory is
+
+    sum over stages of live · saved + pending · saved for W      + what the running action needs by itself
+
+which is greatest at one of the moments returned here, whatever the (non-negative) sizes: those whose counts no other
+moment of the same action kind and stage exceeds or equals throughout.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+from meshwright.ir.schedules.work import BACKWARD, FORWARD, INPUT, KINDS, WEIGHT, WorkLists
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Moment:
+    """While a group runs an action of this kind and stage, it holds this many micro-batches of each of its stages, in
+    the order of the shape; that of the running action is counted (as live in F, B and I, as pending in W)."""
+
+    kind: str
+    stage: int
+    live: tuple[int, ...]
+    pending: tuple[int, ...]
+
+    @property
+    def held(self) -> int:
+        """Stage micro-batches that are not quite done."""
+        return sum(self.live) + sum(self.pending)
+
+
+@lru_cache(maxsize=64)
+def moments(work: WorkLists) -> tuple[tuple[Moment, ...], ...]:
+    """For every group the greatest moments, in order."""
+    return tuple(_moments(work, group) for group in range(len(work.lists)))
+
+
+def peak(work: WorkLists) -> tuple[int, ...]:
+    """For every group the most stage micro-batches held at once."""
+    return tuple(max(moment.held for moment in found) for found in moments(work))
+
+
+def _moments(work: WorkLists, group: int) -> tuple[Moment, ...]:
+    """Counts are packed into one number, `width` bits each with a spare bit on top: adding and comparing all of them is
+    then one operation, and a schedule's steady state one entry of a set."""
+    stages, depth = work.shape.stages[group], work.shape.depth
+    width = work.shape.microbatches.bit_length() + 1
+    fields = 2 * len(stages)
+    unit = {stage: 1 << (width * at) for at, stage in enumerate(stages)}
+    shift = width * len(stages)
+    classes = 4 * depth
+    enter, leave = [0] * classes, [0] * classes
+    for stage, one in unit.items():
+        enter[4 * stage + FORWARD] = one
+        leave[4 * stage + BACKWARD] = -one
+        leave[4 * stage + INPUT] = (one << shift) - one
+        leave[4 * stage + WEIGHT] = -(one << shift)
+    held = 0
+    seen: list[set[int]] = [set() for _ in range(classes)]
+    for code in work.lists[group]:
+        of = code % classes
+        held += enter[of]
+        seen[of].add(held)
+        held += leave[of]
+    spare = sum(1 << (width * (field + 1) - 1) for field in range(fields))
+    found = []
+    for of, states in enumerate(seen):
+        for state in _greatest(states, spare):
+            counts = tuple(state >> (width * field) & ((1 << width) - 1) for field in range(fields))
+            found.append(Moment(KINDS[of % 4], of // 4, counts[: len(stages)], counts[len(stages) :]))
+    return tuple(sorted(found))
+
+
+def _greatest(states: set[int], spare: int) -> list[int]:
+    """Those that no other one exceeds or equals in every field: none of the spare bits is borrowed."""
+    kept: list[int] = []
+    for state in sorted(states, reverse=True):
+        if all(((other | spare) - state) & spare != spare for other in kept):
+            kept.append(state)
+    return kept
