@@ -112,6 +112,7 @@ def run(args: Namespace) -> int:
     if ask.global_batch is None:
         raise missing("--global-batch", "256", "the sequences of one optimizer step")
     config = fill(ask.pins, ranks=ask.cluster.ranks, global_batch=ask.global_batch)
+    config.degrees()  # what they refuse, they refuse before the model is touched
     setting = ask.setting()
     config = setting.settled(config)
     if dump is not None:

@@ -5,7 +5,8 @@
 
 Both are read into `Pins`, where what is not pinned is None. `fill` makes a `Config` of them, which leaves nothing open:
 
-    tp pp cp ep vp     1
+    tp pp cp ep        1
+    vp                 1; 2 for schedules that are folded to a V
     etp                as much of tp as there is room for (`Degrees.expert_tp`)
     dp                 ranks / (tp pp cp): every copy counts, those that expert parallelism takes too
     mbs                1, or global batch / (dp microbatches) where micro-batches are pinned
@@ -137,8 +138,8 @@ def _value(name: str, value: object, place: str) -> Any:
     text = word(value)
     if name in SWITCHES and text in _SWITCH:
         return _SWITCH[text]
-    if name in WORDS and text in WORDS[name]:
-        return text
+    if name in WORDS and (text in WORDS[name] or (name == "recompute" and ":" in text)):
+        return text  # selective:A+B and full_layers:N are for `Degrees` to refuse
     if name == "zero" and text in ZERO:
         return int(text)
     if name in COUNTS and text.isascii() and text.isdigit() and len(text) <= DIGITS and int(text):
@@ -232,7 +233,7 @@ class Config:
             recompute=self.recompute,
             schedule=self.schedule,
             microbatches=self.microbatches,
-            split=self.split,
+            split=self.split or SPLITS[0],
         )
 
 
@@ -243,7 +244,9 @@ def word(value: object) -> str:
 
 def fill(pins: Pins, *, ranks: int, global_batch: int, place: str = "--fix") -> Config:
     """The configuration that these pins mean on so many ranks."""
-    tp, pp, cp, ep, vp = (size or 1 for size in (pins.tp, pins.pp, pins.cp, pins.ep, pins.vp))
+    tp, pp, cp, ep = (size or 1 for size in (pins.tp, pins.pp, pins.cp, pins.ep))
+    vee = pp > 1 and pins.schedule is not None and SCHEDULES[pins.schedule].vee
+    vp = pins.vp or (2 if vee else 1)
     dp = _copies(pins, ranks)
     mbs, count = _batches(pins, dp, global_batch, place)
     zero = pins.zero if pins.zero is not None else int(dp * cp > 1)

@@ -24,7 +24,7 @@ from meshwright.ir.errors import CannotRebatch, WorkloadImpossible, nearest
 from meshwright.ir.fold import Fold, shortened, unfold
 from meshwright.ir.frontends.capture import Captured, capture
 from meshwright.ir.frontends.contract import Source
-from meshwright.ir.lower import lower
+from meshwright.ir.lower import BodyCache, lower
 from meshwright.ir.microbatch import microbatch
 from meshwright.ir.names import check, template
 from meshwright.ir.program import Program
@@ -39,6 +39,9 @@ TARGETS: Mapping[str, Capabilities] = {ANY.target: ANY, **TORCH_TARGETS}
 
 LEAST_BATCH = 2
 """Sequences that a model is captured with at least: in a trace, a loop of extent 1 is not to be seen."""
+
+MOST_BODIES = 256
+"""Body programs that are kept; configurations of one kind, which share them, come together."""
 
 
 def price_of(cluster: Cluster) -> Price:
@@ -112,6 +115,8 @@ class Setting:
     workload: Workload
     target: Capabilities
     price: Price
+    bodies: BodyCache = field(default_factory=dict)
+    """Body programs made before: configurations of one kind share them."""
 
     def fold(self, config: Config) -> Fold:
         return self.folds.at(config.batch)
@@ -138,9 +143,11 @@ class Setting:
     def program(self, config: Config, global_batch: int) -> Program:
         """The program that carries it out."""
         decisions = self.decisions(config, global_batch)
-        lowering = replace(self.target.lowering(), regathers=self.workload.runtime.regathers)
+        lowering = self.target.lowering().for_stack(self.workload.runtime)
         workload = replace(self.workload, global_batch=global_batch)
-        return lower(self.fold(config), decisions, lowering, workload)
+        if len(self.bodies) > MOST_BODIES:
+            self.bodies.clear()
+        return lower(self.fold(config), decisions, lowering, workload, self.bodies)
 
     def predict(self, config: Config, global_batch: int) -> Prediction:
         """What it costs."""

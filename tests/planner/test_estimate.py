@@ -137,7 +137,7 @@ def test_where_a_batch_cannot_be_written_the_model_is_captured_again(
 
 def test_in_flight_is_what_the_schedule_keeps() -> None:
     """1F1B keeps one micro-batch per stage that follows, itself included; GPipe all of them."""
-    stages = ((0,), (1,), (2,), (3,))
+    stages: tuple[tuple[int, ...], ...] = ((0,), (1,), (2,), (3,))
     for name, kept in (("1f1b", [4, 3, 2, 1]), ("gpipe", [8, 8, 8, 8])):
         lists = compute_actions(name, Shape(stages, 8))
         assert [in_flight(actions)[stage] for stage, actions in enumerate(lists)] == kept
@@ -175,6 +175,15 @@ def test_what_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
     assert "\ntensor" not in text  # nothing was spent on it
 
 
+@pytest.mark.parametrize("kind", ["full_layers:1", "selective:core_attn+layernorm", "selective_op"])
+def test_recomputation_has_shades(kind: str, capsys: pytest.CaptureFixture[str]) -> None:
+    none, full, between = (
+        estimated(capsys, "--fix", f"recompute={word}")["predicted"] for word in ("none", "full", kind)
+    )
+    assert none["step_time_s"] < between["step_time_s"] < full["step_time_s"]
+    assert full["peak_memory_bytes"] < between["peak_memory_bytes"] <= none["peak_memory_bytes"]
+
+
 def test_stages_that_show_the_same_are_one_row(capsys: pytest.CaptureFixture[str]) -> None:
     text = shown(capsys, "--fix", "pp=4,schedule=gpipe")
     assert re.search(r"^1-2 +1 +2 ", text, re.MULTILINE)
@@ -210,6 +219,7 @@ REFUSALS = {
     "pin twice": (LLAMA, ["--fix", "tp=2", "--fix", "tp=4"], 2, "PinRepeated", "2 and 4"),
     "micro-batch twice": (LLAMA, ["--fix", "mbs=2", "--micro-batch", "1"], 2, "PinRepeated", "mbs=2"),
     "contradiction": (LLAMA, ["--fix", "vp=2"], 2, "PinsContradict", "pp"),
+    "recomputation": ("missing.py:f", ["--fix", "recompute=selective:attn"], 2, "DegreeImpossible", "core_attn"),
     "ranks": (LLAMA, ["--fix", "tp=2,pp=2,dp=1"], 2, "RanksMismatch", "multiply to 4"),
     "batch": (LLAMA, ["--fix", "mbs=3"], 2, "BatchIndivisible", "8 * 3"),
     "heads": (LLAMA, ["--fix", "tp=8"], 2, "HeadsIndivisible", "one of 1, 2, 4"),
