@@ -160,14 +160,14 @@ REFUSALS: dict[str, tuple[Capabilities, Degrees, Callable[[Decisions], Decisions
     ),
     "too few micro-batches for DualPipeV": (
         TORCH_GLOO,
-        Degrees(pp=2, schedule="dualpipev", microbatches=3),
+        Degrees(pp=2, vp=2, schedule="dualpipev", microbatches=3),
         identity,
         MicrobatchesNotExpressible,
         "at least 4",
     ),
     "too few micro-batches for anyone": (
         ANY,
-        Degrees(pp=2, schedule="dualpipev", microbatches=3),
+        Degrees(pp=2, vp=2, schedule="dualpipev", microbatches=3),
         identity,
         MicrobatchesNotExpressible,
         "at least 4",

@@ -13,7 +13,7 @@ from meshwright.ir.names import template
 from meshwright.ir.program import BodyProgram, Gradient, Statement, results_of, values_read
 from meshwright.ir.schedules import work_of
 from meshwright.ir.split_backward import halves
-from tests.ir.test_interp_step import PLANS, SPLIT, placed
+from tests.ir.test_interp_step import PLANS, SPLIT
 from tests.llama_block import model
 
 
@@ -72,7 +72,7 @@ def test_work_lists_are_read_back_from_a_program_once() -> None:
     def program(decisions: Decisions) -> object:
         return work_of(lower(model(), decisions))
 
-    decisions = placed(template(model(), SPLIT["zbv"]))
+    decisions = template(model(), SPLIT["zbv"])
     work = work_of(lower(model(), decisions))
     assert work.shape.stages == ((0, 3), (1, 2))
     assert program(decisions) is work, "equal schedules share one object"
