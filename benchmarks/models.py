@@ -26,15 +26,17 @@ from __future__ import annotations
 
 import csv
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 
 from benchmarks.cells import finite
+from meshwright.ir.fold import Fold
 from meshwright.ir.frontends.capture import Captured, capture
 from meshwright.ir.frontends.decoder import Shape
 from meshwright.ir.frontends.shape_toml import build, validated
+from meshwright.ir.graph import Param, Type
 
 REQUIRED = ("layers", "hidden", "ffn_hidden", "heads", "vocab")
 OPTIONAL = (
@@ -153,3 +155,22 @@ def fold_of(shape: Shape, *, seq: int, batch: int = 1) -> Captured:
     """The captured training step on `batch` sequences."""
     name = ", ".join(f"{key}={value}" for key, value in asdict(shape).items() if key in REQUIRED)
     return capture(build(shape, name), batch=batch, seq=seq)
+
+
+def adapted(fold: Fold) -> Fold:
+    """The fold as adapters train it: matrices of the layers are frozen. Norms stay trained, so that gradients flow as far
+    down as those of adapters; the adapters' own products, small beside the rest, are left out."""
+    layers = {name for segment in fold.segments if not segment.glue for name in segment.period}
+    return replace(
+        fold,
+        bodies=tuple(
+            replace(body, graph=replace(body.graph, params=tuple(map(_frozen(body.graph.types), body.graph.params))))
+            if body.name in layers
+            else body
+            for body in fold.bodies
+        ),
+    )
+
+
+def _frozen(types: Mapping[str, Type]) -> Callable[[Param], Param]:
+    return lambda param: replace(param, requires_grad=False) if len(types[param.value].shape) > 1 else param

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import lru_cache
 
-from benchmarks.models import fold_of
+from benchmarks.models import adapted, fold_of
 from benchmarks.runs import Run, stage_layers
 from benchmarks.scores import Priced
 from benchmarks.stacks import Stack as Public
@@ -21,6 +21,7 @@ from meshwright.ir.lower import lower
 from meshwright.ir.names import Degrees, template
 from meshwright.ir.program import Program
 from meshwright.ir.rebatch import with_batch
+from meshwright.ir.same import Same
 from meshwright.ir.workload import Stack, Workload
 
 TRACED_BATCH = 2
@@ -29,10 +30,11 @@ SCHEDULES = {"zb-1p": "zb-h1", "zb-2p": "zb-h2", "zb-v": "zbv"}
 
 
 class Pricer:
-    """Prices runs under a profile; programs do not depend on it and are kept."""
+    """Prices runs under a profile; programs do not depend on it and are kept. What ran left itself what margin it had."""
 
     def __init__(self, profile: Profile | None = None) -> None:
-        self.profile = profile or published()
+        given = profile or published()
+        self.profile = replace(given, memory=replace(given.memory, margin_share=0.0))
         self.evaluators: dict[str, Evaluator] = {}
 
     def __call__(self, run: Run) -> Priced:
@@ -48,19 +50,22 @@ class Pricer:
 
 def program_of(run: Run) -> Program:
     """The program that a run carried out."""
-    return _program(run.shape, run.seq, degrees_of(run), workload_of(run), run.micro_batch * run.dp)
+    shape = replace(run.shape, dropout=run.stack.dropout)
+    fold = _fold(shape, run.seq, run.micro_batch * run.dp, run.task == "lora")
+    return _program(Same(fold), degrees_of(run), workload_of(run))
 
 
 @lru_cache(maxsize=2048)
-def _program(shape: Shape, seq: int, degrees: Degrees, workload: Workload, batch: int) -> Program:
-    fold = _fold(shape, seq, batch)
+def _program(held: Same[Fold], degrees: Degrees, workload: Workload) -> Program:
+    fold = held.of
     decisions = replace(template(fold, degrees), style=workload.stack.style)
     return lower(fold, decisions, workload=workload)
 
 
 @lru_cache(maxsize=2048)
-def _fold(shape: Shape, seq: int, batch: int) -> Fold:
-    return with_batch(fold_of(shape, seq=seq, batch=TRACED_BATCH).fold, batch)
+def _fold(shape: Shape, seq: int, batch: int, adapters: bool) -> Fold:
+    fold = with_batch(fold_of(shape, seq=seq, batch=TRACED_BATCH).fold, batch)
+    return adapted(fold) if adapters else fold
 
 
 def degrees_of(run: Run) -> Degrees:
@@ -122,12 +127,14 @@ def stack_of_run(run: Run) -> Stack:
         *(("ring", "pipeline") if public.overlap_grads else ()),
     ]
     return Stack(
+        name=public.name,
         style=run.style,
         attention={"cudnn": "flash3"}.get(public.attention, public.attention),
         hides=tuple(hides),
         recipe=recipe_of(public, run.grad_bytes),
         regathers=public.style == "fused" and run.sequence_parallel,
         fused_loss=public.fused_loss,
+        placeholders=public.style == "fused" and run.precision != "fp16" and public.fused_loss,
     )
 
 

@@ -11,6 +11,7 @@ columns of a row go before it. `reason` is where that is documented. A framework
                  deepspeed  fp16 parameters and gradients, fp32 master, m, v
                  xla        fp32 parameters sharded, bf16 compute
     grad_bytes   bytes of a gradient element on the wire
+    dropout      trained with dropout
     selective    what a bare "selective" recomputes: core_attention | every_other_block | ops
 """
 
@@ -43,6 +44,7 @@ class Stack:
     overlap_params: bool = True
     overlap_tp: bool = False
     fused_loss: bool = False
+    dropout: bool = False
     expert_tp: bool = True
     selective: str = "core_attention"
 
@@ -121,7 +123,11 @@ _LISTED = (
     ),
     _megatron(
         "megatron_lm+zbpp",
-        "Qi et al. 2401.10241 §5: built on Megatron-LM of 2023, one tensor rank; the optimizer step is not waited for",
+        "Qi et al. 2401.10241 §5: built on Megatron-LM of 2023 with its default dropout and without flash attention, "
+        "gradients in half precision, one tensor rank; the optimizer step is not waited for",
+        attention="math",
+        grad_bytes=2,
+        dropout=True,
     ),
     _megatron(
         "megascale",

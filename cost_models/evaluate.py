@@ -39,7 +39,8 @@ from meshwright.cost_models.collectives import Library, collective
 from meshwright.cost_models.compute import Compute
 from meshwright.cost_models.hardware import Device
 from meshwright.cost_models.ledger import PHASES, Ledger, Phase, ledger
-from meshwright.cost_models.prediction import SHARES, Prediction, StagePrediction
+from meshwright.cost_models.memory import held
+from meshwright.cost_models.prediction import SHARES, Held, Prediction, StagePrediction
 from meshwright.cost_models.profile import Profile, kind_of_step
 from meshwright.cost_models.quantity import Kind, weakest_kind
 from meshwright.cost_models.schedule import Seconds, compiled, simulate
@@ -412,6 +413,9 @@ class _Step:
     def peak_flops_per_s(self) -> float:
         return sum(len(ranks) * _sixteen_bit_peak(self.evaluator.device(ranks)) for ranks, _ in self.program.actions)
 
+    def held(self) -> tuple[Held, ...]:
+        return held(self.program, self.evaluator.cluster, self.evaluator.profile.memory)
+
     def stages(self) -> tuple[StagePrediction, ...]:
         return tuple(
             StagePrediction(
@@ -420,9 +424,9 @@ class _Step:
                 forward_s=self.forwards[index].seconds,
                 backward_s=self.inputs[index].seconds + self.weights[index].seconds,
                 weight_s=self.weights[index].seconds,
-                memory=None,
+                memory=memory,
             )
-            for index, (stage, memory) in enumerate(zip(self.program.stages, self.program.stages, strict=True))
+            for index, (stage, memory) in enumerate(zip(self.program.stages, self.held(), strict=True))
         )
 
     def shares(self, group: int, step_s: float, ends: Mapping[str, float]) -> tuple[tuple[str, float], ...]:

@@ -15,6 +15,7 @@ from importlib import resources
 from typing import Any
 
 from meshwright.cost_models.compute_profile import ComputeConstants, constants
+from meshwright.cost_models.memory import MemoryConstants, memory_constants
 from meshwright.cost_models.quantity import Kind
 from meshwright.ir.errors import BadQuantity
 
@@ -57,6 +58,7 @@ class Profile:
     name: str
     compute: ComputeConstants
     step: StepConstants
+    memory: MemoryConstants
 
 
 @cache
@@ -64,7 +66,7 @@ def published() -> Profile:
     """The shipped profile."""
     table = step_table()
     values = {field.name: float(table[field.name]["value"]) for field in fields(StepConstants)}
-    return Profile(name="published", compute=constants(), step=StepConstants(**values))
+    return Profile(name="published", compute=constants(), step=StepConstants(**values), memory=memory_constants())
 
 
 @cache

@@ -1220,16 +1220,53 @@ class UnknownStep(UsageError):
     code = "MW8001"
 
 
-class WorkloadMissing(UsageError):
-    """A program to be priced that does not say what it trains."""
-
-    code = "MW8003"
-
-
 class WorkloadImpossible(UsageError):
     """A workload of no work, or with an unknown precision, optimizer or stack."""
 
     code = "MW8002"
+
+
+class WorkloadMissing(UsageError):
+    """A part of the workload that has no default: how many sequences a step takes, or how long they are; or
+    all of it, in a program to be priced."""
+
+    code = "MW8003"
+
+
+class PinUnknown(UsageError):
+    """--fix, or a line of --configs, names something that cannot be pinned."""
+
+    code = "MW8004"
+
+
+class PinValue(UsageError):
+    """A pin without a value, or with one that it cannot have."""
+
+    code = "MW8005"
+
+
+class PinRepeated(UsageError):
+    """One pin given twice."""
+
+    code = "MW8006"
+
+
+class PinsContradict(UsageError):
+    """Pins that are well formed, each by itself, and cannot hold together."""
+
+    code = "MW8007"
+
+
+class ConfigsUnreadable(UsageError):
+    """The file of --configs is missing, cannot be read, or holds no configuration."""
+
+    code = "MW8008"
+
+
+class ConfigLineBad(UsageError):
+    """A line of --configs that is no JSON object. The other lines are priced all the same."""
+
+    code = "MW8009"
 
 
 class BadGroup(ClusterError):
@@ -1259,6 +1296,12 @@ class DependencyMissing(EnvironmentFault):
     """A package that this input needs is not installed; optional ones come with extras, as in ``meshwright[hf]``."""
 
     code = "MW9001"
+
+
+class PricingLost(EnvironmentFault):
+    """A process that priced a configuration ended, or took longer than it may. The others are priced all the same."""
+
+    code = "MW9003"
 
 
 class InternalError(EnvironmentFault):

@@ -103,6 +103,7 @@ column per matrix, which is nothing beside the matrix (Shazeer and Stern 2018)."
 class Stack:
     """How a piece of software executes a program."""
 
+    name: str
     style: str
     attention: str
     hides: tuple[str, ...]
@@ -111,6 +112,9 @@ class Stack:
     """Values gathered for a product (sequence parallelism) are gathered again for the backward pass, not kept."""
     fused_loss: bool = False
     """The loss keeps logits once, in their own dtype, and writes their gradient over them."""
+    placeholders: bool = False
+    """Products inside repeated blocks add weight gradients straight to the main gradients; autograd gets a placeholder
+    instead, one buffer for each shape, which stays (Transformer Engine, get_dummy_wgrad of pytorch/module/base.py)."""
     source: str = field(default="", compare=False)
 
     def __post_init__(self) -> None:
@@ -128,48 +132,59 @@ class Stack:
     @staticmethod
     def read(given: Mapping[str, str]) -> Stack:
         """The stack of the words that `str` writes."""
-        known = ("style", "attention", "hides", "states", "regathers", "fused_loss")
-        if set(given) != set(known):
-            raise ValueError(f"{sorted(set(given) ^ set(known))}")
+        if set(given) != {"stack", "style", "attention", "hides", "states", *_FLAGS}:
+            raise ValueError(f"the words {sorted(given)}")
         return Stack(
+            name=given["stack"],
             style=given["style"],
             attention=given["attention"],
             hides=tuple(name for name in given["hides"].split("+") if name),
             recipe=given["states"],
             regathers=given["regathers"] == "1",
             fused_loss=given["fused_loss"] == "1",
+            placeholders=given["placeholders"] == "1",
         )
+
+
+_FLAGS = ("regathers", "fused_loss", "placeholders")
 
 
 STACKS: Mapping[str, Stack] = MappingProxyType(
     {
         "torch": Stack(
+            name="torch",
             style="eager", attention="flash2", hides=("gradients", "parameters", "pipeline"), recipe="fsdp",
             source="torch FSDP2 and DTensor: prefetch of the next gather, reduce-scatter on its own stream",
         ),
         "torch-compile": Stack(
+            name="torch-compile",
             style="compiled", attention="flash2", hides=("gradients", "parameters", "pipeline"), recipe="fsdp",
             source="torchtitan: regional torch.compile over FSDP2; docs/performance.md of its repository",
         ),
         "megatron": Stack(
+            name="megatron",
             style="fused", attention="flash3", hides=("gradients", "parameters", "publish", "ring", "pipeline"),
-            recipe="megatron", regathers=True, fused_loss=True,
+            recipe="megatron", regathers=True, fused_loss=True, placeholders=True,
             source="Megatron-Core with Transformer Engine: overlap-grad-reduce, overlap-param-gather",
         ),
         "megatron-tp-overlap": Stack(
+            name="megatron-tp-overlap",
             style="fused", attention="flash3", hides=HIDES, recipe="megatron-bf16-grads", regathers=True,
-            fused_loss=True,
+            fused_loss=True, placeholders=True,
             source="Megatron-Bridge performance guide: tp_comm_overlap besides, bf16 gradients",
         ),
         "megatron-2022": Stack(
+            name="megatron-2022",
             style="fused", attention="math", hides=(), recipe="megatron", regathers=True,
             source="Korthikanti et al. 2205.05198: sequence parallelism, fused kernels, no flash attention",
         ),
         "megatron-2021": Stack(
+            name="megatron-2021",
             style="fused", attention="math", hides=(), recipe="megatron",
             source="Narayanan et al. 2104.04473: fused kernels, no flash attention, nothing overlapped",
         ),
         "jax": Stack(
+            name="jax",
             style="xla", attention="splash", hides=("gradients", "parameters", "publish", "ring", "tensor"),
             recipe="fp32",
             source="MaxText: XLA's latency-hiding scheduler and collective matmuls, fp32 parameters",
@@ -247,6 +262,12 @@ class Workload:
     def moments(self) -> float:
         """Bytes of optimizer state per element."""
         return OPTIMIZERS[self.optimizer]
+
+
+def stack_named(name: str) -> Stack:
+    """A stack of `STACKS`."""
+    _known("stack", name, tuple(STACKS))
+    return STACKS[name]
 
 
 _READERS: Mapping[str, Callable[[str], Any]] = {"int": int, "float": float, "str": str}

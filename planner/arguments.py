@@ -9,6 +9,9 @@ from __future__ import annotations
 
 from argparse import ArgumentParser, ArgumentTypeError
 
+from meshwright.ir.workload import OPTIMIZERS, PRECISIONS, RECIPES, STACKS
+from meshwright.ir.workload import STYLES as STACK_STYLES
+
 DTYPES = ("bf16", "fp16", "fp32")
 STYLES = ("eager", "compiled", "fused")
 DEVICES = ("cuda", "cpu")
@@ -50,6 +53,17 @@ def add_output(parser: ArgumentParser) -> None:
     parser.add_argument("--dump-after", metavar="STEP", help="print the text form of the artefact that STEP produces")
 
 
+def add_seed(parser: ArgumentParser) -> None:
+    """What tracing draws."""
+    parser.add_argument(
+        "--seed",
+        type=int,
+        default=0,
+        metavar="N",
+        help="seed of the draw of blocks that are traced for all that are like them (default: %(default)s)",
+    )
+
+
 def add_cluster(parser: ArgumentParser) -> None:
     """CLUSTER, in its three forms."""
     parser.add_argument(
@@ -67,6 +81,65 @@ def cluster(parser: ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print JSON on standard output, errors included")
 
 
+def at_least_one(text: str) -> float:
+    """Parse an imbalance."""
+    try:
+        number = float(text)
+    except ValueError:
+        number = 0.0
+    if not 1 <= number < float("inf"):
+        raise ArgumentTypeError(f"{text!r} is not a number of at least 1")
+    return number
+
+
+def add_workload(parser: ArgumentParser) -> None:
+    """What is trained, and on which software."""
+    add = parser.add_argument_group("workload").add_argument
+    add("--global-batch", type=positive, metavar="N", help="sequences per optimizer step")
+    add("--micro-batch", type=positive, metavar="N", help="sequences of a micro-batch on one copy, as --fix mbs=N")
+    add("--seq", type=positive, metavar="N", help="tokens in each sequence")
+    add(
+        "--dtype",
+        choices=PRECISIONS,
+        default="bf16",
+        help="what matrix products multiply in; configurations are traced in fp32 for fp32 and tf32, in fp16 for fp16, "
+        "else in bf16 (default: %(default)s)",
+    )
+    add("--optimizer", choices=tuple(OPTIMIZERS), default="adamw", help="(default: %(default)s)")
+    add("--stack", choices=tuple(STACKS), help="the software that runs it (default: torch, or that of --style)")
+    add("--style", choices=STACK_STYLES, help="how operators run, instead of a whole stack")
+    add("--recipe", choices=tuple(RECIPES), help="bytes of parameters and states (default: the stack's; fp32 for fp32)")
+    add(
+        "--imbalance",
+        type=at_least_one,
+        default=1.0,
+        metavar="X",
+        help="the busiest expert's load over the mean (default: %(default)s)",
+    )
+    add("--target", default="any", metavar="TARGET", help="any, torch-cuda or torch-gloo (default: %(default)s)")
+
+
+def estimate(parser: ArgumentParser) -> None:
+    """``plan estimate``."""
+    add_model(parser)
+    parser.add_argument("--cluster", required=True, metavar="CLUSTER", help="as in `plan cluster show CLUSTER`")
+    add_workload(parser)
+    add = parser.add_argument_group("configuration").add_argument
+    add(
+        "--fix",
+        action="append",
+        default=[],
+        metavar="PINS",
+        help="tp=8,pp=4,…: see docs/estimate.md; may be given again",
+    )
+    add("--configs", metavar="FILE", help="price many: a JSON object of pins per line; --fix gives what it leaves open")
+    add("--jobs", type=positive, default=2, metavar="N", help="processes for --configs (default: %(default)s)")
+    add("--top", type=positive, default=20, metavar="N", help="rows of the ranked table (default: %(default)s)")
+    add("--check", action="store_true", help="exit with 3 if it, or with --configs nothing, fits in memory")
+    add_output(parser)
+    add_seed(parser)
+
+
 def inspect(parser: ArgumentParser) -> None:
     """``plan inspect``."""
     add_model(parser)
@@ -74,10 +147,4 @@ def inspect(parser: ArgumentParser) -> None:
     parser.add_argument("--seq", type=positive, default=1024, metavar="N", help="tokens in each (default: %(default)s)")
     add_execution(parser)
     add_output(parser)
-    parser.add_argument(
-        "--seed",
-        type=int,
-        default=0,
-        metavar="N",
-        help="seed of the draw of blocks that are traced for all that are like them (default: %(default)s)",
-    )
+    add_seed(parser)

@@ -51,6 +51,12 @@ VERBS = (
         arguments=arguments.cluster,
         module="meshwright.planner.cluster",
     ),
+    Verb(
+        name="estimate",
+        help="price a configuration on a cluster: step time, memory, where the time goes; or many, ranked",
+        arguments=arguments.estimate,
+        module="meshwright.planner.estimate",
+    ),
 )
 
 

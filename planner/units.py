@@ -43,7 +43,7 @@ def seconds(number: float) -> str:
     for scale, unit in ((1e-6, "µs"), (1e-3, "ms")):
         if number < 1000 * scale:
             return f"{number / scale:.3g} {unit}"
-    return f"{number:.3g} s"
+    return f"{number:.3g} s" if number < 1000 else f"{number:,.0f} s"
 
 
 def percent(share: float) -> str:

@@ -23,6 +23,10 @@ from torch import Tensor, nn
 
 from meshwright.ir.frontends.moe import combine, dispatch
 
+DROPOUT = 0.1
+"""Megatron-LM's default (hidden_dropout, attention_dropout). What is kept depends on whether there is dropout, not on
+the rate."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
@@ -53,6 +57,8 @@ class Shape:
     v_head_dim: int = 0
     learned_positions: int = 0
     parallel_block: bool = False
+    dropout: bool = False
+    """Dropout of `DROPOUT` on the embedding, attention's probabilities and what each half of a block adds."""
 
     @property
     def head(self) -> int:
@@ -92,15 +98,15 @@ def rotate(x: Tensor, cos: Tensor | None, sin: Tensor | None) -> Tensor:
     return x * cos + torch.cat((-second, first), dim=-1) * sin
 
 
-def attend(q: Tensor, k: Tensor, v: Tensor, window: int) -> Tensor:
+def attend(q: Tensor, k: Tensor, v: Tensor, window: int, dropout: float) -> Tensor:
     """Causal attention [batch, heads, seq, dim] -> [batch, seq, heads * dim]."""
     grouped = q.shape[1] != k.shape[1]
     if window and window < q.shape[2]:
         position = torch.arange(q.shape[2], device=q.device)
         distance = position[:, None] - position[None, :]
-        y = F.scaled_dot_product_attention(q, k, v, (distance >= 0) & (distance < window), enable_gqa=grouped)
+        y = F.scaled_dot_product_attention(q, k, v, (distance >= 0) & (distance < window), dropout, enable_gqa=grouped)
     else:
-        y = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=grouped)
+        y = F.scaled_dot_product_attention(q, k, v, None, dropout, is_causal=True, enable_gqa=grouped)
     return y.transpose(1, 2).flatten(2)
 
 
@@ -109,7 +115,7 @@ class Attention(nn.Module):
 
     def __init__(self, shape: Shape, window: int) -> None:
         super().__init__()
-        self.width, self.window = shape.head, window
+        self.width, self.window, self.dropout = shape.head, window, DROPOUT * shape.dropout
         kv_heads = shape.kv_heads or shape.heads
         self.q_proj = nn.Linear(shape.hidden, shape.heads * shape.head, bias=not shape.glu)
         self.k_proj = nn.Linear(shape.hidden, kv_heads * shape.head, bias=not shape.glu)
@@ -120,7 +126,7 @@ class Attention(nn.Module):
         q, k, v = (
             p(x).unflatten(-1, (-1, self.width)).transpose(1, 2) for p in (self.q_proj, self.k_proj, self.v_proj)
         )
-        return self.o_proj(attend(rotate(q, cos, sin), rotate(k, cos, sin), v, self.window))
+        return self.o_proj(attend(rotate(q, cos, sin), rotate(k, cos, sin), v, self.window, self.dropout))
 
 
 class LatentAttention(nn.Module):
@@ -129,7 +135,7 @@ class LatentAttention(nn.Module):
     def __init__(self, shape: Shape, window: int) -> None:
         super().__init__()
         self.nope, self.rope, self.window = shape.qk_nope_head_dim, shape.qk_rope_head_dim, window
-        self.latent, self.value = shape.kv_lora_rank, shape.v_head_dim
+        self.latent, self.value, self.dropout = shape.kv_lora_rank, shape.v_head_dim, DROPOUT * shape.dropout
         q_width = shape.heads * (self.nope + self.rope)
         if shape.q_lora_rank:
             self.q_proj: nn.Module = nn.Sequential(
@@ -152,7 +158,7 @@ class LatentAttention(nn.Module):
         k_nope, v = kv.split((self.nope, self.value), dim=-1)
         k_rope = rotate(k_rope[:, None], cos, sin).expand(-1, k_nope.shape[1], -1, -1)
         q = torch.cat((q_nope, rotate(q_rope, cos, sin)), dim=-1)
-        return self.o_proj(attend(q, torch.cat((k_nope, k_rope), dim=-1), v, self.window))
+        return self.o_proj(attend(q, torch.cat((k_nope, k_rope), dim=-1), v, self.window, self.dropout))
 
 
 class FeedForward(nn.Module):
@@ -210,13 +216,14 @@ class Block(nn.Module):
         self.attention = kind(shape, shape.window(layer))
         self.feed_forward_norm = None if shape.parallel_block else norm(shape, shape.hidden)
         self.feed_forward = Experts(shape) if shape.routed(layer) else FeedForward(shape, shape.ffn_hidden)
+        self.drop = nn.Dropout(DROPOUT) if shape.dropout else nn.Identity()
 
     def forward(self, x: Tensor, cos: Tensor | None, sin: Tensor | None) -> Tensor:
         if self.feed_forward_norm is None:
             normed = self.attention_norm(x)
-            return x + self.attention(normed, cos, sin) + self.feed_forward(normed)
-        x = x + self.attention(self.attention_norm(x), cos, sin)
-        return x + self.feed_forward(self.feed_forward_norm(x))
+            return x + self.drop(self.attention(normed, cos, sin) + self.feed_forward(normed))
+        x = x + self.drop(self.attention(self.attention_norm(x), cos, sin))
+        return x + self.drop(self.feed_forward(self.feed_forward_norm(x)))
 
 
 class Decoder(nn.Module):
@@ -227,6 +234,7 @@ class Decoder(nn.Module):
         self.rotary = shape.qk_rope_head_dim if shape.latent else shape.head
         self.embedding = nn.Embedding(shape.vocab, shape.hidden)
         self.positions = nn.Embedding(shape.learned_positions, shape.hidden) if shape.learned_positions else None
+        self.drop = nn.Dropout(DROPOUT) if shape.dropout else nn.Identity()
         self.blocks = nn.ModuleList(Block(shape, layer) for layer in range(shape.layers))
         self.norm = norm(shape, shape.hidden)
         self.head = nn.Linear(shape.hidden, shape.vocab, bias=False)
@@ -242,6 +250,7 @@ class Decoder(nn.Module):
             if tokens.shape[1] > self.positions.num_embeddings:
                 raise ValueError(f"{tokens.shape[1]} tokens, and learned_positions = {self.positions.num_embeddings}")
             x = x + self.positions(torch.arange(tokens.shape[1], device=tokens.device))
+        x = self.drop(x)
         for block in self.blocks:
             x = block(x, cos, sin)
         return self.head(self.norm(x))

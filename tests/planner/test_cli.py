@@ -46,7 +46,16 @@ refusal = ShapeKeyUnknown(place="tiny.toml", cause="unknown key 'hiden'", fix="d
 
 
 @pytest.mark.parametrize(
-    "argv", [["--help"], ["--version"], ["inspect", "--help"], ["inspect", "--batch", "0", "m"], ["cluster", "--help"]]
+    "argv",
+    [
+        ["--help"],
+        ["--version"],
+        ["inspect", "--help"],
+        ["inspect", "--batch", "0", "m"],
+        ["cluster", "--help"],
+        ["estimate", "--help"],
+        ["estimate", "m", "--cluster", "cpu:2", "--dtype", "bf61"],
+    ],
 )
 def test_help_and_usage_errors_import_nothing_heavy(argv: list[str]) -> None:
     script = f"""
@@ -89,6 +98,10 @@ def test_the_package_runs_as_the_command() -> None:
         ["inspect", "m.py:f", "--bat", "4"],
         ["cluster", "show"],
         ["cluster", "draw", "cpu:2"],
+        ["estimate", "m.py:f"],
+        ["estimate", "m.py:f", "--cluster", "cpu:2", "--imbalance", "0.5"],
+        ["estimate", "m.py:f", "--cluster", "cpu:2", "--imbalance", "nan"],
+        ["estimate", "m.py:f", "--cluster", "cpu:2", "--jobs", "0"],
     ],
     ids=" ".join,
 )

@@ -1,0 +1,522 @@
+"""What one call of a body holds, by liveness over its statements.
+
+A *storage* is what the allocator hands out; names share one (views, gradients of sums, sums written into a gradient
+that dies there). `body_memory` walks the two lists of a `BodyProgram`, statement by statement: results take their
+storage, and a storage goes back after the last statement that reads it. Two walks give all that a stage needs to know:
+
+    kept        bytes between a micro-batch's forward and its backward pass, without what calls share
+    forward     the fullest instant of the forward list: inputs, what is kept so far, what dies inside
+    backward    the fullest instant of the backward list, from all that is kept to the gradients that leave
+
+What takes no storage of its own:
+
+    interiors       in every style but eager: elementwise values and gradients that only elementwise statements read run
+                    inside one kernel
+    fused losses    (`Stack.fused_loss`) everything as large as the logits between their product and the loss, forward
+                    and backward, lies where the logits lie, in their dtype
+    weight gradients of stacks that write them straight to the main gradients (`Stack.placeholders`)
+
+Parameters that operators read in another form than the stored one (gathered from shards, cast) are whole *units*: all
+of a body's are there while it runs, and with them their gradients until they are reduced to shards, in the bytes that
+gradients travel in, as FSDP does (torch.distributed.fsdp, one unit per block). Inputs without gradient (rotary tables,
+tokens, masks) are the same tensors for all calls of a micro-batch; a stage counts them once (`shared`).
+
+Tokens sent to experts take `Workload.imbalance` times their mean on the busiest rank, from dispatch to combine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+from weakref import ref
+
+from meshwright.ir.graph import ITEMSIZE, Type
+from meshwright.ir.placement import Placement
+from meshwright.ir.program import (
+    Add,
+    BodyProgram,
+    Compute,
+    Gradient,
+    Move,
+    ParamSlot,
+    Ring,
+    Statement,
+    operands_of,
+    results_of,
+)
+from meshwright.ir.rules.base import Engine, Law, Rule, infer
+from meshwright.ir.workload import Stack, Workload
+
+Shared = tuple[Type, Placement]
+"""What tells two inputs without gradient apart."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mix:
+    """Bytes by what they are."""
+
+    activations: float = 0.0
+    recomputed: float = 0.0
+    transient: float = 0.0
+    logits: float = 0.0
+
+    @property
+    def total(self) -> float:
+        return self.activations + self.recomputed + self.transient + self.logits
+
+
+@dataclass(frozen=True, slots=True)
+class Fullest:
+    """The fullest instant of a list: how much, and whether a recomputed value was being made."""
+
+    held: Mix
+    recomputing: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class BodyMemory:
+    """What a stage needs to know of one body program.
+
+    - `entered` is the part of `kept` that is the differentiable inputs, `left` the part that is outputs: storages that
+      neighbouring calls may both keep.
+    - `weight_kept` is what gradients of weights alone still need, where a schedule puts them off.
+    """
+
+    kept: Mix
+    shared: tuple[tuple[Shared, float], ...]
+    entered: tuple[tuple[Shared, float], ...]
+    left: tuple[tuple[Shared, float], ...]
+    forward: Fullest
+    backward: Fullest
+    weight_kept: float
+    unit: float
+    """Bytes of its parameters in the form that operators read, where that is another than the stored one."""
+    unit_gradients: float
+    """Bytes of their gradients before they are reduced to shards, and of the buffer in which they travel."""
+    unit_kept: bool
+    """Whether that form stays from the forward to the backward pass."""
+    parameters: float
+    gradients: float
+    optimizer: float
+    stepped: float
+    """Bytes of the gradients that the optimizer reads, where they are not those that micro-batches added up."""
+    slots: tuple[tuple[str, float, float, float], ...]
+    """Trained parameters: path, and bytes of parameter, gradient and optimizer state."""
+    products: tuple[tuple[tuple[int, ...], float], ...]
+    """Shapes of the weights that products read, those of one operand joined, with their bytes on one rank."""
+
+    @property
+    def has_logits(self) -> bool:
+        return self.backward.held.logits > 0 or self.forward.held.logits > 0
+
+
+_Key = tuple[Stack, str, str, float, bool]
+_CACHE: dict[int, tuple[ref[BodyProgram], dict[_Key, BodyMemory]]] = {}
+
+
+def body_memory(body: BodyProgram, workload: Workload, repeated: bool) -> BodyMemory:
+    """The summary of a body program, made once for each program and workload; `repeated`: it is one of a stack."""
+    key = (workload.stack, workload.recipe, workload.optimizer, workload.imbalance, repeated)
+    at = id(body)
+    if at not in _CACHE:
+        _CACHE[at] = (ref(body, lambda _: _CACHE.pop(at, None)), {})
+    known = _CACHE[at][1]
+    if key not in known:
+        known[key] = _Walk(body, workload, repeated).summary()
+    return known[key]
+
+
+class _Walk:
+    """One body program under one workload."""
+
+    def __init__(self, body: BodyProgram, workload: Workload, repeated: bool) -> None:
+        self.body, self.workload, self.repeated = body, workload, repeated
+        self.runtime, self.states = workload.stack, workload.states
+        self.statements = (*body.forward, *body.backward)
+        self.slots = [slot for slot in body.params if not slot.buffer]
+        self.resident = {name for slot in body.params for name in (slot.value, slot.stored)}
+        self.gathers = {s.result for s in self.statements if isinstance(s, Move) and s.reason == "parameter"}
+        self.reduces = {s.result for s in body.backward if isinstance(s, Move) and s.reason == "sync"}
+        self.weight_grads = self.made_for_weights()
+        self.routed = self.sent_to_experts()
+        self.logits = self.fused_logits()
+        self.free_inputs = {name for name, grad in zip(body.inputs, body.input_grads, strict=True) if grad is None}
+        self.kept = self.kept_storages()
+
+    # sizes
+
+    def elements(self, name: str) -> int:
+        local = self.body.locals[name]
+        return prod(local.placement.local_shape(local.type.shape, self.body.mesh))
+
+    def size(self, name: str) -> float:
+        """Bytes of a value or gradient on one rank, as if it had a storage of its own."""
+        scale = self.workload.imbalance if name in self.routed else 1.0
+        if name in self.weight_grads:
+            return self.elements(name) * self.states.used
+        return self.elements(name) * ITEMSIZE[self.body.locals[name].type.dtype] * scale
+
+    def shared(self, name: str) -> Shared:
+        local = self.body.locals[name]
+        return local.type, local.placement
+
+    # what names are
+
+    def made_for_weights(self) -> set[str]:
+        """Gradients of parameters."""
+        values = {slot.value for slot in self.slots}
+        found = {slot.grad for slot in self.slots if slot.grad} - self.reduces
+        for statement in self.body.backward:
+            if isinstance(statement, Gradient):
+                made = zip(statement.wanted, statement.results, strict=True)
+                found |= {name for slot, name in made if statement.operands[slot] in values}
+        return found
+
+    def sent_to_experts(self) -> set[str]:
+        """Values and gradients between dispatch and combine."""
+        if self.workload.imbalance == 1:
+            return set()
+        values: set[str] = set()
+        for statement in self.body.forward:
+            sent = isinstance(statement, Compute) and statement.signature.kind == "dispatch"
+            back = isinstance(statement, Compute) and statement.signature.kind == "combine"
+            if sent or (not back and values.intersection(operands_of(statement))):
+                values |= set(results_of(statement))
+        for statement in self.body.backward:
+            if isinstance(statement, Gradient):
+                made = zip(statement.wanted, statement.results, strict=True)
+                values |= {name for slot, name in made if statement.operands[slot] in values}
+            elif isinstance(statement, (Move, Add)) and values.intersection(operands_of(statement)):
+                values.add(statement.result)
+        return values - self.weight_grads
+
+    def logits_like(self) -> set[str]:
+        """In a body that ends in a loss: the last product and whatever is made of it, as large as it is, forward and
+        backward."""
+        if not self.body.outputs or self.body.locals[self.body.outputs[0]].type.shape:
+            return set()
+        products = [s for s in self.body.forward if isinstance(s, Compute) and _rule(s).engine is Engine.MATMUL]
+        if not products:
+            return set()
+        root = products[-1].results[0]
+        width = self.elements(root)
+        found = {root}
+        for statement in self.body.forward:
+            if found.intersection(operands_of(statement)):
+                found |= {name for name in results_of(statement) if self.elements(name) == width}
+        for statement in self.body.backward:
+            if isinstance(statement, Gradient):
+                made = zip(statement.wanted, statement.results, strict=True)
+                found |= {name for slot, name in made if statement.operands[slot] in found}
+            elif isinstance(statement, (Move, Add)) and found.intersection(operands_of(statement)):
+                found.add(statement.result)
+        return {root, *found}
+
+    def fused_logits(self) -> dict[str, str]:
+        """For everything that lies where the logits lie, the logits; empty where losses are not fused."""
+        self.logits_names = self.logits_like()
+        if not self.runtime.fused_loss or not self.logits_names:
+            return {}
+        root = next(name for s in self.body.forward for name in results_of(s) if name in self.logits_names)
+        return dict.fromkeys(self.logits_names, root)
+
+    def is_free(self, name: str) -> bool:
+        """Whether a name takes nothing here: parameters, units, tables; main gradients that are written straight."""
+        placeheld = self.runtime.placeholders and self.repeated and name in self.weight_grads
+        return (
+            name in self.resident
+            or name in self.gathers
+            or name in self.reduces
+            or name in self.free_inputs
+            or placeheld
+            or (name in self.weight_grads and bool(self.reduces))
+        )
+
+    # storages
+
+    def kept_storages(self) -> dict[str, float]:
+        """Everything kept, by storage, units and tables left out."""
+        found: dict[str, float] = {}
+        for kept in self.body.kept:
+            if kept.name in self.body.locals and self.is_free(kept.name):
+                continue
+            name = self.logits.get(kept.name, kept.name)
+            if name in self.logits.values():
+                found[name] = self.size(name)
+            else:
+                found[kept.name] = kept.nbytes * (self.workload.imbalance if kept.name in self.routed else 1.0)
+        return found
+
+    def interiors(self, statements: Sequence[Statement], pinned: set[str]) -> set[str]:
+        """Values and gradients that elementwise statements make for elementwise statements alone."""
+        if self.runtime.style == "eager":
+            return set()
+        readers: dict[str, list[bool]] = {}
+        for statement in statements:
+            for name in self.reads(statement):
+                readers.setdefault(name, []).append(_elementwise(statement))
+        return {
+            name
+            for statement in statements
+            if _elementwise(statement)
+            for name in results_of(statement)
+            if name not in pinned and readers.get(name) and all(readers[name])
+        }
+
+    def reads(self, statement: Statement) -> tuple[str, ...]:
+        """What a statement needs at hand; an operator's own extras under the names that `Kept` gives them."""
+        if not (isinstance(statement, Gradient) or (isinstance(statement, Ring) and statement.backward)):
+            return operands_of(statement)
+        rule = infer(statement.signature)
+        needed = [statement.operands[slot] for slot in rule.reads(statement.wanted)]
+        outputs = statement.outputs if rule.reruns(statement.wanted) else ()
+        extras = tuple(name for name in self.kept if name.startswith(f"{statement.op}!"))
+        return (*needed, *outputs, *(name for name in statement.grads if name), *extras)
+
+    def walk(self, statements: Sequence[Statement], begin: dict[str, float], stay: set[str]) -> Fullest:
+        """The fullest instant of a list that begins with some storages and leaves the names in `stay`."""
+        return _List(self, statements, begin, stay).run()
+
+    # the summary
+
+    def forward(self) -> Fullest:
+        inputs = {name: self.size(name) for name in self.body.inputs if not self.is_free(name)}
+        stay = {*self.kept, *(name for name in self.body.outputs)}
+        return self.walk(self.body.forward, inputs, stay)
+
+    def backward(self) -> Fullest:
+        arrive = {name: self.size(name) for name in self.body.output_grads if name}
+        stay = {name for name in self.body.input_grads if name}
+        return self.walk(self.body.backward, self.kept | arrive, stay)
+
+    def summary(self) -> BodyMemory:
+        logits = sum(size for name, size in self.kept.items() if name in self.logits_names)
+        kept = Mix(activations=sum(self.kept.values()) - logits, logits=logits)
+        outputs = {name for name, grad in zip(self.body.outputs, self.body.output_grads, strict=True) if grad}
+        tables = {*self.free_inputs, *(set(self.body.outputs) - outputs)}
+        parameters = sum(self.elements(slot.stored) * self.states.stored for slot in self.slots)
+        trained = [slot for slot in self.slots if slot.grad]
+        return BodyMemory(
+            kept=kept,
+            shared=tuple((self.shared(name), self.table(name)) for name in sorted(tables)),
+            entered=tuple((self.shared(name), self.kept[name]) for name in self.body.inputs if name in self.kept),
+            left=tuple((self.shared(name), self.kept[name]) for name in sorted(outputs) if name in self.kept),
+            forward=self.forward(),
+            backward=self.backward(),
+            weight_kept=self.weight_kept(),
+            unit=self.unit(),
+            unit_kept=bool({kept.name for kept in self.body.kept} & self.gathers),
+            unit_gradients=self.unit_gradients(),
+            parameters=parameters + sum(self.table(slot.stored) for slot in self.body.params if slot.buffer),
+            gradients=sum(self.held_gradient(slot) for slot in trained),
+            optimizer=sum(
+                self.at(slot, slot.optimizer) * (self.states.master + self.workload.moments) for slot in trained
+            ),
+            stepped=sum(self.stepped(slot) for slot in trained),
+            slots=tuple(
+                (
+                    slot.path,
+                    self.elements(slot.stored) * self.states.stored,
+                    self.held_gradient(slot),
+                    self.at(slot, slot.optimizer) * (self.states.master + self.workload.moments),
+                )
+                for slot in trained
+            ),
+            products=self.products() if self.repeated and self.runtime.placeholders else (),
+        )
+
+    def table(self, name: str) -> float:
+        return float(self.elements(name) * ITEMSIZE[self.body.locals[name].type.dtype])
+
+    def at(self, slot: ParamSlot, placement: Placement) -> int:
+        """Elements of a parameter on one rank in a placement."""
+        return prod(placement.local_shape(self.body.locals[slot.value].type.shape, self.body.mesh))
+
+    def held_gradient(self, slot: ParamSlot) -> float:
+        return self.at(slot, slot.grads) * self.states.gradient
+
+    def stepped(self, slot: ParamSlot) -> float:
+        """A copy in the dtype of the master parameters where gradients have another; else a buffer for the reduced
+        gradients, which fused stacks leave where they were added up."""
+        if self.states.master > self.states.gradient:
+            return self.at(slot, slot.optimizer) * self.states.master
+        moved = slot.grad != slot.synced and self.runtime.style != "fused"
+        return self.at(slot, slot.optimizer) * self.states.reduced if moved else 0.0
+
+    def read_otherwise(self) -> list[ParamSlot]:
+        """Parameters that operators read in another form than the stored one."""
+        cast = self.states.used != self.states.stored
+        return [slot for slot in self.slots if slot.stored != slot.value or cast]
+
+    def unit(self) -> float:
+        return sum(self.elements(slot.value) for slot in self.read_otherwise()) * self.states.used
+
+    def unit_gradients(self) -> float:
+        """Gradients of the whole unit, and the buffer in which they travel to their shards."""
+        if not self.reduces:
+            return 0.0
+        whole = sum(self.elements(slot.value) for slot in self.slots if slot.grad)
+        return whole * (self.states.used + self.states.reduced)
+
+    def weight_kept(self) -> float:
+        """The operands of products with weights, and the gradients of their results."""
+        found: dict[str, float] = {}
+        owner = {name: name for name in self.body.locals}
+        for statement in self.body.forward:
+            if isinstance(statement, Compute) and _rule(statement).engine is Engine.VIEW:
+                owner |= dict.fromkeys(statement.results, owner[statement.operands[0]])
+        for statement in self.body.backward:
+            if isinstance(statement, Gradient) and any(name in self.weight_grads for name in statement.results):
+                for name in self.reads(statement):
+                    at = owner.get(name, name)
+                    if at in self.kept or name in statement.grads:
+                        found[at] = self.kept.get(at, 0.0) or self.size(name)
+        return sum(found.values())
+
+    def products(self) -> tuple[tuple[tuple[int, ...], float], ...]:
+        """Weights of products; those of one operand are one product (q, k and v; gate and up)."""
+        weights = {slot.value for slot in self.slots if slot.grad}
+        joined: dict[str, list[str]] = {}
+        for statement in self.body.forward:
+            if isinstance(statement, Compute) and _rule(statement).engine is Engine.MATMUL:
+                for name in weights.intersection(statement.operands):
+                    joined.setdefault(statement.operands[0], []).append(name)
+        found: dict[tuple[int, ...], float] = {}
+        for names in joined.values():
+            shapes = [
+                self.body.locals[n].placement.local_shape(self.body.locals[n].type.shape, self.body.mesh) for n in names
+            ]
+            shape = (sum(one[0] for one in shapes), *shapes[0][1:])
+            found[shape] = sum(self.elements(name) for name in names) * self.states.used
+        return tuple(found.items())
+
+
+class _List:
+    """One walk: allocates and frees, and remembers the fullest instant."""
+
+    def __init__(self, of: _Walk, statements: Sequence[Statement], begin: dict[str, float], stay: set[str]) -> None:
+        self.of, self.statements, self.stay = of, statements, stay
+        self.inside = of.interiors(statements, {*stay, *of.kept})
+        self.size: dict[str, float] = dict(begin)
+        self.owner = {name: name for name in begin}
+        self.kind: dict[str, str] = {}
+        self.last: dict[str, int] = {}
+        for index, statement in enumerate(statements):
+            for name in of.reads(statement):
+                self.last[name] = index
+        self.views = self.forward_views() if statements is of.body.backward else {}
+        self.backward = statements is of.body.backward
+
+    def forward_views(self) -> dict[str, str]:
+        """For names of the forward pass, the kept storage that they are views of."""
+        owner: dict[str, str] = {}
+        for statement in self.of.body.forward:
+            if isinstance(statement, Compute) and _rule(statement).engine is Engine.VIEW:
+                base = statement.operands[0]
+                owner |= dict.fromkeys(statement.results, owner.get(base, base))
+        return owner
+
+    def storage(self, name: str) -> str | None:
+        """Where a name lies, if that is counted here."""
+        if name in self.of.logits:
+            name = self.of.logits[name]
+        if name not in self.owner and name in self.views:
+            name = self.views[name]
+        return self.owner.get(name)
+
+    def run(self) -> Fullest:
+        fullest = Fullest(self.mix())
+        for index, statement in enumerate(self.statements):
+            self.make(statement, index)
+            now = self.mix()
+            if now.total > fullest.held.total:
+                fullest = Fullest(now, self.backward and isinstance(statement, (Compute, Ring)))
+            self.free(index)
+        return fullest
+
+    def make(self, statement: Statement, index: int) -> None:
+        """Give the results of a statement their storages."""
+        for position, name in enumerate(results_of(statement)):
+            at = self.lies(statement, position, name, index)
+            if at is not None:
+                self.owner[name] = at
+                continue
+            if self.of.is_free(name) or name in self.inside:
+                continue
+            root = self.of.logits.get(name, name)
+            self.owner[name] = self.owner[root] = root
+            if root not in self.size:
+                self.size[root] = self.of.size(root)
+                self.kind[root] = self.kind_of(root, statement)
+
+    def kind_of(self, name: str, statement: Statement) -> str:
+        if name in self.of.logits_names:
+            return "logits"
+        if not self.backward and name in self.of.kept:
+            return "activations"
+        if self.backward and isinstance(statement, (Compute, Ring)) and not getattr(statement, "wanted", ()):
+            return "recomputed"
+        return "transient"
+
+    def lies(self, statement: Statement, position: int, name: str, index: int) -> str | None:
+        """The storage that a result shares, if it does: views, gradients handed through, sums in place."""
+        if isinstance(statement, Compute) and _rule(statement).engine is Engine.VIEW:
+            return self.storage(statement.operands[0])
+        if isinstance(statement, Gradient) and len(statement.grads) == 1 and statement.grads[0]:
+            rule = infer(statement.signature)
+            through = rule.engine is Engine.VIEW or (
+                rule.laws[statement.wanted[position]] is Law.ADDITIVE and rule.elementwise
+            )
+            grad = statement.grads[0]
+            at = self.storage(grad)
+            if through and at is not None and self.of.size(grad) == self.of.size(name):
+                return at
+        if isinstance(statement, Add):
+            for operand in statement.operands:
+                at = self.storage(operand)
+                if at is not None and at not in self.of.kept and not self.needed(at, index):
+                    return at
+        return None
+
+    def needed(self, at: str, index: int) -> bool:
+        """Whether a storage is read after a statement, or stays."""
+        return any(
+            self.storage(name) == at and (self.last.get(name, -1) > index or name in self.stay)
+            for name in [*self.owner, *self.pending(at)]
+        )
+
+    def pending(self, at: str) -> list[str]:
+        """Names that are not made yet, or were made forward, and lie in a storage."""
+        views = [name for name, base in self.views.items() if base == at]
+        return views + [name for name, root in self.of.logits.items() if root == at]
+
+    def free(self, index: int) -> None:
+        for at in [at for at in self.size if not self.lasts(at, index)]:
+            del self.size[at]
+
+    def lasts(self, at: str, index: int) -> bool:
+        if self.backward and at in self.of.kept and not self.ever_read(at):
+            return True
+        return self.needed(at, index)
+
+    def ever_read(self, at: str) -> bool:
+        return any(name in self.last for name in (at, *self.pending(at)))
+
+    def mix(self) -> Mix:
+        sums = {"activations": 0.0, "recomputed": 0.0, "transient": 0.0, "logits": 0.0}
+        for name, size in self.size.items():
+            kind = "activations" if name in self.of.kept else self.kind.get(name, "transient")
+            sums["logits" if name in self.of.logits_names else kind] += size
+        return Mix(**sums)
+
+
+def _rule(statement: Compute | Gradient | Ring) -> Rule:
+    return infer(statement.signature)
+
+
+def _elementwise(statement: Statement) -> bool:
+    if not isinstance(statement, (Compute, Gradient)):
+        return False
+    rule = _rule(statement)
+    return rule.elementwise or rule.engine is Engine.VIEW

@@ -1,0 +1,310 @@
+"""Peak memory of every stage: what one rank holds at its fullest instant, by liveness over the Program.
+
+    peak(group)   = state + held beside the action + fullest instant of the action + what the runtime takes
+    state         parameters as stored, gradients where micro-batches add up, the optimizer's copies and moments, each
+                  as many elements as its placement leaves on a rank, in the bytes of the recipe; a tied parameter once
+    beside        for every stage of the group, micro-batches in flight x bytes kept (`meshwright.cost_models.inflight`)
+    action        calls run one after another: what the calls before have kept, and the fullest instant of the call
+                  that runs (`meshwright.cost_models.liveness`), with parameters gathered for it and for the next one
+    runtime       communicators, the CUDA context, workspaces, blocks and fragments of the allocator
+
+The maximum is taken over all states that the group's list of actions passes through, over the calls of the stage, and
+over the end of the step. Where calls repeat, what is held is linear in the repeat, so that the first and the last of
+them decide. Gradients exist from the start where a stack keeps them in one buffer (fused styles: Megatron's
+contiguous gradient buffer); elsewhere from the first backward pass of their call on.
+
+`allocated_bytes` is what torch.cuda.max_memory_allocated counts: all but communicators, context and rounding. The
+parts of `Held` add up to what nvidia-smi shows; without communicators and context they are what torch reserves.
+
+Capacity is what the driver reports where that was observed (`Device.driver_memory`), since that is what an allocation
+fails at; else the datasheet's `memory`, whose GB are decimal. The margin is taken off; benchmarks of runs that did run
+use none.
+
+Sources: Korthikanti et al. 2205.05198 (activations), Rajbhandari et al. 1910.02054 (bytes of state), Zhao et al.
+2304.11277 (units of FSDP, prefetch). Constants with their sources: `profiles/memory.json`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from importlib import resources
+
+from meshwright.cost_models.cluster import Cluster
+from meshwright.cost_models.inflight import State, states_of
+from meshwright.cost_models.liveness import BodyMemory, Fullest, body_memory
+from meshwright.cost_models.prediction import HELD, Held
+from meshwright.ir.errors import WorkloadImpossible
+from meshwright.ir.program import Program, Stage
+from meshwright.ir.workload import Workload
+
+RUNTIME = ("communicators", "context", "rounding")
+"""Parts that torch's allocator does not count."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryConstants:
+    """What the runtime takes beside tensors.
+
+    - Sizes and shares must not be negative; the margin must be below 1.
+    """
+
+    communicator_bytes: float
+    """Buffers of one NCCL communicator."""
+    context_bytes: float
+    workspace_bytes: float
+    block_bytes: float
+    fragments_share: float
+    margin_share: float
+
+    def __post_init__(self) -> None:
+        sizes = (self.communicator_bytes, self.context_bytes, self.workspace_bytes, self.block_bytes)
+        if min(*sizes, self.fragments_share, self.margin_share) < 0 or self.margin_share >= 1:
+            raise WorkloadImpossible(
+                place="memory constants", cause=f"{self} has a negative size or no room", fix="give sizes of 0 or more"
+            )
+
+
+@cache
+def memory_constants() -> MemoryConstants:
+    """Those of `profiles/memory.json`."""
+    text = resources.files("meshwright.cost_models").joinpath("profiles", "memory.json").read_text(encoding="utf-8")
+    table = json.loads(text)
+    return MemoryConstants(**{key: float(pair[0]) for key, pair in table.items() if isinstance(pair, list)})
+
+
+def allocated_bytes(held: Held) -> float:
+    """What torch's allocator counts of it."""
+    return sum(size for name, size in held.parts if name not in RUNTIME)
+
+
+def held(program: Program, cluster: Cluster, profile: MemoryConstants) -> tuple[Held, ...]:
+    """For every stage, the fullest instant of the ranks that run it."""
+    workload = program.workload
+    if workload is None:
+        raise WorkloadImpossible(
+            place="program", cause="it carries no workload", fix="lower it with the workload that it is for"
+        )
+    summaries = _summaries(program, workload)
+    found: dict[int, Held] = {}
+    for (ranks, _), states in zip(program.actions, states_of(program), strict=True):
+        numbers = [index for index, stage in enumerate(program.stages) if stage.ranks == ranks]
+        group = _Group(program, numbers, summaries, workload)
+        one = group.held(states, _capacity(cluster, ranks) * (1 - profile.margin_share), profile)
+        found |= dict.fromkeys(numbers, one)
+    return tuple(found[index] for index in range(len(program.stages)))
+
+
+def _capacity(cluster: Cluster, ranks: Sequence[int]) -> float:
+    """The smallest memory among the devices of some ranks."""
+    asked = ranks if len(cluster.pools) > 1 else (max(ranks),)
+    return min((one.driver_memory or one.memory).value for one in map(cluster.device, asked))
+
+
+def _summaries(program: Program, workload: Workload) -> dict[str, BodyMemory]:
+    """A summary for each body program; those called more than once are blocks of a stack."""
+    calls: dict[str, int] = {}
+    for stage in program.stages:
+        for run in stage.runs:
+            for name in run.programs:
+                calls[name] = calls.get(name, 0) + run.repeats
+    return {body.name: body_memory(body, workload, calls.get(body.name, 0) > 1) for body in program.bodies}
+
+
+@dataclass(slots=True)
+class _Parts:
+    """Bytes by the names of `HELD`, summed."""
+
+    sizes: dict[str, float] = field(default_factory=dict)
+    instant: str = ""
+
+    def plus(self, other: Mapping[str, float], times: float = 1) -> _Parts:
+        sizes = dict(self.sizes)
+        for name, size in other.items():
+            sizes[name] = sizes.get(name, 0.0) + times * size
+        return _Parts(sizes, self.instant)
+
+    @property
+    def total(self) -> float:
+        return sum(self.sizes.values())
+
+
+def _mix(fullest: Fullest) -> dict[str, float]:
+    mix = fullest.held
+    return {
+        "activations": mix.activations,
+        "recomputed": mix.recomputed,
+        "transient": mix.transient,
+        "logits": mix.logits,
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class _Position:
+    """One call of a stage that may be the fullest: what the calls before it keep, the gradients of those after it."""
+
+    memory: BodyMemory
+    before: Mapping[str, float]
+    gradients_after: float
+    next_unit: float
+    previous_unit: float
+
+
+class _StageMemory:
+    """One stage's calls, put together."""
+
+    def __init__(self, stage: Stage, summaries: Mapping[str, BodyMemory], workload: Workload) -> None:
+        self.workload = workload
+        self.prefetches = "parameters" in workload.stack.hides
+        self.runs = [([summaries[name] for name in run.programs], run.repeats) for run in stage.runs]
+        self.gradients = sum(one.gradients * repeats for period, repeats in self.runs for one in period)
+        self.shared = sum(dict(entry for period, _ in self.runs for one in period for entry in one.shared).values())
+        self.kept: dict[str, float] = {"activations": self.shared}
+        self.positions = tuple(self._positions())
+        self.weight_kept = sum(one.weight_kept * repeats for period, repeats in self.runs for one in period)
+        self.kept_bytes = sum(self.kept.values())
+        self.forward = max((self.forward_at(p) for p in self.positions), key=lambda parts: parts.total)
+        self.backward = {
+            graded: max((self.backward_at(p, graded) for p in self.positions), key=lambda parts: parts.total)
+            for graded in (False, True)
+        }
+
+    def _positions(self) -> Iterator[_Position]:
+        """The first and the last repeat of every call; sums up what is kept on the way."""
+        left_over, last = self.gradients, None
+        units = [one.unit for period, repeats in self.runs for _ in range(min(repeats, 2)) for one in period]
+        at = 0
+        for period, repeats in self.runs:
+            own = sum(one.gradients for one in period)
+            for repeat in range(min(repeats, 2)):
+                if repeat == 1 and repeats > 2:  # step over the repeats between
+                    for previous, one in zip([period[-1], *period], period, strict=False):
+                        self._keep(previous, one, repeats - 2)
+                    left_over -= own * (repeats - 2)
+                for one in period:
+                    left_over -= one.gradients
+                    yield _Position(
+                        one,
+                        dict(self.kept),
+                        left_over,
+                        units[at + 1] if at + 1 < len(units) else 0.0,
+                        units[at - 1] if at else 0.0,
+                    )
+                    self._keep(last, one, 1)
+                    last, at = one, at + 1
+
+    def _keep(self, previous: BodyMemory | None, one: BodyMemory, times: int) -> None:
+        """Add what a call keeps; a storage that the call before it keeps as well counts once."""
+        twice = sum(size for key, size in one.entered if previous and key in dict(previous.left))
+        self.kept["activations"] += times * (one.kept.activations - twice)
+        self.kept["logits"] = self.kept.get("logits", 0.0) + times * one.kept.logits
+
+    def forward_at(self, position: _Position) -> _Parts:
+        one = position.memory
+        parts = _Parts(instant="loss" if one.has_logits else "forward end").plus(position.before)
+        return parts.plus(_mix(one.forward)).plus({"gathered": self.gathered(one, position.next_unit)})
+
+    def backward_at(self, position: _Position, graded: bool) -> _Parts:
+        one = position.memory
+        instant = "loss" if one.has_logits else "recompute" if one.backward.recomputing else "backward"
+        parts = _Parts(instant=instant).plus(position.before)
+        parts = parts.plus(_mix(one.backward)).plus({"gathered": self.gathered(one, position.previous_unit)})
+        parts = parts.plus({"gathered": one.unit_gradients})
+        return parts if graded else parts.plus({"gradients": position.gradients_after + one.gradients})
+
+    def gathered(self, one: BodyMemory, neighbour: float) -> float:
+        """The unit that is used, and the one that is fetched meanwhile."""
+        return 0.0 if one.unit_kept else one.unit + (neighbour if self.prefetches else 0.0)
+
+    def action(self, state: State, graded: bool) -> _Parts:
+        if state.kind == "F":
+            return self.forward
+        if state.kind == "W":
+            return _Parts({"activations": self.weight_kept}, "backward")
+        return self.backward[graded]
+
+
+class _Group:
+    """The ranks that share some stages."""
+
+    def __init__(
+        self, program: Program, numbers: Sequence[int], summaries: Mapping[str, BodyMemory], workload: Workload
+    ) -> None:
+        self.program, self.workload, self.summaries = program, workload, summaries
+        self.numbers = tuple(numbers)
+        stages = [program.stages[number] for number in numbers]
+        self.stages = [_StageMemory(stage, summaries, workload) for stage in stages]
+        self.from_start = workload.stack.style == "fused"
+        calls = [(summaries[name], run.repeats) for stage in stages for run in stage.runs for name in run.programs]
+        tied = self.tied_again()
+        self.state = {
+            "parameters": sum(one.parameters * times for one, times in calls) - tied["parameters"],
+            "optimizer": sum(one.optimizer * times for one, times in calls) - tied["optimizer"],
+            "gathered": sum(one.unit * times for one, times in calls if one.unit_kept),
+        }
+        self.gradients = sum(one.gradients * times for one, times in calls) - tied["gradients"]
+        self.placeholders = sum(dict(entry for one, _ in calls for entry in one.products).values())
+        self.stepped = sum(one.stepped * times for one, times in calls)
+        mesh = stages[0].mesh
+        self.communicators = 1 + sum(axis.size > 1 for axis in mesh.axes) + (len(program.actions) > 1)
+
+    def tied_again(self) -> dict[str, float]:
+        """State of parameters that another call on the same ranks holds already."""
+        twice = {"parameters": 0.0, "gradients": 0.0, "optimizer": 0.0}
+        if not self.program.ties:
+            return twice
+        names = {call: name for number in self.numbers for call, name in self.program.stages[number].calls()}
+        for tie in self.program.ties:
+            for _, call in [holder for holder in tie.holders if holder[0] in self.numbers][1:]:
+                slots = self.summaries[names[call]].slots
+                _, *sizes = max((slot for slot in slots if _ends(tie.path, slot[0])), key=lambda slot: len(slot[0]))
+                for name, size in zip(twice, sizes, strict=True):
+                    twice[name] += size
+        return twice
+
+    def held(self, states: Sequence[State], capacity: float, profile: MemoryConstants) -> Held:
+        end = _Parts(instant="optimizer").plus(self.state)
+        end = end.plus({"gradients": self.gradients + self.placeholders, "transient": self.stepped})
+        best = max(end, self.at(max(states, key=self.total_at)), key=lambda parts: parts.total)
+        return _finished(best, self.communicators, capacity, profile)
+
+    def total_at(self, state: State) -> float:
+        """How much `at` finds, as far as states differ."""
+        index = self.numbers.index(state.stage)
+        total = self.stages[index].action(state, self.from_start or state.graded[index]).total
+        for stage, live, waiting, has in zip(self.stages, state.live, state.waiting, state.graded, strict=True):
+            total += live * stage.kept_bytes + waiting * stage.weight_kept
+            total += stage.gradients if has and not self.from_start else 0.0
+        return total
+
+    def at(self, state: State) -> _Parts:
+        """What is held in a state, with the action that runs."""
+        index = self.numbers.index(state.stage)
+        parts = self.stages[index].action(state, self.from_start or state.graded[index])
+        parts = parts.plus(self.state).plus({"gradients": self.placeholders})
+        for stage, live, waiting in zip(self.stages, state.live, state.waiting, strict=True):
+            parts = parts.plus(stage.kept, live).plus({"activations": stage.weight_kept}, waiting)
+        if self.from_start or all(state.graded):
+            return parts.plus({"gradients": self.gradients})
+        graded = sum(stage.gradients for stage, has in zip(self.stages, state.graded, strict=True) if has)
+        return parts.plus({"gradients": graded})
+
+
+def _ends(path: str, tail: str) -> bool:
+    return path == tail or path.endswith(f".{tail}")
+
+
+def _finished(best: _Parts, communicators: int, capacity: float, profile: MemoryConstants) -> Held:
+    """With what the runtime takes."""
+    parts = best.plus({"transient": profile.workspace_bytes})
+    parts = parts.plus(
+        {
+            "communicators": communicators * profile.communicator_bytes,
+            "context": profile.context_bytes,
+            "rounding": parts.total * profile.fragments_share + profile.block_bytes,
+        }
+    )
+    sizes = tuple((name, parts.sizes.get(name, 0.0)) for name in HELD)
+    return Held(peak_bytes=sum(size for _, size in sizes), capacity_bytes=capacity, instant=best.instant, parts=sizes)

@@ -1,0 +1,300 @@
+"""`plan estimate --configs FILE`: many configurations of one model, on one cluster, ranked.
+
+Every line of the file is a JSON object: pins by name, and perhaps `global_batch`. All lines are read first; a line that
+cannot be is reported with its number and stops no other. The model is captured, and written at every batch that is
+needed, before processes are forked (`planner.workers`), so that they only plan, lower and price.
+
+Configurations that differ in pipeline, schedule or micro-batches have body plans in common. So they are handed out in
+batches of one *kind* (`Degrees.of_body` at one batch), and within a `WINDOW` of lines, so that results, which are
+printed in the order of the lines, do not wait for the end of the file.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from argparse import Namespace
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TextIO
+
+from meshwright.cost_models.cluster import suspicions
+from meshwright.cost_models.prediction import Prediction
+from meshwright.cost_models.quantity import Kind, weakest_kind
+from meshwright.ir.errors import (
+    ConfigLineBad,
+    ConfigsUnreadable,
+    InternalError,
+    MeshwrightError,
+    PinValue,
+    PricingLost,
+)
+from meshwright.planner.estimate import NOTHING_FITS, Ask, missing
+from meshwright.planner.pins import Config, Value, fill, read
+from meshwright.planner.pricing import Setting
+from meshwright.planner.workers import shared_out
+
+GLOBAL_BATCH = "global_batch"
+
+WINDOW = 1024
+"""Lines among which configurations of one kind are brought together."""
+
+MOST_TOGETHER = 32
+"""Configurations that one process takes at a time: enough to make what they share once, few enough to end together."""
+
+TIME_LIMIT_S = 60.0
+"""For one configuration; most take milliseconds."""
+
+PROGRESS_EVERY = 50
+
+SHOWN = 40
+"""Characters of a bad line that are repeated."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Line:
+    """A line of the file: a configuration, or why it is none."""
+
+    number: int
+    global_batch: int = 0
+    config: Config | None = None
+    given: dict[str, Any] | None = None
+    error: MeshwrightError | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What became of a line: the text of its JSON where that was asked for, and what the table shows."""
+
+    text: str = ""
+    exit_code: int = 0
+    error: str = ""
+    fits: bool = False
+    step_time_s: float = 0.0
+    tokens_per_s_per_gpu: float = 0.0
+    mfu: float = 0.0
+    peak_memory_bytes: float = 0.0
+    config: Mapping[str, Value] = field(default_factory=dict)
+    weakest: Kind = "assumed"
+
+
+def run_many(ask: Ask, args: Namespace) -> int:
+    """The verb with --configs: 0 if anything could be priced, else the exit code of the first refusal; with --check, 3
+    if nothing fits."""
+    lines = read_lines(Path(args.configs), ask)
+    configs = [line.config for line in lines if line.config is not None]
+    pricer = Pricer(ask, lines, as_json=args.json)
+    if configs:
+        pricer.warm(configs)
+    outcomes: list[Outcome] = []
+    progress = Progress(sys.stderr, len(lines))
+    with closing(pricer.outcomes(args.jobs)) as arriving:
+        for index, outcome in enumerate(in_order(arriving)):
+            outcomes.append(outcome)
+            if outcome.text:
+                sys.stdout.write(f"{outcome.text}\n")
+                sys.stdout.flush()
+            if outcome.error:
+                progress.clear()
+                sys.stderr.write(f"{args.configs}:{lines[index].number}: {outcome.error}\n")
+            progress.at(len(outcomes))
+    progress.clear()
+    if not args.json:
+        from meshwright.planner.estimate_view import show_ranked
+
+        show_ranked(ask, [line.number for line in lines], outcomes, args.top)
+    if all(outcome.error for outcome in outcomes):
+        return outcomes[0].exit_code
+    return NOTHING_FITS if args.check and not any(outcome.fits for outcome in outcomes) else 0
+
+
+# Reading -------------------------------------------------------------------------------------------------------------
+
+
+def read_lines(path: Path, ask: Ask) -> tuple[Line, ...]:
+    """Every line that is not blank."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        cause = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+        raise ConfigsUnreadable(
+            place=f"--configs {path}",
+            cause=f"it cannot be read: {cause}",
+            fix="give a file with one JSON object of pins per line",
+        ) from None
+    lines = tuple(_line(text, number, ask) for number, text in enumerate(text.splitlines(), 1) if text.strip())
+    if not lines:
+        raise ConfigsUnreadable(
+            place=f"--configs {path}", cause="it holds no configuration", fix='write lines such as {"tp": 8, "pp": 4}'
+        )
+    return lines
+
+
+def _line(text: str, number: int, ask: Ask) -> Line:
+    given: dict[str, Any] | None = None
+    try:
+        given = _object(text, number)
+        place = f"line {number}"
+        batch = _global_batch(given, place, ask)
+        pins = read({name: value for name, value in given.items() if name != GLOBAL_BATCH}, place).over(ask.pins)
+        config = fill(pins, ranks=ask.cluster.ranks, global_batch=batch, place=place)
+    except MeshwrightError as error:
+        return Line(number=number, given=given, error=error)
+    return Line(number=number, global_batch=batch, config=config, given=given)
+
+
+def _object(text: str, number: int) -> dict[str, Any]:
+    try:
+        found = json.loads(text)
+    except ValueError as error:
+        found, cause = None, f"it is no JSON: {error}"
+    else:
+        cause = f"{text.strip()[:SHOWN]!r} is JSON, but no object"
+    if not isinstance(found, dict):
+        raise ConfigLineBad(place=f"line {number}", cause=cause, fix='write an object such as {"tp": 8, "pp": 4}')
+    return found
+
+
+def _global_batch(given: dict[str, Any], place: str, ask: Ask) -> int:
+    batch = given.get(GLOBAL_BATCH, ask.global_batch)
+    if batch is None:
+        raise missing(
+            "--global-batch", "256", f"the sequences of one optimizer step here, or {GLOBAL_BATCH} in {place}"
+        )
+    if type(batch) is not int or batch < 1:
+        raise PinValue(place=place, cause=f"{GLOBAL_BATCH} is {batch!r}", fix="give a positive whole number")
+    return batch
+
+
+# Pricing -------------------------------------------------------------------------------------------------------------
+
+
+class Pricer:
+    """Prices lines by their index."""
+
+    def __init__(self, ask: Ask, lines: Sequence[Line], *, as_json: bool) -> None:
+        self.ask = ask
+        self.lines = lines
+        self.as_json = as_json
+        self.refused: dict[int, MeshwrightError] = {}
+        """Batches at which the model cannot be captured."""
+
+    def warm(self, configs: Sequence[Config]) -> None:
+        """Capture the model, at every batch that is needed."""
+        self.setting: Setting = self.ask.setting()
+        for batch in dict.fromkeys(config.batch for config in configs):
+            try:
+                self.setting.folds.at(batch)
+            except MeshwrightError as error:
+                if self.setting.folds.captured is None:
+                    raise
+                self.refused[batch] = error
+        cautions = self.setting.cautions() if any(config.microbatches > 1 for config in configs) else ()
+        for note in (*suspicions(self.ask.cluster), *self.setting.folds.first(configs[0].batch).notes, *cautions):
+            sys.stderr.write(f"note: {note}\n")
+
+    def outcomes(self, jobs: int) -> Generator[tuple[int, Outcome], None, None]:
+        """The outcome of every line, as they come."""
+        for index, line in enumerate(self.lines):
+            if line.error is not None:
+                yield index, self.failed(index, line.error)
+        yield from shared_out(kinds(self.lines), self.price, self.lost, jobs=jobs, limit_s=TIME_LIMIT_S)
+
+    def price(self, index: int) -> Outcome:
+        line = self.lines[index]
+        assert line.config is not None, "only these are handed out"
+        try:
+            if line.config.batch in self.refused:
+                raise self.refused[line.config.batch]
+            config = self.setting.settled(line.config)
+            prediction = self.setting.predict(config, line.global_batch)
+        except MeshwrightError as error:
+            return self.failed(index, error)
+        except Exception as error:  # noqa: BLE001 - a fault of ours in one configuration stops no other
+            return self.failed(index, _internal(index, line, error))
+        return self.priced(index, config, prediction)
+
+    def priced(self, index: int, config: Config, prediction: Prediction) -> Outcome:
+        text = ""
+        if self.as_json:
+            predicted = prediction.to_json()
+            text = self.text(index, config.to_json(), {"predicted": predicted, "fits": prediction.fits})
+        return Outcome(
+            text=text,
+            fits=prediction.fits,
+            step_time_s=prediction.step_time_s,
+            tokens_per_s_per_gpu=prediction.tokens_per_s_per_gpu,
+            mfu=prediction.mfu,
+            peak_memory_bytes=prediction.peak_memory_bytes,
+            config=config.to_json(),
+            weakest=weakest_kind(*(kind for _, kind in prediction.provenance)),
+        )
+
+    def failed(self, index: int, error: MeshwrightError) -> Outcome:
+        line = self.lines[index]
+        text = ""
+        if self.as_json:
+            config = line.config.to_json() if line.config is not None else line.given
+            text = self.text(index, config, {"error": error.to_json()})
+        return Outcome(text=text, exit_code=error.exit_code, error=str(error))
+
+    def text(self, index: int, config: dict[str, Value] | None, result: dict[str, Any]) -> str:
+        line = self.lines[index]
+        head = {"index": index, "line": line.number, "global_batch": line.global_batch or None, "config": config}
+        return json.dumps(head | result)
+
+    def lost(self, index: int, why: str) -> Outcome:
+        fix = "price it alone, without --configs, to see more; a plan on fewer ranks takes less time"
+        return self.failed(index, PricingLost(place=f"line {self.lines[index].number}", cause=why, fix=fix))
+
+
+def _internal(index: int, line: Line, error: Exception) -> InternalError:
+    return InternalError(
+        place=f"line {line.number}",
+        cause=f"internal error: {type(error).__name__}: {error}",
+        fix="price it alone, without --configs, with MESHWRIGHT_DEBUG=1, and report the traceback",
+    )
+
+
+def kinds(lines: Sequence[Line]) -> list[list[int]]:
+    """The indices to price, in batches of one kind."""
+    batches: list[list[int]] = []
+    for start in range(0, len(lines), WINDOW):
+        together: dict[object, list[int]] = {}
+        for index, line in enumerate(lines[start : start + WINDOW], start):
+            if line.config is not None:
+                together.setdefault(line.config.kind, []).append(index)
+        for indices in together.values():
+            batches += [indices[at : at + MOST_TOGETHER] for at in range(0, len(indices), MOST_TOGETHER)]
+    return batches
+
+
+def in_order(outcomes: Iterable[tuple[int, Outcome]]) -> Iterator[Outcome]:
+    """Outcomes by index from 0 on, each as soon as those before it are there."""
+    early: dict[int, Outcome] = {}
+    expected = 0
+    for index, outcome in outcomes:
+        early[index] = outcome
+        while expected in early:
+            yield early.pop(expected)
+            expected += 1
+
+
+class Progress:
+    """A counter on a terminal; elsewhere nothing."""
+
+    def __init__(self, stream: TextIO, total: int) -> None:
+        self.stream = stream
+        self.total = total
+        self.shown = stream.isatty()
+
+    def at(self, done: int) -> None:
+        if self.shown and (done % PROGRESS_EVERY == 0 or done == self.total):
+            self.stream.write(f"\r{done:,} of {self.total:,} configurations")
+            self.stream.flush()
+
+    def clear(self) -> None:
+        if self.shown:
+            self.stream.write("\r\x1b[K")

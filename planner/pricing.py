@@ -1,0 +1,162 @@
+"""From a configuration to its price.
+
+    pins -> Config -> Degrees -> (fold at its batch) -> Decisions -> Program -> Prediction
+
+A `Setting` is what all configurations share: the captured model, the cluster, the workload, the target. The model is
+captured once, at the first batch that is asked for; folds at other batches are written from that one
+(`meshwright.ir.rebatch`), and where that is refused the model is captured again at the batch that is wanted.
+
+`price_of` is the one place where the evaluator comes in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+
+from meshwright.backends.torch_.capabilities import TARGETS as TORCH_TARGETS
+from meshwright.cost_models.cluster import Cluster
+from meshwright.cost_models.evaluate import Evaluator
+from meshwright.cost_models.prediction import Prediction
+from meshwright.cost_models.profile import published
+from meshwright.ir.capabilities import ANY, Capabilities
+from meshwright.ir.decisions import Decisions
+from meshwright.ir.errors import CannotRebatch, WorkloadImpossible, nearest
+from meshwright.ir.fold import Fold, shortened, unfold
+from meshwright.ir.frontends.capture import Captured, capture
+from meshwright.ir.frontends.contract import Source
+from meshwright.ir.lower import BodyCache, lower
+from meshwright.ir.microbatch import microbatch
+from meshwright.ir.names import check, template
+from meshwright.ir.program import Program
+from meshwright.ir.rebatch import with_batch
+from meshwright.ir.verify import verify_fold
+from meshwright.ir.workload import Workload
+from meshwright.planner.pins import Config
+
+Price = Callable[[Program], Prediction]
+
+TARGETS: Mapping[str, Capabilities] = {ANY.target: ANY, **TORCH_TARGETS}
+
+LEAST_BATCH = 2
+"""Sequences that a model is captured with at least: in a trace, a loop of extent 1 is not to be seen."""
+
+MOST_BODIES = 256
+"""Body programs that are kept; configurations of one kind, which share them, come together."""
+
+
+def price_of(cluster: Cluster) -> Price:
+    """How a program is priced on a cluster. What programs have in common is priced once."""
+    return Evaluator(cluster, published())
+
+
+def target_of(name: str) -> Capabilities:
+    """What a target can do."""
+    if name not in TARGETS:
+        meant = nearest(name, TARGETS)
+        raise WorkloadImpossible(
+            place="workload, target",
+            cause=f"{name!r} is not known",
+            fix=f"did you mean {meant!r}?" if meant else f"use one of {', '.join(TARGETS)}",
+        )
+    return TARGETS[name]
+
+
+def layers_of(fold: Fold) -> int:
+    """Calls of repeated blocks."""
+    return sum(segment.calls for segment in fold.segments if not segment.glue)
+
+
+@dataclass(slots=True)
+class Folds:
+    """A model's training step at every batch that is asked for."""
+
+    source: Source
+    seq: int
+    seed: int = 0
+    found: dict[int, Fold] = field(default_factory=dict)
+    captured: Captured | None = None
+    captured_at: int = 0
+
+    def at(self, batch: int) -> Fold:
+        """The fold at this batch."""
+        if batch not in self.found:
+            self.found[batch] = self._made(batch)
+        return self.found[batch]
+
+    def first(self, batch: int) -> Captured:
+        """The model as it was captured first: at this batch, unless it was before."""
+        if self.captured is None:
+            self.captured_at = max(batch, LEAST_BATCH)
+            self.captured = self._capture(self.captured_at)
+        return self.captured
+
+    def _made(self, batch: int) -> Fold:
+        fold = self.first(batch).fold
+        if batch == self.captured_at:
+            return fold
+        try:
+            return with_batch(fold, batch)
+        except CannotRebatch:
+            return self._capture(batch).fold
+
+    def _capture(self, batch: int) -> Captured:
+        captured = capture(self.source, batch=batch, seq=self.seq, seed=self.seed)
+        verify_fold(captured.fold)
+        return captured
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """What configurations have in common."""
+
+    folds: Folds
+    ranks: int
+    workload: Workload
+    target: Capabilities
+    price: Price
+    bodies: BodyCache = field(default_factory=dict)
+    """Body programs made before: configurations of one kind share them."""
+
+    def fold(self, config: Config) -> Fold:
+        return self.folds.at(config.batch)
+
+    def settled(self, config: Config) -> Config:
+        """The configuration with nothing open: layers are shared out evenly, and where they are not divisible, with
+        embedding and head counted as one each; what neither divides is left to be refused."""
+        if config.split:
+            return config
+        layers, stages = layers_of(self.folds.first(config.batch).fold), config.pp * config.vp
+        ends = stages > 1 and layers % stages and (layers + 2) % stages == 0
+        return replace(config, split="ends" if ends else "even")
+
+    def decisions(self, config: Config, global_batch: int) -> Decisions:
+        """The plan that a configuration means, if the model can have it."""
+        fold, degrees = self.fold(config), config.degrees()
+        check(degrees, fold, self.ranks, global_batch)
+        decisions = template(fold, degrees, self.target.target)
+        if self.target is not ANY:
+            self.target.check(decisions, fold)
+        style = self.workload.stack.style
+        return decisions if decisions.style == style else replace(decisions, style=style)
+
+    def program(self, config: Config, global_batch: int) -> Program:
+        """The program that carries it out."""
+        decisions = self.decisions(config, global_batch)
+        lowering = self.target.lowering().for_stack(self.workload.stack)
+        workload = replace(self.workload, global_batch=global_batch)
+        if len(self.bodies) > MOST_BODIES:
+            self.bodies.clear()
+        return lower(self.fold(config), decisions, lowering, workload, self.bodies)
+
+    def predict(self, config: Config, global_batch: int) -> Prediction:
+        """What it costs."""
+        return self.price(self.program(config, global_batch))
+
+    def cautions(self) -> tuple[str, ...]:
+        """What is to be said where micro-batches would change the result."""
+        blockers = microbatch(unfold(shortened(self.folds.first(LEAST_BATCH).fold, 2))).blockers
+        if not blockers:
+            return ()
+        more = f", and {len(blockers) - 1} more" if len(blockers) > 1 else ""
+        return (f"micro-batches change this model's result: {blockers[0]}{more}",)

@@ -1,0 +1,348 @@
+"""Peak memory: against allocation simulated over whole action lists, against closed forms, and by laws."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from dataclasses import replace
+from functools import lru_cache
+from math import prod
+
+import pytest
+
+from benchmarks import b200_single_node
+from meshwright.cost_models.cluster import Cluster, Pool
+from meshwright.cost_models.hardware import device
+from meshwright.cost_models.memory import MemoryConstants, allocated_bytes, held, memory_constants
+from meshwright.cost_models.prediction import HELD, Held
+from meshwright.ir.errors import WorkloadImpossible
+from meshwright.ir.fold import Fold
+from meshwright.ir.frontends.capture import capture
+from meshwright.ir.frontends.decoder import Shape
+from meshwright.ir.frontends.shape_toml import build
+from meshwright.ir.graph import ITEMSIZE
+from meshwright.ir.lower import lower
+from meshwright.ir.lower_body import Lowering
+from meshwright.ir.names import Degrees, template
+from meshwright.ir.program import (
+    Add,
+    BodyProgram,
+    Compute,
+    Gradient,
+    Program,
+    Stage,
+    Statement,
+    operands_of,
+    results_of,
+)
+from meshwright.ir.rules.base import Engine, Law, infer
+from meshwright.ir.workload import STACKS, Workload
+
+NOTHING = MemoryConstants(
+    communicator_bytes=0, context_bytes=0, workspace_bytes=0, block_bytes=0, fragments_share=0, margin_share=0
+)
+SEQ = 16
+SMALL = Shape(layers=4, hidden=32, ffn_hidden=64, heads=4, vocab=128)
+
+
+def cluster(ranks: int, name: str = "H100-80G") -> Cluster:
+    return Cluster(pools=(Pool(name="pool", hosts=1, device=device(name), gpus_per_host=ranks),))
+
+
+@lru_cache(maxsize=32)
+def fold(shape: Shape, batch: int) -> Fold:
+    return capture(build(shape, "test"), batch=batch, seq=SEQ).fold
+
+
+def program(shape: Shape = SMALL, *, mbs: int = 1, stack: str = "torch", recipe: str = "", **names: object) -> Program:
+    degrees = Degrees(**{"schedule": "1f1b", **names})  # type: ignore[arg-type]
+    workload = Workload(
+        global_batch=mbs * degrees.dp * degrees.microbatches, seq=SEQ, stack=STACKS[stack], recipe=recipe
+    )
+    runtime = workload.stack
+    model = fold(shape, mbs * degrees.dp)
+    decisions = replace(template(model, degrees), style=runtime.style)
+    lowering = Lowering(attention=runtime.attention, fused_loss=runtime.fused_loss, regathers=runtime.regathers)
+    return lower(model, decisions, lowering, workload)
+
+
+def stages(program: Program, profile: MemoryConstants = NOTHING) -> tuple[Held, ...]:
+    ranks = max(rank for stage in program.stages for rank in stage.ranks) + 1
+    return held(program, cluster(ranks), profile)
+
+
+def part(one: Held, name: str) -> float:
+    return dict(one.parts)[name]
+
+
+# Against allocation, simulated ---------------------------------------------------------------------------------------
+
+
+class Heap:
+    """Storages of one rank as an allocator sees them, in eager execution."""
+
+    def __init__(self, program: Program, stage: Stage) -> None:
+        assert program.workload is not None
+        self.recipe = program.workload.states
+        self.calls = [program.body(name) for _, name in stage.calls()]
+        self.kept: dict[tuple[int, int], float] = {}
+        self.tables: dict[int, float] = {}
+        self.graded: set[int] = set()
+        self.peak = 0.0
+
+    def size(self, body: BodyProgram, name: str) -> float:
+        local = body.locals[name]
+        elements = prod(local.placement.local_shape(local.type.shape, body.mesh))
+        weights = {slot.grad for slot in body.params}
+        return elements * (self.recipe.used if name in weights else ITEMSIZE[local.type.dtype])
+
+    def act(self, kind: str, microbatch: int, state: float, gradients: list[float]) -> None:
+        """One action: every call of the stage in turn."""
+        if kind == "F":
+            self.tables[microbatch] = self.without_gradient()
+        for index in sorted(range(len(self.calls)), reverse=kind == "B"):
+            if kind == "B":
+                self.graded.add(index)
+            held = state + sum(gradients[at] for at in self.graded)
+            self.run(kind, index, microbatch, held)
+        if kind == "B":
+            del self.tables[microbatch]
+
+    def without_gradient(self) -> float:
+        """Tokens, labels and rotary tables of a micro-batch: each once."""
+        found = {}
+        for body in self.calls:
+            ends = (
+                *zip(body.inputs, body.input_grads, strict=True),
+                *zip(body.outputs, body.output_grads, strict=True),
+            )
+            for name in (name for name, grad in ends if not grad):
+                found[body.locals[name].type, body.locals[name].placement] = self.size(body, name)
+        return sum(found.values())
+
+    def run(self, kind: str, index: int, microbatch: int, state: float) -> None:
+        """One list of one call: what is handed over comes in, storages are shared, and freed when nobody reads on."""
+        body = self.calls[index]
+        statements = body.forward if kind == "F" else body.backward
+        free = {name for name, grad in zip(body.inputs, body.input_grads, strict=True) if not grad}
+        free |= {name for slot in body.params for name in (slot.value, slot.stored)}
+        kept = {one.name: float(one.nbytes) for one in body.kept if one.name not in free}
+        if kind == "F":
+            sizes = {name: self.size(body, name) for name in body.inputs if name not in free}
+            stay = {*kept, *body.outputs}
+        else:
+            del self.kept[microbatch, index]
+            sizes = kept | {name: self.size(body, name) for name in body.output_grads if name}
+            stay = {name for name in body.input_grads if name}
+        beside = state + sum(self.kept.values()) + sum(self.tables.values())
+        where = {name: name for name in sizes} | {
+            name: base for name, base in (owners(body).items() if kind == "B" else ()) if base in kept
+        }
+        ever = {where[name] for statement in statements for name in read(body, statement) if name in where}
+        self.peak = max(self.peak, beside + sum(sizes.values()))
+        for at, statement in enumerate(statements):
+            later = {name for after in statements[at + 1 :] for name in read(body, after)} | stay
+            needed = {where[name] for name in later if name in where}
+            for position, name in enumerate(results_of(statement)):
+                if name not in free:
+                    where[name] = shares(body, statement, position, where, needed | set(kept)) or name
+                    if where[name] == name:
+                        sizes[name] = self.size(body, name)
+            self.peak = max(self.peak, beside + sum(sizes.values()))
+            needed = {where[name] for name in later if name in where} | (set(kept) - ever if kind == "B" else set())
+            sizes = {name: size for name, size in sizes.items() if name in needed}
+        if kind == "F":
+            self.kept[microbatch, index] = sum(kept.values())
+
+
+def owners(body: BodyProgram) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for statement in body.forward:
+        if isinstance(statement, Compute) and infer(statement.signature).engine is Engine.VIEW:
+            for name in statement.results:
+                found[name] = found.get(statement.operands[0], statement.operands[0])
+    return found
+
+
+def read(body: BodyProgram, statement: Statement) -> set[str]:
+    if isinstance(statement, Gradient):
+        rule = infer(statement.signature)
+        names = {statement.operands[slot] for slot in rule.reads(statement.wanted)}
+        names |= set(statement.outputs) if rule.reruns(statement.wanted) else set()
+        names |= {one.name for one in body.kept if one.name.startswith(f"{statement.op}!")}
+        return names | {name for name in statement.grads if name}
+    return set(operands_of(statement))
+
+
+def shares(
+    body: BodyProgram, statement: Statement, position: int, where: dict[str, str], needed: set[str]
+) -> str | None:
+    """The storage that a result is written into: a view's, a gradient's that is handed on, a dying summand's."""
+    if isinstance(statement, Compute) and infer(statement.signature).engine is Engine.VIEW:
+        return where.get(statement.operands[0])
+    if isinstance(statement, Gradient) and len(statement.grads) == 1 and statement.grads[0]:
+        rule, grad = infer(statement.signature), statement.grads[0]
+        same = body.locals[statement.results[position]].type.nbytes == body.locals[grad].type.nbytes
+        handed_on = rule.elementwise and rule.laws[statement.wanted[position]] is Law.ADDITIVE
+        return where[grad] if same and (rule.engine is Engine.VIEW or handed_on) else None
+    if isinstance(statement, Add):
+        return next((where[name] for name in statement.operands if where[name] not in needed), None)
+    return None
+
+
+@pytest.mark.parametrize(
+    ("pp", "microbatches", "recompute"),
+    [(1, 1, "none"), (1, 3, "none"), (2, 4, "none"), (2, 4, "full"), (4, 6, "none")],
+)
+def test_agrees_with_simulated_allocation(pp: int, microbatches: int, recompute: str) -> None:
+    made = program(pp=pp, microbatches=microbatches, recompute=recompute, recipe="bf16")
+    states = made.workload.states  # type: ignore[union-attr]
+    for number, (stage, one) in enumerate(zip(made.stages, stages(made), strict=True)):
+        bodies = [made.body(name) for _, name in stage.calls()]
+        counts = [sum(body.locals[slot.value].type.elements for slot in body.params) for body in bodies]
+        state = sum(counts) * (states.stored + states.master + made.workload.moments)  # type: ignore[union-attr]
+        heap = Heap(made, stage)
+        for action in made.actions[number][1]:
+            if action.kind in "FB":
+                heap.act(action.kind, action.microbatch, state, [count * states.gradient for count in counts])
+        everything = state + sum(counts) * states.gradient
+        assert one.peak_bytes == pytest.approx(max(heap.peak, everything), rel=1e-12), (number, one)
+
+
+# Closed forms --------------------------------------------------------------------------------------------------------
+
+
+def test_megatrons_state_is_eighteen_bytes_less_what_the_optimizer_shards() -> None:
+    """2 parameter + 4 gradient + 12 / dp (Rajbhandari et al. 1910.02054, Megatron-Core's distributed optimizer)."""
+    for dp in (1, 4):
+        made = program(dp=dp, zero=1, stack="megatron")
+        count = sum(
+            made.body(name).locals[slot.value].type.elements
+            for _, name in made.stages[0].calls()
+            for slot in made.body(name).params
+        )
+        (one,) = stages(made)
+        assert part(one, "parameters") == 2 * count
+        assert part(one, "optimizer") == pytest.approx(12 * count / dp)
+        assert part(one, "gradients") >= 4 * count
+
+
+def test_a_tied_parameter_is_held_once_on_a_stage_and_once_on_each_of_two() -> None:
+    tied, loose = (program(replace(SMALL, tied_embeddings=tied), recipe="bf16") for tied in (True, False))
+    table = SMALL.vocab * SMALL.hidden * 2
+    assert part(stages(loose)[0], "parameters") - part(stages(tied)[0], "parameters") == table
+    cut = [program(replace(SMALL, tied_embeddings=tied), pp=2, recipe="bf16") for tied in (True, False)]
+    assert [part(one, "parameters") for one in stages(cut[0])] == [part(one, "parameters") for one in stages(cut[1])]
+
+
+def test_attention_written_out_with_dropout_keeps_what_korthikanti_et_al_say() -> None:
+    """s b h (34 + 5 a s / h) bytes per layer and micro-batch (2205.05198, equation 1), p of them on the first stage."""
+    shape = replace(SMALL, ffn_hidden=4 * SMALL.hidden, glu=False, learned_positions=SEQ, dropout=True)
+    more, less = (
+        stages(program(shape, pp=2, microbatches=count, stack="megatron-2021", schedule="gpipe"))[0] for count in (4, 3)
+    )
+    each = SEQ * shape.hidden * (34 + 5 * shape.heads * SEQ / shape.hidden)
+    around = SEQ * (shape.hidden + 8 * 2)  # the embedding's mask; tokens and positions
+    layer_norms = 2 * 2 * SEQ * 8  # means and deviations of two layers, which the formula leaves out
+    assert part(more, "activations") - part(less, "activations") == pytest.approx(
+        2 * each + around + layer_norms, rel=0.01
+    )
+
+
+# Laws ----------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("stack", ["torch", "torch-compile", "megatron", "megatron-2021", "jax"])
+def test_parts_are_known_and_add_up(stack: str) -> None:
+    for one in stages(program(dp=2, tp=2, pp=2, zero=1, microbatches=4, stack=stack), memory_constants()):
+        assert tuple(name for name, _ in one.parts) == HELD
+        assert sum(size for _, size in one.parts) == pytest.approx(one.peak_bytes)
+        assert min(size for _, size in one.parts) >= 0
+        apart = sum(part(one, name) for name in ("communicators", "context", "rounding"))
+        assert allocated_bytes(one) == pytest.approx(one.peak_bytes - apart)
+
+
+@pytest.mark.parametrize("stack", ["torch", "megatron", "jax"])
+def test_more_zero_is_never_more_state(stack: str) -> None:
+    found = []
+    for zero in range(4):
+        (one,) = stages(program(dp=4, zero=zero, microbatches=2, stack=stack))
+        found.append(sum(part(one, name) for name in ("parameters", "gradients", "optimizer")))
+    assert found == sorted(found, reverse=True)
+    assert found[3] < found[0]
+
+
+def test_more_in_flight_is_never_less() -> None:
+    peaks = [stages(program(pp=4, microbatches=count))[0].peak_bytes for count in (1, 2, 4, 8, 12)]
+    assert peaks == sorted(peaks)
+    assert peaks[3] == peaks[4]  # 1F1B: four in flight on the first of four stages, however many there are
+    assert stages(program(pp=4, microbatches=8, schedule="gpipe"))[0].peak_bytes > peaks[4]
+
+
+def test_recomputation_is_never_more_and_a_larger_micro_batch_never_less() -> None:
+    for stack in ("torch", "megatron", "jax"):
+        none, full = (stages(program(pp=2, microbatches=4, stack=stack, recompute=how)) for how in ("none", "full"))
+        assert all(part(a, "activations") >= part(b, "activations") for a, b in zip(none, full, strict=True))
+        sizes = [stages(program(mbs=mbs, stack=stack))[0].peak_bytes for mbs in (1, 2, 4)]
+        assert sizes == sorted(sizes)
+
+
+def test_an_overloaded_expert_holds_more_and_nothing_else_does() -> None:
+    routed = replace(SMALL, experts=4, topk=2)
+    for shape, more in ((routed, True), (SMALL, False)):
+        made = program(shape)
+        assert made.workload is not None
+        busy = replace(made, workload=replace(made.workload, imbalance=2.0))
+        assert (stages(busy)[0].peak_bytes > stages(made)[0].peak_bytes) is more
+
+
+# Capacity ------------------------------------------------------------------------------------------------------------
+
+
+def test_states_beyond_the_device_are_refused() -> None:
+    large = Shape(layers=80, hidden=8192, ffn_hidden=28672, heads=64, kv_heads=8, vocab=128256)
+    (one,) = stages(program(large, stack="megatron"))
+    assert sum(part(one, name) for name in ("parameters", "gradients", "optimizer")) > one.capacity_bytes
+    assert not one.fits
+
+
+def test_logits_beyond_the_device_are_refused() -> None:
+    (one,) = stages(program(Shape(layers=1, hidden=32, ffn_hidden=32, heads=2, vocab=128256), mbs=1 << 16))
+    assert part(one, "logits") > one.capacity_bytes
+    assert one.instant == "loss"
+    assert not one.fits
+
+
+def test_capacity_is_the_drivers_less_the_margin() -> None:
+    known = device("H100-80G")
+    assert known.driver_memory is not None
+    (one,) = stages(program(), replace(NOTHING, margin_share=0.1))
+    assert one.capacity_bytes == pytest.approx(0.9 * known.driver_memory.value)
+
+
+def test_a_program_without_workload_and_impossible_constants_are_refused() -> None:
+    with pytest.raises(WorkloadImpossible, match="carries no workload"):
+        stages(replace(program(), workload=None))
+    with pytest.raises(WorkloadImpossible, match="negative"):
+        replace(NOTHING, margin_share=1.0)
+
+
+def test_every_constant_has_a_source() -> None:
+    profile = b200_single_node.DATA.parent.parent / "cost_models" / "profiles" / "memory.json"
+    table = json.loads(profile.read_text())
+    pairs = [value for value in table.values() if isinstance(value, list)]
+    assert len(pairs) == 6
+    assert {name for _, name in pairs} == set(table["sources"])
+    assert Counter(source["kind"] for source in table["sources"].values())["fitted"] == 0
+
+
+# Measured ------------------------------------------------------------------------------------------------------------
+
+
+def test_eight_runs_of_megatron_core_on_b200() -> None:
+    found = b200_single_node.score(
+        b200_single_node.DATA / "b200_single_node.csv", b200_single_node.DATA / "models.csv"
+    )["overall"]
+    assert found["priced"] == found["rows"] == 8
+    assert found["memory_mape"] <= 0.03
+    assert found["memory_max"] <= 0.06

@@ -1,0 +1,65 @@
+"""Work shared out: every piece once, in spite of processes that end or hang; and nobody is left behind."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import time
+from contextlib import closing
+
+import pytest
+
+from meshwright.planner.workers import shared_out
+
+BATCHES = [[0, 1, 2], [3], [], [4, 5, 6, 7], [8, 9]]
+
+
+def lost(piece: int, why: str) -> str:
+    return f"{piece} lost: {why}"
+
+
+@pytest.mark.parametrize("jobs", [1, 2, 9])
+def test_every_piece_is_done_once(jobs: int) -> None:
+    done = list(shared_out(BATCHES, lambda piece: f"{piece} done", lost, jobs=jobs, limit_s=60))
+    assert sorted(done) == [(piece, f"{piece} done") for piece in range(10)]
+    assert not multiprocessing.active_children()
+
+
+def test_a_batch_stays_with_one_process() -> None:
+    done = dict(shared_out(BATCHES, lambda piece: str(os.getpid()), lost, jobs=2, limit_s=60))
+    for batch in BATCHES:
+        assert len({done[piece] for piece in batch}) <= 1
+    assert str(os.getpid()) not in done.values()
+
+
+def test_a_process_that_ends_costs_one_piece() -> None:
+    def work(piece: int) -> str:
+        if piece in (0, 5):
+            os._exit(7)
+        return "done"
+
+    done = dict(shared_out(BATCHES, work, lost, jobs=2, limit_s=60))
+    for piece in (0, 5):
+        assert done.pop(piece) == f"{piece} lost: its process ended with exit code 7"
+    assert done == dict.fromkeys(set(range(10)) - {0, 5}, "done")
+
+
+def test_a_process_that_hangs_costs_one_piece_and_its_time() -> None:
+    def work(piece: int) -> str:
+        if piece == 4:
+            time.sleep(600)
+        return "done"
+
+    started = time.monotonic()
+    done = dict(shared_out(BATCHES, work, lost, jobs=2, limit_s=0.5))
+    assert time.monotonic() - started < 20
+    assert done.pop(4) == "4 lost: it took longer than 0.5 s"
+    assert done == dict.fromkeys(set(range(10)) - {4}, "done")
+    assert not multiprocessing.active_children()
+
+
+def test_who_stops_listening_leaves_nobody_behind() -> None:
+    with closing(shared_out(BATCHES, lambda piece: "done", lost, jobs=2, limit_s=60)) as arriving:
+        next(arriving)
+        assert multiprocessing.active_children()
+    assert not multiprocessing.active_children()
