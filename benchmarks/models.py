@@ -158,8 +158,8 @@ def fold_of(shape: Shape, *, seq: int, batch: int = 1) -> Captured:
 
 
 def adapted(fold: Fold) -> Fold:
-    """The fold as adapters train it: matrices of the layers are frozen. Norms stay trained, so that gradients flow as far
-    down as those of adapters; the adapters' own products, small beside the rest, are left out."""
+    """The fold as adapters train it: matrices of the layers are frozen. Norms stay trained, so that gradients flow as
+    far down as those of adapters; the adapters' own products, small beside the rest, are left out."""
     layers = {name for segment in fold.segments if not segment.glue for name in segment.period}
     return replace(
         fold,

@@ -30,7 +30,7 @@ SCHEDULES = {"zb-1p": "zb-h1", "zb-2p": "zb-h2", "zb-v": "zbv"}
 
 
 class Pricer:
-    """Prices runs under a profile; programs do not depend on it and are kept. What ran left itself what margin it had."""
+    """Prices runs under a profile; programs do not depend on it and are kept. No margin of memory is asked for."""
 
     def __init__(self, profile: Profile | None = None) -> None:
         given = profile or published()

@@ -124,10 +124,8 @@ class Stack:
             _known("stack", name, HIDES)
 
     def __str__(self) -> str:
-        flags = f"regathers={int(self.regathers)} fused_loss={int(self.fused_loss)}"
-        return (
-            f"style={self.style} attention={self.attention} hides={'+'.join(self.hides)} states={self.recipe} {flags}"
-        )
+        words = f"stack={self.name} style={self.style} attention={self.attention} hides={'+'.join(self.hides)}"
+        return " ".join((words, f"states={self.recipe}", *(f"{flag}={int(getattr(self, flag))}" for flag in _FLAGS)))
 
     @staticmethod
     def read(given: Mapping[str, str]) -> Stack:
