@@ -79,6 +79,8 @@ def degrees_of(run: Run) -> Degrees:
         pp=run.pp,
         vp=run.vp,
         sequence_parallel=run.sequence_parallel,
+        context="ring" if run.cp > 1 and run.stack.style == "fused" else "all_gather",
+        zigzag=run.cp > 1,
         zero=_zero(run),
         shard=0 if shard >= run.dp * run.cp else shard,
         regather=run.zero.regather,
@@ -129,11 +131,12 @@ def stack_of_run(run: Run) -> Stack:
     return Stack(
         name=public.name,
         style=run.style,
-        attention={"cudnn": "flash3"}.get(public.attention, public.attention),
+        attention=public.attention,
         hides=tuple(hides),
         recipe=recipe_of(public, run.grad_bytes),
         regathers=public.style == "fused" and run.sequence_parallel,
         fused_loss=public.fused_loss,
+        dedupes=public.dedupes,
         placeholders=public.style == "fused" and run.precision != "fp16" and public.fused_loss,
     )
 

@@ -102,6 +102,7 @@ class Compute:
         "constants",
         "device",
         "host_s",
+        "traffic",
     )
 
     def __init__(
@@ -126,6 +127,7 @@ class Compute:
         self._floor_s = self.constants.floor_s(self._chip)
         self.bytes_per_s = device.memory_bandwidth.value * self.constants.hbm_efficiency
         self.host_s = self._host_s(style)
+        self.traffic = self.constants.traffic(style)
         self._prices: dict[Kernel, Priced] = {}
 
     def seconds(self, kernel: Kernel) -> Priced:

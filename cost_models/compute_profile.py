@@ -45,6 +45,9 @@ class ComputeConstants:
     sustained_tpu: float
     """Share of the best isolated matmul that matmuls inside a training step reach, by architecture (see `SUSTAINED`):
     power limits, clocks, real data, cold caches, time between kernels."""
+    eager_traffic: float
+    """What stacks that run operator by operator move through memory, beside the operands and results of operators that
+    are not products: copies to other layouts and dtypes, gradients added up apart."""
     attention_backward: float
     """Efficiency of the fused attention backward beside the forward."""
     narrow_heads: float
@@ -56,7 +59,7 @@ class ComputeConstants:
         sustained = (self.sustained_ampere, self.sustained_hopper, self.sustained_blackwell, self.sustained_tpu)
         shares = (self.hbm_efficiency, self.attention_backward, *sustained)
         times = (self.kernel_floor_s, self.xla_floor_s, self.eager_host_s, self.compiled_host_s)
-        rest = (self.tile_penalty, self.narrow_heads, *times)
+        rest = (self.eager_traffic - 1, self.tile_penalty, self.narrow_heads, *times)
         if not all(0 < share <= 1 for share in shares) or min(rest) < 0:
             raise BadQuantity(
                 place="the constants of compute",
@@ -68,9 +71,12 @@ class ComputeConstants:
         share: float = getattr(self, f"sustained_{SUSTAINED.get(chip.architecture, 'ampere')}")
         return share
 
+    def traffic(self, style: str) -> float:
+        return self.eager_traffic if style == "eager" else 1.0
+
     def isolated(self) -> ComputeConstants:
         """For products by themselves, as benchmarks of kernels run them."""
-        return replace(self, sustained_ampere=1.0, sustained_hopper=1.0, sustained_blackwell=1.0, sustained_tpu=1.0)
+        return replace(self, **{field.name: 1.0 for field in fields(self) if field.name.startswith("sustained_")})
 
     def floor_s(self, chip: Chip) -> float:
         return self.xla_floor_s if chip.architecture == "tpu" else self.kernel_floor_s

@@ -68,6 +68,8 @@ class Transmission:
     nbytes: float
     reason: str
     steps: int = 1
+    picks: int = 1
+    """Of an exchange between tokens and experts: how many experts each token goes to."""
 
     def received_bytes(self, ranks: int) -> float:
         """What a rank receives, by the bandwidth-optimal algorithm."""
@@ -116,6 +118,7 @@ class _Bookkeeper:
         self.weights = _weights(body)
         self.buckets: dict[tuple[str, Collective, tuple[str, ...], str], float] = {}
         self.flops = 0.0
+        self.picks = max((_picks(s) for s in body.forward if isinstance(s, Compute)), default=1)
         base = base_precision(workload)
         ends_in_loss = any(body.locals[name].type.shape == () for name in body.outputs)
         self.precision = base if ends_in_loss else workload.precision
@@ -251,7 +254,8 @@ class _Bookkeeper:
             key = (phase, kind, step.axes, move.reason)
             self.buckets[key] = self.buckets.get(key, 0.0) + full
             return
-        self.phases[phase].transmissions[Transmission(kind, step.axes, full, move.reason)] += 1
+        picks = self.picks if kind == "all_to_all" else 1
+        self.phases[phase].transmissions[Transmission(kind, step.axes, full, move.reason, picks=picks)] += 1
 
     def wire_scale(self, move: Move) -> float:
         """Bytes on the wire over bytes as traced: states travel in the recipe's precision."""
@@ -265,7 +269,8 @@ class _Bookkeeper:
 
     def update(self) -> None:
         """The optimizer reads gradient and state and writes state and parameter; the norm reads gradients once more.
-        Gradients of several micro-batches are added up where they are stored."""
+        Gradients of several micro-batches are added up where they are stored, which products of a
+        fused stack do themselves."""
         states, moments = self.workload.states, self.workload.moments
         own = states.master or states.stored
         per_element = 2 * own + 2 * moments + 2 * states.gradient + (states.stored if states.master else 0)
@@ -274,7 +279,7 @@ class _Bookkeeper:
         added = sum(self.elements(slot.grad or "") for slot in trained)
         if updated:
             self.phases["update"].kernels[self.memory(updated * per_element)] += 1
-        if added and self.accumulates:
+        if added and self.accumulates and self.style != "fused":
             self.phases["weights"].kernels[self.memory(added * 2 * states.gradient)] += 1
 
     def elements(self, name: str, placement: Placement | None = None) -> int:
@@ -290,6 +295,11 @@ class _Bookkeeper:
 
 _PRODUCTS = (("forward", "mnk"), ("dgrad", "mkn"), ("wgrad", "nkm"))
 """A product and its gradients: which of the forward letters stand for rows, columns and the sum."""
+
+
+def _picks(statement: Compute) -> int:
+    """How many experts a token goes to, in a dispatch."""
+    return statement.signature.operands[1].shape[-1] if statement.signature.kind == "dispatch" else 1
 
 
 def _weights(body: BodyProgram) -> frozenset[str]:
