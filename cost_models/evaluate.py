@@ -31,7 +31,7 @@ Memory is `memory`'s. What a price stands on is the weakest provenance among its
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import log2, prod
 
 from meshwright.cost_models.cluster import Cluster
@@ -78,6 +78,13 @@ class Cost:
     @property
     def device_s(self) -> float:
         return sum(self.engines)
+
+    def eager(self, traffic: float, phase: str) -> Cost:
+        """With what an eager stack moves beside operands and results, where operators run one by one."""
+        if traffic == 1.0 or phase not in ("forward", "recompute", "inputs"):
+            return self
+        products, attention, memory = self.engines
+        return replace(self, engines=(products, attention, memory * traffic))
 
     def plus(self, other: Cost, times: int = 1) -> Cost:
         a, b = self.engines, other.engines
@@ -154,13 +161,15 @@ class Evaluator:
         found = self._costs.get(key)
         if found is None:
             compute, library = self.compute(device, workload), library_of(device, workload)
-            costs = {name: self._cost(phase, compute, shapes, library, workload) for name, phase in book.phases.items()}
+            costs = {
+                name: self._cost(phase, compute, shapes, library, workload).eager(compute.traffic, name)
+                for name, phase in book.phases.items()
+            }
             found = self._costs[key] = (book, costs)
         return found[1]
 
     def _cost(
         self,
-        name: str,
         phase: Phase,
         compute: Compute,
         shapes: Mapping[tuple[str, ...], GroupShape],
@@ -318,19 +327,11 @@ class _Step:
         return Taken(sum(seconds for _, seconds in shares), tuple(shares))
 
     def uncovered(self, cost: Cost, behind_s: float) -> float:
-        """What shows of gathers and reductions beside compute."""
-        gathers = cost.gathers_s
-        hidden = 0.0
-        shown = 0.0
-        if "parameters" in self.hides:
-            hidden += gathers
-        else:
-            shown += gathers
-        if "gradients" in self.hides:
-            hidden += cost.reductions_s
-        else:
-            shown += cost.reductions_s
-        return shown + max(0.0, hidden - behind_s)
+        """What shows of gathers and reductions beside compute. The first gather has nothing to run behind."""
+        ahead, behind = "parameters" in self.hides, "gradients" in self.hides
+        hidden_s = (cost.gathers_s if ahead else 0.0) + (cost.reductions_s if behind else 0.0)
+        shown_s = cost.gathers_s + cost.reductions_s - hidden_s
+        return shown_s + max(cost.first_gather_s if ahead else 0.0, hidden_s - behind_s)
 
     # the whole step
 
