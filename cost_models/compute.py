@@ -102,7 +102,6 @@ class Compute:
         "constants",
         "device",
         "host_s",
-        "traffic",
     )
 
     def __init__(
@@ -120,14 +119,13 @@ class Compute:
         self.device = device
         self.constants = values or constants()
         self._chip = chip_of(device)
-        self._sustained = self.constants.sustained(self._chip)
+        self._sustained = self.constants.sustained(self._chip, style)
         self._curves = curves or Curves(*shipped_curves(), self.constants.narrow_heads)
         self._table = table or shipped_table(device, self.constants)
         self.attention = self._dispatched(attention)
         self._floor_s = self.constants.floor_s(self._chip)
         self.bytes_per_s = device.memory_bandwidth.value * self.constants.hbm_efficiency
         self.host_s = self._host_s(style)
-        self.traffic = self.constants.traffic(style)
         self._prices: dict[Kernel, Priced] = {}
 
     def seconds(self, kernel: Kernel) -> Priced:

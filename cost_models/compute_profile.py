@@ -45,9 +45,9 @@ class ComputeConstants:
     sustained_tpu: float
     """Share of the best isolated matmul that matmuls inside a training step reach, by architecture (see `SUSTAINED`):
     power limits, clocks, real data, cold caches, time between kernels."""
-    eager_traffic: float
-    """What stacks that run operator by operator move through memory, beside the operands and results of operators that
-    are not products: copies to other layouts and dtypes, gradients added up apart."""
+    sustained_untuned: float
+    """The same once more on Hopper and later for stacks without kernels tuned to them: plain torch, eager or
+    compiled."""
     attention_backward: float
     """Efficiency of the fused attention backward beside the forward."""
     narrow_heads: float
@@ -57,9 +57,9 @@ class ComputeConstants:
 
     def __post_init__(self) -> None:
         sustained = (self.sustained_ampere, self.sustained_hopper, self.sustained_blackwell, self.sustained_tpu)
-        shares = (self.hbm_efficiency, self.attention_backward, *sustained)
+        shares = (self.hbm_efficiency, self.attention_backward, self.sustained_untuned, *sustained)
         times = (self.kernel_floor_s, self.xla_floor_s, self.eager_host_s, self.compiled_host_s)
-        rest = (self.eager_traffic - 1, self.tile_penalty, self.narrow_heads, *times)
+        rest = (self.tile_penalty, self.narrow_heads, *times)
         if not all(0 < share <= 1 for share in shares) or min(rest) < 0:
             raise BadQuantity(
                 place="the constants of compute",
@@ -67,12 +67,11 @@ class ComputeConstants:
                 fix="give shares in (0, 1], and nothing negative",
             )
 
-    def sustained(self, chip: Chip) -> float:
-        share: float = getattr(self, f"sustained_{SUSTAINED.get(chip.architecture, 'ampere')}")
-        return share
-
-    def traffic(self, style: str) -> float:
-        return self.eager_traffic if style == "eager" else 1.0
+    def sustained(self, chip: Chip, style: str) -> float:
+        family = SUSTAINED.get(chip.architecture, "ampere")
+        share: float = getattr(self, f"sustained_{family}")
+        untuned = family in ("hopper", "blackwell") and style in ("eager", "compiled")
+        return share * self.sustained_untuned if untuned else share
 
     def isolated(self) -> ComputeConstants:
         """For products by themselves, as benchmarks of kernels run them."""

@@ -31,7 +31,7 @@ Memory is `memory`'s. What a price stands on is the weakest provenance among its
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import log2, prod
 
 from meshwright.cost_models.cluster import Cluster
@@ -78,13 +78,6 @@ class Cost:
     @property
     def device_s(self) -> float:
         return sum(self.engines)
-
-    def eager(self, traffic: float, phase: str) -> Cost:
-        """With what an eager stack moves beside operands and results, where operators run one by one."""
-        if traffic == 1.0 or phase not in ("forward", "recompute", "inputs"):
-            return self
-        products, attention, memory = self.engines
-        return replace(self, engines=(products, attention, memory * traffic))
 
     def plus(self, other: Cost, times: int = 1) -> Cost:
         a, b = self.engines, other.engines
@@ -161,10 +154,7 @@ class Evaluator:
         found = self._costs.get(key)
         if found is None:
             compute, library = self.compute(device, workload), library_of(device, workload)
-            costs = {
-                name: self._cost(phase, compute, shapes, library, workload).eager(compute.traffic, name)
-                for name, phase in book.phases.items()
-            }
+            costs = {name: self._cost(phase, compute, shapes, library, workload) for name, phase in book.phases.items()}
             found = self._costs[key] = (book, costs)
         return found[1]
 

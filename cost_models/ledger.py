@@ -19,7 +19,7 @@ one left operand that a `fused` or `xla` stack keeps in one weight (q, k, v; gat
 Memory-bound operators are charged by the bytes that they move. An eager stack runs each by itself. Others run chains of
 elementwise operators as one kernel, which reads what comes from outside the chain and writes what is read outside it;
 compilers (`compiled`, `xla`) join the normalisations to the chain that feeds them. Views and the derivative of a plain
-sum move nothing.
+sum move nothing. A fused loss is one kernel, whatever it is written as.
 """
 
 from __future__ import annotations
@@ -122,6 +122,7 @@ class _Bookkeeper:
         base = base_precision(workload)
         ends_in_loss = any(body.locals[name].type.shape == () for name in body.outputs)
         self.precision = base if ends_in_loss else workload.precision
+        self.one_loss = ends_in_loss and workload.stack.fused_loss
         self.base = base
 
     def ledger(self) -> Ledger:
@@ -151,7 +152,7 @@ class _Bookkeeper:
                 self.engine(statement, phase, products)
         for kernels in products.values():
             self.book(phase, _joined(kernels))
-        for nbytes in _Chains(self.body, statements, self.style).kernels():
+        for nbytes in _Chains(self.body, statements, self.style, one_loss=self.one_loss).kernels():
             self.book(phase, self.memory(nbytes))
 
     def book(self, phase: str, kernel: Kernel) -> None:
@@ -211,8 +212,8 @@ class _Bookkeeper:
             yield Kernel(Engine.MATMUL, work, dtype, 2.0 * g * m * n * k, nbytes, (g, a, b, c))
 
     def attention(self, statement: Compute | Gradient | Ring, rule: Rule, sizes: Mapping[str, int], phase: str) -> None:
-        """Attention on this rank: its queries against all the keys that they may see. A contiguous share of a causal
-        sequence is uneven; the last rank sees 1 - 1/2n of all keys."""
+        """Attention on this rank: its queries against all the keys that they may see. Of a causal sequence cut over n
+        ranks a rank sees half, if the shares are zigzag; of contiguous ones the last sees 1 - 1/2n."""
         signature = statement.signature
         mask, width = signature.attr("mask", "full"), signature.attr("width", 0)
         sq, sk, ranks, zigzag = sizes["sq"], rule.factor("sk").size, 1, False
@@ -221,8 +222,8 @@ class _Bookkeeper:
                 ranks *= self.body.mesh.axis(axis).size
                 zigzag = isinstance(choice.layout, Zigzag)
         causal = mask == "causal"
-        if causal and ranks > 1 and not zigzag:
-            causal, sk = False, max(1, round(sk * (1 - 1 / (2 * ranks))))
+        if causal and ranks > 1:
+            causal, sk = False, max(1, round(sk * (0.5 if zigzag else 1 - 1 / (2 * ranks))))
         window = int(width) if mask in ("window", "band", "chunk") and isinstance(width, int) else 0
         kv = sizes["hk"]
         shape = (sizes["b"], kv * sizes.get("g", 1), kv, sq, sk, sizes["d"], sizes["dv"])
@@ -344,8 +345,8 @@ class _Node:
 class _Chains:
     """Groups the memory-bound statements of one list into kernels."""
 
-    def __init__(self, body: BodyProgram, statements: Sequence[Statement], style: str) -> None:
-        self.body, self.style = body, style
+    def __init__(self, body: BodyProgram, statements: Sequence[Statement], style: str, *, one_loss: bool) -> None:
+        self.body, self.style, self.one_loss = body, style, one_loss
         self.alias: dict[str, str] = {}
         self.nodes: list[_Node] = []
         self.outside: Counter[str] = Counter(self.root(name) for name in body.outputs)
@@ -407,6 +408,8 @@ class _Chains:
         self.nodes.append(_Node(reads, statement.results, self.joins(statement.signature.kind, rule)))
 
     def joins(self, kind: str, rule: Rule) -> bool:
+        if self.one_loss and kind not in NORMS:
+            return True
         if self.style == "eager":
             return False
         return rule.elementwise or kind in ("cat", "constant") or (self.style in ("compiled", "xla") and kind in NORMS)
