@@ -50,6 +50,8 @@ from meshwright.ir.rules.base import Engine, Law, Rule, infer
 from meshwright.ir.workload import Workload
 
 PHASES = ("forward", "recompute", "inputs", "weights", "sync", "update", "publish")
+ONCE = frozenset(("sync", "update", "publish"))
+"""Phases that run once per step, others once per micro-batch."""
 
 BUCKETED = frozenset(("parameter", "sync", "update"))
 """Why parameters and their gradients move: those of one body travel together, as an FSDP unit or a gradient bucket."""
@@ -90,7 +92,8 @@ class Ledger:
 
     phases: Mapping[str, Phase]
     model_flops: float
-    """What its operators compute on this rank, forward and backward as the rules count, nothing run again."""
+    """What its operators compute on all ranks of the mesh together, forward and backward as the rules count: nothing
+    that runs again, and what several ranks compute alike only once."""
 
     axes: tuple[tuple[str, ...], ...]
     """The groups that it transmits over."""
@@ -124,9 +127,10 @@ class _Bookkeeper:
     def ledger(self) -> Ledger:
         body = self.body
         self.walk(body.forward, "forward")
-        again = set(map(id, body.forward))
-        redone = [s for s in body.backward if id(s) in again]
-        fresh = [s for s in body.backward if id(s) not in again]
+        # What is made under a name of the forward list runs again; every other name is new.
+        made = {name for statement in body.forward for name in results_of(statement)}
+        redone = [s for s in body.backward if made.intersection(results_of(s))]
+        fresh = [s for s in body.backward if not made.intersection(results_of(s))]
         self.walk(redone, "recompute")
         self.walk(fresh, "inputs")
         for phase in ("sync", "publish"):
@@ -164,7 +168,7 @@ class _Bookkeeper:
         sizes = self.sizes(statement, rule)
         wanted = None if isinstance(statement, Compute) or not statement.wanted else set(statement.wanted)
         if phase != "recompute":
-            self.flops += rule.flops(needs=wanted, sizes=sizes)
+            self.flops += rule.flops(needs=wanted)
         if rule.engine is Engine.ATTENTION:
             self.attention(statement, rule, sizes, phase)
         elif rule.engine is Engine.CONV:
@@ -208,8 +212,8 @@ class _Bookkeeper:
             yield Kernel(Engine.MATMUL, work, dtype, 2.0 * g * m * n * k, nbytes, (g, a, b, c))
 
     def attention(self, statement: Compute | Gradient | Ring, rule: Rule, sizes: Mapping[str, int], phase: str) -> None:
-        """Attention on this rank: its queries against all the keys that they may see. A contiguous share of a causal
-        sequence is uneven; the last rank sees 1 - 1/2n of all keys."""
+        """Attention on this rank: its queries against all the keys that they may see. Of a causal sequence a zigzag
+        share sees half; contiguous ones are uneven, and the last rank sees 1 - 1/2n of all keys."""
         signature = statement.signature
         mask, width = signature.attr("mask", "full"), signature.attr("width", 0)
         sq, sk, ranks, zigzag = sizes["sq"], rule.factor("sk").size, 1, False
@@ -218,8 +222,8 @@ class _Bookkeeper:
                 ranks *= self.body.mesh.axis(axis).size
                 zigzag = isinstance(choice.layout, Zigzag)
         causal = mask == "causal"
-        if causal and ranks > 1 and not zigzag:
-            causal, sk = False, max(1, round(sk * (1 - 1 / (2 * ranks))))
+        if causal and ranks > 1:
+            causal, sk = False, max(1, (sk + 1) // 2 if zigzag else round(sk * (1 - 1 / (2 * ranks))))
         window = int(width) if mask in ("window", "band", "chunk") and isinstance(width, int) else 0
         kv = sizes["hk"]
         shape = (sizes["b"], kv * sizes.get("g", 1), kv, sq, sk, sizes["d"], sizes["dv"])
@@ -234,8 +238,9 @@ class _Bookkeeper:
         if isinstance(statement, Ring):
             n = self.body.mesh.axis(statement.axis).size
             passed = sum(self.nbytes(name) for name in statement.operands[1:3])
-            steps = Transmission("shift", (statement.axis,), passed * (2 if backward else 1), "ring", n - 1)
-            self.phases[phase].transmissions[steps] += 1
+            # Backward, keys and values go round again, and their gradients come back to where they belong.
+            for steps in (n - 1, n) if backward else (n - 1,):
+                self.phases[phase].transmissions[Transmission("shift", (statement.axis,), passed, "ring", steps)] += 1
 
     # wires
 
