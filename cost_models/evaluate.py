@@ -115,6 +115,8 @@ class Taken:
 
     seconds: float = 0.0
     shares: tuple[tuple[str, float], ...] = ()
+    beside_s: float = 0.0
+    """Of gathers and reductions that run beside compute: what they take by themselves."""
 
 
 class Evaluator:
@@ -315,7 +317,7 @@ class _Step:
         counted elsewhere, `again` the part that runs a second time."""
         step, device_s = self.step, cost.device_s
         launch_s = max(0.0, cost.launches * host_s - device_s)
-        behind_s = step.covered * (device_s + beside.device_s)
+        behind_s = step.covered * (device_s + launch_s + max(beside.device_s, beside.launches * host_s))
         values = list(cost.values)
         if "tensor" in self.hides:
             values[0] *= 1 - step.hidden_tensor
@@ -330,7 +332,8 @@ class _Step:
         shares = [(name, part * share) for name, part in zip(_DEVICE, cost.engines, strict=True)]
         shares += [("recompute", again.device_s), ("launch", launch_s), ("parameters", moved_s + slowed_s)]
         shares += list(zip(_VALUES, values, strict=True))
-        return Taken(sum(seconds for _, seconds in shares), tuple(shares))
+        beside_s = cost.gathers_s * ("parameters" in self.hides) + cost.reductions_s * ("gradients" in self.hides)
+        return Taken(sum(seconds for _, seconds in shares), tuple(shares), beside_s)
 
     def uncovered(self, cost: Cost, behind_s: float) -> float:
         """What shows of gathers and reductions beside compute."""
@@ -389,19 +392,20 @@ class _Step:
         sync, update, publish = (
             _added(self.costs[index][phase] for index in stages) for phase in ("sync", "update", "publish")
         )
-        last_backward_s = sum(self.inputs[index].seconds + self.weights[index].seconds for index in stages)
-        first_forward_s = sum(self.forwards[index].seconds for index in stages)
+        last_backward = [taken for index in stages for taken in (self.inputs[index], self.weights[index])]
+        first_forward = [self.forwards[index] for index in stages]
         return {
-            "gradients": self.shown(sync.reductions_s, "gradients", last_backward_s) + tied_s,
+            "gradients": self.shown(sync.reductions_s, "gradients", last_backward) + tied_s,
             "optimizer": update.device_s,
-            "publish": self.shown(publish.gathers_s, "publish", first_forward_s),
+            "publish": self.shown(publish.gathers_s, "publish", first_forward),
         }
 
-    def shown(self, seconds: float, what: str, beside_s: float) -> float:
-        """What a collective at the end of the step adds to it, when the stack may run it beside compute."""
+    def shown(self, seconds: float, what: str, beside: Sequence[Taken]) -> float:
+        """What a collective at the end of the step adds to it, when the stack may run it beside compute: behind what
+        other gathers and reductions leave of it."""
         if what not in self.hides:
             return seconds
-        behind_s = self.step.covered * beside_s
+        behind_s = max(0.0, sum(self.step.covered * taken.seconds - taken.beside_s for taken in beside))
         return max(0.0, seconds - behind_s) + self.step.slowdown * min(seconds, behind_s)
 
     def seconds(self) -> Seconds:
