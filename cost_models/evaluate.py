@@ -226,6 +226,8 @@ class Evaluator:
         )
 
 
+_ROUNDING = 1e-12
+"""Of a sum of seconds, as a share: less than this is no time."""
 _ENGINES = {Engine.MATMUL: 0, Engine.CONV: 0, Engine.ATTENTION: 1, Engine.MEMORY: 2}
 _DEVICE = ("matmul", "attention", "memory-bound")
 _VALUES = ("tensor", "context", "expert")
@@ -317,38 +319,24 @@ class _Step:
         counted elsewhere, `again` the part that runs a second time."""
         step, device_s = self.step, cost.device_s
         launch_s = max(0.0, cost.launches * host_s - device_s)
-        behind_s = step.covered * (device_s + launch_s + max(beside.device_s, beside.launches * host_s))
+        ring_hidden_s = min(cost.ring_s, cost.engines[1] + launch_s) if "ring" in self.hides else 0.0
+        beside_s = max(beside.device_s, beside.launches * host_s)
+        behind_s = step.covered * (device_s + launch_s + beside_s - ring_hidden_s)
         values = list(cost.values)
         if "tensor" in self.hides:
             values[0] *= 1 - step.hidden_tensor
         elif beside is not NOTHING and self.workload.stack.regathers:
             values[0] *= 1 - step.hidden_backward
-        ring_s = max(0.0, cost.ring_s - cost.engines[1]) if "ring" in self.hides else cost.ring_s
-        values[1] += ring_s
-        moved_s = self.uncovered(cost, behind_s)
-        busy_s = min(cost.gathers_s + cost.reductions_s, behind_s)
-        slowed_s = step.slowdown * busy_s
-        share = (device_s - again.device_s) / device_s if device_s else 0.0
-        shares = [(name, part * share) for name, part in zip(_DEVICE, cost.engines, strict=True)]
-        shares += [("recompute", again.device_s), ("launch", launch_s), ("parameters", moved_s + slowed_s)]
+        values[1] += cost.ring_s - ring_hidden_s
+        ran_s = cost.gathers_s * ("parameters" in self.hides) + cost.reductions_s * ("gradients" in self.hides)
+        shown_s = cost.gathers_s + cost.reductions_s - ran_s + max(0.0, ran_s - behind_s)
+        slowed_s = step.slowdown * min(ran_s, behind_s)
+        shares = [
+            (name, part - redone) for name, part, redone in zip(_DEVICE, cost.engines, again.engines, strict=True)
+        ]
+        shares += [("recompute", again.device_s), ("launch", launch_s), ("parameters", shown_s + slowed_s)]
         shares += list(zip(_VALUES, values, strict=True))
-        beside_s = cost.gathers_s * ("parameters" in self.hides) + cost.reductions_s * ("gradients" in self.hides)
-        return Taken(sum(seconds for _, seconds in shares), tuple(shares), beside_s)
-
-    def uncovered(self, cost: Cost, behind_s: float) -> float:
-        """What shows of gathers and reductions beside compute."""
-        gathers = cost.gathers_s
-        hidden = 0.0
-        shown = 0.0
-        if "parameters" in self.hides:
-            hidden += gathers
-        else:
-            shown += gathers
-        if "gradients" in self.hides:
-            hidden += cost.reductions_s
-        else:
-            shown += cost.reductions_s
-        return shown + max(0.0, hidden - behind_s)
+        return Taken(sum(seconds for _, seconds in shares), tuple(shares), ran_s)
 
     # the whole step
 
@@ -506,7 +494,8 @@ class _Step:
             for taken in (self.forwards[index], self.inputs[index], self.weights[index]):
                 for name, seconds in taken.shares:
                     found[name] += seconds * self.program.microbatches
-        found["bubble"] += step_s - sum(found.values())
+        left_s = step_s - sum(found.values())
+        found["bubble"] = left_s if left_s > _ROUNDING * step_s else 0.0
         return tuple(found.items())
 
 

@@ -144,15 +144,17 @@ class _Bookkeeper:
         return Ledger(self.phases, self.flops, tuple(axes))
 
     def walk(self, statements: Sequence[Statement], phase: str) -> None:
-        products: dict[tuple[str, ...], list[Kernel]] = {}
+        products: _Products = {}
         for statement in statements:
             if isinstance(statement, Move):
                 self.transmit(statement, phase)
             elif isinstance(statement, (Compute, Gradient, Ring)):
                 self.engine(statement, phase, products)
         for kernels in products.values():
-            self.book(phase, _joined(kernels))
-        for nbytes in _Chains(self.body, statements, self.style).kernels():
+            self.book(phase, _joined([kernel for kernel, _ in kernels]))
+        # The gradients that a joined product makes are one sum already.
+        sums = [tuple(name for _, name in kernels) for kernels in products.values() if kernels[0][0].work == "dgrad"]
+        for nbytes in _Chains(self.body, statements, self.style, sums).kernels():
             self.book(phase, self.memory(nbytes))
 
     def book(self, phase: str, kernel: Kernel) -> None:
@@ -161,9 +163,7 @@ class _Bookkeeper:
 
     # engines
 
-    def engine(
-        self, statement: Compute | Gradient | Ring, phase: str, products: dict[tuple[str, ...], list[Kernel]]
-    ) -> None:
+    def engine(self, statement: Compute | Gradient | Ring, phase: str, products: _Products) -> None:
         rule = infer(statement.signature)
         sizes = self.sizes(statement, rule)
         wanted = None if isinstance(statement, Compute) or not statement.wanted else set(statement.wanted)
@@ -181,7 +181,8 @@ class _Bookkeeper:
             for kernel in self.product(statement, rule, sizes, wanted):
                 key = (kernel.work, statement.operands[0], str(kernel.shape[0]))
                 joins = self.style in ("fused", "xla") and statement.operands[1] in self.weights
-                products.setdefault(key if joins else (*key, statement.op, kernel.work), []).append(kernel)
+                made = (kernel, statement.results[0])
+                products.setdefault(key if joins else (*key, statement.op, kernel.work), []).append(made)
 
     def sizes(self, statement: Compute | Gradient | Ring, rule: Rule) -> dict[str, int]:
         return dict(apply(rule, statement.signature.operands, statement.strategy, self.body.mesh).sizes)
@@ -293,6 +294,9 @@ class _Bookkeeper:
         return _local_bytes(self.body, name)
 
 
+_Products = dict[tuple[str, ...], list[tuple[Kernel, str]]]
+"""Products, and the first result of each, by what they share."""
+
 _PRODUCTS = (("forward", "mnk"), ("dgrad", "mkn"), ("wgrad", "nkm"))
 """A product and its gradients: which of the forward letters stand for rows, columns and the sum."""
 
@@ -339,9 +343,12 @@ class _Node:
 class _Chains:
     """Groups the memory-bound statements of one list into kernels."""
 
-    def __init__(self, body: BodyProgram, statements: Sequence[Statement], style: str) -> None:
+    def __init__(
+        self, body: BodyProgram, statements: Sequence[Statement], style: str, sums: Iterable[tuple[str, ...]]
+    ) -> None:
+        """`sums`: names that stand for one tensor, summed where it is made."""
         self.body, self.style = body, style
-        self.alias: dict[str, str] = {}
+        self.alias: dict[str, str] = {name: first for first, *others in sums for name in others}
         self.nodes: list[_Node] = []
         self.outside: Counter[str] = Counter(self.root(name) for name in body.outputs)
         for kept in body.kept:
@@ -363,7 +370,11 @@ class _Chains:
         if isinstance(statement, Zero):
             return
         if isinstance(statement, Add):
-            self.nodes.append(_Node(statement.operands, (statement.result,), True))
+            operands = tuple(dict.fromkeys(self.root(name) for name in statement.operands))
+            if len(operands) == 1:
+                self.alias[statement.result] = operands[0]
+            else:
+                self.nodes.append(_Node(operands, (statement.result,), True))
             return
         if isinstance(statement, Move):
             self.outside[self.root(statement.operand)] += 1
