@@ -50,6 +50,8 @@ from meshwright.ir.rules.base import Engine, Law, Rule, infer
 from meshwright.ir.workload import Workload
 
 PHASES = ("forward", "recompute", "inputs", "weights", "sync", "update", "publish")
+ONCE = frozenset(("sync", "update", "publish"))
+"""Phases that run once per step, others once per micro-batch."""
 
 BUCKETED = frozenset(("parameter", "sync", "update"))
 """Why parameters and their gradients move: those of one body travel together, as an FSDP unit or a gradient bucket."""
@@ -92,7 +94,8 @@ class Ledger:
 
     phases: Mapping[str, Phase]
     model_flops: float
-    """What its operators compute on this rank, forward and backward as the rules count, nothing run again."""
+    """What its operators compute on all ranks of the mesh together, forward and backward as the rules count: nothing
+    that runs again, and what several ranks compute alike only once."""
 
     axes: tuple[tuple[str, ...], ...]
     """The groups that it transmits over."""
@@ -128,9 +131,10 @@ class _Bookkeeper:
     def ledger(self) -> Ledger:
         body = self.body
         self.walk(body.forward, "forward")
-        again = set(map(id, body.forward))
-        redone = [s for s in body.backward if id(s) in again]
-        fresh = [s for s in body.backward if id(s) not in again]
+        # What is made under a name of the forward list runs again; every other name is new.
+        made = {name for statement in body.forward for name in results_of(statement)}
+        redone = [s for s in body.backward if made.intersection(results_of(s))]
+        fresh = [s for s in body.backward if not made.intersection(results_of(s))]
         self.walk(redone, "recompute")
         self.walk(fresh, "inputs")
         for phase in ("sync", "publish"):
@@ -144,15 +148,17 @@ class _Bookkeeper:
         return Ledger(self.phases, self.flops, tuple(axes))
 
     def walk(self, statements: Sequence[Statement], phase: str) -> None:
-        products: dict[tuple[str, ...], list[Kernel]] = {}
+        products: _Products = {}
         for statement in statements:
             if isinstance(statement, Move):
                 self.transmit(statement, phase)
             elif isinstance(statement, (Compute, Gradient, Ring)):
                 self.engine(statement, phase, products)
         for kernels in products.values():
-            self.book(phase, _joined(kernels))
-        for nbytes in _Chains(self.body, statements, self.style, one_loss=self.one_loss).kernels():
+            self.book(phase, _joined([kernel for kernel, _ in kernels]))
+        # The gradients that a joined product makes are one sum already.
+        sums = [tuple(name for _, name in kernels) for kernels in products.values() if kernels[0][0].work == "dgrad"]
+        for nbytes in _Chains(self.body, statements, self.style, sums, one_loss=self.one_loss).kernels():
             self.book(phase, self.memory(nbytes))
 
     def book(self, phase: str, kernel: Kernel) -> None:
@@ -161,14 +167,12 @@ class _Bookkeeper:
 
     # engines
 
-    def engine(
-        self, statement: Compute | Gradient | Ring, phase: str, products: dict[tuple[str, ...], list[Kernel]]
-    ) -> None:
+    def engine(self, statement: Compute | Gradient | Ring, phase: str, products: _Products) -> None:
         rule = infer(statement.signature)
         sizes = self.sizes(statement, rule)
         wanted = None if isinstance(statement, Compute) or not statement.wanted else set(statement.wanted)
         if phase != "recompute":
-            self.flops += rule.flops(needs=wanted, sizes=sizes)
+            self.flops += rule.flops(needs=wanted)
         if rule.engine is Engine.ATTENTION:
             self.attention(statement, rule, sizes, phase)
         elif rule.engine is Engine.CONV:
@@ -181,7 +185,8 @@ class _Bookkeeper:
             for kernel in self.product(statement, rule, sizes, wanted):
                 key = (kernel.work, statement.operands[0], str(kernel.shape[0]))
                 joins = self.style in ("fused", "xla") and statement.operands[1] in self.weights
-                products.setdefault(key if joins else (*key, statement.op, kernel.work), []).append(kernel)
+                made = (kernel, statement.results[0])
+                products.setdefault(key if joins else (*key, statement.op, kernel.work), []).append(made)
 
     def sizes(self, statement: Compute | Gradient | Ring, rule: Rule) -> dict[str, int]:
         return dict(apply(rule, statement.signature.operands, statement.strategy, self.body.mesh).sizes)
@@ -212,8 +217,8 @@ class _Bookkeeper:
             yield Kernel(Engine.MATMUL, work, dtype, 2.0 * g * m * n * k, nbytes, (g, a, b, c))
 
     def attention(self, statement: Compute | Gradient | Ring, rule: Rule, sizes: Mapping[str, int], phase: str) -> None:
-        """Attention on this rank: its queries against all the keys that they may see. Of a causal sequence cut over n
-        ranks a rank sees half, if the shares are zigzag; of contiguous ones the last sees 1 - 1/2n."""
+        """Attention on this rank: its queries against all the keys that they may see. Of a causal sequence a zigzag
+        share sees half; contiguous ones are uneven, and the last rank sees 1 - 1/2n of all keys."""
         signature = statement.signature
         mask, width = signature.attr("mask", "full"), signature.attr("width", 0)
         sq, sk, ranks, zigzag = sizes["sq"], rule.factor("sk").size, 1, False
@@ -223,7 +228,7 @@ class _Bookkeeper:
                 zigzag = isinstance(choice.layout, Zigzag)
         causal = mask == "causal"
         if causal and ranks > 1:
-            causal, sk = False, max(1, round(sk * (0.5 if zigzag else 1 - 1 / (2 * ranks))))
+            causal, sk = False, max(1, (sk + 1) // 2 if zigzag else round(sk * (1 - 1 / (2 * ranks))))
         window = int(width) if mask in ("window", "band", "chunk") and isinstance(width, int) else 0
         kv = sizes["hk"]
         shape = (sizes["b"], kv * sizes.get("g", 1), kv, sq, sk, sizes["d"], sizes["dv"])
@@ -238,8 +243,9 @@ class _Bookkeeper:
         if isinstance(statement, Ring):
             n = self.body.mesh.axis(statement.axis).size
             passed = sum(self.nbytes(name) for name in statement.operands[1:3])
-            steps = Transmission("shift", (statement.axis,), passed * (2 if backward else 1), "ring", n - 1)
-            self.phases[phase].transmissions[steps] += 1
+            # Backward, keys and values go round again, and their gradients come back to where they belong.
+            for steps in (n - 1, n) if backward else (n - 1,):
+                self.phases[phase].transmissions[Transmission("shift", (statement.axis,), passed, "ring", steps)] += 1
 
     # wires
 
@@ -294,6 +300,9 @@ class _Bookkeeper:
         return _local_bytes(self.body, name)
 
 
+_Products = dict[tuple[str, ...], list[tuple[Kernel, str]]]
+"""Products, and the first result of each, by what they share."""
+
 _PRODUCTS = (("forward", "mnk"), ("dgrad", "mkn"), ("wgrad", "nkm"))
 """A product and its gradients: which of the forward letters stand for rows, columns and the sum."""
 
@@ -345,9 +354,18 @@ class _Node:
 class _Chains:
     """Groups the memory-bound statements of one list into kernels."""
 
-    def __init__(self, body: BodyProgram, statements: Sequence[Statement], style: str, *, one_loss: bool) -> None:
+    def __init__(
+        self,
+        body: BodyProgram,
+        statements: Sequence[Statement],
+        style: str,
+        sums: Iterable[tuple[str, ...]],
+        *,
+        one_loss: bool,
+    ) -> None:
+        """`sums`: names that stand for one tensor, summed where it is made."""
         self.body, self.style, self.one_loss = body, style, one_loss
-        self.alias: dict[str, str] = {}
+        self.alias: dict[str, str] = {name: first for first, *others in sums for name in others}
         self.nodes: list[_Node] = []
         self.outside: Counter[str] = Counter(self.root(name) for name in body.outputs)
         for kept in body.kept:
@@ -369,7 +387,11 @@ class _Chains:
         if isinstance(statement, Zero):
             return
         if isinstance(statement, Add):
-            self.nodes.append(_Node(statement.operands, (statement.result,), True))
+            operands = tuple(dict.fromkeys(self.root(name) for name in statement.operands))
+            if len(operands) == 1:
+                self.alias[statement.result] = operands[0]
+            else:
+                self.nodes.append(_Node(operands, (statement.result,), True))
             return
         if isinstance(statement, Move):
             self.outside[self.root(statement.operand)] += 1
