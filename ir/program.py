@@ -22,6 +22,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
+from math import prod
 from types import MappingProxyType
 
 from meshwright.ir.adjoint import Strategy
@@ -226,6 +228,18 @@ class BodyProgram:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "locals", MappingProxyType(dict(self.locals)))
+
+    @cached_property
+    def elements(self) -> Mapping[str, int]:
+        """How many elements of every local name lie on one rank."""
+        known: dict[tuple[int, int], int] = {}
+        found = {}
+        for name, local in self.locals.items():
+            key = id(local.type), id(local.placement)  # many names share them
+            if key not in known:
+                known[key] = prod(local.placement.local_shape(local.type.shape, self.mesh))
+            found[name] = known[key]
+        return found
 
     def moves(self, *, free: bool = False) -> tuple[Move, ...]:
         """The collectives of one forward and backward run."""
