@@ -20,7 +20,7 @@ makes it and knows nothing about the lowering that produced it. `meshwright.ir.p
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod
@@ -327,7 +327,7 @@ class Program:
     bodies: tuple[BodyProgram, ...]
     stages: tuple[Stage, ...]
     transfers: tuple[Transfer, ...]
-    actions: tuple[tuple[tuple[int, ...], tuple[Action, ...]], ...]
+    actions: tuple[tuple[tuple[int, ...], Sequence[Action]], ...]
     """For each group of ranks its list of actions."""
     ties: tuple[Tie, ...] = ()
     microbatches: int = 1
