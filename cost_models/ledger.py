@@ -290,8 +290,9 @@ class _Bookkeeper:
             self.phases["weights"].kernels[self.memory(added * 2 * states.gradient)] += 1
 
     def elements(self, name: str, placement: Placement | None = None) -> int:
-        local = self.body.locals[name]
-        return prod((placement or local.placement).local_shape(local.type.shape, self.body.mesh))
+        if placement is None:
+            return self.body.elements[name]
+        return prod(placement.local_shape(self.body.locals[name].type.shape, self.body.mesh))
 
     def memory(self, nbytes: float) -> Kernel:
         return Kernel(Engine.MEMORY, "forward", self.base, 0.0, nbytes)
@@ -322,8 +323,7 @@ def _weights(body: BodyProgram) -> frozenset[str]:
 
 
 def _local_bytes(body: BodyProgram, name: str) -> float:
-    local = body.locals[name]
-    return prod(local.placement.local_shape(local.type.shape, body.mesh)) * ITEMSIZE[local.type.dtype]
+    return body.elements[name] * ITEMSIZE[body.locals[name].type.dtype]
 
 
 def _joined(kernels: list[Kernel]) -> Kernel:
