@@ -232,6 +232,21 @@ def finite(text: str) -> float | None:
     return value if math.isfinite(value) else None
 
 
+MEMORY_MEANINGS = {"gib_max_over_ranks": "reserved", "gb_as_reported": "allocated", "as_reported": "device"}
+"""What published figures count, by the spelling of `mem_kind`; `device`: all that the device shows.
+
+torchtitan prints max_reserved_gib of torch's allocator (torchtitan/components/metrics.py, 2024-12), and its tables say
+GiB and the maximum over ranks.
+"""
+
+
+def memory_meaning(kind: str) -> str:
+    """allocated | reserved | device; by a word that the kind contains, else what nvidia-smi shows."""
+    kind = kind.strip().lower()
+    named = next((word for word in ("allocated", "reserved") if word in kind), "device")
+    return MEMORY_MEANINGS.get(kind, named)
+
+
 def memory_bytes(text: str, kind: str) -> float | None:
     """Peak memory in bytes; GiB where the kind says so, else GB."""
     value = finite(text)

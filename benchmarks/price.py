@@ -13,7 +13,8 @@ from benchmarks.runs import Run, stage_layers
 from benchmarks.scores import Priced
 from benchmarks.stacks import Stack as Public
 from meshwright.cost_models.evaluate import Evaluator
-from meshwright.cost_models.prediction import Prediction
+from meshwright.cost_models.memory import allocated_bytes
+from meshwright.cost_models.prediction import Held, Prediction
 from meshwright.cost_models.profile import Profile, published
 from meshwright.ir.fold import Fold
 from meshwright.ir.frontends.decoder import Shape
@@ -39,13 +40,25 @@ class Pricer:
 
     def __call__(self, run: Run) -> Priced:
         found = self.predicted(run)
-        return Priced(step_time_s=found.step_time_s, peak_bytes=found.peak_memory_bytes, fits=found.fits)
+        held = [stage.memory for stage in found.stages]
+        return Priced(
+            step_time_s=found.step_time_s,
+            peak_bytes=found.peak_memory_bytes,
+            fits=found.fits,
+            reserved_bytes=max(map(reserved_bytes, held)),
+            allocated_bytes=max(map(allocated_bytes, held)),
+        )
 
     def predicted(self, run: Run) -> Prediction:
         where = repr(run.cluster)
         if where not in self.evaluators:
             self.evaluators[where] = Evaluator(run.cluster, self.profile)
         return self.evaluators[where](program_of(run))
+
+
+def reserved_bytes(held: Held) -> float:
+    """What torch's allocator took: without communicators and the CUDA context."""
+    return sum(size for name, size in held.parts if name not in ("communicators", "context"))
 
 
 def program_of(run: Run) -> Program:

@@ -40,6 +40,7 @@ from benchmarks.cells import (
     default_seq_in,
     finite,
     memory_bytes,
+    memory_meaning,
     nic_of,
     number_in,
     options_of,
@@ -174,6 +175,11 @@ class Run:
         """What rows share whose times may be compared: the same job on the same devices, by the same people."""
         job = (self.model.name, self.task, self.seq, self.global_batch, self.precision)
         return (self.source, *job, self.device.name, self.devices)
+
+    @property
+    def memory_meaning(self) -> str:
+        """What `peak_bytes` counts."""
+        return memory_meaning(self.memory_kind)
 
     @property
     def grad_bytes(self) -> int:
