@@ -96,7 +96,7 @@ def degrees_of(run: Run) -> Degrees:
         shard=0 if shard >= run.dp * run.cp else shard,
         regather=run.zero.regather,
         recompute=recompute_of(run),
-        schedule=SCHEDULES.get(run.schedule, run.schedule) if run.pp > 1 else "gpipe",
+        schedule=SCHEDULES.get(run.schedule, run.schedule),
         microbatches=run.micro_batches,
         stage_blocks=stage_layers(run.shape.layers, run.pp, run.vp) if run.pp > 1 else (),
     )
