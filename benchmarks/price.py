@@ -108,13 +108,13 @@ def _zero(run: Run) -> int:
 
 
 def recompute_of(run: Run) -> str:
-    """By our names. Every other layer is as many as the first half of them."""
+    """By our names. Every other layer is as many as the first half of them, and a share as many as the first ones."""
     what = run.recompute
     if what.kind == "selective":
         modules = tuple(_MODULES.get(name, name) for name in what.modules)
         return f"selective:{'+'.join(modules)}" if modules else "selective"
     layers = what.layers
-    if what.kind == "selective_layer":
+    if what.kind == "selective_layer" and not layers:
         layers = -(-run.shape.layers // run.pp // 2)
     return f"full_layers:{layers}" if layers else what.kind
 

@@ -277,10 +277,12 @@ class _Reader:
         zero, zero_open = self.zero(dp)
         micro_batch, global_batch = self.batches(devices, pp, dp, zero)
         vp, schedule = self.pipeline(model, pp)
-        recompute, recompute_open = self.recompute()
+        recompute, recompute_open = self.recompute(stage_layers(int(model.sizes["layers"]), pp)[0])
         step_time_s, derived = self.step_time()
         text = self.cell("recompute")
         offloaded = re.search(r"layers:(\d+)", self.cell("offload"))
+        if offloaded:
+            self.read(f"offload of {offloaded[1]} layers: not priced, neither its time nor the memory that it frees")
         return Run(
             row=index,
             source=self.cell("source"),
@@ -434,12 +436,24 @@ class _Reader:
                 self.read(f"schedule: {schedule}")
         return vp, schedule
 
-    def recompute(self) -> tuple[Recompute, bool]:
+    def share_of_layers(self, recompute: Recompute, layers: int) -> Recompute:
+        """Where both utilisations are published, they say how much ran twice: hardware counts a layer that is
+        recomputed four times its forward pass, the model three times."""
+        model, hardware = self.positive("mfu_pct"), self.positive("hfu_pct")
+        if not (model and hardware and hardware >= model):
+            return recompute
+        share = min(1.0, 3 * (hardware / model - 1))
+        self.read(f"recompute: {share:.0%} of the layers, by HFU over MFU")
+        return replace(recompute, layers=round(share * layers)) if round(share * layers) else Recompute(kind="none")
+
+    def recompute(self, layers: int) -> tuple[Recompute, bool]:
         recompute, how = recompute_of(self.cell("recompute"), self.stack.selective)
         if how:
             self.read(how)
         if recompute is None:
             self.read("recompute: between none and full")
+        if recompute is not None and recompute.kind == "selective_layer":
+            recompute = self.share_of_layers(recompute, layers)
         return recompute or Recompute(kind="none"), recompute is None
 
     def precision(self) -> str:
