@@ -82,12 +82,14 @@ class Recompute:
       layers; every other product and the cheap operators (torchtitan's op policy); every other layer whole.
     - `layers`: of how many layers on each stage; 0 means all.
     - `keeps`: what a full recomputation keeps nevertheless.
+    - `on_host`: what is kept, the inputs of layers too, waits in the host's memory.
     """
 
     kind: str
     layers: int = 0
     modules: tuple[str, ...] = ()
     keeps: tuple[str, ...] = ()
+    on_host: bool = False
 
     def __post_init__(self) -> None:
         if self.kind not in RECOMPUTE:
@@ -135,8 +137,11 @@ def _remat(policy: str) -> tuple[Recompute | None, str | None]:
     if "qkv" in policy:
         return Recompute(kind="full", keeps=("qkv_proj",)), None
     if policy == "custom":
-        how = "remat custom: everything but the query, key and value projections, as MaxText's published policies"
-        return Recompute(kind="full", keeps=("qkv_proj",)), how
+        how = (
+            "remat custom: everything but the query, key and value projections, which wait on the host with the "
+            "inputs of layers, as in MaxText's published policies; the host link is not priced"
+        )
+        return Recompute(kind="full", keeps=("qkv_proj",), on_host=True), how
     return None, f"remat policy {policy!r} is unknown"
 
 

@@ -40,11 +40,11 @@ class Pricer:
 
     def __call__(self, run: Run) -> Priced:
         found = self.predicted(run)
-        held = [stage.memory for stage in found.stages]
+        held = [on_device(stage.memory, run.host_share) for stage in found.stages]
         return Priced(
             step_time_s=found.step_time_s,
-            peak_bytes=found.peak_memory_bytes,
-            fits=found.fits,
+            peak_bytes=max(one.peak_bytes for one in held),
+            fits=all(one.fits for one in held),
             reserved_bytes=max(map(reserved_bytes, held)),
             allocated_bytes=max(map(allocated_bytes, held)),
         )
@@ -54,6 +54,15 @@ class Pricer:
         if where not in self.evaluators:
             self.evaluators[where] = Evaluator(run.cluster, self.profile)
         return self.evaluators[where](program_of(run))
+
+
+def on_device(held: Held, host_share: float) -> Held:
+    """What is left where a share of the kept activations waits in the host's memory. The link to the host is taken to
+    keep up, and the layers in flight to be few: neither is in a Program."""
+    if not host_share:
+        return held
+    parts = tuple((name, size * (1 - host_share) if name == "activations" else size) for name, size in held.parts)
+    return replace(held, parts=parts, peak_bytes=sum(size for _, size in parts))
 
 
 def reserved_bytes(held: Held) -> float:

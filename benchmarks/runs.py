@@ -177,6 +177,11 @@ class Run:
         return (self.source, *job, self.device.name, self.devices)
 
     @property
+    def host_share(self) -> float:
+        """The share of kept activations that waits in the host's memory."""
+        return 1.0 if self.recompute.on_host else min(1.0, self.offload_layers / self.shape.layers)
+
+    @property
     def memory_meaning(self) -> str:
         """What `peak_bytes` counts."""
         return memory_meaning(self.memory_kind)
@@ -282,7 +287,7 @@ class _Reader:
         text = self.cell("recompute")
         offloaded = re.search(r"layers:(\d+)", self.cell("offload"))
         if offloaded:
-            self.read(f"offload of {offloaded[1]} layers: not priced, neither its time nor the memory that it frees")
+            self.read(f"offload of {offloaded[1]} layers: its time is not priced")
         return Run(
             row=index,
             source=self.cell("source"),
