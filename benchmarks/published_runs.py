@@ -8,10 +8,10 @@ full, scored at the middle of the interval, and counted apart in `splits`; rows 
 lowest one that fits.
 
 The JSON: `overall` and `by_source` ({rows, priced, skipped} and the fields of `scores.Statistics`), `splits` (dense,
-moe, recompute_stated, recompute_blank, pretrain, tuned), `memory` (by source and kind of the published figure), `rows`
-(one for each row of the table) and `suspects`. With `--leave-one-out` also `leave_one_out`: the constants of a step are
-fitted anew for each source, on all the others, and its rows priced under them. All errors are fractions. Progress goes
-to stderr.
+moe, recompute_stated, recompute_blank, pretrain, tuned), `memory` (by source: what its figures count, and the error),
+`false_fits` and `false_ooms`, `rows` (one for each row of the table) and `suspects`. With `--leave-one-out` also
+`leave_one_out`: the constants of a step are fitted anew for each source, on all the others, and its rows are priced
+under them. All errors are fractions. Progress goes to stderr.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from importlib import import_module
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from benchmarks.price import Pricer
@@ -62,10 +63,30 @@ class Scores:
                 for source in sources
             },
             "splits": {name: asdict(figures) for name, figures in self.splits().items()},
+            "memory": self.memory(),
+            "false_fits": [row.run.row for row in self.scored if row.fits and not row.ran],
+            "false_ooms": [_false_oom(row) for row in self.scored if row.ran and not row.fits],
             "rows": sorted((*map(_scored, self.scored), *map(_skipped, self.skipped)), key=lambda row: int(row["row"])),
             "suspects": [{"row": row.run.row, "why": why} for row, why in suspects(self.scored)],
         }
         return found if left_out is None else found | {"leave_one_out": _left_out(left_out)}
+
+    def memory(self) -> dict[str, Any]:
+        """Of every source that publishes memory: what its figures count, and how far we are from them."""
+        found: dict[str, list[tuple[str, float]]] = {}
+        for row in self.scored:
+            if (error := row.memory_error) is not None:
+                found.setdefault(row.run.source, []).append((row.run.memory_meaning, error))
+        return {
+            source: {
+                "rows": len(rows),
+                "counts": sorted({meaning for meaning, _ in rows}),
+                "mape": fmean(abs(error) for _, error in rows),
+                "max": max(abs(error) for _, error in rows),
+                "bias": fmean(error for _, error in rows),
+            }
+            for source, rows in found.items()
+        }
 
     def splits(self) -> Mapping[str, Statistics]:
         """The figures of parts of the rows."""
@@ -100,6 +121,19 @@ _OF_ONE = ("timed", "mape", "bias", "p50", "p90")
 _LEFT_OUT = ("macro_mape", *_OF_ONE)
 
 
+def _false_oom(row: Scored) -> dict[str, Any]:
+    """A run that ran, and does not fit by our count; what was read into it may be why."""
+    run = row.run
+    return {
+        "row": run.row,
+        "source": run.source,
+        "model": run.model.name,
+        "routed": run.model.routed,
+        "peak_over_device": row.peak_bytes / (run.device.driver_memory or run.device.memory).value,
+        "readings": list(run.readings),
+    }
+
+
 def _scored(row: Scored) -> dict[str, Any]:
     run = row.run
     return {
@@ -117,6 +151,7 @@ def _scored(row: Scored) -> dict[str, Any]:
         "error": row.error,
         "measured_peak_bytes": run.peak_bytes,
         "memory_kind": run.memory_kind,
+        "memory_counts": run.memory_meaning,
         "predicted_peak_bytes": row.peak_bytes,
         "memory_error": row.memory_error,
         "fits": row.fits,
@@ -146,10 +181,19 @@ def report(scores: Scores, found: Mapping[str, Any]) -> str:
         lines.append(
             f"  {name:20} {part['timed']:5} timed, mape {_percent(part['mape'])}, bias {_percent(part['bias'])}"
         )
+    lines += [
+        f"  memory of {source}: {part['rows']} rows, {'/'.join(part['counts'])}; mean {_percent(part['mape'])}, "
+        f"at most {_percent(part['max'])}, bias {_percent(part['bias'])}"
+        for source, part in found["memory"].items()
+    ]
     if "leave_one_out" in found:
         lines.append(_left_out_line(found["leave_one_out"]))
     reasons = Counter(row.reason for row in scores.skipped)
     lines += [f"skipped {count:4}: {reason}" for reason, count in reasons.most_common()]
+    lines += [
+        f"false OOM row {one['row']}: {one['model']}, {one['peak_over_device']:.2f} of the device"
+        for one in found["false_ooms"]
+    ]
     lines += [f"suspect row {entry['row']}: {entry['why']}" for entry in found["suspects"]]
     return "\n".join(lines)
 
