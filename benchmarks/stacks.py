@@ -200,7 +200,9 @@ _LISTED = (
         states="xla",
         grad_bytes=4,
         overlap_tp=True,
-        reason="MaxText: XLA with latency-hiding scheduler, splash attention on TPU",
+        fused_loss=True,
+        reason="MaxText: XLA with latency-hiding scheduler, splash attention on TPU; XLA fuses casts and elementwise "
+        "operators into the reductions of a loss, so that logits stay in their own dtype",
     ),
     Stack(
         name="t5x_pathways",
