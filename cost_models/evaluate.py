@@ -32,7 +32,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import log2, prod
 
 from meshwright.cost_models.cluster import Cluster
@@ -44,7 +44,7 @@ from meshwright.cost_models.memory import held, kind_of_memory
 from meshwright.cost_models.prediction import SHARES, Held, Prediction, StagePrediction
 from meshwright.cost_models.profile import Profile, kind_of_step
 from meshwright.cost_models.quantity import Kind, weakest, weakest_kind
-from meshwright.cost_models.schedule import Seconds, compiled, simulate
+from meshwright.cost_models.schedule import Seconds, Simulated, compiled, simulate
 from meshwright.cost_models.topology import GroupShape, group_shape, pair_shape
 from meshwright.cost_models.traffic import tied, traffic
 from meshwright.ir.errors import WorkloadMissing
@@ -303,6 +303,7 @@ class _Step:
         self.hides = frozenset(workload.stack.hides)
         self.kinds: list[tuple[str, Kind]] = [("overlap", kind_of_step()), ("memory", kind_of_memory())]
         self.accumulates = program.microbatches > 1
+        self.apart = any(action.kind == "W" for _, actions in program.actions for action in actions)
         bodies = {body.name: body for body in program.bodies}
         self.ledgers = {name: evaluator.ledger(body, workload, self.accumulates) for name, body in bodies.items()}
         self.costs = [self.stage_costs(stage) for stage in program.stages]
@@ -326,12 +327,17 @@ class _Step:
         return self.together(self.costs[index]["forward"], self.host_s(index))
 
     def backward_inputs(self, index: int) -> Taken:
+        """Reductions run behind all of the backward pass, or, where weight gradients are made apart, behind those."""
         costs = self.costs[index]
         again, inputs, weights = costs["recompute"], costs["inputs"], costs["weights"]
+        if self.apart:
+            inputs, weights = replace(inputs, reductions_s=0.0), Cost()
         return self.together(again.plus(inputs), self.host_s(index), beside=weights, again=again)
 
     def backward_weights(self, index: int) -> Taken:
-        return self.together(self.costs[index]["weights"], self.host_s(index))
+        costs = self.costs[index]
+        reductions_s = costs["inputs"].reductions_s if self.apart else 0.0
+        return self.together(replace(costs["weights"], reductions_s=reductions_s), self.host_s(index))
 
     def host_s(self, index: int) -> float:
         devices = self.evaluator.devices(self.program.stages[index].ranks)
@@ -366,9 +372,11 @@ class _Step:
 
     def prediction(self) -> Prediction:
         program = self.program
-        ran = simulate(compiled(work_of(program)), self.seconds())
-        tied = self.tied_s()
-        ends = [self.ending(group, tied[group]) for group in range(len(program.actions))]
+        release_s = [self.released_s(group) for group in range(len(program.actions))]
+        ran = simulate(compiled(work_of(program)), self.seconds(), release_s=release_s)
+        ends = [
+            self.ending(group, *since) for group, since in enumerate(zip(self.after_s(ran), self.tied_s(), strict=True))
+        ]
         finish = [at + sum(end.values()) for at, end in zip(ran.finish_s, ends, strict=True)]
         last = max(range(len(finish)), key=finish.__getitem__)
         step_s = finish[last] * (1 + self.step.straggling * log2(self.hosts()))
@@ -379,7 +387,7 @@ class _Step:
             tokens_per_s_per_gpu=self.workload.tokens / step_s / self.ranks(),
             mfu=self.model_flops() / (step_s * self.peak_flops_per_s()),
             stages=self.stages(),
-            shares=self.shares(last, step_s, {"transfers": ran.sending_s[last]} | ends[last]),
+            shares=self.shares(last, step_s, ends[last], ran.sending_s[last], release_s[last]),
             traffic=traffic(program, self.evaluator.cluster, self.ledgers, self.workload),
             provenance=self.provenance(),
         )
@@ -397,28 +405,46 @@ class _Step:
         ranks = self.program.actions[group][0]
         return [index for index, stage in enumerate(self.program.stages) if stage.ranks == ranks]
 
-    def ending(self, group: int, tied_s: float) -> dict[str, float]:
-        """After a group's last backward: reductions (and `tied_s`, those of tied parameters, which nothing hides),
-        optimizer, publication."""
-        stages = self.group_stages(group)
+    def released_s(self, group: int) -> float:
+        """When a group may begin: parameters that the step before published are gathered behind its first forward, as
+        far as that lasts. What later stages of the group lack travels meanwhile."""
+        first = self.group_stages(group)[0]
+        gathers_s = self.costs[first]["publish"].gathers_s if "publish" in self.hides else 0.0
+        return max(
+            0.0, gathers_s - self.left_s(self.step.covered * self.forwards[first].seconds, [self.forwards[first]])
+        )
+
+    def ending(self, group: int, after_s: float, tied_s: float) -> dict[str, float]:
+        """What follows a group's list: reductions, begun `after_s` before its end, the first time that a stage's
+        gradients were final; those of tied parameters, which nothing hides; the optimizer, publication."""
+        stages, step = self.group_stages(group), self.step
         sync, update, publish = (
             _added(self.costs[index][phase] for index in stages) for phase in ("sync", "update", "publish")
         )
-        last_backward = [taken for index in stages for taken in (self.inputs[index], self.weights[index])]
-        first_forward = [self.forwards[index] for index in stages]
-        return {
-            "gradients": self.shown(sync.reductions_s, "gradients", last_backward) + tied_s,
-            "optimizer": update.device_s,
-            "publish": self.shown(publish.gathers_s, "publish", first_forward),
-        }
+        backward = [taken for index in stages for taken in (self.inputs[index], self.weights[index])]
+        forward = [self.forwards[index] for index in stages]
+        reductions_s, gathers_s = sync.reductions_s, publish.gathers_s
+        if "gradients" in self.hides:
+            shown_s = max(0.0, reductions_s - self.left_s(step.covered * after_s, backward))
+            reductions_s = shown_s + step.slowdown * min(reductions_s, step.covered * _seconds(backward))
+        if "publish" in self.hides:
+            gathers_s = step.slowdown * min(gathers_s, step.covered * _seconds(forward))
+        return {"gradients": reductions_s + tied_s, "optimizer": update.device_s, "publish": gathers_s}
 
-    def shown(self, seconds: float, what: str, beside: Sequence[Taken]) -> float:
-        """What a collective at the end of the step adds to it, when the stack may run it beside compute: behind what
-        other gathers and reductions leave of it."""
-        if what not in self.hides:
-            return seconds
-        behind_s = max(0.0, sum(self.step.covered * taken.seconds - taken.beside_s for taken in beside))
-        return max(0.0, seconds - behind_s) + self.step.slowdown * min(seconds, behind_s)
+    def left_s(self, behind_s: float, beside: Iterable[Taken]) -> float:
+        """What other gathers and reductions leave of the compute that one can run behind."""
+        return max(0.0, behind_s - sum(taken.beside_s for taken in beside))
+
+    def after_s(self, ran: Simulated) -> list[float]:
+        """For every group, from the start of the first last backward of a stage to its end: where weight gradients are
+        made apart, of the last of those. More than one stage's depends on when each of them ran."""
+        stages = [self.group_stages(group) for group in range(len(self.program.actions))]
+        if all(len(own) == 1 for own in stages):
+            return [
+                self.weights[own[0]].seconds + (0.0 if self.apart else self.inputs[own[0]].seconds) for own in stages
+            ]
+        began = {stage: start for _, kind, stage, _, start, _ in ran.timeline() if kind in ("B", "W")}
+        return [end - min(began[stage] for stage in own) for end, own in zip(ran.finish_s, stages, strict=True)]
 
     def seconds(self) -> Seconds:
         """What the simulator needs to know."""
@@ -511,9 +537,13 @@ class _Step:
             for index, (stage, memory) in enumerate(zip(self.program.stages, self.held(), strict=True))
         )
 
-    def shares(self, group: int, step_s: float, ends: Mapping[str, float]) -> tuple[tuple[str, float], ...]:
+    def shares(
+        self, group: int, step_s: float, ends: Mapping[str, float], sending_s: float, release_s: float
+    ) -> tuple[tuple[str, float], ...]:
         """Where the step goes on the group that ends last; what is left is waiting."""
         found = dict.fromkeys(SHARES, 0.0) | dict(ends)
+        found["transfers"] += sending_s
+        found["publish"] += release_s
         for index in self.group_stages(group):
             for taken in (self.forwards[index], self.inputs[index], self.weights[index]):
                 for name, seconds in taken.shares:
@@ -528,6 +558,10 @@ def _added(costs: Iterable[Cost]) -> Cost:
     for cost in costs:
         total = total.plus(cost)
     return total
+
+
+def _seconds(taken: Iterable[Taken]) -> float:
+    return sum(one.seconds for one in taken)
 
 
 def _sixteen_bit_peak(device: Device) -> float:

@@ -37,6 +37,7 @@ def settings_of(draw: st.DrawFn) -> tuple[Case, Cluster]:
 # More never hurts ----------------------------------------------------------------------------------------------------
 
 
+@settings(max_examples=12)
 @given(settings_of(), st.sampled_from([1.01, 1.3, 2.0, 10.0]))
 def test_more_of_anything_is_never_worse(setting: tuple[Case, Cluster], factor: float) -> None:
     case, cluster = setting
@@ -48,6 +49,7 @@ def test_more_of_anything_is_never_worse(setting: tuple[Case, Cluster], factor: 
         assert after.traffic == before.traffic
 
 
+@settings(max_examples=15)
 @given(settings_of(), st.data())
 def test_identical_hosts_may_change_places(setting: tuple[Case, Cluster], data: st.DataObject) -> None:
     case, cluster = setting
@@ -70,6 +72,7 @@ def test_identical_hosts_may_change_places(setting: tuple[Case, Cluster], data: 
 # What is told adds up ------------------------------------------------------------------------------------------------
 
 
+@settings(max_examples=20)
 @given(settings_of())
 def test_what_is_told_adds_up(setting: tuple[Case, Cluster]) -> None:
     case, cluster = setting
@@ -164,6 +167,7 @@ def tied(program: Program) -> float:
     return found
 
 
+@settings(max_examples=20)
 @given(settings_of())
 def test_traffic_is_what_the_actions_move(setting: tuple[Case, Cluster]) -> None:
     case, cluster = setting
@@ -171,7 +175,7 @@ def test_traffic_is_what_the_actions_move(setting: tuple[Case, Cluster]) -> None
     assert sum(nbytes for _, nbytes in found.traffic) == pytest.approx(received(case.program), rel=1e-12)
 
 
-@settings(max_examples=10)
+@settings(max_examples=8)
 @given(settings_of())
 def test_a_program_read_from_its_text_costs_the_same(setting: tuple[Case, Cluster]) -> None:
     case, cluster = setting
