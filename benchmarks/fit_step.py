@@ -3,8 +3,8 @@
     python -m benchmarks.fit_step [--write]
 
 Most constants of prices come from benchmarks of kernels and of collectives. What is left are those that only whole
-steps show: how fast products run for minutes on end, what host launches cost, what hides behind what. They are `CONSTANTS`;
-the profile says of each that it was fitted so, on which rows, and when.
+steps show: how fast products run for minutes on end, what host launches cost, what hides behind what. They are
+`CONSTANTS`; the profile says of each that it was fitted so, on which rows, and when.
 
 The method. For every run i the logarithm of predicted over measured time, e_i, and its slopes J_ik by finite
 differences, are taken at the constants that are shipped. Then

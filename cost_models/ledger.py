@@ -27,13 +27,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from math import ceil, prod
 from typing import cast
 
 from meshwright.cost_models.collectives import Collective
 from meshwright.cost_models.compute import Kernel
-from meshwright.ir.adjoint import Split, apply
+from meshwright.ir.adjoint import Split, Strategy, apply
 from meshwright.ir.graph import ITEMSIZE
+from meshwright.ir.mesh import Mesh
 from meshwright.ir.placement import Placement, Zigzag
 from meshwright.ir.program import (
     Add,
@@ -46,7 +48,7 @@ from meshwright.ir.program import (
     Zero,
     results_of,
 )
-from meshwright.ir.rules.base import Engine, Law, Rule, infer
+from meshwright.ir.rules.base import Engine, Law, Rule, Signature, infer
 from meshwright.ir.workload import Workload
 
 PHASES = ("forward", "recompute", "inputs", "weights", "sync", "update", "publish")
@@ -99,6 +101,8 @@ class Ledger:
 
     axes: tuple[tuple[str, ...], ...]
     """The groups that it transmits over."""
+    routes: bool
+    """Whether it sends tokens to experts."""
 
 
 def ledger(body: BodyProgram, workload: Workload, *, accumulates: bool) -> Ledger:
@@ -169,7 +173,7 @@ class _Bookkeeper:
 
     def engine(self, statement: Compute | Gradient | Ring, phase: str, products: _Products) -> None:
         rule = infer(statement.signature)
-        sizes = self.sizes(statement, rule)
+        sizes = self.sizes(statement)
         wanted = None if isinstance(statement, Compute) or not statement.wanted else set(statement.wanted)
         if phase != "recompute":
             self.flops += rule.flops(needs=wanted)
@@ -188,8 +192,8 @@ class _Bookkeeper:
                 made = (kernel, statement.results[0])
                 products.setdefault(key if joins else (*key, statement.op, kernel.work), []).append(made)
 
-    def sizes(self, statement: Compute | Gradient | Ring, rule: Rule) -> dict[str, int]:
-        return dict(apply(rule, statement.signature.operands, statement.strategy, self.body.mesh).sizes)
+    def sizes(self, statement: Compute | Gradient | Ring) -> dict[str, int]:
+        return dict(_sizes(statement.signature, statement.strategy, self.body.mesh))
 
     def product(
         self, statement: Compute | Gradient | Ring, rule: Rule, sizes: Mapping[str, int], wanted: set[int] | None
@@ -311,6 +315,12 @@ _PRODUCTS = (("forward", "mnk"), ("dgrad", "mkn"), ("wgrad", "nkm"))
 def _picks(statement: Compute) -> int:
     """How many experts a token goes to, in a dispatch."""
     return statement.signature.operands[1].shape[-1] if statement.signature.kind == "dispatch" else 1
+
+
+@lru_cache(maxsize=65536)
+def _sizes(signature: Signature, strategy: Strategy, mesh: Mesh) -> tuple[tuple[str, int], ...]:
+    """The local size of every factor."""
+    return apply(infer(signature), signature.operands, strategy, mesh).sizes
 
 
 def _weights(body: BodyProgram) -> frozenset[str]:

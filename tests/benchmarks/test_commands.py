@@ -114,7 +114,7 @@ def test_leave_one_out(arguments: list[str], capsys: pytest.CaptureFixture[str])
         return replace(start, step=replace(start.step, straggling=start.step.straggling + len(seen)))
 
     command = [*arguments, "--json", "--leave-one-out", "--processes", "1"]
-    assert run_command(command, Pricer(), lambda: fit) == 0
+    assert run_command(command, Pricer(), lambda _runs, _processes: fit) == 0
     found = printed(capsys)
     left = found["leave_one_out"]
     assert seen == [{"log"}, {"paper"}]
