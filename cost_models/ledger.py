@@ -149,7 +149,7 @@ class _Bookkeeper:
         for (phase, kind, over, reason), nbytes in self.buckets.items():
             self.phases[phase].transmissions[Transmission(kind, over, nbytes, reason)] += 1
         axes = dict.fromkeys(one.axes for phase in self.phases.values() for one in phase.transmissions)
-        return Ledger(self.phases, self.flops, tuple(axes))
+        return Ledger(self.phases, self.flops, tuple(axes), self.picks > 1)
 
     def walk(self, statements: Sequence[Statement], phase: str) -> None:
         products: _Products = {}
