@@ -65,6 +65,7 @@ class Wires:
     total: float
     nic_kinds: tuple[str, ...]
     device: str
+    """Its name; of a user's own, what it is like."""
     quantities: tuple[Quantity, ...]
 
 
@@ -118,7 +119,7 @@ def _wires(pool: Pool) -> Wires:
         port=total / pool.ports if pool.adapters else float("inf"),
         total=total if pool.adapters else float("inf"),
         nic_kinds=tuple(dict.fromkeys(nic.kind for nic in pool.adapters)),
-        device=pool.device.name,
+        device=pool.device.like or pool.device.name,
         quantities=(*quantities, island.bandwidth) if island else tuple(quantities),
     )
 
