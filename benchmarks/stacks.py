@@ -12,6 +12,7 @@ columns of a row go before it. `reason` is where that is documented. A framework
                  xla        fp32 parameters sharded, bf16 compute
     grad_bytes   bytes of a gradient element on the wire
     dropout      trained with dropout
+    dedupes      tokens go once to each host, however many of their experts are there
     selective    what a bare "selective" recomputes: core_attention | every_other_block | ops
 """
 
@@ -45,6 +46,7 @@ class Stack:
     overlap_tp: bool = False
     fused_loss: bool = False
     dropout: bool = False
+    dedupes: bool = False
     expert_tp: bool = True
     selective: str = "core_attention"
 
@@ -160,6 +162,7 @@ _LISTED = (
         grad_bytes=2,
         overlap_tp=True,
         fused_loss=True,
+        dedupes=True,
         expert_tp=False,
     ),
     _megatron(
@@ -197,7 +200,9 @@ _LISTED = (
         states="xla",
         grad_bytes=4,
         overlap_tp=True,
-        reason="MaxText: XLA with latency-hiding scheduler, splash attention on TPU",
+        fused_loss=True,
+        reason="MaxText: XLA with latency-hiding scheduler, splash attention on TPU; XLA fuses casts and elementwise "
+        "operators into the reductions of a loss, so that logits stay in their own dtype",
     ),
     Stack(
         name="t5x_pathways",

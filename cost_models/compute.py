@@ -119,7 +119,7 @@ class Compute:
         self.device = device
         self.constants = values or constants()
         self._chip = chip_of(device)
-        self._sustained = self.constants.sustained(self._chip)
+        self._sustained = self.constants.sustained(self._chip, style)
         self._curves = curves or Curves(*shipped_curves(), self.constants.narrow_heads)
         self._table = table or shipped_table(device, self.constants)
         self.attention = self._dispatched(attention)

@@ -37,7 +37,7 @@ from math import log2, prod
 
 from meshwright.cost_models.cluster import Cluster
 from meshwright.cost_models.collectives import Library, collective
-from meshwright.cost_models.compute import Compute
+from meshwright.cost_models.compute import Compute, Kernel
 from meshwright.cost_models.hardware import Device
 from meshwright.cost_models.ledger import PHASES, Ledger, Phase, ledger
 from meshwright.cost_models.memory import held, kind_of_memory
@@ -200,10 +200,12 @@ class Evaluator:
             priced = compute.seconds(kernel)
             kinds.add(("kernels", priced.kind))
             engines[_ENGINES[kernel.engine]] += count * priced.seconds
-            launches += count
+            launches += count * launched(kernel)
         for one, count in phase.transmissions.items():
+            shape = shapes[one.axes]
             routed = workload.imbalance if one.kind == "all_to_all" else 1.0
-            moved = collective(one.kind, one.nbytes, shapes[one.axes], library, imbalance=routed)
+            sent = one.nbytes * (distinct(one.picks, shape) if workload.stack.dedupes else 1.0)
+            moved = collective(one.kind, sent, shape, library, imbalance=routed)
             kinds.add(("collectives", moved.provenance))
             seconds = count * one.steps * moved.seconds
             if one.reason == "ring":
@@ -233,6 +235,27 @@ _DEVICE = ("matmul", "attention", "memory-bound")
 _VALUES = ("tensor", "context", "expert")
 _PURPOSES = {"cp": 1, "ep": 2}
 """What a collective that operators wait for is for, by the name of its axis; others are tensor parallelism."""
+
+
+LOW_PRECISION_LAUNCHES = 3
+"""A product in eight bits or fewer: two casts and itself (Transformer Engine, without a fused cast)."""
+
+
+def launched(kernel: Kernel) -> int:
+    """Kernels that the host launches: libraries run grouped products of trained weights expert by expert."""
+    if kernel.engine is not Engine.MATMUL:
+        return 1
+    low = kernel.dtype.startswith(("fp8", "mx", "nv"))
+    return kernel.shape[0] * (LOW_PRECISION_LAUNCHES if low else 1)
+
+
+def distinct(picks: int, shape: GroupShape) -> float:
+    """The share of an exchange that is left where every token travels once to each part of the widest level: of k picks
+    among N parts, N (1 - (1 - 1/N)^k) are different (DeepEP and HybridEP send so)."""
+    if picks == 1 or not shape.levels:
+        return 1.0
+    parts = shape.levels[-1].parts
+    return parts * (1 - (1 - 1 / parts) ** picks) / picks
 
 
 def _purpose(axes: Sequence[str]) -> int:
@@ -335,7 +358,8 @@ class _Step:
             values[0] *= 1 - step.hidden_backward
         values[1] += cost.ring_s - ring_hidden_s
         ran_s = cost.gathers_s * ("parameters" in self.hides) + cost.reductions_s * ("gradients" in self.hides)
-        shown_s = cost.gathers_s + cost.reductions_s - ran_s + max(0.0, ran_s - behind_s)
+        first_s = cost.first_gather_s if "parameters" in self.hides else 0.0  # nothing runs ahead of it
+        shown_s = cost.gathers_s + cost.reductions_s - ran_s + max(first_s, ran_s - behind_s)
         slowed_s = step.slowdown * min(ran_s, behind_s)
         shares = [
             (name, part - redone) for name, part, redone in zip(_DEVICE, cost.engines, again.engines, strict=True)

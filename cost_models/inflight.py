@@ -9,10 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import lru_cache
 
 from meshwright.ir.program import Program
-from meshwright.ir.schedules import Moment, WorkLists, moments, work_of
+from meshwright.ir.schedules import Moment, WorkLists, derived, moments, work_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +31,7 @@ def states_of(program: Program) -> tuple[tuple[State, ...], ...]:
     return _states(work_of(program))
 
 
-@lru_cache(maxsize=256)
+@derived
 def _states(work: WorkLists) -> tuple[tuple[State, ...], ...]:
     return tuple(
         tuple(dict.fromkeys(state for moment in found for state in _of(moment, stages, work.shape.microbatches)))

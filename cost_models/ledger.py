@@ -19,7 +19,7 @@ one left operand that a `fused` or `xla` stack keeps in one weight (q, k, v; gat
 Memory-bound operators are charged by the bytes that they move. An eager stack runs each by itself. Others run chains of
 elementwise operators as one kernel, which reads what comes from outside the chain and writes what is read outside it;
 compilers (`compiled`, `xla`) join the normalisations to the chain that feeds them. Views and the derivative of a plain
-sum move nothing.
+sum move nothing. A fused loss is one kernel, whatever it is written as.
 """
 
 from __future__ import annotations
@@ -70,6 +70,8 @@ class Transmission:
     nbytes: float
     reason: str
     steps: int = 1
+    picks: int = 1
+    """Of an exchange between tokens and experts: how many experts each token goes to."""
 
     def received_bytes(self, ranks: int) -> float:
         """What a rank receives, by the bandwidth-optimal algorithm."""
@@ -119,9 +121,11 @@ class _Bookkeeper:
         self.weights = _weights(body)
         self.buckets: dict[tuple[str, Collective, tuple[str, ...], str], float] = {}
         self.flops = 0.0
+        self.picks = max((_picks(s) for s in body.forward if isinstance(s, Compute)), default=1)
         base = base_precision(workload)
         ends_in_loss = any(body.locals[name].type.shape == () for name in body.outputs)
         self.precision = base if ends_in_loss else workload.precision
+        self.one_loss = ends_in_loss and workload.stack.fused_loss
         self.base = base
 
     def ledger(self) -> Ledger:
@@ -154,7 +158,7 @@ class _Bookkeeper:
             self.book(phase, _joined([kernel for kernel, _ in kernels]))
         # The gradients that a joined product makes are one sum already.
         sums = [tuple(name for _, name in kernels) for kernels in products.values() if kernels[0][0].work == "dgrad"]
-        for nbytes in _Chains(self.body, statements, self.style, sums).kernels():
+        for nbytes in _Chains(self.body, statements, self.style, sums, one_loss=self.one_loss).kernels():
             self.book(phase, self.memory(nbytes))
 
     def book(self, phase: str, kernel: Kernel) -> None:
@@ -257,7 +261,8 @@ class _Bookkeeper:
             key = (phase, kind, step.axes, move.reason)
             self.buckets[key] = self.buckets.get(key, 0.0) + full
             return
-        self.phases[phase].transmissions[Transmission(kind, step.axes, full, move.reason)] += 1
+        picks = self.picks if kind == "all_to_all" else 1
+        self.phases[phase].transmissions[Transmission(kind, step.axes, full, move.reason, picks=picks)] += 1
 
     def wire_scale(self, move: Move) -> float:
         """Bytes on the wire over bytes as traced: states travel in the recipe's precision."""
@@ -271,7 +276,8 @@ class _Bookkeeper:
 
     def update(self) -> None:
         """The optimizer reads gradient and state and writes state and parameter; the norm reads gradients once more.
-        Gradients of several micro-batches are added up where they are stored."""
+        Gradients of several micro-batches are added up where they are stored, which products of a
+        fused stack do themselves."""
         states, moments = self.workload.states, self.workload.moments
         own = states.master or states.stored
         per_element = 2 * own + 2 * moments + 2 * states.gradient + (states.stored if states.master else 0)
@@ -280,12 +286,13 @@ class _Bookkeeper:
         added = sum(self.elements(slot.grad or "") for slot in trained)
         if updated:
             self.phases["update"].kernels[self.memory(updated * per_element)] += 1
-        if added and self.accumulates:
+        if added and self.accumulates and self.style != "fused":
             self.phases["weights"].kernels[self.memory(added * 2 * states.gradient)] += 1
 
     def elements(self, name: str, placement: Placement | None = None) -> int:
-        local = self.body.locals[name]
-        return prod((placement or local.placement).local_shape(local.type.shape, self.body.mesh))
+        if placement is None:
+            return self.body.elements[name]
+        return prod(placement.local_shape(self.body.locals[name].type.shape, self.body.mesh))
 
     def memory(self, nbytes: float) -> Kernel:
         return Kernel(Engine.MEMORY, "forward", self.base, 0.0, nbytes)
@@ -301,6 +308,11 @@ _PRODUCTS = (("forward", "mnk"), ("dgrad", "mkn"), ("wgrad", "nkm"))
 """A product and its gradients: which of the forward letters stand for rows, columns and the sum."""
 
 
+def _picks(statement: Compute) -> int:
+    """How many experts a token goes to, in a dispatch."""
+    return statement.signature.operands[1].shape[-1] if statement.signature.kind == "dispatch" else 1
+
+
 def _weights(body: BodyProgram) -> frozenset[str]:
     """Parameters, and what is made of parameters alone: casts, views, transposes."""
     found = {slot.value for slot in body.params if not slot.buffer}
@@ -311,8 +323,7 @@ def _weights(body: BodyProgram) -> frozenset[str]:
 
 
 def _local_bytes(body: BodyProgram, name: str) -> float:
-    local = body.locals[name]
-    return prod(local.placement.local_shape(local.type.shape, body.mesh)) * ITEMSIZE[local.type.dtype]
+    return body.elements[name] * ITEMSIZE[body.locals[name].type.dtype]
 
 
 def _joined(kernels: list[Kernel]) -> Kernel:
@@ -344,10 +355,16 @@ class _Chains:
     """Groups the memory-bound statements of one list into kernels."""
 
     def __init__(
-        self, body: BodyProgram, statements: Sequence[Statement], style: str, sums: Iterable[tuple[str, ...]]
+        self,
+        body: BodyProgram,
+        statements: Sequence[Statement],
+        style: str,
+        sums: Iterable[tuple[str, ...]],
+        *,
+        one_loss: bool,
     ) -> None:
         """`sums`: names that stand for one tensor, summed where it is made."""
-        self.body, self.style = body, style
+        self.body, self.style, self.one_loss = body, style, one_loss
         self.alias: dict[str, str] = {name: first for first, *others in sums for name in others}
         self.nodes: list[_Node] = []
         self.outside: Counter[str] = Counter(self.root(name) for name in body.outputs)
@@ -413,6 +430,8 @@ class _Chains:
         self.nodes.append(_Node(reads, statement.results, self.joins(statement.signature.kind, rule)))
 
     def joins(self, kind: str, rule: Rule) -> bool:
+        if self.one_loss and kind not in NORMS:
+            return True
         if self.style == "eager":
             return False
         return rule.elementwise or kind in ("cat", "constant") or (self.style in ("compiled", "xla") and kind in NORMS)

@@ -28,7 +28,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import prod
+from math import inf, prod
 from weakref import ref
 
 from meshwright.ir.graph import ITEMSIZE, Type
@@ -143,12 +143,18 @@ class _Walk:
         self.logits = self.fused_logits()
         self.free_inputs = {name for name, grad in zip(body.inputs, body.input_grads, strict=True) if grad is None}
         self.kept = self.kept_storages()
+        self.extras: dict[str, list[str]] = {}
+        """What operators keep of their own."""
+        for name in self.kept:
+            op, mark, _ = name.partition("!")
+            if mark:
+                self.extras.setdefault(op, []).append(name)
+        self.read: dict[int, tuple[str, ...]] = {}
 
     # sizes
 
     def elements(self, name: str) -> int:
-        local = self.body.locals[name]
-        return prod(local.placement.local_shape(local.type.shape, self.body.mesh))
+        return self.body.elements[name]
 
     def size(self, name: str) -> float:
         """Bytes of a value or gradient on one rank, as if it had a storage of its own."""
@@ -266,12 +272,18 @@ class _Walk:
 
     def reads(self, statement: Statement) -> tuple[str, ...]:
         """What a statement needs at hand; an operator's own extras under the names that `Kept` gives them."""
+        found = self.read.get(id(statement))
+        if found is None:
+            found = self.read[id(statement)] = self._reads(statement)
+        return found
+
+    def _reads(self, statement: Statement) -> tuple[str, ...]:
         if not (isinstance(statement, Gradient) or (isinstance(statement, Ring) and statement.backward)):
             return operands_of(statement)
-        rule = infer(statement.signature)
+        rule = _rule(statement)
         needed = [statement.operands[slot] for slot in rule.reads(statement.wanted)]
         outputs = statement.outputs if rule.reruns(statement.wanted) else ()
-        extras = tuple(name for name in self.kept if name.startswith(f"{statement.op}!"))
+        extras = self.extras.get(statement.op, ())
         return (*needed, *outputs, *(name for name in statement.grads if name), *extras)
 
     def walk(self, statements: Sequence[Statement], begin: dict[str, float], stay: set[str]) -> Fullest:
@@ -399,14 +411,23 @@ class _List:
         self.of, self.statements, self.stay = of, statements, stay
         self.inside = of.interiors(statements, {*stay, *of.kept})
         self.size: dict[str, float] = dict(begin)
-        self.owner = {name: name for name in begin}
         self.kind: dict[str, str] = {}
+        self.backward = statements is of.body.backward
         self.last: dict[str, int] = {}
         for index, statement in enumerate(statements):
-            for name in of.reads(statement):
-                self.last[name] = index
-        self.views = self.forward_views() if statements is of.body.backward else {}
-        self.backward = statements is of.body.backward
+            self.last |= dict.fromkeys(of.reads(statement), index)
+        self.views = self.forward_views() if self.backward else {}
+        self.through = self.followers()
+        self.owner: dict[str, str] = {}
+        self.home: dict[str, str] = {}
+        """For every name that holds on to a storage, which."""
+        self.lying: dict[str, set[str]] = {}
+        """The same by storage."""
+        self.until: dict[str, float] = {}
+        """The last statement that reads a storage, as far as that was asked for since names came to it or went."""
+        for name in begin:
+            self.own(name, name)
+        self.spared = {at for at in of.kept if self.backward and not self.ever_read(at)}
 
     def forward_views(self) -> dict[str, str]:
         """For names of the forward pass, the kept storage that they are views of."""
@@ -417,6 +438,13 @@ class _List:
                 owner |= dict.fromkeys(statement.results, owner.get(base, base))
         return owner
 
+    def followers(self) -> dict[str, list[str]]:
+        """For every name, those that lie where it lies, as long as they are not made themselves."""
+        found: dict[str, list[str]] = {}
+        for name, base in (*self.views.items(), *self.of.logits.items()):
+            found.setdefault(base, []).append(name)
+        return found
+
     def storage(self, name: str) -> str | None:
         """Where a name lies, if that is counted here."""
         if name in self.of.logits:
@@ -425,27 +453,59 @@ class _List:
             name = self.views[name]
         return self.owner.get(name)
 
+    def own(self, name: str, at: str) -> None:
+        """Have a name lie in a storage; what follows it comes along."""
+        self.owner[name] = at
+        moved = [name, *self.through.get(name, ())]
+        moved += [far for near in moved[1:] for far in self.through.get(near, ()) if far not in moved]
+        for one in moved:
+            self.settle(one)
+
+    def settle(self, name: str) -> None:
+        """Note where a name lies now. Names that are not made yet, or were made forward, count for the storage that
+        they are views of, no other."""
+        at = self.storage(name)
+        if name not in self.owner and at not in (self.views.get(name), self.of.logits.get(name)):
+            at = None
+        before = self.home.get(name)
+        if at == before:
+            return
+        if before is not None:
+            self.lying[before].discard(name)
+            self.until.pop(before, None)
+        if at is None:
+            del self.home[name]
+            return
+        self.home[name] = at
+        self.lying.setdefault(at, set()).add(name)
+        self.until.pop(at, None)
+
     def run(self) -> Fullest:
-        fullest = Fullest(self.mix())
+        most, total = self.sums()
+        recomputing = False
         for index, statement in enumerate(self.statements):
             self.make(statement, index)
-            now = self.mix()
-            if now.total > fullest.held.total:
-                fullest = Fullest(now, self.backward and isinstance(statement, (Compute, Ring)))
-            self.free(index)
-        return fullest
+            sums, now = self.sums()
+            if now > total:
+                most, total = sums, now
+                recomputing = self.backward and isinstance(statement, (Compute, Ring))
+            for at in [at for at in self.size if at not in self.spared and not self.needed(at, index)]:
+                del self.size[at]
+        return Fullest(Mix(**most), recomputing)
 
     def make(self, statement: Statement, index: int) -> None:
         """Give the results of a statement their storages."""
         for position, name in enumerate(results_of(statement)):
             at = self.lies(statement, position, name, index)
             if at is not None:
-                self.owner[name] = at
+                self.own(name, at)
                 continue
             if self.of.is_free(name) or name in self.inside:
                 continue
             root = self.of.logits.get(name, name)
-            self.owner[name] = self.owner[root] = root
+            self.own(root, root)
+            if name != root:
+                self.own(name, root)
             if root not in self.size:
                 self.size[root] = self.of.size(root)
                 self.kind[root] = self.kind_of(root, statement)
@@ -464,14 +524,15 @@ class _List:
         if isinstance(statement, Compute) and _rule(statement).engine is Engine.VIEW:
             return self.storage(statement.operands[0])
         if isinstance(statement, Gradient) and len(statement.grads) == 1 and statement.grads[0]:
-            rule = infer(statement.signature)
+            rule = _rule(statement)
             through = rule.engine is Engine.VIEW or (
                 rule.laws[statement.wanted[position]] is Law.ADDITIVE and rule.elementwise
             )
+            if not through:
+                return None
             grad = statement.grads[0]
             at = self.storage(grad)
-            if through and at is not None and self.of.size(grad) == self.of.size(name):
-                return at
+            return at if at is not None and self.of.size(grad) == self.of.size(name) else None
         if isinstance(statement, Add):
             for operand in statement.operands:
                 at = self.storage(operand)
@@ -481,34 +542,26 @@ class _List:
 
     def needed(self, at: str, index: int) -> bool:
         """Whether a storage is read after a statement, or stays."""
-        return any(
-            self.storage(name) == at and (self.last.get(name, -1) > index or name in self.stay)
-            for name in [*self.owner, *self.pending(at)]
-        )
+        until = self.until.get(at)
+        if until is None:
+            until = self.until[at] = max(map(self.ends, self.lying.get(at, ())), default=-1)
+        return until > index
 
-    def pending(self, at: str) -> list[str]:
-        """Names that are not made yet, or were made forward, and lie in a storage."""
-        views = [name for name, base in self.views.items() if base == at]
-        return views + [name for name, root in self.of.logits.items() if root == at]
-
-    def free(self, index: int) -> None:
-        for at in [at for at in self.size if not self.lasts(at, index)]:
-            del self.size[at]
-
-    def lasts(self, at: str, index: int) -> bool:
-        if self.backward and at in self.of.kept and not self.ever_read(at):
-            return True
-        return self.needed(at, index)
+    def ends(self, name: str) -> float:
+        """The last statement that reads a name."""
+        return inf if name in self.stay else self.last.get(name, -1)
 
     def ever_read(self, at: str) -> bool:
-        return any(name in self.last for name in (at, *self.pending(at)))
+        return at in self.last or any(name in self.last for name in self.through.get(at, ()))
 
-    def mix(self) -> Mix:
+    def sums(self) -> tuple[dict[str, float], float]:
+        """Bytes by the names of `Mix`, and all of them."""
         sums = {"activations": 0.0, "recomputed": 0.0, "transient": 0.0, "logits": 0.0}
+        kept, logits, kind = self.of.kept, self.of.logits_names, self.kind
         for name, size in self.size.items():
-            kind = "activations" if name in self.of.kept else self.kind.get(name, "transient")
-            sums["logits" if name in self.of.logits_names else kind] += size
-        return Mix(**sums)
+            of = "logits" if name in logits else "activations" if name in kept else kind.get(name, "transient")
+            sums[of] += size
+        return sums, sums["activations"] + sums["recomputed"] + sums["transient"] + sums["logits"]
 
 
 def _rule(statement: Compute | Gradient | Ring) -> Rule:

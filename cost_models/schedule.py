@@ -27,10 +27,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 
 from meshwright.ir.errors import SecondsImpossible
-from meshwright.ir.schedules import FORWARD, KINDS, WEIGHT, Shape, WorkLists, action_of, running_order
+from meshwright.ir.schedules import FORWARD, KINDS, WEIGHT, Shape, WorkLists, action_of, derived, running_order
 
 Timed = Callable[[str, int, int], float]
 """Seconds of an action, by kind, stage and micro-batch."""
@@ -116,7 +115,7 @@ class Compiled:
         return self.group_of[stage], self.group_of[to]
 
 
-@lru_cache(maxsize=64)
+@derived
 def compiled(work: WorkLists) -> Compiled:
     """Order lists for `simulate`; cached, for lists that are the same object. Refuses lists that wait in a circle."""
     order, period = running_order(work), 4 * work.shape.depth

@@ -21,9 +21,9 @@ from meshwright.ir.graph import Graph
 from meshwright.ir.lower_body import Lowering, lower_body
 from meshwright.ir.mesh import Mesh
 from meshwright.ir.placement import Placement
-from meshwright.ir.program import Action, BodyProgram, Program, Run, Stage, Tie, Transfer
+from meshwright.ir.program import BodyProgram, Program, Run, Stage, Tie, Transfer
 from meshwright.ir.same import Same
-from meshwright.ir.schedules import Shape, decode, verify_work, with_transfers, work_lists
+from meshwright.ir.schedules import ActionList, Shape, verify_work, work_lists
 from meshwright.ir.workload import Stack, Workload
 
 CUDA = Lowering()
@@ -268,34 +268,15 @@ def _ties(stages: Sequence[Stage], wired: _Wired) -> tuple[Tie, ...]:
     return tuple(Tie(path, tuple((stage_of[number], number) for number in held)) for path, held in wired.tied)
 
 
-def _actions(
-    decisions: Decisions, transfers: Sequence[Transfer]
-) -> tuple[tuple[tuple[int, ...], tuple[Action, ...]], ...]:
+def _actions(decisions: Decisions, transfers: Sequence[Transfer]) -> tuple[tuple[tuple[int, ...], ActionList], ...]:
     """Every group's work, with sends and receives where values cross to another group."""
     groups = decisions.groups
     held = tuple(tuple(i for i, stage in enumerate(decisions.stages) if stage.ranks == ranks) for ranks in groups)
     group_of = {stage: index for index, stages in enumerate(held) for stage in stages}
     crossing = [hop for hop in transfers if group_of[hop.from_stage] != group_of[hop.to_stage]]
-    lists = _lists(
-        decisions.schedule.name,
-        Shape(held, decisions.schedule.microbatches),
-        decisions.schedule.actions,
-        frozenset((hop.from_stage, hop.to_stage) for hop in crossing),
-        frozenset((hop.from_stage, hop.to_stage) for hop in crossing if hop.differentiable),
-    )
-    return tuple(zip(groups, lists, strict=True))
-
-
-@lru_cache(maxsize=32)
-def _lists(
-    name: str,
-    shape: Shape,
-    custom: tuple[tuple[str, ...], ...],
-    forward: frozenset[tuple[int, int]],
-    backward: frozenset[tuple[int, int]],
-) -> tuple[tuple[Action, ...], ...]:
-    """Complete lists, the same objects for the same schedule: a search asks for few of them, again and again."""
-    work = work_lists(name, shape, custom)
+    forward = frozenset((hop.from_stage, hop.to_stage) for hop in crossing)
+    backward = frozenset((hop.from_stage, hop.to_stage) for hop in crossing if hop.differentiable)
+    schedule = decisions.schedule
+    work = work_lists(schedule.name, Shape(held, schedule.microbatches), schedule.actions)
     verify_work(work)
-    ending = (Action("sync"), Action("step"))
-    return tuple((*one, *ending) for one in with_transfers(decode(work), forward, backward))
+    return tuple((ranks, ActionList(work, group, forward, backward)) for group, ranks in enumerate(groups))

@@ -277,6 +277,10 @@ class Placement:
         return tuple(_spans(dim, extent, mesh, at) for dim, extent in zip(self.dims, shape, strict=True))
 
     def local_shape(self, shape: Sequence[int], mesh: Mesh, rank: int = 0) -> tuple[int, ...]:
+        if rank == 0 and all(isinstance(shard.layout, Contiguous) for dim in self.dims for shard in dim):
+            return tuple(
+                [_share(dim, extent, mesh) if dim else extent for dim, extent in zip(self.dims, shape, strict=True)]
+            )
         return tuple(length(spans) for spans in self.spans(shape, mesh, rank))
 
     def __str__(self) -> str:
@@ -369,6 +373,13 @@ def _parse_shard(text: str) -> Shard:
     if not re.match(r"^\w+$", axis):
         raise PlacementSyntax(place=repr(text), cause="a shard names a mesh axis", fix="write AXIS or AXIS:LAYOUT")
     return Shard(axis, parse_layout(layout))
+
+
+def _share(dim: Dim, extent: int, mesh: Mesh) -> int:
+    """What contiguous shards leave of an extent."""
+    for shard in dim:
+        extent = _divide(extent, mesh.axis(shard.axis).size, shard.layout)
+    return extent
 
 
 def _spans(dim: Dim, extent: int, mesh: Mesh, at: Mapping[str, int]) -> tuple[Span, ...]:

@@ -20,8 +20,10 @@ makes it and knows nothing about the lowering that produced it. `meshwright.ir.p
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from math import prod
 from types import MappingProxyType
 
 from meshwright.ir.adjoint import Strategy
@@ -227,6 +229,18 @@ class BodyProgram:
     def __post_init__(self) -> None:
         object.__setattr__(self, "locals", MappingProxyType(dict(self.locals)))
 
+    @cached_property
+    def elements(self) -> Mapping[str, int]:
+        """How many elements of every local name lie on one rank."""
+        known: dict[tuple[int, int], int] = {}
+        found = {}
+        for name, local in self.locals.items():
+            key = id(local.type), id(local.placement)  # many names share them
+            if key not in known:
+                known[key] = prod(local.placement.local_shape(local.type.shape, self.mesh))
+            found[name] = known[key]
+        return found
+
     def moves(self, *, free: bool = False) -> tuple[Move, ...]:
         """The collectives of one forward and backward run."""
         found = [s for s in (*self.forward, *self.backward) if isinstance(s, Move)]
@@ -313,7 +327,7 @@ class Program:
     bodies: tuple[BodyProgram, ...]
     stages: tuple[Stage, ...]
     transfers: tuple[Transfer, ...]
-    actions: tuple[tuple[tuple[int, ...], tuple[Action, ...]], ...]
+    actions: tuple[tuple[tuple[int, ...], Sequence[Action]], ...]
     """For each group of ranks its list of actions."""
     ties: tuple[Tie, ...] = ()
     microbatches: int = 1

@@ -12,6 +12,7 @@ Must:
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 
 from meshwright.ir.errors import ActionMismatch, WaitCircle, WorkForeign, WorkMiscounted
 from meshwright.ir.program import Action, Program
@@ -29,7 +30,7 @@ def verify_actions(program: Program) -> None:
     _Order(program).verify()
 
 
-def _verify_own(program: Program, ranks: tuple[int, ...], actions: tuple[Action, ...]) -> None:
+def _verify_own(program: Program, ranks: tuple[int, ...], actions: Sequence[Action]) -> None:
     held = {index for index, stage in enumerate(program.stages) if stage.ranks == ranks}
     for action in actions:
         if action.kind in ("sync", "step"):
@@ -38,7 +39,7 @@ def _verify_own(program: Program, ranks: tuple[int, ...], actions: tuple[Action,
             raise WorkForeign(
                 place=f"ranks {ranks}", cause=f"{action} is not theirs", fix="give it to the ranks of its stage"
             )
-    if actions[-2:] != ENDING or actions.count(ENDING[0]) + actions.count(ENDING[1]) != 2:
+    if tuple(actions[-2:]) != ENDING or actions.count(ENDING[0]) + actions.count(ENDING[1]) != 2:
         raise WorkMiscounted(
             place=f"ranks {ranks}", cause="they do not end with one sync and one step", fix="end the list with both"
         )

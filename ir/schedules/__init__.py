@@ -8,7 +8,7 @@ value crosses to another group. Stages are numbered along the model.
     phases.py     how most schedules are written              verify.py     complete, and free of circles
     loops.py      GPipe, 1F1B, interleaved, ZB-H1, ZB-H2      live.py       how many micro-batches a group holds, when
     vees.py       ZB-V, V-Half, V-Min, DualPipeV              transfers.py  sends and receives
-    of_program.py the work lists of a program
+    of_program.py the work lists of a program                 written.py    complete lists, written when read
 """
 
 from meshwright.ir.schedules.live import Moment, moments, peak
@@ -34,9 +34,11 @@ from meshwright.ir.schedules.work import (
     WorkLists,
     action_of,
     decode,
+    derived,
     encode,
     parse_action,
 )
+from meshwright.ir.schedules.written import ActionList
 
 __all__ = [
     "BACKWARD",
@@ -45,6 +47,7 @@ __all__ = [
     "KINDS",
     "SCHEDULES",
     "WEIGHT",
+    "ActionList",
     "Moment",
     "Named",
     "Order",
@@ -54,6 +57,7 @@ __all__ = [
     "check_schedule",
     "compute_actions",
     "decode",
+    "derived",
     "encode",
     "moments",
     "named",

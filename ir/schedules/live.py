@@ -13,9 +13,8 @@ moment of the same action kind and stage exceeds or equals throughout.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
 
-from meshwright.ir.schedules.work import BACKWARD, FORWARD, INPUT, KINDS, WEIGHT, WorkLists
+from meshwright.ir.schedules.work import BACKWARD, FORWARD, INPUT, KINDS, WEIGHT, WorkLists, derived
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -34,7 +33,7 @@ class Moment:
         return sum(self.live) + sum(self.pending)
 
 
-@lru_cache(maxsize=64)
+@derived
 def moments(work: WorkLists) -> tuple[tuple[Moment, ...], ...]:
     """For every group the greatest moments, in order."""
     return tuple(_moments(work, group) for group in range(len(work.lists)))

@@ -7,9 +7,9 @@ writes decisions can ask before, and `work_lists` refuses what does not fit.
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 
 from meshwright.ir.errors import ScheduleImpossible, ScheduleUnknown
 from meshwright.ir.program import Action
@@ -115,13 +115,26 @@ def work_lists(name: str, shape: Shape, custom: Sequence[Sequence[str]] = ()) ->
     """For each group, the codes of its actions in order; made once for a name and a shape."""
     if name == CUSTOM:
         return encode([[parse_action(text) for text in texts] for texts in custom], shape)
-    return _made(name, shape)
+    return _kept(name, shape)
 
 
-@lru_cache(maxsize=64)
-def _made(name: str, shape: Shape) -> WorkLists:
-    check_schedule(name, shape)
-    return WorkLists(shape, named(name).write(shape))
+MOST_ACTIONS = 1_000_000
+"""In all the lists that are kept: about 0.1 GB with what is derived from them."""
+
+_made: OrderedDict[tuple[str, Shape], WorkLists] = OrderedDict()
+"""The lists used last, latest at the end. A search meets few schedules, each in many plans."""
+
+
+def _kept(name: str, shape: Shape) -> WorkLists:
+    key = name, shape
+    if key not in _made:
+        check_schedule(name, shape)
+        _made[key] = WorkLists(shape, named(name).write(shape))
+        left = sum(work.size for work in _made.values())
+        while left > MOST_ACTIONS and len(_made) > 1:
+            left -= _made.popitem(last=False)[1].size
+    _made.move_to_end(key)
+    return _made[key]
 
 
 def compute_actions(name: str, shape: Shape, custom: Sequence[Sequence[str]] = ()) -> tuple[tuple[Action, ...], ...]:

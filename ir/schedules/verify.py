@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from meshwright.ir.errors import WaitCircle, WorkForeign, WorkMiscounted
 from meshwright.ir.program import Action
-from meshwright.ir.schedules.work import BACKWARD, FORWARD, INPUT, WEIGHT, Shape, WorkLists, action_of, encode
+from meshwright.ir.schedules.work import BACKWARD, FORWARD, INPUT, WEIGHT, Shape, WorkLists, action_of, derived, encode
 
 _ONCE = {(1, 1, 0, 0), (1, 0, 1, 1)}
 """How often F, B, I and W of one stage and micro-batch may run."""
@@ -22,6 +22,7 @@ def verify_actions(actions: tuple[tuple[Action, ...], ...], shape: Shape) -> Non
     verify_work(encode(actions, shape))
 
 
+@derived
 def verify_work(work: WorkLists) -> None:
     """The same of lists of codes."""
     depth = work.shape.depth
@@ -64,6 +65,7 @@ class Order:
     after: tuple[int, ...]
 
 
+@derived
 def running_order(work: WorkLists) -> Order:
     """Run every group until it waits; whoever makes what it waits for lets it go on."""
     shape, depth = work.shape, work.shape.depth

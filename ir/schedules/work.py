@@ -13,8 +13,10 @@ one to the other and nothing else does.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import wraps
+from typing import Any, TypeVar
 
 from meshwright.ir.errors import ActionSyntax, ScheduleImpossible, WorkForeign
 from meshwright.ir.program import Action
@@ -50,11 +52,33 @@ class Shape:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class WorkLists:
-    """For each group of a shape, the codes of its actions in order. Equal only to itself, so that what is derived from
-    it can be cached by it."""
+    """For each group of a shape, the codes of its actions in order. Equal only to itself; what is `derived` from it
+    lives as long as it does."""
 
     shape: Shape
     lists: tuple[tuple[int, ...], ...]
+    known: dict[Callable[[WorkLists], Any], Any] = field(default_factory=dict, repr=False)
+
+    @property
+    def size(self) -> int:
+        """How many actions there are."""
+        return sum(map(len, self.lists))
+
+
+R = TypeVar("R")
+
+
+def derived(make: Callable[[WorkLists], R]) -> Callable[[WorkLists], R]:
+    """A function of work lists that is called once for each, and remembered with them."""
+
+    @wraps(make)
+    def once(work: WorkLists) -> R:
+        if make not in work.known:
+            work.known[make] = make(work)
+        found: R = work.known[make]
+        return found
+
+    return once
 
 
 def encode(actions: Sequence[Iterable[Action]], shape: Shape) -> WorkLists:

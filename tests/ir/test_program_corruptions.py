@@ -275,7 +275,7 @@ def with_hop(**changes: Any) -> None:
 
 def with_actions(edit: Callable[[tuple[Action, ...]], tuple[Action, ...]]) -> None:
     (ranks, first), *others = PROGRAM.actions
-    verify(replace(PROGRAM, actions=((ranks, edit(first)), *others)))
+    verify(replace(PROGRAM, actions=((ranks, edit(tuple(first))), *others)))
 
 
 def without(*kinds: str) -> Callable[[tuple[Action, ...]], tuple[Action, ...]]:
