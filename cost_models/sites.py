@@ -66,6 +66,7 @@ class Wires:
     """Of a host; of all hosts of an island that spans some."""
     nic_kinds: tuple[str, ...]
     device: str
+    """Its name; of a user's own, what it is like."""
     quantities: tuple[Quantity, ...]
 
 
@@ -119,7 +120,7 @@ def _wires(pool: Pool) -> Wires:
         port=host / pool.ports if pool.adapters else float("inf"),
         total=host * pool.hosts_per_island if pool.adapters else float("inf"),
         nic_kinds=tuple(dict.fromkeys(nic.kind for nic in pool.adapters)),
-        device=pool.device.name,
+        device=pool.device.like or pool.device.name,
         quantities=(*quantities, island.bandwidth) if island else tuple(quantities),
     )
 

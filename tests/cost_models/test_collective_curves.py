@@ -16,7 +16,10 @@ from meshwright.cost_models.collective_curves import Reader, Row, built, ends, l
 from meshwright.cost_models.collective_facts import facts
 
 POINTS = st.lists(
-    st.tuples(st.floats(1, 1e9), st.floats(1e-6, 1.0)), min_size=2, max_size=12, unique_by=lambda point: point[0]
+    st.tuples(st.integers(1, 10**9).map(float), st.floats(1e-6, 1.0)),
+    min_size=2,
+    max_size=12,
+    unique_by=lambda point: point[0],
 ).map(sorted)
 
 

@@ -11,15 +11,17 @@ from hypothesis import strategies as st
 
 from meshwright.cost_models.cluster import Cluster
 from meshwright.cost_models.evaluate import evaluate
+from meshwright.cost_models.hardware import device
 from meshwright.cost_models.prediction import HELD, SHARES, Prediction
 from meshwright.cost_models.profile import published
 from meshwright.cost_models.quantity import KINDS
 from meshwright.ir.graph import ITEMSIZE
+from meshwright.ir.names import Degrees
 from meshwright.ir.program import BodyProgram, Move, Program, Ring
 from meshwright.ir.program_text import parse_program, program_text
 from meshwright.ir.reshard import traffic_bytes
 from meshwright.ir.workload import Recipe
-from tests.cost_models.programs import MORE, Case, better, cases, clusters_of
+from tests.cost_models.programs import DENSE, MORE, Case, better, cases, clusters_of, own, pool, program
 
 SLACK = 1 + 1e-9
 
@@ -180,3 +182,19 @@ def test_traffic_is_what_the_actions_move(setting: tuple[Case, Cluster]) -> None
 def test_a_program_read_from_its_text_costs_the_same(setting: tuple[Case, Cluster]) -> None:
     case, cluster = setting
     assert priced(parse_program(program_text(case.program)), cluster) == priced(case.program, cluster)
+
+
+@pytest.mark.parametrize("name", ["H100-80G", "H200", "A100-80G", "MI300X"])
+@pytest.mark.parametrize(
+    "degrees",
+    [Degrees(tp=8, sequence_parallel=True), Degrees(dp=8, zero=3), Degrees(dp=8, zero=1), Degrees(pp=4, dp=2)],
+)
+def test_a_device_of_ones_own_is_never_worse_than_what_it_surpasses(name: str, degrees: Degrees) -> None:
+    """Also where something was measured on the other: the same numbers are the same price, larger ones no higher."""
+    made = program(replace(DENSE, heads=16, kv_heads=8), degrees)
+    known = priced(made, Cluster(pools=(pool(device(name), 1, 8),)))
+    alike = Cluster(pools=(pool(own(device(name)), 1, 8),))
+    assert priced(made, alike).step_time_s == known.step_time_s
+    for what in MORE:
+        for factor in (1.01, 1.5, 4.0):
+            assert priced(made, better(alike, what, factor)).step_time_s <= known.step_time_s * SLACK
