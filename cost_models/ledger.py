@@ -451,16 +451,17 @@ class _Chains:
 
     def kernels(self) -> Iterator[float]:
         """Bytes of every kernel."""
+        everywhere = Counter(name for node in self.nodes for name in node.reads)
         for members in self.chains():
-            written = {name for node in members for name in node.writes}
+            written = left = {name for node in members for name in node.writes}
             read = {name for node in members for name in node.reads} - written
-            inside = Counter(name for node in members for name in node.reads)
-            everywhere = Counter(name for node in self.nodes for name in node.reads) if len(members) > 1 else inside
-            left = {
-                name
-                for name in written
-                if len(members) == 1 or self.outside[name] or everywhere[name] > inside[name] or not inside[name]
-            }
+            if len(members) > 1:
+                inside = Counter(name for node in members for name in node.reads)
+                left = {
+                    name
+                    for name in written
+                    if self.outside[name] or everywhere[name] > inside[name] or not inside[name]
+                }
             repeated = sum(self.size(name) for node in members for name in node.writes[1:] if name == node.writes[0])
             nbytes = sum(self.size(name) for name in (*sorted(read), *sorted(left))) + repeated
             if nbytes:
@@ -468,6 +469,8 @@ class _Chains:
 
     def chains(self) -> Iterable[list[_Node]]:
         """Connected statements that may join, in order of their first member."""
+        if not any(node.joins for node in self.nodes):
+            return [[node] for node in self.nodes]
         leader = list(range(len(self.nodes)))
 
         def find(index: int) -> int:
@@ -493,14 +496,20 @@ def _read(statement: Compute | Gradient | Ring, rule: Rule) -> tuple[str, ...]:
     """The forward names that a statement reads."""
     if isinstance(statement, Compute) or not statement.wanted:
         return statement.operands
-    reads = tuple(statement.operands[slot] for slot in rule.reads(statement.wanted))
-    kept = tuple(
-        statement.outputs[save.index] for save in rule.saved("cuda", statement.wanted) if save.what == "result"
-    )
-    if rule.reruns(statement.wanted):
-        saved = {save.index for save in rule.saved("cuda", statement.wanted) if save.what == "operand"}
-        reads = tuple(statement.operands[slot] for slot in sorted(saved))
-    return (*reads, *kept, *(name for name in statement.grads if name))
+    slots, kept = _slots(statement.signature, statement.wanted)
+    reads = (*(statement.operands[slot] for slot in slots), *(statement.outputs[index] for index in kept))
+    return (*reads, *(name for name in statement.grads if name))
+
+
+@lru_cache(maxsize=65536)
+def _slots(signature: Signature, wanted: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The operands and the results that derivatives read."""
+    rule = infer(signature)
+    saved = rule.saved("cuda", wanted)
+    kept = tuple(save.index for save in saved if save.what == "result")
+    if rule.reruns(wanted):
+        return tuple(sorted({save.index for save in saved if save.what == "operand"})), kept
+    return tuple(rule.reads(wanted)), kept
 
 
 def _arriving(statement: Gradient | Ring) -> str | None:
