@@ -160,6 +160,7 @@ def stack_of_run(run: Run) -> Stack:
         fused_loss=public.fused_loss,
         dedupes=public.dedupes,
         broadcasts=public.broadcasts,
+        rolling=public.rolling,
         placeholders=public.style == "fused" and run.precision != "fp16" and public.fused_loss,
     )
 

@@ -12,6 +12,7 @@ columns of a row go before it. `reason` is where that is documented. A framework
                  xla        fp32 parameters sharded, bf16 compute
     grad_bytes   bytes of a gradient element on the wire
     dropout      trained with dropout
+    rolling      zero-bubble steps follow each other without a barrier
     broadcasts   each rank sends the parameters that it updated, one after the other
     dedupes      tokens go once to each host, however many of their experts are there
     selective    what a bare "selective" recomputes: core_attention | every_other_block | ops
@@ -49,6 +50,7 @@ class Stack:
     dropout: bool = False
     dedupes: bool = False
     broadcasts: bool = False
+    rolling: bool = False
     expert_tp: bool = True
     selective: str = "core_attention"
 
@@ -136,6 +138,7 @@ _LISTED = (
         "gradients in half precision, one tensor rank; the optimizer step is not waited for",
         attention="math",
         grad_bytes=2,
+        rolling=True,
         dropout=True,
     ),
     _megatron(

@@ -22,7 +22,8 @@ Every second and byte that a user sees comes from here. A step is priced as it r
    stages.
 4. After a group's last backward: reductions of gradients once per step (behind its last micro-batch's backward, where
    the stack hides `gradients`), the optimizer, gathers of updated parameters (behind the next step's first forward,
-   where it hides `publish`). The step ends with the last group.
+   where it hides `publish`). The step ends with the last group; where groups roll on into the next step without waiting
+   for each other (`rolling`), it takes as long as the group whose own work and waits are longest.
 5. Ranks wait for the slowest of many: the step grows by `straggling` per doubling of hosts.
 
 Memory is `memory`'s. What a price stands on is the weakest provenance among its parts.
@@ -396,7 +397,10 @@ class _Step:
         ends = [
             self.ending(group, *since) for group, since in enumerate(zip(self.after_s(ran), self.tied_s(), strict=True))
         ]
-        finish = [at + sum(end.values()) for at, end in zip(ran.finish_s, ends, strict=True)]
+        finish = [
+            at + sum(end.values()) - before
+            for at, end, before in zip(ran.finish_s, ends, self.before_s(ran), strict=True)
+        ]
         last = max(range(len(finish)), key=finish.__getitem__)
         step_s = finish[last] * (1 + self.step.straggling * log2(self.hosts()))
         return Prediction(
@@ -410,6 +414,10 @@ class _Step:
             traffic=traffic(program, self.evaluator.cluster, self.ledgers, self.workload),
             provenance=self.provenance(),
         )
+
+    def before_s(self, ran: Simulated) -> tuple[float, ...]:
+        """What a group waits before its first action, where it spends that wait on the end of the step before."""
+        return ran.begin_s if self.apart and self.workload.stack.rolling else (0.0,) * len(ran.begin_s)
 
     def provenance(self) -> tuple[tuple[str, Kind], ...]:
         """What this price stands on: the devices' own numbers too."""

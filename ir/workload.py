@@ -119,6 +119,9 @@ class Stack:
     """A token goes to each host (each device, within one) once, however many of its experts are there."""
     broadcasts: bool = False
     """Updated parameters are sent by one broadcast from each rank that holds some, not gathered in one collective."""
+    rolling: bool = False
+    """Under schedules that make weight gradients apart, groups of a pipeline begin the next step without waiting for
+    each other: the optimizer steps first and is validated after (Zero Bubble, Qi et al. 2401.10241, section 4)."""
     source: str = field(default="", compare=False)
 
     def __post_init__(self) -> None:
@@ -136,21 +139,18 @@ class Stack:
         """The stack of the words that `str` writes."""
         if set(given) != {"stack", "style", "attention", "hides", "states", *_FLAGS}:
             raise ValueError(f"the words {sorted(given)}")
+        flags: dict[str, Any] = {flag: given[flag] == "1" for flag in _FLAGS}
         return Stack(
             name=given["stack"],
             style=given["style"],
             attention=given["attention"],
             hides=tuple(name for name in given["hides"].split("+") if name),
             recipe=given["states"],
-            regathers=given["regathers"] == "1",
-            fused_loss=given["fused_loss"] == "1",
-            placeholders=given["placeholders"] == "1",
-            dedupes=given["dedupes"] == "1",
-            broadcasts=given["broadcasts"] == "1",
+            **flags,
         )
 
 
-_FLAGS = ("regathers", "fused_loss", "placeholders", "dedupes", "broadcasts")
+_FLAGS = ("regathers", "fused_loss", "placeholders", "dedupes", "broadcasts", "rolling")
 
 
 STACKS: Mapping[str, Stack] = MappingProxyType(
