@@ -78,6 +78,8 @@ class Cost:
     """Gathers of parameters, which can run ahead of their use."""
     first_gather_s: float = 0.0
     """The largest of them in one body program: nothing runs ahead of the first."""
+    starts_s: float = 0.0
+    """What one broadcast from each rank takes beside its bytes: once, however many body programs share it."""
     reductions_s: float = 0.0
     """Reductions of gradients."""
     kinds: tuple[tuple[str, Kind], ...] = ()
@@ -86,6 +88,10 @@ class Cost:
     @property
     def device_s(self) -> float:
         return sum(self.engines)
+
+    @property
+    def published_s(self) -> float:
+        return self.gathers_s + self.starts_s
 
     def plus(self, other: Cost, times: int = 1) -> Cost:
         a, b = self.engines, other.engines
@@ -98,6 +104,7 @@ class Cost:
             self.ring_s + times * other.ring_s,
             self.gathers_s + times * other.gathers_s,
             max(self.first_gather_s, other.first_gather_s),
+            max(self.starts_s, other.starts_s),
             self.reductions_s + times * other.reductions_s,
             _weakest(*self.kinds, *other.kinds),
         )
@@ -208,7 +215,7 @@ class Evaluator:
         routes: bool,
     ) -> Cost:
         engines, values = [0.0, 0.0, 0.0], [0.0, 0.0, 0.0]
-        launches, ring_s, gathers_s, reductions_s = 0, 0.0, 0.0, 0.0
+        launches, ring_s, gathers_s, starts_s, reductions_s = 0, 0.0, 0.0, 0.0, 0.0
         kinds: set[tuple[str, Kind]] = set()
         for kernel, count in phase.kernels.items():
             priced = compute.seconds(kernel)
@@ -223,8 +230,8 @@ class Evaluator:
             kinds.add(("collectives", moved.provenance))
             seconds = count * one.steps * moved.seconds
             if one.reason == "update" and workload.stack.broadcasts:
-                each = collective("broadcast", one.nbytes / shape.ranks, shape, library)
-                seconds = count * shape.ranks * each.seconds
+                seconds = count * collective("broadcast", one.nbytes, shape, library).seconds
+                starts_s = shape.ranks * collective("broadcast", 1.0, shape, library).seconds
             if one.reason == "ring":
                 ring_s += seconds
             elif one.reason in ("parameter", "update"):
@@ -241,6 +248,7 @@ class Evaluator:
             ring_s,
             gathers_s,
             gathers_s,
+            starts_s,
             reductions_s,
             _weakest(*kinds),
         )
@@ -293,6 +301,7 @@ def _slowest(costs: Iterable[Cost]) -> Cost:
             max(first.ring_s, one.ring_s),
             max(first.gathers_s, one.gathers_s),
             max(first.first_gather_s, one.first_gather_s),
+            max(first.starts_s, one.starts_s),
             max(first.reductions_s, one.reductions_s),
             _weakest(*first.kinds, *one.kinds),
         )
@@ -436,7 +445,7 @@ class _Step:
         """When a group may begin: parameters that the step before published are gathered behind its first forward, as
         far as that lasts. What later stages of the group lack travels meanwhile."""
         first = self.group_stages(group)[0]
-        gathers_s = self.costs[first]["publish"].gathers_s if "publish" in self.hides else 0.0
+        gathers_s = self.costs[first]["publish"].published_s if "publish" in self.hides else 0.0
         return max(
             0.0, gathers_s - self.left_s(self.step.covered * self.forwards[first].seconds, [self.forwards[first]])
         )
@@ -450,7 +459,7 @@ class _Step:
         )
         backward = [taken for index in stages for taken in (self.inputs[index], self.weights[index])]
         forward = [self.forwards[index] for index in stages]
-        reductions_s, gathers_s = sync.reductions_s, publish.gathers_s
+        reductions_s, gathers_s = sync.reductions_s, publish.published_s
         if "gradients" in self.hides:
             shown_s = max(0.0, reductions_s - self.left_s(step.covered * after_s, backward))
             reductions_s = shown_s + step.slowdown * min(reductions_s, step.covered * _seconds(backward))
