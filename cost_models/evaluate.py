@@ -33,6 +33,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import log2, prod
+from typing import Any
 
 from meshwright.cost_models.cluster import Cluster
 from meshwright.cost_models.collectives import Library, collective
@@ -126,6 +127,7 @@ class Evaluator:
         """The slowest device among these ranks."""
         found = self._devices.get(id(ranks))
         if found is None:
+            _make_room(self._devices)
             pools = {self.cluster.place(rank).pool for rank in ranks} if len(self.cluster.pools) > 1 else {0}
             slowest = min((self.cluster.pools[pool].device for pool in sorted(pools)), key=_speed)
             found = self._devices[id(ranks)] = (ranks, slowest)
@@ -143,6 +145,7 @@ class Evaluator:
     def ledger(self, body: BodyProgram, workload: Workload, accumulates: bool) -> Ledger:
         key = (id(body), workload, accumulates)
         if key not in self._ledgers:
+            _make_room(self._ledgers)
             self._ledgers[key] = (body, ledger(body, workload, accumulates=accumulates))
         return self._ledgers[key][1]
 
@@ -153,6 +156,7 @@ class Evaluator:
         key = (id(book), device.name, workload, *shapes.values())
         found = self._costs.get(key)
         if found is None:
+            _make_room(self._costs)
             compute, library = self.compute(device, workload), library_of(device, workload)
             costs = {name: self._cost(phase, compute, shapes, library, workload) for name, phase in book.phases.items()}
             found = self._costs[key] = (book, costs)
@@ -198,6 +202,15 @@ class Evaluator:
 
     def note(self, what: str, kind: Kind) -> None:
         self.kinds[what] = weakest_kind(kind, self.kinds.get(what, kind))
+
+
+MOST_KNOWN = 2048
+"""Body programs, stages and groups of ranks that an evaluator remembers."""
+
+
+def _make_room(known: dict[Any, Any]) -> None:
+    if len(known) >= MOST_KNOWN:
+        known.clear()
 
 
 _ENGINES = {Engine.MATMUL: 0, Engine.CONV: 0, Engine.ATTENTION: 1, Engine.MEMORY: 2}
