@@ -5,10 +5,11 @@ A benchmark is a module of this package with a ``main(argv) -> int``, run by ``p
 """
 
 BENCHMARKS: dict[str, str] = {
-    "kernels": "error of the prices of matrix products and attention, on measurements they were not fitted on",
+    "published_runs": "error of step times, memory and fit, on published training runs",
+    "kernels": "error of the prices of products, attention and collectives, on measurements they were not fitted on",
     "inspect_cost": "CPU time and memory of `plan inspect`, beside importing the frameworks and exporting two blocks",
     "estimate_cost": "CPU time of `plan estimate` beside capturing the model, for one configuration and for many",
-    "b200_single_node": "allocated memory of eight runs of Megatron-Core on eight B200, beside what we predict",
+    "b200_single_node": "step time and allocated memory of runs of Megatron-Core on eight B200, beside what we predict",
     "simulate_cost": "time to make, order and simulate pipeline schedules, a large and a small one",
 }
 """Name of the module, and what it shows."""

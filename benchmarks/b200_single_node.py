@@ -5,7 +5,7 @@
 Every row states all there is: Megatron-Core in bf16, sequence parallelism with tensor parallelism, the distributed
 optimizer (ZeRO-1), a fused cross entropy, no recomputation, 1F1B. Nothing is open, so that these rows test the price
 and not the reading of a table. `alloc_gib` is torch.cuda.max_memory_allocated of the fullest rank, hence compared with
-`memory.allocated_bytes`; step times wait for a price of them (`Priced.step_time_s`).
+`memory.allocated_bytes`; step times are the evaluator's under the published profile.
 
 The JSON: `overall` ({rows, priced, skipped, step_mape, step_max, memory_mape, memory_max}: fractions, None where
 nothing is priced) and `rows`.
@@ -25,8 +25,10 @@ from typing import Any
 
 from benchmarks.models import Model, fold_of, read_models, shape_of
 from meshwright.cost_models.cluster import Cluster, Pool
+from meshwright.cost_models.evaluate import evaluate
 from meshwright.cost_models.hardware import device
-from meshwright.cost_models.memory import allocated_bytes, held, memory_constants
+from meshwright.cost_models.memory import allocated_bytes
+from meshwright.cost_models.profile import published
 from meshwright.ir.errors import MeshwrightError
 from meshwright.ir.lower import lower
 from meshwright.ir.lower_body import Lowering
@@ -56,8 +58,10 @@ Price = Callable[[Program, Cluster], Priced]
 
 def priced(program: Program, cluster: Cluster) -> Priced:
     """The price of a row."""
-    stages = held(program, cluster, memory_constants())
-    return Priced(allocated_bytes=max(allocated_bytes(stage) for stage in stages))
+    found = evaluate(program, cluster, published())
+    return Priced(
+        allocated_bytes=max(allocated_bytes(stage.memory) for stage in found.stages), step_time_s=found.step_time_s
+    )
 
 
 def program_of(row: Mapping[str, str], models: Mapping[str, Model]) -> Program:
@@ -145,8 +149,9 @@ def report(found: Mapping[str, Any]) -> str:
         if row["skipped"] is not None:
             lines.append(f"{row['case']}: skipped, {row['skipped']}")
             continue
-        gib = row["predicted_bytes"] / GIB
-        lines.append(f"{row['case']}: {gib:.2f} GiB allocated, {_percent(row['memory_error'])} off")
+        gib, took = row["predicted_bytes"] / GIB, row["predicted_s"]
+        step = "" if took is None else f"; {1e3 * took:.0f} ms a step, {_percent(row['step_error'])} off"
+        lines.append(f"{row['case']}: {gib:.2f} GiB allocated, {_percent(row['memory_error'])} off{step}")
     whole = found["overall"]
     lines.append(f"memory: mean {_percent(whole['memory_mape'])}, at most {_percent(whole['memory_max'])}")
     lines.append(f"step time: mean {_percent(whole['step_mape'])}, at most {_percent(whole['step_max'])}")

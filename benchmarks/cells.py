@@ -82,12 +82,14 @@ class Recompute:
       layers; every other product and the cheap operators (torchtitan's op policy); every other layer whole.
     - `layers`: of how many layers on each stage; 0 means all.
     - `keeps`: what a full recomputation keeps nevertheless.
+    - `on_host`: what is kept, the inputs of layers too, waits in the host's memory.
     """
 
     kind: str
     layers: int = 0
     modules: tuple[str, ...] = ()
     keeps: tuple[str, ...] = ()
+    on_host: bool = False
 
     def __post_init__(self) -> None:
         if self.kind not in RECOMPUTE:
@@ -135,8 +137,11 @@ def _remat(policy: str) -> tuple[Recompute | None, str | None]:
     if "qkv" in policy:
         return Recompute(kind="full", keeps=("qkv_proj",)), None
     if policy == "custom":
-        how = "remat custom: everything but the query, key and value projections, as MaxText's published policies"
-        return Recompute(kind="full", keeps=("qkv_proj",)), how
+        how = (
+            "remat custom: everything but the query, key and value projections, which wait on the host with the "
+            "inputs of layers, as in MaxText's published policies; the host link is not priced"
+        )
+        return Recompute(kind="full", keeps=("qkv_proj",), on_host=True), how
     return None, f"remat policy {policy!r} is unknown"
 
 
@@ -230,6 +235,22 @@ def finite(text: str) -> float | None:
     except ValueError:
         return None
     return value if math.isfinite(value) else None
+
+
+MEMORY_MEANINGS = {"gib_max_over_ranks": "reserved", "gb_as_reported": "allocated", "as_reported": "device"}
+"""What published figures count, by the spelling of `mem_kind`; `device`: all that the device shows.
+
+torchtitan prints max_reserved_gib of torch's allocator each step, and its tables say GiB and the maximum over ranks.
+The zero-bubble paper (2401.10241) does not say what it counts; Megatron-LM, on which it builds, reports the peak that
+torch allocated (megatron/utils.py, report_memory), hence that. Other reports are read as nvidia-smi's.
+"""
+
+
+def memory_meaning(kind: str) -> str:
+    """allocated | reserved | device; by a word that the kind contains, else what nvidia-smi shows."""
+    kind = kind.strip().lower()
+    named = next((word for word in ("allocated", "reserved") if word in kind), "device")
+    return MEMORY_MEANINGS.get(kind, named)
 
 
 def memory_bytes(text: str, kind: str) -> float | None:

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import csv
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -37,7 +38,7 @@ def rows_of(path: Path) -> Iterator[dict[str, str]]:
         yield from csv.DictReader(file)
 
 
-def number(row: dict[str, str], name: str) -> float:
+def number(row: Mapping[str, str], name: str) -> float:
     """A positive number of a row."""
     text = row.get(name) or ""
     try:
@@ -65,7 +66,7 @@ def summary(rows: Sequence[Scored]) -> dict[str, float | int | None]:
     }
 
 
-def report(rows: Sequence[Scored], skipped: Counter[str]) -> dict[str, object]:
+def report(rows: Sequence[Scored], skipped: Counter[str]) -> dict[str, Any]:
     """Overall, by group, and what was skipped why."""
     groups = sorted({row.group for row in rows})
     return {

@@ -13,13 +13,14 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks import kernels_attention, kernels_gemm, kernels_throughput
+from benchmarks import kernels_attention, kernels_gemm, kernels_nccl, kernels_throughput
 
 DATA = Path(__file__).parent / "data"
 PARTS: dict[str, tuple[Callable[[Path], dict[str, Any]], str]] = {
     "gemm": (kernels_gemm.score, "gemm_v100.csv"),
     "attention": (kernels_attention.score, "kernels.csv"),
     "throughput": (kernels_throughput.score, "kernels.csv"),
+    "nccl": (kernels_nccl.score, "nccl_curves.csv"),
 }
 """Name of the part and of its option, what scores it, and the file it reads unless another is given."""
 
@@ -44,6 +45,9 @@ def _table(found: dict[str, dict[str, Any]]) -> str:
         lines.append(_line(name, part))
         lines += [_line(f"  {group}", scores) for group, scores in part["groups"].items()]
         lines += [f"  skipped {count}: {reason}" for reason, count in part["skipped"].items()]
+        lines += [
+            f"  corrupt: {one['curve']}, {one['size_kib']:g} KiB {one['reason']}" for one in part.get("corrupt", ())
+        ]
     return "\n".join(lines)
 
 

@@ -19,6 +19,7 @@ import json
 import re
 import sys
 from argparse import ArgumentParser
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from itertools import groupby
 from math import prod
@@ -26,6 +27,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from benchmarks.kernel_scores import Scored, Skip, number, report, summary
 from meshwright.cost_models.cluster_text import read_cluster
 from meshwright.cost_models.collective_curves import SPIKE, Curve, Reader, Row, built, ends
 from meshwright.cost_models.collective_laws import COLLECTIVES, Collective, Law, law
@@ -42,22 +44,43 @@ KINDS: dict[str, Collective] = {"alltoall": "all_to_all", "sendrecv": "p2p"}
 
 
 def rows_of(path: Path) -> list[Row]:
-    """The rows of a file with the columns of `nccl_curves.csv`."""
+    """The rows of a file with the columns of `nccl_curves.csv`; those that cannot be read are left out."""
+    return read_rows(path)[0]
+
+
+def read_rows(path: Path) -> tuple[list[Row], Counter[str]]:
+    """The rows that can be read, and why how many others cannot."""
+    rows: list[Row] = []
+    skipped: Counter[str] = Counter()
     with path.open(encoding="utf-8", newline="") as file:
-        return [
-            Row(
-                kind=KINDS.get(line["collective"], line["collective"]),
-                device=_device_name(line["gpu"]),
-                hosts=int(line["n_nodes"]),
-                per_host=int(line["gpus_per_node"]),
-                dtype=line["dtype"],
-                nbytes=float(line["size_kib"]) * 1024,
-                seconds=float(line["time_us"]) * 1e-6,
-                source=line["source"],
-            )
-            for line in csv.DictReader(file)
-            if line["size_kib"] and line["time_us"]
-        ]
+        for line in csv.DictReader(file):
+            try:
+                rows.append(_row(line))
+            except Skip as reason:
+                skipped[str(reason)] += 1
+    return rows, skipped
+
+
+def _row(line: Mapping[str, str]) -> Row:
+    kind, gpu = line.get("collective") or "", line.get("gpu") or ""
+    if not (kind and gpu):
+        raise Skip("no collective, or no gpu")
+    return Row(
+        kind=KINDS.get(kind, kind),
+        device=_device_name(gpu),
+        hosts=int(number(line, "n_nodes")),
+        per_host=int(number(line, "gpus_per_node")),
+        dtype=line.get("dtype") or "",
+        nbytes=_not_negative(line, "size_kib") * 1024,
+        seconds=_not_negative(line, "time_us") * 1e-6,
+        source=line.get("source") or "",
+    )
+
+
+def _not_negative(line: Mapping[str, str], name: str) -> float:
+    """A number of a row; 0 is one: sweeps begin there, and a time of 0 is a corrupt row to be named."""
+    text = line.get(name) or ""
+    return 0.0 if text.strip("0.") == "" and "0" in text else number(line, name)
 
 
 def _device_name(gpu: str) -> str:
@@ -81,29 +104,27 @@ def in_one_host(name: str, ranks: int) -> GroupShape:
 
 
 def score(nccl_csv: Path, from_bytes: float = FROM_BYTES) -> dict[str, Any]:
-    """The error of left-out rows, over all and by curve, and the rows called corrupt."""
-    errors: dict[str, tuple[list[float], list[float]]] = {}
+    """Left-out rows as `kernel_scores.report` sums them up, by curve; each half; and the rows called corrupt."""
+    rows, skipped = read_rows(nccl_csv)
     named: list[dict[str, Any]] = []
-    for name, rows in groupby(sorted(rows_of(nccl_csv), key=_curve_of), key=_curve_of):
-        run = [row for row in rows if row.nbytes > 0]
+    second: list[Scored] = []
+    first: list[Scored] = []
+    for _, same in groupby(sorted(rows, key=_curve_of), key=_curve_of):
+        run = [row for row in same if row.nbytes > 0]
         _, corrupt = built(run)
         named += [_named(row, run) for row in corrupt]
         sound = [row for row in run if row not in corrupt]
-        second, first = (_left_out(sound, parity, from_bytes) for parity in (1, 0))
-        errors[" ".join(map(str, name))] = (second, first)
-    halves = [[error for both in errors.values() for error in both[half]] for half in (0, 1)]
-    curves = {name: second + first for name, (second, first) in errors.items()}
-    every = [error for of_curve in curves.values() for error in of_curve]
-    return {
-        "overall": {
-            "rows": len(every),
-            "mape": _mean(every),
-            "mape_second_left_out": _mean(halves[0]),
-            "mape_first_left_out": _mean(halves[1]),
-            "macro_mape": _mean([fmean(of_curve) for of_curve in curves.values() if of_curve]),
-            "from_bytes": from_bytes,
-        },
-        "by_curve": {name: {"rows": len(of_curve), "mape": _mean(of_curve)} for name, of_curve in curves.items()},
+        second += _left_out(sound, 1, from_bytes)
+        first += _left_out(sound, 0, from_bytes)
+    scored = [*second, *first]
+    skipped["corrupt"] += len(named)
+    skipped[f"below {from_bytes / 1024:g} KiB, or alone on its curve"] += len(rows) - len(named) - len(scored)
+    found = report(scored, +skipped)
+    by_curve = [part["mape"] for part in found["groups"].values()]
+    return found | {
+        "mape_second_left_out": summary(second)["mape"],
+        "mape_first_left_out": summary(first)["mape"],
+        "macro_mape": fmean(by_curve) if by_curve else None,
         "corrupt": named,
     }
 
@@ -112,19 +133,15 @@ def _curve_of(row: Row) -> tuple[str, str, int, int, str]:
     return row.kind, row.device, row.hosts, row.per_host, row.dtype
 
 
-def _mean(values: Sequence[float]) -> float | None:
-    return fmean(values) if values else None
-
-
-def _left_out(rows: list[Row], parity: int, from_bytes: float) -> list[float]:
-    """Errors of the rows at odd (1) or even (0) places, priced from the others."""
+def _left_out(rows: list[Row], parity: int, from_bytes: float) -> list[Scored]:
+    """The rows at odd (1) or even (0) places, priced from the others."""
     ordered = sorted(rows, key=lambda row: row.nbytes)
     curves, _ = built([row for place, row in enumerate(ordered) if place % 2 != parity])
     if not curves:
         return []
     reader = Reader(curves[0].points, clock(curves[0]))
     return [
-        abs(reader.seconds(row.nbytes) - row.seconds) / row.seconds
+        Scored(" ".join(map(str, _curve_of(row))), reader.seconds(row.nbytes), row.seconds)
         for place, row in enumerate(ordered)
         if place % 2 == parity and row.nbytes >= from_bytes
     ]

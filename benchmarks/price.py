@@ -13,7 +13,8 @@ from benchmarks.runs import Run, stage_layers
 from benchmarks.scores import Priced
 from benchmarks.stacks import Stack as Public
 from meshwright.cost_models.evaluate import Evaluator
-from meshwright.cost_models.prediction import Prediction
+from meshwright.cost_models.memory import allocated_bytes
+from meshwright.cost_models.prediction import Held, Prediction
 from meshwright.cost_models.profile import Profile, published
 from meshwright.ir.fold import Fold
 from meshwright.ir.frontends.decoder import Shape
@@ -39,13 +40,34 @@ class Pricer:
 
     def __call__(self, run: Run) -> Priced:
         found = self.predicted(run)
-        return Priced(step_time_s=found.step_time_s, peak_bytes=found.peak_memory_bytes, fits=found.fits)
+        held = [on_device(stage.memory, run.host_share) for stage in found.stages]
+        return Priced(
+            step_time_s=found.step_time_s,
+            peak_bytes=max(one.peak_bytes for one in held),
+            fits=all(one.fits for one in held),
+            reserved_bytes=max(map(reserved_bytes, held)),
+            allocated_bytes=max(map(allocated_bytes, held)),
+        )
 
     def predicted(self, run: Run) -> Prediction:
         where = repr(run.cluster)
         if where not in self.evaluators:
             self.evaluators[where] = Evaluator(run.cluster, self.profile)
         return self.evaluators[where](program_of(run))
+
+
+def on_device(held: Held, host_share: float) -> Held:
+    """What is left where a share of the kept activations waits in the host's memory. The link to the host is taken to
+    keep up, and the layers in flight to be few: neither is in a Program."""
+    if not host_share:
+        return held
+    parts = tuple((name, size * (1 - host_share) if name == "activations" else size) for name, size in held.parts)
+    return replace(held, parts=parts, peak_bytes=sum(size for _, size in parts))
+
+
+def reserved_bytes(held: Held) -> float:
+    """What torch's allocator took: without communicators and the CUDA context."""
+    return sum(size for name, size in held.parts if name not in ("communicators", "context"))
 
 
 def program_of(run: Run) -> Program:
@@ -79,11 +101,13 @@ def degrees_of(run: Run) -> Degrees:
         pp=run.pp,
         vp=run.vp,
         sequence_parallel=run.sequence_parallel,
+        context="ring" if run.cp > 1 and run.stack.style == "fused" else "all_gather",
+        zigzag=run.cp > 1,
         zero=_zero(run),
         shard=0 if shard >= run.dp * run.cp else shard,
         regather=run.zero.regather,
         recompute=recompute_of(run),
-        schedule=SCHEDULES.get(run.schedule, run.schedule) if run.pp > 1 else "gpipe",
+        schedule=SCHEDULES.get(run.schedule, run.schedule),
         microbatches=run.micro_batches,
         stage_blocks=stage_layers(run.shape.layers, run.pp, run.vp) if run.pp > 1 else (),
     )
@@ -95,13 +119,13 @@ def _zero(run: Run) -> int:
 
 
 def recompute_of(run: Run) -> str:
-    """By our names. Every other layer is as many as the first half of them."""
+    """By our names. Every other layer is as many as the first half of them, and a share as many as the first ones."""
     what = run.recompute
     if what.kind == "selective":
         modules = tuple(_MODULES.get(name, name) for name in what.modules)
         return f"selective:{'+'.join(modules)}" if modules else "selective"
     layers = what.layers
-    if what.kind == "selective_layer":
+    if what.kind == "selective_layer" and not layers:
         layers = -(-run.shape.layers // run.pp // 2)
     return f"full_layers:{layers}" if layers else what.kind
 
@@ -129,11 +153,13 @@ def stack_of_run(run: Run) -> Stack:
     return Stack(
         name=public.name,
         style=run.style,
-        attention={"cudnn": "flash3"}.get(public.attention, public.attention),
+        attention=public.attention,
         hides=tuple(hides),
         recipe=recipe_of(public, run.grad_bytes),
         regathers=public.style == "fused" and run.sequence_parallel,
         fused_loss=public.fused_loss,
+        dedupes=public.dedupes,
+        broadcasts=public.broadcasts,
         placeholders=public.style == "fused" and run.precision != "fp16" and public.fused_loss,
     )
 

@@ -2,13 +2,16 @@
 
     python -m benchmarks.published_runs --runs CSV --models CSV --json
 
-Every row of the table is read (`runs`), priced and scored (`scores`), or skipped with a reason. The scored quantity is
-the step time. Rows whose recomputation is blank are priced under each of none, selective and full, scored at the
-middle of the interval, and counted apart in `splits`; rows whose ZeRO stage is blank run at the lowest one that fits.
+Every row of the table is read (`runs`), priced (`price`) and scored (`scoring`, `scores`), or skipped with a reason.
+The scored quantity is the step time. Rows whose recomputation is blank are priced under each of none, selective and
+full, scored at the middle of the interval, and counted apart in `splits`; rows whose ZeRO stage is blank run at the
+lowest one that fits.
 
 The JSON: `overall` and `by_source` ({rows, priced, skipped} and the fields of `scores.Statistics`), `splits` (dense,
-moe, recompute_stated, recompute_blank, pretrain, tuned), `rows` (one for each row of the table) and `suspects`. All
-errors are fractions. Progress goes to stderr.
+moe, recompute_stated, recompute_blank, pretrain, tuned), `memory` (by source: what its figures count, and the error),
+`false_fits` and `false_ooms`, `rows` (one for each row of the table) and `suspects`. With `--leave-one-out` also
+`leave_one_out`: the constants of a step are fitted anew for each source, on all the others, and its rows are priced
+under them. All errors are fractions. Progress goes to stderr.
 """
 
 from __future__ import annotations
@@ -20,18 +23,20 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
-from benchmarks.models import read_models
-from benchmarks.runs import Run, Skipped, read_runs, readings, zero_stages
-from benchmarks.scores import Priced, Scored, Statistics, statistics, suspects
-from meshwright.ir.errors import MeshwrightError
+from benchmarks.fit_step import Fitter
+from benchmarks.price import Pricer
+from benchmarks.runs import Run, Skipped
+from benchmarks.scores import Scored, Statistics, statistics, suspects
+from benchmarks.scoring import Fit, Price, leave_one_out, read_and_score
+from meshwright.cost_models.profile import published
 
 DATA = Path(__file__).resolve().parent / "data"
 
-Price = Callable[[Run], Priced]
-
-PROGRESS_ROWS = 50
+PROCESSES = 2
+"""More gain little: most of the time goes to the few models that most rows share."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,9 +46,14 @@ class Scores:
     scored: tuple[Scored, ...]
     skipped: tuple[Skipped, ...]
 
-    def to_json(self) -> dict[str, Any]:
+    @staticmethod
+    def of(rows: Sequence[Scored | Skipped]) -> Scores:
+        scored = tuple(row for row in rows if isinstance(row, Scored))
+        return Scores(scored, tuple(row for row in rows if isinstance(row, Skipped)))
+
+    def to_json(self, left_out: Sequence[Scored] | None = None) -> dict[str, Any]:
         sources = dict.fromkeys((*(row.run.source for row in self.scored), *(row.source for row in self.skipped)))
-        return {
+        found: dict[str, Any] = {
             "overall": _summary(self.scored, self.skipped),
             "by_source": {
                 source: _summary(
@@ -53,8 +63,29 @@ class Scores:
                 for source in sources
             },
             "splits": {name: asdict(figures) for name, figures in self.splits().items()},
+            "memory": self.memory(),
+            "false_fits": [row.run.row for row in self.scored if row.fits and not row.ran],
+            "false_ooms": [_false_oom(row) for row in self.scored if row.ran and not row.fits],
             "rows": sorted((*map(_scored, self.scored), *map(_skipped, self.skipped)), key=lambda row: int(row["row"])),
             "suspects": [{"row": row.run.row, "why": why} for row, why in suspects(self.scored)],
+        }
+        return found if left_out is None else found | {"leave_one_out": _left_out(left_out)}
+
+    def memory(self) -> dict[str, Any]:
+        """Of every source that publishes memory: what its figures count, and how far we are from them."""
+        found: dict[str, list[tuple[str, float]]] = {}
+        for row in self.scored:
+            if (error := row.memory_error) is not None:
+                found.setdefault(row.run.source, []).append((row.run.memory_meaning, error))
+        return {
+            source: {
+                "rows": len(rows),
+                "counts": sorted({meaning for meaning, _ in rows}),
+                "mape": fmean(abs(error) for _, error in rows),
+                "max": max(abs(error) for _, error in rows),
+                "bias": fmean(error for _, error in rows),
+            }
+            for source, rows in found.items()
         }
 
     def splits(self) -> Mapping[str, Statistics]:
@@ -76,6 +107,33 @@ def _summary(scored: Sequence[Scored], skipped: Sequence[Skipped]) -> dict[str, 
     return {**counts, "skipped_timed": sum(row.timed for row in skipped), **asdict(statistics(scored))}
 
 
+def _left_out(rows: Sequence[Scored]) -> dict[str, Any]:
+    sources = dict.fromkeys(row.run.source for row in rows)
+    by_source = {source: statistics([row for row in rows if row.run.source == source]) for source in sources}
+    whole = statistics(rows)
+    return {
+        **{key: getattr(whole, key) for key in _LEFT_OUT},
+        "by_source": {source: {key: getattr(one, key) for key in _OF_ONE} for source, one in by_source.items()},
+    }
+
+
+_OF_ONE = ("timed", "mape", "bias", "p50", "p90")
+_LEFT_OUT = ("macro_mape", *_OF_ONE)
+
+
+def _false_oom(row: Scored) -> dict[str, Any]:
+    """A run that ran, and does not fit by our count; what was read into it may be why."""
+    run = row.run
+    return {
+        "row": run.row,
+        "source": run.source,
+        "model": run.model.name,
+        "routed": run.model.routed,
+        "peak_over_device": row.peak_bytes / (run.device.driver_memory or run.device.memory).value,
+        "readings": list(run.readings),
+    }
+
+
 def _scored(row: Scored) -> dict[str, Any]:
     run = row.run
     return {
@@ -93,6 +151,7 @@ def _scored(row: Scored) -> dict[str, Any]:
         "error": row.error,
         "measured_peak_bytes": run.peak_bytes,
         "memory_kind": run.memory_kind,
+        "memory_counts": run.memory_meaning,
         "predicted_peak_bytes": row.peak_bytes,
         "memory_error": row.memory_error,
         "fits": row.fits,
@@ -107,53 +166,8 @@ def _skipped(row: Skipped) -> dict[str, Any]:
     return {"row": row.row, "source": row.source, "model": row.model, "skipped": row.reason}
 
 
-def score(
-    runs_csv: Path, models_csv: Path, price: Price, *, progress: Callable[[int, int], None] = lambda done, of: None
-) -> Scores:
-    """Both tables, read and scored under a price. A run that the price refuses is skipped with the refusal."""
-    rows = read_runs(runs_csv, read_models(models_csv))
-    scored: list[Scored] = []
-    skipped: list[Skipped] = []
-    for done, row in enumerate(rows, 1):
-        if isinstance(row, Skipped):
-            skipped.append(row)
-        else:
-            try:
-                scored.append(score_run(row, price))
-            except MeshwrightError as refusal:
-                reason, timed = str(refusal), row.step_time_s is not None
-                skipped.append(
-                    Skipped(row=row.row, source=row.source, model=row.model.name, reason=reason, timed=timed)
-                )
-        progress(done, len(rows))
-    return Scores(tuple(scored), tuple(skipped))
-
-
-def score_run(run: Run, price: Price) -> Scored:
-    """One run under a price: the middle of what its readings cost."""
-    prices = [_lowest_that_fits(reading, price) for reading in readings(run)]
-    times, peaks = [each.step_time_s for each in prices], [each.peak_bytes for each in prices]
-    return Scored(
-        run=run,
-        step_time_s=(min(times) + max(times)) / 2,
-        low_s=min(times),
-        high_s=max(times),
-        peak_bytes=(min(peaks) + max(peaks)) / 2,
-        fits=any(each.fits for each in prices),
-    )
-
-
-def _lowest_that_fits(run: Run, price: Price) -> Priced:
-    for staged in zero_stages(run):
-        priced = price(staged)
-        if priced.fits:
-            return priced
-    return priced
-
-
-def report(scores: Scores) -> str:
+def report(scores: Scores, found: Mapping[str, Any]) -> str:
     """The figures as a table, one line for each source, and why rows were skipped."""
-    found = scores.to_json()
     head = f"{'':38} {'rows':>5} {'priced':>6} {'mape':>7} {'bias':>7} {'p50':>7} {'p90':>7} {'memory':>7}"
     lines = [head, *(_line(name, part) for name, part in found["by_source"].items()), _line("all", found["overall"])]
     whole = found["overall"]
@@ -167,10 +181,28 @@ def report(scores: Scores) -> str:
         lines.append(
             f"  {name:20} {part['timed']:5} timed, mape {_percent(part['mape'])}, bias {_percent(part['bias'])}"
         )
+    lines += [
+        f"  memory of {source}: {part['rows']} rows, {'/'.join(part['counts'])}; mean {_percent(part['mape'])}, "
+        f"at most {_percent(part['max'])}, bias {_percent(part['bias'])}"
+        for source, part in found["memory"].items()
+    ]
+    if "leave_one_out" in found:
+        lines.append(_left_out_line(found["leave_one_out"]))
     reasons = Counter(row.reason for row in scores.skipped)
     lines += [f"skipped {count:4}: {reason}" for reason, count in reasons.most_common()]
+    lines += [
+        f"false OOM row {one['row']}: {one['model']}, {one['peak_over_device']:.2f} of the device"
+        for one in found["false_ooms"]
+    ]
     lines += [f"suspect row {entry['row']}: {entry['why']}" for entry in found["suspects"]]
     return "\n".join(lines)
+
+
+def _left_out_line(part: Mapping[str, Any]) -> str:
+    return (
+        f"each source by constants fitted on the others: mean of the sources {_percent(part['macro_mape'])}, "
+        f"p90 {_percent(part['p90'])}, bias {_percent(part['bias'])}"
+    )
 
 
 def _line(name: str, part: Mapping[str, Any]) -> str:
@@ -182,21 +214,48 @@ def _percent(value: float | None) -> str:
     return "-" if value is None else f"{100 * value:.1f}%"
 
 
-def _told(done: int, of: int) -> None:
-    if done % PROGRESS_ROWS == 0 or done == of:
-        print(f"{done} of {of} rows", file=sys.stderr, flush=True)
+def _told(what: str) -> Callable[[int, int], None]:
+    return lambda done, of: print(f"{done} of {of} {what}", file=sys.stderr, flush=True)
 
 
-def run_command(argv: Sequence[str], price: Price) -> int:
+FitFor = Callable[[Sequence[Run], int], Fit]
+"""A fitter that has seen these runs, in so many processes."""
+
+
+def fitted(runs: Sequence[Run], processes: int) -> Fit:
+    """The fitter of the step's constants."""
+    return Fitter.of(runs, published(), processes)
+
+
+def run_command(argv: Sequence[str], price: Price, fit: FitFor = fitted) -> int:
     """The command line, under a price."""
     parser = ArgumentParser(prog="python -m benchmarks.published_runs", description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--runs", type=Path, default=DATA / "training_runs.csv", help="table of runs")
     parser.add_argument("--models", type=Path, default=DATA / "models.csv", help="table of models")
     parser.add_argument("--json", action="store_true", help="print everything as JSON")
+    parser.add_argument("--leave-one-out", action="store_true", help="fit anew without each source, and price it so")
+    parser.add_argument("--processes", type=int, default=PROCESSES, help=f"processes that price ({PROCESSES})")
     given = parser.parse_args(argv)
     for path in (given.runs, given.models):
         if not path.is_file():
             parser.error(f"there is no file {path}")
-    scores = score(given.runs, given.models, price, progress=_told)
-    print(json.dumps(scores.to_json(), indent=1) if given.json else report(scores))
+    # Programs that the parent builds are there in the processes that leave sources out.
+    processes = 1 if given.leave_one_out else given.processes
+    scores = Scores.of(read_and_score(given.runs, given.models, price, processes=processes, progress=_told("rows")))
+    left_out = None
+    if given.leave_one_out:
+        fitter = fit([row.run for row in scores.scored], given.processes)
+        left_out = leave_one_out(
+            scores.scored, fitter, published(), Pricer, processes=given.processes, progress=_told("sources left out")
+        )
+    found = scores.to_json(left_out)
+    print(json.dumps(found, indent=1) if given.json else report(scores, found))
     return 0
+
+
+def main(argv: Sequence[str]) -> int:
+    return run_command(argv, Pricer())
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -40,6 +40,7 @@ from benchmarks.cells import (
     default_seq_in,
     finite,
     memory_bytes,
+    memory_meaning,
     nic_of,
     number_in,
     options_of,
@@ -176,6 +177,16 @@ class Run:
         return (self.source, *job, self.device.name, self.devices)
 
     @property
+    def host_share(self) -> float:
+        """The share of kept activations that waits in the host's memory."""
+        return 1.0 if self.recompute.on_host else min(1.0, self.offload_layers / self.shape.layers)
+
+    @property
+    def memory_meaning(self) -> str:
+        """What `peak_bytes` counts."""
+        return memory_meaning(self.memory_kind)
+
+    @property
     def grad_bytes(self) -> int:
         """Bytes of a gradient element on the wire; composer's PURE reduces in the dtype of the computation."""
         return 2 if "mp_mode=pure" in self.options else self.stack.grad_bytes
@@ -271,10 +282,12 @@ class _Reader:
         zero, zero_open = self.zero(dp)
         micro_batch, global_batch = self.batches(devices, pp, dp, zero)
         vp, schedule = self.pipeline(model, pp)
-        recompute, recompute_open = self.recompute()
+        recompute, recompute_open = self.recompute(stage_layers(int(model.sizes["layers"]), pp)[0])
         step_time_s, derived = self.step_time()
         text = self.cell("recompute")
         offloaded = re.search(r"layers:(\d+)", self.cell("offload"))
+        if offloaded:
+            self.read(f"offload of {offloaded[1]} layers: its time is not priced")
         return Run(
             row=index,
             source=self.cell("source"),
@@ -428,12 +441,24 @@ class _Reader:
                 self.read(f"schedule: {schedule}")
         return vp, schedule
 
-    def recompute(self) -> tuple[Recompute, bool]:
+    def share_of_layers(self, recompute: Recompute, layers: int) -> Recompute:
+        """Where both utilisations are published, they say how much ran twice: hardware counts a layer that is
+        recomputed four times its forward pass, the model three times."""
+        model, hardware = self.positive("mfu_pct"), self.positive("hfu_pct")
+        if not (model and hardware and hardware >= model):
+            return recompute
+        share = min(1.0, 3 * (hardware / model - 1))
+        self.read(f"recompute: {share:.0%} of the layers, by HFU over MFU")
+        return replace(recompute, layers=round(share * layers)) if round(share * layers) else Recompute(kind="none")
+
+    def recompute(self, layers: int) -> tuple[Recompute, bool]:
         recompute, how = recompute_of(self.cell("recompute"), self.stack.selective)
         if how:
             self.read(how)
         if recompute is None:
             self.read("recompute: between none and full")
+        if recompute is not None and recompute.kind == "selective_layer":
+            recompute = self.share_of_layers(recompute, layers)
         return recompute or Recompute(kind="none"), recompute is None
 
     def precision(self) -> str:

@@ -19,7 +19,7 @@ where there is nothing to take a mean of.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from statistics import fmean, median
@@ -42,11 +42,22 @@ REPLICATE_GAP = 0.15
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Priced:
-    """What a price says of a run; `peak_bytes` is of the fullest device."""
+    """What a price says of a run; bytes are of the fullest device.
+
+    `peak_bytes` is all that a device shows, `reserved_bytes` what torch's allocator took of it, and `allocated_bytes`
+    what tensors lie in of that. A price that says nothing of the last two means no difference.
+    """
 
     step_time_s: float
     peak_bytes: float
     fits: bool
+    reserved_bytes: float = 0.0
+    allocated_bytes: float = 0.0
+
+    def comparable_bytes(self, meaning: str) -> float:
+        """What a published figure of this meaning counts (`cells.MEMORY_MEANINGS`)."""
+        of = {"reserved": self.reserved_bytes, "allocated": self.allocated_bytes}
+        return of.get(meaning, 0.0) or self.peak_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -242,16 +253,3 @@ def suspects(rows: Sequence[Scored]) -> list[tuple[Scored, str]]:
             if abs(error - middle) > max(OUTLIER_SPREADS * spread, OUTLIER_ERROR):
                 found.setdefault(row.run.row, (row, f"error {error:+.0%}, its source's median is {middle:+.0%}"))
     return [found[row] for row in sorted(found)]
-
-
-def leave_one_source_out(
-    runs: Sequence[Run],
-    fit: Callable[[Sequence[Run]], Callable[[Run], Priced]],
-    scored: Callable[[Run, Callable[[Run], Priced]], Scored],
-) -> list[Scored]:
-    """Every run, priced by what was fitted on the runs of all other sources."""
-    found: list[Scored] = []
-    for source in dict.fromkeys(run.source for run in runs):
-        price = fit([run for run in runs if run.source != source])
-        found += [scored(run, price) for run in runs if run.source == source]
-    return sorted(found, key=lambda row: row.run.row)

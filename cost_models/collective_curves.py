@@ -12,7 +12,9 @@ Between two points a curve is read as a power of the law's time, not of the byte
     log T(x)  is linear in  log L(x)  between neighbours;     T(x) = T_end L(x) / L(x_end)  outside
 
 The law knows where a latency ends and a bandwidth begins; the points say how long it really took. A curve thus meets
-its points, grows with x as L does, and goes on beyond them at the law's pace.
+its points, grows with x as L does, and goes on beyond them at the law's pace. Over wires of another rate (a user's own
+device like a measured one, a link matrix) L is the law of those, and the curve says what goes with such a time: faster
+wires never take longer than those that were measured.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ from __future__ import annotations
 import json
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib import resources
 from itertools import groupby
@@ -85,9 +87,15 @@ class Reader:
 
     __slots__ = ("_law", "_ticks", "_times")
 
-    def __init__(self, points: Sequence[Point], law: Callable[[float], float]) -> None:
+    def __init__(
+        self,
+        points: Sequence[Point],
+        law: Callable[[float], float],
+        measured: Callable[[float], float] | None = None,
+    ) -> None:
+        """`measured` is the law of the wires that the points were measured on, if they are others."""
         self._law = law
-        self._ticks = [log(law(nbytes)) for nbytes, _ in points]
+        self._ticks = [log((measured or law)(nbytes)) for nbytes, _ in points]
         self._times = [log(seconds) for _, seconds in points]
 
     def seconds(self, nbytes: float) -> float:
@@ -185,9 +193,9 @@ def shipped() -> Curves:
     return Curves(curves)
 
 
-def matching(kind: str, shape: GroupShape, curves: Curves) -> Curve | None:
-    """The curve of this kind that was measured on a group like this: one device, one host or rack, over the device's
-    own wires at their full rate (a link matrix may say less)."""
+def matching(kind: str, shape: GroupShape, curves: Curves) -> tuple[Curve, GroupShape] | None:
+    """The curve of this kind that was measured on a group like this: one device, one host or rack, over wires of the
+    device's own kind; and the shape that it was measured on, where these wires had the device's own rate."""
     if len(shape.devices) != 1 or shape.units != 1 or len(shape.levels) != 1:
         return None
     # A send between two devices behind one switch does not depend on how many more do the same.
@@ -195,7 +203,11 @@ def matching(kind: str, shape: GroupShape, curves: Curves) -> Curve | None:
     for curve in curves.all:
         same = curve.device == shape.devices[0] and curve.hosts == 1
         if same and curve.kind == ("p2p" if sends else kind) and (sends or curve.ranks == shape.ranks):
-            found = device(curve.device)
-            wire = found.island.bandwidth if found.island else found.host_link.bandwidth
-            return curve if shape.levels[0].pair_bytes_per_s == wire.value else None
+            found, (level,) = device(curve.device), shape.levels
+            wire = found.island or found.host_link
+            if wire.kind != level.kind:
+                return None
+            rate = wire.bandwidth.value
+            at_rate = replace(level, part_bytes_per_s=rate, rank_bytes_per_s=rate, pair_bytes_per_s=rate)
+            return curve, replace(shape, levels=(at_rate,))
     return None

@@ -46,10 +46,9 @@ def collective(
         if nbytes < 0:
             raise CollectiveUnknown(place=str(kind), cause=f"{nbytes:g} bytes", fix="give zero or more")
         return FREE
-    price, reader = _pricer(kind, shape, library, imbalance, curves or shipped())
+    price, reader, worth = _pricer(kind, shape, library, imbalance, curves or shipped())
     if reader is not None:
-        seconds = reader.seconds(nbytes)
-        return Priced(seconds, "measured", "measured curve")
+        return Priced(reader.seconds(nbytes), worth, "measured curve")
     seconds, how = price.best(nbytes)
     return Priced(seconds, price.provenance, how)
 
@@ -57,7 +56,12 @@ def collective(
 @lru_cache(maxsize=65_536)
 def _pricer(
     kind: Collective, shape: GroupShape, library: Library, imbalance: float, curves: Curves
-) -> tuple[Law, Reader | None]:
+) -> tuple[Law, Reader | None, Kind]:
     found = law(kind, shape, library, imbalance)
-    curve = matching(kind, shape, curves) if library in ("nccl", "xla") else None
-    return found, Reader(curve.points, found.clock) if curve else None
+    match = matching(kind, shape, curves) if library in ("nccl", "xla") else None
+    if match is None:
+        return found, None, found.provenance
+    curve, there = match
+    if there.levels == shape.levels:
+        return found, Reader(curve.points, found.clock), "measured"
+    return found, Reader(curve.points, found.clock, law(kind, there, library, imbalance).clock), "fitted"

@@ -45,17 +45,21 @@ class ComputeConstants:
     sustained_tpu: float
     """Share of the best isolated matmul that matmuls inside a training step reach, by architecture (see `SUSTAINED`):
     power limits, clocks, real data, cold caches, time between kernels."""
+    sustained_untuned: float
+    """The same once more on Hopper and later for stacks without kernels tuned to them: plain torch, eager or
+    compiled."""
     attention_backward: float
     """Efficiency of the fused attention backward beside the forward."""
     narrow_heads: float
     """Growth of 1/efficiency of fused attention per unit of 128/d - 1, outside the widths measured."""
-    eager_host_s: float
+    host_s: float
+    """Host time of a launch, operator by operator, through a framework."""
     compiled_host_s: float
 
     def __post_init__(self) -> None:
         sustained = (self.sustained_ampere, self.sustained_hopper, self.sustained_blackwell, self.sustained_tpu)
-        shares = (self.hbm_efficiency, self.attention_backward, *sustained)
-        times = (self.kernel_floor_s, self.xla_floor_s, self.eager_host_s, self.compiled_host_s)
+        shares = (self.hbm_efficiency, self.attention_backward, self.sustained_untuned, *sustained)
+        times = (self.kernel_floor_s, self.xla_floor_s, self.host_s, self.compiled_host_s)
         rest = (self.tile_penalty, self.narrow_heads, *times)
         if not all(0 < share <= 1 for share in shares) or min(rest) < 0:
             raise BadQuantity(
@@ -64,13 +68,15 @@ class ComputeConstants:
                 fix="give shares in (0, 1], and nothing negative",
             )
 
-    def sustained(self, chip: Chip) -> float:
-        share: float = getattr(self, f"sustained_{SUSTAINED.get(chip.architecture, 'ampere')}")
-        return share
+    def sustained(self, chip: Chip, style: str) -> float:
+        family = SUSTAINED.get(chip.architecture, "ampere")
+        share: float = getattr(self, f"sustained_{family}")
+        untuned = family in ("hopper", "blackwell") and style in ("eager", "compiled")
+        return share * self.sustained_untuned if untuned else share
 
     def isolated(self) -> ComputeConstants:
         """For products by themselves, as benchmarks of kernels run them."""
-        return replace(self, sustained_ampere=1.0, sustained_hopper=1.0, sustained_blackwell=1.0, sustained_tpu=1.0)
+        return replace(self, **{field.name: 1.0 for field in fields(self) if field.name.startswith("sustained_")})
 
     def floor_s(self, chip: Chip) -> float:
         return self.xla_floor_s if chip.architecture == "tpu" else self.kernel_floor_s

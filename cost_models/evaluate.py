@@ -30,22 +30,24 @@ Memory is `memory`'s. What a price stands on is the weakest provenance among its
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import log2, prod
 from typing import Any
 
 from meshwright.cost_models.cluster import Cluster
 from meshwright.cost_models.collectives import Library, collective
-from meshwright.cost_models.compute import Compute
+from meshwright.cost_models.compute import Compute, Kernel
 from meshwright.cost_models.hardware import Device
 from meshwright.cost_models.ledger import PHASES, Ledger, Phase, ledger
-from meshwright.cost_models.memory import held
+from meshwright.cost_models.memory import held, kind_of_memory
 from meshwright.cost_models.prediction import SHARES, Held, Prediction, StagePrediction
 from meshwright.cost_models.profile import Profile, kind_of_step
-from meshwright.cost_models.quantity import Kind, weakest_kind
-from meshwright.cost_models.schedule import Seconds, compiled, simulate
+from meshwright.cost_models.quantity import Kind, weakest, weakest_kind
+from meshwright.cost_models.schedule import Seconds, Simulated, compiled, simulate
 from meshwright.cost_models.topology import GroupShape, group_shape, pair_shape
+from meshwright.cost_models.traffic import tied, traffic
 from meshwright.ir.errors import WorkloadMissing
 from meshwright.ir.graph import ITEMSIZE
 from meshwright.ir.program import BodyProgram, Program, Stage
@@ -66,6 +68,9 @@ class Cost:
     engines: tuple[float, float, float] = (0.0, 0.0, 0.0)
     """Device seconds of products, attention and memory-bound kernels."""
     launches: int = 0
+    awaited: int = 0
+    """Of the launches those that the device waits for: a host that learns from the device how many rows each expert
+    has does not launch ahead."""
     values: tuple[float, float, float] = (0.0, 0.0, 0.0)
     """Collectives that operators wait for: tensor, context, expert."""
     ring_s: float = 0.0
@@ -75,6 +80,8 @@ class Cost:
     """The largest of them in one body program: nothing runs ahead of the first."""
     reductions_s: float = 0.0
     """Reductions of gradients."""
+    kinds: tuple[tuple[str, Kind], ...] = ()
+    """What its prices stand on, the weakest of each sort."""
 
     @property
     def device_s(self) -> float:
@@ -86,12 +93,22 @@ class Cost:
         return Cost(
             (a[0] + times * b[0], a[1] + times * b[1], a[2] + times * b[2]),
             self.launches + times * other.launches,
+            self.awaited + times * other.awaited,
             (c[0] + times * d[0], c[1] + times * d[1], c[2] + times * d[2]),
             self.ring_s + times * other.ring_s,
             self.gathers_s + times * other.gathers_s,
             max(self.first_gather_s, other.first_gather_s),
             self.reductions_s + times * other.reductions_s,
+            _weakest(*self.kinds, *other.kinds),
         )
+
+
+def _weakest(*kinds: tuple[str, Kind]) -> tuple[tuple[str, Kind], ...]:
+    """Of each sort the weakest."""
+    found: dict[str, Kind] = {}
+    for name, kind in kinds:
+        found[name] = weakest_kind(kind, found.get(name, kind))
+    return tuple(sorted(found.items()))
 
 
 NOTHING = Cost()
@@ -103,6 +120,8 @@ class Taken:
 
     seconds: float = 0.0
     shares: tuple[tuple[str, float], ...] = ()
+    beside_s: float = 0.0
+    """Of gathers and reductions that run beside compute: what they take by themselves."""
 
 
 class Evaluator:
@@ -110,11 +129,10 @@ class Evaluator:
 
     def __init__(self, cluster: Cluster, profile: Profile) -> None:
         self.cluster, self.profile = cluster, profile
-        self.kinds: dict[str, Kind] = {}
         self._computes: dict[tuple[str, str, str], Compute] = {}
         self._ledgers: dict[tuple[int, Workload, bool], tuple[BodyProgram, Ledger]] = {}
         self._costs: dict[tuple[object, ...], tuple[Ledger, dict[str, Cost]]] = {}
-        self._devices: dict[int, tuple[tuple[int, ...], Device]] = {}
+        self._devices: dict[int, tuple[tuple[int, ...], tuple[tuple[Device, int], ...]]] = {}
 
     def __call__(self, program: Program) -> Prediction:
         if program.workload is None:
@@ -123,14 +141,22 @@ class Evaluator:
             )
         return _Step(self, program, program.workload).prediction()
 
-    def device(self, ranks: tuple[int, ...]) -> Device:
-        """The slowest device among these ranks."""
+    def devices(self, ranks: tuple[int, ...]) -> tuple[Device, ...]:
+        """The kinds of device among these ranks."""
+        return tuple(device for device, _ in self.counted(ranks))
+
+    def counted(self, ranks: tuple[int, ...]) -> tuple[tuple[Device, int], ...]:
+        """The same, and how many ranks run on each."""
         found = self._devices.get(id(ranks))
         if found is None:
             _make_room(self._devices)
-            pools = {self.cluster.place(rank).pool for rank in ranks} if len(self.cluster.pools) > 1 else {0}
-            slowest = min((self.cluster.pools[pool].device for pool in sorted(pools)), key=_speed)
-            found = self._devices[id(ranks)] = (ranks, slowest)
+            several = len(self.cluster.pools) > 1
+            pools = Counter(self.cluster.place(rank).pool for rank in ranks) if several else Counter({0: len(ranks)})
+            counts: dict[str, tuple[Device, int]] = {}
+            for pool, count in sorted(pools.items()):
+                device = self.cluster.pools[pool].device
+                counts[device.name] = (device, count + counts.get(device.name, (device, 0))[1])
+            found = self._devices[id(ranks)] = (ranks, tuple(counts.values()))
         return found[1]
 
     def compute(self, device: Device, workload: Workload) -> Compute:
@@ -151,14 +177,26 @@ class Evaluator:
 
     def costs(self, book: Ledger, stage: Stage, workload: Workload) -> dict[str, Cost]:
         """The phases of one body program on a stage."""
-        device = self.device(stage.ranks)
+        devices = self.devices(stage.ranks)
         shapes = {axes: group_shape(self.cluster, stage.ranks, stage.mesh, axes) for axes in book.axes}
-        key = (id(book), device.name, workload, *shapes.values())
+        key = (id(book), *(device.name for device in devices), workload, *shapes.values())
         found = self._costs.get(key)
         if found is None:
             _make_room(self._costs)
-            compute, library = self.compute(device, workload), library_of(device, workload)
-            costs = {name: self._cost(phase, compute, shapes, library, workload) for name, phase in book.phases.items()}
+            costs = {
+                name: _slowest(
+                    self._cost(
+                        phase,
+                        self.compute(device, workload),
+                        shapes,
+                        library_of(device, workload),
+                        workload,
+                        routes=book.routes and name == "forward",
+                    )
+                    for device in devices
+                )
+                for name, phase in book.phases.items()
+            }
             found = self._costs[key] = (book, costs)
         return found[1]
 
@@ -169,19 +207,27 @@ class Evaluator:
         shapes: Mapping[tuple[str, ...], GroupShape],
         library: Library,
         workload: Workload,
+        *,
+        routes: bool,
     ) -> Cost:
         engines, values = [0.0, 0.0, 0.0], [0.0, 0.0, 0.0]
         launches, ring_s, gathers_s, reductions_s = 0, 0.0, 0.0, 0.0
+        kinds: set[tuple[str, Kind]] = set()
         for kernel, count in phase.kernels.items():
             priced = compute.seconds(kernel)
-            self.note("kernels", priced.kind)
+            kinds.add(("kernels", priced.kind))
             engines[_ENGINES[kernel.engine]] += count * priced.seconds
-            launches += count
+            launches += count * launched(kernel)
         for one, count in phase.transmissions.items():
+            shape = shapes[one.axes]
             routed = workload.imbalance if one.kind == "all_to_all" else 1.0
-            moved = collective(one.kind, one.nbytes, shapes[one.axes], library, imbalance=routed)
-            self.note("collectives", moved.provenance)
+            sent = one.nbytes * (distinct(one.picks, shape) if workload.stack.dedupes else 1.0)
+            moved = collective(one.kind, sent, shape, library, imbalance=routed)
+            kinds.add(("collectives", moved.provenance))
             seconds = count * one.steps * moved.seconds
+            if one.reason == "update" and workload.stack.broadcasts:
+                each = collective("broadcast", one.nbytes / shape.ranks, shape, library)
+                seconds = count * shape.ranks * each.seconds
             if one.reason == "ring":
                 ring_s += seconds
             elif one.reason in ("parameter", "update"):
@@ -193,17 +239,18 @@ class Evaluator:
         return Cost(
             (engines[0], engines[1], engines[2]),
             launches,
+            launches if routes else 0,
             (values[0], values[1], values[2]),
             ring_s,
             gathers_s,
             gathers_s,
             reductions_s,
+            _weakest(*kinds),
         )
 
-    def note(self, what: str, kind: Kind) -> None:
-        self.kinds[what] = weakest_kind(kind, self.kinds.get(what, kind))
 
-
+_ROUNDING = 1e-12
+"""Of a sum of seconds, as a share: less than this is no time."""
 MOST_KNOWN = 2048
 """Body programs, stages and groups of ranks that an evaluator remembers."""
 
@@ -220,12 +267,48 @@ _PURPOSES = {"cp": 1, "ep": 2}
 """What a collective that operators wait for is for, by the name of its axis; others are tensor parallelism."""
 
 
+LOW_PRECISION_LAUNCHES = 3
+"""A product in eight bits or fewer: two casts and itself (Transformer Engine, without a fused cast)."""
+
+
+def launched(kernel: Kernel) -> int:
+    """Kernels that the host launches: libraries run grouped products of trained weights expert by expert."""
+    if kernel.engine is not Engine.MATMUL:
+        return 1
+    low = kernel.dtype.startswith(("fp8", "mx", "nv"))
+    return kernel.shape[0] * (LOW_PRECISION_LAUNCHES if low else 1)
+
+
+def distinct(picks: int, shape: GroupShape) -> float:
+    """The share of an exchange that is left where every token travels once to each part of the widest level: of k picks
+    among N parts, N (1 - (1 - 1/N)^k) are different (DeepEP and HybridEP send so)."""
+    if picks == 1 or not shape.levels:
+        return 1.0
+    parts = shape.levels[-1].parts
+    return parts * (1 - (1 - 1 / parts) ** picks) / picks
+
+
 def _purpose(axes: Sequence[str]) -> int:
     return max(_PURPOSES.get(axis, 0) for axis in axes)
 
 
-def _speed(device: Device) -> float:
-    return max(quantity.value for _, quantity in device.peaks)
+def _slowest(costs: Iterable[Cost]) -> Cost:
+    """What ranks that wait for each other take: of every sort of work as much as the slowest device needs for it."""
+    first, *others = costs
+    for one in others:
+        a, b, c, d = first.engines, one.engines, first.values, one.values
+        first = Cost(
+            (max(a[0], b[0]), max(a[1], b[1]), max(a[2], b[2])),
+            max(first.launches, one.launches),
+            max(first.awaited, one.awaited),
+            (max(c[0], d[0]), max(c[1], d[1]), max(c[2], d[2])),
+            max(first.ring_s, one.ring_s),
+            max(first.gathers_s, one.gathers_s),
+            max(first.first_gather_s, one.first_gather_s),
+            max(first.reductions_s, one.reductions_s),
+            _weakest(*first.kinds, *one.kinds),
+        )
+    return first
 
 
 def attention_of(stack: Stack) -> str:
@@ -249,7 +332,9 @@ class _Step:
         self.evaluator, self.program, self.workload = evaluator, program, workload
         self.step = evaluator.profile.step
         self.hides = frozenset(workload.stack.hides)
+        self.kinds: list[tuple[str, Kind]] = [("overlap", kind_of_step()), ("memory", kind_of_memory())]
         self.accumulates = program.microbatches > 1
+        self.apart = any(action.kind == "W" for _, actions in program.actions for action in actions)
         bodies = {body.name: body for body in program.bodies}
         self.ledgers = {name: evaluator.ledger(body, workload, self.accumulates) for name, body in bodies.items()}
         self.costs = [self.stage_costs(stage) for stage in program.stages]
@@ -273,60 +358,57 @@ class _Step:
         return self.together(self.costs[index]["forward"], self.host_s(index))
 
     def backward_inputs(self, index: int) -> Taken:
+        """Reductions run behind all of the backward pass, or, where weight gradients are made apart, behind those."""
         costs = self.costs[index]
         again, inputs, weights = costs["recompute"], costs["inputs"], costs["weights"]
+        if self.apart:
+            inputs, weights = replace(inputs, reductions_s=0.0), Cost()
         return self.together(again.plus(inputs), self.host_s(index), beside=weights, again=again)
 
     def backward_weights(self, index: int) -> Taken:
-        return self.together(self.costs[index]["weights"], self.host_s(index))
+        costs = self.costs[index]
+        reductions_s = costs["inputs"].reductions_s if self.apart else 0.0
+        return self.together(replace(costs["weights"], reductions_s=reductions_s), self.host_s(index))
 
     def host_s(self, index: int) -> float:
-        device = self.evaluator.device(self.program.stages[index].ranks)
-        return self.evaluator.compute(device, self.workload).host_s
+        devices = self.evaluator.devices(self.program.stages[index].ranks)
+        return max(self.evaluator.compute(device, self.workload).host_s for device in devices)
 
     def together(self, cost: Cost, host_s: float, *, beside: Cost = NOTHING, again: Cost = NOTHING) -> Taken:
         """Kernels and collectives of a stretch as they run together; `beside` is compute of the same stretch that is
         counted elsewhere, `again` the part that runs a second time."""
         step, device_s = self.step, cost.device_s
-        launch_s = max(0.0, cost.launches * host_s - device_s)
-        behind_s = step.covered * (device_s + beside.device_s)
+        awaited_s = cost.awaited * host_s
+        launch_s = awaited_s + max(0.0, cost.launches * host_s - awaited_s - device_s)
+        ring_hidden_s = min(cost.ring_s, cost.engines[1] + launch_s) if "ring" in self.hides else 0.0
+        beside_s = max(beside.device_s, beside.launches * host_s)
+        behind_s = step.covered * (device_s + launch_s + beside_s - ring_hidden_s)
         values = list(cost.values)
         if "tensor" in self.hides:
             values[0] *= 1 - step.hidden_tensor
         elif beside is not NOTHING and self.workload.stack.regathers:
             values[0] *= 1 - step.hidden_backward
-        ring_s = max(0.0, cost.ring_s - cost.engines[1]) if "ring" in self.hides else cost.ring_s
-        values[1] += ring_s
-        moved_s = self.uncovered(cost, behind_s)
-        busy_s = min(cost.gathers_s + cost.reductions_s, behind_s)
-        slowed_s = step.slowdown * busy_s
-        share = (device_s - again.device_s) / device_s if device_s else 0.0
-        shares = [(name, part * share) for name, part in zip(_DEVICE, cost.engines, strict=True)]
-        shares += [("recompute", again.device_s), ("launch", launch_s), ("parameters", moved_s + slowed_s)]
+        values[1] += cost.ring_s - ring_hidden_s
+        ran_s = cost.gathers_s * ("parameters" in self.hides) + cost.reductions_s * ("gradients" in self.hides)
+        first_s = cost.first_gather_s if "parameters" in self.hides else 0.0  # nothing runs ahead of it
+        shown_s = cost.gathers_s + cost.reductions_s - ran_s + max(first_s, ran_s - behind_s)
+        slowed_s = step.slowdown * min(ran_s, behind_s)
+        shares = [
+            (name, part - redone) for name, part, redone in zip(_DEVICE, cost.engines, again.engines, strict=True)
+        ]
+        shares += [("recompute", again.device_s), ("launch", launch_s), ("parameters", shown_s + slowed_s)]
         shares += list(zip(_VALUES, values, strict=True))
-        return Taken(sum(seconds for _, seconds in shares), tuple(shares))
-
-    def uncovered(self, cost: Cost, behind_s: float) -> float:
-        """What shows of gathers and reductions beside compute."""
-        gathers = cost.gathers_s
-        hidden = 0.0
-        shown = 0.0
-        if "parameters" in self.hides:
-            hidden += gathers
-        else:
-            shown += gathers
-        if "gradients" in self.hides:
-            hidden += cost.reductions_s
-        else:
-            shown += cost.reductions_s
-        return shown + max(0.0, hidden - behind_s)
+        return Taken(sum(seconds for _, seconds in shares), tuple(shares), ran_s)
 
     # the whole step
 
     def prediction(self) -> Prediction:
         program = self.program
-        ran = simulate(compiled(work_of(program)), self.seconds())
-        ends = [self.ending(group) for group in range(len(program.actions))]
+        release_s = [self.released_s(group) for group in range(len(program.actions))]
+        ran = simulate(compiled(work_of(program)), self.seconds(), release_s=release_s)
+        ends = [
+            self.ending(group, *since) for group, since in enumerate(zip(self.after_s(ran), self.tied_s(), strict=True))
+        ]
         finish = [at + sum(end.values()) for at, end in zip(ran.finish_s, ends, strict=True)]
         last = max(range(len(finish)), key=finish.__getitem__)
         step_s = finish[last] * (1 + self.step.straggling * log2(self.hosts()))
@@ -337,35 +419,64 @@ class _Step:
             tokens_per_s_per_gpu=self.workload.tokens / step_s / self.ranks(),
             mfu=self.model_flops() / (step_s * self.peak_flops_per_s()),
             stages=self.stages(),
-            shares=self.shares(last, step_s, ends[last]),
-            traffic=self.traffic(),
-            provenance=tuple(sorted((self.evaluator.kinds | {"overlap": kind_of_step()}).items())),
+            shares=self.shares(last, step_s, ends[last], ran.sending_s[last], release_s[last]),
+            traffic=traffic(program, self.evaluator.cluster, self.ledgers, self.workload),
+            provenance=self.provenance(),
         )
+
+    def provenance(self) -> tuple[tuple[str, Kind], ...]:
+        """What this price stands on: the devices' own numbers too."""
+        priced = [kind for costs in self.costs for cost in costs.values() for kind in cost.kinds]
+        used = {device.name: device for stage in self.program.stages for device in self.evaluator.devices(stage.ranks)}
+        numbers = [
+            number for one in used.values() for number in (one.memory, one.memory_bandwidth, *dict(one.peaks).values())
+        ]
+        return _weakest(*self.kinds, *priced, ("devices", weakest(*numbers).kind))
 
     def group_stages(self, group: int) -> list[int]:
         ranks = self.program.actions[group][0]
         return [index for index, stage in enumerate(self.program.stages) if stage.ranks == ranks]
 
-    def ending(self, group: int) -> dict[str, float]:
-        """After a group's last backward: reductions, optimizer, publication."""
-        stages = self.group_stages(group)
+    def released_s(self, group: int) -> float:
+        """When a group may begin: parameters that the step before published are gathered behind its first forward, as
+        far as that lasts. What later stages of the group lack travels meanwhile."""
+        first = self.group_stages(group)[0]
+        gathers_s = self.costs[first]["publish"].gathers_s if "publish" in self.hides else 0.0
+        return max(
+            0.0, gathers_s - self.left_s(self.step.covered * self.forwards[first].seconds, [self.forwards[first]])
+        )
+
+    def ending(self, group: int, after_s: float, tied_s: float) -> dict[str, float]:
+        """What follows a group's list: reductions, begun `after_s` before its end, the first time that a stage's
+        gradients were final; those of tied parameters, which nothing hides; the optimizer, publication."""
+        stages, step = self.group_stages(group), self.step
         sync, update, publish = (
             _added(self.costs[index][phase] for index in stages) for phase in ("sync", "update", "publish")
         )
-        last_backward_s = sum(self.inputs[index].seconds + self.weights[index].seconds for index in stages)
-        first_forward_s = sum(self.forwards[index].seconds for index in stages)
-        return {
-            "gradients": self.shown(sync.reductions_s, "gradients", last_backward_s),
-            "optimizer": update.device_s,
-            "publish": self.shown(publish.gathers_s, "publish", first_forward_s),
-        }
+        backward = [taken for index in stages for taken in (self.inputs[index], self.weights[index])]
+        forward = [self.forwards[index] for index in stages]
+        reductions_s, gathers_s = sync.reductions_s, publish.gathers_s
+        if "gradients" in self.hides:
+            shown_s = max(0.0, reductions_s - self.left_s(step.covered * after_s, backward))
+            reductions_s = shown_s + step.slowdown * min(reductions_s, step.covered * _seconds(backward))
+        if "publish" in self.hides:
+            gathers_s = step.slowdown * min(gathers_s, step.covered * _seconds(forward))
+        return {"gradients": reductions_s + tied_s, "optimizer": update.device_s, "publish": gathers_s}
 
-    def shown(self, seconds: float, what: str, beside_s: float) -> float:
-        """What a collective at the end of the step adds to it, when the stack may run it beside compute."""
-        if what not in self.hides:
-            return seconds
-        behind_s = self.step.covered * beside_s
-        return max(0.0, seconds - behind_s) + self.step.slowdown * min(seconds, behind_s)
+    def left_s(self, behind_s: float, beside: Iterable[Taken]) -> float:
+        """What other gathers and reductions leave of the compute that one can run behind."""
+        return max(0.0, behind_s - sum(taken.beside_s for taken in beside))
+
+    def after_s(self, ran: Simulated) -> list[float]:
+        """For every group, from the start of the first last backward of a stage to its end: where weight gradients are
+        made apart, of the last of those. More than one stage's depends on when each of them ran."""
+        stages = [self.group_stages(group) for group in range(len(self.program.actions))]
+        if all(len(own) == 1 for own in stages):
+            return [
+                self.weights[own[0]].seconds + (0.0 if self.apart else self.inputs[own[0]].seconds) for own in stages
+            ]
+        began = {stage: start for _, kind, stage, _, start, _ in ran.timeline() if kind in ("B", "W")}
+        return [end - min(began[stage] for stage in own) for end, own in zip(ran.finish_s, stages, strict=True)]
 
     def seconds(self) -> Seconds:
         """What the simulator needs to know."""
@@ -381,6 +492,21 @@ class _Step:
             gradient_s=tuple(sent.get((stage + 1, stage), 0.0) for stage in edges),
             exposed="pipeline" not in self.hides,
         )
+
+    def tied_s(self) -> list[float]:
+        """For every group, the reductions over stages of the gradients of parameters that it shares with other groups:
+        the first holder's ranks with each other's (Megatron-LM's embedding group), one parameter after another."""
+        found = [0.0] * len(self.program.actions)
+        for stages, nbytes in tied(self.program, self.workload):
+            ranks = [self.program.stages[stage].ranks for stage in stages]
+            library = library_of(self.evaluator.devices(ranks[0])[0], self.workload)
+            for other in ranks[1:]:
+                shape = pair_shape(self.evaluator.cluster, ranks[0], other)
+                moved = collective("all_reduce", nbytes, shape, library)
+                self.kinds.append(("collectives", moved.provenance))
+                for group, (members, _) in enumerate(self.program.actions):
+                    found[group] += moved.seconds if members in (ranks[0], other) else 0.0
+        return found
 
     def transfers(self) -> dict[tuple[int, int], float]:
         """Seconds of the values, and of the gradients, that cross between two stages on different ranks."""
@@ -399,9 +525,9 @@ class _Step:
     def sent(self, pair: tuple[int, int], nbytes: float) -> float:
         source, target = (self.program.stages[index] for index in pair)
         shape = pair_shape(self.evaluator.cluster, source.ranks, target.ranks)
-        library = library_of(self.evaluator.device(source.ranks), self.workload)
+        library = library_of(self.evaluator.devices(source.ranks)[0], self.workload)
         moved = collective("p2p", nbytes, shape, library)
-        self.evaluator.note("collectives", moved.provenance)
+        self.kinds.append(("collectives", moved.provenance))
         return moved.seconds
 
     # what is told about it
@@ -415,16 +541,17 @@ class _Step:
         return max(1, min(cluster.hosts, -(-self.ranks() // per_host)))
 
     def model_flops(self) -> float:
-        """Of one step, over all ranks; every rank of a stage is counted, so work done twice counts twice."""
-        per_rank = [
-            sum(self.ledgers[name].model_flops * run.repeats for run in stage.runs for name in run.programs)
-            * len(stage.ranks)
-            for stage in self.program.stages
-        ]
-        return sum(per_rank) * self.program.microbatches
+        """Of one step, over all ranks: the model's own, whatever several ranks do alike."""
+        runs = [run for stage in self.program.stages for run in stage.runs]
+        each = sum(self.ledgers[name].model_flops * run.repeats for run in runs for name in run.programs)
+        return each * self.program.microbatches
 
     def peak_flops_per_s(self) -> float:
-        return sum(len(ranks) * _sixteen_bit_peak(self.evaluator.device(ranks)) for ranks, _ in self.program.actions)
+        return sum(
+            count * _sixteen_bit_peak(device)
+            for ranks, _ in self.program.actions
+            for device, count in self.evaluator.counted(ranks)
+        )
 
     def held(self) -> tuple[Held, ...]:
         return held(self.program, self.evaluator.cluster, self.evaluator.profile.memory)
@@ -442,35 +569,20 @@ class _Step:
             for index, (stage, memory) in enumerate(zip(self.program.stages, self.held(), strict=True))
         )
 
-    def shares(self, group: int, step_s: float, ends: Mapping[str, float]) -> tuple[tuple[str, float], ...]:
+    def shares(
+        self, group: int, step_s: float, ends: Mapping[str, float], sending_s: float, release_s: float
+    ) -> tuple[tuple[str, float], ...]:
         """Where the step goes on the group that ends last; what is left is waiting."""
         found = dict.fromkeys(SHARES, 0.0) | dict(ends)
+        found["transfers"] += sending_s
+        found["publish"] += release_s
         for index in self.group_stages(group):
             for taken in (self.forwards[index], self.inputs[index], self.weights[index]):
                 for name, seconds in taken.shares:
                     found[name] += seconds * self.program.microbatches
-        found["bubble"] += step_s - sum(found.values())
+        left_s = step_s - sum(found.values())
+        found["bubble"] = left_s if left_s > _ROUNDING * step_s else 0.0
         return tuple(found.items())
-
-    def traffic(self) -> tuple[tuple[str, float], ...]:
-        """Bytes received in a step, by tier of link."""
-        found: dict[str, float] = {}
-        for stage in self.program.stages:
-            for run in stage.runs:
-                for name in run.programs:
-                    self.add_traffic(found, stage, self.ledgers[name], run.repeats)
-        return tuple(sorted(found.items()))
-
-    def add_traffic(self, found: dict[str, float], stage: Stage, book: Ledger, repeats: int) -> None:
-        for name, phase in book.phases.items():
-            times = (
-                repeats * len(stage.ranks) * (1 if name in ("sync", "update", "publish") else self.program.microbatches)
-            )
-            for one, count in phase.transmissions.items():
-                shape = group_shape(self.evaluator.cluster, stage.ranks, stage.mesh, one.axes)
-                if shape.levels:
-                    tier = shape.levels[-1].tier
-                    found[tier] = found.get(tier, 0.0) + times * count * one.received_bytes(shape.ranks)
 
 
 def _added(costs: Iterable[Cost]) -> Cost:
@@ -478,6 +590,10 @@ def _added(costs: Iterable[Cost]) -> Cost:
     for cost in costs:
         total = total.plus(cost)
     return total
+
+
+def _seconds(taken: Iterable[Taken]) -> float:
+    return sum(one.seconds for one in taken)
 
 
 def _sixteen_bit_peak(device: Device) -> float:

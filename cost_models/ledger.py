@@ -19,7 +19,7 @@ one left operand that a `fused` or `xla` stack keeps in one weight (q, k, v; gat
 Memory-bound operators are charged by the bytes that they move. An eager stack runs each by itself. Others run chains of
 elementwise operators as one kernel, which reads what comes from outside the chain and writes what is read outside it;
 compilers (`compiled`, `xla`) join the normalisations to the chain that feeds them. Views and the derivative of a plain
-sum move nothing.
+sum move nothing. A fused loss is one kernel, whatever it is written as.
 """
 
 from __future__ import annotations
@@ -52,6 +52,8 @@ from meshwright.ir.rules.base import Engine, Law, Rule, Signature, infer
 from meshwright.ir.workload import Workload
 
 PHASES = ("forward", "recompute", "inputs", "weights", "sync", "update", "publish")
+ONCE = frozenset(("sync", "update", "publish"))
+"""Phases that run once per step, others once per micro-batch."""
 
 BUCKETED = frozenset(("parameter", "sync", "update"))
 """Why parameters and their gradients move: those of one body travel together, as an FSDP unit or a gradient bucket."""
@@ -70,6 +72,8 @@ class Transmission:
     nbytes: float
     reason: str
     steps: int = 1
+    picks: int = 1
+    """Of an exchange between tokens and experts: how many experts each token goes to."""
 
     def received_bytes(self, ranks: int) -> float:
         """What a rank receives, by the bandwidth-optimal algorithm."""
@@ -92,10 +96,13 @@ class Ledger:
 
     phases: Mapping[str, Phase]
     model_flops: float
-    """What its operators compute on this rank, forward and backward as the rules count, nothing run again."""
+    """What its operators compute on all ranks of the mesh together, forward and backward as the rules count: nothing
+    that runs again, and what several ranks compute alike only once."""
 
     axes: tuple[tuple[str, ...], ...]
     """The groups that it transmits over."""
+    routes: bool
+    """Whether it sends tokens to experts."""
 
 
 def ledger(body: BodyProgram, workload: Workload, *, accumulates: bool) -> Ledger:
@@ -118,17 +125,20 @@ class _Bookkeeper:
         self.weights = _weights(body)
         self.buckets: dict[tuple[str, Collective, tuple[str, ...], str], float] = {}
         self.flops = 0.0
+        self.picks = max((_picks(s) for s in body.forward if isinstance(s, Compute)), default=1)
         base = base_precision(workload)
         ends_in_loss = any(body.locals[name].type.shape == () for name in body.outputs)
         self.precision = base if ends_in_loss else workload.precision
+        self.one_loss = ends_in_loss and workload.stack.fused_loss
         self.base = base
 
     def ledger(self) -> Ledger:
         body = self.body
         self.walk(body.forward, "forward")
-        again = set(map(id, body.forward))
-        redone = [s for s in body.backward if id(s) in again]
-        fresh = [s for s in body.backward if id(s) not in again]
+        # What is made under a name of the forward list runs again; every other name is new.
+        made = {name for statement in body.forward for name in results_of(statement)}
+        redone = [s for s in body.backward if made.intersection(results_of(s))]
+        fresh = [s for s in body.backward if not made.intersection(results_of(s))]
         self.walk(redone, "recompute")
         self.walk(fresh, "inputs")
         for phase in ("sync", "publish"):
@@ -139,18 +149,20 @@ class _Bookkeeper:
         for (phase, kind, over, reason), nbytes in self.buckets.items():
             self.phases[phase].transmissions[Transmission(kind, over, nbytes, reason)] += 1
         axes = dict.fromkeys(one.axes for phase in self.phases.values() for one in phase.transmissions)
-        return Ledger(self.phases, self.flops, tuple(axes))
+        return Ledger(self.phases, self.flops, tuple(axes), self.picks > 1)
 
     def walk(self, statements: Sequence[Statement], phase: str) -> None:
-        products: dict[tuple[str, ...], list[Kernel]] = {}
+        products: _Products = {}
         for statement in statements:
             if isinstance(statement, Move):
                 self.transmit(statement, phase)
             elif isinstance(statement, (Compute, Gradient, Ring)):
                 self.engine(statement, phase, products)
         for kernels in products.values():
-            self.book(phase, _joined(kernels))
-        for nbytes in _Chains(self.body, statements, self.style).kernels():
+            self.book(phase, _joined([kernel for kernel, _ in kernels]))
+        # The gradients that a joined product makes are one sum already.
+        sums = [tuple(name for _, name in kernels) for kernels in products.values() if kernels[0][0].work == "dgrad"]
+        for nbytes in _Chains(self.body, statements, self.style, sums, one_loss=self.one_loss).kernels():
             self.book(phase, self.memory(nbytes))
 
     def book(self, phase: str, kernel: Kernel) -> None:
@@ -159,14 +171,12 @@ class _Bookkeeper:
 
     # engines
 
-    def engine(
-        self, statement: Compute | Gradient | Ring, phase: str, products: dict[tuple[str, ...], list[Kernel]]
-    ) -> None:
+    def engine(self, statement: Compute | Gradient | Ring, phase: str, products: _Products) -> None:
         rule = infer(statement.signature)
         sizes = self.sizes(statement)
         wanted = None if isinstance(statement, Compute) or not statement.wanted else set(statement.wanted)
         if phase != "recompute":
-            self.flops += rule.flops(needs=wanted, sizes=sizes)
+            self.flops += rule.flops(needs=wanted)
         if rule.engine is Engine.ATTENTION:
             self.attention(statement, rule, sizes, phase)
         elif rule.engine is Engine.CONV:
@@ -179,7 +189,8 @@ class _Bookkeeper:
             for kernel in self.product(statement, rule, sizes, wanted):
                 key = (kernel.work, statement.operands[0], str(kernel.shape[0]))
                 joins = self.style in ("fused", "xla") and statement.operands[1] in self.weights
-                products.setdefault(key if joins else (*key, statement.op, kernel.work), []).append(kernel)
+                made = (kernel, statement.results[0])
+                products.setdefault(key if joins else (*key, statement.op, kernel.work), []).append(made)
 
     def sizes(self, statement: Compute | Gradient | Ring) -> dict[str, int]:
         return dict(_sizes(statement.signature, statement.strategy, self.body.mesh))
@@ -210,8 +221,8 @@ class _Bookkeeper:
             yield Kernel(Engine.MATMUL, work, dtype, 2.0 * g * m * n * k, nbytes, (g, a, b, c))
 
     def attention(self, statement: Compute | Gradient | Ring, rule: Rule, sizes: Mapping[str, int], phase: str) -> None:
-        """Attention on this rank: its queries against all the keys that they may see. A contiguous share of a causal
-        sequence is uneven; the last rank sees 1 - 1/2n of all keys."""
+        """Attention on this rank: its queries against all the keys that they may see. Of a causal sequence a zigzag
+        share sees half; contiguous ones are uneven, and the last rank sees 1 - 1/2n of all keys."""
         signature = statement.signature
         mask, width = signature.attr("mask", "full"), signature.attr("width", 0)
         sq, sk, ranks, zigzag = sizes["sq"], rule.factor("sk").size, 1, False
@@ -220,8 +231,8 @@ class _Bookkeeper:
                 ranks *= self.body.mesh.axis(axis).size
                 zigzag = isinstance(choice.layout, Zigzag)
         causal = mask == "causal"
-        if causal and ranks > 1 and not zigzag:
-            causal, sk = False, max(1, round(sk * (1 - 1 / (2 * ranks))))
+        if causal and ranks > 1:
+            causal, sk = False, max(1, (sk + 1) // 2 if zigzag else round(sk * (1 - 1 / (2 * ranks))))
         window = int(width) if mask in ("window", "band", "chunk") and isinstance(width, int) else 0
         kv = sizes["hk"]
         shape = (sizes["b"], kv * sizes.get("g", 1), kv, sq, sk, sizes["d"], sizes["dv"])
@@ -236,8 +247,9 @@ class _Bookkeeper:
         if isinstance(statement, Ring):
             n = self.body.mesh.axis(statement.axis).size
             passed = sum(self.nbytes(name) for name in statement.operands[1:3])
-            steps = Transmission("shift", (statement.axis,), passed * (2 if backward else 1), "ring", n - 1)
-            self.phases[phase].transmissions[steps] += 1
+            # Backward, keys and values go round again, and their gradients come back to where they belong.
+            for steps in (n - 1, n) if backward else (n - 1,):
+                self.phases[phase].transmissions[Transmission("shift", (statement.axis,), passed, "ring", steps)] += 1
 
     # wires
 
@@ -253,7 +265,8 @@ class _Bookkeeper:
             key = (phase, kind, step.axes, move.reason)
             self.buckets[key] = self.buckets.get(key, 0.0) + full
             return
-        self.phases[phase].transmissions[Transmission(kind, step.axes, full, move.reason)] += 1
+        picks = self.picks if kind == "all_to_all" else 1
+        self.phases[phase].transmissions[Transmission(kind, step.axes, full, move.reason, picks=picks)] += 1
 
     def wire_scale(self, move: Move) -> float:
         """Bytes on the wire over bytes as traced: states travel in the recipe's precision."""
@@ -267,7 +280,8 @@ class _Bookkeeper:
 
     def update(self) -> None:
         """The optimizer reads gradient and state and writes state and parameter; the norm reads gradients once more.
-        Gradients of several micro-batches are added up where they are stored."""
+        Gradients of several micro-batches are added up where they are stored, which products of a
+        fused stack do themselves."""
         states, moments = self.workload.states, self.workload.moments
         own = states.master or states.stored
         per_element = 2 * own + 2 * moments + 2 * states.gradient + (states.stored if states.master else 0)
@@ -276,7 +290,7 @@ class _Bookkeeper:
         added = sum(self.elements(slot.grad or "") for slot in trained)
         if updated:
             self.phases["update"].kernels[self.memory(updated * per_element)] += 1
-        if added and self.accumulates:
+        if added and self.accumulates and self.style != "fused":
             self.phases["weights"].kernels[self.memory(added * 2 * states.gradient)] += 1
 
     def elements(self, name: str, placement: Placement | None = None) -> int:
@@ -291,8 +305,16 @@ class _Bookkeeper:
         return _local_bytes(self.body, name)
 
 
+_Products = dict[tuple[str, ...], list[tuple[Kernel, str]]]
+"""Products, and the first result of each, by what they share."""
+
 _PRODUCTS = (("forward", "mnk"), ("dgrad", "mkn"), ("wgrad", "nkm"))
 """A product and its gradients: which of the forward letters stand for rows, columns and the sum."""
+
+
+def _picks(statement: Compute) -> int:
+    """How many experts a token goes to, in a dispatch."""
+    return statement.signature.operands[1].shape[-1] if statement.signature.kind == "dispatch" else 1
 
 
 @lru_cache(maxsize=65536)
@@ -342,9 +364,18 @@ class _Node:
 class _Chains:
     """Groups the memory-bound statements of one list into kernels."""
 
-    def __init__(self, body: BodyProgram, statements: Sequence[Statement], style: str) -> None:
-        self.body, self.style = body, style
-        self.alias: dict[str, str] = {}
+    def __init__(
+        self,
+        body: BodyProgram,
+        statements: Sequence[Statement],
+        style: str,
+        sums: Iterable[tuple[str, ...]],
+        *,
+        one_loss: bool,
+    ) -> None:
+        """`sums`: names that stand for one tensor, summed where it is made."""
+        self.body, self.style, self.one_loss = body, style, one_loss
+        self.alias: dict[str, str] = {name: first for first, *others in sums for name in others}
         self.nodes: list[_Node] = []
         self.outside: Counter[str] = Counter(self.root(name) for name in body.outputs)
         for kept in body.kept:
@@ -366,7 +397,11 @@ class _Chains:
         if isinstance(statement, Zero):
             return
         if isinstance(statement, Add):
-            self.nodes.append(_Node(statement.operands, (statement.result,), True))
+            operands = tuple(dict.fromkeys(self.root(name) for name in statement.operands))
+            if len(operands) == 1:
+                self.alias[statement.result] = operands[0]
+            else:
+                self.nodes.append(_Node(operands, (statement.result,), True))
             return
         if isinstance(statement, Move):
             self.outside[self.root(statement.operand)] += 1
@@ -405,6 +440,8 @@ class _Chains:
         self.nodes.append(_Node(reads, statement.results, self.joins(statement.signature.kind, rule)))
 
     def joins(self, kind: str, rule: Rule) -> bool:
+        if self.one_loss and kind not in NORMS:
+            return True
         if self.style == "eager":
             return False
         return rule.elementwise or kind in ("cat", "constant") or (self.style in ("compiled", "xla") and kind in NORMS)

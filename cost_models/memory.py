@@ -36,6 +36,7 @@ from meshwright.cost_models.cluster import Cluster
 from meshwright.cost_models.inflight import State, states_of
 from meshwright.cost_models.liveness import BodyMemory, Fullest, body_memory
 from meshwright.cost_models.prediction import HELD, Held
+from meshwright.cost_models.quantity import Kind, weakest_kind
 from meshwright.ir.errors import WorkloadImpossible
 from meshwright.ir.program import Program, Stage
 from meshwright.ir.workload import Workload
@@ -75,6 +76,13 @@ def memory_constants() -> MemoryConstants:
     return MemoryConstants(**{key: float(pair[0]) for key, pair in table.items() if isinstance(pair, list)})
 
 
+@cache
+def kind_of_memory() -> Kind:
+    """The weakest provenance among them."""
+    text = resources.files("meshwright.cost_models").joinpath("profiles", "memory.json").read_text(encoding="utf-8")
+    return weakest_kind(*(source["kind"] for source in json.loads(text)["sources"].values()))
+
+
 def allocated_bytes(held: Held) -> float:
     """What torch's allocator counts of it."""
     return sum(size for name, size in held.parts if name not in RUNTIME)
@@ -92,7 +100,7 @@ def held(program: Program, cluster: Cluster, profile: MemoryConstants) -> tuple[
     for (ranks, _), states in zip(program.actions, states_of(program), strict=True):
         numbers = [index for index, stage in enumerate(program.stages) if stage.ranks == ranks]
         group = _Group(program, numbers, summaries, workload)
-        one = group.held(states, _capacity(cluster, ranks) * (1 - profile.margin_share), profile)
+        one = group.held(states, _capacity(cluster, ranks), profile)
         found |= dict.fromkeys(numbers, one)
     return tuple(found[index] for index in range(len(program.stages)))
 
@@ -307,4 +315,10 @@ def _finished(best: _Parts, communicators: int, capacity: float, profile: Memory
         }
     )
     sizes = tuple((name, parts.sizes.get(name, 0.0)) for name in HELD)
-    return Held(peak_bytes=sum(size for _, size in sizes), capacity_bytes=capacity, instant=best.instant, parts=sizes)
+    return Held(
+        peak_bytes=sum(size for _, size in sizes),
+        device_bytes=capacity,
+        margin_bytes=capacity * profile.margin_share,
+        instant=best.instant,
+        parts=sizes,
+    )

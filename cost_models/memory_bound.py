@@ -6,16 +6,18 @@ products.
 `hbm_efficiency` is one number for all devices: the published HBM copies of TPU7x reach 0.84 to 0.87 of the datasheet
 from 32 MiB on, and with the floor of a kernel the smaller ones follow.
 
-Low precision. The tensor core eats 8-bit or 4-bit operands, but tensors live at 16 bits, so that every product is
-preceded by a cast of its operands. Per element of a 16-bit tensor the recipes move (NVIDIA Transformer Engine user
-guide, "FP8 primer" and recipes, 2025; arXiv:2412.19437 for blocks of 128):
+Low precision. The tensor core eats 8-bit or 4-bit operands, but tensors live at 16 bits. An activation is cast by the
+kernel that makes it (a norm, an activation function), which writes fewer bytes rather than more; weights are cast once
+a step, not with every micro-batch; gradients are cast, and transposed, by a kernel of its own. Per element of a 16-bit
+tensor the recipes move (NVIDIA Transformer Engine user guide, "FP8 primer" and recipes, 2025; arXiv:2412.19437 for
+blocks of 128):
 
     fp8_tensorwise   2 read for the maximum, 2 read for the cast, 1 written, 1 written transposed
     fp8_blockwise    2 read, 1 and 1 written with a scale of 4 bytes per 128 each
     mxfp8            2 read, 1 and 1 written with a scale of 1 byte per 32 each
     nvfp4            2 read for the maximum, 2 read, 1/2 and 1/2 written with a scale of 1 byte per 16 each
 
-The forward product casts both operands, dgrad the gradient of the result, wgrad finds both cast and transposed.
+So dgrad pays for the gradient of the result, wgrad finds it cast and transposed, and the forward product pays nothing.
 """
 
 from __future__ import annotations
@@ -37,5 +39,4 @@ def streamed_s(nbytes: float, bytes_per_s: float, floor_s: float) -> float:
 def cast_bytes(recipe: str, work: str, groups: int, m: int, n: int, k: int) -> float:
     """Moved by the casts before a product, at its own shape; 0 for a dtype that tensors live in."""
     per_element = CAST_BYTES.get(recipe, 0.0)
-    operands = {"forward": m * k + k * n, "dgrad": m * k, "wgrad": 0}[work]
-    return groups * operands * per_element
+    return groups * m * k * per_element if work == "dgrad" else 0.0

@@ -6,7 +6,7 @@ and what the numbers stand on. `--json` prints exactly this.
 
     step_time_s      one optimizer step, from the first forward to updated parameters everywhere
     mfu              the model's own FLOPs, forward and backward as the rules count them (attention unhalved, nothing
-                     recomputed), over the dense 16-bit peak of all devices (else their first)
+                     recomputed, nothing twice), over the dense 16-bit peak of all devices (else their first)
     shares           where the step goes on the busiest group of ranks: they add up to the step time
 """
 
@@ -35,14 +35,19 @@ class Held:
     """Memory of one rank of a stage at its fullest instant.
 
     - The parts add up to `peak_bytes`.
-    - `capacity_bytes` is what the device has, the margin taken off.
+    - `capacity_bytes` is what a plan may use: `device_bytes`, which the device has, less `margin_bytes`.
     """
 
     peak_bytes: float
-    capacity_bytes: float
+    device_bytes: float
+    margin_bytes: float
     instant: str
     """When it is fullest: "forward end", "loss", "recompute", "backward", "optimizer"."""
     parts: tuple[tuple[str, float], ...]
+
+    @property
+    def capacity_bytes(self) -> float:
+        return self.device_bytes - self.margin_bytes
 
     @property
     def fits(self) -> bool:
@@ -78,7 +83,7 @@ class Prediction:
     stages: tuple[StagePrediction, ...]
     shares: tuple[tuple[str, float], ...]
     traffic: tuple[tuple[str, float], ...]
-    """Bytes that all ranks together receive in a step, by the tier of link they cross."""
+    """Bytes that all ranks together receive in a step, by the widest tier that their group spans."""
     provenance: tuple[tuple[str, Kind], ...]
     """For each kind of number that went into the price, the weakest it stands on."""
 
@@ -108,6 +113,8 @@ class Prediction:
                     "weight_s": stage.weight_s,
                     "peak_memory_bytes": stage.memory.peak_bytes,
                     "capacity_bytes": stage.memory.capacity_bytes,
+                    "device_bytes": stage.memory.device_bytes,
+                    "margin_bytes": stage.memory.margin_bytes,
                     "instant": stage.memory.instant,
                     "memory": dict(stage.memory.parts),
                 }

@@ -15,9 +15,9 @@ What happens, exactly:
 
 So start(a) = max(end of the action before, arrival of what it waits for): the longest path through a graph that the
 lists fix. The order in which the groups run against each other does not matter, and more seconds anywhere never make
-the step shorter. All groups start at 0. The makespan is the last end; where groups may begin the next step without
-waiting for each other (ZB-H2, ZB-V with a post-validated optimizer, arXiv 2401.10241, section 4), a step takes
-the longest `span_s` instead.
+the step shorter. All groups start at 0, or when they are released. The makespan is the last end; where groups may
+begin the next step without waiting for each other (ZB-H2, ZB-V with a post-validated optimizer, arXiv 2401.10241,
+section 4), a step takes the longest `span_s` instead.
 
 `compiled` brings lists into an order in which they can run, once; `simulate` is then one pass over flat tuples.
 """
@@ -154,6 +154,8 @@ class Simulated:
     """Of every action, in the order of `compiled`, an exposed transfer included."""
     arrivals: tuple[float, ...]
     """When the result of every action is where it is read; one entry ahead of them, 0, for what waits for nothing."""
+    release_s: tuple[float, ...]
+    """When every group may begin."""
 
     @property
     def idle_s(self) -> tuple[float, ...]:
@@ -168,7 +170,7 @@ class Simulated:
     def timeline(self) -> Iterator[tuple[int, str, int, int, float, float]]:
         """Of every action its group, kind, stage, micro-batch, start and end, an exposed transfer included."""
         made = self.compiled
-        free = [0.0] * len(made.shape.stages)
+        free = list(self.release_s)
         for code, after, seconds in zip(made.codes, made.after, self.seconds, strict=True):
             action = action_of(code, made.shape.depth)
             group = made.group_of[action.stage]
@@ -177,9 +179,12 @@ class Simulated:
             yield group, action.kind, action.stage, action.microbatch, start, free[group]
 
 
-def simulate(made: Compiled, seconds: Seconds, timed: Timed | None = None) -> Simulated:
+def simulate(
+    made: Compiled, seconds: Seconds, timed: Timed | None = None, release_s: Sequence[float] = ()
+) -> Simulated:
     """Run the lists. `timed` gives the seconds of actions where they differ by micro-batch; transfers are those of
-    `seconds` all the same."""
+    `seconds` all the same. `release_s` says of every group when it may begin (0 unless given)."""
+    release = tuple(release_s) or (0.0,) * len(made.shape.stages)
     if seconds.depth != made.shape.depth:
         raise SecondsImpossible(
             place="simulate",
@@ -198,16 +203,17 @@ def simulate(made: Compiled, seconds: Seconds, timed: Timed | None = None) -> Si
         busy = [0.0] * len(made.shape.stages)
         for mine, of in zip(own, made.classes, strict=True):
             busy[made.group_of[of // 4]] += mine
-    arrivals, finish = _run(made, each, rows)
+    arrivals, finish = _run(made, each, rows, release)
     return Simulated(
         makespan_s=max(finish),
         busy_s=tuple(busy),
         sending_s=tuple(_totals(made, sending)),
-        begin_s=tuple(arrivals[after] for after in made.first),
+        begin_s=tuple(max(arrivals[after], at) for after, at in zip(made.first, release, strict=True)),
         finish_s=tuple(finish),
         compiled=made,
         seconds=each,
         arrivals=tuple(arrivals),
+        release_s=release,
     )
 
 
@@ -227,10 +233,10 @@ def _rows(made: Compiled, seconds: Seconds) -> tuple[list[float], list[tuple[int
 
 
 def _run(
-    made: Compiled, each: Sequence[float], rows: Sequence[tuple[int, int, float]]
+    made: Compiled, each: Sequence[float], rows: Sequence[tuple[int, int, float]], release: Sequence[float]
 ) -> tuple[list[float], list[float]]:
     """The arrivals of all results, and every group's last end. The hot loop: 10⁵ turns for a large schedule."""
-    free = [0.0] * len(made.shape.stages)
+    free = list(release)
     idle = [0.0] * len(rows)
     arrivals = [0.0]
     arrive = arrivals.append

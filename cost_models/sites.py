@@ -63,8 +63,10 @@ class Wires:
     host_kind: str
     port: float
     total: float
+    """Of a host; of all hosts of an island that spans some."""
     nic_kinds: tuple[str, ...]
     device: str
+    """Its name; of a user's own, what it is like."""
     quantities: tuple[Quantity, ...]
 
 
@@ -107,7 +109,7 @@ def sites_of(keyed: Keyed) -> Sites:
 
 def _wires(pool: Pool) -> Wires:
     island = pool.device.island
-    total = pool.host_gbps * BYTES_PER_S_OF_GBPS
+    host = pool.host_gbps * BYTES_PER_S_OF_GBPS
     quantities = [pool.device.host_link.bandwidth, *(nic.rate for nic in pool.adapters)]
     return Wires(
         island=island.bandwidth.value if island else float("inf"),
@@ -115,10 +117,10 @@ def _wires(pool: Pool) -> Wires:
         island_kind=island.kind if island else "",
         host=pool.device.host_link.bandwidth.value,
         host_kind=pool.device.host_link.kind,
-        port=total / pool.ports if pool.adapters else float("inf"),
-        total=total if pool.adapters else float("inf"),
+        port=host / pool.ports if pool.adapters else float("inf"),
+        total=host * pool.hosts_per_island if pool.adapters else float("inf"),
         nic_kinds=tuple(dict.fromkeys(nic.kind for nic in pool.adapters)),
-        device=pool.device.name,
+        device=pool.device.like or pool.device.name,
         quantities=(*quantities, island.bandwidth) if island else tuple(quantities),
     )
 

@@ -80,7 +80,8 @@ class GroupShape:
     """A group as a collective sees it; equal shapes cost the same.
 
     - Without levels it is one rank. `units` is how many hosts (racks, where islands span hosts) it covers.
-    - `devices` names what it runs on, sorted; `weakest` is the provenance of the weakest rate.
+    - `devices` names what it runs on, sorted, a user's own device as what it is like; `weakest` is the provenance of
+      the weakest rate.
     """
 
     ranks: int

@@ -27,7 +27,7 @@ STYLES = ("eager", "fused", "compiled", "xla")
 """Execution styles: what is kept for the backward pass (`meshwright.ir.saved`), and what runs as one kernel."""
 
 PRECISIONS = ("fp32", "tf32", "bf16", "fp16", "fp8_tensorwise", "fp8_blockwise", "mxfp8", "nvfp4")
-ATTENTION = ("math", "flash1", "flash2", "flash3", "splash")
+ATTENTION = ("math", "flash1", "flash2", "flash3", "cudnn", "splash")
 HIDES = ("gradients", "parameters", "publish", "ring", "tensor", "pipeline")
 """Communication that a stack may run beside compute: reductions of gradients behind the backward pass, gathers of
 sharded parameters ahead of their use, gathers of updated parameters behind the next forward pass, ring steps, tensor
@@ -115,6 +115,10 @@ class Stack:
     placeholders: bool = False
     """Products inside repeated blocks add weight gradients straight to the main gradients; autograd gets a placeholder
     instead, one buffer for each shape, which stays (Transformer Engine, get_dummy_wgrad of pytorch/module/base.py)."""
+    dedupes: bool = False
+    """A token goes to each host (each device, within one) once, however many of its experts are there."""
+    broadcasts: bool = False
+    """Updated parameters are sent by one broadcast from each rank that holds some, not gathered in one collective."""
     source: str = field(default="", compare=False)
 
     def __post_init__(self) -> None:
@@ -141,10 +145,12 @@ class Stack:
             regathers=given["regathers"] == "1",
             fused_loss=given["fused_loss"] == "1",
             placeholders=given["placeholders"] == "1",
+            dedupes=given["dedupes"] == "1",
+            broadcasts=given["broadcasts"] == "1",
         )
 
 
-_FLAGS = ("regathers", "fused_loss", "placeholders")
+_FLAGS = ("regathers", "fused_loss", "placeholders", "dedupes", "broadcasts")
 
 
 STACKS: Mapping[str, Stack] = MappingProxyType(
@@ -168,7 +174,7 @@ STACKS: Mapping[str, Stack] = MappingProxyType(
         "megatron-tp-overlap": Stack(
             name="megatron-tp-overlap",
             style="fused", attention="flash3", hides=HIDES, recipe="megatron-bf16-grads", regathers=True,
-            fused_loss=True, placeholders=True,
+            fused_loss=True, placeholders=True, dedupes=True,
             source="Megatron-Bridge performance guide: tp_comm_overlap besides, bf16 gradients",
         ),
         "megatron-2022": Stack(

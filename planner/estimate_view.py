@@ -65,7 +65,8 @@ def _setting(console: Console, ask: Ask, global_batch: int | None, before: str =
     batch = f"{global_batch:,} x " if global_batch else ""
     console.print(f"{before}a step of {batch}{workload.seq:,} tokens in {workload.precision} with {workload.optimizer}")
     devices = " and ".join(dict.fromkeys(pool.device.name for pool in cluster.pools))
-    console.print(f"cluster {ask.cluster_reference}: {cluster.ranks:,} ranks ({devices}) on {cluster.hosts:,} hosts")
+    hosts = "1 host" if cluster.hosts == 1 else f"{cluster.hosts:,} hosts"
+    console.print(f"cluster {ask.cluster_reference}: {cluster.ranks:,} ranks ({devices}) on {hosts}")
     recipe = workload.recipe or stack.recipe
     console.print(f"stack {stack.name}: {stack.style} kernels, recipe {recipe}; target {ask.target.target}")
 
@@ -88,12 +89,9 @@ def _answer(console: Console, found: Estimate) -> None:
 
 
 def _margin(found: Estimate) -> str:
-    """What is kept free of a device's memory, where all devices and all margins are of one size."""
-    sizes = {pool.device.memory.value for pool in found.ask.cluster.pools}
-    margins = {size - one.memory.capacity_bytes for size in sizes for one in found.prediction.stages}
-    if len(margins) > 1:
-        return " (the device's memory less a margin)"
-    return f" (the device's {nbytes(sizes.pop())} less a margin of {nbytes(margins.pop())})"
+    """What the device of the fullest stage has, and how much of it is kept free."""
+    memory = max(found.prediction.stages, key=lambda one: one.memory.peak_bytes).memory
+    return f" (the device's {nbytes(memory.device_bytes)} less a margin of {nbytes(memory.margin_bytes)})"
 
 
 def _alike(rows: Sequence[tuple[str, ...]]) -> list[tuple[str, tuple[str, ...]]]:

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.published_runs import run_command, score
+from benchmarks.published_runs import Scores, run_command
 from benchmarks.runs import Run
 from benchmarks.scores import Priced
+from benchmarks.scoring import Progress, read_and_score
 from meshwright.ir.errors import DeviceUnknown
 from tests.benchmarks.rows import MODEL, ROW, table
 
@@ -36,10 +37,14 @@ def tables(tmp_path: Path) -> tuple[Path, Path]:
     return table(tmp_path / "runs.csv", ROWS), table(tmp_path / "models.csv", [MODEL])
 
 
+def scores(tables: tuple[Path, Path], progress: Progress = lambda done, of: None) -> Scores:
+    return Scores.of(read_and_score(*tables, price, progress=progress))
+
+
 def test_scores(tables: tuple[Path, Path]) -> None:
     told: list[tuple[int, int]] = []
-    found = score(*tables, price, progress=lambda done, of: told.append((done, of))).to_json()
-    assert told == [(done, 5) for done in range(1, 6)]
+    found = scores(tables, lambda done, of: told.append((done, of))).to_json()
+    assert told == [(5, 5)]
     overall = found["overall"]
     assert (overall["rows"], overall["priced"], overall["skipped"], overall["skipped_timed"]) == (5, 3, 2, 2)
     assert found["by_source"]["log"]["rows"] == 4
@@ -61,7 +66,7 @@ def test_a_run_that_never_fits_is_priced_at_the_highest_stage(tmp_path: Path) ->
     def never(run: Run) -> Priced:
         return Priced(step_time_s=1.0 + run.zero.stage, peak_bytes=1.0, fits=False)
 
-    (row,) = score(*tables, never).scored
+    (row,) = Scores.of(read_and_score(*tables, never)).scored
     assert (row.step_time_s, row.fits) == (2.0, False)
 
 

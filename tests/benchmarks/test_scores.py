@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,9 +13,7 @@ from hypothesis import strategies as st
 from benchmarks.models import read_models
 from benchmarks.runs import Run, read_row
 from benchmarks.scores import (
-    Priced,
     Scored,
-    leave_one_source_out,
     quantile,
     ranks,
     replicate_errors,
@@ -109,26 +106,6 @@ def test_suspects(plain: Run) -> None:
     ((row, why),) = suspects(like)
     assert row.run.row == 22
     assert "replicates" in why
-
-
-def test_leave_one_source_out(plain: Run) -> None:
-    runs = [replace(plain, source=source, row=row) for row, source in enumerate("abab")]
-
-    def fit(others: Sequence[Run]) -> Callable[[Run], Priced]:
-        seen = {run.source for run in others}
-
-        def price(run: Run) -> Priced:
-            assert run.source not in seen
-            return Priced(step_time_s=float(len(others)), peak_bytes=1.0, fits=True)
-
-        return price
-
-    def one(run: Run, price: Callable[[Run], Priced]) -> Scored:
-        return scored(run, 1.0, price(run).step_time_s)
-
-    found = leave_one_source_out(runs, fit, one)
-    assert [row.run.row for row in found] == [0, 1, 2, 3]
-    assert {row.step_time_s for row in found} == {2.0}
 
 
 def test_an_interval_holds_its_price(plain: Run) -> None:

@@ -16,7 +16,10 @@ from meshwright.cost_models.collective_curves import Reader, Row, built, ends, l
 from meshwright.cost_models.collective_facts import facts
 
 POINTS = st.lists(
-    st.tuples(st.floats(1, 1e9), st.floats(1e-6, 1.0)), min_size=2, max_size=12, unique_by=lambda point: point[0]
+    st.tuples(st.integers(1, 10**9).map(float), st.floats(1e-6, 1.0)),
+    min_size=2,
+    max_size=12,
+    unique_by=lambda point: point[0],
 ).map(sorted)
 
 
@@ -85,8 +88,8 @@ def test_a_clock_from_its_own_ends() -> None:
 
 def test_left_out_rows_are_met_within_the_bar() -> None:
     found = score(DATA / "nccl_curves.csv")
-    assert found["overall"]["mape"] <= 0.10
-    assert found["overall"]["rows"] > 400
+    assert found["mape"] <= 0.10
+    assert found["priced"] > 400
     assert {"curve", "size_kib", "time_us", "reason"} == set(found["corrupt"][0])
     json.dumps(found)
 
@@ -105,7 +108,7 @@ def test_a_file_never_seen_is_scored(tmp_path: Path) -> None:
     found = score(path)
     assert sorted(row["size_kib"] for row in found["corrupt"]) == [16, 16, 128, 128]
     assert {row["reason"] for row in found["corrupt"]} >= {"took no time"}
-    assert found["overall"]["mape"] < 0.01
+    assert found["mape"] < 0.01
 
 
 def test_laws_alone_on_published_rows() -> None:

@@ -245,3 +245,12 @@ def test_what_cannot_be_a_group_is_refused() -> None:
             pair_bytes_per_s=1.0,
             latency_s=0.0,
         )
+
+
+def test_a_rack_sends_by_the_ports_of_all_its_hosts() -> None:
+    """Two racks of 18 hosts of 4 devices: a ring over both leaves each by 72 ports."""
+    cluster = read_cluster("36x4xGB200")
+    shape = group_shape(cluster, ranks(144), Mesh.parse("dp=144"), ("dp",))
+    port = cluster.link(0, 72).bandwidth.value
+    assert [level.parts for level in shape.levels] == [72, 2]
+    assert shape.levels[1].part_bytes_per_s == pytest.approx(72 * port)

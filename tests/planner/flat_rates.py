@@ -53,7 +53,8 @@ class FlatRates:
         weights = float(sum(16 * body.locals[slot.stored].type.elements for body in ran for slot in body.params))
         memory = Held(
             peak_bytes=kept + weights / ranks,
-            capacity_bytes=MARGIN * self.cluster.pools[0].device.memory.value,
+            device_bytes=self.cluster.pools[0].device.memory.value,
+            margin_bytes=(1 - MARGIN) * self.cluster.pools[0].device.memory.value,
             instant="forward end",
             parts=(("parameters", weights / ranks), ("activations", kept)),
         )

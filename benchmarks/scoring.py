@@ -1,0 +1,151 @@
+"""Tables of runs, scored: every row read, priced and held against its measurement, on several processes.
+
+A price is any function of a run. Runs of one model are priced by one process, one after another, since what takes long
+is to capture the model, and that is kept. Processes are forked: they begin with what the parent holds, hence with every
+program that it has built. What comes back does not depend on how many there are.
+
+A run that the price refuses (a `MeshwrightError`) is skipped with the refusal; any other exception is a mistake of ours
+and ends the command.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from functools import partial
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
+
+from benchmarks.models import read_models
+from benchmarks.runs import Run, Skipped, read_runs, readings, zero_stages
+from benchmarks.scores import Priced, Scored
+from meshwright.cost_models.profile import Profile
+from meshwright.ir.errors import MeshwrightError
+
+Price = Callable[[Run], Priced]
+Progress = Callable[[int, int], None]
+"""Told the rows that are done, of how many."""
+
+Task = TypeVar("Task")
+Result = TypeVar("Result")
+
+
+class Fit(Protocol):
+    """Constants fitted on some runs, none of which is looked at but these."""
+
+    def __call__(self, rows: Sequence[Run], start: Profile) -> Profile: ...
+
+
+def _silent(done: int, of: int) -> None:
+    """Nobody is told."""
+
+
+def read_and_score(
+    runs_csv: Path, models_csv: Path, price: Price, *, processes: int = 1, progress: Progress = _silent
+) -> tuple[Scored | Skipped, ...]:
+    """Both tables, read and scored under a price: one entry for each row, in order."""
+    rows = read_runs(runs_csv, read_models(models_csv))
+    runs = [row for row in rows if isinstance(row, Run)]
+    done = len(rows) - len(runs)
+    found: dict[int, Scored | Skipped] = {row.row: row for row in rows if isinstance(row, Skipped)}
+    for priced in spread(by_model(runs), partial(score_all, price=price), processes):
+        found |= {(each.run.row if isinstance(each, Scored) else each.row): each for each in priced}
+        done += len(priced)
+        progress(done, len(rows))
+    return tuple(found[row.row] for row in rows)
+
+
+def by_model(runs: Iterable[Run]) -> list[list[Run]]:
+    """Runs that share captures; the largest lots first, so that processes end together."""
+    lots: dict[str, list[Run]] = {}
+    for run in runs:
+        lots.setdefault(run.model.name, []).append(run)
+    return sorted(lots.values(), key=len, reverse=True)
+
+
+def score_all(runs: Sequence[Run], *, price: Price) -> list[Scored | Skipped]:
+    return [score_or_skip(run, price) for run in runs]
+
+
+def score_or_skip(run: Run, price: Price) -> Scored | Skipped:
+    try:
+        return score_run(run, price)
+    except MeshwrightError as refusal:
+        timed = run.step_time_s is not None
+        return Skipped(row=run.row, source=run.source, model=run.model.name, reason=str(refusal), timed=timed)
+
+
+def score_run(run: Run, price: Price) -> Scored:
+    """One run under a price: the middle of what its readings cost."""
+    prices = [_lowest_that_fits(reading, price) for reading in readings(run)]
+    times, peaks = [each.step_time_s for each in prices], [each.comparable_bytes(run.memory_meaning) for each in prices]
+    return Scored(
+        run=run,
+        step_time_s=(min(times) + max(times)) / 2,
+        low_s=min(times),
+        high_s=max(times),
+        peak_bytes=(min(peaks) + max(peaks)) / 2,
+        fits=any(each.fits for each in prices),
+    )
+
+
+def _lowest_that_fits(run: Run, price: Price) -> Priced:
+    for staged in zero_stages(run):
+        priced = price(staged)
+        if priced.fits:
+            return priced
+    return priced
+
+
+def leave_one_out(
+    scored: Sequence[Scored],
+    fit: Fit,
+    start: Profile,
+    price_under: Callable[[Profile], Price],
+    *,
+    processes: int = 1,
+    progress: Progress = _silent,
+) -> list[Scored]:
+    """Every run with a time, priced under the constants fitted on the runs of all other sources.
+
+    Sources are spread over processes. Programs that were built before are not built again.
+    """
+    runs = [row.run for row in scored if row.run.step_time_s is not None]
+    sources = list(dict.fromkeys(run.source for run in runs))
+    left_out = partial(_left_out, runs=runs, fit=fit, start=start, price_under=price_under)
+    found: list[Scored] = []
+    for done, rows in enumerate(spread(sources, left_out, processes), 1):
+        found += rows
+        progress(done, len(sources))
+    return sorted(found, key=lambda row: row.run.row)
+
+
+def _left_out(
+    source: str, *, runs: Sequence[Run], fit: Fit, start: Profile, price_under: Callable[[Profile], Price]
+) -> list[Scored]:
+    price = price_under(fit([run for run in runs if run.source != source], start))
+    return [score_run(run, price) for run in runs if run.source == source]
+
+
+def spread(tasks: Sequence[Task], work: Callable[[Task], Result], processes: int) -> Iterable[Result]:
+    """What `work` makes of every task, in the order in which they end."""
+    if processes < 2 or len(tasks) < 2:
+        yield from map(work, tasks)
+        return
+    with ProcessPoolExecutor(processes, get_context("fork"), initializer=_WORK.append, initargs=(work,)) as pool:
+        waiting = [pool.submit(_ask, task) for task in tasks]
+        try:
+            for future in as_completed(waiting):
+                yield future.result()
+        except BaseException:
+            pool.shutdown(cancel_futures=True)
+            raise
+
+
+_WORK: list[Callable[[Any], Any]] = []
+"""What a forked process does: handed over at the fork, since functions need not be picklable."""
+
+
+def _ask(task: Any) -> Any:
+    return _WORK[-1](task)

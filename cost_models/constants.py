@@ -1,0 +1,109 @@
+"""The constants of all prices as one table, for docs/prices.md.
+
+    python -m meshwright.cost_models.constants docs/prices.md      writes the table into the page, between its marks
+
+Every constant stands in `profiles/*.json` with its unit, its kind of provenance, what it was fitted on or why it is
+assumed, and its date. Here they are read back as they are written; nothing is priced from this table.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from meshwright.cost_models.collective_curves import shipped
+from meshwright.cost_models.compute_profile import read_json
+from meshwright.cost_models.gemm_table import shipped_rows
+from meshwright.cost_models.hardware import devices
+
+BEGIN = "<!-- constants: python -m meshwright.cost_models.constants docs/prices.md -->"
+END = "<!-- end of constants -->"
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One constant, as its profile writes it."""
+
+    file: str
+    name: str
+    value: float
+    unit: str
+    kind: str
+    basis: str
+    date: str
+
+
+def rows() -> Iterator[Row]:
+    """Every constant of the profiles, in their order."""
+    for file, table in (
+        ("step.json", read_json("step.json")),
+        ("compute.json", read_json("compute.json")["constants"]),
+    ):
+        for name, one in table.items():
+            yield Row(file, name, one["value"], one["unit"], one["kind"], one["how"], one["date"])
+    for name, one in read_json("collectives.json")["fits"].items():
+        yield Row("collectives.json", name, one["value"], one["unit"], "fitted", one["fitted_on"], one["date"])
+    memory = read_json("memory.json")
+    for name, pair in memory.items():
+        if isinstance(pair, list):
+            value, source = pair
+            of = memory["sources"][source]
+            unit = "bytes" if name.endswith("_bytes") else "1"
+            yield Row("memory.json", name, value, unit, of["kind"], of["document"], of["date"])
+
+
+def tables() -> Iterator[tuple[str, str, int]]:
+    """Measured tables and curves beside the constants: what, where, and how many."""
+    compute = read_json("compute.json")
+    yield "devices: peaks, memory, links", "devices.json", len(devices())
+    yield "chips: units and measured ceilings of products", "compute.json", len(compute["chips"])
+    yield "curves of attention", "compute.json", len(compute["attention_curves"])
+    yield "products measured on V100", "compute_gemm_v100.json", len(shipped_rows()[2])
+    yield "curves of collectives", "collectives_curves.json", len(shipped().all)
+
+
+def render() -> str:
+    """The table, between its marks."""
+    found = list(rows())
+    fitted = sum(row.kind == "fitted" for row in found)
+    lines = [
+        BEGIN,
+        "",
+        f"{len(found)} constants, {fitted} of them fitted:",
+        "",
+        "| profile | name | value | unit | kind | fitted on, or why | date |",
+        "|---|---|---|---|---|---|---|",
+        *(
+            f"| {row.file} | `{row.name}` | {row.value:.6g} | {row.unit} | {row.kind} | {row.basis} | {row.date} |"
+            for row in found
+        ),
+        "",
+        "Tables and curves, each row with its source:",
+        "",
+        "| what | profile | entries |",
+        "|---|---|---|",
+        *(f"| {what} | {file} | {count:,} |" for what, file, count in tables()),
+        "",
+        END,
+    ]
+    return "\n".join(lines)
+
+
+def written(page: str) -> str:
+    """The page with the table as it is now."""
+    before, _, rest = page.partition(BEGIN)
+    _, _, after = rest.partition(END)
+    return before + render() + after
+
+
+def main(argv: Sequence[str]) -> int:
+    for name in argv:
+        path = Path(name)
+        path.write_text(written(path.read_text(encoding="utf-8")), encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,85 @@
+"""Traffic: the bytes that all ranks together receive in a step, and over which links.
+
+    in groups   every transmission of a ledger (`ledger`): what a rank receives by the bandwidth-optimal algorithm,
+                times the ranks, the repeats of the body, and the micro-batches where it runs for each of them
+    passed on   values and gradients from stage to stage, as often as there are micro-batches
+    tied        once a step, gradients of parameters that stages on different ranks hold
+
+Bytes are booked on the widest tier that a group spans: those of eight ranks on two hosts all count as `rail`, though a
+library sends most of them inside the hosts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from math import prod
+
+from meshwright.cost_models.cluster import Cluster
+from meshwright.cost_models.ledger import ONCE, Ledger
+from meshwright.cost_models.topology import group_shape, pair_shape
+from meshwright.ir.graph import ITEMSIZE
+from meshwright.ir.program import Program, Stage
+from meshwright.ir.workload import Workload
+
+
+def traffic(
+    program: Program, cluster: Cluster, ledgers: Mapping[str, Ledger], workload: Workload
+) -> tuple[tuple[str, float], ...]:
+    """Bytes received in a step, by tier."""
+    found: dict[str, float] = {}
+    loads = (*_grouped(program, cluster, ledgers), *_passed(program, cluster), *_tied(program, cluster, workload))
+    for tier, nbytes in loads:
+        found[tier] = found.get(tier, 0.0) + nbytes
+    return tuple(sorted(found.items()))
+
+
+def _grouped(program: Program, cluster: Cluster, ledgers: Mapping[str, Ledger]) -> Iterator[tuple[str, float]]:
+    for stage in program.stages:
+        for run in stage.runs:
+            for name in run.programs:
+                for tier, nbytes in _of_body(stage, cluster, ledgers[name], program.microbatches):
+                    yield tier, nbytes * run.repeats
+
+
+def _of_body(stage: Stage, cluster: Cluster, book: Ledger, microbatches: int) -> Iterator[tuple[str, float]]:
+    for name, phase in book.phases.items():
+        times = len(stage.ranks) * (1 if name in ONCE else microbatches)
+        for one, count in phase.transmissions.items():
+            shape = group_shape(cluster, stage.ranks, stage.mesh, one.axes)
+            if shape.levels:
+                yield shape.levels[-1].tier, times * count * one.received_bytes(shape.ranks)
+
+
+def _passed(program: Program, cluster: Cluster) -> Iterator[tuple[str, float]]:
+    for hop in program.transfers:
+        here, there = program.stages[hop.from_stage], program.stages[hop.to_stage]
+        if here.ranks == there.ranks:
+            continue
+        ways = [(here, there, hop.target)] + ([(there, here, hop.source)] if hop.differentiable else [])
+        for source, target, placement in ways:
+            nbytes = prod(placement.local_shape(hop.type.shape, target.mesh)) * ITEMSIZE[hop.type.dtype]
+            yield _tier(cluster, source, target), nbytes * len(target.ranks) * program.microbatches
+
+
+def _tied(program: Program, cluster: Cluster, workload: Workload) -> Iterator[tuple[str, float]]:
+    for (first, *others), nbytes in tied(program, workload):
+        for other in others:
+            one, two = program.stages[first], program.stages[other]
+            yield _tier(cluster, one, two), nbytes * (len(one.ranks) + len(two.ranks))
+
+
+def _tier(cluster: Cluster, one: Stage, other: Stage) -> str:
+    return pair_shape(cluster, one.ranks, other.ranks).levels[-1].tier
+
+
+def tied(program: Program, workload: Workload) -> Iterator[tuple[list[int], float]]:
+    """Parameters that stages on different ranks hold: a stage of each, and the bytes of one rank's gradient."""
+    for tie in program.ties:
+        groups = {program.stages[stage].ranks: stage for stage, _ in reversed(tie.holders)}
+        if len(groups) > 1:
+            stage, call = tie.holders[0]
+            body = program.body(dict(program.stages[stage].calls())[call])
+            held = [slot for slot in body.params if slot.grad and f".{tie.path}".endswith(f".{slot.path}")]
+            local = body.locals[max(held, key=lambda slot: len(slot.path)).grad or ""]
+            shape = local.placement.local_shape(local.type.shape, body.mesh)
+            yield sorted(groups.values()), prod(shape) * workload.states.reduced

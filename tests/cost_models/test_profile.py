@@ -1,0 +1,71 @@
+"""The shipped profile: every constant says what it stands on, and the page that lists them is current."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import fields, replace
+from pathlib import Path
+
+import pytest
+
+from meshwright.cost_models.compute_profile import ComputeConstants
+from meshwright.cost_models.constants import BEGIN, END, main, render, rows, written
+from meshwright.cost_models.memory import MemoryConstants, kind_of_memory
+from meshwright.cost_models.profile import StepConstants, kind_of_step, published
+from meshwright.cost_models.quantity import KINDS, weakest_kind
+from meshwright.ir.errors import BadQuantity
+
+PAGE = Path(__file__).parents[2] / "docs" / "prices.md"
+MOST_FITTED = 20
+
+
+def test_the_page_is_current() -> None:
+    page = PAGE.read_text()
+    assert page.count(BEGIN) == page.count(END) == 1
+    assert written(page) == page, "run: python -m meshwright.cost_models.constants docs/prices.md"
+
+
+def test_the_command_writes_the_table_and_nothing_else(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text(f"before\n{BEGIN}\nold\n{END}\nafter\n")
+    assert main([str(page)]) == 0
+    assert page.read_text() == f"before\n{render()}\nafter\n"
+
+
+def test_every_constant_has_a_unit_a_kind_a_reason_and_a_date() -> None:
+    found = list(rows())
+    assert len({row.name for row in found}) == len(found)
+    for row in found:
+        assert row.unit in ("1", "s", "bytes"), row.name
+        assert row.kind in KINDS, row.name
+        assert len(row.basis.split()) > 2, row.name
+        assert re.fullmatch(r"20\d\d-\d\d", row.date), row.name
+        assert (row.unit == "s") == row.name.endswith("_s"), row.name
+    assert sum(row.kind == "fitted" for row in found) <= MOST_FITTED
+
+
+def test_what_prices_use_is_what_is_listed() -> None:
+    """All fields of the profile, by value."""
+    listed = {row.name: row.value for row in rows()}
+    profile = published()
+    for part, of in (
+        (profile.step, StepConstants),
+        (profile.compute, ComputeConstants),
+        (profile.memory, MemoryConstants),
+    ):
+        for field in fields(of):
+            assert getattr(part, field.name) == listed[field.name], field.name
+
+
+def test_the_weakest_kinds_are_named() -> None:
+    kinds = {row.name: row.kind for row in rows()}
+    step = {kinds[field.name] for field in fields(StepConstants)}
+    memory = {kinds[field.name] for field in fields(MemoryConstants)}
+    assert kind_of_step() == ("assumed" if "assumed" in step else "fitted")
+    assert kind_of_memory() == weakest_kind(*memory)
+
+
+@pytest.mark.parametrize("change", [{"covered": 1.1}, {"hidden_tensor": -0.1}, {"straggling": -1.0}])
+def test_impossible_constants_of_a_step_are_refused(change: dict[str, float]) -> None:
+    with pytest.raises(BadQuantity, match="shares"):
+        replace(published().step, **change)
