@@ -35,6 +35,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import log2, prod
+from typing import Any
 
 from meshwright.cost_models.cluster import Cluster
 from meshwright.cost_models.collectives import Library, collective
@@ -156,6 +157,7 @@ class Evaluator:
         """The same, and how many ranks run on each."""
         found = self._devices.get(id(ranks))
         if found is None:
+            _make_room(self._devices)
             several = len(self.cluster.pools) > 1
             pools = Counter(self.cluster.place(rank).pool for rank in ranks) if several else Counter({0: len(ranks)})
             counts: dict[str, tuple[Device, int]] = {}
@@ -177,6 +179,7 @@ class Evaluator:
     def ledger(self, body: BodyProgram, workload: Workload, accumulates: bool) -> Ledger:
         key = (id(body), workload, accumulates)
         if key not in self._ledgers:
+            _make_room(self._ledgers)
             self._ledgers[key] = (body, ledger(body, workload, accumulates=accumulates))
         return self._ledgers[key][1]
 
@@ -187,6 +190,7 @@ class Evaluator:
         key = (id(book), *(device.name for device in devices), workload, *shapes.values())
         found = self._costs.get(key)
         if found is None:
+            _make_room(self._costs)
             costs = {
                 name: _slowest(
                     self._cost(
@@ -256,6 +260,15 @@ class Evaluator:
 
 _ROUNDING = 1e-12
 """Of a sum of seconds, as a share: less than this is no time."""
+MOST_KNOWN = 2048
+"""Body programs, stages and groups of ranks that an evaluator remembers."""
+
+
+def _make_room(known: dict[Any, Any]) -> None:
+    if len(known) >= MOST_KNOWN:
+        known.clear()
+
+
 _ENGINES = {Engine.MATMUL: 0, Engine.CONV: 0, Engine.ATTENTION: 1, Engine.MEMORY: 2}
 _DEVICE = ("matmul", "attention", "memory-bound")
 _VALUES = ("tensor", "context", "expert")

@@ -27,7 +27,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
-from meshwright.ir.adjoint import Strategy, apply
+from meshwright.ir.adjoint import Strategy
 from meshwright.ir.errors import (
     BodyUnplanned,
     CallsRepeated,
@@ -46,7 +46,7 @@ from meshwright.ir.fold import Fold
 from meshwright.ir.graph import Graph
 from meshwright.ir.mesh import Mesh
 from meshwright.ir.placement import Placement, State
-from meshwright.ir.rules.base import rule_of
+from meshwright.ir.rewrite import facts_of
 from meshwright.ir.same import Same
 
 
@@ -247,11 +247,11 @@ def _verify_plan(planned: Same[BodyPlan], body: Same[Graph], mesh: Mesh) -> None
     """A body's plan; what was valid once is not checked again."""
     plan, graph = planned.of, body.of
     place = f"plan {plan.name}"
-    ops = {op.name: op for op in graph.ops}
+    facts = facts_of(graph)
     for name, strategy in plan.strategies:
-        if name not in ops:
+        if name not in facts:
             raise PlannedOpUnknown(place=place, cause=f"there is no operator %{name}", fix="name ops of the body")
-        apply(rule_of(ops[name], graph.types), graph.operand_types(ops[name]), strategy, mesh)
+        facts[name].applied(strategy, mesh)
     for name in (*(value for value, _ in plan.states), *plan.recompute):
         if name not in graph.types:
             raise PlannedValueUnknown(place=place, cause=f"there is no value %{name}", fix="name values of the body")

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from meshwright.ir.adjoint import Split, Strategy, apply
+from meshwright.ir.adjoint import Split, Strategy
 from meshwright.ir.decisions import BodyPlan, Storage
 from meshwright.ir.errors import IndivisibleExtent
 from meshwright.ir.factors import Loops, stem
@@ -18,6 +18,7 @@ from meshwright.ir.lower_body import compute_placements
 from meshwright.ir.mesh import Mesh
 from meshwright.ir.names.degrees import Degrees, uses
 from meshwright.ir.placement import Placement, Shard, State, Uneven
+from meshwright.ir.rewrite import facts_of
 from meshwright.ir.rules.base import rule_of
 
 
@@ -65,7 +66,7 @@ def _computed(
         state = states.get(param.value) or State.replicated(len(graph.types[param.value].shape))
         for index, slot in () if param.value in states else first[param.value]:
             op = graph.ops[index]
-            state = apply(rule_of(op, graph.types), graph.operand_types(op), chosen[op.name], mesh).operands[slot]
+            state = facts_of(graph)[op.name].applied(chosen[op.name], mesh).operands[slot]
         found.append((param, Placement(state.dims)))
     return found
 
