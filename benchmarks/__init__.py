@@ -8,6 +8,7 @@ BENCHMARKS: dict[str, str] = {
     "published_runs": "error of step times, memory and fit, on published training runs",
     "kernels": "error of the prices of products, attention and collectives, on measurements they were not fitted on",
     "inspect_cost": "CPU time and memory of `plan inspect`, beside importing the frameworks and exporting two blocks",
+    "estimate_cost": "CPU time of `plan estimate` beside capturing the model, for one configuration and for many",
     "b200_single_node": "step time and allocated memory of runs of Megatron-Core on eight B200, beside what we predict",
     "simulate_cost": "time to make, order and simulate pipeline schedules, a large and a small one",
 }

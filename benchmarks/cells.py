@@ -240,8 +240,9 @@ def finite(text: str) -> float | None:
 MEMORY_MEANINGS = {"gib_max_over_ranks": "reserved", "gb_as_reported": "allocated", "as_reported": "device"}
 """What published figures count, by the spelling of `mem_kind`; `device`: all that the device shows.
 
-torchtitan prints max_reserved_gib of torch's allocator (torchtitan/components/metrics.py, 2024-12), and its tables say
-GiB and the maximum over ranks.
+torchtitan prints max_reserved_gib of torch's allocator each step, and its tables say GiB and the maximum over ranks.
+The zero-bubble paper (2401.10241) does not say what it counts; Megatron-LM, on which it builds, reports the peak that
+torch allocated (megatron/utils.py, report_memory), hence that. Other reports are read as nvidia-smi's.
 """
 
 

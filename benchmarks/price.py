@@ -159,6 +159,7 @@ def stack_of_run(run: Run) -> Stack:
         regathers=public.style == "fused" and run.sequence_parallel,
         fused_loss=public.fused_loss,
         dedupes=public.dedupes,
+        broadcasts=public.broadcasts,
         placeholders=public.style == "fused" and run.precision != "fp16" and public.fused_loss,
     )
 

@@ -22,11 +22,11 @@ from argparse import ArgumentParser
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from importlib import import_module
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from benchmarks.fit_step import Fitter
 from benchmarks.price import Pricer
 from benchmarks.runs import Run, Skipped
 from benchmarks.scores import Scored, Statistics, statistics, suspects
@@ -218,13 +218,16 @@ def _told(what: str) -> Callable[[int, int], None]:
     return lambda done, of: print(f"{done} of {of} {what}", file=sys.stderr, flush=True)
 
 
-def fitted() -> Fit:
-    """The fitter of the step's constants; it prices runs itself, and is loaded when it is asked for."""
-    fit: Fit = import_module("benchmarks.fit_step").fit
-    return fit
+FitFor = Callable[[Sequence[Run], int], Fit]
+"""A fitter that has seen these runs, in so many processes."""
 
 
-def run_command(argv: Sequence[str], price: Price, fit: Callable[[], Fit] = fitted) -> int:
+def fitted(runs: Sequence[Run], processes: int) -> Fit:
+    """The fitter of the step's constants."""
+    return Fitter.of(runs, published(), processes)
+
+
+def run_command(argv: Sequence[str], price: Price, fit: FitFor = fitted) -> int:
     """The command line, under a price."""
     parser = ArgumentParser(prog="python -m benchmarks.published_runs", description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--runs", type=Path, default=DATA / "training_runs.csv", help="table of runs")
@@ -241,8 +244,9 @@ def run_command(argv: Sequence[str], price: Price, fit: Callable[[], Fit] = fitt
     scores = Scores.of(read_and_score(given.runs, given.models, price, processes=processes, progress=_told("rows")))
     left_out = None
     if given.leave_one_out:
+        fitter = fit([row.run for row in scores.scored], given.processes)
         left_out = leave_one_out(
-            scores.scored, fit(), published(), Pricer, processes=given.processes, progress=_told("sources left out")
+            scores.scored, fitter, published(), Pricer, processes=given.processes, progress=_told("sources left out")
         )
     found = scores.to_json(left_out)
     print(json.dumps(found, indent=1) if given.json else report(scores, found))

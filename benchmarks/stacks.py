@@ -12,6 +12,7 @@ columns of a row go before it. `reason` is where that is documented. A framework
                  xla        fp32 parameters sharded, bf16 compute
     grad_bytes   bytes of a gradient element on the wire
     dropout      trained with dropout
+    broadcasts   each rank sends the parameters that it updated, one after the other
     dedupes      tokens go once to each host, however many of their experts are there
     selective    what a bare "selective" recomputes: core_attention | every_other_block | ops
 """
@@ -47,6 +48,7 @@ class Stack:
     fused_loss: bool = False
     dropout: bool = False
     dedupes: bool = False
+    broadcasts: bool = False
     expert_tp: bool = True
     selective: str = "core_attention"
 
@@ -76,6 +78,7 @@ _LISTED = (
         "megatron_lm_2021",
         "Narayanan et al. 2104.04473: fused softmax and bias kernels, no flash attention, no sequence parallelism, "
         "blocking gradient all-reduce",
+        dropout=True,
         attention="math",
         grad_bytes=2,
         sequence_parallel=False,
@@ -85,6 +88,7 @@ _LISTED = (
     _megatron(
         "megatron_lm_2022",
         "Korthikanti et al. 2205.05198: as 2021; sequence parallelism is a column of their table",
+        dropout=True,
         attention="math",
         grad_bytes=2,
         sequence_parallel=False,
@@ -94,6 +98,7 @@ _LISTED = (
     _megatron(
         "megatron_deepspeed",
         "Smith et al. 2201.11990: Megatron kernels of 2021 under DeepSpeed's pipeline",
+        dropout=True,
         attention="math",
         states="deepspeed",
         grad_bytes=2,
@@ -104,6 +109,7 @@ _LISTED = (
     _megatron(
         "deepspeed_zero3",
         "Rajbhandari et al. 2104.07857, as used by 2104.04473 table 2: kernels of Megatron 2021",
+        dropout=True,
         attention="math",
         states="deepspeed",
         grad_bytes=2,
@@ -112,6 +118,7 @@ _LISTED = (
     _megatron(
         "gpt_neox",
         "Black et al. 2204.06745: Megatron and DeepSpeed of 2021",
+        dropout=True,
         attention="math",
         states="deepspeed",
         grad_bytes=2,
@@ -172,6 +179,7 @@ _LISTED = (
         states="deepspeed",
         grad_bytes=2,
         sequence_parallel=False,
+        broadcasts=True,
         fused_loss=True,
     ),
     _fsdp(

@@ -137,7 +137,7 @@ class Compute:
     def _host_s(self, style: str) -> float:
         """Fused kernels are launched one by one too, by the same host; a program of XLA is launched whole."""
         values = self.constants
-        by_style = {"eager": values.eager_host_s, "fused": values.eager_host_s, "compiled": values.compiled_host_s}
+        by_style = {"eager": values.host_s, "fused": values.host_s, "compiled": values.compiled_host_s}
         return by_style.get(style, 0.0)
 
     def _dispatched(self, generation: str) -> str:

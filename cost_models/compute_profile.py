@@ -52,13 +52,14 @@ class ComputeConstants:
     """Efficiency of the fused attention backward beside the forward."""
     narrow_heads: float
     """Growth of 1/efficiency of fused attention per unit of 128/d - 1, outside the widths measured."""
-    eager_host_s: float
+    host_s: float
+    """Host time of a launch, operator by operator, through a framework."""
     compiled_host_s: float
 
     def __post_init__(self) -> None:
         sustained = (self.sustained_ampere, self.sustained_hopper, self.sustained_blackwell, self.sustained_tpu)
         shares = (self.hbm_efficiency, self.attention_backward, self.sustained_untuned, *sustained)
-        times = (self.kernel_floor_s, self.xla_floor_s, self.eager_host_s, self.compiled_host_s)
+        times = (self.kernel_floor_s, self.xla_floor_s, self.host_s, self.compiled_host_s)
         rest = (self.tile_penalty, self.narrow_heads, *times)
         if not all(0 < share <= 1 for share in shares) or min(rest) < 0:
             raise BadQuantity(

@@ -67,6 +67,9 @@ class Cost:
     engines: tuple[float, float, float] = (0.0, 0.0, 0.0)
     """Device seconds of products, attention and memory-bound kernels."""
     launches: int = 0
+    awaited: int = 0
+    """Of the launches those that the device waits for: a host that learns from the device how many rows each expert
+    has does not launch ahead."""
     values: tuple[float, float, float] = (0.0, 0.0, 0.0)
     """Collectives that operators wait for: tensor, context, expert."""
     ring_s: float = 0.0
@@ -89,6 +92,7 @@ class Cost:
         return Cost(
             (a[0] + times * b[0], a[1] + times * b[1], a[2] + times * b[2]),
             self.launches + times * other.launches,
+            self.awaited + times * other.awaited,
             (c[0] + times * d[0], c[1] + times * d[1], c[2] + times * d[2]),
             self.ring_s + times * other.ring_s,
             self.gathers_s + times * other.gathers_s,
@@ -177,7 +181,14 @@ class Evaluator:
         if found is None:
             costs = {
                 name: _slowest(
-                    self._cost(phase, self.compute(device, workload), shapes, library_of(device, workload), workload)
+                    self._cost(
+                        phase,
+                        self.compute(device, workload),
+                        shapes,
+                        library_of(device, workload),
+                        workload,
+                        routes=book.routes and name == "forward",
+                    )
                     for device in devices
                 )
                 for name, phase in book.phases.items()
@@ -192,6 +203,8 @@ class Evaluator:
         shapes: Mapping[tuple[str, ...], GroupShape],
         library: Library,
         workload: Workload,
+        *,
+        routes: bool,
     ) -> Cost:
         engines, values = [0.0, 0.0, 0.0], [0.0, 0.0, 0.0]
         launches, ring_s, gathers_s, reductions_s = 0, 0.0, 0.0, 0.0
@@ -208,6 +221,9 @@ class Evaluator:
             moved = collective(one.kind, sent, shape, library, imbalance=routed)
             kinds.add(("collectives", moved.provenance))
             seconds = count * one.steps * moved.seconds
+            if one.reason == "update" and workload.stack.broadcasts:
+                each = collective("broadcast", one.nbytes / shape.ranks, shape, library)
+                seconds = count * shape.ranks * each.seconds
             if one.reason == "ring":
                 ring_s += seconds
             elif one.reason in ("parameter", "update"):
@@ -219,6 +235,7 @@ class Evaluator:
         return Cost(
             (engines[0], engines[1], engines[2]),
             launches,
+            launches if routes else 0,
             (values[0], values[1], values[2]),
             ring_s,
             gathers_s,
@@ -270,6 +287,7 @@ def _slowest(costs: Iterable[Cost]) -> Cost:
         first = Cost(
             (max(a[0], b[0]), max(a[1], b[1]), max(a[2], b[2])),
             max(first.launches, one.launches),
+            max(first.awaited, one.awaited),
             (max(c[0], d[0]), max(c[1], d[1]), max(c[2], d[2])),
             max(first.ring_s, one.ring_s),
             max(first.gathers_s, one.gathers_s),
@@ -347,7 +365,8 @@ class _Step:
         """Kernels and collectives of a stretch as they run together; `beside` is compute of the same stretch that is
         counted elsewhere, `again` the part that runs a second time."""
         step, device_s = self.step, cost.device_s
-        launch_s = max(0.0, cost.launches * host_s - device_s)
+        awaited_s = cost.awaited * host_s
+        launch_s = awaited_s + max(0.0, cost.launches * host_s - awaited_s - device_s)
         ring_hidden_s = min(cost.ring_s, cost.engines[1] + launch_s) if "ring" in self.hides else 0.0
         beside_s = max(beside.device_s, beside.launches * host_s)
         behind_s = step.covered * (device_s + launch_s + beside_s - ring_hidden_s)

@@ -27,13 +27,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from math import ceil, prod
 from typing import cast
 
 from meshwright.cost_models.collectives import Collective
 from meshwright.cost_models.compute import Kernel
-from meshwright.ir.adjoint import Split, apply
+from meshwright.ir.adjoint import Split, Strategy, apply
 from meshwright.ir.graph import ITEMSIZE
+from meshwright.ir.mesh import Mesh
 from meshwright.ir.placement import Placement, Zigzag
 from meshwright.ir.program import (
     Add,
@@ -46,7 +48,7 @@ from meshwright.ir.program import (
     Zero,
     results_of,
 )
-from meshwright.ir.rules.base import Engine, Law, Rule, infer
+from meshwright.ir.rules.base import Engine, Law, Rule, Signature, infer
 from meshwright.ir.workload import Workload
 
 PHASES = ("forward", "recompute", "inputs", "weights", "sync", "update", "publish")
@@ -99,6 +101,8 @@ class Ledger:
 
     axes: tuple[tuple[str, ...], ...]
     """The groups that it transmits over."""
+    routes: bool
+    """Whether it sends tokens to experts."""
 
 
 def ledger(body: BodyProgram, workload: Workload, *, accumulates: bool) -> Ledger:
@@ -145,7 +149,7 @@ class _Bookkeeper:
         for (phase, kind, over, reason), nbytes in self.buckets.items():
             self.phases[phase].transmissions[Transmission(kind, over, nbytes, reason)] += 1
         axes = dict.fromkeys(one.axes for phase in self.phases.values() for one in phase.transmissions)
-        return Ledger(self.phases, self.flops, tuple(axes))
+        return Ledger(self.phases, self.flops, tuple(axes), self.picks > 1)
 
     def walk(self, statements: Sequence[Statement], phase: str) -> None:
         products: _Products = {}
@@ -169,7 +173,7 @@ class _Bookkeeper:
 
     def engine(self, statement: Compute | Gradient | Ring, phase: str, products: _Products) -> None:
         rule = infer(statement.signature)
-        sizes = self.sizes(statement, rule)
+        sizes = self.sizes(statement)
         wanted = None if isinstance(statement, Compute) or not statement.wanted else set(statement.wanted)
         if phase != "recompute":
             self.flops += rule.flops(needs=wanted)
@@ -188,8 +192,8 @@ class _Bookkeeper:
                 made = (kernel, statement.results[0])
                 products.setdefault(key if joins else (*key, statement.op, kernel.work), []).append(made)
 
-    def sizes(self, statement: Compute | Gradient | Ring, rule: Rule) -> dict[str, int]:
-        return dict(apply(rule, statement.signature.operands, statement.strategy, self.body.mesh).sizes)
+    def sizes(self, statement: Compute | Gradient | Ring) -> dict[str, int]:
+        return dict(_sizes(statement.signature, statement.strategy, self.body.mesh))
 
     def product(
         self, statement: Compute | Gradient | Ring, rule: Rule, sizes: Mapping[str, int], wanted: set[int] | None
@@ -311,6 +315,12 @@ _PRODUCTS = (("forward", "mnk"), ("dgrad", "mkn"), ("wgrad", "nkm"))
 def _picks(statement: Compute) -> int:
     """How many experts a token goes to, in a dispatch."""
     return statement.signature.operands[1].shape[-1] if statement.signature.kind == "dispatch" else 1
+
+
+@lru_cache(maxsize=65536)
+def _sizes(signature: Signature, strategy: Strategy, mesh: Mesh) -> tuple[tuple[str, int], ...]:
+    """The local size of every factor."""
+    return apply(infer(signature), signature.operands, strategy, mesh).sizes
 
 
 def _weights(body: BodyProgram) -> frozenset[str]:
@@ -441,16 +451,17 @@ class _Chains:
 
     def kernels(self) -> Iterator[float]:
         """Bytes of every kernel."""
+        everywhere = Counter(name for node in self.nodes for name in node.reads)
         for members in self.chains():
-            written = {name for node in members for name in node.writes}
+            written = left = {name for node in members for name in node.writes}
             read = {name for node in members for name in node.reads} - written
-            inside = Counter(name for node in members for name in node.reads)
-            everywhere = Counter(name for node in self.nodes for name in node.reads) if len(members) > 1 else inside
-            left = {
-                name
-                for name in written
-                if len(members) == 1 or self.outside[name] or everywhere[name] > inside[name] or not inside[name]
-            }
+            if len(members) > 1:
+                inside = Counter(name for node in members for name in node.reads)
+                left = {
+                    name
+                    for name in written
+                    if self.outside[name] or everywhere[name] > inside[name] or not inside[name]
+                }
             repeated = sum(self.size(name) for node in members for name in node.writes[1:] if name == node.writes[0])
             nbytes = sum(self.size(name) for name in (*sorted(read), *sorted(left))) + repeated
             if nbytes:
@@ -458,6 +469,8 @@ class _Chains:
 
     def chains(self) -> Iterable[list[_Node]]:
         """Connected statements that may join, in order of their first member."""
+        if not any(node.joins for node in self.nodes):
+            return [[node] for node in self.nodes]
         leader = list(range(len(self.nodes)))
 
         def find(index: int) -> int:
@@ -483,14 +496,20 @@ def _read(statement: Compute | Gradient | Ring, rule: Rule) -> tuple[str, ...]:
     """The forward names that a statement reads."""
     if isinstance(statement, Compute) or not statement.wanted:
         return statement.operands
-    reads = tuple(statement.operands[slot] for slot in rule.reads(statement.wanted))
-    kept = tuple(
-        statement.outputs[save.index] for save in rule.saved("cuda", statement.wanted) if save.what == "result"
-    )
-    if rule.reruns(statement.wanted):
-        saved = {save.index for save in rule.saved("cuda", statement.wanted) if save.what == "operand"}
-        reads = tuple(statement.operands[slot] for slot in sorted(saved))
-    return (*reads, *kept, *(name for name in statement.grads if name))
+    slots, kept = _slots(statement.signature, statement.wanted)
+    reads = (*(statement.operands[slot] for slot in slots), *(statement.outputs[index] for index in kept))
+    return (*reads, *(name for name in statement.grads if name))
+
+
+@lru_cache(maxsize=65536)
+def _slots(signature: Signature, wanted: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The operands and the results that derivatives read."""
+    rule = infer(signature)
+    saved = rule.saved("cuda", wanted)
+    kept = tuple(save.index for save in saved if save.what == "result")
+    if rule.reruns(wanted):
+        return tuple(sorted({save.index for save in saved if save.what == "operand"})), kept
+    return tuple(rule.reads(wanted)), kept
 
 
 def _arriving(statement: Gradient | Ring) -> str | None:

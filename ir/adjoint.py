@@ -31,7 +31,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from math import prod
 
@@ -110,6 +110,8 @@ class Strategy:
     """
 
     choices: tuple[tuple[str, Choice], ...] = ()
+    _hash: int = field(init=False, repr=False, compare=False)
+    """Made when it is asked for first, and kept: strategies are keys everywhere."""
 
     def __post_init__(self) -> None:
         axes = [axis for axis, _ in self.choices]
@@ -117,6 +119,17 @@ class Strategy:
             raise IllegalStrategy(place=str(self), cause="an axis has two choices", fix="give each axis one choice")
         idle = [pair for pair in self.choices if pair[1] != IDLE]
         object.__setattr__(self, "choices", tuple(idle))
+
+    def __hash__(self) -> int:
+        try:
+            return self._hash
+        except AttributeError:
+            object.__setattr__(self, "_hash", hash((self.choices,)))
+            return self._hash
+
+    def __reduce__(self) -> tuple[type[Strategy], tuple[object, ...]]:
+        """Made anew in another process, where strings have other hashes."""
+        return Strategy, (self.choices,)
 
     @staticmethod
     def parse(text: str) -> Strategy:

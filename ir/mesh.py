@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import product
 from math import prod
 
@@ -58,6 +58,8 @@ class Mesh:
     """
 
     axes: tuple[MeshAxis, ...] = ()
+    _hash: int = field(init=False, repr=False, compare=False)
+    """Made when it is asked for first, and kept: meshes are keys everywhere."""
 
     def __post_init__(self) -> None:
         names = [axis.name for axis in self.axes]
@@ -66,6 +68,17 @@ class Mesh:
             raise AxisRepeated(
                 place=f"mesh ({self})", cause=f"axis {repeated[0]!r} appears twice", fix="give every axis its own name"
             )
+
+    def __hash__(self) -> int:
+        try:
+            return self._hash
+        except AttributeError:
+            object.__setattr__(self, "_hash", hash((self.axes,)))
+            return self._hash
+
+    def __reduce__(self) -> tuple[type[Mesh], tuple[object, ...]]:
+        """Made anew in another process, where strings have other hashes."""
+        return Mesh, (self.axes,)
 
     @staticmethod
     def parse(text: str) -> Mesh:

@@ -277,10 +277,9 @@ class Placement:
         return tuple(_spans(dim, extent, mesh, at) for dim, extent in zip(self.dims, shape, strict=True))
 
     def local_shape(self, shape: Sequence[int], mesh: Mesh, rank: int = 0) -> tuple[int, ...]:
-        if rank == 0 and all(isinstance(shard.layout, Contiguous) for dim in self.dims for shard in dim):
-            return tuple(
-                [_share(dim, extent, mesh) if dim else extent for dim, extent in zip(self.dims, shape, strict=True)]
-            )
+        if rank == 0:
+            pairs = zip(self.dims, shape, strict=True)
+            return tuple([_first_share(dim, extent, mesh) if dim else extent for dim, extent in pairs])
         return tuple(length(spans) for spans in self.spans(shape, mesh, rank))
 
     def __str__(self) -> str:
@@ -375,11 +374,19 @@ def _parse_shard(text: str) -> Shard:
     return Shard(axis, parse_layout(layout))
 
 
-def _share(dim: Dim, extent: int, mesh: Mesh) -> int:
-    """What contiguous shards leave of an extent."""
+def _first_share(dim: Dim, extent: int, mesh: Mesh) -> int:
+    """What shards leave of an extent on the first rank."""
+    left = extent
     for shard in dim:
-        extent = _divide(extent, mesh.axis(shard.axis).size, shard.layout)
-    return extent
+        if not isinstance(shard.layout, Contiguous):
+            return _first_length(dim, extent, mesh)
+        left = _divide(left, mesh.axis(shard.axis).size, shard.layout)
+    return left
+
+
+@lru_cache(maxsize=65536)
+def _first_length(dim: Dim, extent: int, mesh: Mesh) -> int:
+    return length(_spans(dim, extent, mesh, {shard.axis: 0 for shard in dim}))
 
 
 def _spans(dim: Dim, extent: int, mesh: Mesh, at: Mapping[str, int]) -> tuple[Span, ...]:

@@ -117,6 +117,8 @@ class Stack:
     instead, one buffer for each shape, which stays (Transformer Engine, get_dummy_wgrad of pytorch/module/base.py)."""
     dedupes: bool = False
     """A token goes to each host (each device, within one) once, however many of its experts are there."""
+    broadcasts: bool = False
+    """Updated parameters are sent by one broadcast from each rank that holds some, not gathered in one collective."""
     source: str = field(default="", compare=False)
 
     def __post_init__(self) -> None:
@@ -144,10 +146,11 @@ class Stack:
             fused_loss=given["fused_loss"] == "1",
             placeholders=given["placeholders"] == "1",
             dedupes=given["dedupes"] == "1",
+            broadcasts=given["broadcasts"] == "1",
         )
 
 
-_FLAGS = ("regathers", "fused_loss", "placeholders", "dedupes")
+_FLAGS = ("regathers", "fused_loss", "placeholders", "dedupes", "broadcasts")
 
 
 STACKS: Mapping[str, Stack] = MappingProxyType(

@@ -9,6 +9,7 @@ documented in docs/estimate.md.
 
 from __future__ import annotations
 
+import gc
 import json
 import sys
 from argparse import Namespace
@@ -60,6 +61,7 @@ class Ask:
     def setting(self) -> Setting:
         """Load the model. It is captured when a batch is asked for."""
         source = load_model(self.model, dtype=TRACED.get(self.workload.precision, "bf16"))
+        gc.freeze()  # frameworks stay: a collection that walks them takes longer than a configuration
         folds = Folds(source, self.workload.seq, self.seed)
         return Setting(folds, self.cluster.ranks, self.workload, self.target, pricing.price_of(self.cluster))
 

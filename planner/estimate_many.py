@@ -4,8 +4,9 @@ Every line of the file is a JSON object: pins by name, and perhaps `global_batch
 cannot be is reported with its number and stops no other. The model is captured, and written at every batch that is
 needed, before processes are forked (`planner.workers`), so that they only plan, lower and price.
 
-Configurations that differ in pipeline, schedule or micro-batches have body plans in common. So they are handed out in
-batches of one *kind* (`Degrees.of_body` at one batch), and within a `WINDOW` of lines, so that results, which are
+Configurations that differ in pipeline, schedule or micro-batches have body plans in common, and those that differ in
+storage or recomputation how operators are split. So they are handed out in batches of one `Config.compute`, sorted by
+`Config.kind` (`Degrees.of_body` at one batch), and within a `WINDOW` of lines, so that results, which are
 printed in the order of the lines, do not wait for the end of the file.
 """
 
@@ -259,14 +260,20 @@ def _internal(index: int, line: Line, error: Exception) -> InternalError:
 
 
 def kinds(lines: Sequence[Line]) -> list[list[int]]:
-    """The indices to price, in batches of one kind."""
+    """The indices to price, in batches that split operators alike, those of one kind next to each other."""
     batches: list[list[int]] = []
+
+    def kind_of(index: int) -> tuple[Value, ...]:
+        config = lines[index].config
+        return () if config is None else config.kind
+
     for start in range(0, len(lines), WINDOW):
         together: dict[object, list[int]] = {}
         for index, line in enumerate(lines[start : start + WINDOW], start):
             if line.config is not None:
-                together.setdefault(line.config.kind, []).append(index)
+                together.setdefault(line.config.compute, []).append(index)
         for indices in together.values():
+            indices.sort(key=kind_of)
             batches += [indices[at : at + MOST_TOGETHER] for at in range(0, len(indices), MOST_TOGETHER)]
     return batches
 

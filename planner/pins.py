@@ -203,12 +203,14 @@ class Config:
         return self.mbs * self.dp
 
     @property
+    def compute(self) -> tuple[Value, ...]:
+        """What decides how the operators of bodies are split: equal ones share that."""
+        return self.tp, self.dp, self.cp, self.ep, self.etp, self.mbs, self.sp, self.context, self.zigzag
+
+    @property
     def kind(self) -> tuple[Value, ...]:
         """What decides the plans of bodies: equal kinds share them."""
-        return (
-            *(self.tp, self.dp, self.cp, self.ep, self.etp, self.shard, self.zero, self.mbs),
-            *(self.recompute, self.sp, self.context, self.zigzag, self.regather),
-        )
+        return *self.compute, self.zero, self.shard, self.regather, self.recompute
 
     def to_json(self) -> dict[str, Value]:
         """Every field."""

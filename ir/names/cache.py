@@ -27,7 +27,14 @@ def loops_of(fold: Same[Fold]) -> Mapping[str, Loops]:
 def planned(fold: Same[Fold], body: str, degrees: Degrees) -> BodyPlan:
     """The plan of a body under the degrees that concern it (`Degrees.of_body`)."""
     compute, found = _computed(fold, body, degrees.of_compute()), loops_of(fold)[body]
-    return with_storage(fold.of.body[body], found, compute, degrees.mesh(), degrees)
+    return _one_of_equals(with_storage(fold.of.body[body], found, compute, degrees.mesh(), degrees))
+
+
+@lru_cache(maxsize=2048)
+def _one_of_equals(plan: BodyPlan) -> BodyPlan:
+    """Of equal plans always the same: what degrees differ in may not concern a body, as selective recomputation does
+    not an embedding."""
+    return plan
 
 
 @lru_cache(maxsize=2048)

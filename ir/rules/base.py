@@ -18,7 +18,7 @@ reading allows it. INDEX operands (tokens, masks, router choices) carry no gradi
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from functools import lru_cache
 from math import prod
@@ -153,6 +153,19 @@ class Signature:
     kind: str
     operands: tuple[Type, ...]
     attrs: tuple[tuple[str, Attr], ...] = ()
+    _hash: int = field(init=False, repr=False, compare=False)
+    """Made when it is asked for first, and kept: signatures are keys everywhere."""
+
+    def __hash__(self) -> int:
+        try:
+            return self._hash
+        except AttributeError:
+            object.__setattr__(self, "_hash", hash((self.kind, self.operands, self.attrs)))
+            return self._hash
+
+    def __reduce__(self) -> tuple[type[Signature], tuple[object, ...]]:
+        """Made anew in another process, where strings have other hashes."""
+        return Signature, (self.kind, self.operands, self.attrs)
 
     def attr(self, key: str, default: Attr = None) -> Attr:
         return next((value for name, value in self.attrs if name == key), default)

@@ -7,7 +7,7 @@ or runs them, these lists are sequences of actions like any other.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import overload
 
 from meshwright.ir.program import Action
@@ -40,6 +40,9 @@ class ActionList(Sequence[Action]):
 
     def __len__(self) -> int:
         return len(self.written)
+
+    def __iter__(self) -> Iterator[Action]:
+        return iter(self.written)
 
     @overload
     def __getitem__(self, index: int) -> Action: ...

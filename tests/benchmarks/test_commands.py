@@ -38,9 +38,20 @@ ROWS = [
     ROW | {"tp": "2.5"},
     ROW | {"schedule": "sideways"},
     ROW | {"step_time_best_s": "", "step_time_s": "nan"},
-    ROW | {"tp": "16", "pp": "1", "dp": "1"},
+    ROW | {"tp": "3", "dp": ""},
+    ROW | {"pp": "8", "dp": "1", "vp": "4", "schedule": "interleaved"},
 ]
-REASONS = ("model table", "lacks", "XPU9000", "global batch", "tp is 2.5", "sideways", "no step time")
+REASONS = (
+    "model table",
+    "lacks",
+    "XPU9000",
+    "global batch",
+    "tp is 2.5",
+    "sideways",
+    "no step time",
+    "does not divide",
+    "MW",
+)
 
 OVERALL = {
     *("rows", "priced", "skipped", "mape", "macro_mape", "bias", "p50", "p90", "rank_correlation", "top1_regret"),
@@ -114,7 +125,7 @@ def test_leave_one_out(arguments: list[str], capsys: pytest.CaptureFixture[str])
         return replace(start, step=replace(start.step, straggling=start.step.straggling + len(seen)))
 
     command = [*arguments, "--json", "--leave-one-out", "--processes", "1"]
-    assert run_command(command, Pricer(), lambda: fit) == 0
+    assert run_command(command, Pricer(), lambda _runs, _processes: fit) == 0
     found = printed(capsys)
     left = found["leave_one_out"]
     assert seen == [{"log"}, {"paper"}]
@@ -130,6 +141,8 @@ def test_programs_are_built_once_for_all_profiles(arguments: list[str]) -> None:
     again = leave_one_out(scored, lambda rows, start: start, published(), Pricer)
     assert _program.cache_info().misses == built
     assert [row.step_time_s for row in again] == [row.step_time_s for row in scored]
+    forked = leave_one_out(scored, lambda rows, start: start, published(), Pricer, processes=2)
+    assert [row.step_time_s for row in forked] == [row.step_time_s for row in scored]
 
 
 def run_of(tmp_path: Path, **cells: str) -> Run:
