@@ -7,7 +7,7 @@ the library's law. All of it but the arithmetic on bytes is kept by shape: a pri
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from meshwright.cost_models.collective_curves import NO_CURVES, Curves, Reader, matching, shipped
@@ -46,6 +46,10 @@ def collective(
         if nbytes < 0:
             raise CollectiveUnknown(place=str(kind), cause=f"{nbytes:g} bytes", fix="give zero or more")
         return FREE
+    if shape.also:
+        alone = (replace(shape, also=()), *shape.also)
+        each = [collective(kind, nbytes, one, library, imbalance=imbalance, curves=curves) for one in alone]
+        return max(each, key=lambda one: one.seconds)
     price, reader, worth = _pricer(kind, shape, library, imbalance, curves or shipped())
     if reader is not None:
         return Priced(reader.seconds(nbytes), worth, "measured curve")

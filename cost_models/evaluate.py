@@ -492,7 +492,7 @@ class _Step:
             return [
                 self.weights[own[0]].seconds + (0.0 if self.apart else self.inputs[own[0]].seconds) for own in stages
             ]
-        began = {stage: start for _, kind, stage, _, start, _ in ran.timeline() if kind in ("B", "W")}
+        began = ran.last_start_s(("B", "W"))
         return [end - min(began[stage] for stage in own) for end, own in zip(ran.finish_s, stages, strict=True)]
 
     def seconds(self) -> Seconds:

@@ -167,6 +167,19 @@ class Simulated:
         """From a group's first start to its last end."""
         return tuple(end - begin for begin, end in zip(self.begin_s, self.finish_s, strict=True))
 
+    def last_start_s(self, kinds: Sequence[str]) -> tuple[float, ...]:
+        """For every stage, when its last action of one of these kinds began."""
+        made, began = self.compiled, [0.0] * self.compiled.shape.depth
+        free = list(self.release_s)
+        wanted = [kind in kinds for kind in KINDS] * len(began)
+        groups = [made.group_of[of // 4] for of in range(len(wanted))]
+        for of, after, seconds in zip(made.classes, made.after, self.seconds, strict=True):
+            start = max(free[groups[of]], self.arrivals[after])
+            free[groups[of]] = start + seconds
+            if wanted[of]:
+                began[of // 4] = start
+        return tuple(began)
+
     def timeline(self) -> Iterator[tuple[int, str, int, int, float, float]]:
         """Of every action its group, kind, stage, micro-batch, start and end, an exposed transfer included."""
         made = self.compiled

@@ -21,15 +21,15 @@ spans.
 Rings go host by host in order of the ranks, as a library orders them whatever the mesh says; with a *link matrix* the
 slowest neighbours of that ring count, and the slowest pair for an exchange of all with all. A group that crosses pools
 speaks the transport that all of them have, the slower kind. Groups of the same axes may differ (ranks that straddle
-hosts, two pools, a matrix); all start together and the step waits for the slowest: the one with the narrowest ring,
-then with the most units, is returned.
+hosts, two pools, a matrix); all start together and the step waits for the slowest. Which that is depends on the size:
+the one with the narrowest ring, then with the most units, is returned, and the others with it (`also`).
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import pairwise
 from typing import Any, TypeVar
@@ -89,6 +89,8 @@ class GroupShape:
     levels: tuple[Level, ...]
     devices: tuple[str, ...]
     weakest: Kind = "datasheet"
+    also: tuple[GroupShape, ...] = ()
+    """Groups of the same axes that are otherwise placed; a collective takes as long as over the slowest of all."""
     digest: int = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -99,14 +101,16 @@ class GroupShape:
                 fix="give a level for every nesting of two parts or more",
             )
         # Prices are kept by shape; hashing all levels anew would cost more than the price.
-        object.__setattr__(self, "digest", hash((self.ranks, self.units, self.levels, self.devices, self.weakest)))
+        object.__setattr__(
+            self, "digest", hash((self.ranks, self.units, self.levels, self.devices, self.weakest, self.also))
+        )
 
     def __hash__(self) -> int:
         return self.digest
 
     def __reduce__(self) -> tuple[Callable[..., GroupShape], tuple[object, ...]]:
         """Hashes differ between processes: it is built anew."""
-        return _rebuilt, (self.ranks, self.units, self.levels, self.devices, self.weakest)
+        return _rebuilt, (self.ranks, self.units, self.levels, self.devices, self.weakest, self.also)
 
     @property
     def crosses(self) -> bool:
@@ -120,9 +124,14 @@ class GroupShape:
 
 
 def _rebuilt(
-    ranks: int, units: int, levels: tuple[Level, ...], devices: tuple[str, ...], weakest_kind: Kind
+    ranks: int,
+    units: int,
+    levels: tuple[Level, ...],
+    devices: tuple[str, ...],
+    weakest_kind: Kind,
+    also: tuple[GroupShape, ...],
 ) -> GroupShape:
-    return GroupShape(ranks=ranks, units=units, levels=levels, devices=devices, weakest=weakest_kind)
+    return GroupShape(ranks=ranks, units=units, levels=levels, devices=devices, weakest=weakest_kind, also=also)
 
 
 T = TypeVar("T")
@@ -219,7 +228,9 @@ def _slowest(cluster: Cluster, sites: Sites, groups: Ints) -> GroupShape:
         rank = int(groups.flat[0]) if count else 0
         return GroupShape(ranks=1, units=1, levels=(), devices=(sites.pools[int(sites.pool[rank])].device,))
     shapes = [_shape(cluster, sites, groups[one.row], one) for one in _classes(sites, groups)]
-    return min(shapes, key=lambda shape: (shape.ring_bytes_per_s, -shape.units, -len(shape.levels), shape.devices))
+    shapes.sort(key=lambda shape: (shape.ring_bytes_per_s, -shape.units, -len(shape.levels), shape.devices))
+    narrowest, *others = dict.fromkeys(shapes)
+    return replace(narrowest, also=tuple(others)) if others else narrowest
 
 
 def _classes(sites: Sites, groups: Ints) -> list[_Class]:

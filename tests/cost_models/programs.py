@@ -8,7 +8,7 @@ from math import prod
 
 from hypothesis import strategies as st
 
-from meshwright.cost_models.cluster import Cluster, Nic, Pool
+from meshwright.cost_models.cluster import Cluster, Nic, Pool, PoolLink
 from meshwright.cost_models.hardware import Device, devices
 from meshwright.cost_models.quantity import Quantity, given
 from meshwright.ir.fold import Fold
@@ -163,6 +163,27 @@ def clusters_of(draw: st.DrawFn, ranks: int) -> Cluster:
     base = own(draw(st.sampled_from(BASES)))
     kind = draw(st.sampled_from(["infiniband", "roce", "ethernet"]))
     return Cluster(pools=(pool(base, ranks // gpus, gpus, draw(st.sampled_from([25.0, 100.0, 400.0])), kind),))
+
+
+@st.composite
+def pairs_of(draw: st.DrawFn, ranks: int) -> Cluster:
+    """Two unlike pools, which share so many ranks as it comes: groups may straddle them."""
+    gpus = draw(st.sampled_from([size for size in (1, 2, 4, 8) if size <= ranks // 2]))
+    first = draw(st.integers(1, ranks // gpus - 1))
+    pools = tuple(
+        pool(
+            own(draw(st.sampled_from(BASES)), f"own {name}"),
+            hosts,
+            gpus,
+            draw(st.sampled_from([25.0, 100.0, 400.0])),
+            draw(st.sampled_from(["infiniband", "roce", "ethernet"])),
+            name,
+        )
+        for name, hosts in (("one", first), ("two", ranks // gpus - first))
+    )
+    rate = given(draw(st.sampled_from([10.0, 100.0, 800.0])), "Gb/s")
+    link = PoolLink(between=("one", "two"), kind="ethernet", rate=rate, latency=given(2e-5, "s"))
+    return Cluster(pools=pools, links=(link,))
 
 
 def better(cluster: Cluster, what: str, factor: float) -> Cluster:

@@ -21,7 +21,7 @@ from meshwright.ir.program import BodyProgram, Move, Program, Ring
 from meshwright.ir.program_text import parse_program, program_text
 from meshwright.ir.reshard import traffic_bytes
 from meshwright.ir.workload import Recipe
-from tests.cost_models.programs import DENSE, MORE, Case, better, cases, clusters_of, own, pool, program
+from tests.cost_models.programs import DENSE, MORE, Case, better, cases, clusters_of, own, pairs_of, pool, program
 
 SLACK = 1 + 1e-9
 
@@ -49,6 +49,21 @@ def test_more_of_anything_is_never_worse(setting: tuple[Case, Cluster], factor: 
         assert after.step_time_s <= before.step_time_s * SLACK, what
         assert after.fits or not before.fits, what
         assert after.traffic == before.traffic
+
+
+@settings(max_examples=10)
+@given(st.data(), st.sampled_from(MORE), st.sampled_from([1.01, 1.5, 4.0]))
+def test_more_of_one_pool_is_never_worse(data: st.DataObject, what: str, factor: float) -> None:
+    """Whichever of two unlike pools, and whichever group was the slowest before."""
+    case = data.draw(cases().filter(lambda case: case.ranks > 1))
+    cluster = data.draw(pairs_of(case.ranks))
+    before = priced(case.program, cluster)
+    for chosen in cluster.pools:
+        grown = better(replace(cluster, pools=(chosen,), links=()), what, factor).pools[0]
+        pools = tuple(grown if one is chosen else one for one in cluster.pools)
+        after = priced(case.program, replace(cluster, pools=pools))
+        assert after.step_time_s <= before.step_time_s * SLACK
+        assert after.fits or not before.fits
 
 
 @settings(max_examples=15)

@@ -268,6 +268,9 @@ def test_the_timeline_is_a_legal_run(seed: int) -> None:
     events = list(found.timeline())
     assert len(events) == sum(map(len, one.actions))
     ends = {(kind, stage, mb): end for _, kind, stage, mb, _, end in events}
+    for kinds in (("F",), ("B", "W")):
+        last = {stage: start for _, kind, stage, _, start, _ in events if kind in kinds}
+        assert found.last_start_s(kinds) == tuple(last.get(stage, 0.0) for stage in range(one.seconds.depth))
     for group, row in enumerate(one.actions):
         mine = [event for event in events if event[0] == group]
         assert [Action(*event[1:4]) for event in mine] == list(row)
@@ -370,3 +373,14 @@ def test_lists_that_wait_for_ever_are_refused() -> None:
     lists = [[parse_action(text) for text in row.split()] for row in ("0F0 0F1 0B1 0B0", "1B0 1F0 1F1 1B1")]
     with pytest.raises(WaitCircle):
         compiled(encode(lists, Shape(((0,), (1,)), 2)))
+
+
+def test_groups_begin_when_they_are_released() -> None:
+    """All held up alike, the step is later by that; a group that waits for others anyway holds up nobody."""
+    made = compiled(work_lists("1f1b", Shape(((0,), (1,), (2,)), 4)))
+    each = equal(3, 1.0, 1.0, 1.0)
+    plain = simulate(made, each)
+    assert simulate(made, each, release_s=(0.5,) * 3).makespan_s == plain.makespan_s + 0.5
+    late = simulate(made, each, release_s=(0.0, 1.0, 2.0))
+    assert (late.makespan_s, late.begin_s) == (plain.makespan_s, (0.0, 1.0, 2.0))
+    assert simulate(made, each, release_s=(0.0, 0.0, 3.0)).begin_s == (0.0, 1.0, 3.0)
