@@ -34,7 +34,8 @@ from numpy.typing import NDArray
 
 from benchmarks.models import read_models
 from benchmarks.price import Pricer
-from benchmarks.runs import Run, read_runs
+from benchmarks.reading import read_runs
+from benchmarks.runs import Run
 from benchmarks.scoring import by_model, score_run, spread
 from meshwright.cost_models.compute_profile import ComputeConstants
 from meshwright.cost_models.profile import Profile, StepConstants, published

@@ -90,15 +90,22 @@ class Scores:
 
     def splits(self) -> Mapping[str, Statistics]:
         """The figures of parts of the rows."""
-        parts: Mapping[str, Callable[[Run], bool]] = {
-            "dense": lambda run: not run.model.routed,
-            "moe": lambda run: run.model.routed,
-            "recompute_stated": lambda run: not run.recompute_open,
-            "recompute_blank": lambda run: run.recompute_open,
-            "pretrain": lambda run: run.task == "pretrain",
-            "tuned": lambda run: run.task != "pretrain",
-        }
-        return {name: statistics([row for row in self.scored if of(row.run)]) for name, of in parts.items()}
+        return splits(self.scored, _PARTS)
+
+
+_PARTS: Mapping[str, Callable[[Run], bool]] = {
+    "dense": lambda run: not run.model.routed,
+    "dense_recompute_stated": lambda run: not run.model.routed and not run.recompute_open,
+    "moe": lambda run: run.model.routed,
+    "recompute_stated": lambda run: not run.recompute_open,
+    "recompute_blank": lambda run: run.recompute_open,
+    "pretrain": lambda run: run.task == "pretrain",
+    "tuned": lambda run: run.task != "pretrain",
+}
+
+
+def splits(rows: Sequence[Scored], parts: Mapping[str, Callable[[Run], bool]]) -> dict[str, Statistics]:
+    return {name: statistics([row for row in rows if of(row.run)]) for name, of in parts.items()}
 
 
 def _summary(scored: Sequence[Scored], skipped: Sequence[Skipped]) -> dict[str, Any]:
@@ -114,6 +121,7 @@ def _left_out(rows: Sequence[Scored]) -> dict[str, Any]:
     return {
         **{key: getattr(whole, key) for key in _LEFT_OUT},
         "by_source": {source: {key: getattr(one, key) for key in _OF_ONE} for source, one in by_source.items()},
+        "splits": {name: {key: getattr(one, key) for key in _LEFT_OUT} for name, one in splits(rows, _PARTS).items()},
     }
 
 

@@ -18,7 +18,8 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from benchmarks.models import read_models
-from benchmarks.runs import Run, Skipped, read_runs, readings, zero_stages
+from benchmarks.reading import read_runs
+from benchmarks.runs import Run, Skipped, readings, zero_stages
 from benchmarks.scores import Priced, Scored
 from meshwright.cost_models.profile import Profile
 from meshwright.ir.errors import MeshwrightError

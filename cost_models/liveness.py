@@ -26,52 +26,16 @@ Tokens sent to experts take `Workload.imbalance` times their mean on the busiest
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from math import inf, prod
+from math import prod
 from weakref import ref
 
-from meshwright.ir.graph import ITEMSIZE, Type
+from meshwright.cost_models.storages import Fullest, Mix, Names, Shared, rule_of
+from meshwright.ir.graph import ITEMSIZE
 from meshwright.ir.placement import Placement
-from meshwright.ir.program import (
-    Add,
-    BodyProgram,
-    Compute,
-    Gradient,
-    Move,
-    ParamSlot,
-    Ring,
-    Statement,
-    operands_of,
-    results_of,
-)
-from meshwright.ir.rules.base import Engine, Law, Rule, infer
+from meshwright.ir.program import BodyProgram, Compute, Gradient, ParamSlot
+from meshwright.ir.rules.base import Engine
 from meshwright.ir.workload import Stack, Workload
-
-Shared = tuple[Type, Placement]
-"""What tells two inputs without gradient apart."""
-
-
-@dataclass(frozen=True, slots=True)
-class Mix:
-    """Bytes by what they are."""
-
-    activations: float = 0.0
-    recomputed: float = 0.0
-    transient: float = 0.0
-    logits: float = 0.0
-
-    @property
-    def total(self) -> float:
-        return self.activations + self.recomputed + self.transient + self.logits
-
-
-@dataclass(frozen=True, slots=True)
-class Fullest:
-    """The fullest instant of a list: how much, and whether a recomputed value was being made."""
-
-    held: Mix
-    recomputing: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,174 +87,12 @@ def body_memory(body: BodyProgram, workload: Workload, repeated: bool) -> BodyMe
         _CACHE[at] = (ref(body, lambda _: _CACHE.pop(at, None)), {})
     known = _CACHE[at][1]
     if key not in known:
-        known[key] = _Walk(body, workload, repeated).summary()
+        known[key] = _Summary(body, workload, repeated).summary()
     return known[key]
 
 
-class _Walk:
-    """One body program under one workload."""
-
-    def __init__(self, body: BodyProgram, workload: Workload, repeated: bool) -> None:
-        self.body, self.workload, self.repeated = body, workload, repeated
-        self.runtime, self.states = workload.stack, workload.states
-        self.statements = (*body.forward, *body.backward)
-        self.slots = [slot for slot in body.params if not slot.buffer]
-        self.resident = {name for slot in body.params for name in (slot.value, slot.stored)}
-        self.gathers = {s.result for s in self.statements if isinstance(s, Move) and s.reason == "parameter"}
-        self.reduces = {s.result for s in body.backward if isinstance(s, Move) and s.reason == "sync"}
-        self.weight_grads = self.made_for_weights()
-        self.routed = self.sent_to_experts()
-        self.logits = self.fused_logits()
-        self.free_inputs = {name for name, grad in zip(body.inputs, body.input_grads, strict=True) if grad is None}
-        self.kept = self.kept_storages()
-        self.extras: dict[str, list[str]] = {}
-        """What operators keep of their own."""
-        for name in self.kept:
-            op, mark, _ = name.partition("!")
-            if mark:
-                self.extras.setdefault(op, []).append(name)
-        self.read: dict[int, tuple[str, ...]] = {}
-
-    # sizes
-
-    def elements(self, name: str) -> int:
-        return self.body.elements[name]
-
-    def size(self, name: str) -> float:
-        """Bytes of a value or gradient on one rank, as if it had a storage of its own."""
-        scale = self.workload.imbalance if name in self.routed else 1.0
-        if name in self.weight_grads:
-            return self.elements(name) * self.states.used
-        return self.elements(name) * ITEMSIZE[self.body.locals[name].type.dtype] * scale
-
-    def shared(self, name: str) -> Shared:
-        local = self.body.locals[name]
-        return local.type, local.placement
-
-    # what names are
-
-    def made_for_weights(self) -> set[str]:
-        """Gradients of parameters."""
-        values = {slot.value for slot in self.slots}
-        found = {slot.grad for slot in self.slots if slot.grad} - self.reduces
-        for statement in self.body.backward:
-            if isinstance(statement, Gradient):
-                made = zip(statement.wanted, statement.results, strict=True)
-                found |= {name for slot, name in made if statement.operands[slot] in values}
-        return found
-
-    def sent_to_experts(self) -> set[str]:
-        """Values and gradients between dispatch and combine."""
-        if self.workload.imbalance == 1:
-            return set()
-        values: set[str] = set()
-        for statement in self.body.forward:
-            sent = isinstance(statement, Compute) and statement.signature.kind == "dispatch"
-            back = isinstance(statement, Compute) and statement.signature.kind == "combine"
-            if sent or (not back and values.intersection(operands_of(statement))):
-                values |= set(results_of(statement))
-        for statement in self.body.backward:
-            if isinstance(statement, Gradient):
-                made = zip(statement.wanted, statement.results, strict=True)
-                values |= {name for slot, name in made if statement.operands[slot] in values}
-            elif isinstance(statement, (Move, Add)) and values.intersection(operands_of(statement)):
-                values.add(statement.result)
-        return values - self.weight_grads
-
-    def logits_like(self) -> set[str]:
-        """In a body that ends in a loss: the last product and whatever is made of it, as large as it is, forward and
-        backward."""
-        if not self.body.outputs or self.body.locals[self.body.outputs[0]].type.shape:
-            return set()
-        products = [s for s in self.body.forward if isinstance(s, Compute) and _rule(s).engine is Engine.MATMUL]
-        if not products:
-            return set()
-        root = products[-1].results[0]
-        width = self.elements(root)
-        found = {root}
-        for statement in self.body.forward:
-            if found.intersection(operands_of(statement)):
-                found |= {name for name in results_of(statement) if self.elements(name) == width}
-        for statement in self.body.backward:
-            if isinstance(statement, Gradient):
-                made = zip(statement.wanted, statement.results, strict=True)
-                found |= {name for slot, name in made if statement.operands[slot] in found}
-            elif isinstance(statement, (Move, Add)) and found.intersection(operands_of(statement)):
-                found.add(statement.result)
-        return {root, *found}
-
-    def fused_logits(self) -> dict[str, str]:
-        """For everything that lies where the logits lie, the logits; empty where losses are not fused."""
-        self.logits_names = self.logits_like()
-        if not self.runtime.fused_loss or not self.logits_names:
-            return {}
-        root = next(name for s in self.body.forward for name in results_of(s) if name in self.logits_names)
-        return dict.fromkeys(self.logits_names, root)
-
-    def is_free(self, name: str) -> bool:
-        """Whether a name takes nothing here: parameters, units, tables; main gradients that are written straight."""
-        placeheld = self.runtime.placeholders and self.repeated and name in self.weight_grads
-        return (
-            name in self.resident
-            or name in self.gathers
-            or name in self.reduces
-            or name in self.free_inputs
-            or placeheld
-            or (name in self.weight_grads and bool(self.reduces))
-        )
-
-    # storages
-
-    def kept_storages(self) -> dict[str, float]:
-        """Everything kept, by storage, units and tables left out."""
-        found: dict[str, float] = {}
-        for kept in self.body.kept:
-            if kept.name in self.body.locals and self.is_free(kept.name):
-                continue
-            name = self.logits.get(kept.name, kept.name)
-            if name in self.logits.values():
-                found[name] = self.size(name)
-            else:
-                found[kept.name] = kept.nbytes * (self.workload.imbalance if kept.name in self.routed else 1.0)
-        return found
-
-    def interiors(self, statements: Sequence[Statement], pinned: set[str]) -> set[str]:
-        """Values and gradients that elementwise statements make for elementwise statements alone."""
-        if self.runtime.style == "eager":
-            return set()
-        readers: dict[str, list[bool]] = {}
-        for statement in statements:
-            for name in self.reads(statement):
-                readers.setdefault(name, []).append(_elementwise(statement))
-        return {
-            name
-            for statement in statements
-            if _elementwise(statement)
-            for name in results_of(statement)
-            if name not in pinned and readers.get(name) and all(readers[name])
-        }
-
-    def reads(self, statement: Statement) -> tuple[str, ...]:
-        """What a statement needs at hand; an operator's own extras under the names that `Kept` gives them."""
-        found = self.read.get(id(statement))
-        if found is None:
-            found = self.read[id(statement)] = self._reads(statement)
-        return found
-
-    def _reads(self, statement: Statement) -> tuple[str, ...]:
-        if not (isinstance(statement, Gradient) or (isinstance(statement, Ring) and statement.backward)):
-            return operands_of(statement)
-        rule = _rule(statement)
-        needed = [statement.operands[slot] for slot in rule.reads(statement.wanted)]
-        outputs = statement.outputs if rule.reruns(statement.wanted) else ()
-        extras = self.extras.get(statement.op, ())
-        return (*needed, *outputs, *(name for name in statement.grads if name), *extras)
-
-    def walk(self, statements: Sequence[Statement], begin: dict[str, float], stay: set[str]) -> Fullest:
-        """The fullest instant of a list that begins with some storages and leaves the names in `stay`."""
-        return _List(self, statements, begin, stay).run()
-
-    # the summary
+class _Summary(Names):
+    """One body program under one workload, summed up."""
 
     def forward(self) -> Fullest:
         inputs = {name: self.size(name) for name in self.body.inputs if not self.is_free(name)}
@@ -376,7 +178,7 @@ class _Walk:
         found: dict[str, float] = {}
         owner = {name: name for name in self.body.locals}
         for statement in self.body.forward:
-            if isinstance(statement, Compute) and _rule(statement).engine is Engine.VIEW:
+            if isinstance(statement, Compute) and rule_of(statement).engine is Engine.VIEW:
                 owner |= dict.fromkeys(statement.results, owner[statement.operands[0]])
         for statement in self.body.backward:
             if isinstance(statement, Gradient) and any(name in self.weight_grads for name in statement.results):
@@ -391,7 +193,7 @@ class _Walk:
         weights = {slot.value for slot in self.slots if slot.grad}
         joined: dict[str, list[str]] = {}
         for statement in self.body.forward:
-            if isinstance(statement, Compute) and _rule(statement).engine is Engine.MATMUL:
+            if isinstance(statement, Compute) and rule_of(statement).engine is Engine.MATMUL:
                 for name in weights.intersection(statement.operands):
                     joined.setdefault(statement.operands[0], []).append(name)
         found: dict[tuple[int, ...], float] = {}
@@ -402,174 +204,3 @@ class _Walk:
             shape = (sum(one[0] for one in shapes), *shapes[0][1:])
             found[shape] = sum(self.elements(name) for name in names) * self.states.used
         return tuple(found.items())
-
-
-class _List:
-    """One walk: allocates and frees, and remembers the fullest instant."""
-
-    def __init__(self, of: _Walk, statements: Sequence[Statement], begin: dict[str, float], stay: set[str]) -> None:
-        self.of, self.statements, self.stay = of, statements, stay
-        self.inside = of.interiors(statements, {*stay, *of.kept})
-        self.size: dict[str, float] = dict(begin)
-        self.kind: dict[str, str] = {}
-        self.backward = statements is of.body.backward
-        self.last: dict[str, int] = {}
-        for index, statement in enumerate(statements):
-            self.last |= dict.fromkeys(of.reads(statement), index)
-        self.views = self.forward_views() if self.backward else {}
-        self.through = self.followers()
-        self.owner: dict[str, str] = {}
-        self.home: dict[str, str] = {}
-        """For every name that holds on to a storage, which."""
-        self.lying: dict[str, set[str]] = {}
-        """The same by storage."""
-        self.until: dict[str, float] = {}
-        """The last statement that reads a storage, as far as that was asked for since names came to it or went."""
-        for name in begin:
-            self.own(name, name)
-        self.spared = {at for at in of.kept if self.backward and not self.ever_read(at)}
-
-    def forward_views(self) -> dict[str, str]:
-        """For names of the forward pass, the kept storage that they are views of."""
-        owner: dict[str, str] = {}
-        for statement in self.of.body.forward:
-            if isinstance(statement, Compute) and _rule(statement).engine is Engine.VIEW:
-                base = statement.operands[0]
-                owner |= dict.fromkeys(statement.results, owner.get(base, base))
-        return owner
-
-    def followers(self) -> dict[str, list[str]]:
-        """For every name, those that lie where it lies, as long as they are not made themselves."""
-        found: dict[str, list[str]] = {}
-        for name, base in (*self.views.items(), *self.of.logits.items()):
-            found.setdefault(base, []).append(name)
-        return found
-
-    def storage(self, name: str) -> str | None:
-        """Where a name lies, if that is counted here."""
-        if name in self.of.logits:
-            name = self.of.logits[name]
-        if name not in self.owner and name in self.views:
-            name = self.views[name]
-        return self.owner.get(name)
-
-    def own(self, name: str, at: str) -> None:
-        """Have a name lie in a storage; what follows it comes along."""
-        self.owner[name] = at
-        moved = [name, *self.through.get(name, ())]
-        moved += [far for near in moved[1:] for far in self.through.get(near, ()) if far not in moved]
-        for one in moved:
-            self.settle(one)
-
-    def settle(self, name: str) -> None:
-        """Note where a name lies now. Names that are not made yet, or were made forward, count for the storage that
-        they are views of, no other."""
-        at = self.storage(name)
-        if name not in self.owner and at not in (self.views.get(name), self.of.logits.get(name)):
-            at = None
-        before = self.home.get(name)
-        if at == before:
-            return
-        if before is not None:
-            self.lying[before].discard(name)
-            self.until.pop(before, None)
-        if at is None:
-            del self.home[name]
-            return
-        self.home[name] = at
-        self.lying.setdefault(at, set()).add(name)
-        self.until.pop(at, None)
-
-    def run(self) -> Fullest:
-        most, total = self.sums()
-        recomputing = False
-        for index, statement in enumerate(self.statements):
-            self.make(statement, index)
-            sums, now = self.sums()
-            if now > total:
-                most, total = sums, now
-                recomputing = self.backward and isinstance(statement, (Compute, Ring))
-            for at in [at for at in self.size if at not in self.spared and not self.needed(at, index)]:
-                del self.size[at]
-        return Fullest(Mix(**most), recomputing)
-
-    def make(self, statement: Statement, index: int) -> None:
-        """Give the results of a statement their storages."""
-        for position, name in enumerate(results_of(statement)):
-            at = self.lies(statement, position, name, index)
-            if at is not None:
-                self.own(name, at)
-                continue
-            if self.of.is_free(name) or name in self.inside:
-                continue
-            root = self.of.logits.get(name, name)
-            self.own(root, root)
-            if name != root:
-                self.own(name, root)
-            if root not in self.size:
-                self.size[root] = self.of.size(root)
-                self.kind[root] = self.kind_of(root, statement)
-
-    def kind_of(self, name: str, statement: Statement) -> str:
-        if name in self.of.logits_names:
-            return "logits"
-        if not self.backward and name in self.of.kept:
-            return "activations"
-        if self.backward and isinstance(statement, (Compute, Ring)) and not getattr(statement, "wanted", ()):
-            return "recomputed"
-        return "transient"
-
-    def lies(self, statement: Statement, position: int, name: str, index: int) -> str | None:
-        """The storage that a result shares, if it does: views, gradients handed through, sums in place."""
-        if isinstance(statement, Compute) and _rule(statement).engine is Engine.VIEW:
-            return self.storage(statement.operands[0])
-        if isinstance(statement, Gradient) and len(statement.grads) == 1 and statement.grads[0]:
-            rule = _rule(statement)
-            through = rule.engine is Engine.VIEW or (
-                rule.laws[statement.wanted[position]] is Law.ADDITIVE and rule.elementwise
-            )
-            if not through:
-                return None
-            grad = statement.grads[0]
-            at = self.storage(grad)
-            return at if at is not None and self.of.size(grad) == self.of.size(name) else None
-        if isinstance(statement, Add):
-            for operand in statement.operands:
-                at = self.storage(operand)
-                if at is not None and at not in self.of.kept and not self.needed(at, index):
-                    return at
-        return None
-
-    def needed(self, at: str, index: int) -> bool:
-        """Whether a storage is read after a statement, or stays."""
-        until = self.until.get(at)
-        if until is None:
-            until = self.until[at] = max(map(self.ends, self.lying.get(at, ())), default=-1)
-        return until > index
-
-    def ends(self, name: str) -> float:
-        """The last statement that reads a name."""
-        return inf if name in self.stay else self.last.get(name, -1)
-
-    def ever_read(self, at: str) -> bool:
-        return at in self.last or any(name in self.last for name in self.through.get(at, ()))
-
-    def sums(self) -> tuple[dict[str, float], float]:
-        """Bytes by the names of `Mix`, and all of them."""
-        sums = {"activations": 0.0, "recomputed": 0.0, "transient": 0.0, "logits": 0.0}
-        kept, logits, kind = self.of.kept, self.of.logits_names, self.kind
-        for name, size in self.size.items():
-            of = "logits" if name in logits else "activations" if name in kept else kind.get(name, "transient")
-            sums[of] += size
-        return sums, sums["activations"] + sums["recomputed"] + sums["transient"] + sums["logits"]
-
-
-def _rule(statement: Compute | Gradient | Ring) -> Rule:
-    return infer(statement.signature)
-
-
-def _elementwise(statement: Statement) -> bool:
-    if not isinstance(statement, (Compute, Gradient)):
-        return False
-    rule = _rule(statement)
-    return rule.elementwise or rule.engine is Engine.VIEW

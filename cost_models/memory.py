@@ -34,9 +34,10 @@ from importlib import resources
 
 from meshwright.cost_models.cluster import Cluster
 from meshwright.cost_models.inflight import State, states_of
-from meshwright.cost_models.liveness import BodyMemory, Fullest, body_memory
+from meshwright.cost_models.liveness import BodyMemory, body_memory
 from meshwright.cost_models.prediction import HELD, Held
 from meshwright.cost_models.quantity import Kind, weakest_kind
+from meshwright.cost_models.storages import Fullest
 from meshwright.ir.errors import WorkloadImpossible
 from meshwright.ir.program import Program, Stage
 from meshwright.ir.workload import Workload

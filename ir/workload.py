@@ -118,7 +118,8 @@ class Stack:
     dedupes: bool = False
     """A token goes to each host (each device, within one) once, however many of its experts are there."""
     broadcasts: bool = False
-    """Updated parameters are sent by one broadcast from each rank that holds some, not gathered in one collective."""
+    """Updated parameters are sent by one broadcast from each rank that holds some, not gathered in one collective; and
+    gradients are reduced to each."""
     rolling: bool = False
     """Under schedules that make weight gradients apart, groups of a pipeline begin the next step without waiting for
     each other: the optimizer steps first and is validated after (Zero Bubble, Qi et al. 2401.10241, section 4)."""

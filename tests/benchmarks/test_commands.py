@@ -17,7 +17,8 @@ from benchmarks import b200_single_node, kernels, kernels_nccl, published_runs
 from benchmarks.models import read_models
 from benchmarks.price import Pricer, _program, on_device, reserved_bytes
 from benchmarks.published_runs import Scores, run_command
-from benchmarks.runs import Run, read_row
+from benchmarks.reading import read_row
+from benchmarks.runs import Run
 from benchmarks.scores import Priced
 from benchmarks.scoring import leave_one_out, read_and_score
 from meshwright.cost_models.memory import allocated_bytes

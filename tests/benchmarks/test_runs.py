@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from benchmarks.cells import Recompute, Zero, nic_of, options_of, recompute_of, zero_of
 from benchmarks.models import model_of, read_models
-from benchmarks.runs import Run, Skipped, read_row, read_runs, readings, stage_layers, zero_stages
+from benchmarks.reading import read_row, read_runs
+from benchmarks.runs import Run, Skipped, readings, stage_layers, zero_stages
 from benchmarks.stacks import STACKS, Stack, stack_of
 from tests.benchmarks.rows import MODEL, ROW, table
 

@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.models import read_models
-from benchmarks.runs import Run, read_row
+from benchmarks.reading import read_row
+from benchmarks.runs import Run
 from benchmarks.scores import (
     Scored,
     quantile,

@@ -11,7 +11,8 @@ import pytest
 from meshwright.cost_models.cluster import Cluster, PoolLink
 from meshwright.cost_models.collectives import collective
 from meshwright.cost_models.compute import Compute
-from meshwright.cost_models.evaluate import Evaluator, attention_of, evaluate
+from meshwright.cost_models.cost import attention_of
+from meshwright.cost_models.evaluate import Evaluator, evaluate
 from meshwright.cost_models.hardware import device
 from meshwright.cost_models.ledger import ledger
 from meshwright.cost_models.profile import published

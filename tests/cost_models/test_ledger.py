@@ -11,7 +11,7 @@ import pytest
 
 from meshwright.backends.torch_.verify.rules import single, strategies
 from meshwright.cost_models.compute import Compute, Kernel
-from meshwright.cost_models.evaluate import attention_of
+from meshwright.cost_models.cost import attention_of
 from meshwright.cost_models.hardware import device
 from meshwright.cost_models.ledger import PHASES, Ledger, ledger
 from meshwright.ir.account import account_fold

@@ -1,0 +1,216 @@
+"""Costs: what one phase of a ledger takes on one device and over its wires, before its parts run together.
+
+    kernels         count x seconds of `compute`, by part of the device; a launch each
+    transmissions   count x steps x seconds of `collectives`, by what they are for: values that operators wait for
+                    (tensor, context, expert), ring steps, gathers of parameters, reductions of gradients
+
+Ranks that wait for each other take, of every sort of work, what the slowest device needs for it (`slowest`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from meshwright.cost_models.collectives import Library, collective
+from meshwright.cost_models.compute import Compute, Kernel
+from meshwright.cost_models.hardware import Device
+from meshwright.cost_models.ledger import Phase
+from meshwright.cost_models.quantity import Kind, weakest_kind
+from meshwright.cost_models.topology import GroupShape
+from meshwright.ir.rules.base import Engine
+from meshwright.ir.workload import Stack, Workload
+
+_ENGINES = {Engine.MATMUL: 0, Engine.CONV: 0, Engine.ATTENTION: 1, Engine.MEMORY: 2}
+_PURPOSES = {"cp": 1, "ep": 2}
+"""What a collective that operators wait for is for, by the name of its axis; others are tensor parallelism."""
+LOW_PRECISION_LAUNCHES = 3
+"""A product in eight bits or fewer: two casts and itself (Transformer Engine, without a fused cast)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """Seconds of one phase, alone on its device and its wires: of one body program, or added up over many."""
+
+    engines: tuple[float, float, float] = (0.0, 0.0, 0.0)
+    """Device seconds of products, attention and memory-bound kernels."""
+    launches: int = 0
+    awaited: int = 0
+    """Of the launches those that the device waits for: a host that learns from the device how many rows each expert
+    has does not launch ahead."""
+    values: tuple[float, float, float] = (0.0, 0.0, 0.0)
+    """Collectives that operators wait for: tensor, context, expert."""
+    ring_s: float = 0.0
+    gathers_s: float = 0.0
+    """Gathers of parameters, which can run ahead of their use."""
+    first_gather_s: float = 0.0
+    """The largest of them in one body program: nothing runs ahead of the first."""
+    starts_s: float = 0.0
+    """What one broadcast from each rank, or reduction to it, takes beside its bytes: once, however many body
+    programs share it."""
+    reductions_s: float = 0.0
+    """Reductions of gradients."""
+    kinds: tuple[tuple[str, Kind], ...] = ()
+    """What its prices stand on, the weakest of each sort."""
+
+    @property
+    def device_s(self) -> float:
+        return sum(self.engines)
+
+    @property
+    def published_s(self) -> float:
+        return self.gathers_s + self.starts_s
+
+    def plus(self, other: Cost, times: int = 1) -> Cost:
+        a, b = self.engines, other.engines
+        c, d = self.values, other.values
+        return Cost(
+            (a[0] + times * b[0], a[1] + times * b[1], a[2] + times * b[2]),
+            self.launches + times * other.launches,
+            self.awaited + times * other.awaited,
+            (c[0] + times * d[0], c[1] + times * d[1], c[2] + times * d[2]),
+            self.ring_s + times * other.ring_s,
+            self.gathers_s + times * other.gathers_s,
+            max(self.first_gather_s, other.first_gather_s),
+            max(self.starts_s, other.starts_s),
+            self.reductions_s + times * other.reductions_s,
+            weakest_of_each(*self.kinds, *other.kinds),
+        )
+
+
+def weakest_of_each(*kinds: tuple[str, Kind]) -> tuple[tuple[str, Kind], ...]:
+    """Of each sort the weakest."""
+    found: dict[str, Kind] = {}
+    for name, kind in kinds:
+        found[name] = weakest_kind(kind, found.get(name, kind))
+    return tuple(sorted(found.items()))
+
+
+NOTHING = Cost()
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """What a phase takes once its parts run together: seconds in all, and by share."""
+
+    seconds: float = 0.0
+    shares: tuple[tuple[str, float], ...] = ()
+    beside_s: float = 0.0
+    """Of gathers and reductions that run beside compute: what they take by themselves."""
+
+
+def cost_of(
+    phase: Phase,
+    compute: Compute,
+    shapes: Mapping[tuple[str, ...], GroupShape],
+    library: Library,
+    workload: Workload,
+    *,
+    routes: bool,
+) -> Cost:
+    """One phase of one body program on a device. `shapes`: its groups, by their axes; `routes`: it sends to experts."""
+    engines, values = [0.0, 0.0, 0.0], [0.0, 0.0, 0.0]
+    launches, ring_s, gathers_s, starts_s, reductions_s = 0, 0.0, 0.0, 0.0, 0.0
+    kinds: set[tuple[str, Kind]] = set()
+    for kernel, count in phase.kernels.items():
+        priced = compute.seconds(kernel)
+        kinds.add(("kernels", priced.kind))
+        engines[_ENGINES[kernel.engine]] += count * priced.seconds
+        launches += count * launched(kernel)
+    for one, count in phase.transmissions.items():
+        shape = shapes[one.axes]
+        routed = workload.imbalance if one.kind == "all_to_all" else 1.0
+        sent = one.nbytes * (distinct(one.picks, shape) if workload.stack.dedupes else 1.0)
+        moved = collective(one.kind, sent, shape, library, imbalance=routed)
+        kinds.add(("collectives", moved.provenance))
+        seconds = count * one.steps * moved.seconds
+        if workload.stack.broadcasts and (one.reason, one.kind) in _BY_OWNER:
+            seconds = count * collective("broadcast", one.nbytes, shape, library).seconds
+            starts_s = shape.ranks * collective("broadcast", 1.0, shape, library).seconds
+        if one.reason == "ring":
+            ring_s += seconds
+        elif one.reason in ("parameter", "update"):
+            gathers_s += seconds
+        elif one.reason == "sync":
+            reductions_s += seconds
+        else:
+            values[_purpose(one.axes)] += seconds
+    return Cost(
+        (engines[0], engines[1], engines[2]),
+        launches,
+        launches if routes else 0,
+        (values[0], values[1], values[2]),
+        ring_s,
+        gathers_s,
+        gathers_s,
+        starts_s,
+        reductions_s,
+        weakest_of_each(*kinds),
+    )
+
+
+_BY_OWNER = (("update", "all_gather"), ("sync", "reduce_scatter"))
+"""What stacks that broadcast do rank by rank: each gets the gradients of the parameters that it updates, and sends
+these. A reduction to one rank takes what a broadcast from it does."""
+
+
+def launched(kernel: Kernel) -> int:
+    """Kernels that the host launches: libraries run grouped products of trained weights expert by expert."""
+    if kernel.engine is not Engine.MATMUL:
+        return 1
+    low = kernel.dtype.startswith(("fp8", "mx", "nv"))
+    return kernel.shape[0] * (LOW_PRECISION_LAUNCHES if low else 1)
+
+
+def distinct(picks: int, shape: GroupShape) -> float:
+    """The share of an exchange that is left where every token travels once to each part of the widest level: of k picks
+    among N parts, N (1 - (1 - 1/N)^k) are different (DeepEP and HybridEP send so)."""
+    if picks == 1 or not shape.levels:
+        return 1.0
+    parts = shape.levels[-1].parts
+    return parts * (1 - (1 - 1 / parts) ** picks) / picks
+
+
+def _purpose(axes: Sequence[str]) -> int:
+    return max(_PURPOSES.get(axis, 0) for axis in axes)
+
+
+def slowest(costs: Iterable[Cost]) -> Cost:
+    """What ranks that wait for each other take: of every sort of work as much as the slowest device needs for it."""
+    first, *others = costs
+    for one in others:
+        a, b, c, d = first.engines, one.engines, first.values, one.values
+        first = Cost(
+            (max(a[0], b[0]), max(a[1], b[1]), max(a[2], b[2])),
+            max(first.launches, one.launches),
+            max(first.awaited, one.awaited),
+            (max(c[0], d[0]), max(c[1], d[1]), max(c[2], d[2])),
+            max(first.ring_s, one.ring_s),
+            max(first.gathers_s, one.gathers_s),
+            max(first.first_gather_s, one.first_gather_s),
+            max(first.starts_s, one.starts_s),
+            max(first.reductions_s, one.reductions_s),
+            weakest_of_each(*first.kinds, *one.kinds),
+        )
+    return first
+
+
+def added(costs: Iterable[Cost]) -> Cost:
+    total = NOTHING
+    for cost in costs:
+        total = total.plus(cost)
+    return total
+
+
+def attention_of(stack: Stack) -> str:
+    """The attention kernel that a stack asks for; written out, fused stacks run Megatron's masked softmax."""
+    return "megatron" if stack.attention == "math" and stack.style == "fused" else stack.attention
+
+
+def library_of(device: Device, workload: Workload) -> Library:
+    """Whose collectives run on a device."""
+    if workload.stack.style == "xla" or device.vendor == "Google":
+        return "xla"
+    if not device.peaks or device.name.lower().startswith("cpu"):
+        return "gloo"
+    return "rccl" if device.vendor == "AMD" else "nccl"

@@ -1,0 +1,98 @@
+"""What an evaluator remembers on one cluster with one profile: devices of groups, prices of kernels, ledgers, costs.
+
+Programs share body programs, stages share ranks: each is priced once. A thing is known by its identity, and kept with
+what was made of it, so that no other can take its place; what is remembered changes no price.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+from meshwright.cost_models.cluster import Cluster
+from meshwright.cost_models.compute import Compute
+from meshwright.cost_models.cost import Cost, attention_of, cost_of, library_of, slowest
+from meshwright.cost_models.hardware import Device
+from meshwright.cost_models.ledger import Ledger, ledger
+from meshwright.cost_models.profile import Profile
+from meshwright.cost_models.topology import group_shape
+from meshwright.ir.program import BodyProgram, Stage
+from meshwright.ir.workload import Workload
+
+MOST_KNOWN = 2048
+"""Body programs, stages and groups of ranks that are remembered."""
+
+
+def _make_room(known: dict[Any, Any]) -> None:
+    if len(known) >= MOST_KNOWN:
+        known.clear()
+
+
+class Prices:
+    """Prices of body programs on stages, remembered."""
+
+    def __init__(self, cluster: Cluster, profile: Profile) -> None:
+        self.cluster, self.profile = cluster, profile
+        self._computes: dict[tuple[str, str, str], Compute] = {}
+        self._ledgers: dict[tuple[int, Workload, bool], tuple[BodyProgram, Ledger]] = {}
+        self._costs: dict[tuple[object, ...], tuple[Ledger, dict[str, Cost]]] = {}
+        self._devices: dict[int, tuple[tuple[int, ...], tuple[tuple[Device, int], ...]]] = {}
+
+    def devices(self, ranks: tuple[int, ...]) -> tuple[Device, ...]:
+        """The kinds of device among these ranks."""
+        return tuple(device for device, _ in self.counted(ranks))
+
+    def counted(self, ranks: tuple[int, ...]) -> tuple[tuple[Device, int], ...]:
+        """The same, and how many ranks run on each."""
+        found = self._devices.get(id(ranks))
+        if found is None:
+            _make_room(self._devices)
+            several = len(self.cluster.pools) > 1
+            pools = Counter(self.cluster.place(rank).pool for rank in ranks) if several else Counter({0: len(ranks)})
+            counts: dict[str, tuple[Device, int]] = {}
+            for pool, count in sorted(pools.items()):
+                device = self.cluster.pools[pool].device
+                counts[device.name] = (device, count + counts.get(device.name, (device, 0))[1])
+            found = self._devices[id(ranks)] = (ranks, tuple(counts.values()))
+        return found[1]
+
+    def compute(self, device: Device, workload: Workload) -> Compute:
+        stack = workload.stack
+        key = (device.name, stack.style, stack.attention)
+        if key not in self._computes:
+            self._computes[key] = Compute(
+                device, style=stack.style, attention=attention_of(stack), values=self.profile.compute
+            )
+        return self._computes[key]
+
+    def ledger(self, body: BodyProgram, workload: Workload, accumulates: bool) -> Ledger:
+        key = (id(body), workload, accumulates)
+        if key not in self._ledgers:
+            _make_room(self._ledgers)
+            self._ledgers[key] = (body, ledger(body, workload, accumulates=accumulates))
+        return self._ledgers[key][1]
+
+    def costs(self, book: Ledger, stage: Stage, workload: Workload) -> dict[str, Cost]:
+        """The phases of one body program on a stage."""
+        devices = self.devices(stage.ranks)
+        shapes = {axes: group_shape(self.cluster, stage.ranks, stage.mesh, axes) for axes in book.axes}
+        key = (id(book), *(device.name for device in devices), workload, *shapes.values())
+        found = self._costs.get(key)
+        if found is None:
+            _make_room(self._costs)
+            costs = {
+                name: slowest(
+                    cost_of(
+                        phase,
+                        self.compute(device, workload),
+                        shapes,
+                        library_of(device, workload),
+                        workload,
+                        routes=book.routes and name == "forward",
+                    )
+                    for device in devices
+                )
+                for name, phase in book.phases.items()
+            }
+            found = self._costs[key] = (book, costs)
+        return found[1]

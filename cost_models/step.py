@@ -1,0 +1,320 @@
+"""One program's step: bodies become stages, stages a pipeline, the pipeline a step. The design stands in `evaluate`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from math import log2, prod
+
+from meshwright.cost_models.collectives import Collective, Library, collective
+from meshwright.cost_models.cost import NOTHING, Cost, Taken, added, library_of, weakest_of_each
+from meshwright.cost_models.hardware import Device
+from meshwright.cost_models.ledger import PHASES
+from meshwright.cost_models.memory import held, kind_of_memory
+from meshwright.cost_models.prediction import SHARES, Held, Prediction, StagePrediction
+from meshwright.cost_models.prices import Prices
+from meshwright.cost_models.profile import kind_of_step
+from meshwright.cost_models.quantity import Kind, weakest
+from meshwright.cost_models.schedule import Seconds, Simulated, compiled, simulate
+from meshwright.cost_models.topology import GroupShape, group_shape, pair_shape
+from meshwright.cost_models.traffic import tied, traffic
+from meshwright.ir.graph import ITEMSIZE
+from meshwright.ir.program import Program, Stage, Transfer
+from meshwright.ir.schedules import work_of
+from meshwright.ir.workload import Workload
+
+_ROUNDING = 1e-12
+"""Of a sum of seconds, as a share: less than this is no time."""
+_DEVICE = ("matmul", "attention", "memory-bound")
+_VALUES = ("tensor", "context", "expert")
+"""Shares of the step: parts of the device, and what operators wait for."""
+
+
+class Step:
+    """One program, priced."""
+
+    def __init__(self, prices: Prices, program: Program, workload: Workload) -> None:
+        self.prices, self.program, self.workload = prices, program, workload
+        self.step = prices.profile.step
+        self.hides = frozenset(workload.stack.hides)
+        self.kinds: list[tuple[str, Kind]] = [("overlap", kind_of_step()), ("memory", kind_of_memory())]
+        self.accumulates = program.microbatches > 1
+        self.apart = any(action.kind == "W" for _, actions in program.actions for action in actions)
+        bodies = {body.name: body for body in program.bodies}
+        self.ledgers = {name: prices.ledger(body, workload, self.accumulates) for name, body in bodies.items()}
+        self.costs = [self.stage_costs(stage) for stage in program.stages]
+        self.forwards = [self.forward(index) for index in range(len(program.stages))]
+        self.inputs = [self.backward_inputs(index) for index in range(len(program.stages))]
+        self.weights = [self.backward_weights(index) for index in range(len(program.stages))]
+
+    def stage_costs(self, stage: Stage) -> dict[str, Cost]:
+        """All phases of a stage: its runs added up."""
+        total = dict.fromkeys(PHASES, NOTHING)
+        for run in stage.runs:
+            for name in run.programs:
+                costs = self.prices.costs(self.ledgers[name], stage, self.workload)
+                for phase, cost in costs.items():
+                    total[phase] = total[phase].plus(cost, run.repeats)
+        return total
+
+    # one micro-batch on one stage
+
+    def forward(self, index: int) -> Taken:
+        return self.together(self.costs[index]["forward"], self.host_s(index))
+
+    def backward_inputs(self, index: int) -> Taken:
+        """Reductions run behind all of the backward pass, or, where weight gradients are made apart, behind those."""
+        costs = self.costs[index]
+        again, inputs, weights = costs["recompute"], costs["inputs"], costs["weights"]
+        if self.apart:
+            inputs, weights = replace(inputs, reductions_s=0.0), Cost()
+        return self.together(again.plus(inputs), self.host_s(index), beside=weights, again=again)
+
+    def backward_weights(self, index: int) -> Taken:
+        costs = self.costs[index]
+        reductions_s = costs["inputs"].reductions_s if self.apart else 0.0
+        return self.together(replace(costs["weights"], reductions_s=reductions_s), self.host_s(index))
+
+    def host_s(self, index: int) -> float:
+        devices = self.prices.devices(self.program.stages[index].ranks)
+        return max(self.prices.compute(device, self.workload).host_s for device in devices)
+
+    def together(self, cost: Cost, host_s: float, *, beside: Cost = NOTHING, again: Cost = NOTHING) -> Taken:
+        """Kernels and collectives of a stretch as they run together; `beside` is compute of the same stretch that is
+        counted elsewhere, `again` the part that runs a second time."""
+        step, device_s = self.step, cost.device_s
+        awaited_s = cost.awaited * host_s
+        launch_s = awaited_s + max(0.0, cost.launches * host_s - awaited_s - device_s)
+        ring_hidden_s = min(cost.ring_s, cost.engines[1] + launch_s) if "ring" in self.hides else 0.0
+        beside_s = max(beside.device_s, beside.launches * host_s)
+        behind_s = step.covered * (device_s + launch_s + beside_s - ring_hidden_s)
+        values = list(cost.values)
+        if "tensor" in self.hides:
+            values[0] *= 1 - step.hidden_tensor
+        elif beside is not NOTHING and self.workload.stack.regathers:
+            values[0] *= 1 - step.hidden_backward
+        values[1] += cost.ring_s - ring_hidden_s
+        ran_s = cost.gathers_s * ("parameters" in self.hides) + cost.reductions_s * ("gradients" in self.hides)
+        first_s = cost.first_gather_s if "parameters" in self.hides else 0.0  # nothing runs ahead of it
+        shown_s = cost.gathers_s + cost.reductions_s - ran_s + max(first_s, ran_s - behind_s)
+        slowed_s = step.slowdown * min(ran_s, behind_s)
+        shares = [
+            (name, part - redone) for name, part, redone in zip(_DEVICE, cost.engines, again.engines, strict=True)
+        ]
+        shares += [("recompute", again.device_s), ("launch", launch_s), ("parameters", shown_s + slowed_s)]
+        shares += list(zip(_VALUES, values, strict=True))
+        return Taken(sum(seconds for _, seconds in shares), tuple(shares), ran_s)
+
+    # the whole step
+
+    def prediction(self) -> Prediction:
+        program = self.program
+        release_s = [self.released_s(group) for group in range(len(program.actions))]
+        ran = simulate(compiled(work_of(program)), self.seconds(), release_s=release_s)
+        ends = [
+            self.ending(group, *since) for group, since in enumerate(zip(self.after_s(ran), self.tied_s(), strict=True))
+        ]
+        finish = [
+            at + sum(end.values()) - before
+            for at, end, before in zip(ran.finish_s, ends, self.before_s(ran), strict=True)
+        ]
+        last = max(range(len(finish)), key=finish.__getitem__)
+        step_s = finish[last] * (1 + self.step.straggling * log2(self.hosts()))
+        return Prediction(
+            step_time_s=step_s,
+            step_time_low_s=step_s * (1 - self.step.interval),
+            step_time_high_s=step_s * (1 + self.step.interval),
+            tokens_per_s_per_gpu=self.workload.tokens / step_s / self.ranks(),
+            mfu=self.model_flops() / (step_s * self.peak_flops_per_s()),
+            stages=self.stages(),
+            shares=self.shares(last, step_s, ends[last], ran.sending_s[last], release_s[last]),
+            traffic=traffic(program, self.prices.cluster, self.ledgers, self.workload),
+            provenance=self.provenance(),
+        )
+
+    def before_s(self, ran: Simulated) -> tuple[float, ...]:
+        """What a group waits before its first action, where it spends that wait on the end of the step before."""
+        return ran.begin_s if self.apart and self.workload.stack.rolling else (0.0,) * len(ran.begin_s)
+
+    def provenance(self) -> tuple[tuple[str, Kind], ...]:
+        """What this price stands on: the devices' own numbers too."""
+        priced = [kind for costs in self.costs for cost in costs.values() for kind in cost.kinds]
+        used = {device.name: device for stage in self.program.stages for device in self.prices.devices(stage.ranks)}
+        numbers = [
+            number for one in used.values() for number in (one.memory, one.memory_bandwidth, *dict(one.peaks).values())
+        ]
+        return weakest_of_each(*self.kinds, *priced, ("devices", weakest(*numbers).kind))
+
+    def group_stages(self, group: int) -> list[int]:
+        ranks = self.program.actions[group][0]
+        return [index for index, stage in enumerate(self.program.stages) if stage.ranks == ranks]
+
+    def released_s(self, group: int) -> float:
+        """When a group may begin: parameters that the step before published are gathered behind its first forward, as
+        far as that lasts. What later stages of the group lack travels meanwhile."""
+        first = self.group_stages(group)[0]
+        gathers_s = self.costs[first]["publish"].published_s if "publish" in self.hides else 0.0
+        return max(
+            0.0, gathers_s - self.left_s(self.step.covered * self.forwards[first].seconds, [self.forwards[first]])
+        )
+
+    def ending(self, group: int, after_s: float, tied_s: float) -> dict[str, float]:
+        """What follows a group's list: reductions, begun `after_s` before its end, the first time that a stage's
+        gradients were final; those of tied parameters, which nothing hides; the optimizer, publication."""
+        stages, step = self.group_stages(group), self.step
+        sync, update, publish = (
+            added(self.costs[index][phase] for index in stages) for phase in ("sync", "update", "publish")
+        )
+        backward = [taken for index in stages for taken in (self.inputs[index], self.weights[index])]
+        forward = [self.forwards[index] for index in stages]
+        reductions_s, gathers_s = sync.reductions_s + sync.starts_s, publish.published_s
+        if "gradients" in self.hides:
+            shown_s = max(0.0, reductions_s - self.left_s(step.covered * after_s, backward))
+            reductions_s = shown_s + step.slowdown * min(reductions_s, step.covered * _seconds(backward))
+        if "publish" in self.hides:
+            gathers_s = step.slowdown * min(gathers_s, step.covered * _seconds(forward))
+        return {"gradients": reductions_s + tied_s, "optimizer": update.device_s, "publish": gathers_s}
+
+    def left_s(self, behind_s: float, beside: Iterable[Taken]) -> float:
+        """What other gathers and reductions leave of the compute that one can run behind."""
+        return max(0.0, behind_s - sum(taken.beside_s for taken in beside))
+
+    def after_s(self, ran: Simulated) -> list[float]:
+        """For every group, from the start of the first last backward of a stage to its end: where weight gradients are
+        made apart, of the last of those. More than one stage's depends on when each of them ran."""
+        stages = [self.group_stages(group) for group in range(len(self.program.actions))]
+        if all(len(own) == 1 for own in stages):
+            return [
+                self.weights[own[0]].seconds + (0.0 if self.apart else self.inputs[own[0]].seconds) for own in stages
+            ]
+        began = ran.last_start_s(("B", "W"))
+        return [end - min(began[stage] for stage in own) for end, own in zip(ran.finish_s, stages, strict=True)]
+
+    def seconds(self) -> Seconds:
+        """What the simulator needs to know."""
+        inputs, weights = (tuple(one.seconds for one in taken) for taken in (self.inputs, self.weights))
+        sent = self.transfers()
+        edges = range(len(self.program.stages) - 1)
+        return Seconds(
+            forward_s=tuple(one.seconds for one in self.forwards),
+            backward_s=tuple(i + w for i, w in zip(inputs, weights, strict=True)),
+            input_s=inputs,
+            weight_s=weights,
+            value_s=tuple(sent.get((stage, stage + 1), 0.0) for stage in edges),
+            gradient_s=tuple(sent.get((stage + 1, stage), 0.0) for stage in edges),
+            exposed="pipeline" not in self.hides,
+        )
+
+    def tied_s(self) -> list[float]:
+        """For every group, the reductions over stages of the gradients of parameters that it shares with other groups:
+        the first holder's ranks with each other's (Megatron-LM's embedding group), one parameter after another."""
+        found = [0.0] * len(self.program.actions)
+        for stages, nbytes in tied(self.program, self.workload):
+            ranks = [self.program.stages[stage].ranks for stage in stages]
+            library = library_of(self.prices.devices(ranks[0])[0], self.workload)
+            for other in ranks[1:]:
+                shape = pair_shape(self.prices.cluster, ranks[0], other)
+                moved = collective("all_reduce", nbytes, shape, library)
+                self.kinds.append(("collectives", moved.provenance))
+                for group, (members, _) in enumerate(self.program.actions):
+                    found[group] += moved.seconds if members in (ranks[0], other) else 0.0
+        return found
+
+    def transfers(self) -> dict[tuple[int, int], float]:
+        """Seconds of the values, and of the gradients, that cross between two stages on different ranks."""
+        moved: dict[tuple[int, int], float] = {}
+        for hop in self.program.transfers:
+            if self.program.stages[hop.from_stage].ranks == self.program.stages[hop.to_stage].ranks:
+                continue
+            there = (hop.from_stage, hop.to_stage)
+            moved[there] = moved.get(there, 0.0) + self.sent(hop, *there)
+            if hop.differentiable:
+                moved[there[::-1]] = moved.get(there[::-1], 0.0) + self.sent(hop, *there[::-1])
+        return moved
+
+    def sent(self, hop: Transfer, source: int, target: int) -> float:
+        """One value on its way. Of copies, stacks like Megatron send a part each, and gather them where they arrive
+        (Narayanan et al. 2104.04473, section 4.1)."""
+        sender, receiver = self.program.stages[source], self.program.stages[target]
+        nbytes = prod(hop.source.local_shape(hop.type.shape, sender.mesh)) * ITEMSIZE[hop.type.dtype]
+        cut = {shard.axis for dim in hop.source.dims for shard in dim}
+        idle = tuple(axis.name for axis in sender.mesh.axes if axis.name not in cut and axis.size > 1)
+        library = library_of(self.prices.devices(sender.ranks)[0], self.workload)
+        shape = pair_shape(self.prices.cluster, sender.ranks, receiver.ranks)
+        if not idle or self.workload.stack.style != "fused" or sender.mesh != receiver.mesh:
+            return self.moved("p2p", nbytes, shape, library)
+        copies = prod(sender.mesh.axis(axis).size for axis in idle)
+        inside = group_shape(self.prices.cluster, receiver.ranks, receiver.mesh, idle)
+        parts_s = self.moved("p2p", nbytes / copies, shape, library)
+        return min(
+            self.moved("p2p", nbytes, shape, library), parts_s + self.moved("all_gather", nbytes, inside, library)
+        )
+
+    def moved(self, kind: Collective, nbytes: float, shape: GroupShape, library: Library) -> float:
+        priced = collective(kind, nbytes, shape, library)
+        self.kinds.append(("collectives", priced.provenance))
+        return priced.seconds
+
+    # what is told about it
+
+    def ranks(self) -> int:
+        return sum(len(ranks) for ranks, _ in self.program.actions)
+
+    def hosts(self) -> int:
+        cluster = self.prices.cluster
+        per_host = min(pool.gpus_per_host for pool in cluster.pools)
+        return max(1, min(cluster.hosts, -(-self.ranks() // per_host)))
+
+    def model_flops(self) -> float:
+        """Of one step, over all ranks: the model's own, whatever several ranks do alike."""
+        runs = [run for stage in self.program.stages for run in stage.runs]
+        each = sum(self.ledgers[name].model_flops * run.repeats for run in runs for name in run.programs)
+        return each * self.program.microbatches
+
+    def peak_flops_per_s(self) -> float:
+        return sum(
+            count * _sixteen_bit_peak(device)
+            for ranks, _ in self.program.actions
+            for device, count in self.prices.counted(ranks)
+        )
+
+    def held(self) -> tuple[Held, ...]:
+        return held(self.program, self.prices.cluster, self.prices.profile.memory)
+
+    def stages(self) -> tuple[StagePrediction, ...]:
+        return tuple(
+            StagePrediction(
+                stage=index,
+                ranks=len(stage.ranks),
+                forward_s=self.forwards[index].seconds,
+                backward_s=self.inputs[index].seconds + self.weights[index].seconds,
+                weight_s=self.weights[index].seconds,
+                memory=memory,
+            )
+            for index, (stage, memory) in enumerate(zip(self.program.stages, self.held(), strict=True))
+        )
+
+    def shares(
+        self, group: int, step_s: float, ends: Mapping[str, float], sending_s: float, release_s: float
+    ) -> tuple[tuple[str, float], ...]:
+        """Where the step goes on the group that ends last; what is left is waiting."""
+        found = dict.fromkeys(SHARES, 0.0) | dict(ends)
+        found["transfers"] += sending_s
+        found["publish"] += release_s
+        for index in self.group_stages(group):
+            for taken in (self.forwards[index], self.inputs[index], self.weights[index]):
+                for name, seconds in taken.shares:
+                    found[name] += seconds * self.program.microbatches
+        left_s = step_s - sum(found.values())
+        found["bubble"] = left_s if left_s > _ROUNDING * step_s else 0.0
+        return tuple(found.items())
+
+
+def _seconds(taken: Iterable[Taken]) -> float:
+    return sum(one.seconds for one in taken)
+
+
+def _sixteen_bit_peak(device: Device) -> float:
+    """The dense peak that a utilisation is a share of."""
+    wanted = next((name for name in ("bf16", "fp16", "fp32") if name in device.dtypes), device.dtypes[0])
+    return device.peak(wanted).value
