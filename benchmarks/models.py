@@ -64,7 +64,6 @@ class Model:
     missing: tuple[str, ...]
     learned_positions: bool
     parameters: float | None
-    active_parameters: float | None
     slack: float
 
     @property
@@ -99,7 +98,6 @@ def model_of(row: Mapping[str, str]) -> Model:
         missing=tuple(key for key in REQUIRED if key not in sizes),
         learned_positions=gpt and not sizes["glu"] and not re.search(r"\b(rotary|rope)\b", notes),
         parameters=parameters,
-        active_parameters=_billions(row.get("params_active_b", "")),
         slack=max(CLOSE, _half_unit(stated) / parameters) if parameters else CLOSE,
     )
 

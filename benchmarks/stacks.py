@@ -10,12 +10,7 @@ columns of a row go before it. `reason` is where that is documented. A framework
                  fsdp       fp32 parameters sharded, gathered in bf16, m and v fp32
                  deepspeed  fp16 parameters and gradients, fp32 master, m, v
                  xla        fp32 parameters sharded, bf16 compute
-    grad_bytes   bytes of a gradient element on the wire
-    dropout      trained with dropout
-    rolling      zero-bubble steps follow each other without a barrier
-    broadcasts   each rank sends the parameters that it updated, one after the other
-    dedupes      tokens go once to each host, however many of their experts are there
-    selective    what a bare "selective" recomputes: core_attention | every_other_block | ops
+    selective    core_attention | every_other_block | ops
 """
 
 from __future__ import annotations
@@ -33,26 +28,43 @@ class Stack:
     """How a framework computes when a run does not say.
 
     - The four names must be among STYLES, ATTENTIONS, STATES and SELECTIVE; `grad_bytes` must be 2 or 4.
-    - `expert_tp` False: experts are not cut by tensor parallelism (etp = 1).
+    - `reason` must not be empty.
     """
 
     name: str
+    """As in the column `framework`."""
     style: str
+    """How operators become kernels."""
     attention: str
+    """The generation of its attention kernel."""
     states: str
+    """What parameters, gradients and optimizer states are held in."""
     grad_bytes: int
+    """Bytes of a gradient element on the wire."""
     reason: str
+    """Where that is documented."""
     sequence_parallel: bool = True
+    """Norms and dropout are cut along the sequence wherever tp > 1."""
     overlap_grads: bool = True
+    """Gradients are reduced beside the backward pass; ring steps and transfers between stages run beside compute."""
     overlap_params: bool = True
+    """Parameters are gathered ahead of their use, updated ones behind the next forward pass."""
     overlap_tp: bool = False
+    """Tensor-parallel collectives run in chunks beside the products that they feed."""
     fused_loss: bool = False
+    """The loss keeps logits once, in their own dtype."""
     dropout: bool = False
+    """It trains with dropout."""
     dedupes: bool = False
+    """Tokens go once to each host, however many of their experts are there."""
     broadcasts: bool = False
+    """Each rank sends the parameters that it updated, one rank after the other."""
     rolling: bool = False
+    """Zero-bubble steps follow each other without a barrier."""
     expert_tp: bool = True
+    """Experts are cut by tensor parallelism; if not, etp is 1."""
     selective: str = "core_attention"
+    """What a bare "selective" recomputes."""
 
     def __post_init__(self) -> None:
         known = ((self.style, STYLES), (self.attention, ATTENTIONS), (self.states, STATES), (self.selective, SELECTIVE))
@@ -61,6 +73,8 @@ class Stack:
                 raise ValueError(f"stack {self.name}: {value!r} is not among {', '.join(among)}")
         if self.grad_bytes not in (2, 4):
             raise ValueError(f"stack {self.name}: gradients of {self.grad_bytes} bytes")
+        if not self.reason:
+            raise ValueError(f"stack {self.name}: no word of where this is documented")
 
 
 def _megatron(name: str, reason: str, **changes: object) -> Stack:

@@ -12,8 +12,7 @@ efficiency (achieved over peak), never time; seconds follow from it, and an effi
     VIEW       nothing runs
 
 Every kernel takes a floor beside its work. Host time is apart: a launch costs the host `host_s`, and shows only where
-the device would run dry, so that a stretch of kernels takes max(sum of device seconds, launches · host_s); see
-`stretch_s`.
+the device would run dry, so that a stretch of kernels takes max(sum of device seconds, launches · host_s); see `step`.
 
 `Compute` is built once per (device, attention generation, style, constants). It holds a dictionary of prices already
 given, so that asking again costs a look-up.
@@ -149,16 +148,6 @@ class Compute:
                 fix=f"choose one of {', '.join(self._curves.on(self._chip.architecture) + UNFUSED)}",
             )
         return found
-
-    def stretch_s(self, device_s: float, launches: int) -> float:
-        """Kernels in a row: the device's time, or the host's where it cannot keep up."""
-        return max(device_s, launches * self.host_s)
-
-    def optimizer(self, nbytes: float, launches: int = 1) -> Priced:
-        """A step of the optimizer, by the bytes of states, gradients and parameters that it reads and writes."""
-        one = self.seconds(Kernel(Engine.MEMORY, "forward", "fp32", 0.0, nbytes))
-        floor_s = (launches - 1) * self._floor_s
-        return Priced(one.seconds + floor_s, one.kind, one.efficiency)
 
     def _matmul(self, kernel: Kernel) -> Priced:
         groups, m, n, k = _sizes(kernel, 4)

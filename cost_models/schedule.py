@@ -158,11 +158,6 @@ class Simulated:
     """When every group may begin."""
 
     @property
-    def idle_s(self) -> tuple[float, ...]:
-        """Neither computing nor sending, until the last group has finished."""
-        return tuple(self.makespan_s - busy - sent for busy, sent in zip(self.busy_s, self.sending_s, strict=True))
-
-    @property
     def span_s(self) -> tuple[float, ...]:
         """From a group's first start to its last end."""
         return tuple(end - begin for begin, end in zip(self.begin_s, self.finish_s, strict=True))

@@ -113,11 +113,6 @@ class GroupShape:
         return _rebuilt, (self.ranks, self.units, self.levels, self.devices, self.weakest, self.also)
 
     @property
-    def crosses(self) -> bool:
-        """Whether it leaves the host (or rack)."""
-        return self.units > 1
-
-    @property
     def ring_bytes_per_s(self) -> float:
         """What the narrowest level lets through of a ring, before any library's losses."""
         return min((level.part_bytes_per_s for level in self.levels), default=float("inf"))

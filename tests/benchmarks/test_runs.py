@@ -254,7 +254,7 @@ def test_short_ends() -> None:
 def test_stacks() -> None:
     assert stack_of("Megatron_Bridge ").name == "megatron_bridge"
     assert stack_of("something new").name == "unknown"
-    for changes in ({"style": "fast"}, {"grad_bytes": 3}):
+    for changes in ({"style": "fast"}, {"grad_bytes": 3}, {"reason": ""}):
         given_ = {
             "style": "eager",
             "attention": "math",

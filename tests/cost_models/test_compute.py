@@ -92,18 +92,36 @@ def test_gradients_are_the_products_that_run() -> None:
 
 
 def test_large_products_reach_what_devices_are_known_for() -> None:
-    """The bands are those of published matmul benchmarks of training shapes, not of our data."""
+    """The bands are those of published matmul benchmarks of training shapes, not of our data: by themselves."""
     bands = {"A100": (0.70, 0.85), "H100": (0.62, 0.78), "B200": (0.62, 0.78), "MI300X": (0.38, 0.55)}
     for name, (low, high) in bands.items():
-        efficiency = Compute(device(name)).seconds(product(8192, 28672, 8192)).efficiency
-        assert low <= efficiency <= high, name
+        alone = Compute(device(name), values=constants().isolated()).seconds(product(8192, 28672, 8192)).efficiency
+        assert low <= alone <= high, name
+
+
+def test_products_of_a_tuned_stack_are_above_the_utilisation_of_whole_steps() -> None:
+    """Inside a step power and clocks leave less than alone, but products are what a step does best. MFU in bf16:
+    MegaScale (2402.15627, table 2) up to 65.3 % on A100; the README of Megatron-LM up to 47 % on H100."""
+    for name, utilisation in {"A100": 0.653, "H100": 0.47}.items():
+        kernel = product(8192, 28672, 8192)
+        alone = Compute(device(name), values=constants().isolated()).seconds(kernel).efficiency
+        tuned = Compute(device(name), style="fused").seconds(kernel).efficiency
+        assert utilisation < tuned < alone, name
+        assert Compute(device(name), style="eager").seconds(kernel).efficiency <= tuned, name
 
 
 def test_low_precision_pays_for_its_casts() -> None:
-    prices = Compute(device("H100"))
-    forward = prices.seconds(product(4096, 4096, 4096, dtype="fp8_tensorwise"))
-    wgrad = prices.seconds(product(4096, 4096, 4096, dtype="fp8_tensorwise", work="wgrad"))
-    assert wgrad.seconds < forward.seconds < prices.seconds(product(4096, 4096, 4096)).seconds
+    """The gradient of the result is cast for dgrad, by a kernel that reads it twice and writes it twice in a byte each;
+    activations are cast by what makes them, and weights once a step."""
+    prices, size = Compute(device("H100"), style="fused"), 4096
+    forward, dgrad, wgrad = (
+        prices.seconds(product(size, size, size, dtype="fp8_tensorwise", work=work)).seconds
+        for work in ("forward", "dgrad", "wgrad")
+    )
+    cast_s = 6 * size**2 / prices.bytes_per_s + constants().kernel_floor_s
+    assert dgrad == pytest.approx(forward + cast_s)
+    assert forward == wgrad
+    assert dgrad < prices.seconds(product(size, size, size, work="dgrad")).seconds
 
 
 def test_a_causal_mask_and_a_window_save_time() -> None:
@@ -114,12 +132,6 @@ def test_a_causal_mask_and_a_window_save_time() -> None:
     )
     assert full / 2 < causal < 0.62 * full
     assert window < causal / 4
-
-
-def test_kernels_in_a_row_wait_for_the_host() -> None:
-    prices = Compute(device("H100"), style="eager")
-    assert prices.stretch_s(1.0, 10) == 1.0
-    assert prices.stretch_s(0.0, 10) == 10 * constants().host_s
 
 
 def test_a_stack_runs_the_attention_that_the_device_has() -> None:

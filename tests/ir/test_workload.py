@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -25,6 +27,13 @@ def test_every_style_has_its_stack() -> None:
 
 def test_every_line_names_its_source() -> None:
     assert all(line.source for line in (*STACKS.values(), *RECIPES.values()))
+
+
+def test_the_page_of_estimate_lists_every_stack_and_style() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "estimate.md").read_text()
+    for option, known in (("--stack", STACKS), ("--style", STYLES)):
+        row = next(line for line in page.splitlines() if line.startswith(f"| `{option} "))
+        assert set(known) <= set(re.findall(r"`([\w-]+)`", row)), option
 
 
 def test_states_follow_the_stack_unless_given() -> None:
