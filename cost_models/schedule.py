@@ -116,6 +116,12 @@ class Compiled:
 
 
 @derived
+def makes_weights_apart(work: WorkLists) -> bool:
+    """Whether weight gradients are made by actions of their own (W)."""
+    return any(code & 3 == WEIGHT for one in work.lists for code in one)
+
+
+@derived
 def compiled(work: WorkLists) -> Compiled:
     """Order lists for `simulate`; cached, for lists that are the same object. Refuses lists that wait in a circle."""
     order, period = running_order(work), 4 * work.shape.depth

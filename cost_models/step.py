@@ -15,7 +15,7 @@ from meshwright.cost_models.prediction import SHARES, Held, Prediction, StagePre
 from meshwright.cost_models.prices import Prices
 from meshwright.cost_models.profile import kind_of_step
 from meshwright.cost_models.quantity import Kind, weakest
-from meshwright.cost_models.schedule import Seconds, Simulated, compiled, simulate
+from meshwright.cost_models.schedule import Seconds, Simulated, compiled, makes_weights_apart, simulate
 from meshwright.cost_models.topology import GroupShape, group_shape, pair_shape
 from meshwright.cost_models.traffic import tied, traffic
 from meshwright.ir.graph import ITEMSIZE
@@ -39,7 +39,7 @@ class Step:
         self.hides = frozenset(workload.stack.hides)
         self.kinds: list[tuple[str, Kind]] = [("overlap", kind_of_step()), ("memory", kind_of_memory())]
         self.accumulates = program.microbatches > 1
-        self.apart = any(action.kind == "W" for _, actions in program.actions for action in actions)
+        self.apart = makes_weights_apart(work_of(program))
         bodies = {body.name: body for body in program.bodies}
         self.ledgers = {name: prices.ledger(body, workload, self.accumulates) for name, body in bodies.items()}
         self.costs = [self.stage_costs(stage) for stage in program.stages]
