@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from math import log2, prod
 
-from meshwright.cost_models.collectives import collective
+from meshwright.cost_models.collectives import Collective, Library, collective
 from meshwright.cost_models.cost import NOTHING, Cost, Taken, added, library_of, weakest_of_each
 from meshwright.cost_models.hardware import Device
 from meshwright.cost_models.ledger import PHASES
@@ -16,10 +16,10 @@ from meshwright.cost_models.prices import Prices
 from meshwright.cost_models.profile import kind_of_step
 from meshwright.cost_models.quantity import Kind, weakest
 from meshwright.cost_models.schedule import Seconds, Simulated, compiled, simulate
-from meshwright.cost_models.topology import pair_shape
+from meshwright.cost_models.topology import GroupShape, group_shape, pair_shape
 from meshwright.cost_models.traffic import tied, traffic
 from meshwright.ir.graph import ITEMSIZE
-from meshwright.ir.program import Program, Stage
+from meshwright.ir.program import Program, Stage, Transfer
 from meshwright.ir.schedules import work_of
 from meshwright.ir.workload import Workload
 
@@ -224,23 +224,36 @@ class Step:
         """Seconds of the values, and of the gradients, that cross between two stages on different ranks."""
         moved: dict[tuple[int, int], float] = {}
         for hop in self.program.transfers:
-            source, target = (self.program.stages[index] for index in (hop.from_stage, hop.to_stage))
-            if source.ranks == target.ranks:
+            if self.program.stages[hop.from_stage].ranks == self.program.stages[hop.to_stage].ranks:
                 continue
-            nbytes = prod(hop.source.local_shape(hop.type.shape, source.mesh)) * ITEMSIZE[hop.type.dtype]
             there = (hop.from_stage, hop.to_stage)
-            moved[there] = moved.get(there, 0.0) + nbytes
+            moved[there] = moved.get(there, 0.0) + self.sent(hop, *there)
             if hop.differentiable:
-                moved[there[::-1]] = moved.get(there[::-1], 0.0) + nbytes
-        return {pair: self.sent(pair, nbytes) for pair, nbytes in moved.items()}
+                moved[there[::-1]] = moved.get(there[::-1], 0.0) + self.sent(hop, *there[::-1])
+        return moved
 
-    def sent(self, pair: tuple[int, int], nbytes: float) -> float:
-        source, target = (self.program.stages[index] for index in pair)
-        shape = pair_shape(self.prices.cluster, source.ranks, target.ranks)
-        library = library_of(self.prices.devices(source.ranks)[0], self.workload)
-        moved = collective("p2p", nbytes, shape, library)
-        self.kinds.append(("collectives", moved.provenance))
-        return moved.seconds
+    def sent(self, hop: Transfer, source: int, target: int) -> float:
+        """One value on its way. Of copies, stacks like Megatron send a part each, and gather them where they arrive
+        (Narayanan et al. 2104.04473, section 4.1)."""
+        sender, receiver = self.program.stages[source], self.program.stages[target]
+        nbytes = prod(hop.source.local_shape(hop.type.shape, sender.mesh)) * ITEMSIZE[hop.type.dtype]
+        cut = {shard.axis for dim in hop.source.dims for shard in dim}
+        idle = tuple(axis.name for axis in sender.mesh.axes if axis.name not in cut and axis.size > 1)
+        library = library_of(self.prices.devices(sender.ranks)[0], self.workload)
+        shape = pair_shape(self.prices.cluster, sender.ranks, receiver.ranks)
+        if not idle or self.workload.stack.style != "fused" or sender.mesh != receiver.mesh:
+            return self.moved("p2p", nbytes, shape, library)
+        copies = prod(sender.mesh.axis(axis).size for axis in idle)
+        inside = group_shape(self.prices.cluster, receiver.ranks, receiver.mesh, idle)
+        parts_s = self.moved("p2p", nbytes / copies, shape, library)
+        return min(
+            self.moved("p2p", nbytes, shape, library), parts_s + self.moved("all_gather", nbytes, inside, library)
+        )
+
+    def moved(self, kind: Collective, nbytes: float, shape: GroupShape, library: Library) -> float:
+        priced = collective(kind, nbytes, shape, library)
+        self.kinds.append(("collectives", priced.provenance))
+        return priced.seconds
 
     # what is told about it
 
