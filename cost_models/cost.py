@@ -24,8 +24,9 @@ from meshwright.ir.workload import Stack, Workload
 _ENGINES = {Engine.MATMUL: 0, Engine.CONV: 0, Engine.ATTENTION: 1, Engine.MEMORY: 2}
 _PURPOSES = {"cp": 1, "ep": 2}
 """What a collective that operators wait for is for, by the name of its axis; others are tensor parallelism."""
-LOW_PRECISION_LAUNCHES = 3
-"""A product in eight bits or fewer: two casts and itself (Transformer Engine, without a fused cast)."""
+EXPERT_LAUNCHES = 3
+"""Of one expert's product in eight bits or fewer: its rows and its weight are cast, each by a kernel of its own, since no
+kernel before makes them expert by expert."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,10 +157,9 @@ these. A reduction to one rank takes what a broadcast from it does."""
 
 def launched(kernel: Kernel) -> int:
     """Kernels that the host launches: libraries run grouped products of trained weights expert by expert."""
-    if kernel.engine is not Engine.MATMUL:
-        return 1
+    groups = kernel.shape[0] if kernel.engine is Engine.MATMUL else 1
     low = kernel.dtype.startswith(("fp8", "mx", "nv"))
-    return kernel.shape[0] * (LOW_PRECISION_LAUNCHES if low else 1)
+    return groups * (EXPERT_LAUNCHES if low else 1) if groups > 1 else 1
 
 
 def distinct(picks: int, shape: GroupShape) -> float:
