@@ -173,20 +173,19 @@ class _Bookkeeper:
 
     def engine(self, statement: Compute | Gradient | Ring, phase: str, products: _Products) -> None:
         rule = infer(statement.signature)
-        sizes = self.sizes(statement)
-        wanted = None if isinstance(statement, Compute) or not statement.wanted else set(statement.wanted)
+        wanted = None if isinstance(statement, Compute) or not statement.wanted else statement.wanted
         if phase != "recompute":
-            self.flops += rule.flops(needs=wanted)
+            self.flops += _flops(statement.signature, wanted)
         if rule.engine is Engine.ATTENTION:
-            self.attention(statement, rule, sizes, phase)
+            self.attention(statement, rule, self.sizes(statement), phase)
         elif rule.engine is Engine.CONV:
-            flops = rule.flops(needs=wanted, sizes=sizes)
+            flops = rule.flops(needs=None if wanted is None else set(wanted), sizes=self.sizes(statement))
             nbytes = sum(self.nbytes(name) for name in (*statement.operands, *results_of(statement)))
             self.book(
                 phase, Kernel(Engine.CONV, "forward" if wanted is None else "backward", self.base, flops, nbytes, ())
             )
         elif rule.engine is Engine.MATMUL:
-            for kernel in self.product(statement, rule, sizes, wanted):
+            for kernel in self.product(statement, rule, self.sizes(statement), wanted):
                 key = (kernel.work, statement.operands[0], str(kernel.shape[0]))
                 joins = self.style in ("fused", "xla") and statement.operands[1] in self.weights
                 made = (kernel, statement.results[0])
@@ -196,7 +195,7 @@ class _Bookkeeper:
         return dict(_sizes(statement.signature, statement.strategy, self.body.mesh))
 
     def product(
-        self, statement: Compute | Gradient | Ring, rule: Rule, sizes: Mapping[str, int], wanted: set[int] | None
+        self, statement: Compute | Gradient | Ring, rule: Rule, sizes: Mapping[str, int], wanted: tuple[int, ...] | None
     ) -> Iterator[Kernel]:
         left, right = ({name for dim in rule.operands[side] for name in dim} for side in (0, 1))
         out = {name for dim in rule.results[0] for name in dim}
@@ -318,6 +317,12 @@ def _picks(statement: Compute) -> int:
 
 
 @lru_cache(maxsize=65536)
+def _flops(signature: Signature, wanted: tuple[int, ...] | None) -> float:
+    """What an operator computes on all ranks together, forward or for these operands."""
+    return infer(signature).flops(needs=None if wanted is None else set(wanted))
+
+
+@lru_cache(maxsize=65536)
 def _sizes(signature: Signature, strategy: Strategy, mesh: Mesh) -> tuple[tuple[str, int], ...]:
     """The local size of every factor."""
     return apply(infer(signature), signature.operands, strategy, mesh).sizes
@@ -333,7 +338,7 @@ def _weights(body: BodyProgram) -> frozenset[str]:
 
 
 def _local_bytes(body: BodyProgram, name: str) -> float:
-    return body.elements[name] * ITEMSIZE[body.locals[name].type.dtype]
+    return body.nbytes[name]
 
 
 def _joined(kernels: list[Kernel]) -> Kernel:
@@ -430,10 +435,14 @@ class _Chains:
     def derivative(self, statement: Gradient, rule: Rule) -> None:
         """A plain sum passes its gradient on; others read it, and what they kept."""
         grads = tuple(name for name in statement.grads if name)
-        plain = all(rule.laws[slot] in (Law.ADDITIVE, Law.LINEAR) for slot in statement.wanted)
-        same = all(self.size(result) == self.size(grads[0]) for result in statement.results) if grads else False
-        reads_none = not rule.reads(statement.wanted)
-        if plain and same and reads_none and rule.elementwise and statement.signature.kind in ("add", "sub"):
+        if (
+            statement.signature.kind in ("add", "sub")
+            and rule.elementwise
+            and grads
+            and all(rule.laws[slot] in (Law.ADDITIVE, Law.LINEAR) for slot in statement.wanted)
+            and all(self.size(result) == self.size(grads[0]) for result in statement.results)
+            and not rule.reads(statement.wanted)
+        ):
             self.alias |= dict.fromkeys(statement.results, grads[0])
             return
         reads = (*grads, *_read(statement, rule))

@@ -28,10 +28,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from math import inf, prod
 from weakref import ref
 
-from meshwright.ir.graph import ITEMSIZE, Type
+from meshwright.ir.graph import Type
 from meshwright.ir.placement import Placement
 from meshwright.ir.program import (
     Add,
@@ -45,7 +46,7 @@ from meshwright.ir.program import (
     operands_of,
     results_of,
 )
-from meshwright.ir.rules.base import Engine, Law, Rule, infer
+from meshwright.ir.rules.base import Engine, Law, Rule, Signature, infer
 from meshwright.ir.workload import Stack, Workload
 
 Shared = tuple[Type, Placement]
@@ -161,7 +162,7 @@ class _Walk:
         scale = self.workload.imbalance if name in self.routed else 1.0
         if name in self.weight_grads:
             return self.elements(name) * self.states.used
-        return self.elements(name) * ITEMSIZE[self.body.locals[name].type.dtype] * scale
+        return self.body.nbytes[name] * scale
 
     def shared(self, name: str) -> Shared:
         local = self.body.locals[name]
@@ -280,9 +281,9 @@ class _Walk:
     def _reads(self, statement: Statement) -> tuple[str, ...]:
         if not (isinstance(statement, Gradient) or (isinstance(statement, Ring) and statement.backward)):
             return operands_of(statement)
-        rule = _rule(statement)
-        needed = [statement.operands[slot] for slot in rule.reads(statement.wanted)]
-        outputs = statement.outputs if rule.reruns(statement.wanted) else ()
+        slots, reruns = _read(statement.signature, statement.wanted)
+        needed = [statement.operands[slot] for slot in slots]
+        outputs = statement.outputs if reruns else ()
         extras = self.extras.get(statement.op, ())
         return (*needed, *outputs, *(name for name in statement.grads if name), *extras)
 
@@ -339,7 +340,7 @@ class _Walk:
         )
 
     def table(self, name: str) -> float:
-        return float(self.elements(name) * ITEMSIZE[self.body.locals[name].type.dtype])
+        return float(self.body.nbytes[name])
 
     def at(self, slot: ParamSlot, placement: Placement) -> int:
         """Elements of a parameter on one rank in a placement."""
@@ -415,7 +416,8 @@ class _List:
         self.backward = statements is of.body.backward
         self.last: dict[str, int] = {}
         for index, statement in enumerate(statements):
-            self.last |= dict.fromkeys(of.reads(statement), index)
+            for name in of.reads(statement):
+                self.last[name] = index
         self.views = self.forward_views() if self.backward else {}
         self.through = self.followers()
         self.owner: dict[str, str] = {}
@@ -483,14 +485,22 @@ class _List:
     def run(self) -> Fullest:
         most, total = self.sums()
         recomputing = False
+        size, until, spared = self.size, self.until, self.spared
         for index, statement in enumerate(self.statements):
+            held = len(size)
             self.make(statement, index)
-            sums, now = self.sums()
-            if now > total:
-                most, total = sums, now
-                recomputing = self.backward and isinstance(statement, (Compute, Ring))
-            for at in [at for at in self.size if at not in self.spared and not self.needed(at, index)]:
-                del self.size[at]
+            if len(size) > held:
+                sums, now = self.sums()
+                if now > total:
+                    most, total = sums, now
+                    recomputing = self.backward and isinstance(statement, (Compute, Ring))
+            over = [
+                at
+                for at in size
+                if (until[at] <= index if at in until else not self.needed(at, index)) and at not in spared
+            ]
+            for at in over:
+                del size[at]
         return Fullest(Mix(**most), recomputing)
 
     def make(self, statement: Statement, index: int) -> None:
@@ -562,6 +572,13 @@ class _List:
             of = "logits" if name in logits else "activations" if name in kept else kind.get(name, "transient")
             sums[of] += size
         return sums, sums["activations"] + sums["recomputed"] + sums["transient"] + sums["logits"]
+
+
+@lru_cache(maxsize=65536)
+def _read(signature: Signature, wanted: tuple[int, ...]) -> tuple[tuple[int, ...], bool]:
+    """The operands that derivatives read, and whether they read results."""
+    rule = infer(signature)
+    return rule.reads(wanted), rule.reruns(wanted)
 
 
 def _rule(statement: Compute | Gradient | Ring) -> Rule:
