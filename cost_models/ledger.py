@@ -46,6 +46,7 @@ from meshwright.ir.program import (
     Ring,
     Statement,
     Zero,
+    local_elements,
     results_of,
 )
 from meshwright.ir.rules.base import Engine, Law, Rule, Signature, infer
@@ -295,7 +296,7 @@ class _Bookkeeper:
     def elements(self, name: str, placement: Placement | None = None) -> int:
         if placement is None:
             return self.body.elements[name]
-        return prod(placement.local_shape(self.body.locals[name].type.shape, self.body.mesh))
+        return local_elements(placement, self.body.locals[name].type.shape, self.body.mesh)
 
     def memory(self, nbytes: float) -> Kernel:
         return Kernel(Engine.MEMORY, "forward", self.base, 0.0, nbytes)

@@ -29,7 +29,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from math import inf, prod
+from math import inf
 from weakref import ref
 
 from meshwright.ir.graph import Type
@@ -43,6 +43,7 @@ from meshwright.ir.program import (
     ParamSlot,
     Ring,
     Statement,
+    local_elements,
     operands_of,
     results_of,
 )
@@ -344,7 +345,7 @@ class _Walk:
 
     def at(self, slot: ParamSlot, placement: Placement) -> int:
         """Elements of a parameter on one rank in a placement."""
-        return prod(placement.local_shape(self.body.locals[slot.value].type.shape, self.body.mesh))
+        return local_elements(placement, self.body.locals[slot.value].type.shape, self.body.mesh)
 
     def held_gradient(self, slot: ParamSlot) -> float:
         return self.at(slot, slot.grads) * self.states.gradient

@@ -233,7 +233,7 @@ class BodyProgram:
     def elements(self) -> Mapping[str, int]:
         """How many elements of every local name lie on one rank."""
         mesh = self.mesh
-        return {name: _elements(local.placement, local.type.shape, mesh) for name, local in self.locals.items()}
+        return {name: local_elements(local.placement, local.type.shape, mesh) for name, local in self.locals.items()}
 
     @cached_property
     def nbytes(self) -> Mapping[str, float]:
@@ -344,8 +344,8 @@ class Program:
 
 
 @lru_cache(maxsize=65536)
-def _elements(placement: Placement, shape: tuple[int, ...], mesh: Mesh) -> int:
-    """Of a rank's shard."""
+def local_elements(placement: Placement, shape: tuple[int, ...], mesh: Mesh) -> int:
+    """Of the shard that the first rank holds."""
     return prod(placement.local_shape(shape, mesh))
 
 
