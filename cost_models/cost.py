@@ -25,8 +25,8 @@ _ENGINES = {Engine.MATMUL: 0, Engine.CONV: 0, Engine.ATTENTION: 1, Engine.MEMORY
 _PURPOSES = {"cp": 1, "ep": 2}
 """What a collective that operators wait for is for, by the name of its axis; others are tensor parallelism."""
 EXPERT_LAUNCHES = 3
-"""Of one expert's product in eight bits or fewer: its rows and its weight are cast, each by a kernel of its own, since no
-kernel before makes them expert by expert."""
+"""Of one expert's product in eight bits or fewer: its rows and its weight are cast, each by a kernel of its own, since
+no kernel before makes them expert by expert."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -170,12 +170,14 @@ class Simulated:
 
     def last_start_s(self, kinds: Sequence[str]) -> tuple[float, ...]:
         """For every stage, when its last action of one of these kinds began."""
-        made, began = self.compiled, [0.0] * self.compiled.shape.depth
+        made, arrivals, began = self.compiled, self.arrivals, [0.0] * self.compiled.shape.depth
         free = list(self.release_s)
         wanted = [kind in kinds for kind in KINDS] * len(began)
         groups = [made.group_of[of // 4] for of in range(len(wanted))]
         for of, after, seconds in zip(made.classes, made.after, self.seconds, strict=True):
-            start = max(free[groups[of]], self.arrivals[after])
+            start, arrival = free[groups[of]], arrivals[after]
+            if arrival > start:
+                start = arrival
             free[groups[of]] = start + seconds
             if wanted[of]:
                 began[of // 4] = start

@@ -220,10 +220,21 @@ def _state(rule: Rule, strategy: Strategy, mesh: Mesh, side: str, index: int, ty
             grad_partial.append(axis)
         elif mode in ("sum", "max"):
             partial.append(Partial(axis, mode))
-    shards = tuple(_dim(rule, strategy, mesh, (side, index, dim), type_.shape[dim]) for dim in range(len(dims)))
+    split = {name for _, choice in strategy.choices if isinstance(choice, Split) for name in choice.factors}
+    shards = tuple(
+        [
+            () if split.isdisjoint(names) else _dim(rule, strategy, mesh, (side, index, dim), type_.shape[dim])
+            for dim, names in enumerate(dims)
+        ]
+    )
     state = State(shards, tuple(partial), tuple(grad_partial))
-    state.value.check(type_.shape, mesh, f"{side} {index} of {rule}")
+    state.value.check(type_.shape, mesh, _place(rule, side, index))
     return state
+
+
+@lru_cache(maxsize=4096)
+def _place(rule: Rule, side: str, index: int) -> str:
+    return f"{side} {index} of {rule}"
 
 
 def _mode(rule: Rule, choice: Choice, side: str, index: int, dims: Dims, type_: Type) -> str:

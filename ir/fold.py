@@ -155,6 +155,13 @@ class Fold:
 
     def calls(self) -> Iterator[Call]:
         """Every call, in running order."""
+        return iter(self._calls)
+
+    @cached_property
+    def _calls(self) -> tuple[Call, ...]:
+        return tuple(self._each_call())
+
+    def _each_call(self) -> Iterator[Call]:
         for index, segment in enumerate(self.segments):
             for number, path in enumerate(segment.paths):
                 repeat, position = divmod(number, len(segment.period))

@@ -28,7 +28,7 @@ from meshwright.ir.program import (
     operands_of,
     results_of,
 )
-from meshwright.ir.rules.base import infer
+from meshwright.ir.rules.base import Save, Signature, infer
 from meshwright.ir.saved import Need, Step, Tape, kept_of, reads
 
 Sizes = Mapping[str, int]
@@ -87,14 +87,18 @@ def is_derivative(statement: Statement) -> TypeGuard[Gradient | Ring]:
 
 def needs_of(statement: Gradient | Ring, sizes: Sizes, kernels: Kernels) -> Iterator[Need]:
     """What one derivative reads: local names, or extra tensors, numbered under the operator's name."""
-    rule = infer(statement.signature)
-    for number, save in enumerate(reads(rule, statement.signature, statement.wanted, kernels)):
+    for number, save in enumerate(_saves(statement.signature, statement.wanted, kernels)):
         if save.what == "extra":
             elements = prod(sizes[factor] for dim in save.dims for factor in dim)
             yield Need(f"{statement.op}!{number}", statement.op, int(elements * ITEMSIZE[save.dtype]))
         else:
             side = statement.operands if save.what == "operand" else statement.outputs
             yield Need(side[save.index], statement.op)
+
+
+@lru_cache(maxsize=65536)
+def _saves(signature: Signature, wanted: tuple[int, ...], kernels: Kernels) -> tuple[Save, ...]:
+    return reads(infer(signature), signature, wanted, kernels)
 
 
 def step_of(statement: Statement) -> Step:

@@ -118,6 +118,7 @@ class _Body:
         self.hub_name: dict[str, str] = {}
         self.made: dict[tuple[str, Placement], str] = {}
         self.alias = {op.name: op.alias for op in graph.ops}
+        self.chosen = frozenset(plan.recompute)
         self.again: set[str] = set()
         """What the backward pass computes again, as far as it needs it."""
         self.let_go: set[str] = set()
@@ -165,7 +166,8 @@ class _Body:
         if not readers:
             return State.replicated(len(self.graph.types[param.value].shape))
         index, slot = readers[0]
-        return replace(self.required(self.graph.ops[index], slot), partial=())
+        state = self.required(self.graph.ops[index], slot)
+        return replace(state, partial=()) if state.partial else state
 
     # forward
 
@@ -253,12 +255,11 @@ class _Body:
         """Emit the steps from one placement to another; returns the last name."""
         if source == target:
             return name
-        steps = moves.reshard(source, target, self.mesh, self.lowering.moves)
+        steps = moves.path(source, target, self.mesh, self.lowering.moves)
         type_ = self.locals[name].type
-        for index, step in enumerate(steps):
-            source = moves.after(source, step)
+        for index, (step, reached) in enumerate(steps):
             result = final if final and index == len(steps) - 1 else self.fresh(f"{stem}@")
-            self.define(result, type_, source)
+            self.define(result, type_, reached)
             self.emit(Move(step, name, result, reason), into)
             name = result
         return name
@@ -270,18 +271,19 @@ class _Body:
             return
         for result in results_of(statement):
             self.maker[result] = statement
-        chosen = set(self.plan.recompute)
-        if isinstance(statement, Compute) and self.aliased(statement) in self.let_go:
-            self.let_go |= set(statement.results)
-            chosen |= self.let_go
-        if isinstance(statement, (Compute, Ring)) and chosen & set(statement.results):
-            self.again |= set(statement.results)
-        if isinstance(statement, Move) and statement.reason == "value" and statement.operand in self.again | chosen:
-            self.again.add(statement.result)
-        if isinstance(statement, Move) and statement.reason == "parameter" and self.plan.regather:
-            self.again.add(statement.result)
-        if isinstance(statement, Move) and statement.step.kind == "all_gather" and self.lowering.regathers:
-            self.again.add(statement.result)
+        if isinstance(statement, Move):
+            if (
+                (statement.reason == "value" and (statement.operand in self.again or statement.operand in self.chosen))
+                or (statement.reason == "parameter" and self.plan.regather)
+                or (statement.step.kind == "all_gather" and self.lowering.regathers)
+            ):
+                self.again.add(statement.result)
+            return
+        lets_go = isinstance(statement, Compute) and self.aliased(statement) in self.let_go
+        if lets_go:
+            self.let_go.update(results_of(statement))
+        if lets_go or not self.chosen.isdisjoint(results_of(statement)):
+            self.again.update(results_of(statement))
 
     def aliased(self, statement: Compute) -> str | None:
         """The operand whose storage the results share."""

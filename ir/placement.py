@@ -334,7 +334,7 @@ class State:
 
     def without_gradient(self) -> State:
         """The state of the same value where no gradient flows: R|P and R|R are then one."""
-        return replace(self, grad_partial=()) if self.grad_partial else self
+        return _without_gradient(self) if self.grad_partial else self
 
     def __str__(self) -> str:
         partial = "".join(f"+{p}" for p in self.partial)
@@ -352,6 +352,11 @@ class State:
                 raise PlacementSyntax(place=repr(text), cause=f"cannot read {word!r}", fix="write |sum(AXIS)")
             axes.append(found[1])
         return State(value.dims, value.partial, tuple(axes))
+
+
+@lru_cache(maxsize=65536)
+def _without_gradient(state: State) -> State:
+    return replace(state, grad_partial=())
 
 
 def _parse_dims(text: str) -> tuple[tuple[Dim, ...], str]:

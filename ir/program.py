@@ -22,13 +22,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from math import prod
 from types import MappingProxyType
 
 from meshwright.ir.adjoint import Strategy
 from meshwright.ir.errors import UnknownStyle
-from meshwright.ir.graph import Type, Update
+from meshwright.ir.graph import ITEMSIZE, Type, Update
 from meshwright.ir.mesh import Mesh
 from meshwright.ir.placement import Placement
 from meshwright.ir.reshard import Step
@@ -232,14 +232,14 @@ class BodyProgram:
     @cached_property
     def elements(self) -> Mapping[str, int]:
         """How many elements of every local name lie on one rank."""
-        known: dict[tuple[int, int], int] = {}
-        found = {}
-        for name, local in self.locals.items():
-            key = id(local.type), id(local.placement)  # many names share them
-            if key not in known:
-                known[key] = prod(local.placement.local_shape(local.type.shape, self.mesh))
-            found[name] = known[key]
-        return found
+        mesh = self.mesh
+        return {name: local_elements(local.placement, local.type.shape, mesh) for name, local in self.locals.items()}
+
+    @cached_property
+    def nbytes(self) -> Mapping[str, float]:
+        """How many bytes they are."""
+        elements = self.elements
+        return {name: elements[name] * ITEMSIZE[local.type.dtype] for name, local in self.locals.items()}
 
     def moves(self, *, free: bool = False) -> tuple[Move, ...]:
         """The collectives of one forward and backward run."""
@@ -341,6 +341,12 @@ class Program:
     def kernels(self) -> Kernels:
         """What its bodies are executed by."""
         return self.bodies[0].kernels if self.bodies else Kernels()
+
+
+@lru_cache(maxsize=65536)
+def local_elements(placement: Placement, shape: tuple[int, ...], mesh: Mesh) -> int:
+    """Of the shard that the first rank holds."""
+    return prod(placement.local_shape(shape, mesh))
 
 
 def operands_of(statement: Statement) -> tuple[str, ...]:

@@ -133,6 +133,18 @@ def traffic_bytes(step: Step, local_bytes: float, mesh: Mesh) -> float:
 
 
 @lru_cache(maxsize=65536)
+def path(
+    source: Placement, target: Placement, mesh: Mesh, moves: tuple[str, ...] = MOVES
+) -> tuple[tuple[Step, Placement], ...]:
+    """The steps of `reshard`, each with the placement that it leads to."""
+    found = []
+    for step in reshard(source, target, mesh, moves):
+        source = after(source, step)
+        found.append((step, source))
+    return tuple(found)
+
+
+@lru_cache(maxsize=65536)
 def reshard(source: Placement, target: Placement, mesh: Mesh, moves: tuple[str, ...] = MOVES) -> tuple[Step, ...]:
     """The cheapest steps from `source` to `target`; empty if they are the same."""
     if source == target:

@@ -228,7 +228,7 @@ def _by_storage(tape: Tape, kept: Iterable[SavedTensor]) -> Iterator[SavedTensor
         owner = like.setdefault(tape.same.get(one.owner, one.owner), one.owner)
         if owner not in seen and not tape.there(one.value):
             seen.add(owner)
-            yield replace(one, owner=owner)
+            yield one if owner == one.owner else replace(one, owner=owner)
 
 
 # Fused chains --------------------------------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ reading allows it. INDEX operands (tokens, masks, router choices) carry no gradi
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Set
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from enum import Enum
 from functools import lru_cache
 from math import prod
@@ -227,6 +227,21 @@ class Rule:
     """Operands of which only about as many bytes as the result has are read (embedding tables)."""
     elementwise: bool = False
     """One output element reads one element of each operand: compilers fuse and recompute it."""
+    _hash: int = field(init=False, repr=False, compare=False)
+    """As of signatures."""
+
+    def __hash__(self) -> int:
+        try:
+            return self._hash
+        except AttributeError:
+            object.__setattr__(self, "_hash", hash(self._given()))
+            return self._hash
+
+    def __reduce__(self) -> tuple[type[Rule], tuple[object, ...]]:
+        return Rule, self._given()
+
+    def _given(self) -> tuple[object, ...]:
+        return tuple(getattr(self, one.name) for one in fields(self) if one.init)
 
     def __post_init__(self) -> None:
         names = [factor.name for factor in self.factors]
