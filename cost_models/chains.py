@@ -13,7 +13,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from meshwright.ir.graph import ITEMSIZE
 from meshwright.ir.program import (
     Add,
     BodyProgram,
@@ -33,7 +32,7 @@ NORMS = frozenset(("layer_norm", "rms_norm", "group_norm", "batch_norm", "softma
 
 def local_bytes(body: BodyProgram, name: str) -> float:
     """Of a value or gradient on one rank, as traced."""
-    return body.elements[name] * ITEMSIZE[body.locals[name].type.dtype]
+    return body.nbytes[name]
 
 
 @dataclass(slots=True)
@@ -114,10 +113,14 @@ class Chains:
     def derivative(self, statement: Gradient, rule: Rule) -> None:
         """A plain sum passes its gradient on; others read it, and what they kept."""
         grads = tuple(name for name in statement.grads if name)
-        plain = all(rule.laws[slot] in (Law.ADDITIVE, Law.LINEAR) for slot in statement.wanted)
-        same = all(self.size(result) == self.size(grads[0]) for result in statement.results) if grads else False
-        reads_none = not rule.reads(statement.wanted)
-        if plain and same and reads_none and rule.elementwise and statement.signature.kind in ("add", "sub"):
+        if (
+            statement.signature.kind in ("add", "sub")
+            and rule.elementwise
+            and grads
+            and all(rule.laws[slot] in (Law.ADDITIVE, Law.LINEAR) for slot in statement.wanted)
+            and all(self.size(result) == self.size(grads[0]) for result in statement.results)
+            and not rule.reads(statement.wanted)
+        ):
             self.alias |= dict.fromkeys(statement.results, grads[0])
             return
         reads = (*grads, *_read(statement, rule))

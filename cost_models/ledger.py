@@ -42,6 +42,7 @@ from meshwright.ir.program import (
     Move,
     Ring,
     Statement,
+    local_elements,
     results_of,
 )
 from meshwright.ir.rules.base import Engine, Rule, Signature, infer
@@ -166,20 +167,19 @@ class _Bookkeeper:
 
     def engine(self, statement: Compute | Gradient | Ring, phase: str, products: _Products) -> None:
         rule = infer(statement.signature)
-        sizes = self.sizes(statement)
-        wanted = None if isinstance(statement, Compute) or not statement.wanted else set(statement.wanted)
+        wanted = None if isinstance(statement, Compute) or not statement.wanted else statement.wanted
         if phase != "recompute":
-            self.flops += rule.flops(needs=wanted)
+            self.flops += _flops(statement.signature, wanted)
         if rule.engine is Engine.ATTENTION:
-            self.attention(statement, rule, sizes, phase)
+            self.attention(statement, rule, self.sizes(statement), phase)
         elif rule.engine is Engine.CONV:
-            flops = rule.flops(needs=wanted, sizes=sizes)
+            flops = rule.flops(needs=None if wanted is None else set(wanted), sizes=self.sizes(statement))
             nbytes = sum(self.nbytes(name) for name in (*statement.operands, *results_of(statement)))
             self.book(
                 phase, Kernel(Engine.CONV, "forward" if wanted is None else "backward", self.base, flops, nbytes, ())
             )
         elif rule.engine is Engine.MATMUL:
-            for kernel in self.product(statement, rule, sizes, wanted):
+            for kernel in self.product(statement, rule, self.sizes(statement), wanted):
                 key = (kernel.work, statement.operands[0], str(kernel.shape[0]))
                 joins = self.style in ("fused", "xla") and statement.operands[1] in self.weights
                 made = (kernel, statement.results[0])
@@ -189,7 +189,7 @@ class _Bookkeeper:
         return dict(_sizes(statement.signature, statement.strategy, self.body.mesh))
 
     def product(
-        self, statement: Compute | Gradient | Ring, rule: Rule, sizes: Mapping[str, int], wanted: set[int] | None
+        self, statement: Compute | Gradient | Ring, rule: Rule, sizes: Mapping[str, int], wanted: tuple[int, ...] | None
     ) -> Iterator[Kernel]:
         left, right = ({name for dim in rule.operands[side] for name in dim} for side in (0, 1))
         out = {name for dim in rule.results[0] for name in dim}
@@ -289,7 +289,7 @@ class _Bookkeeper:
     def elements(self, name: str, placement: Placement | None = None) -> int:
         if placement is None:
             return self.body.elements[name]
-        return prod(placement.local_shape(self.body.locals[name].type.shape, self.body.mesh))
+        return local_elements(placement, self.body.locals[name].type.shape, self.body.mesh)
 
     def memory(self, nbytes: float) -> Kernel:
         return Kernel(Engine.MEMORY, "forward", self.base, 0.0, nbytes)
@@ -308,6 +308,12 @@ _PRODUCTS = (("forward", "mnk"), ("dgrad", "mkn"), ("wgrad", "nkm"))
 def _picks(statement: Compute) -> int:
     """How many experts a token goes to, in a dispatch."""
     return statement.signature.operands[1].shape[-1] if statement.signature.kind == "dispatch" else 1
+
+
+@lru_cache(maxsize=65536)
+def _flops(signature: Signature, wanted: tuple[int, ...] | None) -> float:
+    """What an operator computes on all ranks together, forward or for these operands."""
+    return infer(signature).flops(needs=None if wanted is None else set(wanted))
 
 
 @lru_cache(maxsize=65536)

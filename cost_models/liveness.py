@@ -27,13 +27,11 @@ Tokens sent to experts take `Workload.imbalance` times their mean on the busiest
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import prod
 from weakref import ref
 
 from meshwright.cost_models.storages import Fullest, Mix, Names, Shared, rule_of
-from meshwright.ir.graph import ITEMSIZE
 from meshwright.ir.placement import Placement
-from meshwright.ir.program import BodyProgram, Compute, Gradient, ParamSlot
+from meshwright.ir.program import BodyProgram, Compute, Gradient, ParamSlot, local_elements
 from meshwright.ir.rules.base import Engine
 from meshwright.ir.workload import Stack, Workload
 
@@ -141,11 +139,11 @@ class _Summary(Names):
         )
 
     def table(self, name: str) -> float:
-        return float(self.elements(name) * ITEMSIZE[self.body.locals[name].type.dtype])
+        return float(self.body.nbytes[name])
 
     def at(self, slot: ParamSlot, placement: Placement) -> int:
         """Elements of a parameter on one rank in a placement."""
-        return prod(placement.local_shape(self.body.locals[slot.value].type.shape, self.body.mesh))
+        return local_elements(placement, self.body.locals[slot.value].type.shape, self.body.mesh)
 
     def held_gradient(self, slot: ParamSlot) -> float:
         return self.at(slot, slot.grads) * self.states.gradient

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from math import inf
 
-from meshwright.ir.graph import ITEMSIZE, Type
+from meshwright.ir.graph import Type
 from meshwright.ir.placement import Placement
 from meshwright.ir.program import (
     Add,
@@ -24,7 +25,7 @@ from meshwright.ir.program import (
     operands_of,
     results_of,
 )
-from meshwright.ir.rules.base import Engine, Law, Rule, infer
+from meshwright.ir.rules.base import Engine, Law, Rule, Signature, infer
 from meshwright.ir.workload import Workload
 
 Shared = tuple[Type, Placement]
@@ -87,7 +88,7 @@ class Names:
         scale = self.workload.imbalance if name in self.routed else 1.0
         if name in self.weight_grads:
             return self.elements(name) * self.states.used
-        return self.elements(name) * ITEMSIZE[self.body.locals[name].type.dtype] * scale
+        return self.body.nbytes[name] * scale
 
     def shared(self, name: str) -> Shared:
         local = self.body.locals[name]
@@ -206,9 +207,9 @@ class Names:
     def _reads(self, statement: Statement) -> tuple[str, ...]:
         if not (isinstance(statement, Gradient) or (isinstance(statement, Ring) and statement.backward)):
             return operands_of(statement)
-        rule = rule_of(statement)
-        needed = [statement.operands[slot] for slot in rule.reads(statement.wanted)]
-        outputs = statement.outputs if rule.reruns(statement.wanted) else ()
+        slots, reruns = _read(statement.signature, statement.wanted)
+        needed = [statement.operands[slot] for slot in slots]
+        outputs = statement.outputs if reruns else ()
         extras = self.extras.get(statement.op, ())
         return (*needed, *outputs, *(name for name in statement.grads if name), *extras)
 
@@ -228,7 +229,8 @@ class _List:
         self.backward = statements is of.body.backward
         self.last: dict[str, int] = {}
         for index, statement in enumerate(statements):
-            self.last |= dict.fromkeys(of.reads(statement), index)
+            for name in of.reads(statement):
+                self.last[name] = index
         self.views = self.forward_views() if self.backward else {}
         self.through = self.followers()
         self.owner: dict[str, str] = {}
@@ -296,14 +298,22 @@ class _List:
     def run(self) -> Fullest:
         most, total = self.sums()
         recomputing = False
+        size, until, spared = self.size, self.until, self.spared
         for index, statement in enumerate(self.statements):
+            held = len(size)
             self.make(statement, index)
-            sums, now = self.sums()
-            if now > total:
-                most, total = sums, now
-                recomputing = self.backward and isinstance(statement, (Compute, Ring))
-            for at in [at for at in self.size if at not in self.spared and not self.needed(at, index)]:
-                del self.size[at]
+            if len(size) > held:
+                sums, now = self.sums()
+                if now > total:
+                    most, total = sums, now
+                    recomputing = self.backward and isinstance(statement, (Compute, Ring))
+            over = [
+                at
+                for at in size
+                if (until[at] <= index if at in until else not self.needed(at, index)) and at not in spared
+            ]
+            for at in over:
+                del size[at]
         return Fullest(Mix(**most), recomputing)
 
     def make(self, statement: Statement, index: int) -> None:
@@ -375,6 +385,13 @@ class _List:
             of = "logits" if name in logits else "activations" if name in kept else kind.get(name, "transient")
             sums[of] += size
         return sums, sums["activations"] + sums["recomputed"] + sums["transient"] + sums["logits"]
+
+
+@lru_cache(maxsize=65536)
+def _read(signature: Signature, wanted: tuple[int, ...]) -> tuple[tuple[int, ...], bool]:
+    """The operands that derivatives read, and whether they read results."""
+    rule = infer(signature)
+    return rule.reads(wanted), rule.reruns(wanted)
 
 
 def rule_of(statement: Compute | Gradient | Ring) -> Rule:
