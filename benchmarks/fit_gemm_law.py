@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 
-from benchmarks.kernel_scores import number, rows_of
+from benchmarks.kernel_scores import number, read_each
 from meshwright.cost_models.compute_profile import chip_of, constants
 from meshwright.cost_models.gemm import Product, Rates, law_s
 from meshwright.cost_models.gemm_table import shipped_rows
@@ -70,7 +70,7 @@ def v100_rows() -> Rows:
 
 def deepgemm_rows() -> Rows:
     found = []
-    for row in rows_of(DATA):
+    for row in read_each(DATA, dict)[0]:
         if row["impl"] == "deepgemm":
             m, n, k = (int(number(row, name)) for name in "mnk")
             one = Product(int(row["groups"] or 1), m, n, k, 1 + 4 / 128, 2.0)

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import csv
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
+
+from meshwright.ir.errors import MeshwrightError
 
 
 class Skip(Exception):
@@ -33,9 +35,22 @@ class Scored:
         return self.predicted_s / self.measured_s - 1
 
 
-def rows_of(path: Path) -> Iterator[dict[str, str]]:
+Read = TypeVar("Read")
+
+
+def read_each(path: Path, read: Callable[[dict[str, str]], Read]) -> tuple[list[Read], Counter[str]]:
+    """What every row of a file is read as, and why how many others are not: they lack something, or we refuse them."""
+    found: list[Read] = []
+    skipped: Counter[str] = Counter()
     with path.open(newline="", encoding="utf-8") as file:
-        yield from csv.DictReader(file)
+        for row in csv.DictReader(file):
+            try:
+                found.append(read(row))
+            except Skip as reason:
+                skipped[str(reason)] += 1
+            except MeshwrightError as refused:
+                skipped[f"{refused.place}: {refused.cause}"] += 1
+    return found, skipped
 
 
 def number(row: Mapping[str, str], name: str) -> float:

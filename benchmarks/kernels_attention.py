@@ -8,16 +8,14 @@ as 2.5 times forward (FlashAttention-2, arXiv:2307.08691, section 4).
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
-from benchmarks.kernel_scores import Scored, Skip, number, report, rows_of
+from benchmarks.kernel_scores import Scored, Skip, number, read_each, report
 from meshwright.cost_models.attention import Curve, Curves, shipped_curves
 from meshwright.cost_models.compute import Compute, Kernel
 from meshwright.cost_models.compute_profile import chip_of, constants
 from meshwright.cost_models.hardware import Device, device
-from meshwright.ir.errors import MeshwrightError
 from meshwright.ir.rules.base import Engine
 
 GENERATIONS = {
@@ -38,16 +36,7 @@ _RULE_COUNTS = {"forward": 1.0, "backward": 2.0}
 def score(path: Path) -> dict[str, object]:
     """Of the attention rows among (kernel, device, dtype, batch, heads, head_dim, seq_len, causal, direction, tflops,
     impl)."""
-    scored: list[Scored] = []
-    skipped: Counter[str] = Counter()
-    for row in rows_of(path):
-        try:
-            scored.append(_scored(row))
-        except Skip as reason:
-            skipped[str(reason)] += 1
-        except MeshwrightError as refused:
-            skipped[f"{refused.place}: {refused.cause}"] += 1
-    return report(scored, skipped)
+    return report(*read_each(path, _scored))
 
 
 def _scored(row: dict[str, str]) -> Scored:

@@ -8,16 +8,14 @@ stand. The ceiling and the tile penalty behind the law, one number each, have se
 
 from __future__ import annotations
 
-from collections import Counter
 from pathlib import Path
 from zlib import crc32
 
-from benchmarks.kernel_scores import Scored, Skip, number, report, rows_of
+from benchmarks.kernel_scores import Scored, Skip, number, read_each, report
 from meshwright.cost_models.compute import Compute, Kernel, table_for
 from meshwright.cost_models.compute_profile import constants
 from meshwright.cost_models.gemm_table import Shape, shipped_rows
 from meshwright.cost_models.hardware import device
-from meshwright.ir.errors import MeshwrightError
 from meshwright.ir.rules.base import Engine
 
 FOLDS = 5
@@ -31,17 +29,7 @@ def fold_of(shape: Shape) -> int:
 
 def score(path: Path) -> dict[str, object]:
     """Of rows (gpu, dtype, m, k, n, time_us)."""
-    prices = Prices()
-    scored: list[Scored] = []
-    skipped: Counter[str] = Counter()
-    for row in rows_of(path):
-        try:
-            scored.append(prices.scored(row))
-        except Skip as reason:
-            skipped[str(reason)] += 1
-        except MeshwrightError as refused:
-            skipped[f"{refused.place}: {refused.cause}"] += 1
-    return report(scored, skipped)
+    return report(*read_each(path, Prices().scored))
 
 
 class Prices:

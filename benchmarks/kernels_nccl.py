@@ -27,7 +27,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from benchmarks.kernel_scores import Scored, Skip, number, report, summary
+from benchmarks.kernel_scores import Scored, Skip, number, read_each, report, summary
 from meshwright.cost_models.cluster_text import read_cluster
 from meshwright.cost_models.collective_curves import SPIKE, Curve, Reader, Row, built, ends
 from meshwright.cost_models.collective_laws import COLLECTIVES, Collective, Law, law
@@ -50,15 +50,7 @@ def rows_of(path: Path) -> list[Row]:
 
 def read_rows(path: Path) -> tuple[list[Row], Counter[str]]:
     """The rows that can be read, and why how many others cannot."""
-    rows: list[Row] = []
-    skipped: Counter[str] = Counter()
-    with path.open(encoding="utf-8", newline="") as file:
-        for line in csv.DictReader(file):
-            try:
-                rows.append(_row(line))
-            except Skip as reason:
-                skipped[str(reason)] += 1
-    return rows, skipped
+    return read_each(path, _row)
 
 
 def _row(line: Mapping[str, str]) -> Row:

@@ -9,14 +9,12 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from pathlib import Path
 
-from benchmarks.kernel_scores import Scored, Skip, number, report, rows_of
+from benchmarks.kernel_scores import Scored, Skip, number, read_each, report
 from meshwright.cost_models.compute import Compute, Kernel
 from meshwright.cost_models.compute_profile import constants
 from meshwright.cost_models.hardware import device
-from meshwright.ir.errors import MeshwrightError
 from meshwright.ir.rules.base import Engine
 
 FITTED_ON = ("deepgemm_readme_202503", "tpu_recipes_ironwood")
@@ -25,16 +23,7 @@ _PRODUCTS = ("gemm", "grouped_gemm_contiguous", "grouped_gemm_masked")
 
 def score(path: Path) -> dict[str, object]:
     """Of the rows (kernel, device, dtype, m, n, k, groups, tflops | mem_gb_per_s) of products and copies."""
-    scored: list[Scored] = []
-    skipped: Counter[str] = Counter()
-    for row in rows_of(path):
-        try:
-            scored.append(_scored(row))
-        except Skip as reason:
-            skipped[str(reason)] += 1
-        except MeshwrightError as refused:
-            skipped[f"{refused.place}: {refused.cause}"] += 1
-    return report(scored, skipped)
+    return report(*read_each(path, _scored))
 
 
 def _scored(row: dict[str, str]) -> Scored:

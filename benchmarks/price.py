@@ -161,7 +161,7 @@ def stack_of_run(run: Run) -> Stack:
         dedupes=public.dedupes,
         broadcasts=public.broadcasts,
         rolling=public.rolling,
-        placeholders=public.style == "fused" and run.precision != "fp16" and public.fused_loss,
+        placeholders=public.placeholders,
     )
 
 

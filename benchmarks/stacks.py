@@ -55,6 +55,8 @@ class Stack:
     """The loss keeps logits once, in their own dtype."""
     dropout: bool = False
     """It trains with dropout."""
+    placeholders: bool = False
+    """Transformer Engine's placeholder weight gradients stay (`meshwright.ir.workload.Stack`)."""
     dedupes: bool = False
     """Tokens go once to each host, however many of their experts are there."""
     broadcasts: bool = False
@@ -82,6 +84,12 @@ def _megatron(name: str, reason: str, **changes: object) -> Stack:
     return Stack(name=name, reason=reason, **(settings | changes))  # type: ignore[arg-type]
 
 
+def _megatron_2021(name: str, reason: str, **changes: object) -> Stack:
+    """Before flash attention, sequence parallelism and overlap: dropout on, gradients reduced in half precision."""
+    settings: dict[str, object] = {"dropout": True, "attention": "math", "grad_bytes": 2, "sequence_parallel": False}
+    return _megatron(name, reason, **(settings | {"overlap_grads": False, "overlap_params": False} | changes))
+
+
 def _fsdp(name: str, reason: str, **changes: object) -> Stack:
     settings: dict[str, object] = {"style": "eager", "attention": "flash2", "states": "fsdp", "grad_bytes": 4}
     return Stack(name=name, reason=reason, **(settings | changes))  # type: ignore[arg-type]
@@ -90,55 +98,33 @@ def _fsdp(name: str, reason: str, **changes: object) -> Stack:
 DEFAULT = _megatron("unknown", "stated default: fused kernels and flash attention are in every current stack")
 
 _LISTED = (
-    _megatron(
+    _megatron_2021(
         "megatron_lm_2021",
         "Narayanan et al. 2104.04473: fused softmax and bias kernels, no flash attention, no sequence parallelism, "
         "blocking gradient all-reduce",
-        dropout=True,
-        attention="math",
-        grad_bytes=2,
-        sequence_parallel=False,
-        overlap_grads=False,
-        overlap_params=False,
     ),
-    _megatron(
+    _megatron_2021(
         "megatron_lm_2022",
         "Korthikanti et al. 2205.05198: as 2021; sequence parallelism is a column of their table",
-        dropout=True,
-        attention="math",
-        grad_bytes=2,
-        sequence_parallel=False,
-        overlap_grads=False,
-        overlap_params=False,
     ),
-    _megatron(
+    _megatron_2021(
         "megatron_deepspeed",
         "Smith et al. 2201.11990: Megatron kernels of 2021 under DeepSpeed's pipeline",
-        dropout=True,
-        attention="math",
         states="deepspeed",
-        grad_bytes=2,
-        sequence_parallel=False,
-        overlap_grads=False,
-        overlap_params=False,
     ),
-    _megatron(
+    _megatron_2021(
         "deepspeed_zero3",
         "Rajbhandari et al. 2104.07857, as used by 2104.04473 table 2: kernels of Megatron 2021",
-        dropout=True,
-        attention="math",
         states="deepspeed",
-        grad_bytes=2,
-        sequence_parallel=False,
+        overlap_grads=True,
+        overlap_params=True,
     ),
-    _megatron(
+    _megatron_2021(
         "gpt_neox",
         "Black et al. 2204.06745: Megatron and DeepSpeed of 2021",
-        dropout=True,
-        attention="math",
         states="deepspeed",
-        grad_bytes=2,
-        sequence_parallel=False,
+        overlap_grads=True,
+        overlap_params=True,
     ),
     _megatron(
         "megatron_lm",
@@ -170,12 +156,14 @@ _LISTED = (
         "nemo_24.07",
         "NeMo 24.07 performance guide: Transformer Engine, cuDNN attention, tensor-parallel overlap by user buffers",
         attention="cudnn",
+        placeholders=True,
         overlap_tp=True,
     ),
     _megatron(
         "nemo",
         "DGX Cloud benchmarking recipes: NeMo with Transformer Engine, tensor-parallel overlap by user buffers",
         attention="cudnn",
+        placeholders=True,
         overlap_tp=True,
     ),
     _megatron(
@@ -184,6 +172,7 @@ _LISTED = (
         "bf16 with the distributed optimizer, experts not cut by tensor parallelism",
         attention="cudnn",
         grad_bytes=2,
+        placeholders=True,
         overlap_tp=True,
         fused_loss=True,
         dedupes=True,

@@ -11,13 +11,14 @@ Every second and byte that a user sees comes from here. A step is priced as it r
        inputs   = the same over what runs again and over gradients of values
        weights  = stretch(kernels of weight gradients)                        backward = inputs + weights
 
-   stretch(kernels) = max(device seconds, launches x host seconds per launch). Values that an operator waits for are
-   exposed, but for what the stack hides: chunks of them behind products (`tensor`), ring steps behind attention
-   (`ring`), those of the backward pass behind weight gradients (`hidden_backward`, where gathered values are gathered
-   again). Gathers of parameters ahead of their use, and reductions behind the backward pass, are uncovered only as far
-   as they last longer than the compute they run beside:
+   stretch(kernels) = max(device seconds, launches x host seconds per launch). A host that learns from the device how
+   many rows each expert has does not launch ahead: there its seconds are added to the device's. Values that an operator
+   waits for are exposed, but for what the stack hides: chunks of them behind products (`tensor`), ring steps behind
+   attention (`ring`), those of the backward pass behind weight gradients (`hidden_backward`, where gathered values are
+   gathered again). Gathers of parameters ahead of their use, and reductions behind the backward pass, are uncovered
+   only as far as they last longer than the compute they run beside:
 
-       uncovered(T) = max(0, T - covered x compute)        compute grows by slowdown x min(T, compute)
+       uncovered(T) = max(first gather, T - covered x compute)        compute grows by slowdown x min(T, compute)
 
 3. The pipeline simulator (`schedule`) runs the Program's work lists with these durations and with the transfers between
    stages.
