@@ -16,27 +16,13 @@ from numpy.typing import NDArray
 from meshwright.cost_models.cluster import BYTES_PER_S_OF_GBPS, TIERS, Cluster, Pool, Tier
 from meshwright.cost_models.collective_facts import facts
 from meshwright.cost_models.quantity import Quantity
+from meshwright.ir.same import Same
 
 Ints = NDArray[np.int64]
 
 MESHED = ("xgmi",)
 """Scale-up links that lead from device to device instead of through a switch
 (AMD Instinct MI300X data sheet, 2023-12)."""
-
-
-class Keyed:
-    """A cluster compared by identity: a link matrix would be hashed whole."""
-
-    __slots__ = ("cluster",)
-
-    def __init__(self, cluster: Cluster) -> None:
-        self.cluster = cluster
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Keyed) and self.cluster is other.cluster
-
-    def __hash__(self) -> int:
-        return id(self.cluster)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -71,8 +57,8 @@ class Wires:
 
 
 @lru_cache(maxsize=64)
-def sites_of(keyed: Keyed) -> Sites:
-    cluster = keyed.cluster
+def sites_of(keyed: Same[Cluster]) -> Sites:
+    cluster = keyed.of
     pools, units, islands, hosts = [], [], [], []
     first_host = first_unit = first_island = 0
     for index, pool in enumerate(cluster.pools):

@@ -116,13 +116,18 @@ class Names:
             back = isinstance(statement, Compute) and statement.signature.kind == "combine"
             if sent or (not back and values.intersection(operands_of(statement))):
                 values |= set(results_of(statement))
+        return self.with_gradients(values) - self.weight_grads
+
+    def with_gradients(self, values: set[str]) -> set[str]:
+        """These values, their gradients, and what gradients become on their way."""
+        found = set(values)
         for statement in self.body.backward:
             if isinstance(statement, Gradient):
                 made = zip(statement.wanted, statement.results, strict=True)
-                values |= {name for slot, name in made if statement.operands[slot] in values}
-            elif isinstance(statement, (Move, Add)) and values.intersection(operands_of(statement)):
-                values.add(statement.result)
-        return values - self.weight_grads
+                found |= {name for slot, name in made if statement.operands[slot] in found}
+            elif isinstance(statement, (Move, Add)) and found.intersection(operands_of(statement)):
+                found.add(statement.result)
+        return found
 
     def logits_like(self) -> set[str]:
         """In a body that ends in a loss: the last product and whatever is made of it, as large as it is, forward and
@@ -138,13 +143,7 @@ class Names:
         for statement in self.body.forward:
             if found.intersection(operands_of(statement)):
                 found |= {name for name in results_of(statement) if self.elements(name) == width}
-        for statement in self.body.backward:
-            if isinstance(statement, Gradient):
-                made = zip(statement.wanted, statement.results, strict=True)
-                found |= {name for slot, name in made if statement.operands[slot] in found}
-            elif isinstance(statement, (Move, Add)) and found.intersection(operands_of(statement)):
-                found.add(statement.result)
-        return {root, *found}
+        return self.with_gradients(found)
 
     def fused_logits(self) -> dict[str, str]:
         """For everything that lies where the logits lie, the logits; empty where losses are not fused."""

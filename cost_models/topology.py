@@ -40,9 +40,10 @@ from numpy.typing import NDArray
 from meshwright.cost_models.cluster import BYTES_PER_S_OF_GBPS, TIERS, Cluster, Tier, route
 from meshwright.cost_models.hardware import latency_of
 from meshwright.cost_models.quantity import Kind, weakest
-from meshwright.cost_models.sites import MESHED, Ints, Keyed, Sites, Wires, measured_rates, sites_of, torus_share
+from meshwright.cost_models.sites import MESHED, Ints, Sites, Wires, measured_rates, sites_of, torus_share
 from meshwright.ir.errors import BadGroup
 from meshwright.ir.mesh import Mesh
+from meshwright.ir.same import Same
 
 TRANSPORTS = ("infiniband", "roce", "ethernet")
 """From the most capable on; a group that has several falls back to the last of them."""
@@ -161,9 +162,7 @@ _by_identity = _Identity(_KEPT)
 def group_shape(cluster: Cluster, ranks: tuple[int, ...], mesh: Mesh, axes: Sequence[str]) -> GroupShape:
     """The slowest group along `axes` of a stage that runs on `ranks` of the cluster, arranged as `mesh`."""
     along = tuple(axes)
-    return _by_identity.get(
-        (cluster, ranks), (mesh, along), lambda: _group_by_value(Keyed(cluster), ranks, mesh, along)
-    )
+    return _by_identity.get((cluster, ranks), (mesh, along), lambda: _group_by_value(Same(cluster), ranks, mesh, along))
 
 
 def pair_shape(cluster: Cluster, senders: tuple[int, ...], receivers: tuple[int, ...]) -> GroupShape:
@@ -172,12 +171,12 @@ def pair_shape(cluster: Cluster, senders: tuple[int, ...], receivers: tuple[int,
     Rank i of the stage with more ranks talks to the rank in the same place of the other: i x few // many.
     """
     return _by_identity.get(
-        (cluster, senders, receivers), ("pairs",), lambda: _pairs_by_value(Keyed(cluster), senders, receivers)
+        (cluster, senders, receivers), ("pairs",), lambda: _pairs_by_value(Same(cluster), senders, receivers)
     )
 
 
 @lru_cache(maxsize=_KEPT)
-def _group_by_value(keyed: Keyed, ranks: tuple[int, ...], mesh: Mesh, axes: tuple[str, ...]) -> GroupShape:
+def _group_by_value(keyed: Same[Cluster], ranks: tuple[int, ...], mesh: Mesh, axes: tuple[str, ...]) -> GroupShape:
     if mesh.size != len(ranks):
         raise BadGroup(
             place=f"mesh ({mesh})", cause=f"it is given {len(ranks)} ranks", fix="give one rank to each place"
@@ -189,17 +188,17 @@ def _group_by_value(keyed: Keyed, ranks: tuple[int, ...], mesh: Mesh, axes: tupl
     box = np.asarray(ranks, dtype=np.int64).reshape([sizes[name] for name in mesh.names])
     size = int(np.prod([sizes[name] for name in axes], dtype=np.int64))
     groups = box.transpose([mesh.names.index(name) for name in order]).reshape(-1, size)
-    return _slowest(keyed.cluster, sites_of(keyed), np.sort(groups, axis=1))
+    return _slowest(keyed.of, sites_of(keyed), np.sort(groups, axis=1))
 
 
 @lru_cache(maxsize=1024)
-def _pairs_by_value(keyed: Keyed, senders: tuple[int, ...], receivers: tuple[int, ...]) -> GroupShape:
+def _pairs_by_value(keyed: Same[Cluster], senders: tuple[int, ...], receivers: tuple[int, ...]) -> GroupShape:
     count = max(len(senders), len(receivers))
     at = np.arange(count)
     one = np.asarray(senders, dtype=np.int64)[at * len(senders) // count]
     other = np.asarray(receivers, dtype=np.int64)[at * len(receivers) // count]
     pairs = np.stack([one, other], axis=1)
-    return _slowest(keyed.cluster, sites_of(keyed), np.sort(pairs[one != other], axis=1))
+    return _slowest(keyed.of, sites_of(keyed), np.sort(pairs[one != other], axis=1))
 
 
 @dataclass(frozen=True, slots=True)
