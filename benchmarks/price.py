@@ -149,6 +149,7 @@ def stack_of_run(run: Run) -> Stack:
         *(("parameters", "publish") if public.overlap_params else ()),
         *(("tensor",) if public.overlap_tp else ()),
         *(("ring", "pipeline") if public.overlap_grads else ()),
+        *(("expert",) if run.overlaps_experts else ()),
     ]
     return Stack(
         name=public.name,
@@ -158,7 +159,9 @@ def stack_of_run(run: Run) -> Stack:
         recipe=recipe_of(public, run.grad_bytes),
         regathers=public.style == "fused" and run.sequence_parallel,
         fused_loss=public.fused_loss,
-        dedupes=public.dedupes,
+        dedupes=run.dedupes,
+        graphs=run.graphs,
+        pads="moe_routing=token_drop" in run.options,
         broadcasts=public.broadcasts,
         rolling=public.rolling,
         placeholders=public.placeholders,

@@ -7,6 +7,7 @@ zero_stages(run)   the run under each ZeRO stage, lowest first, if that is blank
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
@@ -26,6 +27,10 @@ OPEN_RECOMPUTE = (
     Recompute(kind="selective", modules=("core_attention",)),
     Recompute(kind="full"),
 )
+
+
+GRAPHS = {"none": "none", "transformer_engine": "static", "local": "step"}
+"""What rows say of `cuda_graph`, by our names."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,6 +148,38 @@ class Run:
     def grad_bytes(self) -> int:
         """Bytes of a gradient element on the wire; composer's PURE reduces in the dtype of the computation."""
         return 2 if "mp_mode=pure" in self.options else self.stack.grad_bytes
+
+    @property
+    def release(self) -> str:
+        """Year and month of the software, where the table is named after it."""
+        found = re.match(r"\d\d\.\d\d", self.table)
+        return found[0] if found else ""
+
+    @property
+    def captured(self) -> bool:
+        """Whole steps are graphs, by what is public of this release."""
+        captured = self.stack.captured
+        named = self.model.routed and captured is not None
+        return bool(named and captured and captured.holds(self.release, self.precision, self.device.name))
+
+    @property
+    def graphs(self) -> str:
+        """Of `meshwright.ir.workload.GRAPHS`."""
+        stated = next((option for option in self.options if option.startswith("cuda_graph=")), "")
+        return GRAPHS.get(stated.removeprefix("cuda_graph="), "step" if self.captured else "none")
+
+    @property
+    def dedupes(self) -> bool:
+        """The dispatchers DeepEP and HybridEP send a token once to each host; where a configuration was read and names
+        none, or tokens are dropped, the exchange is a plain all-to-all."""
+        if {"dispatcher=deepep", "dispatcher=hybridep"} & self.options:
+            return True
+        plain = {"config_read", "moe_routing=token_drop"} & self.options
+        return self.stack.dedupes and not plain
+
+    @property
+    def overlaps_experts(self) -> bool:
+        return "a2a_overlap" in self.options or self.captured
 
     @property
     def cluster(self) -> Cluster:

@@ -259,6 +259,8 @@ class _Bookkeeper:
             self.buckets[key] = self.buckets.get(key, 0.0) + full
             return
         picks = self.picks if kind == "all_to_all" else 1
+        if picks > 1 and self.style == "fused" and not self.workload.stack.dedupes:
+            self.book(phase, self.memory(2.0 * nbytes))
         self.phases[phase].transmissions[Transmission(kind, step.axes, full, move.reason, picks=picks)] += 1
 
     def wire_scale(self, move: Move) -> float:

@@ -98,6 +98,10 @@ class Step:
         first_s = cost.first_gather_s if "parameters" in self.hides else 0.0  # nothing runs ahead of it
         shown_s = cost.gathers_s + cost.reductions_s - ran_s + max(first_s, ran_s - behind_s)
         slowed_s = step.slowdown * min(ran_s, behind_s)
+        if "expert" in self.hides and self.accumulates:  # behind the compute of another micro-batch
+            left_s = max(0.0, behind_s - ran_s)
+            ran_s += values[2]
+            values[2] += (step.slowdown - 1) * min(values[2], left_s)
         shares = [
             (name, part - redone) for name, part, redone in zip(_DEVICE, cost.engines, again.engines, strict=True)
         ]
