@@ -161,7 +161,6 @@ def stack_of_run(run: Run) -> Stack:
         fused_loss=public.fused_loss,
         dedupes=run.dedupes,
         graphs=run.graphs,
-        pads="moe_routing=token_drop" in run.options,
         broadcasts=public.broadcasts,
         rolling=public.rolling,
         placeholders=public.placeholders,

@@ -120,13 +120,18 @@ class Run:
         return shape_of(self.model, seq=self.seq, mtp=mtp, parallel_block="parallel_block" in self.options)
 
     @property
-    def settings(self) -> tuple[object, ...]:
-        """What makes two rows of the same or of different sources replicates of one run."""
+    def configuration(self) -> tuple[object, ...]:
+        """What is computed, where, and by which degrees; nothing of the software."""
         same = (self.model.name, self.task, self.seq, self.global_batch, self.micro_batch, self.precision)
         where = (self.device.name, self.hosts, self.gpus_per_host, self.nic)
         degrees = (self.tp, self.pp, self.vp, self.cp, self.ep, self.etp, self.dp, self.zero, self.zero_open)
+        return (*same, *where, *degrees, self.stack.name)
+
+    @property
+    def settings(self) -> tuple[object, ...]:
+        """What makes two rows of the same or of different sources replicates of one run."""
         how = (self.recompute, self.recompute_open, self.sequence_parallel, self.schedule, self.offload_layers)
-        return (*same, *where, *degrees, *how, self.stack.name, self.style, self.options)
+        return (*self.configuration, *how, self.style, self.options)
 
     @property
     def work(self) -> tuple[object, ...]:
@@ -182,6 +187,12 @@ class Run:
         return "a2a_overlap" in self.options or self.captured
 
     @property
+    def overlap_open(self) -> bool:
+        """Nothing says whether exchanges with experts are overlapped."""
+        known = self.overlaps_experts or {"config_read", "moe_routing=token_drop"} & self.options
+        return self.model.routed and self.stack.may_overlap_experts and not known
+
+    @property
     def cluster(self) -> Cluster:
         nics = () if self.nic is None else (self.nic,)
         pool = Pool(
@@ -192,9 +203,12 @@ class Run:
 
 def readings(run: Run) -> tuple[Run, ...]:
     """The runs that the row may mean."""
-    if not run.recompute_open:
-        return (run,)
-    return tuple(replace(run, recompute=recompute, recompute_open=False) for recompute in OPEN_RECOMPUTE)
+    runs = (run,)
+    if run.recompute_open:
+        runs = tuple(replace(run, recompute=recompute, recompute_open=False) for recompute in OPEN_RECOMPUTE)
+    if run.overlap_open:
+        runs += tuple(replace(one, options=one.options | {"a2a_overlap"}) for one in runs)
+    return runs
 
 
 def zero_stages(run: Run) -> Iterator[Run]:

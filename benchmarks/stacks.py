@@ -72,6 +72,8 @@ class Stack:
     """Transformer Engine's placeholder weight gradients stay (`meshwright.ir.workload.Stack`)."""
     dedupes: bool = False
     """Tokens go once to each host, however many of their experts are there, where a run does not name its dispatcher."""
+    may_overlap_experts: bool = False
+    """A run whose configuration is not known may exchange with experts behind the compute of another micro-batch."""
     captured: Captured | None = None
     """Where whole steps are graphs."""
     broadcasts: bool = False
@@ -196,6 +198,7 @@ _LISTED = (
         fused_loss=True,
         dedupes=True,
         expert_tp=False,
+        may_overlap_experts=True,
         captured=Captured(since="26.06", precision="mxfp8", devices=("GB200", "GB300", "B300")),
         recomputes=("none", "selective"),
     ),

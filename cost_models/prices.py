@@ -93,7 +93,7 @@ class Prices:
                         shapes,
                         library_of(device, workload),
                         workload,
-                        routes=book.routes and name == "forward" and not workload.stack.pads,
+                        routes=book.routes and name == "forward",
                     )
                     for device in devices
                 )

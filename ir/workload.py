@@ -122,8 +122,6 @@ class Stack:
     instead, one buffer for each shape, which stays (Transformer Engine, get_dummy_wgrad of pytorch/module/base.py)."""
     dedupes: bool = False
     """A token goes to each host (each device, within one) once, however many of its experts are there."""
-    pads: bool = False
-    """Experts take as many rows as they have room for, others are dropped: the host need not ask how many there are."""
     graphs: str = "none"
     """Of `GRAPHS`."""
     broadcasts: bool = False
@@ -143,7 +141,13 @@ class Stack:
 
     def __str__(self) -> str:
         words = f"stack={self.name} style={self.style} attention={self.attention} hides={'+'.join(self.hides)}"
-        return " ".join((words, f"states={self.recipe} graphs={self.graphs}", *(f"{flag}={int(getattr(self, flag))}" for flag in _FLAGS)))
+        return " ".join(
+            (
+                words,
+                f"states={self.recipe} graphs={self.graphs}",
+                *(f"{flag}={int(getattr(self, flag))}" for flag in _FLAGS),
+            )
+        )
 
     @staticmethod
     def read(given: Mapping[str, str]) -> Stack:
@@ -162,7 +166,7 @@ class Stack:
         )
 
 
-_FLAGS = ("regathers", "fused_loss", "placeholders", "dedupes", "pads", "broadcasts", "rolling")
+_FLAGS = ("regathers", "fused_loss", "placeholders", "dedupes", "broadcasts", "rolling")
 
 
 STACKS: Mapping[str, Stack] = MappingProxyType(
