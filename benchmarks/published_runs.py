@@ -9,8 +9,8 @@ lowest one that fits.
 
 The JSON: `overall` and `by_source` ({rows, priced, skipped} and the fields of `scores.Statistics`), `splits` (dense,
 moe, recompute_stated, recompute_blank, pretrain, tuned), `memory` (by source: what its figures count, and the error),
-`false_fits` and `false_ooms`, `rows` (one for each row of the table), `contradictions` (`benchmarks.contradictions`, for
-mixtures and dense models, and the groups of rows) and `suspects`. With `--leave-one-out` also
+`false_fits` and `false_ooms`, `rows` (one for each row of the table), `contradictions` (`benchmarks.contradictions`,
+for mixtures and dense models, and the groups of rows) and `suspects`. With `--leave-one-out` also
 `leave_one_out`: the constants of a step are fitted anew for each source, on all the others, and its rows are priced
 under them. All errors are fractions. Progress goes to stderr.
 """
@@ -207,8 +207,8 @@ def report(scores: Scores, found: Mapping[str, Any]) -> str:
         part = found["contradictions"][name]
         lines.append(
             f"  {name}: {len(part['contradicted'])} rows contradict each other, mape without them "
-            f"{_percent(part['mape_without'])}; no function of the configuration is below {_percent(part['floor_mape'])}, "
-            f"none of all that is stated below {_percent(part['stated_floor'])}"
+            f"{_percent(part['mape_without'])}; no function of the configuration is below "
+            f"{_percent(part['floor_mape'])}, none of all that is stated below {_percent(part['stated_floor'])}"
         )
     lines += [
         f"  memory of {source}: {part['rows']} rows, {'/'.join(part['counts'])}; mean {_percent(part['mape'])}, "

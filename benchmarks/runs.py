@@ -203,7 +203,7 @@ class Run:
 
 def readings(run: Run) -> tuple[Run, ...]:
     """The runs that the row may mean."""
-    runs = (run,)
+    runs: tuple[Run, ...] = (run,)
     if run.recompute_open:
         runs = tuple(replace(run, recompute=recompute, recompute_open=False) for recompute in OPEN_RECOMPUTE)
     if run.overlap_open:

@@ -71,7 +71,7 @@ class Stack:
     placeholders: bool = False
     """Transformer Engine's placeholder weight gradients stay (`meshwright.ir.workload.Stack`)."""
     dedupes: bool = False
-    """Tokens go once to each host, however many of their experts are there, where a run does not name its dispatcher."""
+    """Tokens go once to each host, however many of their experts are there, where no dispatcher is named."""
     may_overlap_experts: bool = False
     """A run whose configuration is not known may exchange with experts behind the compute of another micro-batch."""
     captured: Captured | None = None
@@ -188,9 +188,9 @@ _LISTED = (
     _megatron(
         "megatron_bridge",
         "Megatron-Bridge performance guide: cuDNN attention, fused cross entropy, user buffers, gradients reduced in "
-        "bf16 with the distributed optimizer, experts not cut by tensor parallelism; recipes of its performance summaries, "
-        "scripts/performance/configs at v0.1.0 to v0.5.0: cuda_graph_impl full_iteration with moe_a2a_overlap from 0.5.0 "
-        "(26.06) on for MXFP8 experts; recompute_modules or nothing, whole layers only where recompute_num_layers says",
+        "bf16 with the distributed optimizer, experts not cut by tensor parallelism; recipes of its performance "
+        "summaries (scripts/performance/configs, v0.1.0 to v0.5.0): from 0.5.0 (26.06) on cuda_graph_impl "
+        "full_iteration with moe_a2a_overlap for MXFP8 experts; modules are recomputed or nothing is",
         attention="cudnn",
         grad_bytes=2,
         placeholders=True,
