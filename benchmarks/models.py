@@ -88,6 +88,7 @@ def model_of(row: Mapping[str, str]) -> Model:
     sizes["tied_embeddings"] = row.get("tied_embeddings", "") in ("1", "true")
     if "sliding_window" in sizes and (every := _full_every(notes)):
         sizes["full_attention_every"] = every
+    sizes["biases"] = "attention sinks" in notes
     sizes["parallel_block"] = "parallel_block" in row.get("attention", "").lower()
     stated = row.get("params_total_b", "")
     parameters = _billions(stated)
