@@ -7,6 +7,8 @@ It exists to be traced on the meta device, like any model of a user's.
     glu = true     SwiGLU, RMS norm, no biases (Llama, Mixtral, DeepSeek)
     glu = false    GELU, layer norm, biases (GPT)
 
+`biases` adds biases beside a gate, to the router and to every expert too (GPT-OSS).
+
 Positions are rotary in both, or a learned table of `learned_positions` rows added to the embedding. With
 `parallel_block`, attention and feed-forward read the same normed stream and are added together (PaLM). Routers
 are a softmax over experts and its top k, renormalised.
@@ -58,7 +60,7 @@ class Shape:
     learned_positions: int = 0
     parallel_block: bool = False
     biases: bool = False
-    """Linear layers of blocks and experts have biases beside a gate too (GPT-OSS, arXiv:2508.10925)."""
+    """Linear layers, router and experts have biases beside a gate too (arXiv:2508.10925)."""
     dropout: bool = False
     """Dropout of `DROPOUT` on the embedding, attention's probabilities and what each half of a block adds."""
 
