@@ -22,14 +22,19 @@ from math import inf
 from meshwright.cost_models.prediction import Prediction
 from meshwright.cost_models.prices import Prices
 from meshwright.ir.errors import MeshwrightError
-from meshwright.planner.bases import Base, priced
-from meshwright.planner.bounds import Bounds
+from meshwright.planner.baselines import Baseline
+from meshwright.planner.bases import priced
+from meshwright.planner.bounds import Bounds, Common
 from meshwright.planner.pins import Config
 from meshwright.planner.pricing import Setting
 from meshwright.planner.space import Space
 
 MOST_PRICED = 600
 """Configurations that the evaluator prices, unless more effort is asked for."""
+
+
+PROMISING = 0.9
+"""Of the answer so far: a bound below it is looked into at once, so that less is queued in vain."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +77,7 @@ class Waiting:
     bound_s: float
     number: int
     config: Config = field(compare=False)
-    base: Base = field(compare=False)
+    bounds: Bounds = field(compare=False)
     ran: bool = field(default=False, compare=False)
     """Whether its schedule was run for the bound."""
 
@@ -88,18 +93,30 @@ class Search:
     best: Found | None = None
     lower_s: float = 0.0
     counts: Counts = field(default_factory=Counts)
-    found: list[Found] = field(default_factory=list)
+    found: dict[Config, Found] = field(default_factory=dict)
     """Everything that was priced, in order."""
+    baselines: dict[str, Found] = field(default_factory=dict)
     heap: list[Waiting] = field(default_factory=list)
-    bounds: Bounds | None = None
-    seen: set[Config] = field(default_factory=set)
+    common: Common | None = None
+    refused: set[Config] = field(default_factory=set)
 
-    def run(self, first: Iterable[Config], until_s: float | None = None) -> Iterator[None]:
-        """Search; `first` are the configurations to start with, `until_s` a time of the monotonic clock to stop at."""
+    def run(
+        self, known: Iterable[Baseline], first: Iterable[Config] = (), until_s: float | None = None
+    ) -> Iterator[None]:
+        """Search; `known` are plans to be held against, `first` other configurations to start with, `until_s` a time of
+        the monotonic clock to stop at."""
 
         def late() -> bool:
             return until_s is not None and time.monotonic() >= until_s
 
+        for baseline in known:
+            for config in baseline.variants:
+                found = self.price(config)
+                if found:
+                    self.baselines[baseline.name] = found
+                    yield
+                if found and found.fits:
+                    break
         for config in first:
             self.price(config)
             yield
@@ -107,26 +124,27 @@ class Search:
             if late():
                 self.settle(complete=False)
                 return
+            self.advance(PROMISING * self.upper_s)
             yield
-        while self.heap and self.counts.priced < self.most and not late():
+        while self.counts.priced < self.most and not late() and self.advance(self.upper_s):
+            yield
+        self.settle(complete=True)
+
+    def advance(self, below_s: float) -> bool:
+        """Price the configuration with the least bound, if that is below so much; whether there was one."""
+        while self.heap and self.heap[0].bound_s < below_s:
             waiting = heapq.heappop(self.heap)
-            if waiting.bound_s >= self.upper_s:
-                self.heap.clear()
-                break
             if not self.returned(waiting):
                 self.price(waiting.config)
-                yield
-        self.settle(complete=True)
+                return True
+        return False
 
     def returned(self, waiting: Waiting) -> bool:
         """Run the schedule of what comes up for the first time; back into the queue, or out of it, if others come
         before it then."""
         if waiting.ran:
             return False
-        assert self.bounds is not None, "what waits has bounds"
-        base, config = waiting.base, waiting.config
-        bound = self.bounds.run_s(base, config, self.bounds.wires(base, config))
-        self.bounds.forget()
+        bound = waiting.bounds.run_s(waiting.config, waiting.bounds.wires(waiting.config))
         if self.heap and bound > self.heap[0].bound_s:
             if bound < self.upper_s:
                 heapq.heappush(self.heap, replace(waiting, bound_s=bound, ran=True))
@@ -166,28 +184,28 @@ class Search:
                 self.counts.refused += 1
                 continue
             self.counts.bases += 1
-            if self.bounds is None:
-                self.bounds = Bounds(self.setting, self.prices, self.setting.fold(config))
-            quickest, room = self.queue(base, self.bounds)
+            if self.common is None:
+                self.common = Common(self.setting, self.prices, self.setting.fold(config))
+            quickest, room = self.queue(Bounds(self.common, base))
             if not room:
                 crowded.add((*family, config.recompute))  # more sequences take more
             if config.recompute == "none" and quickest >= self.upper_s:
                 slow.add((*family, config.mbs))  # to compute anything again takes longer
             yield
 
-    def queue(self, base: Base, bounds: Bounds) -> tuple[float, bool]:
+    def queue(self, bounds: Bounds) -> tuple[float, bool]:
         """Queue the shapes of a base; the least time of any, and whether any may fit."""
         quickest, room = inf, False
-        for pipeline in self.space.pipelines(base.config):
-            least = bounds.least_s(base, pipeline)
+        for pipeline in self.space.pipelines(bounds.base.config):
+            least = bounds.least_s(pipeline)
             if least < self.upper_s:
-                least = bounds.step_s(base, pipeline)
+                least = bounds.step_s(pipeline)
             quickest = min(quickest, least)
             if least >= self.upper_s:
                 self.counts.slow += 1
                 room = True  # for all that is known
                 continue
-            loads = bounds.loads(base, pipeline)
+            loads = bounds.loads(pipeline)
             for storage in self.space.storages(pipeline):
                 self.counts.shapes += 1
                 if bounds.lacks_bytes(loads, pipeline, storage) > 0:
@@ -195,37 +213,37 @@ class Search:
                     continue
                 room = True
                 config = storage.on(pipeline)
-                bound = bounds.step_s(base, config, bounds.wires(base, config))
+                bound = bounds.step_s(config, bounds.wires(config))
                 if bound >= self.upper_s:
                     self.counts.slow += 1
                 else:
-                    heapq.heappush(self.heap, Waiting(bound, self.counts.shapes, config, base))
-        bounds.forget()
+                    heapq.heappush(self.heap, Waiting(bound, self.counts.shapes, config, bounds))
         return quickest, room
 
     # prices
 
     def price(self, config: Config) -> Found | None:
-        """Ask the evaluator, once per configuration."""
-        if config in self.seen:
+        """Ask the evaluator, once per configuration; None if the model or the target cannot have it."""
+        if config in self.found:
+            return self.found[config]
+        if config in self.refused:
             return None
-        self.seen.add(config)
         try:
             prediction = self.setting.predict(config, self.space.global_batch)
         except MeshwrightError:
+            self.refused.add(config)
             self.counts.refused += 1
             return None
         self.counts.priced += 1
-        found = Found(config, prediction)
-        self.found.append(found)
+        found = self.found[config] = Found(config, prediction)
         if found.fits and found.step_s < self.upper_s:
             self.best = found
         return found
 
 
-def finish(search: Search, first: Iterable[Config], told: Callable[[Search], None] | None = None) -> Search:
+def finish(search: Search, known: Iterable[Baseline], told: Callable[[Search], None] | None = None) -> Search:
     """Run a search to its end."""
-    for _ in search.run(first):
+    for _ in search.run(known):
         if told:
             told(search)
     return search

@@ -103,6 +103,14 @@ class Space:
             "full_layers:N and parts of a block in recompute",
         )
 
+    def grants(self, config: Config) -> bool:
+        """Whether a configuration is one that was wished for."""
+        return all(self.wishes.grants(name, value) for name, value in config.to_json().items() if name != "split")
+
+    def settled(self, config: Config) -> Config:
+        """The configuration with its layers shared out."""
+        return replace(config, split=self._split(config.pp * config.vp) or "spread")
+
     # bases
 
     def bases(self) -> Iterator[Config]:
