@@ -9,7 +9,7 @@
     runtime       communicators, the CUDA context, workspaces, blocks and fragments of the allocator
 
 What waits in the host's memory (`meshwright.ir.offload`) is not there between its call's forward and backward pass, but
-for one call's worth of staging: what the call before keeps is still on its way down while a call runs forward, and
+for one call's worth of staging: what a call before keeps is still on its way down while a call runs forward, and
 already on its way up while it runs backward. Optimizer state on the host takes nothing here: gradients leave from where
 they were added up, parameters arrive where they are stored.
 
@@ -165,8 +165,8 @@ class _Position:
     next_unit: float
     previous_unit: float
     passing: float
-    """What the call before it keeps on the host, which is on its way: down beside this forward pass, up beside this
-    backward pass."""
+    """What the latest call before it that keeps something on the host keeps there, which is on its way: down beside
+    this forward pass, up beside this backward pass."""
 
 
 class _StageMemory:
@@ -210,7 +210,7 @@ class _StageMemory:
                         left_over,
                         units[at + 1] if at + 1 < len(units) else 0.0,
                         units[at - 1] if at else 0.0,
-                        shown[at - 1].hosted if at else 0.0,
+                        next((one.hosted for one in reversed(shown[:at]) if one.hosted), 0.0),
                     )
                     self._keep(last, one, 1)
                     last, at = one, at + 1

@@ -6,15 +6,18 @@ that they add to a stage's forward and backward pass and to the end of the step.
     link      bytes/s of the host link / devices that share it · copied_share, each way at once; nothing else uses it
     step      bytes/s of the host's memory for each device · stepped_share
 
-*Activations.* With one call's worth of staging on the device (`memory`), what a call keeps goes down while the next
-call runs forward, and comes up while the call behind it runs backward. Copy engines take no compute. So with d the
-device seconds of a call and t what its copy takes, a stage's pass over one micro-batch takes
+*Activations.* Copies run beside kernels, one after another each way, and take no compute. What a call keeps goes down
+once its forward list is done, and is back before its backward list begins. With t what the copy of a call takes, d the
+device seconds of its backward pass, and calls in the order of the backward pass (the last one first),
 
-    forward     max(stage, Σ max(d of the next call, t))                      the next of the last is the first again
-    backward    max(stage, t of the last + Σ max(d of the call behind, t))
+    forward     max(stage, Σ t)                           what is still on its way then is, beside the next action
+    backward    max(stage, max over calls k of  Σ t up to k + Σ d from k on)
 
-where the stage's own seconds (kernels, launches, collectives) come from `step`. A fetch that nothing of the same action
-runs before is waited for.
+where the stage's own seconds (kernels, launches, collectives) come from `step`, and k has a copy to wait for: a flow
+shop of two machines, the link and the device (Johnson 1954). How far copies may lag is a question of memory: where some
+blocks of a stage stay, copies are spread over all of it (Transformer Engine, cpu_offload.py, layer_window_map), which
+never holds more than the end of the pass does; where none stay, one call's worth of staging is enough if calls are
+alike (`memory`).
 
 *Optimizer.* Once a step, body by body, the reduced gradients go down, the host's processors make the step, and
 parameters come up: a pipeline of three, which for n equal parts takes
@@ -32,21 +35,19 @@ How well pinned copies and processors do: `profiles/host.json`. That the host ha
 from __future__ import annotations
 
 import json
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib import resources
-from itertools import pairwise
 
-from meshwright.cost_models.cost import Cost, Taken
+from meshwright.cost_models.cost import Taken
 from meshwright.cost_models.hardware import Device
 from meshwright.cost_models.ledger import Ledger
 from meshwright.cost_models.liveness import body_memory
 from meshwright.cost_models.prices import Prices
 from meshwright.cost_models.quantity import Kind, weakest_kind
 from meshwright.ir.errors import HostUnknown
-from meshwright.ir.program import BodyProgram, Program, Run, Stage, local_elements
+from meshwright.ir.program import BodyProgram, Program, Stage, local_elements
 from meshwright.ir.workload import Workload
 
 
@@ -99,6 +100,15 @@ def streamed_s(down_s: float, step_s: float, up_s: float, parts: int) -> float:
     return slowest + (down_s + step_s + up_s - slowest) / max(1, parts)
 
 
+def flow_s(calls: Iterable[tuple[float, float]]) -> float:
+    """Two machines, one after the other: every call's copy, then its kernels, in this order."""
+    copied_s = done_s = 0.0
+    for copy_s, device_s in calls:
+        copied_s += copy_s
+        done_s = max(done_s, copied_s if copy_s else 0.0) + device_s
+    return done_s
+
+
 @cache
 def host_constants() -> tuple[float, float, Kind]:
     """The shares of `profiles/host.json`: of the link that copies reach, of the memory's rate that the step reaches;
@@ -136,47 +146,26 @@ class Host:
 
     def forward(self, stage: Stage, taken: Taken) -> Taken:
         """A stage's forward pass, with what waits for copies down."""
-        costs = {name: self.costs(name, stage)["forward"].device_s for run in stage.runs for name in run.programs}
-        copies = self.copies(stage)
-        if not any(copies.values()):
-            return taken
-        chain_s = sum(
-            count * max(costs[after], copies[name])
-            for (name, after), count in neighbours(stage.runs, around=True).items()
-        )
-        return _longer(taken, chain_s - taken.seconds)
+        return _longer(taken, sum(self.copies(stage)) - taken.seconds)
 
     def backward(self, stage: Stage, taken: Taken, weights: Taken, apart: bool) -> Taken:
         """Its backward pass (of inputs, where weight gradients are made apart), with what waits for copies up."""
         copies = self.copies(stage)
-        if not any(copies.values()):
+        if not any(copies):
             return taken
         phases = ("recompute", "inputs") if apart else ("recompute", "inputs", "weights")
-        costs = {
-            name: sum(self.costs(name, stage)[phase].device_s for phase in phases)
+        device = {
+            name: sum(self.prices.costs(self.ledgers[name], stage, self.workload)[p].device_s for p in phases)
             for run in stage.runs
             for name in run.programs
         }
-        first, last = stage.runs[0].programs[0], stage.runs[-1].programs[-1]
-        chain_s = (
-            copies[last]
-            + costs[first]
-            + sum(
-                count * max(costs[behind], copies[name])
-                for (name, behind), count in neighbours(stage.runs, around=False).items()
-            )
-        )
-        return _longer(taken, chain_s - taken.seconds - (0.0 if apart else weights.seconds))
+        took_s = flow_s(reversed([(copy_s, device[name]) for copy_s, name in zip(copies, _names(stage), strict=True)]))
+        return _longer(taken, took_s - taken.seconds - (0.0 if apart else weights.seconds))
 
-    def costs(self, name: str, stage: Stage) -> Mapping[str, Cost]:
-        return self.prices.costs(self.ledgers[name], stage, self.workload)
-
-    def copies(self, stage: Stage) -> dict[str, float]:
-        """Seconds of a copy of what a call keeps, by body program."""
-        names = (name for run in stage.runs for name in run.programs)
-        return {
-            name: self.link_s(self.moved[name].busiest_bytes, stage) if name in self.moved else 0.0 for name in names
-        }
+    def copies(self, stage: Stage) -> list[float]:
+        """Seconds of a copy of what every call keeps."""
+        each = {name: self.link_s(one.busiest_bytes, stage) for name, one in self.moved.items()}
+        return [each.get(name, 0.0) for name in _names(stage)]
 
     # the optimizer
 
@@ -194,19 +183,9 @@ class Host:
         return streamed_s(max(0.0, down_s - hidden_s), step_s, up_s, parts)
 
 
-def neighbours(runs: tuple[Run, ...], *, around: bool) -> Counter[tuple[str, str]]:
-    """How often a call of one body program is followed by one of another; `around`: the first follows the last."""
-    found: Counter[tuple[str, str]] = Counter()
-    for run in runs:
-        for pair in pairwise(run.programs):
-            found[pair] += run.repeats
-        if run.repeats > 1:
-            found[run.programs[-1], run.programs[0]] += run.repeats - 1
-    for one, other in pairwise(runs):
-        found[one.programs[-1], other.programs[0]] += 1
-    if around:
-        found[runs[-1].programs[-1], runs[0].programs[0]] += 1
-    return found
+def _names(stage: Stage) -> list[str]:
+    """The body program of every call."""
+    return [name for _, name in stage.calls()]
 
 
 def _longer(taken: Taken, waits_s: float) -> Taken:

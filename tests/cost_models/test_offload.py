@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import replace
 from functools import cache
-from itertools import pairwise
 from math import prod
 
 import pytest
@@ -15,14 +13,14 @@ from hypothesis import strategies as st
 from meshwright.cost_models.cluster import Cluster
 from meshwright.cost_models.evaluate import Evaluator, evaluate
 from meshwright.cost_models.hardware import device
-from meshwright.cost_models.offload import host_constants, neighbours, streamed_s
+from meshwright.cost_models.offload import flow_s, host_constants, streamed_s
 from meshwright.cost_models.prediction import Prediction
 from meshwright.cost_models.profile import published
 from meshwright.ir.errors import HostUnknown
 from meshwright.ir.lower import lower
 from meshwright.ir.lower_body import Lowering
 from meshwright.ir.names import Degrees, template
-from meshwright.ir.program import Program, Run, Stage
+from meshwright.ir.program import Program, Stage
 from meshwright.ir.workload import STACKS, Workload
 from tests.cost_models.programs import (
     DENSE,
@@ -115,18 +113,18 @@ def test_a_stream_is_a_pipeline_of_three(seconds: list[float], parts: int) -> No
     assert streamed_s(*seconds, parts) == pytest.approx(ends[-1], rel=1e-9, abs=1e-12)
 
 
-@given(st.lists(st.tuples(st.lists(st.sampled_from("abc"), min_size=1, max_size=3), st.integers(1, 4)), min_size=1))
-def test_neighbours_are_those_of_the_calls(parts: list[tuple[list[str], int]]) -> None:
-    runs = tuple(Run(tuple(names), repeats, 0) for names, repeats in parts)
-    calls = [name for run in runs for _ in range(run.repeats) for name in run.programs]
-    assert neighbours(runs, around=False) == Counter(pairwise(calls))
-    assert neighbours(runs, around=True) == Counter(pairwise([*calls, calls[0]]))
+@given(st.lists(st.tuples(st.floats(0, 10) | st.just(0.0), st.floats(0, 10)), max_size=12))
+def test_a_flow_of_two_machines_takes_its_longest_path(calls: list[tuple[float, float]]) -> None:
+    """A path: copies up to some call that has one, kernels from there on; or kernels alone."""
+    paths = [sum(copy for copy, _ in calls[: at + 1]) + sum(run for _, run in calls[at:]) for at in range(len(calls))]
+    longest = [path for path, (copy, _) in zip(paths, calls, strict=True) if copy]
+    assert flow_s(calls) == pytest.approx(max([*longest, sum(run for _, run in calls)], default=0.0))
 
 
 @pytest.mark.parametrize("offload", ["activations", "activations:1", "activations:3"])
 @pytest.mark.parametrize("host", [0.01, 0.3, 1.0, 3.0, 100.0])
 def test_a_stage_waits_for_its_copies(offload: str, host: float) -> None:
-    """One call's staging, played through: a call runs when the copy of the call before the last is done."""
+    """Played through, call by call and copy by copy."""
     made, plain = (
         program(DENSE, Degrees(pp=2, microbatches=2, schedule="1f1b", offload=one)) for one in (offload, "none")
     )
@@ -137,20 +135,14 @@ def test_a_stage_waits_for_its_copies(offload: str, host: float) -> None:
     for stage, after, before in zip(made.stages, evaluator(made).stages, priced(plain, where).stages, strict=True):
         bodies = [made.body(name) for _, name in stage.calls()]
         copies = [sum(k.nbytes for k in body.kept if k.host) / rate for body in bodies]
-        costs = [
-            evaluator.prices.costs(evaluator.prices.ledger(body, made.workload, True), stage, made.workload)
-            for body in bodies
-        ]
-        runs_s = [cost["forward"].device_s for cost in costs]
-        clock = 0.0
-        for index, copy_s in enumerate(copies):  # the copy of a call beside the next call, the last beside the first
-            clock += max(copy_s, runs_s[(index + 1) % len(runs_s)])
-        assert after.forward_s == pytest.approx(max(before.forward_s, clock))
-        runs_s = [sum(cost[phase].device_s for phase in ("recompute", "inputs", "weights")) for cost in costs]
-        clock = copies[-1]
-        for index in reversed(range(len(copies))):  # the copy of the call before beside this call
-            clock += max(runs_s[index], copies[index - 1] if index else 0.0)
-        assert after.backward_s == pytest.approx(max(before.backward_s, clock))
+        assert after.forward_s == pytest.approx(max(before.forward_s, sum(copies)))
+        link = device_s = 0.0
+        for body, copy_s in zip(reversed(bodies), reversed(copies), strict=True):
+            cost = evaluator.prices.costs(evaluator.prices.ledger(body, made.workload, True), stage, made.workload)
+            link += copy_s
+            start = max(link, device_s) if copy_s else device_s
+            device_s = start + sum(cost[phase].device_s for phase in ("recompute", "inputs", "weights"))
+        assert after.backward_s == pytest.approx(max(before.backward_s, device_s))
 
 
 def test_devices_behind_one_switch_share_the_way() -> None:
