@@ -15,14 +15,18 @@ from meshwright.planner.block_solver.boundary import (
     min_plus_power,
 )
 from meshwright.planner.block_solver.methods import solve
+from meshwright.planner.block_solver.pareto import Frontier, Point, frontier
 from meshwright.planner.block_solver.sweeps import MinMarginals, min_marginals
 
 __all__ = [
     "Block",
     "Boundary",
+    "Frontier",
     "MinMarginals",
+    "Point",
     "boundary_table",
     "chained",
+    "frontier",
     "min_marginals",
     "min_plus",
     "min_plus_power",

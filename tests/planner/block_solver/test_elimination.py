@@ -16,15 +16,9 @@ from meshwright.planner.block_solver.answer import priced
 from meshwright.planner.block_solver.boundary import Boundary, boundary_table, chained, min_plus_power
 from meshwright.planner.block_solver.elimination import solve
 from meshwright.planner.block_solver.order import order_of
-from meshwright.planner.block_solver.problem import TOLERANCE, Pair, Problem, Status, Variable
+from meshwright.planner.block_solver.problem import Pair, Problem, Status, Variable
 from meshwright.planner.block_solver.sweeps import min_marginals
-from tests.planner.block_solver.problems import problems, written
-
-
-def same(one: float | None, other: float | None) -> bool:
-    if one is None or other is None:
-        return one is other
-    return abs(one - other) <= TOLERANCE * max(abs(one), abs(other), 1e-4)
+from tests.planner.block_solver.problems import problems, same, written
 
 
 @settings(max_examples=1000)
