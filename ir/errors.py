@@ -1228,6 +1228,13 @@ class ProblemTooLarge(SearchError):
     exit_code = 1
 
 
+class SolverFailed(SearchError):
+    """The process of an integer-program solver ended before its time and said nothing of the problem."""
+
+    code = "MW7003"
+    exit_code = 8
+
+
 # MW8: the command line -----------------------------------------------------------------------------------------------
 
 

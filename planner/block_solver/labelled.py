@@ -6,8 +6,9 @@ partial choice is dropped if, seen through one of several lenses, it cannot end 
     weight x cost + weights . uses + least of all that is still to come   >   the most that is of use
 
 where the least to come, at the states of the partial choice, is exact for the lens: it stands in the tables of two
-plain sweeps (`sweeps.outside`). One lens looks at the objective with uses paid for, and the most is what the best known
-choice costs; one for each limit looks at its use, and the most is the capacity. Near the optimum little survives.
+plain sweeps (`sweeps.outside`). Two lenses look at the objective, with uses paid for and without, and the most is what
+the best known choice costs; one for each limit looks at its use, and the most is the capacity. Near the optimum little
+survives.
 """
 
 from __future__ import annotations
@@ -103,10 +104,11 @@ def run_of(
 ) -> Run:
     """A run that looks for choices of at most this objective, through a lens with these prices."""
     caps = capacities(problem)
-    weights = tuple(prices) or (0.0,) * len(caps)
-    paid = math.fsum(price * cap for price, cap in zip(weights, caps, strict=True))
-    bare = priced(problem, named(problem, weights))
-    lenses = [_lens(bare, order, deadline, 1.0, np.array(weights), most + paid)]
+    lenses = []
+    for weights in dict.fromkeys([(0.0,) * len(caps), *([tuple(prices)] if prices else [])]):
+        bare = priced(problem, named(problem, weights))
+        paid = math.fsum(price * cap for price, cap in zip(weights, caps, strict=True))
+        lenses.append(_lens(bare, order, deadline, 1.0, np.array(weights), most + paid))
     for limit, cap in enumerate(caps):
         unit = np.eye(len(caps))[limit]
         lenses.append(_lens(only_use(problem, limit), order, deadline, 0.0, unit, cap))

@@ -1,0 +1,190 @@
+"""The block problem as an integer program, and its solvers. The only file that imports PuLP.
+
+    x[v, s] in {0, 1}       variable v has state s                          sum_s x[v, s] = 1
+    e[u v, g, h] >= 0       u is in group g and v in group h                sum_h e[u v, g, h] = sum of x[u, s in g]
+                                                                            sum_g e[u v, g, h] = sum of x[v, s in h]
+    minimise                sum cost_v[s] x[v, s] + sum cost_uv[g, h] e[u v, g, h]
+    subject to              sum use_v[s] x[v, s] / capacity <= 1            for every limit
+
+e exists for what is allowed only, and need not be integer: where all x are, the equalities leave it no choice. They are
+tighter than the usual e >= x + y - 1. A group are states with equal rows of costs (columns, for v): the program is the
+same and far smaller.
+
+This file runs in a child process (`process`), since a solver may overrun its limit or take the interpreter along: it
+reads problems from its input and writes a `Finding` for each. HiGHS is asked first, CBC where there is no HiGHS.
+`LpStatus` is never read: it says Optimal of whatever a time-limited run has found. Objective and legality are computed
+from the states, by the caller, not taken from the solver.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import pickle
+import sys
+import time
+from collections.abc import Sequence
+
+import numpy as np
+import pulp
+
+from meshwright.planner.block_solver.problem import TOLERANCE, Array, Pair, Problem
+from meshwright.planner.block_solver.process import Finding
+
+SPREAD = 1e3
+"""The largest cost as the solver sees it: its tolerances are absolute."""
+
+TIGHT = 1e-9
+"""Feasibility tolerances; HiGHS takes 1e-10 at least and has 1e-6 by default."""
+
+CUTS = 20
+"""Choices that are legal to the solver's tolerance and not to ours, that are forbidden one by one before giving up."""
+
+
+Nodes = list[list[pulp.LpVariable]]
+
+
+def find(problem: Problem, until_s: float, solver: str) -> Finding:
+    """What the solver finds until then, on the clock `time.time`."""
+    scale = _scale(problem)
+    program, nodes = written(problem, scale)
+    for _ in range(CUTS):
+        left_s = until_s - time.time()
+        if left_s <= 0:
+            break
+        engine = _highs(left_s) if solver == "highs" else _cbc(left_s)
+        program.solve(engine)
+        if program.sol_status == pulp.LpSolutionInfeasible:
+            return Finding(None, proved=True, bound=None)
+        bound = _dual_bound(program, scale)
+        states = _read(nodes)
+        if program.sol_status not in (pulp.LpSolutionOptimal, pulp.LpSolutionIntegerFeasible) or states is None:
+            return Finding(None, proved=False, bound=bound)
+        if problem.legal(states):
+            return Finding(states, program.sol_status == pulp.LpSolutionOptimal, bound)
+        program += pulp.lpSum(row[state] for row, state in zip(nodes, states, strict=True)) <= len(nodes) - 1
+    return Finding(None, proved=False, bound=None)
+
+
+def written(problem: Problem, scale: float) -> tuple[pulp.LpProblem, Nodes]:
+    """The program, with costs divided by the scale, and its variables x."""
+    program = pulp.LpProblem("block", pulp.LpMinimize)
+    objective: list[tuple[pulp.LpVariable, float]] = []
+    nodes: Nodes = []
+    for index, variable in enumerate(problem.variables):
+        row = [pulp.LpVariable(f"x_{index}_{state}", cat=pulp.LpBinary) for state in range(len(variable.costs))]
+        nodes.append(row)
+        program += pulp.LpAffineExpression([(one, 1.0) for one in row]) == 1
+        objective += [(one, float(cost) / scale) for one, cost in zip(row, variable.costs, strict=True)]
+    for pair in problem.pairs:
+        objective += _edges(program, pair, nodes, scale)
+    for limit in problem.limits:
+        most = limit.capacity * (1 + TOLERANCE)
+        unit = most if most > 0 else 1.0
+        uses = [
+            (one, float(use) / unit)
+            for row, table in zip(nodes, limit.uses, strict=True)
+            for one, use in zip(row, table, strict=True)
+            if use
+        ]
+        program += pulp.LpAffineExpression(uses) <= most / unit
+    program.setObjective(pulp.LpAffineExpression(objective))
+    return program, nodes
+
+
+def _edges(program: pulp.LpProblem, pair: Pair, nodes: Nodes, scale: float) -> list[tuple[pulp.LpVariable, float]]:
+    """Edge variables and their equalities; what they cost."""
+    costs = pair.costs if pair.allowed is None else np.where(pair.allowed, pair.costs, np.inf)
+    rows, columns = _groups(costs), _groups(costs.T)
+    name = f"e_{pair.first}_{pair.second}"
+    terms: list[tuple[pulp.LpVariable, float]] = []
+    by_row: list[list[pulp.LpVariable]] = [[] for _ in rows]
+    by_column: list[list[pulp.LpVariable]] = [[] for _ in columns]
+    for g, row in enumerate(rows):
+        for h, column in enumerate(columns):
+            cost = float(costs[row[0], column[0]])
+            if math.isfinite(cost):
+                edge = pulp.LpVariable(f"{name}_{g}_{h}", lowBound=0)
+                terms.append((edge, cost / scale))
+                by_row[g].append(edge)
+                by_column[h].append(edge)
+    for groups, edges, states in ((rows, by_row, nodes[pair.first]), (columns, by_column, nodes[pair.second])):
+        for group, these in zip(groups, edges, strict=True):
+            ones = [(edge, 1.0) for edge in these] + [(states[state], -1.0) for state in group]
+            program += pulp.LpAffineExpression(ones) == 0
+    return terms
+
+
+def _groups(costs: Array) -> list[list[int]]:
+    """Rows that are equal, in the order of their firsts."""
+    groups: dict[bytes, list[int]] = {}
+    for index, row in enumerate(np.ascontiguousarray(costs)):
+        groups.setdefault(row.tobytes(), []).append(index)
+    return list(groups.values())
+
+
+def _scale(problem: Problem) -> float:
+    """What a cost is divided by; from the spread of the tables, since a constant in one decides nothing."""
+    tables = [*(one.costs for one in problem.variables), *(one.costs for one in problem.pairs)]
+    return max((float(np.abs(table).max()) for table in tables), default=0.0) / SPREAD or 1.0
+
+
+def _highs(left_s: float) -> pulp.LpSolver:
+    limit = None if math.isinf(left_s) else left_s
+    return pulp.HiGHS(
+        msg=False,
+        threads=1,
+        timeLimit=limit,
+        gapRel=0.0,
+        gapAbs=0.0,
+        random_seed=0,
+        primal_feasibility_tolerance=TIGHT,
+        dual_feasibility_tolerance=TIGHT,
+        mip_feasibility_tolerance=TIGHT,
+    )
+
+
+def _cbc(left_s: float) -> pulp.LpSolver:
+    limit = None if math.isinf(left_s) else left_s
+    options = ["randomSeed 1", "increment 0", f"primalTolerance {TIGHT}", f"dualTolerance {TIGHT}"]
+    return pulp.PULP_CBC_CMD(msg=False, threads=1, timeLimit=limit, gapRel=0.0, gapAbs=0.0, options=options)
+
+
+def _dual_bound(program: pulp.LpProblem, scale: float) -> float | None:
+    """HiGHS's bound, less its tolerance; PuLP has none of CBC's."""
+    model = getattr(program, "solverModel", None)
+    if model is None or not hasattr(model, "getInfo"):
+        return None
+    bound = float(model.getInfo().mip_dual_bound)
+    return (bound - TIGHT * max(1.0, abs(bound))) * scale if math.isfinite(bound) else None
+
+
+def _read(nodes: Nodes) -> tuple[int, ...] | None:
+    """The states that are chosen, if each variable has one."""
+    values = [[one.varValue or 0.0 for one in row] for row in nodes]
+    if any(max(row) < 0.5 for row in values):
+        return None
+    return tuple(row.index(max(row)) for row in values)
+
+
+def solvers() -> list[str]:
+    """Those that are there, best first."""
+    found = pulp.listSolvers(onlyAvailable=True)
+    return [name for name, known in (("highs", "HiGHS"), ("cbc", "PULP_CBC_CMD")) if known in found]
+
+
+def main() -> None:
+    """Read (problems, until when, which solver or none), and write a finding for each, or what went wrong."""
+    out = os.fdopen(os.dup(1), "wb")
+    # Solvers print to the standard output as they please.
+    os.dup2(2, 1)
+    problems: Sequence[Problem]
+    problems, until_s, solver = pickle.load(sys.stdin.buffer)
+    chosen = solver or solvers()[0]
+    for problem in problems:
+        pickle.dump(find(problem, until_s, chosen), out)
+        out.flush()
+
+
+if __name__ == "__main__":
+    main()
