@@ -12,8 +12,8 @@ same and far smaller.
 
 This file runs in a child process (`process`), since a solver may overrun its limit or take the interpreter along: it
 reads problems from its input and writes a `Finding` for each. HiGHS is asked first, CBC where there is no HiGHS.
-`LpStatus` is never read: it says Optimal of whatever a time-limited run has found. Objective and legality are computed
-from the states, by the caller, not taken from the solver.
+`LpStatus` is not believed: it says Optimal of whatever a time-limited run has found. Objective and legality are
+computed from the states, by the caller, not taken from the solver.
 """
 
 from __future__ import annotations
@@ -30,6 +30,11 @@ import pulp
 
 from meshwright.planner.block_solver.problem import TOLERANCE, Array, Pair, Problem
 from meshwright.planner.block_solver.process import Finding
+
+HIGHS = "HiGHS"
+
+SOLVERS = (HIGHS, "PULP_CBC_CMD", "COIN_CMD")
+"""PuLP's names, best first; the last two are CBC, of PuLP 3 and of its successors."""
 
 SPREAD = 1e3
 """The largest cost as the solver sees it: its tolerances are absolute."""
@@ -52,9 +57,8 @@ def find(problem: Problem, until_s: float, solver: str) -> Finding:
         left_s = until_s - time.time()
         if left_s <= 0:
             break
-        engine = _highs(left_s) if solver == "highs" else _cbc(left_s)
-        program.solve(engine)
-        if program.sol_status == pulp.LpSolutionInfeasible:
+        program.solve(_engine(solver, left_s))
+        if _nothing(program, until_s):
             return Finding(None, proved=True, bound=None)
         bound = _dual_bound(program, scale)
         states = _read(nodes)
@@ -129,25 +133,27 @@ def _scale(problem: Problem) -> float:
     return max((float(np.abs(table).max()) for table in tables), default=0.0) / SPREAD or 1.0
 
 
-def _highs(left_s: float) -> pulp.LpSolver:
+def _engine(solver: str, left_s: float) -> pulp.LpSolver:
+    """The solver as it is to be used: one thread, the same random numbers, no gap, tight tolerances."""
     limit = None if math.isinf(left_s) else left_s
-    return pulp.HiGHS(
-        msg=False,
-        threads=1,
-        timeLimit=limit,
-        gapRel=0.0,
-        gapAbs=0.0,
-        random_seed=0,
-        primal_feasibility_tolerance=TIGHT,
-        dual_feasibility_tolerance=TIGHT,
-        mip_feasibility_tolerance=TIGHT,
-    )
-
-
-def _cbc(left_s: float) -> pulp.LpSolver:
-    limit = None if math.isinf(left_s) else left_s
+    shared = {"msg": False, "threads": 1, "timeLimit": limit, "gapRel": 0.0, "gapAbs": 0.0}
+    if solver == HIGHS:
+        kinds = ("primal", "dual", "mip")
+        tolerances = {f"{kind}_feasibility_tolerance": TIGHT for kind in kinds}
+        return pulp.getSolver(solver, **shared, random_seed=0, **tolerances)
     options = ["randomSeed 1", "increment 0", f"primalTolerance {TIGHT}", f"dualTolerance {TIGHT}"]
-    return pulp.PULP_CBC_CMD(msg=False, threads=1, timeLimit=limit, gapRel=0.0, gapAbs=0.0, options=options)
+    return pulp.getSolver(solver, **shared, options=options)
+
+
+def _nothing(program: pulp.LpProblem, until_s: float) -> bool:
+    """Whether there is no solution: proved.
+
+    PuLP has CBC's "integer infeasible" as no solution found; that the status is infeasible says it, if there was time.
+    """
+    if program.sol_status == pulp.LpSolutionInfeasible:
+        return True
+    none = program.sol_status == pulp.LpSolutionNoSolutionFound
+    return none and program.status == pulp.LpStatusInfeasible and time.time() < until_s
 
 
 def _dual_bound(program: pulp.LpProblem, scale: float) -> float | None:
@@ -167,12 +173,6 @@ def _read(nodes: Nodes) -> tuple[int, ...] | None:
     return tuple(row.index(max(row)) for row in values)
 
 
-def solvers() -> list[str]:
-    """Those that are there, best first."""
-    found = pulp.listSolvers(onlyAvailable=True)
-    return [name for name, known in (("highs", "HiGHS"), ("cbc", "PULP_CBC_CMD")) if known in found]
-
-
 def main() -> None:
     """Read (problems, until when, which solver or none), and write a finding for each, or what went wrong."""
     out = os.fdopen(os.dup(1), "wb")
@@ -180,7 +180,8 @@ def main() -> None:
     os.dup2(2, 1)
     problems: Sequence[Problem]
     problems, until_s, solver = pickle.load(sys.stdin.buffer)
-    chosen = solver or solvers()[0]
+    there = pulp.listSolvers(onlyAvailable=True)
+    chosen = solver or next(name for name in SOLVERS if name in there)
     for problem in problems:
         pickle.dump(find(problem, until_s, chosen), out)
         out.flush()

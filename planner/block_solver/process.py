@@ -52,7 +52,7 @@ def solve_all(
     starts: Sequence[Sequence[int] | None] | None = None,
     solver: str | None = None,
 ) -> list[Assignment]:
-    """All of them, one after another in one child, within one limit. `solver` is 'highs', 'cbc', or None: the best."""
+    """All of them, one after another in one child, within one limit. `solver` is a name of PuLP's, or the best."""
     started_s = time.perf_counter()
     findings, complaint = _asked(problems, limit_s, solver)
     answers = []
@@ -89,24 +89,21 @@ def _asked(problems: Sequence[Problem], limit_s: float | None, solver: str | Non
     # Solvers that talk by files leave them behind when they are killed.
     with tempfile.TemporaryDirectory(prefix="meshwright-") as scratch:
         paths = os.pathsep.join(path for path in sys.path if path)
-        child = subprocess.Popen(
-            [sys.executable, "-P", "-m", CHILD],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            env={**os.environ, "PYTHONPATH": paths, "TMPDIR": scratch},
-            start_new_session=True,
-        )
-        try:
-            said, complained = child.communicate(
-                pickle.dumps((tuple(problems), until_s, solver)), timeout=None if limit_s is None else limit_s + GRACE_S
-            )
-        except subprocess.TimeoutExpired:
-            _end(child)
-            said, _ = child.communicate()
-            return _read(said), None
-        finally:
-            _end(child)
+        command = [sys.executable, "-P", "-m", CHILD]
+        environment = {**os.environ, "PYTHONPATH": paths, "TMPDIR": scratch}
+        pipe = subprocess.PIPE
+        with subprocess.Popen(
+            command, stdin=pipe, stdout=pipe, stderr=pipe, env=environment, start_new_session=True
+        ) as child:
+            try:
+                asked = pickle.dumps((tuple(problems), until_s, solver))
+                said, complained = child.communicate(asked, timeout=None if limit_s is None else limit_s + GRACE_S)
+            except subprocess.TimeoutExpired:
+                _end(child)
+                said, _ = child.communicate()
+                return _read(said), None
+            finally:
+                _end(child)
     complaint = complained.decode(errors="replace").strip().splitlines()[-1:] or [f"exit code {child.returncode}"]
     return _read(said), complaint[0] if child.returncode else None
 
