@@ -8,7 +8,7 @@ asked for.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
@@ -31,6 +31,10 @@ MOST_JOINED = 1 << 21
 
 NARROW = 1e-3
 """Of the whole range of use: gaps that are not looked into."""
+
+
+LITTLE = 1e-6
+"""Of the whole range of use: what is not worth any cost, at the frugal end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,45 +101,53 @@ def _sample(
     if cheapest is None:
         return
     found[cheapest.states] = cheapest
-    sweep = swept(only_use(problem, limit), order, deadline=deadline)
-    frugal = _within(problem, limit, sweep.optimum, None, deadline)
-    if frugal is None:
-        # Other limits forbid the least use of this one.
-        frugal = _frugal(problem, limit, cheapest, deadline)
-    points = _hull(problem, order, limit, cheapest, frugal, deadline)
-    found |= {point.states: point for point in points}
+    frugal = _frugal(problem, order, limit, cheapest, deadline)
+    found[frugal.states] = frugal
+    # Half of the points at least are left for what prices cannot see.
+    for corner in _hull(problem, order, limit, (cheapest, frugal), most_points // 2, deadline):
+        found[corner.states] = corner
+    points = sorted(found.values(), key=lambda point: (point.used[limit], point.objective))
     _gaps(problem, limit, points, most_points, found, deadline)
 
 
-def _frugal(problem: Problem, limit: int, known: Point, deadline: Deadline) -> Point:
-    """The legal choice that uses the least of one limit: the same problem with that use as its objective."""
+def _frugal(problem: Problem, order: Order, limit: int, cheapest: Point, deadline: Deadline) -> Point:
+    """The least use of a limit, and the cheapest choice with it: at a price that makes a little use dear."""
     bare = only_use(problem, limit)
-    answer = solve_until(replace(bare, limits=problem.limits), deadline, known.states)
-    return _point(problem, answer.states) if answer.states else known
+    least = _point(problem, swept(bare, order, deadline=deadline).states(len(problem.variables)))
+    if not problem.legal(least.states):
+        # Other limits forbid it.
+        answer = solve_until(replace(bare, limits=problem.limits), deadline, cheapest.states)
+        return _point(problem, answer.states) if answer.states else cheapest
+    grain = LITTLE * (cheapest.used[limit] - least.used[limit])
+    if grain <= 0:
+        return cheapest
+    price = (least.objective - cheapest.objective) / grain
+    paid = priced(problem, {problem.limits[limit].name: price})
+    dear = _point(problem, swept(paid, order, deadline=deadline).states(len(problem.variables)))
+    return dear if problem.legal(dear.states) else least
 
 
 def _hull(
-    problem: Problem, order: Order, limit: int, cheapest: Point, frugal: Point, deadline: Deadline
-) -> list[Point]:
-    """The legal corners of the lower convex hull between two points, by rising use; the ends included."""
-    corners = {cheapest.states: cheapest, frugal.states: frugal}
-    spans = [(cheapest, frugal)]
+    problem: Problem, order: Order, limit: int, ends: tuple[Point, Point], most: int, deadline: Deadline
+) -> Iterator[Point]:
+    """At most so many of the legal corners of the lower convex hull between two points, the widest span first."""
+    spans = [ends]
     slack = rounding(problem)
-    while spans:
-        more, less = spans.pop()
+    while spans and most:
+        more, less = widest = max(spans, key=lambda span: span[0].used[limit] - span[1].used[limit])
+        spans.remove(widest)
         if more.used[limit] <= less.used[limit]:
-            continue
-        price = (less.objective - more.objective) / (more.used[limit] - less.used[limit])
-        paid = priced(problem, {problem.limits[limit].name: max(0.0, price)})
-        sweep = swept(paid, order, deadline=deadline)
+            return
+        price = max(0.0, (less.objective - more.objective) / (more.used[limit] - less.used[limit]))
+        sweep = swept(priced(problem, {problem.limits[limit].name: price}), order, deadline=deadline)
         if sweep.optimum >= more.objective + price * more.used[limit] - slack:
             continue
         corner = _point(problem, sweep.states(len(problem.variables)))
         inside = less.used[limit] < corner.used[limit] < more.used[limit]
         if inside and problem.legal(corner.states):
-            corners[corner.states] = corner
             spans += [(more, corner), (corner, less)]
-    return sorted(corners.values(), key=lambda point: (point.used[limit], point.objective))
+            most -= 1
+            yield corner
 
 
 def _gaps(
@@ -149,7 +161,10 @@ def _gaps(
     """Look into the widest gaps in use. A gap is (low, high, start): nothing is known that uses what is between."""
     gaps = [(low.used[limit], high.used[limit], low.states) for low, high in pairwise(points)]
     narrow = NARROW * (points[-1].used[limit] - points[0].used[limit])
-    while gaps and len(found) < most_points:
+    # As many solves as points: there may be nothing in a gap.
+    for _ in range(most_points):
+        if not gaps or len(found) >= most_points:
+            return
         low, high, start = widest = max(gaps, key=lambda gap: (gap[1] - gap[0], gap[0]))
         gaps.remove(widest)
         if high - low <= narrow:
