@@ -70,9 +70,11 @@ def frontier(problem: Problem, *, most_points: int = 64, limit_s: float | None =
         for limit in range(len(problem.limits)):
             share = most_points * (limit + 1) // len(problem.limits)
             _sample(problem, order, limit, share, found, deadline)
+        # Without a single point there is no legal choice: proved.
+        complete = not found
     except TimeoutError:
-        pass
-    return Frontier(tuple(_spaced(_undominated(list(found.values())), most_points)), complete=False)
+        complete = False
+    return Frontier(tuple(_spaced(_undominated(list(found.values())), most_points)), complete)
 
 
 def _whole(problem: Problem, order: Order, deadline: Deadline) -> list[Point] | None:

@@ -47,7 +47,7 @@ def test_the_frontier_is_brute_force(problem: Problem) -> None:
     assert set(few.points) <= set(found.points)
 
 
-@settings(max_examples=15)
+@settings(max_examples=10)
 @given(problems(limits=1))
 def test_a_sample_that_may_be_large_is_the_frontier_too(problem: Problem) -> None:
     with pytest.MonkeyPatch.context() as patch:
@@ -55,7 +55,8 @@ def test_a_sample_that_may_be_large_is_the_frontier_too(problem: Problem) -> Non
         # Uses are whole numbers, of which no sum is above fifty: gaps of one are looked into.
         patch.setattr(pareto, "NARROW", 1 / 50)
         found = frontier(problem, most_points=1000)
-    assert not found.complete
+    # Nothing at all is proved, and then it is all.
+    assert found.complete == (not found.points)
     assert {(round(point.objective, 9), point.used) for point in found.points} == undominated(problem)
     assert all(problem.legal(point.states) for point in found.points)
 
