@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from io import BytesIO
 
 from meshwright.ir.errors import SolverFailed
-from meshwright.planner.block_solver.answer import found, infeasible, simple_bound, timed_out
+from meshwright.planner.block_solver.answer import found, infeasible, same_cost, simple_bound, timed_out
 from meshwright.planner.block_solver.problem import Assignment, Problem
 
 GRACE_S = 0.5
@@ -72,15 +72,19 @@ def solve_all(
 
 
 def _answer(problem: Problem, finding: Finding, start: Sequence[int] | None, started_s: float) -> Assignment:
-    if finding.states is None:
-        return infeasible(started_s) if finding.proved else timed_out(problem, start, finding.bound, started_s)
-    states, objective = finding.states, problem.objective(finding.states)
-    if finding.proved:
-        return found(problem, states, objective, started_s)
-    if start is not None and problem.legal(tuple(start)) and problem.objective(tuple(start)) < objective:
-        states = tuple(start)
-    bound = simple_bound(problem) if finding.bound is None else max(finding.bound, simple_bound(problem))
-    return found(problem, states, bound, started_s)
+    """What the solver found and what was there at the start, which may show that its proof is none."""
+    chosen = [finding.states] if finding.states is not None else []
+    if start is not None and problem.legal(tuple(start)):
+        chosen.append(tuple(start))
+    best = min(chosen, key=problem.objective, default=None)
+    if best is None:
+        return infeasible(started_s) if finding.proved else timed_out(problem, None, None, started_s)
+    if finding.proved and finding.states is not None and same_cost(problem, best, finding.states):
+        return found(problem, finding.states, problem.objective(finding.states), started_s)
+    bounds = [simple_bound(problem)]
+    if finding.bound is not None and not finding.proved:
+        bounds.append(min(finding.bound, problem.objective(best)))
+    return found(problem, best, max(bounds), started_s)
 
 
 def _asked(problems: Sequence[Problem], limit_s: float | None, solver: str | None) -> tuple[list[Finding], str | None]:
