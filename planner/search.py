@@ -99,6 +99,10 @@ class Search:
     heap: list[Waiting] = field(default_factory=list)
     common: Common | None = None
     refused: set[Config] = field(default_factory=set)
+    nearest: tuple[float, Config] | None = None
+    """Of the shapes that cannot fit the one that lacks least, and the bytes that it lacks at least."""
+    expanded: bool = False
+    """Whether every base was looked at: from then on the least bound in the queue holds for all that is left."""
 
     def run(
         self, known: Iterable[Baseline], first: Iterable[Config] = (), until_s: float | None = None
@@ -126,6 +130,7 @@ class Search:
                 return
             self.advance(PROMISING * self.upper_s)
             yield
+        self.expanded = True
         while self.counts.priced < self.most and not late() and self.advance(self.upper_s):
             yield
         self.settle(complete=True)
@@ -208,8 +213,11 @@ class Search:
             loads = bounds.loads(pipeline)
             for storage in self.space.storages(pipeline):
                 self.counts.shapes += 1
-                if bounds.lacks_bytes(loads, pipeline, storage) > 0:
+                lack = bounds.lacks_bytes(loads, pipeline, storage)
+                if lack > 0:
                     self.counts.full += 1
+                    if self.nearest is None or lack < self.nearest[0]:
+                        self.nearest = lack, storage.on(pipeline)
                     continue
                 room = True
                 config = storage.on(pipeline)
