@@ -114,6 +114,7 @@ class Common:
     def __init__(self, setting: Setting, prices: Prices, fold: Fold) -> None:
         self.setting, self.prices, self.workload = setting, prices, setting.workload
         self.bodies = [call.body.name for call in fold.calls()]
+        self.calls = tuple(Counter(self.bodies).items())
         self.fold = fold
         self.step, self.stack = prices.profile.step, setting.workload.stack
         cluster, everywhere = prices.cluster, tuple(range(setting.ranks))
@@ -125,6 +126,9 @@ class Common:
         self.straggling = (1 + self.step.straggling * log2(hosts)) * (1 - SLACK)
         roomiest = max((one.driver_memory or one.memory).value for one in devices)
         self.capacity = roomiest * (1 - prices.profile.memory.margin_share)
+        hidden = max(self.step.hidden_tensor, self.step.hidden_backward)
+        self.tensor_left = 1 - hidden if "tensor" in self.stack.hides or self.stack.regathers else 1.0
+        """Of tensor parallel collectives, the share that no overlap hides."""
         self._stages: dict[tuple[int, str], tuple[Calls, ...]] = {}
         self._groups: dict[tuple[str, int, int, str], tuple[tuple[int, tuple[int, ...]], ...]] = {}
 
@@ -169,14 +173,12 @@ class Bounds:
 
     def _work_s(self) -> float:
         """What a micro-batch takes on all stages together, at least."""
-        common, counts = self.common, Counter(self.common.bodies)
-        costs = self.base.piece(tuple(counts.items()))
-        hidden = max(common.step.hidden_tensor, common.step.hidden_backward)
-        left = 1 - hidden if "tensor" in common.stack.hides or common.stack.regathers else 1.0
+        costs = self.base.piece(self.common.calls)
         total = 0.0
         for phase in ("forward", "recompute", "inputs", "weights"):
             tensor, *values = costs[phase].values
-            total += costs[phase].device_s + sum(values) + tensor * left
+            total += costs[phase].device_s + sum(values) + tensor * self.common.tensor_left
+            total += costs[phase].awaited * self.common.host_s
         return total
 
     # wires

@@ -17,6 +17,7 @@ from argparse import Namespace
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 from meshwright.ir.errors import NoPlanInTime, SpaceEmpty, UnknownStep
 from meshwright.ir.fold import unfold
@@ -31,6 +32,7 @@ from meshwright.planner.pins import Pins, parse, word
 from meshwright.planner.plan_file import FILE, Plan, plan_text, plan_to_json
 from meshwright.planner.pricing import LEAST_BATCH, Setting
 from meshwright.planner.progress import Progress
+from meshwright.planner.relax import Nothing, relax
 from meshwright.planner.report import plan_of
 from meshwright.planner.search import Found, Search
 from meshwright.planner.solve import Solved, Stop, solve, space_of
@@ -107,7 +109,33 @@ def _nothing(solved: Solved, args: Namespace) -> int:
         )
     if not solved.search.found and is_empty(solved.search.space):
         raise empty(solved)
+    nothing = relax(solved)
+    if args.json:
+        sys.stdout.write(f"{json.dumps(nothing_to_json(nothing), indent=2, ensure_ascii=False)}\n")
+    else:
+        from meshwright.planner.plan_view import show_nothing
+
+        show_nothing(nothing)
     return NOTHING_FITS
+
+
+def nothing_to_json(nothing: Nothing) -> dict[str, Any]:
+    """What is said where nothing fits, as docs/plan.md describes it."""
+
+    def shown(found: Found) -> dict[str, Any]:
+        prediction = found.prediction
+        return {
+            "config": found.config.to_json(),
+            "step_time_s": prediction.step_time_s,
+            "peak_memory_bytes": prediction.peak_memory_bytes,
+        }
+
+    stage, short = nothing.short
+    return {
+        "fits": False,
+        "nearest": shown(nothing.nearest) | {"short": {"stage": stage, "bytes": short}} if nothing.nearest else None,
+        "relaxations": [{"kind": one.kind, "what": one.what, **shown(one.found)} for one in nothing.relaxations],
+    }
 
 
 def is_empty(space: Space) -> bool:

@@ -10,6 +10,7 @@ from rich.table import Table
 
 from meshwright.planner.pins import Config, word
 from meshwright.planner.plan_file import Plan, Rival
+from meshwright.planner.relax import Nothing
 from meshwright.planner.tables import new_console, new_table, rows_alike, share_table, worth
 from meshwright.planner.units import count, nbytes, percent, seconds
 
@@ -205,3 +206,29 @@ COUNTED = {
     "priced": "priced by the evaluator", "refused": "refused by the model or the target",
     "left": "left that may be better",
 }  # fmt: skip
+
+
+# Nothing -------------------------------------------------------------------------------------------------------------
+
+
+def show_nothing(nothing: Nothing) -> None:
+    """Print what lacks least, and what would help, to standard output."""
+    console = new_console()
+    console.print("nothing fits", style="bold")
+    if nothing.nearest is not None:
+        stage, lack = nothing.short
+        memory = nothing.nearest.prediction.stages[stage].memory
+        needed, capacity = nbytes(memory.peak_bytes), nbytes(memory.capacity_bytes)
+        console.print(f"what lacks least is short {nbytes(lack)} on stage {stage}: {needed} of {capacity}")
+        console.print(f"  {nothing.nearest.config}")
+    if not nothing.relaxations:
+        console.print("no single change that was tried helps: wishes, margin, batch, sequence, hosts")
+        return
+    console.print()
+    table = new_table("what would help, each tried", "", "change", "step time", "peak memory", "with")
+    table.columns[1].justify = table.columns[4].justify = "left"
+    for one in nothing.relaxations:
+        found = one.found
+        memory_used = nbytes(found.prediction.peak_memory_bytes)
+        table.add_row(one.kind, one.what, seconds(found.step_s), memory_used, short(found.config))
+    console.print(table)

@@ -25,16 +25,13 @@ from meshwright.ir.errors import MeshwrightError
 from meshwright.planner.baselines import Baseline
 from meshwright.planner.bases import priced
 from meshwright.planner.bounds import Bounds, Common
+from meshwright.planner.floors import Floors
 from meshwright.planner.pins import Config
-from meshwright.planner.pricing import Setting
+from meshwright.planner.pricing import LEAST_BATCH, Setting
 from meshwright.planner.space import Space
 
 MOST_PRICED = 600
 """Configurations that the evaluator prices, unless more effort is asked for."""
-
-
-PROMISING = 0.9
-"""Of the answer so far: a bound below it is looked into at once, so that less is queued in vain."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,37 +69,38 @@ class Counts:
 
 @dataclass(frozen=True, slots=True, order=True)
 class Waiting:
-    """A configuration in the queue: least bound first, then first come."""
+    """Something in the queue, least bound first, then first come: a base that is not priced yet, or, with the bounds of
+    its base, a configuration that is not."""
 
     bound_s: float
     number: int
     config: Config = field(compare=False)
-    bounds: Bounds = field(compare=False)
+    bounds: Bounds | None = field(default=None, compare=False)
     ran: bool = field(default=False, compare=False)
     """Whether its schedule was run for the bound."""
 
 
-@dataclass(slots=True)
 class Search:
     """One search, step by step: `run` yields after every piece of work, and may be left at any time."""
 
-    setting: Setting
-    prices: Prices
-    space: Space
-    most: int = MOST_PRICED
-    best: Found | None = None
-    lower_s: float = 0.0
-    counts: Counts = field(default_factory=Counts)
-    found: dict[Config, Found] = field(default_factory=dict)
-    """Everything that was priced, in order."""
-    baselines: dict[str, Found] = field(default_factory=dict)
-    heap: list[Waiting] = field(default_factory=list)
-    common: Common | None = None
-    refused: set[Config] = field(default_factory=set)
-    nearest: tuple[float, Config] | None = None
-    """Of the shapes that cannot fit the one that lacks least, and the bytes that it lacks at least."""
-    expanded: bool = False
-    """Whether every base was looked at: from then on the least bound in the queue holds for all that is left."""
+    def __init__(self, setting: Setting, prices: Prices, space: Space, most: int = MOST_PRICED) -> None:
+        self.setting, self.prices, self.space, self.most = setting, prices, space, most
+        self.best: Found | None = None
+        self.lower_s = 0.0
+        self.counts = Counts()
+        self.found: dict[Config, Found] = {}
+        """Everything that was priced, in order."""
+        self.refused: set[Config] = set()
+        self.baselines: dict[str, Found] = {}
+        self.heap: list[Waiting] = []
+        self.expanded = False
+        """Whether every base is queued: from then on the least bound in the queue holds for all that is left."""
+        self.crowded: set[tuple[object, ...]] = set()
+        """Families of bases of which none fits, however few its sequences."""
+        self.quickest: dict[tuple[object, ...], float] = {}
+        """Per family and sequences, the least time of any shape that computes nothing again."""
+        self.common = Common(setting, prices, setting.folds.at(LEAST_BATCH))
+        self.floors = Floors(self.common, space)
 
     def run(
         self, known: Iterable[Baseline], first: Iterable[Config] = (), until_s: float | None = None
@@ -124,32 +122,36 @@ class Search:
         for config in first:
             self.price(config)
             yield
-        for _ in self.expand():
+        for number, base in enumerate(self.space.bases()):
+            bound = self.floors.bound_s(base)
+            if bound < inf:
+                heapq.heappush(self.heap, Waiting(bound, number, base))
             if late():
-                self.settle(complete=False)
                 return
-            self.advance(PROMISING * self.upper_s)
-            yield
         self.expanded = True
-        while self.counts.priced < self.most and not late() and self.advance(self.upper_s):
+        yield
+        while self.counts.priced < self.most and not late() and self.advance():
             yield
-        self.settle(complete=True)
+        self.settle()
 
-    def advance(self, below_s: float) -> bool:
-        """Price the configuration with the least bound, if that is below so much; whether there was one."""
-        while self.heap and self.heap[0].bound_s < below_s:
-            waiting = heapq.heappop(self.heap)
-            if not self.returned(waiting):
-                self.price(waiting.config)
+    def advance(self) -> bool:
+        """Look into what has the least bound; whether anything was left that may be better than the answer."""
+        while self.heap and self.heap[0].bound_s < self.upper_s:
+            first = heapq.heappop(self.heap)
+            if first.bounds is None:
+                self.expand(first)
+                return True
+            if not self.returned(first, first.bounds):
+                self.price(first.config)
                 return True
         return False
 
-    def returned(self, waiting: Waiting) -> bool:
+    def returned(self, waiting: Waiting, bounds: Bounds) -> bool:
         """Run the schedule of what comes up for the first time; back into the queue, or out of it, if others come
         before it then."""
         if waiting.ran:
             return False
-        bound = waiting.bounds.run_s(waiting.config, waiting.bounds.wires(waiting.config))
+        bound = bounds.run_s(waiting.config, bounds.wires(waiting.config))
         if self.heap and bound > self.heap[0].bound_s:
             if bound < self.upper_s:
                 heapq.heappush(self.heap, replace(waiting, bound_s=bound, ran=True))
@@ -167,36 +169,38 @@ class Search:
         """How much better than the answer anything in the space can be, as a share of it."""
         return 1 - self.lower_s / self.upper_s if self.best else 1.0
 
-    def settle(self, *, complete: bool) -> None:
+    def settle(self) -> None:
         """What is proved now."""
-        left = [waiting.bound_s for waiting in self.heap if waiting.bound_s < self.upper_s]
+        left = [one.bound_s for one in self.heap if one.bound_s < self.upper_s]
         self.counts.left = len(left)
-        self.lower_s = min([*left, self.upper_s]) if complete else 0.0
+        self.lower_s = min([*left, self.upper_s])
 
     # bases and shapes
 
-    def expand(self) -> Iterator[None]:
-        """Price every base that may matter; queue its shapes."""
-        crowded: set[tuple[object, ...]] = set()
-        slow: set[tuple[object, ...]] = set()
-        for config in self.space.bases():
-            family = config.tp, config.cp, config.ep, config.etp, config.context
-            if (*family, config.recompute) in crowded or (*family, config.mbs) in slow:
-                continue
-            try:
-                base = priced(self.setting, self.prices, config)
-            except MeshwrightError:
-                self.counts.refused += 1
-                continue
-            self.counts.bases += 1
-            if self.common is None:
-                self.common = Common(self.setting, self.prices, self.setting.fold(config))
-            quickest, room = self.queue(Bounds(self.common, base))
-            if not room:
-                crowded.add((*family, config.recompute))  # more sequences take more
-            if config.recompute == "none" and quickest >= self.upper_s:
-                slow.add((*family, config.mbs))  # to compute anything again takes longer
-            yield
+    def expand(self, pending: Waiting) -> None:
+        """Price a base and queue its shapes, unless it cannot matter any more."""
+        config = pending.config
+        family = config.tp, config.cp, config.ep, config.etp, config.context
+        if (*family, config.recompute) in self.crowded:
+            return
+        if config.recompute != "none":
+            # To compute anything again takes longer.
+            least = self.quickest.get((*family, config.mbs), 0.0)
+            if least > pending.bound_s:
+                if least < self.upper_s:
+                    heapq.heappush(self.heap, replace(pending, bound_s=least))
+                return
+        try:
+            base = priced(self.setting, self.prices, config)
+        except MeshwrightError:
+            self.counts.refused += 1
+            return
+        self.counts.bases += 1
+        quickest, room = self.queue(Bounds(self.common, base))
+        if not room:
+            self.crowded.add((*family, config.recompute))  # more sequences take more
+        if config.recompute == "none":
+            self.quickest[*family, config.mbs] = quickest
 
     def queue(self, bounds: Bounds) -> tuple[float, bool]:
         """Queue the shapes of a base; the least time of any, and whether any may fit."""
@@ -213,11 +217,8 @@ class Search:
             loads = bounds.loads(pipeline)
             for storage in self.space.storages(pipeline):
                 self.counts.shapes += 1
-                lack = bounds.lacks_bytes(loads, pipeline, storage)
-                if lack > 0:
+                if bounds.lacks_bytes(loads, pipeline, storage) > 0:
                     self.counts.full += 1
-                    if self.nearest is None or lack < self.nearest[0]:
-                        self.nearest = lack, storage.on(pipeline)
                     continue
                 room = True
                 config = storage.on(pipeline)

@@ -118,11 +118,10 @@ def solve(
         if told:
             told(search)
         if stop():
-            search.settle(complete=search.expanded)
+            if search.expanded:
+                search.settle()
             complete = False
             break
-    if complete and search.best is None and search.nearest is not None:
-        search.price(search.nearest[1])  # so that there is something to say of what nearly fits
     return Solved(ask=ask, asked=asked, setting=setting, search=search, complete=complete, stop=stop)
 
 
