@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from argparse import Namespace
 from functools import cache
 from pathlib import Path
 
@@ -16,8 +17,13 @@ TINY = f"{Path(__file__).parents[2] / 'examples' / 'llama.py'}:tiny"
 ARGV = (TINY, "--cluster", "1x4xA100", "--global-batch", "8", "--seq", "64")
 
 
+def parsed(*argv: str) -> Namespace:
+    """A command line, read."""
+    return build_parser().parse_args(with_verb(argv, VERBS))
+
+
 @cache
 def question(*argv: str) -> tuple[Ask, Setting, Asked]:
-    """What the command line asks."""
-    ask, wished = read_asked(build_parser().parse_args(with_verb([*ARGV, *argv], VERBS)))
+    """What a command line asks."""
+    ask, wished = read_asked(parsed(*(argv or ARGV)))
     return ask, ask.setting(), wished
