@@ -471,6 +471,7 @@ def _stage(at: At) -> StagePrediction:
             margin_bytes=at.key("margin_bytes").number(),
             instant=at.key("instant").string(),
             parts=_numbers(at.key("memory")),
+            host_bytes=at.key("host_bytes").number(),
         ),
     )
 

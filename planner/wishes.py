@@ -15,12 +15,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from meshwright.ir.errors import PinRepeated, PinValue, WishesContradict
+from meshwright.ir.offload import NOTHING
 from meshwright.planner.pins import NAMES, SWITCHES, Pins, Value, read, word
 from meshwright.planner.space import Wishes
 
 OFF: Mapping[str, Value] = {
     **dict.fromkeys(("tp", "pp", "cp", "ep", "vp"), 1),
     "recompute": "none",
+    "offload": str(NOTHING),
     "zero": 0,
     "shard": 0,
     **dict.fromkeys(SWITCHES, False),
