@@ -1,18 +1,15 @@
-"""Objectives: what plans are compared by. The least is best.
+"""Objectives: what plans are compared by. The least is best; whatever it is, a plan must fit.
 
     time     seconds of an optimizer step
     cost     what a step costs: its time, times the price of the devices per hour. With every device of a cluster in use
-             it is least where time is; so hosts may be left idle, and the search goes over numbers of hosts
-    memory   bytes by which the fullest stage is too full: negative where there is room. The least is the most room:
-             where all devices are alike, the least peak memory
+             it is least where time is, so hosts may be left idle: the search goes over numbers of hosts
+             (`planner.cheapest`), and what one has found is the ceiling of the next
+    memory   peak memory of the fullest rank; of two plans with the same, the faster (`planner.roomiest`)
 
-Whatever is compared, a plan must fit.
+Prices are in whatever currency the cluster's file is in.
 """
 
 from __future__ import annotations
-
-from collections.abc import Callable
-from dataclasses import dataclass
 
 from meshwright.cost_models.cluster import Cluster
 from meshwright.cost_models.prediction import Prediction
@@ -22,16 +19,8 @@ HOUR_S = 3600.0
 OBJECTIVES = ("time", "cost", "memory")
 
 
-@dataclass(frozen=True, slots=True)
-class Objective:
-    """What plans are compared by: its name, and the score of a prediction."""
-
-    name: str
-    score: Callable[[Prediction], float]
-
-
 def price_per_s(cluster: Cluster) -> float:
-    """What all devices of a cluster cost in a second, in the currency of their prices."""
+    """What all devices of a cluster cost in a second."""
     for pool in cluster.pools:
         if pool.price is None:
             raise PriceMissing(
@@ -42,23 +31,21 @@ def price_per_s(cluster: Cluster) -> float:
     return sum(pool.ranks * pool.price.value for pool in cluster.pools if pool.price) / HOUR_S
 
 
-def too_full_bytes(prediction: Prediction) -> float:
-    """Of the fullest stage; negative where there is room."""
-    return max(stage.memory.peak_bytes - stage.memory.capacity_bytes for stage in prediction.stages)
-
-
-def objective_named(name: str, cluster: Cluster) -> Objective:
-    """An objective by its name."""
-    if name == "time":
-        return Objective(name, lambda prediction: prediction.step_time_s)
+def check_objective(name: str, cluster: Cluster) -> None:
+    """Must: an objective that plans for this cluster can be compared by."""
+    if name not in OBJECTIVES:
+        meant = nearest(name, OBJECTIVES)
+        raise ObjectiveUnknown(
+            place=f"--objective {name}",
+            cause="plans cannot be compared by it",
+            fix=f"did you mean {meant!r}?" if meant else f"use one of {', '.join(OBJECTIVES)}",
+        )
     if name == "cost":
-        price = price_per_s(cluster)
-        return Objective(name, lambda prediction: prediction.step_time_s * price)
-    if name == "memory":
-        return Objective(name, too_full_bytes)
-    meant = nearest(name, OBJECTIVES)
-    raise ObjectiveUnknown(
-        place=f"--objective {name}",
-        cause="plans cannot be compared by it",
-        fix=f"did you mean {meant!r}?" if meant else f"use one of {', '.join(OBJECTIVES)}",
-    )
+        price_per_s(cluster)
+
+
+def score(name: str, prediction: Prediction, cluster: Cluster) -> float:
+    """What a plan is compared by, in seconds, money or bytes."""
+    if name == "cost":
+        return prediction.step_time_s * price_per_s(cluster)
+    return prediction.peak_memory_bytes if name == "memory" else prediction.step_time_s

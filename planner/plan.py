@@ -27,7 +27,7 @@ from meshwright.ir.program_text import program_text
 from meshwright.ir.text import fold_text, graph_text
 from meshwright.planner.estimate import NOTHING_FITS, Ask, missing
 from meshwright.planner.estimate import asked as asked_of_estimate
-from meshwright.planner.objective import objective_named
+from meshwright.planner.objective import check_objective
 from meshwright.planner.pins import Pins, parse, word
 from meshwright.planner.plan_file import FILE, Plan, plan_text, plan_to_json
 from meshwright.planner.pricing import LEAST_BATCH, Setting
@@ -58,7 +58,7 @@ def run(args: Namespace) -> int:
         return 0
     gc.set_threshold(*COLLECT_AFTER)
     with stop.watching(), Progress(sys.stderr) as progress:
-        solved = solve(ask, setting, wished, stop, progress.told)
+        solved = solve(ask, setting, wished, stop, progress.told, args.objective)
     if solved.best is None:
         return _nothing(solved, args)
     if args.dump_after is not None:
@@ -86,7 +86,7 @@ def read_asked(args: Namespace) -> tuple[Ask, Asked]:
     ask = asked_of_estimate(args)
     given = parse(args.fix)
     wished = asked(given.over(Pins(mbs=args.micro_batch)), args.allow, args.forbid)
-    objective_named(args.objective, ask.cluster)
+    check_objective(args.objective, ask.cluster)
     return ask, replace(wished, pins=wished.pins.over(ask.pins))
 
 

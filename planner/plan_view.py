@@ -74,6 +74,8 @@ def _answer(console: Console, plan: Plan) -> None:
     margin = f"{nbytes(memory.device_bytes)} less a margin of {percent(memory.margin_bytes / memory.device_bytes)}"
     capacity = f"of {nbytes(memory.capacity_bytes)} (the device's {margin})"
     console.print(f"peak memory   {nbytes(memory.peak_bytes)} on the fullest stage, {capacity}")
+    if plan.bounds.objective == "cost":
+        console.print(f"cost          {amount('cost', plan.bounds.upper)}, {plan.machines.ranks:,} devices in use")
     console.print(f"gap           {gap_text(plan)}", style="bold")
 
 
@@ -83,8 +85,18 @@ def gap_text(plan: Plan) -> str:
     if not bounds.proved:
         return "unknown: the search was cut short before anything could be proved"
     if bounds.gap <= 0:
-        return "0 %: nothing in the declared space is faster"
-    return f"{percent(bounds.gap)}: nothing in the declared space is below {seconds(bounds.lower)}"
+        return f"0 %: nothing in the declared space {BETTER[bounds.objective]}"
+    return f"{percent(bounds.gap)}: nothing in the declared space is below {amount(bounds.objective, bounds.lower)}"
+
+
+BETTER = {"time": "is faster", "cost": "costs less", "memory": "needs less memory"}
+
+
+def amount(objective: str, value: float) -> str:
+    """What plans are compared by, with its unit; money has none."""
+    if objective == "cost":
+        return f"{value:.4g} a step"
+    return nbytes(value) if objective == "memory" else seconds(value)
 
 
 def in_words(config: Config) -> list[str]:

@@ -46,7 +46,6 @@ def line(search: Search) -> str:
     if search.upper_s == inf:
         return f"{words}; nothing fits yet"
     words += f"; best {seconds(search.upper_s)}"
-    if not search.expanded:
+    if not search.expanded or not search.heap:
         return words
-    bound = min([search.upper_s, *(search.heap[0].bound_s for _ in search.heap[:1])])
-    return f"{words}, gap {percent(1 - bound / search.upper_s)}"
+    return f"{words}, gap {percent(max(0.0, 1 - search.heap[0].bound_s / search.upper_s))}"

@@ -49,6 +49,15 @@ TOLD = 0.002
 """Of the step time: smaller differences are not worth a word."""
 MOST_TOLD = 4
 
+LEFT_OUT = {
+    "cost": (
+        "numbers of hosts that do not divide the cluster's",
+        "some devices of a host",
+        "some hosts of several pools",
+    )
+}
+"""What objectives leave out of the space."""
+
 KINDS: Mapping[type[MeshwrightError], str] = {
     HeadsIndivisible: "heads",
     ExpertsIndivisible: "experts",
@@ -81,7 +90,7 @@ def shortest(prediction: Prediction) -> tuple[int, float]:
     return (-stage, most) if most > 0 else (-1, 0.0)
 
 
-def rival(name: str, found: Found, best: Found) -> Rival:
+def rival(name: str, found: Found, best: Found, objective: str = "time") -> Rival:
     """A plan beside the answer."""
     stage, short = shortest(found.prediction)
     delta = differences(found.prediction, best.prediction)
@@ -90,6 +99,8 @@ def rival(name: str, found: Found, best: Found) -> Rival:
         lost = f"does not fit: short {nbytes(short)} on stage {stage}"
     elif found.config == best.config:
         lost = "it is the plan"
+    elif objective == "memory":
+        lost = f"+{nbytes(found.prediction.peak_memory_bytes - best.prediction.peak_memory_bytes)}"
     elif found.step_s <= best.step_s:
         lost = "as fast"
     else:
@@ -129,21 +140,27 @@ def plan_of(solved: Solved, top: int = ALTERNATIVES) -> Plan:
         binding=tuple(_binding(solved, best)),
         provenance=Provenance.of(weakest_kind(*kinds), ask.seed),
         blocks=blocks_of(decisions, fold),
-        notes=(*suspicions(ask.cluster), *setting.folds.first(best.config.batch).notes, *cautions),
+        notes=(*_idle(solved), *suspicions(ask.cluster), *setting.folds.first(best.config.batch).notes, *cautions),
     )
+
+
+def _idle(solved: Solved) -> Iterator[str]:
+    used, whole = solved.ask.cluster.hosts, solved.hosts or solved.ask.cluster.hosts
+    if used < whole:
+        yield f"{whole - used:,} of {whole:,} hosts stay idle: the plan is for the other {used:,}"
 
 
 def _bounds(solved: Solved, best: Found) -> Bounds:
     search, wishes = solved.search, solved.asked.wishes
     return Bounds(
-        objective="time",
-        lower=search.lower_s,
-        upper=best.step_s,
-        gap=search.gap,
+        objective=solved.objective,
+        lower=solved.lower,
+        upper=solved.score(best),
+        gap=solved.gap,
         complete=solved.complete,
         only=wishes.only,
         never=wishes.never,
-        truncated=search.space.truncated,
+        truncated=(*search.space.truncated, *LEFT_OUT.get(solved.objective, ())),
         counts=asdict(search.counts),
     )
 
@@ -155,7 +172,7 @@ def _baselines(solved: Solved, best: Found) -> Iterator[Rival]:
     priced = solved.search.baselines
     for baseline in baselines(solved.search.space):
         if baseline.name in priced:
-            yield rival(baseline.name, priced[baseline.name], best)
+            yield rival(baseline.name, priced[baseline.name], best, solved.objective)
         else:
             yield Rival(
                 name=baseline.name,
@@ -181,16 +198,16 @@ def _refusal(solved: Solved, config: Config) -> str:
 
 def _alternatives(solved: Solved, best: Found, top: int) -> Iterator[Rival]:
     """The fastest of every kind but the best's."""
-    ranked = sorted(solved.search.found.values(), key=lambda found: (found.step_s, str(found.config)))
+    ranked = sorted(solved.search.found.values(), key=lambda found: (solved.score(found), str(found.config)))
     faster = _nearly(solved, best)
     if faster:
-        yield rival("faster, but does not fit", faster, best)
+        yield rival("faster, but does not fit", faster, best, solved.objective)
     known = {_family(best.config)}
     for found in ranked:
         family = _family(found.config)
         if found.fits and family not in known and len(known) <= top:
             known.add(family)
-            yield rival("", found, best)
+            yield rival("", found, best, solved.objective)
 
 
 def _nearly(solved: Solved, best: Found) -> Found | None:
