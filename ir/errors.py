@@ -1221,6 +1221,13 @@ class ProblemMalformed(SearchError):
     exit_code = 1
 
 
+class ProblemTooLarge(SearchError):
+    """A block problem beyond what a method takes on, which elimination says before it writes its tables."""
+
+    code = "MW7002"
+    exit_code = 1
+
+
 class BlockUnsolvable(SearchError):
     """A block of which no plan is legal on a mesh: an operator that nothing fits, or boundaries that contradict one
     another."""
