@@ -88,6 +88,7 @@ _STEP = re.compile(
 )
 
 
+@lru_cache(maxsize=65536)
 def after(placement: Placement, step: Step) -> Placement:
     """The placement that a step leads to. Raises `NoReshard` if the step does not apply."""
     dims, partial = list(placement.dims), placement.partial

@@ -9,7 +9,8 @@ the tensor that a rank holds before it.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from math import prod
 from typing import cast
 
@@ -18,7 +19,7 @@ import numpy as np
 from meshwright.cost_models.collectives import Collective
 from meshwright.cost_models.ledger import Phase, Transmission
 from meshwright.ir.mesh import Mesh
-from meshwright.ir.placement import Placement
+from meshwright.ir.placement import Dim, Placement
 from meshwright.ir.reshard import path
 from meshwright.planner.block.exposure import Exposure
 from meshwright.planner.block.space import Terms
@@ -26,6 +27,9 @@ from meshwright.planner.block_solver.problem import Array
 
 LONGEST = 12
 """Steps of a path that a row of the table holds; two per axis of three, and as many again."""
+
+MANY_AXES = 3
+"""From so many axes on, dimensions are put in one order (`Moves.shortened`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +40,7 @@ class _Step:
     """Ranks that share the tensor before the step."""
 
 
-@dataclass(slots=True)
+@dataclass
 class Moves:
     """Prices of moves of values and gradients on one mesh."""
 
@@ -53,6 +57,11 @@ class Moves:
     gathers: np.ndarray = field(default_factory=lambda: np.zeros((0, 0), dtype=np.int16))
     """The place of the first all-gather among them."""
     priced: dict[tuple[float, int, bool], float] = field(default_factory=dict)
+    paths: dict[tuple[Placement, Placement], tuple[_Step, ...]] = field(default_factory=dict)
+
+    @cached_property
+    def sizes(self) -> dict[str, int]:
+        return {axis.name: axis.size for axis in self.mesh.axes}
 
     def number(self, placement: Placement) -> int:
         """The number of a placement; trailing whole dimensions do not matter."""
@@ -110,28 +119,57 @@ class Moves:
             old = len(self.table)
             table[:old, :old], gathers[:old, :old] = self.table, self.gathers
             self.table, self.gathers = table, gathers
-        unknown = np.argwhere(self.table[np.ix_(rows, columns)][:, :, 0] == -2)
-        for row, column in unknown:
-            self.enter(rows[row], columns[column])
+        for row in dict.fromkeys(rows):
+            for column in dict.fromkeys(columns):
+                if self.table[row, column, 0] == -2:
+                    self.enter(row, column)
         return rows, columns
 
     def enter(self, row: int, column: int) -> None:
-        if self.table[row, column, 0] != -2:
-            return
-        source, target = _same_rank(self.placements[row], self.placements[column])
-        held, found = source, []
-        for step, reached in path(source, target, self.mesh, self.terms.lowering.moves):
-            if not step.free:
-                if step.kind == "all_gather" and self.gathers[row, column] == LONGEST:
-                    self.gathers[row, column] = len(found)
-                found.append(self.steps.setdefault(_Step(step.kind, step.axes, self.parts(held)), len(self.steps)))
-            held = reached
+        source, target, common = self.shortened(self.placements[row], self.placements[column])
+        key = source, target
+        if key not in self.paths:
+            self.paths[key] = self.walked(source, target)
+        found = [
+            self.steps.setdefault(replace(step, parts=step.parts * common), len(self.steps)) for step in self.paths[key]
+        ]
+        kinds = [step.kind for step in self.paths[key]]
+        self.gathers[row, column] = kinds.index("all_gather") if "all_gather" in kinds else LONGEST
         self.table[row, column] = (*found, *[-1] * (LONGEST - len(found)))
 
+    def walked(self, source: Placement, target: Placement) -> tuple[_Step, ...]:
+        """The steps between two placements that move something."""
+        found, held = [], source
+        for step, reached in path(source, target, self.mesh, self.terms.lowering.moves):
+            if not step.free:
+                found.append(_Step(step.kind, step.axes, self.parts(held)))
+            held = reached
+        return tuple(found)
+
+    def shortened(self, source: Placement, target: Placement) -> tuple[Placement, Placement, int]:
+        """The same move without what both have alike, and how many ranks share the tensor for that. On many axes
+        dimensions are put in one order too: moves that differ in it only take the same steps, but for ties."""
+        rank, common, rows = max(source.rank, target.rank), 1, []
+        for at in range(rank):
+            here = source.dims[at] if at < source.rank else ()
+            there = target.dims[at] if at < target.rank else ()
+            while here and there and here[0] == there[0]:
+                common *= self.sizes[here[0].axis]
+                here, there = here[1:], there[1:]
+            if here or there:
+                rows.append((here, there))
+        if len(self.sizes) >= MANY_AXES:
+            rows.sort(key=_axes)
+        shared = set(source.partial) & set(target.partial) if source.partial and target.partial else set()
+        return (
+            Placement(tuple(row[0] for row in rows), tuple(p for p in source.partial if p not in shared)),
+            Placement(tuple(row[1] for row in rows), tuple(p for p in target.partial if p not in shared)),
+            common,
+        )
+
     def parts(self, placement: Placement) -> int:
-        return prod(self.mesh.axis(shard.axis).size for dim in placement.dims for shard in dim)
+        return prod(self.sizes[shard.axis] for dim in placement.dims for shard in dim)
 
 
-def _same_rank(one: Placement, other: Placement) -> tuple[Placement, Placement]:
-    rank = max(one.rank, other.rank)
-    return tuple(Placement((*p.dims, *[()] * (rank - p.rank)), p.partial) for p in (one, other))  # type: ignore[return-value]
+def _axes(row: tuple[Dim, Dim]) -> tuple[list[str], list[str]]:
+    return [shard.axis for shard in row[0]], [shard.axis for shard in row[1]]

@@ -33,6 +33,8 @@ class Space:
     recompute: str = "none"
     zigzag: tuple[str, ...] = ()
     """Axes that cut the sequence in a zigzag, wherever they cut it."""
+    whole: tuple[str, ...] = ("head_dim",)
+    """Loops that nothing splits."""
     joined: bool = True
     """Tie followers (`groups`). Without, every operator chooses for itself: a larger space, for few axes."""
     partial_gradients: bool = True

@@ -148,6 +148,9 @@ class _Searching:
                 yield self.laid_out(op, choice, axis)
 
     def splits(self, op: Op, facts: Facts, choice: Split) -> bool:
+        loops = self.parts.found.factors[op.name]
+        if any(stem(name) in self.space.whole for factor in choice.factors for name in loops[factor][:1]):
+            return False
         roles = {facts.rule.factor(name).role for name in choice.factors}
         if Role.MAX in roles and self.graph.differentiable.intersection(op.results):
             return False
