@@ -20,7 +20,7 @@ gathered values go, what follows from a gather on.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -45,7 +45,7 @@ from meshwright.planner.block.moves import Moves
 from meshwright.planner.block.space import Space, Terms
 from meshwright.planner.block.storage import Storing, Stored
 from meshwright.planner.block.strategies import Options, options
-from meshwright.planner.block_solver.problem import Array, Pair, Problem, Variable
+from meshwright.planner.block_solver.problem import Array, Limit, Pair, Problem, Variable
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -70,6 +70,23 @@ class Block:
     space: Space
     problem: Problem
     times: tuple[tuple[Times, ...], ...]
+    saved: tuple[Array, ...]
+    """Bytes per micro-batch between its forward and its backward pass, for every state of every variable."""
+    state: tuple[Array, ...]
+    """Bytes of parameters, gradients and optimizer state."""
+
+    def within(self, capacity_bytes: float, in_flight: int) -> Problem:
+        """The problem with a limit on what so many micro-batches keep, and states take."""
+        uses = tuple(in_flight * saved + state for saved, state in zip(self.saved, self.state, strict=True))
+        return replace(self.problem, limits=(Limit("memory", capacity_bytes, uses),))
+
+    def by_memory(self) -> Problem:
+        """The problem with both uses apart, and as much of each as any choice may take."""
+        kinds = (("saved", self.saved), ("state", self.state))
+        return replace(
+            self.problem,
+            limits=tuple(Limit(name, sum(float(use.max()) for use in uses), uses) for name, uses in kinds),
+        )
 
     @cached_property
     def hub_of(self) -> Mapping[str, int]:
@@ -125,7 +142,8 @@ class _Building:
         self.needed, self.again = self.run_again()
         self.moves = Moves(mesh, terms, self.exposure, picks=_picks(self.graph))
         self.storing = Storing(self.graph, mesh, terms, self.exposure, space)
-        self.kernels = Kernels(self.graph, terms, self.exposure, self.again)
+        self.chosen = frozenset(self.recompute)
+        self.kernels = Kernels(self.graph, terms, self.exposure, self.again, self.chosen)
         self.options = tuple(options(self.parts, group, mesh, space, terms) for group in self.parts.groups)
         for one in self.options:
             if not len(one):
@@ -172,6 +190,7 @@ class _Building:
         self.costs += [self.hub_cost(hub) for hub in hubs]
         for value in self.between():
             self.connect(value)
+        self.costs[0] = self.costs[0] + self.kernels.fixed_s(self.parts.fixed, self.mesh)
         names = [one.group.name for one in self.options] + ["hub " + " ".join(hub.values) for hub in hubs]
         problem = Problem(
             tuple(Variable(name, costs) for name, costs in zip(names, self.costs, strict=True)),
@@ -188,6 +207,8 @@ class _Building:
             self.space,
             problem,
             times,
+            tuple(self.saved_bytes(times)),
+            tuple(self.state_bytes()),
         )
 
     def between(self) -> list[str]:
@@ -297,6 +318,61 @@ class _Building:
         phase.kernels[streaming((number + 1) * nbytes, self.terms.workload)] = 1
         return self.terms.cost(phase, self.mesh).device_s
 
+    # memory
+
+    def saved_bytes(self, times: Sequence[Sequence[Times]]) -> list[Array]:
+        """What groups keep of their own; and each value that a later derivative reads, once: where it is made, if that
+        keeps it anyhow or what was gathered is let go; else at its hub; else as its reader takes it."""
+        found = [
+            np.zeros(len(one)) if one.group.names <= self.again else np.array([took.kept_bytes for took in its])
+            for one, its in zip(self.options, times, strict=True)
+        ]
+        found += [np.zeros(len(hub.states)) for hub in self.all_hubs]
+        for value in self.between():
+            if not self.is_kept(value, times) or value in self.graph.param:
+                continue
+            makers = self.makers(value)
+            if makers and {value, self.graph.storage[value]} & times[makers[0]][0].keeps:
+                continue
+            hub = self.hub_of.get(value)
+            if makers and (self.terms.lowering.regathers or hub is None and not self.parts.readers.get(value)):
+                at = makers[0]
+            else:
+                at = self.parts.readers[value][0] if hub is None else len(self.options) + hub
+            nbytes = np.array([self.local_bytes(value, state) for state in self.states_of(value, at)])
+            found[at] = found[at] + nbytes[self.rows(value, at)]
+        return found
+
+    def is_kept(self, value: str, times: Sequence[Sequence[Times]]) -> bool:
+        """Whether a value must be at hand in the backward pass without being made there."""
+        if value in self.chosen and value in self.graph.producer:
+            return False
+        for number in self.parts.readers.get(value, ()):
+            group = self.parts.groups[number]
+            redone = any(op.name in self.again for op in group.ops if value in op.operands)
+            if redone or (value in times[number][0].keeps and not group.names <= self.again):
+                return True
+        return False
+
+    def local_bytes(self, value: str, state: State) -> float:
+        type_ = self.graph.types[value]
+        return local_elements(state.value, type_.shape, self.mesh) * ITEMSIZE[type_.dtype]
+
+    def state_bytes(self) -> list[Array]:
+        """What parameters take, stored as they are."""
+        found = [np.zeros(len(variable)) for variable in self.costs]
+        for number, one in enumerate(self.options):
+            for param in one.group.params:
+                ways = [self.storing.best(param, state) for state in one.states[param.value]]
+                found[number] += np.array([way.nbytes for way in ways])[one.at[param.value]]
+        for number, hub in enumerate(self.all_hubs):
+            if hub.values[0] in self.graph.param:
+                ways = [self.storing.best(self.graph.param[hub.values[0]], state) for state in hub.states]
+                found[len(self.options) + number] += np.array([way.nbytes for way in ways])
+        return found
+
+    # moves
+
     def connect(self, value: str) -> None:
         """The pairs over which a value travels."""
         hub = self.hub_of.get(value)
@@ -349,7 +425,7 @@ class _Building:
         nbytes = self.graph.types[value].nbytes
         there, here = [s.value for s in sources], [t.value for t in targets]
         cost = self.moves.seconds(nbytes, there, here, backward=False)
-        if needed and value in self.recompute:
+        if needed and value in self.chosen:
             cost = cost + self.moves.seconds(nbytes, there, here, backward=True)
         elif needed and self.terms.lowering.regathers:
             cost = cost + self.moves.again(nbytes, there, here)

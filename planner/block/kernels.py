@@ -11,32 +11,37 @@ What is computed again in the backward pass takes what it takes forward.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from meshwright.cost_models.cost import Cost
-from meshwright.cost_models.ledger import Phase, base_precision, ledger
-from meshwright.ir.adjoint import Split
+from meshwright.cost_models.ledger import base_precision, ledger
+from meshwright.ir.adjoint import Choice, Split, Strategy
 from meshwright.ir.decisions import BodyPlan
 from meshwright.ir.graph import Graph, Input, Op
 from meshwright.ir.lower_body import lower_body
+from meshwright.ir.mesh import Mesh
 from meshwright.ir.placement import State
+from meshwright.ir.program import BodyProgram
 from meshwright.ir.rewrite import facts_of
 from meshwright.planner.block.exposure import Exposure
-from meshwright.planner.block.groups import Group
 from meshwright.planner.block.space import Terms
 from meshwright.planner.block.strategies import Indices, Options
 
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """Seconds of a group per micro-batch."""
+    """A group per micro-batch: seconds, and bytes kept."""
 
     forward_s: float = 0.0
     recompute_s: float = 0.0
     inputs_s: float = 0.0
     weights_s: float = 0.0
+    kept_bytes: float = 0.0
+    """What its own operators keep for the backward pass, beside what they read from elsewhere."""
+    keeps: frozenset[str] = frozenset()
+    """What it keeps, by name: values read from elsewhere too."""
 
     @property
     def total_s(self) -> float:
@@ -52,17 +57,28 @@ class Kernels:
     exposure: Exposure
     again: frozenset[str]
     """Operators that the backward pass computes again."""
-    known: dict[object, Times] = field(default_factory=dict)
+    chosen: frozenset[str]
+    """Values that are not kept."""
 
     def times(self, options: Options) -> list[Times]:
         """For every option."""
         classes, first = self.classes(options)
-        small, forward_only = self.subgraph(options.group, options.group.ops), None
+        small, forward_only = self.subgraph(options.group.makes, options.group.ops), None
         redone = tuple(op for op in options.group.ops if op.name in self.again)
         if redone and len(redone) < len(options.group.ops):
-            forward_only = self.subgraph(options.group, redone)
+            forward_only = self.subgraph(options.group.makes, redone)
         made = [self.priced(options, option, small, bool(redone), forward_only) for option in first]
         return [made[number] for number in classes]
+
+    def fixed_s(self, ops: tuple[Op, ...], mesh: Mesh) -> float:
+        """Operators that are idle whatever is chosen, forward and again if need be."""
+        if not ops:
+            return 0.0
+        body = lower_body(self.subgraph(self.graph.outputs, ops), BodyPlan("fixed", "fixed"), mesh, self.terms.lowering)
+        cost = self.body_costs(body)["forward"]
+        redone = [op for op in ops if op.name in self.again]
+        again_s = self.fixed_s(tuple(redone), mesh) if redone and len(redone) < len(ops) else cost.device_s
+        return cost.device_s + (again_s if redone else 0.0)
 
     def classes(self, options: Options) -> tuple[Indices, Indices]:
         """The class of every option, and an option of every class."""
@@ -86,7 +102,7 @@ class Kernels:
         _, first, classes = np.unique(table, axis=0, return_index=True, return_inverse=True)
         return classes.reshape(-1), first
 
-    def subgraph(self, group: Group, ops: tuple[Op, ...]) -> Graph:
+    def subgraph(self, makes: tuple[str, ...], ops: tuple[Op, ...]) -> Graph:
         """Some operators of a group as a graph of their own."""
         inside = {value for op in ops for value in op.results}
         operands = dict.fromkeys(value for op in ops for value in op.operands if value not in inside)
@@ -95,7 +111,7 @@ class Kernels:
         inputs = tuple(
             Input(value, requires_grad=value in self.graph.differentiable) for value in operands if value not in held
         )
-        leaving = tuple(value for value in inside_order(ops) if value in group.makes or not self.read_in(value, ops))
+        leaving = tuple(value for value in [value for op in ops for value in op.results] if value in makes or not self.read_in(value, ops))
         types = {value: self.graph.types[value] for value in (*operands, *inside)}
         return Graph(types, inputs, params, ops, leaving)
 
@@ -105,48 +121,44 @@ class Kernels:
     def priced(
         self, options: Options, option: int, small: Graph, redone: bool, forward_only: Graph | None
     ) -> Times:
-        strategies = options.strategies(option)
-        states = {
-            value: options.state(value, option) for value in (*options.group.reads, *_values(options.group))
-        }
-        costs = self.costs(small, strategies, states, options)
+        strategies, group = options.strategies(option), options.group
+        states = {value: options.state(value, option) for value in options.states}
+        body = self.lowered(small, strategies, states, options.mesh)
+        costs = self.body_costs(body)
         again = costs["forward"]
         if forward_only is not None:
-            again = self.costs(forward_only, strategies, states, options)["forward"]
+            again = self.body_costs(self.lowered(forward_only, strategies, states, options.mesh))["forward"]
         seconds = self.exposure.seconds
+        outside = {item.value for item in small.inputs}
         return Times(
             forward_s=seconds(costs["forward"]),
             recompute_s=seconds(again, backward=True) if redone else 0.0,
             inputs_s=seconds(costs["inputs"], backward=True),
             weights_s=seconds(costs["weights"], backward=True),
+            kept_bytes=sum(kept.nbytes for kept in body.kept if kept.name not in outside),
+            keeps=frozenset(kept.name for kept in body.kept),
         )
 
-    def costs(
-        self, graph: Graph, strategies: Mapping[str, object], states: Mapping[str, State], options: Options
-    ) -> Mapping[str, Cost]:
-        """The phases of a group as a body of its own, under one option."""
-        named = {value: states[value] for value in (item.value for item in graph.inputs) if value in states}
+    def lowered(
+        self, graph: Graph, strategies: Mapping[str, Strategy], states: Mapping[str, State], mesh: Mesh
+    ) -> BodyProgram:
+        """A group as a body of its own, under one option."""
+        named = tuple((item.value, states[item.value]) for item in graph.inputs if item.value in states)
+        made = [value for op in graph.ops for value in op.results if value in self.chosen]
         own = tuple((op.name, strategies[op.name]) for op in graph.ops)
-        plan = BodyPlan("group", "group", own, tuple(named.items()))  # type: ignore[arg-type]
-        body = lower_body(graph, plan, options.mesh, self.terms.lowering)
+        plan = BodyPlan("group", "group", own, named, recompute=tuple(made))
+        return lower_body(graph, plan, mesh, self.terms.lowering)
+
+    def body_costs(self, body: BodyProgram) -> Mapping[str, Cost]:
+        """The phases of a small body."""
         workload = self.terms.workload
-        if self.graph.loss is not None or any(not self.graph.types[value].shape for value in self.graph.outputs):
+        if any(not self.graph.types[value].shape for value in self.graph.outputs):
             workload = replace(workload, precision=base_precision(workload))
         book = ledger(body, workload, accumulates=False)
-        empty = Phase()
-        phases = {name: book.phases.get(name, empty) for name in ("forward", "inputs", "weights")}
-        return {name: self.terms.cost(phase, options.mesh) for name, phase in phases.items()}
+        return {name: self.terms.cost(book.phases[name], body.mesh) for name in ("forward", "inputs", "weights")}
 
 
-def inside_order(ops: tuple[Op, ...]) -> list[str]:
-    return [value for op in ops for value in op.results]
-
-
-def _values(group: Group) -> tuple[str, ...]:
-    return tuple(param.value for param in group.params)
-
-
-def _cut(choice: object, factor: str) -> int:
+def _cut(choice: Choice, factor: str) -> int:
     """0 if the factor is whole, 1 if it is cut, 2 in another layout than equal runs, 3 as one of a pair."""
     if not isinstance(choice, Split) or factor not in choice.factors:
         return 0
