@@ -54,6 +54,8 @@ class Hub:
 
     values: tuple[str, ...]
     states: tuple[State, ...]
+    inner: bool = False
+    """A stop between a fixed boundary and several readers: lowering shares what they have in common, no plan names it."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,7 +92,7 @@ class Block:
 
     @cached_property
     def hub_of(self) -> Mapping[str, int]:
-        return {value: number for number, hub in enumerate(self.hubs) for value in hub.values}
+        return {value: number for number, hub in enumerate(self.hubs) if not hub.inner for value in hub.values}
 
     def hub_state(self, value: str, chosen: Sequence[int]) -> State:
         number = self.hub_of[value]
@@ -183,7 +185,8 @@ class _Building:
 
     def block(self) -> Block:
         hubs = tuple(self.hubs())
-        self.hub_of = {value: number for number, hub in enumerate(hubs) for value in hub.values}
+        self.hub_of = {value: number for number, hub in enumerate(hubs) if not hub.inner for value in hub.values}
+        self.inner_of = {value: number for number, hub in enumerate(hubs) if hub.inner for value in hub.values}
         self.all_hubs = hubs
         times = tuple(tuple(self.kernels.times(one)) for one in self.options)
         self.costs = [self.group_cost(one, took) for one, took in zip(self.options, times, strict=True)]
@@ -233,6 +236,10 @@ class _Building:
             values = tuple(v for v in self.between() if v == value or (cycle.get(v, v) == cycle.get(value, value)))
             done.update(values)
             yield Hub(values, self.hub_states(values, ends=ends))
+            for inside in values:
+                if inside in inputs and inside in self.boundary and len(self.parts.readers.get(inside, ())) > 1:
+                    own = dict.fromkeys(s for n in self.parts.readers[inside] for s in self.options[n].states[inside])
+                    yield Hub((inside,), tuple(own), inner=True)
 
     def cycle(self) -> dict[str, str]:
         """For outputs that are inputs of the next call of this same body, that input."""
@@ -293,7 +300,7 @@ class _Building:
             if value in self.graph.param:
                 ways = [self.storing.best(self.graph.param[value], state) for state in hub.states]
                 cost += np.array([way.total_s(self.terms.microbatches) for way in ways])
-            if (number := self.gradients(value)) > 1:
+            if (number := self.gradients(value)) > 1 and hub.inner == (value in self.inner_of):
                 cost += np.array([self.added_s(value, state, number) for state in hub.states])
         return cost
 
@@ -385,6 +392,10 @@ class _Building:
         at = len(self.options) + hub
         for maker in makers:
             self.travels(value, maker, at, value in self.needed)
+        if value in self.inner_of:
+            inner = len(self.options) + self.inner_of[value]
+            self.travels(value, at, inner, value in self.needed)
+            at = inner
         for reader in readers:
             self.travels(value, at, reader, self.is_needed_by(value, reader))
 

@@ -20,6 +20,8 @@ def body_plan(block: Block, body: str, chosen: Sequence[int], name: str = "") ->
         if item.value in block.parts.tables:
             states[item.value] = State.replicated(len(block.graph.types[item.value].shape))
     for hub in block.hubs:
+        if hub.inner:
+            continue
         for value in hub.values:
             states[value] = block.hub_state(value, chosen)
     order = [op.name for op in block.graph.ops if op.name in strategies]
