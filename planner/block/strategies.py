@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from meshwright.ir.adjoint import Choice, Idle, Pass, Split, Strategy, choices
-from meshwright.ir.errors import IllegalStrategy, IndivisibleExtent, SectionsMismatch
+from meshwright.ir.capabilities import layout_name
 from meshwright.ir.factors import stem
 from meshwright.ir.graph import Graph, Op
 from meshwright.ir.mesh import Mesh, MeshAxis
@@ -29,11 +29,10 @@ from meshwright.ir.placement import ZIGZAG, Contiguous, State, Zigzag
 from meshwright.ir.rewrite import Facts, facts_of
 from meshwright.ir.rules.base import Role
 from meshwright.planner.block.groups import Group, Parts
+from meshwright.planner.block.layouts import REFUSED, SEQUENCE, Layouts
 from meshwright.planner.block.space import Space, Terms
 
 Indices = npt.NDArray[np.int64]
-_REFUSED = (IllegalStrategy, IndivisibleExtent, SectionsMismatch)
-SEQUENCE = "s"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -65,6 +64,7 @@ class Options:
     group: Group
     mesh: Mesh
     singles: tuple[tuple[Single, ...], ...]
+    layouts: Layouts
     picks: Indices
     states: Mapping[str, tuple[State, ...]]
     at: Mapping[str, Indices]
@@ -76,7 +76,7 @@ class Options:
         """What every operator does."""
         taken = [singles[pick] for singles, pick in zip(self.singles, self.picks[option], strict=True)]
         return {
-            op.name: Strategy(tuple((axis, one.choices[at]) for axis, one in zip(self.mesh.names, taken, strict=True)))
+            op.name: self.layouts.joint(op, self.mesh, [one.choices[at] for one in taken])
             for at, op in enumerate(self.group.ops)
         }
 
@@ -96,7 +96,8 @@ class _Searching:
         self.parts, self.group, self.space, self.terms = parts, group, space, terms
         self.graph: Graph = parts.graph
         self.facts = facts_of(self.graph)
-        self.layouts = {line.name for line in terms.target.layouts}
+        self.layouts = Layouts(parts.graph, parts.found)
+        self.known_layouts = {line.name for line in terms.target.layouts}
         self.attention = {line.name for line in terms.target.attention}
 
     def singles(self, axis: MeshAxis) -> tuple[Single, ...]:
@@ -110,7 +111,7 @@ class _Searching:
             yield made, states
             return
         op = self.group.ops[at]
-        for choice in self.candidates(op, mesh.names[0]):
+        for choice in self.candidates(op, mesh):
             found = self.fitting(op, Strategy(((mesh.names[0], choice),)), mesh, states)
             if found is not None:
                 yield from self.walk(at + 1, mesh, (*made, choice), found)
@@ -121,7 +122,7 @@ class _Searching:
         """The states with this operator's, if they agree."""
         try:
             applied = self.facts[op.name].applied(strategy, mesh)
-        except _REFUSED:
+        except REFUSED:
             return None
         found = dict(states)
         sides = ((op.operands, applied.operands), (op.results, applied.results))
@@ -134,7 +135,7 @@ class _Searching:
                     return None
         return found
 
-    def candidates(self, op: Op, axis: str) -> Iterator[Choice]:
+    def candidates(self, op: Op, mesh: Mesh) -> Iterator[Choice]:
         """What the rule, the space and the target allow."""
         facts = self.facts[op.name]
         for choice in choices(facts.rule):
@@ -144,8 +145,10 @@ class _Searching:
                 allowed = self.space.partial_values
             else:
                 allowed = self.splits(op, facts, choice)
-            if allowed:
-                yield self.laid_out(op, choice, axis)
+            if allowed and isinstance(choice, Split):
+                yield from self.laid_out(op, choice, mesh)
+            elif allowed:
+                yield choice
 
     def splits(self, op: Op, facts: Facts, choice: Split) -> bool:
         loops = self.parts.found.factors[op.name]
@@ -158,12 +161,14 @@ class _Searching:
             return "ring" in self.attention and choice.layout != ZIGZAG
         return op.kind != "attention" or choice.factors != ("sq",) or "all_gather" in self.attention
 
-    def laid_out(self, op: Op, choice: Choice, axis: str) -> Choice:
-        """The same, in a zigzag where the axis cuts the sequence so."""
-        if axis not in self.space.zigzag or not isinstance(choice, Split) or "zigzag" not in self.layouts:
-            return choice
+    def laid_out(self, op: Op, choice: Split, mesh: Mesh) -> Iterator[Split]:
+        """The same in the layouts that it may have: a zigzag where the axis cuts the sequence so."""
         loops = self.parts.found.factors[op.name][choice.factors[0]]
-        return Split(choice.factors, ZIGZAG) if loops and stem(loops[0]) == SEQUENCE else choice
+        if mesh.names[0] in self.space.zigzag and loops and stem(loops[0]) == SEQUENCE:
+            found: tuple[Split, ...] = (Split(choice.factors, ZIGZAG),)
+        else:
+            found = self.layouts.single(op, choice, mesh)
+        yield from (one for one in dict.fromkeys(found) if layout_name(one.layout) in self.known_layouts)
 
 
 class _Combining:
@@ -194,6 +199,7 @@ class _Combining:
             self.group,
             self.mesh,
             self.singles,
+            self.searching.layouts,
             picks[legal],
             {value: tuple(numbers) for value, numbers in known.items()},
             at,
@@ -255,11 +261,8 @@ class _Combining:
         """States by the rules, if they agree inside."""
         states: dict[str, State] | None = {}
         for at, op in enumerate(self.group.ops):
-            made = tuple(
-                (axis, singles[index].choices[at])
-                for axis, singles, index in zip(self.mesh.names, self.singles, pick, strict=True)
-            )
-            states = self.searching.fitting(op, Strategy(made), self.mesh, states)
+            made = [singles[index].choices[at] for singles, index in zip(self.singles, pick, strict=True)]
+            states = self.searching.fitting(op, self.searching.layouts.joint(op, self.mesh, made), self.mesh, states)
             if states is None:
                 return None
         return states
