@@ -37,6 +37,7 @@ from meshwright.ir.placement import Placement, State
 from meshwright.ir.program import local_elements
 from meshwright.ir.graph import ITEMSIZE
 from meshwright.ir.rewrite import facts_of
+from meshwright.ir.rules.base import Engine
 from meshwright.ir.same import Same
 from meshwright.planner.block.exposure import Exposure
 from meshwright.planner.block.groups import Parts, parts
@@ -62,6 +63,7 @@ class Hub:
 class Block:
     """A body's problem, and what its numbers stand for: first the groups' variables, then the hubs'."""
 
+    body: str
     graph: Graph
     mesh: Mesh
     parts: Parts
@@ -200,6 +202,7 @@ class _Building:
             tuple(Pair(first, second, costs) for (first, second), costs in sorted(self.pairs.items())),
         )
         return Block(
+            self.body,
             self.graph,
             self.mesh,
             self.parts,
@@ -305,14 +308,18 @@ class _Building:
         return cost
 
     def gradients(self, value: str) -> int:
-        """How many gradients of a value meet at its hub."""
+        """How many gradients of a value meet at its hub. Those of products with weights that a stack joins are one."""
         if value not in self.graph.differentiable:
             return 0
-        reading = 0
+        products = others = 0
         for number in self.parts.readers.get(value, ()):
             inside = [op for op in self.parts.groups[number].ops if value in op.operands]
-            reading += any(self.passes_gradient(op, value) for op in inside)
-        return reading + (value in self.graph.outputs)
+            if any(self.passes_gradient(op, value) for op in inside):
+                product = all(self.facts[op.name].rule.engine is Engine.MATMUL for op in inside)
+                products, others = products + product, others + (not product)
+        if self.terms.workload.stack.style in ("fused", "xla"):
+            products = min(products, 1)
+        return products + others + (value in self.graph.outputs)
 
     def passes_gradient(self, op: Op, value: str) -> bool:
         slots = [slot for slot, operand in enumerate(op.operands) if operand == value]
@@ -321,8 +328,10 @@ class _Building:
     def added_s(self, value: str, state: State, number: int) -> float:
         type_ = self.graph.types[value]
         nbytes = local_elements(state.grad, type_.shape, self.mesh) * ITEMSIZE[type_.dtype]
+        # By itself a sum reads all and writes one; in a chain it spares the write and a read beside it.
+        moved = number + 1 if self.terms.workload.stack.style == "eager" else number - 1
         phase = Phase()
-        phase.kernels[streaming((number + 1) * nbytes, self.terms.workload)] = 1
+        phase.kernels[streaming(moved * nbytes, self.terms.workload)] = 1
         return self.terms.cost(phase, self.mesh).device_s
 
     # memory

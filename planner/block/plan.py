@@ -10,7 +10,7 @@ from meshwright.ir.placement import State
 from meshwright.planner.block.build import Block
 
 
-def body_plan(block: Block, body: str, chosen: Sequence[int], name: str = "") -> BodyPlan:
+def body_plan(block: Block, chosen: Sequence[int], name: str = "") -> BodyPlan:
     """The plan of a body that an assignment of its problem means."""
     strategies: dict[str, Strategy] = {}
     for one, option in zip(block.options, chosen, strict=False):
@@ -26,8 +26,8 @@ def body_plan(block: Block, body: str, chosen: Sequence[int], name: str = "") ->
             states[value] = block.hub_state(value, chosen)
     order = [op.name for op in block.graph.ops if op.name in strategies]
     return BodyPlan(
-        name or body,
-        body,
+        name or block.body,
+        block.body,
         tuple((op, strategies[op]) for op in order),
         tuple(states.items()),
         tuple(stored.storage for _, stored in block.stored(chosen) if stored.storage is not None),

@@ -75,7 +75,7 @@ def solve_block(
     bounds = [one.bound for _, one in found if one.bound is not None]
     proved = all(one.status in (Status.OPTIMAL, Status.INFEASIBLE) for _, one in found)
     best = replace(answer, status=Status.OPTIMAL if proved else Status.FEASIBLE, bound=min(bounds))
-    return _choice(block, body, best, terms, name)
+    return _choice(block, best, terms, name)
 
 
 def _spaces(space: Space, terms: Terms, *, limited: bool) -> Iterable[Space]:
@@ -85,9 +85,9 @@ def _spaces(space: Space, terms: Terms, *, limited: bool) -> Iterable[Space]:
     return tuple(replace(space, zero=level) for level in levels([line.name for line in terms.target.storage]))
 
 
-def _choice(block: Block, body: str, answer: Assignment, terms: Terms, name: str) -> BlockChoice:
+def _choice(block: Block, answer: Assignment, terms: Terms, name: str) -> BlockChoice:
     assert answer.objective is not None and answer.bound is not None
-    plan = body_plan(block, body, answer.states, name)
+    plan = body_plan(block, answer.states, name)
     ends = [*(item.value for item in block.graph.inputs), *block.graph.outputs]
     states = dict(plan.states)
     return BlockChoice(
@@ -121,13 +121,13 @@ def block_frontier(
             continue
         for one in _spaces(replace(space, recompute=kind), terms, limited=True):
             block = build(fold, body, mesh, terms, one, boundary)
-            points += _points(block, body, terms, within, limit_s)
+            points += _points(block, terms, within, limit_s)
     return BlockFrontier(
         body=body, microbatches=terms.microbatches, points=undominated(points, terms.microbatches)
     )
 
 
-def _points(block: Block, body: str, terms: Terms, within: float, limit_s: float | None) -> list[BlockChoice]:
+def _points(block: Block, terms: Terms, within: float, limit_s: float | None) -> list[BlockChoice]:
     """The Pareto choices of one problem, as plans."""
     problem: Problem = block.by_memory()
     best = solve(block.problem, limit_s=limit_s)
@@ -138,7 +138,7 @@ def _points(block: Block, body: str, terms: Terms, within: float, limit_s: float
     made = []
     for states, objective in chosen.items():
         answer = Assignment(Status.FEASIBLE, states, objective, best.bound)
-        made.append(_choice(block, body, answer, terms, ""))
+        made.append(_choice(block, answer, terms, ""))
     return made
 
 
