@@ -238,7 +238,8 @@ class _Combining:
         return rings <= 1
 
     def plain(self, picks: Indices) -> npt.NDArray[np.bool_]:
-        plain = np.ones(len(picks), dtype=bool)
+        rules = [self.facts[op.name].rule for op in self.group.ops]
+        plain = np.full(len(picks), not any(rule.sections or rule.slots for rule in rules))
         for column, singles in enumerate(self.singles):
             plain &= np.array([single.is_plain for single in singles], dtype=bool)[picks[:, column]]
         return plain

@@ -59,7 +59,7 @@ def test_short_of_memory_for_weights_it_finds_megatron() -> None:
     made, model = Mesh.parse("a=8"), fold(WIDE, 2, 8192)
     setting = terms(made, batch=2, seq=8192)
     free = solve_block(model, block_of(model), made, setting, Space(zero=0))
-    choice = solve_block(model, block_of(model), made, setting, Space(zero=0), memory_bytes=1.05 * 2**30)
+    choice = solve_block(model, block_of(model), made, setting, Space(zero=0), memory_bytes=0.75 * 2**30)
     assert choice.cost.state_bytes < free.cost.state_bytes and choice.objective_s > free.objective_s
     assert moves(model, choice, made, setting) == {"all_gather": 4, "reduce_scatter": 4}
     assert {"n", "k", "hk"} <= cut(choice.plan, "a")
@@ -82,9 +82,8 @@ DEGREES = (
     {"cp": 8, "zigzag": True},
     {"cp": 4, "dp": 2, "zigzag": True, "context": "ring"},
     {"cp": 4, "dp": 2, "context": "ulysses"},
-    {"dp": 4, "tp": 2, "zero": 3},
+    {"dp": 4, "tp": 2, "zero": 3, "recompute": "selective"},
     {"dp": 2, "tp": 4, "zero": 1, "recompute": "full", "sequence_parallel": True},
-    {"dp": 2, "cp": 2, "tp": 2, "zero": 2, "recompute": "selective"},
 )
 EXPERT_DEGREES = (
     {"dp": 8, "ep": 4},
@@ -119,6 +118,11 @@ def test_no_plan_by_names_is_better(named: dict[str, int], stack: str) -> None:
     assert free <= theirs * (1 + SLACK) and same <= theirs * (1 + SLACK)
 
 
+def test_nor_one_on_three_axes() -> None:
+    theirs, free, same = compared(fold(DENSE, 8), Degrees(dp=2, cp=2, tp=2, zero=2), "torch")
+    assert free <= theirs * (1 + SLACK) and same <= theirs * (1 + SLACK)
+
+
 @pytest.mark.parametrize("named", EXPERT_DEGREES, ids=str)
 def test_nor_one_with_experts(named: dict[str, int]) -> None:
     theirs, free, same = compared(fold(MOE, 8), Degrees(microbatches=4, **named), "torch")  # type: ignore[arg-type]
@@ -126,13 +130,15 @@ def test_nor_one_with_experts(named: dict[str, int]) -> None:
 
 
 def test_a_limit_holds_or_is_refused() -> None:
+    """In an eager stack the bytes of the problem are those that the evaluator counts."""
     made, model = Mesh.parse("a=2 b=2"), fold(DENSE, 8)
     setting = terms(made)
-    free = solve_block(model, block_of(model), made, setting)
-    used = free.cost.saved_bytes + free.cost.state_bytes
-    tight = solve_block(model, block_of(model), made, setting, memory_bytes=0.6 * used)
-    assert tight.bound_s >= free.bound_s * (1 - ROUNDING)
-    assert tight.cost.saved_bytes + tight.cost.state_bytes <= 0.6 * used
+    free, whole = (solve_block(model, block_of(model), made, setting, Space(zero=zero)) for zero in (0, None))
+    assert whole.objective_s <= free.objective_s * (1 + ROUNDING)
+    capacity = 0.6 * (free.cost.saved_bytes + free.cost.state_bytes)
+    tight = solve_block(model, block_of(model), made, setting, memory_bytes=capacity)
+    assert tight.bound_s >= whole.bound_s * (1 - ROUNDING)
+    assert tight.cost.saved_bytes + tight.cost.state_bytes <= capacity
     with pytest.raises(BlockUnsolvable, match="no plan fits"):
         solve_block(model, block_of(model), made, setting, memory_bytes=1.0)
 
