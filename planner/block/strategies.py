@@ -110,11 +110,13 @@ class _Searching:
         if at == len(self.group.ops):
             yield made, states
             return
-        op = self.group.ops[at]
+        op, tried = self.group.ops[at], []
         for choice in self.candidates(op, mesh):
             found = self.fitting(op, Strategy(((mesh.names[0], choice),)), mesh, states)
-            if found is not None:
-                yield from self.walk(at + 1, mesh, (*made, choice), found)
+            if found is None or (isinstance(choice, Idle) and found in tried):
+                continue  # idle is idle: without a gradient there is nothing partial to pass
+            tried.append(found)
+            yield from self.walk(at + 1, mesh, (*made, choice), found)
 
     def fitting(
         self, op: Op, strategy: Strategy, mesh: Mesh, states: Mapping[str, State]
