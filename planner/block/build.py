@@ -29,13 +29,12 @@ from meshwright.cost_models.ledger import Phase, streaming
 from meshwright.ir.errors import BlockUnsolvable
 from meshwright.ir.factors import Loops
 from meshwright.ir.fold import Fold, FromPrevious
-from meshwright.ir.graph import Graph, Op, Param, Type
+from meshwright.ir.graph import ITEMSIZE, Graph, Op, Param
 from meshwright.ir.mesh import Mesh
 from meshwright.ir.names.cache import loops_of
 from meshwright.ir.names.recompute import recomputed
-from meshwright.ir.placement import Placement, State
+from meshwright.ir.placement import State
 from meshwright.ir.program import local_elements
-from meshwright.ir.graph import ITEMSIZE
 from meshwright.ir.rewrite import facts_of
 from meshwright.ir.rules.base import Engine
 from meshwright.ir.same import Same
@@ -43,8 +42,8 @@ from meshwright.planner.block.exposure import Exposure
 from meshwright.planner.block.groups import Parts, parts
 from meshwright.planner.block.kernels import Kernels, Times
 from meshwright.planner.block.moves import Moves
-from meshwright.planner.block.space import Space, Terms
-from meshwright.planner.block.storage import Storing, Stored
+from meshwright.planner.block.space import ALL, Space, Terms
+from meshwright.planner.block.storage import Stored, Storing
 from meshwright.planner.block.strategies import Options, options
 from meshwright.planner.block_solver.problem import Array, Limit, Pair, Problem, Variable
 
@@ -56,7 +55,7 @@ class Hub:
     values: tuple[str, ...]
     states: tuple[State, ...]
     inner: bool = False
-    """A stop between a fixed boundary and several readers: lowering shares what they have in common, no plan names it."""
+    """A stop between a fixed boundary and several readers, which share what is alike; no plan names it."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,6 +69,7 @@ class Block:
     options: tuple[Options, ...]
     hubs: tuple[Hub, ...]
     storing: Storing
+    moves: Moves
     recompute: tuple[str, ...]
     space: Space
     problem: Problem
@@ -83,14 +83,6 @@ class Block:
         """The problem with a limit on what so many micro-batches keep, and states take."""
         uses = tuple(in_flight * saved + state for saved, state in zip(self.saved, self.state, strict=True))
         return replace(self.problem, limits=(Limit("memory", capacity_bytes, uses),))
-
-    def by_memory(self) -> Problem:
-        """The problem with both uses apart, and as much of each as any choice may take."""
-        kinds = (("saved", self.saved), ("state", self.state))
-        return replace(
-            self.problem,
-            limits=tuple(Limit(name, sum(float(use.max()) for use in uses), uses) for name, uses in kinds),
-        )
 
     @cached_property
     def hub_of(self) -> Mapping[str, int]:
@@ -115,12 +107,14 @@ def build(
     body: str,
     mesh: Mesh,
     terms: Terms,
-    space: Space = Space(),
+    space: Space = ALL,
     boundary: Mapping[str, State] | None = None,
+    like: Block | None = None,
 ) -> Block:
-    """The block problem of a body on a mesh."""
+    """The block problem of a body on a mesh. `like` is one of the same body, mesh and terms under another storage or
+    recomputation: what both have in common is taken from it."""
     found = loops_of(Same(fold))[body]
-    return _Building(fold, body, found, mesh, terms, space, boundary or {}).block()
+    return _Building(fold, body, found, mesh, terms, space, boundary or {}, like).block()
 
 
 class _Building:
@@ -135,20 +129,26 @@ class _Building:
         terms: Terms,
         space: Space,
         boundary: Mapping[str, State],
+        like: Block | None,
     ) -> None:
         self.fold, self.body, self.mesh, self.terms, self.space = fold, body, mesh, terms, space
         self.boundary = boundary
         self.graph = fold.body[body].graph
-        self.parts = parts(self.graph, found, joined=space.joined)
+        self.like = like
+        self.parts = parts(self.graph, found, joined=space.joined) if like is None else like.parts
         self.facts = facts_of(self.graph)
         self.exposure = Exposure(stack=terms.workload.stack, step=terms.prices.profile.step)
         self.recompute = recomputed(self.graph, found, space.recompute)
         self.needed, self.again = self.run_again()
-        self.moves = Moves(mesh, terms, self.exposure, picks=_picks(self.graph))
+        self.moves = Moves(mesh, terms, self.exposure, picks=_picks(self.graph)) if like is None else like.moves
         self.storing = Storing(self.graph, mesh, terms, self.exposure, space)
         self.chosen = frozenset(self.recompute)
         self.kernels = Kernels(self.graph, terms, self.exposure, self.again, self.chosen)
-        self.options = tuple(options(self.parts, group, mesh, space, terms) for group in self.parts.groups)
+        self.options = (
+            tuple(options(self.parts, group, mesh, space, terms) for group in self.parts.groups)
+            if like is None
+            else like.options
+        )
         for one in self.options:
             if not len(one):
                 raise BlockUnsolvable(
@@ -190,7 +190,11 @@ class _Building:
         self.hub_of = {value: number for number, hub in enumerate(hubs) if not hub.inner for value in hub.values}
         self.inner_of = {value: number for number, hub in enumerate(hubs) if hub.inner for value in hub.values}
         self.all_hubs = hubs
-        times = tuple(tuple(self.kernels.times(one)) for one in self.options)
+        times = (
+            self.like.times
+            if self.like is not None and self.like.recompute == self.recompute
+            else tuple(tuple(self.kernels.times(one)) for one in self.options)
+        )
         self.costs = [self.group_cost(one, took) for one, took in zip(self.options, times, strict=True)]
         self.costs += [self.hub_cost(hub) for hub in hubs]
         for value in self.between():
@@ -209,6 +213,7 @@ class _Building:
             self.options,
             hubs,
             self.storing,
+            self.moves,
             self.recompute,
             self.space,
             problem,
@@ -351,7 +356,7 @@ class _Building:
             if makers and {value, self.graph.storage[value]} & times[makers[0]][0].keeps:
                 continue
             hub = self.hub_of.get(value)
-            if makers and (self.terms.lowering.regathers or hub is None and not self.parts.readers.get(value)):
+            if makers and (self.terms.lowering.regathers or (hub is None and not self.parts.readers.get(value))):
                 at = makers[0]
             else:
                 at = self.parts.readers[value][0] if hub is None else len(self.options) + hub
@@ -450,7 +455,9 @@ class _Building:
         elif needed and self.terms.lowering.regathers:
             cost = cost + self.moves.again(nbytes, there, here)
         if value in self.graph.differentiable:
-            cost = cost + self.moves.seconds(nbytes, [t.grad for t in targets], [s.grad for s in sources], backward=True).T
+            cost = (
+                cost + self.moves.seconds(nbytes, [t.grad for t in targets], [s.grad for s in sources], backward=True).T
+            )
         return cost
 
 

@@ -111,17 +111,19 @@ class Kernels:
         inputs = tuple(
             Input(value, requires_grad=value in self.graph.differentiable) for value in operands if value not in held
         )
-        leaving = tuple(value for value in [value for op in ops for value in op.results] if value in makes or not self.read_in(value, ops))
+        leaving = tuple(
+            value
+            for value in [value for op in ops for value in op.results]
+            if value in makes or not self.read_in(value, ops)
+        )
         types = {value: self.graph.types[value] for value in (*operands, *inside)}
         return Graph(types, inputs, params, ops, leaving)
 
     def read_in(self, value: str, ops: tuple[Op, ...]) -> bool:
         return any(value in op.operands for op in ops)
 
-    def priced(
-        self, options: Options, option: int, small: Graph, redone: bool, forward_only: Graph | None
-    ) -> Times:
-        strategies, group = options.strategies(option), options.group
+    def priced(self, options: Options, option: int, small: Graph, redone: bool, forward_only: Graph | None) -> Times:
+        strategies = options.strategies(option)
         states = {value: options.state(value, option) for value in options.states}
         body = self.lowered(small, strategies, states, options.mesh)
         costs = self.body_costs(body)

@@ -127,7 +127,8 @@ class Layouts:
         left: dict[str, Tokens | tuple[int, ...]] = {}
         slots: dict[str, list[bool | None]] = {}
         found = []
-        for axis, made in pairs:
+        for axis, chosen in pairs:
+            made = chosen
             if isinstance(made, Split) and len(made.factors) == 1:
                 made = self.laid_out(op, mesh, axis, made, left)
                 if self.is_slots(op, made.factors[0]):
@@ -151,9 +152,7 @@ class Layouts:
             return False
         return self.tokens(op, made.factors[0]) is not None or self.is_slots(op, made.factors[0])
 
-    def laid_out(
-        self, op: Op, mesh: Mesh, axis: str, made: Split, left: dict[str, Tokens | tuple[int, ...]]
-    ) -> Split:
+    def laid_out(self, op: Op, mesh: Mesh, axis: str, made: Split, left: dict[str, Tokens | tuple[int, ...]]) -> Split:
         """One cut on what the axes before have left of its factor."""
         (factor,) = made.factors
         parts = mesh.axis(axis).size

@@ -81,14 +81,15 @@ class Moves:
     ) -> Array:
         """From every source to every target, for a tensor of so many bytes."""
         rows, columns = self.known(sources, targets)
-        return self.lasting(nbytes, backward=backward)[self.table[np.ix_(rows, columns)]].sum(axis=2)
+        taken: Array = self.lasting(nbytes, backward=backward)[self.table[np.ix_(rows, columns)]]
+        return np.asarray(taken.sum(axis=2))
 
     def again(self, nbytes: float, sources: Sequence[Placement], targets: Sequence[Placement]) -> Array:
         """What runs once more in the backward pass where gathered values are let go: from the first gather on."""
         rows, columns = self.known(sources, targets)
         taken = self.lasting(nbytes, backward=True)[self.table[np.ix_(rows, columns)]]
         first = self.gathers[np.ix_(rows, columns)]
-        return np.where(np.arange(LONGEST) >= first[:, :, None], taken, 0.0).sum(axis=2)
+        return np.asarray(np.where(np.arange(LONGEST) >= first[:, :, None], taken, 0.0).sum(axis=2))
 
     def lasting(self, nbytes: float, *, backward: bool) -> Array:
         """Seconds of every step for a tensor of this size; the last entry, for padding, is zero."""

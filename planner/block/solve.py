@@ -3,14 +3,16 @@
 `solve_block` answers the fastest plan, or the fastest within so many bytes. Where the space leaves ZeRO open and bytes
 are limited, every level is a problem of its own, and the best answer counts; its bound is the least of theirs.
 
-`block_frontier` goes through levels of ZeRO and kinds of recomputation, each a problem with all its Pareto choices over
-time, saved bytes and state bytes; the plans are lowered, and those that another one dominates are left out.
+`block_frontier` goes through levels of ZeRO and kinds of recomputation, each a problem that is solved without a limit
+and under several; the plans are lowered, and those that another one dominates are left out.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+
+import numpy as np
 
 from meshwright.ir.errors import BlockUnsolvable
 from meshwright.ir.fold import Fold
@@ -19,14 +21,14 @@ from meshwright.ir.placement import State
 from meshwright.planner.block.build import Block, build
 from meshwright.planner.block.choice import BlockChoice, cost_of_plan
 from meshwright.planner.block.plan import body_plan
-from meshwright.planner.block.space import Space, Terms
+from meshwright.planner.block.space import ALL, Space, Terms
 from meshwright.planner.block.storage import levels
 from meshwright.planner.block_solver.methods import solve
-from meshwright.planner.block_solver.pareto import frontier
-from meshwright.planner.block_solver.problem import Assignment, Problem, Status
+from meshwright.planner.block_solver.problem import Assignment, Problem, Status, Variable
 
-MOST_POINTS = 8
-"""Of one problem of a frontier, lowered."""
+BETWEEN = (0.0, 0.25, 0.5)
+"""Limits on bytes that a problem of a frontier is solved under: shares of the way from the leanest plan to the
+fastest."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +50,7 @@ def solve_block(
     body: str,
     mesh: Mesh,
     terms: Terms,
-    space: Space = Space(),
+    space: Space = ALL,
     *,
     boundary: Mapping[str, State] | None = None,
     memory_bytes: float | None = None,
@@ -56,12 +58,12 @@ def solve_block(
     limit_s: float | None = None,
     name: str = "",
 ) -> BlockChoice:
-    """The fastest plan of a body, by the sum of its parts, within `memory_bytes` for what `in_flight` micro-batches keep
-    and what its parameters' states take. `boundary` fixes states of inputs and outputs; a block that feeds itself ends
-    as it begins. Raises `BlockUnsolvable` if there is none."""
+    """The fastest plan of a body, by the sum of its parts, within `memory_bytes` for what `in_flight` micro-batches
+    keep and what its parameters' states take. `boundary` fixes states of inputs and outputs; a block that feeds itself
+    ends as it begins. Raises `BlockUnsolvable` if there is none."""
     found: list[tuple[Block, Assignment]] = []
     for one in _spaces(space, terms, limited=memory_bytes is not None):
-        block = build(fold, body, mesh, terms, one, boundary)
+        block = build(fold, body, mesh, terms, one, boundary, found[-1][0] if found else None)
         problem = block.problem if memory_bytes is None else block.within(memory_bytes, in_flight)
         found.append((block, solve(problem, limit_s=limit_s)))
     known = [(block, answer) for block, answer in found if answer.objective is not None]
@@ -86,7 +88,8 @@ def _spaces(space: Space, terms: Terms, *, limited: bool) -> Iterable[Space]:
 
 
 def _choice(block: Block, answer: Assignment, terms: Terms, name: str) -> BlockChoice:
-    assert answer.objective is not None and answer.bound is not None
+    assert answer.objective is not None
+    assert answer.bound is not None
     plan = body_plan(block, answer.states, name)
     ends = [*(item.value for item in block.graph.inputs), *block.graph.outputs]
     states = dict(plan.states)
@@ -105,7 +108,7 @@ def block_frontier(
     body: str,
     mesh: Mesh,
     terms: Terms,
-    space: Space = Space(),
+    space: Space = ALL,
     *,
     boundary: Mapping[str, State] | None = None,
     recompute: Sequence[str] = ("none", "selective", "full"),
@@ -115,31 +118,40 @@ def block_frontier(
     """Plans of a body that no other one beats in time, saved bytes and state bytes; none slower than `within` times the
     fastest of its kind."""
     points: list[BlockChoice] = []
+    block: Block | None = None
     allowed = {line.name for line in terms.target.recompute}
     for kind in recompute:
         if kind.partition(":")[0] not in allowed:
             continue
         for one in _spaces(replace(space, recompute=kind), terms, limited=True):
-            block = build(fold, body, mesh, terms, one, boundary)
+            block = build(fold, body, mesh, terms, one, boundary, block)
             points += _points(block, terms, within, limit_s)
-    return BlockFrontier(
-        body=body, microbatches=terms.microbatches, points=undominated(points, terms.microbatches)
-    )
+    return BlockFrontier(body=body, microbatches=terms.microbatches, points=undominated(points, terms.microbatches))
 
 
 def _points(block: Block, terms: Terms, within: float, limit_s: float | None) -> list[BlockChoice]:
-    """The Pareto choices of one problem, as plans."""
-    problem: Problem = block.by_memory()
-    best = solve(block.problem, limit_s=limit_s)
-    if best.objective is None:
+    """The fastest plan of one problem, the leanest, and the fastest within limits between them."""
+    best, leanest = solve(block.problem, limit_s=limit_s), solve(_by_bytes(block), limit_s=limit_s)
+    if best.objective is None or best.bound is None or leanest.objective is None:
         return []
-    found = frontier(problem, most_points=MOST_POINTS, within=best.objective * within, limit_s=limit_s)
-    chosen = {point.states: point.objective for point in found.points} | {best.states: best.objective}
-    made = []
-    for states, objective in chosen.items():
-        answer = Assignment(Status.FEASIBLE, states, objective, best.bound)
-        made.append(_choice(block, answer, terms, ""))
-    return made
+    most, least = block.within(0.0, 1).used(best.states)[0], leanest.objective
+    answers = {best.states: best}
+    for share in BETWEEN:
+        capacity = least + share * (most - least)
+        answer = solve(block.within(capacity, 1), limit_s=limit_s, start=leanest.states)
+        if answer.objective is not None and answer.objective <= within * best.objective:
+            answers.setdefault(answer.states, answer)
+    return [_choice(block, answer, terms, "") for answer in answers.values()]
+
+
+def _by_bytes(block: Block) -> Problem:
+    """The problem with bytes for seconds."""
+    (limit,) = block.within(0.0, 1).limits
+    named = zip(block.problem.variables, limit.uses, strict=True)
+    return Problem(
+        tuple(Variable(one.name, uses) for one, uses in named),
+        tuple(replace(pair, costs=np.zeros_like(pair.costs)) for pair in block.problem.pairs),
+    )
 
 
 def undominated(points: Iterable[BlockChoice], microbatches: int) -> tuple[BlockChoice, ...]:

@@ -43,6 +43,10 @@ class Space:
     """Let partial values pass through linear operators."""
 
 
+ALL = Space()
+"""Nothing recomputed, storage as is cheapest."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Terms:
     """What prices of a body depend on beside its plan."""

@@ -81,7 +81,7 @@ class Options:
         }
 
     def state(self, value: str, option: int) -> State:
-        return self.states[value][self.at[value][option]]
+        return self.states[value][int(self.at[value][option])]
 
 
 def options(parts: Parts, group: Group, mesh: Mesh, space: Space, terms: Terms) -> Options:
@@ -118,9 +118,7 @@ class _Searching:
             tried.append(found)
             yield from self.walk(at + 1, mesh, (*made, choice), found)
 
-    def fitting(
-        self, op: Op, strategy: Strategy, mesh: Mesh, states: Mapping[str, State]
-    ) -> dict[str, State] | None:
+    def fitting(self, op: Op, strategy: Strategy, mesh: Mesh, states: Mapping[str, State]) -> dict[str, State] | None:
         """The states with this operator's, if they agree."""
         try:
             applied = self.facts[op.name].applied(strategy, mesh)
@@ -187,7 +185,9 @@ class _Combining:
         picks = picks[self.divides(picks) & self.one_ring(picks)]
         plain = self.plain(picks)
         ports = (*self.group.reads, *self.group.makes, *(param.value for param in self.group.params))
-        joint = [self.composed(pick, ports) if ok else self.applied(pick) for pick, ok in zip(picks, plain, strict=True)]
+        joint = [
+            self.composed(pick, ports) if ok else self.applied(pick) for pick, ok in zip(picks, plain, strict=True)
+        ]
         legal = [index for index, states in enumerate(joint) if states is not None]
         known: dict[str, dict[State, int]] = {value: {} for value in ports}
         at = {value: np.zeros(len(legal), dtype=np.int64) for value in ports}
@@ -246,7 +246,7 @@ class _Combining:
             plain &= np.array([single.is_plain for single in singles], dtype=bool)[picks[:, column]]
         return plain
 
-    def composed(self, pick: Sequence[int], ports: Sequence[str]) -> Mapping[str, State] | None:
+    def composed(self, pick: Indices, ports: Sequence[str]) -> Mapping[str, State] | None:
         """States of plain cuts: in every dimension those of the axes, major to minor."""
         taken = [singles[index].states for singles, index in zip(self.singles, pick, strict=True)]
         found = {}
@@ -260,14 +260,15 @@ class _Combining:
             )
         return found
 
-    def applied(self, pick: Sequence[int]) -> Mapping[str, State] | None:
+    def applied(self, pick: Indices) -> Mapping[str, State] | None:
         """States by the rules, if they agree inside."""
-        states: dict[str, State] | None = {}
+        states: dict[str, State] = {}
         for at, op in enumerate(self.group.ops):
             made = [singles[index].choices[at] for singles, index in zip(self.singles, pick, strict=True)]
-            states = self.searching.fitting(op, self.searching.layouts.joint(op, self.mesh, made), self.mesh, states)
-            if states is None:
+            found = self.searching.fitting(op, self.searching.layouts.joint(op, self.mesh, made), self.mesh, states)
+            if found is None:
                 return None
+            states = found
         return states
 
 

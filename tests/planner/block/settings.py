@@ -63,9 +63,7 @@ def lowered_s(block: Block, plan: BodyPlan, terms: Terms) -> float:
     body = lower_body(block.graph, plan, block.mesh, terms.lowering)
     book = ledger(body, terms.workload, accumulates=False)
     shown = Exposure(stack=terms.workload.stack, step=terms.prices.profile.step)
-    return sum(
-        shown.seconds(terms.cost(book.phases[name], block.mesh), backward=name != "forward") for name in PHASES
-    )
+    return sum(shown.seconds(terms.cost(book.phases[name], block.mesh), backward=name != "forward") for name in PHASES)
 
 
 def stored_s(block: Block, chosen: tuple[int, ...], terms: Terms) -> float:

@@ -99,11 +99,11 @@ def test_elimination_finds_what_brute_force_finds(joined: bool) -> None:
         assert solve(tight).objective == pytest.approx(brute.solve(tight).objective, rel=ROUNDING)
 
 
-def test_a_mesh_that_fits_nothing_is_refused() -> None:
+def test_boundaries_that_contradict_are_refused() -> None:
     model = llama_block.model()
     mesh = Mesh.parse("a=2")
+    boundary = {"x": State.parse("[a, -, -]"), "res2": State.parse("[-, a, -]")}
     with pytest.raises(BlockUnsolvable, match="its boundary is to be"):
-        boundary = {"x": State.parse("[a, -, -]"), "res2": State.parse("[-, a, -]")}
         build(model, "block", mesh, terms(mesh), boundary=boundary)
 
 
