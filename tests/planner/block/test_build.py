@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import prod
 from random import Random
 
 import pytest
@@ -9,11 +10,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from meshwright.backends.torch_.verify.compare import differences, random_values
+from meshwright.cost_models.ledger import Phase, Transmission
 from meshwright.ir.errors import BlockUnsolvable
 from meshwright.ir.fold import Body, Fold, FromInput, FromPrevious, Segment
+from meshwright.ir.graph import Type
 from meshwright.ir.mesh import Mesh
-from meshwright.ir.placement import State
+from meshwright.ir.placement import Placement, State
+from meshwright.ir.reshard import path
 from meshwright.planner.block.build import Block, build
+from meshwright.planner.block.choice import cost_of_plan
+from meshwright.planner.block.exposure import Exposure
+from meshwright.planner.block.moves import Moves
 from meshwright.planner.block.plan import body_plan
 from meshwright.planner.block.space import Space
 from meshwright.planner.block_solver import brute
@@ -124,3 +131,37 @@ def test_the_optimum_is_exact() -> None:
     block = build(llama_block.model(), "block", made, terms(made, batch=4, seq=16))
     plan = body_plan(block, solve(block.problem).states)
     assert not differences(block.graph, plan, made, random_values(block.graph, 0))
+
+
+@pytest.mark.parametrize("zero", [0, 1, 2, 3])
+def test_parameters_that_are_cut_alike_are_priced_as_they_travel(zero: int) -> None:
+    """Where all axes cut the batch every parameter is copied alike: shares of one transmission, of one optimizer."""
+    mesh = Mesh.parse("a=2 b=2")
+    setting = terms(mesh, microbatches=4)
+    block = build(BLOCKS["dense"], name_of_block(BLOCKS["dense"]), mesh, setting, Space(zero=zero))
+    best = solve(block.problem)
+    assert best.objective is not None
+    theirs = cost_of_plan(block.graph, body_plan(block, best.states), mesh, setting).total_s(4)
+    assert theirs * (1 - 1e-3) <= best.objective <= (theirs + adding_s(block, best.states)) * (1 + 1e-3)
+
+
+def test_moves_take_what_their_steps_take() -> None:
+    """The table of many moves at once, against each move by itself, as a body program has it."""
+    mesh = Mesh.parse("a=2 b=4")
+    setting = terms(mesh)
+    words = ("[-, -, -]", "[a, -, -]", "[a, b, -]", "[b, -, a]", "[-, b.a, -]", "[-, -, -]+sum(a)", "[b, -, -]+sum(a)")
+    placements = [Placement.parse(word) for word in words]
+    shown = Exposure(stack=setting.workload.stack, step=setting.prices.profile.step)
+    type_ = Type((16, 64, 256), "bf16")
+    table = Moves(mesh, setting, shown).seconds(type_.nbytes, placements, placements, backward=False)
+    for row, source in enumerate(placements):
+        for column, target in enumerate(placements):
+            phase, held = Phase(), source
+            for step, reached in path(source, target, mesh):
+                local = type_.nbytes / prod(mesh.axis(shard.axis).size for dim in held.dims for shard in dim)
+                ranks = prod(mesh.axis(axis).size for axis in step.axes)
+                if not step.free:
+                    nbytes = local * ranks if step.kind == "all_gather" else local
+                    phase.transmissions[Transmission(step.kind, step.axes, nbytes, "value")] += 1  # type: ignore[arg-type]
+                held = reached
+            assert table[row, column] == pytest.approx(sum(setting.cost(phase, mesh).values), rel=ROUNDING)
