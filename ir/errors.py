@@ -1242,6 +1242,13 @@ class ProblemTooLarge(SearchError):
     exit_code = 1
 
 
+class SolverFailed(SearchError):
+    """The process of an integer-program solver ended before its time and said nothing of the problem."""
+
+    code = "MW7003"
+    exit_code = 8
+
+
 class BlockUnsolvable(SearchError):
     """A block of which no plan is legal on a mesh: an operator that nothing fits, or boundaries that contradict one
     another."""

@@ -14,7 +14,7 @@ from meshwright.planner.block_solver.boundary import (
     min_plus,
     min_plus_power,
 )
-from meshwright.planner.block_solver.methods import solve
+from meshwright.planner.block_solver.methods import Method, solve
 from meshwright.planner.block_solver.pareto import Frontier, Point, frontier
 from meshwright.planner.block_solver.sweeps import MinMarginals, min_marginals
 
@@ -22,6 +22,7 @@ __all__ = [
     "Block",
     "Boundary",
     "Frontier",
+    "Method",
     "MinMarginals",
     "Point",
     "boundary_table",

@@ -38,6 +38,12 @@ def timed_out(problem: Problem, start: Sequence[int] | None, bound: float | None
     return found(problem, start, simple_bound(problem) if bound is None else bound, started_s)
 
 
+def same_cost(problem: Problem, one: Sequence[int], other: Sequence[int]) -> bool:
+    """Whether two choices cost the same, within the tolerance."""
+    first, second = problem.objective(tuple(one)), problem.objective(tuple(other))
+    return abs(first - second) <= TOLERANCE * max(1.0, abs(first))
+
+
 def simple_bound(problem: Problem) -> float:
     """A bound that costs nothing: every variable and every pair at its own best."""
     bound = sum(float(variable.costs.min()) for variable in problem.variables)

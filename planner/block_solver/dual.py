@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -43,7 +43,6 @@ class Dual:
     bound: float = -math.inf
     best: tuple[int, ...] | None = None
     objective: float = math.inf
-    hull: list[tuple[int, ...]] = field(default_factory=list)
 
     def offer(self, states: Sequence[int]) -> None:
         """Keep a choice if it is legal and the cheapest so far."""

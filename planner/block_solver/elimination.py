@@ -22,7 +22,7 @@ from meshwright.ir.errors import ProblemTooLarge
 from meshwright.planner.block_solver.answer import found, infeasible, priced, timed_out
 from meshwright.planner.block_solver.dual import Dual, capacities, dual, named, rounding
 from meshwright.planner.block_solver.labelled import TooManyLabelsError, choice, labelled, restricted, run_of
-from meshwright.planner.block_solver.order import order_of
+from meshwright.planner.block_solver.order import Order, order_of
 from meshwright.planner.block_solver.problem import Assignment, Problem
 from meshwright.planner.block_solver.sweeps import checked, marginals_of, outside, swept
 from meshwright.planner.block_solver.tables import Deadline
@@ -31,36 +31,44 @@ from meshwright.planner.block_solver.tables import Deadline
 def solve(problem: Problem, *, limit_s: float | None = None, start: Sequence[int] | None = None) -> Assignment:
     """The optimum, or a refusal (`ProblemTooLarge`) where tables or labels would be too large.
 
-    `start` is a choice to fall back on when time is up; one that is not legal is ignored.
+    `start` is a choice to begin from, and to fall back on when time is up; one that is not legal is ignored.
     """
     started_s = time.perf_counter()
-    deadline = Deadline.after(limit_s)
     try:
-        if problem.limits:
-            return _within_limits(problem, deadline, start, started_s)
-        sweep = swept(problem, checked(order_of(problem)), deadline=deadline)
+        return solve_until(problem, Deadline.after(limit_s), start)
     except TimeoutError:
         return timed_out(problem, start, None, started_s)
+
+
+def solve_until(problem: Problem, deadline: Deadline, start: Sequence[int] | None = None) -> Assignment:
+    """The same, but `TimeoutError` where nothing better than the start is known in time."""
+    started_s = time.perf_counter()
+    order = checked(order_of(problem))
+    if problem.limits:
+        return _within_limits(problem, order, deadline, start, started_s)
+    sweep = swept(problem, order, deadline=deadline)
     if not math.isfinite(sweep.optimum):
         return infeasible(started_s)
     return found(problem, sweep.states(len(problem.variables)), sweep.optimum, started_s)
 
 
-def _within_limits(problem: Problem, deadline: Deadline, start: Sequence[int] | None, started_s: float) -> Assignment:
-    known = dual(problem, checked(order_of(problem)), deadline, start)
+def _within_limits(
+    problem: Problem, order: Order, deadline: Deadline, start: Sequence[int] | None, started_s: float
+) -> Assignment:
+    known = dual(problem, order, deadline, start)
     if known.bound == math.inf:
         return infeasible(started_s)
     slack = rounding(problem)
     if known.best is not None and known.objective - known.bound <= slack:
         return found(problem, known.best, known.bound, started_s)
     try:
-        better = _between(known, slack)
+        better, proved = _between(known, slack), True
     except TooManyLabelsError:
         better, proved = None, False
     except TimeoutError:
-        return timed_out(problem, known.best, known.bound, started_s)
-    else:
-        proved = True
+        if known.best is None:
+            raise
+        better, proved = None, False
     best = known.best if better is None else better
     if best is not None:
         return found(problem, best, problem.objective(best) if proved else known.bound, started_s)

@@ -6,8 +6,9 @@ partial choice is dropped if, seen through one of several lenses, it cannot end 
     weight x cost + weights . uses + least of all that is still to come   >   the most that is of use
 
 where the least to come, at the states of the partial choice, is exact for the lens: it stands in the tables of two
-plain sweeps (`sweeps.outside`). One lens looks at the objective with uses paid for, and the most is what the best known
-choice costs; one for each limit looks at its use, and the most is the capacity. Near the optimum little survives.
+plain sweeps (`sweeps.outside`). Two lenses look at the objective, with uses paid for and without, and the most is what
+the best known choice costs; one for each limit looks at its use, and the most is the capacity. Near the optimum little
+survives.
 """
 
 from __future__ import annotations
@@ -29,7 +30,6 @@ from meshwright.planner.block_solver.labels import (
     of_table,
     of_variable,
     onto,
-    thinned,
     undominated,
 )
 from meshwright.planner.block_solver.order import Order
@@ -79,19 +79,18 @@ class Piece:
 
 @dataclass(slots=True)
 class Run:
-    """One sweep with labels. `thin`: relations are kept small at the price of exactness; `exact`: they were small."""
+    """One sweep with labels, and what it may take."""
 
     problem: Problem
     order: Order
     lenses: tuple[Lens, ...]
     deadline: Deadline
-    most_labels: int = MOST_LABELS
-    thin: bool = False
-    exact: bool = True
+    most_labels: int
+    most_joined: int
+    cost_grain: float
+    use_grain: Array
     made: int = 0
     messages: list[Labels] = field(default_factory=list)
-    cost_grain: float = TINY
-    use_grain: Array = field(default_factory=lambda: np.empty(0))
 
 
 def run_of(
@@ -103,10 +102,11 @@ def run_of(
 ) -> Run:
     """A run that looks for choices of at most this objective, through a lens with these prices."""
     caps = capacities(problem)
-    weights = tuple(prices) or (0.0,) * len(caps)
-    paid = math.fsum(price * cap for price, cap in zip(weights, caps, strict=True))
-    bare = priced(problem, named(problem, weights))
-    lenses = [_lens(bare, order, deadline, 1.0, np.array(weights), most + paid)]
+    lenses = []
+    for weights in dict.fromkeys([(0.0,) * len(caps), *([tuple(prices)] if prices else [])]):
+        bare = priced(problem, named(problem, weights))
+        paid = math.fsum(price * cap for price, cap in zip(weights, caps, strict=True))
+        lenses.append(_lens(bare, order, deadline, 1.0, np.array(weights), most + paid))
     for limit, cap in enumerate(caps):
         unit = np.eye(len(caps))[limit]
         lenses.append(_lens(only_use(problem, limit), order, deadline, 0.0, unit, cap))
@@ -116,6 +116,8 @@ def run_of(
         order,
         tuple(lenses),
         deadline,
+        most_labels=MOST_LABELS,
+        most_joined=MOST_JOINED,
         cost_grain=max(rounding(problem), TINY),
         use_grain=np.maximum(np.array(largest) * USE_GRAIN, TINY),
     )
@@ -127,7 +129,7 @@ def _lens(problem: Problem, order: Order, deadline: Deadline, cost: float, uses:
 
 
 def labelled(run: Run) -> Labels:
-    """All choices worth having: none that another matches or beats in cost and every use, unless the run was thinned.
+    """All choices worth having: none that another matches or beats in cost and every use.
 
     The origins are rows of the roots' messages; `choice` reads them.
     """
@@ -194,7 +196,7 @@ def _all_joined(run: Run, labels: Labels, pieces: list[Piece], above: list[list[
         for part in joined(labels, taken.labels, taken.column, PIECE):
             run.deadline.check()
             run.made += len(part)
-            if run.made > MOST_JOINED and not run.thin:
+            if run.made > run.most_joined:
                 raise TooManyLabelsError
             parts.append(_reduced(run, _alive(run, part, ahead)))
         labels = _reduced(run, concatenated(parts))
@@ -211,12 +213,9 @@ def _none(labels: Labels, pieces: list[Piece]) -> Labels:
 
 def _reduced(run: Run, labels: Labels) -> Labels:
     labels = undominated(labels, run.cost_grain, run.use_grain)
-    if len(labels) <= run.most_labels:
-        return labels
-    if not run.thin:
+    if len(labels) > run.most_labels:
         raise TooManyLabelsError
-    run.exact = False
-    return thinned(labels, run.most_labels)
+    return labels
 
 
 def _ahead(

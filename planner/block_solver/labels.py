@@ -133,21 +133,6 @@ def undominated(labels: Labels, cost_grain: float, use_grain: Array) -> Labels:
     return labels.rows(order[keep])
 
 
-def thinned(labels: Labels, most: int) -> Labels:
-    """At most about so many rows, the same number for all states; the first and the last of each (by cost) stay."""
-    code = _code(labels.states)
-    group = np.cumsum(np.concatenate([[0], np.diff(code) != 0]))
-    sizes = np.bincount(group)
-    starts = np.cumsum(sizes) - sizes
-    place = np.arange(len(labels)) - starts[group]
-    share = max(2, most // len(sizes))
-    # The k-th of those to keep stands at the k-th of `share` equal distances from the first to the last.
-    span = np.maximum(sizes[group] - 1, 1)
-    marks = np.floor(place * (share - 1) / span)
-    before = np.floor((place - 1) * (share - 1) / span)
-    return labels.rows((sizes[group] <= share) | (place == 0) | (marks > before))
-
-
 def looked_up(tables: Sequence[Table], labels: Labels) -> Array:
     """The sum of tables at the states of every row; their scopes lie within the labels'."""
     total = np.zeros(len(labels))

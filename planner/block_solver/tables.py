@@ -8,9 +8,10 @@ Artificial Intelligence 113, 1999) in the min-plus semiring:
 
     out[rest] = min over v of  sum of the tables that name v
 
-Two things make it quick. A large sum is never written down: it is made in pieces that fit a core's cache, each reduced
-at once. And states that the tables at hand cannot tell apart (most strategies of an operator ask the same placement of
-one operand) are one column: the step is taken once for all of them, and the result copied.
+Three things make it quick. A large sum is never written down: it is made in pieces that fit a core's cache, each
+reduced at once. States of the rest that the tables at hand cannot tell apart (most strategies of an operator ask the
+same placement of one operand) are one column: the step is taken once for all of them, and the result copied. And of
+states of v that one of two tables cannot tell apart, the least in the other table stands for all.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import reduce
+from typing import cast
 
 import numpy as np
 import numpy.typing as npt
@@ -83,16 +85,20 @@ def summed(tables: Sequence[Table], scope: tuple[int, ...], shape: tuple[int, ..
 
 def minimised(tables: Sequence[Table], variable: int, deadline: Deadline = NEVER) -> Table:
     """The sum of tables that name a variable, at its best state for every choice of the others."""
-    parts = _folded(tables)
-    scope = tuple(one for one in scope_of(parts) if one != variable)
+    wide = _folded([table for table in tables if len(table.scope) > 1])
+    scope = tuple(one for one in scope_of(wide) if one != variable)
+    own = np.asarray(sum(table.values for table in tables if len(table.scope) == 1))
+    if not wide:
+        return Table((), np.asarray(own.min()))
     # The variable leads, then the others as in the scope of the result.
-    spread = [_spread(_led(table, variable), (-1, *scope)) for table in parts]
-    shape = np.broadcast_shapes(*(part.shape for part in spread))
+    parts = [_spread(_led(table, variable), (-1, *scope)) for table in wide]
     copies: list[tuple[int, Index]] = []
-    if math.prod(shape) >= WORTH_MERGING:
-        spread, copies = _merged(spread, len(scope))
-        shape = np.broadcast_shapes(*(part.shape for part in spread))
-    values = _least(spread, shape, deadline)
+    if math.prod(np.broadcast_shapes(*(part.shape for part in parts))) >= WORTH_MERGING:
+        parts, copies = _merged(parts, len(scope))
+        parts, own = _grouped(parts, own)
+    small = min(range(len(parts)), key=lambda index: parts[index].size)
+    parts[small] = parts[small] + own.reshape(-1, *[1] * len(scope))
+    values = _least(parts, np.broadcast_shapes(*(part.shape for part in parts)), deadline)
     for axis, index in copies:
         values = values.take(index, axis=axis)
     return Table(scope, values)
@@ -147,22 +153,43 @@ def _merged(parts: list[Array], axes: int) -> tuple[list[Array], list[tuple[int,
     copies: list[tuple[int, Index]] = []
     for axis in range(1, axes + 1):
         touched = [index for index, part in enumerate(parts) if part.shape[axis] > 1]
+        if not touched:
+            continue
         columns = [np.moveaxis(parts[index], axis, 0) for index in touched]
-        columns = [np.ascontiguousarray(one.reshape(one.shape[0], -1)) for one in columns]
-        seen: dict[bytes, int] = {}
-        kept: list[int] = []
-        index = np.empty(len(columns[0]), dtype=np.intp) if columns else np.empty(0, dtype=np.intp)
-        for state in range(len(index)):
-            key = b"".join(column[state].tobytes() for column in columns)
-            if key not in seen:
-                seen[key] = len(kept)
-                kept.append(state)
-            index[state] = seen[key]
+        kept, index = _alike(columns)
         if len(kept) < len(index):
             for touch in touched:
                 parts[touch] = parts[touch].take(kept, axis=axis)
             copies.append((axis - 1, index))
     return parts, copies
+
+
+def _grouped(parts: list[Array], own: Array) -> tuple[list[Array], Array]:
+    """Two parts, in one of which states of the variable have equal rows: the other's least among these will do."""
+    if len(parts) != 2:
+        return parts, own
+    fewer = [_alike([part]) for part in parts]
+    side = min((0, 1), key=lambda one: len(fewer[one][0]))
+    kept, index = fewer[side]
+    if len(kept) == len(index):
+        return parts, own
+    other = parts[1 - side] + own.reshape(-1, *[1] * (parts[0].ndim - 1))
+    order = np.argsort(index, kind="stable")
+    starts = np.searchsorted(index[order], np.arange(len(kept)))
+    other = np.minimum.reduceat(other[order], starts, axis=0)
+    return [parts[side].take(kept, axis=0), other], np.zeros(len(kept))
+
+
+def _alike(tables: Sequence[Array]) -> tuple[Index, Index]:
+    """Rows that are equal in all tables, kept once: the firsts, and for every row which of these it is."""
+    rows = np.concatenate([table.reshape(len(table), -1) for table in tables], axis=1)
+    bytes_of_row = np.dtype((np.void, rows.shape[1] * rows.itemsize))
+    keys = cast("list[bytes]", np.ascontiguousarray(rows).view(bytes_of_row).ravel().tolist())
+    seen: dict[bytes, int] = {}
+    index = np.array([seen.setdefault(key, len(seen)) for key in keys], dtype=np.intp)
+    kept = np.empty(len(seen), dtype=np.intp)
+    kept[index[::-1]] = np.arange(len(index))[::-1]
+    return kept, index
 
 
 def _least(parts: list[Array], shape: tuple[int, ...], deadline: Deadline) -> Array:
@@ -194,11 +221,12 @@ def _in_steps(parts: list[Array], shape: tuple[int, ...]) -> Array:
     out = np.full(shape[1:], np.inf)
     step = max(1, PIECE // max(1, math.prod(shape[1:])))
     piece = np.empty((step, *shape[1:]))
+    if len(parts) == 1:
+        return np.asarray(np.broadcast_to(parts[0].min(axis=0), shape[1:]))
     for start in range(0, shape[0], step):
         some = [part[start : start + step] for part in parts]
-        here = piece[: len(some[0])]
-        here[...] = some[0]
-        for part in some[1:]:
+        here = np.add(some[0], some[1], out=piece[: len(some[0])])
+        for part in some[2:]:
             here += part
         np.minimum(out, here.min(axis=0) if step > 1 else here[0], out=out)
     return out
