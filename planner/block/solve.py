@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from meshwright.ir.errors import BlockUnsolvable
+from meshwright.ir.errors import BlockUnsolvable, ProblemTooLarge
 from meshwright.ir.fold import Fold
 from meshwright.ir.mesh import Mesh
 from meshwright.ir.placement import State
@@ -23,7 +23,7 @@ from meshwright.planner.block.choice import BlockChoice, cost_of_plan
 from meshwright.planner.block.plan import body_plan
 from meshwright.planner.block.space import ALL, Space, Terms
 from meshwright.planner.block.storage import levels
-from meshwright.planner.block_solver.methods import solve
+from meshwright.planner.block_solver import elimination, methods
 from meshwright.planner.block_solver.problem import Assignment, Problem, Status, Variable
 
 BETWEEN = (0.0, 0.25, 0.5)
@@ -65,7 +65,7 @@ def solve_block(
     for one in _spaces(space, terms, limited=memory_bytes is not None):
         block = build(fold, body, mesh, terms, one, boundary, found[-1][0] if found else None)
         problem = block.problem if memory_bytes is None else block.within(memory_bytes, in_flight)
-        found.append((block, solve(problem, limit_s=limit_s)))
+        found.append((block, solve(problem, limit_s)))
     known = [(block, answer) for block, answer in found if answer.objective is not None]
     if not known:
         raise BlockUnsolvable(
@@ -78,6 +78,14 @@ def solve_block(
     proved = all(one.status in (Status.OPTIMAL, Status.INFEASIBLE) for _, one in found)
     best = replace(answer, status=Status.OPTIMAL if proved else Status.FEASIBLE, bound=min(bounds))
     return _choice(block, best, terms, name)
+
+
+def solve(problem: Problem, limit_s: float | None, start: Sequence[int] | None = None) -> Assignment:
+    """By elimination, which answers at once also where limits leave a gap; by any method where it cannot."""
+    try:
+        return elimination.solve(problem, limit_s=limit_s, start=start)
+    except ProblemTooLarge:
+        return methods.solve(problem, limit_s=limit_s, start=start)
 
 
 def _spaces(space: Space, terms: Terms, *, limited: bool) -> Iterable[Space]:
@@ -131,14 +139,14 @@ def block_frontier(
 
 def _points(block: Block, terms: Terms, within: float, limit_s: float | None) -> list[BlockChoice]:
     """The fastest plan of one problem, the leanest, and the fastest within limits between them."""
-    best, leanest = solve(block.problem, limit_s=limit_s), solve(_by_bytes(block), limit_s=limit_s)
+    best, leanest = solve(block.problem, limit_s), solve(_by_bytes(block), limit_s)
     if best.objective is None or best.bound is None or leanest.objective is None:
         return []
     most, least = block.within(0.0, 1).used(best.states)[0], leanest.objective
     answers = {best.states: best}
     for share in BETWEEN:
         capacity = least + share * (most - least)
-        answer = solve(block.within(capacity, 1), limit_s=limit_s, start=leanest.states)
+        answer = solve(block.within(capacity, 1), limit_s, leanest.states)
         if answer.objective is not None and answer.objective <= within * best.objective:
             answers.setdefault(answer.states, answer)
     return [_choice(block, answer, terms, "") for answer in answers.values()]
