@@ -10,8 +10,9 @@ So the objective is what the lowered body asks for (`ir.lower_body`): one reshar
 reader, and the duals. Two readers that want a value in the same other state than the hub's are counted twice here, and
 lowered once; the cheapest choice of hub seldom leaves such readers.
 
-*Boundary.* A block that feeds itself ends in the state it begins with: output and input are one variable. No partial
-sum crosses. `boundary` fixes states of inputs and outputs.
+*Boundary.* A block of a stack ends in the state it begins with: what it hands on and what it takes in are one variable,
+or it would dodge its last reduction. No partial sum crosses. `boundary` fixes states of inputs and outputs;
+`Space.closed` turned off leaves both ends apart, for boundary tables (`Block.variable_of`).
 
 *Again.* What the backward pass needs and does not keep runs twice: all that `recompute` names, and, on stacks that let
 gathered values go, what follows from a gather on.
@@ -87,6 +88,10 @@ class Block:
     @cached_property
     def hub_of(self) -> Mapping[str, int]:
         return {value: number for number, hub in enumerate(self.hubs) if not hub.inner for value in hub.values}
+
+    def variable_of(self, value: str) -> int:
+        """The variable of the hub of a value."""
+        return len(self.options) + self.hub_of[value]
 
     def hub_state(self, value: str, chosen: Sequence[int]) -> State:
         number = self.hub_of[value]
@@ -250,18 +255,21 @@ class _Building:
                     yield Hub((inside,), tuple(own), inner=True)
 
     def cycle(self) -> dict[str, str]:
-        """For outputs that are inputs of the next call of this same body, that input."""
-        found = {}
+        """For outputs that go on to the next block of a stack, the input that takes their place here."""
+        found: dict[str, str] = {}
+        if not self.space.closed:
+            return found
         for segment in self.fold.segments:
-            if self.body not in segment.period or segment.repeats * len(segment.period) < 2:
+            if segment.glue or segment.calls < 2:
                 continue
             for position, name in enumerate(segment.period):
-                before = segment.period[position - 1]
-                if name != self.body or before != self.body:
-                    continue
-                for item, source in zip(self.graph.inputs, segment.wires[position], strict=True):
-                    if isinstance(source, FromPrevious):
-                        found[self.graph.outputs[source.output]] = item.value
+                wires = zip(self.graph.inputs, segment.wires[position], strict=True) if name == self.body else ()
+                for item, source in wires:
+                    if not isinstance(source, FromPrevious) or source.output >= len(self.graph.outputs):
+                        continue
+                    output = self.graph.outputs[source.output]
+                    if self.graph.types[output] == self.graph.types[item.value]:
+                        found[output] = item.value
         return found
 
     def hub_states(self, values: tuple[str, ...], *, ends: bool) -> tuple[State, ...]:

@@ -37,6 +37,8 @@ class Space:
     """Loops that nothing splits."""
     joined: bool = True
     """Tie followers (`groups`). Without, every operator chooses for itself: a larger space, for few axes."""
+    closed: bool = True
+    """A block of a stack ends in the state it begins with."""
     partial_gradients: bool = True
     """Let partial gradients pass through idle operators."""
     partial_values: bool = False
