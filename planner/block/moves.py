@@ -19,7 +19,7 @@ import numpy as np
 from meshwright.cost_models.collectives import Collective
 from meshwright.cost_models.ledger import Phase, Transmission
 from meshwright.ir.mesh import Mesh
-from meshwright.ir.placement import Dim, Placement
+from meshwright.ir.placement import Dim, Layout, Placement, Sections, Shard
 from meshwright.ir.reshard import path
 from meshwright.planner.block.exposure import Exposure
 from meshwright.planner.block.space import Terms
@@ -161,6 +161,7 @@ class Moves:
                 rows.append((here, there))
         if len(self.sizes) >= MANY_AXES:
             rows.sort(key=_axes)
+        rows = _relabelled(rows)
         shared = set(source.partial) & set(target.partial) if source.partial and target.partial else set()
         return (
             Placement(tuple(row[0] for row in rows), tuple(p for p in source.partial if p not in shared)),
@@ -170,6 +171,21 @@ class Moves:
 
     def parts(self, placement: Placement) -> int:
         return prod(self.sizes[shard.axis] for dim in placement.dims for shard in dim)
+
+
+def _relabelled(rows: list[tuple[Dim, Dim]]) -> list[tuple[Dim, Dim]]:
+    """The same with sections of any sizes told apart by number: which are alike is all that a path looks at."""
+    labels: dict[Layout, Layout] = {}
+
+    def renamed(dim: Dim) -> Dim:
+        return tuple(
+            Shard(s.axis, labels.setdefault(s.layout, Sections((len(labels) + 1,))))
+            if isinstance(s.layout, Sections)
+            else s
+            for s in dim
+        )
+
+    return [(renamed(here), renamed(there)) for here, there in rows]
 
 
 def _axes(row: tuple[Dim, Dim]) -> tuple[list[str], list[str]]:
