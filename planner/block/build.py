@@ -39,7 +39,6 @@ from meshwright.ir.program import local_elements
 from meshwright.ir.rewrite import facts_of
 from meshwright.ir.rules.base import Engine
 from meshwright.ir.same import Same
-from meshwright.planner.block.exposure import Exposure
 from meshwright.planner.block.groups import Parts, parts
 from meshwright.planner.block.kernels import Kernels, Times
 from meshwright.planner.block.moves import Moves
@@ -142,7 +141,7 @@ class _Building:
         self.like = like
         self.parts = parts(self.graph, found, joined=space.joined) if like is None else like.parts
         self.facts = facts_of(self.graph)
-        self.exposure = Exposure(stack=terms.workload.stack, step=terms.prices.profile.step)
+        self.exposure = terms.exposure
         self.recompute = recomputed(self.graph, found, space.recompute)
         self.needed, self.again = self.run_again()
         self.moves = Moves(mesh, terms, self.exposure, picks=_picks(self.graph)) if like is None else like.moves

@@ -18,7 +18,6 @@ from meshwright.ir.graph import Graph
 from meshwright.ir.lower_body import lower_body
 from meshwright.ir.mesh import Mesh
 from meshwright.ir.placement import State
-from meshwright.planner.block.exposure import Exposure
 from meshwright.planner.block.space import Terms
 from meshwright.planner.block_solver.problem import Status
 
@@ -71,7 +70,7 @@ def cost_of_plan(graph: Graph, plan: BodyPlan, mesh: Mesh, terms: Terms) -> Bloc
     body = lower_body(graph, plan, mesh, terms.lowering)
     book = ledger(body, terms.workload, accumulates=terms.microbatches > 1)
     costs = {name: terms.cost(phase, mesh) for name, phase in book.phases.items()}
-    shown = Exposure(stack=terms.workload.stack, step=terms.prices.profile.step)
+    shown = terms.exposure
     seconds: dict[str, float] = {}
     for name in ("forward", "recompute", "inputs", "weights"):
         cost = costs[name]

@@ -6,7 +6,7 @@ depends on all of them together (`cost_models.step`); where that is a share of e
     values      as `Step.together` hides tensor-parallel collectives: a fixed share of each
     rings       what is longer than the attention kernel beside it
     gathers,    parameters' and gradients' traffic, where the stack runs it beside compute: the slow-down of the compute
-    reductions  that covers it. `hides=False`: all of it, as where there is too little compute to run beside
+    reductions  that covers it. without `hides` all of it, as where there is too little compute to run beside
 """
 
 from __future__ import annotations
@@ -20,12 +20,11 @@ from meshwright.ir.workload import Stack
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exposure:
-    """What a stack shows of its communication."""
+    """What a stack shows of its communication; `hides` as of `Terms`."""
 
     stack: Stack
     step: StepConstants
-    hides: bool = True
-    """Whether parameters' and gradients' traffic finds enough compute to hide behind."""
+    hides: bool
 
     def seconds(self, cost: Cost, *, backward: bool = False) -> float:
         """One part of a body, per micro-batch."""

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from meshwright.ir.errors import BlockUnsolvable, ProblemTooLarge
+from meshwright.ir.errors import BlockUnsolvable, ProblemMalformed, ProblemTooLarge
 from meshwright.ir.fold import Fold
 from meshwright.ir.mesh import Mesh
 from meshwright.ir.placement import State
@@ -42,7 +42,9 @@ class BlockFrontier:
 
     def __post_init__(self) -> None:
         if undominated(self.points, self.microbatches) != self.points:
-            raise BlockUnsolvable(place=f"body {self.body}", cause="a point dominates another", fix="this is a bug")
+            raise ProblemMalformed(
+                place=f"frontier of {self.body}", cause="a point dominates another", fix="leave it out"
+            )
 
 
 def solve_block(

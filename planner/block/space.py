@@ -16,6 +16,7 @@ from meshwright.ir.capabilities import ANY, Capabilities
 from meshwright.ir.lower_body import Lowering
 from meshwright.ir.mesh import Mesh
 from meshwright.ir.workload import Workload
+from meshwright.planner.block.exposure import Exposure
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +61,8 @@ class Terms:
     target: Capabilities = ANY
     microbatches: int = 1
     """What happens once per step is shared out over them."""
+    hides: bool = True
+    """Whether parameters' and gradients' traffic finds enough compute to hide behind, where the stack hides it."""
 
     @staticmethod
     def of(
@@ -68,6 +71,7 @@ class Terms:
         ranks: tuple[int, ...],
         target: Capabilities = ANY,
         microbatches: int = 1,
+        hides: bool = True,
     ) -> Terms:
         """The terms under a target, as `lower` lowers for it."""
         lowering = replace(target.lowering().for_stack(workload.stack), style=workload.stack.style)
@@ -78,7 +82,13 @@ class Terms:
             lowering=lowering,
             target=target,
             microbatches=microbatches,
+            hides=hides,
         )
+
+    @property
+    def exposure(self) -> Exposure:
+        """What shows of communication."""
+        return Exposure(stack=self.workload.stack, step=self.prices.profile.step, hides=self.hides)
 
     def cost(self, phase: Phase, mesh: Mesh) -> Cost:
         """One phase on the slowest of the devices, alone on its wires."""

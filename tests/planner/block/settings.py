@@ -14,7 +14,6 @@ from meshwright.ir.lower_body import lower_body
 from meshwright.ir.mesh import Mesh
 from meshwright.ir.workload import STACKS, Workload
 from meshwright.planner.block.build import Block
-from meshwright.planner.block.exposure import Exposure
 from meshwright.planner.block.space import Terms
 
 PHASES = ("forward", "recompute", "inputs", "weights")
@@ -62,7 +61,7 @@ def lowered_s(block: Block, plan: BodyPlan, terms: Terms) -> float:
     """What the evaluator's prices add up to for the lowered body, without its parameters' traffic."""
     body = lower_body(block.graph, plan, block.mesh, terms.lowering)
     book = ledger(body, terms.workload, accumulates=False)
-    shown = Exposure(stack=terms.workload.stack, step=terms.prices.profile.step)
+    shown = terms.exposure
     return sum(shown.seconds(terms.cost(book.phases[name], block.mesh), backward=name != "forward") for name in PHASES)
 
 

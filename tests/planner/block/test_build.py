@@ -19,7 +19,6 @@ from meshwright.ir.placement import Placement, State
 from meshwright.ir.reshard import path
 from meshwright.planner.block.build import Block, build
 from meshwright.planner.block.choice import cost_of_plan
-from meshwright.planner.block.exposure import Exposure
 from meshwright.planner.block.moves import Moves
 from meshwright.planner.block.plan import body_plan
 from meshwright.planner.block.space import Space
@@ -152,9 +151,8 @@ def test_moves_take_what_their_steps_take() -> None:
     setting = terms(mesh)
     words = ("[-, -, -]", "[a, -, -]", "[a, b, -]", "[b, -, a]", "[-, b.a, -]", "[-, -, -]+sum(a)", "[b, -, -]+sum(a)")
     placements = [Placement.parse(word) for word in words]
-    shown = Exposure(stack=setting.workload.stack, step=setting.prices.profile.step)
     type_ = Type((16, 64, 256), "bf16")
-    table = Moves(mesh, setting, shown).seconds(type_.nbytes, placements, placements, backward=False)
+    table = Moves(mesh, setting, setting.exposure).seconds(type_.nbytes, placements, placements, backward=False)
     for row, source in enumerate(placements):
         for column, target in enumerate(placements):
             phase, held = Phase(), source

@@ -164,3 +164,13 @@ def test_a_frontier_trades_time_for_memory() -> None:
     assert leanest.plan.recompute
     assert leanest.cost.saved_bytes < 0.2 * found.points[0].cost.saved_bytes
     assert min(point.cost.state_bytes for point in found.points) < 0.5 * found.points[0].cost.state_bytes
+
+
+def test_where_nothing_hides_parameters_cost_more() -> None:
+    """The same best plan, with the traffic of its gradients in full."""
+    made, model = Mesh.parse("a=4"), fold(DENSE, 8)
+    setting = terms(made)
+    shown = replace(setting, hides=False)
+    both = [solve_block(model, block_of(model), made, one, Space(zero=1)) for one in (setting, shown)]
+    assert both[0].cost.once_s < both[1].cost.once_s
+    assert both[0].objective_s < both[1].objective_s
