@@ -12,7 +12,7 @@ from meshwright.planner.block_solver.problem import Limit, Problem, Status
 from tests.planner.block_solver.problems import problems, same, written
 
 
-@settings(max_examples=250)
+@settings(max_examples=200)
 @given(st.integers(1, 3).flatmap(lambda limits: problems(limits=limits)))
 def test_elimination_within_limits_is_brute_force(problem: Problem) -> None:
     answer, expected = elimination.solve(problem), brute.solve(problem)

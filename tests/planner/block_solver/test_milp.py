@@ -39,7 +39,7 @@ def hard(states: int = 12) -> Problem:
     return written(rng, [states] * 30, edges, limits=1, tight=0.4)
 
 
-@pytest.mark.parametrize(("solver", "count"), [("HiGHS", 1000), ("PULP_CBC_CMD", 60)])
+@pytest.mark.parametrize(("solver", "count"), [("HiGHS", 300), ("PULP_CBC_CMD", 40)])
 def test_the_integer_program_is_elimination(solver: str, count: int) -> None:
     problems = many(count)
     statuses = set()
