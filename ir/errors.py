@@ -1221,6 +1221,12 @@ class ProblemMalformed(SearchError):
     exit_code = 1
 
 
+class RanksMissing(SearchError):
+    """Fewer ranks, or more, than a plan has places for, where it is to be put on others."""
+
+    code = "MW7060"
+
+
 # MW8: the command line -----------------------------------------------------------------------------------------------
 
 
