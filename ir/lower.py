@@ -55,7 +55,7 @@ def lower(
             if name not in bodies:
                 plan = decisions.plan[name]
                 bodies[name] = _body(fold.body[plan.body].graph, plan, stage.mesh, lowering, made)
-    stages = tuple(_stage(index, plan, calls, decisions) for index, plan in enumerate(decisions.stages))
+    stages = tuple(stage_of(index, plan, calls, decisions) for index, plan in enumerate(decisions.stages))
     transfers = _Boundaries(wired, decisions, bodies).transfers()
     return Program(
         bodies=tuple(bodies.values()),
@@ -85,7 +85,8 @@ def _body(graph: Graph, plan: BodyPlan, mesh: Mesh, lowering: Lowering, made: Bo
     return made[key]
 
 
-def _stage(index: int, plan: StagePlan, calls: Sequence[Call], decisions: Decisions) -> Stage:
+def stage_of(index: int, plan: StagePlan, calls: Sequence[Call], decisions: Decisions) -> Stage:
+    """What a stage of a plan runs, where."""
     names = [one.name for one in decisions.plans_for(index, (c.body.name for c in calls[plan.first : plan.last]))]
     return Stage(plan.mesh, plan.ranks, _runs(names, calls, plan.first), plan.first, plan.last)
 
