@@ -44,6 +44,9 @@ MOST_PRICED = 400
 FEW = 120
 """Arrangements of blocks that are all tried: those of five unlike hosts."""
 
+MOST_WAYS = 8
+"""Ways to give pools to groups that `placements` answers."""
+
 MOST_POOL_ORDERS = 24
 MOST_GROUP_ORDERS = 24
 """Orders of pools, and of groups with unlike meshes: all of them up to four."""
@@ -59,6 +62,9 @@ class Placed:
 
 
 Worth = tuple[float, float, float]
+
+_Way = tuple[tuple[int, ...], ...]
+"""For every group the pools that its ranks are of."""
 
 
 def worth(prediction: Prediction) -> Worth:
@@ -105,13 +111,39 @@ def placed(
 ) -> Placed:
     """The plan on the ranks where it is fastest, as far as `limit` prices go. `subsets` are ranks that it may be put on
     beside those that it has; the first are taken up to the number that it needs."""
+    return placements(decisions, cluster, judge, subsets=subsets, limit=limit)[0]
+
+
+def placements(
+    decisions: Decisions,
+    cluster: Cluster,
+    judge: Judge,
+    *,
+    subsets: Iterable[Sequence[int]] = (),
+    limit: int = MOST_PRICED,
+) -> list[Placed]:
+    """The same, and behind the best the best of every other way to give pools to groups: which of those is fastest may
+    change when layers are shared out by speed. Those whose groups keep to one pool come first."""
     search = _Search(decisions, cluster, judge, limit)
     held = [sorted(search.best), *(sorted(_first(ranks, len(search.best))) for ranks in subsets)]
     for ranks in dict.fromkeys(map(tuple, held)):
         for assignment in _ordered(decisions, search.seats, ranks):
             search.consider(assignment)
     search.exchange()
-    return Placed(on_ranks(decisions, search.best), search.prediction, search.priced)
+    found = sorted(
+        (_straddling(pools), at, assignment, prediction)
+        for pools, (at, assignment, prediction) in search.ways.items()
+        if assignment != search.best
+    )
+    tried = [(search.best, search.prediction), *((assignment, prediction) for _, _, assignment, prediction in found)]
+    return [
+        Placed(on_ranks(decisions, assignment), prediction, search.priced)
+        for assignment, prediction in tried[:MOST_WAYS]
+    ]
+
+
+def _straddling(pools: _Way) -> int:
+    return sum(len(found) > 1 for found in pools)
 
 
 def _first(ranks: Sequence[int], needed: int) -> Sequence[int]:
@@ -134,6 +166,9 @@ class _Search:
         self.worth = worth(self.prediction)
         self.priced = 1
         self.seen = {self.seats.canonical(self.best)}
+        self.ways: dict[_Way, tuple[Worth, Assignment, Prediction]] = {}
+        """The best assignment of every way to give pools to groups."""
+        self._note(self.best, self.worth, self.prediction)
 
     def consider(self, assignment: Sequence[int]) -> bool:
         """Price an assignment that is new, if there is a price left; whether it is the best so far."""
@@ -145,10 +180,21 @@ class _Search:
         self.seen.add(canonical)
         self.priced += 1
         prediction = self.judge(on_ranks(self.decisions, canonical))
-        if (found := worth(prediction)) >= self.worth:
+        found = worth(prediction)
+        self._note(canonical, found, prediction)
+        if found >= self.worth:
             return False
         self.best, self.prediction, self.worth = canonical, prediction, found
         return True
+
+    def _note(self, assignment: Assignment, found: Worth, prediction: Prediction) -> None:
+        way, start = [], 0
+        for group in self.decisions.groups:
+            held = assignment[start : start + len(group)]
+            way.append(tuple(sorted({self.seats.pool_of(rank) for rank in held})))
+            start += len(group)
+        if tuple(way) not in self.ways or found < self.ways[tuple(way)][0]:
+            self.ways[tuple(way)] = found, assignment, prediction
 
     def exchange(self) -> None:
         """Exchange blocks between units that differ, as long as that helps."""
@@ -218,8 +264,8 @@ def _flat(blocks: Iterable[Sequence[int]]) -> Iterator[int]:
 
 def _ordered(decisions: Decisions, seats: Seats, ranks: Sequence[int]) -> Iterator[Assignment]:
     """Assignments to these ranks, place by place in every order that `_places` has."""
-    pools = list(dict.fromkeys(seats.units[seats.unit_of(rank)].pool for rank in ranks))
-    by_pool = {pool: [r for r in ranks if seats.units[seats.unit_of(r)].pool == pool] for pool in pools}
+    pools = list(dict.fromkeys(map(seats.pool_of, ranks)))
+    by_pool = {pool: [rank for rank in ranks if seats.pool_of(rank) == pool] for pool in pools}
     for places in _places(decisions, seats, several=len(pools) > 1):
         for order in islice(permutations(pools), MOST_POOL_ORDERS):
             found = np.empty(len(ranks), dtype=np.int64)

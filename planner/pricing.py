@@ -137,7 +137,10 @@ class Setting:
         """The plan that a configuration means, if the model can have it."""
         fold, degrees = self.fold(config), config.degrees()
         check(degrees, fold, self.ranks, global_batch)
-        decisions = template(fold, degrees, self.target.target)
+        return self.allowed(template(fold, degrees, self.target.target), fold)
+
+    def allowed(self, decisions: Decisions, fold: Fold) -> Decisions:
+        """A plan in the style of the workload, if the target can have it."""
         if self.target is not ANY:
             self.target.check(decisions, fold)
         style = self.workload.stack.style

@@ -66,6 +66,9 @@ class Seats:
     def unit_of(self, rank: int) -> int:
         return self._seat[rank][0]
 
+    def pool_of(self, rank: int) -> int:
+        return self.units[self._seat[rank][0]].pool
+
     def blocks(self, size: int) -> list[tuple[int, ...]]:
         """All ranks in runs of this size, which must divide `block`."""
         ranks = [unit.ranks for unit in self.units]
