@@ -161,7 +161,7 @@ class _Position:
     previous_unit: float
 
 
-class _StageMemory:
+class StageMemory:
     """One stage's calls, put together."""
 
     def __init__(self, stage: Stage, summaries: Mapping[str, BodyMemory], workload: Workload) -> None:
@@ -244,7 +244,7 @@ class _Group:
         self.program, self.workload, self.summaries = program, workload, summaries
         self.numbers = tuple(numbers)
         stages = [program.stages[number] for number in numbers]
-        self.stages = [_StageMemory(stage, summaries, workload) for stage in stages]
+        self.stages = [StageMemory(stage, summaries, workload) for stage in stages]
         self.from_start = workload.stack.style == "fused"
         calls = [(summaries[name], run.repeats) for stage in stages for run in stage.runs for name in run.programs]
         tied = self.tied_again()
