@@ -15,15 +15,15 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from meshwright.cost_models.cluster import Cluster
-from meshwright.cost_models.evaluate import Evaluator
 from meshwright.cost_models.prediction import Prediction
+from meshwright.cost_models.prices import Prices
 from meshwright.ir.decisions import Decisions
 from meshwright.ir.errors import NotExpressible
 from meshwright.ir.fold import Fold
 from meshwright.ir.program import Program
 from meshwright.planner.pins import Config
 from meshwright.planner.placement import MOST_PRICED, Worth, assignment_of, idle_ranks, placed, placements, worth
-from meshwright.planner.pricing import Setting
+from meshwright.planner.pricing import Price, Setting
 from meshwright.planner.stages import Counts, Lowered, counts_of, shared_out
 from meshwright.planner.subsets import subsets
 from meshwright.planner.unlike import mixes
@@ -53,7 +53,7 @@ class Refined:
 
 
 def refined(
-    setting: Setting, config: Config, global_batch: int, evaluator: Evaluator, *, limit: int = MOST_PRICED
+    setting: Setting, config: Config, global_batch: int, prices: Prices, *, limit: int = MOST_PRICED
 ) -> list[Refined]:
     """Plans made of a configuration, the best first; none is worse than its template. Degrees that multiply to fewer
     ranks than the cluster has leave the others idle."""
@@ -64,24 +64,24 @@ def refined(
     def lowered(plan: Decisions) -> Program:
         return setting.lowered(fold, plan, global_batch)
 
-    return refined_plan(decisions, fold, lowered, evaluator, limit=limit)
+    return refined_plan(decisions, fold, lowered, setting.price, prices, limit=limit)
 
 
 def refined_plan(
-    decisions: Decisions, fold: Fold, lowered: Lowered, evaluator: Evaluator, *, limit: int = MOST_PRICED
+    decisions: Decisions, fold: Fold, lowered: Lowered, price: Price, prices: Prices, *, limit: int = MOST_PRICED
 ) -> list[Refined]:
     """Any plan placed, and its layers shared out: the best first, and after it those that other ways to give pools to
     groups lead to."""
-    cluster = evaluator.prices.cluster
+    cluster = prices.cluster
 
     def judge(plan: Decisions) -> Prediction:
-        return evaluator(lowered(plan))
+        return price(lowered(plan))
 
     needed = len(assignment_of(decisions))
     offered = subsets(cluster, needed) if needed < cluster.ranks else ()
     found = []
     for place in placements(decisions, cluster, judge, subsets=offered, limit=limit):
-        shared = shared_out(place.decisions, fold, lowered, evaluator)
+        shared = shared_out(place.decisions, fold, lowered, judge, prices)
         found.append(_refined(shared.decisions, shared.prediction, fold, cluster))
     best = min(found, key=lambda one: one.worth)
     if cluster.matrix is not None or len(cluster.pools) > 1:
@@ -91,23 +91,26 @@ def refined_plan(
     return sorted(found, key=lambda one: one.worth)
 
 
-def mixed(setting: Setting, config: Config, global_batch: int, evaluator: Evaluator) -> list[Refined]:
+def mixed(setting: Setting, config: Config, global_batch: int, prices: Prices) -> list[Refined]:
     """Plans in which every pool has stages and meshes of its own, the best first; none on a cluster of one pool."""
-    cluster, fold = evaluator.prices.cluster, setting.fold(config)
+    cluster, fold = prices.cluster, setting.fold(config)
     if len(cluster.pools) == 1:
         return []
 
     def lowered(plan: Decisions) -> Program:
         return setting.lowered(fold, setting.allowed(plan, fold), global_batch)
 
+    def judge(plan: Decisions) -> Prediction:
+        return setting.price(lowered(plan))
+
     found = []
-    for plan in mixes(fold, config.degrees(), cluster, lowered, evaluator.prices, setting.target.target):
+    for plan in mixes(fold, config.degrees(), cluster, lowered, prices, setting.target.target):
         try:
-            found.append(_refined(setting.allowed(plan, fold), evaluator(lowered(plan)), fold, cluster))
+            found.append(_refined(setting.allowed(plan, fold), judge(plan), fold, cluster))
         except NotExpressible:
             continue
     best = sorted(found, key=lambda one: one.worth)[:MOST_MIXED]
-    shared = [shared_out(one.decisions, fold, lowered, evaluator) for one in best]
+    shared = [shared_out(one.decisions, fold, lowered, judge, prices) for one in best]
     again = [_refined(one.decisions, one.prediction, fold, cluster) for one in shared]
     return sorted(again, key=lambda one: one.worth)
 

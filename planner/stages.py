@@ -24,8 +24,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from meshwright.cost_models.evaluate import Evaluator
 from meshwright.cost_models.prediction import Prediction
+from meshwright.cost_models.prices import Prices
 from meshwright.cost_models.step import Step
 from meshwright.ir.decisions import BodyPlan, Decisions
 from meshwright.ir.errors import BodyUnplanned, LayersIndivisible
@@ -33,7 +33,7 @@ from meshwright.ir.fold import Fold
 from meshwright.ir.lower import stage_of
 from meshwright.ir.names.stages import Cuts, cuts_at, layer_calls
 from meshwright.ir.program import Program
-from meshwright.planner.placement import worth
+from meshwright.planner.placement import Judge, worth
 
 Lowered = Callable[[Decisions], Program]
 
@@ -126,8 +126,8 @@ class Cell:
 class Cells:
     """What every stage of a plan takes with every range of layers; read a whole program's stages at a time."""
 
-    def __init__(self, decisions: Decisions, fold: Fold, lowered: Lowered, evaluator: Evaluator) -> None:
-        self.decisions, self.fold, self.prices = decisions, fold, evaluator.prices
+    def __init__(self, decisions: Decisions, fold: Fold, lowered: Lowered, prices: Prices) -> None:
+        self.decisions, self.fold, self.prices = decisions, fold, prices
         self.program = lowered(_with_all_plans(decisions))
         self.calls = tuple(fold.calls())
         self.bodies = tuple(call.body.name for call in self.calls)
@@ -302,14 +302,15 @@ def shared_out(
     decisions: Decisions,
     fold: Fold,
     lowered: Lowered,
-    evaluator: Evaluator,
+    judge: Judge,
+    prices: Prices,
     *,
     limit: int = MOST_PRICED,
 ) -> Shared:
     """The plan with its layers shared out for the fastest step that fits, as far as `limit` prices go."""
-    search = _Search(decisions, fold, lambda plan: evaluator(lowered(plan)), limit)
+    search = _Search(decisions, fold, judge, limit)
     if len(decisions.stages) > 1:
-        for _, counts in best_cuts(Cells(decisions, fold, lowered, evaluator)):
+        for _, counts in best_cuts(Cells(decisions, fold, lowered, prices)):
             search.consider(counts)
         search.move()
     return Shared(search.counts, search.decisions, search.prediction, search.priced)
@@ -318,7 +319,7 @@ def shared_out(
 class _Search:
     """What was priced, and the best of it."""
 
-    def __init__(self, decisions: Decisions, fold: Fold, judge: Callable[[Decisions], Prediction], limit: int) -> None:
+    def __init__(self, decisions: Decisions, fold: Fold, judge: Judge, limit: int) -> None:
         self.fold, self.judge, self.limit = fold, judge, limit
         self.decisions, self.counts = decisions, counts_of(decisions, fold)
         self.prediction = judge(decisions)
