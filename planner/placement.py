@@ -23,6 +23,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from itertools import combinations, islice, permutations, product
 from math import factorial, prod
 
@@ -44,8 +45,11 @@ MOST_PRICED = 400
 FEW = 120
 """Arrangements of blocks that are all tried: those of five unlike hosts."""
 
+MOST_SHAPES = 1
+"""Shapes from which blocks are exchanged, beside that of the plan that came in."""
+
 MOST_WAYS = 8
-"""Ways to give pools to groups that `placements` answers."""
+"""Ways to give kinds of devices to groups that `placements` answers."""
 
 MOST_POOL_ORDERS = 24
 MOST_GROUP_ORDERS = 24
@@ -63,8 +67,8 @@ class Placed:
 
 Worth = tuple[float, float, float]
 
-_Way = tuple[tuple[int, ...], ...]
-"""For every group the pools that its ranks are of."""
+_Way = tuple[tuple[str, ...], ...]
+"""For every group the devices that its ranks are."""
 
 
 def worth(prediction: Prediction) -> Worth:
@@ -94,11 +98,17 @@ def on_ranks(decisions: Decisions, assignment: Sequence[int]) -> Decisions:
         )
     starts = np.cumsum([0, *sizes]).tolist()
     groups = {
-        group: tuple(assignment[start:end])
+        group: _one_of_equals(tuple(assignment[start:end]))
         for group, start, end in zip(decisions.groups, starts[:-1], starts[1:], strict=True)
     }
     stages = tuple(replace(stage, ranks=groups[stage.ranks]) for stage in decisions.stages)
     return replace(decisions, stages=stages)
+
+
+@lru_cache(maxsize=4096)
+def _one_of_equals(ranks: tuple[int, ...]) -> tuple[int, ...]:
+    """Of equal groups always the same: what is known of a group is known by identity."""
+    return ranks
 
 
 def placed(
@@ -122,8 +132,8 @@ def placements(
     subsets: Iterable[Sequence[int]] = (),
     limit: int = MOST_PRICED,
 ) -> list[Placed]:
-    """The same, and behind the best the best of every other way to give pools to groups: which of those is fastest may
-    change when layers are shared out by speed. Those whose groups keep to one pool come first."""
+    """The same, and behind the best the best of every other way to give kinds of devices to groups: which of those is
+    fastest may change when layers are shared out by speed. Those whose groups keep to one kind come first."""
     search = _Search(decisions, cluster, judge, limit)
     held = [sorted(search.best), *(sorted(_first(ranks, len(search.best))) for ranks in subsets)]
     for ranks in dict.fromkeys(map(tuple, held)):
@@ -142,8 +152,8 @@ def placements(
     ]
 
 
-def _straddling(pools: _Way) -> int:
-    return sum(len(found) > 1 for found in pools)
+def _straddling(way: _Way) -> int:
+    return sum(len(devices) > 1 for devices in way)
 
 
 def _first(ranks: Sequence[int], needed: int) -> Sequence[int]:
@@ -165,67 +175,82 @@ class _Search:
         self.prediction = judge(decisions)
         self.worth = worth(self.prediction)
         self.priced = 1
-        self.seen = {self.seats.canonical(self.best)}
+        self.best = self.seats.canonical(self.best)
+        self.seen = {self.best: self.worth}
         self.ways: dict[_Way, tuple[Worth, Assignment, Prediction]] = {}
-        """The best assignment of every way to give pools to groups."""
+        """The best assignment of every way to give kinds of devices to groups."""
         self._note(self.best, self.worth, self.prediction)
 
-    def consider(self, assignment: Sequence[int]) -> bool:
-        """Price an assignment that is new, if there is a price left; whether it is the best so far."""
-        if self.priced >= self.limit:
-            return False
+    def consider(self, assignment: Sequence[int]) -> Worth | None:
+        """What an assignment is worth: as it was found before, or priced now; None if no price is left."""
         canonical = self.seats.canonical(assignment)
         if canonical in self.seen:
-            return False
-        self.seen.add(canonical)
+            return self.seen[canonical]
+        if self.priced >= self.limit:
+            return None
         self.priced += 1
         prediction = self.judge(on_ranks(self.decisions, canonical))
-        found = worth(prediction)
+        found = self.seen[canonical] = worth(prediction)
         self._note(canonical, found, prediction)
-        if found >= self.worth:
-            return False
-        self.best, self.prediction, self.worth = canonical, prediction, found
-        return True
+        if found < self.worth:
+            self.best, self.prediction, self.worth = canonical, prediction, found
+        return found
 
     def _note(self, assignment: Assignment, found: Worth, prediction: Prediction) -> None:
         way, start = [], 0
         for group in self.decisions.groups:
             held = assignment[start : start + len(group)]
-            way.append(tuple(sorted({self.seats.pool_of(rank) for rank in held})))
+            way.append(tuple(sorted({self.seats.device_of(rank) for rank in held})))
             start += len(group)
         if tuple(way) not in self.ways or found < self.ways[tuple(way)][0]:
             self.ways[tuple(way)] = found, assignment, prediction
 
     def exchange(self) -> None:
         """Exchange blocks between units that differ, as long as that helps."""
-        blocks = self.seats.blocks(1 if self.seats.by_device and len(self.best) <= FEW else self.seats.block)
+        fine = self.seats.by_device and len(self.best) <= FEW
+        blocks = self.seats.blocks(1 if fine else self.seats.block)
         kinds = [self.seats.kind(block[0]) for block in blocks]
-        if len(set(kinds)) == 1 and not self.seats.by_device:
+        if len(set(kinds)) == 1 and not fine:
             return
-        if self.seats.by_device or _arrangements(kinds) > FEW:
-            self._climb(blocks, kinds)
-        else:
-            self._try_all(blocks, kinds)
+        few = not fine and _arrangements(kinds) <= FEW
+        for start in self._starts():
+            if few:
+                self._try_all(start, blocks, kinds)
+            else:
+                self._climb(start, blocks, [*range(len(blocks))] if fine else kinds)
 
-    def _try_all(self, blocks: Sequence[tuple[int, ...]], kinds: Sequence[tuple[int, ...]]) -> None:
-        start = self.best
+    def _starts(self) -> list[Assignment]:
+        """The best of each shape: of assignments that become the same where units are taken as alike. First the shape
+        that came in."""
+        shapes: dict[Assignment, Assignment] = {}
+        first = self.seats.shape(assignment_of(self.decisions))
+        for assignment in sorted(self.seen, key=lambda one: (self.seen[one], one)):
+            shapes.setdefault(self.seats.shape(assignment), assignment)
+        others = [assignment for shape, assignment in shapes.items() if shape != first]
+        return [shapes[first], *others[:MOST_SHAPES]]
+
+    def _try_all(self, start: Assignment, blocks: Sequence[tuple[int, ...]], kinds: Sequence[tuple[int, ...]]) -> None:
         for order in _different(Counter(kinds)):
             seats = {kind: [block for block, own in zip(blocks, kinds, strict=True) if own == kind] for kind in order}
             there = _flat([seats[kind].pop(0) for kind in order])
             self.consider(_exchanged(start, dict(zip(_flat(blocks), there, strict=True))))
 
-    def _climb(self, blocks: Sequence[tuple[int, ...]], kinds: Sequence[tuple[int, ...]]) -> None:
+    def _climb(self, start: Assignment, blocks: Sequence[tuple[int, ...]], kinds: Sequence[object]) -> None:
         slow = [self._slowest_link(block) for block in blocks]
         order = sorted(range(len(blocks)), key=lambda index: (slow[index], index))
-        better = True
-        while better and self.priced < self.limit:
+        at, better = self.seen[start], True
+        while better:
             better = False
             for one, other in combinations(order, 2):
-                if self.priced >= self.limit:
-                    break
-                if self.seats.by_device or kinds[one] != kinds[other]:
-                    there = dict(zip(blocks[one] + blocks[other], blocks[other] + blocks[one], strict=True))
-                    better |= self.consider(_exchanged(self.best, there))
+                if kinds[one] == kinds[other]:
+                    continue
+                there = dict(zip(blocks[one] + blocks[other], blocks[other] + blocks[one], strict=True))
+                moved = _exchanged(start, there)
+                found = self.consider(moved)
+                if found is None:
+                    return
+                if found < at:
+                    start, at, better = moved, found, True
 
     def _slowest_link(self, block: Sequence[int]) -> float:
         """What is measured worst from here; whoever sits there is exchanged first."""

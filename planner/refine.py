@@ -3,11 +3,11 @@
     refined    Config -> Decisions -> placements -> layers shared out on each -> placed again -> the best first
     mixed      Config -> plans of unlike meshes -> layers shared out on the best of them
 
-Which pools should take which stages depends on how many layers they are given, and the other way round. So every way to
-give pools to groups that placement found is tried with its layers shared out, and the best is placed once more. On a
-cluster of one pool and without a link matrix little of this is to be done, and little is tried. `mixed` takes from its
-configuration the micro-batches, the sequences of one, ZeRO and recomputation only: configurations that agree in these
-have one answer.
+Which devices should take which stages depends on how many layers they get, and the other way round. So every way to
+give kinds of devices to groups that placement found is tried with its layers shared out, and the best is placed once
+more. On a cluster of one pool and without a link matrix little of this is to be done, and little is tried. `mixed`
+takes from its configuration the micro-batches, the sequences of one, ZeRO and recomputation only: configurations that
+agree in these have one answer.
 """
 
 from __future__ import annotations
@@ -70,8 +70,8 @@ def refined(
 def refined_plan(
     decisions: Decisions, fold: Fold, lowered: Lowered, price: Price, prices: Prices, *, limit: int = MOST_PRICED
 ) -> list[Refined]:
-    """Any plan placed, and its layers shared out: the best first, and after it those that other ways to give pools to
-    groups lead to."""
+    """Any plan placed, and its layers shared out: the best first, and after it those that other ways to give kinds
+    of devices to groups lead to."""
     cluster = prices.cluster
 
     def judge(plan: Decisions) -> Prediction:
@@ -104,7 +104,7 @@ def mixed(setting: Setting, config: Config, global_batch: int, prices: Prices) -
         return setting.price(lowered(plan))
 
     found = []
-    for plan in mixes(fold, config.degrees(), cluster, lowered, prices, setting.target.target):
+    for plan in mixes(fold, config.batch, config.degrees(), cluster, lowered, prices, setting.target.target):
         try:
             found.append(_refined(setting.allowed(plan, fold), judge(plan), fold, cluster))
         except NotExpressible:

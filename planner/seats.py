@@ -44,6 +44,7 @@ class Seats:
         """Measured device by device: no two ranks are alike."""
         self.measured = cluster.matrix is not None
         self.units = _units(cluster)
+        self._devices = [pool.device.name for pool in cluster.pools]
         self._seat = {
             rank: (index, number)
             for index, unit in enumerate(self.units)
@@ -69,6 +70,9 @@ class Seats:
     def pool_of(self, rank: int) -> int:
         return self.units[self._seat[rank][0]].pool
 
+    def device_of(self, rank: int) -> str:
+        return self._devices[self.pool_of(rank)]
+
     def blocks(self, size: int) -> list[tuple[int, ...]]:
         """All ranks in runs of this size, which must divide `block`."""
         ranks = [unit.ranks for unit in self.units]
@@ -80,18 +84,25 @@ class Seats:
 
     def canonical(self, assignment: Sequence[int]) -> Assignment:
         """The first of all assignments that cost the same."""
-        if self.by_device:
-            return tuple(assignment)
+        return tuple(assignment) if self.by_device else self._first(assignment, [unit.kind for unit in self.units])
+
+    def shape(self, assignment: Sequence[int]) -> Assignment:
+        """The same for all assignments that differ by exchanging units with islands of the same sizes."""
+        return self._first(assignment, [tuple(map(len, unit.islands)) for unit in self.units])
+
+    def _first(self, assignment: Sequence[int], kinds: Sequence[tuple[int, ...]]) -> Assignment:
         unit_for: dict[int, int] = {}
         island_for: dict[tuple[int, int], int] = {}
         taken: dict[int, set[int]] = {}
         used: dict[tuple[int, int], int] = {}
-        left = {kind: list(found)[::-1] for kind, found in self._of_kind().items()}
+        left: dict[tuple[int, ...], list[int]] = {}
+        for unit in reversed(range(len(kinds))):
+            left.setdefault(kinds[unit], []).append(unit)
         found = []
         for rank in assignment:
             old = unit, number = self._seat[rank]
             if unit not in unit_for:
-                unit_for[unit] = left[self.units[unit].kind].pop()
+                unit_for[unit] = left[kinds[unit]].pop()
             new = unit_for[unit]
             if old not in island_for:
                 islands, size = self.units[new].islands, len(self.units[unit].islands[number])
@@ -104,12 +115,6 @@ class Seats:
             found.append(self.units[new].islands[place[1]][used.get(place, 0)])
             used[place] = used.get(place, 0) + 1
         return tuple(found)
-
-    def _of_kind(self) -> dict[tuple[int, ...], list[int]]:
-        found: dict[tuple[int, ...], list[int]] = {}
-        for index, unit in enumerate(self.units):
-            found.setdefault(unit.kind, []).append(index)
-        return found
 
 
 def _units(cluster: Cluster) -> tuple[Unit, ...]:

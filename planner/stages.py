@@ -204,19 +204,27 @@ def _with_all_plans(decisions: Decisions) -> Decisions:
 
 @dataclass(frozen=True, slots=True)
 class _Tail:
-    """The stages from one on, cut in one way: the slowest stage's seconds and the sum of all."""
+    """The stages from one on, cut in one way: the slowest stage's seconds, the sum of all, and of their squares, which
+    is least where they are alike."""
 
     slowest_s: float
     sum_s: float
+    squares: float
     counts: Counts
+
+    def after(self, seconds: float, layers: int) -> _Tail:
+        """With a stage before them."""
+        return _Tail(
+            max(seconds, self.slowest_s), seconds + self.sum_s, seconds**2 + self.squares, (layers, *self.counts)
+        )
 
 
 def best_cuts(cells: Cells, *, most: int = BEST_CUTS) -> list[tuple[float, Counts]]:
     """The cuts that fit with the least T, and their T."""
     fronts = _tails(cells)
     pace = (cells.program.microbatches - 1) * _per_group(cells)
-    found = [(pace * tail.slowest_s + tail.sum_s, tail.counts) for tail in fronts]
-    return sorted(found)[:most]
+    found = sorted((pace * tail.slowest_s + tail.sum_s, tail.squares, tail.counts) for tail in fronts)
+    return [(step_s, counts) for step_s, _, counts in found[:most]]
 
 
 def _per_group(cells: Cells) -> int:
@@ -227,13 +235,13 @@ def _tails(cells: Cells) -> list[_Tail]:
     """Of all cuts of the whole model those that none beats in both the slowest stage and the sum."""
     lengths = _lengths(cells)
     total, last = cells.layers, cells.stages - 1
-    after: dict[int, list[_Tail]] = {total: [_Tail(0.0, 0.0, ())]}
+    after: dict[int, list[_Tail]] = {total: [_Tail(0.0, 0.0, 0.0, ())]}
     for stage in range(last, -1, -1):
         here: dict[int, list[_Tail]] = {}
         for first in [0] if stage == 0 else range(total + 1):
             ends = [total] if stage == last else range(first, min(total, first + lengths[stage]) + 1)
             found = [
-                _Tail(max(cell.seconds, tail.slowest_s), cell.seconds + tail.sum_s, (end - first, *tail.counts))
+                tail.after(cell.seconds, end - first)
                 for end in ends
                 if end in after and (cell := cells.get(stage, first, end)) is not None and cell.fits
                 for tail in after[end]
@@ -246,7 +254,12 @@ def _tails(cells: Cells) -> list[_Tail]:
 
 def _undominated(tails: list[_Tail]) -> list[_Tail]:
     kept: list[_Tail] = []
-    for tail in sorted(tails, key=lambda tail: (tail.slowest_s, tail.sum_s, tail.counts)):
+    unit = _SAME * min(tail.sum_s for tail in tails)  # sums that differ by less are the same
+
+    def order(tail: _Tail) -> tuple[float, int, float, Counts]:
+        return tail.slowest_s, round(tail.sum_s / unit), tail.squares, tail.counts
+
+    for tail in sorted(tails, key=order):
         if not kept or tail.sum_s < kept[-1].sum_s * (1 - _SAME):
             kept.append(tail)
     return kept[:MOST_PAIRS]

@@ -96,16 +96,17 @@ class Way:
 
 def mixes(
     fold: Fold,
+    batch: int,
     degrees: Degrees,
     cluster: Cluster,
     lowered: Callable[[Decisions], Program],
     prices: Prices,
     target: str,
 ) -> Iterator[Decisions]:
-    """Plans that give every pool stages of its own, or leave a pool idle, with ZeRO, recomputation and micro-batches of
-    these degrees; the best by T first, with the pools in every order."""
+    """Plans, for a fold at this batch, that give every pool stages of its own, or leave a pool idle, with ZeRO,
+    recomputation and micro-batches of these degrees; the best by T first, with the pools in every order."""
     pools = _pools(cluster)
-    found = [_ways(fold, degrees, ranks, lowered, prices, target) for ranks in pools]
+    found = [_ways(fold, batch, degrees, ranks, lowered, prices, target) for ranks in pools]
     layers = len(layer_calls(fold))
     choices: list[tuple[float, tuple[Way, ...]]] = []
     for choice in product(*([*ways, None] for ways in found)):
@@ -129,6 +130,7 @@ def _pools(cluster: Cluster) -> list[tuple[int, ...]]:
 
 def _ways(
     fold: Fold,
+    batch: int,
     degrees: Degrees,
     ranks: tuple[int, ...],
     lowered: Callable[[Decisions], Program],
@@ -137,14 +139,13 @@ def _ways(
 ) -> list[Way]:
     """For every number of groups that a pool can be cut into, the fastest ways; what the model refuses is left out."""
     found: list[Way] = []
-    batch = degrees.dp * degrees.microbatches
     for groups in divisors(len(ranks)):
         size = len(ranks) // groups
         parts = [ranks[start : start + size] for start in range(0, len(ranks), size)]
         ways = [
             Way(tuple(Part(held, inside) for held in parts), layer_s)
             for inside in _inside(degrees, size)
-            if (layer_s := _layer_s(fold, Part(parts[0], inside), lowered, prices, target, batch)) is not None
+            if (layer_s := _layer_s(fold, batch, Part(parts[0], inside), lowered, prices, target)) is not None
         ]
         found += sorted(ways, key=lambda way: way.layer_s)[:MOST_WAYS]
     return sorted(found, key=lambda way: -way.rate)[: 2 * MOST_WAYS]
@@ -168,11 +169,11 @@ def _inside(degrees: Degrees, size: int) -> Iterator[Degrees]:
 
 def _layer_s(
     fold: Fold,
+    batch: int,
     part: Part,
     lowered: Callable[[Decisions], Program],
     prices: Prices,
     target: str,
-    batch: int,
 ) -> float | None:
     """Seconds of a layer on a part, embedding and head spread over all; None where the model cannot be split so."""
     layers = len(layer_calls(fold))
