@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from math import prod
+from functools import cached_property, lru_cache
 
 from meshwright.cost_models.cost import NOTHING, Cost
 from meshwright.cost_models.ledger import PHASES
@@ -55,14 +55,31 @@ class Held:
         return self.parameters / (copies if zero > 2 else 1) + self.optimizer / (copies if zero else 1)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Piece:
-    """A body: the costs of a micro-batch by phase, what it holds, its state outside and inside the experts."""
+    """A body: the costs of a micro-batch by phase; and, known when it is asked for, what it holds, and its state
+    outside and inside the experts."""
 
+    body: BodyProgram
     costs: Mapping[str, Cost]
-    memory: BodyMemory
-    dense: Held
-    expert: Held
+    workload: Workload
+    inside: frozenset[str]
+    """The parameters that are cut by experts."""
+
+    @cached_property
+    def memory(self) -> BodyMemory:
+        return body_memory(self.body, self.workload, True)
+
+    @cached_property
+    def states(self) -> tuple[Held, Held]:
+        """Outside the experts, and inside."""
+        held = [Held(), Held()]
+        again = _read_backward(self.body)
+        for path, stored, gradient, optimizer in self.memory.slots:
+            elements = stored / self.workload.states.stored
+            own = Held(elements, elements if path in again else 0.0, stored, gradient, optimizer)
+            held[path in self.inside] = held[path in self.inside].plus(own, 1)
+        return held[0], held[1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,23 +133,9 @@ def priced(setting: Setting, prices: Prices, config: Config) -> Base:
     workload, fold = setting.workload, setting.fold(config)
     stage, pieces = program.stages[0], {}
     for body in program.bodies:
-        book = prices.ledger(body, workload, False)
-        memory = body_memory(body, workload, True)
-        again = _read_backward(body)
-        dense, expert = _states(memory.slots, _expert_paths(fold, body.name), again, workload.states.stored)
-        pieces[body.name] = Piece(prices.costs(book, stage, workload), memory, dense, expert)
+        costs = prices.costs(prices.ledger(body, workload, False), stage, workload)
+        pieces[body.name] = Piece(body, costs, workload, _expert_paths(Same(fold), body.name))
     return Base(config, stage, pieces)
-
-
-def _states(
-    slots: tuple[tuple[str, float, float, float], ...], inside: frozenset[str], again: frozenset[str], width: float
-) -> tuple[Held, Held]:
-    held = [Held(), Held()]
-    for path, stored, gradient, optimizer in slots:
-        elements = stored / width
-        own = Held(elements, elements if path in again else 0.0, stored, gradient, optimizer)
-        held[path in inside] = held[path in inside].plus(own, 1)
-    return held[0], held[1]
 
 
 def _read_backward(body: BodyProgram) -> frozenset[str]:
@@ -146,12 +149,13 @@ def _read_backward(body: BodyProgram) -> frozenset[str]:
     return frozenset(slot.path for slot in body.params if slot.value in read)
 
 
-def _expert_paths(fold: Fold, body: str) -> frozenset[str]:
+@lru_cache(maxsize=256)
+def _expert_paths(fold: Same[Fold], body: str) -> frozenset[str]:
     """The parameters of a body that are cut by experts."""
-    found = loops_of(Same(fold))[body]
+    found = loops_of(fold)[body]
     return frozenset(
         param.path
-        for param in fold.body[body].graph.params
+        for param in fold.of.body[body].graph.params
         if any(stem(name) == "experts" for dim in found.dims[param.value] for name in dim)
     )
 
@@ -185,7 +189,8 @@ def room(workload: Workload, base: Base, calls: tuple[tuple[str, int], ...]) -> 
     memory = StageMemory(replace(base.stage, runs=tuple(runs)), summaries, workload)
     dense, expert = Held(), Held()
     for name, times in calls:
-        dense, expert = dense.plus(base.pieces[name].dense, times), expert.plus(base.pieces[name].expert, times)
+        outside, inside = base.pieces[name].states
+        dense, expert = dense.plus(outside, times), expert.plus(inside, times)
     kept = memory.kept_bytes
     forward, backward = max(kept, memory.forward.total), max(kept, memory.backward[True].total)
     return Room(kept, memory.weight_kept, forward, backward, dense, expert)
@@ -193,6 +198,5 @@ def room(workload: Workload, base: Base, calls: tuple[tuple[str, int], ...]) -> 
 
 def copies(config: Config) -> tuple[int, int]:
     """How many ranks hold the same parameters, outside the experts and inside them."""
-    stage = prod((config.dp, config.cp, config.tp))
-    inside = config.ep * max(1, config.degrees().expert_tp)
-    return config.dp * config.cp, max(1, stage // inside)
+    inside = config.ep * max(1, config.etp)
+    return config.dp * config.cp, max(1, config.dp * config.cp * config.tp // inside)

@@ -94,29 +94,49 @@ class Space:
     wishes: Wishes = field(default_factory=Wishes)
 
     @property
+    def sequences(self) -> list[int]:
+        """Sizes of a micro-batch."""
+        return self._counts("mbs", min(MOST_SEQUENCES, self.global_batch), self.global_batch)
+
+    @property
+    def most_sequences(self) -> int:
+        return max(self.sequences, default=1)
+
+    @property
     def truncated(self) -> tuple[str, ...]:
         """What is left out of all that could be named."""
         return (
             f"micro-batches of more than {MOST_SEQUENCES} sequences",
+            "tensor parallelism across hosts",
+            "tensor parallel experts beside expert parallelism",
             f"less than {LEAST_TOKENS} tokens of a sequence on a rank",
             f"more than {MOST_VIRTUAL} virtual stages",
             "full_layers:N and parts of a block in recompute",
         )
+
+    def grants(self, config: Config) -> bool:
+        """Whether a configuration is one that was wished for."""
+        return all(self.wishes.grants(name, value) for name, value in config.to_json().items() if name != "split")
+
+    def settled(self, config: Config) -> Config:
+        """The configuration with its layers shared out."""
+        return replace(config, split=self._split(config.pp * config.vp) or "spread")
 
     # bases
 
     def bases(self) -> Iterator[Config]:
         """What a micro-batch can do on one copy of a stage, by the ranks that this takes. Each is a configuration of
         one stage with as few copies as its experts need."""
-        for tp in self._sizes("tp", self.heads or self.ranks):
+        for tp in self._sizes("tp", self.heads or self.ranks, self.per_host):
             for cp in self._context_sizes(tp):
                 for ep, etp in self._expert_sizes(tp, cp):
                     for context in self._contexts(cp):
-                        for mbs in self._counts("mbs", min(MOST_SEQUENCES, self.global_batch), self.global_batch):
+                        for mbs in self.sequences:
                             for recompute in self._recompute():
-                                yield self._base(tp, cp, ep, etp, mbs, str(context), str(recompute))
+                                yield self.base(tp, cp, ep, etp, mbs, str(context), str(recompute))
 
-    def _base(self, tp: int, cp: int, ep: int, etp: int, mbs: int, context: str, recompute: str) -> Config:
+    def base(self, tp: int, cp: int, ep: int, etp: int, mbs: int, context: str, recompute: str) -> Config:
+        """One base."""
         room = ep * (etp or 1)
         zigzag = cp > 1 and context != "ulysses" and "zigzag" in {line.name for line in self.target.layouts}
         return Config(
@@ -144,10 +164,11 @@ class Space:
         return self.wishes.among("recompute", tuple(n for n in RECOMPUTE if self.scores or n != "selective"))
 
     def _counts(self, name: str, most: int, of: int) -> list[int]:
-        return [int(value) for value in self.wishes.among(name, [n for n in divisors(most) if of % n == 0])]
+        return [int(value) for value in self.wishes.among(name, [n for n in divisors(of) if n <= most])]
 
-    def _sizes(self, name: str, of: int) -> list[int]:
-        return [size for size in self._counts(name, gcd(of, self.ranks), self.ranks) if self.ranks % size == 0]
+    def _sizes(self, name: str, of: int, most: int) -> list[int]:
+        common = gcd(of, self.ranks)
+        return [size for size in self._counts(name, min(most, common), common) if self.ranks % size == 0]
 
     def _context_sizes(self, tp: int) -> list[int]:
         most = max(1, self.seq // LEAST_TOKENS)
@@ -164,8 +185,8 @@ class Space:
             if self.wishes.grants("ep", 1):
                 yield 1, 0
             return
-        for ep in self._sizes("ep", gcd(*self.experts)):
-            for etp in self.wishes.among("etp", tuple(dict.fromkeys((1, tp)))):
+        for ep in self._sizes("ep", gcd(*self.experts), self.ranks):
+            for etp in self.wishes.among("etp", (1,) if ep > 1 else tuple(dict.fromkeys((1, tp)))):
                 if self.ranks % (ep * int(etp)) == 0 and _nest(tp, tp * cp, int(etp), int(etp) * ep):
                     yield ep, int(etp)
 
@@ -179,7 +200,7 @@ class Space:
 
     def pipelines(self, base: Config) -> Iterator[Config]:
         """Numbers of copies and stages, and schedules."""
-        for pp in self._pipeline_sizes(base):
+        for pp in self.pipeline_sizes(base):
             dp = self.ranks // (base.tp * base.cp * pp)
             if dp % base.dp or self.global_batch % (dp * base.mbs) or not self.wishes.grants("dp", dp):
                 continue
@@ -191,7 +212,7 @@ class Space:
                 if split:
                     yield replace(base, pp=pp, vp=vp, dp=dp, microbatches=microbatches, schedule=schedule, split=split)
 
-    def _pipeline_sizes(self, base: Config) -> list[int]:
+    def pipeline_sizes(self, base: Config) -> list[int]:
         most = self.ranks // (base.tp * base.cp)
         own = [n for n in divisors(most) if n <= self.layers] if most <= 4096 else _divisors_up_to(most, self.layers)
         return [int(n) for n in self.wishes.among("pp", own) if most % int(n) == 0]
