@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from meshwright.backends.torch_.verify.step import step_differences
 from meshwright.ir.decisions import Schedule
 from meshwright.ir.names import Degrees
 from meshwright.ir.plan_text import decisions_text, parse_decisions
@@ -12,6 +13,7 @@ from meshwright.ir.verify_program import verify_program
 from meshwright.planner.refine import mixed
 from meshwright.planner.stages import counts_of
 from meshwright.planner.unlike import Part, over_parts
+from tests.llama_block import model
 from tests.planner.refining import LLAMA, Case, example, hosts
 
 FOUR = Schedule("1f1b", 4)
@@ -40,15 +42,25 @@ def test_like_parts_are_the_template(small: str) -> None:
     assert case.price(fold, found) == case.price(fold, wanted)
 
 
-@pytest.mark.parametrize(
-    ("first", "second"),
-    [
-        (Degrees(tp=4), Degrees(dp=4, zero=1)),
-        (Degrees(dp=4, zero=3), Degrees(tp=2, sequence_parallel=True)),
-        (Degrees(dp=2, tp=2, zero=1), Degrees()),
-        (Degrees(dp=2), Degrees(dp=4, tp=2, sequence_parallel=True, zero=2)),
-    ],
+PAIRS = (
+    (Degrees(tp=4), Degrees(dp=4, zero=1)),
+    (Degrees(dp=4, zero=3), Degrees(tp=2, sequence_parallel=True)),
+    (Degrees(dp=2, tp=2, zero=1), Degrees()),
+    (Degrees(dp=2), Degrees(dp=4, tp=2, sequence_parallel=True, zero=2)),
 )
+
+
+@pytest.mark.parametrize("tied", [False, True], ids=["untied", "tied"])
+@pytest.mark.parametrize(("first", "second"), PAIRS)
+def test_a_step_over_unlike_parts_is_exact(first: Degrees, second: Degrees, tied: bool) -> None:
+    """Every gradient and parameter, as autograd has them on the whole model; embedding and head may share a table over
+    unlike meshes."""
+    fold = model(tied=tied)
+    plan = over_parts(fold, parts(first, second, first, second), (1, 1, 1, 1), Schedule("1f1b", 3), "any")
+    assert not step_differences(fold, plan)
+
+
+@pytest.mark.parametrize(("first", "second"), PAIRS)
 def test_unlike_parts_mean_the_model(small: str, first: Degrees, second: Degrees) -> None:
     """The program is right by its own statements and by the model's; the text form reads back; the price exists, and
     what crosses takes at least as long as the larger shard on the wire."""
