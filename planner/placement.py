@@ -45,6 +45,9 @@ MOST_PRICED = 400
 FEW = 120
 """Arrangements of blocks that are all tried: those of five unlike hosts."""
 
+MOST_SINGLE = 16
+"""Ranks of a plan that are exchanged one by one where devices are measured; more are exchanged by blocks only."""
+
 MOST_SHAPES = 1
 """Shapes from which blocks are exchanged, beside that of the plan that came in."""
 
@@ -206,18 +209,23 @@ class _Search:
             self.ways[tuple(way)] = found, assignment, prediction
 
     def exchange(self) -> None:
-        """Exchange blocks between units that differ, as long as that helps."""
-        fine = self.seats.by_device and len(self.best) <= FEW
-        blocks = self.seats.blocks(1 if fine else self.seats.block)
+        """Exchange blocks between units that differ, as long as that helps; then, where devices do, single ranks."""
+        self._exchange(self.seats.blocks(self.seats.block))
+        if self.seats.by_device and len(self.best) <= MOST_SINGLE:
+            self._exchange(self.seats.blocks(1))
+
+    def _exchange(self, blocks: Sequence[tuple[int, ...]]) -> None:
         kinds = [self.seats.kind(block[0]) for block in blocks]
-        if len(set(kinds)) == 1 and not fine:
+        if self.seats.by_device:
+            kinds = [block[:1] for block in blocks]
+        if len(set(kinds)) == 1:
             return
-        few = not fine and _arrangements(kinds) <= FEW
+        few = _arrangements(kinds) <= FEW
         for start in self._starts():
             if few:
                 self._try_all(start, blocks, kinds)
             else:
-                self._climb(start, blocks, [*range(len(blocks))] if fine else kinds)
+                self._climb(start, blocks, kinds)
 
     def _starts(self) -> list[Assignment]:
         """The best of each shape: of assignments that become the same where units are taken as alike. First the shape
@@ -235,7 +243,7 @@ class _Search:
             there = _flat([seats[kind].pop(0) for kind in order])
             self.consider(_exchanged(start, dict(zip(_flat(blocks), there, strict=True))))
 
-    def _climb(self, start: Assignment, blocks: Sequence[tuple[int, ...]], kinds: Sequence[object]) -> None:
+    def _climb(self, start: Assignment, blocks: Sequence[tuple[int, ...]], kinds: Sequence[tuple[int, ...]]) -> None:
         slow = [self._slowest_link(block) for block in blocks]
         order = sorted(range(len(blocks)), key=lambda index: (slow[index], index))
         at, better = self.seen[start], True
