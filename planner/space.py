@@ -3,7 +3,7 @@
     tp cp ep etp     divisors that the model's heads, widths, experts and sequence allow
     context          all_gather, ring, ulysses, as the target can; where cp > 1
     pp vp schedule   stages that the layers fill, under every schedule of the target
-    mbs              sequences of a micro-batch that divide the batch, up to `MOST_SEQUENCES`
+    mbs              sequences of a micro-batch that divide the batch, among `SEQUENCES`
     zero shard       what is stored in shards, over all copies or over those of one host (HSDP)
     recompute        what is computed again
     dp               the copies that are left
@@ -29,9 +29,9 @@ from meshwright.ir.names.counts import divisors
 from meshwright.ir.schedules import SCHEDULES
 from meshwright.planner.pins import Config, Pins, Value
 
-MOST_SEQUENCES = 8
+SEQUENCES = (1, 2, 4, 8)
 """Of a micro-batch. Products are as fast as they get at a few thousand rows, and memory grows with every sequence."""
-LEAST_TOKENS = 512
+LEAST_TOKENS = 2048
 """Of a sequence, on each of the ranks that share it."""
 RECOMPUTE = ("none", "selective", "selective_op", "full")
 """Selective recomputation of the core of attention is tried where scores are written out: fused, it keeps little."""
@@ -96,7 +96,7 @@ class Space:
     @property
     def sequences(self) -> list[int]:
         """Sizes of a micro-batch."""
-        return self._counts("mbs", min(MOST_SEQUENCES, self.global_batch), self.global_batch)
+        return [int(n) for n in self.wishes.among("mbs", [n for n in SEQUENCES if self.global_batch % n == 0])]
 
     @property
     def most_sequences(self) -> int:
@@ -106,7 +106,7 @@ class Space:
     def truncated(self) -> tuple[str, ...]:
         """What is left out of all that could be named."""
         return (
-            f"micro-batches of more than {MOST_SEQUENCES} sequences",
+            f"micro-batches of other than {', '.join(map(str, SEQUENCES))} sequences",
             "tensor parallelism across hosts",
             "tensor parallel experts beside expert parallelism",
             f"less than {LEAST_TOKENS} tokens of a sequence on a rank",

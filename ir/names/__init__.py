@@ -30,7 +30,7 @@ from dataclasses import replace
 from meshwright.ir.decisions import Decisions, Schedule
 from meshwright.ir.fold import Fold
 from meshwright.ir.names.body import body_template
-from meshwright.ir.names.cache import planned
+from meshwright.ir.names.cache import planned, share_loops
 from meshwright.ir.names.check import check
 from meshwright.ir.names.degrees import CONTEXT, TABLE, Degree, Degrees, Use, uses
 from meshwright.ir.names.stages import cuts, even_cuts, only_layer, stage_plans, with_first
@@ -49,6 +49,7 @@ __all__ = [
     "even_cuts",
     "loops_split",
     "name_of",
+    "share_loops",
     "template",
     "uses",
 ]
