@@ -1,17 +1,19 @@
 """A configuration made to fit its cluster: ranks placed, layers shared out, unlike pools given meshes of their own.
 
+    improved   Configs -> the best of `refined` and `mixed`
     refined    Config -> Decisions -> placements -> layers shared out on each -> placed again -> the best first
     mixed      Config -> plans of unlike meshes -> layers shared out on the best of them
 
 Which devices should take which stages depends on how many layers they get, and the other way round. So every way to
 give kinds of devices to groups that placement found is tried with its layers shared out, and the best is placed once
 more. On a cluster of one pool and without a link matrix little of this is to be done, and little is tried. `mixed`
-takes from its configuration the micro-batches, the sequences of one, ZeRO and recomputation only: configurations that
-agree in these have one answer.
+takes from its configuration the micro-batches, the sequences of one, cp, ep, ZeRO and recomputation only:
+configurations that agree in these have one answer.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from meshwright.cost_models.cluster import Cluster
@@ -31,6 +33,9 @@ from meshwright.planner.unlike import mixes
 MOST_MIXED = 3
 """Plans of unlike meshes whose layers are shared out."""
 
+MOST_CUT = 60
+"""Prices that sharing layers out may ask for."""
+
 MOST_AGAIN = 100
 """Prices that the second placement may ask for."""
 
@@ -40,16 +45,32 @@ class Refined:
     """A plan on its cluster.
 
     - `counts` are the layers of its stages, `idle` the ranks of the cluster that it does not use.
+    - `config` is what it was made of, with these layers; None where its stages have unlike meshes.
     """
 
     decisions: Decisions
     prediction: Prediction
     counts: Counts
     idle: tuple[int, ...]
+    config: Config | None = None
 
     @property
     def worth(self) -> Worth:
         return worth(self.prediction)
+
+
+def improved(
+    setting: Setting, configs: Iterable[Config], global_batch: int, prices: Prices, *, limit: int = MOST_PRICED
+) -> list[Refined]:
+    """What configurations become, the best first: each refined, and mixes for each kind of micro-batch among them."""
+    found: list[Refined] = []
+    kinds: dict[tuple[object, ...], Config] = {}
+    for config in configs:
+        found += refined(setting, config, global_batch, prices, limit=limit)[:1]
+        kinds.setdefault((config.batch, config.cp, config.ep, config.sp, config.zero, config.recompute), config)
+    for config in kinds.values():
+        found += mixed(setting, config, global_batch, prices)
+    return sorted(found, key=lambda one: one.worth)
 
 
 def refined(
@@ -64,7 +85,12 @@ def refined(
     def lowered(plan: Decisions) -> Program:
         return setting.lowered(fold, plan, global_batch)
 
-    return refined_plan(decisions, fold, lowered, setting.price, prices, limit=limit)
+    found = refined_plan(decisions, fold, lowered, setting.price, prices, limit=limit)
+    usual = counts_of(decisions, fold)
+    return [
+        replace(one, config=config if one.counts == usual else replace(config, split="even", stage_blocks=one.counts))
+        for one in found
+    ]
 
 
 def refined_plan(
@@ -81,7 +107,7 @@ def refined_plan(
     offered = subsets(cluster, needed) if needed < cluster.ranks else ()
     found = []
     for place in placements(decisions, cluster, judge, subsets=offered, limit=limit):
-        shared = shared_out(place.decisions, fold, lowered, judge, prices)
+        shared = shared_out(place.decisions, fold, lowered, judge, prices, limit=min(limit, MOST_CUT))
         found.append(_refined(shared.decisions, shared.prediction, fold, cluster))
     best = min(found, key=lambda one: one.worth)
     if cluster.matrix is not None or len(cluster.pools) > 1:

@@ -163,7 +163,7 @@ def _inside(degrees: Degrees, size: int) -> Iterator[Degrees]:
                 shard=0,
                 etp=0,
                 zero=max(degrees.zero, 1) if dp * degrees.cp > 1 else 0,
-                sequence_parallel=tp > 1,
+                sequence_parallel=tp > 1 and (degrees.sequence_parallel or degrees.tp == 1),
             )
 
 

@@ -34,7 +34,10 @@ def test_a_measured_straggler_is_left_out() -> None:
 def test_seven_gpus_on_three_unlike_hosts_have_a_plan() -> None:
     """All seven in a pipeline, and six with one left idle and named; both fit."""
     case = Case(LLAMA, example("seven_gpus"), batch=12)
-    seven = refined(case.setting, case.config("pp=7,split=spread"), case.batch, case.prices)[0]
+    config = case.config("pp=7,split=spread")
+    seven = refined(case.setting, config, case.batch, case.prices)[0]
+    assert seven.config is not None
+    assert case.setting.decisions(seven.config, case.batch).stages[3].last == seven.decisions.stages[3].last
     assert seven.prediction.fits
     assert seven.idle == ()
     assert sum(seven.counts) == 32
