@@ -139,7 +139,7 @@ def _remat(policy: str) -> tuple[Recompute | None, str | None]:
     if policy == "custom":
         how = (
             "remat custom: everything but the query, key and value projections, which wait on the host with the "
-            "inputs of layers, as in MaxText's published policies; the host link is not priced"
+            "inputs of layers, as in MaxText's published policies"
         )
         return Recompute(kind="full", keeps=("qkv_proj",), on_host=True), how
     return None, f"remat policy {policy!r} is unknown"
@@ -196,6 +196,7 @@ WORDS = {word: rf"\b{word}" for word in _PLAIN_WORDS} | {
     "async_tp": r"\basync[ _]tp\b",
     "short_ends": r"first/last stage has one layer less",
     "slow_network": r"\bslow inter-node\b",
+    "config_read": r"\bread from release config\b",
 }
 """An option, and what in the notes sets it."""
 

@@ -32,6 +32,7 @@ from typing import Any
 
 from meshwright.ir.errors import (
     BatchIndivisible,
+    OffloadImpossible,
     PinRepeated,
     PinsContradict,
     PinUnknown,
@@ -41,6 +42,7 @@ from meshwright.ir.errors import (
 from meshwright.ir.names import CONTEXT, Degrees
 from meshwright.ir.names.counts import check_ranks, microbatches
 from meshwright.ir.names.degrees import RECOMPUTE, SPLITS
+from meshwright.ir.offload import NOTHING, Offload
 from meshwright.ir.schedules import SCHEDULES
 
 Value = int | str | bool
@@ -87,6 +89,8 @@ class Pins:
     split: str | None = None
     stage_blocks: tuple[int, ...] | None = None
     regather: bool | None = None
+    offload: str | None = None
+    """What waits in the host's memory (`meshwright.ir.offload`)."""
 
     def over(self, others: Pins) -> Pins:
         """These pins, and the others where these leave something open."""
@@ -147,6 +151,8 @@ def _value(name: str, value: object, place: str) -> Any:
         return text  # selective:A+B and full_layers:N are for `Degrees` to refuse
     if name == "stage_blocks" and BLOCKS.fullmatch(text):
         return tuple(map(int, text.split("+")))
+    if name == "offload":
+        return _offload(text, place)
     if name == "zero" and text in ZERO:
         return int(text)
     if name in COUNTS and text.isascii() and text.isdigit() and len(text) <= DIGITS and int(text):
@@ -159,8 +165,18 @@ def _value(name: str, value: object, place: str) -> Any:
     )
 
 
+def _offload(text: str, place: str) -> str:
+    """What waits on the host, as `Offload` writes it."""
+    try:
+        return str(Offload.parse(text))
+    except OffloadImpossible as error:
+        raise PinValue(place=f"{place} offload={text}", cause=error.cause, fix=error.fix) from error
+
+
 def _values(name: str) -> str:
     """What a pin may be, in words."""
+    if name == "offload":
+        return "none, or optimizer, activations or activations:N, joined by +"
     if name in COUNTS:
         return "1 or any greater whole number"
     if name == "stage_blocks":
@@ -198,13 +214,15 @@ class Config:
     split: str
     """Empty until it is settled."""
     regather: bool
+    offload: str
     stage_blocks: tuple[int, ...] = ()
     """Layers of every (virtual) stage; without them `split` says how they are shared out."""
 
     def __str__(self) -> str:
         """As --fix takes it: the degrees, and whatever else is not as it starts."""
         quiet: dict[str, Value] = {"etp": 0, "shard": 0, "context": CONTEXT[0], "split": SPLITS[0], "regather": True}
-        quiet |= {"sp": self.tp > 1, "zigzag": self.cp > 1, "cp": 1, "ep": 1, "vp": 1, "stage_blocks": ""}
+        quiet |= {"offload": str(NOTHING), "stage_blocks": ""}
+        quiet |= {"sp": self.tp > 1, "zigzag": self.cp > 1, "cp": 1, "ep": 1, "vp": 1}
         shown = {name: value for name, value in self.to_json().items() if quiet.get(name) != value}
         return ",".join(f"{name}={word(value)}" for name, value in shown.items())
 
@@ -248,6 +266,7 @@ class Config:
             microbatches=self.microbatches,
             split=self.split or SPLITS[0],
             stage_blocks=self.stage_blocks,
+            offload=self.offload,
         )
 
 
@@ -298,6 +317,7 @@ def fill(pins: Pins, *, ranks: int, global_batch: int, place: str = "--fix") -> 
         split=pins.split or "",
         regather=True if pins.regather is None else pins.regather,
         stage_blocks=pins.stage_blocks or (),
+        offload=pins.offload or str(NOTHING),
     )
 
 

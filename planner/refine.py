@@ -7,8 +7,7 @@
 Which devices should take which stages depends on how many layers they get, and the other way round. So every way to
 give kinds of devices to groups that placement found is tried with its layers shared out, and the best is placed once
 more. On a cluster of one pool and without a link matrix little of this is to be done, and little is tried. `mixed`
-takes from its configuration the micro-batches, the sequences of one, cp, ep, ZeRO and recomputation only:
-configurations that agree in these have one answer.
+chooses dp, tp and stages anew: configurations that agree in all else have one answer.
 """
 
 from __future__ import annotations
@@ -67,10 +66,16 @@ def improved(
     kinds: dict[tuple[object, ...], Config] = {}
     for config in configs:
         found += refined(setting, config, global_batch, prices, limit=limit)[:1]
-        kinds.setdefault((config.batch, config.cp, config.ep, config.sp, config.zero, config.recompute), config)
+        kinds.setdefault(_kind(config), config)
     for config in kinds.values():
         found += mixed(setting, config, global_batch, prices)
     return sorted(found, key=lambda one: one.worth)
+
+
+def _kind(config: Config) -> tuple[object, ...]:
+    """What `mixed` takes from a configuration."""
+    inside = config.cp, config.ep, config.context, config.zigzag, config.sp
+    return *inside, config.batch, config.zero, config.regather, config.recompute, config.offload
 
 
 def refined(

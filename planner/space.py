@@ -36,6 +36,8 @@ LEAST_TOKENS = 2048
 RECOMPUTE = ("none", "selective", "selective_op", "full")
 """Selective recomputation of the core of attention is tried where scores are written out: fused, it keeps little."""
 MOST_VIRTUAL = 8
+NOWHERE = "none"
+"""What waits in the host's memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +114,7 @@ class Space:
             f"less than {LEAST_TOKENS} tokens of a sequence on a rank",
             f"more than {MOST_VIRTUAL} virtual stages",
             "full_layers:N and parts of a block in recompute",
+            "optimizer state or activations in the host's memory",
         )
 
     def grants(self, config: Config) -> bool:
@@ -126,7 +129,10 @@ class Space:
 
     def bases(self) -> Iterator[Config]:
         """What a micro-batch can do on one copy of a stage, by the ranks that this takes. Each is a configuration of
-        one stage with as few copies as its experts need."""
+        one stage with as few copies as its experts need. What waits on the host undercuts bounds of memory, so that a
+        search has nothing to offer who asks for it."""
+        if not self.wishes.grants("offload", NOWHERE):
+            return
         for tp in self._sizes("tp", self.heads or self.ranks, self.per_host):
             for cp in self._context_sizes(tp):
                 for ep, etp in self._expert_sizes(tp, cp):
@@ -158,6 +164,7 @@ class Space:
             zigzag=zigzag and self.wishes.grants("zigzag", True),
             split="even",
             regather=True,
+            offload=NOWHERE,
         )
 
     def _recompute(self) -> list[Value]:

@@ -30,8 +30,9 @@ from meshwright.cost_models.step import Step
 from meshwright.ir.decisions import BodyPlan, Decisions
 from meshwright.ir.errors import BodyUnplanned, LayersIndivisible
 from meshwright.ir.fold import Fold
-from meshwright.ir.lower import stage_of
+from meshwright.ir.lower import stages_of
 from meshwright.ir.names.stages import Cuts, cuts_at, layer_calls
+from meshwright.ir.offload import NOTHING
 from meshwright.ir.program import Program
 from meshwright.planner.placement import Judge, worth
 
@@ -128,7 +129,9 @@ class Cells:
 
     def __init__(self, decisions: Decisions, fold: Fold, lowered: Lowered, prices: Prices) -> None:
         self.decisions, self.fold, self.prices = decisions, fold, prices
-        self.program = lowered(_with_all_plans(decisions))
+        self.program = lowered(replace(_with_all_plans(decisions), offload=NOTHING))
+        self.plain = {body.name: body for body in self.program.bodies}
+        """Body programs by plan, before anything waits on the host."""
         self.calls = tuple(fold.calls())
         self.bodies = tuple(call.body.name for call in self.calls)
         starts = layer_calls(fold)
@@ -162,18 +165,18 @@ class Cells:
             cuts = tuple(ranges[turn] if turn < len(ranges) else usual[stage] for stage, ranges in enumerate(waiting))
             self._read(cuts, [stage for stage, ranges in enumerate(waiting) if turn < len(ranges)])
 
-    def _read(self, cuts: Cuts, stages: Sequence[int]) -> None:
+    def _read(self, cuts: Cuts, wanted: Sequence[int]) -> None:
         try:
             decisions = _at(self.decisions, self.fold, cuts)
         except BodyUnplanned:
-            self._one_by_one(cuts, stages)
+            self._one_by_one(cuts, wanted)
             return
-        made = tuple(stage_of(index, plan, self.calls, decisions) for index, plan in enumerate(decisions.stages))
-        program = replace(self.program, stages=made, ties=())
+        bodies, stages = stages_of(self.fold, decisions, self.plain, self.program.workload)
+        program = replace(self.program, bodies=tuple(bodies.values()), stages=stages, ties=())
         assert program.workload is not None
         step = Step(self.prices, program, program.workload)
         held = step.held()
-        for stage in stages:
+        for stage in wanted:
             begin, end = cuts[stage]
             seconds = sum(part[stage].seconds for part in (step.forwards, step.inputs, step.weights))
             self._found[stage, self.bodies[begin:end]] = Cell(seconds, held[stage].fits or not self.alone)

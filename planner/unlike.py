@@ -33,6 +33,7 @@ from meshwright.ir.mesh import Mesh
 from meshwright.ir.names import Degrees, check, template
 from meshwright.ir.names.counts import divisors
 from meshwright.ir.names.stages import layer_calls
+from meshwright.ir.offload import Offload
 from meshwright.ir.program import Program
 from meshwright.ir.same import Same
 
@@ -48,7 +49,8 @@ MOST_POOLS = 4
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One group of ranks, and the degrees inside it: those of a pipeline (pp, vp, schedule) are not used."""
+    """One group of ranks, and the degrees inside it: those of a pipeline (pp, vp, schedule) are not used. What waits on
+    the host is the same for all parts."""
 
     ranks: tuple[int, ...]
     degrees: Degrees
@@ -68,7 +70,8 @@ def over_parts(fold: Fold, parts: Sequence[Part], counts: Sequence[int], schedul
         own = [_named(Same(whole[kind].plan[name]), kind.mesh()) for name in stage.plans]
         plans |= {plan.name: plan for plan in own}
         stages.append(replace(stage, ranks=part.ranks, plans=tuple(plan.name for plan in own)))
-    return Decisions(tuple(plans.values()), tuple(stages), schedule, target)
+    offload = Offload.parse(parts[0].degrees.offload)
+    return Decisions(tuple(plans.values()), tuple(stages), schedule, target, offload=offload)
 
 
 @lru_cache(maxsize=1024)
@@ -158,6 +161,7 @@ def _inside(degrees: Degrees, size: int) -> Iterator[Degrees]:
         if rest == 0 and dp:
             yield replace(
                 degrees.of_body(),
+                offload=degrees.offload,
                 dp=dp,
                 tp=tp,
                 shard=0,

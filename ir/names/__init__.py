@@ -35,6 +35,7 @@ from meshwright.ir.names.check import check
 from meshwright.ir.names.degrees import CONTEXT, TABLE, Degree, Degrees, Use, uses
 from meshwright.ir.names.stages import cuts, even_cuts, only_layer, stage_plans, with_first
 from meshwright.ir.names.words import loops_split, name_of
+from meshwright.ir.offload import Offload
 from meshwright.ir.same import Same
 
 __all__ = [
@@ -64,4 +65,5 @@ def template(fold: Fold, degrees: Degrees, target: str = "any") -> Decisions:
     if first:
         again = planned(key, only_layer(fold, "recompute"), of_body)
         plans, stages = (again, *plans), with_first(fold, stages, again)
-    return Decisions(plans, stages, Schedule(degrees.order, degrees.microbatches), target)
+    schedule = Schedule(degrees.order, degrees.microbatches)
+    return Decisions(plans, stages, schedule, target, offload=Offload.parse(degrees.offload))

@@ -86,7 +86,9 @@ def test_a_plan_cut_elsewhere_is_the_template_of_those_numbers(small: str, pins:
 
 
 @pytest.mark.parametrize("cluster", [hosts(1), read(TWO_SPEEDS), read(TIGHT)], ids=["alike", "unlike", "tight"])
-@pytest.mark.parametrize("pins", ["tp=1,pp=4", "tp=1,pp=4,mbs=4,recompute=full", "tp=2,pp=2"])
+@pytest.mark.parametrize(
+    "pins", ["tp=1,pp=4", "tp=1,pp=4,mbs=4,recompute=full", "tp=2,pp=2", "tp=2,pp=2,offload=optimizer+activations:1"]
+)
 def test_the_programme_finds_what_brute_force_finds(small: str, cluster: Cluster, pins: str) -> None:
     """The formula, over every way to share eight layers out; its terms are the whole plans' own."""
     case = Case(small, cluster)
@@ -98,7 +100,8 @@ def test_the_programme_finds_what_brute_force_finds(small: str, cluster: Cluster
         seconds = [one.forward_s + one.backward_s for one in priced.stages]
         if priced.fits:
             times[counts] = (plan.schedule.microbatches - 1) * max(seconds) + sum(seconds)
-    assert (len(times) < len(all_counts(8, len(plan.stages)))) == (cluster == read(TIGHT))
+    if "offload" not in pins:
+        assert (len(times) < len(all_counts(8, len(plan.stages)))) == (cluster == read(TIGHT))
     if not times:
         assert not found
         return
