@@ -1324,6 +1324,12 @@ class BlockUnsolvable(SearchError):
     exit_code = 3
 
 
+class RanksMissing(SearchError):
+    """Fewer ranks, or more, than a plan has places for, where it is to be put on others."""
+
+    code = "MW7060"
+
+
 # MW8: the command line -----------------------------------------------------------------------------------------------
 
 
