@@ -59,7 +59,7 @@ def _megatron(space: Space) -> Iterator[Pins]:
     tp = max(_inside(space))
     for again in AGAIN:
         for pp in divisors(space.ranks // tp):
-            if 1 < pp <= space.layers and (space.layers % pp == 0 or (space.layers + 2) % pp == 0):
+            if 1 < pp <= space.layers:
                 ep = _experts(space, tp, pp) if experts else None
                 for vp in (_virtual(space, pp), 1):
                     if vp:

@@ -178,6 +178,7 @@ class Bounds:
         for phase in ("forward", "recompute", "inputs", "weights"):
             tensor, *values = costs[phase].values
             total += costs[phase].device_s + sum(values) + tensor * self.common.tensor_left
+            total += costs[phase].awaited * self.common.host_s
         return total
 
     # wires

@@ -32,6 +32,8 @@ from meshwright.planner.space import Space
 
 CAUTION = 0.97
 """Of what anchors say."""
+LIGHT = (("v-min", 0.3), ("v-half", 0.5))
+"""Schedules that hold less than all of a micro-batch's stages at once, and how much at least."""
 WORK = ("forward", "recompute", "inputs", "weights")
 
 
@@ -41,31 +43,41 @@ class Floors:
 
     common: Common
     space: Space
-    _anchors: dict[tuple[int, int], Base | None] = field(default_factory=dict)
+    _anchors: dict[tuple[int, int, str], Base | None] = field(default_factory=dict)
 
     def bound_s(self, base: Config) -> float:
-        """What the step of any shape of this base takes at least."""
-        work = self.work_s(base)
+        """What the step of any shape of this base takes at least; infinite where none can fit."""
+        work, kept = self.work_s(base), self.kept_bytes(base)
         found = inf
         for pp in self.space.pipeline_sizes(base):
             config = replace(base, pp=pp, dp=self.space.ranks // (base.tp * base.cp * pp))
             if config.dp % base.dp or self.space.global_batch % (config.dp * base.mbs):
                 continue
             m = self.space.global_batch // (config.dp * base.mbs)
+            flying = kept * min(self.share_in_flight(pp), m / pp)
             shown = 0.0
-            if not self.has_room(base, config):
+            if not self.has_room(base, config, flying, sharded=False):
+                if not self.has_room(base, config, flying, sharded=True):
+                    continue
                 shown = max(0.0, self.reduced_s(base, config) - self.common.step.covered * work)
             found = min(found, m / pp * (work + shown))
         return found * self.common.straggling
 
+    def share_in_flight(self, pp: int) -> float:
+        """Of what a micro-batch keeps on all stages, how much a rank holds at least, once there are enough of them."""
+        known = {line.name for line in self.space.target.schedules} if pp > 1 else set[str]()
+        return next((share for name, share in LIGHT if name in known), 1.0)
+
     def work_s(self, base: Config) -> float:
         """Of one micro-batch on all stages."""
         share = CAUTION * base.mbs / self.sequences
-        kernels, tensor, expert = self.anchor(1, 1), self.anchor(base.tp, 1), self.anchor(1, base.ep)
-        total = sum(one.device_s for one in self.phases(kernels)) / (base.tp * base.cp)
-        total += self.common.tensor_left * sum(one.values[0] for one in self.phases(tensor)) / base.cp
-        total += sum(one.values[2] for one in self.phases(expert)) / (base.tp * base.cp)
-        return share * total
+        kernels, tensor = self.phases(self.anchor(1, 1, base.recompute)), self.phases(self.anchor(base.tp, 1))
+        expert = self.phases(self.anchor(1, base.ep))
+        total = sum(one.device_s for one in kernels) / (base.tp * base.cp)
+        total += self.common.tensor_left * sum(one.values[0] for one in tensor) / base.cp
+        total += sum(one.values[2] for one in expert) / (base.tp * base.cp)
+        awaited = sum(one.awaited for one in expert) * self.common.host_s if base.etp <= 1 else 0.0
+        return share * total + awaited
 
     @property
     def sequences(self) -> int:
@@ -78,17 +90,29 @@ class Floors:
         costs = anchor.piece(self.common.calls)
         return [costs[phase] for phase in WORK]
 
-    def anchor(self, tp: int, ep: int) -> Base | None:
+    def anchor(self, tp: int, ep: int, recompute: str = "none") -> Base | None:
         """Priced when it is asked for first; None where the model cannot have it."""
-        if (tp, ep) not in self._anchors:
-            config = self.space.base(tp, 1, ep, 1 if ep > 1 else tp, self.sequences, "all_gather", "none")
+        key = tp, ep, recompute
+        if key not in self._anchors:
+            config = self.space.base(tp, 1, ep, 1 if ep > 1 else tp, self.sequences, "all_gather", recompute)
             try:
-                self._anchors[tp, ep] = priced(self.common.setting, self.common.prices, config)
+                self._anchors[key] = priced(self.common.setting, self.common.prices, config)
             except MeshwrightError:
-                self._anchors[tp, ep] = None
-        return self._anchors[tp, ep]
+                self._anchors[key] = None
+        return self._anchors[key]
 
-    # state
+    # memory
+
+    def kept_bytes(self, base: Config) -> float:
+        """What a micro-batch keeps for its backward pass, on all stages together."""
+        anchor = self.anchor(1, 1, base.recompute)
+        if anchor is None:
+            return 0.0
+        kept = sum(
+            times * max(0.0, memory.kept.total - sum(size for _, size in memory.entered))
+            for memory, times in ((anchor.pieces[name].memory, times) for name, times in self.common.calls)
+        )
+        return CAUTION * kept * base.mbs / self.sequences / (base.tp * base.cp)
 
     def states(self, base: Config) -> tuple[Held, Held]:
         """Of the whole model, one rank's share under a base: outside the experts and inside."""
@@ -102,11 +126,13 @@ class Floors:
             expert = expert.plus(inside, times / (base.ep * max(1, base.etp)))
         return dense, expert
 
-    def has_room(self, base: Config, config: Config) -> bool:
-        """Whether an equal share of parameters and gradients, with the optimizer's state over all copies, may fit."""
-        held = 0.0
+    def has_room(self, base: Config, config: Config, flying: float, *, sharded: bool) -> bool:
+        """Whether an equal share of the state may fit beside what is in flight, with the optimizer's state over all
+        copies and, `sharded`, everything."""
+        held = flying
         for one, many in zip(self.states(base), copies(config), strict=True):
-            held += (one.stored(1, many) + one.gradients) / config.pp
+            gradients = one.gradients / (many if sharded else 1)
+            held += (one.stored(3 if sharded else 1, many) + gradients) / config.pp
         return self.common.with_runtime(held) <= self.common.capacity
 
     def reduced_s(self, base: Config, config: Config) -> float:

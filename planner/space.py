@@ -31,7 +31,7 @@ from meshwright.planner.pins import Config, Pins, Value
 
 MOST_SEQUENCES = 8
 """Of a micro-batch. Products are as fast as they get at a few thousand rows, and memory grows with every sequence."""
-LEAST_TOKENS = 512
+LEAST_TOKENS = 2048
 """Of a sequence, on each of the ranks that share it."""
 RECOMPUTE = ("none", "selective", "selective_op", "full")
 """Selective recomputation of the core of attention is tried where scores are written out: fused, it keeps little."""
