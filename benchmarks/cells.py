@@ -139,7 +139,7 @@ def _remat(policy: str) -> tuple[Recompute | None, str | None]:
     if policy == "custom":
         how = (
             "remat custom: everything but the query, key and value projections, which wait on the host with the "
-            "inputs of layers, as in MaxText's published policies; the host link is not priced"
+            "inputs of layers, as in MaxText's published policies"
         )
         return Recompute(kind="full", keeps=("qkv_proj",), on_host=True), how
     return None, f"remat policy {policy!r} is unknown"

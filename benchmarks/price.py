@@ -40,7 +40,7 @@ class Pricer:
 
     def __call__(self, run: Run) -> Priced:
         found = self.predicted(run)
-        held = [on_device(stage.memory, run.host_share) for stage in found.stages]
+        held = [stage.memory for stage in found.stages]
         return Priced(
             step_time_s=found.step_time_s,
             peak_bytes=max(one.peak_bytes for one in held),
@@ -54,15 +54,6 @@ class Pricer:
         if where not in self.evaluators:
             self.evaluators[where] = Evaluator(run.cluster, self.profile)
         return self.evaluators[where](program_of(run))
-
-
-def on_device(held: Held, host_share: float) -> Held:
-    """What is left where a share of the kept activations waits in the host's memory. The link to the host is taken to
-    keep up, and the layers in flight to be few: neither is in a Program."""
-    if not host_share:
-        return held
-    parts = tuple((name, size * (1 - host_share) if name == "activations" else size) for name, size in held.parts)
-    return replace(held, parts=parts, peak_bytes=sum(size for _, size in parts))
 
 
 def reserved_bytes(held: Held) -> float:
@@ -110,7 +101,15 @@ def degrees_of(run: Run) -> Degrees:
         schedule=SCHEDULES.get(run.schedule, run.schedule),
         microbatches=run.micro_batches,
         stage_blocks=stage_layers(run.shape.layers, run.pp, run.vp) if run.pp > 1 else (),
+        offload=offload_of(run),
     )
+
+
+def offload_of(run: Run) -> str:
+    """All that is kept waits on the host, or that of the first layers of every stage."""
+    if run.recompute.on_host:
+        return "activations"
+    return f"activations:{run.offload_layers}" if run.offload_layers else "none"
 
 
 def _zero(run: Run) -> int:

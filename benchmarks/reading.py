@@ -139,7 +139,7 @@ class _Reader:
         text = self.cell("recompute")
         offloaded = re.search(r"layers:(\d+)", self.cell("offload"))
         if offloaded:
-            self.read(f"offload of {offloaded[1]} layers: its time is not priced")
+            self.read(f"offload of {offloaded[1]} layers: of the first ones of every stage")
         return Run(
             row=index,
             source=self.cell("source"),

@@ -130,11 +130,6 @@ class Run:
         return (self.source, *job, self.device.name, self.devices)
 
     @property
-    def host_share(self) -> float:
-        """The share of kept activations that waits in the host's memory."""
-        return 1.0 if self.recompute.on_host else min(1.0, self.offload_layers / self.shape.layers)
-
-    @property
     def memory_meaning(self) -> str:
         """What `peak_bytes` counts."""
         return memory_meaning(self.memory_kind)

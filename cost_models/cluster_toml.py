@@ -72,7 +72,9 @@ POOL_KEYS = ("name", "hosts", "gpu", "gpus_per_host", "nics", "price_per_gpu_hou
 NIC_KEYS = ("kind", "gbps", "count")
 LINK_KEYS = ("between", "kind", "gbps", "latency_us")
 TFLOPS = {f"{dtype}_tflops": dtype for dtype in DTYPES}
-DEVICE_NUMBERS = ("memory_gb", "memory_gb_per_s", "host_gb_per_s", "island_gb_per_s", "island_size")
+DEVICE_NUMBERS = (
+    "memory_gb", "memory_gb_per_s", "host_gb_per_s", "host_memory_gb_per_s", "island_gb_per_s", "island_size",
+)  # fmt: skip
 DEVICE_KEYS = ("name", "like", *TFLOPS, *DEVICE_NUMBERS, "island_kind", "island_spans_hosts")
 ISLAND_KINDS = ("nvlink", "xgmi", "ici", "pcie")
 
@@ -372,7 +374,9 @@ def _own_device(
 ) -> Device:
     all_peaks = dict(base.peaks if base else ()) | {dtype: peak for dtype, peak in peaks.items() if peak}
     ordered = tuple((dtype, all_peaks[dtype]) for dtype in DTYPES if dtype in all_peaks)
-    memory, speed, host = (numbers.get(key) for key in ("memory_gb", "memory_gb_per_s", "host_gb_per_s"))
+    memory, speed, host, behind = map(
+        numbers.get, ("memory_gb", "memory_gb_per_s", "host_gb_per_s", "host_memory_gb_per_s")
+    )
     if base is not None:
         return replace(
             base,
@@ -383,16 +387,21 @@ def _own_device(
             memory=memory or base.memory,
             driver_memory=None if memory else base.driver_memory,
             memory_bandwidth=speed or base.memory_bandwidth,
-            host_link=HostLink(kind=base.host_link.kind, bandwidth=host) if host else base.host_link,
+            host_link=replace(_own_link(base.host_link, host), memory=behind or base.host_link.memory),
             island=island,
         )
     assert memory is not None
     assert speed is not None
     assert host is not None
-    wire = HostLink(kind="pcie", bandwidth=host)
+    wire = HostLink(kind="pcie", bandwidth=host, memory=behind)
     return Device(
         name=name, vendor="", peaks=ordered, memory=memory, memory_bandwidth=speed, host_link=wire, island=island
     )
+
+
+def _own_link(base: HostLink, own: Quantity | None) -> HostLink:
+    """A host link of one's own is what each device has: nobody shares it."""
+    return replace(base, bandwidth=own, sharers=None) if own else base
 
 
 def _shown(value: object) -> str:
@@ -438,6 +447,8 @@ def _device_lines(own: Device) -> list[str]:
     numbers = [(f"{dtype}_tflops", quantity, TERA) for dtype, quantity in own.peaks]
     numbers += [("memory_gb", own.memory, GIGA), ("memory_gb_per_s", own.memory_bandwidth, GIGA)]
     numbers.append(("host_gb_per_s", own.host_link.bandwidth, GIGA))
+    if own.host_link.memory:
+        numbers.append(("host_memory_gb_per_s", own.host_link.memory, GIGA))
     if own.island:
         base = device(own.like).island if own.like else None
         if base is None or base.kind != own.island.kind:

@@ -45,13 +45,14 @@ def rows() -> Iterator[Row]:
             yield Row(file, name, one["value"], one["unit"], one["kind"], one["how"], one["date"])
     for name, one in read_json("collectives.json")["fits"].items():
         yield Row("collectives.json", name, one["value"], one["unit"], "fitted", one["fitted_on"], one["date"])
-    memory = read_json("memory.json")
-    for name, pair in memory.items():
-        if isinstance(pair, list):
-            value, source = pair
-            of = memory["sources"][source]
-            unit = "bytes" if name.endswith("_bytes") else "1"
-            yield Row("memory.json", name, value, unit, of["kind"], of["document"], of["date"])
+    for file in ("memory.json", "host.json"):
+        table = read_json(file)
+        for name, pair in table.items():
+            if isinstance(pair, list):
+                value, source = pair
+                of = table["sources"][source]
+                unit = "bytes" if name.endswith("_bytes") else "1"
+                yield Row(file, name, value, unit, of["kind"], of["document"], of["date"])
 
 
 def tables() -> Iterator[tuple[str, str, int]]:

@@ -11,7 +11,8 @@ its source. This module reads it into frozen `Device`s and finds them by name. W
 - *island*: the scale-up link (NVLink, xGMI, ICI) per device and **per direction**, and how many devices one domain
   joins. Datasheets add both directions up ("900 GB/s NVLink" is 450 each way). On a torus the figure is the sum over a
   chip's links.
-- *host link*: PCIe or chip-to-chip, per direction; neighbours in a host that share no island talk through it.
+- *host link*: PCIe or chip-to-chip, per direction; neighbours in a host that share no island talk through it. What
+  waits in the host's memory crosses it (`cost_models.offload`), and there devices behind one switch share the way.
 - *NIC*: what is usually found beside one device, the default where a cluster does not say. A device that has no usual
   NIC has no default either.
 
@@ -55,10 +56,21 @@ class Island:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostLink:
-    """The link between a device and its host, bytes/s in one direction."""
+    """The link between a device and its host, bytes/s in one direction, and the host behind it.
+
+    - `sharers`: devices that share its way to the host's processors, where that is more than one.
+    - `memory`: bytes/s of the host's own memory that each device has, in its usual host; None: not known.
+    """
 
     kind: str
     bandwidth: Quantity
+    sharers: Quantity | None = None
+    memory: Quantity | None = None
+
+    @property
+    def share_bytes_per_s(self) -> float:
+        """What a device has of it while all devices talk to their host."""
+        return self.bandwidth.value / (self.sharers.value if self.sharers else 1.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,7 +134,12 @@ class Device:
         found.append(("memory bandwidth", self.memory_bandwidth))
         if self.island:
             found += [(f"island, {self.island.kind}", self.island.bandwidth), ("island size", self.island.size)]
-        found.append((f"host link, {self.host_link.kind}", self.host_link.bandwidth))
+        wire = self.host_link
+        found.append((f"host link, {wire.kind}", wire.bandwidth))
+        if wire.sharers:
+            found.append(("devices that share it", wire.sharers))
+        if wire.memory:
+            found.append(("host memory bandwidth, each", wire.memory))
         if self.nic:
             found.append((f"usual NIC, {self.nic.kind}", self.nic.rate))
         return tuple(found)
@@ -197,14 +214,22 @@ def _read(entry: dict[str, Any], sources: dict[str, Any]) -> Device:
     def number(pair: tuple[float, str], unit: str) -> Quantity:
         return _quantity(pair, unit, sources)
 
-    island, nic, driver = entry.get("island"), entry.get("nic"), entry.get("driver_memory_bytes")
+    def optional(pair: tuple[float, str] | None, unit: str) -> Quantity | None:
+        return number(pair, unit) if pair else None
+
+    island, nic, driver, wire = (
+        entry.get("island"),
+        entry.get("nic"),
+        entry.get("driver_memory_bytes"),
+        entry["host_link"],
+    )
     return Device(
         name=entry["name"],
         vendor=entry["vendor"],
         aliases=tuple(entry["aliases"]),
         peaks=tuple((dtype, number(pair, "flop/s")) for dtype, pair in entry["peaks_flops_per_s"].items()),
         memory=number(entry["memory_bytes"], "bytes"),
-        driver_memory=number(driver, "bytes") if driver else None,
+        driver_memory=optional(driver, "bytes"),
         memory_bandwidth=number(entry["memory_bytes_per_s"], "bytes/s"),
         island=Island(
             kind=island["kind"],
@@ -215,7 +240,10 @@ def _read(entry: dict[str, Any], sources: dict[str, Any]) -> Device:
         if island
         else None,
         host_link=HostLink(
-            kind=entry["host_link"]["kind"], bandwidth=number(entry["host_link"]["bytes_per_s"], "bytes/s")
+            kind=wire["kind"],
+            bandwidth=number(wire["bytes_per_s"], "bytes/s"),
+            sharers=optional(wire.get("sharers"), "devices"),
+            memory=optional(wire.get("memory_bytes_per_s"), "bytes/s"),
         ),
         nic=UsualNic(kind=nic["kind"], rate=number(nic["gbps"], "Gb/s")) if nic else None,
     )

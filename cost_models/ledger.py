@@ -272,17 +272,20 @@ class _Bookkeeper:
     # states
 
     def update(self) -> None:
-        """The optimizer reads gradient and state and writes state and parameter; the norm reads gradients once more.
-        Gradients of several micro-batches are added up where they are stored, which products of a
-        fused stack do themselves."""
+        """The optimizer reads gradient and state and writes state and parameter; the norm reads gradients once more,
+        and is all that is left where the host makes the step. Gradients of several micro-batches are added up where
+        they are stored, which products of a fused stack do themselves."""
         states, moments = self.workload.states, self.workload.moments
         own = states.master or states.stored
         per_element = 2 * own + 2 * moments + 2 * states.gradient + (states.stored if states.master else 0)
         trained = [slot for slot in self.body.params if slot.grad is not None]
-        updated = sum(self.elements(slot.value, slot.optimizer) for slot in trained)
+        updated = sum(self.elements(slot.value, slot.optimizer) for slot in trained if not slot.host)
+        normed = sum(self.elements(slot.value, slot.optimizer) for slot in trained if slot.host)
         added = sum(self.elements(slot.grad or "") for slot in trained)
         if updated:
             self.phases["update"].kernels[self.memory(updated * per_element)] += 1
+        if normed:
+            self.phases["update"].kernels[self.memory(normed * states.gradient)] += 1
         if added and self.accumulates and self.style != "fused":
             self.phases["weights"].kernels[self.memory(added * 2 * states.gradient)] += 1
 

@@ -41,7 +41,7 @@ class BodyMemory:
     """What a stage needs to know of one body program.
 
     - `entered` is the part of `kept` that is the differentiable inputs, `left` the part that is outputs: storages that
-      neighbouring calls may both keep.
+      neighbouring calls may both keep, on the device.
     - `weight_kept` is what gradients of weights alone still need, where a schedule puts them off.
     """
 
@@ -52,6 +52,8 @@ class BodyMemory:
     forward: Fullest
     backward: Fullest
     weight_kept: float
+    hosted: float
+    """Bytes of `kept` that wait in the host's memory, and are on the device only while the call runs."""
     unit: float
     """Bytes of its parameters in the form that operators read, where that is another than the stored one."""
     unit_gradients: float
@@ -61,6 +63,8 @@ class BodyMemory:
     parameters: float
     gradients: float
     optimizer: float
+    host_state: float
+    """Bytes of optimizer state in the host's memory."""
     stepped: float
     """Bytes of the gradients that the optimizer reads, where they are not those that micro-batches added up."""
     slots: tuple[tuple[str, float, float, float], ...]
@@ -106,32 +110,33 @@ class _Summary(Names):
         logits = sum(size for name, size in self.kept.items() if name in self.logits_names)
         kept = Mix(activations=sum(self.kept.values()) - logits, logits=logits)
         outputs = {name for name, grad in zip(self.body.outputs, self.body.output_grads, strict=True) if grad}
+        here = self.kept.keys() - self.waiting
         tables = {*self.free_inputs, *(set(self.body.outputs) - outputs)}
         parameters = sum(self.elements(slot.stored) * self.states.stored for slot in self.slots)
         trained = [slot for slot in self.slots if slot.grad]
         return BodyMemory(
             kept=kept,
             shared=tuple((self.shared(name), self.table(name)) for name in sorted(tables)),
-            entered=tuple((self.shared(name), self.kept[name]) for name in self.body.inputs if name in self.kept),
-            left=tuple((self.shared(name), self.kept[name]) for name in sorted(outputs) if name in self.kept),
+            entered=tuple((self.shared(name), self.kept[name]) for name in self.body.inputs if name in here),
+            left=tuple((self.shared(name), self.kept[name]) for name in sorted(outputs) if name in here),
             forward=self.forward(),
             backward=self.backward(),
             weight_kept=self.weight_kept(),
+            hosted=sum(self.kept[name] for name in self.waiting),
             unit=self.unit(),
             unit_kept=bool({kept.name for kept in self.body.kept} & self.gathers),
             unit_gradients=self.unit_gradients(),
             parameters=parameters + sum(self.table(slot.stored) for slot in self.body.params if slot.buffer),
             gradients=sum(self.held_gradient(slot) for slot in trained),
-            optimizer=sum(
-                self.at(slot, slot.optimizer) * (self.states.master + self.workload.moments) for slot in trained
-            ),
+            optimizer=sum(self.state(slot) for slot in trained if not slot.host),
+            host_state=sum(self.state(slot) for slot in trained if slot.host),
             stepped=sum(self.stepped(slot) for slot in trained),
             slots=tuple(
                 (
                     slot.path,
                     self.elements(slot.stored) * self.states.stored,
                     self.held_gradient(slot),
-                    self.at(slot, slot.optimizer) * (self.states.master + self.workload.moments),
+                    0.0 if slot.host else self.state(slot),
                 )
                 for slot in trained
             ),
@@ -148,10 +153,14 @@ class _Summary(Names):
     def held_gradient(self, slot: ParamSlot) -> float:
         return self.at(slot, slot.grads) * self.states.gradient
 
+    def state(self, slot: ParamSlot) -> float:
+        """The optimizer's copy and moments of a parameter."""
+        return self.at(slot, slot.optimizer) * (self.states.master + self.workload.moments)
+
     def stepped(self, slot: ParamSlot) -> float:
-        """A copy in the dtype of the master parameters where gradients have another; else a buffer for the reduced
-        gradients, which fused stacks leave where they were added up."""
-        if self.states.master > self.states.gradient:
+        """A copy in the dtype of the master parameters where gradients have another (and the device makes the step);
+        else a buffer for the reduced gradients, which fused stacks leave where they were added up."""
+        if self.states.master > self.states.gradient and not slot.host:
             return self.at(slot, slot.optimizer) * self.states.master
         moved = slot.grad != slot.synced and self.runtime.style != "fused"
         return self.at(slot, slot.optimizer) * self.states.reduced if moved else 0.0

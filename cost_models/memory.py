@@ -8,6 +8,11 @@
                   that runs (`meshwright.cost_models.liveness`), with parameters gathered for it and for the next one
     runtime       communicators, the CUDA context, workspaces, blocks and fragments of the allocator
 
+What waits in the host's memory (`meshwright.ir.offload`) is not there between its call's forward and backward pass, but
+for one call's worth of staging: what a call before keeps is still on its way down while a call runs forward, and
+already on its way up while it runs backward. Optimizer state on the host takes nothing here: gradients leave from where
+they were added up, parameters arrive where they are stored.
+
 The maximum is taken over all states that the group's list of actions passes through, over the calls of the stage, and
 over the end of the step. Where calls repeat, what is held is linear in the repeat, so that the first and the last of
 them decide. Gradients exist from the start where a stack keeps them in one buffer (fused styles: Megatron's
@@ -28,7 +33,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib import resources
 
@@ -159,6 +164,9 @@ class _Position:
     gradients_after: float
     next_unit: float
     previous_unit: float
+    passing: float
+    """What the latest call before it that keeps something on the host keeps there, which is on its way: down beside
+    this forward pass, up beside this backward pass."""
 
 
 class StageMemory:
@@ -173,6 +181,7 @@ class StageMemory:
         self.kept: dict[str, float] = {"activations": self.shared}
         self.positions = tuple(self._positions())
         self.weight_kept = sum(one.weight_kept * repeats for period, repeats in self.runs for one in period)
+        self.hosted = sum(one.hosted * repeats for period, repeats in self.runs for one in period)
         self.kept_bytes = sum(self.kept.values())
         self.forward = max((self.forward_at(p) for p in self.positions), key=lambda parts: parts.total)
         self.backward = {
@@ -183,7 +192,8 @@ class StageMemory:
     def _positions(self) -> Iterator[_Position]:
         """The first and the last repeat of every call; sums up what is kept on the way."""
         left_over, last = self.gradients, None
-        units = [one.unit for period, repeats in self.runs for _ in range(min(repeats, 2)) for one in period]
+        shown = [one for period, repeats in self.runs for _ in range(min(repeats, 2)) for one in period]
+        units = [one.unit for one in shown]
         at = 0
         for period, repeats in self.runs:
             own = sum(one.gradients for one in period)
@@ -200,6 +210,7 @@ class StageMemory:
                         left_over,
                         units[at + 1] if at + 1 < len(units) else 0.0,
                         units[at - 1] if at else 0.0,
+                        next((one.hosted for one in reversed(shown[:at]) if one.hosted), 0.0),
                     )
                     self._keep(last, one, 1)
                     last, at = one, at + 1
@@ -207,20 +218,21 @@ class StageMemory:
     def _keep(self, previous: BodyMemory | None, one: BodyMemory, times: int) -> None:
         """Add what a call keeps; a storage that the call before it keeps as well counts once."""
         twice = sum(size for key, size in one.entered if previous and key in dict(previous.left))
-        self.kept["activations"] += times * (one.kept.activations - twice)
+        self.kept["activations"] += times * (one.kept.activations - one.hosted - twice)
         self.kept["logits"] = self.kept.get("logits", 0.0) + times * one.kept.logits
 
     def forward_at(self, position: _Position) -> _Parts:
         one = position.memory
         parts = _Parts(instant="loss" if one.has_logits else "forward end").plus(position.before)
-        return parts.plus(_mix(one.forward)).plus({"gathered": self.gathered(one, position.next_unit)})
+        parts = parts.plus(_mix(one.forward)).plus({"staging": position.passing})
+        return parts.plus({"gathered": self.gathered(one, position.next_unit)})
 
     def backward_at(self, position: _Position, graded: bool) -> _Parts:
         one = position.memory
         instant = "loss" if one.has_logits else "recompute" if one.backward.recomputing else "backward"
         parts = _Parts(instant=instant).plus(position.before)
         parts = parts.plus(_mix(one.backward)).plus({"gathered": self.gathered(one, position.previous_unit)})
-        parts = parts.plus({"gathered": one.unit_gradients})
+        parts = parts.plus({"gathered": one.unit_gradients, "staging": position.passing})
         return parts if graded else parts.plus({"gradients": position.gradients_after + one.gradients})
 
     def gathered(self, one: BodyMemory, neighbour: float) -> float:
@@ -254,6 +266,7 @@ class _Group:
             "gathered": sum(one.unit * times for one, times in calls if one.unit_kept),
         }
         self.gradients = sum(one.gradients * times for one, times in calls) - tied["gradients"]
+        self.host_state = sum(one.host_state * times for one, times in calls)
         self.placeholders = sum(dict(entry for one, _ in calls for entry in one.products).values())
         self.stepped = sum(one.stepped * times for one, times in calls)
         mesh = stages[0].mesh
@@ -277,7 +290,18 @@ class _Group:
         end = _Parts(instant="optimizer").plus(self.state)
         end = end.plus({"gradients": self.gradients + self.placeholders, "transient": self.stepped})
         best = max(end, self.at(max(states, key=self.total_at)), key=lambda parts: parts.total)
-        return _finished(best, self.communicators, capacity, profile)
+        return replace(_finished(best, self.communicators, capacity, profile), host_bytes=self.host_bytes(states))
+
+    def host_bytes(self, states: Sequence[State]) -> float:
+        """State, and what all micro-batches in flight keep on the host, that of the action included."""
+        if not any(stage.hosted for stage in self.stages):
+            return self.host_state
+        own = {number: stage.hosted for number, stage in zip(self.numbers, self.stages, strict=True)}
+        return self.host_state + max(
+            own[state.stage] * (state.kind != "W")
+            + sum(live * stage.hosted for stage, live in zip(self.stages, state.live, strict=True))
+            for state in states
+        )
 
     def total_at(self, state: State) -> float:
         """How much `at` finds, as far as states differ."""

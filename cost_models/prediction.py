@@ -19,15 +19,16 @@ from meshwright.cost_models.quantity import Kind
 
 SHARES = (
     "matmul", "attention", "memory-bound", "launch", "recompute",
-    "tensor", "context", "expert", "parameters", "transfers", "bubble", "gradients", "optimizer", "publish",
+    "tensor", "context", "expert", "parameters", "transfers", "bubble", "gradients", "optimizer", "publish", "host",
 )  # fmt: skip
-"""What a step's time is spent on. From `tensor` on: communication that nothing hides, by what it is for."""
+"""What a step's time is spent on. From `tensor` on: communication that nothing hides, by what it is for; `host`: what
+waits for the host, its link or its processors."""
 
 HELD = (
-    "parameters", "gradients", "optimizer", "activations", "recomputed", "transient", "gathered", "logits",
+    "parameters", "gradients", "optimizer", "activations", "recomputed", "transient", "gathered", "staging", "logits",
     "communicators", "context", "rounding",
 )  # fmt: skip
-"""What memory is held by."""
+"""What memory is held by; `staging`: what is on its way to the host, or back."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +45,8 @@ class Held:
     instant: str
     """When it is fullest: "forward end", "loss", "recompute", "backward", "optimizer"."""
     parts: tuple[tuple[str, float], ...]
+    host_bytes: float = 0.0
+    """What waits in the host's memory, at most."""
 
     @property
     def capacity_bytes(self) -> float:
@@ -117,6 +120,7 @@ class Prediction:
                     "margin_bytes": stage.memory.margin_bytes,
                     "instant": stage.memory.instant,
                     "memory": dict(stage.memory.parts),
+                    "host_bytes": stage.memory.host_bytes,
                 }
                 for stage in self.stages
             ],

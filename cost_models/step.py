@@ -11,6 +11,7 @@ from meshwright.cost_models.cost import NOTHING, Cost, Taken, added, library_of,
 from meshwright.cost_models.hardware import Device
 from meshwright.cost_models.ledger import PHASES
 from meshwright.cost_models.memory import held, kind_of_memory
+from meshwright.cost_models.offload import Host
 from meshwright.cost_models.prediction import SHARES, Held, Prediction, StagePrediction
 from meshwright.cost_models.prices import Prices
 from meshwright.cost_models.profile import StepConstants, kind_of_step
@@ -46,6 +47,11 @@ class Step:
         self.forwards = [self.forward(index) for index in range(len(program.stages))]
         self.inputs = [self.backward_inputs(index) for index in range(len(program.stages))]
         self.weights = [self.backward_weights(index) for index in range(len(program.stages))]
+        self.host = None
+        if any(body.offloads for body in program.bodies):
+            self.host = Host(prices, program, workload, self.ledgers)
+            self.kinds.append(("host", self.host.kind))
+            self.wait_for(self.host)
 
     def stage_costs(self, stage: Stage) -> dict[str, Cost]:
         """All phases of a stage: its runs added up."""
@@ -56,6 +62,13 @@ class Step:
                 for phase, cost in costs.items():
                     total[phase] = total[phase].plus(cost, run.repeats)
         return total
+
+    def wait_for(self, host: Host) -> None:
+        """Stages wait for copies to the host and back."""
+        stages = self.program.stages
+        self.forwards = [host.forward(*one) for one in zip(stages, self.forwards, strict=True)]
+        backward = zip(stages, self.inputs, self.weights, strict=True)
+        self.inputs = [host.backward(*one, self.apart) for one in backward]
 
     # one micro-batch on one stage
 
@@ -150,7 +163,11 @@ class Step:
             reductions_s = shown_s + step.slowdown * min(reductions_s, step.covered * _seconds(backward))
         if "publish" in self.hides:
             gathers_s = step.slowdown * min(gathers_s, step.covered * _seconds(forward))
-        return {"gradients": reductions_s + tied_s, "optimizer": update.device_s, "publish": gathers_s}
+        found = {"gradients": reductions_s + tied_s, "optimizer": update.device_s, "publish": gathers_s}
+        if self.host is not None:
+            room_s = max(0.0, after_s - sync.reductions_s) if "gradients" in self.hides else 0.0
+            found["host"] = self.host.ending_s([self.program.stages[index] for index in stages], room_s)
+        return found
 
     def left_s(self, behind_s: float, beside: Iterable[Taken]) -> float:
         """What other gathers and reductions leave of the compute that one can run behind."""

@@ -13,6 +13,7 @@ from functools import lru_cache
 from math import inf
 
 from meshwright.ir.graph import Type
+from meshwright.ir.kept import COPY
 from meshwright.ir.placement import Placement
 from meshwright.ir.program import (
     Add,
@@ -70,6 +71,8 @@ class Names:
         self.logits = self.fused_logits()
         self.free_inputs = {name for name, grad in zip(body.inputs, body.input_grads, strict=True) if grad is None}
         self.kept = self.kept_storages()
+        self.waiting = {kept.name for kept in body.kept if kept.host and kept.name in self.kept}
+        """Of it, what waits in the host's memory."""
         self.extras: dict[str, list[str]] = {}
         """What operators keep of their own."""
         for name in self.kept:
@@ -177,7 +180,8 @@ class Names:
             if name in self.logits.values():
                 found[name] = self.size(name)
             else:
-                found[kept.name] = kept.nbytes * (self.workload.imbalance if kept.name in self.routed else 1.0)
+                routed = kept.name.removesuffix(COPY) in self.routed
+                found[kept.name] = kept.nbytes * (self.workload.imbalance if routed else 1.0)
         return found
 
     def interiors(self, statements: Sequence[Statement], pinned: set[str]) -> set[str]:
@@ -205,12 +209,19 @@ class Names:
 
     def _reads(self, statement: Statement) -> tuple[str, ...]:
         if not (isinstance(statement, Gradient) or (isinstance(statement, Ring) and statement.backward)):
-            return operands_of(statement)
+            return (*operands_of(statement), *self.copies(operands_of(statement)))
         slots, reruns = _read(statement.signature, statement.wanted)
         needed = [statement.operands[slot] for slot in slots]
         outputs = statement.outputs if reruns else ()
         extras = self.extras.get(statement.op, ())
-        return (*needed, *outputs, *(name for name in statement.grads if name), *extras)
+        grads = (name for name in statement.grads if name)
+        return (*needed, *outputs, *grads, *extras, *self.copies(statement.operands[:1]))
+
+    def copies(self, operands: tuple[str, ...]) -> tuple[str, ...]:
+        """What is kept of these as copies."""
+        if not self.body.kernels.copied:
+            return ()
+        return tuple(name + COPY for name in operands if name + COPY in self.kept)
 
     def walk(self, statements: Sequence[Statement], begin: dict[str, float], stay: set[str]) -> Fullest:
         """The fullest instant of a list that begins with some storages and leaves the names in `stay`."""

@@ -4,6 +4,7 @@
                 times the ranks, the repeats of the body, and the micro-batches where it runs for each of them
     passed on   values and gradients from stage to stage, as often as there are micro-batches
     tied        once a step, gradients of parameters that stages on different ranks hold
+    host        what goes to the host and comes back: activations for every micro-batch, gradients and parameters once
 
 Bytes are booked on the widest tier that a group spans: those of eight ranks on two hosts all count as `rail`, though a
 library sends most of them inside the hosts.
@@ -16,6 +17,7 @@ from math import prod
 
 from meshwright.cost_models.cluster import Cluster
 from meshwright.cost_models.ledger import ONCE, Ledger
+from meshwright.cost_models.offload import host_traffic
 from meshwright.cost_models.topology import group_shape, pair_shape
 from meshwright.ir.graph import ITEMSIZE
 from meshwright.ir.program import Program, Stage
@@ -27,7 +29,9 @@ def traffic(
 ) -> tuple[tuple[str, float], ...]:
     """Bytes received in a step, by tier."""
     found: dict[str, float] = {}
-    loads = (*_grouped(program, cluster, ledgers), *_passed(program, cluster), *_tied(program, cluster, workload))
+    loads = [*_grouped(program, cluster, ledgers), *_passed(program, cluster), *_tied(program, cluster, workload)]
+    if any(body.offloads for body in program.bodies):
+        loads.append(("host", host_traffic(program, workload)))
     for tier, nbytes in loads:
         found[tier] = found.get(tier, 0.0) + nbytes
     return tuple(sorted(found.items()))

@@ -33,6 +33,7 @@ from meshwright.ir.graph import Graph
 from meshwright.ir.lower_body import Lowering, compute_placements
 from meshwright.ir.mesh import Mesh
 from meshwright.ir.names import CONTEXT, name_of
+from meshwright.ir.offload import KINDS as OFFLOAD
 from meshwright.ir.placement import Contiguous, Layout, Sections, Zigzag
 from meshwright.ir.reshard import MOVES
 from meshwright.ir.schedules import SCHEDULES
@@ -41,7 +42,6 @@ LAYOUTS = ("contiguous", "sections", "zigzag", "uneven")
 STORAGE = ("params", "grads", "optimizer")
 RECOMPUTE = ("none", "full", "selective")
 OVERLAP = ("data_parallel", "parameters", "ring")
-OFFLOAD = ("saved",)
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,8 +132,9 @@ class Capabilities:
                 yield from self._attention_refusals(plan, graph, found[plan.body], meshes[plan.name])
                 yield from self._storage_refusals(plan, graph, meshes[plan.name])
         yield from self._schedule_refusals(decisions)
-        if decisions.offload and not self.offload:
-            yield self._refuse(OffloadNotExpressible, "offload", decisions.offload[0], "keep it on the device")
+        for kind in decisions.offload.kinds:
+            if kind not in _names(self.offload):
+                yield self._refuse(OffloadNotExpressible, "offload", f"{kind} on the host", "keep them on the device")
 
     def check(self, decisions: Decisions, fold: Fold) -> None:
         """Raise the first refusal."""

@@ -45,6 +45,7 @@ from meshwright.ir.errors import (
 from meshwright.ir.fold import Fold
 from meshwright.ir.graph import Graph
 from meshwright.ir.mesh import Mesh
+from meshwright.ir.offload import NOTHING, Offload
 from meshwright.ir.placement import Placement, State
 from meshwright.ir.rewrite import facts_of
 from meshwright.ir.same import Same
@@ -143,8 +144,8 @@ class Decisions:
     schedule: Schedule = Schedule()
     target: str = "any"
     style: str = "eager"
-    offload: tuple[str, ...] = ()
-    """Saved values that wait in host memory between forward and backward."""
+    offload: Offload = NOTHING
+    """What waits in the host's memory."""
 
     def __post_init__(self) -> None:
         names = [plan.name for plan in self.plans]

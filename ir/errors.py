@@ -981,6 +981,14 @@ class SecondsImpossible(ProgramError):
     code = "MW4077"
 
 
+class OffloadImpossible(ProgramError):
+    """Something that cannot wait in the host's memory: no such kind, more blocks than a stage has, a number without
+    activations, the state of a parameter that is not trained."""
+
+    code = "MW4078"
+    exit_code = 2
+
+
 # MW5: capabilities ---------------------------------------------------------------------------------------------------
 
 
@@ -1113,6 +1121,12 @@ class LinkKindUnknown(ClusterError):
     """A kind of link without a known latency."""
 
     code = "MW6010"
+
+
+class HostUnknown(ClusterError):
+    """Work for the processors of a host whose memory bandwidth is not known."""
+
+    code = "MW6020"
 
 
 class NicsUnknown(ClusterError):

@@ -121,6 +121,24 @@ def body_loops(fold: Fold) -> Mapping[str, Loops]:
     return made
 
 
+def resized(found: Loops, graph: Graph) -> Loops | None:
+    """The loops of a graph that is another one with some dimensions of another extent. A loop that no dimension shows
+    by itself keeps its size. None where that does not agree with the dimensions that show it with others, and where
+    one has or had no extent, which loops do not count."""
+    extents = [
+        (names, extent)
+        for value, dims in found.dims.items()
+        for names, extent in zip(dims, graph.types[value].shape, strict=True)
+    ]
+    shown = {names[0]: extent for names, extent in extents if len(names) == 1}
+    sizes = {loop.name: shown.get(loop.name, loop.size) for loop in found.loops} | shown
+    for names, extent in extents:
+        alone, hidden = len(names) == 1, any(name not in shown for name in names)
+        if (extent == 1) != (not names) or ((alone or hidden) and prod(sizes[name] for name in names) != extent):
+            return None
+    return replace(found, loops=tuple(replace(loop, size=sizes[loop.name]) for loop in found.loops))
+
+
 def _seen_from(graph: Graph, names: Mapping[str, str], found: Loops) -> Loops:
     """The loops of the whole as one body sees them, under its own names."""
     factors = {op.name: found.factors[names[op.name]] for op in graph.ops}

@@ -3,6 +3,7 @@
 The statements of a body program are a `Tape` (`meshwright.ir.saved`) like a graph, with three differences. Sizes are
 those of the rank's shards. Collectives are steps too, and too dear to run twice; local steps of a reshard are cheap.
 And the backward pass may hold forward statements: what they make again need not be kept, what they start from must be.
+A fourth: where products multiply in eight bits or fewer, they may keep a copy of their input in these (`Copies`).
 """
 
 from __future__ import annotations
@@ -27,9 +28,11 @@ from meshwright.ir.program import (
     Statement,
     operands_of,
     results_of,
+    values_read,
 )
-from meshwright.ir.rules.base import Save, Signature, infer
+from meshwright.ir.rules.base import Engine, Save, Signature, infer
 from meshwright.ir.saved import Need, Step, Tape, kept_of, reads
+from meshwright.ir.workload import COPY_BYTES
 
 Sizes = Mapping[str, int]
 """Of the factors of one operator, on one rank."""
@@ -40,7 +43,8 @@ class Passes:
     """The forward and backward pass of a body, as far as they decide what is kept.
 
     `alias`: for every operator, the operand whose storage its results share; `sizes`: its local factors; `resident`:
-    stored parameters, and gathered ones that the backward pass gathers again; `again`: what it makes again.
+    stored parameters, and gathered ones that the backward pass gathers again; `again`: what it makes again; `params`:
+    parameters as operators read them.
     """
 
     forward: Sequence[Statement]
@@ -52,6 +56,7 @@ class Passes:
     sizes: Mapping[str, Sizes]
     resident: frozenset[str]
     again: frozenset[str]
+    params: frozenset[str]
 
 
 def kept(passes: Passes, kernels: Kernels) -> tuple[Kept, ...]:
@@ -71,13 +76,86 @@ def kept(passes: Passes, kernels: Kernels) -> tuple[Kept, ...]:
 
 def _needs(passes: Passes, kernels: Kernels) -> Iterator[Need]:
     """What the derivatives read, and what recomputation starts from."""
+    if not kernels.copied:
+        yield from _plain_needs(passes, kernels)
+        return
+    copies = Copies.of(passes.forward, passes.backward, passes.params, kernels)
+    copied: set[str] = set()
+    for need in _plain_needs(passes, kernels, copies):
+        value = need.value.removesuffix(COPY)
+        if value == need.value:
+            yield need
+        elif value not in passes.again and value not in passes.resident and value not in copied:
+            copied.add(value)
+            yield Need(need.value, need.op, copies.nbytes(passes.locals[value], passes.mesh))
+
+
+def _plain_needs(passes: Passes, kernels: Kernels, copies: Copies | None = None) -> Iterator[Need]:
+    """The same, copies not counted yet."""
     for statement in passes.backward:
         if is_derivative(statement):
+            again = statement.outputs[0] in passes.again
             for need in needs_of(statement, passes.sizes[statement.op], kernels):
-                if need.extra_bytes is None or statement.outputs[0] not in passes.again:
+                if copies and not again and copies.reads(statement, need):
+                    yield Need(need.value + COPY, need.op)
+                elif need.extra_bytes is None or not again:
                     yield need
         elif not passes.again.isdisjoint(results_of(statement)):
-            yield from (Need(name, name) for name in operands_of(statement))
+            copy = COPY if copies and copies.gathers(statement) else ""
+            yield from (Need(name + copy, name) for name in operands_of(statement))
+
+
+COPY = "~"
+"""Ends the name of the copy that products keep of a value."""
+
+
+@dataclass(frozen=True, slots=True)
+class Copies:
+    """Which reads of the backward pass are of copies in fewer bits: products of trained weights keep one of each input,
+    by the name of the value, whatever other operators keep. What is gathered again for nothing else is kept as a copy
+    of the shard, and gathered as such.
+
+    - `products` are operators; `gathered` are results of moves that the backward pass runs again.
+    """
+
+    products: frozenset[str]
+    gathered: frozenset[str]
+    each: float
+    """Bytes of an element of a copy."""
+
+    @classmethod
+    def of(
+        cls, forward: Sequence[Statement], backward: Sequence[Statement], params: Iterable[str], kernels: Kernels
+    ) -> Copies:
+        if not kernels.copied:
+            return cls(frozenset(), frozenset(), 0.0)
+        weights, products = set(params), set[str]()
+        for statement in forward:
+            read = operands_of(statement)
+            if read and weights.issuperset(read):
+                weights.update(results_of(statement))
+            elif isinstance(statement, Compute) and infer(statement.signature).engine is Engine.MATMUL:
+                products |= {statement.op} if statement.operands[1] in weights else set()
+        made = {name for statement in forward for name in results_of(statement)}
+        moved = made & {s.result for s in backward if isinstance(s, Move) and s.step.kind == "all_gather"}
+        for statement in backward:
+            if not (isinstance(statement, Gradient) and statement.op in products):
+                moved.difference_update(values_read(statement))
+            else:
+                moved.difference_update(statement.operands[1:])
+        return cls(frozenset(products), frozenset(moved), COPY_BYTES[kernels.copied])
+
+    def nbytes(self, local: Local, mesh: Mesh) -> int:
+        """Of the copy of a value."""
+        return int(local_bytes(local, mesh) / ITEMSIZE[local.type.dtype] * self.each)
+
+    def reads(self, statement: Gradient | Ring, need: Need) -> bool:
+        """Whether a derivative reads a copy: a product's, of its input."""
+        return statement.op in self.products and need.value == statement.operands[0]
+
+    def gathers(self, statement: Statement) -> bool:
+        """Whether a move of the backward pass brings copies together."""
+        return isinstance(statement, Move) and statement.result in self.gathered
 
 
 def is_derivative(statement: Statement) -> TypeGuard[Gradient | Ring]:

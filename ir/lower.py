@@ -15,11 +15,12 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from meshwright.ir.decisions import BodyPlan, Decisions, StagePlan, verify_decisions
-from meshwright.ir.errors import BoundaryMismatch, PartialAcross, WorkloadImpossible
+from meshwright.ir.errors import BoundaryMismatch, PartialAcross, PlanRepeated, WorkloadImpossible
 from meshwright.ir.fold import Call, Fold, FromInput, FromPrevious, Source, joined
 from meshwright.ir.graph import Graph
 from meshwright.ir.lower_body import Lowering, lower_body
 from meshwright.ir.mesh import Mesh
+from meshwright.ir.offload import NOTHING, offloaded, waiting_calls
 from meshwright.ir.placement import Placement
 from meshwright.ir.program import BodyProgram, Program, Run, Stage, Tie, Transfer
 from meshwright.ir.same import Same
@@ -45,7 +46,7 @@ def lower(
     verify_decisions(decisions, fold)
     lowering = replace(lowering, style=decisions.style)
     if workload is not None:
-        lowering = _on_stack(lowering, workload.stack)
+        lowering = replace(_on_stack(lowering, workload.stack), copied=workload.copied)
     wired = _wired(Same(fold))
     calls = wired.calls
     bodies: dict[str, BodyProgram] = {}
@@ -55,8 +56,15 @@ def lower(
             if name not in bodies:
                 plan = decisions.plan[name]
                 bodies[name] = _body(fold.body[plan.body].graph, plan, stage.mesh, lowering, made)
-    stages = tuple(_stage(index, plan, calls, decisions) for index, plan in enumerate(decisions.stages))
     transfers = _Boundaries(wired, decisions, bodies).transfers()
+    names = [_names(index, plan, calls, decisions) for index, plan in enumerate(decisions.stages)]
+    if decisions.offload != NOTHING:
+        stateless = workload is not None and not workload.states.master and not workload.moments
+        bodies, names = _offloaded(fold, decisions, bodies, names, calls, stateless)
+    stages = tuple(
+        Stage(plan.mesh, plan.ranks, _runs(own, calls, plan.first), plan.first, plan.last)
+        for plan, own in zip(decisions.stages, names, strict=True)
+    )
     return Program(
         bodies=tuple(bodies.values()),
         stages=stages,
@@ -85,9 +93,35 @@ def _body(graph: Graph, plan: BodyPlan, mesh: Mesh, lowering: Lowering, made: Bo
     return made[key]
 
 
-def _stage(index: int, plan: StagePlan, calls: Sequence[Call], decisions: Decisions) -> Stage:
-    names = [one.name for one in decisions.plans_for(index, (c.body.name for c in calls[plan.first : plan.last]))]
-    return Stage(plan.mesh, plan.ranks, _runs(names, calls, plan.first), plan.first, plan.last)
+def _names(index: int, plan: StagePlan, calls: Sequence[Call], decisions: Decisions) -> list[str]:
+    """The body program of every call of a stage."""
+    return [one.name for one in decisions.plans_for(index, (c.body.name for c in calls[plan.first : plan.last]))]
+
+
+def _offloaded(
+    fold: Fold,
+    decisions: Decisions,
+    bodies: Mapping[str, BodyProgram],
+    names: Sequence[Sequence[str]],
+    calls: Sequence[Call],
+    stateless: bool,
+) -> tuple[dict[str, BodyProgram], list[list[str]]]:
+    """The same with what waits on the host. Where only the first blocks of a stage do, they have programs of their
+    own, named so. An optimizer without state has nothing to wait."""
+    offload, named = decisions.offload, []
+    made: dict[str, dict[str, BodyProgram]] = {name: {} for name in bodies}
+    for plan, own in zip(decisions.stages, names, strict=True):
+        waiting = waiting_calls(offload, fold, calls[plan.first : plan.last])
+        theirs = [f"{n}.host" if offload.blocks and waits else n for n, waits in zip(own, waiting, strict=True)]
+        for name, program, waits in zip(theirs, own, waiting, strict=True):
+            if name != program and name in bodies:
+                fix = "name the plan otherwise"
+                raise PlanRepeated(place=f"plan {name}", cause="offload names a body program so", fix=fix)
+            if name not in made[program]:
+                optimizer = offload.optimizer and not stateless
+                made[program][name] = offloaded(Same(bodies[program]), name, waits, optimizer)
+        named.append(theirs)
+    return {name: body for variants in made.values() for name, body in variants.items()}, named
 
 
 def _runs(names: Sequence[str], calls: Sequence[Call], first: int) -> tuple[Run, ...]:

@@ -62,9 +62,11 @@ class Lowering:
     fused_loss: bool = False
     regathers: bool = False
     """Values gathered for use are gathered again in the backward pass, not kept (Megatron's sequence parallelism)."""
+    copied: str = ""
+    """The precision in which products inside repeated blocks keep their inputs (`Kernels.copied`)."""
 
     def __post_init__(self) -> None:
-        Kernels(self.style, self.device, self.attention)
+        Kernels(self.style, self.device, self.attention, self.fused_loss, self.copied)
 
     def for_stack(self, stack: Stack) -> Lowering:
         """The same target under a software stack: its attention, its loss, what it gathers again."""
@@ -72,12 +74,14 @@ class Lowering:
 
     @property
     def kernels(self) -> Kernels:
-        return Kernels(self.style, self.device, self.attention, self.fused_loss)
+        return Kernels(self.style, self.device, self.attention, self.fused_loss, self.copied)
 
 
 def lower_body(graph: Graph, plan: BodyPlan, mesh: Mesh, lowering: Lowering) -> BodyProgram:
     """One body as a list of statements."""
     graph, strategies = rewritten(graph, dict(plan.strategies))
+    if lowering.copied and any(graph.types[value].shape == () for value in graph.outputs):
+        lowering = replace(lowering, copied="")  # the head multiplies in the dtype it was traced in
     lowered = _Body(graph, plan, mesh, strategies, lowering)
     lowered.forward_pass()
     lowered.backward_pass()
@@ -440,5 +444,6 @@ class _Body:
             sizes={op: dict(applied.sizes) for op, applied in self.applied.items()},
             resident=frozenset(resident),
             again=frozenset(self.redone),
+            params=frozenset(param.value for param in self.graph.params),
         )
         return kept(passes, self.lowering.kernels)

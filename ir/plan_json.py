@@ -6,7 +6,7 @@
     placements       {plan: {"body", "regather", "states": {value: state}, "strategies": {op: strategy}}, …}
     storage          {plan: {parameter path: {"params", "grads", "optimizer"}}, …}       for plans that say so
     recompute        {plan: [values], …}                                                  likewise
-    offload          [values]
+    offload          [kinds]                                                              such as "activations:4"
     schedule         {"name", "microbatches", "actions": [[…], …]}
     ranks            [[…] per stage]
 
@@ -24,6 +24,7 @@ from meshwright.ir.adjoint import Strategy
 from meshwright.ir.decisions import BodyPlan, Decisions, Schedule, StagePlan, Storage
 from meshwright.ir.errors import MeshwrightError, PlanKeyMissing, PlanKeyUnknown, PlanValue, PlanVersion, nearest
 from meshwright.ir.mesh import Mesh
+from meshwright.ir.offload import Offload
 from meshwright.ir.placement import Placement, State
 
 T = TypeVar("T")
@@ -60,7 +61,7 @@ def decisions_to_json(decisions: Decisions) -> dict[str, Any]:
         "placements": {plan.name: _placements(plan) for plan in decisions.plans},
         "storage": {plan.name: _storage(plan) for plan in decisions.plans if plan.storage},
         "recompute": {plan.name: list(plan.recompute) for plan in decisions.plans if plan.recompute},
-        "offload": list(decisions.offload),
+        "offload": list(decisions.offload.words),
         "schedule": {
             "name": decisions.schedule.name,
             "microbatches": decisions.schedule.microbatches,
@@ -119,8 +120,12 @@ def decisions_from_json(data: object) -> Decisions:
         schedule=_read_schedule(at.key("schedule")),
         target=at.key("target").string(),
         style=at.key("style").string(),
-        offload=at.key("offload").strings(),
+        offload=_read_offload(at.key("offload")),
     )
+
+
+def _read_offload(at: _At) -> Offload:
+    return Offload.of(at.strings())
 
 
 def _read_stage(at: _At, ranks: _At) -> StagePlan:

@@ -4,7 +4,7 @@ Writing and reading are inverse: ``parse_decisions(decisions_text(decisions)) ==
 a line, comments from ``#``; names that are not plain are JSON strings:
 
     decisions  "decisions" head stage* plan* schedule
-    head       "target" word  "style" word  ["offload" %value, …]
+    head       "target" word  "style" word  ["offload" kind "+" …]
     stage      "stage" first..last "on" "(" mesh ")" "ranks" ranks ":" plan name, …
     plan       "plan" name "for" body ["keep_gathered"]
                ("state" %value state)*                          states and placements as `str` writes them
@@ -32,6 +32,7 @@ from collections.abc import Iterator
 from meshwright.ir.adjoint import Strategy
 from meshwright.ir.decisions import BodyPlan, Decisions, Schedule, StagePlan, Storage
 from meshwright.ir.mesh import Mesh
+from meshwright.ir.offload import NOTHING, Offload
 from meshwright.ir.placement import Placement, State
 from meshwright.ir.scan import PLACEMENT, Scanner, ranges_text, string_text, value_text, values_text, word_text
 
@@ -39,8 +40,8 @@ from meshwright.ir.scan import PLACEMENT, Scanner, ranges_text, string_text, val
 def decisions_text(decisions: Decisions) -> str:
     """The text form of decisions."""
     lines = ["decisions", f"  target {word_text(decisions.target)}", f"  style {word_text(decisions.style)}"]
-    if decisions.offload:
-        lines.append(f"  offload {values_text(decisions.offload)}")
+    if decisions.offload != NOTHING:
+        lines.append(f"  offload {decisions.offload}")
     lines += [f"  {_stage_line(stage)}" for stage in decisions.stages]
     for plan in decisions.plans:
         lines += [f"  {line}" for line in _plan_lines(plan)]
@@ -77,9 +78,9 @@ def parse_decisions(text: str) -> Decisions:
     scanner.end_line()
     target = _entry(scanner, "target")
     style = _entry(scanner, "style")
-    offload: tuple[str, ...] = ()
+    offload = NOTHING
     if scanner.accept("offload"):
-        offload = scanner.listed(scanner.value)
+        offload = scanner.parsed(Offload.parse, r"[^\n# ]*", "what waits on the host, such as activations:4")
         scanner.end_line()
     stages = []
     while scanner.accept("stage"):

@@ -33,7 +33,7 @@ from meshwright.ir.mesh import Mesh
 from meshwright.ir.placement import Placement
 from meshwright.ir.reshard import Step
 from meshwright.ir.rules.base import Signature, infer
-from meshwright.ir.workload import ATTENTION, STYLES, Workload
+from meshwright.ir.workload import ATTENTION, COPY_BYTES, STYLES, Workload
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,11 +157,17 @@ class Kernels:
     attention: str = "flash2"
     fused_loss: bool = False
     """Fused kernels keep the scores of a cross entropy once, as they came (compilers always do, eager ones never)."""
+    copied: str = ""
+    """The precision in which products of trained weights keep a copy of their inputs, of `COPY_BYTES`; empty: they keep
+    these as they arrive."""
 
     def __post_init__(self) -> None:
         for name, known in ((self.style, STYLES), (self.attention, ATTENTION)):
             if name not in known:
                 raise UnknownStyle(place=repr(name), cause="no such kernels", fix=f"use one of {', '.join(known)}")
+        if self.copied and self.copied not in COPY_BYTES:
+            named = f"use one of {', '.join(COPY_BYTES)}"
+            raise UnknownStyle(place=repr(self.copied), cause="no copies in this precision", fix=named)
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,6 +177,9 @@ class Kept:
     name: str
     nbytes: int
     """Bytes on one rank."""
+    host: bool = False
+    """Whether it waits in the host's memory: it leaves when the forward list is done, and is back before the backward
+    list begins."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,6 +203,9 @@ class ParamSlot:
     updated: str | None = None
     published: str | None = None
     buffer: bool = False
+    host: bool = False
+    """Whether the optimizer's state lies in the host's memory, and the host makes the step: `synced` goes down, and
+    `updated` comes up."""
 
 
 @dataclass(frozen=True)
@@ -240,6 +252,11 @@ class BodyProgram:
         """How many bytes they are."""
         elements = self.elements
         return {name: elements[name] * ITEMSIZE[local.type.dtype] for name, local in self.locals.items()}
+
+    @cached_property
+    def offloads(self) -> bool:
+        """Whether anything of it waits in the host's memory."""
+        return any(kept.host for kept in self.kept) or any(slot.host for slot in self.params)
 
     def moves(self, *, free: bool = False) -> tuple[Move, ...]:
         """The collectives of one forward and backward run."""

@@ -9,12 +9,12 @@ comments from ``#``; names that are not plain are JSON strings:
     transfer   "transfer" call.output "stage" from "->" to  type placement "->" placement  ["grad"]
     actions    "actions" "ranks" ranks ":" action …             0F1 0send_F1>1 1recv_F1<0 sync step
     tie        "tie" path "held" stage.call, …
-    body       "body" name "for" body "on" "(" mesh ")" "by" style device attention ["fused_loss"]
+    body       "body" name "for" body "on" "(" mesh ")" "by" style device attention ["fused_loss"] ["copied" precision]
                ("local" %name type placement)*
                ("input" %name ["grad" %name])*
                ("output" %name ["grad" %name])*
                ("param" path part*)*                            see `_param_line`
-               ("kept" %name bytes)*
+               ("kept" %name bytes ["host"])*
                ("update" path "=" %name "by" reduction)*
                "forward" statement*  "backward" statement*  "sync" statement*  "publish" statement*
     statement  %name "=" "0"
@@ -94,6 +94,7 @@ def body_lines(body: BodyProgram) -> Iterator[str]:
     kernels = body.kernels
     by = " ".join(map(word_text, (kernels.style, kernels.device, kernels.attention)))
     by += " fused_loss" if kernels.fused_loss else ""
+    by += f" copied {word_text(kernels.copied)}" if kernels.copied else ""
     yield f"body {word_text(body.name)} for {word_text(body.body)} on ({body.mesh}) by {by}"
     for name, local in body.locals.items():
         yield f"  local {value_text(name)}  {local.type}  {local.placement}"
@@ -106,7 +107,7 @@ def body_lines(body: BodyProgram) -> Iterator[str]:
     for slot in body.params:
         yield f"  {_param_line(slot)}"
     for kept in body.kept:
-        yield f"  kept {value_text(kept.name)} {kept.nbytes}"
+        yield f"  kept {value_text(kept.name)} {kept.nbytes}{' host' if kept.host else ''}"
     for update in body.updates:
         yield f"  update {string_text(update.buffer)} = {value_text(update.value)} by {word_text(update.reduction)}"
     for title in _LISTS:
@@ -122,7 +123,8 @@ def _param_line(slot: ParamSlot) -> str:
     line = f"param {string_text(slot.path)} value {value_text(slot.value)} stored {value_text(slot.stored)}"
     for key in ("grad", "synced", "updated", "published"):
         line += _optional(key, getattr(slot, key))
-    return f"{line} grads {slot.grads} optimizer {slot.optimizer}{' buffer' if slot.buffer else ''}"
+    line += f" grads {slot.grads} optimizer {slot.optimizer}"
+    return f"{line}{' buffer' if slot.buffer else ''}{' host' if slot.host else ''}"
 
 
 def _optional(key: str, name: str | None) -> str:
@@ -309,7 +311,9 @@ class _BodyReader:
         mesh = read_mesh(scanner)
         scanner.expect("by")
         style, device, attention = (scanner.word(what) for what in ("a style", "a device", "a kind of attention"))
-        kernels = Kernels(style, device, attention, scanner.accept("fused_loss"))
+        fused_loss = scanner.accept("fused_loss")
+        copied = scanner.word("a precision") if scanner.accept("copied") else ""
+        kernels = Kernels(style, device, attention, fused_loss, copied)
         scanner.end_line()
         self.locals = dict(_repeated(scanner, "local", self.local))
         inputs, outputs = self.ports("input"), self.ports("output")
@@ -364,12 +368,12 @@ class _BodyReader:
         grads = read_placement(scanner)
         scanner.expect("optimizer")
         optimizer = read_placement(scanner)
-        buffer = scanner.accept("buffer")
+        buffer, host = scanner.accept("buffer"), scanner.accept("host")
         scanner.end_line()
-        return ParamSlot(path, value, stored, grads, optimizer, grad, synced, updated, published, buffer)
+        return ParamSlot(path, value, stored, grads, optimizer, grad, synced, updated, published, buffer, host)
 
     def kept(self, scanner: Scanner) -> Kept:
-        kept = Kept(scanner.value(), scanner.natural())
+        kept = Kept(scanner.value(), scanner.natural(), scanner.accept("host"))
         scanner.end_line()
         return kept
 

@@ -38,7 +38,7 @@ from meshwright.ir.errors import (
 )
 from meshwright.ir.fold import Call, Fold, Source, joined
 from meshwright.ir.graph import Graph, Op, Type
-from meshwright.ir.kept import is_derivative, local_bytes, needs_of, owners, step_of
+from meshwright.ir.kept import COPY, Copies, is_derivative, local_bytes, needs_of, owners, step_of
 from meshwright.ir.lower import Port, port_of, sources_of
 from meshwright.ir.placement import Placement
 from meshwright.ir.program import BodyProgram, Compute, Gradient, Program, Ring, Transfer, operands_of, results_of
@@ -199,7 +199,8 @@ def _verify_kept(body: BodyProgram, graph: Graph) -> None:
     def wrong(name: str, cause: str, fix: str) -> WrongKept:
         return WrongKept(place=f"{body.name}, kept %{name}", cause=cause, fix=fix)
 
-    extra = {need.value: need.extra_bytes for need in _extra(body)}
+    copies = Copies.of(body.forward, body.backward, (slot.value for slot in body.params), body.kernels)
+    extra = dict(_extra(body, copies))
     names = [kept.name for kept in body.kept]
     for kept in body.kept:
         if names.count(kept.name) > 1:
@@ -210,7 +211,7 @@ def _verify_kept(body: BodyProgram, graph: Graph) -> None:
         if kept.nbytes != size:
             raise wrong(kept.name, f"{kept.nbytes} bytes", f"count {size}")
     had = _had(body, graph, frozenset(names))
-    for name in (*_read(body), *extra):
+    for name in (*_read(body, copies), *extra):
         if name not in had:
             raise wrong(name, "it is not counted", "count what the backward pass reads")
 
@@ -229,21 +230,32 @@ def _had(body: BodyProgram, graph: Graph, kept: frozenset[str]) -> frozenset[str
     return frozenset(had)
 
 
-def _read(body: BodyProgram) -> Iterator[str]:
+def _read(body: BodyProgram, copies: Copies) -> Iterator[str]:
     """The forward names that the backward pass reads."""
     for statement in body.backward:
         if is_derivative(statement):
-            yield from (need.value for need in _needs(body, statement) if need.extra_bytes is None)
-        else:
+            needs = _needs(body, statement)
+            yield from (n.value for n in needs if n.extra_bytes is None and not copies.reads(statement, n))
+        elif not copies.gathers(statement):
             yield from operands_of(statement)
 
 
-def _extra(body: BodyProgram) -> Iterator[Need]:
-    """The tensors beside operands and results that operators keep, where they do not run again."""
+def _extra(body: BodyProgram, copies: Copies) -> Iterator[tuple[str, int]]:
+    """The tensors beside operands and results that operators keep, where they do not run again, and copies that
+    products keep of what is not made again; with their bytes."""
     own = {name for statement in body.backward if not is_derivative(statement) for name in results_of(statement)}
+    copied: list[str] = []
     for statement in body.backward:
-        if is_derivative(statement) and statement.outputs[0] not in own:
-            yield from (need for need in _needs(body, statement) if need.extra_bytes is not None)
+        if copies.gathers(statement):
+            copied += operands_of(statement)
+        if not is_derivative(statement) or statement.outputs[0] in own:
+            continue
+        for need in _needs(body, statement):
+            if need.extra_bytes is not None:
+                yield need.value, need.extra_bytes
+            elif copies.reads(statement, need):
+                copied.append(need.value)
+    yield from ((name + COPY, copies.nbytes(body.locals[name], body.mesh)) for name in copied if name not in own)
 
 
 def _needs(body: BodyProgram, statement: Gradient | Ring) -> Iterator[Need]:

@@ -22,6 +22,7 @@ from meshwright.ir.errors import (
     NameUnknown,
     NameUntyped,
     NoReshard,
+    OffloadImpossible,
     PartialAcross,
     StorageConflict,
     WrongAddition,
@@ -234,6 +235,10 @@ def _verify_params(body: BodyProgram, backward: set[str]) -> None:
     publish = _verify_list(body, body.publish, updated)
     for slot in body.params:
         if slot.grad is None:
+            if slot.host:
+                raise OffloadImpossible(
+                    place=f"{body.name}, {slot.path}", cause="it is not trained, and steps on the host", fix="leave it"
+                )
             continue
         for name, there in (
             (slot.grad, backward),

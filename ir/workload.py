@@ -27,6 +27,11 @@ STYLES = ("eager", "fused", "compiled", "xla")
 """Execution styles: what is kept for the backward pass (`meshwright.ir.saved`), and what runs as one kernel."""
 
 PRECISIONS = ("fp32", "tf32", "bf16", "fp16", "fp8_tensorwise", "fp8_blockwise", "mxfp8", "nvfp4")
+COPY_BYTES: Mapping[str, float] = MappingProxyType(
+    {"fp8_tensorwise": 1.0, "fp8_blockwise": 1 + 4 / 128, "mxfp8": 1 + 1 / 32, "nvfp4": 0.5 + 1 / 16}
+)
+"""Bytes of an element in the precisions of eight bits and fewer, with its share of the scales: one for a tensor; fp32
+for 128 elements (DeepSeek-V3, arXiv 2412.19437, section 3.3); 8 bits for 32 or 16 (OCP Microscaling Formats 1.0)."""
 ATTENTION = ("math", "flash1", "flash2", "flash3", "cudnn", "splash")
 HIDES = ("gradients", "parameters", "publish", "ring", "tensor", "pipeline")
 """Communication that a stack may run beside compute: reductions of gradients behind the backward pass, gathers of
@@ -262,6 +267,12 @@ class Workload:
     @property
     def states(self) -> Recipe:
         return RECIPES[self.recipe or self.stack.recipe]
+
+    @property
+    def copied(self) -> str:
+        """The precision in which products of trained weights keep their inputs, where that is another than the one they
+        arrive in: Transformer Engine keeps the cast copy that its products read (pytorch/module/linear.py)."""
+        return self.precision if self.stack.style == "fused" and self.precision in COPY_BYTES else ""
 
     @property
     def moments(self) -> float:

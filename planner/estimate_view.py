@@ -80,6 +80,9 @@ def _answer(console: Console, found: Estimate) -> None:
     console.print(f"MFU           {percent(predicted.mfu)}")
     peak, capacity = nbytes(fullest.memory.peak_bytes), nbytes(fullest.memory.capacity_bytes)
     console.print(f"peak memory   {peak} on stage {fullest.stage}, of {capacity}{_margin(found)}")
+    most = max(one.memory.host_bytes for one in predicted.stages)
+    if most:
+        console.print(f"host memory   {nbytes(most)} for each device, at most")
     if predicted.fits:
         console.print("fits          yes")
         return

@@ -21,7 +21,6 @@ from dataclasses import dataclass, field, replace
 from math import inf
 
 from meshwright.cost_models.collectives import collective
-from meshwright.cost_models.cost import Cost
 from meshwright.cost_models.topology import group_shape
 from meshwright.ir.errors import MeshwrightError
 from meshwright.ir.names import uses
@@ -37,6 +36,19 @@ LIGHT = (("v-min", 0.3), ("v-half", 0.5))
 WORK = ("forward", "recompute", "inputs", "weights")
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sums:
+    """What an anchor says of a micro-batch on the whole model: seconds of kernels, of collectives of tensor parallelism
+    and of exchanges between experts, and those that a host waits; bytes kept; state outside and inside the experts."""
+
+    device: float = 0.0
+    tensor: float = 0.0
+    expert: float = 0.0
+    awaited: float = 0.0
+    kept: float = 0.0
+    states: tuple[Held, Held] = (Held(), Held())
+
+
 @dataclass(slots=True)
 class Floors:
     """Floors of the bases of one space."""
@@ -44,6 +56,8 @@ class Floors:
     common: Common
     space: Space
     _anchors: dict[tuple[int, int, str], Base | None] = field(default_factory=dict)
+    _sums: dict[tuple[int, int, str], Sums] = field(default_factory=dict)
+    _reduced: dict[tuple[int, ...], float] = field(default_factory=dict)
 
     def bound_s(self, base: Config) -> float:
         """What the step of any shape of this base takes at least; infinite where none can fit."""
@@ -71,24 +85,41 @@ class Floors:
     def work_s(self, base: Config) -> float:
         """Of one micro-batch on all stages."""
         share = CAUTION * base.mbs / self.sequences
-        kernels, tensor = self.phases(self.anchor(1, 1, base.recompute)), self.phases(self.anchor(base.tp, 1))
-        expert = self.phases(self.anchor(1, base.ep))
-        total = sum(one.device_s for one in kernels) / (base.tp * base.cp)
-        total += self.common.tensor_left * sum(one.values[0] for one in tensor) / base.cp
-        total += sum(one.values[2] for one in expert) / (base.tp * base.cp)
-        awaited = sum(one.awaited for one in expert) * self.common.host_s if base.etp <= 1 else 0.0
-        return share * total + awaited
+        kernels, tensor = self.sums(1, 1, base.recompute), self.sums(base.tp, 1)
+        expert = self.sums(1, base.ep)
+        total = (kernels.device + expert.expert) / (base.tp * base.cp)
+        total += self.common.tensor_left * tensor.tensor / base.cp
+        return share * total + (expert.awaited if base.etp <= 1 else 0.0)
 
     @property
     def sequences(self) -> int:
         """Of an anchor's micro-batch."""
         return self.space.most_sequences
 
-    def phases(self, anchor: Base | None) -> list[Cost]:
-        if anchor is None:
-            return []
-        costs = anchor.piece(self.common.calls)
-        return [costs[phase] for phase in WORK]
+    def sums(self, tp: int, ep: int, recompute: str = "none") -> Sums:
+        """What an anchor says of the whole model; nothing, where the model cannot have it."""
+        key = tp, ep, recompute
+        if key not in self._sums:
+            anchor = self.anchor(*key)
+            self._sums[key] = Sums() if anchor is None else self._summed(anchor)
+        return self._sums[key]
+
+    def _summed(self, anchor: Base) -> Sums:
+        calls, costs = self.common.calls, anchor.piece(self.common.calls)
+        phases = [costs[phase] for phase in WORK]
+        kept, dense, expert = 0.0, Held(), Held()
+        for name, times in calls:
+            memory, (outside, inside) = anchor.pieces[name].memory, anchor.pieces[name].states
+            kept += times * max(0.0, memory.kept.total - sum(size for _, size in memory.entered))
+            dense, expert = dense.plus(outside, times), expert.plus(inside, times)
+        return Sums(
+            device=sum(one.device_s for one in phases),
+            tensor=sum(one.values[0] for one in phases),
+            expert=sum(one.values[2] for one in phases),
+            awaited=sum(one.awaited for one in phases) * self.common.host_s,
+            kept=kept,
+            states=(dense, expert),
+        )
 
     def anchor(self, tp: int, ep: int, recompute: str = "none") -> Base | None:
         """Priced when it is asked for first; None where the model cannot have it."""
@@ -105,26 +136,13 @@ class Floors:
 
     def kept_bytes(self, base: Config) -> float:
         """What a micro-batch keeps for its backward pass, on all stages together."""
-        anchor = self.anchor(1, 1, base.recompute)
-        if anchor is None:
-            return 0.0
-        kept = sum(
-            times * max(0.0, memory.kept.total - sum(size for _, size in memory.entered))
-            for memory, times in ((anchor.pieces[name].memory, times) for name, times in self.common.calls)
-        )
+        kept = self.sums(1, 1, base.recompute).kept
         return CAUTION * kept * base.mbs / self.sequences / (base.tp * base.cp)
 
     def states(self, base: Config) -> tuple[Held, Held]:
         """Of the whole model, one rank's share under a base: outside the experts and inside."""
-        whole = self.anchor(1, 1)
-        if whole is None:
-            return Held(), Held()
-        dense, expert = Held(), Held()
-        for name, times in self.common.calls:
-            outside, inside = whole.pieces[name].states
-            dense = dense.plus(outside, times / base.tp)
-            expert = expert.plus(inside, times / (base.ep * max(1, base.etp)))
-        return dense, expert
+        dense, expert = self.sums(1, 1).states
+        return Held().plus(dense, 1 / base.tp), Held().plus(expert, 1 / (base.ep * max(1, base.etp)))
 
     def has_room(self, base: Config, config: Config, flying: float, *, sharded: bool) -> bool:
         """Whether an equal share of the state may fit beside what is in flight, with the optimizer's state over all
@@ -137,6 +155,12 @@ class Floors:
 
     def reduced_s(self, base: Config, config: Config) -> float:
         """To reduce all gradients once, over all stages."""
+        key = base.tp, base.cp, base.ep, base.etp, config.pp
+        if key not in self._reduced:
+            self._reduced[key] = self._reduced_s(base, config)
+        return self._reduced[key]
+
+    def _reduced_s(self, base: Config, config: Config) -> float:
         degrees, width = config.degrees(), self.common.workload.states.reduced
         mesh, found, taken = degrees.mesh(), uses(degrees), 0.0
         for expert, one in enumerate(self.states(base)):

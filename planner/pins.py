@@ -30,6 +30,7 @@ from typing import Any
 
 from meshwright.ir.errors import (
     BatchIndivisible,
+    OffloadImpossible,
     PinRepeated,
     PinsContradict,
     PinUnknown,
@@ -39,6 +40,7 @@ from meshwright.ir.errors import (
 from meshwright.ir.names import CONTEXT, Degrees
 from meshwright.ir.names.counts import check_ranks, microbatches
 from meshwright.ir.names.degrees import RECOMPUTE, SPLITS
+from meshwright.ir.offload import NOTHING, Offload
 from meshwright.ir.schedules import SCHEDULES
 
 Value = int | str | bool
@@ -82,6 +84,8 @@ class Pins:
     zigzag: bool | None = None
     split: str | None = None
     regather: bool | None = None
+    offload: str | None = None
+    """What waits in the host's memory (`meshwright.ir.offload`)."""
 
     def over(self, others: Pins) -> Pins:
         """These pins, and the others where these leave something open."""
@@ -140,6 +144,8 @@ def _value(name: str, value: object, place: str) -> Any:
         return _SWITCH[text]
     if name in WORDS and (text in WORDS[name] or (name == "recompute" and ":" in text)):
         return text  # selective:A+B and full_layers:N are for `Degrees` to refuse
+    if name == "offload":
+        return _offload(text, place)
     if name == "zero" and text in ZERO:
         return int(text)
     if name in COUNTS and text.isascii() and text.isdigit() and len(text) <= DIGITS and int(text):
@@ -152,8 +158,18 @@ def _value(name: str, value: object, place: str) -> Any:
     )
 
 
+def _offload(text: str, place: str) -> str:
+    """What waits on the host, as `Offload` writes it."""
+    try:
+        return str(Offload.parse(text))
+    except OffloadImpossible as error:
+        raise PinValue(place=f"{place} offload={text}", cause=error.cause, fix=error.fix) from error
+
+
 def _values(name: str) -> str:
     """What a pin may be, in words."""
+    if name == "offload":
+        return "none, or optimizer, activations or activations:N, joined by +"
     if name in COUNTS:
         return "1 or any greater whole number"
     return " or ".join(("on", "off") if name in SWITCHES else ZERO if name == "zero" else WORDS[name])
@@ -189,10 +205,12 @@ class Config:
     split: str
     """Empty until it is settled."""
     regather: bool
+    offload: str
 
     def __str__(self) -> str:
         """As --fix takes it: the degrees, and whatever else is not as it starts."""
         quiet: dict[str, Value] = {"etp": 0, "shard": 0, "context": CONTEXT[0], "split": SPLITS[0], "regather": True}
+        quiet["offload"] = str(NOTHING)
         quiet |= {"sp": self.tp > 1, "zigzag": self.cp > 1, "cp": 1, "ep": 1, "vp": 1}
         shown = {name: value for name, value in self.to_json().items() if quiet.get(name) != value}
         return ",".join(f"{name}={word(value)}" for name, value in shown.items())
@@ -236,6 +254,7 @@ class Config:
             schedule=self.schedule,
             microbatches=self.microbatches,
             split=self.split or SPLITS[0],
+            offload=self.offload,
         )
 
 
@@ -280,6 +299,7 @@ def fill(pins: Pins, *, ranks: int, global_batch: int, place: str = "--fix") -> 
         zigzag=cp > 1 and (context != "ulysses" if pins.zigzag is None else pins.zigzag),
         split=pins.split or "",
         regather=True if pins.regather is None else pins.regather,
+        offload=pins.offload or str(NOTHING),
     )
 
 

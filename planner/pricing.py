@@ -27,7 +27,7 @@ from meshwright.ir.frontends.capture import Captured, capture
 from meshwright.ir.frontends.contract import Source
 from meshwright.ir.lower import BodyCache, lower
 from meshwright.ir.microbatch import microbatch
-from meshwright.ir.names import check, template
+from meshwright.ir.names import check, share_loops, template
 from meshwright.ir.program import Program
 from meshwright.ir.rebatch import with_batch
 from meshwright.ir.verify import verify_fold
@@ -96,9 +96,11 @@ class Folds:
         if batch == self.captured_at:
             return fold
         try:
-            return with_batch(fold, batch)
+            made = with_batch(fold, batch)
         except CannotRebatch:
             return self._capture(batch).fold
+        share_loops(made, fold)
+        return made
 
     def _capture(self, batch: int) -> Captured:
         captured = capture(self.source, batch=batch, seq=self.seq, seed=self.seed)

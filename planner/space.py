@@ -3,7 +3,7 @@
     tp cp ep etp     divisors that the model's heads, widths, experts and sequence allow
     context          all_gather, ring, ulysses, as the target can; where cp > 1
     pp vp schedule   stages that the layers fill, under every schedule of the target
-    mbs              sequences of a micro-batch that divide the batch, up to `MOST_SEQUENCES`
+    mbs              sequences of a micro-batch that divide the batch, among `SEQUENCES`
     zero shard       what is stored in shards, over all copies or over those of one host (HSDP)
     recompute        what is computed again
     dp               the copies that are left
@@ -29,13 +29,15 @@ from meshwright.ir.names.counts import divisors
 from meshwright.ir.schedules import SCHEDULES
 from meshwright.planner.pins import Config, Pins, Value
 
-MOST_SEQUENCES = 8
+SEQUENCES = (1, 2, 4, 8)
 """Of a micro-batch. Products are as fast as they get at a few thousand rows, and memory grows with every sequence."""
 LEAST_TOKENS = 2048
 """Of a sequence, on each of the ranks that share it."""
 RECOMPUTE = ("none", "selective", "selective_op", "full")
 """Selective recomputation of the core of attention is tried where scores are written out: fused, it keeps little."""
 MOST_VIRTUAL = 8
+NOWHERE = "none"
+"""What waits in the host's memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +98,7 @@ class Space:
     @property
     def sequences(self) -> list[int]:
         """Sizes of a micro-batch."""
-        return self._counts("mbs", min(MOST_SEQUENCES, self.global_batch), self.global_batch)
+        return [int(n) for n in self.wishes.among("mbs", [n for n in SEQUENCES if self.global_batch % n == 0])]
 
     @property
     def most_sequences(self) -> int:
@@ -106,12 +108,13 @@ class Space:
     def truncated(self) -> tuple[str, ...]:
         """What is left out of all that could be named."""
         return (
-            f"micro-batches of more than {MOST_SEQUENCES} sequences",
+            f"micro-batches of other than {', '.join(map(str, SEQUENCES))} sequences",
             "tensor parallelism across hosts",
             "tensor parallel experts beside expert parallelism",
             f"less than {LEAST_TOKENS} tokens of a sequence on a rank",
             f"more than {MOST_VIRTUAL} virtual stages",
             "full_layers:N and parts of a block in recompute",
+            "optimizer state or activations in the host's memory",
         )
 
     def grants(self, config: Config) -> bool:
@@ -126,7 +129,10 @@ class Space:
 
     def bases(self) -> Iterator[Config]:
         """What a micro-batch can do on one copy of a stage, by the ranks that this takes. Each is a configuration of
-        one stage with as few copies as its experts need."""
+        one stage with as few copies as its experts need. What waits on the host undercuts bounds of memory, so that a
+        search has nothing to offer who asks for it."""
+        if not self.wishes.grants("offload", NOWHERE):
+            return
         for tp in self._sizes("tp", self.heads or self.ranks, self.per_host):
             for cp in self._context_sizes(tp):
                 for ep, etp in self._expert_sizes(tp, cp):
@@ -158,6 +164,7 @@ class Space:
             zigzag=zigzag and self.wishes.grants("zigzag", True),
             split="even",
             regather=True,
+            offload=NOWHERE,
         )
 
     def _recompute(self) -> list[Value]:

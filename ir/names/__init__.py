@@ -30,11 +30,12 @@ from dataclasses import replace
 from meshwright.ir.decisions import Decisions, Schedule
 from meshwright.ir.fold import Fold
 from meshwright.ir.names.body import body_template
-from meshwright.ir.names.cache import planned
+from meshwright.ir.names.cache import planned, share_loops
 from meshwright.ir.names.check import check
 from meshwright.ir.names.degrees import CONTEXT, TABLE, Degree, Degrees, Use, uses
 from meshwright.ir.names.stages import cuts, even_cuts, only_layer, stage_plans, with_first
 from meshwright.ir.names.words import loops_split, name_of
+from meshwright.ir.offload import Offload
 from meshwright.ir.same import Same
 
 __all__ = [
@@ -49,6 +50,7 @@ __all__ = [
     "even_cuts",
     "loops_split",
     "name_of",
+    "share_loops",
     "template",
     "uses",
 ]
@@ -63,4 +65,5 @@ def template(fold: Fold, degrees: Degrees, target: str = "any") -> Decisions:
     if first:
         again = planned(key, only_layer(fold, "recompute"), of_body)
         plans, stages = (again, *plans), with_first(fold, stages, again)
-    return Decisions(plans, stages, Schedule(degrees.order, degrees.microbatches), target)
+    schedule = Schedule(degrees.order, degrees.microbatches)
+    return Decisions(plans, stages, schedule, target, offload=Offload.parse(degrees.offload))

@@ -6,21 +6,40 @@ identity, which is enough: they never change.
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Mapping
 from functools import lru_cache
 
 from meshwright.ir.decisions import BodyPlan
-from meshwright.ir.factors import Loops, body_loops
+from meshwright.ir.factors import Loops, body_loops, resized
 from meshwright.ir.fold import Fold
 from meshwright.ir.names.body import Computed, computed, with_storage
 from meshwright.ir.names.degrees import Degrees
 from meshwright.ir.same import Same
 
+_found: OrderedDict[Same[Fold], Mapping[str, Loops]] = OrderedDict()
+MOST_FOLDS = 64
 
-@lru_cache(maxsize=64)
+
 def loops_of(fold: Same[Fold]) -> Mapping[str, Loops]:
     """The loops of every body."""
-    return body_loops(fold.of)
+    if fold not in _found:
+        _keep(fold, body_loops(fold.of))
+    return _found[fold]
+
+
+def share_loops(made: Fold, original: Fold) -> None:
+    """Tell that a fold is another one at another batch: its loops are the same, some of another size. To follow all
+    dimensions anew would take longer than most of what is done with them."""
+    found = {name: resized(loops, made.body[name].graph) for name, loops in loops_of(Same(original)).items()}
+    if all(loops is not None for loops in found.values()):
+        _keep(Same(made), {name: loops for name, loops in found.items() if loops is not None})
+
+
+def _keep(fold: Same[Fold], loops: Mapping[str, Loops]) -> None:
+    _found[fold] = loops
+    if len(_found) > MOST_FOLDS:
+        _found.popitem(last=False)
 
 
 @lru_cache(maxsize=2048)

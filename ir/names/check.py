@@ -15,6 +15,7 @@ from meshwright.ir.errors import (
     ExpertsIndivisible,
     HeadsIndivisible,
     MeshwrightError,
+    OffloadImpossible,
     SequenceIndivisible,
     WidthIndivisible,
 )
@@ -24,6 +25,7 @@ from meshwright.ir.names.cache import loops_of
 from meshwright.ir.names.counts import among, divisors, indivisible, microbatches
 from meshwright.ir.names.degrees import SEQUENCE, Degrees
 from meshwright.ir.names.stages import cuts
+from meshwright.ir.offload import Offload
 from meshwright.ir.same import Same
 
 
@@ -33,7 +35,7 @@ def check(degrees: Degrees, fold: Fold, ranks: int, global_batch: int) -> None:
     The batch of the fold is that of one micro-batch over all of dp.
     """
     degrees.check_ranks(ranks)
-    cuts(fold, degrees)
+    _blocks(degrees, fold)
     for error in (*_heads(degrees, fold), *_experts(degrees, fold), *_widths(degrees, fold), *_sequence(degrees, fold)):
         raise error
     for batch in extents(fold, "b"):
@@ -46,6 +48,19 @@ def check(degrees: Degrees, fold: Fold, ranks: int, global_batch: int) -> None:
                 cause=f"{degrees.microbatches} micro-batches of {batch} sequences are not {global_batch}",
                 fix=f"use {global_batch // batch}",
             )
+
+
+def _blocks(degrees: Degrees, fold: Fold) -> None:
+    """Must: layers divide, and no stage is asked for more blocks on the host than the fullest has."""
+    segments = [call.segment for call in fold.calls()]
+    layers = [sum(not fold.segments[at].glue for at in segments[first:last]) for first, last in cuts(fold, degrees)]
+    asked = Offload.parse(degrees.offload).blocks
+    if asked > max(layers):
+        raise OffloadImpossible(
+            place="offload",
+            cause=f"activations of {asked} blocks, and no stage has more than {max(layers)}",
+            fix=f"use activations:{max(layers)} at most, or activations for all",
+        )
 
 
 def _heads(degrees: Degrees, fold: Fold) -> Iterator[MeshwrightError]:

@@ -29,6 +29,7 @@ from typing import Any
 from meshwright.ir.errors import DegreeImpossible
 from meshwright.ir.mesh import Mesh, MeshAxis
 from meshwright.ir.names import counts
+from meshwright.ir.offload import Offload
 from meshwright.ir.placement import CONTIGUOUS, ZIGZAG, Layout
 
 CONTEXT = ("all_gather", "ring", "ulysses")
@@ -110,6 +111,8 @@ class Degrees:
     microbatches: int = 1
     split: str = "even"
     stage_blocks: tuple[int, ...] = ()
+    offload: str = "none"
+    """What waits in the host's memory; see `meshwright.ir.offload`."""
 
     def __post_init__(self) -> None:
         for name in ("dp", "tp", "cp", "ep", "pp", "vp", "microbatches"):
@@ -130,6 +133,7 @@ class Degrees:
                 cause=f"{len(self.stage_blocks)} numbers of layers for pp * vp = {self.stages} stages",
                 fix=f"give {self.stages}",
             )
+        Offload.parse(self.offload)
         uses(self)
 
     @staticmethod
@@ -176,7 +180,8 @@ class Degrees:
 
     def of_body(self) -> Degrees:
         """What concerns a body: the same for every pipeline, schedule and number of micro-batches."""
-        return replace(self, pp=1, vp=1, schedule="gpipe", microbatches=1, split="even", stage_blocks=())
+        alike: dict[str, Any] = {"pp": 1, "vp": 1, "schedule": "gpipe", "microbatches": 1, "offload": "none"}
+        return replace(self, split="even", stage_blocks=(), **alike)
 
     def of_compute(self) -> Degrees:
         """What concerns the operators of a body: the same whatever is stored where or computed again."""

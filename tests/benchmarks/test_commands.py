@@ -15,14 +15,13 @@ import pytest
 
 from benchmarks import b200_single_node, kernels, kernels_nccl, published_runs
 from benchmarks.models import read_models
-from benchmarks.price import Pricer, _program, on_device, reserved_bytes
+from benchmarks.price import Pricer, _program, degrees_of, reserved_bytes
 from benchmarks.published_runs import Scores, run_command
 from benchmarks.reading import read_row
 from benchmarks.runs import Run
 from benchmarks.scores import Priced
 from benchmarks.scoring import leave_one_out, read_and_score
 from meshwright.cost_models.memory import allocated_bytes
-from meshwright.cost_models.prediction import HELD, Held
 from meshwright.cost_models.profile import Profile, published
 from tests.benchmarks.rows import MODEL, ROW, table
 
@@ -200,18 +199,14 @@ def test_equal_utilisations_mean_that_nothing_runs_twice(tmp_path: Path) -> None
 
 
 def test_activations_on_the_host_free_the_device(tmp_path: Path) -> None:
-    run = run_of(tmp_path, offload="cpu_offload_layers:2")
-    assert run.host_share == 2 / 8
-    assert any("not priced" in reading for reading in run.readings)
-    assert run_of(tmp_path, recompute="remat:custom").host_share == 1
-    assert run_of(tmp_path).host_share == 0
-    parts = tuple((name, 8.0 if name == "activations" else 1.0) for name in HELD)
-    peak_bytes = sum(size for _, size in parts)
-    held = Held(peak_bytes=peak_bytes, device_bytes=17.0, margin_bytes=0.5, instant="loss", parts=parts)
-    assert not held.fits
-    assert on_device(held, 0.25).peak_bytes == held.peak_bytes - 2
-    assert on_device(held, 0.25).fits
-    assert on_device(held, 0.0) is held
+    """By the one mechanism that there is: first layers of every stage, or all of them."""
+    plain, some, all_ = (
+        run_of(tmp_path, **cells) for cells in ({}, {"offload": "cpu_offload_layers:2"}, {"recompute": "remat:custom"})
+    )
+    assert [degrees_of(run).offload for run in (plain, some, all_)] == ["none", "activations:2", "activations"]
+    peaks = [Pricer()(run).peak_bytes for run in (plain, some)]
+    assert peaks[1] < peaks[0]
+    assert dict(Pricer().predicted(some).traffic)["host"] > 0
 
 
 def test_b200_single_node(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

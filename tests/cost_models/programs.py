@@ -27,6 +27,7 @@ DENSE = Shape(layers=4, hidden=1024, ffn_hidden=4096, heads=8, kv_heads=4, vocab
 MOE = replace(DENSE, experts=4, topk=2, moe_ffn=1024, tied_embeddings=False)
 ALONE = Degrees()
 SHAPES = {"dense": DENSE, "moe": MOE}
+OFFLOADS = ("optimizer", "activations", "activations:1", "optimizer+activations")
 
 
 @lru_cache
@@ -109,6 +110,7 @@ def cases(draw: st.DrawFn) -> Case:
         zigzag=cp > 1 and context != "ulysses" and draw(st.booleans()),
         zero=draw(st.integers(0, 3)) if dp * cp > 1 else 0,
         recompute=draw(st.sampled_from(["none", "full", "selective"])),
+        offload=draw(st.sampled_from(["none", "none", *OFFLOADS])),
         schedule=schedule,
         microbatches=4 if folded else draw(st.sampled_from([1, 2, 4])),
     )
@@ -132,11 +134,14 @@ def scaled(quantity: Quantity, factor: float) -> Quantity:
 
 
 def own(base: Device, name: str = "own") -> Device:
-    """The device as a user's own: nothing that was measured on the base is read for it."""
-    return replace(base, name=name, aliases=(), like=base.name)
+    """The device as a user's own: nothing that was measured on the base is read for it. Its host is known."""
+    host = replace(base.host_link, memory=base.host_link.memory or given(1e11, "bytes/s"))
+    return replace(base, name=name, aliases=(), like=base.name, host_link=host)
 
 
-def faster(device: Device, *, peaks: float = 1, hbm: float = 1, memory: float = 1, island: float = 1) -> Device:
+def faster(
+    device: Device, *, peaks: float = 1, hbm: float = 1, memory: float = 1, island: float = 1, host: float = 1
+) -> Device:
     """The same device with larger numbers."""
     wires = device.island and replace(device.island, bandwidth=scaled(device.island.bandwidth, island))
     driver = device.driver_memory and scaled(device.driver_memory, memory)
@@ -147,7 +152,11 @@ def faster(device: Device, *, peaks: float = 1, hbm: float = 1, memory: float = 
         memory=scaled(device.memory, memory),
         driver_memory=driver,
         island=wires,
-        host_link=replace(device.host_link, bandwidth=scaled(device.host_link.bandwidth, island)),
+        host_link=replace(
+            device.host_link,
+            bandwidth=scaled(device.host_link.bandwidth, island * host),
+            memory=device.host_link.memory and scaled(device.host_link.memory, host),
+        ),
     )
 
 
@@ -192,9 +201,9 @@ def better(cluster: Cluster, what: str, factor: float) -> Cluster:
     if what == "nic":
         nics = [tuple(replace(nic, rate=scaled(nic.rate, factor)) for nic in one.nics) for one in pools]
         return replace(cluster, pools=tuple(replace(one, nics=of) for one, of in zip(pools, nics, strict=True)))
-    names = ("peaks", "hbm", "memory", "island") if what == "all" else (what,)
+    names = ("peaks", "hbm", "memory", "island", "host") if what == "all" else (what,)
     grown = [replace(one, device=faster(one.device, **dict.fromkeys(names, factor))) for one in pools]
     return replace(cluster, pools=tuple(grown))
 
 
-MORE = ("nic", "peaks", "hbm", "memory", "island", "all")
+MORE = ("nic", "peaks", "hbm", "memory", "island", "host", "all")

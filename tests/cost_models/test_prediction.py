@@ -110,7 +110,10 @@ def test_what_is_told_adds_up(setting: tuple[Case, Cluster]) -> None:
         assert one.memory.capacity_bytes == one.memory.device_bytes - one.memory.margin_bytes
     names = dict(found.provenance)
     assert set(names.values()) <= set(KINDS)
-    assert set(names) == {"devices", "kernels", "memory", "overlap"} | ({"collectives"} if found.traffic else set())
+    moved = {"collectives"} if set(dict(found.traffic)) - {"host"} else set()
+    waits = {"host"} if case.degrees.offload != "none" else set()
+    assert set(names) - {"collectives"} == {"devices", "kernels", "memory", "overlap"} | waits
+    assert moved <= set(names)
 
 
 def received(program: Program) -> float:
@@ -127,13 +130,27 @@ def received(program: Program) -> float:
                 body = program.body(name)
                 for which in lists:
                     total += len(ranks) * sum(one_rank(body, program.workload.states, which))
+            if action.kind in "FBI":
+                total += len(ranks) * sum(k.nbytes for name in names for k in program.body(name).kept if k.host)
             if action.kind.startswith("recv"):
                 total += len(ranks) * handed_over(program, action.stage, action.peer, action.kind == "recv_B")
     for stage in program.stages:
         for _, name in stage.calls():
             for which in ("sync", "publish"):
                 total += len(stage.ranks) * sum(one_rank(program.body(name), program.workload.states, which))
+            total += len(stage.ranks) * stepped_on_the_host(program.body(name), program.workload.states)
     return total + tied(program)
+
+
+def stepped_on_the_host(body: BodyProgram, states: Recipe) -> float:
+    """Gradients down and parameters up, of every shard that a rank has the optimizer's state of."""
+    found = 0.0
+    for slot in body.params:
+        if slot.host and slot.updated:
+            shard = body.locals[slot.updated]
+            elements = prod(shard.placement.local_shape(shard.type.shape, body.mesh))
+            found += elements * (states.gradient + states.stored)
+    return found
 
 
 def one_rank(body: BodyProgram, states: Recipe, which: str) -> list[float]:

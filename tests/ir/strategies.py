@@ -10,6 +10,7 @@ from meshwright.ir.adjoint import Choice, Idle, Pass, Split, Strategy
 from meshwright.ir.decisions import BodyPlan, Decisions, Schedule, StagePlan, Storage
 from meshwright.ir.graph import ITEMSIZE, Attr, Graph, Input, Op, Param, Type, Update
 from meshwright.ir.mesh import LOCAL_TIER, Mesh, MeshAxis
+from meshwright.ir.offload import Offload
 from meshwright.ir.placement import CONTIGUOUS, ZIGZAG, Layout, Partial, Sections, Shard, State, Uneven
 
 plain_names = st.from_regex(r"[a-z][a-z0-9_.]{0,5}", fullmatch=True)
@@ -149,5 +150,6 @@ def decisions(draw: st.DrawFn) -> Decisions:
         stages.append(replace(stages[0], first=draw(st.integers(0, 99))))
     actions = tuple(map(tuple, draw(st.lists(st.lists(any_names, max_size=3), max_size=2))))
     schedule = Schedule(draw(any_names), draw(st.integers(1, 99)), actions)
-    offload = tuple(draw(st.lists(any_names, max_size=2)))
+    waits = draw(st.booleans())
+    offload = Offload(draw(st.booleans()), waits, draw(st.integers(0, 99)) if waits else 0)
     return Decisions(tuple(plans), tuple(stages), schedule, draw(any_names), draw(any_names), offload)

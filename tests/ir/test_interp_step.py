@@ -59,6 +59,8 @@ PLANS = {
     "selective": Degrees(tp=2, sequence_parallel=True, recompute="selective"),
     "selective under zero-3": Degrees(dp=4, zero=3, recompute="selective"),
     "selective by operators": Degrees(dp=2, tp=2, recompute="selective_op"),
+    "on the host": Degrees(dp=2, zero=1, offload="optimizer+activations"),
+    "first blocks on the host": Degrees(dp=2, pp=2, zero=3, microbatches=2, schedule="1f1b", offload="activations:1"),
 }
 
 

@@ -80,6 +80,43 @@ def test_flash_attention_keeps_no_probabilities() -> None:
     assert units(Degrees(), attention="flash2") == pytest.approx(32, rel=TOLERANCE)
 
 
+@pytest.mark.parametrize(("copied", "each"), [("fp8_tensorwise", 1), ("fp8_blockwise", 33 / 32), ("nvfp4", 9 / 16)])
+def test_products_keep_copies_of_their_inputs(copied: str, each: float) -> None:
+    """Of the 32: inputs of the layer and of its second norm 4, queries, keys and values 6, what attention made 2, what
+    the activation reads 8; beside them copies of four inputs of products, 1 + 1 + 1 + 4 elements."""
+    kernels = {"attention": "flash2", "copied": copied}
+    assert units(Degrees(), **kernels) == pytest.approx(4 + 6 + 2 + 8 + 7 * each, rel=TOLERANCE)
+    degrees = Degrees(tp=T, sequence_parallel=True)
+    assert units(degrees, regathers=True, **kernels) == pytest.approx((20 + 7 * each) / T, rel=TOLERANCE)
+    assert units(Degrees(recompute="full"), **kernels) == pytest.approx(2, rel=TOLERANCE)
+
+
+def test_only_products_inside_blocks_keep_copies() -> None:
+    plain, low = (lowered(Degrees(), attention="flash2", copied=copied) for copied in ("", "mxfp8"))
+    for one, other in zip(plain.bodies, low.bodies, strict=True):
+        changed = one.body == layer(plain).body
+        assert (one.kept != other.kept) == changed
+        assert any(kept.name.endswith("~") for kept in other.kept) == changed
+
+
+def test_copies_are_verified() -> None:
+    fold = gpt()
+    program = lowered(Degrees(tp=T, sequence_parallel=True), regathers=True, attention="flash2", copied="mxfp8")
+    verify_meaning(program, fold)
+    body = layer(program)
+    for changed in (
+        tuple(kept for kept in body.kept if not kept.name.endswith("~")),
+        tuple(replace(kept, nbytes=2 * kept.nbytes) if kept.name.endswith("~") else kept for kept in body.kept),
+    ):
+        with pytest.raises(WrongKept):
+            verify_body_meaning(replace(body, kept=changed), fold.body[body.body].graph)
+
+
+def test_copies_in_sixteen_bits_are_refused() -> None:
+    with pytest.raises(UnknownStyle, match="mxfp8"):
+        Lowering(copied="bf16")
+
+
 def test_full_recomputation_keeps_the_input() -> None:
     """And the rotary tables, which are as large as two heads of one sequence."""
     tables = 2 * 2 * S * (H // A) / UNIT

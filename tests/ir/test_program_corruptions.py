@@ -69,6 +69,7 @@ from meshwright.ir.lower import lower
 from meshwright.ir.lower_body import Lowering, lower_body
 from meshwright.ir.mesh import Mesh
 from meshwright.ir.names import Degrees, template
+from meshwright.ir.offload import Offload
 from meshwright.ir.placement import Placement, State
 from meshwright.ir.program import (
     Action,
@@ -170,7 +171,9 @@ IN_TARGETS: dict[type[MeshwrightError], Callable[[], object]] = {
     MicrobatchesNotExpressible: lambda: refused(
         Degrees(pp=2, microbatches=3), schedules=(replace(ANY.schedules[0], multiple_of_groups=True),)
     ),
-    OffloadNotExpressible: lambda: refused(Degrees(dp=2), lambda plan: replace(plan, offload=("x",)), offload=()),
+    OffloadNotExpressible: lambda: refused(
+        Degrees(dp=2), lambda plan: replace(plan, offload=Offload(optimizer=True)), offload=()
+    ),
 }
 
 

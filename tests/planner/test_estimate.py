@@ -16,6 +16,8 @@ from typing import Any
 import pytest
 
 from meshwright.cost_models.cluster_text import read_cluster
+from meshwright.cost_models.evaluate import Evaluator
+from meshwright.cost_models.profile import published
 from meshwright.ir.errors import CannotRebatch, ForwardRaised
 from meshwright.ir.plan_text import parse_decisions
 from meshwright.ir.program_text import parse_program
@@ -184,6 +186,27 @@ def test_recomputation_has_shades(kind: str, capsys: pytest.CaptureFixture[str])
     assert full["peak_memory_bytes"] < between["peak_memory_bytes"] <= none["peak_memory_bytes"]
 
 
+def test_what_waits_on_the_host_is_told(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """By the real evaluator."""
+    monkeypatch.setattr(pricing, "price_of", lambda cluster: Evaluator(cluster, published()))
+    plain, there = (estimated(capsys, "--fix", f"offload={word}")["predicted"] for word in ("none", "optimizer"))
+    assert there["peak_memory_bytes"] < plain["peak_memory_bytes"]
+    assert there["shares"]["host"] > 0 == plain["shares"]["host"]
+    assert there["traffic"]["host"] > 0
+    assert "host" not in plain["traffic"]
+    assert there["stages"][0]["host_bytes"] == plain["stages"][0]["memory"]["optimizer"]
+    (line,) = priced(capsys, written(tmp_path, {"offload": "optimizer"}))
+    assert line["predicted"] == there
+    text = shown(capsys, "--fix", "offload=optimizer+activations:2,pp=2")
+    assert "offload=optimizer+activations:2" in text
+    assert "\nhost memory   " in text
+    assert "\nhost " in text
+    dump = shown(capsys, "--fix", "offload=optimizer", "--dump-after", "decide")
+    assert "\n  offload optimizer\n" in dump
+
+
 def test_stages_that_show_the_same_are_one_row(capsys: pytest.CaptureFixture[str]) -> None:
     text = shown(capsys, "--fix", "pp=4,schedule=gpipe")
     assert re.search(r"^1-2 +1 +2 ", text, re.MULTILINE)
@@ -232,6 +255,15 @@ REFUSALS = {
     "bytes for bits": (LLAMA, ["--cluster", "2x4xA100,inter=25GB/s"], 6, "ClusterValueBad", "inter=200G"),
     "model": ("missing.py:f", [], 2, "ModelFileMissing", "missing.py"),
     "no file": (LLAMA, ["--configs", "missing.jsonl"], 2, "ConfigsUnreadable", "missing.jsonl"),
+    "offload": ("missing.py:f", ["--fix", "offload=optimiser"], 2, "PinValue", "'optimizer'"),
+    "blocks on the host": (LLAMA, ["--fix", "pp=2,offload=activations:3"], 2, "OffloadImpossible", "activations:2"),
+    "a host that a target does not use": (
+        LLAMA,
+        ["--target", "torch-cuda", "--fix", "offload=optimizer"],
+        6,
+        "OffloadNotExpressible",
+        "optimizer on the host",
+    ),
     "what a target cannot do": (LLAMA, ["--target", "torch-gloo", "--fix", "cp=2,context=ring"], 6, "", "ring"),
 }
 """MODEL, arguments, the exit code, the kind of error, and what the message must name."""

@@ -23,12 +23,16 @@ from meshwright.planner.pins import COUNTS, NAMES, SWITCHES, WORDS, Pins, fill, 
 DRAWS = st.dictionaries(st.sampled_from(NAMES), st.integers(min_value=0), max_size=len(NAMES))
 """Which pins, and a number that chooses among what each may be."""
 
+OFFLOADS = ("none", "optimizer", "activations", "activations:3", "optimizer+activations")
+
 
 def value(name: str, draw: int) -> str:
     if name in COUNTS:
         return str(1 + draw % 9)
     if name == "zero":
         return str(draw % 4)
+    if name == "offload":
+        return OFFLOADS[draw % len(OFFLOADS)]
     words = ("on", "off") if name in SWITCHES else WORDS[name]
     return words[draw % len(words)]
 
@@ -67,6 +71,10 @@ def test_what_the_design_promises_can_be_pinned() -> None:
         ("recompute=ful", PinValue, "did you mean recompute=full?"),
         ("schedule=1b1f", PinValue, "1f1b"),
         ("sp=true", PinValue, "on or off"),
+        ("offload", PinValue, "offload=none"),
+        ("offload=optimiser", PinValue, "did you mean 'optimizer'?"),
+        ("offload=activations:x", PinValue, "activations:N"),
+        ("offload=on", PinValue, "'on'"),
         ("tp=8,pp=2,tp=4", PinRepeated, "8 and 4"),
         ("tp=8,tp=8", PinRepeated, "give it once"),
     ],
