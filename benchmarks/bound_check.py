@@ -150,8 +150,10 @@ def lines(tally: Tally) -> Iterator[str]:
     """What is said of a case."""
     yield f"{tally.case}: {len(tally.checked)} priced, {tally.refused} refused, {len(tally.violations)} violations"
     for name in BOUNDS if len(tally.checked) > 1 else ():
-        cuts = quantiles(tally.tightness(name), n=20)
-        yield f"    {name:5} / price: p5 {cuts[0]:.3f}, median {cuts[9]:.3f}, p95 {cuts[18]:.3f}, most {max(tally.tightness(name)):.5f}"
+        found = tally.tightness(name)
+        cuts = quantiles(found, n=20)
+        middle = f"p5 {cuts[0]:.3f}, median {cuts[9]:.3f}, p95 {cuts[18]:.3f}"
+        yield f"    {name:5} / price: {middle}, most {max(found):.5f}"
     yield from (f"    {line}" for line in tally.violations[:MOST_LINES])
 
 

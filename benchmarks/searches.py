@@ -1,8 +1,8 @@
 """Searches as benchmarks run them: a model, a cluster and a batch; and configurations of a space at random.
 
-    Case                       what is asked
-    opened(case)               the setting and the space of it
-    drawn(space, random)       configurations of the space, each drawn by halves: a base, then a shape of it
+Case                       what is asked
+opened(case)               the setting and the space of it
+drawn(space, random)       configurations of the space, each drawn by halves: a base, then a shape of it
 """
 
 from __future__ import annotations

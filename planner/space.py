@@ -258,7 +258,7 @@ class Space:
         levels = [0, *(z for z, name in ((1, "optimizer"), (2, "grads"), (3, "params")) if name in known)]
         for zero in self.wishes.among("zero", levels if copies > 1 else [0]):
             near = self.per_host // pipeline.tp
-            shards = [0, near] if zero and 1 < near < copies and copies % near == 0 else [0]
+            shards = [0, near] if zero and 1 < near < copies and copies % near == 0 and near % pipeline.cp == 0 else [0]
             for shard in self.wishes.among("shard", shards):
                 for regather in (True, False) if zero == 3 else (True,):
                     if self.wishes.grants("regather", regather):
