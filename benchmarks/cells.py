@@ -196,6 +196,7 @@ WORDS = {word: rf"\b{word}" for word in _PLAIN_WORDS} | {
     "async_tp": r"\basync[ _]tp\b",
     "short_ends": r"first/last stage has one layer less",
     "slow_network": r"\bslow inter-node\b",
+    "config_read": r"\bread from release config\b",
 }
 """An option, and what in the notes sets it."""
 

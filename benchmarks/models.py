@@ -11,15 +11,17 @@ What the columns leave open is read by these rules, for every row alike:
                               the notes say rotary (rope); rotary elsewhere
     "N local:M global"        every (N+M)-th layer sees everything; "alternating": every second one
     "parallel_block"          attention and feed-forward side by side
+    "attention sinks"         the GPT-OSS block (arXiv:2508.10925): linear layers, router and experts have biases
     tied_embeddings           the column, unless it contradicts params_total_b and the other reading does not; a
                               contradiction is more than 2 % and more than half a unit of the last digit printed
 
 The notes call the MPT models free of biases; the parameter counts that their runs print have them, to the last one, so
 they have biases here.
 
-Not expressed, and small or unknown: attention sinks, GLM's gated GELU (written as a plain one of the same parameters
-and FLOPs), partial rotary widths, squared ReLU, the window of MegaScale's own rows. A multi-token-prediction layer
-(`mtp`) is priced as one more block; its projection and its second look at the head are left out.
+Not expressed, and small or unknown: the sinks themselves, GLM's gated GELU (written as a plain one of the same
+parameters and FLOPs), partial rotary widths, squared ReLU, the window of MegaScale's own rows. A
+multi-token-prediction layer (`mtp`) is priced as one more block; its projection and its second look at the head are
+left out.
 """
 
 from __future__ import annotations
@@ -88,6 +90,7 @@ def model_of(row: Mapping[str, str]) -> Model:
     sizes["tied_embeddings"] = row.get("tied_embeddings", "") in ("1", "true")
     if "sliding_window" in sizes and (every := _full_every(notes)):
         sizes["full_attention_every"] = every
+    sizes["biases"] = "attention sinks" in notes
     sizes["parallel_block"] = "parallel_block" in row.get("attention", "").lower()
     stated = row.get("params_total_b", "")
     parameters = _billions(stated)

@@ -148,6 +148,7 @@ def stack_of_run(run: Run) -> Stack:
         *(("parameters", "publish") if public.overlap_params else ()),
         *(("tensor",) if public.overlap_tp else ()),
         *(("ring", "pipeline") if public.overlap_grads else ()),
+        *(("expert",) if run.overlaps_experts else ()),
     ]
     return Stack(
         name=public.name,
@@ -157,7 +158,8 @@ def stack_of_run(run: Run) -> Stack:
         recipe=recipe_of(public, run.grad_bytes),
         regathers=public.style == "fused" and run.sequence_parallel,
         fused_loss=public.fused_loss,
-        dedupes=public.dedupes,
+        dedupes=run.dedupes,
+        graphs=run.graphs,
         broadcasts=public.broadcasts,
         rolling=public.rolling,
         placeholders=public.placeholders,

@@ -9,7 +9,8 @@ lowest one that fits.
 
 The JSON: `overall` and `by_source` ({rows, priced, skipped} and the fields of `scores.Statistics`), `splits` (dense,
 moe, recompute_stated, recompute_blank, pretrain, tuned), `memory` (by source: what its figures count, and the error),
-`false_fits` and `false_ooms`, `rows` (one for each row of the table) and `suspects`. With `--leave-one-out` also
+`false_fits` and `false_ooms`, `rows` (one for each row of the table), `contradictions` (`benchmarks.contradictions`,
+for mixtures and dense models, and the groups of rows) and `suspects`. With `--leave-one-out` also
 `leave_one_out`: the constants of a step are fitted anew for each source, on all the others, and its rows are priced
 under them. All errors are fractions. Progress goes to stderr.
 """
@@ -26,6 +27,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from benchmarks.contradictions import contradicted, summary
 from benchmarks.fit_step import Fitter
 from benchmarks.price import Pricer
 from benchmarks.runs import Run, Skipped
@@ -67,6 +69,7 @@ class Scores:
             "false_fits": [row.run.row for row in self.scored if row.fits and not row.ran],
             "false_ooms": [_false_oom(row) for row in self.scored if row.ran and not row.fits],
             "rows": sorted((*map(_scored, self.scored), *map(_skipped, self.skipped)), key=lambda row: int(row["row"])),
+            "contradictions": self.contradictions(),
             "suspects": [{"row": row.run.row, "why": why} for row, why in suspects(self.scored)],
         }
         return found if left_out is None else found | {"leave_one_out": _left_out(left_out)}
@@ -86,6 +89,17 @@ class Scores:
                 "bias": fmean(error for _, error in rows),
             }
             for source, rows in found.items()
+        }
+
+    def contradictions(self) -> dict[str, Any]:
+        """Of mixtures and of dense models: what rows that contradict each other come to."""
+        parts = {name: [row for row in self.scored if _PARTS[name](row.run)] for name in ("moe", "dense")}
+        groups = contradicted(row.run for row in self.scored)
+        return {
+            **{name: summary(rows) for name, rows in parts.items()},
+            "groups": [
+                [{"row": run.row, "table": run.table, "measured_s": run.step_time_s} for run in g] for g in groups
+            ],
         }
 
     def splits(self) -> Mapping[str, Statistics]:
@@ -189,6 +203,13 @@ def report(scores: Scores, found: Mapping[str, Any]) -> str:
         lines.append(
             f"  {name:20} {part['timed']:5} timed, mape {_percent(part['mape'])}, bias {_percent(part['bias'])}"
         )
+    for name in ("moe", "dense"):
+        part = found["contradictions"][name]
+        lines.append(
+            f"  {name}: {len(part['contradicted'])} rows contradict each other, mape without them "
+            f"{_percent(part['mape_without'])}; no function of the configuration is below "
+            f"{_percent(part['floor_mape'])}, none of all that is stated below {_percent(part['stated_floor'])}"
+        )
     lines += [
         f"  memory of {source}: {part['rows']} rows, {'/'.join(part['counts'])}; mean {_percent(part['mape'])}, "
         f"at most {_percent(part['max'])}, bias {_percent(part['bias'])}"
@@ -201,6 +222,10 @@ def report(scores: Scores, found: Mapping[str, Any]) -> str:
     lines += [
         f"false OOM row {one['row']}: {one['model']}, {one['peak_over_device']:.2f} of the device"
         for one in found["false_ooms"]
+    ]
+    lines += [
+        "contradicting rows " + ", ".join(f"{one['row']} ({one['measured_s']:.4g} s)" for one in group)
+        for group in found["contradictions"]["groups"]
     ]
     lines += [f"suspect row {entry['row']}: {entry['why']}" for entry in found["suspects"]]
     return "\n".join(lines)

@@ -7,6 +7,7 @@ zero_stages(run)   the run under each ZeRO stage, lowest first, if that is blank
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
@@ -26,6 +27,10 @@ OPEN_RECOMPUTE = (
     Recompute(kind="selective", modules=("core_attention",)),
     Recompute(kind="full"),
 )
+
+
+GRAPHS = {"none": "none", "transformer_engine": "static", "local": "step"}
+"""What rows say of `cuda_graph`, by our names."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,13 +120,18 @@ class Run:
         return shape_of(self.model, seq=self.seq, mtp=mtp, parallel_block="parallel_block" in self.options)
 
     @property
-    def settings(self) -> tuple[object, ...]:
-        """What makes two rows of the same or of different sources replicates of one run."""
+    def configuration(self) -> tuple[object, ...]:
+        """What is computed, where, and by which degrees; nothing of the software."""
         same = (self.model.name, self.task, self.seq, self.global_batch, self.micro_batch, self.precision)
         where = (self.device.name, self.hosts, self.gpus_per_host, self.nic)
         degrees = (self.tp, self.pp, self.vp, self.cp, self.ep, self.etp, self.dp, self.zero, self.zero_open)
+        return (*same, *where, *degrees, self.stack.name)
+
+    @property
+    def settings(self) -> tuple[object, ...]:
+        """What makes two rows of the same or of different sources replicates of one run."""
         how = (self.recompute, self.recompute_open, self.sequence_parallel, self.schedule, self.offload_layers)
-        return (*same, *where, *degrees, *how, self.stack.name, self.style, self.options)
+        return (*self.configuration, *how, self.style, self.options)
 
     @property
     def work(self) -> tuple[object, ...]:
@@ -140,6 +150,44 @@ class Run:
         return 2 if "mp_mode=pure" in self.options else self.stack.grad_bytes
 
     @property
+    def release(self) -> str:
+        """Year and month of the software, where the table is named after it."""
+        found = re.match(r"\d\d\.\d\d", self.table)
+        return found[0] if found else ""
+
+    @property
+    def captured(self) -> bool:
+        """Whole steps are graphs, by what is public of this release."""
+        captured = self.stack.captured
+        named = self.model.routed and captured is not None
+        return bool(named and captured and captured.holds(self.release, self.precision, self.device.name))
+
+    @property
+    def graphs(self) -> str:
+        """Of `meshwright.ir.workload.GRAPHS`."""
+        stated = next((option for option in self.options if option.startswith("cuda_graph=")), "")
+        return GRAPHS.get(stated.removeprefix("cuda_graph="), "step" if self.captured else "none")
+
+    @property
+    def dedupes(self) -> bool:
+        """The dispatchers DeepEP and HybridEP send a token once to each host; where a configuration was read and names
+        none, or tokens are dropped, the exchange is a plain all-to-all."""
+        if {"dispatcher=deepep", "dispatcher=hybridep"} & self.options:
+            return True
+        plain = {"config_read", "moe_routing=token_drop"} & self.options
+        return self.stack.dedupes and not plain
+
+    @property
+    def overlaps_experts(self) -> bool:
+        return "a2a_overlap" in self.options or self.captured
+
+    @property
+    def overlap_open(self) -> bool:
+        """Nothing says whether exchanges with experts are overlapped."""
+        known = self.overlaps_experts or {"config_read", "moe_routing=token_drop"} & self.options
+        return self.model.routed and self.stack.may_overlap_experts and not known
+
+    @property
     def cluster(self) -> Cluster:
         nics = () if self.nic is None else (self.nic,)
         pool = Pool(
@@ -150,9 +198,12 @@ class Run:
 
 def readings(run: Run) -> tuple[Run, ...]:
     """The runs that the row may mean."""
-    if not run.recompute_open:
-        return (run,)
-    return tuple(replace(run, recompute=recompute, recompute_open=False) for recompute in OPEN_RECOMPUTE)
+    runs: tuple[Run, ...] = (run,)
+    if run.recompute_open:
+        runs = tuple(replace(run, recompute=recompute, recompute_open=False) for recompute in OPEN_RECOMPUTE)
+    if run.overlap_open:
+        runs += tuple(replace(one, options=one.options | {"a2a_overlap"}) for one in runs)
+    return runs
 
 
 def zero_stages(run: Run) -> Iterator[Run]:

@@ -79,8 +79,15 @@ def score_or_skip(run: Run, price: Price) -> Scored | Skipped:
 
 def score_run(run: Run, price: Price) -> Scored:
     """One run under a price: the middle of what its readings cost."""
-    prices = [_lowest_that_fits(reading, price) for reading in readings(run)]
-    times, peaks = [each.step_time_s for each in prices], [each.comparable_bytes(run.memory_meaning) for each in prices]
+    read = readings(run)
+    prices = [_lowest_that_fits(reading, price) for reading in read]
+    peaks = [each.comparable_bytes(run.memory_meaning) for each in prices]
+    usual = run.stack.recomputes
+    times = [
+        each.step_time_s
+        for each, reading in zip(prices, read, strict=True)
+        if not run.recompute_open or reading.recompute.kind in usual
+    ]
     return Scored(
         run=run,
         step_time_s=(min(times) + max(times)) / 2,

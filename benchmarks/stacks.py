@@ -24,6 +24,19 @@ SELECTIVE = ("core_attention", "every_other_block", "ops")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Captured:
+    """Where the recipes of a framework replay the whole step of a mixture of experts as one graph, and exchange with
+    experts behind the compute of another micro-batch: from a release on, at a precision, on some devices."""
+
+    since: str
+    precision: str
+    devices: tuple[str, ...]
+
+    def holds(self, release: str, precision: str, device: str) -> bool:
+        return release >= self.since and precision == self.precision and device in self.devices
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Stack:
     """How a framework computes when a run does not say.
 
@@ -58,7 +71,11 @@ class Stack:
     placeholders: bool = False
     """Transformer Engine's placeholder weight gradients stay (`meshwright.ir.workload.Stack`)."""
     dedupes: bool = False
-    """Tokens go once to each host, however many of their experts are there."""
+    """Tokens go once to each host, however many of their experts are there, where no dispatcher is named."""
+    may_overlap_experts: bool = False
+    """A run whose configuration is not known may exchange with experts behind the compute of another micro-batch."""
+    captured: Captured | None = None
+    """Where whole steps are graphs."""
     broadcasts: bool = False
     """Each rank sends the parameters that it updated, one rank after the other."""
     rolling: bool = False
@@ -67,6 +84,8 @@ class Stack:
     """Experts are cut by tensor parallelism; if not, etp is 1."""
     selective: str = "core_attention"
     """What a bare "selective" recomputes."""
+    recomputes: tuple[str, ...] = ("none", "selective", "full")
+    """What a blank recomputation may be."""
 
     def __post_init__(self) -> None:
         known = ((self.style, STYLES), (self.attention, ATTENTIONS), (self.states, STATES), (self.selective, SELECTIVE))
@@ -169,7 +188,9 @@ _LISTED = (
     _megatron(
         "megatron_bridge",
         "Megatron-Bridge performance guide: cuDNN attention, fused cross entropy, user buffers, gradients reduced in "
-        "bf16 with the distributed optimizer, experts not cut by tensor parallelism",
+        "bf16 with the distributed optimizer, experts not cut by tensor parallelism; recipes of its performance "
+        "summaries (scripts/performance/configs, v0.1.0 to v0.5.0): from 0.5.0 (26.06) on cuda_graph_impl "
+        "full_iteration with moe_a2a_overlap for MXFP8 experts; modules are recomputed or nothing is",
         attention="cudnn",
         grad_bytes=2,
         placeholders=True,
@@ -177,6 +198,9 @@ _LISTED = (
         fused_loss=True,
         dedupes=True,
         expert_tp=False,
+        may_overlap_experts=True,
+        captured=Captured(since="26.06", precision="mxfp8", devices=("GB200", "GB300", "B300")),
+        recomputes=("none", "selective"),
     ),
     _megatron(
         "internevo",

@@ -101,6 +101,7 @@ class Compute:
         "constants",
         "device",
         "host_s",
+        "one_by_one",
     )
 
     def __init__(
@@ -112,10 +113,12 @@ class Compute:
         values: ComputeConstants | None = None,
         curves: Curves | None = None,
         table: Table | None = None,
+        one_by_one: bool = False,
     ) -> None:
         """`attention` is the generation of the stack's kernels; the attribute says what runs here of it
-        (`attention.DISPATCH`). `values`, `curves` and `table` replace those that are shipped."""
-        self.device = device
+        (`attention.DISPATCH`). `values`, `curves` and `table` replace those that are shipped. `one_by_one`: grouped
+        products run as one kernel for each group, which fills the device or does not."""
+        self.device, self.one_by_one = device, one_by_one
         self.constants = values or constants()
         self._chip = chip_of(device)
         self._sustained = self.constants.sustained(self._chip, style)
@@ -157,8 +160,9 @@ class Compute:
         if found is None:
             share, kind = self._chip.ceiling(name)
             in_bytes = WIDTH_BYTES[name] + SCALE_BYTES.get(kernel.dtype, 0.0)
-            product = Product(groups, m, n, k, in_bytes, max(2.0, WIDTH_BYTES[name]))
-            seconds = law_s(product, self._rates(peak.value * share * self._sustained))
+            together, apart = (1, groups) if self.one_by_one else (groups, 1)
+            product = Product(together, m, n, k, in_bytes, max(2.0, WIDTH_BYTES[name]))
+            seconds = apart * law_s(product, self._rates(peak.value * share * self._sustained))
             found = seconds, weakest_kind("fitted", kind)
         seconds, kind = found
         cast = cast_bytes(kernel.dtype, kernel.work, groups, m, n, k)

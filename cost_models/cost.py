@@ -109,7 +109,8 @@ def cost_of(
     *,
     routes: bool,
 ) -> Cost:
-    """One phase of one body program on a device. `shapes`: its groups, by their axes; `routes`: it sends to experts."""
+    """One phase of one body program on a device. `shapes`: its groups, by their axes; `routes`: it sends to experts, so
+    many to each as only the device knows."""
     engines, values = [0.0, 0.0, 0.0], [0.0, 0.0, 0.0]
     launches, ring_s, gathers_s, starts_s, reductions_s = 0, 0.0, 0.0, 0.0, 0.0
     kinds: set[tuple[str, Kind]] = set()
@@ -117,7 +118,7 @@ def cost_of(
         priced = compute.seconds(kernel)
         kinds.add(("kernels", priced.kind))
         engines[_ENGINES[kernel.engine]] += count * priced.seconds
-        launches += count * launched(kernel)
+        launches += count * launched(kernel, workload.stack.graphs)
     for one, count in phase.transmissions.items():
         shape = shapes[one.axes]
         routed = workload.imbalance if one.kind == "all_to_all" else 1.0
@@ -155,11 +156,13 @@ _BY_OWNER = (("update", "all_gather"), ("sync", "reduce_scatter"))
 these. A reduction to one rank takes what a broadcast from it does."""
 
 
-def launched(kernel: Kernel) -> int:
-    """Kernels that the host launches: libraries run grouped products of trained weights expert by expert."""
+def launched(kernel: Kernel, graphs: str) -> int:
+    """Kernels that the host launches, of those that no graph replays: libraries run grouped products of trained weights
+    expert by expert."""
     groups = kernel.shape[0] if kernel.engine is Engine.MATMUL else 1
     low = kernel.dtype.startswith(("fp8", "mx", "nv"))
-    return groups * (EXPERT_LAUNCHES if low else 1) if groups > 1 else 1
+    each = groups * (EXPERT_LAUNCHES if low else 1) if groups > 1 else int(graphs == "none")
+    return 0 if graphs == "step" else each
 
 
 def distinct(picks: int, shape: GroupShape) -> float:

@@ -12,10 +12,11 @@ Every second and byte that a user sees comes from here. A step is priced as it r
        weights  = stretch(kernels of weight gradients)                        backward = inputs + weights
 
    stretch(kernels) = max(device seconds, launches x host seconds per launch). A host that learns from the device how
-   many rows each expert has does not launch ahead: there its seconds are added to the device's. Values that an operator
-   waits for are exposed, but for what the stack hides: chunks of them behind products (`tensor`), ring steps behind
-   attention (`ring`), those of the backward pass behind weight gradients (`hidden_backward`, where gathered values are
-   gathered again). Gathers of parameters ahead of their use, and reductions behind the backward pass, are uncovered
+   many rows each expert has does not launch ahead: there its seconds are added to the device's. What CUDA graphs replay
+   (`graphs`) is not launched. Values that an operator waits for are exposed, but for what the stack hides: chunks of
+   them behind products (`tensor`), ring steps behind attention (`ring`), exchanges with experts behind another
+   micro-batch (`expert`), those of the backward pass behind weight gradients (`hidden_backward`, where gathered values
+   are gathered again). Gathers of parameters ahead of their use, and reductions behind the backward pass, are uncovered
    only as far as they last longer than the compute they run beside:
 
        uncovered(T) = max(first gather, T - covered x compute)        compute grows by slowdown x min(T, compute)

@@ -52,8 +52,17 @@ PHASES = ("forward", "recompute", "inputs", "weights", "sync", "update", "publis
 ONCE = frozenset(("sync", "update", "publish"))
 """Phases that run once per step, others once per micro-batch."""
 
+GROUPED = frozenset(("grouped_linear", "grouped_mm"))
+"""Products of experts."""
+
 BUCKETED = frozenset(("parameter", "sync", "update"))
 """Why parameters and their gradients move: those of one body travel together, as an FSDP unit or a gradient bucket."""
+
+
+EXPERT_BIAS = {"forward": (2, 24.0), "backward": (5, 32.0)}
+"""Where a bias ends an expert: kernels of each expert, and bytes of each element beside those of one sum in 16 bits.
+Megatron-Core (TEGroupedMLP, _apply_bias, as of 0.17) weighs it by the router's probabilities expert by expert in 32
+bits: a product and a sum forward, then all experts are joined and cast; backward a cast, two products and two sums."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +129,7 @@ class _Bookkeeper:
         self.buckets: dict[tuple[str, Collective, tuple[str, ...], str], float] = {}
         self.flops = 0.0
         self.picks = max((_picks(s) for s in body.forward if isinstance(s, Compute)), default=1)
+        self.ending = _ending_biases(body, self.weights) if self.style == "fused" else frozenset()
         base = base_precision(workload)
         ends_in_loss = any(body.locals[name].type.shape == () for name in body.outputs)
         self.precision = base if ends_in_loss else workload.precision
@@ -184,6 +194,17 @@ class _Bookkeeper:
                 joins = self.style in ("fused", "xla") and statement.operands[1] in self.weights
                 made = (kernel, statement.results[0])
                 products.setdefault(key if joins else (*key, statement.op, kernel.work), []).append(made)
+        elif statement.operands[:1] and statement.operands[0] in self.ending and self.workload.stack.graphs != "step":
+            self.expert_bias(statement, phase)
+
+    def expert_bias(self, statement: Compute | Gradient | Ring, phase: str) -> None:
+        """The bias that ends an expert, in kernels of each expert."""
+        rows, bias = statement.operands[:2]
+        kernels, each_bytes = EXPERT_BIAS["forward" if isinstance(statement, Compute) else "backward"]
+        local = self.body.locals[bias]
+        experts = local_elements(local.placement, local.type.shape, self.body.mesh) // local.type.shape[-1]
+        count = max(1, experts) * kernels
+        self.phases[phase].kernels[self.memory(each_bytes * self.body.elements[rows] / count)] += count
 
     def sizes(self, statement: Compute | Gradient | Ring) -> dict[str, int]:
         return dict(_sizes(statement.signature, statement.strategy, self.body.mesh))
@@ -259,6 +280,8 @@ class _Bookkeeper:
             self.buckets[key] = self.buckets.get(key, 0.0) + full
             return
         picks = self.picks if kind == "all_to_all" else 1
+        if picks > 1 and self.style == "fused" and not self.workload.stack.dedupes:
+            self.book(phase, self.memory(2.0 * nbytes))
         self.phases[phase].transmissions[Transmission(kind, step.axes, full, move.reason, picks=picks)] += 1
 
     def wire_scale(self, move: Move) -> float:
@@ -332,6 +355,19 @@ def _weights(body: BodyProgram) -> frozenset[str]:
         if isinstance(statement, Compute) and statement.operands and found.issuperset(statement.operands):
             found.update(statement.results)
     return frozenset(found)
+
+
+def _ending_biases(body: BodyProgram, weights: frozenset[str]) -> frozenset[str]:
+    """Results of grouped products to which only a bias is added before they leave the experts."""
+    computes = [s for s in body.forward if isinstance(s, Compute)]
+    grouped = {s.results[0] for s in computes if s.signature.kind in GROUPED}
+    left = {s.operand for s in body.forward if isinstance(s, Move)}
+    left |= {s.operands[0] for s in computes if s.signature.kind == "combine"}
+    return frozenset(
+        s.operands[0]
+        for s in computes
+        if s.signature.kind == "add" and s.operands[0] in grouped and s.operands[1] in weights and s.results[0] in left
+    )
 
 
 def _joined(kernels: list[Kernel]) -> Kernel:

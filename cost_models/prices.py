@@ -33,7 +33,7 @@ class Prices:
 
     def __init__(self, cluster: Cluster, profile: Profile) -> None:
         self.cluster, self.profile = cluster, profile
-        self._computes: dict[tuple[str, str, str], Compute] = {}
+        self._computes: dict[tuple[str, str, str, bool], Compute] = {}
         self._ledgers: dict[tuple[int, Workload, bool], tuple[BodyProgram, Ledger]] = {}
         self._costs: dict[tuple[object, ...], tuple[Ledger, dict[str, Cost]]] = {}
         self._devices: dict[int, tuple[tuple[int, ...], tuple[tuple[Device, int], ...]]] = {}
@@ -58,10 +58,15 @@ class Prices:
 
     def compute(self, device: Device, workload: Workload) -> Compute:
         stack = workload.stack
-        key = (device.name, stack.style, stack.attention)
+        one_by_one = stack.style == "fused" and stack.graphs != "step"
+        key = (device.name, stack.style, stack.attention, one_by_one)
         if key not in self._computes:
             self._computes[key] = Compute(
-                device, style=stack.style, attention=attention_of(stack), values=self.profile.compute
+                device,
+                style=stack.style,
+                attention=attention_of(stack),
+                values=self.profile.compute,
+                one_by_one=one_by_one,
             )
         return self._computes[key]
 

@@ -93,7 +93,8 @@ class Step:
         return max(self.prices.compute(device, self.workload).host_s for device in devices)
 
     def together(self, cost: Cost, host_s: float, *, beside: Cost = NOTHING, again: Cost = NOTHING) -> Taken:
-        return together(self.step, self.workload.stack, cost, host_s, beside=beside, again=again)
+        alone = not self.accumulates
+        return together(self.step, self.workload.stack, cost, host_s, beside=beside, again=again, alone=alone)
 
     # the whole step
 
@@ -305,10 +306,17 @@ class Step:
 
 
 def together(
-    step: StepConstants, stack: Stack, cost: Cost, host_s: float, *, beside: Cost = NOTHING, again: Cost = NOTHING
+    step: StepConstants,
+    stack: Stack,
+    cost: Cost,
+    host_s: float,
+    *,
+    beside: Cost = NOTHING,
+    again: Cost = NOTHING,
+    alone: bool = False,
 ) -> Taken:
     """Kernels and collectives of a stretch as they run together; `beside` is compute of the same stretch that is
-    counted elsewhere, `again` the part that runs a second time."""
+    counted elsewhere, `again` the part that runs a second time; `alone`: there is no other micro-batch."""
     hides, device_s = stack.hides, cost.device_s
     awaited_s = cost.awaited * host_s
     launch_s = awaited_s + max(0.0, cost.launches * host_s - awaited_s - device_s)
@@ -325,6 +333,10 @@ def together(
     first_s = cost.first_gather_s if "parameters" in hides else 0.0  # nothing runs ahead of it
     shown_s = cost.gathers_s + cost.reductions_s - ran_s + max(first_s, ran_s - behind_s)
     slowed_s = step.slowdown * min(ran_s, behind_s)
+    if "expert" in hides and not alone:  # behind the compute of another micro-batch
+        left_s = max(0.0, behind_s - ran_s)
+        ran_s += values[2]
+        values[2] += (step.slowdown - 1) * min(values[2], left_s)
     shares = [(name, part - redone) for name, part, redone in zip(_DEVICE, cost.engines, again.engines, strict=True)]
     shares += [("recompute", again.device_s), ("launch", launch_s), ("parameters", shown_s + slowed_s)]
     shares += list(zip(_VALUES, values, strict=True))

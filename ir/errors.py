@@ -1235,6 +1235,20 @@ class ProblemMalformed(SearchError):
     exit_code = 1
 
 
+class ProblemTooLarge(SearchError):
+    """A block problem beyond what a method takes on, which elimination says before it writes its tables."""
+
+    code = "MW7002"
+    exit_code = 1
+
+
+class SolverFailed(SearchError):
+    """The process of an integer-program solver ended before its time and said nothing of the problem."""
+
+    code = "MW7003"
+    exit_code = 8
+
+
 # MW8: the command line -----------------------------------------------------------------------------------------------
 
 

@@ -33,10 +33,15 @@ COPY_BYTES: Mapping[str, float] = MappingProxyType(
 """Bytes of an element in the precisions of eight bits and fewer, with its share of the scales: one for a tensor; fp32
 for 128 elements (DeepSeek-V3, arXiv 2412.19437, section 3.3); 8 bits for 32 or 16 (OCP Microscaling Formats 1.0)."""
 ATTENTION = ("math", "flash1", "flash2", "flash3", "cudnn", "splash")
-HIDES = ("gradients", "parameters", "publish", "ring", "tensor", "pipeline")
+HIDES = ("gradients", "parameters", "publish", "ring", "tensor", "pipeline", "expert")
 """Communication that a stack may run beside compute: reductions of gradients behind the backward pass, gathers of
 sharded parameters ahead of their use, gathers of updated parameters behind the next forward pass, ring steps, tensor
-parallel collectives (split into chunks), transfers between stages."""
+parallel collectives (split into chunks), transfers between stages, exchanges with experts behind the compute of another
+micro-batch (Megatron-Core's overlap-moe-expert-parallel-comm)."""
+GRAPHS = ("none", "static", "step")
+"""What replays as CUDA graphs, without a launch from the host: nothing; operators whose sizes do not depend on routing
+(Transformer Engine's graphs of attention and router); the whole step (Megatron-Core's full-iteration graphs, which keep
+room for the fullest expert)."""
 
 
 def _known(what: str, name: str, known: tuple[str, ...]) -> None:
@@ -122,6 +127,8 @@ class Stack:
     instead, one buffer for each shape, which stays (Transformer Engine, get_dummy_wgrad of pytorch/module/base.py)."""
     dedupes: bool = False
     """A token goes to each host (each device, within one) once, however many of its experts are there."""
+    graphs: str = "none"
+    """Of `GRAPHS`."""
     broadcasts: bool = False
     """Updated parameters are sent by one broadcast from each rank that holds some, not gathered in one collective; and
     gradients are reduced to each."""
@@ -131,19 +138,26 @@ class Stack:
     source: str = field(default="", compare=False)
 
     def __post_init__(self) -> None:
-        for name, known in ((self.style, STYLES), (self.attention, ATTENTION), (self.recipe, tuple(RECIPES))):
+        listed = ((self.style, STYLES), (self.attention, ATTENTION), (self.graphs, GRAPHS))
+        for name, known in (*listed, (self.recipe, tuple(RECIPES))):
             _known("stack", name, known)
         for name in self.hides:
             _known("stack", name, HIDES)
 
     def __str__(self) -> str:
         words = f"stack={self.name} style={self.style} attention={self.attention} hides={'+'.join(self.hides)}"
-        return " ".join((words, f"states={self.recipe}", *(f"{flag}={int(getattr(self, flag))}" for flag in _FLAGS)))
+        return " ".join(
+            (
+                words,
+                f"states={self.recipe} graphs={self.graphs}",
+                *(f"{flag}={int(getattr(self, flag))}" for flag in _FLAGS),
+            )
+        )
 
     @staticmethod
     def read(given: Mapping[str, str]) -> Stack:
         """The stack of the words that `str` writes."""
-        if set(given) != {"stack", "style", "attention", "hides", "states", *_FLAGS}:
+        if set(given) != {"stack", "style", "attention", "hides", "states", "graphs", *_FLAGS}:
             raise ValueError(f"the words {sorted(given)}")
         flags: dict[str, Any] = {flag: given[flag] == "1" for flag in _FLAGS}
         return Stack(
@@ -152,6 +166,7 @@ class Stack:
             attention=given["attention"],
             hides=tuple(name for name in given["hides"].split("+") if name),
             recipe=given["states"],
+            graphs=given["graphs"],
             **flags,
         )
 
@@ -179,7 +194,8 @@ STACKS: Mapping[str, Stack] = MappingProxyType(
         ),
         "megatron-tp-overlap": Stack(
             name="megatron-tp-overlap",
-            style="fused", attention="flash3", hides=HIDES, recipe="megatron-bf16-grads", regathers=True,
+            style="fused", attention="flash3", hides=tuple(name for name in HIDES if name != "expert"),
+            recipe="megatron-bf16-grads", regathers=True,
             fused_loss=True, placeholders=True, dedupes=True,
             source="Megatron-Bridge performance guide: tp_comm_overlap besides, bf16 gradients",
         ),

@@ -7,6 +7,8 @@ It exists to be traced on the meta device, like any model of a user's.
     glu = true     SwiGLU, RMS norm, no biases (Llama, Mixtral, DeepSeek)
     glu = false    GELU, layer norm, biases (GPT)
 
+`biases` adds biases beside a gate, to the router and to every expert too (GPT-OSS).
+
 Positions are rotary in both, or a learned table of `learned_positions` rows added to the embedding. With
 `parallel_block`, attention and feed-forward read the same normed stream and are added together (PaLM). Routers
 are a softmax over experts and its top k, renormalised.
@@ -57,12 +59,18 @@ class Shape:
     v_head_dim: int = 0
     learned_positions: int = 0
     parallel_block: bool = False
+    biases: bool = False
+    """Linear layers, router and experts have biases beside a gate too (arXiv:2508.10925)."""
     dropout: bool = False
     """Dropout of `DROPOUT` on the embedding, attention's probabilities and what each half of a block adds."""
 
     @property
     def head(self) -> int:
         return self.head_dim or self.hidden // self.heads
+
+    @property
+    def biased(self) -> bool:
+        return self.biases or not self.glu
 
     @property
     def latent(self) -> bool:
@@ -117,10 +125,10 @@ class Attention(nn.Module):
         super().__init__()
         self.width, self.window, self.dropout = shape.head, window, DROPOUT * shape.dropout
         kv_heads = shape.kv_heads or shape.heads
-        self.q_proj = nn.Linear(shape.hidden, shape.heads * shape.head, bias=not shape.glu)
-        self.k_proj = nn.Linear(shape.hidden, kv_heads * shape.head, bias=not shape.glu)
-        self.v_proj = nn.Linear(shape.hidden, kv_heads * shape.head, bias=not shape.glu)
-        self.o_proj = nn.Linear(shape.heads * shape.head, shape.hidden, bias=not shape.glu)
+        self.q_proj = nn.Linear(shape.hidden, shape.heads * shape.head, bias=shape.biased)
+        self.k_proj = nn.Linear(shape.hidden, kv_heads * shape.head, bias=shape.biased)
+        self.v_proj = nn.Linear(shape.hidden, kv_heads * shape.head, bias=shape.biased)
+        self.o_proj = nn.Linear(shape.heads * shape.head, shape.hidden, bias=shape.biased)
 
     def forward(self, x: Tensor, cos: Tensor | None, sin: Tensor | None) -> Tensor:
         q, k, v = (
@@ -168,9 +176,9 @@ class FeedForward(nn.Module):
         super().__init__()
         self.gated = shape.glu
         if self.gated:
-            self.gate_proj = nn.Linear(shape.hidden, width, bias=False)
-        self.up_proj = nn.Linear(shape.hidden, width, bias=not shape.glu)
-        self.down_proj = nn.Linear(width, shape.hidden, bias=not shape.glu)
+            self.gate_proj = nn.Linear(shape.hidden, width, bias=shape.biases)
+        self.up_proj = nn.Linear(shape.hidden, width, bias=shape.biased)
+        self.down_proj = nn.Linear(width, shape.hidden, bias=shape.biased)
 
     def forward(self, x: Tensor) -> Tensor:
         inner = F.silu(self.gate_proj(x)) * self.up_proj(x) if self.gated else F.gelu(self.up_proj(x))
@@ -184,9 +192,12 @@ class Experts(nn.Module):
         super().__init__()
         width = shape.moe_ffn or shape.ffn_hidden
         self.experts, self.topk, self.gated = shape.experts, shape.topk, shape.glu
-        self.router = nn.Linear(shape.hidden, shape.experts, bias=False)
-        self.up = nn.Parameter(torch.empty(shape.experts, (2 if shape.glu else 1) * width, shape.hidden))
+        self.router = nn.Linear(shape.hidden, shape.experts, bias=shape.biases)
+        inner = (2 if shape.glu else 1) * width
+        self.up = nn.Parameter(torch.empty(shape.experts, inner, shape.hidden))
         self.down = nn.Parameter(torch.empty(shape.experts, shape.hidden, width))
+        self.up_bias = nn.Parameter(torch.empty(shape.experts, 1, inner)) if shape.biases else None
+        self.down_bias = nn.Parameter(torch.empty(shape.experts, 1, shape.hidden)) if shape.biases else None
         self.shared = FeedForward(shape, shape.shared_experts * width) if shape.shared_experts else None
 
     def forward(self, x: Tensor) -> Tensor:
@@ -196,12 +207,16 @@ class Experts(nn.Module):
         capacity = math.ceil(tokens.shape[0] * self.topk / self.experts)
         rows = dispatch(tokens, idx, self.experts, capacity, dropless=True)
         rows = torch.bmm(rows, self.up.transpose(1, 2))
+        if self.up_bias is not None:
+            rows = rows + self.up_bias
         if self.gated:
             gate, up = rows.chunk(2, dim=-1)
             rows = F.silu(gate) * up
         else:
             rows = F.gelu(rows)
         rows = torch.bmm(rows, self.down.transpose(1, 2))
+        if self.down_bias is not None:
+            rows = rows + self.down_bias
         y = combine(rows, idx, weights, self.experts, capacity, dropless=True).view_as(x)
         return y if self.shared is None else y + self.shared(x)
 

@@ -38,7 +38,7 @@ def test_the_published_table() -> None:
     assert sum(row.recompute_open for row in timed) == 69
     assert not [row for row in rows if isinstance(row, Skipped) and row.timed]
     assert all(row.cluster.ranks == row.devices for row in timed)
-    assert all(len(readings(row)) == (3 if row.recompute_open else 1) for row in timed)
+    assert all(len(readings(row)) == (3 if row.recompute_open else 1) * (2 if row.overlap_open else 1) for row in timed)
 
 
 def test_a_plain_row(tmp_path: Path) -> None:
@@ -249,6 +249,38 @@ def test_short_ends() -> None:
     assert stage_layers(22, 8) == (2, 3, 3, 3, 3, 3, 3, 2)
     assert stage_layers(6, 4, 2) == (0, 1, 1, 1, 1, 1, 1, 0)
     assert stage_layers(61, 4) == (16, 15, 15, 15)
+
+
+ROUTED = {"experts": "8", "topk": "2", "moe_ffn": "256"}
+BRIDGE = {"framework": "megatron_bridge", "tp": "1", "pp": "1", "dp": "16", "ep": "8"}
+READ = "recompute read from release config, matched on parallel sizes"
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"notes": f"cuda_graph=transformer_engine;dispatcher=hybridep;{READ}"}, ("static", True, False, False)),
+        ({"notes": f"a2a_overlap;{READ}"}, ("none", False, True, False)),
+        ({"notes": f"a2a_overlap;dispatcher=deepep;{READ}"}, ("none", True, True, False)),
+        ({"moe_routing": "token_drop"}, ("none", False, False, False)),
+        ({}, ("none", True, False, True)),
+        ({"framework": "nemo"}, ("none", False, False, False)),
+        ({"table": "26.06_pretrain", "gpu": "GB200", "precision": "mxfp8"}, ("step", True, True, False)),
+        ({"table": "26.06_pretrain", "gpu": "GB200", "precision": "bf16"}, ("none", True, False, True)),
+        ({"table": "26.06_pretrain", "gpu": "B200", "precision": "mxfp8"}, ("none", True, False, True)),
+        ({"table": "26.04.01_pretrain", "gpu": "GB200", "precision": "mxfp8"}, ("none", True, False, True)),
+    ],
+)
+def test_what_rows_say_of_experts(
+    tmp_path: Path, changes: dict[str, str], expected: tuple[str, bool, bool, bool]
+) -> None:
+    """Graphs, dispatcher, overlap of exchanges, and whether that is open; then it is read both ways."""
+    found = run(tmp_path, shape=ROUTED, **(BRIDGE | changes))
+    assert (found.graphs, found.dedupes, found.overlaps_experts, found.overlap_open) == expected
+    assert [one.overlaps_experts for one in readings(found)] == ([False, True] if expected[3] else [expected[2]])
+    dense = run(tmp_path, **(BRIDGE | {"ep": "1"} | changes))
+    assert not dense.captured
+    assert not dense.overlap_open
 
 
 def test_stacks() -> None:

@@ -192,3 +192,13 @@ def test_not_toml(tmp_path: Path) -> None:
         load_model(str(tmp_path / "shape.toml"))
     with pytest.raises(ModelFileMissing):
         load_model(str(tmp_path / "other.toml"))
+
+
+def test_biases_beside_a_gate() -> None:
+    """One for every row of every matrix of a block, the experts' too."""
+    sizes = {"experts": 4, "topk": 2, "moe_ffn": 16}
+    without, having = built(**sizes), built(**sizes, biases=True)
+    matrices = [p for name, p in without.blocks.named_parameters() if p.ndim > 1]
+    more = sum(p.numel() for p in having.parameters()) - sum(p.numel() for p in without.parameters())
+    assert more == sum(p.numel() // p.shape[-1] for p in matrices)
+    assert having(torch.zeros(1, 8, dtype=torch.long)).shape == without(torch.zeros(1, 8, dtype=torch.long)).shape

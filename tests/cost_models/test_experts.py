@@ -1,0 +1,115 @@
+"""Prices of experts: a product for each, casts of its rows, what a host launches, what an exchange hides behind."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+
+from meshwright.cost_models.cluster import Cluster
+from meshwright.cost_models.compute import Compute, Kernel
+from meshwright.cost_models.cost import EXPERT_LAUNCHES, launched
+from meshwright.cost_models.evaluate import evaluate
+from meshwright.cost_models.hardware import device
+from meshwright.cost_models.ledger import EXPERT_BIAS, Ledger, ledger
+from meshwright.cost_models.profile import published
+from meshwright.ir.names import Degrees
+from meshwright.ir.program import Program
+from meshwright.ir.rules.base import Engine
+from meshwright.ir.workload import STACKS, Stack
+from tests.cost_models.programs import MOE, SEQ, pool, program
+
+H100 = device("H100")
+APART = Degrees(dp=4, ep=2, microbatches=4)
+BIASED = replace(MOE, biases=True)
+
+
+def grouped(groups: int, m: int, dtype: str = "bf16", work: str = "forward") -> Kernel:
+    n, k = 1024, 2048
+    return Kernel(Engine.MATMUL, work, dtype, 2.0 * groups * m * n * k, 0.0, (groups, m, n, k))
+
+
+def on(made: Program, stack: Stack) -> Program:
+    assert made.workload is not None
+    return replace(made, workload=replace(made.workload, stack=stack))
+
+
+def step_s(made: Program, **changes: object) -> float:
+    assert made.workload is not None
+    stack = replace(made.workload.stack, **changes)  # type: ignore[arg-type]
+    return evaluate(on(made, stack), Cluster(pools=(pool(H100, 2, 2),)), published()).step_time_s
+
+
+def book(made: Program) -> Ledger:
+    """Of the body with experts."""
+    assert made.workload is not None
+    books = [ledger(body, made.workload, accumulates=True) for body in made.bodies]
+    return next(one for one in books if one.routes)
+
+
+@pytest.mark.parametrize("m", [64, 300, 1024, 8192])
+@pytest.mark.parametrize("groups", [1, 3, 16])
+def test_products_one_by_one_take_as_long_as_each_by_itself(groups: int, m: int) -> None:
+    apart, together = (Compute(H100, style="fused", one_by_one=one) for one in (True, False))
+    found = apart.seconds(grouped(groups, m)).seconds
+    assert found == pytest.approx(groups * together.seconds(grouped(1, m)).seconds)
+    assert found >= together.seconds(grouped(groups, m)).seconds * (1 - 1e-12)
+
+
+def test_rows_of_experts_are_cast_forward_too() -> None:
+    """The same bytes as the gradient of the result is cast by, at the shape of the rows."""
+    compute = Compute(H100)
+    for groups, casts in ((1, 0), (4, 1)):
+        low, high = (compute.seconds(grouped(groups, 4096, dtype)) for dtype in ("fp8_tensorwise", "bf16"))
+        uncast = replace(grouped(groups, 4096, "fp8_tensorwise"), work="wgrad")
+        assert (low.seconds > compute.seconds(uncast).seconds) == bool(casts)
+        assert high.seconds == compute.seconds(replace(grouped(groups, 4096), work="wgrad")).seconds
+
+
+def test_what_a_host_launches() -> None:
+    one, experts, low = grouped(1, 64), grouped(8, 64), grouped(8, 64, "mxfp8")
+    assert [launched(kernel, "none") for kernel in (one, experts, low)] == [1, 8, 8 * EXPERT_LAUNCHES]
+    assert [launched(kernel, "static") for kernel in (one, experts, low)] == [0, 8, 8 * EXPERT_LAUNCHES]
+    assert [launched(kernel, "step") for kernel in (one, experts, low)] == [0, 0, 0]
+
+
+def test_graphs_and_hidden_exchanges_never_make_a_step_longer() -> None:
+    made = program(MOE, APART, stack="megatron")
+    plain, static, whole = (step_s(made, graphs=graphs) for graphs in ("none", "static", "step"))
+    assert whole < static < plain
+    assert made.workload is not None
+    hides = made.workload.stack.hides
+    assert step_s(made, hides=(*hides, "expert")) < plain
+    alone = program(MOE, replace(APART, microbatches=1), stack="megatron")  # no other micro-batch to hide behind
+    assert step_s(alone, hides=(*hides, "expert")) == step_s(alone)
+
+
+def test_rows_are_sorted_around_a_plain_exchange() -> None:
+    """Read and written once more for each exchange; dispatchers that send a token once do that on the way."""
+    made = program(MOE, APART, stack="megatron")
+    plain, once = (book(on(made, replace(STACKS["megatron"], dedupes=dedupes))) for dedupes in (False, True))
+    exchanged = sum(
+        count * one.nbytes for one, count in plain.phases["forward"].transmissions.items() if one.kind == "all_to_all"
+    )
+    assert exchanged > 0
+    assert memory_bytes(plain, "forward") - memory_bytes(once, "forward") == pytest.approx(2 * exchanged)
+
+
+def memory_bytes(one: Ledger, phase: str) -> float:
+    return sum(
+        count * kernel.nbytes for kernel, count in one.phases[phase].kernels.items() if kernel.engine is Engine.MEMORY
+    )
+
+
+@pytest.mark.parametrize(("phase", "work"), [("forward", "forward"), ("inputs", "backward")])
+def test_a_bias_that_ends_experts_is_added_expert_by_expert(phase: str, work: str) -> None:
+    made = program(BIASED, APART, stack="megatron")
+    apart, whole = (book(on(made, replace(STACKS["megatron"], graphs=graphs))) for graphs in ("none", "step"))
+    more: Counter[Kernel] = Counter(apart.phases[phase].kernels)
+    more.subtract(whole.phases[phase].kernels)
+    ((kernel, count),) = [(kernel, count) for kernel, count in more.items() if count]
+    kernels, each_bytes = EXPERT_BIAS[work]
+    assert count == 2 * kernels  # of two experts on each rank
+    rows = SEQ * BIASED.topk  # as many as leave each rank
+    assert count * kernel.nbytes == pytest.approx(each_bytes * rows * BIASED.hidden)
