@@ -39,6 +39,7 @@ class Case:
     seq: int
     stack: str = "torch"
     target: str = "any"
+    precision: str = "bf16"
     rolling: bool = False
     """Whether groups roll on into the next step (`meshwright.ir.workload.Stack`)."""
     margin: float | None = None
@@ -70,9 +71,9 @@ def opened(case: Case, wishes: Wishes | None = None) -> Opened:
     stack = replace(stack_named(case.stack), rolling=case.rolling)
     evaluator = Evaluator(cluster, profile)
     setting = Setting(
-        folds_of(case.model, case.seq),
+        folds_of(case.model, case.seq, "fp32" if case.precision == "fp32" else "bf16"),
         cluster.ranks,
-        Workload(global_batch=case.batch, seq=case.seq, stack=stack),
+        Workload(global_batch=case.batch, seq=case.seq, precision=case.precision, stack=stack),
         target_of(case.target),
         evaluator,
     )
@@ -80,10 +81,10 @@ def opened(case: Case, wishes: Wishes | None = None) -> Opened:
 
 
 @lru_cache(maxsize=64)
-def folds_of(model: str, seq: int) -> Folds:
+def folds_of(model: str, seq: int, dtype: str) -> Folds:
     """A model at every batch, traced once."""
     named = EXAMPLES / "configs" / model
-    return Folds(load_model(str(named) if named.is_dir() else model, dtype="bf16"), seq)
+    return Folds(load_model(str(named) if named.is_dir() else model, dtype=dtype), seq)
 
 
 def space_of(setting: Setting, cluster: Cluster, wishes: Wishes) -> Space:

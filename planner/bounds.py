@@ -229,28 +229,40 @@ class Bounds:
         mesh, found = degrees.mesh(), uses(degrees)
         ranks = tuple(range(mesh.size))
 
-        def shape(*over: Use) -> GroupShape | None:
-            return group_shape(common.prices.cluster, ranks, mesh, [use.name for use in over]) if over else None
+        def shape(over: Iterable[Use]) -> GroupShape | None:
+            names = [use.name for use in over]
+            return group_shape(common.prices.cluster, ranks, mesh, names) if names else None
 
-        def moved(kind: Collective, *parts: tuple[float, GroupShape | None]) -> float:
+        def taken(kind: Collective, loads: Iterable[tuple[float, GroupShape | None]]) -> float:
             """What is moved over like groups is moved together."""
-            loads: dict[GroupShape, float] = {}
-            for nbytes, over in parts:
+            together: dict[GroupShape, float] = {}
+            for nbytes, over in loads:
                 if over and nbytes:
-                    loads[over] = loads.get(over, 0.0) + nbytes
-            return sum(collective(kind, nbytes, over, common.library).seconds for over, nbytes in loads.items())
+                    together[over] = together.get(over, 0.0) + nbytes
+            return sum(collective(kind, nbytes, over, common.library).seconds for over, nbytes in together.items())
+
+        def moved(kind: Collective, *parts: tuple[float, Sequence[Use]]) -> float:
+            """In one step over all axes, or axis by axis with what the ones before leave."""
+            at_once = taken(kind, [(nbytes, shape(over)) for nbytes, over in parts])
+            if kind == "all_reduce":
+                return at_once
+            steps = [
+                (nbytes / prod(use.size for use in over[:at]), shape([over[at]]))
+                for nbytes, over in parts
+                for at in range(len(over))
+            ]
+            return min(at_once, taken(kind, steps))
 
         outside = [use for use in found if use.holds_copies(expert=False)]
         inside = [use for use in found if use.holds_copies(expert=True)]
-        storing = [shape(*(use for use in held if use.stores)) for held in (outside, inside)]
+        storing = [[use for use in held if use.stores] for held in (outside, inside)]
         # Gradients of parameters that tensor parallelism leaves whole may be reduced over its ranks too; those of
         # experts that its ranks all compute need not be, and then each reduces its share.
         kind: Collective = "reduce_scatter" if config.zero else "all_reduce"
-        over = storing if config.zero else [shape(*outside), shape(*inside)]
-        wider = shape(*(use for use in found if use in outside or use.outside == "tp"))
-        apart = [use for use in inside if use.outside != "tp"]
-        fewer = shape(*(use for use in apart if use.stores or not config.zero))
-        idle = prod(use.size for use in inside if use not in apart)
+        over = storing if config.zero else [outside, inside]
+        wider = [use for use in found if use in outside or use.outside == "tp"]
+        fewer = [use for use in over[1] if use.outside != "tp"]
+        idle = prod(use.size for use in inside if use.outside == "tp")
         gathers, again, reduces = {}, {}, {}
         for name, piece in self.base.pieces.items():
             dense, expert = piece.states
