@@ -77,7 +77,7 @@ class Waiting:
     config: Config = field(compare=False)
     bounds: Bounds | None = field(default=None, compare=False)
     ran: bool = field(default=False, compare=False)
-    """Whether its schedule was run for the bound."""
+    """Whether its fine floor was taken; of a configuration, whether its schedule was run."""
 
 
 class Search:
@@ -187,6 +187,11 @@ class Search:
                 if least < self.upper_s:
                     heapq.heappush(self.heap, replace(pending, bound_s=least))
                 return
+        fine = pending.bound_s if pending.ran else self.floors.bound_s(config, fine=True)
+        if fine > pending.bound_s:
+            if fine < self.upper_s:
+                heapq.heappush(self.heap, replace(pending, bound_s=fine, ran=True))
+            return
         try:
             base = priced(self.setting, self.prices, config)
         except MeshwrightError:
