@@ -152,6 +152,7 @@ class Common:
                     holders.setdefault(joined(call.path, param.path), []).append(number)
         self.tied = [(path, held) for path, held in holders.items() if len(held) > 1]
         """Parameters that more than one call holds, and which."""
+        self.held_twice = [(path, self.bodies[number]) for path, held in self.tied for number in held[1:]]
         self._stages: dict[tuple[int, str], tuple[Calls, ...]] = {}
         self._ranges: dict[tuple[int, str], Sequence[tuple[int, int]]] = {}
         self._groups: dict[tuple[str, int, int, str], tuple[tuple[int, tuple[int, ...]], ...]] = {}
