@@ -93,6 +93,10 @@ class Search:
         self.refused: set[Config] = set()
         self.baselines: dict[str, Found] = {}
         self.heap: list[Waiting] = []
+        self.ceiling_s = inf
+        """What an answer must be below."""
+        self.expanded = False
+        """Whether every base is queued: from then on the least bound in the queue holds for all that is left."""
         self.crowded: dict[tuple[object, ...], float] = {}
         """Per family and recomputation, sequences of a micro-batch with which no shape fits; nor does any with more."""
         self.quickest: dict[tuple[object, ...], float] = {}
@@ -120,12 +124,17 @@ class Search:
         for config in first:
             self.price(config)
             yield
+        yield from self.steps(late)
+
+    def steps(self, late: Callable[[], bool]) -> Iterator[None]:
+        """Queue every base, and look into what has the least bound until nothing left can be better."""
         for number, base in enumerate(self.space.bases()):
             bound = self.floors.bound_s(base)
             if bound < inf:
                 heapq.heappush(self.heap, Waiting(bound, number, base))
             if late():
                 return
+        self.expanded = True
         yield
         while self.counts.priced < self.most and not late() and self.advance():
             yield
@@ -159,7 +168,11 @@ class Search:
 
     @property
     def upper_s(self) -> float:
-        return self.best.step_s if self.best else inf
+        return self.best.step_s if self.best else self.ceiling_s
+
+    def better(self, found: Found) -> bool:
+        """Whether what fits is better than the answer so far."""
+        return found.step_s < self.upper_s
 
     @property
     def gap(self) -> float:
@@ -247,7 +260,7 @@ class Search:
             return None
         self.counts.priced += 1
         found = self.found[config] = Found(config, prediction)
-        if found.fits and found.step_s < self.upper_s:
+        if found.fits and self.better(found):
             self.best = found
         return found
 
