@@ -7,25 +7,31 @@ what was made of it, so that no other can take its place; what is remembered cha
 from __future__ import annotations
 
 from collections import Counter
+from itertools import islice
 from typing import Any
 
 from meshwright.cost_models.cluster import Cluster
 from meshwright.cost_models.compute import Compute
 from meshwright.cost_models.cost import Cost, attention_of, cost_of, library_of, slowest
 from meshwright.cost_models.hardware import Device
-from meshwright.cost_models.ledger import Ledger, ledger
+from meshwright.cost_models.ledger import Known, Ledger, ledger
 from meshwright.cost_models.profile import Profile
 from meshwright.cost_models.topology import group_shape
 from meshwright.ir.program import BodyProgram, Stage
 from meshwright.ir.workload import Workload
 
 MOST_KNOWN = 2048
-"""Body programs, stages and groups of ranks that are remembered."""
+"""Body programs, stages and groups of ranks that are remembered, of each."""
+
+MOST_LISTS = 8192
+"""Lists of statements that are; each takes a few kilobytes."""
 
 
-def _make_room(known: dict[Any, Any]) -> None:
-    if len(known) >= MOST_KNOWN:
-        known.clear()
+def _make_room(known: dict[Any, Any], most: int = MOST_KNOWN) -> None:
+    """Forget the older half, if there are too many."""
+    if len(known) >= most:
+        for key in list(islice(known, most // 2)):
+            del known[key]
 
 
 class Prices:
@@ -35,6 +41,7 @@ class Prices:
         self.cluster, self.profile = cluster, profile
         self._computes: dict[tuple[str, str, str], Compute] = {}
         self._ledgers: dict[tuple[int, Workload, bool], tuple[BodyProgram, Ledger]] = {}
+        self._lists: Known = {}
         self._costs: dict[tuple[object, ...], tuple[Ledger, dict[str, Cost]]] = {}
         self._devices: dict[int, tuple[tuple[int, ...], tuple[tuple[Device, int], ...]]] = {}
 
@@ -69,7 +76,8 @@ class Prices:
         key = (id(body), workload, accumulates)
         if key not in self._ledgers:
             _make_room(self._ledgers)
-            self._ledgers[key] = (body, ledger(body, workload, accumulates=accumulates))
+            _make_room(self._lists, MOST_LISTS)
+            self._ledgers[key] = (body, ledger(body, workload, accumulates=accumulates, known=self._lists))
         return self._ledgers[key][1]
 
     def costs(self, book: Ledger, stage: Stage, workload: Workload) -> dict[str, Cost]:

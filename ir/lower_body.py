@@ -7,13 +7,14 @@ the first derivative that reads its value (`Rule.reads`): the sum that ends a bl
 the forward pass depends on the kernels that run it (`meshwright.ir.kept`). 4. *Store.* Gradients go to where they are
 stored, and updated parameters back.
 
-Plans that split operators alike share the first, made once, and those that gather and compute again alike the next two
-(`_ran`): the statements, and where nothing is added the lists, of all their programs are the same objects.
+Each of these is made once for all plans that are alike in what it depends on, so that programs of plans that differ in
+storage or recomputation share statements, and often whole lists, as the same objects: what is derived from those can be
+shared too (`meshwright.cost_models.ledger`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
@@ -29,6 +30,7 @@ from meshwright.ir.program import (
     Compute,
     Kept,
     Kernels,
+    Local,
     Move,
     ParamSlot,
     Statement,
@@ -36,7 +38,7 @@ from meshwright.ir.program import (
     results_of,
 )
 from meshwright.ir.same import Same
-from meshwright.ir.spread import Names, Spread, spread_of
+from meshwright.ir.spread import Spread, spread_of
 from meshwright.ir.workload import Stack
 
 
@@ -68,70 +70,121 @@ class Lowering:
 def lower_body(graph: Graph, plan: BodyPlan, mesh: Mesh, lowering: Lowering) -> BodyProgram:
     """One body as a list of statements."""
     spread = spread_of(Same(graph), plan.strategies, plan.states, mesh, lowering.moves)
-    return _Stored(spread, plan, lowering).program()
+    spread = _gathered(Same(spread), _finer(spread, plan))
+    ran = _ran(Same(spread), plan.recompute, plan.regather, lowering)
+    stored = _stored(Same(spread), plan.name, plan.storage)
+    return BodyProgram(
+        name=plan.name,
+        body=plan.body,
+        mesh=mesh,
+        locals=stored.locals,
+        inputs=tuple(item.value for item in spread.graph.inputs),
+        outputs=spread.outputs,
+        params=stored.slots,
+        forward=spread.forward,
+        backward=(*ran.backward, *stored.sharded) if stored.sharded else ran.backward,
+        output_grads=spread.output_grads,
+        input_grads=tuple(spread.grad_of[item.value] for item in spread.graph.inputs),
+        kept=ran.kept,
+        updates=spread.updates,
+        sync=stored.sync,
+        publish=stored.publish,
+        kernels=lowering.kernels,
+    )
 
 
-# Gathers, and what runs again ----------------------------------------------------------------------------------------
+# Gathers -------------------------------------------------------------------------------------------------------------
+
+Finer = tuple[tuple[Param, Placement], ...]
+"""The parameters that are stored otherwise than operators want them, and how."""
+
+
+def _finer(spread: Spread, plan: BodyPlan) -> Finer:
+    params = {param.path: param for param in spread.graph.params}
+    found = []
+    for item in plan.storage:
+        param = params.get(item.path)
+        if param is not None and item.params != spread.home[param.value].value:
+            _check_refines(plan.name, param, item.params, spread.home[param.value].value)
+            found.append((param, item.params))
+    return tuple(found)
+
+
+def _check_refines(plan: str, param: Param, stored: Placement, compute: Placement) -> None:
+    fits = not stored.partial and all(
+        longer[: len(shorter)] == shorter for longer, shorter in zip(stored.dims, compute.dims, strict=True)
+    )
+    if not fits:
+        raise StorageConflict(
+            place=f"plan {plan}, {param.path}",
+            cause=f"{stored} does not refine {compute}",
+            fix="keep the shards of compute and add axes at their minor end",
+        )
+
+
+@lru_cache(maxsize=1024)
+def _gathered(key: Same[Spread], finer: Finer) -> Spread:
+    """The same passes, with parameters gathered before the first operator."""
+    spread = key.of
+    if not finer:
+        return spread
+    names, gathers = spread.names.copy(), list[Statement]()
+    for param, placement in finer:
+        value = param.value
+        name = names.define(_stored_name(value), spread.graph.types[value], placement)
+        names.move_all(name, name, placement, spread.home[value].value, "parameter", gathers, final=value)
+    forward = (*spread.forward[: spread.entered], *gathers, *spread.forward[spread.entered :])
+    return replace(spread, forward=forward, names=names, gathered=frozenset(param.value for param, _ in finer))
+
+
+def _stored_name(value: str) -> str:
+    """The local name of a parameter as it is stored, if that is not how operators want it."""
+    return f"{value}!stored"
+
+
+# What runs again -----------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Passes:
-    """A body's passes, whole but for the gradients that are brought to where they are stored."""
+class _Ran:
+    """The backward pass with all that runs again in it, and what is kept for it."""
 
-    names: Names
-    forward: tuple[Statement, ...]
     backward: tuple[Statement, ...]
     kept: tuple[Kept, ...]
 
 
-Stored = tuple[tuple[Param, Placement], ...]
-"""The parameters that are stored otherwise than operators want them, and how."""
-
-
 @lru_cache(maxsize=1024)
-def _ran(key: Same[Spread], stored: Stored, recompute: tuple[str, ...], regather: bool, lowering: Lowering) -> _Passes:
-    return _Again(key.of, stored, recompute, regather, lowering).passes()
+def _ran(key: Same[Spread], recompute: tuple[str, ...], regather: bool, lowering: Lowering) -> _Ran:
+    return _Again(key.of, recompute, regather, lowering).ran()
 
 
 class _Again:
-    """Gathers parameters, and has run again in the backward pass what is not kept for it."""
+    """Has run again in the backward pass what is not kept for it."""
 
-    def __init__(
-        self, spread: Spread, stored: Stored, recompute: Sequence[str], regather: bool, lowering: Lowering
-    ) -> None:
+    def __init__(self, spread: Spread, recompute: Sequence[str], regather: bool, lowering: Lowering) -> None:
         self.spread, self.lowering, self.regather = spread, lowering, regather
         self.alias = {op.name: op.alias for op in spread.graph.ops}
-        self.stored = [param.value for param, _ in stored]
-        self.names = spread.names.copy() if stored else spread.names
-        gathers: list[Statement] = []
-        for param, placement in stored:
-            value = param.value
-            name = self.names.define(stored_name(value), spread.graph.types[value], placement)
-            home = spread.home[value].value
-            self.names.move_all(name, name, placement, home, "parameter", gathers, final=value)
-        self.forward = (*spread.forward[: spread.entered], *gathers, *spread.forward[spread.entered :])
         self.chosen = frozenset(recompute)
         self.again: set[str] = set()
         """What the backward pass computes again, as far as it needs it."""
-        self.let_go = set(self.stored) if regather else set[str]()
+        self.let_go = set(spread.gathered) if regather else set[str]()
         """Gathered parameters that are not kept for the backward pass, and views of them, which would keep them."""
         self.maker: dict[str, Statement] = {}
         self.redone: set[str] = set()
         self.backward: list[Statement] = []
 
-    def passes(self) -> _Passes:
+    def ran(self) -> _Ran:
         spread = self.spread
-        forward = self.forward if len(self.forward) > len(spread.forward) else spread.forward
         if self.chosen or self.let_go or self.lowering.regathers:
-            for statement in forward:
+            for statement in spread.forward:
                 self.mark(statement)
         if not self.again:
-            return _Passes(self.names, forward, spread.backward, self.kept(spread.backward))
+            return _Ran(spread.backward, self.kept(spread.backward))
         for statement, reads in zip(spread.backward, spread.reads, strict=True):
             for name in reads:
                 self.need(name)
             self.backward.append(statement)
-        return _Passes(self.names, forward, tuple(self.backward), self.kept(self.backward))
+        return _Ran(tuple(self.backward), self.kept(self.backward))
 
     def mark(self, statement: Statement) -> None:
         """Note what a forward statement makes, and whether that is made again."""
@@ -167,86 +220,59 @@ class _Again:
         self.backward.append(statement)
 
     def kept(self, backward: Sequence[Statement]) -> tuple[Kept, ...]:
-        params = self.spread.graph.params
-        resident = {stored_name(param.value) if param.value in self.stored else param.value for param in params}
+        spread, params = self.spread, self.spread.graph.params
+        resident = {_stored_name(value) if value in spread.gathered else value for value in (p.value for p in params)}
         resident |= {param.value for param in params if self.regather}
         passes = Passes(
-            forward=self.forward,
+            forward=spread.forward,
             backward=backward,
-            locals=self.names.locals,
-            mesh=self.names.mesh,
-            outputs=self.spread.outputs,
+            locals=spread.names.locals,
+            mesh=spread.names.mesh,
+            outputs=spread.outputs,
             alias=self.alias,
-            sizes=self.spread.sizes,
+            sizes=spread.sizes,
             resident=frozenset(resident),
             again=frozenset(self.redone),
         )
         return kept(passes, self.lowering.kernels)
 
 
-def stored_name(value: str) -> str:
-    """The local name of a parameter as it is stored, if that is not how operators want it."""
-    return f"{value}!stored"
-
-
 # States of training --------------------------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class _Stored:
+    """Where parameters, gradients and the optimizer's states lie, and the statements that bring them there."""
+
+    locals: Mapping[str, Local]
+    slots: tuple[ParamSlot, ...]
+    sharded: tuple[Statement, ...]
+    """Gradients on their way to finer shards after every micro-batch."""
+    sync: tuple[Statement, ...]
+    publish: tuple[Statement, ...]
+
+
+@lru_cache(maxsize=1024)
+def _stored(key: Same[Spread], plan: str, storage: tuple[Storage, ...]) -> _Stored:
+    return _Storing(key.of, plan, storage).stored()
+
+
+class _Storing:
     """Brings gradients to where they are stored, and updated parameters back."""
 
-    def __init__(self, spread: Spread, plan: BodyPlan, lowering: Lowering) -> None:
-        self.spread, self.plan, self.lowering = spread, plan, lowering
-        self.storage: dict[str, Storage] = {item.path: item for item in plan.storage}
-        self.stored = tuple(
-            (param, self.storage[param.path].params)
-            for param in spread.graph.params
-            if param.path in self.storage and self.storage[param.path].params != spread.home[param.value].value
-        )
-        for param, placement in self.stored:
-            self.check_refines(param, placement, spread.home[param.value].value)
-        self.passes = _ran(Same(spread), self.stored, plan.recompute, plan.regather, lowering)
-        self.names = self.passes.names.copy()
+    def __init__(self, spread: Spread, plan: str, storage: Sequence[Storage]) -> None:
+        self.spread, self.plan = spread, plan
+        self.storage = {item.path: item for item in storage}
+        self.names = spread.names.copy()
         self.sharded: list[Statement] = []
-        """Gradients on their way to finer shards after every micro-batch."""
         self.sync: list[Statement] = []
         self.publish: list[Statement] = []
 
-    def check_refines(self, param: Param, stored: Placement, compute: Placement) -> None:
-        fits = not stored.partial and all(
-            longer[: len(shorter)] == shorter for longer, shorter in zip(stored.dims, compute.dims, strict=True)
-        )
-        if not fits:
-            raise StorageConflict(
-                place=f"plan {self.plan.name}, {param.path}",
-                cause=f"{stored} does not refine {compute}",
-                fix="keep the shards of compute and add axes at their minor end",
-            )
+    def stored(self) -> _Stored:
+        slots = tuple(self.slot(param) for param in self.spread.graph.params)
+        return _Stored(self.names.locals, slots, tuple(self.sharded), tuple(self.sync), tuple(self.publish))
 
-    def program(self) -> BodyProgram:
-        spread, passes = self.spread, self.passes
-        otherwise = {param.value for param, _ in self.stored}
-        slots = tuple(self.slot(param, otherwise) for param in spread.graph.params)
-        return BodyProgram(
-            name=self.plan.name,
-            body=self.plan.body,
-            mesh=self.names.mesh,
-            locals=self.names.locals,
-            inputs=tuple(item.value for item in spread.graph.inputs),
-            outputs=spread.outputs,
-            params=slots,
-            forward=passes.forward,
-            backward=(*passes.backward, *self.sharded) if self.sharded else passes.backward,
-            output_grads=spread.output_grads,
-            input_grads=tuple(spread.grad_of[item.value] for item in spread.graph.inputs),
-            kept=passes.kept,
-            updates=spread.updates,
-            sync=tuple(self.sync),
-            publish=tuple(self.publish),
-            kernels=self.lowering.kernels,
-        )
-
-    def slot(self, param: Param, otherwise: set[str]) -> ParamSlot:
+    def slot(self, param: Param) -> ParamSlot:
         """Where a parameter is stored, and the statements that bring its gradient there and its update back. A gradient
         that is stored as it is computed is added up unreduced over the micro-batches, and reduced once, straight to
         the optimizer's shards; one that is stored in finer shards is reduced to them after every micro-batch."""
@@ -254,12 +280,12 @@ class _Stored:
         compute, move_all = home.value, self.names.move_all
         storage = self.storage.get(param.path, Storage(param.path, compute, compute, compute))
         grad = self.spread.grad_of[value]
-        stored = stored_name(value) if value in otherwise else value
+        stored = _stored_name(value) if value in self.spread.gathered else value
         held = ParamSlot(param.path, value, stored, storage.grads, storage.optimizer, buffer=param.buffer)
         if grad is None:
             return held
         for placement in (storage.grads, storage.optimizer):
-            self.check_refines(param, placement, compute)
+            _check_refines(self.plan, param, placement, compute)
         held_in = home.grad
         if storage.grads != compute:
             grad = move_all(f"d{value}", grad, held_in, storage.grads, "sync", self.sharded)

@@ -102,6 +102,8 @@ class Spread:
     updates: tuple[Update, ...]
     sizes: Mapping[str, Mapping[str, int]]
     """The local factors of every operator."""
+    gathered: frozenset[str] = frozenset()
+    """The parameters that are stored otherwise than operators want them: `forward` gathers them."""
 
 
 @lru_cache(maxsize=1024)
