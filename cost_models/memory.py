@@ -97,10 +97,11 @@ def held(program: Program, cluster: Cluster, profile: MemoryConstants) -> tuple[
             place="program", cause="it carries no workload", fix="lower it with the workload that it is for"
         )
     summaries = _summaries(program, workload)
+    stages = _stages(program, summaries, workload)
     found: dict[int, Held] = {}
     for (ranks, _), states in zip(program.actions, states_of(program), strict=True):
         numbers = [index for index, stage in enumerate(program.stages) if stage.ranks == ranks]
-        group = _Group(program, numbers, summaries, workload)
+        group = _Group(program, numbers, [stages[number] for number in numbers], summaries, workload)
         one = group.held(states, _capacity(cluster, ranks), profile)
         found |= dict.fromkeys(numbers, one)
     return tuple(found[index] for index in range(len(program.stages)))
@@ -235,16 +236,31 @@ class _StageMemory:
         return self.backward[graded]
 
 
+def _stages(program: Program, summaries: Mapping[str, BodyMemory], workload: Workload) -> list[_StageMemory]:
+    """Every stage; those that run the same bodies as often hold the same."""
+    runs = [tuple((run.programs, run.repeats) for run in stage.runs) for stage in program.stages]
+    made = {
+        key: _StageMemory(stage, summaries, workload)
+        for key, stage in dict(zip(runs, program.stages, strict=True)).items()
+    }
+    return [made[key] for key in runs]
+
+
 class _Group:
     """The ranks that share some stages."""
 
     def __init__(
-        self, program: Program, numbers: Sequence[int], summaries: Mapping[str, BodyMemory], workload: Workload
+        self,
+        program: Program,
+        numbers: Sequence[int],
+        memories: Sequence[_StageMemory],
+        summaries: Mapping[str, BodyMemory],
+        workload: Workload,
     ) -> None:
         self.program, self.workload, self.summaries = program, workload, summaries
         self.numbers = tuple(numbers)
         stages = [program.stages[number] for number in numbers]
-        self.stages = [_StageMemory(stage, summaries, workload) for stage in stages]
+        self.stages = memories
         self.from_start = workload.stack.style == "fused"
         calls = [(summaries[name], run.repeats) for stage in stages for run in stage.runs for name in run.programs]
         tied = self.tied_again()
