@@ -170,10 +170,12 @@ class _StageMemory:
         self.prefetches = "parameters" in workload.stack.hides
         self.runs = [([summaries[name] for name in run.programs], run.repeats) for run in stage.runs]
         self.gradients = sum(one.gradients * repeats for period, repeats in self.runs for one in period)
-        self.shared = sum(dict(entry for period, _ in self.runs for one in period for entry in one.shared).values())
+        self.shared = sum(
+            dict(entry for period, _ in self.runs for one in period for entry in one.passes.shared).values()
+        )
         self.kept: dict[str, float] = {"activations": self.shared}
         self.positions = tuple(self._positions())
-        self.weight_kept = sum(one.weight_kept * repeats for period, repeats in self.runs for one in period)
+        self.weight_kept = sum(one.passes.weight_kept * repeats for period, repeats in self.runs for one in period)
         self.kept_bytes = sum(self.kept.values())
         self.forward = max((self.forward_at(p) for p in self.positions), key=lambda parts: parts.total)
         self.backward = {
@@ -207,20 +209,21 @@ class _StageMemory:
 
     def _keep(self, previous: BodyMemory | None, one: BodyMemory, times: int) -> None:
         """Add what a call keeps; a storage that the call before it keeps as well counts once."""
-        twice = sum(size for key, size in one.entered if previous and key in dict(previous.left))
-        self.kept["activations"] += times * (one.kept.activations - twice)
-        self.kept["logits"] = self.kept.get("logits", 0.0) + times * one.kept.logits
+        twice = sum(size for key, size in one.passes.entered if previous and key in dict(previous.passes.left))
+        self.kept["activations"] += times * (one.passes.kept.activations - twice)
+        self.kept["logits"] = self.kept.get("logits", 0.0) + times * one.passes.kept.logits
 
     def forward_at(self, position: _Position) -> _Parts:
         one = position.memory
-        parts = _Parts(instant="loss" if one.has_logits else "forward end").plus(position.before)
-        return parts.plus(_mix(one.forward)).plus({"gathered": self.gathered(one, position.next_unit)})
+        parts = _Parts(instant="loss" if one.passes.has_logits else "forward end").plus(position.before)
+        return parts.plus(_mix(one.passes.forward)).plus({"gathered": self.gathered(one, position.next_unit)})
 
     def backward_at(self, position: _Position, graded: bool) -> _Parts:
         one = position.memory
-        instant = "loss" if one.has_logits else "recompute" if one.backward.recomputing else "backward"
+        instant = "recompute" if one.passes.backward.recomputing else "backward"
+        instant = "loss" if one.passes.has_logits else instant
         parts = _Parts(instant=instant).plus(position.before)
-        parts = parts.plus(_mix(one.backward)).plus({"gathered": self.gathered(one, position.previous_unit)})
+        parts = parts.plus(_mix(one.passes.backward)).plus({"gathered": self.gathered(one, position.previous_unit)})
         parts = parts.plus({"gathered": one.unit_gradients})
         return parts if graded else parts.plus({"gradients": position.gradients_after + one.gradients})
 
