@@ -162,7 +162,7 @@ class _Position:
     previous_unit: float
 
 
-class _StageMemory:
+class StageMemory:
     """One stage's calls, put together."""
 
     def __init__(self, stage: Stage, summaries: Mapping[str, BodyMemory], workload: Workload) -> None:
@@ -239,11 +239,11 @@ class _StageMemory:
         return self.backward[graded]
 
 
-def _stages(program: Program, summaries: Mapping[str, BodyMemory], workload: Workload) -> list[_StageMemory]:
+def _stages(program: Program, summaries: Mapping[str, BodyMemory], workload: Workload) -> list[StageMemory]:
     """Every stage; those that run the same bodies as often hold the same."""
     runs = [tuple((run.programs, run.repeats) for run in stage.runs) for stage in program.stages]
     made = {
-        key: _StageMemory(stage, summaries, workload)
+        key: StageMemory(stage, summaries, workload)
         for key, stage in dict(zip(runs, program.stages, strict=True)).items()
     }
     return [made[key] for key in runs]
@@ -256,7 +256,7 @@ class _Group:
         self,
         program: Program,
         numbers: Sequence[int],
-        memories: Sequence[_StageMemory],
+        memories: Sequence[StageMemory],
         summaries: Mapping[str, BodyMemory],
         workload: Workload,
     ) -> None:

@@ -14,7 +14,7 @@ from meshwright.cost_models.ledger import PHASES
 from meshwright.cost_models.memory import held, kind_of_memory
 from meshwright.cost_models.prediction import SHARES, Held, Prediction, StagePrediction
 from meshwright.cost_models.prices import Costs, Prices
-from meshwright.cost_models.profile import kind_of_step
+from meshwright.cost_models.profile import StepConstants, kind_of_step
 from meshwright.cost_models.quantity import Kind, weakest
 from meshwright.cost_models.schedule import Seconds, Simulated, compiled, makes_weights_apart, simulate
 from meshwright.cost_models.topology import GroupShape, group_shape, pair_shape
@@ -22,7 +22,7 @@ from meshwright.cost_models.traffic import tied, traffic
 from meshwright.ir.graph import ITEMSIZE
 from meshwright.ir.program import Program, Stage, Transfer
 from meshwright.ir.schedules import work_of
-from meshwright.ir.workload import Workload
+from meshwright.ir.workload import Stack, Workload
 
 _ROUNDING = 1e-12
 """Of a sum of seconds, as a share: less than this is no time."""
@@ -104,30 +104,7 @@ class Step:
         return max(self.prices.compute(device, self.workload).host_s for device in devices)
 
     def together(self, cost: Cost, host_s: float, *, beside: Cost = NOTHING, again: Cost = NOTHING) -> Taken:
-        """Kernels and collectives of a stretch as they run together; `beside` is compute of the same stretch that is
-        counted elsewhere, `again` the part that runs a second time."""
-        step, device_s = self.step, cost.device_s
-        awaited_s = cost.awaited * host_s
-        launch_s = awaited_s + max(0.0, cost.launches * host_s - awaited_s - device_s)
-        ring_hidden_s = min(cost.ring_s, cost.engines[1] + launch_s) if "ring" in self.hides else 0.0
-        beside_s = max(beside.device_s, beside.launches * host_s)
-        behind_s = step.covered * (device_s + launch_s + beside_s - ring_hidden_s)
-        values = list(cost.values)
-        if "tensor" in self.hides:
-            values[0] *= 1 - step.hidden_tensor
-        elif beside is not NOTHING and self.workload.stack.regathers:
-            values[0] *= 1 - step.hidden_backward
-        values[1] += cost.ring_s - ring_hidden_s
-        ran_s = cost.gathers_s * ("parameters" in self.hides) + cost.reductions_s * ("gradients" in self.hides)
-        first_s = cost.first_gather_s if "parameters" in self.hides else 0.0  # nothing runs ahead of it
-        shown_s = cost.gathers_s + cost.reductions_s - ran_s + max(first_s, ran_s - behind_s)
-        slowed_s = step.slowdown * min(ran_s, behind_s)
-        shares = [
-            (name, part - redone) for name, part, redone in zip(_DEVICE, cost.engines, again.engines, strict=True)
-        ]
-        shares += [("recompute", again.device_s), ("launch", launch_s), ("parameters", shown_s + slowed_s)]
-        shares += list(zip(_VALUES, values, strict=True))
-        return Taken(sum(seconds for _, seconds in shares), tuple(shares), ran_s)
+        return together(self.step, self.workload.stack, cost, host_s, beside=beside, again=again)
 
     # the whole step
 
@@ -332,6 +309,33 @@ class Step:
         left_s = step_s - sum(found.values())
         found["bubble"] = left_s if left_s > _ROUNDING * step_s else 0.0
         return tuple(found.items())
+
+
+def together(
+    step: StepConstants, stack: Stack, cost: Cost, host_s: float, *, beside: Cost = NOTHING, again: Cost = NOTHING
+) -> Taken:
+    """Kernels and collectives of a stretch as they run together; `beside` is compute of the same stretch that is
+    counted elsewhere, `again` the part that runs a second time."""
+    hides, device_s = stack.hides, cost.device_s
+    awaited_s = cost.awaited * host_s
+    launch_s = awaited_s + max(0.0, cost.launches * host_s - awaited_s - device_s)
+    ring_hidden_s = min(cost.ring_s, cost.engines[1] + launch_s) if "ring" in hides else 0.0
+    beside_s = max(beside.device_s, beside.launches * host_s)
+    behind_s = step.covered * (device_s + launch_s + beside_s - ring_hidden_s)
+    values = list(cost.values)
+    if "tensor" in hides:
+        values[0] *= 1 - step.hidden_tensor
+    elif beside is not NOTHING and stack.regathers:
+        values[0] *= 1 - step.hidden_backward
+    values[1] += cost.ring_s - ring_hidden_s
+    ran_s = cost.gathers_s * ("parameters" in hides) + cost.reductions_s * ("gradients" in hides)
+    first_s = cost.first_gather_s if "parameters" in hides else 0.0  # nothing runs ahead of it
+    shown_s = cost.gathers_s + cost.reductions_s - ran_s + max(first_s, ran_s - behind_s)
+    slowed_s = step.slowdown * min(ran_s, behind_s)
+    shares = [(name, part - redone) for name, part, redone in zip(_DEVICE, cost.engines, again.engines, strict=True)]
+    shares += [("recompute", again.device_s), ("launch", launch_s), ("parameters", shown_s + slowed_s)]
+    shares += list(zip(_VALUES, values, strict=True))
+    return Taken(sum(seconds for _, seconds in shares), tuple(shares), ran_s)
 
 
 def _seconds(taken: Iterable[Taken]) -> float:

@@ -1204,6 +1204,23 @@ def _rebuild_faults(faults: tuple[MeshwrightError, ...], place: str) -> ClusterF
     return ClusterFaults(faults, place=place)
 
 
+# MW7: the search ------------------------------------------------------------------------------------------------------
+
+
+class SearchError(MeshwrightError):
+    """The search, and plans that are saved and read back."""
+
+    family = "MW7"
+    exit_code = 2
+
+
+class ProblemMalformed(SearchError):
+    """A block problem whose tables do not fit each other, or a solver's answer that is untrue: a bug of ours."""
+
+    code = "MW7001"
+    exit_code = 1
+
+
 # MW8: the command line -----------------------------------------------------------------------------------------------
 
 

@@ -1,0 +1,87 @@
+"""The plans that a person would write, as a search sees them: where it starts, and what its answer is held against.
+
+    data parallel        everything copied, gradients reduced
+    fsdp                 everything sharded over all copies (ZeRO-3)
+    hsdp                 sharded inside a host, copied between hosts
+    tp in host + fsdp    tensor parallelism over as much of a host as the model allows, the rest sharded
+    megatron             tensor parallelism inside the host, then pipeline stages until it fits, virtual ones where they
+                         divide, ZeRO-1: the rule of thumb of Narayanan et al. 2104.04473, section 5.4
+
+Each is a list of variants, the fastest first as a person would expect; what is meant is the first that fits. Where none
+does, the last one is shown, as one that does not fit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from meshwright.ir.errors import MeshwrightError
+from meshwright.ir.names.counts import divisors
+from meshwright.planner.pins import Config, Pins, fill
+from meshwright.planner.space import Space
+
+AGAIN = ("none", "selective_op", "full")
+"""What a person tries, one after another, until memory suffices."""
+
+
+@dataclass(frozen=True, slots=True)
+class Baseline:
+    """A plan that a person would write: its name, and its variants in the order in which one tries them."""
+
+    name: str
+    variants: tuple[Config, ...]
+
+
+def baselines(space: Space) -> tuple[Baseline, ...]:
+    """Those that this space, or what a person wished for, can have."""
+    pins = {
+        "data parallel": [Pins(zero=0, recompute=again) for again in AGAIN],
+        "fsdp": [Pins(zero=3, recompute=again) for again in AGAIN],
+        "hsdp": [Pins(zero=3, shard=space.per_host, recompute=again) for again in AGAIN],
+        "tp in host + fsdp": [Pins(tp=max(_inside(space)), zero=3, recompute=again) for again in AGAIN],
+        "megatron": list(_megatron(space)),
+    }
+    found = (Baseline(name, tuple(_configs(variants, space))) for name, variants in pins.items())
+    return tuple(one for one in found if one.variants)
+
+
+def _inside(space: Space) -> list[int]:
+    """Degrees of tensor parallelism inside a host."""
+    return [size for size in divisors(space.per_host) if (space.heads or 1) % size == 0]
+
+
+def _megatron(space: Space) -> Iterator[Pins]:
+    """Model parallelism as little as fits: first inside the host, then over stages, then with recomputation."""
+    experts = max(space.experts, default=0)
+    for tp in _inside(space):
+        yield Pins(tp=tp, zero=1, recompute="none", ep=_experts(space, tp, 1) if experts else None)
+    tp = max(_inside(space))
+    for again in AGAIN:
+        for pp in divisors(space.ranks // tp):
+            if 1 < pp <= space.layers:
+                ep = _experts(space, tp, pp) if experts else None
+                for vp in (_virtual(space, pp), 1):
+                    if vp:
+                        yield Pins(tp=tp, pp=pp, vp=vp, zero=1, recompute=again, ep=ep)
+
+
+def _experts(space: Space, tp: int, pp: int) -> int:
+    """As many experts apart as a stage has ranks for."""
+    return max(n for n in divisors(min(space.experts)) if space.ranks // pp % n == 0)
+
+
+def _virtual(space: Space, pp: int) -> int:
+    """Two virtual stages where the layers divide, else none."""
+    return 2 if space.layers % (2 * pp) == 0 or (space.layers + 2) % (2 * pp) == 0 else 0
+
+
+def _configs(variants: list[Pins], space: Space) -> Iterator[Config]:
+    """What of them the ranks, the batch and the wishes allow."""
+    for pins in variants:
+        try:
+            config = space.settled(fill(pins, ranks=space.ranks, global_batch=space.global_batch))
+        except MeshwrightError:
+            continue
+        if space.grants(config):
+            yield config

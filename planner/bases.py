@@ -1,0 +1,202 @@
+"""Bases: what one micro-batch costs and keeps, priced once for all configurations that share it.
+
+A base (`planner.space`) is lowered as a configuration of one stage with as few copies as it needs, and nothing is
+stored in shards; its body programs are priced by the evaluator's own ledgers, and summed up by its own view of memory.
+What more copies, stages and shards add (reductions, gathers, transfers, bubbles) is never negative, so these prices
+bound those of every shape from below.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
+
+from meshwright.cost_models.cost import NOTHING, Cost
+from meshwright.cost_models.ledger import PHASES
+from meshwright.cost_models.liveness import BodyMemory, body_memory
+from meshwright.cost_models.memory import StageMemory
+from meshwright.cost_models.prices import Prices
+from meshwright.cost_models.profile import StepConstants
+from meshwright.cost_models.step import together
+from meshwright.ir.factors import stem
+from meshwright.ir.fold import Fold
+from meshwright.ir.names.cache import loops_of
+from meshwright.ir.program import BodyProgram, Gradient, Run, Stage
+from meshwright.ir.rules.base import infer
+from meshwright.ir.same import Same
+from meshwright.ir.workload import Stack, Workload
+from meshwright.planner.pins import Config
+from meshwright.planner.pricing import Setting
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A rank's share of some parameters, before copies share them out: their number, how many of them the backward
+    pass reads, and bytes of state."""
+
+    elements: float = 0.0
+    again: float = 0.0
+    parameters: float = 0.0
+    gradients: float = 0.0
+    optimizer: float = 0.0
+
+    def plus(self, other: Held, times: float) -> Held:
+        return Held(
+            self.elements + times * other.elements,
+            self.again + times * other.again,
+            self.parameters + times * other.parameters,
+            self.gradients + times * other.gradients,
+            self.optimizer + times * other.optimizer,
+        )
+
+    def stored(self, zero: int, copies: int) -> float:
+        """Bytes of parameters and optimizer state on a rank under this ZeRO stage."""
+        return self.parameters / (copies if zero > 2 else 1) + self.optimizer / (copies if zero else 1)
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A body: the costs of a micro-batch by phase; and, known when it is asked for, what it holds, and its state
+    outside and inside the experts."""
+
+    body: BodyProgram
+    costs: Mapping[str, Cost]
+    workload: Workload
+    inside: frozenset[str]
+    """The parameters that are cut by experts."""
+
+    @cached_property
+    def memory(self) -> BodyMemory:
+        return body_memory(self.body, self.workload, True)
+
+    @cached_property
+    def states(self) -> tuple[Held, Held]:
+        """Outside the experts, and inside."""
+        held = [Held(), Held()]
+        again = _read_backward(self.body)
+        for path, stored, gradient, optimizer in self.memory.slots:
+            elements = stored / self.workload.states.stored
+            own = Held(elements, elements if path in again else 0.0, stored, gradient, optimizer)
+            held[path in self.inside] = held[path in self.inside].plus(own, 1)
+        return held[0], held[1]
+
+
+@dataclass(frozen=True, slots=True)
+class Seconds:
+    """Of one micro-batch on one stage: forward, gradients of inputs, gradients of weights; and the optimizer's step."""
+
+    forward: float
+    inputs: float
+    weights: float
+    update: float
+
+    @property
+    def work(self) -> float:
+        return self.forward + self.inputs + self.weights
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """What a stage holds: bytes kept per micro-batch, those that gradients of weights alone still need, the fullest
+    instants of a forward and a backward pass (with what is kept for it), and its state."""
+
+    kept: float
+    waiting: float
+    forward: float
+    backward: float
+    dense: Held
+    expert: Held
+
+
+@dataclass(frozen=True, slots=True)
+class Base:
+    """A base and its prices, by body."""
+
+    config: Config
+    stage: Stage
+    pieces: Mapping[str, Piece]
+
+    def piece(self, calls: tuple[tuple[str, int], ...]) -> dict[str, Cost]:
+        """The phases of a stage with so many calls of each body."""
+        total = dict.fromkeys(PHASES, NOTHING)
+        for name, times in calls:
+            for phase, cost in self.pieces[name].costs.items():
+                total[phase] = total[phase].plus(cost, times)
+        return total
+
+
+def priced(setting: Setting, prices: Prices, config: Config) -> Base:
+    """Price a base. Raises what the model or the target refuse of it."""
+    alone = replace(setting, ranks=config.dp * config.tp * config.cp)
+    program = alone.program(config, config.batch)
+    workload, fold = setting.workload, setting.fold(config)
+    stage, pieces = program.stages[0], {}
+    for body in program.bodies:
+        costs = prices.costs(prices.ledger(body, workload, False), stage, workload)
+        pieces[body.name] = Piece(body, costs, workload, _expert_paths(Same(fold), body.name))
+    return Base(config, stage, pieces)
+
+
+def _read_backward(body: BodyProgram) -> frozenset[str]:
+    """The parameters whose values derivatives read."""
+    read = {
+        statement.operands[slot]
+        for statement in body.backward
+        if isinstance(statement, Gradient)
+        for slot in infer(statement.signature).reads(statement.wanted)
+    }
+    return frozenset(slot.path for slot in body.params if slot.value in read)
+
+
+@lru_cache(maxsize=256)
+def _expert_paths(fold: Same[Fold], body: str) -> frozenset[str]:
+    """The parameters of a body that are cut by experts."""
+    found = loops_of(fold)[body]
+    return frozenset(
+        param.path
+        for param in fold.of.body[body].graph.params
+        if any(stem(name) == "experts" for dim in found.dims[param.value] for name in dim)
+    )
+
+
+def seconds(
+    step: StepConstants,
+    stack: Stack,
+    costs: Mapping[str, Cost],
+    host_s: float,
+    *,
+    gathers: Cost,
+    backward: tuple[Cost, Cost],
+) -> Seconds:
+    """What a stage takes at least, given what is gathered for it forward, and gathered and reduced backward."""
+    again, inputs, weights = costs["recompute"].plus(backward[0]), costs["inputs"].plus(backward[1]), costs["weights"]
+    return Seconds(
+        together(step, stack, costs["forward"].plus(gathers), host_s).seconds,
+        together(step, stack, again.plus(inputs), host_s, beside=weights, again=again).seconds,
+        together(step, stack, weights, host_s).seconds,
+        costs["update"].device_s,
+    )
+
+
+def room(workload: Workload, base: Base, calls: tuple[tuple[str, int], ...]) -> Room:
+    """What a stage of these calls holds at least."""
+    runs, at = [], 0
+    for name, times in calls:
+        runs.append(Run((name,), times, at))
+        at += times
+    summaries = {name: base.pieces[name].memory for name, _ in calls}
+    memory = StageMemory(replace(base.stage, runs=tuple(runs)), summaries, workload)
+    dense, expert = Held(), Held()
+    for name, times in calls:
+        outside, inside = base.pieces[name].states
+        dense, expert = dense.plus(outside, times), expert.plus(inside, times)
+    kept = memory.kept_bytes
+    forward, backward = max(kept, memory.forward.total), max(kept, memory.backward[True].total)
+    return Room(kept, memory.weight_kept, forward, backward, dense, expert)
+
+
+def copies(config: Config) -> tuple[int, int]:
+    """How many ranks hold the same parameters, outside the experts and inside them."""
+    inside = config.ep * max(1, config.etp)
+    return config.dp * config.cp, max(1, config.dp * config.cp * config.tp // inside)

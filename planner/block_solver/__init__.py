@@ -1,0 +1,1 @@
+"""The block solver: one contract (`problem`), three implementations that must agree."""

@@ -1,0 +1,365 @@
+"""Bounds: what no configuration of a base and shape can undercut, without lowering it.
+
+Time. A group of ranks waits for the first micro-batch to reach it, works through all of them, and what is left of the
+last one then runs backward through the groups before it, whatever the schedule:
+
+    step >= straggling * max over groups ( sum of forward before it + m * work + sum of backward before it + ending )
+
+The work of one micro-batch is the base's (`planner.bases`), with parameters gathered and gradients reduced beside it
+as the evaluator lets them run together; the ending is the optimizer, reductions that outlast the last backward pass,
+and gathers of what was updated. Transfers between stages and other waits are left out: they are never negative. Where
+weight gradients are made apart, only gradients of inputs need run after; where groups roll on into the next step,
+nothing before or after counts.
+
+Memory. State as it is stored, what the micro-batches in flight keep, and the fullest instant of a call at its place in
+the stage, with nothing stored in shards gathered for it.
+
+That bounds never exceed prices is tested on random configurations (`tests/planner/test_bounds.py`).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import groupby
+from math import log2
+
+from meshwright.cost_models.collectives import Collective, collective
+from meshwright.cost_models.cost import Cost, library_of
+from meshwright.cost_models.prices import Prices
+from meshwright.cost_models.schedule import Seconds as Taken
+from meshwright.cost_models.schedule import compiled, simulate
+from meshwright.cost_models.topology import GroupShape, group_shape
+from meshwright.ir.fold import Fold
+from meshwright.ir.names import Degrees, cuts, uses
+from meshwright.ir.schedules import SCHEDULES, Moment, Shape, moments, stage_groups, work_lists
+from meshwright.planner.bases import Base, Held, Room, Seconds, copies, room, seconds
+from meshwright.planner.pins import Config
+from meshwright.planner.pricing import Setting
+from meshwright.planner.space import Storage
+
+SLACK = 1e-9
+"""Relative: bounds are other sums than prices, and give way by this much."""
+
+Calls = tuple[tuple[str, int], ...]
+"""The bodies of a stage in order, each with how often it runs in a row."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wires:
+    """How copies are tied together: for each body, what it takes to gather its parameters, those that its backward
+    pass reads, and to reduce its gradients; and what of that runs with every micro-batch."""
+
+    gathers: Mapping[str, float]
+    again: Mapping[str, float]
+    reduces: Mapping[str, float]
+    zero: int
+    regather: bool
+
+    def forward(self, calls: Calls) -> Cost:
+        return _gathers(self.gathers, calls) if self.zero > 2 else Cost()
+
+    def backward(self, calls: Calls) -> tuple[Cost, Cost]:
+        """What is gathered again, and what is reduced."""
+        again = _gathers(self.again, calls) if self.zero > 2 and self.regather else Cost()
+        reduced = sum(times * self.reduces[name] for name, times in calls) if self.zero > 1 else 0.0
+        return again, Cost(reductions_s=reduced)
+
+    def once(self, calls: Calls) -> tuple[float, float]:
+        """Once per step: reductions, and gathers of what was updated."""
+        reduced = sum(times * self.reduces[name] for name, times in calls) if self.zero < 2 else 0.0
+        published = sum(times * self.gathers[name] for name, times in calls) if 0 < self.zero < 3 else 0.0
+        return reduced, published
+
+
+def _gathers(seconds: Mapping[str, float], calls: Calls) -> Cost:
+    total = sum(times * seconds[name] for name, times in calls)
+    return Cost(gathers_s=total, first_gather_s=max(seconds[name] for name, _ in calls))
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What a group holds: its state before copies share it out, and beside it the fullest instant of its work, over
+    all instants (`before` there are gradients) and over those with gradients of all its stages (`graded`)."""
+
+    dense: Held
+    expert: Held
+    before: float
+    graded: float
+
+    @staticmethod
+    def of(rooms: Sequence[Room], own: Sequence[int], states: Sequence[Moment], microbatches: int) -> Load:
+        before = graded = 0.0
+        for state in states:
+            at = own.index(state.stage)
+            beside = sum(count * one.kept for count, one in zip(state.live, rooms, strict=True))
+            beside += sum(count * one.waiting for count, one in zip(state.pending, rooms, strict=True))
+            if state.kind != "W":
+                beside += rooms[at].forward if state.kind == "F" else rooms[at].backward
+                beside -= rooms[at].kept
+            before = max(before, beside)
+            if all(a + b < microbatches for a, b in zip(state.live, state.pending, strict=True)):
+                graded = max(graded, beside)
+        dense, expert = Held(), Held()
+        for one in rooms:
+            dense, expert = dense.plus(one.dense, 1), expert.plus(one.expert, 1)
+        return Load(dense, expert, before, graded)
+
+
+class Common:
+    """What bounds of one setting share, whatever the base."""
+
+    def __init__(self, setting: Setting, prices: Prices, fold: Fold) -> None:
+        self.setting, self.prices, self.workload = setting, prices, setting.workload
+        self.bodies = [call.body.name for call in fold.calls()]
+        self.calls = tuple(Counter(self.bodies).items())
+        self.fold = fold
+        self.step, self.stack = prices.profile.step, setting.workload.stack
+        cluster, everywhere = prices.cluster, tuple(range(setting.ranks))
+        devices = prices.devices(everywhere)
+        self.host_s = min(prices.compute(device, self.workload).host_s for device in devices)
+        self.library = library_of(devices[0], self.workload)
+        per_host = min(pool.gpus_per_host for pool in cluster.pools)
+        hosts = max(1, min(cluster.hosts, -(-setting.ranks // per_host)))
+        self.straggling = (1 + self.step.straggling * log2(hosts)) * (1 - SLACK)
+        roomiest = max((one.driver_memory or one.memory).value for one in devices)
+        self.capacity = roomiest * (1 - prices.profile.memory.margin_share)
+        hidden = max(self.step.hidden_tensor, self.step.hidden_backward)
+        self.tensor_left = 1 - hidden if "tensor" in self.stack.hides or self.stack.regathers else 1.0
+        """Of tensor parallel collectives, the share that no overlap hides."""
+        self._stages: dict[tuple[int, str], tuple[Calls, ...]] = {}
+        self._groups: dict[tuple[str, int, int, str], tuple[tuple[int, tuple[int, ...]], ...]] = {}
+
+    def stages(self, config: Config) -> tuple[Calls, ...]:
+        """The calls of every stage."""
+        key = config.pp * config.vp, config.split
+        if key not in self._stages:
+            ranges = cuts(self.fold, Degrees(pp=key[0], split=key[1]))
+            self._stages[key] = tuple(
+                tuple((name, len(list(run))) for name, run in groupby(self.bodies[first:last]))
+                for first, last in ranges
+            )
+        return self._stages[key]
+
+    def groups(self, config: Config) -> tuple[tuple[int, tuple[int, ...]], ...]:
+        """Groups with their numbers and stages; of neighbours that run the same the first and the last, between which
+        nothing is greater."""
+        key = config.schedule, config.pp, config.vp, config.split
+        if key not in self._groups:
+            stages = self.stages(config)
+            every = stage_groups(config.schedule, config.pp, config.vp)
+            alike = groupby(enumerate(every), key=lambda pair: tuple(stages[stage] for stage in pair[1]))
+            runs = [list(run) for _, run in alike]
+            self._groups[key] = tuple(group for run in runs for group in dict.fromkeys((run[0], run[-1])))
+        return self._groups[key]
+
+    def with_runtime(self, nbytes: float) -> float:
+        runtime = self.prices.profile.memory
+        inside = nbytes + runtime.workspace_bytes
+        return inside * (1 + runtime.fragments_share) + runtime.block_bytes + runtime.context_bytes
+
+
+class Bounds:
+    """Bounds for the configurations of one base; what they share is kept."""
+
+    def __init__(self, common: Common, base: Base) -> None:
+        self.common, self.base = common, base
+        self._seconds: dict[tuple[Calls, int], Seconds] = {}
+        self._rooms: dict[Calls, Room] = {}
+        self._wires: dict[tuple[object, ...], Wires] = {}
+        self.work_s = self._work_s()
+
+    def _work_s(self) -> float:
+        """What a micro-batch takes on all stages together, at least."""
+        costs = self.base.piece(self.common.calls)
+        total = 0.0
+        for phase in ("forward", "recompute", "inputs", "weights"):
+            tensor, *values = costs[phase].values
+            total += costs[phase].device_s + sum(values) + tensor * self.common.tensor_left
+            total += costs[phase].awaited * self.common.host_s
+        return total
+
+    # wires
+
+    def wires(self, config: Config) -> Wires:
+        """What copies cost this configuration."""
+        key = config.dp, config.pp, config.zero, config.shard, config.regather
+        if key not in self._wires:
+            self._wires[key] = self._wired(config)
+        return self._wires[key]
+
+    def _wired(self, config: Config) -> Wires:
+        common, states, degrees = self.common, self.common.workload.states, config.degrees()
+        mesh, found = degrees.mesh(), uses(degrees)
+        ranks = tuple(range(mesh.size))
+
+        def shape(expert: bool, stores: bool) -> GroupShape | None:
+            axes = [use.name for use in found if use.holds_copies(expert=expert) and (use.stores or not stores)]
+            return group_shape(common.prices.cluster, ranks, mesh, axes) if axes else None
+
+        shapes = {(expert, stores): shape(expert, stores) for expert in (False, True) for stores in (False, True)}
+
+        def moved(kind: Collective, elements: tuple[float, float], width: float, stores: bool) -> float:
+            taken = 0.0
+            for expert, count in enumerate(elements):
+                over = shapes[bool(expert), stores]
+                taken += collective(kind, count * width, over, common.library).seconds if over else 0.0
+            return taken
+
+        reduce: Collective = "reduce_scatter" if config.zero else "all_reduce"
+        gathers, again, reduces = {}, {}, {}
+        for name, piece in self.base.pieces.items():
+            dense, expert = piece.states
+            own = dense.elements, expert.elements
+            gathers[name] = moved("all_gather", own, states.used, True)
+            again[name] = moved("all_gather", (dense.again, expert.again), states.used, True)
+            reduces[name] = moved(reduce, own, states.reduced, bool(config.zero))
+        return Wires(gathers, again, reduces, config.zero, config.regather)
+
+    # time
+
+    def seconds(self, calls: Calls, wires: Wires | None) -> Seconds:
+        """What a stage of these calls takes, at least; `wires` where they run with every micro-batch."""
+        key = calls, id(wires)
+        if key not in self._seconds:
+            self._seconds[key] = seconds(
+                self.common.step,
+                self.common.stack,
+                self.base.piece(calls),
+                self.common.host_s,
+                gathers=wires.forward(calls) if wires else Cost(),
+                backward=wires.backward(calls) if wires else (Cost(), Cost()),
+            )
+        return self._seconds[key]
+
+    def least_s(self, config: Config) -> float:
+        """Even less than `step_s`, and sooner known: the work of all stages in equal shares."""
+        return self.work_s * config.microbatches / config.pp * self.common.straggling
+
+    def step_s(self, config: Config, wires: Wires | None = None) -> float:
+        """What the step of a configuration takes at least; without wires, whatever is stored where."""
+        stages, held = self._held(config, wires)
+        m, apart = config.microbatches, SCHEDULES[config.schedule].splits
+        rolling = apart and self.common.stack.rolling
+        forward = _sums(one.forward for one in held)
+        back = _sums((one.inputs if apart else one.inputs + one.weights) for one in held)
+        longest = 0.0
+        for _, own in self.common.groups(config):
+            work = m * sum(held[stage].work for stage in own)
+            ending = self._ending_s(config, [(stages[stage], held[stage]) for stage in own], wires)
+            if rolling:
+                longest = max(longest, work + ending)
+                continue
+            before, after = forward[own[0]], back[own[0]]
+            left = m * sum(held[stage].weights for stage in own) if apart else 0.0
+            longest = max(longest, before + work + ending, before + work - left + after)
+        return longest * self.common.straggling
+
+    def run_s(self, config: Config, wires: Wires) -> float:
+        """The same, with the schedule run action by action: more, and later known."""
+        apart = SCHEDULES[config.schedule].splits
+        if config.pp == 1 or (apart and self.common.stack.rolling):
+            return self.step_s(config, wires)
+        stages, held = self._held(config, wires)
+        groups, nothing = stage_groups(config.schedule, config.pp, config.vp), (0.0,) * (len(held) - 1)
+        taken = Taken(
+            forward_s=tuple(one.forward for one in held),
+            backward_s=tuple(one.inputs + one.weights for one in held),
+            input_s=tuple(one.inputs for one in held),
+            weight_s=tuple(one.weights for one in held),
+            value_s=nothing,
+            gradient_s=nothing,
+            exposed=False,
+        )
+        ran = simulate(compiled(work_lists(config.schedule, Shape(groups, config.microbatches))), taken)
+        ends = (
+            finish + self._ending_s(config, [(stages[stage], held[stage]) for stage in own], wires)
+            for own, finish in zip(groups, ran.finish_s, strict=True)
+        )
+        return max(ends) * self.common.straggling
+
+    def _held(self, config: Config, wires: Wires | None) -> tuple[tuple[Calls, ...], list[Seconds]]:
+        """The stages of a configuration, and what a micro-batch takes on each."""
+        stages = self.common.stages(config)
+        beside = wires if wires and wires.zero > 1 else None
+        taken = {calls: self.seconds(calls, beside) for calls in set(stages)}
+        return stages, [taken[calls] for calls in stages]
+
+    def _ending_s(self, config: Config, own: Sequence[tuple[Calls, Seconds]], wires: Wires | None) -> float:
+        """The optimizer, reductions beyond what runs behind the last backward pass, and gathers of what was updated."""
+        ending = sum(one.update for _, one in own) / (max(copies(config)) if config.zero else 1)
+        if wires is None:
+            return ending
+        hides = self.common.stack.hides
+        reduced, published = (sum(wires.once(calls)[at] for calls, _ in own) for at in (0, 1))
+        if "gradients" in hides:
+            reduced = max(0.0, reduced - self.common.step.covered * own[0][1].work) if len(own) == 1 else 0.0
+        return ending + reduced + (0.0 if "publish" in hides else published)
+
+    # memory
+
+    def room(self, calls: Calls) -> Room:
+        """What a stage of these calls holds."""
+        if calls not in self._rooms:
+            self._rooms[calls] = room(self.common.workload, self.base, calls)
+        return self._rooms[calls]
+
+    def loads(self, pipeline: Config) -> tuple[Load, ...]:
+        """What the groups of a pipeline hold, whatever is stored where."""
+        held = [self.room(calls) for calls in self.common.stages(pipeline)]
+        flying = in_flight(pipeline.schedule, pipeline.pp, pipeline.vp, pipeline.microbatches)
+        return tuple(
+            Load.of([held[stage] for stage in own], own, flying(number), pipeline.microbatches)
+            for number, own in self.common.groups(pipeline)
+        )
+
+    def lacks_bytes(self, loads: Sequence[Load], pipeline: Config, storage: Storage) -> float:
+        """By how much the fullest group is too full at least; negative where it may fit."""
+        dense, expert = copies(pipeline)
+        if storage.shard:
+            dense, expert = storage.shard, max(1, expert * storage.shard // dense)
+        cut = (dense, expert) if storage.zero > 1 else (1, 1)
+        kept = self.common.workload.states.used if storage.zero > 2 and not storage.regather else 0.0
+        from_start = self.common.stack.style == "fused"
+        fullest = 0.0
+        for load in loads:
+            state = load.dense.stored(storage.zero, dense) + load.expert.stored(storage.zero, expert)
+            state += kept * (load.dense.elements + load.expert.elements)
+            gradients = load.dense.gradients / cut[0] + load.expert.gradients / cut[1]
+            working = load.before + gradients if from_start else max(load.before, load.graded + gradients)
+            fullest = max(fullest, state + max(gradients, working))
+        return self.common.with_runtime(fullest) * (1 - SLACK) - self.common.capacity
+
+
+def _sums(values: Iterable[float]) -> list[float]:
+    """Of all values before each."""
+    found, total = [], 0.0
+    for value in values:
+        found.append(total)
+        total += value
+    return found
+
+
+@lru_cache(maxsize=4096)
+def in_flight(schedule: str, pp: int, vp: int, microbatches: int) -> Callable[[int], tuple[Moment, ...]]:
+    """Of a group by its number, instants that it comes to: the fullest ones, where that is cheap to know."""
+    groups = stage_groups(schedule, pp, vp)
+    few = min(microbatches, 2 * pp)  # with more there are no more in flight (`tests/planner/test_bounds.py`)
+
+    def at_once(group: int) -> tuple[Moment, ...]:
+        own = groups[group]
+        if schedule == "gpipe":
+            return (Moment("B", own[-1], (microbatches,) * len(own), (0,) * len(own)),)
+        if schedule == "1f1b":
+            return (Moment("B", own[0], (min(microbatches, pp - own[0]),), (0,)),)
+        return (Moment("B", own[0], (1,) + (0,) * (len(own) - 1), (0,) * len(own)),)
+
+    if schedule in ("gpipe", "1f1b") or pp * vp * few > MOST_ACTIONS:
+        return at_once
+    return moments(work_lists(schedule, Shape(groups, few))).__getitem__
+
+
+MOST_ACTIONS = 4_000
+"""Forward actions of lists that are written for a bound on memory; longer ones are left to the evaluator."""

@@ -1,0 +1,148 @@
+"""Floors: what no shape of a base can undercut, before the base is priced.
+
+Pricing a base means lowering the model under it, which takes milliseconds; a mixture of experts has thousands of bases.
+A floor is put together from a few *anchors*: bases that are priced once,
+
+    kernels      on one rank, with the most sequences: split further, kernels are no more efficient
+    tensor       collectives of tensor parallelism, per degree, on their own, with the most sequences
+    expert       exchanges between experts, per degree, likewise
+
+each counted per sequence, and shared by the ranks that a base has. Efficiency that grows with size is a property of
+measured kernels and wires rather than a theorem; `CAUTION` is taken off for what tables may deviate, and random
+configurations are tested against it (`tests/planner/test_bounds.py`).
+
+State alone may exceed memory unless gradients are sharded, too. Then they are reduced with every micro-batch, and what
+of that compute cannot cover is added.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from math import inf
+
+from meshwright.cost_models.collectives import collective
+from meshwright.cost_models.cost import Cost
+from meshwright.cost_models.topology import group_shape
+from meshwright.ir.errors import MeshwrightError
+from meshwright.ir.names import uses
+from meshwright.planner.bases import Base, Held, copies, priced
+from meshwright.planner.bounds import Common
+from meshwright.planner.pins import Config
+from meshwright.planner.space import Space
+
+CAUTION = 0.97
+"""Of what anchors say."""
+LIGHT = (("v-min", 0.3), ("v-half", 0.5))
+"""Schedules that hold less than all of a micro-batch's stages at once, and how much at least."""
+WORK = ("forward", "recompute", "inputs", "weights")
+
+
+@dataclass(slots=True)
+class Floors:
+    """Floors of the bases of one space."""
+
+    common: Common
+    space: Space
+    _anchors: dict[tuple[int, int, str], Base | None] = field(default_factory=dict)
+
+    def bound_s(self, base: Config) -> float:
+        """What the step of any shape of this base takes at least; infinite where none can fit."""
+        work, kept = self.work_s(base), self.kept_bytes(base)
+        found = inf
+        for pp in self.space.pipeline_sizes(base):
+            config = replace(base, pp=pp, dp=self.space.ranks // (base.tp * base.cp * pp))
+            if config.dp % base.dp or self.space.global_batch % (config.dp * base.mbs):
+                continue
+            m = self.space.global_batch // (config.dp * base.mbs)
+            flying = kept * min(self.share_in_flight(pp), m / pp)
+            shown = 0.0
+            if not self.has_room(base, config, flying, sharded=False):
+                if not self.has_room(base, config, flying, sharded=True):
+                    continue
+                shown = max(0.0, self.reduced_s(base, config) - self.common.step.covered * work)
+            found = min(found, m / pp * (work + shown))
+        return found * self.common.straggling
+
+    def share_in_flight(self, pp: int) -> float:
+        """Of what a micro-batch keeps on all stages, how much a rank holds at least, once there are enough of them."""
+        known = {line.name for line in self.space.target.schedules} if pp > 1 else set[str]()
+        return next((share for name, share in LIGHT if name in known), 1.0)
+
+    def work_s(self, base: Config) -> float:
+        """Of one micro-batch on all stages."""
+        share = CAUTION * base.mbs / self.sequences
+        kernels, tensor = self.phases(self.anchor(1, 1, base.recompute)), self.phases(self.anchor(base.tp, 1))
+        expert = self.phases(self.anchor(1, base.ep))
+        total = sum(one.device_s for one in kernels) / (base.tp * base.cp)
+        total += self.common.tensor_left * sum(one.values[0] for one in tensor) / base.cp
+        total += sum(one.values[2] for one in expert) / (base.tp * base.cp)
+        awaited = sum(one.awaited for one in expert) * self.common.host_s if base.etp <= 1 else 0.0
+        return share * total + awaited
+
+    @property
+    def sequences(self) -> int:
+        """Of an anchor's micro-batch."""
+        return self.space.most_sequences
+
+    def phases(self, anchor: Base | None) -> list[Cost]:
+        if anchor is None:
+            return []
+        costs = anchor.piece(self.common.calls)
+        return [costs[phase] for phase in WORK]
+
+    def anchor(self, tp: int, ep: int, recompute: str = "none") -> Base | None:
+        """Priced when it is asked for first; None where the model cannot have it."""
+        key = tp, ep, recompute
+        if key not in self._anchors:
+            config = self.space.base(tp, 1, ep, 1 if ep > 1 else tp, self.sequences, "all_gather", recompute)
+            try:
+                self._anchors[key] = priced(self.common.setting, self.common.prices, config)
+            except MeshwrightError:
+                self._anchors[key] = None
+        return self._anchors[key]
+
+    # memory
+
+    def kept_bytes(self, base: Config) -> float:
+        """What a micro-batch keeps for its backward pass, on all stages together."""
+        anchor = self.anchor(1, 1, base.recompute)
+        if anchor is None:
+            return 0.0
+        kept = sum(
+            times * max(0.0, memory.passes.kept.total - sum(size for _, size in memory.passes.entered))
+            for memory, times in ((anchor.pieces[name].memory, times) for name, times in self.common.calls)
+        )
+        return CAUTION * kept * base.mbs / self.sequences / (base.tp * base.cp)
+
+    def states(self, base: Config) -> tuple[Held, Held]:
+        """Of the whole model, one rank's share under a base: outside the experts and inside."""
+        whole = self.anchor(1, 1)
+        if whole is None:
+            return Held(), Held()
+        dense, expert = Held(), Held()
+        for name, times in self.common.calls:
+            outside, inside = whole.pieces[name].states
+            dense = dense.plus(outside, times / base.tp)
+            expert = expert.plus(inside, times / (base.ep * max(1, base.etp)))
+        return dense, expert
+
+    def has_room(self, base: Config, config: Config, flying: float, *, sharded: bool) -> bool:
+        """Whether an equal share of the state may fit beside what is in flight, with the optimizer's state over all
+        copies and, `sharded`, everything."""
+        held = flying
+        for one, many in zip(self.states(base), copies(config), strict=True):
+            gradients = one.gradients / (many if sharded else 1)
+            held += (one.stored(3 if sharded else 1, many) + gradients) / config.pp
+        return self.common.with_runtime(held) <= self.common.capacity
+
+    def reduced_s(self, base: Config, config: Config) -> float:
+        """To reduce all gradients once, over all stages."""
+        degrees, width = config.degrees(), self.common.workload.states.reduced
+        mesh, found, taken = degrees.mesh(), uses(degrees), 0.0
+        for expert, one in enumerate(self.states(base)):
+            axes = [use.name for use in found if use.holds_copies(expert=bool(expert))]
+            if axes:
+                shape = group_shape(self.common.prices.cluster, tuple(range(mesh.size)), mesh, axes)
+                nbytes = one.elements * width / config.pp
+                taken += config.pp * collective("reduce_scatter", nbytes, shape, self.common.library).seconds
+        return taken

@@ -1,0 +1,255 @@
+"""The search: best first, until nothing left can be better.
+
+    baselines -> bases, priced -> shapes, bounded -> the evaluator, from the least bound upwards
+
+The plans that a person would write are priced first; the best of them is the answer until a better one is found. Then
+every base is priced once, every shape of it gets its bounds (`planner.bounds`), and the evaluator prices configurations
+in the order of their bounds. Once the least bound left is no better than the answer, the answer is proved: nothing in
+the declared space undercuts it. A search that ends before says how far the two are apart.
+
+Only the evaluator's prices are told. The order of work, and so the answer, depends on counts and never on the clock,
+unless a time limit cuts the search short.
+"""
+
+from __future__ import annotations
+
+import heapq
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from math import inf
+
+from meshwright.cost_models.prediction import Prediction
+from meshwright.cost_models.prices import Prices
+from meshwright.ir.errors import MeshwrightError
+from meshwright.planner.baselines import Baseline
+from meshwright.planner.bases import priced
+from meshwright.planner.bounds import Bounds, Common
+from meshwright.planner.floors import Floors
+from meshwright.planner.pins import Config
+from meshwright.planner.pricing import LEAST_BATCH, Setting
+from meshwright.planner.space import Space
+
+MOST_PRICED = 600
+"""Configurations that the evaluator prices, unless more effort is asked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A configuration and its price."""
+
+    config: Config
+    prediction: Prediction
+
+    @property
+    def fits(self) -> bool:
+        return self.prediction.fits
+
+    @property
+    def step_s(self) -> float:
+        return self.prediction.step_time_s
+
+
+@dataclass(slots=True)
+class Counts:
+    """What was looked at."""
+
+    bases: int = 0
+    shapes: int = 0
+    full: int = 0
+    """Shapes that cannot fit."""
+    slow: int = 0
+    """Shapes that cannot be better than the answer was when they came up."""
+    priced: int = 0
+    refused: int = 0
+    """Configurations that the model or the target cannot have."""
+    left: int = 0
+    """Shapes that were not priced though they may be better."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Waiting:
+    """Something in the queue, least bound first, then first come: a base that is not priced yet, or, with the bounds of
+    its base, a configuration that is not."""
+
+    bound_s: float
+    number: int
+    config: Config = field(compare=False)
+    bounds: Bounds | None = field(default=None, compare=False)
+    ran: bool = field(default=False, compare=False)
+    """Whether its schedule was run for the bound."""
+
+
+class Search:
+    """One search, step by step: `run` yields after every piece of work, and may be left at any time."""
+
+    def __init__(self, setting: Setting, prices: Prices, space: Space, most: int = MOST_PRICED) -> None:
+        self.setting, self.prices, self.space, self.most = setting, prices, space, most
+        self.best: Found | None = None
+        self.lower_s = 0.0
+        self.counts = Counts()
+        self.found: dict[Config, Found] = {}
+        """Everything that was priced, in order."""
+        self.refused: set[Config] = set()
+        self.baselines: dict[str, Found] = {}
+        self.heap: list[Waiting] = []
+        self.crowded: set[tuple[object, ...]] = set()
+        """Families of bases of which none fits, however few its sequences."""
+        self.quickest: dict[tuple[object, ...], float] = {}
+        """Per family and sequences, the least time of any shape that computes nothing again."""
+        self.common = Common(setting, prices, setting.folds.at(LEAST_BATCH))
+        self.floors = Floors(self.common, space)
+
+    def run(
+        self, known: Iterable[Baseline], first: Iterable[Config] = (), until_s: float | None = None
+    ) -> Iterator[None]:
+        """Search; `known` are plans to be held against, `first` other configurations to start with, `until_s` a time of
+        the monotonic clock to stop at."""
+
+        def late() -> bool:
+            return until_s is not None and time.monotonic() >= until_s
+
+        for baseline in known:
+            for config in baseline.variants:
+                found = self.price(config)
+                if found:
+                    self.baselines[baseline.name] = found
+                    yield
+                if found and found.fits:
+                    break
+        for config in first:
+            self.price(config)
+            yield
+        for number, base in enumerate(self.space.bases()):
+            bound = self.floors.bound_s(base)
+            if bound < inf:
+                heapq.heappush(self.heap, Waiting(bound, number, base))
+            if late():
+                return
+        yield
+        while self.counts.priced < self.most and not late() and self.advance():
+            yield
+        self.settle()
+
+    def advance(self) -> bool:
+        """Look into what has the least bound; whether anything was left that may be better than the answer."""
+        while self.heap and self.heap[0].bound_s < self.upper_s:
+            first = heapq.heappop(self.heap)
+            if first.bounds is None:
+                self.expand(first)
+                return True
+            if not self.returned(first, first.bounds):
+                self.price(first.config)
+                return True
+        return False
+
+    def returned(self, waiting: Waiting, bounds: Bounds) -> bool:
+        """Run the schedule of what comes up for the first time; back into the queue, or out of it, if others come
+        before it then."""
+        if waiting.ran:
+            return False
+        bound = bounds.run_s(waiting.config, bounds.wires(waiting.config))
+        if self.heap and bound > self.heap[0].bound_s:
+            if bound < self.upper_s:
+                heapq.heappush(self.heap, replace(waiting, bound_s=bound, ran=True))
+            else:
+                self.counts.slow += 1
+            return True
+        return False
+
+    @property
+    def upper_s(self) -> float:
+        return self.best.step_s if self.best else inf
+
+    @property
+    def gap(self) -> float:
+        """How much better than the answer anything in the space can be, as a share of it."""
+        return 1 - self.lower_s / self.upper_s if self.best else 1.0
+
+    def settle(self) -> None:
+        """What is proved now."""
+        left = [one.bound_s for one in self.heap if one.bound_s < self.upper_s]
+        self.counts.left = len(left)
+        self.lower_s = min([*left, self.upper_s])
+
+    # bases and shapes
+
+    def expand(self, pending: Waiting) -> None:
+        """Price a base and queue its shapes, unless it cannot matter any more."""
+        config = pending.config
+        family = config.tp, config.cp, config.ep, config.etp, config.context
+        if (*family, config.recompute) in self.crowded:
+            return
+        if config.recompute != "none":
+            # To compute anything again takes longer.
+            least = self.quickest.get((*family, config.mbs), 0.0)
+            if least > pending.bound_s:
+                if least < self.upper_s:
+                    heapq.heappush(self.heap, replace(pending, bound_s=least))
+                return
+        try:
+            base = priced(self.setting, self.prices, config)
+        except MeshwrightError:
+            self.counts.refused += 1
+            return
+        self.counts.bases += 1
+        quickest, room = self.queue(Bounds(self.common, base))
+        if not room:
+            self.crowded.add((*family, config.recompute))  # more sequences take more
+        if config.recompute == "none":
+            self.quickest[*family, config.mbs] = quickest
+
+    def queue(self, bounds: Bounds) -> tuple[float, bool]:
+        """Queue the shapes of a base; the least time of any, and whether any may fit."""
+        quickest, room = inf, False
+        for pipeline in self.space.pipelines(bounds.base.config):
+            least = bounds.least_s(pipeline)
+            if least < self.upper_s:
+                least = bounds.step_s(pipeline)
+            quickest = min(quickest, least)
+            if least >= self.upper_s:
+                self.counts.slow += 1
+                room = True  # for all that is known
+                continue
+            loads = bounds.loads(pipeline)
+            for storage in self.space.storages(pipeline):
+                self.counts.shapes += 1
+                if bounds.lacks_bytes(loads, pipeline, storage) > 0:
+                    self.counts.full += 1
+                    continue
+                room = True
+                config = storage.on(pipeline)
+                bound = bounds.step_s(config, bounds.wires(config))
+                if bound >= self.upper_s:
+                    self.counts.slow += 1
+                else:
+                    heapq.heappush(self.heap, Waiting(bound, self.counts.shapes, config, bounds))
+        return quickest, room
+
+    # prices
+
+    def price(self, config: Config) -> Found | None:
+        """Ask the evaluator, once per configuration; None if the model or the target cannot have it."""
+        if config in self.found:
+            return self.found[config]
+        if config in self.refused:
+            return None
+        try:
+            prediction = self.setting.predict(config, self.space.global_batch)
+        except MeshwrightError:
+            self.refused.add(config)
+            self.counts.refused += 1
+            return None
+        self.counts.priced += 1
+        found = self.found[config] = Found(config, prediction)
+        if found.fits and found.step_s < self.upper_s:
+            self.best = found
+        return found
+
+
+def finish(search: Search, known: Iterable[Baseline], told: Callable[[Search], None] | None = None) -> Search:
+    """Run a search to its end."""
+    for _ in search.run(known):
+        if told:
+            told(search)
+    return search

@@ -1,0 +1,268 @@
+"""The declared space: the configurations that a search is about, and that its bound holds for.
+
+    tp cp ep etp     divisors that the model's heads, widths, experts and sequence allow
+    context          all_gather, ring, ulysses, as the target can; where cp > 1
+    pp vp schedule   stages that the layers fill, under every schedule of the target
+    mbs              sequences of a micro-batch that divide the batch, up to `MOST_SEQUENCES`
+    zero shard       what is stored in shards, over all copies or over those of one host (HSDP)
+    recompute        what is computed again
+    dp               the copies that are left
+
+A configuration comes in two halves. Its *base* says what one micro-batch does on the ranks that one copy of a stage
+needs: kernels, and the collectives that operators wait for. Its *shape* says how many copies and stages there are, and
+what is stored where. A base is priced once for all of its shapes (`planner.bases`).
+
+What a person pins, allows or forbids narrows the space (`Wishes`); what is cut off besides, since it can hardly pay and
+would cost time, is said in `Space.truncated`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from math import gcd
+
+from meshwright.ir.capabilities import Capabilities
+from meshwright.ir.names import CONTEXT
+from meshwright.ir.names.counts import divisors
+from meshwright.ir.schedules import SCHEDULES
+from meshwright.planner.pins import Config, Pins, Value
+
+MOST_SEQUENCES = 8
+"""Of a micro-batch. Products are as fast as they get at a few thousand rows, and memory grows with every sequence."""
+LEAST_TOKENS = 2048
+"""Of a sequence, on each of the ranks that share it."""
+RECOMPUTE = ("none", "selective", "selective_op", "full")
+"""Selective recomputation of the core of attention is tried where scores are written out: fused, it keeps little."""
+MOST_VIRTUAL = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Wishes:
+    """What a person wants of the space: per name the only values, and values that must not be."""
+
+    only: Mapping[str, tuple[Value, ...]] = field(default_factory=dict)
+    never: Mapping[str, tuple[Value, ...]] = field(default_factory=dict)
+
+    @staticmethod
+    def of(pins: Pins) -> Wishes:
+        """Pinned values are the only ones."""
+        return Wishes({name: (value,) for name, value in pins.to_json().items()})
+
+    def grants(self, name: str, value: Value) -> bool:
+        only = self.only.get(name)
+        return (only is None or value in only) and value not in self.never.get(name, ())
+
+    def among(self, name: str, values: Iterator[Value] | tuple[Value, ...] | list[int]) -> list[Value]:
+        """Of these values those that are granted; a value that is pinned is tried though it is not among them."""
+        own = self.only.get(name, tuple(values))
+        return [value for value in own if value not in self.never.get(name, ())]
+
+
+@dataclass(frozen=True, slots=True)
+class Storage:
+    """What of a configuration says where parameters and states are stored."""
+
+    zero: int
+    shard: int
+    regather: bool
+
+    def on(self, pipeline: Config) -> Config:
+        return replace(pipeline, zero=self.zero, shard=self.shard, regather=self.regather)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Space:
+    """Which configurations there are.
+
+    - Must: at least one rank, sequence and layer.
+    """
+
+    ranks: int
+    per_host: int
+    global_batch: int
+    seq: int
+    layers: int
+    experts: tuple[int, ...]
+    """Experts of the layers that have some."""
+    heads: int
+    """Heads that tensor parallelism may split; those of keys and values where queries share them. 0: none."""
+    scores: bool
+    """Whether attention writes its scores out."""
+    target: Capabilities
+    wishes: Wishes = field(default_factory=Wishes)
+
+    @property
+    def sequences(self) -> list[int]:
+        """Sizes of a micro-batch."""
+        return self._counts("mbs", min(MOST_SEQUENCES, self.global_batch), self.global_batch)
+
+    @property
+    def most_sequences(self) -> int:
+        return max(self.sequences, default=1)
+
+    @property
+    def truncated(self) -> tuple[str, ...]:
+        """What is left out of all that could be named."""
+        return (
+            f"micro-batches of more than {MOST_SEQUENCES} sequences",
+            "tensor parallelism across hosts",
+            "tensor parallel experts beside expert parallelism",
+            f"less than {LEAST_TOKENS} tokens of a sequence on a rank",
+            f"more than {MOST_VIRTUAL} virtual stages",
+            "full_layers:N and parts of a block in recompute",
+        )
+
+    def grants(self, config: Config) -> bool:
+        """Whether a configuration is one that was wished for."""
+        return all(self.wishes.grants(name, value) for name, value in config.to_json().items() if name != "split")
+
+    def settled(self, config: Config) -> Config:
+        """The configuration with its layers shared out."""
+        return replace(config, split=self._split(config.pp * config.vp) or "spread")
+
+    # bases
+
+    def bases(self) -> Iterator[Config]:
+        """What a micro-batch can do on one copy of a stage, by the ranks that this takes. Each is a configuration of
+        one stage with as few copies as its experts need."""
+        for tp in self._sizes("tp", self.heads or self.ranks, self.per_host):
+            for cp in self._context_sizes(tp):
+                for ep, etp in self._expert_sizes(tp, cp):
+                    for context in self._contexts(cp):
+                        for mbs in self.sequences:
+                            for recompute in self._recompute():
+                                yield self.base(tp, cp, ep, etp, mbs, str(context), str(recompute))
+
+    def base(self, tp: int, cp: int, ep: int, etp: int, mbs: int, context: str, recompute: str) -> Config:
+        """One base."""
+        room = ep * (etp or 1)
+        zigzag = cp > 1 and context != "ulysses" and "zigzag" in {line.name for line in self.target.layouts}
+        return Config(
+            tp=tp,
+            pp=1,
+            dp=room // gcd(room, tp * cp),
+            cp=cp,
+            ep=ep,
+            etp=etp,
+            vp=1,
+            shard=0,
+            zero=0,
+            mbs=mbs,
+            microbatches=1,
+            recompute=recompute,
+            schedule="1f1b",
+            sp=tp > 1 and self.wishes.grants("sp", True) and self.seq % (tp * cp * (2 if zigzag else 1)) == 0,
+            context=context,
+            zigzag=zigzag and self.wishes.grants("zigzag", True),
+            split="even",
+            regather=True,
+        )
+
+    def _recompute(self) -> list[Value]:
+        return self.wishes.among("recompute", tuple(n for n in RECOMPUTE if self.scores or n != "selective"))
+
+    def _counts(self, name: str, most: int, of: int) -> list[int]:
+        return [int(value) for value in self.wishes.among(name, [n for n in divisors(of) if n <= most])]
+
+    def _sizes(self, name: str, of: int, most: int) -> list[int]:
+        common = gcd(of, self.ranks)
+        return [size for size in self._counts(name, min(most, common), common) if self.ranks % size == 0]
+
+    def _context_sizes(self, tp: int) -> list[int]:
+        most = max(1, self.seq // LEAST_TOKENS)
+        sizes = [n for n in divisors(self.ranks // tp) if n <= most and self.seq % (2 * n) == 0] if most > 1 else [1]
+        return [int(n) for n in self.wishes.among("cp", sizes) if self.ranks // tp % int(n) == 0]
+
+    def _contexts(self, cp: int) -> list[Value]:
+        if cp == 1:
+            return [CONTEXT[0]]
+        return self.wishes.among("context", tuple(line.name for line in self.target.attention))
+
+    def _expert_sizes(self, tp: int, cp: int) -> Iterator[tuple[int, int]]:
+        if not self.experts:
+            if self.wishes.grants("ep", 1):
+                yield 1, 0
+            return
+        for ep in self._sizes("ep", gcd(*self.experts), self.ranks):
+            for etp in self.wishes.among("etp", (1,) if ep > 1 else tuple(dict.fromkeys((1, tp)))):
+                if self.ranks % (ep * int(etp)) == 0 and _nest(tp, tp * cp, int(etp), int(etp) * ep):
+                    yield ep, int(etp)
+
+    # shapes
+
+    def shapes(self, base: Config) -> Iterator[Config]:
+        """Every configuration with this base."""
+        for pipeline in self.pipelines(base):
+            for storage in self.storages(pipeline):
+                yield storage.on(pipeline)
+
+    def pipelines(self, base: Config) -> Iterator[Config]:
+        """Numbers of copies and stages, and schedules."""
+        for pp in self.pipeline_sizes(base):
+            dp = self.ranks // (base.tp * base.cp * pp)
+            if dp % base.dp or self.global_batch % (dp * base.mbs) or not self.wishes.grants("dp", dp):
+                continue
+            microbatches = self.global_batch // (dp * base.mbs)
+            if not self.wishes.grants("microbatches", microbatches):
+                continue
+            for schedule, vp in self._schedules(pp, microbatches):
+                split = self._split(pp * vp)
+                if split:
+                    yield replace(base, pp=pp, vp=vp, dp=dp, microbatches=microbatches, schedule=schedule, split=split)
+
+    def pipeline_sizes(self, base: Config) -> list[int]:
+        most = self.ranks // (base.tp * base.cp)
+        own = [n for n in divisors(most) if n <= self.layers] if most <= 4096 else _divisors_up_to(most, self.layers)
+        return [int(n) for n in self.wishes.among("pp", own) if most % int(n) == 0]
+
+    def _schedules(self, pp: int, microbatches: int) -> Iterator[tuple[str, int]]:
+        if pp == 1:
+            if self.wishes.grants("vp", 1):
+                yield "1f1b", 1
+            return
+        for line in self.target.schedules:
+            if line.name not in SCHEDULES or not self.wishes.grants("schedule", line.name):
+                continue
+            own = SCHEDULES[line.name]
+            least = max(own.least_per_group, line.min_microbatches_per_group) * pp
+            if microbatches < least or ((own.multiple or line.multiple_of_groups) and microbatches % pp):
+                continue
+            if own.vee:
+                virtual: tuple[int, ...] = (2,)
+            elif line.name == "interleaved":
+                virtual = tuple(range(2, min(MOST_VIRTUAL, self.layers // pp) + 1))
+            else:
+                virtual = (1,)
+            for vp in virtual:
+                if pp * vp <= self.layers and self.wishes.grants("vp", vp):
+                    yield line.name, vp
+
+    def _split(self, stages: int) -> str:
+        """Layers in equal shares, or with embedding and head as a layer each; else as evenly as they go."""
+        even = "even" if self.layers % stages == 0 else "ends" if (self.layers + 2) % stages == 0 else "spread"
+        return next((name for name in (even, "spread") if self.wishes.grants("split", name)), "")
+
+    def storages(self, pipeline: Config) -> Iterator[Storage]:
+        """What is stored in shards, and over which copies; the least sharded first."""
+        copies = pipeline.dp * pipeline.cp
+        known = {line.name for line in self.target.storage}
+        levels = [0, *(z for z, name in ((1, "optimizer"), (2, "grads"), (3, "params")) if name in known)]
+        for zero in self.wishes.among("zero", levels if copies > 1 else [0]):
+            near = self.per_host // pipeline.tp
+            shards = [0, near] if zero and 1 < near < copies and copies % near == 0 else [0]
+            for shard in self.wishes.among("shard", shards):
+                for regather in (True, False) if zero == 3 else (True,):
+                    if self.wishes.grants("regather", regather):
+                        yield Storage(int(zero), int(shard), regather)
+
+
+def _nest(*boundaries: int) -> bool:
+    """Whether runs of ranks nest: each divides the next larger one."""
+    ordered = sorted(set(boundaries))
+    return all(high % low == 0 for low, high in pairwise(ordered))
+
+
+def _divisors_up_to(size: int, most: int) -> list[int]:
+    return [n for n in range(1, most + 1) if size % n == 0]
