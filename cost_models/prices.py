@@ -7,25 +7,36 @@ what was made of it, so that no other can take its place; what is remembered cha
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
+from itertools import islice
 from typing import Any
 
 from meshwright.cost_models.cluster import Cluster
 from meshwright.cost_models.compute import Compute
 from meshwright.cost_models.cost import Cost, attention_of, cost_of, library_of, slowest
 from meshwright.cost_models.hardware import Device
-from meshwright.cost_models.ledger import Ledger, ledger
+from meshwright.cost_models.ledger import Known, Ledger, Phase, ledger
 from meshwright.cost_models.profile import Profile
-from meshwright.cost_models.topology import group_shape
+from meshwright.cost_models.topology import GroupShape, group_shape
 from meshwright.ir.program import BodyProgram, Stage
 from meshwright.ir.workload import Workload
 
 MOST_KNOWN = 2048
-"""Body programs, stages and groups of ranks that are remembered."""
+"""Body programs, stages and groups of ranks that are remembered, of each."""
+
+MOST_LISTS = 8192
+"""Lists of statements and their phases that are; each takes a few kilobytes."""
 
 
-def _make_room(known: dict[Any, Any]) -> None:
-    if len(known) >= MOST_KNOWN:
-        known.clear()
+Costs = dict[str, Cost]
+"""Of one body program, by phase."""
+
+
+def _make_room(known: dict[Any, Any], most: int = MOST_KNOWN) -> None:
+    """Forget the older half, if there are too many."""
+    if len(known) >= most:
+        for key in list(islice(known, most // 2)):
+            del known[key]
 
 
 class Prices:
@@ -35,7 +46,9 @@ class Prices:
         self.cluster, self.profile = cluster, profile
         self._computes: dict[tuple[str, str, str, bool], Compute] = {}
         self._ledgers: dict[tuple[int, Workload, bool], tuple[BodyProgram, Ledger]] = {}
-        self._costs: dict[tuple[object, ...], tuple[Ledger, dict[str, Cost]]] = {}
+        self._lists: Known = {}
+        self._phases: dict[tuple[object, ...], tuple[Phase, Cost]] = {}
+        self._costs: dict[tuple[object, ...], tuple[Ledger, Costs]] = {}
         self._devices: dict[int, tuple[tuple[int, ...], tuple[tuple[Device, int], ...]]] = {}
 
     def devices(self, ranks: tuple[int, ...]) -> tuple[Device, ...]:
@@ -74,10 +87,11 @@ class Prices:
         key = (id(body), workload, accumulates)
         if key not in self._ledgers:
             _make_room(self._ledgers)
-            self._ledgers[key] = (body, ledger(body, workload, accumulates=accumulates))
+            _make_room(self._lists, MOST_LISTS)
+            self._ledgers[key] = (body, ledger(body, workload, accumulates=accumulates, known=self._lists))
         return self._ledgers[key][1]
 
-    def costs(self, book: Ledger, stage: Stage, workload: Workload) -> dict[str, Cost]:
+    def costs(self, book: Ledger, stage: Stage, workload: Workload) -> Costs:
         """The phases of one body program on a stage."""
         devices = self.devices(stage.ranks)
         shapes = {axes: group_shape(self.cluster, stage.ranks, stage.mesh, axes) for axes in book.axes}
@@ -86,18 +100,37 @@ class Prices:
         if found is None:
             _make_room(self._costs)
             costs = {
-                name: slowest(
-                    cost_of(
-                        phase,
-                        self.compute(device, workload),
-                        shapes,
-                        library_of(device, workload),
-                        workload,
-                        routes=book.routes and name == "forward",
-                    )
-                    for device in devices
-                )
+                name: self.cost(phase, devices, shapes, workload, routes=book.routes and name == "forward")
                 for name, phase in book.phases.items()
             }
             found = self._costs[key] = (book, costs)
+        return found[1]
+
+    def cost(
+        self,
+        phase: Phase,
+        devices: tuple[Device, ...],
+        shapes: Mapping[tuple[str, ...], GroupShape],
+        workload: Workload,
+        *,
+        routes: bool,
+    ) -> Cost:
+        """One phase, on the slowest of some devices. Ledgers have phases in common."""
+        groups = [shapes[one.axes] for one in phase.transmissions]
+        key = (id(phase), *(device.name for device in devices), workload, routes, *groups)
+        found = self._phases.get(key)
+        if found is None:
+            _make_room(self._phases, MOST_LISTS)
+            costs = (
+                cost_of(
+                    phase,
+                    self.compute(device, workload),
+                    shapes,
+                    library_of(device, workload),
+                    workload,
+                    routes=routes,
+                )
+                for device in devices
+            )
+            found = self._phases[key] = (phase, slowest(costs))
         return found[1]
