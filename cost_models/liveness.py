@@ -256,7 +256,7 @@ class _States:
         joined: dict[str, list[str]] = {}
         for statement in self.body.forward:
             if isinstance(statement, Compute) and rule_of(statement).engine is Engine.MATMUL:
-                for name in weights.intersection(statement.operands):
+                for name in (operand for operand in statement.operands if operand in weights):
                     joined.setdefault(statement.operands[0], []).append(name)
         found: dict[tuple[int, ...], float] = {}
         for names in joined.values():

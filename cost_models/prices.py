@@ -18,6 +18,7 @@ from meshwright.cost_models.hardware import Device
 from meshwright.cost_models.ledger import Known, Ledger, Phase, ledger
 from meshwright.cost_models.profile import Profile
 from meshwright.cost_models.topology import GroupShape, group_shape
+from meshwright.ir.mesh import Mesh
 from meshwright.ir.program import BodyProgram, Stage
 from meshwright.ir.workload import Workload
 
@@ -100,13 +101,19 @@ class Prices:
         if found is None:
             _make_room(self._costs)
             costs = {
-                name: self.cost(phase, devices, shapes, workload, routes=book.routes and name == "forward")
+                name: self._known(phase, devices, shapes, workload, routes=book.routes and name == "forward")
                 for name, phase in book.phases.items()
             }
             found = self._costs[key] = (book, costs)
         return found[1]
 
-    def cost(
+    def phase(self, phase: Phase, ranks: tuple[int, ...], mesh: Mesh, workload: Workload) -> Cost:
+        """One phase of a program's part, priced anew: for those who put programs together."""
+        axes = {one.axes for one in phase.transmissions}
+        shapes = {names: group_shape(self.cluster, ranks, mesh, names) for names in axes}
+        return self._phase(phase, self.devices(ranks), shapes, workload, routes=False)
+
+    def _known(
         self,
         phase: Phase,
         devices: tuple[Device, ...],
@@ -115,22 +122,33 @@ class Prices:
         *,
         routes: bool,
     ) -> Cost:
-        """One phase, on the slowest of some devices. Ledgers have phases in common."""
+        """One phase of a ledger. Ledgers have phases in common."""
         groups = [shapes[one.axes] for one in phase.transmissions]
         key = (id(phase), *(device.name for device in devices), workload, routes, *groups)
         found = self._phases.get(key)
         if found is None:
             _make_room(self._phases, MOST_LISTS)
-            costs = (
-                cost_of(
-                    phase,
-                    self.compute(device, workload),
-                    shapes,
-                    library_of(device, workload),
-                    workload,
-                    routes=routes,
-                )
-                for device in devices
-            )
-            found = self._phases[key] = (phase, slowest(costs))
+            found = self._phases[key] = (phase, self._phase(phase, devices, shapes, workload, routes=routes))
         return found[1]
+
+    def _phase(
+        self,
+        phase: Phase,
+        devices: tuple[Device, ...],
+        shapes: Mapping[tuple[str, ...], GroupShape],
+        workload: Workload,
+        *,
+        routes: bool,
+    ) -> Cost:
+        """One phase, on the slowest of some devices."""
+        return slowest(
+            cost_of(
+                phase,
+                self.compute(device, workload),
+                shapes,
+                library_of(device, workload),
+                workload,
+                routes=routes,
+            )
+            for device in devices
+        )

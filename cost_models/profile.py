@@ -8,6 +8,7 @@ fitted on, and its date.
 
 from __future__ import annotations
 
+import hashlib
 import json
 from dataclasses import dataclass, fields
 from functools import cache
@@ -75,6 +76,18 @@ def step_table() -> dict[str, Any]:
     text = resources.files("meshwright.cost_models").joinpath("profiles", "step.json").read_text(encoding="utf-8")
     table: dict[str, Any] = json.loads(text)
     return table
+
+
+@cache
+def digest() -> str:
+    """A short hexadecimal digest of the shipped profile: every number that prices are made of, as written."""
+    files = resources.files("meshwright.cost_models").joinpath("profiles").iterdir()
+    held = sorted((file.name, file.read_bytes()) for file in files if file.is_file())
+    return hashlib.sha256(b"".join(name.encode() + text for name, text in held)).hexdigest()[:DIGITS]
+
+
+DIGITS = 16
+"""Hexadecimal digits of a digest."""
 
 
 def kind_of_step() -> Kind:

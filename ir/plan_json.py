@@ -18,6 +18,7 @@ is checked by the types themselves. Order is that of the decisions, so that equa
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from math import isfinite
 from typing import Any, TypeVar
 
 from meshwright.ir.adjoint import Strategy
@@ -94,7 +95,7 @@ def _storage(plan: BodyPlan) -> dict[str, Any]:
 def decisions_from_json(data: object) -> Decisions:
     """Rebuild decisions. Raises `PlanVersion`, `PlanKeyMissing`, `PlanKeyUnknown`, `PlanValue`, or what the types of
     the decisions refuse."""
-    at = _At("plan", data)
+    at = At("plan", data)
     version = at.key("format_version").integer()
     if version != FORMAT_VERSION:
         raise PlanVersion(
@@ -124,11 +125,11 @@ def decisions_from_json(data: object) -> Decisions:
     )
 
 
-def _read_offload(at: _At) -> Offload:
+def _read_offload(at: At) -> Offload:
     return Offload.of(at.strings())
 
 
-def _read_stage(at: _At, ranks: _At) -> StagePlan:
+def _read_stage(at: At, ranks: At) -> StagePlan:
     at.keys("first", "last", "mesh", "plans")
     return StagePlan(
         first=at.key("first").integer(),
@@ -139,7 +140,7 @@ def _read_stage(at: _At, ranks: _At) -> StagePlan:
     )
 
 
-def _read_plan(name: str, at: _At, storage: _At | None, recompute: _At | None) -> BodyPlan:
+def _read_plan(name: str, at: At, storage: At | None, recompute: At | None) -> BodyPlan:
     at.keys("body", "regather", "first", "states", "strategies")
     stored = storage.entries() if storage else {}
     return BodyPlan(
@@ -154,13 +155,13 @@ def _read_plan(name: str, at: _At, storage: _At | None, recompute: _At | None) -
     )
 
 
-def _read_storage(path: str, at: _At) -> Storage:
+def _read_storage(path: str, at: At) -> Storage:
     at.keys("params", "grads", "optimizer")
     params, grads, optimizer = (at.key(kind).parsed(Placement.parse) for kind in ("params", "grads", "optimizer"))
     return Storage(path, params, grads, optimizer)
 
 
-def _read_schedule(at: _At) -> Schedule:
+def _read_schedule(at: At) -> Schedule:
     at.keys("name", "microbatches", "actions")
     return Schedule(
         name=at.key("name").string(),
@@ -169,7 +170,7 @@ def _read_schedule(at: _At) -> Schedule:
     )
 
 
-class _At:
+class At:
     """A value of a JSON document and the path to it."""
 
     def __init__(self, path: str, value: object) -> None:
@@ -184,11 +185,11 @@ class _At:
             raise self.refuse("an object")
         return self.value
 
-    def key(self, name: str) -> _At:
+    def key(self, name: str) -> At:
         table = self.table()
         if name not in table:
             raise PlanKeyMissing(place=self.path, cause=f"there is no {name!r}", fix=f"add {name!r}")
-        return _At(f"{self.path}.{name}", table[name])
+        return At(f"{self.path}.{name}", table[name])
 
     def keys(self, *known: str) -> None:
         """Must: these keys and no others."""
@@ -196,7 +197,7 @@ class _At:
             self.key(name)
         self.only(known)
 
-    def only(self, known: Iterable[str]) -> _At:
+    def only(self, known: Iterable[str]) -> At:
         """Must: no other keys than these."""
         for name in self.table():
             if name not in known:
@@ -208,14 +209,14 @@ class _At:
                 )
         return self
 
-    def entries(self) -> dict[str, _At]:
+    def entries(self) -> dict[str, At]:
         """The values of an object by key."""
-        return {name: _At(f"{self.path}.{name}", value) for name, value in self.table().items()}
+        return {name: At(f"{self.path}.{name}", value) for name, value in self.table().items()}
 
-    def items(self) -> list[_At]:
+    def items(self) -> list[At]:
         if not isinstance(self.value, list):
             raise self.refuse("a list")
-        return [_At(f"{self.path}[{index}]", value) for index, value in enumerate(self.value)]
+        return [At(f"{self.path}[{index}]", value) for index, value in enumerate(self.value)]
 
     def string(self) -> str:
         if not isinstance(self.value, str):
@@ -228,6 +229,11 @@ class _At:
     def integer(self) -> int:
         if not isinstance(self.value, int) or isinstance(self.value, bool):
             raise self.refuse("an integer")
+        return self.value
+
+    def number(self) -> float:
+        if not isinstance(self.value, int | float) or isinstance(self.value, bool) or not isfinite(self.value):
+            raise self.refuse("a number")
         return self.value
 
     def boolean(self) -> bool:

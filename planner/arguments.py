@@ -92,7 +92,18 @@ def at_least_one(text: str) -> float:
     return number
 
 
-def add_workload(parser: ArgumentParser) -> None:
+def at_least_zero(text: str) -> float:
+    """Parse a time limit, or a gap."""
+    try:
+        number = float(text)
+    except ValueError:
+        number = -1.0
+    if not 0 <= number < float("inf"):
+        raise ArgumentTypeError(f"{text!r} is not a number of at least 0")
+    return number
+
+
+def add_workload(parser: ArgumentParser, target: str = "any") -> None:
     """What is trained, and on which software."""
     add = parser.add_argument_group("workload").add_argument
     add("--global-batch", type=positive, metavar="N", help="sequences per optimizer step")
@@ -116,7 +127,7 @@ def add_workload(parser: ArgumentParser) -> None:
         metavar="X",
         help="the busiest expert's load over the mean (default: %(default)s)",
     )
-    add("--target", default="any", metavar="TARGET", help="any, torch-cuda or torch-gloo (default: %(default)s)")
+    add("--target", default=target, metavar="TARGET", help="any, torch-cuda or torch-gloo (default: %(default)s)")
 
 
 def estimate(parser: ArgumentParser) -> None:
@@ -138,6 +149,47 @@ def estimate(parser: ArgumentParser) -> None:
     add("--check", action="store_true", help="exit with 3 if it, or with --configs nothing, fits in memory")
     add_output(parser)
     add_seed(parser)
+
+
+def plan(parser: ArgumentParser) -> None:
+    """``plan plan``, or ``plan`` without a verb."""
+    add_model(parser)
+    parser.add_argument("--cluster", required=True, metavar="CLUSTER", help="as in `plan cluster show CLUSTER`")
+    add_workload(parser, target="torch-cuda")
+    add = parser.add_argument_group("what the plan may be").add_argument
+    add("--fix", action="append", default=[], metavar="PINS", help="tp=8,pp=4,…: see docs/plan.md; may be given again")
+    add("--allow", action="append", default=[], metavar="VALUES", help="tp=2|4,…: the only values")
+    add("--forbid", action="append", default=[], metavar="VALUES", help="tp=8|16,cp,…: values that must not be; or any")
+    add("--objective", default="time", metavar="O", help="time, cost or memory (default: %(default)s)")
+    add = parser.add_argument_group("the search").add_argument
+    add("--time-limit", type=at_least_zero, metavar="S", help="end after S seconds, with what was found by then")
+    add("--max-gap", type=at_least_zero, metavar="G", help="exit with 4 if more is left unproved, as in 0.02")
+    add("--top", type=positive, default=5, metavar="N", help="alternatives that are shown (default: %(default)s)")
+    add("--out", metavar="DIR", help="write plan.json there")
+    add_output(parser)
+    add_seed(parser)
+
+
+def diff(parser: ArgumentParser) -> None:
+    """``plan diff``."""
+    parser.add_argument("a", metavar="A", help="a plan.json, or the directory that holds it")
+    parser.add_argument("b", metavar="B", help="another one; or pins that change A, as in tp=4,zero=3")
+    parser.add_argument("--json", action="store_true", help="print JSON on standard output, errors included")
+
+
+def explain(parser: ArgumentParser) -> None:
+    """``plan explain``."""
+    parser.add_argument(
+        "plan", metavar="PLAN", nargs="?", default=".", help="a plan.json, or its directory (default: .)"
+    )
+    parser.add_argument(
+        "--why-not", metavar="PINS", help="tp=4,pp=2,…: what the best plan with these would cost, and why"
+    )
+    parser.add_argument("--model", metavar="MODEL", help="where the model is, if it has moved")
+    parser.add_argument(
+        "--cluster", metavar="CLUSTER", help="another cluster of as many devices: the plan is priced again"
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON on standard output, errors included")
 
 
 def inspect(parser: ArgumentParser) -> None:

@@ -19,10 +19,14 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib import import_module
+from pathlib import Path
 
 from meshwright import __version__
-from meshwright.ir.errors import InternalError, MeshwrightError
+from meshwright.ir.errors import InternalError, MeshwrightError, nearest
 from meshwright.planner import arguments
+
+DEFAULT_VERB = "plan"
+"""The verb of a command line that begins with a model."""
 
 INTERRUPTED = 130
 READER_GONE = 141
@@ -39,6 +43,24 @@ class Verb:
 
 
 VERBS = (
+    Verb(
+        name=DEFAULT_VERB,
+        help="find the fastest plan that fits, prove how good it is, and say why; `plan MODEL …` means this verb",
+        arguments=arguments.plan,
+        module="meshwright.planner.plan",
+    ),
+    Verb(
+        name="explain",
+        help="explain a saved plan; with --why-not, what another one would cost, and why",
+        arguments=arguments.explain,
+        module="meshwright.planner.explain",
+    ),
+    Verb(
+        name="diff",
+        help="what two plans decide otherwise, and what that costs, share by share",
+        arguments=arguments.diff,
+        module="meshwright.planner.diff",
+    ),
     Verb(
         name="inspect",
         help="show what the planner sees in a model: blocks, parameters, FLOPs, saved activations, cuts, coverage",
@@ -81,7 +103,7 @@ def main(argv: Sequence[str] | None = None, *, verbs: Sequence[Verb] = VERBS) ->
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal that cannot show a character shows ? instead
-    args = build_parser(verbs).parse_args(argv)
+    args = build_parser(verbs).parse_args(with_verb(sys.argv[1:] if argv is None else argv, verbs))
     try:
         exit_code: int = import_module(args.module).run(args)
         sys.stdout.flush()
@@ -98,6 +120,19 @@ def main(argv: Sequence[str] | None = None, *, verbs: Sequence[Verb] = VERBS) ->
             traceback.print_exc()
         return _refuse(_internal(error, args), args)
     return exit_code
+
+
+def with_verb(argv: Sequence[str], verbs: Sequence[Verb]) -> list[str]:
+    """The command line with its verb: `plan MODEL …` is short for `plan plan MODEL …`.
+
+    What is close to a verb is left to be refused as a slip, unless there is such a file.
+    """
+    known = [verb.name for verb in verbs]
+    first = argv[0] if argv else "-"
+    slip = nearest(first, known) is not None and not Path(first).exists()
+    if first.startswith("-") or first in known or slip or DEFAULT_VERB not in known:
+        return list(argv)
+    return [DEFAULT_VERB, *argv]
 
 
 def _internal(error: Exception, args: Namespace) -> InternalError:

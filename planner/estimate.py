@@ -133,7 +133,7 @@ def run(args: Namespace) -> int:
 def asked(args: Namespace) -> Ask:
     """Read the arguments."""
     if args.seq is None:
-        raise missing("--seq", "4096", "the tokens of one sequence")
+        raise missing("--seq", "4096", "the tokens of one sequence", f"plan {args.verb}")
     pins = parse(args.fix)
     if args.micro_batch is not None:
         if pins.mbs not in (None, args.micro_batch):
@@ -156,9 +156,9 @@ def asked(args: Namespace) -> Ask:
     )
 
 
-def missing(option: str, example: str, what: str) -> WorkloadMissing:
+def missing(option: str, example: str, what: str, place: str = "plan estimate") -> WorkloadMissing:
     """The refusal of a workload that lacks something."""
-    return WorkloadMissing(place="plan estimate", cause=f"{option} is missing", fix=f"give {what}: {option} {example}")
+    return WorkloadMissing(place=place, cause=f"{option} is missing", fix=f"give {what}: {option} {example}")
 
 
 def _workload(args: Namespace) -> Workload:

@@ -8,23 +8,17 @@ from rich.console import Console
 from rich.table import Table
 
 from meshwright.cost_models.prediction import HELD, StagePrediction
-from meshwright.cost_models.quantity import Kind, weakest_kind
+from meshwright.cost_models.quantity import weakest_kind
 from meshwright.planner.estimate import Ask, Estimate, StageWork, lack
 from meshwright.planner.estimate_many import Outcome
 from meshwright.planner.pins import NAMES, word
+from meshwright.planner.tables import new_console, new_table, rows_alike, share_table, worth
 from meshwright.planner.units import count, decimal_bytes, nbytes, percent, seconds
-
-WIDTH = 1000
-"""Columns that a table may take, whatever the terminal has: tables take what they need, and a line that wraps is better
-than a number that is cut off."""
-
-BAR = 30
-"""Characters of the longest bar."""
 
 
 def show(found: Estimate) -> None:
     """Print one configuration to standard output."""
-    console = _console()
+    console = new_console()
     _heading(console, found)
     _answer(console, found)
     console.print()
@@ -32,24 +26,13 @@ def show(found: Estimate) -> None:
     console.print()
     console.print(_memory(found))
     console.print()
-    console.print(_shares(found))
+    console.print(share_table(found.prediction))
     console.print()
     console.print(_traffic(found))
     console.print()
     _provenance(console, found)
     for note in found.notes:
         console.print(f"note: {note}")
-
-
-def _console() -> Console:
-    return Console(highlight=False, soft_wrap=True, markup=False, width=WIDTH)
-
-
-def _table(title: str, *columns: str) -> Table:
-    table = Table(title=title, title_justify="left", box=None, pad_edge=False, header_style="bold")
-    for index, column in enumerate(columns):
-        table.add_column(column, justify="left" if index == 0 else "right", no_wrap=True)
-    return table
 
 
 def _heading(console: Console, found: Estimate) -> None:
@@ -97,19 +80,8 @@ def _margin(found: Estimate) -> str:
     return f" (the device's {nbytes(memory.device_bytes)} less a margin of {nbytes(memory.margin_bytes)})"
 
 
-def _alike(rows: Sequence[tuple[str, ...]]) -> list[tuple[str, tuple[str, ...]]]:
-    """Rows by number; neighbours that show the same become one, such as 1-6."""
-    found: list[tuple[int, int, tuple[str, ...]]] = []
-    for number, row in enumerate(rows):
-        if found and found[-1][2] == row:
-            found[-1] = (found[-1][0], number, row)
-        else:
-            found.append((number, number, row))
-    return [(str(first) if first == last else f"{first}-{last}", row) for first, last, row in found]
-
-
 def _stages(found: Estimate) -> Table:
-    table = _table(
+    table = new_table(
         "stages, one micro-batch each",
         *(
             "stage",
@@ -125,7 +97,7 @@ def _stages(found: Estimate) -> Table:
         ),
     )
     rows = [_stage(stage, work) for stage, work in zip(found.prediction.stages, found.work, strict=True)]
-    for name, row in _alike(rows):
+    for name, row in rows_alike(rows):
         table.add_row(name, *row)
     return table
 
@@ -149,25 +121,14 @@ def _memory(found: Estimate) -> Table:
     """What memory is held by; what no stage holds is left out."""
     held = [dict(stage.memory.parts) for stage in found.prediction.stages]
     names = [name for name in HELD if any(parts.get(name) for parts in held)]
-    table = _table("memory at the fullest instant", "stage", *names)
-    for name, row in _alike([tuple(nbytes(parts.get(part, 0)) for part in names) for parts in held]):
+    table = new_table("memory at the fullest instant", "stage", *names)
+    for name, row in rows_alike([tuple(nbytes(parts.get(part, 0)) for part in names) for parts in held]):
         table.add_row(name, *row)
     return table
 
 
-def _shares(found: Estimate) -> Table:
-    step_s = found.prediction.step_time_s
-    shares = [(name, share_s) for name, share_s in found.prediction.shares if share_s > 0]
-    most = max((share_s for _, share_s in shares), default=1.0)
-    table = _table("where the step goes, on the busiest ranks", "", "time", "share", "")
-    table.columns[3].justify = "left"
-    for name, share_s in shares:
-        table.add_row(name, seconds(share_s), percent(share_s / step_s), "#" * max(1, round(BAR * share_s / most)))
-    return table
-
-
 def _traffic(found: Estimate) -> Table:
-    table = _table("bytes received in a step, all ranks together", "link", "bytes")
+    table = new_table("bytes received in a step, all ranks together", "link", "bytes")
     for tier, received in found.prediction.traffic:
         table.add_row(tier, decimal_bytes(received))
     return table
@@ -177,11 +138,7 @@ def _provenance(console: Console, found: Estimate) -> None:
     """What every number above stands on: all of them follow from these."""
     kinds = ", ".join(f"{name} {kind}" for name, kind in found.prediction.provenance)
     console.print(f"provenance: {kinds}")
-    console.print(f"times, memory and shares follow from these: they are {_worth(found.weakest)}")
-
-
-def _worth(kind: Kind) -> str:
-    return kind if kind == "measured" else f"no better than {kind} (uncalibrated: not measured on this cluster)"
+    console.print(f"times, memory and shares follow from these: they are {worth(found.weakest)}")
 
 
 # Many ----------------------------------------------------------------------------------------------------------------
@@ -189,7 +146,7 @@ def _worth(kind: Kind) -> str:
 
 def show_ranked(ask: Ask, numbers: Sequence[int], outcomes: Sequence[Outcome], top: int) -> None:
     """Print the fastest configurations, those that fit first."""
-    console = _console()
+    console = new_console()
     console.print(ask.model, style="bold")
     _setting(console, ask, ask.global_batch)
     console.print()
@@ -199,7 +156,7 @@ def show_ranked(ask: Ask, numbers: Sequence[int], outcomes: Sequence[Outcome], t
     names = [name for name in NAMES if name != "microbatches"]  # they follow from dp and mbs
     varied = [name for name in names if len({one.config[name] for _, one in shown}) > 1]
     same = ",".join(f"{name}={word(shown[0][1].config[name])}" for name in names if shown and name not in varied)
-    table = _table(
+    table = new_table(
         "configurations by step time, those that fit first",
         *("rank", "line", *varied, "step time", "tokens/s/GPU", "MFU", "peak memory", "fits"),
     )
@@ -216,4 +173,4 @@ def show_ranked(ask: Ask, numbers: Sequence[int], outcomes: Sequence[Outcome], t
     refused = f"; {failed:,} could not be priced" if failed else ""
     console.print(f"{len(priced):,} priced, {fitting:,} of them fit{refused}{left}")
     if priced:
-        console.print(f"numbers are {_worth(weakest_kind(*(one.weakest for _, one in priced)))}")
+        console.print(f"numbers are {worth(weakest_kind(*(one.weakest for _, one in priced)))}")

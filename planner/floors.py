@@ -1,15 +1,15 @@
 """Floors: what no shape of a base can undercut, before the base is priced.
 
 Pricing a base means lowering the model under it, which takes milliseconds; a mixture of experts has thousands of bases.
-A floor is put together from a few *anchors*: bases that are priced once,
+A floor is put together from a few *anchors*, bases that are priced once and shared:
 
-    kernels      on one rank, with the most sequences: split further, kernels are no more efficient
-    tensor       collectives of tensor parallelism, per degree, on their own, with the most sequences
-    expert       exchanges between experts, per degree, likewise
+    kernels, experts    on one rank per copy, with the same experts apart: split further, kernels are no more efficient
+    tensor              collectives of tensor parallelism, per degree, on their own
 
-each counted per sequence, and shared by the ranks that a base has. Efficiency that grows with size is a property of
-measured kernels and wires rather than a theorem; `CAUTION` is taken off for what tables may deviate, and random
-configurations are tested against it (`tests/planner/test_bounds.py`).
+each counted per sequence, and shared by the ranks that a base has. The *coarse* floor takes anchors with the most
+sequences, of which there are few; the fine one those with as many sequences as the base. Efficiency that grows with
+size is a property of measured kernels and wires rather than a theorem; `CAUTION` is taken off for what tables may
+deviate, and random configurations are tested against it (`tests/planner/test_bounds.py`).
 
 State alone may exceed memory unless gradients are sharded, too. Then they are reduced with every micro-batch, and what
 of that compute cannot cover is added.
@@ -21,7 +21,7 @@ from dataclasses import dataclass, field, replace
 from math import inf
 
 from meshwright.cost_models.collectives import collective
-from meshwright.cost_models.topology import group_shape
+from meshwright.cost_models.topology import GroupShape, group_shape
 from meshwright.ir.errors import MeshwrightError
 from meshwright.ir.names import uses
 from meshwright.planner.bases import Base, Held, copies, priced
@@ -55,13 +55,13 @@ class Floors:
 
     common: Common
     space: Space
-    _anchors: dict[tuple[int, int, str], Base | None] = field(default_factory=dict)
-    _sums: dict[tuple[int, int, str], Sums] = field(default_factory=dict)
+    _sums: dict[tuple[int, int, str, int], Sums] = field(default_factory=dict)
     _reduced: dict[tuple[int, ...], float] = field(default_factory=dict)
 
-    def bound_s(self, base: Config) -> float:
+    def bound_s(self, base: Config, *, fine: bool = False) -> float:
         """What the step of any shape of this base takes at least; infinite where none can fit."""
-        work, kept = self.work_s(base), self.kept_bytes(base)
+        sequences = base.mbs if fine else self.space.most_sequences
+        work, kept = self.work_s(base, sequences), self.kept_bytes(base, sequences)
         found = inf
         for pp in self.space.pipeline_sizes(base):
             config = replace(base, pp=pp, dp=self.space.ranks // (base.tp * base.cp * pp))
@@ -82,23 +82,17 @@ class Floors:
         known = {line.name for line in self.space.target.schedules} if pp > 1 else set[str]()
         return next((share for name, share in LIGHT if name in known), 1.0)
 
-    def work_s(self, base: Config) -> float:
+    def work_s(self, base: Config, sequences: int) -> float:
         """Of one micro-batch on all stages."""
-        share = CAUTION * base.mbs / self.sequences
-        kernels, tensor = self.sums(1, 1, base.recompute), self.sums(base.tp, 1)
-        expert = self.sums(1, base.ep)
-        total = (kernels.device + expert.expert) / (base.tp * base.cp)
+        share = CAUTION * base.mbs / sequences
+        own, tensor = self.sums(1, base.ep, base.recompute, sequences), self.sums(base.tp, 1, "none", sequences)
+        total = (own.device + own.expert) / (base.tp * base.cp)
         total += self.common.tensor_left * tensor.tensor / base.cp
-        return share * total + (expert.awaited if base.etp <= 1 else 0.0)
+        return share * total + (own.awaited if base.etp <= 1 else 0.0)
 
-    @property
-    def sequences(self) -> int:
-        """Of an anchor's micro-batch."""
-        return self.space.most_sequences
-
-    def sums(self, tp: int, ep: int, recompute: str = "none") -> Sums:
+    def sums(self, tp: int, ep: int, recompute: str, sequences: int) -> Sums:
         """What an anchor says of the whole model; nothing, where the model cannot have it."""
-        key = tp, ep, recompute
+        key = tp, ep, recompute, sequences
         if key not in self._sums:
             anchor = self.anchor(*key)
             self._sums[key] = Sums() if anchor is None else self._summed(anchor)
@@ -122,27 +116,24 @@ class Floors:
             states=(dense, expert),
         )
 
-    def anchor(self, tp: int, ep: int, recompute: str = "none") -> Base | None:
+    def anchor(self, tp: int, ep: int, recompute: str, sequences: int) -> Base | None:
         """Priced when it is asked for first; None where the model cannot have it."""
-        key = tp, ep, recompute
-        if key not in self._anchors:
-            config = self.space.base(tp, 1, ep, 1 if ep > 1 else tp, self.sequences, "all_gather", recompute)
-            try:
-                self._anchors[key] = priced(self.common.setting, self.common.prices, config)
-            except MeshwrightError:
-                self._anchors[key] = None
-        return self._anchors[key]
+        config = self.space.base(tp, 1, ep, 1 if ep > 1 else tp, sequences, "all_gather", recompute)
+        try:
+            return priced(self.common.setting, self.common.prices, config)
+        except MeshwrightError:
+            return None
 
     # memory
 
-    def kept_bytes(self, base: Config) -> float:
+    def kept_bytes(self, base: Config, sequences: int) -> float:
         """What a micro-batch keeps for its backward pass, on all stages together."""
-        kept = self.sums(1, 1, base.recompute).kept
-        return CAUTION * kept * base.mbs / self.sequences / (base.tp * base.cp)
+        kept = self.sums(1, base.ep, base.recompute, sequences).kept
+        return CAUTION * kept * base.mbs / sequences / (base.tp * base.cp)
 
     def states(self, base: Config) -> tuple[Held, Held]:
         """Of the whole model, one rank's share under a base: outside the experts and inside."""
-        dense, expert = self.sums(1, 1).states
+        dense, expert = self.sums(1, 1, "none", self.space.most_sequences).states
         return Held().plus(dense, 1 / base.tp), Held().plus(expert, 1 / (base.ep * max(1, base.etp)))
 
     def has_room(self, base: Config, config: Config, flying: float, *, sharded: bool) -> bool:
@@ -163,11 +154,13 @@ class Floors:
 
     def _reduced_s(self, base: Config, config: Config) -> float:
         degrees, width = config.degrees(), self.common.workload.states.reduced
-        mesh, found, taken = degrees.mesh(), uses(degrees), 0.0
+        mesh, found = degrees.mesh(), uses(degrees)
+        sent: dict[GroupShape, float] = {}
         for expert, one in enumerate(self.states(base)):
             axes = [use.name for use in found if use.holds_copies(expert=bool(expert))]
             if axes:
                 shape = group_shape(self.common.prices.cluster, tuple(range(mesh.size)), mesh, axes)
-                nbytes = one.elements * width / config.pp
-                taken += config.pp * collective("reduce_scatter", nbytes, shape, self.common.library).seconds
-        return taken
+                sent[shape] = sent.get(shape, 0.0) + one.elements * width / config.pp
+        library = self.common.library
+        taken = (collective("reduce_scatter", nbytes, shape, library).seconds for shape, nbytes in sent.items())
+        return config.pp * sum(taken)

@@ -77,7 +77,7 @@ class Waiting:
     config: Config = field(compare=False)
     bounds: Bounds | None = field(default=None, compare=False)
     ran: bool = field(default=False, compare=False)
-    """Whether its schedule was run for the bound."""
+    """Whether its fine floor was taken; of a configuration, whether its schedule was run."""
 
 
 class Search:
@@ -93,8 +93,12 @@ class Search:
         self.refused: set[Config] = set()
         self.baselines: dict[str, Found] = {}
         self.heap: list[Waiting] = []
-        self.crowded: set[tuple[object, ...]] = set()
-        """Families of bases of which none fits, however few its sequences."""
+        self.ceiling_s = inf
+        """What an answer must be below."""
+        self.expanded = False
+        """Whether every base is queued: from then on the least bound in the queue holds for all that is left."""
+        self.crowded: dict[tuple[object, ...], float] = {}
+        """Per family and recomputation, sequences of a micro-batch with which no shape fits; nor does any with more."""
         self.quickest: dict[tuple[object, ...], float] = {}
         """Per family and sequences, the least time of any shape that computes nothing again."""
         self.common = Common(setting, prices, setting.folds.at(LEAST_BATCH))
@@ -120,12 +124,17 @@ class Search:
         for config in first:
             self.price(config)
             yield
+        yield from self.steps(late)
+
+    def steps(self, late: Callable[[], bool]) -> Iterator[None]:
+        """Queue every base, and look into what has the least bound until nothing left can be better."""
         for number, base in enumerate(self.space.bases()):
             bound = self.floors.bound_s(base)
             if bound < inf:
                 heapq.heappush(self.heap, Waiting(bound, number, base))
             if late():
                 return
+        self.expanded = True
         yield
         while self.counts.priced < self.most and not late() and self.advance():
             yield
@@ -159,7 +168,11 @@ class Search:
 
     @property
     def upper_s(self) -> float:
-        return self.best.step_s if self.best else inf
+        return self.best.step_s if self.best else self.ceiling_s
+
+    def better(self, found: Found) -> bool:
+        """Whether what fits is better than the answer so far."""
+        return found.step_s < self.upper_s
 
     @property
     def gap(self) -> float:
@@ -178,7 +191,7 @@ class Search:
         """Price a base and queue its shapes, unless it cannot matter any more."""
         config = pending.config
         family = config.tp, config.cp, config.ep, config.etp, config.context
-        if (*family, config.recompute) in self.crowded:
+        if config.mbs >= self.crowded.get((*family, config.recompute), inf):
             return
         if config.recompute != "none":
             # To compute anything again takes longer.
@@ -187,6 +200,11 @@ class Search:
                 if least < self.upper_s:
                     heapq.heappush(self.heap, replace(pending, bound_s=least))
                 return
+        fine = pending.bound_s if pending.ran else self.floors.bound_s(config, fine=True)
+        if fine > pending.bound_s:
+            if fine < self.upper_s:
+                heapq.heappush(self.heap, replace(pending, bound_s=fine, ran=True))
+            return
         try:
             base = priced(self.setting, self.prices, config)
         except MeshwrightError:
@@ -195,7 +213,7 @@ class Search:
         self.counts.bases += 1
         quickest, room = self.queue(Bounds(self.common, base))
         if not room:
-            self.crowded.add((*family, config.recompute))  # more sequences take more
+            self.crowded[*family, config.recompute] = config.mbs
         if config.recompute == "none":
             self.quickest[*family, config.mbs] = quickest
 
@@ -242,7 +260,7 @@ class Search:
             return None
         self.counts.priced += 1
         found = self.found[config] = Found(config, prediction)
-        if found.fits and found.step_s < self.upper_s:
+        if found.fits and self.better(found):
             self.best = found
         return found
 

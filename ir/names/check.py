@@ -38,7 +38,7 @@ def check(degrees: Degrees, fold: Fold, ranks: int, global_batch: int) -> None:
     _blocks(degrees, fold)
     for error in (*_heads(degrees, fold), *_experts(degrees, fold), *_widths(degrees, fold), *_sequence(degrees, fold)):
         raise error
-    for batch in _sizes(fold, "b"):
+    for batch in extents(fold, "b"):
         if batch % degrees.dp:
             raise indivisible(batch, degrees.dp, 1, "of one micro-batch")
         microbatches(global_batch, degrees.dp, batch // degrees.dp)
@@ -66,7 +66,7 @@ def _blocks(degrees: Degrees, fold: Fold) -> None:
 def _heads(degrees: Degrees, fold: Fold) -> Iterator[MeshwrightError]:
     by = degrees.tp * (degrees.cp if degrees.context == "ulysses" else 1)
     name = "tp * cp" if by != degrees.tp else "tp"
-    for size in _sizes(fold, "heads") or _sizes(fold, "group"):
+    for size in extents(fold, "heads") or extents(fold, "group"):
         if size % by:
             yield HeadsIndivisible(
                 place=name,
@@ -76,7 +76,7 @@ def _heads(degrees: Degrees, fold: Fold) -> Iterator[MeshwrightError]:
 
 
 def _experts(degrees: Degrees, fold: Fold) -> Iterator[MeshwrightError]:
-    sizes = _sizes(fold, "experts")
+    sizes = extents(fold, "experts")
     if degrees.ep > 1 and not sizes:
         yield ExpertsIndivisible(place="ep", cause=f"ep={degrees.ep}, and the model has no experts", fix="use ep=1")
     for size in sizes:
@@ -110,7 +110,7 @@ def _sequence(degrees: Degrees, fold: Fold) -> Iterator[MeshwrightError]:
         "tp, for sequence parallelism": degrees.tp if degrees.sequence_parallel else 1,
     }
     by = prod(factors.values())
-    for size in _sizes(fold, SEQUENCE):
+    for size in extents(fold, SEQUENCE):
         if size % by:
             named = " * ".join(f"{factor} ({name})" for name, factor in factors.items() if factor > 1)
             yield SequenceIndivisible(
@@ -120,7 +120,7 @@ def _sequence(degrees: Degrees, fold: Fold) -> Iterator[MeshwrightError]:
             )
 
 
-def _sizes(fold: Fold, loop: str) -> list[int]:
+def extents(fold: Fold, loop: str) -> list[int]:
     """The sizes that a loop has in the model, largest first; those of 1 have no loop."""
     found = loops_of(Same(fold)).values()
     return sorted({one.size for loops in found for one in loops.loops if stem(one.name) == loop}, reverse=True)

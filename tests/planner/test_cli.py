@@ -54,6 +54,10 @@ refusal = ShapeKeyUnknown(place="tiny.toml", cause="unknown key 'hiden'", fix="d
         ["inspect", "--batch", "0", "m"],
         ["cluster", "--help"],
         ["estimate", "--help"],
+        ["plan", "--help"],
+        ["explain", "--help"],
+        ["diff", "--help"],
+        ["m.py:f", "--cluster", "cpu:2", "--max-gap", "wide"],
         ["estimate", "m", "--cluster", "cpu:2", "--dtype", "bf61"],
     ],
 )

@@ -1,0 +1,139 @@
+"""`plan explain [PLAN]`: a saved plan in words; and why it is not another one.
+
+    plan explain out/plan.json                      what it is, what it costs, what it was held against
+    plan explain out/plan.json --why-not tp=4,pp=2  the best plan that has these, and what that would cost
+
+"Why not" is a question to the search: these pins take the place of what was asked of their names, and the best plan
+then is held against the saved one, share by share. Where there is none, the answer is what the model or the target
+refuse, or by how much the nearest one does not fit.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from argparse import Namespace
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from meshwright.ir.errors import MeshwrightError, PinValue
+from meshwright.planner.pins import Pins, fill, parse, word
+from meshwright.planner.plan_file import FILE, Rival, load_plan, rival_to_json
+from meshwright.planner.progress import Progress
+from meshwright.planner.reenter import Reentered, reenter
+from meshwright.planner.report import rival, shortest
+from meshwright.planner.search import Found
+from meshwright.planner.solve import Solved, Stop, solve
+from meshwright.planner.units import nbytes, percent, seconds
+
+SAME = 1e-9
+"""Relative difference of step times below which plans are as fast."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """Why a plan has not these pins: a word, a sentence, and the best or the nearest plan that has them, if any."""
+
+    word: str
+    """`slower`, `as fast`, `faster`, `does not fit`, `cannot be` or `unknown`."""
+    why: str
+    rival: Rival | None
+
+
+def run(args: Namespace) -> int:
+    """The verb."""
+    pins = parse([args.why_not]) if args.why_not is not None else Pins()
+    if args.why_not is not None and not pins.to_json():
+        raise PinValue(place="--why-not", cause="it names no pin", fix="write tp=4, for instance")
+    plan = load_plan(args.plan)
+    again = reenter(plan, args.model, args.cluster)
+    for said in again.changed:
+        print(f"warning: {said}; prices are made again", file=sys.stderr)  # noqa: T201
+    verdict = None
+    if args.why_not is not None:
+        with Stop(None).watching() as stop, Progress(sys.stderr) as progress:
+            verdict = why_not(again, pins, stop, progress)
+    if args.json:
+        sys.stdout.write(f"{json.dumps(to_json(again, pins, verdict), indent=2, ensure_ascii=False)}\n")
+        return 0
+    from meshwright.planner.explain_view import show_explained
+
+    show_explained(again, pins, verdict)
+    return 0
+
+
+def why_not(again: Reentered, pins: Pins, stop: Stop | None = None, progress: Progress | None = None) -> Verdict:
+    """Search among what has these pins, and hold the best against the plan."""
+    solved = solve(again.ask, again.setting, again.asked.pinned(pins), stop, progress.told if progress else None)
+    if solved.best is not None:
+        return _slower(again, solved.best)
+    if not solved.complete:
+        return Verdict(word="unknown", why="the search was interrupted before anything that fits was found", rival=None)
+    nearest = closest(solved)
+    refused = refusal(solved, pins)
+    if refused and nearest is None:
+        return Verdict(word="cannot be", why=refused, rival=None)
+    if nearest is None:
+        return Verdict(word="cannot be", why="no plan can have these together, beside what was asked for", rival=None)
+    stage, short = shortest(nearest.prediction)
+    return Verdict(
+        word="does not fit",
+        why=f"of all plans with it, the one that lacks least is short {nbytes(short)} on stage {stage}",
+        rival=rival(pins_text(pins), nearest, again.found),
+    )
+
+
+def _slower(again: Reentered, best: Found) -> Verdict:
+    beside = rival("", best, again.found)
+    more_s = best.step_s - again.found.step_s
+    if abs(more_s) <= SAME * best.step_s:
+        return Verdict(word="as fast", why="it takes as long", rival=beside)
+    share = percent(abs(more_s) / again.found.step_s)
+    how = "longer" if more_s > 0 else "less"
+    return Verdict(
+        word="slower" if more_s > 0 else "faster",
+        why=f"the best plan with it takes {seconds(abs(more_s))} ({share}) {how}: {beside.lost}",
+        rival=beside,
+    )
+
+
+def closest(solved: Solved) -> Found | None:
+    """Of everything that was priced, what lacks least."""
+    found: Iterable[Found] = solved.search.found.values()
+    return min(found, key=lambda one: (shortest(one.prediction)[1], one.step_s, str(one.config)), default=None)
+
+
+def refusal(solved: Solved, pins: Pins) -> str:
+    """What the model, the batch or the target say to these pins with the rest filled in; empty if nothing."""
+    space = solved.search.space
+    try:
+        config = solved.setting.settled(fill(pins, ranks=space.ranks, global_batch=space.global_batch))
+        solved.setting.decisions(config, space.global_batch)
+    except MeshwrightError as error:
+        return f"{error.cause} ({error.code}); {error.fix}"
+    return ""
+
+
+def pins_text(pins: Pins) -> str:
+    """Pins as --fix takes them."""
+    return ",".join(f"{name}={word(value)}" for name, value in pins.to_json().items())
+
+
+def to_json(again: Reentered, pins: Pins, verdict: Verdict | None) -> dict[str, Any]:
+    """The explanation as docs/plan.md describes it."""
+    return {
+        "plan": {"file": FILE, "config": again.plan.config.to_json(), "step_time_s": again.prediction.step_time_s},
+        "changed": list(again.changed),
+        "planned_step_time_s": again.plan.prediction.step_time_s,
+        "shares": dict(again.prediction.shares),
+        "binding_constraints": [{"kind": one.kind, "what": one.what} for one in again.plan.binding],
+        "why_not": {
+            "pins": pins.to_json(),
+            "verdict": verdict.word,
+            "why": verdict.why,
+            "rival": rival_to_json(verdict.rival) if verdict.rival else None,
+        }
+        if verdict
+        else None,
+    }

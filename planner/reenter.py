@@ -1,0 +1,81 @@
+"""A saved plan, taken up again where it was left: at its decisions.
+
+The model is loaded and held against the plan's; the cluster is the one that the plan tells, or another; the decisions
+are lowered as they stand, and priced again where cluster or profile have changed. What has changed is told.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from meshwright.cost_models.cluster import Cluster
+from meshwright.cost_models.cluster_text import read_cluster
+from meshwright.cost_models.prediction import Prediction
+from meshwright.ir.errors import PlanOfAnotherCluster
+from meshwright.ir.lower import lower
+from meshwright.ir.program import Program
+from meshwright.planner.estimate import Ask
+from meshwright.planner.pins import Pins
+from meshwright.planner.plan_file import Machines, Model, Plan, changes, same_model
+from meshwright.planner.pricing import Setting, target_of
+from meshwright.planner.search import Found
+from meshwright.planner.space import Wishes
+from meshwright.planner.wishes import Asked
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reentered:
+    """A plan with everything that it needs to be asked further.
+
+    - `prediction` is of today's cluster and profile; `changed` says what is not as it was planned for.
+    """
+
+    plan: Plan
+    ask: Ask
+    asked: Asked
+    setting: Setting
+    prediction: Prediction
+    changed: tuple[str, ...]
+
+    @property
+    def found(self) -> Found:
+        """The plan as a search would have it."""
+        return Found(self.plan.config, self.prediction)
+
+
+def reenter(plan: Plan, model: str | None = None, cluster: str | None = None) -> Reentered:
+    """Take a plan up again, for its own model and cluster unless others are named."""
+    machines = plan.machines.cluster() if cluster is None else read_cluster(cluster)
+    _same_ranks(plan, machines)
+    workload, asked = plan.workload, Asked(Wishes(plan.bounds.only, plan.bounds.never))
+    ask = Ask(
+        model=model or plan.model.ref,
+        cluster_reference=cluster or plan.machines.ref,
+        cluster=machines,
+        workload=workload,
+        global_batch=workload.global_batch,
+        target=target_of(plan.decisions.target),
+        pins=Pins(),
+        seed=plan.provenance.seed,
+    )
+    setting = ask.setting()
+    fold = setting.folds.first(plan.config.batch).fold
+    same_model(plan, Model.of(ask.model, fold, setting.folds.source.config))
+    changed = changes(plan, Machines.of(ask.cluster_reference, machines))
+    prediction = setting.price(program_of(plan, setting)) if changed else plan.prediction
+    return Reentered(plan=plan, ask=ask, asked=asked, setting=setting, prediction=prediction, changed=changed)
+
+
+def program_of(plan: Plan, setting: Setting) -> Program:
+    """What the decisions of a plan lower to."""
+    lowering = setting.target.lowering().for_stack(plan.workload.stack)
+    return lower(setting.fold(plan.config), plan.decisions, lowering, replace(plan.workload), setting.bodies)
+
+
+def _same_ranks(plan: Plan, cluster: Cluster) -> None:
+    if plan.machines.ranks != cluster.ranks:
+        raise PlanOfAnotherCluster(
+            place=f"a cluster of {cluster.ranks} ranks",
+            cause=f"the plan is for {plan.machines.ranks}",
+            fix="plan for this cluster, or name one of as many",
+        )

@@ -1,0 +1,192 @@
+"""Where nothing fits: what lacks least, and the smallest changes under which something fits, each tried out.
+
+    wishes      take back what was asked of one name
+    margin      keep half as much of the memory free
+    batch       a smaller global batch, halved and halved again
+    sequence    shorter sequences, halved and halved again
+    hosts       more hosts of the same kind: twice as many until it fits, then the least number in between
+
+Every change is verified by a search of its own, under everything else that was asked for, which ends with the first
+plan that fits; what it found is told with the change. A change that does not help is left out. The list begins with
+what costs nothing but a wish, and ends with what costs hosts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from meshwright.cost_models.cluster import Cluster
+from meshwright.cost_models.evaluate import Evaluator
+from meshwright.cost_models.profile import Profile, published
+from meshwright.ir.errors import MeshwrightError
+from meshwright.planner.bases import priced
+from meshwright.planner.bounds import Bounds
+from meshwright.planner.estimate import Ask
+from meshwright.planner.pins import Config, word
+from meshwright.planner.pricing import Folds, Setting
+from meshwright.planner.report import shortest
+from meshwright.planner.search import Found, Search
+from meshwright.planner.solve import Solved, Stop, solve
+from meshwright.planner.wishes import Asked
+
+MOST_HALVINGS = 6
+MOST_DOUBLINGS = 6
+LEAST_SEQ = 128
+"""Tokens: nobody trains on less to make a model fit."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Relaxation:
+    """A change under which something fits: `kind` in a word, `what` in a sentence, `found` the plan that shows it."""
+
+    kind: str
+    what: str
+    found: Found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Nothing:
+    """Nothing fits.
+
+    - `nearest` is, of the plans with the least memory of every kind, the one that lacks least; None if there is none.
+    """
+
+    solved: Solved
+    nearest: Found | None
+    relaxations: tuple[Relaxation, ...]
+
+    @property
+    def short(self) -> tuple[int, float]:
+        """The stage that lacks most of what lacks least, and the bytes."""
+        return shortest(self.nearest.prediction) if self.nearest else (-1, 0.0)
+
+
+def relax(solved: Solved) -> Nothing:
+    """What would help. Must: a complete search that has found nothing."""
+    return Nothing(solved=solved, nearest=nearest(solved), relaxations=tuple(relaxations(solved)))
+
+
+def nearest(solved: Solved) -> Found | None:
+    """Of the leanest shape of every base the one that lacks least, and of everything that was priced."""
+    search = solved.search
+    leanest: tuple[float, Config] | None = None
+    for config in search.space.bases():
+        if config.mbs > min(search.space.sequences):
+            continue
+        try:
+            bounds = Bounds(search.common, priced(solved.setting, search.prices, config))
+        except MeshwrightError:
+            continue
+        for pipeline in search.space.pipelines(config):
+            loads = bounds.loads(pipeline)
+            for storage in search.space.storages(pipeline):
+                lack = bounds.lacks_bytes(loads, pipeline, storage)
+                if leanest is None or lack < leanest[0]:
+                    leanest = lack, storage.on(pipeline)
+    if leanest is not None:
+        search.price(leanest[1])
+    known = search.found.values()
+    return min(known, key=lambda one: (shortest(one.prediction)[1], one.step_s, str(one.config)), default=None)
+
+
+# What would help -----------------------------------------------------------------------------------------------------
+
+
+def relaxations(solved: Solved) -> Iterator[Relaxation]:
+    """All that helps, the smallest of each kind."""
+    for kind in (_wishes, _margin, _batch, _sequence, _hosts):
+        yield from kind(solved)
+
+
+def _wishes(solved: Solved) -> Iterator[Relaxation]:
+    for name in solved.asked.names:
+        found = _tried(solved.ask, solved.setting, solved.asked.without(name))
+        if found:
+            value = word(getattr(found.config, name))
+            yield Relaxation(kind="wish", what=f"ask nothing of {name}: with {name}={value} it fits", found=found)
+
+
+def _margin(solved: Solved) -> Iterator[Relaxation]:
+    profile = published()
+    share = profile.memory.margin_share / 2
+    memory = replace(profile.memory, margin_share=share)
+    found = _on(solved, solved.ask, solved.setting.folds, replace(profile, memory=memory))
+    if found:
+        yield Relaxation(
+            kind="margin", what=f"keep {share:.0%} of the memory free instead of {2 * share:.0%}", found=found
+        )
+
+
+def _batch(solved: Solved) -> Iterator[Relaxation]:
+    batch = solved.global_batch
+    for _ in range(MOST_HALVINGS):
+        if batch % 2:
+            return
+        batch //= 2
+        workload = replace(solved.setting.workload, global_batch=batch)
+        found = _tried(solved.ask, replace(solved.setting, workload=workload), solved.asked)
+        if found:
+            yield Relaxation(kind="batch", what=f"a global batch of {batch:,} sequences", found=found)
+            return
+
+
+def _sequence(solved: Solved) -> Iterator[Relaxation]:
+    seq = solved.setting.workload.seq
+    for _ in range(MOST_HALVINGS):
+        if seq % 2 or seq // 2 < LEAST_SEQ:
+            return
+        seq //= 2
+        ask = replace(solved.ask, workload=replace(solved.setting.workload, seq=seq))
+        found = _on(solved, ask, Folds(solved.setting.folds.source, seq, solved.ask.seed))
+        if found:
+            yield Relaxation(kind="sequence", what=f"sequences of {seq:,} tokens", found=found)
+            return
+
+
+def _hosts(solved: Solved) -> Iterator[Relaxation]:
+    """More hosts in the first pool; the least number for which a plan was found."""
+    hosts = solved.ask.cluster.pools[0].hosts
+    if solved.ask.cluster.matrix is not None:
+        return  # links to new hosts are not known
+    few, found, many = hosts, None, hosts
+    for _ in range(MOST_DOUBLINGS):
+        many *= 2
+        found = _with_hosts(solved, many)
+        if found:
+            break
+        few = many
+    if found is None:
+        return
+    while many - few > 1:
+        between = (few + many) // 2
+        fewer = _with_hosts(solved, between)
+        if fewer:
+            found, many = fewer, between
+        else:
+            few = between
+    yield Relaxation(kind="hosts", what=f"{many:,} hosts instead of {hosts:,}", found=found)
+
+
+def _with_hosts(solved: Solved, hosts: int) -> Found | None:
+    first, *rest = solved.ask.cluster.pools
+    cluster: Cluster = replace(solved.ask.cluster, pools=(replace(first, hosts=hosts), *rest))
+    return _on(solved, replace(solved.ask, cluster=cluster), solved.setting.folds)
+
+
+def _on(solved: Solved, ask: Ask, folds: Folds, profile: Profile | None = None) -> Found | None:
+    """Another cluster, sequence or profile."""
+    setting = Setting(
+        folds, ask.cluster.ranks, ask.workload, ask.target, Evaluator(ask.cluster, profile or published())
+    )
+    return _tried(ask, setting, solved.asked)
+
+
+def _tried(ask: Ask, setting: Setting, asked: Asked) -> Found | None:
+    """The first plan that fits; None if a whole search finds none."""
+    stop = Stop()
+
+    def told(search: Search) -> None:
+        stop.interrupted = search.best is not None
+
+    return solve(ask, setting, asked, stop, told).best

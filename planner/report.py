@@ -1,0 +1,260 @@
+"""From an answered search to a plan: what is held against what, and what keeps the plan where it is.
+
+differences   shares of a step time add up to it (`cost_models.prediction`), so the shares of two plans, one less the
+              other, add up to the time between them: that is why one lost
+alternatives  of everything that was priced, the fastest of every other kind (degrees that split operators, and
+              stages), and of what would be faster and does not fit the one that lacks
+              least
+binding       one step away from the plan in each direction: what the model, the batch or the target refuse, and what
+              does not fit
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, replace
+
+from meshwright.cost_models.cluster import suspicions
+from meshwright.cost_models.prediction import Prediction
+from meshwright.cost_models.quantity import weakest_kind
+from meshwright.ir.errors import (
+    BatchIndivisible,
+    CapabilityError,
+    ExpertsIndivisible,
+    HeadsIndivisible,
+    LayersIndivisible,
+    MeshwrightError,
+    SequenceIndivisible,
+    WidthIndivisible,
+)
+from meshwright.planner.baselines import baselines
+from meshwright.planner.pins import Config
+from meshwright.planner.plan_file import (
+    Binding,
+    Bounds,
+    Machines,
+    Model,
+    Plan,
+    Provenance,
+    Rival,
+    blocks_of,
+)
+from meshwright.planner.search import Found
+from meshwright.planner.solve import Solved
+from meshwright.planner.units import nbytes, seconds
+
+ALTERNATIVES = 5
+"""That are kept, unless more are asked for."""
+TOLD = 0.002
+"""Of the step time: smaller differences are not worth a word."""
+MOST_TOLD = 4
+
+LEFT_OUT = {
+    "cost": (
+        "numbers of hosts that do not divide the cluster's",
+        "some devices of a host",
+        "some hosts of several pools",
+    )
+}
+"""What objectives leave out of the space."""
+
+KINDS: Mapping[type[MeshwrightError], str] = {
+    HeadsIndivisible: "heads",
+    ExpertsIndivisible: "experts",
+    WidthIndivisible: "width",
+    SequenceIndivisible: "sequence",
+    BatchIndivisible: "batch",
+    LayersIndivisible: "layers",
+    CapabilityError: "target",
+}
+"""What binds, by what is refused."""
+
+
+def differences(one: Prediction, other: Prediction) -> tuple[tuple[str, float], ...]:
+    """Seconds that `one` takes longer than `other`, by what they go to; the largest first."""
+    mine, theirs = dict(one.shares), dict(other.shares)
+    found = {name: mine.get(name, 0.0) - theirs.get(name, 0.0) for name in dict.fromkeys((*mine, *theirs))}
+    return tuple(sorted(found.items(), key=lambda item: (-abs(item[1]), item[0])))
+
+
+def told(found: tuple[tuple[str, float], ...], step_s: float) -> str:
+    """The differences that matter, in words."""
+    worth = [(name, more_s) for name, more_s in found if abs(more_s) >= TOLD * step_s][:MOST_TOLD]
+    return ", ".join(f"{'+' if more_s > 0 else '-'}{seconds(abs(more_s))} {name}" for name, more_s in worth)
+
+
+def shortest(prediction: Prediction) -> tuple[int, float]:
+    """The stage that lacks most, and the bytes; -1 and 0 if all fit."""
+    lacks = [(stage.memory.peak_bytes - stage.memory.capacity_bytes, -stage.stage) for stage in prediction.stages]
+    most, stage = max(lacks)
+    return (-stage, most) if most > 0 else (-1, 0.0)
+
+
+def rival(name: str, found: Found, best: Found, objective: str = "time") -> Rival:
+    """A plan beside the answer."""
+    stage, short = shortest(found.prediction)
+    delta = differences(found.prediction, best.prediction)
+    words = told(delta, best.step_s)
+    if stage >= 0:
+        lost = f"does not fit: short {nbytes(short)} on stage {stage}"
+    elif found.config == best.config:
+        lost = "it is the plan"
+    elif objective == "memory":
+        lost = f"+{nbytes(found.prediction.peak_memory_bytes - best.prediction.peak_memory_bytes)}"
+    elif found.step_s <= best.step_s:
+        lost = "as fast"
+    else:
+        lost = words or "hardly slower"
+    return Rival(
+        name=name,
+        config=found.config,
+        step_time_s=found.step_s,
+        peak_memory_bytes=found.prediction.peak_memory_bytes,
+        short_stage=stage,
+        short_bytes=short,
+        slower=found.step_s / best.step_s,
+        differences=tuple((share, more_s) for share, more_s in delta if more_s),
+        lost=lost,
+    )
+
+
+def plan_of(solved: Solved, top: int = ALTERNATIVES) -> Plan:
+    """The plan that a search has found. Must: there is one."""
+    best = solved.best
+    assert best is not None
+    setting, ask, workload = solved.setting, solved.ask, solved.setting.workload
+    fold = setting.fold(best.config)
+    decisions = setting.decisions(best.config, solved.global_batch)
+    kinds = [kind for _, kind in best.prediction.provenance]
+    cautions = setting.cautions() if best.config.microbatches > 1 else ()
+    return Plan(
+        decisions=decisions,
+        config=best.config,
+        model=Model.of(ask.model, fold, setting.folds.source.config),
+        machines=Machines.of(ask.cluster_reference, ask.cluster),
+        workload=workload if workload.recipe != workload.stack.recipe else replace(workload, recipe=""),
+        prediction=best.prediction,
+        bounds=_bounds(solved, best),
+        baselines=tuple(_baselines(solved, best)),
+        alternatives=tuple(_alternatives(solved, best, top)),
+        binding=tuple(_binding(solved, best)),
+        provenance=Provenance.of(weakest_kind(*kinds), ask.seed),
+        blocks=blocks_of(decisions, fold),
+        notes=(*_idle(solved), *suspicions(ask.cluster), *setting.folds.first(best.config.batch).notes, *cautions),
+    )
+
+
+def _idle(solved: Solved) -> Iterator[str]:
+    used, whole = solved.ask.cluster.hosts, solved.hosts or solved.ask.cluster.hosts
+    if used < whole:
+        yield f"{whole - used:,} of {whole:,} hosts stay idle: the plan is for the other {used:,}"
+
+
+def _bounds(solved: Solved, best: Found) -> Bounds:
+    search, wishes = solved.search, solved.asked.wishes
+    return Bounds(
+        objective=solved.objective,
+        lower=solved.lower,
+        upper=solved.score(best),
+        gap=solved.gap,
+        complete=solved.complete,
+        only=wishes.only,
+        never=wishes.never,
+        truncated=(*search.space.truncated, *LEFT_OUT.get(solved.objective, ())),
+        counts=asdict(search.counts),
+    )
+
+
+# What it is held against ---------------------------------------------------------------------------------------------
+
+
+def _baselines(solved: Solved, best: Found) -> Iterator[Rival]:
+    priced = solved.search.baselines
+    for baseline in baselines(solved.search.space):
+        if baseline.name in priced:
+            yield rival(baseline.name, priced[baseline.name], best, solved.objective)
+        else:
+            yield Rival(
+                name=baseline.name,
+                config=None,
+                step_time_s=0.0,
+                peak_memory_bytes=0.0,
+                short_stage=-1,
+                short_bytes=0.0,
+                slower=0.0,
+                differences=(),
+                lost=_refusal(solved, baseline.variants[-1]) or "not priced: the search was cut short",
+            )
+
+
+def _refusal(solved: Solved, config: Config) -> str:
+    """Why the model or the target cannot have a configuration; empty if they can."""
+    try:
+        solved.setting.decisions(config, solved.global_batch)
+    except MeshwrightError as error:
+        return error.cause
+    return ""
+
+
+def _alternatives(solved: Solved, best: Found, top: int) -> Iterator[Rival]:
+    """The fastest of every kind but the best's."""
+    ranked = sorted(solved.search.found.values(), key=lambda found: (solved.score(found), str(found.config)))
+    faster = _nearly(solved, best)
+    if faster:
+        yield rival("faster, but does not fit", faster, best, solved.objective)
+    known = {_family(best.config)}
+    for found in ranked:
+        family = _family(found.config)
+        if found.fits and family not in known and len(known) <= top:
+            known.add(family)
+            yield rival("", found, best, solved.objective)
+
+
+def _nearly(solved: Solved, best: Found) -> Found | None:
+    """Of what was priced, is faster and does not fit, the one that lacks least."""
+    full = [found for found in solved.search.found.values() if not found.fits and found.step_s < best.step_s]
+    return min(full, key=lambda found: (shortest(found.prediction)[1], str(found.config)), default=None)
+
+
+def _family(config: Config) -> tuple[object, ...]:
+    """What people would call another kind of plan."""
+    return config.tp, config.cp, config.ep, config.pp, config.context if config.cp > 1 else "", config.zero
+
+
+# What binds ----------------------------------------------------------------------------------------------------------
+
+
+def _binding(solved: Solved, best: Found) -> Iterator[Binding]:
+    found = _nearly(solved, best)
+    if found:
+        stage, short = shortest(found.prediction)
+        yield Binding(
+            kind="memory",
+            what=f"stage {stage}: {found.config} would take {seconds(found.step_s)}, and is short {nbytes(short)}",
+        )
+    for step, config in _steps(best.config):
+        try:
+            solved.setting.decisions(config, solved.global_batch)
+        except MeshwrightError as error:
+            kind = next((word for kind, word in KINDS.items() if isinstance(error, kind)), "")
+            if kind:
+                yield Binding(kind=kind, what=f"{step}: {error.cause}")
+    for name, values in solved.asked.wishes.only.items():
+        yield Binding(kind="wish", what=f"{name} was to be {' or '.join(map(str, values))}")
+    for name, values in solved.asked.wishes.never.items():
+        yield Binding(kind="wish", what=f"{name} was not to be {' or '.join(map(str, values))}")
+
+
+def _steps(config: Config) -> Iterator[tuple[str, Config]]:
+    """One step from a configuration in every direction that copies, or micro-batches, can pay for."""
+    for name in ("tp", "cp", "pp"):
+        if config.dp % 2 == 0:
+            twice = 2 * getattr(config, name)
+            change = {name: twice, "dp": config.dp // 2, "microbatches": 2 * config.microbatches, "ep": 1, "etp": 0}
+            change |= {"schedule": "1f1b", "vp": 1, "zero": min(config.zero, 1), "shard": 0, "split": "even"}
+            change |= {"sp": config.sp or name == "tp", "regather": True}
+            yield f"{name}={twice}", replace(config, **change)
+    if config.ep > 1:
+        yield f"ep={2 * config.ep}", replace(config, ep=2 * config.ep)
+    if config.microbatches == 1:
+        yield f"mbs={2 * config.mbs}", replace(config, mbs=2 * config.mbs)

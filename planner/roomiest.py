@@ -1,0 +1,64 @@
+"""The search for the least memory: the same space, in the order of what configurations need at least.
+
+The bound of a configuration is the one that tells others that they cannot fit (`Bounds.lacks_bytes`), so every base is
+priced, whether it is fast or not. Once the least bound left is no less than the answer's peak, the answer is proved.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Iterator
+
+from meshwright.ir.errors import MeshwrightError
+from meshwright.planner.bases import priced
+from meshwright.planner.bounds import Bounds
+from meshwright.planner.pins import Config
+from meshwright.planner.search import Found, Search
+
+
+class Roomiest(Search):
+    """A search by peak memory. Bounds of time are not kept: `lower_s` stays 0."""
+
+    lower_bytes = 0.0
+
+    @property
+    def upper_bytes(self) -> float:
+        return self.best.prediction.peak_memory_bytes if self.best else self.common.capacity
+
+    def better(self, found: Found) -> bool:
+        if self.best is None:
+            return True
+        peak, least = found.prediction.peak_memory_bytes, self.upper_bytes
+        return peak < least or (peak == least and found.step_s < self.best.step_s)
+
+    def steps(self, late: Callable[[], bool]) -> Iterator[None]:
+        """Bound every shape, then price them, the one that needs least first."""
+        waiting: list[tuple[float, int, Config]] = []
+        for config in self.space.bases():
+            try:
+                bounds = Bounds(self.common, priced(self.setting, self.prices, config))
+            except MeshwrightError:
+                self.counts.refused += 1
+                continue
+            self.counts.bases += 1
+            for pipeline in self.space.pipelines(config):
+                loads = bounds.loads(pipeline)
+                for storage in self.space.storages(pipeline):
+                    self.counts.shapes += 1
+                    needed = bounds.lacks_bytes(loads, pipeline, storage) + self.common.capacity
+                    if needed <= self.upper_bytes:
+                        heapq.heappush(waiting, (needed, self.counts.shapes, storage.on(pipeline)))
+            if late():
+                return
+            yield
+        self.expanded = True
+        while waiting and not late() and waiting[0][0] <= self.upper_bytes and self.counts.priced < self.most:
+            self.lower_bytes = waiting[0][0]
+            self.price(heapq.heappop(waiting)[2])
+            yield
+        left = [needed for needed, _, _ in waiting if needed < self.upper_bytes]
+        self.counts.left = len(left)
+        self.lower_bytes = min([*left, self.upper_bytes])
+
+    def settle(self) -> None:
+        """What is proved is kept up to date while configurations are priced."""

@@ -1,0 +1,206 @@
+"""From a question to an answered search: the space that a model, a cluster and wishes span, and the search through it.
+
+    Ask, Asked -> Setting -> Space -> Search, run until it ends or is told to stop -> Solved
+
+Whoever plans, relaxes or asks "why not" comes through here. A search may be told to stop between two pieces of work, so
+what it has proved until then stays true.
+"""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from math import gcd, inf
+from types import FrameType
+
+from meshwright.cost_models.cluster import Cluster
+from meshwright.cost_models.evaluate import Evaluator
+from meshwright.ir.errors import MeshwrightError
+from meshwright.ir.names.check import extents
+from meshwright.ir.names.counts import divisors
+from meshwright.planner import pricing
+from meshwright.planner.baselines import baselines
+from meshwright.planner.estimate import Ask
+from meshwright.planner.objective import price_per_s, score
+from meshwright.planner.pins import Config, fill
+from meshwright.planner.pricing import LEAST_BATCH, Setting, layers_of
+from meshwright.planner.roomiest import Roomiest
+from meshwright.planner.search import Found, Search
+from meshwright.planner.space import Space, Wishes
+from meshwright.planner.wishes import Asked
+
+
+@dataclass(slots=True)
+class Stop:
+    """Whether a search is to end early: at a time of the monotonic clock, or when someone interrupts it."""
+
+    until_s: float | None = None
+    interrupted: bool = False
+
+    def __call__(self) -> bool:
+        return self.interrupted or (self.until_s is not None and time.monotonic() >= self.until_s)
+
+    @contextmanager
+    def watching(self) -> Iterator[Stop]:
+        """The first Ctrl-C is noted, and seen after the piece of work at hand; a second one ends at once."""
+        if threading.current_thread() is not threading.main_thread():
+            yield self
+            return
+        before = signal.getsignal(signal.SIGINT)
+
+        def note(_: int, __: FrameType | None) -> None:
+            self.interrupted = True
+            signal.signal(signal.SIGINT, before)
+
+        signal.signal(signal.SIGINT, note)
+        try:
+            yield self
+        finally:
+            signal.signal(signal.SIGINT, before)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Solved:
+    """A search and what it was about.
+
+    - `complete`: it ended by itself, so that what it says of the space is all there is to say.
+    """
+
+    ask: Ask
+    asked: Asked
+    setting: Setting
+    search: Search
+    complete: bool
+    objective: str = "time"
+    lower: float = 0.0
+    """What no plan of the space is below, in the unit of the objective; 0 where nothing is proved."""
+    hosts: int = 0
+    """Of the whole cluster, where the plan may be for a part of it."""
+    stop: Stop = field(default_factory=Stop)
+
+    @property
+    def best(self) -> Found | None:
+        return self.search.best
+
+    def score(self, found: Found) -> float:
+        """What a plan is compared by."""
+        return score(self.objective, found.prediction, self.ask.cluster)
+
+    @property
+    def gap(self) -> float:
+        """How much better than the answer anything in the space can be, as a share of it."""
+        return 1 - self.lower / self.score(self.best) if self.best else 1.0
+
+    @property
+    def global_batch(self) -> int:
+        return self.search.space.global_batch
+
+
+def space_of(setting: Setting, cluster: Cluster, wishes: Wishes) -> Space:
+    """The configurations of a model on a cluster."""
+    fold = setting.folds.first(LEAST_BATCH).fold
+    heads = extents(fold, "heads") or extents(fold, "group")
+    return Space(
+        ranks=cluster.ranks,
+        per_host=min(pool.gpus_per_host for pool in cluster.pools),
+        global_batch=setting.workload.global_batch,
+        seq=setting.workload.seq,
+        layers=layers_of(fold),
+        experts=tuple(extents(fold, "experts")),
+        heads=gcd(*heads),
+        scores=setting.workload.stack.attention == "math",
+        target=setting.target,
+        wishes=wishes,
+    )
+
+
+def solve(
+    ask: Ask,
+    setting: Setting,
+    asked: Asked,
+    stop: Stop | None = None,
+    told: Callable[[Search], None] | None = None,
+    objective: str = "time",
+) -> Solved:
+    """Search; `told` hears of it after every piece of work."""
+    stop = stop or Stop()
+    if objective == "cost":
+        return _cheapest(ask, setting, asked, stop, told)
+    search = _search(ask, setting, asked, Roomiest if objective == "memory" else Search)
+    complete = _run(search, asked, stop, told)
+    lower = search.lower_bytes if isinstance(search, Roomiest) else search.lower_s
+    return Solved(
+        ask=ask,
+        asked=asked,
+        setting=setting,
+        search=search,
+        complete=complete,
+        objective=objective,
+        lower=lower,
+        stop=stop,
+    )
+
+
+def _cheapest(ask: Ask, setting: Setting, asked: Asked, stop: Stop, told: Callable[[Search], None] | None) -> Solved:
+    """Search on ever fewer hosts. What is proved of the whole is the least of what is proved of each; a number of hosts
+    that was not searched proves nothing."""
+    answer: Solved | None = None
+    lower, complete = inf, True
+    for cluster in parts(ask.cluster):
+        price = price_per_s(cluster)
+        own = replace(ask, cluster=cluster)
+        smaller = replace(setting, ranks=cluster.ranks, price=pricing.price_of(cluster), bodies={})
+        search = _search(own, smaller, asked, Search)
+        if answer and answer.best:
+            search.ceiling_s = answer.score(answer.best) / price
+        complete = _run(search, asked, stop, told) and complete
+        lower = min(lower, search.lower_s * price)
+        if answer is None or search.best is not None:
+            answer = Solved(
+                ask=own, asked=asked, setting=smaller, search=search, complete=complete, objective="cost", stop=stop
+            )
+        if not complete:
+            lower = 0.0
+            break
+    assert answer is not None
+    return replace(answer, hosts=ask.cluster.hosts, complete=complete, lower=lower if answer.best else 0.0)
+
+
+def parts(cluster: Cluster) -> list[Cluster]:
+    """What of a cluster a plan may be for when hosts may be left idle: all of it; with one pool, numbers of hosts that
+    divide its own; with several, each alone."""
+    if len(cluster.pools) > 1 or cluster.matrix is not None:
+        alone = [] if cluster.matrix else [replace(cluster, pools=(pool,), links=()) for pool in cluster.pools]
+        return [cluster, *alone]
+    (pool,) = cluster.pools
+    return [replace(cluster, pools=(replace(pool, hosts=hosts),)) for hosts in reversed(divisors(pool.hosts))]
+
+
+def _search(ask: Ask, setting: Setting, asked: Asked, kind: type[Search]) -> Search:
+    assert isinstance(setting.price, Evaluator)
+    return kind(setting, setting.price.prices, space_of(setting, ask.cluster, asked.wishes))
+
+
+def _run(search: Search, asked: Asked, stop: Stop, told: Callable[[Search], None] | None) -> bool:
+    """Run a search until it ends, or is told to; whether it ended by itself."""
+    for _ in search.run(baselines(search.space), _first(search.setting, asked, search.space)):
+        if told:
+            told(search)
+        if stop():
+            if search.expanded:
+                search.settle()
+            return False
+    return True
+
+
+def _first(setting: Setting, asked: Asked, space: Space) -> list[Config]:
+    """What the pins alone would mean, if they mean something that is in the space."""
+    try:
+        config = setting.settled(fill(asked.pins, ranks=space.ranks, global_batch=space.global_batch))
+    except MeshwrightError:
+        return []
+    return [config] if space.grants(config) else []

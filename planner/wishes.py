@@ -1,0 +1,133 @@
+"""What a person wants of the space: --fix, --allow and --forbid, read and held against each other.
+
+    --fix tp=8,recompute=full       the only value
+    --allow tp=2|4|8,schedule=1f1b  the only values
+    --forbid tp=8,zero=3|2,cp       values that must not be; a name alone forbids whatever uses it (cp other than 1)
+
+Every name may be given to each of the three options; what they leave together must not be nothing. What a name leaves
+is said in the words that were given, so that whoever reads the refusal finds what to take back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from meshwright.ir.errors import PinRepeated, PinValue, WishesContradict
+from meshwright.ir.offload import NOTHING
+from meshwright.planner.pins import NAMES, SWITCHES, Pins, Value, read, word
+from meshwright.planner.space import Wishes
+
+OFF: Mapping[str, Value] = {
+    **dict.fromkeys(("tp", "pp", "cp", "ep", "vp"), 1),
+    "recompute": "none",
+    "offload": str(NOTHING),
+    "zero": 0,
+    "shard": 0,
+    **dict.fromkeys(SWITCHES, False),
+}
+"""Names that can be forbidden altogether, and what is left of them then."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What was asked for of the space.
+
+    - What is pinned is in `pins` too: baselines and first tries are filled in from there.
+    """
+
+    wishes: Wishes = field(default_factory=Wishes)
+    pins: Pins = field(default_factory=Pins)
+
+    @property
+    def text(self) -> str:
+        """As the options take it."""
+        only = [f"{name}={'|'.join(map(word, values))}" for name, values in self.wishes.only.items()]
+        never = [f"not {name}={'|'.join(map(word, values))}" for name, values in self.wishes.never.items()]
+        return ", ".join((*only, *never))
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names that something was asked of."""
+        return tuple(dict.fromkeys((*self.wishes.only, *self.wishes.never)))
+
+    def without(self, name: str) -> Asked:
+        """The same, and nothing asked of this name."""
+        kept = self.pins.to_json()
+        kept.pop(name, None)
+        only, never = (
+            {key: values for key, values in table.items() if key != name}
+            for table in (self.wishes.only, self.wishes.never)
+        )
+        return Asked(Wishes(only, never), _pinned(kept))
+
+    def pinned(self, pins: Pins) -> Asked:
+        """These pins instead of what was asked of their names."""
+        asked = self
+        for name in pins.to_json():
+            asked = asked.without(name)
+        return Asked(Wishes({**asked.wishes.only, **Wishes.of(pins).only}, asked.wishes.never), pins.over(asked.pins))
+
+
+def _pinned(values: dict[str, Any]) -> Pins:
+    return Pins(**values)
+
+
+def asked(pins: Pins, allow: Iterable[str] = (), forbid: Iterable[str] = ()) -> Asked:
+    """Read --allow and --forbid beside pins that are read already."""
+    allowed, (never, off) = _lists(allow, "--allow"), _forbidden(forbid)
+    only: dict[str, tuple[Value, ...]] = {}
+    for name in NAMES:
+        pin = getattr(pins, name)
+        given: list[tuple[str, tuple[Value, ...]]] = [("--fix", (pin,))] if pin is not None else []
+        given += [
+            (option, table[name]) for option, table in (("--allow", allowed), ("--forbid all of", off)) if name in table
+        ]
+        if not given:
+            continue
+        left = [value for value in given[0][1] if all(value in values for _, values in given)]
+        if name in never:
+            given.append(("--forbid", never[name]))
+            left = [value for value in left if value not in never[name]]
+        if not left:
+            raise _contradiction(name, given)
+        only[name] = tuple(left)
+        if len(left) == 1:
+            pins = _pinned({name: left[0]}).over(pins)
+    return Asked(Wishes(only, never), pins)
+
+
+def _contradiction(name: str, given: Sequence[tuple[str, tuple[Value, ...]]]) -> WishesContradict:
+    said = [name if option.endswith(" all of") else f"{name}={'|'.join(map(word, values))}" for option, values in given]
+    options = [option.removesuffix(" all of") for option, _ in given]
+    return WishesContradict(
+        place=" ".join(f"{option} {text}" for option, text in zip(options, said, strict=True)),
+        cause=f"together they leave no value of {name}",
+        fix=f"take {' or '.join(dict.fromkeys(options))} of {name} back",
+    )
+
+
+def _lists(texts: Iterable[str], option: str) -> dict[str, tuple[Value, ...]]:
+    """Values by name, of an option that may be given more than once."""
+    found: dict[str, tuple[Value, ...]] = {}
+    for text in (part.strip() for given in texts for part in given.split(",")):
+        if not text:
+            continue
+        name, equals, values = (part.strip() for part in text.partition("="))
+        if name in found:
+            raise PinRepeated(place=f"{option} {text}", cause=f"{name} is given twice", fix=f"write {name}=A|B once")
+        if name in NAMES and not equals:
+            raise PinValue(
+                place=f"{option} {text}", cause="there is no value", fix=f"write {name}=A|B, with values of it"
+            )
+        read_ = (read({name: value.strip()}, option).to_json()[name] for value in values.split("|"))
+        found[name] = tuple(dict.fromkeys(read_))
+    return found
+
+
+def _forbidden(texts: Iterable[str]) -> tuple[dict[str, tuple[Value, ...]], dict[str, tuple[Value, ...]]]:
+    """Values that must not be; and what is left of names that are forbidden altogether."""
+    words = [part.strip() for given in texts for part in given.split(",")]
+    alone = [text for text in words if text in OFF]
+    return _lists([text for text in words if text not in OFF], "--forbid"), {name: (OFF[name],) for name in alone}

@@ -1,0 +1,165 @@
+"""The integer program against elimination and brute force; its process, which must end when time is up."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from meshwright.ir.errors import SolverFailed
+from meshwright.planner.block_solver import brute, elimination, process, solve
+from meshwright.planner.block_solver.methods import Method
+from meshwright.planner.block_solver.problem import Limit, Problem, Status
+from tests.planner.block_solver.problems import KINDS, same, written
+
+
+def many(count: int) -> list[Problem]:
+    """Problems of every kind, in a fixed order; hypothesis cannot ask one process for many."""
+    rng = np.random.default_rng(20)
+    made = []
+    for index in range(count):
+        size = int(rng.integers(1, 7))
+        sizes = [int(one) for one in rng.integers(1, 5, size)]
+        edges = [pair for pair in itertools.combinations(range(size), 2) if rng.random() < 0.5]
+        kind, forbidden = KINDS[index % len(KINDS)], (0.0, 0.0, 0.3)[index % 3]
+        made.append(written(rng, sizes, edges, kind, forbidden, limits=index // 4 % 3, tight=float(rng.random())))
+    return made
+
+
+def hard(states: int = 12) -> Problem:
+    """Thirty variables, all in pairs with one another, and a limit: nobody solves this in a second."""
+    rng = np.random.default_rng(5)
+    edges = list(itertools.combinations(range(30), 2))
+    return written(rng, [states] * 30, edges, limits=1, tight=0.4)
+
+
+@pytest.mark.parametrize(("solver", "count"), [("HiGHS", 300), ("PULP_CBC_CMD", 40)])
+def test_the_integer_program_is_elimination(solver: str, count: int) -> None:
+    problems = many(count)
+    statuses = set()
+    for problem, answer in zip(problems, process.solve_all(problems, solver=solver), strict=True):
+        answer.check(problem)
+        expected = elimination.solve(problem)
+        assert answer.status is expected.status
+        assert same(answer.objective, expected.objective)
+        statuses.add(answer.status)
+    assert statuses == {Status.OPTIMAL, Status.INFEASIBLE}
+
+
+@pytest.mark.parametrize("method", ["auto", "elimination", "ilp", "brute"])
+def test_every_method_agrees(method: Method) -> None:
+    problem = next(one for one in many(30) if one.limits and brute.solve(one).status is Status.OPTIMAL)
+    answer = solve(problem, method=method)
+    answer.check(problem)
+    assert answer.status is Status.OPTIMAL
+    assert same(answer.objective, brute.solve(problem).objective)
+
+
+def test_what_is_too_wide_for_elimination_is_solved_as_an_integer_program() -> None:
+    """A clique of sixteen: 4 ** 15 numbers in a table, and few edges in the program since its columns repeat."""
+    rng = np.random.default_rng(2)
+    problem = written(rng, [4] * 16, list(itertools.combinations(range(16), 2)), "equal columns")
+    answer = solve(problem)
+    answer.check(problem)
+    assert answer.status is Status.OPTIMAL
+    assert answer.objective == pytest.approx(min(_descents(problem, rng)), rel=1e-9)
+
+
+def _descents(problem: Problem, rng: np.random.Generator) -> list[float]:
+    """Where one-by-one improvement ends from many starts: one of these is the optimum, as a rule."""
+    from meshwright.planner.block_solver.dual import improved
+
+    starts = [tuple(int(one) for one in rng.integers(0, 4, 16)) for _ in range(60)]
+    return [problem.objective(improved(problem, start)) for start in starts]
+
+
+@pytest.fixture
+def children(monkeypatch: pytest.MonkeyPatch) -> list[subprocess.Popen[bytes]]:
+    """The processes that are started."""
+    started: list[subprocess.Popen[bytes]] = []
+    real = subprocess.Popen
+
+    def noted(*args: object, **options: object) -> subprocess.Popen[bytes]:
+        started.append(real(*args, **options))
+        return started[-1]
+
+    monkeypatch.setattr(process.subprocess, "Popen", noted)
+    return started
+
+
+@pytest.mark.parametrize("limit_s", [0.001, 0.7])
+@pytest.mark.parametrize("method", ["ilp", "auto"])
+def test_time_is_up_in_time_and_said(limit_s: float, method: Method, children: list[subprocess.Popen[bytes]]) -> None:
+    problem = hard()
+    begun_s = time.perf_counter()
+    answer = solve(problem, limit_s=limit_s, method=method)
+    assert time.perf_counter() - begun_s < limit_s + process.GRACE_S + 1.5
+    answer.check(problem)
+    assert answer.status in (Status.TIMED_OUT, Status.FEASIBLE)
+    # A return code is what a process has that ended and was waited for.
+    assert [child.returncode is not None for child in children] == [True]
+
+
+def test_a_start_is_kept_when_time_is_up() -> None:
+    problem = hard()
+    frugal = tuple(int(use.argmin()) for use in problem.limits[0].uses)
+    answer = solve(problem, limit_s=0.001, start=frugal)
+    answer.check(problem)
+    assert (answer.status, answer.states) == (Status.FEASIBLE, frugal)
+    greedy = tuple(int(use.argmax()) for use in problem.limits[0].uses)
+    assert solve(problem, limit_s=0.001, start=greedy).status is Status.TIMED_OUT
+
+
+def test_a_solver_that_heeds_no_limit_is_killed_with_all_that_it_started(
+    monkeypatch: pytest.MonkeyPatch, children: list[subprocess.Popen[bytes]]
+) -> None:
+    monkeypatch.setattr(process, "CHILD", "tests.planner.block_solver.overrun")
+    note = Path(__file__).parent / "overrun.pid"
+    begun_s = time.perf_counter()
+    try:
+        answer = process.solve(hard(2), limit_s=1.5)
+        worker = int(note.read_text())
+    finally:
+        note.unlink(missing_ok=True)
+    assert answer.status is Status.TIMED_OUT
+    assert time.perf_counter() - begun_s < 20
+    assert children[0].returncode is not None
+    for _ in range(100):
+        if not _runs(worker):
+            break
+        time.sleep(0.05)
+    assert not _runs(worker)
+
+
+def _runs(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+        return Path(f"/proc/{pid}/stat").read_text().split()[2] != "Z"
+    except (ProcessLookupError, FileNotFoundError):
+        return False
+
+
+def test_a_solver_that_breaks_is_an_error_not_an_answer() -> None:
+    with pytest.raises(SolverFailed, match="ended early"):
+        process.solve(written(np.random.default_rng(0), [2], []), solver="no such solver")
+
+
+def test_a_capacity_of_nothing() -> None:
+    uses = (np.array([1.0, 0.0]), np.array([0.0, 0.0]))
+    bare = written(np.random.default_rng(0), [2, 2], [(0, 1)])
+    problem = Problem(bare.variables, bare.pairs, (Limit("memory", 0.0, uses),))
+    for method in ("elimination", "ilp"):
+        answer = solve(problem, method=method)
+        answer.check(problem)
+        assert answer.states[0] == 1
+
+
+def test_the_library_is_imported_by_the_child_only() -> None:
+    code = "import sys, meshwright.planner.block_solver; sys.exit('pulp' in sys.modules or 'highspy' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

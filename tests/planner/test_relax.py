@@ -1,0 +1,108 @@
+"""Where nothing fits: exit 3, what lacks least, and changes that do help when they are made."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from meshwright.ir.errors import NoPlanInTime
+from meshwright.planner.cli import main
+from meshwright.planner.pricing import Folds
+from meshwright.planner.relax import Nothing, _hosts, relax
+from meshwright.planner.solve import solve
+from tests.planner.solved import TINY, question
+
+PINS = "recompute=none,tp=1,cp=1,pp=1"
+
+
+def small(folder: Path, gb: float) -> tuple[str, ...]:
+    """Two devices of little memory; sequences so long that what is kept for the backward pass counts."""
+    file = folder / "small.toml"
+    file.write_text(
+        f'[[device]]\nname = "Small"\nlike = "A100"\nmemory_gb = {gb}\n'
+        '[[pool]]\nname = "p"\nhosts = 1\ngpu = "Small"\ngpus_per_host = 2\n'
+        'nics = [{ kind = "infiniband", gbps = 200, count = 2 }]\n'
+    )
+    return (TINY, "--cluster", str(file), "--global-batch", "4", "--seq", "4096")
+
+
+@pytest.fixture(scope="module")
+def nothing(tmp_path_factory: pytest.TempPathFactory) -> Nothing:
+    ask, setting, wished = question(*small(tmp_path_factory.mktemp("small"), 1.1), "--fix", PINS)
+    solved = solve(ask, setting, wished)
+    assert solved.complete
+    assert solved.best is None
+    return relax(solved)
+
+
+def test_what_lacks_least_is_the_leanest_plan(nothing: Nothing) -> None:
+    """By hand: one sequence at a time, everything in shards."""
+    assert nothing.nearest is not None
+    stage, short = nothing.short
+    memory = nothing.nearest.prediction.stages[stage].memory
+    assert short == memory.peak_bytes - memory.capacity_bytes > 0
+    assert (nothing.nearest.config.zero, nothing.nearest.config.mbs) == (3, 1)
+
+
+def test_every_kind_that_helps_is_told(nothing: Nothing) -> None:
+    said = [(one.kind, one.what.split(":")[0]) for one in nothing.relaxations]
+    assert ("wish", "ask nothing of recompute") in said
+    assert ("wish", "ask nothing of cp") in said
+    assert ("margin", "keep 5% of the memory free instead of 10%") in said
+    assert ("sequence", "sequences of 2,048 tokens") in said
+    assert not any(kind == "batch" for kind, _ in said)  # one sequence at a time is as full in any batch
+
+
+def test_relaxations_fit_when_they_are_made(nothing: Nothing) -> None:
+    """Priced again, by themselves, under the question as it was: wishes do not matter to the evaluator, lengths do."""
+    solved = nothing.solved
+    for one in nothing.relaxations:
+        assert one.found.fits
+        if one.kind == "wish":
+            assert solved.setting.predict(one.found.config, solved.global_batch).fits
+        if one.kind == "margin":
+            assert not solved.setting.predict(one.found.config, solved.global_batch).fits
+            short = one.found.prediction.stages[0].memory
+            assert short.margin_bytes / short.device_bytes == pytest.approx(0.05)
+
+
+@pytest.mark.parametrize("enough", [2, 3, 5, 8, 13, 64, 65, 10**6])
+def test_more_hosts_are_the_fewest_that_do(nothing: Nothing, monkeypatch: pytest.MonkeyPatch, enough: int) -> None:
+    """Where a plan fits from some number of hosts on, that number is told; 64 are the most that are tried."""
+    tried: list[int] = []
+
+    def with_hosts(_: object, hosts: int) -> object:
+        tried.append(hosts)
+        return nothing.nearest if hosts >= enough else None
+
+    monkeypatch.setattr("meshwright.planner.relax._with_hosts", with_hosts)
+    told = [one.what for one in _hosts(nothing.solved)]
+    assert told == ([f"{enough:,} hosts instead of 1"] if enough <= 64 else [])
+    assert len(tried) <= 12
+    assert len(set(tried)) == len(tried)
+
+
+def test_the_command_ends_with_3(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    argv = (*small(tmp_path, 1.1), "--fix", PINS)
+    assert main([*argv, "--json"]) == 3
+    found = json.loads(capsys.readouterr().out)
+    assert found["fits"] is False
+    assert found["nearest"]["short"]["bytes"] > 0
+    assert {"wish", "margin", "sequence"} <= {one["kind"] for one in found["relaxations"]}
+    assert main(list(argv)) == 3
+    out = capsys.readouterr().out
+    assert "nothing fits\nwhat lacks least is short " in out
+    assert "ask nothing of recompute: with recompute=" in out
+
+
+def test_too_little_time_for_any_plan(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*small(tmp_path, 1.1), "--time-limit", "0", "--json"]) == 2
+    assert json.loads(capsys.readouterr().out)["error"]["kind"] == NoPlanInTime.__name__
+
+
+def test_shorter_sequences_are_captured_anew(nothing: Nothing) -> None:
+    (one,) = [one for one in nothing.relaxations if one.kind == "sequence"]
+    source = nothing.solved.setting.folds.source
+    assert Folds(source, 2048).at(one.found.config.batch) != nothing.solved.setting.folds.at(one.found.config.batch)
