@@ -232,7 +232,7 @@ def test_what_is_shown(capsys: pytest.CaptureFixture[str], plan: Plan) -> None:
 
 def test_a_gap_above_the_wish_is_4(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     planned(capsys, "--max-gap", "0.5", "--fix", "tp=1,pp=1")
-    monkeypatch.setattr("meshwright.planner.search.Search.gap", 0.03)
+    monkeypatch.setattr("meshwright.planner.solve.Solved.gap", 0.03)
     planned(capsys, "--max-gap", "0.02", "--fix", "tp=1,pp=1", exit_code=4)
 
 
