@@ -4,8 +4,8 @@
     fsdp                 everything sharded over all copies (ZeRO-3)
     hsdp                 sharded inside a host, copied between hosts
     tp in host + fsdp    tensor parallelism over as much of a host as the model allows, the rest sharded
-    megatron             tensor parallelism inside the host, then pipeline stages until it fits, virtual ones where they
-                         divide, ZeRO-1: the rule of thumb of Narayanan et al. 2104.04473, section 5.4
+    megatron             tensor parallelism (with experts, expert parallelism) inside the host, then pipeline stages until
+                         it fits, virtual ones where they divide, ZeRO-1: Narayanan et al. 2104.04473, section 5.4
 
 Each is a list of variants, the fastest first as a person would expect; what is meant is the first that fits. Where none
 does, the last one is shown, as one that does not fit.
@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from math import gcd
 
 from meshwright.ir.errors import MeshwrightError
 from meshwright.ir.names.counts import divisors
@@ -53,22 +54,21 @@ def _inside(space: Space) -> list[int]:
 
 def _megatron(space: Space) -> Iterator[Pins]:
     """Model parallelism as little as fits: first inside the host, then over stages, then with recomputation."""
-    experts = max(space.experts, default=0)
-    for tp in _inside(space):
-        yield Pins(tp=tp, zero=1, recompute="none", ep=_experts(space, tp, 1) if experts else None)
-    tp = max(_inside(space))
+    inside = _inside(space)
+    for tp in inside:
+        yield Pins(tp=tp, zero=1, recompute="none", ep=_experts(space))
+    tp = 1 if space.experts else max(inside)
     for again in AGAIN:
         for pp in divisors(space.ranks // tp):
             if 1 < pp <= space.layers:
-                ep = _experts(space, tp, pp) if experts else None
                 for vp in (_virtual(space, pp), 1):
                     if vp:
-                        yield Pins(tp=tp, pp=pp, vp=vp, zero=1, recompute=again, ep=ep)
+                        yield Pins(tp=tp, pp=pp, vp=vp, zero=1, recompute=again, ep=_experts(space))
 
 
-def _experts(space: Space, tp: int, pp: int) -> int:
-    """As many experts apart as a stage has ranks for."""
-    return max(n for n in divisors(min(space.experts)) if space.ranks // pp % n == 0)
+def _experts(space: Space) -> int | None:
+    """Experts spread over a host, where exchanges are fast."""
+    return gcd(space.per_host, *space.experts) if space.experts else None
 
 
 def _virtual(space: Space, pp: int) -> int:

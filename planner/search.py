@@ -97,8 +97,8 @@ class Search:
         """What an answer must be below."""
         self.expanded = False
         """Whether every base is queued: from then on the least bound in the queue holds for all that is left."""
-        self.crowded: set[tuple[object, ...]] = set()
-        """Families of bases of which none fits, however few its sequences."""
+        self.crowded: dict[tuple[object, ...], float] = {}
+        """Per family and recomputation, sequences of a micro-batch with which no shape fits; nor does any with more."""
         self.quickest: dict[tuple[object, ...], float] = {}
         """Per family and sequences, the least time of any shape that computes nothing again."""
         self.common = Common(setting, prices, setting.folds.at(LEAST_BATCH))
@@ -191,7 +191,7 @@ class Search:
         """Price a base and queue its shapes, unless it cannot matter any more."""
         config = pending.config
         family = config.tp, config.cp, config.ep, config.etp, config.context
-        if (*family, config.recompute) in self.crowded:
+        if config.mbs >= self.crowded.get((*family, config.recompute), inf):
             return
         if config.recompute != "none":
             # To compute anything again takes longer.
@@ -213,7 +213,7 @@ class Search:
         self.counts.bases += 1
         quickest, room = self.queue(Bounds(self.common, base))
         if not room:
-            self.crowded.add((*family, config.recompute))  # more sequences take more
+            self.crowded[*family, config.recompute] = config.mbs
         if config.recompute == "none":
             self.quickest[*family, config.mbs] = quickest
 

@@ -122,8 +122,9 @@ class Space:
         return all(self.wishes.grants(name, value) for name, value in config.to_json().items() if name != "split")
 
     def settled(self, config: Config) -> Config:
-        """The configuration with its layers shared out."""
-        return replace(config, split=self._split(config.pp * config.vp) or "spread")
+        """The configuration with its layers shared out, and tensor parallelism of experts said."""
+        etp = config.degrees().expert_tp if self.experts else 0
+        return replace(config, split=self._split(config.pp * config.vp) or "spread", etp=etp)
 
     # bases
 
