@@ -113,6 +113,24 @@ def ledger(body: BodyProgram, workload: Workload, *, accumulates: bool) -> Ledge
     return _Bookkeeper(body, workload, accumulates).ledger()
 
 
+def travelling_bytes(reason: str, workload: Workload) -> float | None:
+    """Of one element of a parameter or its gradient, moved for this reason; None for what travels as traced."""
+    states = workload.states
+    return {"parameter": states.used, "sync": states.reduced, "update": states.used}.get(reason)
+
+
+def updating_bytes(workload: Workload) -> float:
+    """What an optimizer reads and writes for one element, as `_Bookkeeper.update` says."""
+    states = workload.states
+    own = states.master or states.stored
+    return 2 * own + 2 * workload.moments + 2 * states.gradient + (states.stored if states.master else 0)
+
+
+def streaming(nbytes: float, workload: Workload) -> Kernel:
+    """A memory-bound kernel."""
+    return Kernel(Engine.MEMORY, "forward", base_precision(workload), 0.0, nbytes)
+
+
 def base_precision(workload: Workload) -> str:
     """What runs outside the linear layers of repeated blocks: 16 bits where those use fewer."""
     return "bf16" if workload.precision.startswith(("fp8", "mx", "nv")) else workload.precision
@@ -286,10 +304,8 @@ class _Bookkeeper:
 
     def wire_scale(self, move: Move) -> float:
         """Bytes on the wire over bytes as traced: states travel in the recipe's precision."""
-        states, local = self.workload.states, self.body.locals[move.operand]
-        if not local.type.floating:
-            return 1.0
-        width = {"parameter": states.used, "sync": states.reduced, "update": states.used}.get(move.reason)
+        local = self.body.locals[move.operand]
+        width = travelling_bytes(move.reason, self.workload) if local.type.floating else None
         return 1.0 if width is None else width / ITEMSIZE[local.type.dtype]
 
     # states
@@ -298,9 +314,7 @@ class _Bookkeeper:
         """The optimizer reads gradient and state and writes state and parameter; the norm reads gradients once more,
         and is all that is left where the host makes the step. Gradients of several micro-batches are added up where
         they are stored, which products of a fused stack do themselves."""
-        states, moments = self.workload.states, self.workload.moments
-        own = states.master or states.stored
-        per_element = 2 * own + 2 * moments + 2 * states.gradient + (states.stored if states.master else 0)
+        states, per_element = self.workload.states, updating_bytes(self.workload)
         trained = [slot for slot in self.body.params if slot.grad is not None]
         updated = sum(self.elements(slot.value, slot.optimizer) for slot in trained if not slot.host)
         normed = sum(self.elements(slot.value, slot.optimizer) for slot in trained if slot.host)
@@ -318,7 +332,7 @@ class _Bookkeeper:
         return local_elements(placement, self.body.locals[name].type.shape, self.body.mesh)
 
     def memory(self, nbytes: float) -> Kernel:
-        return Kernel(Engine.MEMORY, "forward", self.base, 0.0, nbytes)
+        return streaming(nbytes, self.workload)
 
     def nbytes(self, name: str) -> float:
         return local_bytes(self.body, name)

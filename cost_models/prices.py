@@ -7,15 +7,17 @@ what was made of it, so that no other can take its place; what is remembered cha
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from typing import Any
 
 from meshwright.cost_models.cluster import Cluster
 from meshwright.cost_models.compute import Compute
 from meshwright.cost_models.cost import Cost, attention_of, cost_of, library_of, slowest
 from meshwright.cost_models.hardware import Device
-from meshwright.cost_models.ledger import Ledger, ledger
+from meshwright.cost_models.ledger import Ledger, Phase, ledger
 from meshwright.cost_models.profile import Profile
-from meshwright.cost_models.topology import group_shape
+from meshwright.cost_models.topology import GroupShape, group_shape
+from meshwright.ir.mesh import Mesh
 from meshwright.ir.program import BodyProgram, Stage
 from meshwright.ir.workload import Workload
 
@@ -86,18 +88,35 @@ class Prices:
         if found is None:
             _make_room(self._costs)
             costs = {
-                name: slowest(
-                    cost_of(
-                        phase,
-                        self.compute(device, workload),
-                        shapes,
-                        library_of(device, workload),
-                        workload,
-                        routes=book.routes and name == "forward",
-                    )
-                    for device in devices
-                )
+                name: self._phase(phase, devices, shapes, workload, routes=book.routes and name == "forward")
                 for name, phase in book.phases.items()
             }
             found = self._costs[key] = (book, costs)
         return found[1]
+
+    def phase(self, phase: Phase, ranks: tuple[int, ...], mesh: Mesh, workload: Workload) -> Cost:
+        """One phase of a program's part, priced anew: for those who put programs together."""
+        axes = {one.axes for one in phase.transmissions}
+        shapes = {names: group_shape(self.cluster, ranks, mesh, names) for names in axes}
+        return self._phase(phase, self.devices(ranks), shapes, workload, routes=False)
+
+    def _phase(
+        self,
+        phase: Phase,
+        devices: tuple[Device, ...],
+        shapes: Mapping[tuple[str, ...], GroupShape],
+        workload: Workload,
+        *,
+        routes: bool,
+    ) -> Cost:
+        return slowest(
+            cost_of(
+                phase,
+                self.compute(device, workload),
+                shapes,
+                library_of(device, workload),
+                workload,
+                routes=routes,
+            )
+            for device in devices
+        )

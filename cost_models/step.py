@@ -229,10 +229,15 @@ class Step:
 
     def sent(self, hop: Transfer, source: int, target: int) -> float:
         """One value on its way. Of copies, stacks like Megatron send a part each, and gather them where they arrive
-        (Narayanan et al. 2104.04473, section 4.1)."""
+        (Narayanan et al. 2104.04473, section 4.1). Between unlike meshes a rank sends what it holds, or receives what
+        it is to hold, whichever is more."""
         sender, receiver = self.program.stages[source], self.program.stages[target]
-        nbytes = prod(hop.source.local_shape(hop.type.shape, sender.mesh)) * ITEMSIZE[hop.type.dtype]
-        cut = {shard.axis for dim in hop.source.dims for shard in dim}
+        left, arrives = (hop.source, hop.target) if source == hop.from_stage else (hop.target, hop.source)
+        elements = prod(left.local_shape(hop.type.shape, sender.mesh))
+        if sender.mesh != receiver.mesh:
+            elements = max(elements, prod(arrives.local_shape(hop.type.shape, receiver.mesh)))
+        nbytes = elements * ITEMSIZE[hop.type.dtype]
+        cut = {shard.axis for dim in left.dims for shard in dim}
         idle = tuple(axis.name for axis in sender.mesh.axes if axis.name not in cut and axis.size > 1)
         library = library_of(self.prices.devices(sender.ranks)[0], self.workload)
         shape = pair_shape(self.prices.cluster, sender.ranks, receiver.ranks)

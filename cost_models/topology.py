@@ -177,6 +177,11 @@ def pair_shape(cluster: Cluster, senders: tuple[int, ...], receivers: tuple[int,
 
 @lru_cache(maxsize=_KEPT)
 def _group_by_value(keyed: Same[Cluster], ranks: tuple[int, ...], mesh: Mesh, axes: tuple[str, ...]) -> GroupShape:
+    return _slowest(keyed.of, sites_of(keyed), np.sort(groups_along(ranks, mesh, axes), axis=1))
+
+
+def groups_along(ranks: Sequence[int], mesh: Mesh, axes: Sequence[str]) -> Ints:
+    """The groups along some axes, one per row."""
     if mesh.size != len(ranks):
         raise BadGroup(
             place=f"mesh ({mesh})", cause=f"it is given {len(ranks)} ranks", fix="give one rank to each place"
@@ -187,18 +192,22 @@ def _group_by_value(keyed: Same[Cluster], ranks: tuple[int, ...], mesh: Mesh, ax
     order = [name for name in mesh.names if name not in axes] + list(axes)
     box = np.asarray(ranks, dtype=np.int64).reshape([sizes[name] for name in mesh.names])
     size = int(np.prod([sizes[name] for name in axes], dtype=np.int64))
-    groups = box.transpose([mesh.names.index(name) for name in order]).reshape(-1, size)
-    return _slowest(keyed.of, sites_of(keyed), np.sort(groups, axis=1))
+    return box.transpose([mesh.names.index(name) for name in order]).reshape(-1, size)
 
 
 @lru_cache(maxsize=1024)
 def _pairs_by_value(keyed: Same[Cluster], senders: tuple[int, ...], receivers: tuple[int, ...]) -> GroupShape:
+    pairs = pairs_between(senders, receivers)
+    return _slowest(keyed.of, sites_of(keyed), np.sort(pairs[pairs[:, 0] != pairs[:, 1]], axis=1))
+
+
+def pairs_between(senders: Sequence[int], receivers: Sequence[int]) -> Ints:
+    """Who talks to whom between two stages, one pair per row."""
     count = max(len(senders), len(receivers))
     at = np.arange(count)
     one = np.asarray(senders, dtype=np.int64)[at * len(senders) // count]
     other = np.asarray(receivers, dtype=np.int64)[at * len(receivers) // count]
-    pairs = np.stack([one, other], axis=1)
-    return _slowest(keyed.of, sites_of(keyed), np.sort(pairs[one != other], axis=1))
+    return np.stack([one, other], axis=1)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1316,6 +1316,20 @@ class SpaceEmpty(SearchError):
     code = "MW7044"
 
 
+class BlockUnsolvable(SearchError):
+    """A block of which no plan is legal on a mesh: an operator that nothing fits, or boundaries that contradict one
+    another."""
+
+    code = "MW7010"
+    exit_code = 3
+
+
+class RanksMissing(SearchError):
+    """Fewer ranks, or more, than a plan has places for, where it is to be put on others."""
+
+    code = "MW7060"
+
+
 # MW8: the command line -----------------------------------------------------------------------------------------------
 
 

@@ -48,7 +48,6 @@ def lower(
     if workload is not None:
         lowering = replace(_on_stack(lowering, workload.stack), copied=workload.copied)
     wired = _wired(Same(fold))
-    calls = wired.calls
     bodies: dict[str, BodyProgram] = {}
     made = {} if cache is None else cache
     for stage in decisions.stages:
@@ -57,14 +56,7 @@ def lower(
                 plan = decisions.plan[name]
                 bodies[name] = _body(fold.body[plan.body].graph, plan, stage.mesh, lowering, made)
     transfers = _Boundaries(wired, decisions, bodies).transfers()
-    names = [_names(index, plan, calls, decisions) for index, plan in enumerate(decisions.stages)]
-    if decisions.offload != NOTHING:
-        stateless = workload is not None and not workload.states.master and not workload.moments
-        bodies, names = _offloaded(fold, decisions, bodies, names, calls, stateless)
-    stages = tuple(
-        Stage(plan.mesh, plan.ranks, _runs(own, calls, plan.first), plan.first, plan.last)
-        for plan, own in zip(decisions.stages, names, strict=True)
-    )
+    bodies, stages = stages_of(fold, decisions, bodies, workload)
     return Program(
         bodies=tuple(bodies.values()),
         stages=stages,
@@ -91,6 +83,22 @@ def _body(graph: Graph, plan: BodyPlan, mesh: Mesh, lowering: Lowering, made: Bo
     if key not in made:
         made[key] = lower_body(graph, plan, mesh, lowering)
     return made[key]
+
+
+def stages_of(
+    fold: Fold, decisions: Decisions, bodies: dict[str, BodyProgram], workload: Workload | None
+) -> tuple[dict[str, BodyProgram], tuple[Stage, ...]]:
+    """What every stage runs, given the body programs of plans; with those for what waits on the host. The stages need
+    not cover the model."""
+    calls = _wired(Same(fold)).calls
+    names = [_names(index, plan, calls, decisions) for index, plan in enumerate(decisions.stages)]
+    if decisions.offload != NOTHING:
+        stateless = workload is not None and not workload.states.master and not workload.moments
+        bodies, names = _offloaded(fold, decisions, bodies, names, calls, stateless)
+    return bodies, tuple(
+        Stage(plan.mesh, plan.ranks, _runs(own, calls, plan.first), plan.first, plan.last)
+        for plan, own in zip(decisions.stages, names, strict=True)
+    )
 
 
 def _names(index: int, plan: StagePlan, calls: Sequence[Call], decisions: Decisions) -> list[str]:

@@ -88,6 +88,7 @@ _STEP = re.compile(
 )
 
 
+@lru_cache(maxsize=65536)
 def after(placement: Placement, step: Step) -> Placement:
     """The placement that a step leads to. Raises `NoReshard` if the step does not apply."""
     dims, partial = list(placement.dims), placement.partial
@@ -158,11 +159,12 @@ def reshard(source: Placement, target: Placement, mesh: Mesh, moves: tuple[str, 
             return _grouped(steps)
         if cost > best.get(placement, cost):
             continue
+        share = _share(placement, mesh)
         for step in _moves(placement, target):
             if step.kind not in moves:
                 continue
             reached = after(placement, step)
-            total = cost + traffic_bytes(step, _share(placement, mesh), mesh)
+            total = cost if step.free else cost + traffic_bytes(step, share, mesh)
             if total < best.get(reached, float("inf")):
                 best[reached] = total
                 counter += 1
@@ -174,6 +176,7 @@ def reshard(source: Placement, target: Placement, mesh: Mesh, moves: tuple[str, 
     )
 
 
+@lru_cache(maxsize=65536)
 def _share(placement: Placement, mesh: Mesh) -> float:
     """The part of the tensor that a rank holds."""
     return 1.0 / prod(mesh.axis(shard.axis).size for dim in placement.dims for shard in dim)

@@ -4,8 +4,8 @@
     fsdp                 everything sharded over all copies (ZeRO-3)
     hsdp                 sharded inside a host, copied between hosts
     tp in host + fsdp    tensor parallelism over as much of a host as the model allows, the rest sharded
-    megatron             tensor parallelism (with experts, expert parallelism) inside the host, then pipeline stages until
-                         it fits, virtual ones where they divide, ZeRO-1: Narayanan et al. 2104.04473, section 5.4
+    megatron             tensor parallelism (with experts, expert parallelism) inside the host, then pipeline stages
+                         until it fits, virtual ones where they divide, ZeRO-1: Narayanan et al. 2104.04473, section 5.4
 
 Each is a list of variants, the fastest first as a person would expect; what is meant is the first that fits. Where none
 does, the last one is shown, as one that does not fit.

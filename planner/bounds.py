@@ -202,11 +202,13 @@ class Bounds:
         shapes = {(expert, stores): shape(expert, stores) for expert in (False, True) for stores in (False, True)}
 
         def moved(kind: Collective, elements: tuple[float, float], width: float, stores: bool) -> float:
-            taken = 0.0
+            """What shares a group travels together."""
+            sent: dict[GroupShape, float] = {}
             for expert, count in enumerate(elements):
                 over = shapes[bool(expert), stores]
-                taken += collective(kind, count * width, over, common.library).seconds if over else 0.0
-            return taken
+                if over:
+                    sent[over] = sent.get(over, 0.0) + count * width
+            return sum(collective(kind, nbytes, over, common.library).seconds for over, nbytes in sent.items())
 
         reduce: Collective = "reduce_scatter" if config.zero else "all_reduce"
         gathers, again, reduces = {}, {}, {}

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field, replace
 from math import inf
 
 from meshwright.cost_models.collectives import collective
-from meshwright.cost_models.topology import group_shape
+from meshwright.cost_models.topology import GroupShape, group_shape
 from meshwright.ir.errors import MeshwrightError
 from meshwright.ir.names import uses
 from meshwright.planner.bases import Base, Held, copies, priced
@@ -153,11 +153,13 @@ class Floors:
 
     def _reduced_s(self, base: Config, config: Config) -> float:
         degrees, width = config.degrees(), self.common.workload.states.reduced
-        mesh, found, taken = degrees.mesh(), uses(degrees), 0.0
+        mesh, found = degrees.mesh(), uses(degrees)
+        sent: dict[GroupShape, float] = {}
         for expert, one in enumerate(self.states(base)):
             axes = [use.name for use in found if use.holds_copies(expert=bool(expert))]
             if axes:
                 shape = group_shape(self.common.prices.cluster, tuple(range(mesh.size)), mesh, axes)
-                nbytes = one.elements * width / config.pp
-                taken += config.pp * collective("reduce_scatter", nbytes, shape, self.common.library).seconds
-        return taken
+                sent[shape] = sent.get(shape, 0.0) + one.elements * width / config.pp
+        library = self.common.library
+        taken = (collective("reduce_scatter", nbytes, shape, library).seconds for shape, nbytes in sent.items())
+        return config.pp * sum(taken)

@@ -16,6 +16,7 @@ Both are read into `Pins`, where what is not pinned is None. `fill` makes a `Con
     schedule           1f1b: with one stage gradients add up; interleaved where vp > 1
     zigzag             on where cp > 1 cuts the sequence inside attention (not Ulysses)
     split              even, or ends where only that divides the layers (`Setting.settled`, which can count them)
+    stage_blocks       by split; 8+8+10+6 gives the layers of every (virtual) stage
 
 Everything else starts as in `meshwright.ir.names.Degrees`, which knows what the names mean; `Config.degrees` is the way
 there.
@@ -23,6 +24,7 @@ there.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from math import prod
@@ -55,6 +57,8 @@ WORDS: Mapping[str, tuple[str, ...]] = {
 }
 DIGITS = 9
 """Of a count, at most."""
+BLOCKS = re.compile(r"\d{1,9}(\+\d{1,9})*", re.ASCII)
+"""The layers of stages, as --fix takes them."""
 ZERO = ("0", "1", "2", "3")
 _SWITCH = {"on": True, "off": False}
 
@@ -83,6 +87,7 @@ class Pins:
     context: str | None = None
     zigzag: bool | None = None
     split: str | None = None
+    stage_blocks: tuple[int, ...] | None = None
     regather: bool | None = None
     offload: str | None = None
     """What waits in the host's memory (`meshwright.ir.offload`)."""
@@ -93,7 +98,7 @@ class Pins:
 
     def to_json(self) -> dict[str, Value]:
         """What is pinned."""
-        return _given(self)
+        return {name: _plain(value) for name, value in _given(self).items()}
 
 
 def _given(pins: Pins) -> dict[str, Any]:
@@ -144,6 +149,8 @@ def _value(name: str, value: object, place: str) -> Any:
         return _SWITCH[text]
     if name in WORDS and (text in WORDS[name] or (name == "recompute" and ":" in text)):
         return text  # selective:A+B and full_layers:N are for `Degrees` to refuse
+    if name == "stage_blocks" and BLOCKS.fullmatch(text):
+        return tuple(map(int, text.split("+")))
     if name == "offload":
         return _offload(text, place)
     if name == "zero" and text in ZERO:
@@ -172,6 +179,8 @@ def _values(name: str) -> str:
         return "none, or optimizer, activations or activations:N, joined by +"
     if name in COUNTS:
         return "1 or any greater whole number"
+    if name == "stage_blocks":
+        return "the layers of every stage, 8+8+10+6 for instance"
     return " or ".join(("on", "off") if name in SWITCHES else ZERO if name == "zero" else WORDS[name])
 
 
@@ -206,11 +215,13 @@ class Config:
     """Empty until it is settled."""
     regather: bool
     offload: str
+    stage_blocks: tuple[int, ...] = ()
+    """Layers of every (virtual) stage; without them `split` says how they are shared out."""
 
     def __str__(self) -> str:
         """As --fix takes it: the degrees, and whatever else is not as it starts."""
         quiet: dict[str, Value] = {"etp": 0, "shard": 0, "context": CONTEXT[0], "split": SPLITS[0], "regather": True}
-        quiet["offload"] = str(NOTHING)
+        quiet |= {"offload": str(NOTHING), "stage_blocks": ""}
         quiet |= {"sp": self.tp > 1, "zigzag": self.cp > 1, "cp": 1, "ep": 1, "vp": 1}
         shown = {name: value for name, value in self.to_json().items() if quiet.get(name) != value}
         return ",".join(f"{name}={word(value)}" for name, value in shown.items())
@@ -232,7 +243,7 @@ class Config:
 
     def to_json(self) -> dict[str, Value]:
         """Every field."""
-        return {name: getattr(self, name) for name in NAMES}
+        return {name: _plain(getattr(self, name)) for name in NAMES}
 
     def degrees(self) -> Degrees:
         """What the names mean."""
@@ -254,8 +265,14 @@ class Config:
             schedule=self.schedule,
             microbatches=self.microbatches,
             split=self.split or SPLITS[0],
+            stage_blocks=self.stage_blocks,
             offload=self.offload,
         )
+
+
+def _plain(value: Any) -> Value:
+    """A value as --fix and JSON have it."""
+    return "+".join(map(str, value)) if isinstance(value, tuple) else value
 
 
 def word(value: object) -> str:
@@ -299,6 +316,7 @@ def fill(pins: Pins, *, ranks: int, global_batch: int, place: str = "--fix") -> 
         zigzag=cp > 1 and (context != "ulysses" if pins.zigzag is None else pins.zigzag),
         split=pins.split or "",
         regather=True if pins.regather is None else pins.regather,
+        stage_blocks=pins.stage_blocks or (),
         offload=pins.offload or str(NOTHING),
     )
 

@@ -28,6 +28,7 @@ from meshwright.ir.frontends.contract import Source
 from meshwright.ir.lower import BodyCache, lower
 from meshwright.ir.microbatch import microbatch
 from meshwright.ir.names import check, share_loops, template
+from meshwright.ir.names.degrees import SPLITS
 from meshwright.ir.program import Program
 from meshwright.ir.rebatch import with_batch
 from meshwright.ir.verify import verify_fold
@@ -128,6 +129,8 @@ class Setting:
         embedding and head counted as one each; what neither divides is left to be refused."""
         if config.split:
             return config
+        if config.stage_blocks:
+            return replace(config, split=SPLITS[0])
         layers, stages = layers_of(self.folds.first(config.batch).fold), config.pp * config.vp
         ends = stages > 1 and layers % stages and (layers + 2) % stages == 0
         return replace(config, split="ends" if ends else "even")
@@ -136,7 +139,10 @@ class Setting:
         """The plan that a configuration means, if the model can have it."""
         fold, degrees = self.fold(config), config.degrees()
         check(degrees, fold, self.ranks, global_batch)
-        decisions = template(fold, degrees, self.target.target)
+        return self.allowed(template(fold, degrees, self.target.target), fold)
+
+    def allowed(self, decisions: Decisions, fold: Fold) -> Decisions:
+        """A plan in the style of the workload, if the target can have it."""
         if self.target is not ANY:
             self.target.check(decisions, fold)
         style = self.workload.stack.style
@@ -144,12 +150,15 @@ class Setting:
 
     def program(self, config: Config, global_batch: int) -> Program:
         """The program that carries it out."""
-        decisions = self.decisions(config, global_batch)
+        return self.lowered(self.fold(config), self.decisions(config, global_batch), global_batch)
+
+    def lowered(self, fold: Fold, decisions: Decisions, global_batch: int) -> Program:
+        """The program of any plan on a fold of the model."""
         lowering = self.target.lowering().for_stack(self.workload.stack)
         workload = replace(self.workload, global_batch=global_batch)
         if len(self.bodies) > MOST_BODIES:
             self.bodies.clear()
-        return lower(self.fold(config), decisions, lowering, workload, self.bodies)
+        return lower(fold, decisions, lowering, workload, self.bodies)
 
     def predict(self, config: Config, global_batch: int) -> Prediction:
         """What it costs."""

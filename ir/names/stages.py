@@ -73,7 +73,7 @@ def cuts(fold: Fold, degrees: Degrees) -> Cuts:
         return cuts_at(fold, degrees.stage_blocks)
     if degrees.split == "spread":
         return even_cuts(fold, degrees.stages)
-    layers, stages = len(_layers(fold)), degrees.stages
+    layers, stages = len(layer_calls(fold)), degrees.stages
     if stages > max(layers, 1) and degrees.split == "even":
         raise _too_many(stages, layers)
     counted = layers + 2 if degrees.split == "ends" and stages > 1 else layers
@@ -99,7 +99,7 @@ def _would_do(layers: int, stages: int) -> str:
 
 def even_cuts(fold: Fold, stages: int) -> Cuts:
     """Call ranges with as equal numbers of layers as possible."""
-    layers = len(_layers(fold))
+    layers = len(layer_calls(fold))
     if stages > max(layers, 1):
         raise _too_many(stages, layers)
     bounds = [layers * stage // stages for stage in range(stages + 1)]
@@ -108,7 +108,7 @@ def even_cuts(fold: Fold, stages: int) -> Cuts:
 
 def cuts_at(fold: Fold, counts: Sequence[int]) -> Cuts:
     """Call ranges with these numbers of layers; the last stage may hold the head alone, the first the embedding."""
-    layers, calls = _layers(fold), sum(segment.calls for segment in fold.segments)
+    layers, calls = layer_calls(fold), sum(segment.calls for segment in fold.segments)
     if sum(counts) != len(layers) or min(counts) < 0:
         raise LayersIndivisible(
             place="stage_blocks",
@@ -128,7 +128,7 @@ def cuts_at(fold: Fold, counts: Sequence[int]) -> Cuts:
     return ranges
 
 
-def _layers(fold: Fold) -> list[int]:
+def layer_calls(fold: Fold) -> list[int]:
     """The numbers of the calls that are layers."""
     segments = [call.segment for call in fold.calls()]
     return [index for index, segment in enumerate(segments) if not fold.segments[segment].glue]

@@ -43,7 +43,7 @@ def stored(
         )
         for param, compute in _computed(graph, chosen, states, mesh)
         for over in [[use.name for use in storing if use.holds_copies(expert=_of_experts(param, found))]]
-        for cut in [_cut_further(compute, graph.types[param.value].shape, over, mesh)]
+        for cut in [cut_further(compute, graph.types[param.value].shape, over, mesh)]
     )
 
 
@@ -79,7 +79,7 @@ def _expands(graph: Graph, index: int, chosen: Mapping[str, Strategy]) -> bool:
     return any(factor.expanded and factor.name in split for factor in rule.factors)
 
 
-def _cut_further(placement: Placement, shape: Sequence[int], axes: Sequence[str], mesh: Mesh) -> Placement:
+def cut_further(placement: Placement, shape: Sequence[int], axes: Sequence[str], mesh: Mesh) -> Placement:
     """Add every axis that holds copies to the first dimension that it divides, else unevenly to the one of which most
     is left: trainers shard flat buffers, or pad, so that no number of copies keeps them from it."""
     dims = list(placement.dims)

@@ -85,6 +85,13 @@ def test_layers_that_do_not_divide_are_shared_with_the_ends(capsys: pytest.Captu
     assert [one["layers"] for one in found["work"]] == [1, 2, 2, 1]
 
 
+def test_layers_are_shared_as_pinned(capsys: pytest.CaptureFixture[str]) -> None:
+    found = estimated(capsys, "--fix", "pp=4,stage_blocks=1+3+1+1", model=MOE)
+    assert found["config"]["stage_blocks"] == "1+3+1+1"
+    assert [one["layers"] for one in found["work"]] == [1, 3, 1, 1]
+    assert estimated(capsys, "--fix", "pp=4", model=MOE)["config"]["stage_blocks"] == ""
+
+
 def test_the_prediction_is_the_evaluators(capsys: pytest.CaptureFixture[str]) -> None:
     """Of the program that --dump-after lower prints."""
     argv = ("--fix", "tp=2,pp=2,vp=2,zero=2,recompute=full")

@@ -31,6 +31,8 @@ def value(name: str, draw: int) -> str:
         return str(1 + draw % 9)
     if name == "zero":
         return str(draw % 4)
+    if name == "stage_blocks":
+        return "+".join(str(draw % 7) for _ in range(1 + draw % 3))
     if name == "offload":
         return OFFLOADS[draw % len(OFFLOADS)]
     words = ("on", "off") if name in SWITCHES else WORDS[name]
@@ -114,6 +116,17 @@ def test_what_is_filled_in_multiplies_out(tp: int, pp: int, cp: int, dp: int, mb
     assert settled.degrees().ranks == ranks
     again = fill(parse([str(settled)]), ranks=ranks, global_batch=batch)
     assert replace(again, split="even") == settled
+
+
+def test_layers_of_stages_are_read_and_written() -> None:
+    pins = parse(["pp=4,stage_blocks=8+8+10+6"])
+    assert pins.stage_blocks == (8, 8, 10, 6)
+    config = fill(pins, ranks=4, global_batch=8)
+    assert config.to_json()["stage_blocks"] == "8+8+10+6"
+    assert "stage_blocks=8+8+10+6" in str(config)
+    assert config.degrees().stage_blocks == (8, 8, 10, 6)
+    with pytest.raises(PinValue, match="the layers of every stage"):
+        parse(["stage_blocks=8+"])
 
 
 def test_schedules_follow_virtual_stages() -> None:

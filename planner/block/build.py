@@ -1,0 +1,473 @@
+"""The block problem of a body: groups and values as variables, prices as numbers.
+
+    group   its options: what its kernels take (`kernels`), and what storing its parameters takes (`storage`)
+    value   its *hub*, the state in which its readers find it: for values that several groups read, for inputs and for
+            outputs. Bringing it there is paid once, however many read it, and its gradients are added there
+    pair    group -> hub, hub -> group, or group -> group: forward from where one leaves a value to where the other
+            wants it, and backward its gradient the other way (`moves`)
+
+So the objective is what the lowered body asks for (`ir.lower_body`): one reshard from home to hub, one from hub to
+reader, and the duals. Two readers that want a value in the same other state than the hub's are counted twice here, and
+lowered once; the cheapest choice of hub seldom leaves such readers.
+
+*Boundary.* A block of a stack ends in the state it begins with: what it hands on and what it takes in are one variable,
+or it would dodge its last reduction. No partial sum crosses. `boundary` fixes states of inputs and outputs;
+`Space.closed` turned off leaves both ends apart, for boundary tables (`Block.variable_of`).
+
+*Again.* What the backward pass needs and does not keep runs twice: all that `recompute` names, and, on stacks that let
+gathered values go, what follows from a gather on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+
+from meshwright.cost_models.ledger import Phase, streaming
+from meshwright.ir.errors import BlockUnsolvable
+from meshwright.ir.factors import Loops
+from meshwright.ir.fold import Fold, FromPrevious
+from meshwright.ir.graph import ITEMSIZE, Graph, Op, Param
+from meshwright.ir.mesh import Mesh
+from meshwright.ir.names.cache import loops_of
+from meshwright.ir.names.recompute import recomputed
+from meshwright.ir.placement import State
+from meshwright.ir.program import local_elements
+from meshwright.ir.rewrite import facts_of
+from meshwright.ir.rules.base import Engine
+from meshwright.ir.same import Same
+from meshwright.planner.block.groups import Parts, parts
+from meshwright.planner.block.kernels import Kernels, Times
+from meshwright.planner.block.moves import Moves
+from meshwright.planner.block.space import ALL, Space, Terms
+from meshwright.planner.block.storage import Stored, Storing
+from meshwright.planner.block.strategies import Options, options
+from meshwright.planner.block_solver.problem import Array, Limit, Pair, Problem, Variable
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Hub:
+    """A value, or several that are in one state, with the states they may be in."""
+
+    values: tuple[str, ...]
+    states: tuple[State, ...]
+    inner: bool = False
+    """A stop between a fixed boundary and several readers, which share what is alike; no plan names it."""
+
+
+@dataclass(frozen=True, eq=False)
+class Block:
+    """A body's problem, and what its numbers stand for: first the groups' variables, then the hubs'."""
+
+    body: str
+    graph: Graph
+    mesh: Mesh
+    parts: Parts
+    options: tuple[Options, ...]
+    hubs: tuple[Hub, ...]
+    storing: Storing
+    moves: Moves
+    recompute: tuple[str, ...]
+    space: Space
+    problem: Problem
+    times: tuple[tuple[Times, ...], ...]
+    saved: tuple[Array, ...]
+    """Bytes per micro-batch between its forward and its backward pass, for every state of every variable."""
+    state: tuple[Array, ...]
+    """Bytes of parameters, gradients and optimizer state."""
+
+    def within(self, capacity_bytes: float, in_flight: int) -> Problem:
+        """The problem with a limit on what so many micro-batches keep, and states take."""
+        uses = tuple(in_flight * saved + state for saved, state in zip(self.saved, self.state, strict=True))
+        return replace(self.problem, limits=(Limit("memory", capacity_bytes, uses),))
+
+    @cached_property
+    def hub_of(self) -> Mapping[str, int]:
+        return {value: number for number, hub in enumerate(self.hubs) if not hub.inner for value in hub.values}
+
+    def variable_of(self, value: str) -> int:
+        """The variable of the hub of a value."""
+        return len(self.options) + self.hub_of[value]
+
+    def hub_state(self, value: str, chosen: Sequence[int]) -> State:
+        number = self.hub_of[value]
+        return self.hubs[number].states[chosen[len(self.options) + number]]
+
+    def stored(self, chosen: Sequence[int]) -> Iterable[tuple[Param, Stored]]:
+        """How every parameter is stored under a choice."""
+        for number, one in enumerate(self.options):
+            for param in one.group.params:
+                yield param, self.storing.best(param, one.state(param.value, chosen[number]))
+        for param in self.parts.graph.params:
+            if param.value in self.hub_of:
+                yield param, self.storing.best(param, self.hub_state(param.value, chosen))
+
+
+def build(
+    fold: Fold,
+    body: str,
+    mesh: Mesh,
+    terms: Terms,
+    space: Space = ALL,
+    boundary: Mapping[str, State] | None = None,
+    like: Block | None = None,
+) -> Block:
+    """The block problem of a body on a mesh. `like` is one of the same body, mesh and terms under another storage or
+    recomputation: what both have in common is taken from it."""
+    found = loops_of(Same(fold))[body]
+    return _Building(fold, body, found, mesh, terms, space, boundary or {}, like).block()
+
+
+class _Building:
+    """Puts one problem together."""
+
+    def __init__(
+        self,
+        fold: Fold,
+        body: str,
+        found: Loops,
+        mesh: Mesh,
+        terms: Terms,
+        space: Space,
+        boundary: Mapping[str, State],
+        like: Block | None,
+    ) -> None:
+        self.fold, self.body, self.mesh, self.terms, self.space = fold, body, mesh, terms, space
+        self.boundary = boundary
+        self.graph = fold.body[body].graph
+        self.like = like
+        self.parts = parts(self.graph, found, joined=space.joined) if like is None else like.parts
+        self.facts = facts_of(self.graph)
+        self.exposure = terms.exposure
+        self.recompute = recomputed(self.graph, found, space.recompute)
+        self.needed, self.again = self.run_again()
+        self.moves = Moves(mesh, terms, self.exposure, picks=_picks(self.graph)) if like is None else like.moves
+        self.storing = Storing(self.graph, mesh, terms, self.exposure, space)
+        self.chosen = frozenset(self.recompute)
+        self.kernels = Kernels(self.graph, terms, self.exposure, self.again, self.chosen)
+        self.options = (
+            tuple(options(self.parts, group, mesh, space, terms) for group in self.parts.groups)
+            if like is None
+            else like.options
+        )
+        for one in self.options:
+            if not len(one):
+                raise BlockUnsolvable(
+                    place=f"body {body}, %{one.group.name}",
+                    cause=f"no choice is legal on ({mesh})",
+                    fix="use sizes that divide the model's loops, or allow more",
+                )
+        self.costs: list[Array] = []
+        self.pairs: dict[tuple[int, int], Array] = {}
+
+    def run_again(self) -> tuple[frozenset[str], frozenset[str]]:
+        """Values that the backward pass reads, and operators that it computes again for that."""
+        chosen, needed = frozenset(self.recompute), set[str]()
+        again = set[str]()
+        waiting = [
+            value
+            for op in self.graph.ops
+            if self.facts[op.name].wanted and self.graph.differentiable.intersection(op.results)
+            for value in (
+                *(op.operands[slot] for slot in self.facts[op.name].reads),
+                *op.results * self.facts[op.name].reruns,
+            )
+        ]
+        while waiting:
+            value = waiting.pop()
+            if value in needed:
+                continue
+            needed.add(value)
+            op = self.graph.producer.get(value)
+            if op is not None and not chosen.isdisjoint(op.results):
+                again.add(op.name)
+                waiting.extend(op.operands)
+        return frozenset(needed), frozenset(again)
+
+    # variables
+
+    def block(self) -> Block:
+        hubs = tuple(self.hubs())
+        self.hub_of = {value: number for number, hub in enumerate(hubs) if not hub.inner for value in hub.values}
+        self.inner_of = {value: number for number, hub in enumerate(hubs) if hub.inner for value in hub.values}
+        self.all_hubs = hubs
+        times = (
+            self.like.times
+            if self.like is not None and self.like.recompute == self.recompute
+            else tuple(tuple(self.kernels.times(one)) for one in self.options)
+        )
+        self.costs = [self.group_cost(one, took) for one, took in zip(self.options, times, strict=True)]
+        self.costs += [self.hub_cost(hub) for hub in hubs]
+        for value in self.between():
+            self.connect(value)
+        self.costs[0] = self.costs[0] + self.kernels.fixed_s(self.parts.fixed, self.mesh)
+        names = [one.group.name for one in self.options] + ["hub " + " ".join(hub.values) for hub in hubs]
+        problem = Problem(
+            tuple(Variable(name, costs) for name, costs in zip(names, self.costs, strict=True)),
+            tuple(Pair(first, second, costs) for (first, second), costs in sorted(self.pairs.items())),
+        )
+        return Block(
+            self.body,
+            self.graph,
+            self.mesh,
+            self.parts,
+            self.options,
+            hubs,
+            self.storing,
+            self.moves,
+            self.recompute,
+            self.space,
+            problem,
+            times,
+            tuple(self.saved_bytes(times)),
+            tuple(self.state_bytes()),
+        )
+
+    def between(self) -> list[str]:
+        """Values that groups bring to one another, or in, or out."""
+        inputs = [item.value for item in self.graph.inputs if item.value not in self.parts.tables]
+        shared = [p.value for p in self.graph.params if p.value in self.parts.readers]
+        made = [value for group in self.parts.groups for value in group.makes]
+        return [*inputs, *shared, *made]
+
+    def hubs(self) -> Iterable[Hub]:
+        """Inputs and outputs, those that feed each other as one; and what several groups read."""
+        cycle = self.cycle()
+        inputs = [item.value for item in self.graph.inputs]
+        done: set[str] = set()
+        for value in self.between():
+            readers = self.parts.readers.get(value, ())
+            if value in done:
+                continue
+            ends = value in inputs or value in self.graph.outputs
+            if not ends and len(readers) < 2 and value not in self.graph.param:
+                continue
+            values = tuple(v for v in self.between() if v == value or (cycle.get(v, v) == cycle.get(value, value)))
+            done.update(values)
+            yield Hub(values, self.hub_states(values, ends=ends))
+            for inside in values:
+                if inside in inputs and inside in self.boundary and len(self.parts.readers.get(inside, ())) > 1:
+                    own = dict.fromkeys(s for n in self.parts.readers[inside] for s in self.options[n].states[inside])
+                    yield Hub((inside,), tuple(own), inner=True)
+
+    def cycle(self) -> dict[str, str]:
+        """For outputs that go on to the next block of a stack, the input that takes their place here."""
+        found: dict[str, str] = {}
+        if not self.space.closed:
+            return found
+        for segment in self.fold.segments:
+            if segment.glue or segment.calls < 2:
+                continue
+            for position, name in enumerate(segment.period):
+                wires = zip(self.graph.inputs, segment.wires[position], strict=True) if name == self.body else ()
+                for item, source in wires:
+                    if not isinstance(source, FromPrevious) or source.output >= len(self.graph.outputs):
+                        continue
+                    output = self.graph.outputs[source.output]
+                    if self.graph.types[output] == self.graph.types[item.value]:
+                        found[output] = item.value
+        return found
+
+    def hub_states(self, values: tuple[str, ...], *, ends: bool) -> tuple[State, ...]:
+        fixed = dict.fromkeys(self.settled(v, self.boundary[v]) for v in values if v in self.boundary)
+        if len(fixed) > 1:
+            raise BlockUnsolvable(
+                place=f"body {self.body}, %{values[0]}",
+                cause=f"its boundary is to be {' and '.join(map(str, fixed))}, and it feeds itself",
+                fix="give input and output one state",
+            )
+        if fixed:
+            return tuple(fixed)
+        found: dict[State, None] = {}
+        for value in values:
+            for number in (*self.makers(value), *self.parts.readers.get(value, ())):
+                found |= dict.fromkeys(self.options[number].states[value])
+        if ends:
+            whole = dict.fromkeys(State(state.dims) for state in found)
+            return tuple(whole) or (State.replicated(len(self.graph.types[values[0]].shape)),)
+        if values[0] in self.graph.param:
+            return tuple(dict.fromkeys(State(s.dims, (), s.grad_partial) for s in found))
+        return tuple(found)
+
+    def makers(self, value: str) -> tuple[int, ...]:
+        return (self.parts.maker[value],) if value in self.parts.maker else ()
+
+    def settled(self, value: str, state: State) -> State:
+        return state if value in self.graph.differentiable else state.without_gradient()
+
+    # costs
+
+    def group_cost(self, one: Options, took: Sequence[Times]) -> Array:
+        cost = np.array([times.total_s for times in took])
+        for param in one.group.params:
+            ways = [self.storing.best(param, state) for state in one.states[param.value]]
+            seconds = np.array([way.total_s(self.terms.microbatches) for way in ways])
+            cost = cost + seconds[one.at[param.value]]
+        return cost
+
+    def hub_cost(self, hub: Hub) -> Array:
+        """Adding the gradients of several readers; storing a parameter that several groups read."""
+        cost = np.zeros(len(hub.states))
+        for value in hub.values:
+            if value in self.graph.param:
+                ways = [self.storing.best(self.graph.param[value], state) for state in hub.states]
+                cost += np.array([way.total_s(self.terms.microbatches) for way in ways])
+            if (number := self.gradients(value)) > 1 and hub.inner == (value in self.inner_of):
+                cost += np.array([self.added_s(value, state, number) for state in hub.states])
+        return cost
+
+    def gradients(self, value: str) -> int:
+        """How many gradients of a value meet at its hub. Those of products with weights that a stack joins are one."""
+        if value not in self.graph.differentiable:
+            return 0
+        products = others = 0
+        for number in self.parts.readers.get(value, ()):
+            inside = [op for op in self.parts.groups[number].ops if value in op.operands]
+            if any(self.passes_gradient(op, value) for op in inside):
+                product = all(self.facts[op.name].rule.engine is Engine.MATMUL for op in inside)
+                products, others = products + product, others + (not product)
+        if self.terms.workload.stack.style in ("fused", "xla"):
+            products = min(products, 1)
+        return products + others + (value in self.graph.outputs)
+
+    def passes_gradient(self, op: Op, value: str) -> bool:
+        slots = [slot for slot, operand in enumerate(op.operands) if operand == value]
+        return bool(set(slots) & set(self.facts[op.name].wanted))
+
+    def added_s(self, value: str, state: State, number: int) -> float:
+        type_ = self.graph.types[value]
+        nbytes = local_elements(state.grad, type_.shape, self.mesh) * ITEMSIZE[type_.dtype]
+        # By itself a sum reads all and writes one; in a chain it spares the write and a read beside it.
+        moved = number + 1 if self.terms.workload.stack.style == "eager" else number - 1
+        phase = Phase()
+        phase.kernels[streaming(moved * nbytes, self.terms.workload)] = 1
+        return self.terms.cost(phase, self.mesh).device_s
+
+    # memory
+
+    def saved_bytes(self, times: Sequence[Sequence[Times]]) -> list[Array]:
+        """What groups keep of their own; and each value that a later derivative reads, once: where it is made, if that
+        keeps it anyhow or what was gathered is let go; else at its hub; else as its reader takes it."""
+        found = [
+            np.zeros(len(one)) if one.group.names <= self.again else np.array([took.kept_bytes for took in its])
+            for one, its in zip(self.options, times, strict=True)
+        ]
+        found += [np.zeros(len(hub.states)) for hub in self.all_hubs]
+        for value in self.between():
+            if not self.is_kept(value, times) or value in self.graph.param:
+                continue
+            makers = self.makers(value)
+            if makers and {value, self.graph.storage[value]} & times[makers[0]][0].keeps:
+                continue
+            hub = self.hub_of.get(value)
+            if makers and (self.terms.lowering.regathers or (hub is None and not self.parts.readers.get(value))):
+                at = makers[0]
+            else:
+                at = self.parts.readers[value][0] if hub is None else len(self.options) + hub
+            nbytes = np.array([self.local_bytes(value, state) for state in self.states_of(value, at)])
+            found[at] = found[at] + nbytes[self.rows(value, at)]
+        return found
+
+    def is_kept(self, value: str, times: Sequence[Sequence[Times]]) -> bool:
+        """Whether a value must be at hand in the backward pass without being made there."""
+        if value in self.chosen and value in self.graph.producer:
+            return False
+        for number in self.parts.readers.get(value, ()):
+            group = self.parts.groups[number]
+            redone = any(op.name in self.again for op in group.ops if value in op.operands)
+            if redone or (value in times[number][0].keeps and not group.names <= self.again):
+                return True
+        return False
+
+    def local_bytes(self, value: str, state: State) -> float:
+        type_ = self.graph.types[value]
+        return local_elements(state.value, type_.shape, self.mesh) * ITEMSIZE[type_.dtype]
+
+    def state_bytes(self) -> list[Array]:
+        """What parameters take, stored as they are."""
+        found = [np.zeros(len(variable)) for variable in self.costs]
+        for number, one in enumerate(self.options):
+            for param in one.group.params:
+                ways = [self.storing.best(param, state) for state in one.states[param.value]]
+                found[number] += np.array([way.nbytes for way in ways])[one.at[param.value]]
+        for number, hub in enumerate(self.all_hubs):
+            if hub.values[0] in self.graph.param:
+                ways = [self.storing.best(self.graph.param[hub.values[0]], state) for state in hub.states]
+                found[len(self.options) + number] += np.array([way.nbytes for way in ways])
+        return found
+
+    # moves
+
+    def connect(self, value: str) -> None:
+        """The pairs over which a value travels."""
+        hub = self.hub_of.get(value)
+        makers, readers = self.makers(value), self.parts.readers.get(value, ())
+        if hub is None:
+            for maker in makers:
+                for reader in readers:
+                    self.travels(value, maker, reader, self.is_needed_by(value, reader))
+            return
+        at = len(self.options) + hub
+        for maker in makers:
+            self.travels(value, maker, at, value in self.needed)
+        if value in self.inner_of:
+            inner = len(self.options) + self.inner_of[value]
+            self.travels(value, at, inner, value in self.needed)
+            at = inner
+        for reader in readers:
+            self.travels(value, at, reader, self.is_needed_by(value, reader))
+
+    def is_needed_by(self, value: str, reader: int) -> bool:
+        """Whether the backward pass reads a value in the form that this group takes it in."""
+        for op in self.parts.groups[reader].ops:
+            if value not in op.operands:
+                continue
+            facts = self.facts[op.name]
+            slots = {slot for slot, operand in enumerate(op.operands) if operand == value}
+            if op.name in self.again or (facts.wanted and slots & set(facts.reads)):
+                return True
+        return False
+
+    def travels(self, value: str, source: int, target: int, needed: bool) -> None:
+        sources, targets = self.states_of(value, source), self.states_of(value, target)
+        table = self.table(value, sources, targets, needed)
+        rows, columns = self.rows(value, source), self.rows(value, target)
+        full = table[np.ix_(rows, columns)]
+        if source > target:
+            source, target, full = target, source, full.T
+        known = self.pairs.get((source, target))
+        self.pairs[source, target] = full if known is None else known + full
+
+    def states_of(self, value: str, variable: int) -> tuple[State, ...]:
+        if variable >= len(self.options):
+            return self.all_hubs[variable - len(self.options)].states
+        return self.options[variable].states[value]
+
+    def rows(self, value: str, variable: int) -> np.ndarray:
+        """For every state of a variable, the number of the value's state."""
+        if variable >= len(self.options):
+            return np.arange(len(self.all_hubs[variable - len(self.options)].states))
+        return self.options[variable].at[value]
+
+    def table(self, value: str, sources: Sequence[State], targets: Sequence[State], needed: bool) -> Array:
+        """Forward, once more where that is needed, and the gradient back."""
+        nbytes = self.graph.types[value].nbytes
+        there, here = [s.value for s in sources], [t.value for t in targets]
+        cost = self.moves.seconds(nbytes, there, here, backward=False)
+        if needed and value in self.chosen:
+            cost = cost + self.moves.seconds(nbytes, there, here, backward=True)
+        elif needed and self.terms.lowering.regathers:
+            cost = cost + self.moves.again(nbytes, there, here)
+        if value in self.graph.differentiable:
+            cost = (
+                cost + self.moves.seconds(nbytes, [t.grad for t in targets], [s.grad for s in sources], backward=True).T
+            )
+        return cost
+
+
+def _picks(graph: Graph) -> int:
+    """Experts that a token goes to."""
+    return max((graph.types[op.operands[1]].shape[-1] for op in graph.ops if op.kind == "dispatch"), default=1)

@@ -1,0 +1,169 @@
+"""Layouts: how an axis cuts a loop that does not stand alone in its dimension.
+
+    tokens    batch and sequence as one dimension: the sequence is cut sample by sample, in as many sections as samples
+              are left on the rank
+    fused     a product that is cut into sections afterwards (q|k|v, gate|up): each section by itself
+    slots     of experts: as the tokens lie that fill them, whatever dispatch makes of that
+
+On one axis a layout follows from the sizes of the loops; jointly, from what the axes before have left of them: cuts of
+the batch come first, and leave fewer samples to cut the sequence of. The same layouts as a person's plan has
+(`ir.names.body`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from math import prod
+
+from meshwright.ir.adjoint import Choice, Split, Strategy
+from meshwright.ir.errors import IllegalStrategy, IndivisibleExtent, SectionsMismatch
+from meshwright.ir.factors import Loops, stem
+from meshwright.ir.graph import Graph, Op
+from meshwright.ir.mesh import Mesh
+from meshwright.ir.placement import CONTIGUOUS, Layout, Sections
+from meshwright.ir.rewrite import facts_of
+
+SEQUENCE, SLOTS = "s", "slots"
+REFUSED = (IllegalStrategy, IndivisibleExtent, SectionsMismatch)
+
+
+@dataclass(frozen=True, slots=True)
+class Tokens:
+    """A factor that runs over samples, the sequence, and whatever is inside: their sizes."""
+
+    outer: int
+    size: int
+    inner: int
+
+    @property
+    def layout(self) -> Layout:
+        return CONTIGUOUS if self.outer == 1 else Sections((self.size * self.inner,) * self.outer)
+
+
+@dataclass(eq=False)
+class Layouts:
+    """The layouts of one body."""
+
+    graph: Graph
+    found: Loops
+
+    @cached_property
+    def sizes(self) -> dict[str, int]:
+        return {loop.name: loop.size for loop in self.found.loops}
+
+    @cached_property
+    def fused(self) -> dict[str, tuple[int, tuple[int, ...]]]:
+        """Values that are cut into sections: the dimension, and the sections."""
+        return {
+            op.operands[slot]: (dim, sizes)
+            for op in self.graph.ops
+            for side, slot, dim, sizes in facts_of(self.graph)[op.name].rule.sections
+            if side == "operand"
+        }
+
+    @cached_property
+    def dispatch(self) -> Op | None:
+        return next((op for op in self.graph.ops if op.kind == "dispatch"), None)
+
+    def tokens(self, op: Op, factor: str) -> Tokens | None:
+        """The parts of a factor that has the sequence under samples."""
+        names = self.found.factors[op.name][factor]
+        at = next((index for index, name in enumerate(names) if stem(name) == SEQUENCE), 0)
+        if not at:
+            return None
+        outer, inner = (prod(self.sizes[name] for name in part) for part in (names[:at], names[at + 1 :]))
+        return Tokens(outer, self.sizes[names[at]], inner)
+
+    def sections(self, op: Op, factor: str) -> tuple[int, ...] | None:
+        """The sections that a factor's results are cut into afterwards."""
+        for dims, value in zip(facts_of(self.graph)[op.name].rule.results, op.results, strict=True):
+            dim, sizes = self.fused.get(value, (0, ()))
+            if sizes and dims[dim] == (factor,):
+                return sizes
+        return None
+
+    def is_slots(self, op: Op, factor: str) -> bool:
+        names = self.found.factors[op.name][factor]
+        return bool(names) and stem(names[0]) == SLOTS and op.kind not in ("dispatch", "combine")
+
+    def single(self, op: Op, choice: Split, mesh: Mesh) -> tuple[Split, ...]:
+        """A cut by one axis in every layout that it may have."""
+        if len(choice.factors) > 1:
+            return (choice,)
+        (factor,) = choice.factors
+        tokens, sizes = self.tokens(op, factor), self.sections(op, factor)
+        if tokens is not None:
+            return (choice, Split((factor,), tokens.layout))
+        if sizes is not None:
+            return (Split((factor,), Sections(sizes)),)
+        if self.is_slots(op, factor) and self.dispatch is not None:
+            filled = self.filled(mesh, (True,))
+            return (choice, Split((factor,), filled[mesh.names[0]])) if filled else (choice,)
+        return (choice,)
+
+    def filled(self, mesh: Mesh, by_sequence: Sequence[bool | None]) -> dict[str, Layout]:
+        """How dispatch lays slots out on every axis, where tokens are cut by sample (False) or by sequence (True)."""
+        op = self.dispatch
+        assert op is not None
+        factor = facts_of(self.graph)[op.name].rule.operands[0][0][0]
+        tokens = self.tokens(op, factor)
+        if tokens is None:
+            return {}
+        made: list[Choice | None] = [
+            None if cut is None else Split((factor,), tokens.layout if cut else CONTIGUOUS) for cut in by_sequence
+        ]
+        try:
+            applied = facts_of(self.graph)[op.name].applied(self.joint(op, mesh, made), mesh)
+        except REFUSED:
+            return {}
+        return {shard.axis: shard.layout for dim in applied.results[0].dims for shard in dim}
+
+    def joint(self, op: Op, mesh: Mesh, choices: Sequence[Choice | None]) -> Strategy:
+        """Choices of single axes as one strategy: cuts of samples first, each layout on what is left."""
+        pairs = [(axis, made) for axis, made in zip(mesh.names, choices, strict=True) if made is not None]
+        pairs.sort(key=lambda pair: self.is_inner(op, pair[1]))
+        left: dict[str, Tokens | tuple[int, ...]] = {}
+        slots: dict[str, list[bool | None]] = {}
+        found = []
+        for axis, chosen in pairs:
+            made = chosen
+            if isinstance(made, Split) and len(made.factors) == 1:
+                made = self.laid_out(op, mesh, axis, made, left)
+                if self.is_slots(op, made.factors[0]):
+                    cuts = slots.setdefault(made.factors[0], [None] * len(mesh.names))
+                    cuts[mesh.names.index(axis)] = made.layout != CONTIGUOUS
+            found.append((axis, made))
+        for factor, cuts in slots.items():
+            if any(cuts):
+                layouts = self.filled(mesh, cuts)
+                found = [
+                    (axis, Split((factor,), layouts.get(axis, CONTIGUOUS)))
+                    if isinstance(made, Split) and made.factors == (factor,)
+                    else (axis, made)
+                    for axis, made in found
+                ]
+        return Strategy(tuple(found))
+
+    def is_inner(self, op: Op, made: Choice) -> bool:
+        """Whether a choice cuts the sequence under samples."""
+        if not isinstance(made, Split) or len(made.factors) > 1 or made.layout == CONTIGUOUS:
+            return False
+        return self.tokens(op, made.factors[0]) is not None or self.is_slots(op, made.factors[0])
+
+    def laid_out(self, op: Op, mesh: Mesh, axis: str, made: Split, left: dict[str, Tokens | tuple[int, ...]]) -> Split:
+        """One cut on what the axes before have left of its factor."""
+        (factor,) = made.factors
+        parts = mesh.axis(axis).size
+        whole = left.get(factor) or self.tokens(op, factor) or self.sections(op, factor)
+        if isinstance(whole, Tokens):
+            if made.layout == CONTIGUOUS:
+                left[factor] = Tokens(max(1, whole.outer // parts), whole.size, whole.inner)
+                return made
+            left[factor] = Tokens(whole.outer, max(1, whole.size // parts), whole.inner)
+            return Split((factor,), whole.layout)
+        if whole and isinstance(made.layout, Sections):
+            left[factor] = tuple(size // parts for size in whole)
+            return Split((factor,), Sections(whole))
+        return made

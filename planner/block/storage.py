@@ -1,0 +1,159 @@
+"""Where parameters are stored, and what that takes: a cost of the operators that read them.
+
+For the state in which operators want a parameter there are as many ways to store it as there are levels of ZeRO, over
+the axes that hold copies of it. Each has seconds per micro-batch (gathers before use, reductions of gradients to
+shards, adding gradients up), seconds per step (reductions, optimizer, publication), which the micro-batches share, and
+bytes. Parameters of a body travel together, so each pays for its share of a transmission in which all of them are cut
+as it is; likewise for the optimizer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from math import prod
+from typing import cast
+
+from meshwright.cost_models.collectives import Collective
+from meshwright.cost_models.ledger import Phase, Transmission, streaming, travelling_bytes, updating_bytes
+from meshwright.ir.decisions import Storage
+from meshwright.ir.graph import ITEMSIZE, Graph, Param
+from meshwright.ir.mesh import Mesh
+from meshwright.ir.names.storage import cut_further
+from meshwright.ir.placement import Placement, State
+from meshwright.ir.program import local_elements
+from meshwright.ir.reshard import path
+from meshwright.planner.block.exposure import Exposure
+from meshwright.planner.block.space import Space, Terms
+
+LEVELS = {0: (), 1: ("optimizer",), 2: ("optimizer", "grads"), 3: ("optimizer", "grads", "params")}
+"""What each level of ZeRO cuts (Rajbhandari et al. 2020)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """One way to store a parameter. `storage` is None where it is stored as it is read."""
+
+    storage: Storage | None
+    forward_s: float = 0.0
+    backward_s: float = 0.0
+    """Per micro-batch."""
+    once_s: float = 0.0
+    """Per step."""
+    nbytes: float = 0.0
+    """Parameter, gradient and optimizer state on one rank."""
+
+    def total_s(self, microbatches: int) -> float:
+        """Per micro-batch, once what happens per step is shared out."""
+        return self.forward_s + self.backward_s + self.once_s / microbatches
+
+
+@dataclass(slots=True)
+class Storing:
+    """Ways to store the parameters of one body on one mesh."""
+
+    graph: Graph
+    mesh: Mesh
+    terms: Terms
+    exposure: Exposure
+    space: Space
+    known: dict[tuple[str, State], Stored] = field(default_factory=dict)
+    _parts: dict[tuple[object, ...], float] = field(default_factory=dict)
+
+    def best(self, param: Param, state: State) -> Stored:
+        """The cheapest way that the space leaves open, for the state in which the parameter is read."""
+        key = param.path, state
+        if key not in self.known:
+            microbatches = self.terms.microbatches
+            self.known[key] = min(self.ways(param, state), key=lambda way: way.total_s(microbatches))
+        return self.known[key]
+
+    def ways(self, param: Param, state: State) -> Iterator[Stored]:
+        compute = Placement(state.dims)
+        if param.buffer or not param.requires_grad:
+            yield Stored(None, nbytes=self.elements(param, compute) * self.terms.workload.states.stored)
+            return
+        lines = {line.name for line in self.terms.target.storage}
+        for level in range(4) if self.space.zero is None else (self.space.zero,):
+            if lines.issuperset(LEVELS[level]):
+                yield self.way(param, compute, state.grad, level)
+
+    def way(self, param: Param, compute: Placement, grad: Placement, level: int) -> Stored:
+        free = [axis for axis in self.mesh.names if compute.on(axis) is None]
+        over = [axis for axis in free if self.space.storing is None or axis in self.space.storing]
+        cut = cut_further(compute, self.graph.types[param.value].shape, over, self.mesh)
+        held = {kind: cut if kind in LEVELS[level] else compute for kind in ("params", "grads", "optimizer")}
+        storage = Storage(param.path, held["params"], held["grads"], held["optimizer"])
+        gather_s = self.moved(param, storage.params, compute, "parameter", "parameters")
+        reduced_s, since = 0.0, grad
+        if storage.grads != compute:
+            reduced_s, since = self.moved(param, grad, storage.grads, "sync", "gradients"), storage.grads
+        sync_s = self.moved(param, since, storage.optimizer, "sync", "gradients")
+        publish_s = self.moved(param, storage.optimizer, storage.params, "update", "publish")
+        workload, states = self.terms.workload, self.terms.workload.states
+        updated = self.elements(param, storage.optimizer)
+        once_s = sync_s + publish_s + self.streamed(param, updated * updating_bytes(workload))
+        added_s = 0.0
+        if self.terms.microbatches > 1 and workload.stack.style != "fused":
+            added_s = self.streamed(param, self.elements(param, since) * 2 * states.gradient)
+        nbytes = self.elements(param, storage.params) * states.stored
+        nbytes += self.elements(param, storage.grads) * states.gradient
+        nbytes += updated * (states.master + workload.moments)
+        plain = level == 0 or cut == compute
+        return Stored(
+            None if plain else storage,
+            forward_s=gather_s,
+            backward_s=reduced_s + added_s + (gather_s if self.space.regather else 0.0),
+            once_s=once_s,
+            nbytes=nbytes,
+        )
+
+    def elements(self, param: Param, placement: Placement) -> int:
+        return local_elements(placement, self.graph.types[param.value].shape, self.mesh)
+
+    @property
+    def whole(self) -> int:
+        """Elements of all trained parameters of the body."""
+        trained = [param for param in self.graph.params if param.requires_grad and not param.buffer]
+        return sum(self.graph.types[param.value].elements for param in trained)
+
+    def share(self, param: Param) -> float:
+        """Of all of them, the part that one parameter is."""
+        return self.graph.types[param.value].elements / self.whole
+
+    def moved(self, param: Param, source: Placement, target: Placement, reason: str, what: str) -> float:
+        """Its share of bringing all parameters that are cut alike from one placement to another."""
+        seconds, held, share = 0.0, source, self.share(param)
+        width = travelling_bytes(reason, self.terms.workload) or ITEMSIZE[self.graph.types[param.value].dtype]
+        for step, reached in path(source, target, self.mesh, self.terms.lowering.moves) if source != target else ():
+            if not step.free:
+                nbytes = self.elements(param, held) * width / share
+                seconds += share * self.transmitted(step.kind, step.axes, nbytes, reason)
+            held = reached
+        return seconds * self.exposure.parameters(what)
+
+    def transmitted(self, kind: str, axes: tuple[str, ...], nbytes: float, reason: str) -> float:
+        key = (kind, axes, nbytes, reason)
+        if key not in self._parts:
+            n = prod(self.mesh.axis(axis).size for axis in axes)
+            full = nbytes * n if kind == "all_gather" else nbytes
+            phase = Phase()
+            phase.transmissions[Transmission(cast(Collective, kind), axes, full, reason)] = 1
+            cost = self.terms.cost(phase, self.mesh)
+            self._parts[key] = cost.gathers_s + cost.reductions_s + cost.starts_s
+        return self._parts[key]
+
+    def streamed(self, param: Param, nbytes: float) -> float:
+        """Its share of one kernel over all parameters."""
+        share = self.share(param)
+        key = ("stream", nbytes / share)
+        if key not in self._parts:
+            phase = Phase()
+            phase.kernels[streaming(nbytes / share, self.terms.workload)] = 1
+            self._parts[key] = self.terms.cost(phase, self.mesh).device_s
+        return share * self._parts[key]
+
+
+def levels(lines: Sequence[str]) -> tuple[int, ...]:
+    """The levels of ZeRO that a target can store."""
+    return tuple(level for level, kinds in LEVELS.items() if set(kinds) <= set(lines))

@@ -1,0 +1,278 @@
+"""Options of a group: what every mesh axis may do in all of its operators at once.
+
+One axis. Choices of the group's operators fit together where every value between them lies, forward and backward, as
+its reader wants it: then nothing moves inside. They are found by walking the operators in order. A value that comes
+from elsewhere is wanted in one state by all who read it here.
+
+All axes jointly. Every combination of one option per axis, in the order of the mesh (major to minor). Where all cuts
+are plain, states are composed from those of the single axes and a combination is legal if the parts divide every loop
+and every extent; where layouts are in play (tokens as batch·sequence, sections), rules are applied jointly and states
+compared again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+from math import prod
+
+import numpy as np
+import numpy.typing as npt
+
+from meshwright.ir.adjoint import Choice, Idle, Pass, Split, Strategy, choices
+from meshwright.ir.capabilities import layout_name
+from meshwright.ir.factors import stem
+from meshwright.ir.graph import Graph, Op
+from meshwright.ir.mesh import Mesh, MeshAxis
+from meshwright.ir.placement import ZIGZAG, Contiguous, State, Zigzag
+from meshwright.ir.rewrite import Facts, facts_of
+from meshwright.ir.rules.base import Role
+from meshwright.planner.block.groups import Group, Parts
+from meshwright.planner.block.layouts import REFUSED, SEQUENCE, Layouts
+from meshwright.planner.block.space import Space, Terms
+
+Indices = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Single:
+    """One axis in a group: a choice for every operator, and the state of every value that it touches."""
+
+    choices: tuple[Choice, ...]
+    states: Mapping[str, State]
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether every value is cut in equal runs, or in a zigzag."""
+        return all(
+            isinstance(shard.layout, (Contiguous, Zigzag))
+            for state in self.states.values()
+            for dim in state.dims
+            for shard in dim
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Options:
+    """The options of one group on a mesh.
+
+    - `picks[i]` says which single every axis takes in option i.
+    - `states[value]` are the states that the value may have here, `at[value][i]` which of them it has in option i.
+    """
+
+    group: Group
+    mesh: Mesh
+    singles: tuple[tuple[Single, ...], ...]
+    layouts: Layouts
+    picks: Indices
+    states: Mapping[str, tuple[State, ...]]
+    at: Mapping[str, Indices]
+
+    def __len__(self) -> int:
+        return len(self.picks)
+
+    def strategies(self, option: int) -> dict[str, Strategy]:
+        """What every operator does."""
+        taken = [singles[pick] for singles, pick in zip(self.singles, self.picks[option], strict=True)]
+        return {
+            op.name: self.layouts.joint(op, self.mesh, [one.choices[at] for one in taken])
+            for at, op in enumerate(self.group.ops)
+        }
+
+    def state(self, value: str, option: int) -> State:
+        return self.states[value][int(self.at[value][option])]
+
+
+def options(parts: Parts, group: Group, mesh: Mesh, space: Space, terms: Terms) -> Options:
+    """Every legal option of a group."""
+    return _Combining(_Searching(parts, group, space, terms), mesh).options()
+
+
+class _Searching:
+    """Finds what one axis may do in a group."""
+
+    def __init__(self, parts: Parts, group: Group, space: Space, terms: Terms) -> None:
+        self.parts, self.group, self.space, self.terms = parts, group, space, terms
+        self.graph: Graph = parts.graph
+        self.facts = facts_of(self.graph)
+        self.layouts = Layouts(parts.graph, parts.found)
+        self.known_layouts = {line.name for line in terms.target.layouts}
+        self.attention = {line.name for line in terms.target.attention}
+
+    def singles(self, axis: MeshAxis) -> tuple[Single, ...]:
+        mesh = Mesh((axis,))
+        return tuple(Single(made, states) for made, states in self.walk(0, mesh, (), {}))
+
+    def walk(
+        self, at: int, mesh: Mesh, made: tuple[Choice, ...], states: dict[str, State]
+    ) -> Iterator[tuple[tuple[Choice, ...], dict[str, State]]]:
+        if at == len(self.group.ops):
+            yield made, states
+            return
+        op, tried = self.group.ops[at], []
+        for choice in self.candidates(op, mesh):
+            found = self.fitting(op, Strategy(((mesh.names[0], choice),)), mesh, states)
+            if found is None or (isinstance(choice, Idle) and found in tried):
+                continue  # idle is idle: without a gradient there is nothing partial to pass
+            tried.append(found)
+            yield from self.walk(at + 1, mesh, (*made, choice), found)
+
+    def fitting(self, op: Op, strategy: Strategy, mesh: Mesh, states: Mapping[str, State]) -> dict[str, State] | None:
+        """The states with this operator's, if they agree."""
+        try:
+            applied = self.facts[op.name].applied(strategy, mesh)
+        except REFUSED:
+            return None
+        found = dict(states)
+        sides = ((op.operands, applied.operands), (op.results, applied.results))
+        for values, wanted in sides:
+            for value, state in zip(values, wanted, strict=True):
+                if value in self.parts.tables:
+                    continue
+                own = state if value in self.graph.differentiable else state.without_gradient()
+                if found.setdefault(value, own) != own:
+                    return None
+        return found
+
+    def candidates(self, op: Op, mesh: Mesh) -> Iterator[Choice]:
+        """What the rule, the space and the target allow."""
+        facts = self.facts[op.name]
+        for choice in choices(facts.rule):
+            if isinstance(choice, Idle):
+                allowed = self.space.partial_gradients or not choice.grad_partial
+            elif isinstance(choice, Pass):
+                allowed = self.space.partial_values
+            else:
+                allowed = self.splits(op, facts, choice)
+            if allowed and isinstance(choice, Split):
+                yield from self.laid_out(op, choice, mesh)
+            elif allowed:
+                yield choice
+
+    def splits(self, op: Op, facts: Facts, choice: Split) -> bool:
+        loops = self.parts.found.factors[op.name]
+        if any(stem(name) in self.space.whole for factor in choice.factors for name in loops[factor][:1]):
+            return False
+        roles = {facts.rule.factor(name).role for name in choice.factors}
+        if Role.MAX in roles and self.graph.differentiable.intersection(op.results):
+            return False
+        if len(choice.factors) == 2:
+            return "ring" in self.attention and choice.layout != ZIGZAG
+        return op.kind != "attention" or choice.factors != ("sq",) or "all_gather" in self.attention
+
+    def laid_out(self, op: Op, choice: Split, mesh: Mesh) -> Iterator[Split]:
+        """The same in the layouts that it may have: a zigzag where the axis cuts the sequence so."""
+        loops = self.parts.found.factors[op.name][choice.factors[0]]
+        if mesh.names[0] in self.space.zigzag and loops and stem(loops[0]) == SEQUENCE:
+            found: tuple[Split, ...] = (Split(choice.factors, ZIGZAG),)
+        else:
+            found = self.layouts.single(op, choice, mesh)
+        yield from (one for one in dict.fromkeys(found) if layout_name(one.layout) in self.known_layouts)
+
+
+class _Combining:
+    """Combines the options of single axes."""
+
+    def __init__(self, searching: _Searching, mesh: Mesh) -> None:
+        self.searching, self.mesh = searching, mesh
+        self.group, self.facts, self.graph = searching.group, searching.facts, searching.graph
+        self.singles = tuple(searching.singles(axis) for axis in mesh.axes)
+
+    def options(self) -> Options:
+        counts = [len(singles) for singles in self.singles]
+        picks = np.array(list(product(*map(range, counts))), dtype=np.int64).reshape(prod(counts), len(counts))
+        picks = picks[self.divides(picks) & self.one_ring(picks)]
+        plain = self.plain(picks)
+        ports = (*self.group.reads, *self.group.makes, *(param.value for param in self.group.params))
+        joint = [
+            self.composed(pick, ports) if ok else self.applied(pick) for pick, ok in zip(picks, plain, strict=True)
+        ]
+        legal = [index for index, states in enumerate(joint) if states is not None]
+        known: dict[str, dict[State, int]] = {value: {} for value in ports}
+        at = {value: np.zeros(len(legal), dtype=np.int64) for value in ports}
+        for row, index in enumerate(legal):
+            states = joint[index]
+            assert states is not None
+            for value in ports:
+                numbers = known[value]
+                at[value][row] = numbers.setdefault(states[value], len(numbers))
+        return Options(
+            self.group,
+            self.mesh,
+            self.singles,
+            self.searching.layouts,
+            picks[legal],
+            {value: tuple(numbers) for value, numbers in known.items()},
+            at,
+        )
+
+    def divides(self, picks: Indices) -> npt.NDArray[np.bool_]:
+        """Whether the parts of all axes together divide every loop, and every extent that runs over loops."""
+        legal = np.ones(len(picks), dtype=bool)
+        for at, op in enumerate(self.group.ops):
+            rule = self.facts[op.name].rule
+            if rule.sections or rule.slots:
+                continue
+            parts = {factor.name: self.parts_of(picks, at, factor.name) for factor in rule.factors}
+            for factor in rule.factors:
+                legal &= factor.size % parts[factor.name] == 0
+            types = (*self.graph.operand_types(op), *rule.types)
+            for dims, type_ in zip((*rule.operands, *rule.results), types, strict=True):
+                for dim, extent in zip(dims, type_.shape, strict=True):
+                    if dim:
+                        legal &= extent % prod(parts[name] for name in dim) == 0
+        return legal
+
+    def parts_of(self, picks: Indices, at: int, factor: str) -> Indices:
+        """Into how many parts a factor of one operator is cut; twice as many in a zigzag."""
+        cut = np.ones(len(picks), dtype=np.int64)
+        for column, (axis, singles) in enumerate(zip(self.mesh.axes, self.singles, strict=True)):
+            made = [single.choices[at] for single in singles]
+            cut *= np.array([_parts(choice, factor, axis.size) for choice in made], dtype=np.int64)[picks[:, column]]
+        return cut
+
+    def one_ring(self, picks: Indices) -> npt.NDArray[np.bool_]:
+        rings = np.zeros(len(picks), dtype=np.int64)
+        for column, singles in enumerate(self.singles):
+            pairs = [any(isinstance(c, Split) and len(c.factors) == 2 for c in one.choices) for one in singles]
+            rings += np.array(pairs, dtype=np.int64)[picks[:, column]]
+        return rings <= 1
+
+    def plain(self, picks: Indices) -> npt.NDArray[np.bool_]:
+        rules = [self.facts[op.name].rule for op in self.group.ops]
+        plain = np.full(len(picks), not any(rule.sections or rule.slots for rule in rules))
+        for column, singles in enumerate(self.singles):
+            plain &= np.array([single.is_plain for single in singles], dtype=bool)[picks[:, column]]
+        return plain
+
+    def composed(self, pick: Indices, ports: Sequence[str]) -> Mapping[str, State] | None:
+        """States of plain cuts: in every dimension those of the axes, major to minor."""
+        taken = [singles[index].states for singles, index in zip(self.singles, pick, strict=True)]
+        found = {}
+        for value in ports:
+            own = [states[value] for states in taken]
+            dims = tuple(tuple(s for state in own for s in state.dims[at]) for at in range(len(own[0].dims)))
+            found[value] = State(
+                dims,
+                tuple(p for state in own for p in state.partial),
+                tuple(g for state in own for g in state.grad_partial),
+            )
+        return found
+
+    def applied(self, pick: Indices) -> Mapping[str, State] | None:
+        """States by the rules, if they agree inside."""
+        states: dict[str, State] = {}
+        for at, op in enumerate(self.group.ops):
+            made = [singles[index].choices[at] for singles, index in zip(self.singles, pick, strict=True)]
+            found = self.searching.fitting(op, self.searching.layouts.joint(op, self.mesh, made), self.mesh, states)
+            if found is None:
+                return None
+            states = found
+        return states
+
+
+def _parts(choice: Choice, factor: str, size: int) -> int:
+    if not isinstance(choice, Split) or factor not in choice.factors:
+        return 1
+    return size * 2 if isinstance(choice.layout, Zigzag) else size

@@ -1,0 +1,77 @@
+"""What tests of the block builder share: small folds, prices, random choices."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from random import Random
+
+from meshwright.cost_models.cluster_text import read_cluster
+from meshwright.cost_models.ledger import ledger
+from meshwright.cost_models.prices import Prices
+from meshwright.cost_models.profile import published
+from meshwright.ir.decisions import BodyPlan
+from meshwright.ir.lower_body import lower_body
+from meshwright.ir.mesh import Mesh
+from meshwright.ir.workload import STACKS, Workload
+from meshwright.planner.block.build import Block
+from meshwright.planner.block.space import Terms
+
+PHASES = ("forward", "recompute", "inputs", "weights")
+
+
+@lru_cache
+def prices(cluster: str = "1x8xH100") -> Prices:
+    return Prices(read_cluster(cluster), published())
+
+
+def terms(
+    mesh: Mesh,
+    *,
+    stack: str = "torch",
+    batch: int = 8,
+    seq: int = 1024,
+    microbatches: int = 1,
+    cluster: str = "1x8xH100",
+) -> Terms:
+    workload = Workload(global_batch=batch * microbatches, seq=seq, stack=STACKS[stack])
+    return Terms.of(prices(cluster), workload, tuple(range(mesh.size)), microbatches=microbatches)
+
+
+def drawn(block: Block, random: Random) -> tuple[int, ...]:
+    """A random choice of the block problem; every pair of states is allowed."""
+    return tuple(random.randrange(len(variable.costs)) for variable in block.problem.variables)
+
+
+def shares(block: Block, chosen: tuple[int, ...]) -> bool:
+    """Whether two readers of a hub want its value, or leave its gradient, in one placement that is not the hub's."""
+    for hub in block.hubs:
+        for value in hub.values:
+            at = block.hub_state(value, chosen)
+            states = [block.options[n].state(value, chosen[n]) for n in block.parts.readers.get(value, ())]
+            values = [state.value for state in states if state.value != at.value]
+            grads = [state.grad for state in states if state.grad != at.grad]
+            if len(set(values)) < len(values):
+                return True
+            if value in block.graph.differentiable and len(set(grads)) < len(grads):
+                return True
+    return False
+
+
+def lowered_s(block: Block, plan: BodyPlan, terms: Terms) -> float:
+    """What the evaluator's prices add up to for the lowered body, without its parameters' traffic."""
+    body = lower_body(block.graph, plan, block.mesh, terms.lowering)
+    book = ledger(body, terms.workload, accumulates=False)
+    shown = terms.exposure
+    return sum(shown.seconds(terms.cost(book.phases[name], block.mesh), backward=name != "forward") for name in PHASES)
+
+
+def stored_s(block: Block, chosen: tuple[int, ...], terms: Terms) -> float:
+    """What parameters take of the objective."""
+    return sum(way.total_s(terms.microbatches) for _, way in block.stored(chosen))
+
+
+def adding_s(block: Block, chosen: tuple[int, ...]) -> float:
+    """What adding gradients at hubs takes of the objective."""
+    first = len(block.options)
+    hubs = zip(block.problem.variables[first:], chosen[first:], strict=True)
+    return sum(float(variable.costs[state]) for variable, state in hubs)

@@ -1,0 +1,176 @@
+"""What the block solver finds in regimes that are set on purpose; never worse than what a person would write."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+
+from meshwright.backends.torch_.capabilities import TARGETS
+from meshwright.ir.adjoint import Split
+from meshwright.ir.decisions import BodyPlan
+from meshwright.ir.errors import BlockUnsolvable
+from meshwright.ir.fold import Fold
+from meshwright.ir.lower_body import lower_body
+from meshwright.ir.mesh import Mesh
+from meshwright.ir.names import Degrees, template
+from meshwright.ir.placement import ZIGZAG
+from meshwright.planner.block import BlockChoice, Space, Terms, block_frontier, cost_of_plan, solve_block
+from meshwright.planner.block_solver.problem import Status
+from tests.cost_models.programs import DENSE, MOE, fold
+from tests.planner.block.settings import terms
+
+WIDE = replace(DENSE, hidden=4096, ffn_hidden=14336, heads=32, kv_heads=8, tied_embeddings=False)
+ROUNDING = 1e-9
+SLACK = 0.01
+"""Of a plan's price: parameters' traffic is shared out among them, so plans that differ in it by less may change place
+when they are lowered."""
+
+
+def block_of(model: Fold) -> str:
+    return next(segment.period[0] for segment in model.segments if not segment.glue)
+
+
+def moves(model: Fold, choice: BlockChoice, mesh: Mesh, setting: Terms) -> Counter[str]:
+    body = lower_body(model.body[block_of(model)].graph, choice.plan, mesh, setting.lowering)
+    return Counter(move.step.kind for move in body.moves() if move.reason in ("value", "gradient"))
+
+
+def cut(plan: BodyPlan, axis: str) -> set[str]:
+    """The factors that an axis cuts, over all operators."""
+    made = [strategy.of(axis) for _, strategy in plan.strategies]
+    return {name for choice in made if isinstance(choice, Split) for name in choice.factors}
+
+
+@pytest.mark.parametrize("mesh", ["a=8", "a=2 b=4"])
+def test_an_ample_batch_is_all_that_is_cut(mesh: str) -> None:
+    made, model = Mesh.parse(mesh), fold(WIDE, 16)
+    setting = terms(made, batch=16, microbatches=16)
+    choice = solve_block(model, block_of(model), made, setting)
+    assert choice.status is Status.OPTIMAL
+    assert not moves(model, choice, made, setting)
+    assert all(cut(choice.plan, axis) <= {"b", "d0", "f0"} for axis in made.names)
+
+
+def test_short_of_memory_for_weights_it_finds_megatron() -> None:
+    """One sequence or two on eight ranks cannot be cut by batch. Copies of weights do not fit: column- and row-parallel
+    products, heads, and the residual cut over the sequence, with four gathers and four reductions to shards."""
+    made, model = Mesh.parse("a=8"), fold(WIDE, 2, 8192)
+    setting = terms(made, batch=2, seq=8192)
+    free = solve_block(model, block_of(model), made, setting, Space(zero=0))
+    choice = solve_block(model, block_of(model), made, setting, Space(zero=0), memory_bytes=0.75 * 2**30)
+    assert choice.cost.state_bytes < free.cost.state_bytes
+    assert choice.objective_s > free.objective_s
+    assert moves(model, choice, made, setting) == {"all_gather": 4, "reduce_scatter": 4}
+    assert {"n", "k", "hk"} <= cut(choice.plan, "a")
+
+
+def test_where_gradients_are_shared_out_it_finds_ulysses() -> None:
+    """With many micro-batches copies of weights cost little: tokens stay cut over the sequence, heads only inside
+    attention, behind all-to-alls."""
+    made, model = Mesh.parse("a=8"), fold(WIDE, 2, 8192)
+    setting = terms(made, batch=2, seq=8192, microbatches=8)
+    choice = solve_block(model, block_of(model), made, setting, Space(zero=0))
+    assert set(moves(model, choice, made, setting)) == {"all_to_all"}
+    assert not {"n", "k"} & cut(choice.plan, "a")
+
+
+DEGREES = (
+    {"dp": 8},
+    {"tp": 8},
+    {"tp": 8, "sequence_parallel": True},
+    {"cp": 8, "zigzag": True},
+    {"cp": 4, "dp": 2, "zigzag": True, "context": "ring"},
+    {"cp": 4, "dp": 2, "context": "ulysses"},
+    {"dp": 4, "tp": 2, "zero": 3, "recompute": "selective"},
+    {"dp": 2, "tp": 4, "zero": 1, "recompute": "full", "sequence_parallel": True},
+)
+EXPERT_DEGREES = (
+    {"dp": 8, "ep": 4},
+    {"dp": 4, "tp": 2, "ep": 4, "sequence_parallel": True},
+)
+
+
+def compared(model: Fold, degrees: Degrees, stack: str) -> tuple[float, float, float]:
+    """Seconds per micro-batch of a plan by names, of ours, and of ours with the same states at the ends."""
+    mesh, body = degrees.mesh(), block_of(model)
+    setting = terms(mesh, microbatches=degrees.microbatches, stack=stack)
+    graph = model.body[body].graph
+    plan = next(plan for plan in template(model, degrees).plans if plan.body == body)
+    ends = {value: dict(plan.states)[value] for value in (graph.inputs[0].value, graph.outputs[0])}
+    space = Space(
+        zero=degrees.zero,
+        storing=tuple(axis for axis in mesh.names if not axis.startswith("tp")),
+        zigzag=tuple(axis for axis in mesh.names if degrees.layout(axis) == ZIGZAG),
+        recompute=degrees.recompute,
+    )
+    ours = [solve_block(model, body, mesh, setting, space, boundary=at).cost for at in (None, ends)]
+    costs = (cost_of_plan(graph, plan, mesh, setting), *ours)
+    theirs, free, same = (cost.total_s(degrees.microbatches) for cost in costs)
+    return theirs, free, same
+
+
+@pytest.mark.parametrize("stack", ["torch", "megatron"])
+@pytest.mark.parametrize("named", DEGREES, ids=str)
+def test_no_plan_by_names_is_better(named: dict[str, int], stack: str) -> None:
+    theirs, free, same = compared(fold(DENSE, 8), Degrees(microbatches=4, **named), stack)  # type: ignore[arg-type]
+    assert max(free, same) <= theirs * (1 + SLACK)
+
+
+def test_nor_one_on_three_axes() -> None:
+    theirs, free, same = compared(fold(DENSE, 8), Degrees(dp=2, cp=2, tp=2, zero=2), "torch")
+    assert max(free, same) <= theirs * (1 + SLACK)
+
+
+@pytest.mark.parametrize("named", EXPERT_DEGREES, ids=str)
+def test_nor_one_with_experts(named: dict[str, int]) -> None:
+    theirs, free, same = compared(fold(MOE, 8), Degrees(microbatches=4, **named), "torch")  # type: ignore[arg-type]
+    assert max(free, same) <= theirs * (1 + SLACK)
+
+
+def test_a_limit_holds_or_is_refused() -> None:
+    """In an eager stack the bytes of the problem are those that the evaluator counts."""
+    made, model = Mesh.parse("a=2 b=2"), fold(DENSE, 8)
+    setting = terms(made)
+    free, whole = (solve_block(model, block_of(model), made, setting, Space(zero=zero)) for zero in (0, None))
+    assert whole.objective_s <= free.objective_s * (1 + ROUNDING)
+    capacity = 0.6 * (free.cost.saved_bytes + free.cost.state_bytes)
+    tight = solve_block(model, block_of(model), made, setting, memory_bytes=capacity)
+    assert tight.bound_s >= whole.bound_s * (1 - ROUNDING)
+    assert tight.cost.saved_bytes + tight.cost.state_bytes <= capacity
+    with pytest.raises(BlockUnsolvable, match="no plan fits"):
+        solve_block(model, block_of(model), made, setting, memory_bytes=1.0)
+
+
+def test_a_target_gets_what_it_can_express() -> None:
+    made, model = Mesh.parse("a=4"), fold(DENSE, 2, 8192)
+    setting = terms(made, batch=2, seq=8192)
+    for target in TARGETS.values():
+        asked = Terms.of(setting.prices, setting.workload, setting.ranks, target)
+        plan = solve_block(model, block_of(model), made, asked, Space(zigzag=("a",))).plan
+        assert "zigzag" not in {line.name for line in target.layouts}
+        cuts = [choice for _, strategy in plan.strategies for _, choice in strategy.choices]
+        assert not any(isinstance(choice, Split) and (len(choice.factors) > 1 or str(choice.layout)) for choice in cuts)
+
+
+def test_a_frontier_trades_time_for_memory() -> None:
+    made, model = Mesh.parse("a=4"), fold(DENSE, 8)
+    found = block_frontier(model, block_of(model), made, terms(made, microbatches=4))
+    times = [point.cost.total_s(4) for point in found.points]
+    assert times == sorted(times)
+    assert len(times) > 3
+    leanest = min(found.points, key=lambda point: point.cost.saved_bytes)
+    assert leanest.plan.recompute
+    assert leanest.cost.saved_bytes < 0.2 * found.points[0].cost.saved_bytes
+    assert min(point.cost.state_bytes for point in found.points) < 0.5 * found.points[0].cost.state_bytes
+
+
+def test_where_nothing_hides_parameters_cost_more() -> None:
+    """The same best plan, with the traffic of its gradients in full."""
+    made, model = Mesh.parse("a=4"), fold(DENSE, 8)
+    setting = terms(made)
+    shown = replace(setting, hides=False)
+    both = [solve_block(model, block_of(model), made, one, Space(zero=1)) for one in (setting, shown)]
+    assert both[0].cost.once_s < both[1].cost.once_s
+    assert both[0].objective_s < both[1].objective_s

@@ -1,0 +1,86 @@
+"""Cases for tests of what makes a plan fit its cluster: a small decoder, or Llama-3.1-8B, on clusters given as text."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from pathlib import Path
+
+from meshwright.cost_models.cluster import Cluster
+from meshwright.cost_models.cluster_text import read_cluster
+from meshwright.cost_models.cluster_toml import read
+from meshwright.cost_models.evaluate import Evaluator
+from meshwright.cost_models.prediction import Prediction
+from meshwright.cost_models.prices import Prices
+from meshwright.cost_models.profile import published
+from meshwright.ir.decisions import Decisions
+from meshwright.ir.fold import Fold
+from meshwright.ir.frontends.load import load_model
+from meshwright.ir.program import Program
+from meshwright.ir.workload import Workload, stack_named
+from meshwright.planner.pins import Config, fill, parse
+from meshwright.planner.pricing import Folds, Setting, target_of
+
+ROOT = Path(__file__).parents[2]
+LLAMA = str(ROOT / "examples" / "configs" / "llama-3.1-8b")
+TINY = str(ROOT / "examples" / "tiny_decoder.toml")
+CLUSTERS = ROOT / "examples" / "clusters"
+BATCH = 64
+
+SMALL = """
+name = "small decoder"
+layers = {layers}
+hidden = 1024
+ffn_hidden = 4096
+vocab = 32000
+heads = 16
+kv_heads = 16
+dtype = "{dtype}"
+"""
+
+
+@lru_cache(maxsize=8)
+def folds(model: str, seq: int, dtype: str) -> Folds:
+    return Folds(load_model(model, dtype=dtype), seq)
+
+
+class Case:
+    """A model on a cluster."""
+
+    def __init__(
+        self, model: str, cluster: Cluster, *, seq: int = 4096, batch: int = BATCH, fp16: bool = False
+    ) -> None:
+        self.cluster, self.batch = cluster, batch
+        self.evaluator = Evaluator(cluster, published())
+        workload = Workload(
+            global_batch=batch, seq=seq, stack=stack_named("megatron"), precision="fp16" if fp16 else "bf16"
+        )
+        held = folds(model, seq, workload.precision)
+        self.setting = Setting(held, cluster.ranks, workload, target_of("any"), self.evaluator)
+
+    @property
+    def prices(self) -> Prices:
+        return self.evaluator.prices
+
+    def config(self, pins: str, ranks: int = 0) -> Config:
+        filled = fill(parse([pins]), ranks=ranks or self.cluster.ranks, global_batch=self.batch)
+        return self.setting.settled(filled)
+
+    def plan(self, pins: str) -> tuple[Fold, Decisions]:
+        config = self.config(pins)
+        return self.setting.fold(config), self.setting.decisions(config, self.batch)
+
+    def lowered(self, fold: Fold, plan: Decisions) -> Program:
+        return self.setting.lowered(fold, plan, self.batch)
+
+    def price(self, fold: Fold, plan: Decisions) -> Prediction:
+        return self.evaluator(self.lowered(fold, plan))
+
+
+def example(name: str) -> Cluster:
+    return read_cluster(str(CLUSTERS / f"{name}.toml"))
+
+
+def hosts(count: int, rows: list[list[float]] | None = None, *, per_host: int = 4, gpu: str = "A100-80G") -> Cluster:
+    """Equal hosts, perhaps with measured rates between them."""
+    matrix = f"link_matrix = {rows}\n" if rows else ""
+    return read(f'{matrix}[[pool]]\nname = "all"\nhosts = {count}\ngpu = "{gpu}"\ngpus_per_host = {per_host}\n')

@@ -1,0 +1,94 @@
+"""Pipelines over unlike meshes: they are right, they are priced, and unlike pools are better off with them."""
+
+from __future__ import annotations
+
+import pytest
+
+from meshwright.backends.torch_.verify.step import step_differences
+from meshwright.ir.decisions import Schedule
+from meshwright.ir.names import Degrees
+from meshwright.ir.plan_text import decisions_text, parse_decisions
+from meshwright.ir.verify_meaning import verify_meaning
+from meshwright.ir.verify_program import verify_program
+from meshwright.planner.refine import improved, mixed
+from meshwright.planner.stages import counts_of
+from meshwright.planner.unlike import Part, over_parts
+from tests.llama_block import model
+from tests.planner.refining import LLAMA, Case, example, hosts
+
+FOUR = Schedule("1f1b", 4)
+
+
+def parts(*degrees: Degrees) -> list[Part]:
+    """Neighbouring runs of ranks."""
+    found, start = [], 0
+    for one in degrees:
+        found.append(Part(tuple(range(start, start + one.stage_ranks)), one))
+        start += one.stage_ranks
+    return found
+
+
+def test_like_parts_are_the_template(small: str) -> None:
+    """Under other names of plans, at the same price."""
+    case = Case(small, hosts(2), batch=8)
+    config = case.config("tp=2,pp=2,stage_blocks=3+5")
+    fold, wanted = case.setting.fold(config), case.setting.decisions(config, 8)
+    inside = config.degrees()
+    found = over_parts(fold, parts(inside, inside), (3, 5), wanted.schedule, "any")
+    found = case.setting.allowed(found, fold)
+    assert [(one.first, one.last, one.mesh, one.ranks) for one in found.stages] == [
+        (one.first, one.last, one.mesh, one.ranks) for one in wanted.stages
+    ]
+    assert case.price(fold, found) == case.price(fold, wanted)
+
+
+PAIRS = (
+    (Degrees(tp=4), Degrees(dp=4, zero=1)),
+    (Degrees(dp=4, zero=3), Degrees(tp=2, sequence_parallel=True)),
+    (Degrees(dp=2, tp=2, zero=1), Degrees()),
+    (Degrees(dp=2), Degrees(dp=4, tp=2, sequence_parallel=True, zero=2)),
+)
+
+
+@pytest.mark.parametrize("tied", [False, True], ids=["untied", "tied"])
+@pytest.mark.parametrize(("first", "second"), PAIRS)
+def test_a_step_over_unlike_parts_is_exact(first: Degrees, second: Degrees, tied: bool) -> None:
+    """Every gradient and parameter, as autograd has them on the whole model; embedding and head may share a table over
+    unlike meshes."""
+    fold = model(tied=tied)
+    plan = over_parts(fold, parts(first, second, first, second), (1, 1, 1, 1), Schedule("1f1b", 3), "any")
+    assert not step_differences(fold, plan)
+
+
+@pytest.mark.parametrize(("first", "second"), PAIRS)
+def test_unlike_parts_mean_the_model(small: str, first: Degrees, second: Degrees) -> None:
+    """The program is right by its own statements and by the model's; the text form reads back; the price exists, and
+    what crosses takes at least as long as the larger shard on the wire."""
+    case = Case(small, hosts(4), batch=16)
+    fold = case.setting.folds.at(4)
+    plan = case.setting.allowed(over_parts(fold, parts(first, second), (3, 5), FOUR, "any"), fold)
+    program = case.lowered(fold, plan)
+    verify_program(program)
+    verify_meaning(program, fold)
+    assert parse_decisions(decisions_text(plan)) == plan
+    assert counts_of(plan, fold) == (3, 5)
+    found = case.price(fold, plan)
+    assert 0 < found.step_time_s < 60
+    assert [one.ranks for one in found.stages] == [first.ranks, second.ranks]
+
+
+def test_three_generations_of_gpus_get_stages_of_their_own() -> None:
+    """Eight A100, eight V100 and sixteen T4: at least 1.3 times as fast as equal shares, each stage on one kind."""
+    case = Case(LLAMA, example("three_generations"), fp16=True)
+    config = case.config("tp=4,pp=4,mbs=2")
+    equal = case.setting.predict(config, case.batch).step_time_s
+    found = improved(case.setting, [config], case.batch, case.prices, limit=60)
+    assert found == sorted(found, key=lambda one: one.worth)
+    assert {one.config is None for one in found} == {False, True}
+    best = next(one for one in found if one.config is None)
+    assert best.prediction.fits
+    assert equal >= 1.3 * best.prediction.step_time_s
+    assert equal >= 1.3 * found[0].prediction.step_time_s
+    assert all(len({case.cluster.device(rank).name for rank in ranks}) == 1 for ranks in best.decisions.groups)
+    assert sum(best.counts) == 32
+    assert mixed(case.setting, Case(LLAMA, hosts(2)).config("tp=4"), case.batch, Case(LLAMA, hosts(2)).prices) == []
