@@ -19,8 +19,10 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from meshwright.ir.errors import NoPlanInTime, SpaceEmpty, UnknownStep
+from meshwright.ir.decisions import Decisions
+from meshwright.ir.errors import NoPlanInTime, PlanUnwritable, SpaceEmpty, UnknownStep
 from meshwright.ir.fold import unfold
+from meshwright.ir.lower import lower
 from meshwright.ir.plan_text import decisions_text
 from meshwright.ir.program import Program
 from meshwright.ir.program_text import program_text
@@ -51,6 +53,7 @@ def run(args: Namespace) -> int:
     started_s = time.monotonic()
     _known_step(args.dump_after)
     ask, wished = read_asked(args)
+    folder = made(Path(args.out)) if args.out is not None else None
     stop = Stop(None if args.time_limit is None else started_s + args.time_limit)
     setting = ask.setting()
     if args.dump_after in BEFORE:
@@ -65,14 +68,13 @@ def run(args: Namespace) -> int:
         sys.stdout.write(f"{AFTER[args.dump_after](solved)}\n")
         return 0
     plan = plan_of(solved, args.top)
-    if args.out is not None:
-        write(plan, Path(args.out))
+    written = write(plan, folder) if folder else None
     if args.json:
         sys.stdout.write(f"{json.dumps(plan_to_json(plan), indent=2, ensure_ascii=False)}\n")
     else:
         from meshwright.planner.plan_view import show
 
-        show(plan, Path(args.out) / FILE if args.out is not None else None)
+        show(plan, written)
     if stop.interrupted:
         return INTERRUPTED
     too_wide = args.max_gap is not None and plan.bounds.gap > args.max_gap
@@ -90,11 +92,27 @@ def read_asked(args: Namespace) -> tuple[Ask, Asked]:
     return ask, replace(wished, pins=wished.pins.over(ask.pins))
 
 
+def made(folder: Path) -> Path:
+    """A folder to write into, made if there is none: before the search, not after it."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise unwritable(folder, error) from None
+    return folder
+
+
+def unwritable(place: Path, error: OSError) -> PlanUnwritable:
+    """The refusal of a place."""
+    return PlanUnwritable(place=f"--out {place}", cause=f"{error.strerror}".lower(), fix="name a directory to write to")
+
+
 def write(plan: Plan, folder: Path) -> Path:
-    """Write `plan.json` into a folder, which is made if there is none."""
-    folder.mkdir(parents=True, exist_ok=True)
+    """Write `plan.json` into a folder."""
     file = folder / FILE
-    file.write_text(plan_text(plan), encoding="utf-8")
+    try:
+        file.write_text(plan_text(plan), encoding="utf-8")
+    except OSError as error:
+        raise unwritable(file, error) from None
     return file
 
 
@@ -175,8 +193,15 @@ def _search_text(search: Search) -> str:
     return "\n".join(lines)
 
 
+def _decided(solved: Solved) -> Decisions:
+    best = _best(solved)
+    return best.decisions or solved.setting.decisions(best.config, solved.global_batch)
+
+
 def _program(solved: Solved) -> Program:
-    return solved.setting.program(_best(solved).config, solved.global_batch)
+    best, setting = _best(solved), solved.setting
+    lowering = setting.target.lowering().for_stack(setting.workload.stack)
+    return lower(setting.fold(best.config), _decided(solved), lowering, setting.workload, setting.bodies)
 
 
 def _best(solved: Solved) -> Found:
@@ -191,7 +216,7 @@ BEFORE: Mapping[str, Callable[[Ask, Setting, Asked], str]] = {
 }
 AFTER: Mapping[str, Callable[[Solved], str]] = {
     "search": lambda solved: _search_text(solved.search),
-    "decide": lambda solved: decisions_text(solved.setting.decisions(_best(solved).config, solved.global_batch)),
+    "decide": lambda solved: decisions_text(_decided(solved)),
     "lower": lambda solved: program_text(_program(solved)),
     "evaluate": lambda solved: json.dumps(_best(solved).prediction.to_json(), indent=2),
 }

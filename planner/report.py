@@ -124,7 +124,7 @@ def plan_of(solved: Solved, top: int = ALTERNATIVES) -> Plan:
     assert best is not None
     setting, ask, workload = solved.setting, solved.ask, solved.setting.workload
     fold = setting.fold(best.config)
-    decisions = setting.decisions(best.config, solved.global_batch)
+    decisions = best.decisions or setting.decisions(best.config, solved.global_batch)
     kinds = [kind for _, kind in best.prediction.provenance]
     cautions = setting.cautions() if best.config.microbatches > 1 else ()
     return Plan(

@@ -21,6 +21,7 @@ from math import inf
 
 from meshwright.cost_models.prediction import Prediction
 from meshwright.cost_models.prices import Prices
+from meshwright.ir.decisions import Decisions
 from meshwright.ir.errors import MeshwrightError
 from meshwright.planner.baselines import Baseline
 from meshwright.planner.bases import priced
@@ -40,6 +41,8 @@ class Found:
 
     config: Config
     prediction: Prediction
+    decisions: Decisions | None = None
+    """Where they are not those that the configuration means."""
 
     @property
     def fits(self) -> bool:

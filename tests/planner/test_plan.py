@@ -24,6 +24,7 @@ from meshwright.ir.errors import (
     PlanOfAnotherModel,
     PlanOfAnotherRelease,
     PlanUnreadable,
+    PlanUnwritable,
 )
 from meshwright.ir.lower import lower
 from meshwright.planner.cli import VERBS, main, with_verb
@@ -256,6 +257,15 @@ def test_pins_narrow_the_space(capsys: pytest.CaptureFixture[str]) -> None:
 )
 def test_what_cannot_be_asked_is_refused(capsys: pytest.CaptureFixture[str], argv: tuple[str, ...], code: str) -> None:
     assert json.loads(planned(capsys, *argv, "--json", exit_code=2))["error"]["code"] == code
+
+
+def test_a_place_that_cannot_be_written_to_is_refused(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """A file that is in the way, before the search; a directory where the file should be, after it."""
+    (tmp_path / "file").touch()
+    (tmp_path / "out" / FILE).mkdir(parents=True)
+    for place in ("file", "file/below", "out"):
+        refused = json.loads(planned(capsys, "--out", str(tmp_path / place), "--json", exit_code=8))
+        assert refused["error"]["kind"] == PlanUnwritable.__name__
 
 
 def test_a_workload_must_be_whole(capsys: pytest.CaptureFixture[str]) -> None:
