@@ -5,9 +5,11 @@ One search on a small model (`tests.planner.solved`) serves most of these; what 
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -30,7 +32,9 @@ from meshwright.ir.lower import lower
 from meshwright.planner.cli import VERBS, main, with_verb
 from meshwright.planner.plan_file import FILE, Model, Plan, changes, load_plan, plan_text, read_plan, same_model
 from meshwright.planner.plan_view import in_words
+from meshwright.planner.progress import Progress
 from meshwright.planner.report import plan_of
+from meshwright.planner.search import Search
 from meshwright.planner.solve import Solved, Stop, solve
 from tests.planner.solved import ARGV, TINY, question
 
@@ -290,6 +294,43 @@ def test_an_interrupted_search_keeps_its_answer(solved: Solved) -> None:
         assert cut.best is not None
         assert cut.search.lower_s <= least <= cut.search.upper_s
         assert cut.complete == (left[0] > 0)
+
+
+def test_ctrl_c_keeps_the_answer(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """In the middle of the search: what was found is printed and written, and the exit code says what happened."""
+    before = signal.getsignal(signal.SIGINT)
+    seen: list[int] = []
+
+    def told(_: Progress, search: Search) -> None:
+        seen.append(search.counts.priced)
+        if len(seen) == 4:
+            signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(Progress, "told", told)
+    found = json.loads(planned(capsys, "--json", "--out", str(tmp_path), exit_code=130))
+    assert len(seen) == 4
+    assert found["bounds"]["space"]["complete"] is False
+    assert found["bounds"]["gap"] == 1.0
+    assert load_plan(tmp_path).prediction.fits
+    assert signal.getsignal(signal.SIGINT) is before
+    monkeypatch.setattr(Progress, "told", lambda *_: None)
+    seen.clear()
+    out = planned(capsys, "--time-limit", "0")
+    assert "gap           unknown: the search was cut short" in out
+    assert "more time may find a better plan" in out
+
+
+def test_progress_is_told_on_a_terminal_only(solved: Solved) -> None:
+    terminal, pipe = io.StringIO(), io.StringIO()
+    terminal.isatty = lambda: True  # type: ignore[method-assign]
+    for stream in (terminal, pipe):
+        with Progress(stream) as progress:
+            progress.told(solved.search)
+    assert pipe.getvalue() == ""
+    assert f"{solved.search.counts.priced} priced; best " in terminal.getvalue()
+    assert terminal.getvalue().endswith("\r\x1b[K")
 
 
 @pytest.mark.parametrize("step", ["fold", "space", "search", "decide", "lower", "evaluate"])
