@@ -279,7 +279,7 @@ class _Body:
             if (
                 (statement.reason == "value" and (statement.operand in self.again or statement.operand in self.chosen))
                 or (statement.reason == "parameter" and self.plan.regather)
-                or (statement.step.kind == "all_gather" and self.lowering.regathers)
+                or (statement.reason == "value" and statement.step.kind == "all_gather" and self.lowering.regathers)
             ):
                 self.again.add(statement.result)
             return

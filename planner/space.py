@@ -31,6 +31,8 @@ from meshwright.planner.pins import Config, Pins, Value
 
 SEQUENCES = (1, 2, 4, 8)
 """Of a micro-batch. Products are as fast as they get at a few thousand rows, and memory grows with every sequence."""
+MOST_TOKENS = 131_072
+"""Of a micro-batch that is all that a copy has."""
 LEAST_TOKENS = 2048
 """Of a sequence, on each of the ranks that share it."""
 RECOMPUTE = ("none", "selective", "selective_op", "full")
@@ -98,7 +100,12 @@ class Space:
     @property
     def sequences(self) -> list[int]:
         """Sizes of a micro-batch."""
-        return [int(n) for n in self.wishes.among("mbs", [n for n in SEQUENCES if self.global_batch % n == 0])]
+        batch = self.global_batch
+        shares = (
+            {batch // copies for copies in divisors(self.ranks) if batch % copies == 0} if self.ranks <= batch else ()
+        )
+        whole = {n for n in shares if n * self.seq <= MOST_TOKENS}
+        return [int(n) for n in self.wishes.among("mbs", sorted({n for n in SEQUENCES if batch % n == 0} | whole))]
 
     @property
     def most_sequences(self) -> int:
@@ -259,7 +266,7 @@ class Space:
         levels = [0, *(z for z, name in ((1, "optimizer"), (2, "grads"), (3, "params")) if name in known)]
         for zero in self.wishes.among("zero", levels if copies > 1 else [0]):
             near = self.per_host // pipeline.tp
-            shards = [0, near] if zero and 1 < near < copies and copies % near == 0 else [0]
+            shards = [0, near] if zero and 1 < near < copies and copies % near == 0 and near % pipeline.cp == 0 else [0]
             for shard in self.wishes.among("shard", shards):
                 for regather in (True, False) if zero == 3 else (True,):
                     if self.wishes.grants("regather", regather):
