@@ -6,8 +6,8 @@ A question is a model, a cluster, a global batch, a precision and a stack; each 
 one. The row's own configuration is priced by the evaluator, and so is what the search finds, on the same devices with
 all of their memory (the runs used it), as any target may have it. The search does not know the row.
 
-A row is *won* or *lost* if the search is more than `TIE` faster or slower, else it is *tied*. A row that does not fit
-by our count is lost too: it ran. What a row leaves blank is read as `benchmarks.runs` says; of several readings that fit
+A row is *won* or *lost* if the search is more than `TIE` faster or slower, else *tied*. A row that does not fit by
+our count is lost too: it ran. What a row leaves blank is read as `benchmarks.runs` says; of several readings that fit
 the fastest is what must be beaten.
 """
 

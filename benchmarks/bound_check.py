@@ -123,7 +123,7 @@ class Checker:
             config=str(config),
             price_s=prediction.step_time_s,
             bounds_s={
-                "floor": self.floors.bound_s(base_of(config)),
+                "floor": max(self.floors.bound_s(base_of(config), fine=fine) for fine in (False, True)),
                 "least": bounds.least_s(config),
                 "step": bounds.step_s(config, wires),
                 "run": bounds.run_s(config, wires),

@@ -152,6 +152,7 @@ class Common:
                     holders.setdefault(joined(call.path, param.path), []).append(number)
         self.tied = [(path, held) for path, held in holders.items() if len(held) > 1]
         """Parameters that more than one call holds, and which."""
+        self.held_twice = [(path, self.bodies[number]) for path, held in self.tied for number in held[1:]]
         self._stages: dict[tuple[int, str], tuple[Calls, ...]] = {}
         self._ranges: dict[tuple[int, str], Sequence[tuple[int, int]]] = {}
         self._groups: dict[tuple[str, int, int, str], tuple[tuple[int, tuple[int, ...]], ...]] = {}
@@ -242,16 +243,20 @@ class Bounds:
             return sum(collective(kind, nbytes, over, common.library).seconds for over, nbytes in together.items())
 
         def moved(kind: Collective, *parts: tuple[float, Sequence[Use]]) -> float:
-            """In one step over all axes, or axis by axis with what the ones before leave."""
+            """In one step over all axes, or axis by axis, from either end, with what the ones before leave."""
             at_once = taken(kind, [(nbytes, shape(over)) for nbytes, over in parts])
-            if kind == "all_reduce":
+            if kind == "all_reduce" or all(len(over) < 2 for _, over in parts):
                 return at_once
-            steps = [
-                (nbytes / prod(use.size for use in over[:at]), shape([over[at]]))
-                for nbytes, over in parts
-                for at in range(len(over))
+            ways = [
+                [
+                    (nbytes / prod(use.size for use in order[:at]), shape([order[at]]))
+                    for nbytes, over in parts
+                    for order in (over[::way],)
+                    for at in range(len(order))
+                ]
+                for way in (1, -1)
             ]
-            return min(at_once, taken(kind, steps))
+            return min(at_once, *(taken(kind, steps) for steps in ways))
 
         outside = [use for use in found if use.holds_copies(expert=False)]
         inside = [use for use in found if use.holds_copies(expert=True)]

@@ -100,12 +100,11 @@ class Space:
     @property
     def sequences(self) -> list[int]:
         """Sizes of a micro-batch."""
-        batch = self.global_batch
-        shares = (
-            {batch // copies for copies in divisors(self.ranks) if batch % copies == 0} if self.ranks <= batch else ()
-        )
-        whole = {n for n in shares if n * self.seq <= MOST_TOKENS}
-        return [int(n) for n in self.wishes.among("mbs", sorted({n for n in SEQUENCES if batch % n == 0} | whole))]
+        batch, most = self.global_batch, MOST_TOKENS // self.seq
+        few = [n for n in SEQUENCES if batch % n == 0]
+        if self.experts:
+            return [int(n) for n in self.wishes.among("mbs", few)]
+        return [int(n) for n in self.wishes.among("mbs", sorted({*few, *(n for n in divisors(batch) if n <= most)}))]
 
     @property
     def most_sequences(self) -> int:
