@@ -20,6 +20,7 @@ from meshwright.cost_models.quantity import weakest_kind
 from meshwright.ir.errors import (
     BatchIndivisible,
     CapabilityError,
+    DegreeImpossible,
     ExpertsIndivisible,
     HeadsIndivisible,
     LayersIndivisible,
@@ -27,7 +28,7 @@ from meshwright.ir.errors import (
     SequenceIndivisible,
     WidthIndivisible,
 )
-from meshwright.planner.baselines import baselines
+from meshwright.planner.baselines import Baseline, baselines
 from meshwright.planner.pins import Config
 from meshwright.planner.plan_file import (
     Binding,
@@ -41,6 +42,7 @@ from meshwright.planner.plan_file import (
 )
 from meshwright.planner.search import Found
 from meshwright.planner.solve import Solved
+from meshwright.planner.space import Space
 from meshwright.planner.units import nbytes, seconds
 
 ALTERNATIVES = 5
@@ -65,6 +67,7 @@ KINDS: Mapping[type[MeshwrightError], str] = {
     SequenceIndivisible: "sequence",
     BatchIndivisible: "batch",
     LayersIndivisible: "layers",
+    DegreeImpossible: "stages",
     CapabilityError: "target",
 }
 """What binds, by what is refused."""
@@ -183,8 +186,15 @@ def _baselines(solved: Solved, best: Found) -> Iterator[Rival]:
                 short_bytes=0.0,
                 slower=0.0,
                 differences=(),
-                lost=_refusal(solved, baseline.variants[-1]) or "not priced: the search was cut short",
+                lost=_missing(solved, baseline),
             )
+
+
+def _missing(solved: Solved, baseline: Baseline) -> str:
+    """Why a baseline has no price."""
+    if not baseline.variants:
+        return "not possible: the batch, the cluster or what was asked for rule it out"
+    return _refusal(solved, baseline.variants[-1]) or "not priced: the search was cut short"
 
 
 def _refusal(solved: Solved, config: Config) -> str:
@@ -203,7 +213,10 @@ def _alternatives(solved: Solved, best: Found, top: int) -> Iterator[Rival]:
     if faster:
         yield rival("faster, but does not fit", faster, best, solved.objective)
     known = {_family(best.config)}
+    usual = {found.config for found in solved.search.baselines.values()}
     for found in ranked:
+        if found.config in usual:
+            continue
         family = _family(found.config)
         if found.fits and family not in known and len(known) <= top:
             known.add(family)
@@ -211,8 +224,9 @@ def _alternatives(solved: Solved, best: Found, top: int) -> Iterator[Rival]:
 
 
 def _nearly(solved: Solved, best: Found) -> Found | None:
-    """Of what was priced, is faster and does not fit, the one that lacks least."""
-    full = [found for found in solved.search.found.values() if not found.fits and found.step_s < best.step_s]
+    """Of what was priced, is faster by more than a trifle and does not fit, the one that lacks least."""
+    below_s = (1 - TOLD) * best.step_s
+    full = [found for found in solved.search.found.values() if not found.fits and found.step_s < below_s]
     return min(full, key=lambda found: (shortest(found.prediction)[1], str(found.config)), default=None)
 
 
@@ -232,7 +246,7 @@ def _binding(solved: Solved, best: Found) -> Iterator[Binding]:
             kind="memory",
             what=f"stage {stage}: {found.config} would take {seconds(found.step_s)}, and is short {nbytes(short)}",
         )
-    for step, config in _steps(best.config):
+    for step, config in _steps(best.config, solved.search.space):
         try:
             solved.setting.decisions(config, solved.global_batch)
         except MeshwrightError as error:
@@ -245,15 +259,16 @@ def _binding(solved: Solved, best: Found) -> Iterator[Binding]:
         yield Binding(kind="wish", what=f"{name} was not to be {' or '.join(map(str, values))}")
 
 
-def _steps(config: Config) -> Iterator[tuple[str, Config]]:
+def _steps(config: Config, space: Space) -> Iterator[tuple[str, Config]]:
     """One step from a configuration in every direction that copies, or micro-batches, can pay for."""
     for name in ("tp", "cp", "pp"):
         if config.dp % 2 == 0:
             twice = 2 * getattr(config, name)
-            change = {name: twice, "dp": config.dp // 2, "microbatches": 2 * config.microbatches, "ep": 1, "etp": 0}
-            change |= {"schedule": "1f1b", "vp": 1, "zero": min(config.zero, 1), "shard": 0, "split": "even"}
-            change |= {"sp": config.sp or name == "tp", "regather": True}
-            yield f"{name}={twice}", replace(config, **change)
+            change = {name: twice, "dp": config.dp // 2, "microbatches": 2 * config.microbatches, "stage_blocks": ()}
+            change |= {"shard": 0} | ({"sp": True} if name == "tp" else {})
+            if name == "pp" and config.pp == 1:
+                change["schedule"] = "1f1b"
+            yield f"{name}={twice}", space.settled(replace(config, **change))
     if config.ep > 1:
         yield f"ep={2 * config.ep}", replace(config, ep=2 * config.ep)
     if config.microbatches == 1:

@@ -82,11 +82,26 @@ def test_alternatives_are_of_other_kinds(plan: Plan) -> None:
     assert plan.config not in [one.config for one in plan.alternatives]
 
 
-def test_what_binds_is_refused_when_tried(solved: Solved, plan: Plan) -> None:
-    """Four layers on four devices: a step further the batch or the heads do not divide."""
-    for one in plan.binding:
-        assert one.kind in ("memory", "heads", "batch", "layers", "target", "width", "sequence")
-        assert one.what
+def test_what_binds_is_a_step_that_is_refused() -> None:
+    """Four key-value heads, four layers, eight sequences: each is in the way of one step from where it just divides."""
+    for pins, kind, said in (
+        ("tp=4,dp=2,mbs=1", "heads", "tp=8: 4 heads"),
+        ("pp=4,tp=1,dp=2,mbs=1", "stages", "pp=8: 8 stages for 4"),
+        ("tp=1,pp=1,dp=8", "batch", "mbs=2: 8 sequences"),
+    ):
+        ask, setting, wished = question(TINY, "--cluster", "1x8xA100", *ARGV[3:], "--fix", pins)
+        found = plan_of(solve(ask, setting, wished)).binding
+        assert any(one.kind == kind and one.what.startswith(said) for one in found), found
+        assert any(one.kind == "wish" and one.what.startswith("tp was to be ") for one in found)
+
+
+def test_a_baseline_that_cannot_be_says_so() -> None:
+    """Everything is pinned to tensor parallelism: no plan of copies alone is left."""
+    found = {one.name: one for one in plan_of(solve(*question(*ARGV, "--fix", "tp=2"))).baselines}
+    assert len(found) == 5
+    assert found["data parallel"].config is None
+    assert found["data parallel"].lost.startswith("not possible")
+    assert not found["data parallel"].fits
 
 
 # The file ------------------------------------------------------------------------------------------------------------
