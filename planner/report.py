@@ -42,7 +42,6 @@ from meshwright.planner.plan_file import (
 )
 from meshwright.planner.search import Found
 from meshwright.planner.solve import Solved
-from meshwright.planner.space import Space
 from meshwright.planner.units import nbytes, seconds
 
 ALTERNATIVES = 5
@@ -67,7 +66,7 @@ KINDS: Mapping[type[MeshwrightError], str] = {
     SequenceIndivisible: "sequence",
     BatchIndivisible: "batch",
     LayersIndivisible: "layers",
-    DegreeImpossible: "stages",
+    DegreeImpossible: "degrees",
     CapabilityError: "target",
 }
 """What binds, by what is refused."""
@@ -246,9 +245,9 @@ def _binding(solved: Solved, best: Found) -> Iterator[Binding]:
             kind="memory",
             what=f"stage {stage}: {found.config} would take {seconds(found.step_s)}, and is short {nbytes(short)}",
         )
-    for step, config in _steps(best.config, solved.search.space):
+    for step, config in _steps(best.config):
         try:
-            solved.setting.decisions(config, solved.global_batch)
+            solved.setting.decisions(solved.search.space.settled(config), solved.global_batch)
         except MeshwrightError as error:
             kind = next((word for kind, word in KINDS.items() if isinstance(error, kind)), "")
             if kind:
@@ -259,7 +258,7 @@ def _binding(solved: Solved, best: Found) -> Iterator[Binding]:
         yield Binding(kind="wish", what=f"{name} was not to be {' or '.join(map(str, values))}")
 
 
-def _steps(config: Config, space: Space) -> Iterator[tuple[str, Config]]:
+def _steps(config: Config) -> Iterator[tuple[str, Config]]:
     """One step from a configuration in every direction that copies, or micro-batches, can pay for."""
     for name in ("tp", "cp", "pp"):
         if config.dp % 2 == 0:
@@ -268,7 +267,7 @@ def _steps(config: Config, space: Space) -> Iterator[tuple[str, Config]]:
             change |= {"shard": 0} | ({"sp": True} if name == "tp" else {})
             if name == "pp" and config.pp == 1:
                 change["schedule"] = "1f1b"
-            yield f"{name}={twice}", space.settled(replace(config, **change))
+            yield f"{name}={twice}", replace(config, **change)
     if config.ep > 1:
         yield f"ep={2 * config.ep}", replace(config, ep=2 * config.ep)
     if config.microbatches == 1:

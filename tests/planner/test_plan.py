@@ -86,7 +86,7 @@ def test_what_binds_is_a_step_that_is_refused() -> None:
     """Four key-value heads, four layers, eight sequences: each is in the way of one step from where it just divides."""
     for pins, kind, said in (
         ("tp=4,dp=2,mbs=1", "heads", "tp=8: 4 heads"),
-        ("pp=4,tp=1,dp=2,mbs=1", "stages", "pp=8: 8 stages for 4"),
+        ("pp=4,tp=1,dp=2,mbs=1", "degrees", "pp=8: 8 stages for 4"),
         ("tp=1,pp=1,dp=8", "batch", "mbs=2: 8 sequences"),
     ):
         ask, setting, wished = question(TINY, "--cluster", "1x8xA100", *ARGV[3:], "--fix", pins)
