@@ -20,6 +20,7 @@ from meshwright.cost_models.quantity import weakest_kind
 from meshwright.ir.errors import (
     BatchIndivisible,
     CapabilityError,
+    DegreeImpossible,
     ExpertsIndivisible,
     HeadsIndivisible,
     LayersIndivisible,
@@ -27,7 +28,7 @@ from meshwright.ir.errors import (
     SequenceIndivisible,
     WidthIndivisible,
 )
-from meshwright.planner.baselines import baselines
+from meshwright.planner.baselines import Baseline, baselines
 from meshwright.planner.pins import Config
 from meshwright.planner.plan_file import (
     Binding,
@@ -65,6 +66,7 @@ KINDS: Mapping[type[MeshwrightError], str] = {
     SequenceIndivisible: "sequence",
     BatchIndivisible: "batch",
     LayersIndivisible: "layers",
+    DegreeImpossible: "degrees",
     CapabilityError: "target",
 }
 """What binds, by what is refused."""
@@ -207,8 +209,15 @@ def _baselines(solved: Solved, best: Found) -> Iterator[Rival]:
                 short_bytes=0.0,
                 slower=0.0,
                 differences=(),
-                lost=_refusal(solved, baseline.variants[-1]) or "not priced: the search was cut short",
+                lost=_missing(solved, baseline),
             )
+
+
+def _missing(solved: Solved, baseline: Baseline) -> str:
+    """Why a baseline has no price."""
+    if not baseline.variants:
+        return "not possible: the batch, the cluster or what was asked for rule it out"
+    return _refusal(solved, baseline.variants[-1]) or "not priced: the search was cut short"
 
 
 def _refusal(solved: Solved, config: Config) -> str:
@@ -227,7 +236,10 @@ def _alternatives(solved: Solved, best: Found, top: int) -> Iterator[Rival]:
     if faster:
         yield rival("faster, but does not fit", faster, best, solved.objective)
     known = {_family(best.config)}
+    usual = {found.config for found in solved.search.baselines.values()}
     for found in ranked:
+        if found.config in usual:
+            continue
         family = _family(found.config)
         if found.fits and family not in known and len(known) <= top:
             known.add(family)
@@ -235,8 +247,9 @@ def _alternatives(solved: Solved, best: Found, top: int) -> Iterator[Rival]:
 
 
 def _nearly(solved: Solved, best: Found) -> Found | None:
-    """Of what was priced, is faster and does not fit, the one that lacks least."""
-    full = [found for found in solved.search.found.values() if not found.fits and found.step_s < best.step_s]
+    """Of what was priced, is faster by more than a trifle and does not fit, the one that lacks least."""
+    below_s = (1 - TOLD) * best.step_s
+    full = [found for found in solved.search.found.values() if not found.fits and found.step_s < below_s]
     return min(full, key=lambda found: (shortest(found.prediction)[1], str(found.config)), default=None)
 
 
@@ -258,7 +271,7 @@ def _binding(solved: Solved, best: Found) -> Iterator[Binding]:
         )
     for step, config in _steps(best.config):
         try:
-            solved.setting.decisions(config, solved.global_batch)
+            solved.setting.decisions(solved.search.space.settled(config), solved.global_batch)
         except MeshwrightError as error:
             kind = next((word for kind, word in KINDS.items() if isinstance(error, kind)), "")
             if kind:
@@ -274,9 +287,10 @@ def _steps(config: Config) -> Iterator[tuple[str, Config]]:
     for name in ("tp", "cp", "pp"):
         if config.dp % 2 == 0:
             twice = 2 * getattr(config, name)
-            change = {name: twice, "dp": config.dp // 2, "microbatches": 2 * config.microbatches, "ep": 1, "etp": 0}
-            change |= {"schedule": "1f1b", "vp": 1, "zero": min(config.zero, 1), "shard": 0, "split": "even"}
-            change |= {"sp": config.sp or name == "tp", "regather": True}
+            change = {name: twice, "dp": config.dp // 2, "microbatches": 2 * config.microbatches, "stage_blocks": ()}
+            change |= {"shard": 0} | ({"sp": True} if name == "tp" else {})
+            if name == "pp" and config.pp == 1:
+                change["schedule"] = "1f1b"
             yield f"{name}={twice}", replace(config, **change)
     if config.ep > 1:
         yield f"ep={2 * config.ep}", replace(config, ep=2 * config.ep)
