@@ -176,7 +176,8 @@ def _search_text(search: Search) -> str:
 
 
 def _program(solved: Solved) -> Program:
-    return solved.setting.program(_best(solved).config, solved.global_batch)
+    fold = solved.setting.fold(_best(solved).config)
+    return solved.setting.lowered(fold, solved.decisions, solved.global_batch)
 
 
 def _best(solved: Solved) -> Found:
@@ -191,7 +192,7 @@ BEFORE: Mapping[str, Callable[[Ask, Setting, Asked], str]] = {
 }
 AFTER: Mapping[str, Callable[[Solved], str]] = {
     "search": lambda solved: _search_text(solved.search),
-    "decide": lambda solved: decisions_text(solved.setting.decisions(_best(solved).config, solved.global_batch)),
+    "decide": lambda solved: decisions_text(solved.decisions),
     "lower": lambda solved: program_text(_program(solved)),
     "evaluate": lambda solved: json.dumps(_best(solved).prediction.to_json(), indent=2),
 }

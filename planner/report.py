@@ -41,7 +41,7 @@ from meshwright.planner.plan_file import (
 )
 from meshwright.planner.search import Found
 from meshwright.planner.solve import Solved
-from meshwright.planner.units import nbytes, seconds
+from meshwright.planner.units import nbytes, percent, seconds
 
 ALTERNATIVES = 5
 """That are kept, unless more are asked for."""
@@ -124,7 +124,7 @@ def plan_of(solved: Solved, top: int = ALTERNATIVES) -> Plan:
     assert best is not None
     setting, ask, workload = solved.setting, solved.ask, solved.setting.workload
     fold = setting.fold(best.config)
-    decisions = setting.decisions(best.config, solved.global_batch)
+    decisions = solved.decisions
     kinds = [kind for _, kind in best.prediction.provenance]
     cautions = setting.cautions() if best.config.microbatches > 1 else ()
     return Plan(
@@ -140,7 +140,13 @@ def plan_of(solved: Solved, top: int = ALTERNATIVES) -> Plan:
         binding=tuple(_binding(solved, best)),
         provenance=Provenance.of(weakest_kind(*kinds), ask.seed),
         blocks=blocks_of(decisions, fold),
-        notes=(*_idle(solved), *suspicions(ask.cluster), *setting.folds.first(best.config.batch).notes, *cautions),
+        notes=(
+            *_idle(solved),
+            *_refinements(solved),
+            *suspicions(ask.cluster),
+            *setting.folds.first(best.config.batch).notes,
+            *cautions,
+        ),
     )
 
 
@@ -150,11 +156,29 @@ def _idle(solved: Solved) -> Iterator[str]:
         yield f"{whole - used:,} of {whole:,} hosts stay idle: the plan is for the other {used:,}"
 
 
+def _refinements(solved: Solved) -> Iterator[str]:
+    """What the plan has that no configuration of the declared space has."""
+    refined = solved.refined
+    if refined is None:
+        return
+    even = solved.search.best
+    gained = f", {percent(1 - refined.prediction.step_time_s / even.step_s)} faster than the best of it" if even else ""
+    yield f"the plan was refined beyond the declared space{gained}"
+    if refined.config is None:
+        yield "its stages have meshes of their own; the configuration shown is the one that it was made of"
+    elif refined.config.stage_blocks:
+        yield f"layers of the stages, shared out by what they take: {'+'.join(map(str, refined.counts))}"
+    if any(stage.ranks != tuple(range(min(stage.ranks), max(stage.ranks) + 1)) for stage in refined.decisions.stages):
+        yield "ranks are placed where links and devices want them: see `ranks` of plan.json"
+    if refined.idle:
+        yield f"{len(refined.idle)} ranks stay idle: {', '.join(map(str, refined.idle))}"
+
+
 def _bounds(solved: Solved, best: Found) -> Bounds:
     search, wishes = solved.search, solved.asked.wishes
     return Bounds(
         objective=solved.objective,
-        lower=solved.lower,
+        lower=solved.proved,
         upper=solved.score(best),
         gap=solved.gap,
         complete=solved.complete,

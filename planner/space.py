@@ -36,6 +36,8 @@ MOST_TOKENS = 131_072
 """Of a micro-batch: small models are trained with as much (MPT of 125 million parameters: 81,920 and more)."""
 LEAST_TOKENS = 2048
 """Of a sequence, on each of the ranks that share it."""
+LAYERS = ("split", "stage_blocks")
+"""Names of a configuration that say how layers are shared out, which follows from the others."""
 RECOMPUTE = ("none", "selective", "selective_op", "full")
 """Selective recomputation of the core of attention is tried where scores are written out: fused, it keeps little."""
 MOST_VIRTUAL = 8
@@ -128,7 +130,7 @@ class Space:
 
     def grants(self, config: Config) -> bool:
         """Whether a configuration is one that was wished for."""
-        return all(self.wishes.grants(name, value) for name, value in config.to_json().items() if name != "split")
+        return all(self.wishes.grants(name, value) for name, value in config.to_json().items() if name not in LAYERS)
 
     def settled(self, config: Config) -> Config:
         """The configuration with its layers shared out, and tensor parallelism of experts said."""
