@@ -227,7 +227,7 @@ class Search:
         return bounds.run_s(config, bounds.wires(config)) < PROMISING * self.upper_s
 
     def queue(self, bounds: Bounds) -> tuple[float, bool, Config | None]:
-        """Queue the shapes of a base; the least time of any, whether any may fit (if there are any), and the best bet."""
+        """Queue the shapes of a base; the least time, whether any may fit (if there are any), and the best bet."""
         quickest, room, some, first, least_s = inf, False, False, None, inf
         for pipeline in self.space.pipelines(bounds.base.config):
             some = True
