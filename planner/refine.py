@@ -12,7 +12,7 @@ chooses dp, tp and stages anew: configurations that agree in all else have one a
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
 from meshwright.cost_models.cluster import Cluster
@@ -61,16 +61,26 @@ class Refined:
 
 
 def improved(
-    setting: Setting, configs: Iterable[Config], global_batch: int, prices: Prices, *, limit: int = MOST_PRICED
+    setting: Setting,
+    configs: Iterable[Config],
+    global_batch: int,
+    prices: Prices,
+    *,
+    limit: int = MOST_PRICED,
+    mixing: bool = True,
+    stop: Callable[[], bool] = lambda: False,
 ) -> list[Refined]:
-    """What configurations become, the best first: each refined, and mixes for each kind of micro-batch among them."""
+    """What configurations become, the best first: each refined, and, `mixing`, mixes for each kind of micro-batch among
+    them. After `stop` no more are taken up."""
     found: list[Refined] = []
     kinds: dict[tuple[object, ...], Config] = {}
     for config in configs:
-        found += refined(setting, config, global_batch, prices, limit=limit)[:1]
-        kinds.setdefault(_kind(config), config)
-    for config in kinds.values():
-        found += mixed(setting, config, global_batch, prices)
+        if not stop():
+            found += refined(setting, config, global_batch, prices, limit=limit)[:1]
+            kinds.setdefault(_kind(config), config)
+    for config in kinds.values() if mixing else ():
+        if not stop():
+            found += mixed(setting, config, global_batch, prices)
     return sorted(found, key=lambda one: one.worth)
 
 

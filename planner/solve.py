@@ -33,8 +33,9 @@ from meshwright.planner.baselines import baselines
 from meshwright.planner.estimate import Ask
 from meshwright.planner.objective import price_per_s, score
 from meshwright.planner.pins import Config, fill
+from meshwright.planner.placement import MOST_PRICED as MOST_PLACED
 from meshwright.planner.pricing import LEAST_BATCH, Setting, layers_of
-from meshwright.planner.refine import Refined, improved, refined
+from meshwright.planner.refine import Refined, improved
 from meshwright.planner.roomiest import Roomiest
 from meshwright.planner.search import MOST_PRICED, Found, Search
 from meshwright.planner.space import Space, Wishes
@@ -176,7 +177,7 @@ def solve(
 
 FINALISTS = 3
 UNLIKE_FINALISTS = 4
-UNLIKE_PRICED = 150
+UNLIKE_PRICED = 60
 """On unlike devices and links prices of even shares in plain order say less, and bounds little: fewer of them are asked
 for, and more is left to refining."""
 CLOSE = 1.05
@@ -208,16 +209,17 @@ def lacks_bytes(prediction: Prediction) -> float:
 
 def _refined(search: Search, asked: Asked, stop: Stop) -> Refined | None:
     """The best that becomes of the finalists, if it is better than what the search found."""
-    if stop() or {"split", "stage_blocks"} & set(asked.wishes.only):
+    if {"split", "stage_blocks"} & set(asked.wishes.only):
         return None
-    setting, global_batch = search.setting, search.space.global_batch
-    if {"tp", "pp", "dp"} & set(asked.wishes.only):
-        found = [
-            one for config in finalists(search) for one in refined(setting, config, global_batch, search.prices)[:1]
-        ]
-        found.sort(key=lambda one: one.worth)
-    else:
-        found = improved(setting, finalists(search), global_batch, search.prices)
+    found = improved(
+        search.setting,
+        finalists(search),
+        search.space.global_batch,
+        search.prices,
+        limit=UNLIKE_PRICED if is_unlike(search.prices.cluster) else MOST_PLACED,
+        mixing=not {"tp", "pp", "dp"} & set(asked.wishes.only),
+        stop=stop,
+    )
     if not found or not found[0].prediction.fits or found[0].prediction.step_time_s >= search.upper_s:
         return None
     return found[0]
