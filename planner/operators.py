@@ -249,7 +249,10 @@ class _Work:
             answer = solve(problem, None if self.until_s == inf else max(0.0, self.until_s - time.monotonic()))
             if answer.objective is None:
                 continue
-            plan = replace(body_plan(block, answer.states, name), first=kept.plan.first)
+            plan = body_plan(block, answer.states, name)
+            # What comes in or goes out untouched (a constant) is no part of the problem.
+            open_ = tuple((value, state) for value, state in kept.ends.items() if value not in dict(plan.states))
+            plan = replace(plan, states=(*plan.states, *open_), first=kept.plan.first)
             if not any(_same(plan, other) for other in found):
                 found.append(plan)
         return found
@@ -294,29 +297,31 @@ class _Work:
         return {name: self.solutions(name, kept.ends) for name, kept in self.kept.items()}
 
     def freed(self, best: Sharpened) -> Sharpened:
-        """With free ends: the body that is called most as it likes best, all others in accord."""
+        """With free ends: the body that is called most as it likes best, all others in accord. Only all together fit
+        together; from there on bodies change one by one."""
         if len({stage.mesh for stage in self.decisions.stages}) > 1:
             return best
         joined, settled = _joined(self.fold), dict[End, State]()
         moved: dict[str, Sequence[BodyPlan]] = {}
         for name, kept in self.kept.items():
-            body, ends = kept.plan.body, dict[str, State]()
+            fixed, open_ = dict[str, State](), dict[str, End]()
             for value, state in kept.ends.items():
-                group = joined.get((body, value))
+                group = joined.get((kept.plan.body, value))
                 if group is None or value not in kept.graph.differentiable:
-                    ends[value] = state
+                    fixed[value] = state
                 elif group in settled:
-                    ends[value] = settled[group]
-            found = self.solutions(name, ends)
-            if not found:
-                return best
-            for value, state in found[0].states:
-                if group := joined.get((body, value)):
-                    settled.setdefault(group, state)
-            moved[name] = [plan for plan in found if dict(plan.states).items() >= dict(ends).items()]
-            if len(moved) == 1 and all(dict(found[0].states)[value] == state for value, state in kept.ends.items()):
-                return best
-        return self.climbed(best, moved)
+                    fixed[value] = settled[group]
+                else:
+                    open_[value] = group
+            found = self.solutions(name, fixed)
+            other = [plan for plan in found if any(dict(plan.states)[value] != kept.ends[value] for value in open_)]
+            if not found or not (other or moved):
+                return best  # nothing to be had, or nothing but the same ends
+            chosen = dict((other or found)[0].states)
+            settled |= {group: chosen[value] for value, group in open_.items()}
+            moved[name] = [plan for plan in found if all(dict(plan.states)[value] == chosen[value] for value in open_)]
+        together = self.tried(best, {name: plans[0] for name, plans in moved.items()})
+        return _best(best, [self.climbed(together, moved)]) if together else best
 
 
 def _ends(graph: Graph) -> tuple[str, ...]:
