@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import fields, replace
+from pathlib import Path
 
 import pytest
 
@@ -13,9 +14,10 @@ from meshwright.ir.capabilities import ANY
 from meshwright.ir.decisions import Decisions
 from meshwright.ir.errors import LayoutNotExpressible
 from meshwright.ir.fold import Fold
+from meshwright.ir.lower_body import compute_placements
 from meshwright.ir.plan_json import decisions_to_json
 from meshwright.planner.operators import LEAST_GAIN, Blocks, Sharpened, sharpened
-from tests.planner.refining import LLAMA, TINY, Case, hosts
+from tests.planner.refining import LLAMA, Case, hosts
 
 TOY = """
 name = "toy decoder"
@@ -28,14 +30,19 @@ kv_heads = 4
 tied_embeddings = false
 dtype = "bf16"
 """
+EXPERTS = f"{TOY}experts = 4\ntopk = 2\nmoe_ffn = 32\nfirst_dense_layers = 1\n"
 
 PINS = ("tp=2,dp=2,zero=1", "cp=4", "pp=2,tp=2,mbs=1", "dp=4,zero=3,recompute=full", "tp=4,recompute=full_layers:1")
 
 
 @pytest.fixture(scope="module")
 def toy(tmp_path_factory: pytest.TempPathFactory) -> Case:
-    path = tmp_path_factory.mktemp("models") / "toy.toml"
-    path.write_text(TOY, encoding="utf-8")
+    return toy_case(tmp_path_factory.mktemp("models"), TOY)
+
+
+def toy_case(folder: Path, text: str) -> Case:
+    path = folder / "toy.toml"
+    path.write_text(text, encoding="utf-8")
     return Case(str(path), hosts(2, per_host=2), seq=16, batch=4)
 
 
@@ -71,13 +78,27 @@ def test_the_same_every_time(toy: Case) -> None:
     assert first == again
 
 
-def test_ends_of_bodies_meet() -> None:
-    """A mixture of experts, several kinds of blocks: what was changed is lowered as one program."""
-    case = Case(TINY, hosts(1), seq=64, batch=8)
-    best, start = answers(case, "tp=2,dp=2,zero=1")
-    assert best.changed
+def test_with_experts(tmp_path: Path) -> None:
+    """Several kinds of blocks, axes with two uses: still exact."""
+    case = toy_case(tmp_path, EXPERTS)
+    best, start = answers(case, "tp=2,dp=2,ep=2,zero=1")
     assert best.step_s < start.step_s
-    assert best.worth < start.worth
+    assert step_differences(case.plan("tp=2,dp=2,ep=2,zero=1")[0], best.decisions) == []
+
+
+@pytest.mark.parametrize("zero", range(4))
+def test_storage_and_recomputation_are_kept(toy: Case, zero: int) -> None:
+    pins = f"tp=2,dp=2,recompute=selective,zero={zero}"
+    best, start = answers(toy, pins)
+    assert best.changed
+    fold, _ = toy.plan(pins)
+    for old, new in zip(start.decisions.plans, best.decisions.plans, strict=True):
+        said = [(plan.name, plan.body, set(plan.recompute), plan.regather, plan.first) for plan in (old, new)]
+        assert said[0] == said[1]
+        at = compute_placements(fold.body[new.body].graph, new, best.decisions.stages[0].mesh)
+        for item in new.storage:
+            kinds = (item.optimizer, item.grads, item.params)
+            assert all(kind == at[item.path] for kind in kinds[zero:])
 
 
 @pytest.mark.parametrize("target", sorted(TARGETS))
