@@ -56,6 +56,12 @@ LEAST_GAIN = 1e-4
 LEANER = (1.0, 0.5, 0.0)
 """Of what is left of memory, shares that a body may take where its best plan is too large."""
 
+MOST_AXES = 3
+"""Of a mesh on which every body is solved. On more, states are so many that a block of Llama takes minutes; there only
+bodies of at most `FEW` operators are, which is the embedding: it takes half a second (two cores, 2026-11)."""
+
+FEW = 3
+
 Blocks = dict[tuple[object, ...], Block]
 """Block problems built before, by fold, body, mesh, ranks and layouts."""
 
@@ -237,6 +243,8 @@ class _Work:
         """The best plans of a body with these ends and within these bytes: where all hides that can, and where nothing
         does."""
         kept, found = self.kept[name], list[BodyPlan]()
+        if len(kept.stage.mesh.names) > MOST_AXES and _operators(kept.graph) > FEW:
+            return []
         boundary = {value: ends[value] for value in _ends(kept.graph) if value in ends}
         for hides in (True, False):
             if self.late():
@@ -327,6 +335,11 @@ class _Work:
 def _ends(graph: Graph) -> tuple[str, ...]:
     """Inputs and outputs."""
     return (*(item.value for item in graph.inputs), *graph.outputs)
+
+
+def _operators(graph: Graph) -> int:
+    """Those that gradients pass through."""
+    return sum(not graph.differentiable.isdisjoint(op.results) for op in graph.ops)
 
 
 def _joined(fold: Fold) -> Mapping[End, End]:

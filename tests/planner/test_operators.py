@@ -145,3 +145,10 @@ def test_what_is_too_large_is_made_leaner() -> None:
     assert start.prediction.fits
     assert best.prediction.fits
     assert best.step_s < start.step_s
+
+
+def test_on_many_axes_only_small_bodies_are_solved() -> None:
+    case = Case(LLAMA, read_cluster("8x8xH100"), seq=8192, batch=16)
+    best, start = answers(case, "tp=2,pp=2,dp=8,cp=2,vp=8,shard=4,zero=1,mbs=1,schedule=interleaved,zigzag=off")
+    assert best.changed == ("embed",)
+    assert best.step_s < start.step_s
