@@ -13,7 +13,7 @@ STAMP := $(VENV)/.installed
 
 help:
 	@echo "make install   create $(VENV) with the package, its extras and the tools"
-	@echo "make demo      inspect a model, shard one block on simulated devices, compare it with the unsharded block"
+	@echo "make demo      inspect a model, plan another, shard one block on simulated devices, compare it with the unsharded block"
 	@echo "make test      lint, then run the tests"
 	@echo "make lint      format, lint, types, import rule"
 	@echo "make bench     run the registered benchmarks"

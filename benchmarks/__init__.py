@@ -11,6 +11,7 @@ BENCHMARKS: dict[str, str] = {
     "estimate_cost": "CPU time of `plan estimate` beside capturing the model, for one configuration and for many",
     "b200_single_node": "step time and allocated memory of runs of Megatron-Core on eight B200, beside what we predict",
     "block_cost": "CPU time to build and solve the problem of one block, on meshes of one to three axes",
+    "bound_check": "bounds of the search beside prices, on configurations drawn from the space at random",
     "simulate_cost": "time to make, order and simulate pipeline schedules, a large and a small one",
 }
 """Name of the module, and what it shows."""

@@ -53,10 +53,12 @@ class Chains:
         statements: Sequence[Statement],
         style: str,
         sums: Iterable[tuple[str, ...]],
+        leaving: Iterable[Move] = (),
         *,
         one_loss: bool,
     ) -> None:
-        """`sums`: names that stand for one tensor, summed where it is made."""
+        """`sums`: names that stand for one tensor, summed where it is made. `leaving`: what moves results of the list
+        after it."""
         self.body, self.style, self.one_loss = body, style, one_loss
         self.alias: dict[str, str] = {name: first for first, *others in sums for name in others}
         self.nodes: list[_Node] = []
@@ -66,7 +68,7 @@ class Chains:
         for name in body.input_grads:
             if name:
                 self.outside[name] += 1
-        for statement in statements:
+        for statement in (*statements, *leaving):
             self.enter(statement)
         for node in self.nodes:
             node.reads = tuple(dict.fromkeys(self.root(name) for name in node.reads))

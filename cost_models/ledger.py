@@ -17,6 +17,11 @@ n those of the right one, groups those of both. Its two gradients are products w
 one left operand that a `fused` or `xla` stack keeps in one weight (q, k, v; gate, up) are one product.
 
 Memory-bound operators are charged by the bytes that they move, chains of them as one kernel (`chains`).
+
+Body programs that differ in storage or recomputation share lists of statements as the same objects, which stand for the
+same shards in each (`BodyProgram`). What a list asks for depends on nothing else of its body but, where a stack joins
+chains, on what is read outside of the list. So it is written down once for each list, and remembered by these objects
+in the `Known` of whoever prices many.
 """
 
 from __future__ import annotations
@@ -24,9 +29,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from math import ceil, prod
-from typing import cast
+from typing import TypeGuard, cast
 
 from meshwright.cost_models.chains import Chains, local_bytes
 from meshwright.cost_models.collectives import Collective
@@ -46,6 +51,7 @@ from meshwright.ir.program import (
     results_of,
 )
 from meshwright.ir.rules.base import Engine, Rule, Signature, infer
+from meshwright.ir.same import AllSame
 from meshwright.ir.workload import Workload
 
 PHASES = ("forward", "recompute", "inputs", "weights", "sync", "update", "publish")
@@ -92,6 +98,11 @@ class Phase:
     kernels: Counter[Kernel] = field(default_factory=Counter)
     transmissions: Counter[Transmission] = field(default_factory=Counter)
 
+    def plus(self, other: Phase) -> Phase:
+        if not (other.kernels or other.transmissions):
+            return self
+        return Phase(self.kernels + other.kernels, self.transmissions + other.transmissions)
+
 
 @dataclass(frozen=True, slots=True)
 class Ledger:
@@ -108,9 +119,13 @@ class Ledger:
     """Whether it sends tokens to experts."""
 
 
-def ledger(body: BodyProgram, workload: Workload, *, accumulates: bool) -> Ledger:
+Known = dict[tuple[object, ...], tuple[Mapping[str, Phase], float]]
+"""Lists that were written down before: by phase what they ask for, and the model's own operations in them."""
+
+
+def ledger(body: BodyProgram, workload: Workload, *, accumulates: bool, known: Known | None = None) -> Ledger:
     """The ledger of a body program; `accumulates`: gradients are added up over several micro-batches."""
-    return _Bookkeeper(body, workload, accumulates).ledger()
+    return _Bookkeeper(body, workload, accumulates, {} if known is None else known).ledger()
 
 
 def travelling_bytes(reason: str, workload: Workload) -> float | None:
@@ -120,7 +135,7 @@ def travelling_bytes(reason: str, workload: Workload) -> float | None:
 
 
 def updating_bytes(workload: Workload) -> float:
-    """What an optimizer reads and writes for one element, as `_Bookkeeper.update` says."""
+    """What an optimizer reads and writes for one element, as `_Bookkeeper.stepped` says."""
     states = workload.states
     own = states.master or states.stored
     return 2 * own + 2 * workload.moments + 2 * states.gradient + (states.stored if states.master else 0)
@@ -137,75 +152,140 @@ def base_precision(workload: Workload) -> str:
 
 
 class _Bookkeeper:
-    """Walks the statements of one body program."""
+    """Writes down one body program, list by list."""
 
-    def __init__(self, body: BodyProgram, workload: Workload, accumulates: bool) -> None:
-        self.body, self.workload, self.accumulates = body, workload, accumulates
+    def __init__(self, body: BodyProgram, workload: Workload, accumulates: bool, known: Known) -> None:
+        self.body, self.workload, self.accumulates, self.known = body, workload, accumulates, known
         self.style = workload.stack.style
-        self.phases = {name: Phase() for name in PHASES}
-        self.weights = _weights(body)
-        self.buckets: dict[tuple[str, Collective, tuple[str, ...], str], float] = {}
-        self.flops = 0.0
         self.picks = max((_picks(s) for s in body.forward if isinstance(s, Compute)), default=1)
-        self.ending = _ending_biases(body, self.weights) if self.style == "fused" else frozenset()
-        base = base_precision(workload)
+        self.base = base_precision(workload)
         ends_in_loss = any(body.locals[name].type.shape == () for name in body.outputs)
-        self.precision = base if ends_in_loss else workload.precision
+        self.precision = self.base if ends_in_loss else workload.precision
         self.one_loss = ends_in_loss and workload.stack.fused_loss
-        self.base = base
+        self.shards = [s for s in body.backward if _shards(s)]
+        """Gradients on their way to finer shards: a list by itself, since the rest of the backward pass is the same
+        without."""
+        joins = self.one_loss or self.style != "eager"
+        leaving = tuple(move.operand for move in self.shards)
+        self.outside = (body.outputs, body.input_grads, AllSame(body.kept), leaving) if joins else ()
 
     def ledger(self) -> Ledger:
-        body = self.body
-        self.walk(body.forward, "forward")
-        # What is made under a name of the forward list runs again; every other name is new.
-        made = {name for statement in body.forward for name in results_of(statement)}
-        redone = [s for s in body.backward if made.intersection(results_of(s))]
-        fresh = [s for s in body.backward if not made.intersection(results_of(s))]
-        self.walk(redone, "recompute")
-        self.walk(fresh, "inputs")
-        for phase in ("sync", "publish"):
-            for statement in getattr(body, phase):
-                if isinstance(statement, Move):
-                    self.transmit(statement, phase)
-        self.update()
-        for (phase, kind, over, reason), nbytes in self.buckets.items():
-            self.phases[phase].transmissions[Transmission(kind, over, nbytes, reason)] += 1
-        axes = dict.fromkeys(one.axes for phase in self.phases.values() for one in phase.transmissions)
-        return Ledger(self.phases, self.flops, tuple(axes), self.picks > 1)
+        phases = {name: Phase() for name in PHASES} | {"update": self.stepped(), "weights": self.added()}
+        flops = 0.0
+        for name, statements in self.lists():
+            found, counted = self.listed(name, statements)
+            phases.update((where, part.plus(phases[where])) for where, part in found.items())
+            flops += counted
+        axes = dict.fromkeys(one.axes for phase in phases.values() for one in phase.transmissions)
+        return Ledger(phases, flops, tuple(axes), self.picks > 1)
 
-    def walk(self, statements: Sequence[Statement], phase: str) -> None:
+    def lists(self) -> Iterator[tuple[str, Sequence[Statement]]]:
+        """All statements, list by list. What is made under a name of the forward list runs again; every other name is
+        new."""
+        body = self.body
+        made = {name for statement in body.forward for name in results_of(statement)}
+        redone: list[Statement] = []
+        fresh: list[Statement] = []
+        for statement in body.backward:
+            if not made.isdisjoint(results_of(statement)):
+                redone.append(statement)
+            elif not _shards(statement):
+                fresh.append(statement)
+        yield from (("forward", body.forward), ("recompute", redone), ("inputs", self.shards), ("inputs", fresh))
+        yield from (("sync", body.sync), ("publish", body.publish))
+
+    def listed(self, phase: str, statements: Sequence[Statement]) -> tuple[Mapping[str, Phase], float]:
+        """What a list asks for."""
+        key = (phase, AllSame(statements), self.body.mesh, self.workload, self.outside)
+        if key not in self.known:
+            found = _List(self, phase)
+            found.walk(statements)
+            self.known[key] = (found.phases, found.flops)
+        return self.known[key]
+
+    @cached_property
+    def weights(self) -> frozenset[str]:
+        return _weights(self.body)
+
+    @cached_property
+    def ending(self) -> frozenset[str]:
+        return _ending_biases(self.body, self.weights) if self.style == "fused" else frozenset()
+
+    # states
+
+    def stepped(self) -> Phase:
+        """The optimizer reads gradient and state and writes state and parameter; the norm reads gradients once more,
+        and is all that is left where the host makes the step."""
+        states, per_element = self.workload.states, updating_bytes(self.workload)
+        trained = [slot for slot in self.body.params if slot.grad is not None]
+        updated = sum(self.elements(slot.value, slot.optimizer) for slot in trained if not slot.host)
+        normed = sum(self.elements(slot.value, slot.optimizer) for slot in trained if slot.host)
+        moved = (updated * per_element, normed * states.gradient)
+        return Phase(Counter(self.memory(nbytes) for nbytes in moved if nbytes))
+
+    def added(self) -> Phase:
+        """Gradients of several micro-batches are added up where they are stored, which products of a fused stack do
+        themselves."""
+        if not self.accumulates or self.style == "fused":
+            return Phase()
+        added = sum(self.elements(slot.grad) for slot in self.body.params if slot.grad is not None)
+        return Phase(Counter([self.memory(added * 2 * self.workload.states.gradient)] if added else []))
+
+    def elements(self, name: str, placement: Placement | None = None) -> int:
+        local = self.body.locals[name]
+        return local_elements(placement or local.placement, local.type.shape, self.body.mesh)
+
+    def memory(self, nbytes: float) -> Kernel:
+        return streaming(nbytes, self.workload)
+
+
+class _List:
+    """Walks the statements of one list; gradients of weights have a phase of their own."""
+
+    def __init__(self, book: _Bookkeeper, phase: str) -> None:
+        self.book, self.phase = book, phase
+        self.body, self.workload = book.body, book.workload
+        self.style, self.precision, self.base = book.style, book.precision, book.base
+        self.weights, self.ending = book.weights, book.ending
+        self.phases = {phase: Phase()} | ({"weights": Phase()} if phase == "inputs" else {})
+        self.buckets: dict[tuple[Collective, tuple[str, ...], str], float] = {}
+        self.flops = 0.0
+
+    def walk(self, statements: Sequence[Statement]) -> None:
         products: _Products = {}
         for statement in statements:
             if isinstance(statement, Move):
-                self.transmit(statement, phase)
+                self.transmit(statement)
             elif isinstance(statement, (Compute, Gradient, Ring)):
-                self.engine(statement, phase, products)
+                self.engine(statement, products)
         for kernels in products.values():
-            self.book(phase, _joined([kernel for kernel, _ in kernels]))
+            self.enter(_joined([kernel for kernel, _ in kernels]))
         # The gradients that a joined product makes are one sum already.
         sums = [tuple(name for _, name in kernels) for kernels in products.values() if kernels[0][0].work == "dgrad"]
-        for nbytes in Chains(self.body, statements, self.style, sums, one_loss=self.one_loss).kernels():
-            self.book(phase, self.memory(nbytes))
+        chains = Chains(self.body, statements, self.style, sums, self.book.shards, one_loss=self.book.one_loss)
+        for nbytes in chains.kernels():
+            self.enter(self.book.memory(nbytes))
+        for (kind, over, reason), nbytes in self.buckets.items():
+            self.phases[self.phase].transmissions[Transmission(kind, over, nbytes, reason)] += 1
 
-    def book(self, phase: str, kernel: Kernel) -> None:
-        where = "weights" if kernel.work == "wgrad" else phase
+    def enter(self, kernel: Kernel) -> None:
+        where = "weights" if kernel.work == "wgrad" else self.phase
         self.phases[where].kernels[kernel] += 1
 
     # engines
 
-    def engine(self, statement: Compute | Gradient | Ring, phase: str, products: _Products) -> None:
+    def engine(self, statement: Compute | Gradient | Ring, products: _Products) -> None:
         rule = infer(statement.signature)
         wanted = None if isinstance(statement, Compute) or not statement.wanted else statement.wanted
-        if phase != "recompute":
+        if self.phase != "recompute":
             self.flops += _flops(statement.signature, wanted)
         if rule.engine is Engine.ATTENTION:
-            self.attention(statement, rule, self.sizes(statement), phase)
+            self.attention(statement, rule, self.sizes(statement))
         elif rule.engine is Engine.CONV:
             flops = rule.flops(needs=None if wanted is None else set(wanted), sizes=self.sizes(statement))
             nbytes = sum(self.nbytes(name) for name in (*statement.operands, *results_of(statement)))
-            self.book(
-                phase, Kernel(Engine.CONV, "forward" if wanted is None else "backward", self.base, flops, nbytes, ())
-            )
+            work = "forward" if wanted is None else "backward"
+            self.enter(Kernel(Engine.CONV, work, self.base, flops, nbytes, ()))
         elif rule.engine is Engine.MATMUL:
             for kernel in self.product(statement, rule, self.sizes(statement), wanted):
                 key = (kernel.work, statement.operands[0], str(kernel.shape[0]))
@@ -213,16 +293,16 @@ class _Bookkeeper:
                 made = (kernel, statement.results[0])
                 products.setdefault(key if joins else (*key, statement.op, kernel.work), []).append(made)
         elif statement.operands[:1] and statement.operands[0] in self.ending and self.workload.stack.graphs != "step":
-            self.expert_bias(statement, phase)
+            self.expert_bias(statement)
 
-    def expert_bias(self, statement: Compute | Gradient | Ring, phase: str) -> None:
+    def expert_bias(self, statement: Compute | Gradient | Ring) -> None:
         """The bias that ends an expert, in kernels of each expert."""
         rows, bias = statement.operands[:2]
         kernels, each_bytes = EXPERT_BIAS["forward" if isinstance(statement, Compute) else "backward"]
         local = self.body.locals[bias]
         experts = local_elements(local.placement, local.type.shape, self.body.mesh) // local.type.shape[-1]
         count = max(1, experts) * kernels
-        self.phases[phase].kernels[self.memory(each_bytes * self.body.elements[rows] / count)] += count
+        self.phases[self.phase].kernels[self.book.memory(each_bytes * self.body.elements[rows] / count)] += count
 
     def sizes(self, statement: Compute | Gradient | Ring) -> dict[str, int]:
         return dict(_sizes(statement.signature, statement.strategy, self.body.mesh))
@@ -252,7 +332,7 @@ class _Bookkeeper:
             nbytes = itemsize * g * (a * c + b * c + a * b)
             yield Kernel(Engine.MATMUL, work, dtype, 2.0 * g * m * n * k, nbytes, (g, a, b, c))
 
-    def attention(self, statement: Compute | Gradient | Ring, rule: Rule, sizes: Mapping[str, int], phase: str) -> None:
+    def attention(self, statement: Compute | Gradient | Ring, rule: Rule, sizes: Mapping[str, int]) -> None:
         """Attention on this rank: its queries against all the keys that they may see. Of a causal sequence a zigzag
         share sees half; contiguous ones are uneven, and the last rank sees 1 - 1/2n of all keys."""
         signature = statement.signature
@@ -275,17 +355,19 @@ class _Bookkeeper:
         nbytes = sum(self.nbytes(name) for name in (*statement.operands[:3], *results_of(statement)))
         work = "backward" if backward else "forward"
         dtype = {"fp32": "f32", "tf32": "f32"}.get(self.base, self.base)
-        self.book(phase, Kernel(Engine.ATTENTION, work, dtype, flops, nbytes, shape, causal, window))
+        self.enter(Kernel(Engine.ATTENTION, work, dtype, flops, nbytes, shape, causal, window))
         if isinstance(statement, Ring):
             n = self.body.mesh.axis(statement.axis).size
             passed = sum(self.nbytes(name) for name in statement.operands[1:3])
             # Backward, keys and values go round again, and their gradients come back to where they belong.
             for steps in (n - 1, n) if backward else (n - 1,):
-                self.phases[phase].transmissions[Transmission("shift", (statement.axis,), passed, "ring", steps)] += 1
+                self.phases[self.phase].transmissions[
+                    Transmission("shift", (statement.axis,), passed, "ring", steps)
+                ] += 1
 
     # wires
 
-    def transmit(self, move: Move, phase: str) -> None:
+    def transmit(self, move: Move) -> None:
         step = move.step
         if step.free:
             return
@@ -294,45 +376,19 @@ class _Bookkeeper:
         full = nbytes * n if step.kind == "all_gather" else nbytes
         kind = cast(Collective, step.kind)
         if move.reason in BUCKETED:
-            key = (phase, kind, step.axes, move.reason)
+            key = (kind, step.axes, move.reason)
             self.buckets[key] = self.buckets.get(key, 0.0) + full
             return
-        picks = self.picks if kind == "all_to_all" else 1
+        picks = self.book.picks if kind == "all_to_all" else 1
         if picks > 1 and self.style == "fused" and not self.workload.stack.dedupes:
-            self.book(phase, self.memory(2.0 * nbytes))
-        self.phases[phase].transmissions[Transmission(kind, step.axes, full, move.reason, picks=picks)] += 1
+            self.enter(self.book.memory(2.0 * nbytes))
+        self.phases[self.phase].transmissions[Transmission(kind, step.axes, full, move.reason, picks=picks)] += 1
 
     def wire_scale(self, move: Move) -> float:
         """Bytes on the wire over bytes as traced: states travel in the recipe's precision."""
         local = self.body.locals[move.operand]
         width = travelling_bytes(move.reason, self.workload) if local.type.floating else None
         return 1.0 if width is None else width / ITEMSIZE[local.type.dtype]
-
-    # states
-
-    def update(self) -> None:
-        """The optimizer reads gradient and state and writes state and parameter; the norm reads gradients once more,
-        and is all that is left where the host makes the step. Gradients of several micro-batches are added up where
-        they are stored, which products of a fused stack do themselves."""
-        states, per_element = self.workload.states, updating_bytes(self.workload)
-        trained = [slot for slot in self.body.params if slot.grad is not None]
-        updated = sum(self.elements(slot.value, slot.optimizer) for slot in trained if not slot.host)
-        normed = sum(self.elements(slot.value, slot.optimizer) for slot in trained if slot.host)
-        added = sum(self.elements(slot.grad or "") for slot in trained)
-        if updated:
-            self.phases["update"].kernels[self.memory(updated * per_element)] += 1
-        if normed:
-            self.phases["update"].kernels[self.memory(normed * states.gradient)] += 1
-        if added and self.accumulates and self.style != "fused":
-            self.phases["weights"].kernels[self.memory(added * 2 * states.gradient)] += 1
-
-    def elements(self, name: str, placement: Placement | None = None) -> int:
-        if placement is None:
-            return self.body.elements[name]
-        return local_elements(placement, self.body.locals[name].type.shape, self.body.mesh)
-
-    def memory(self, nbytes: float) -> Kernel:
-        return streaming(nbytes, self.workload)
 
     def nbytes(self, name: str) -> float:
         return local_bytes(self.body, name)
@@ -343,6 +399,11 @@ _Products = dict[tuple[str, ...], list[tuple[Kernel, str]]]
 
 _PRODUCTS = (("forward", "mnk"), ("dgrad", "mkn"), ("wgrad", "nkm"))
 """A product and its gradients: which of the forward letters stand for rows, columns and the sum."""
+
+
+def _shards(statement: Statement) -> TypeGuard[Move]:
+    """Whether it brings a gradient to finer shards."""
+    return isinstance(statement, Move) and statement.reason == "sync"
 
 
 def _picks(statement: Compute) -> int:

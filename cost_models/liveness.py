@@ -27,18 +27,21 @@ Tokens sent to experts take `Workload.imbalance` times their mean on the busiest
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from weakref import ref
 
 from meshwright.cost_models.storages import Fullest, Mix, Names, Shared, rule_of
+from meshwright.ir.graph import ITEMSIZE
 from meshwright.ir.placement import Placement
-from meshwright.ir.program import BodyProgram, Compute, Gradient, ParamSlot, local_elements
+from meshwright.ir.program import BodyProgram, Compute, Gradient, Move, ParamSlot, local_elements
 from meshwright.ir.rules.base import Engine
+from meshwright.ir.same import AllSame
 from meshwright.ir.workload import Stack, Workload
 
 
 @dataclass(frozen=True, slots=True)
-class BodyMemory:
-    """What a stage needs to know of one body program.
+class PassMemory:
+    """What the passes of a body program hold, wherever the states of its parameters lie.
 
     - `entered` is the part of `kept` that is the differentiable inputs, `left` the part that is outputs: storages that
       neighbouring calls may both keep, on the device.
@@ -54,6 +57,17 @@ class BodyMemory:
     weight_kept: float
     hosted: float
     """Bytes of `kept` that wait in the host's memory, and are on the device only while the call runs."""
+
+    @property
+    def has_logits(self) -> bool:
+        return self.backward.held.logits > 0 or self.forward.held.logits > 0
+
+
+@dataclass(frozen=True, slots=True)
+class BodyMemory:
+    """What a stage needs to know of one body program."""
+
+    passes: PassMemory
     unit: float
     """Bytes of its parameters in the form that operators read, where that is another than the stored one."""
     unit_gradients: float
@@ -72,10 +86,6 @@ class BodyMemory:
     products: tuple[tuple[tuple[int, ...], float], ...]
     """Shapes of the weights that products read, those of one operand joined, with their bytes on one rank."""
 
-    @property
-    def has_logits(self) -> bool:
-        return self.backward.held.logits > 0 or self.forward.held.logits > 0
-
 
 _Key = tuple[Stack, str, str, float, bool]
 _CACHE: dict[int, tuple[ref[BodyProgram], dict[_Key, BodyMemory]]] = {}
@@ -89,12 +99,34 @@ def body_memory(body: BodyProgram, workload: Workload, repeated: bool) -> BodyMe
         _CACHE[at] = (ref(body, lambda _: _CACHE.pop(at, None)), {})
     known = _CACHE[at][1]
     if key not in known:
-        known[key] = _Summary(body, workload, repeated).summary()
+        known[key] = _States(body, workload, repeated).summary(_passes(_Alike(body), workload, repeated))
     return known[key]
 
 
-class _Summary(Names):
-    """One body program under one workload, summed up."""
+class _Alike:
+    """A body program as a key: equal to another one that runs the same lists and keeps the same, as those do that
+    differ only in where the optimizer's states lie."""
+
+    __slots__ = ("body", "lists")
+
+    def __init__(self, body: BodyProgram) -> None:
+        self.body = body
+        self.lists = AllSame((body.forward, body.backward, body.kept))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Alike) and other.lists == self.lists
+
+    def __hash__(self) -> int:
+        return hash(self.lists)
+
+
+@lru_cache(maxsize=1024)
+def _passes(key: _Alike, workload: Workload, repeated: bool) -> PassMemory:
+    return _Passes(key.body, workload, repeated).summary()
+
+
+class _Passes(Names):
+    """The passes of one body program under one workload, summed up."""
 
     def forward(self) -> Fullest:
         inputs = {name: self.size(name) for name in self.body.inputs if not self.is_free(name)}
@@ -106,45 +138,79 @@ class _Summary(Names):
         stay = {name for name in self.body.input_grads if name}
         return self.walk(self.body.backward, self.kept | arrive, stay)
 
-    def summary(self) -> BodyMemory:
+    def summary(self) -> PassMemory:
         logits = sum(size for name, size in self.kept.items() if name in self.logits_names)
         kept = Mix(activations=sum(self.kept.values()) - logits, logits=logits)
         outputs = {name for name, grad in zip(self.body.outputs, self.body.output_grads, strict=True) if grad}
         here = self.kept.keys() - self.waiting
         tables = {*self.free_inputs, *(set(self.body.outputs) - outputs)}
-        parameters = sum(self.elements(slot.stored) * self.states.stored for slot in self.slots)
-        trained = [slot for slot in self.slots if slot.grad]
-        return BodyMemory(
+        return PassMemory(
             kept=kept,
-            shared=tuple((self.shared(name), self.table(name)) for name in sorted(tables)),
+            shared=tuple((self.shared(name), float(self.body.nbytes[name])) for name in sorted(tables)),
             entered=tuple((self.shared(name), self.kept[name]) for name in self.body.inputs if name in here),
             left=tuple((self.shared(name), self.kept[name]) for name in sorted(outputs) if name in here),
             forward=self.forward(),
             backward=self.backward(),
             weight_kept=self.weight_kept(),
-            hosted=sum(self.kept[name] for name in self.waiting),
+            hosted=sum(size for name, size in self.kept.items() if name in self.waiting),
+        )
+
+    def weight_kept(self) -> float:
+        """The operands of products with weights, and the gradients of their results."""
+        found: dict[str, float] = {}
+        owner = {name: name for name in self.body.locals}
+        for statement in self.body.forward:
+            if isinstance(statement, Compute) and rule_of(statement).engine is Engine.VIEW:
+                owner |= dict.fromkeys(statement.results, owner[statement.operands[0]])
+        for statement in self.body.backward:
+            if isinstance(statement, Gradient) and any(name in self.weight_grads for name in statement.results):
+                for name in self.reads(statement):
+                    at = owner.get(name, name)
+                    if at in self.kept or name in statement.grads:
+                        found[at] = self.kept.get(at, 0.0) or self.size(name)
+        return sum(found.values())
+
+
+class _States:
+    """Where one body program stores parameters and what belongs to them, summed up."""
+
+    def __init__(self, body: BodyProgram, workload: Workload, repeated: bool) -> None:
+        self.body, self.workload, self.repeated = body, workload, repeated
+        self.runtime, self.states = workload.stack, workload.states
+        self.slots = [slot for slot in body.params if not slot.buffer]
+
+    def summary(self, passes: PassMemory) -> BodyMemory:
+        trained = [slot for slot in self.slots if slot.grad]
+        slots = tuple(
+            (
+                slot.path,
+                self.elements(slot.stored) * self.states.stored,
+                self.held_gradient(slot),
+                0.0 if slot.host else self.state(slot),
+            )
+            for slot in trained
+        )
+        parameters = sum(self.elements(slot.stored) * self.states.stored for slot in self.slots)
+        return BodyMemory(
+            passes=passes,
             unit=self.unit(),
-            unit_kept=bool({kept.name for kept in self.body.kept} & self.gathers),
+            unit_kept=self.unit_kept(),
             unit_gradients=self.unit_gradients(),
             parameters=parameters + sum(self.table(slot.stored) for slot in self.body.params if slot.buffer),
-            gradients=sum(self.held_gradient(slot) for slot in trained),
-            optimizer=sum(self.state(slot) for slot in trained if not slot.host),
+            gradients=sum(gradient for _, _, gradient, _ in slots),
+            optimizer=sum(optimizer for _, _, _, optimizer in slots),
             host_state=sum(self.state(slot) for slot in trained if slot.host),
             stepped=sum(self.stepped(slot) for slot in trained),
-            slots=tuple(
-                (
-                    slot.path,
-                    self.elements(slot.stored) * self.states.stored,
-                    self.held_gradient(slot),
-                    0.0 if slot.host else self.state(slot),
-                )
-                for slot in trained
-            ),
+            slots=slots,
             products=self.products() if self.repeated and self.runtime.placeholders else (),
         )
 
+    def elements(self, name: str) -> int:
+        local = self.body.locals[name]
+        return local_elements(local.placement, local.type.shape, self.body.mesh)
+
     def table(self, name: str) -> float:
-        return float(self.body.nbytes[name])
+        return float(self.elements(name) * ITEMSIZE[self.body.locals[name].type.dtype])
 
     def at(self, slot: ParamSlot, placement: Placement) -> int:
         """Elements of a parameter on one rank in a placement."""
@@ -173,27 +239,16 @@ class _Summary(Names):
     def unit(self) -> float:
         return sum(self.elements(slot.value) for slot in self.read_otherwise()) * self.states.used
 
+    def unit_kept(self) -> bool:
+        gathered = {s.result for s in self.body.forward if isinstance(s, Move) and s.reason == "parameter"}
+        return any(kept.name in gathered for kept in self.body.kept)
+
     def unit_gradients(self) -> float:
         """Gradients of the whole unit, and the buffer in which they travel to their shards."""
-        if not self.reduces:
+        if not any(isinstance(s, Move) and s.reason == "sync" for s in self.body.backward):
             return 0.0
         whole = sum(self.elements(slot.value) for slot in self.slots if slot.grad)
         return whole * (self.states.used + self.states.reduced)
-
-    def weight_kept(self) -> float:
-        """The operands of products with weights, and the gradients of their results."""
-        found: dict[str, float] = {}
-        owner = {name: name for name in self.body.locals}
-        for statement in self.body.forward:
-            if isinstance(statement, Compute) and rule_of(statement).engine is Engine.VIEW:
-                owner |= dict.fromkeys(statement.results, owner[statement.operands[0]])
-        for statement in self.body.backward:
-            if isinstance(statement, Gradient) and any(name in self.weight_grads for name in statement.results):
-                for name in self.reads(statement):
-                    at = owner.get(name, name)
-                    if at in self.kept or name in statement.grads:
-                        found[at] = self.kept.get(at, 0.0) or self.size(name)
-        return sum(found.values())
 
     def products(self) -> tuple[tuple[tuple[int, ...], float], ...]:
         """Weights of products; those of one operand are one product (q, k and v; gate and up)."""
@@ -201,7 +256,7 @@ class _Summary(Names):
         joined: dict[str, list[str]] = {}
         for statement in self.body.forward:
             if isinstance(statement, Compute) and rule_of(statement).engine is Engine.MATMUL:
-                for name in weights.intersection(statement.operands):
+                for name in (operand for operand in statement.operands if operand in weights):
                     joined.setdefault(statement.operands[0], []).append(name)
         found: dict[tuple[int, ...], float] = {}
         for names in joined.values():

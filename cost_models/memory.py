@@ -102,10 +102,11 @@ def held(program: Program, cluster: Cluster, profile: MemoryConstants) -> tuple[
             place="program", cause="it carries no workload", fix="lower it with the workload that it is for"
         )
     summaries = _summaries(program, workload)
+    stages = _stages(program, summaries, workload)
     found: dict[int, Held] = {}
     for (ranks, _), states in zip(program.actions, states_of(program), strict=True):
         numbers = [index for index, stage in enumerate(program.stages) if stage.ranks == ranks]
-        group = _Group(program, numbers, summaries, workload)
+        group = _Group(program, numbers, [stages[number] for number in numbers], summaries, workload)
         one = group.held(states, _capacity(cluster, ranks), profile)
         found |= dict.fromkeys(numbers, one)
     return tuple(found[index] for index in range(len(program.stages)))
@@ -177,11 +178,13 @@ class StageMemory:
         self.prefetches = "parameters" in workload.stack.hides
         self.runs = [([summaries[name] for name in run.programs], run.repeats) for run in stage.runs]
         self.gradients = sum(one.gradients * repeats for period, repeats in self.runs for one in period)
-        self.shared = sum(dict(entry for period, _ in self.runs for one in period for entry in one.shared).values())
+        self.shared = sum(
+            dict(entry for period, _ in self.runs for one in period for entry in one.passes.shared).values()
+        )
         self.kept: dict[str, float] = {"activations": self.shared}
         self.positions = tuple(self._positions())
-        self.weight_kept = sum(one.weight_kept * repeats for period, repeats in self.runs for one in period)
-        self.hosted = sum(one.hosted * repeats for period, repeats in self.runs for one in period)
+        self.weight_kept = sum(one.passes.weight_kept * repeats for period, repeats in self.runs for one in period)
+        self.hosted = sum(one.passes.hosted * repeats for period, repeats in self.runs for one in period)
         self.kept_bytes = sum(self.kept.values())
         self.forward = max((self.forward_at(p) for p in self.positions), key=lambda parts: parts.total)
         self.backward = {
@@ -210,28 +213,29 @@ class StageMemory:
                         left_over,
                         units[at + 1] if at + 1 < len(units) else 0.0,
                         units[at - 1] if at else 0.0,
-                        next((one.hosted for one in reversed(shown[:at]) if one.hosted), 0.0),
+                        next((one.passes.hosted for one in reversed(shown[:at]) if one.passes.hosted), 0.0),
                     )
                     self._keep(last, one, 1)
                     last, at = one, at + 1
 
     def _keep(self, previous: BodyMemory | None, one: BodyMemory, times: int) -> None:
         """Add what a call keeps; a storage that the call before it keeps as well counts once."""
-        twice = sum(size for key, size in one.entered if previous and key in dict(previous.left))
-        self.kept["activations"] += times * (one.kept.activations - one.hosted - twice)
-        self.kept["logits"] = self.kept.get("logits", 0.0) + times * one.kept.logits
+        twice = sum(size for key, size in one.passes.entered if previous and key in dict(previous.passes.left))
+        self.kept["activations"] += times * (one.passes.kept.activations - one.passes.hosted - twice)
+        self.kept["logits"] = self.kept.get("logits", 0.0) + times * one.passes.kept.logits
 
     def forward_at(self, position: _Position) -> _Parts:
         one = position.memory
-        parts = _Parts(instant="loss" if one.has_logits else "forward end").plus(position.before)
-        parts = parts.plus(_mix(one.forward)).plus({"staging": position.passing})
+        parts = _Parts(instant="loss" if one.passes.has_logits else "forward end").plus(position.before)
+        parts = parts.plus(_mix(one.passes.forward)).plus({"staging": position.passing})
         return parts.plus({"gathered": self.gathered(one, position.next_unit)})
 
     def backward_at(self, position: _Position, graded: bool) -> _Parts:
         one = position.memory
-        instant = "loss" if one.has_logits else "recompute" if one.backward.recomputing else "backward"
+        instant = "recompute" if one.passes.backward.recomputing else "backward"
+        instant = "loss" if one.passes.has_logits else instant
         parts = _Parts(instant=instant).plus(position.before)
-        parts = parts.plus(_mix(one.backward)).plus({"gathered": self.gathered(one, position.previous_unit)})
+        parts = parts.plus(_mix(one.passes.backward)).plus({"gathered": self.gathered(one, position.previous_unit)})
         parts = parts.plus({"gathered": one.unit_gradients, "staging": position.passing})
         return parts if graded else parts.plus({"gradients": position.gradients_after + one.gradients})
 
@@ -247,16 +251,31 @@ class StageMemory:
         return self.backward[graded]
 
 
+def _stages(program: Program, summaries: Mapping[str, BodyMemory], workload: Workload) -> list[StageMemory]:
+    """Every stage; those that run the same bodies as often hold the same."""
+    runs = [tuple((run.programs, run.repeats) for run in stage.runs) for stage in program.stages]
+    made = {
+        key: StageMemory(stage, summaries, workload)
+        for key, stage in dict(zip(runs, program.stages, strict=True)).items()
+    }
+    return [made[key] for key in runs]
+
+
 class _Group:
     """The ranks that share some stages."""
 
     def __init__(
-        self, program: Program, numbers: Sequence[int], summaries: Mapping[str, BodyMemory], workload: Workload
+        self,
+        program: Program,
+        numbers: Sequence[int],
+        memories: Sequence[StageMemory],
+        summaries: Mapping[str, BodyMemory],
+        workload: Workload,
     ) -> None:
         self.program, self.workload, self.summaries = program, workload, summaries
         self.numbers = tuple(numbers)
         stages = [program.stages[number] for number in numbers]
-        self.stages = [StageMemory(stage, summaries, workload) for stage in stages]
+        self.stages = memories
         self.from_start = workload.stack.style == "fused"
         calls = [(summaries[name], run.repeats) for stage in stages for run in stage.runs for name in run.programs]
         tied = self.tied_again()

@@ -75,7 +75,7 @@ def moved(body: BodyProgram, workload: Workload) -> Moved:
     written = states.stored if states.master else 0.0
     return Moved(
         kept_bytes=sum(kept.nbytes for kept in body.kept if kept.host),
-        busiest_bytes=body_memory(body, workload, True).hosted,
+        busiest_bytes=body_memory(body, workload, True).passes.hosted,
         down_bytes=elements * states.gradient,
         up_bytes=elements * states.stored,
         touched_bytes=elements * (states.gradient + 2 * own + 2 * workload.moments + written),

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
+from itertools import islice
 from typing import Any
 
 from meshwright.cost_models.cluster import Cluster
 from meshwright.cost_models.compute import Compute
 from meshwright.cost_models.cost import Cost, attention_of, cost_of, library_of, slowest
 from meshwright.cost_models.hardware import Device
-from meshwright.cost_models.ledger import Ledger, Phase, ledger
+from meshwright.cost_models.ledger import Known, Ledger, Phase, ledger
 from meshwright.cost_models.profile import Profile
 from meshwright.cost_models.topology import GroupShape, group_shape
 from meshwright.ir.mesh import Mesh
@@ -22,12 +23,21 @@ from meshwright.ir.program import BodyProgram, Stage
 from meshwright.ir.workload import Workload
 
 MOST_KNOWN = 2048
-"""Body programs, stages and groups of ranks that are remembered."""
+"""Body programs, stages and groups of ranks that are remembered, of each."""
+
+MOST_LISTS = 8192
+"""Lists of statements and their phases that are; each takes a few kilobytes."""
 
 
-def _make_room(known: dict[Any, Any]) -> None:
-    if len(known) >= MOST_KNOWN:
-        known.clear()
+Costs = dict[str, Cost]
+"""Of one body program, by phase."""
+
+
+def _make_room(known: dict[Any, Any], most: int = MOST_KNOWN) -> None:
+    """Forget the older half, if there are too many."""
+    if len(known) >= most:
+        for key in list(islice(known, most // 2)):
+            del known[key]
 
 
 class Prices:
@@ -37,7 +47,9 @@ class Prices:
         self.cluster, self.profile = cluster, profile
         self._computes: dict[tuple[str, str, str, bool], Compute] = {}
         self._ledgers: dict[tuple[int, Workload, bool], tuple[BodyProgram, Ledger]] = {}
-        self._costs: dict[tuple[object, ...], tuple[Ledger, dict[str, Cost]]] = {}
+        self._lists: Known = {}
+        self._phases: dict[tuple[object, ...], tuple[Phase, Cost]] = {}
+        self._costs: dict[tuple[object, ...], tuple[Ledger, Costs]] = {}
         self._devices: dict[int, tuple[tuple[int, ...], tuple[tuple[Device, int], ...]]] = {}
 
     def devices(self, ranks: tuple[int, ...]) -> tuple[Device, ...]:
@@ -76,10 +88,11 @@ class Prices:
         key = (id(body), workload, accumulates)
         if key not in self._ledgers:
             _make_room(self._ledgers)
-            self._ledgers[key] = (body, ledger(body, workload, accumulates=accumulates))
+            _make_room(self._lists, MOST_LISTS)
+            self._ledgers[key] = (body, ledger(body, workload, accumulates=accumulates, known=self._lists))
         return self._ledgers[key][1]
 
-    def costs(self, book: Ledger, stage: Stage, workload: Workload) -> dict[str, Cost]:
+    def costs(self, book: Ledger, stage: Stage, workload: Workload) -> Costs:
         """The phases of one body program on a stage."""
         devices = self.devices(stage.ranks)
         shapes = {axes: group_shape(self.cluster, stage.ranks, stage.mesh, axes) for axes in book.axes}
@@ -88,7 +101,7 @@ class Prices:
         if found is None:
             _make_room(self._costs)
             costs = {
-                name: self._phase(phase, devices, shapes, workload, routes=book.routes and name == "forward")
+                name: self._known(phase, devices, shapes, workload, routes=book.routes and name == "forward")
                 for name, phase in book.phases.items()
             }
             found = self._costs[key] = (book, costs)
@@ -100,6 +113,24 @@ class Prices:
         shapes = {names: group_shape(self.cluster, ranks, mesh, names) for names in axes}
         return self._phase(phase, self.devices(ranks), shapes, workload, routes=False)
 
+    def _known(
+        self,
+        phase: Phase,
+        devices: tuple[Device, ...],
+        shapes: Mapping[tuple[str, ...], GroupShape],
+        workload: Workload,
+        *,
+        routes: bool,
+    ) -> Cost:
+        """One phase of a ledger. Ledgers have phases in common."""
+        groups = [shapes[one.axes] for one in phase.transmissions]
+        key = (id(phase), *(device.name for device in devices), workload, routes, *groups)
+        found = self._phases.get(key)
+        if found is None:
+            _make_room(self._phases, MOST_LISTS)
+            found = self._phases[key] = (phase, self._phase(phase, devices, shapes, workload, routes=routes))
+        return found[1]
+
     def _phase(
         self,
         phase: Phase,
@@ -109,6 +140,7 @@ class Prices:
         *,
         routes: bool,
     ) -> Cost:
+        """One phase, on the slowest of some devices."""
         return slowest(
             cost_of(
                 phase,

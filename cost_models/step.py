@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from math import log2, prod
+from typing import TypeVar
 
 from meshwright.cost_models.collectives import Collective, Library, collective
 from meshwright.cost_models.cost import NOTHING, Cost, Taken, added, library_of, weakest_of_each
@@ -13,7 +14,7 @@ from meshwright.cost_models.ledger import PHASES
 from meshwright.cost_models.memory import held, kind_of_memory
 from meshwright.cost_models.offload import Host
 from meshwright.cost_models.prediction import SHARES, Held, Prediction, StagePrediction
-from meshwright.cost_models.prices import Prices
+from meshwright.cost_models.prices import Costs, Prices
 from meshwright.cost_models.profile import StepConstants, kind_of_step
 from meshwright.cost_models.quantity import Kind, weakest
 from meshwright.cost_models.schedule import Seconds, Simulated, compiled, makes_weights_apart, simulate
@@ -30,6 +31,8 @@ _DEVICE = ("matmul", "attention", "memory-bound")
 _VALUES = ("tensor", "context", "expert")
 """Shares of the step: parts of the device, and what operators wait for."""
 
+T = TypeVar("T")
+
 
 class Step:
     """One program, priced."""
@@ -43,32 +46,57 @@ class Step:
         self.apart = makes_weights_apart(work_of(program))
         bodies = {body.name: body for body in program.bodies}
         self.ledgers = {name: prices.ledger(body, workload, self.accumulates) for name, body in bodies.items()}
-        self.costs = [self.stage_costs(stage) for stage in program.stages]
-        self.forwards = [self.forward(index) for index in range(len(program.stages))]
-        self.inputs = [self.backward_inputs(index) for index in range(len(program.stages))]
-        self.weights = [self.backward_weights(index) for index in range(len(program.stages))]
+        self.runs = [self.run_costs(stage) for stage in program.stages]
+        self.first = self.first_alike()
+        self.costs = self.each(self.stage_costs)
+        self.forwards = self.each(self.forward)
+        self.inputs = self.each(self.backward_inputs)
+        self.weights = self.each(self.backward_weights)
         self.host = None
         if any(body.offloads for body in program.bodies):
             self.host = Host(prices, program, workload, self.ledgers)
             self.kinds.append(("host", self.host.kind))
             self.wait_for(self.host)
 
-    def stage_costs(self, stage: Stage) -> dict[str, Cost]:
+    def run_costs(self, stage: Stage) -> list[tuple[Costs, int]]:
+        """What the body programs of a stage cost, and how often they run."""
+        return [
+            (self.prices.costs(self.ledgers[name], stage, self.workload), run.repeats)
+            for run in stage.runs
+            for name in run.programs
+        ]
+
+    def first_alike(self) -> list[int]:
+        """For every stage the first one that runs the same, in the same order at the same cost, on the same kinds of
+        device."""
+        first: dict[object, int] = {}
+        found = []
+        for index, (stage, runs) in enumerate(zip(self.program.stages, self.runs, strict=True)):
+            periods = tuple(len(run.programs) for run in stage.runs)
+            devices = self.prices.devices(stage.ranks)
+            found.append(first.setdefault((devices, periods, *((id(costs), times) for costs, times in runs)), index))
+        return found
+
+    def each(self, price: Callable[[int], T]) -> list[T]:
+        """A price of every stage; of those that are alike it is made once."""
+        made = {index: price(index) for index in set(self.first)}
+        return [made[index] for index in self.first]
+
+    def stage_costs(self, index: int) -> dict[str, Cost]:
         """All phases of a stage: its runs added up."""
         total = dict.fromkeys(PHASES, NOTHING)
-        for run in stage.runs:
-            for name in run.programs:
-                costs = self.prices.costs(self.ledgers[name], stage, self.workload)
-                for phase, cost in costs.items():
-                    total[phase] = total[phase].plus(cost, run.repeats)
+        for costs, repeats in self.runs[index]:
+            for phase, cost in costs.items():
+                total[phase] = total[phase].plus(cost, repeats)
         return total
 
     def wait_for(self, host: Host) -> None:
         """Stages wait for copies to the host and back."""
-        stages = self.program.stages
-        self.forwards = [host.forward(*one) for one in zip(stages, self.forwards, strict=True)]
-        backward = zip(stages, self.inputs, self.weights, strict=True)
-        self.inputs = [host.backward(*one, self.apart) for one in backward]
+        stages, forwards, inputs = self.program.stages, self.forwards, self.inputs
+        self.forwards = self.each(lambda index: host.forward(stages[index], forwards[index]))
+        self.inputs = self.each(
+            lambda index: host.backward(stages[index], inputs[index], self.weights[index], self.apart)
+        )
 
     # one micro-batch on one stage
 

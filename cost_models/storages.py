@@ -55,6 +55,10 @@ class Fullest:
     recomputing: bool = False
 
 
+_NEARLY = 1 - 1e-9
+"""Of a sum: what rounding cannot take from it."""
+
+
 class Names:
     """What the names of one body program take under one workload."""
 
@@ -250,6 +254,8 @@ class _List:
         """The same by storage."""
         self.until: dict[str, float] = {}
         """The last statement that reads a storage, as far as that was asked for since names came to it or went."""
+        self.changed: set[str] = set()
+        """Storages that names came to, or left, since the last statement."""
         for name in begin:
             self.own(name, name)
         self.spared = {at for at in of.kept if self.backward and not self.ever_read(at)}
@@ -281,10 +287,12 @@ class _List:
     def own(self, name: str, at: str) -> None:
         """Have a name lie in a storage; what follows it comes along."""
         self.owner[name] = at
-        moved = [name, *self.through.get(name, ())]
-        moved += [far for near in moved[1:] for far in self.through.get(near, ()) if far not in moved]
-        for one in moved:
-            self.settle(one)
+        self.settle(name)
+        if name in self.through:
+            near = self.through[name]
+            far = [one for other in near for one in self.through.get(other, ()) if one != name and one not in near]
+            for one in (*near, *far):
+                self.settle(one)
 
     def settle(self, name: str) -> None:
         """Note where a name lies now. Names that are not made yet, or were made forward, count for the storage that
@@ -298,36 +306,41 @@ class _List:
         if before is not None:
             self.lying[before].discard(name)
             self.until.pop(before, None)
+            self.changed.add(before)
         if at is None:
             del self.home[name]
             return
         self.home[name] = at
         self.lying.setdefault(at, set()).add(name)
         self.until.pop(at, None)
+        self.changed.add(at)
 
     def run(self) -> Fullest:
         most, total = self.sums()
+        now = total  # added up as it comes: near enough to tell when to sum anew
         recomputing = False
-        size, until, spared = self.size, self.until, self.spared
+        due: dict[float, list[str]] = {}
         for index, statement in enumerate(self.statements):
-            held = len(size)
-            self.make(statement, index)
-            if len(size) > held:
+            made = self.make(statement, index)
+            now += made
+            if made and now >= total * _NEARLY:
                 sums, now = self.sums()
                 if now > total:
                     most, total = sums, now
                     recomputing = self.backward and isinstance(statement, (Compute, Ring))
-            over = [
-                at
-                for at in size
-                if (until[at] <= index if at in until else not self.needed(at, index)) and at not in spared
-            ]
-            for at in over:
-                del size[at]
+            for at in (*self.changed, *due.pop(index, ())):
+                if at not in self.size or at in self.spared:
+                    continue
+                if self.needed(at, index):
+                    due.setdefault(self.until[at], []).append(at)
+                else:
+                    now -= self.size.pop(at)
+            self.changed.clear()
         return Fullest(Mix(**most), recomputing)
 
-    def make(self, statement: Statement, index: int) -> None:
-        """Give the results of a statement their storages."""
+    def make(self, statement: Statement, index: int) -> float:
+        """Give the results of a statement their storages; the bytes of those that are new."""
+        new = 0.0
         for position, name in enumerate(results_of(statement)):
             at = self.lies(statement, position, name, index)
             if at is not None:
@@ -342,6 +355,9 @@ class _List:
             if root not in self.size:
                 self.size[root] = self.of.size(root)
                 self.kind[root] = self.kind_of(root, statement)
+                self.changed.add(root)
+                new += self.size[root]
+        return new
 
     def kind_of(self, name: str, statement: Statement) -> str:
         if name in self.of.logits_names:

@@ -30,13 +30,14 @@ from meshwright.ir.errors import (
 from meshwright.ir.factors import Loops, body_loops
 from meshwright.ir.fold import Fold
 from meshwright.ir.graph import Graph
-from meshwright.ir.lower_body import Lowering, compute_placements
+from meshwright.ir.lower_body import Lowering
 from meshwright.ir.mesh import Mesh
 from meshwright.ir.names import CONTEXT, name_of
 from meshwright.ir.offload import KINDS as OFFLOAD
 from meshwright.ir.placement import Contiguous, Layout, Sections, Zigzag
 from meshwright.ir.reshard import MOVES
 from meshwright.ir.schedules import SCHEDULES
+from meshwright.ir.spread import compute_placements
 
 LAYOUTS = ("contiguous", "sections", "zigzag", "uneven")
 STORAGE = ("params", "grads", "optimizer")

@@ -248,16 +248,10 @@ def _verify_plan(planned: Same[BodyPlan], body: Same[Graph], mesh: Mesh) -> None
     """A body's plan; what was valid once is not checked again."""
     plan, graph = planned.of, body.of
     place = f"plan {plan.name}"
-    facts = facts_of(graph)
-    for name, strategy in plan.strategies:
-        if name not in facts:
-            raise PlannedOpUnknown(place=place, cause=f"there is no operator %{name}", fix="name ops of the body")
-        facts[name].applied(strategy, mesh)
-    for name in (*(value for value, _ in plan.states), *plan.recompute):
+    _verify_compute(place, plan.strategies, plan.states, body, mesh)
+    for name in plan.recompute:
         if name not in graph.types:
             raise PlannedValueUnknown(place=place, cause=f"there is no value %{name}", fix="name values of the body")
-    for name, state in plan.states:
-        state.value.check(graph.types[name].shape, mesh, f"{place}, %{name}")
     params = {param.path: param for param in graph.params}
     for stored in plan.storage:
         if stored.path not in params:
@@ -266,6 +260,26 @@ def _verify_plan(planned: Same[BodyPlan], body: Same[Graph], mesh: Mesh) -> None
             )
         for placement in (stored.params, stored.grads, stored.optimizer):
             placement.check(graph.types[params[stored.path].value].shape, mesh, f"{place}, {stored.path}")
+
+
+@lru_cache(maxsize=4096)
+def _verify_compute(
+    place: str,
+    strategies: tuple[tuple[str, Strategy], ...],
+    states: tuple[tuple[str, State], ...],
+    body: Same[Graph],
+    mesh: Mesh,
+) -> None:
+    """The part of a plan that those share that differ in storage and recomputation."""
+    graph, facts = body.of, facts_of(body.of)
+    for name, strategy in strategies:
+        if name not in facts:
+            raise PlannedOpUnknown(place=place, cause=f"there is no operator %{name}", fix="name ops of the body")
+        facts[name].applied(strategy, mesh)
+    for name, state in states:
+        if name not in graph.types:
+            raise PlannedValueUnknown(place=place, cause=f"there is no value %{name}", fix="name values of the body")
+        state.value.check(graph.types[name].shape, mesh, f"{place}, %{name}")
 
 
 def _repeated(names: Sequence[str]) -> str | None:

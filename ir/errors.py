@@ -1286,6 +1286,13 @@ class PlanOfAnotherCluster(SearchError):
     code = "MW7025"
 
 
+class PlanUnwritable(SearchError):
+    """A plan cannot be written where it should: --out names a file, or a place that may not be written to."""
+
+    code = "MW7026"
+    exit_code = 8
+
+
 class WishesContradict(SearchError):
     """What --fix, --allow and --forbid leave of a name is nothing."""
 

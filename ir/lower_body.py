@@ -1,53 +1,45 @@
 """Lowering one body: from a block's graph and its plan to the statements that one rank executes.
 
-1. *Rewrite.* Operators whose split needs communication inside (a vocabulary-sharded cross entropy) are replaced by
-their expansion (`meshwright.ir.rewrite`). 2. *States.* `adjoint.apply` says in which state every operator wants each
-operand and leaves each result. A value has a *home* (the state its producer leaves it in) and a *hub* (where the plan
-wants it once; the home unless said otherwise). 3. *Forward.* A reader that wants another placement than the hub gets a
-materialisation, made once per placement and shared by all readers that want it. So a value that is gathered once and
-read by three linears is paid once. 4. *Backward.* Operators in reverse. Gradients that readers leave in one placement
-are first added there, still partial, and then brought to the hub by one reshard, the dual of the forward one; from hub
-to home likewise. Hence one reduce-scatter for q, k and v together, where pricing by edges would count three.
+1. *Spread* the operators over the mesh: both passes, with the reshards between operators (`meshwright.ir.spread`).
+2. *Gather.* Parameters that are stored in finer shards than operators want are gathered before the first operator.
+3. *Again.* What must be computed again in the backward pass (recomputation, gathered parameters) is emitted just before
+the first derivative that reads its value (`Rule.reads`): the sum that ends a block is not made again. What is kept of
+the forward pass depends on the kernels that run it (`meshwright.ir.kept`). 4. *Store.* Gradients go to where they are
+stored, and updated parameters back.
 
-What must be computed again in the backward pass (recomputation, gathered parameters) is emitted just before the first
-derivative that reads its value (`Rule.reads`): the sum that ends a block is not made again. What is kept of the forward
-pass depends on the kernels that run it (`meshwright.ir.kept`).
+Each of these is made once for all plans that are alike in what it depends on, so that programs of plans that differ in
+storage or recomputation share statements, and often whole lists, as the same objects: what is derived from those can be
+shared too (`meshwright.cost_models.ledger`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from meshwright.ir import reshard as moves
-from meshwright.ir.adjoint import Applied, Split, Strategy
 from meshwright.ir.decisions import BodyPlan, Storage
-from meshwright.ir.errors import IllegalStrategy, StorageConflict
-from meshwright.ir.graph import Graph, Op, Param, Type
+from meshwright.ir.errors import StorageConflict
+from meshwright.ir.graph import Graph, Param
 from meshwright.ir.kept import Passes, kept
 from meshwright.ir.mesh import Mesh
-from meshwright.ir.placement import Placement, State
+from meshwright.ir.placement import Placement
 from meshwright.ir.program import (
-    Add,
     BodyProgram,
     Compute,
-    Gradient,
     Kept,
     Kernels,
     Local,
     Move,
     ParamSlot,
-    Ring,
     Statement,
-    Zero,
     operands_of,
     results_of,
 )
-from meshwright.ir.rewrite import facts_of, rewritten
-from meshwright.ir.rules.base import Role, Rule
+from meshwright.ir.same import Same
+from meshwright.ir.spread import Spread, spread_of
 from meshwright.ir.workload import Stack
-
-IDLE_STRATEGY = Strategy()
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,207 +71,134 @@ class Lowering:
 
 def lower_body(graph: Graph, plan: BodyPlan, mesh: Mesh, lowering: Lowering) -> BodyProgram:
     """One body as a list of statements."""
-    graph, strategies = rewritten(graph, dict(plan.strategies))
-    if lowering.copied and any(graph.types[value].shape == () for value in graph.outputs):
+    spread = spread_of(Same(graph), plan.strategies, plan.states, mesh, lowering.moves)
+    spread = _gathered(Same(spread), _finer(spread, plan))
+    if lowering.copied and any(spread.graph.types[value].shape == () for value in spread.graph.outputs):
         lowering = replace(lowering, copied="")  # the head multiplies in the dtype it was traced in
-    lowered = _Body(graph, plan, mesh, strategies, lowering)
-    lowered.forward_pass()
-    lowered.backward_pass()
-    return lowered.program()
+    ran = _ran(Same(spread), plan.recompute, plan.regather, lowering)
+    stored = _stored(Same(spread), plan.name, plan.storage)
+    return BodyProgram(
+        name=plan.name,
+        body=plan.body,
+        mesh=mesh,
+        locals=stored.locals,
+        inputs=tuple(item.value for item in spread.graph.inputs),
+        outputs=spread.outputs,
+        params=stored.slots,
+        forward=spread.forward,
+        backward=(*ran.backward, *stored.sharded) if stored.sharded else ran.backward,
+        output_grads=spread.output_grads,
+        input_grads=tuple(spread.grad_of[item.value] for item in spread.graph.inputs),
+        kept=ran.kept,
+        updates=spread.updates,
+        sync=stored.sync,
+        publish=stored.publish,
+        kernels=lowering.kernels,
+    )
 
 
-def compute_placements(graph: Graph, plan: BodyPlan, mesh: Mesh) -> dict[str, Placement]:
-    """For every parameter and buffer, by path, where the operators that read it want it."""
-    graph, strategies = rewritten(graph, dict(plan.strategies))
-    lowered = _Body(graph, plan, mesh, strategies, Lowering())
-    return {param.path: lowered.settle(param.value, lowered.param_home(param)).value for param in graph.params}
+# Gathers -------------------------------------------------------------------------------------------------------------
+
+Finer = tuple[tuple[Param, Placement], ...]
+"""The parameters that are stored otherwise than operators want them, and how."""
 
 
-# Bodies --------------------------------------------------------------------------------------------------------------
+def _finer(spread: Spread, plan: BodyPlan) -> Finer:
+    params = {param.path: param for param in spread.graph.params}
+    found = []
+    for item in plan.storage:
+        param = params.get(item.path)
+        if param is not None and item.params != spread.home[param.value].value:
+            _check_refines(plan.name, param, item.params, spread.home[param.value].value)
+            found.append((param, item.params))
+    return tuple(found)
 
 
-class _Body:
-    """Lowers one body. Local names: `v` a value at home, `v@k` a materialisation, `dv…` gradients, `v!…` stored
-    forms."""
+def _check_refines(plan: str, param: Param, stored: Placement, compute: Placement) -> None:
+    fits = not stored.partial and all(
+        longer[: len(shorter)] == shorter for longer, shorter in zip(stored.dims, compute.dims, strict=True)
+    )
+    if not fits:
+        raise StorageConflict(
+            place=f"plan {plan}, {param.path}",
+            cause=f"{stored} does not refine {compute}",
+            fix="keep the shards of compute and add axes at their minor end",
+        )
 
-    def __init__(
-        self, graph: Graph, plan: BodyPlan, mesh: Mesh, strategies: Mapping[str, Strategy], lowering: Lowering
-    ) -> None:
-        self.graph, self.plan, self.mesh, self.lowering = graph, plan, mesh, lowering
-        self.facts = facts_of(graph)
-        self.strategies = {op.name: strategies.get(op.name, IDLE_STRATEGY) for op in graph.ops}
-        self.applied: dict[str, Applied] = {}
-        for op in graph.ops:
-            self.applied[op.name] = self.facts[op.name].applied(self.strategies[op.name], mesh)
-            self.check_gradient(op, self.facts[op.name].rule)
-        self.wanted_states = dict(plan.states)
-        self.storage: dict[str, Storage] = {item.path: item for item in plan.storage}
-        self.locals: dict[str, Local] = {}
-        self.forward: list[Statement] = []
-        self.backward: list[Statement] = []
-        self.home: dict[str, State] = {}
-        self.hub: dict[str, State] = {}
-        self.hub_name: dict[str, str] = {}
-        self.made: dict[tuple[str, Placement], str] = {}
-        self.alias = {op.name: op.alias for op in graph.ops}
-        self.chosen = frozenset(plan.recompute)
+
+@lru_cache(maxsize=1024)
+def _gathered(key: Same[Spread], finer: Finer) -> Spread:
+    """The same passes, with parameters gathered before the first operator."""
+    spread = key.of
+    if not finer:
+        return spread
+    names, gathers = spread.names.copy(), list[Statement]()
+    for param, placement in finer:
+        value = param.value
+        name = names.define(_stored_name(value), spread.graph.types[value], placement)
+        names.move_all(name, name, placement, spread.home[value].value, "parameter", gathers, final=value)
+    forward = (*spread.forward[: spread.entered], *gathers, *spread.forward[spread.entered :])
+    return replace(spread, forward=forward, names=names, gathered=frozenset(param.value for param, _ in finer))
+
+
+def _stored_name(value: str) -> str:
+    """The local name of a parameter as it is stored, if that is not how operators want it."""
+    return f"{value}!stored"
+
+
+# What runs again -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Ran:
+    """The backward pass with all that runs again in it, and what is kept for it."""
+
+    backward: tuple[Statement, ...]
+    kept: tuple[Kept, ...]
+
+
+@lru_cache(maxsize=1024)
+def _ran(key: Same[Spread], recompute: tuple[str, ...], regather: bool, lowering: Lowering) -> _Ran:
+    return _Again(key.of, recompute, regather, lowering).ran()
+
+
+class _Again:
+    """Has run again in the backward pass what is not kept for it."""
+
+    def __init__(self, spread: Spread, recompute: Sequence[str], regather: bool, lowering: Lowering) -> None:
+        self.spread, self.lowering, self.regather = spread, lowering, regather
+        self.alias = {op.name: op.alias for op in spread.graph.ops}
+        self.chosen = frozenset(recompute)
         self.again: set[str] = set()
         """What the backward pass computes again, as far as it needs it."""
-        self.let_go: set[str] = set()
+        self.let_go = set(spread.gathered) if regather else set[str]()
         """Gathered parameters that are not kept for the backward pass, and views of them, which would keep them."""
         self.maker: dict[str, Statement] = {}
         self.redone: set[str] = set()
-        self.gradients: dict[str, dict[Placement, list[str]]] = {}
-        self.grad_of: dict[str, str | None] = {}
-        self.output_grads: list[str | None] = []
-        self.count = 0
+        self.backward: list[Statement] = []
 
-    def check_gradient(self, op: Op, rule: Rule) -> None:
-        """A partial maximum has no gradient: which rank held the maximum is not known to the others."""
-        splits = [choice for _, choice in self.strategies[op.name].choices if isinstance(choice, Split)]
-        maximised = [name for split in splits for name in split.factors if rule.factor(name).role is Role.MAX]
-        if maximised and self.graph.differentiable.intersection(op.results):
-            raise IllegalStrategy(
-                place=f"%{op.name} ({op.kind})",
-                cause=f"a gradient flows through the maximum over {maximised[0]}",
-                fix="keep that factor whole here",
-            )
+    def ran(self) -> _Ran:
+        spread = self.spread
+        if self.chosen or self.let_go or self.lowering.regathers:
+            for statement in spread.forward:
+                self.mark(statement)
+        if not self.again:
+            return _Ran(spread.backward, self.kept(spread.backward))
+        for statement, reads in zip(spread.backward, spread.reads, strict=True):
+            for name in reads:
+                self.need(name)
+            self.backward.append(statement)
+        return _Ran(tuple(self.backward), self.kept(self.backward))
 
-    # names and states
-
-    def define(self, name: str, type_: Type, placement: Placement) -> str:
-        self.locals[name] = Local(type_, placement)
-        return name
-
-    def fresh(self, stem: str) -> str:
-        self.count += 1
-        return f"{stem}{self.count}"
-
-    def settle(self, value: str, state: State) -> State:
-        """A state, without its gradient part where no gradient flows."""
-        return state if value in self.graph.differentiable else state.without_gradient()
-
-    def required(self, op: Op, slot: int) -> State:
-        return self.settle(op.operands[slot], self.applied[op.name].operands[slot])
-
-    def param_home(self, param: Param) -> State:
-        """The compute state of a parameter: as its first reader wants it, but never as a partial sum."""
-        readers = self.graph.readers[param.value]
-        if param.value in self.wanted_states:
-            return self.wanted_states[param.value]
-        if not readers:
-            return State.replicated(len(self.graph.types[param.value].shape))
-        index, slot = readers[0]
-        state = self.required(self.graph.ops[index], slot)
-        return replace(state, partial=()) if state.partial else state
-
-    # forward
-
-    def forward_pass(self) -> None:
-        for item in self.graph.inputs:
-            rank = len(self.graph.types[item.value].shape)
-            self.place(item.value, self.wanted_states.get(item.value, State.replicated(rank)))
-        for param in self.graph.params:
-            self.place_param(param)
-        for op in self.graph.ops:
-            operands = tuple(
-                self.materialise(value, self.required(op, slot).value) for slot, value in enumerate(op.operands)
-            )
-            self.emit(self.compute(op, operands))
-            for value, state in zip(op.results, self.applied[op.name].results, strict=True):
-                self.place(value, state)
-        for update in self.graph.updates:
-            self.materialise(update.value, Placement.replicated(len(self.graph.types[update.value].shape)))
-
-    def compute(self, op: Op, operands: tuple[str, ...]) -> Statement:
-        strategy, signature = self.strategies[op.name], self.facts[op.name].signature
-        rings = [axis for axis, choice in strategy.choices if isinstance(choice, Split) and len(choice.factors) == 2]
-        if len(rings) > 1:
-            raise IllegalStrategy(
-                place=f"%{op.name} ({op.kind})", cause=f"rings on {' and '.join(rings)}", fix="use one ring axis"
-            )
-        if rings:
-            return Ring(signature, strategy, rings[0], operands, op.results, op.name)
-        return Compute(signature, strategy, operands, op.results, op.name)
-
-    def place(self, value: str, home: State) -> None:
-        """Give a value its home; bring it to its hub if the plan names another one."""
-        home = self.settle(value, home)
-        hub = self.settle(value, self.wanted_states.get(value, home))
-        self.home[value], self.hub[value], self.hub_name[value] = home, hub, value
-        self.define(value, self.graph.types[value], home.value)
-        if hub.value != home.value:
-            self.hub_name[value] = self.move_all(value, value, home.value, hub.value, "value", self.forward)
-
-    def place_param(self, param: Param) -> None:
-        home = self.settle(param.value, self.param_home(param))
-        self.home[param.value] = self.hub[param.value] = home
-        self.hub_name[param.value] = param.value
-        stored = self.storage[param.path].params if param.path in self.storage else home.value
-        if stored != home.value:
-            self.check_refines(param, stored, home.value)
-            name = self.define(f"{param.value}!stored", self.graph.types[param.value], stored)
-            self.move_all(name, name, stored, home.value, "parameter", self.forward, final=param.value)
-            if self.plan.regather:
-                self.again.add(param.value)
-                self.let_go.add(param.value)
-        self.define(param.value, self.graph.types[param.value], home.value)
-
-    def check_refines(self, param: Param, stored: Placement, compute: Placement) -> None:
-        fits = not stored.partial and all(
-            longer[: len(shorter)] == shorter for longer, shorter in zip(stored.dims, compute.dims, strict=True)
-        )
-        if not fits:
-            raise StorageConflict(
-                place=f"plan {self.plan.name}, {param.path}",
-                cause=f"{stored} does not refine {compute}",
-                fix="keep the shards of compute and add axes at their minor end",
-            )
-
-    def materialise(self, value: str, placement: Placement) -> str:
-        """The local name of a value in a placement; made on first use, then shared."""
-        if placement == self.hub[value].value:
-            return self.hub_name[value]
-        if (value, placement) not in self.made:
-            self.made[value, placement] = self.move_all(
-                value, self.hub_name[value], self.hub[value].value, placement, "value", self.forward
-            )
-        return self.made[value, placement]
-
-    def move_all(
-        self,
-        stem: str,
-        name: str,
-        source: Placement,
-        target: Placement,
-        reason: str,
-        into: list[Statement],
-        final: str | None = None,
-    ) -> str:
-        """Emit the steps from one placement to another; returns the last name."""
-        if source == target:
-            return name
-        steps = moves.path(source, target, self.mesh, self.lowering.moves)
-        type_ = self.locals[name].type
-        for index, (step, reached) in enumerate(steps):
-            result = final if final and index == len(steps) - 1 else self.fresh(f"{stem}@")
-            self.define(result, type_, reached)
-            self.emit(Move(step, name, result, reason), into)
-            name = result
-        return name
-
-    def emit(self, statement: Statement, into: list[Statement] | None = None) -> None:
-        into = self.forward if into is None else into
-        into.append(statement)
-        if into is not self.forward:
-            return
+    def mark(self, statement: Statement) -> None:
+        """Note what a forward statement makes, and whether that is made again."""
         for result in results_of(statement):
             self.maker[result] = statement
         if isinstance(statement, Move):
             if (
                 (statement.reason == "value" and (statement.operand in self.again or statement.operand in self.chosen))
-                or (statement.reason == "parameter" and self.plan.regather)
-                or (statement.step.kind == "all_gather" and self.lowering.regathers)
+                or (statement.reason == "parameter" and self.regather)
+                or (statement.reason == "value" and statement.step.kind == "all_gather" and self.lowering.regathers)
             ):
                 self.again.add(statement.result)
             return
@@ -294,54 +213,6 @@ class _Body:
         slot = self.alias[statement.op]
         return None if slot is None else statement.operands[slot]
 
-    # backward
-
-    def backward_pass(self) -> None:
-        for index, value in enumerate(self.graph.outputs):
-            self.output_grads.append(self.output_grad(index, value))
-        for op in reversed(self.graph.ops):
-            self.differentiate(op)
-        for item in self.graph.inputs:
-            self.grad_of[item.value] = self.collect(item.value, item.requires_grad)
-        for param in self.graph.params:
-            self.grad_of[param.value] = self.collect(param.value, param.requires_grad and not param.buffer)
-
-    def output_grad(self, index: int, value: str) -> str | None:
-        if value not in self.graph.differentiable:
-            return None
-        name = self.define(f"d{value}!out{index}", self.graph.types[value], self.hub[value].grad)
-        self.contribute(value, self.hub[value].grad, name)
-        return name
-
-    def contribute(self, value: str, placement: Placement, name: str) -> None:
-        self.gradients.setdefault(value, {}).setdefault(placement, []).append(name)
-
-    def differentiate(self, op: Op) -> None:
-        grads = tuple(self.collect(value, False) for value in op.results)
-        for value, name in zip(op.results, grads, strict=True):
-            self.grad_of[value] = name
-        facts = self.facts[op.name]
-        wanted = facts.wanted
-        if not wanted or not any(grads):
-            return
-        made = self.maker[op.results[0]]
-        assert isinstance(made, (Compute, Ring))
-        for name in (*(made.operands[slot] for slot in facts.reads), *made.results * facts.reruns):
-            self.need(name)
-        results = []
-        for slot in wanted:
-            state, value = self.required(op, slot), op.operands[slot]
-            results.append(self.define(self.fresh(f"d{value}@"), self.graph.types[value], state.grad))
-            self.contribute(value, state.grad, results[-1])
-        if isinstance(made, Ring):
-            self.backward.append(
-                replace(made, outputs=made.results, grads=grads, wanted=wanted, results=tuple(results))
-            )
-            return
-        self.backward.append(
-            Gradient(made.signature, made.strategy, made.operands, made.results, grads, wanted, tuple(results), op.name)
-        )
-
     def need(self, name: str) -> None:
         """Have a forward name at hand in the backward pass: kept, or computed again here."""
         if name not in self.again or name in self.redone:
@@ -352,98 +223,79 @@ class _Body:
         self.redone |= set(results_of(statement))
         self.backward.append(statement)
 
-    def collect(self, value: str, required: bool) -> str | None:
-        """Add up the gradients of a value, in the hub's placement, then bring the sum home."""
-        groups = self.gradients.get(value, {})
-        if not groups:
-            if not required:
-                return None
-            name = self.define(f"d{value}", self.graph.types[value], self.home[value].grad)
-            self.backward.append(Zero(name))
-            return name
-        hub, home = self.hub[value].grad, self.home[value].grad
-        at_hub = []
-        for placement, names in groups.items():
-            name = self.add(value, names, placement)
-            at_hub.append(self.move_all(f"d{value}", name, placement, hub, "gradient", self.backward))
-        name = self.add(value, at_hub, hub)
-        return self.move_all(f"d{value}", name, hub, home, "gradient", self.backward)
-
-    def add(self, value: str, names: Sequence[str], placement: Placement) -> str:
-        if len(names) == 1:
-            return names[0]
-        name = self.define(self.fresh(f"d{value}+"), self.graph.types[value], placement)
-        self.backward.append(Add(tuple(names), name))
-        return name
-
-    # the result
-
-    def program(self) -> BodyProgram:
-        sync: list[Statement] = []
-        publish: list[Statement] = []
-        slots = tuple(self.slot(param, sync, publish) for param in self.graph.params)
-        return BodyProgram(
-            name=self.plan.name,
-            body=self.plan.body,
-            mesh=self.mesh,
-            locals=self.locals,
-            inputs=tuple(item.value for item in self.graph.inputs),
-            outputs=tuple(self.hub_name[value] for value in self.graph.outputs),
-            params=slots,
-            forward=tuple(self.forward),
-            backward=tuple(self.backward),
-            output_grads=tuple(self.output_grads),
-            input_grads=tuple(self.grad_of[item.value] for item in self.graph.inputs),
-            kept=self.kept(),
-            updates=tuple(
-                replace(u, value=self.materialise(u.value, Placement.replicated(len(self.graph.types[u.value].shape))))
-                for u in self.graph.updates
-            ),
-            sync=tuple(sync),
-            publish=tuple(publish),
-            kernels=self.lowering.kernels,
+    def kept(self, backward: Sequence[Statement]) -> tuple[Kept, ...]:
+        spread, params = self.spread, self.spread.graph.params
+        resident = {_stored_name(value) if value in spread.gathered else value for value in (p.value for p in params)}
+        resident |= {param.value for param in params if self.regather}
+        passes = Passes(
+            forward=spread.forward,
+            backward=backward,
+            locals=spread.names.locals,
+            mesh=spread.names.mesh,
+            outputs=spread.outputs,
+            alias=self.alias,
+            sizes=spread.sizes,
+            resident=frozenset(resident),
+            again=frozenset(self.redone),
+            params=frozenset(param.value for param in params),
         )
+        return kept(passes, self.lowering.kernels)
 
-    def slot(self, param: Param, sync: list[Statement], publish: list[Statement]) -> ParamSlot:
+
+# States of training --------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Stored:
+    """Where parameters, gradients and the optimizer's states lie, and the statements that bring them there."""
+
+    locals: Mapping[str, Local]
+    slots: tuple[ParamSlot, ...]
+    sharded: tuple[Statement, ...]
+    """Gradients on their way to finer shards after every micro-batch."""
+    sync: tuple[Statement, ...]
+    publish: tuple[Statement, ...]
+
+
+@lru_cache(maxsize=1024)
+def _stored(key: Same[Spread], plan: str, storage: tuple[Storage, ...]) -> _Stored:
+    return _Storing(key.of, plan, storage).stored()
+
+
+class _Storing:
+    """Brings gradients to where they are stored, and updated parameters back."""
+
+    def __init__(self, spread: Spread, plan: str, storage: Sequence[Storage]) -> None:
+        self.spread, self.plan = spread, plan
+        self.storage = {item.path: item for item in storage}
+        self.names = spread.names.copy()
+        self.sharded: list[Statement] = []
+        self.sync: list[Statement] = []
+        self.publish: list[Statement] = []
+
+    def stored(self) -> _Stored:
+        slots = tuple(self.slot(param) for param in self.spread.graph.params)
+        return _Stored(self.names.locals, slots, tuple(self.sharded), tuple(self.sync), tuple(self.publish))
+
+    def slot(self, param: Param) -> ParamSlot:
         """Where a parameter is stored, and the statements that bring its gradient there and its update back. A gradient
         that is stored as it is computed is added up unreduced over the micro-batches, and reduced once, straight to
         the optimizer's shards; one that is stored in finer shards is reduced to them after every micro-batch."""
-        compute, value, type_ = self.home[param.value].value, param.value, self.graph.types[param.value]
+        home, value, type_ = self.spread.home[param.value], param.value, self.spread.graph.types[param.value]
+        compute, move_all = home.value, self.names.move_all
         storage = self.storage.get(param.path, Storage(param.path, compute, compute, compute))
-        grad = self.grad_of[value]
-        held = ParamSlot(
-            param.path, value, self.stored_name(param), storage.grads, storage.optimizer, buffer=param.buffer
-        )
+        grad = self.spread.grad_of[value]
+        stored = _stored_name(value) if value in self.spread.gathered else value
+        held = ParamSlot(param.path, value, stored, storage.grads, storage.optimizer, buffer=param.buffer)
         if grad is None:
             return held
         for placement in (storage.grads, storage.optimizer):
-            self.check_refines(param, placement, compute)
-        held_in = self.home[value].grad
+            _check_refines(self.plan, param, placement, compute)
+        held_in = home.grad
         if storage.grads != compute:
-            grad = self.move_all(f"d{value}", grad, held_in, storage.grads, "sync", self.backward)
+            grad = move_all(f"d{value}", grad, held_in, storage.grads, "sync", self.sharded)
             held_in = storage.grads
-        synced = self.move_all(f"d{value}", grad, held_in, storage.optimizer, "sync", sync)
-        updated = self.define(f"{value}!updated", type_, storage.optimizer)
-        published = self.move_all(f"{value}!", updated, storage.optimizer, storage.params, "update", publish)
+        synced = move_all(f"d{value}", grad, held_in, storage.optimizer, "sync", self.sync)
+        updated = self.names.define(f"{value}!updated", type_, storage.optimizer)
+        published = move_all(f"{value}!", updated, storage.optimizer, storage.params, "update", self.publish)
         return replace(held, grad=grad, synced=synced, updated=updated, published=published)
-
-    def stored_name(self, param: Param) -> str:
-        stored = f"{param.value}!stored"
-        return stored if stored in self.locals else param.value
-
-    def kept(self) -> tuple[Kept, ...]:
-        resident = {self.stored_name(param) for param in self.graph.params}
-        resident |= {param.value for param in self.graph.params if self.plan.regather}
-        passes = Passes(
-            forward=self.forward,
-            backward=self.backward,
-            locals=self.locals,
-            mesh=self.mesh,
-            outputs=tuple(self.hub_name[value] for value in self.graph.outputs),
-            alias=self.alias,
-            sizes={op: dict(applied.sizes) for op, applied in self.applied.items()},
-            resident=frozenset(resident),
-            again=frozenset(self.redone),
-            params=frozenset(param.value for param in self.graph.params),
-        )
-        return kept(passes, self.lowering.kernels)

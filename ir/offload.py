@@ -23,7 +23,7 @@ from functools import lru_cache
 
 from meshwright.ir.errors import OffloadImpossible, nearest
 from meshwright.ir.fold import Call, Fold
-from meshwright.ir.program import BodyProgram, Move
+from meshwright.ir.program import BodyProgram, Kept, Move
 from meshwright.ir.same import Same
 
 KINDS = ("optimizer", "activations")
@@ -102,19 +102,25 @@ def waiting_calls(offload: Offload, fold: Fold, calls: Sequence[Call]) -> list[b
     return found
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=1024)
 def offloaded(body: Same[BodyProgram], name: str, activations: bool, optimizer: bool) -> BodyProgram:
-    """A body program with what it keeps, or its optimizer, on the host, under a name; the same object every time."""
+    """A body program with what it keeps, or its optimizer, on the host, under a name; the same object every time. Its
+    lists stay those of the other; so does what is kept where none of it waits."""
     made = body.of
-    here = _stays(made)
     ends_in_loss = any(made.locals[output].type.shape == () for output in made.outputs)
     waits = activations and not ends_in_loss
     return replace(
         made,
         name=name,
-        kept=tuple(replace(kept, host=waits and kept.name not in here) for kept in made.kept),
+        kept=_waiting(Same(made.kept), _stays(made)) if waits else made.kept,
         params=tuple(replace(slot, host=optimizer and slot.grad is not None) for slot in made.params),
     )
+
+
+@lru_cache(maxsize=1024)
+def _waiting(kept: Same[tuple[Kept, ...]], here: frozenset[str]) -> tuple[Kept, ...]:
+    """What is kept, on the host but for what stays here; one object for all body programs that keep the same."""
+    return tuple(replace(one, host=one.name not in here) for one in kept.of)
 
 
 def _stays(body: BodyProgram) -> frozenset[str]:

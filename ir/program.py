@@ -214,6 +214,7 @@ class BodyProgram:
 
     - Every name is defined once in forward, and once in backward unless recomputed there under the same name.
     - The backward list reads nothing but inputs, parameters, kept values, and what it computes itself.
+    - A statement that several body programs hold as one object must stand for the same shards in all of them.
     """
 
     name: str

@@ -6,6 +6,7 @@ for, so that no other object can take its place.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Generic, TypeVar
 
 T = TypeVar("T")
@@ -24,3 +25,19 @@ class Same(Generic[T]):
 
     def __hash__(self) -> int:
         return id(self.of)
+
+
+class AllSame(Generic[T]):
+    """A key that is equal to another one if both stand for the same objects, in the same order."""
+
+    __slots__ = ("of", "places")
+
+    def __init__(self, of: Iterable[T]) -> None:
+        self.of = tuple(of)
+        self.places = tuple(map(id, self.of))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, AllSame) and other.places == self.places
+
+    def __hash__(self) -> int:
+        return hash(self.places)

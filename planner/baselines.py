@@ -35,7 +35,7 @@ class Baseline:
 
 
 def baselines(space: Space) -> tuple[Baseline, ...]:
-    """Those that this space, or what a person wished for, can have."""
+    """All of them, with the variants that this space, and what a person wished for, can have: perhaps none."""
     pins = {
         "data parallel": [Pins(zero=0, recompute=again) for again in AGAIN],
         "fsdp": [Pins(zero=3, recompute=again) for again in AGAIN],
@@ -43,8 +43,7 @@ def baselines(space: Space) -> tuple[Baseline, ...]:
         "tp in host + fsdp": [Pins(tp=max(_inside(space)), zero=3, recompute=again) for again in AGAIN],
         "megatron": list(_megatron(space)),
     }
-    found = (Baseline(name, tuple(_configs(variants, space))) for name, variants in pins.items())
-    return tuple(one for one in found if one.variants)
+    return tuple(Baseline(name, tuple(_configs(variants, space))) for name, variants in pins.items())
 
 
 def _inside(space: Space) -> list[int]:
@@ -56,14 +55,14 @@ def _megatron(space: Space) -> Iterator[Pins]:
     """Model parallelism as little as fits: first inside the host, then over stages, then with recomputation."""
     inside = _inside(space)
     for tp in inside:
-        yield Pins(tp=tp, zero=1, recompute="none", ep=_experts(space))
+        yield Pins(tp=tp, recompute="none", ep=_experts(space))
     tp = 1 if space.experts else max(inside)
     for again in AGAIN:
         for pp in divisors(space.ranks // tp):
             if 1 < pp <= space.layers:
                 for vp in (_virtual(space, pp), 1):
                     if vp:
-                        yield Pins(tp=tp, pp=pp, vp=vp, zero=1, recompute=again, ep=_experts(space))
+                        yield Pins(tp=tp, pp=pp, vp=vp, recompute=again, ep=_experts(space))
 
 
 def _experts(space: Space) -> int | None:

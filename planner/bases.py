@@ -21,6 +21,7 @@ from meshwright.cost_models.profile import StepConstants
 from meshwright.cost_models.step import together
 from meshwright.ir.factors import stem
 from meshwright.ir.fold import Fold
+from meshwright.ir.names import uses
 from meshwright.ir.names.cache import loops_of
 from meshwright.ir.program import BodyProgram, Gradient, Run, Stage
 from meshwright.ir.rules.base import infer
@@ -33,10 +34,11 @@ from meshwright.planner.pricing import Setting
 @dataclass(frozen=True, slots=True)
 class Held:
     """A rank's share of some parameters, before copies share them out: their number, how many of them the backward
-    pass reads, and bytes of state."""
+    pass reads, how many are in bodies of which it reads any, and bytes of state."""
 
     elements: float = 0.0
     again: float = 0.0
+    stay: float = 0.0
     parameters: float = 0.0
     gradients: float = 0.0
     optimizer: float = 0.0
@@ -45,6 +47,7 @@ class Held:
         return Held(
             self.elements + times * other.elements,
             self.again + times * other.again,
+            self.stay + times * other.stay,
             self.parameters + times * other.parameters,
             self.gradients + times * other.gradients,
             self.optimizer + times * other.optimizer,
@@ -65,6 +68,8 @@ class Piece:
     workload: Workload
     inside: frozenset[str]
     """The parameters that are cut by experts."""
+    tensor: frozenset[str]
+    """The axes of tensor parallelism."""
 
     @cached_property
     def memory(self) -> BodyMemory:
@@ -77,9 +82,28 @@ class Piece:
         again = _read_backward(self.body)
         for path, stored, gradient, optimizer in self.memory.slots:
             elements = stored / self.workload.states.stored
-            own = Held(elements, elements if path in again else 0.0, stored, gradient, optimizer)
+            own = Held(
+                elements, elements if path in again else 0.0, elements if again else 0.0, stored, gradient, optimizer
+            )
             held[path in self.inside] = held[path in self.inside].plus(own, 1)
         return held[0], held[1]
+
+    def slot(self, path: str) -> tuple[Held, bool]:
+        """The parameter that ends a path, and whether it is inside the experts."""
+        found = [slot for slot in self.memory.slots if f".{path}".endswith(f".{slot[0]}")]
+        own, stored, gradient, optimizer = max(found, key=lambda slot: len(slot[0]))
+        return Held(parameters=stored, gradients=gradient, optimizer=optimizer), own in self.inside
+
+    @cached_property
+    def whole(self) -> float:
+        """Elements outside the experts that tensor parallelism leaves whole: whether their gradients are reduced over
+        its ranks too is for the operators to say."""
+        left = {slot.path for slot in self.body.params if self.tensor.isdisjoint(slot.grads.axes)}
+        return sum(
+            stored / self.workload.states.stored
+            for path, stored, *_ in self.memory.slots
+            if path in left and path not in self.inside
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,9 +156,10 @@ def priced(setting: Setting, prices: Prices, config: Config) -> Base:
     program = alone.program(config, config.batch)
     workload, fold = setting.workload, setting.fold(config)
     stage, pieces = program.stages[0], {}
+    tensor = frozenset(use.name for use in uses(config.degrees()) if use.outside == "tp")
     for body in program.bodies:
         costs = prices.costs(prices.ledger(body, workload, False), stage, workload)
-        pieces[body.name] = Piece(body, costs, workload, _expert_paths(Same(fold), body.name))
+        pieces[body.name] = Piece(body, costs, workload, _expert_paths(Same(fold), body.name), tensor)
     return Base(config, stage, pieces)
 
 
@@ -168,12 +193,18 @@ def seconds(
     *,
     gathers: Cost,
     backward: tuple[Cost, Cost],
+    apart: bool,
 ) -> Seconds:
-    """What a stage takes at least, given what is gathered for it forward, and gathered and reduced backward."""
-    again, inputs, weights = costs["recompute"].plus(backward[0]), costs["inputs"].plus(backward[1]), costs["weights"]
+    """What a stage takes at least, given what is gathered for it forward, and gathered and reduced backward: behind
+    gradients of weights, where these are made apart."""
+    again, inputs, weights = costs["recompute"].plus(backward[0]), costs["inputs"], costs["weights"]
+    if apart:
+        beside, weights = Cost(), weights.plus(backward[1])
+    else:
+        beside, inputs = weights, inputs.plus(backward[1])
     return Seconds(
         together(step, stack, costs["forward"].plus(gathers), host_s).seconds,
-        together(step, stack, again.plus(inputs), host_s, beside=weights, again=again).seconds,
+        together(step, stack, again.plus(inputs), host_s, beside=beside, again=again).seconds,
         together(step, stack, weights, host_s).seconds,
         costs["update"].device_s,
     )

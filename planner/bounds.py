@@ -20,11 +20,11 @@ That bounds never exceed prices is tested on random configurations (`tests/plann
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import groupby
-from math import log2
+from math import log2, prod
 
 from meshwright.cost_models.collectives import Collective, collective
 from meshwright.cost_models.cost import Cost, library_of
@@ -32,8 +32,9 @@ from meshwright.cost_models.prices import Prices
 from meshwright.cost_models.schedule import Seconds as Taken
 from meshwright.cost_models.schedule import compiled, simulate
 from meshwright.cost_models.topology import GroupShape, group_shape
-from meshwright.ir.fold import Fold
+from meshwright.ir.fold import Fold, joined
 from meshwright.ir.names import Degrees, cuts, uses
+from meshwright.ir.names.degrees import Use
 from meshwright.ir.schedules import SCHEDULES, Moment, Shape, moments, stage_groups, work_lists
 from meshwright.planner.bases import Base, Held, Room, Seconds, copies, room, seconds
 from meshwright.planner.pins import Config
@@ -74,6 +75,12 @@ class Wires:
         return reduced, published
 
 
+def _bytes(*counts: float) -> list[float]:
+    """Of numbers of elements, and the width of one."""
+    *elements, width = counts
+    return [count * width for count in elements]
+
+
 def _gathers(seconds: Mapping[str, float], calls: Calls) -> Cost:
     total = sum(times * seconds[name] for name, times in calls)
     return Cost(gathers_s=total, first_gather_s=max(seconds[name] for name, _ in calls))
@@ -90,7 +97,14 @@ class Load:
     graded: float
 
     @staticmethod
-    def of(rooms: Sequence[Room], own: Sequence[int], states: Sequence[Moment], microbatches: int) -> Load:
+    def of(
+        rooms: Sequence[Room],
+        own: Sequence[int],
+        states: Sequence[Moment],
+        microbatches: int,
+        twice: Iterable[tuple[Held, bool]],
+    ) -> Load:
+        """`twice`: state of parameters that another call of the group holds already, and whether inside experts."""
         before = graded = 0.0
         for state in states:
             at = own.index(state.stage)
@@ -105,6 +119,8 @@ class Load:
         dense, expert = Held(), Held()
         for one in rooms:
             dense, expert = dense.plus(one.dense, 1), expert.plus(one.expert, 1)
+        for held, inside in twice:
+            dense, expert = (dense, expert.plus(held, -1)) if inside else (dense.plus(held, -1), expert)
         return Load(dense, expert, before, graded)
 
 
@@ -129,19 +145,38 @@ class Common:
         hidden = max(self.step.hidden_tensor, self.step.hidden_backward)
         self.tensor_left = 1 - hidden if "tensor" in self.stack.hides or self.stack.regathers else 1.0
         """Of tensor parallel collectives, the share that no overlap hides."""
+        holders: dict[str, list[int]] = {}
+        for number, call in enumerate(fold.calls()):
+            for param in call.body.graph.parameters():
+                if param.requires_grad:
+                    holders.setdefault(joined(call.path, param.path), []).append(number)
+        self.tied = [(path, held) for path, held in holders.items() if len(held) > 1]
+        """Parameters that more than one call holds, and which."""
+        self.held_twice = [(path, self.bodies[number]) for path, held in self.tied for number in held[1:]]
         self._stages: dict[tuple[int, str], tuple[Calls, ...]] = {}
+        self._ranges: dict[tuple[int, str], Sequence[tuple[int, int]]] = {}
         self._groups: dict[tuple[str, int, int, str], tuple[tuple[int, tuple[int, ...]], ...]] = {}
 
     def stages(self, config: Config) -> tuple[Calls, ...]:
         """The calls of every stage."""
         key = config.pp * config.vp, config.split
         if key not in self._stages:
-            ranges = cuts(self.fold, Degrees(pp=key[0], split=key[1]))
+            ranges = self._ranges[key] = cuts(self.fold, Degrees(pp=key[0], split=key[1]))
             self._stages[key] = tuple(
                 tuple((name, len(list(run))) for name, run in groupby(self.bodies[first:last]))
                 for first, last in ranges
             )
         return self._stages[key]
+
+    def twice(self, config: Config, own: Sequence[int]) -> Iterator[tuple[str, str]]:
+        """Parameters that another call of these stages holds already: path, and the body that holds it again."""
+        if self.tied:
+            self.stages(config)
+            ranges = self._ranges[config.pp * config.vp, config.split]
+            for path, held in self.tied:
+                here = [number for number in held if any(ranges[one][0] <= number < ranges[one][1] for one in own)]
+                for number in here[1:]:
+                    yield path, self.bodies[number]
 
     def groups(self, config: Config) -> tuple[tuple[int, tuple[int, ...]], ...]:
         """Groups with their numbers and stages; of neighbours that run the same the first and the last, between which
@@ -166,7 +201,7 @@ class Bounds:
 
     def __init__(self, common: Common, base: Base) -> None:
         self.common, self.base = common, base
-        self._seconds: dict[tuple[Calls, int], Seconds] = {}
+        self._seconds: dict[tuple[Calls, int, bool], Seconds] = {}
         self._rooms: dict[Calls, Room] = {}
         self._wires: dict[tuple[object, ...], Wires] = {}
         self.work_s = self._work_s()
@@ -195,36 +230,66 @@ class Bounds:
         mesh, found = degrees.mesh(), uses(degrees)
         ranks = tuple(range(mesh.size))
 
-        def shape(expert: bool, stores: bool) -> GroupShape | None:
-            axes = [use.name for use in found if use.holds_copies(expert=expert) and (use.stores or not stores)]
-            return group_shape(common.prices.cluster, ranks, mesh, axes) if axes else None
+        def shape(over: Iterable[Use]) -> GroupShape | None:
+            names = [use.name for use in over]
+            return group_shape(common.prices.cluster, ranks, mesh, names) if names else None
 
-        shapes = {(expert, stores): shape(expert, stores) for expert in (False, True) for stores in (False, True)}
+        def taken(kind: Collective, loads: Iterable[tuple[float, GroupShape | None]]) -> float:
+            """What is moved over like groups is moved together."""
+            together: dict[GroupShape, float] = {}
+            for nbytes, over in loads:
+                if over and nbytes:
+                    together[over] = together.get(over, 0.0) + nbytes
+            return sum(collective(kind, nbytes, over, common.library).seconds for over, nbytes in together.items())
 
-        def moved(kind: Collective, elements: tuple[float, float], width: float, stores: bool) -> float:
-            """What shares a group travels together."""
-            sent: dict[GroupShape, float] = {}
-            for expert, count in enumerate(elements):
-                over = shapes[bool(expert), stores]
-                if over:
-                    sent[over] = sent.get(over, 0.0) + count * width
-            return sum(collective(kind, nbytes, over, common.library).seconds for over, nbytes in sent.items())
+        def moved(kind: Collective, *parts: tuple[float, Sequence[Use]]) -> float:
+            """In one step over all axes, or axis by axis, from either end, with what the ones before leave."""
+            at_once = taken(kind, [(nbytes, shape(over)) for nbytes, over in parts])
+            if kind == "all_reduce" or all(len(over) < 2 for _, over in parts):
+                return at_once
+            ways = [
+                [
+                    (nbytes / prod(use.size for use in order[:at]), shape([order[at]]))
+                    for nbytes, over in parts
+                    for order in (over[::way],)
+                    for at in range(len(order))
+                ]
+                for way in (1, -1)
+            ]
+            return min(at_once, *(taken(kind, steps) for steps in ways))
 
-        reduce: Collective = "reduce_scatter" if config.zero else "all_reduce"
+        outside = [use for use in found if use.holds_copies(expert=False)]
+        inside = [use for use in found if use.holds_copies(expert=True)]
+        storing = [[use for use in held if use.stores] for held in (outside, inside)]
+        # Gradients of parameters that tensor parallelism leaves whole may be reduced over its ranks too; those of
+        # experts that its ranks all compute need not be, and then each reduces its share.
+        kind: Collective = "reduce_scatter" if config.zero else "all_reduce"
+        over = storing if config.zero else [outside, inside]
+        wider = [use for use in found if use in outside or use.outside == "tp"]
+        fewer = [use for use in over[1] if use.outside != "tp"]
+        idle = prod(use.size for use in inside if use.outside == "tp")
         gathers, again, reduces = {}, {}, {}
         for name, piece in self.base.pieces.items():
             dense, expert = piece.states
-            own = dense.elements, expert.elements
-            gathers[name] = moved("all_gather", own, states.used, True)
-            again[name] = moved("all_gather", (dense.again, expert.again), states.used, True)
-            reduces[name] = moved(reduce, own, states.reduced, bool(config.zero))
+            gathers[name] = moved(
+                "all_gather", *zip(_bytes(dense.elements, expert.elements, states.used), storing, strict=True)
+            )
+            again[name] = moved(
+                "all_gather", *zip(_bytes(dense.again, expert.again, states.used), storing, strict=True)
+            )
+            whole, split, experts = _bytes(piece.whole, dense.elements - piece.whole, expert.elements, states.reduced)
+            reduces[name] = min(
+                moved(kind, (split, over[0]), (whole, one), two)
+                for one in (over[0], wider)
+                for two in ((experts, over[1]), (experts / idle, fewer))
+            )
         return Wires(gathers, again, reduces, config.zero, config.regather)
 
     # time
 
-    def seconds(self, calls: Calls, wires: Wires | None) -> Seconds:
+    def seconds(self, calls: Calls, wires: Wires | None, apart: bool) -> Seconds:
         """What a stage of these calls takes, at least; `wires` where they run with every micro-batch."""
-        key = calls, id(wires)
+        key = calls, id(wires), apart
         if key not in self._seconds:
             self._seconds[key] = seconds(
                 self.common.step,
@@ -233,6 +298,7 @@ class Bounds:
                 self.common.host_s,
                 gathers=wires.forward(calls) if wires else Cost(),
                 backward=wires.backward(calls) if wires else (Cost(), Cost()),
+                apart=apart,
             )
         return self._seconds[key]
 
@@ -286,7 +352,8 @@ class Bounds:
         """The stages of a configuration, and what a micro-batch takes on each."""
         stages = self.common.stages(config)
         beside = wires if wires and wires.zero > 1 else None
-        taken = {calls: self.seconds(calls, beside) for calls in set(stages)}
+        apart = SCHEDULES[config.schedule].splits
+        taken = {calls: self.seconds(calls, beside, apart) for calls in set(stages)}
         return stages, [taken[calls] for calls in stages]
 
     def _ending_s(self, config: Config, own: Sequence[tuple[Calls, Seconds]], wires: Wires | None) -> float:
@@ -313,7 +380,13 @@ class Bounds:
         held = [self.room(calls) for calls in self.common.stages(pipeline)]
         flying = in_flight(pipeline.schedule, pipeline.pp, pipeline.vp, pipeline.microbatches)
         return tuple(
-            Load.of([held[stage] for stage in own], own, flying(number), pipeline.microbatches)
+            Load.of(
+                [held[stage] for stage in own],
+                own,
+                flying(number),
+                pipeline.microbatches,
+                [self.base.pieces[body].slot(path) for path, body in self.common.twice(pipeline, own)],
+            )
             for number, own in self.common.groups(pipeline)
         )
 
@@ -328,7 +401,7 @@ class Bounds:
         fullest = 0.0
         for load in loads:
             state = load.dense.stored(storage.zero, dense) + load.expert.stored(storage.zero, expert)
-            state += kept * (load.dense.elements + load.expert.elements)
+            state += kept * (load.dense.stay * (dense > 1) + load.expert.stay * (expert > 1))
             gradients = load.dense.gradients / cut[0] + load.expert.gradients / cut[1]
             working = load.before + gradients if from_start else max(load.before, load.graded + gradients)
             fullest = max(fullest, state + max(gradients, working))

@@ -18,17 +18,17 @@ from typing import Any
 
 from meshwright.cost_models.prediction import Prediction
 from meshwright.ir.plan_json import decisions_to_json
-from meshwright.planner.pins import NAMES, Config, Pins, fill, parse, word
-from meshwright.planner.plan_file import Plan, load_plan, workload_to_json
+from meshwright.planner.pins import NAMES, Config, Pins, fill, parse, read, word
+from meshwright.planner.plan_file import OPEN, Plan, load_plan, workload_to_json
 from meshwright.planner.reenter import reenter
 from meshwright.planner.report import differences
 
 FOLLOWS = {
     "tp": ("dp", "microbatches", "etp", "sp"),
     "cp": ("dp", "microbatches", "context", "zigzag"),
-    "pp": ("dp", "microbatches", "vp", "schedule", "split"),
-    "vp": ("schedule", "split"),
-    "schedule": ("vp", "split"),
+    "pp": ("dp", "microbatches", "vp", "schedule", "split", "stage_blocks"),
+    "vp": ("schedule", "split", "stage_blocks"),
+    "schedule": ("vp", "split", "stage_blocks"),
     "dp": ("microbatches", "tp", "cp", "pp"),
     "ep": ("etp",),
     "mbs": ("microbatches",),
@@ -121,14 +121,8 @@ def kept(config: Config, pins: Pins) -> Pins:
     """What stays of a configuration where these are pinned."""
     given = pins.to_json()
     gone = {name for pin in given for name in FOLLOWS.get(pin, ())} - set(given)
-    if "dp" not in given and gone & {"dp"}:
-        gone.add("dp")
-    values: dict[str, Any] = {
-        name: value
-        for name, value in config.to_json().items()
-        if name not in gone and not (name in ("etp", "shard", "split") and not value)
-    }
-    return Pins(**values)
+    values = {name: value for name, value in config.to_json().items() if name not in gone}
+    return read({name: value for name, value in values.items() if name not in OPEN or value}, "the plan")
 
 
 def _unlike(one: dict[str, Any], other: dict[str, Any], names: tuple[str, ...]) -> Iterator[tuple[str, str, str]]:

@@ -39,8 +39,8 @@ from meshwright.planner.workers import shared_out
 
 GLOBAL_BATCH = "global_batch"
 
-WINDOW = 1024
-"""Lines among which configurations of one kind are brought together."""
+WINDOW = 2048
+"""Lines among which configurations of one kind are brought together: some seconds' worth."""
 
 MOST_TOGETHER = 32
 """Configurations that one process takes at a time: enough to make what they share once, few enough to end together."""

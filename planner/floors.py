@@ -104,8 +104,12 @@ class Floors:
         kept, dense, expert = 0.0, Held(), Held()
         for name, times in calls:
             memory, (outside, inside) = anchor.pieces[name].memory, anchor.pieces[name].states
-            kept += times * max(0.0, memory.kept.total - sum(size for _, size in memory.entered))
+            entered = sum(size for _, size in memory.passes.entered)
+            kept += times * max(0.0, memory.passes.kept.total - entered)
             dense, expert = dense.plus(outside, times), expert.plus(inside, times)
+        for path, body in self.common.held_twice:
+            held, routed = anchor.pieces[body].slot(path)
+            dense, expert = (dense, expert.plus(held, -1)) if routed else (dense.plus(held, -1), expert)
         return Sums(
             device=sum(one.device_s for one in phases),
             tensor=sum(one.values[0] for one in phases),

@@ -19,7 +19,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from meshwright.ir.errors import NoPlanInTime, SpaceEmpty, UnknownStep
+from meshwright.ir.errors import NoPlanInTime, PlanUnwritable, SpaceEmpty, UnknownStep
 from meshwright.ir.fold import unfold
 from meshwright.ir.plan_text import decisions_text
 from meshwright.ir.program import Program
@@ -51,6 +51,7 @@ def run(args: Namespace) -> int:
     started_s = time.monotonic()
     _known_step(args.dump_after)
     ask, wished = read_asked(args)
+    folder = made(Path(args.out)) if args.out is not None else None
     stop = Stop(None if args.time_limit is None else started_s + args.time_limit)
     setting = ask.setting()
     if args.dump_after in BEFORE:
@@ -65,14 +66,13 @@ def run(args: Namespace) -> int:
         sys.stdout.write(f"{AFTER[args.dump_after](solved)}\n")
         return 0
     plan = plan_of(solved, args.top)
-    if args.out is not None:
-        write(plan, Path(args.out))
+    written = write(plan, folder) if folder else None
     if args.json:
         sys.stdout.write(f"{json.dumps(plan_to_json(plan), indent=2, ensure_ascii=False)}\n")
     else:
         from meshwright.planner.plan_view import show
 
-        show(plan, Path(args.out) / FILE if args.out is not None else None)
+        show(plan, written)
     if stop.interrupted:
         return INTERRUPTED
     too_wide = args.max_gap is not None and plan.bounds.gap > args.max_gap
@@ -90,11 +90,27 @@ def read_asked(args: Namespace) -> tuple[Ask, Asked]:
     return ask, replace(wished, pins=wished.pins.over(ask.pins))
 
 
+def made(folder: Path) -> Path:
+    """A folder to write into, made if there is none: before the search, not after it."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise unwritable(folder, error) from None
+    return folder
+
+
+def unwritable(place: Path, error: OSError) -> PlanUnwritable:
+    """The refusal of a place."""
+    return PlanUnwritable(place=f"--out {place}", cause=f"{error.strerror}".lower(), fix="name a directory to write to")
+
+
 def write(plan: Plan, folder: Path) -> Path:
-    """Write `plan.json` into a folder, which is made if there is none."""
-    folder.mkdir(parents=True, exist_ok=True)
+    """Write `plan.json` into a folder."""
     file = folder / FILE
-    file.write_text(plan_text(plan), encoding="utf-8")
+    try:
+        file.write_text(plan_text(plan), encoding="utf-8")
+    except OSError as error:
+        raise unwritable(file, error) from None
     return file
 
 
@@ -176,7 +192,8 @@ def _search_text(search: Search) -> str:
 
 
 def _program(solved: Solved) -> Program:
-    return solved.setting.program(_best(solved).config, solved.global_batch)
+    fold = solved.setting.fold(_best(solved).config)
+    return solved.setting.lowered(fold, solved.decisions, solved.global_batch)
 
 
 def _best(solved: Solved) -> Found:
@@ -191,7 +208,7 @@ BEFORE: Mapping[str, Callable[[Ask, Setting, Asked], str]] = {
 }
 AFTER: Mapping[str, Callable[[Solved], str]] = {
     "search": lambda solved: _search_text(solved.search),
-    "decide": lambda solved: decisions_text(solved.setting.decisions(_best(solved).config, solved.global_batch)),
+    "decide": lambda solved: decisions_text(solved.decisions),
     "lower": lambda solved: program_text(_program(solved)),
     "evaluate": lambda solved: json.dumps(_best(solved).prediction.to_json(), indent=2),
 }

@@ -377,14 +377,18 @@ def _decided(at: At) -> tuple[dict[str, object], tuple[tuple[tuple[str, int], ..
 
 def _config(at: At) -> Config:
     at.keys(*NAMES)
-    values: dict[str, Any] = dict(at.table())
+    values: dict[str, Any] = dict(OPEN)
     for name in NAMES:
-        if (name in ("etp", "shard") and values[name] == 0) or (name == "split" and values[name] == ""):
-            continue  # 0: the default
-        read({name: values[name]}, at.path)
-        if type(values[name]) not in (int, str, bool):
+        value = at.key(name).value
+        if type(value) not in (int, str, bool):
             raise at.key(name).refuse("a number, a word or a switch")
+        if name not in OPEN or value not in (0, ""):
+            values[name] = getattr(read({name: value}, at.path), name)
     return Config(**values)
+
+
+OPEN: Mapping[str, Any] = {"etp": 0, "shard": 0, "split": "", "stage_blocks": ()}
+"""Names that a configuration may leave open, and how it holds that."""
 
 
 def _model(at: At) -> Model:

@@ -117,9 +117,8 @@ def in_words(config: Config) -> list[str]:
         found.append(f"expert parallel {config.ep}: experts are apart{inside}")
     if config.pp > 1:
         virtual = f", {config.vp} stages for each group of ranks" if config.vp > 1 else ""
-        found.append(
-            f"pipeline parallel {config.pp}: schedule {config.schedule}{virtual}, layers shared {config.split}"
-        )
+        shares = "+".join(map(str, config.stage_blocks)) or config.split
+        found.append(f"pipeline parallel {config.pp}: schedule {config.schedule}{virtual}, layers shared {shares}")
     over = f" over {config.shard} ranks each" if config.shard else ""
     again = "" if config.regather or config.zero < 3 else ", parameters kept from forward to backward"
     shared = f"ZeRO-{config.zero}: {ZERO[config.zero]} are shared out{over}{again}"
@@ -140,20 +139,19 @@ def _again(config: Config) -> str:
 
 
 def _stages(plan: Plan) -> Table:
+    """Neighbours that run the same on equal meshes are one row, with the memory of the fullest of them."""
     shown = new_table("stages", "stage", "blocks", "mesh", "peak memory", "capacity", "left", "fullest at")
-    rows = []
-    for stage, blocks, priced in zip(plan.decisions.stages, plan.blocks, plan.prediction.stages, strict=True):
-        held = priced.memory
-        left = held.capacity_bytes - held.peak_bytes
+    names = []
+    for stage, blocks in zip(plan.decisions.stages, plan.blocks, strict=True):
         what = ", ".join(f"{number} x {name}" if number > 1 else name for name, number in blocks)
-        memory = (
-            nbytes(held.peak_bytes),
-            nbytes(held.capacity_bytes),
-            nbytes(left) if left >= 0 else f"short {nbytes(-left)}",
-        )
-        rows.append((what, str(stage.mesh), *memory, held.instant))
-    for name, row in rows_alike(rows):
-        shown.add_row(name, *row)
+        names.append((what, str(stage.mesh)))
+    for numbers, row in rows_alike(names):
+        first, _, last = numbers.partition("-")
+        alike = plan.prediction.stages[int(first) : int(last or first) + 1]
+        held = max((stage.memory for stage in alike), key=lambda memory: memory.peak_bytes - memory.capacity_bytes)
+        left = held.capacity_bytes - held.peak_bytes
+        memory = nbytes(left) if left >= 0 else f"short {nbytes(-left)}"
+        shown.add_row(numbers, *row, nbytes(held.peak_bytes), nbytes(held.capacity_bytes), memory, held.instant)
     return shown
 
 

@@ -44,7 +44,8 @@ class Refined:
     """A plan on its cluster.
 
     - `counts` are the layers of its stages, `idle` the ranks of the cluster that it does not use.
-    - `config` is what it was made of, with these layers; None where its stages have unlike meshes.
+    - `origin` is the configuration that it was made of, `config` the same with these layers; None where its stages have
+      unlike meshes.
     """
 
     decisions: Decisions
@@ -52,6 +53,7 @@ class Refined:
     counts: Counts
     idle: tuple[int, ...]
     config: Config | None = None
+    origin: Config | None = None
 
     @property
     def worth(self) -> Worth:
@@ -93,7 +95,11 @@ def refined(
     found = refined_plan(decisions, fold, lowered, setting.price, prices, limit=limit)
     usual = counts_of(decisions, fold)
     return [
-        replace(one, config=config if one.counts == usual else replace(config, split="even", stage_blocks=one.counts))
+        replace(
+            one,
+            config=config if one.counts == usual else replace(config, split="even", stage_blocks=one.counts),
+            origin=config,
+        )
         for one in found
     ]
 
@@ -143,7 +149,7 @@ def mixed(setting: Setting, config: Config, global_batch: int, prices: Prices) -
     best = sorted(found, key=lambda one: one.worth)[:MOST_MIXED]
     shared = [shared_out(one.decisions, fold, lowered, judge, prices) for one in best]
     again = [_refined(one.decisions, one.prediction, fold, cluster) for one in shared]
-    return sorted(again, key=lambda one: one.worth)
+    return sorted((replace(one, origin=config) for one in again), key=lambda one: one.worth)
 
 
 def _refined(decisions: Decisions, prediction: Prediction, fold: Fold, cluster: Cluster) -> Refined:

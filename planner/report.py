@@ -20,6 +20,7 @@ from meshwright.cost_models.quantity import weakest_kind
 from meshwright.ir.errors import (
     BatchIndivisible,
     CapabilityError,
+    DegreeImpossible,
     ExpertsIndivisible,
     HeadsIndivisible,
     LayersIndivisible,
@@ -27,7 +28,7 @@ from meshwright.ir.errors import (
     SequenceIndivisible,
     WidthIndivisible,
 )
-from meshwright.planner.baselines import baselines
+from meshwright.planner.baselines import Baseline, baselines
 from meshwright.planner.pins import Config
 from meshwright.planner.plan_file import (
     Binding,
@@ -41,7 +42,7 @@ from meshwright.planner.plan_file import (
 )
 from meshwright.planner.search import Found
 from meshwright.planner.solve import Solved
-from meshwright.planner.units import nbytes, seconds
+from meshwright.planner.units import nbytes, percent, seconds
 
 ALTERNATIVES = 5
 """That are kept, unless more are asked for."""
@@ -65,6 +66,7 @@ KINDS: Mapping[type[MeshwrightError], str] = {
     SequenceIndivisible: "sequence",
     BatchIndivisible: "batch",
     LayersIndivisible: "layers",
+    DegreeImpossible: "degrees",
     CapabilityError: "target",
 }
 """What binds, by what is refused."""
@@ -124,7 +126,7 @@ def plan_of(solved: Solved, top: int = ALTERNATIVES) -> Plan:
     assert best is not None
     setting, ask, workload = solved.setting, solved.ask, solved.setting.workload
     fold = setting.fold(best.config)
-    decisions = setting.decisions(best.config, solved.global_batch)
+    decisions = solved.decisions
     kinds = [kind for _, kind in best.prediction.provenance]
     cautions = setting.cautions() if best.config.microbatches > 1 else ()
     return Plan(
@@ -140,7 +142,13 @@ def plan_of(solved: Solved, top: int = ALTERNATIVES) -> Plan:
         binding=tuple(_binding(solved, best)),
         provenance=Provenance.of(weakest_kind(*kinds), ask.seed),
         blocks=blocks_of(decisions, fold),
-        notes=(*_idle(solved), *suspicions(ask.cluster), *setting.folds.first(best.config.batch).notes, *cautions),
+        notes=(
+            *_idle(solved),
+            *_refinements(solved),
+            *suspicions(ask.cluster),
+            *setting.folds.first(best.config.batch).notes,
+            *cautions,
+        ),
     )
 
 
@@ -150,11 +158,29 @@ def _idle(solved: Solved) -> Iterator[str]:
         yield f"{whole - used:,} of {whole:,} hosts stay idle: the plan is for the other {used:,}"
 
 
+def _refinements(solved: Solved) -> Iterator[str]:
+    """What the plan has that no configuration of the declared space has."""
+    refined = solved.refined
+    if refined is None:
+        return
+    even = solved.search.best
+    gained = f", {percent(1 - refined.prediction.step_time_s / even.step_s)} faster than the best of it" if even else ""
+    yield f"the plan was refined beyond the declared space{gained}"
+    if refined.config is None:
+        yield "its stages have meshes of their own; the configuration shown is the one that it was made of"
+    elif refined.config.stage_blocks:
+        yield f"layers of the stages, shared out by what they take: {'+'.join(map(str, refined.counts))}"
+    if any(stage.ranks != tuple(range(min(stage.ranks), max(stage.ranks) + 1)) for stage in refined.decisions.stages):
+        yield "ranks are placed where links and devices want them: see `ranks` of plan.json"
+    if refined.idle:
+        yield f"{len(refined.idle)} ranks stay idle: {', '.join(map(str, refined.idle))}"
+
+
 def _bounds(solved: Solved, best: Found) -> Bounds:
     search, wishes = solved.search, solved.asked.wishes
     return Bounds(
         objective=solved.objective,
-        lower=solved.lower,
+        lower=solved.proved,
         upper=solved.score(best),
         gap=solved.gap,
         complete=solved.complete,
@@ -183,8 +209,15 @@ def _baselines(solved: Solved, best: Found) -> Iterator[Rival]:
                 short_bytes=0.0,
                 slower=0.0,
                 differences=(),
-                lost=_refusal(solved, baseline.variants[-1]) or "not priced: the search was cut short",
+                lost=_missing(solved, baseline),
             )
+
+
+def _missing(solved: Solved, baseline: Baseline) -> str:
+    """Why a baseline has no price."""
+    if not baseline.variants:
+        return "not possible: the batch, the cluster or what was asked for rule it out"
+    return _refusal(solved, baseline.variants[-1]) or "not priced: the search was cut short"
 
 
 def _refusal(solved: Solved, config: Config) -> str:
@@ -203,7 +236,10 @@ def _alternatives(solved: Solved, best: Found, top: int) -> Iterator[Rival]:
     if faster:
         yield rival("faster, but does not fit", faster, best, solved.objective)
     known = {_family(best.config)}
+    usual = {found.config for found in solved.search.baselines.values()}
     for found in ranked:
+        if found.config in usual:
+            continue
         family = _family(found.config)
         if found.fits and family not in known and len(known) <= top:
             known.add(family)
@@ -211,8 +247,9 @@ def _alternatives(solved: Solved, best: Found, top: int) -> Iterator[Rival]:
 
 
 def _nearly(solved: Solved, best: Found) -> Found | None:
-    """Of what was priced, is faster and does not fit, the one that lacks least."""
-    full = [found for found in solved.search.found.values() if not found.fits and found.step_s < best.step_s]
+    """Of what was priced, is faster by more than a trifle and does not fit, the one that lacks least."""
+    below_s = (1 - TOLD) * best.step_s
+    full = [found for found in solved.search.found.values() if not found.fits and found.step_s < below_s]
     return min(full, key=lambda found: (shortest(found.prediction)[1], str(found.config)), default=None)
 
 
@@ -234,7 +271,7 @@ def _binding(solved: Solved, best: Found) -> Iterator[Binding]:
         )
     for step, config in _steps(best.config):
         try:
-            solved.setting.decisions(config, solved.global_batch)
+            solved.setting.decisions(solved.search.space.settled(config), solved.global_batch)
         except MeshwrightError as error:
             kind = next((word for kind, word in KINDS.items() if isinstance(error, kind)), "")
             if kind:
@@ -250,9 +287,10 @@ def _steps(config: Config) -> Iterator[tuple[str, Config]]:
     for name in ("tp", "cp", "pp"):
         if config.dp % 2 == 0:
             twice = 2 * getattr(config, name)
-            change = {name: twice, "dp": config.dp // 2, "microbatches": 2 * config.microbatches, "ep": 1, "etp": 0}
-            change |= {"schedule": "1f1b", "vp": 1, "zero": min(config.zero, 1), "shard": 0, "split": "even"}
-            change |= {"sp": config.sp or name == "tp", "regather": True}
+            change = {name: twice, "dp": config.dp // 2, "microbatches": 2 * config.microbatches, "stage_blocks": ()}
+            change |= {"shard": 0} | ({"sp": True} if name == "tp" else {})
+            if name == "pp" and config.pp == 1:
+                change["schedule"] = "1f1b"
             yield f"{name}={twice}", replace(config, **change)
     if config.ep > 1:
         yield f"ep={2 * config.ep}", replace(config, ep=2 * config.ep)

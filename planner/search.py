@@ -218,9 +218,10 @@ class Search:
             self.quickest[*family, config.mbs] = quickest
 
     def queue(self, bounds: Bounds) -> tuple[float, bool]:
-        """Queue the shapes of a base; the least time of any, and whether any may fit."""
-        quickest, room = inf, False
+        """Queue the shapes of a base; the least time of any, and whether any may fit, if there are any."""
+        quickest, room, some = inf, False, False
         for pipeline in self.space.pipelines(bounds.base.config):
+            some = True
             least = bounds.least_s(pipeline)
             if least < self.upper_s:
                 least = bounds.step_s(pipeline)
@@ -242,7 +243,7 @@ class Search:
                     self.counts.slow += 1
                 else:
                     heapq.heappush(self.heap, Waiting(bound, self.counts.shapes, config, bounds))
-        return quickest, room
+        return quickest, room or not some
 
     # prices
 

@@ -1,6 +1,10 @@
 """From a question to an answered search: the space that a model, a cluster and wishes span, and the search through it.
 
-    Ask, Asked -> Setting -> Space -> Search, run until it ends or is told to stop -> Solved
+    Ask, Asked -> Setting -> Space -> Search, run until it ends or is told to stop -> finalists, refined -> Solved
+
+The search is over configurations: layers in even shares, ranks in the order of the cluster. The best few of them are
+*refined* (`planner.refine`): layers shared out by what they take, ranks placed where links and devices want them. What
+is proved of the space holds for the configurations; a refined plan may be faster than all of them, never slower.
 
 Whoever plans, relaxes or asks "why not" comes through here. A search may be told to stop between two pieces of work, so
 what it has proved until then stays true.
@@ -19,6 +23,8 @@ from types import FrameType
 
 from meshwright.cost_models.cluster import Cluster
 from meshwright.cost_models.evaluate import Evaluator
+from meshwright.cost_models.prediction import Prediction
+from meshwright.ir.decisions import Decisions
 from meshwright.ir.errors import MeshwrightError
 from meshwright.ir.names.check import extents
 from meshwright.ir.names.counts import divisors
@@ -28,8 +34,9 @@ from meshwright.planner.estimate import Ask
 from meshwright.planner.objective import price_per_s, score
 from meshwright.planner.pins import Config, fill
 from meshwright.planner.pricing import LEAST_BATCH, Setting, layers_of
+from meshwright.planner.refine import Refined, improved, refined
 from meshwright.planner.roomiest import Roomiest
-from meshwright.planner.search import Found, Search
+from meshwright.planner.search import MOST_PRICED, Found, Search
 from meshwright.planner.space import Space, Wishes
 from meshwright.planner.wishes import Asked
 
@@ -81,10 +88,30 @@ class Solved:
     hosts: int = 0
     """Of the whole cluster, where the plan may be for a part of it."""
     stop: Stop = field(default_factory=Stop)
+    refined: Refined | None = None
+    """What became of the finalists, if that is better than all configurations."""
 
     @property
     def best(self) -> Found | None:
-        return self.search.best
+        """The answer. Of a plan whose stages have meshes of their own, with the configuration that it was made of."""
+        if self.refined is None:
+            return self.search.best
+        config = self.refined.config or self.refined.origin
+        assert config is not None, "it was made of one"
+        return Found(config, self.refined.prediction)
+
+    @property
+    def decisions(self) -> Decisions:
+        """Those of the answer. Must: there is one."""
+        if self.refined is not None:
+            return self.refined.decisions
+        assert self.search.best is not None
+        return self.setting.decisions(self.search.best.config, self.global_batch)
+
+    @property
+    def proved(self) -> float:
+        """What nothing in the space is below, as far as that says something beside the answer."""
+        return min(self.lower, self.score(self.best)) if self.best else self.lower
 
     def score(self, found: Found) -> float:
         """What a plan is compared by."""
@@ -93,7 +120,7 @@ class Solved:
     @property
     def gap(self) -> float:
         """How much better than the answer anything in the space can be, as a share of it."""
-        return 1 - self.lower / self.score(self.best) if self.best else 1.0
+        return 1 - self.proved / self.score(self.best) if self.best else 1.0
 
     @property
     def global_batch(self) -> int:
@@ -132,6 +159,7 @@ def solve(
         return _cheapest(ask, setting, asked, stop, told)
     search = _search(ask, setting, asked, Roomiest if objective == "memory" else Search)
     complete = _run(search, asked, stop, told)
+    better = _refined(search, asked, stop) if objective == "time" else None
     lower = search.lower_bytes if isinstance(search, Roomiest) else search.lower_s
     return Solved(
         ask=ask,
@@ -142,7 +170,57 @@ def solve(
         objective=objective,
         lower=lower,
         stop=stop,
+        refined=better,
     )
+
+
+FINALISTS = 3
+UNLIKE_FINALISTS = 4
+UNLIKE_PRICED = 150
+"""On unlike devices and links prices of even shares in plain order say less, and bounds little: fewer of them are asked
+for, and more is left to refining."""
+CLOSE = 1.05
+"""Times the best: what is slower than that is refined only on unlike clusters."""
+
+
+def finalists(search: Search) -> list[Config]:
+    """The best configuration of every kind, the best kinds first; where nothing fits, those that lack least."""
+    unlike = is_unlike(search.prices.cluster)
+    ranked = sorted(search.found.values(), key=lambda one: (lacks_bytes(one.prediction), one.step_s, str(one.config)))
+    kinds: dict[tuple[int, ...], Found] = {}
+    for one in ranked:
+        kinds.setdefault((one.config.tp, one.config.pp, one.config.cp, one.config.ep), one)
+    chosen = list(kinds.values())
+    if not unlike and search.best:
+        chosen = [one for one in chosen if one.fits and one.step_s <= CLOSE * search.best.step_s]
+    return [one.config for one in chosen[: UNLIKE_FINALISTS if unlike else FINALISTS]]
+
+
+def is_unlike(cluster: Cluster) -> bool:
+    """Whether devices or links differ from host to host."""
+    return len(cluster.pools) > 1 or cluster.matrix is not None
+
+
+def lacks_bytes(prediction: Prediction) -> float:
+    """By how much the fullest stage is too full; 0 where all fit."""
+    return max(0.0, *(stage.memory.peak_bytes - stage.memory.capacity_bytes for stage in prediction.stages))
+
+
+def _refined(search: Search, asked: Asked, stop: Stop) -> Refined | None:
+    """The best that becomes of the finalists, if it is better than what the search found."""
+    if stop() or {"split", "stage_blocks"} & set(asked.wishes.only):
+        return None
+    setting, global_batch = search.setting, search.space.global_batch
+    if {"tp", "pp", "dp"} & set(asked.wishes.only):
+        found = [
+            one for config in finalists(search) for one in refined(setting, config, global_batch, search.prices)[:1]
+        ]
+        found.sort(key=lambda one: one.worth)
+    else:
+        found = improved(setting, finalists(search), global_batch, search.prices)
+    if not found or not found[0].prediction.fits or found[0].prediction.step_time_s >= search.upper_s:
+        return None
+    return found[0]
 
 
 def _cheapest(ask: Ask, setting: Setting, asked: Asked, stop: Stop, told: Callable[[Search], None] | None) -> Solved:
@@ -182,7 +260,8 @@ def parts(cluster: Cluster) -> list[Cluster]:
 
 def _search(ask: Ask, setting: Setting, asked: Asked, kind: type[Search]) -> Search:
     assert isinstance(setting.price, Evaluator)
-    return kind(setting, setting.price.prices, space_of(setting, ask.cluster, asked.wishes))
+    most = UNLIKE_PRICED if is_unlike(ask.cluster) else MOST_PRICED
+    return kind(setting, setting.price.prices, space_of(setting, ask.cluster, asked.wishes), most)
 
 
 def _run(search: Search, asked: Asked, stop: Stop, told: Callable[[Search], None] | None) -> bool:

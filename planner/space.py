@@ -31,8 +31,12 @@ from meshwright.planner.pins import Config, Pins, Value
 
 SEQUENCES = (1, 2, 4, 8)
 """Of a micro-batch. Products are as fast as they get at a few thousand rows, and memory grows with every sequence."""
+MOST_TOKENS = 131_072
+"""Of a micro-batch that is all that a copy has."""
 LEAST_TOKENS = 2048
 """Of a sequence, on each of the ranks that share it."""
+LAYERS = ("split", "stage_blocks")
+"""Names of a configuration that say how layers are shared out, which follows from the others."""
 RECOMPUTE = ("none", "selective", "selective_op", "full")
 """Selective recomputation of the core of attention is tried where scores are written out: fused, it keeps little."""
 MOST_VIRTUAL = 8
@@ -98,7 +102,11 @@ class Space:
     @property
     def sequences(self) -> list[int]:
         """Sizes of a micro-batch."""
-        return [int(n) for n in self.wishes.among("mbs", [n for n in SEQUENCES if self.global_batch % n == 0])]
+        batch, most = self.global_batch, MOST_TOKENS // self.seq
+        few = [n for n in SEQUENCES if batch % n == 0]
+        if self.experts:
+            return [int(n) for n in self.wishes.among("mbs", few)]
+        return [int(n) for n in self.wishes.among("mbs", sorted({*few, *(n for n in divisors(batch) if n <= most)}))]
 
     @property
     def most_sequences(self) -> int:
@@ -119,7 +127,7 @@ class Space:
 
     def grants(self, config: Config) -> bool:
         """Whether a configuration is one that was wished for."""
-        return all(self.wishes.grants(name, value) for name, value in config.to_json().items() if name != "split")
+        return all(self.wishes.grants(name, value) for name, value in config.to_json().items() if name not in LAYERS)
 
     def settled(self, config: Config) -> Config:
         """The configuration with its layers shared out, and tensor parallelism of experts said."""
@@ -259,7 +267,7 @@ class Space:
         levels = [0, *(z for z, name in ((1, "optimizer"), (2, "grads"), (3, "params")) if name in known)]
         for zero in self.wishes.among("zero", levels if copies > 1 else [0]):
             near = self.per_host // pipeline.tp
-            shards = [0, near] if zero and 1 < near < copies and copies % near == 0 else [0]
+            shards = [0, near] if zero and 1 < near < copies and copies % near == 0 and near % pipeline.cp == 0 else [0]
             for shard in self.wishes.among("shard", shards):
                 for regather in (True, False) if zero == 3 else (True,):
                     if self.wishes.grants("regather", regather):

@@ -189,7 +189,7 @@ class Degrees:
 
     def mesh(self) -> Mesh:
         """The mesh of one stage: slow axes outside, tensor parallelism innermost. Sizes of 1 leave an axis out."""
-        return Mesh(tuple(MeshAxis(use.name, use.size) for use in uses(self)))
+        return _mesh(tuple((use.name, use.size) for use in uses(self)))
 
     def use(self, axis: str) -> Use:
         return next(use for use in uses(self) if use.name == axis)
@@ -223,6 +223,12 @@ def recompute_parts(kind: str) -> tuple[str, ...]:
 _DENSE = {"dp": ("b",), "cp": (SEQUENCE,), "tp": ("heads", "group", "ffn", "vocab")}
 _EXPERT = {"dp": ("slots",), "ep": ("experts", "slots"), "tp": ("ffn",)}
 _USUAL = {("dp", "dp"): "dp", ("dp", "ep"): "ep", ("cp", "dp"): "cp", ("tp", "tp"): "tp"}
+
+
+@lru_cache(maxsize=4096)
+def _mesh(axes: tuple[tuple[str, int], ...]) -> Mesh:
+    """One object for all equal meshes: as a key, that is quicker to compare."""
+    return Mesh(tuple(MeshAxis(name, size) for name, size in axes))
 
 
 @lru_cache(maxsize=4096)

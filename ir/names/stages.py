@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from itertools import pairwise
 
 from meshwright.ir.decisions import BodyPlan, StagePlan
@@ -34,11 +35,17 @@ def stage_plans(fold: Fold, degrees: Degrees, mesh: Mesh) -> tuple[StagePlan, ..
     bodies = [call.body.name for call in fold.calls()]
     held = stage_groups(degrees.order, degrees.pp, degrees.vp)
     group_of = {stage: group for group, stages in enumerate(held) for stage in stages}
-    ranks = [tuple(range(group * mesh.size, (group + 1) * mesh.size)) for group in range(degrees.pp)]
+    ranks = [_ranks(group, mesh.size) for group in range(degrees.pp)]
     return tuple(
         StagePlan(first, last, mesh, ranks[group_of[index]], tuple(sorted(set(bodies[first:last]))))
         for index, (first, last) in enumerate(cuts(fold, degrees))
     )
+
+
+@lru_cache(maxsize=4096)
+def _ranks(group: int, size: int) -> tuple[int, ...]:
+    """Those of a group: the same object for all plans, since prices know long tuples by identity."""
+    return tuple(range(group * size, (group + 1) * size))
 
 
 def only_layer(fold: Fold, place: str) -> str:

@@ -14,12 +14,12 @@ from meshwright.ir.decisions import BodyPlan, Storage
 from meshwright.ir.errors import IndivisibleExtent
 from meshwright.ir.factors import Loops, stem
 from meshwright.ir.graph import Graph, Param
-from meshwright.ir.lower_body import compute_placements
 from meshwright.ir.mesh import Mesh
 from meshwright.ir.names.degrees import Degrees, uses
 from meshwright.ir.placement import Placement, Shard, State, Uneven
 from meshwright.ir.rewrite import facts_of
 from meshwright.ir.rules.base import rule_of
+from meshwright.ir.spread import compute_placements
 
 
 def stored(

@@ -81,14 +81,15 @@ def cost_of_plan(graph: Graph, plan: BodyPlan, mesh: Mesh, terms: Terms) -> Bloc
     once_s = shown.parameters("gradients") * (sync.reductions_s + sync.starts_s) + costs["update"].device_s
     once_s += shown.parameters("publish") * publish.published_s
     memory = body_memory(body, terms.workload, True)
+    passes = memory.passes
     return BlockCost(
         forward_s=seconds["forward"],
         inputs_s=seconds["recompute"] + seconds["inputs"],
         weights_s=seconds["weights"],
         once_s=once_s,
-        saved_bytes=memory.kept.activations + memory.kept.logits,
+        saved_bytes=passes.kept.activations + passes.kept.logits,
         state_bytes=memory.parameters + memory.gradients + memory.optimizer,
-        peak_bytes=max(memory.forward.held.total, memory.backward.held.total),
+        peak_bytes=max(passes.forward.held.total, passes.backward.held.total),
         traffic=tuple(sorted(_traffic(book, mesh, terms).items())),
     )
 

@@ -5,9 +5,11 @@ One search on a small model (`tests.planner.solved`) serves most of these; what 
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -24,12 +26,15 @@ from meshwright.ir.errors import (
     PlanOfAnotherModel,
     PlanOfAnotherRelease,
     PlanUnreadable,
+    PlanUnwritable,
 )
 from meshwright.ir.lower import lower
 from meshwright.planner.cli import VERBS, main, with_verb
 from meshwright.planner.plan_file import FILE, Model, Plan, changes, load_plan, plan_text, read_plan, same_model
 from meshwright.planner.plan_view import in_words
+from meshwright.planner.progress import Progress
 from meshwright.planner.report import plan_of
+from meshwright.planner.search import Search
 from meshwright.planner.solve import Solved, Stop, solve
 from tests.planner.solved import ARGV, TINY, question
 
@@ -77,11 +82,26 @@ def test_alternatives_are_of_other_kinds(plan: Plan) -> None:
     assert plan.config not in [one.config for one in plan.alternatives]
 
 
-def test_what_binds_is_refused_when_tried(solved: Solved, plan: Plan) -> None:
-    """Four layers on four devices: a step further the batch or the heads do not divide."""
-    for one in plan.binding:
-        assert one.kind in ("memory", "heads", "batch", "layers", "target", "width", "sequence")
-        assert one.what
+def test_what_binds_is_a_step_that_is_refused() -> None:
+    """Four key-value heads, four layers, eight sequences: each is in the way of one step from where it just divides."""
+    for pins, kind, said in (
+        ("tp=4,dp=2,mbs=1", "heads", "tp=8: 4 heads"),
+        ("pp=4,tp=1,dp=2,mbs=1", "degrees", "pp=8: 8 stages for 4"),
+        ("tp=1,pp=1,dp=8", "batch", "mbs=2: 8 sequences"),
+    ):
+        ask, setting, wished = question(TINY, "--cluster", "1x8xA100", *ARGV[3:], "--fix", pins)
+        found = plan_of(solve(ask, setting, wished)).binding
+        assert any(one.kind == kind and one.what.startswith(said) for one in found), found
+        assert any(one.kind == "wish" and one.what.startswith("tp was to be ") for one in found)
+
+
+def test_a_baseline_that_cannot_be_says_so() -> None:
+    """Everything is pinned to tensor parallelism: no plan of copies alone is left."""
+    found = {one.name: one for one in plan_of(solve(*question(*ARGV, "--fix", "tp=2"))).baselines}
+    assert len(found) == 5
+    assert found["data parallel"].config is None
+    assert found["data parallel"].lost.startswith("not possible")
+    assert not found["data parallel"].fits
 
 
 # The file ------------------------------------------------------------------------------------------------------------
@@ -258,6 +278,15 @@ def test_what_cannot_be_asked_is_refused(capsys: pytest.CaptureFixture[str], arg
     assert json.loads(planned(capsys, *argv, "--json", exit_code=2))["error"]["code"] == code
 
 
+def test_a_place_that_cannot_be_written_to_is_refused(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """A file that is in the way, before the search; a directory where the file should be, after it."""
+    (tmp_path / "file").touch()
+    (tmp_path / "out" / FILE).mkdir(parents=True)
+    for place in ("file", "file/below", "out"):
+        refused = json.loads(planned(capsys, "--out", str(tmp_path / place), "--json", exit_code=8))
+        assert refused["error"]["kind"] == PlanUnwritable.__name__
+
+
 def test_a_workload_must_be_whole(capsys: pytest.CaptureFixture[str]) -> None:
     for option in ("--seq", "--global-batch"):
         words = list(ARGV)
@@ -280,6 +309,43 @@ def test_an_interrupted_search_keeps_its_answer(solved: Solved) -> None:
         assert cut.best is not None
         assert cut.search.lower_s <= least <= cut.search.upper_s
         assert cut.complete == (left[0] > 0)
+
+
+def test_ctrl_c_keeps_the_answer(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """In the middle of the search: what was found is printed and written, and the exit code says what happened."""
+    before = signal.getsignal(signal.SIGINT)
+    seen: list[int] = []
+
+    def told(_: Progress, search: Search) -> None:
+        seen.append(search.counts.priced)
+        if len(seen) == 4:
+            signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(Progress, "told", told)
+    found = json.loads(planned(capsys, "--json", "--out", str(tmp_path), exit_code=130))
+    assert len(seen) == 4
+    assert found["bounds"]["space"]["complete"] is False
+    assert found["bounds"]["gap"] == 1.0
+    assert load_plan(tmp_path).prediction.fits
+    assert signal.getsignal(signal.SIGINT) is before
+    monkeypatch.setattr(Progress, "told", lambda *_: None)
+    seen.clear()
+    out = planned(capsys, "--time-limit", "0")
+    assert "gap           unknown: the search was cut short" in out
+    assert "more time may find a better plan" in out
+
+
+def test_progress_is_told_on_a_terminal_only(solved: Solved) -> None:
+    terminal, pipe = io.StringIO(), io.StringIO()
+    terminal.isatty = lambda: True  # type: ignore[method-assign]
+    for stream in (terminal, pipe):
+        with Progress(stream) as progress:
+            progress.told(solved.search)
+    assert pipe.getvalue() == ""
+    assert f"{solved.search.counts.priced} priced; best " in terminal.getvalue()
+    assert terminal.getvalue().endswith("\r\x1b[K")
 
 
 @pytest.mark.parametrize("step", ["fold", "space", "search", "decide", "lower", "evaluate"])

@@ -1,0 +1,234 @@
+"""Configurations that people tuned and published, beside what the search finds for the same question.
+
+    python -m benchmarks.beat_published --limit-s 20 --only 5
+
+A question is a model, a cluster, a global batch, a precision and a stack; each row of the table of runs on GPUs answers
+one. The row's own configuration is priced by the evaluator, and so is what the search finds, on the same devices with
+all of their memory (the runs used it), as any target may have it. The search does not know the row.
+
+A row is *won* or *lost* if the search is more than `TIE` faster or slower, else *tied*. A row that does not fit by
+our count is lost too: it ran. What a row leaves blank is read as `benchmarks.runs` says; of several readings that fit
+the fastest is what must be beaten.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from argparse import ArgumentParser
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+from benchmarks.models import adapted, fold_of, read_models
+from benchmarks.price import Pricer, degrees_of, workload_of
+from benchmarks.reading import read_runs
+from benchmarks.runs import Run, readings, zero_stages
+from benchmarks.searches import Opened, space_of
+from meshwright.cost_models.evaluate import Evaluator
+from meshwright.cost_models.prediction import Prediction
+from meshwright.ir.capabilities import ANY
+from meshwright.ir.errors import MeshwrightError
+from meshwright.ir.fold import Fold
+from meshwright.ir.frontends.shape_toml import build
+from meshwright.planner.baselines import baselines
+from meshwright.planner.pricing import LEAST_BATCH, Folds, Setting
+from meshwright.planner.search import Search
+from meshwright.planner.space import Wishes
+from meshwright.planner.workers import shared_out
+
+DATA = Path(__file__).resolve().parent / "data"
+TIE = 0.01
+LIMIT_S = 30.0
+"""Of a search, by the clock."""
+SILENT_S = 600.0
+PROCESSES = 2
+
+
+class Adapted(Folds):
+    """Folds of a model that adapters train."""
+
+    __slots__ = ()
+
+    def at(self, batch: int) -> Fold:
+        return adapted(Folds.at(self, batch))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """A row and what was found. Times of 0: nothing that fits, of the row or of the search."""
+
+    row: int
+    source: str
+    model: str
+    devices: str
+    published: str
+    published_s: float
+    found: str
+    found_s: float
+    lower_s: float
+    taken_s: float
+    priced: int
+
+    @property
+    def outcome(self) -> str:
+        if not self.published_s or not self.found_s:
+            return "lost"
+        faster = 1 - self.found_s / self.published_s
+        return "won" if faster > TIE else "lost" if faster < -TIE else "tied"
+
+    def __str__(self) -> str:
+        gain = f"{self.published_s / self.found_s - 1:+.1%}" if self.found_s and self.published_s else "does not fit"
+        return (
+            f"{self.outcome:4} {gain:>12}  row {self.row:3} {self.model} on {self.devices}\n"
+            f"       published {self.published_s:9.4f} s  {self.published}\n"
+            f"       found     {self.found_s:9.4f} s  {self.found}  (at least {self.lower_s:.4f}; {self.taken_s:.1f} s)"
+        )
+
+
+Question = tuple[object, ...]
+
+
+def question(run: Run) -> Question:
+    """What rows with the same answer share."""
+    return repr((run.shape, run.stack.dropout, run.seq, run.task == "lora", run.cluster)), workload_of(run)
+
+
+def by_question(runs: Sequence[Run]) -> list[list[Run]]:
+    found: dict[Question, list[Run]] = {}
+    for run in runs:
+        found.setdefault(question(run), []).append(run)
+    return list(found.values())
+
+
+def published(run: Run, pricer: Pricer) -> tuple[str, Prediction | None]:
+    """The fastest reading of a row that fits."""
+    found: list[tuple[str, Prediction]] = []
+    for reading in readings(run):
+        for staged in zero_stages(reading):
+            try:
+                prediction = pricer.predicted(staged)
+            except MeshwrightError:
+                continue
+            if prediction.fits:
+                found.append((_words(staged), prediction))
+                break
+    return min(found, key=lambda pair: pair[1].step_time_s, default=(_words(run), None))
+
+
+def _words(run: Run) -> str:
+    one = degrees_of(run)
+    return (
+        f"tp={run.tp},pp={run.pp},dp={run.dp},cp={run.cp},ep={run.ep},etp={run.etp},vp={run.vp},mbs={run.micro_batch},"
+        f"zero={one.zero},shard={one.shard},recompute={one.recompute},schedule={one.schedule},offload={one.offload}"
+    )
+
+
+def asked(run: Run, pricer: Pricer) -> Opened:
+    """The question of a row, ready to be searched."""
+    shape = replace(run.shape, dropout=run.stack.dropout)
+    captured = fold_of(shape, seq=run.seq, batch=LEAST_BATCH)
+    kind = Adapted if run.task == "lora" else Folds
+    folds = kind(build(shape, run.model.name), run.seq, captured=captured, captured_at=LEAST_BATCH)
+    evaluator = Evaluator(run.cluster, pricer.profile)
+    setting = Setting(folds, run.devices, workload_of(run), ANY, evaluator)
+    return Opened(setting, evaluator, space_of(setting, run.cluster, Wishes()))
+
+
+def answered(runs: Sequence[Run], limit_s: float) -> list[Answer]:
+    """The rows of one question."""
+    pricer, started_s = Pricer(), time.monotonic()
+    search: Search | None
+    try:
+        own = asked(runs[0], pricer)
+        search = own.search()
+        for _ in search.run(baselines(own.space), until_s=started_s + limit_s):
+            pass
+        search.settle()
+        best = search.best
+    except MeshwrightError as refusal:
+        print(f"row {runs[0].row}: {refusal}", file=sys.stderr)
+        search = best = None
+    taken_s = time.monotonic() - started_s
+    answers = []
+    for run in runs:
+        words, theirs = published(run, pricer)
+        answers.append(
+            Answer(
+                row=run.row,
+                source=run.source,
+                model=run.model.name,
+                devices=f"{run.hosts}x{run.gpus_per_host}x{run.device.name}, {run.global_batch} x {run.seq}",
+                published=words,
+                published_s=theirs.step_time_s if theirs else 0.0,
+                found=str(best.config) if best else "nothing",
+                found_s=best.step_s if best else 0.0,
+                lower_s=search.lower_s if search else 0.0,
+                taken_s=taken_s,
+                priced=search.counts.priced if search else 0,
+            )
+        )
+    return answers
+
+
+def all_answers(
+    questions: Sequence[Sequence[Run]], limit_s: float, processes: int, told: Callable[[Answer], None]
+) -> Iterator[Answer]:
+    """Of every question, as they come."""
+
+    def work(number: int) -> list[Answer]:
+        return answered(questions[number], limit_s)
+
+    def lost(number: int, why: str) -> list[Answer]:
+        print(f"row {questions[number][0].row}: {why}", file=sys.stderr)
+        return []
+
+    batches = [[number] for number in range(len(questions))]
+    for _, answers in shared_out(batches, work, lost, jobs=processes, limit_s=SILENT_S):
+        for answer in answers:
+            told(answer)
+            yield answer
+
+
+def main(argv: Sequence[str]) -> int:
+    """Ask and print; 1 if any row is lost."""
+    parser = ArgumentParser(prog="python -m benchmarks.beat_published", description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--runs", type=Path, default=DATA / "training_runs.csv", help="table of runs")
+    parser.add_argument("--models", type=Path, default=DATA / "models.csv", help="table of models")
+    parser.add_argument("--limit-s", type=float, default=LIMIT_S, help="seconds for a search (default: %(default)s)")
+    parser.add_argument("--every", type=int, default=1, help="only every so many-th question")
+    parser.add_argument("--model", help="only questions about models whose name holds this")
+    parser.add_argument("--processes", type=int, default=PROCESSES, help="(default: %(default)s)")
+    parser.add_argument("--done", type=Path, help="a file of answers, one JSON to a line: read, and added to")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    args = parser.parse_args(argv)
+    rows = [run for run in read_runs(args.runs, read_models(args.models)) if isinstance(run, Run)]
+    runs = [run for run in rows if not run.device.name.startswith("TPU") and (args.model or "") in run.model.name]
+    answers = _known(args.done)
+    known = {answer.row for answer in answers}
+    questions = [lot for lot in by_question(runs)[:: args.every] if not known.issuperset(run.row for run in lot)]
+
+    def told(answer: Answer) -> None:
+        print(answer, file=sys.stderr if args.json else sys.stdout, flush=True)
+        if args.done:
+            with args.done.open("a", encoding="utf-8") as file:
+                print(json.dumps(asdict(answer)), file=file)
+
+    answers += all_answers(questions, args.limit_s, args.processes, told)
+    counts = {kind: sum(answer.outcome == kind for answer in answers) for kind in ("won", "tied", "lost")}
+    if args.json:
+        print(json.dumps({"counts": counts, "rows": [asdict(one) | {"outcome": one.outcome} for one in answers]}))
+    else:
+        print(", ".join(f"{count} {kind}" for kind, count in counts.items()), f"of {len(answers)} rows")
+    return 1 if counts["lost"] else 0
+
+
+def _known(done: Path | None) -> list[Answer]:
+    if not done or not done.is_file():
+        return []
+    return [Answer(**json.loads(line)) for line in done.read_text(encoding="utf-8").splitlines()]
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

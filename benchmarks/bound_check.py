@@ -1,0 +1,192 @@
+"""Bounds beside prices, on configurations drawn from the declared space at random, and on every published run.
+
+    python -m benchmarks.bound_check --each 500 --rows
+
+A search proves its answer by bounds (`planner.floors`, `planner.bounds`): none may exceed what the evaluator says. For
+each configuration of a sample that no search has touched, these must hold, weakest first:
+
+    least <= step <= run <= price       lacks <= peak - capacity, at the fullest stage
+    floor <= price                      of what fits: floors are about nothing else
+
+What is printed: how many were held against their prices, how many violate, and how tight each bound is. With `--rows`
+also every published run that is priced, in its own terms: its stack, its stages, its settings, in the space or not.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from argparse import ArgumentParser
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from itertools import islice
+from random import Random
+from statistics import quantiles
+
+from benchmarks.searches import Case, Opened, base_of, drawn, opened
+from meshwright.cost_models.prediction import Prediction
+from meshwright.ir.errors import MeshwrightError
+from meshwright.planner.bases import priced
+from meshwright.planner.bounds import Bounds, Common
+from meshwright.planner.floors import Floors
+from meshwright.planner.pins import Config
+from meshwright.planner.pricing import LEAST_BATCH
+from meshwright.planner.space import Storage
+
+CASES = (
+    Case(model="gpt2", cluster="1x4xA100", batch=16, seq=1024),
+    Case(model="gpt2", cluster="cpu:4", batch=8, seq=1024, precision="fp32"),
+    Case(model="gpt2", cluster="2x8xA100", batch=64, seq=1024, stack="megatron-2021"),
+    Case(model="llama-3.1-8b", cluster="8x8xH100", batch=128, seq=8192),
+    Case(model="llama-3.1-8b", cluster="2x8xA100", batch=64, seq=4096, stack="megatron"),
+    Case(model="llama-3.1-8b", cluster="4x8xH100", batch=64, seq=8192, stack="jax"),
+    Case(model="llama-3.1-8b", cluster="4x8xA100", batch=64, seq=4096, stack="megatron", rolling=True),
+    Case(model="llama-3.1-70b", cluster="16x8xH100", batch=256, seq=8192, stack="megatron"),
+    Case(model="mixtral-8x7b", cluster="8x8xH100", batch=128, seq=4096, stack="megatron"),
+    Case(model="mixtral-8x7b", cluster="4x8xH800", batch=96, seq=4096),
+    Case(model="deepseek-v3", cluster="64x8xH800", batch=1024, seq=4096, stack="megatron"),
+    Case(model="gemma-3-1b", cluster="1x8xL40S", batch=32, seq=2048),
+    Case(model="gemma-3-27b", cluster="4x8xH100", batch=64, seq=8192, stack="torch-compile"),
+    Case(model="llama-3.1-8b", cluster="examples/clusters/two_pools.toml", batch=384, seq=4096, stack="megatron"),
+)
+"""Dense models and mixtures of experts, windows, every style of execution, GPUs, CPUs and unlike pools."""
+
+BOUNDS = ("floor", "least", "step", "run")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checked:
+    """A configuration, its bounds and its price."""
+
+    config: str
+    price_s: float
+    bounds_s: dict[str, float]
+    lacks_bytes: float
+    """By how much it does not fit by the bound, and by the evaluator; negative where it fits."""
+    over_bytes: float
+
+    @property
+    def violations(self) -> list[str]:
+        """What should not be."""
+        known = {name: bound for name, bound in self.bounds_s.items() if name != "floor" or self.over_bytes <= 0}
+        found = [f"{name} {bound} > {self.price_s} s" for name, bound in known.items() if bound > self.price_s]
+        steps = self.bounds_s["least"], self.bounds_s["step"], self.bounds_s["run"]
+        if not steps[0] <= steps[1] * (1 + ROUNDING) <= steps[2] * (1 + ROUNDING) ** 2:
+            found.append(f"bounds do not grow: {steps}")
+        if self.lacks_bytes > self.over_bytes:
+            found.append(f"lacks {self.lacks_bytes / 1e9} > {self.over_bytes / 1e9} GB")
+        return found
+
+
+ROUNDING = 1e-12
+"""Relative, of sums in different orders."""
+
+
+@dataclass(slots=True)
+class Tally:
+    """What a case came to."""
+
+    case: str
+    checked: list[Checked] = field(default_factory=list)
+    refused: int = 0
+
+    @property
+    def violations(self) -> list[str]:
+        return [f"{self.case}: {one.config}: {what}" for one in self.checked for what in one.violations]
+
+    def tightness(self, name: str) -> list[float]:
+        """The bound as a share of the price, of all or, for floors, of what fits."""
+        return [one.bounds_s[name] / one.price_s for one in self.checked if name != "floor" or one.over_bytes <= 0]
+
+
+class Checker:
+    """Holds configurations of one case against their prices; what they share is kept."""
+
+    def __init__(self, own: Opened) -> None:
+        self.own = own
+        self.common = Common(own.setting, own.evaluator.prices, own.setting.folds.at(LEAST_BATCH))
+        self.floors = Floors(self.common, own.space)
+        self._bounds: dict[Config, Bounds] = {}
+
+    def bounds(self, config: Config) -> Bounds:
+        base = base_of(config)
+        if base not in self._bounds:
+            self._bounds[base] = Bounds(self.common, priced(self.own.setting, self.common.prices, base))
+        return self._bounds[base]
+
+    def checked(self, config: Config) -> Checked:
+        """Raises what the model or the target refuse of it."""
+        prediction = self.own.setting.predict(config, config.batch * config.microbatches)
+        bounds = self.bounds(config)
+        wires = bounds.wires(config)
+        return Checked(
+            config=str(config),
+            price_s=prediction.step_time_s,
+            bounds_s={
+                "floor": max(self.floors.bound_s(base_of(config), fine=fine) for fine in (False, True)),
+                "least": bounds.least_s(config),
+                "step": bounds.step_s(config, wires),
+                "run": bounds.run_s(config, wires),
+            },
+            lacks_bytes=bounds.lacks_bytes(
+                bounds.loads(config), config, Storage(config.zero, config.shard, config.regather)
+            ),
+            over_bytes=over_bytes(prediction),
+        )
+
+
+def over_bytes(prediction: Prediction) -> float:
+    """By how much the fullest stage is over what its devices have."""
+    return max(stage.memory.peak_bytes - stage.memory.capacity_bytes for stage in prediction.stages)
+
+
+def check(case: Case, count: int, seed: int = 0) -> Tally:
+    """So many configurations of a case, at random."""
+    own, tally = opened(case), Tally(str(case))
+    checker = Checker(own)
+    for config in islice(drawn(own.space, Random(seed)), count):
+        try:
+            tally.checked.append(checker.checked(config))
+        except MeshwrightError:
+            tally.refused += 1
+    return tally
+
+
+def lines(tally: Tally) -> Iterator[str]:
+    """What is said of a case."""
+    yield f"{tally.case}: {len(tally.checked)} priced, {tally.refused} refused, {len(tally.violations)} violations"
+    for name, found in ((name, tally.tightness(name)) for name in BOUNDS):
+        if len(found) < 2:
+            continue
+        cuts = quantiles(found, n=20)
+        middle = f"p5 {cuts[0]:.3f}, median {cuts[9]:.3f}, p95 {cuts[18]:.3f}"
+        yield f"    {name:5} / price: {middle}, most {max(found):.5f}"
+    yield from (f"    {line}" for line in tally.violations[:MOST_LINES])
+
+
+MOST_LINES = 5
+
+
+def main(argv: Sequence[str]) -> int:
+    """Check and print; 1 if a bound exceeds a price."""
+    parser = ArgumentParser(prog="python -m benchmarks.bound_check", description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--each", type=int, default=100, help="configurations of each case (default: %(default)s)")
+    parser.add_argument("--seed", type=int, default=0, help="of the sample (default: %(default)s)")
+    parser.add_argument("--case", type=int, help="only the one of this number")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    args = parser.parse_args(argv)
+    tallies = []
+    for number, case in enumerate(CASES):
+        if args.case in (None, number):
+            tallies.append(check(case, args.each, args.seed))
+            print("\n".join(lines(tallies[-1])), file=sys.stderr if args.json else sys.stdout, flush=True)
+    priced_, wrong = sum(len(one.checked) for one in tallies), [line for one in tallies for line in one.violations]
+    if args.json:
+        print(json.dumps({"priced": priced_, "violations": wrong, "cases": [asdict(one) for one in tallies]}))
+    else:
+        print(f"{priced_} configurations priced, {len(wrong)} violations")
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,136 @@
+"""Searches as benchmarks run them: a model, a cluster and a batch; and configurations of a space at random.
+
+Case                       what is asked
+opened(case)               the setting and the space of it
+drawn(space, random)       configurations of the space, each drawn by halves: a base, then a shape of it
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from math import gcd
+from pathlib import Path
+from random import Random
+
+from meshwright.cost_models.cluster import Cluster
+from meshwright.cost_models.cluster_text import read_cluster
+from meshwright.cost_models.evaluate import Evaluator
+from meshwright.cost_models.profile import published
+from meshwright.ir.frontends.load import load_model
+from meshwright.ir.names.check import extents
+from meshwright.ir.workload import Workload, stack_named
+from meshwright.planner.pins import Config
+from meshwright.planner.pricing import LEAST_BATCH, Folds, Setting, layers_of, target_of
+from meshwright.planner.search import Search
+from meshwright.planner.space import Space, Wishes
+
+EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """What is asked: as `plan` takes it. A model is the name of a folder of `examples/configs`, or a reference."""
+
+    model: str
+    cluster: str
+    batch: int
+    seq: int
+    stack: str = "torch"
+    target: str = "any"
+    precision: str = "bf16"
+    rolling: bool = False
+    """Whether groups roll on into the next step (`meshwright.ir.workload.Stack`)."""
+    margin: float | None = None
+    """Share of memory that is left free; None: as the profile has it."""
+
+    def __str__(self) -> str:
+        rolling = ", rolling" if self.rolling else ""
+        margin = "" if self.margin is None else f", {self.margin:.0%} of memory free"
+        return f"{self.model} on {self.cluster}, {self.batch} x {self.seq}, {self.stack}{rolling}{margin}"
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """A case, ready to be searched."""
+
+    setting: Setting
+    evaluator: Evaluator
+    space: Space
+
+    def search(self) -> Search:
+        return Search(self.setting, self.evaluator.prices, self.space)
+
+
+def opened(case: Case, wishes: Wishes | None = None) -> Opened:
+    """The setting and the space of a case."""
+    profile, cluster = published(), read_cluster(case.cluster)
+    if case.margin is not None:
+        profile = replace(profile, memory=replace(profile.memory, margin_share=case.margin))
+    stack = replace(stack_named(case.stack), rolling=case.rolling)
+    evaluator = Evaluator(cluster, profile)
+    setting = Setting(
+        folds_of(case.model, case.seq, "fp32" if case.precision == "fp32" else "bf16"),
+        cluster.ranks,
+        Workload(global_batch=case.batch, seq=case.seq, precision=case.precision, stack=stack),
+        target_of(case.target),
+        evaluator,
+    )
+    return Opened(setting, evaluator, space_of(setting, cluster, wishes or Wishes()))
+
+
+@lru_cache(maxsize=64)
+def folds_of(model: str, seq: int, dtype: str) -> Folds:
+    """A model at every batch, traced once."""
+    named = EXAMPLES / "configs" / model
+    return Folds(load_model(str(named) if named.is_dir() else model, dtype=dtype), seq)
+
+
+def space_of(setting: Setting, cluster: Cluster, wishes: Wishes) -> Space:
+    """The configurations of a model on a cluster."""
+    fold = setting.folds.at(LEAST_BATCH)
+    heads = extents(fold, "heads") or extents(fold, "group")
+    return Space(
+        ranks=cluster.ranks,
+        per_host=min(pool.gpus_per_host for pool in cluster.pools),
+        global_batch=setting.workload.global_batch,
+        seq=setting.workload.seq,
+        layers=layers_of(fold),
+        experts=tuple(extents(fold, "experts")),
+        heads=gcd(*heads),
+        scores=setting.workload.stack.attention == "math",
+        target=setting.target,
+        wishes=wishes,
+    )
+
+
+def drawn(space: Space, random: Random) -> Iterator[Config]:
+    """Configurations of a space without end: a base, a pipeline of it, a storage of that, each as likely as any other
+    of its kind. Pipelines with one stage, of which there are few, are drawn as often as all others together."""
+    bases = list(space.bases())
+    while True:
+        pipelines = list(space.pipelines(random.choice(bases)))
+        alone = [one for one in pipelines if one.pp == 1]
+        if alone and random.random() < 0.5:
+            pipelines = alone
+        if pipelines:
+            pipeline = random.choice(pipelines)
+            yield random.choice(list(space.storages(pipeline))).on(pipeline)
+
+
+def base_of(config: Config) -> Config:
+    """The base of a configuration."""
+    room = config.ep * (config.etp or 1)
+    return replace(
+        config,
+        pp=1,
+        vp=1,
+        dp=room // gcd(room, config.tp * config.cp),
+        microbatches=1,
+        zero=0,
+        shard=0,
+        regather=True,
+        schedule="1f1b",
+        split="even",
+    )

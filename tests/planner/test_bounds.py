@@ -1,0 +1,89 @@
+"""Bounds never exceed prices: on random configurations of the space, priced by the evaluator; and what bounds take for
+granted of schedules. The long run of the same is `python -m benchmarks.bound_check`."""
+
+from __future__ import annotations
+
+from itertools import islice
+from random import Random
+
+import pytest
+
+from benchmarks.bound_check import Checker, check
+from benchmarks.searches import Case, drawn, opened
+from meshwright.ir.errors import MeshwrightError
+from meshwright.ir.schedules import SCHEDULES, Shape, moments, stage_groups, work_lists
+from meshwright.planner.bounds import in_flight
+
+EACH = 42
+CASES = (
+    Case(model="gpt2", cluster="2x8xA100", batch=64, seq=1024, stack="megatron-2021"),
+    Case(model="llama-3.1-8b", cluster="8x8xH100", batch=128, seq=8192),
+    Case(model="llama-3.1-8b", cluster="2x8xA100", batch=64, seq=4096, stack="megatron"),
+    Case(model="llama-3.1-8b", cluster="4x8xH100", batch=64, seq=8192, stack="jax"),
+    Case(model="llama-3.1-8b", cluster="4x8xA100", batch=64, seq=4096, stack="megatron", rolling=True),
+    Case(model="llama-3.1-8b", cluster="examples/clusters/two_pools.toml", batch=384, seq=4096, stack="megatron"),
+    Case(model="mixtral-8x7b", cluster="8x8xH100", batch=128, seq=4096, stack="megatron"),
+    Case(model="mixtral-8x7b", cluster="4x8xH800", batch=96, seq=4096),
+    Case(model="gemma-3-1b", cluster="1x8xL40S", batch=32, seq=4096, stack="torch-compile"),
+    Case(model="gpt2", cluster="cpu:4", batch=16, seq=1024, precision="fp32"),
+)
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_bounds_never_exceed_prices(case: Case) -> None:
+    tally = check(case, EACH)
+    assert not tally.violations
+    assert len(tally.checked) >= EACH // 2
+
+
+def test_computing_again_takes_longer() -> None:
+    """A search leaves out what computes something again where the same without that is too slow already."""
+    own = opened(CASES[3])
+    checker, seen = Checker(own), 0
+    for config in islice(drawn(own.space, Random(1)), 60):
+        if config.recompute == "none":
+            continue
+        plain = type(config)(**{**config.to_json(), "recompute": "none"})  # type: ignore[arg-type]
+        try:
+            assert checker.bounds(plain).step_s(plain) <= checker.bounds(config).step_s(config)
+        except MeshwrightError:
+            continue
+        seen += 1
+    assert seen >= 20
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+@pytest.mark.parametrize("pp", [2, 3, 4, 8])
+def test_no_more_are_in_flight_with_more_micro_batches_than_twice_the_stages(name: str, pp: int) -> None:
+    """But for GPipe, which holds all of them."""
+    own = SCHEDULES[name]
+    virtual = (2,) if own.vee else (2, 3) if name == "interleaved" else (1,)
+    for vp in virtual:
+        groups = stage_groups(name, pp, vp)
+        few, many = (moments(work_lists(name, Shape(groups, count))) for count in (2 * pp, 5 * pp))
+        for group in range(pp):
+            fullest = [{(one.kind, one.stage, one.live, one.pending) for one in found[group]} for found in (few, many)]
+            if name != "gpipe":
+                assert all(any(_holds(a, b) for b in fullest[1]) for a in fullest[0])
+
+
+def _holds(one: tuple[object, ...], other: tuple[object, ...]) -> bool:
+    """Whether in the other state at least as much is held as in the one, by the same action."""
+    (_, _, live, pending), (_, _, more_live, more_pending) = one, other
+    same = one[:2] == other[:2]
+    return same and all(a <= b for a, b in zip((*live, *pending), (*more_live, *more_pending), strict=True))  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_what_is_told_of_flight_happens(name: str) -> None:
+    """Every instant that a bound on memory counts is one that the schedule comes to, or less than one."""
+    vp = 2 if SCHEDULES[name].vee or name == "interleaved" else 1
+    for pp, microbatches in ((2, 4), (4, 8), (4, 16), (8, 16)):
+        told = in_flight(name, pp, vp, microbatches)
+        real = moments(work_lists(name, Shape(stage_groups(name, pp, vp), microbatches)))
+        for group in range(pp):
+            states = [(one.kind, one.stage, one.live, one.pending) for one in real[group]]
+            assert all(
+                any(_holds((one.kind, one.stage, one.live, one.pending), state) for state in states)
+                for one in told(group)
+            )
