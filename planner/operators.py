@@ -36,10 +36,10 @@ from meshwright.ir.errors import MeshwrightError
 from meshwright.ir.fold import Fold
 from meshwright.ir.graph import Graph
 from meshwright.ir.lower import Port, sources_of
-from meshwright.ir.lower_body import compute_placements
 from meshwright.ir.mesh import Mesh
 from meshwright.ir.placement import ZIGZAG, State
 from meshwright.ir.same import Same
+from meshwright.ir.spread import compute_placements
 from meshwright.planner.block import Space, Terms, cost_of_plan
 from meshwright.planner.block.build import Block, build
 from meshwright.planner.block.plan import body_plan
@@ -92,15 +92,17 @@ def sharpened(
     *,
     limit_s: float | None = None,
     blocks: Blocks | None = None,
+    free_ends: bool = True,
 ) -> list[Sharpened]:
     """The plan with operators chosen anew, the best first; the last is the plan as it came in, and none is worse.
     `limit_s` is when to start nothing more; without it the answer depends on nothing but the arguments. `blocks` may be
-    shared among plans of one setting: what their bodies have in common is priced once."""
+    shared among plans of one setting: what their bodies have in common is priced once. Without `free_ends` values
+    between bodies stay as they lie: where someone pinned that, sequence parallelism for instance."""
     until_s = inf if limit_s is None else time.monotonic() + limit_s
     work = _Work(setting, fold, global_batch, prices, decisions, until_s, {} if blocks is None else blocks)
     start = work.judged({})
     best = work.climbed(start, work.same_ends())
-    if not work.late():
+    if free_ends and not work.late():
         best = work.freed(best)
     return [best, start] if best.changed else [start]
 

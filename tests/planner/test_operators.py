@@ -14,8 +14,8 @@ from meshwright.ir.capabilities import ANY
 from meshwright.ir.decisions import Decisions
 from meshwright.ir.errors import LayoutNotExpressible
 from meshwright.ir.fold import Fold
-from meshwright.ir.lower_body import compute_placements
 from meshwright.ir.plan_json import decisions_to_json
+from meshwright.ir.spread import compute_placements
 from meshwright.planner.operators import LEAST_GAIN, Blocks, Sharpened, sharpened
 from tests.planner.refining import LLAMA, Case, hosts
 
@@ -152,3 +152,16 @@ def test_on_many_axes_only_small_bodies_are_solved() -> None:
     best, start = answers(case, "tp=2,pp=2,dp=8,cp=2,vp=8,shard=4,zero=1,mbs=1,schedule=interleaved,zigzag=off")
     assert best.changed == ("embed",)
     assert best.step_s < start.step_s
+
+
+def test_free_ends_find_sequence_parallelism() -> None:
+    """From a plan whose blocks hand copies on; unless the ends are pinned."""
+    case = Case(LLAMA, read_cluster("8x8xH100"), seq=8192, batch=16)
+    fold, plan = case.plan("tp=4,dp=16,zero=1,mbs=1,sp=off")
+    given = case.setting, plan, fold, case.batch, case.prices
+    free, pinned = (sharpened(*given, free_ends=free_ends)[0] for free_ends in (True, False))
+    cuts = {str(dict(one.decisions.plan["embed"].states)["embedding"]) for one in (free, pinned)}
+    assert cuts == {"[dp, tp, -]", "[dp, -, -]"}
+    assert free.step_s < 0.98 * pinned.step_s
+    with_names = answers(case, "tp=4,dp=16,zero=1,mbs=1")[0]
+    assert free.step_s <= with_names.step_s * (1 + 1e-3)
