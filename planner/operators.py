@@ -43,7 +43,7 @@ from meshwright.ir.spread import compute_placements
 from meshwright.planner.block import Space, Terms, cost_of_plan
 from meshwright.planner.block.build import Block, build
 from meshwright.planner.block.plan import body_plan
-from meshwright.planner.block.solve import solve
+from meshwright.planner.block_solver import elimination
 from meshwright.planner.placement import Worth, worth
 from meshwright.planner.pricing import Setting
 
@@ -251,12 +251,13 @@ class _Work:
         for hides in (True, False):
             if self.late():
                 break
+            limit_s = None if self.until_s == inf else max(0.0, self.until_s - time.monotonic())
             try:
                 block = self.block(name, boundary, hides=hides)
-            except MeshwrightError:  # no choice is legal with these ends
+                problem = block.problem if within == inf else block.within(within, self.flying)
+                answer = elimination.solve(problem, limit_s=limit_s)
+            except MeshwrightError:  # no choice is legal with these ends, or too many are for a quick answer
                 continue
-            problem = block.problem if within == inf else block.within(within, self.flying)
-            answer = solve(problem, None if self.until_s == inf else max(0.0, self.until_s - time.monotonic()))
             if answer.objective is None:
                 continue
             plan = body_plan(block, answer.states, name)
@@ -375,9 +376,13 @@ def _same(one: BodyPlan, other: BodyPlan) -> bool:
 
 
 def _best(best: Sharpened, trials: Sequence[Sharpened | None]) -> Sharpened:
-    """The best of several; the first, if none is better by so much that it counts."""
+    """The best of several; the first, if none is faster by so much that it counts and lacks no more memory, and none
+    fits where it does not."""
     for trial in trials:
-        if trial and (trial.worth[0], trial.step_s) < (best.worth[0], best.step_s * (1 - LEAST_GAIN)):
+        if trial is None:
+            continue
+        lack, least = trial.worth[0], best.worth[0]
+        if (lack <= least and trial.step_s < best.step_s * (1 - LEAST_GAIN)) or (lack == 0 < least):
             best = trial
     return best
 
