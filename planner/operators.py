@@ -9,6 +9,7 @@ a plan that the named search found, on the mesh of its stages, within what the p
     storage     the same level of ZeRO over the same axes (`_Kept.of`); which dimension is cut may change
     again       the same values computed again in the backward pass
     layouts     zigzag on the axes that use it
+    ties        what several bodies hold, an embedding that is the head too, is read and stored alike by all
     ends        *same ends*: values enter and leave bodies as before, so that each body can change by itself.
                 *free ends*: differentiable values that go between bodies lie as the block that is called most wants
                 them, closed to itself, and all other bodies follow. Only where all stages have one mesh
@@ -33,7 +34,7 @@ from meshwright.cost_models.prices import Prices
 from meshwright.ir.adjoint import Split
 from meshwright.ir.decisions import BodyPlan, Decisions, StagePlan
 from meshwright.ir.errors import MeshwrightError
-from meshwright.ir.fold import Fold
+from meshwright.ir.fold import Fold, joined
 from meshwright.ir.graph import Graph
 from meshwright.ir.lower import Port, sources_of
 from meshwright.ir.mesh import Mesh
@@ -178,6 +179,8 @@ class _Work:
     """Of every body plan, stage by stage."""
     kept: dict[str, _Kept] = field(init=False)
     """Body plans in use, those that are called most first."""
+    tied: list[tuple[End, ...]] = field(init=False)
+    """Parameters that several bodies hold, and lay alike when the plan came in."""
 
     def __post_init__(self) -> None:
         bodies = [call.body.name for call in self.fold.calls()]
@@ -194,6 +197,7 @@ class _Work:
             kept[name] = _Kept.of(plan, self.fold.body[plan.body].graph, stage, usual.get(stage.mesh))
             usual.setdefault(stage.mesh, kept[name].space)
         self.kept = kept
+        self.tied = [held for held in _tied(self.fold) if len(self.places(self.decisions.plan, held)) == 1]
 
     def late(self) -> bool:
         return time.monotonic() >= self.until_s
@@ -213,10 +217,24 @@ class _Work:
         whole = {plan.name: plan for plan in best.decisions.plans} | dict(instead)
         if all(_same(plan, best.decisions.plan[name]) for name, plan in instead.items()):
             return None
+        if any(len(self.places(whole, held)) > 1 for held in self.tied):
+            return None
         try:
             return self.judged(whole)
         except MeshwrightError:
             return None
+
+    def places(self, plans: Mapping[str, BodyPlan], held: Sequence[End]) -> set[tuple[object, ...]]:
+        """Where the holders of a tied parameter read and store it: there is one tensor, and no price for two."""
+        found = set[tuple[object, ...]]()
+        for name in self.kept:
+            plan, stage = plans[name], self.kept[name].stage
+            for body, path in held:
+                if plan.body == body:
+                    at = compute_placements(self.kept[name].graph, plan, stage.mesh)[path]
+                    stored = [(item.params, item.grads, item.optimizer) for item in plan.storage if item.path == path]
+                    found.add((at, *(stored or [(at, at, at)])))
+        return found
 
     def climbed(self, best: Sharpened, wishes: Wishes) -> Sharpened:
         """Change one body after the other as long as that is better, those that are called least first: what they
@@ -312,12 +330,12 @@ class _Work:
         together; from there on bodies change one by one."""
         if len({stage.mesh for stage in self.decisions.stages}) > 1:
             return best
-        joined, settled = _joined(self.fold), dict[End, State]()
+        groups, settled = _joined(self.fold), dict[End, State]()
         moved: dict[str, Sequence[BodyPlan]] = {}
         for name, kept in self.kept.items():
             fixed, open_ = dict[str, State](), dict[str, End]()
             for value, state in kept.ends.items():
-                group = joined.get((kept.plan.body, value))
+                group = groups.get((kept.plan.body, value))
                 if group is None or value not in kept.graph.differentiable:
                     fixed[value] = state
                 elif group in settled:
@@ -338,6 +356,16 @@ class _Work:
 def _ends(graph: Graph) -> tuple[str, ...]:
     """Inputs and outputs."""
     return (*(item.value for item in graph.inputs), *graph.outputs)
+
+
+def _tied(fold: Fold) -> list[tuple[End, ...]]:
+    """Trained parameters that several bodies hold: in each, by its own path."""
+    found: dict[str, dict[End, None]] = {}
+    for call in fold.calls():
+        for param in call.body.graph.params:
+            if param.requires_grad and not param.buffer:
+                found.setdefault(joined(call.path, param.path), {})[call.body.name, param.path] = None
+    return [tuple(held) for held in found.values() if len(held) > 1]
 
 
 def _operators(graph: Graph) -> int:

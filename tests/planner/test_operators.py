@@ -86,6 +86,21 @@ def test_with_experts(tmp_path: Path) -> None:
     assert step_differences(case.plan("tp=2,dp=2,ep=2,zero=1")[0], best.decisions) == []
 
 
+@pytest.mark.parametrize("pins", ["tp=2,dp=2,zero=1", "dp=4,zero=1"])
+def test_tied_parameters_stay_one(tmp_path: Path, pins: str) -> None:
+    """An embedding that is the head too is read and stored in one way, and no gain is taken for moving one of both."""
+    case = toy_case(tmp_path, TOY.replace("tied_embeddings = false", "tied_embeddings = true"))
+    best = answers(case, pins)[0]
+    fold, mesh = case.plan(pins)[0], best.decisions.stages[0].mesh
+    found = set()
+    for name in ("embed", "head"):
+        plan, graph = best.decisions.plan[name], fold.body[name].graph
+        path = next(param.path for param in graph.params if "embed" in param.path)
+        stored = [(item.params, item.grads, item.optimizer) for item in plan.storage if item.path == path]
+        found.add((compute_placements(graph, plan, mesh)[path], *stored))
+    assert len(found) == 1
+
+
 @pytest.mark.parametrize("zero", range(4))
 def test_storage_and_recomputation_are_kept(toy: Case, zero: int) -> None:
     pins = f"tp=2,dp=2,recompute=selective,zero={zero}"
