@@ -23,7 +23,17 @@ from itertools import islice
 from random import Random
 from statistics import quantiles
 
-from benchmarks.searches import Case, Opened, base_of, drawn, opened
+from benchmarks.searches import (
+    EXAMPLES,
+    Case,
+    Opened,
+    base_of,
+    disagreements,
+    drawn,
+    exhausted,
+    opened,
+    searched,
+)
 from meshwright.cost_models.prediction import Prediction
 from meshwright.ir.errors import MeshwrightError
 from meshwright.planner.bases import priced
@@ -50,6 +60,15 @@ CASES = (
     Case(model="llama-3.1-8b", cluster="examples/clusters/two_pools.toml", batch=384, seq=4096, stack="megatron"),
 )
 """Dense models and mixtures of experts, windows, every style of execution, GPUs, CPUs and unlike pools."""
+
+SMALL = tuple(
+    Case(model=str(EXAMPLES / model), cluster=cluster, batch=8, seq=4096, stack=stack, margin=margin)
+    for model in ("llama.py:tiny", "tiny_decoder.toml")
+    for cluster in ("1x4xA100", "2x2xH100,inter=100G", "1x2xL40S", "1x3xA100")
+    for stack in ("torch", "megatron")
+    for margin in (None, 0.985)
+)
+"""Few blocks on few devices, with room and without."""
 
 BOUNDS = ("floor", "least", "step", "run")
 
@@ -167,14 +186,35 @@ def lines(tally: Tally) -> Iterator[str]:
 MOST_LINES = 5
 
 
+def exhaust() -> int:
+    """Small spaces: all of their configurations beside what the search says; 1 if it says anything that is not so."""
+    wrong = 0
+    for case in SMALL:
+        own = opened(case)
+        everything, asked = exhausted(own)
+        search = searched(own)
+        found = disagreements(search, everything)
+        wrong += len(found)
+        print(
+            f"{case}: {asked} configurations, {len(everything)} fit, "
+            f"gap {search.gap:.2%}, {search.counts.priced} priced"
+        )
+        print("".join(f"    {line}\n" for line in found), end="", flush=True)
+    print(f"{len(SMALL)} spaces, {wrong} disagreements")
+    return 1 if wrong else 0
+
+
 def main(argv: Sequence[str]) -> int:
     """Check and print; 1 if a bound exceeds a price."""
     parser = ArgumentParser(prog="python -m benchmarks.bound_check", description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--each", type=int, default=100, help="configurations of each case (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=0, help="of the sample (default: %(default)s)")
     parser.add_argument("--case", type=int, help="only the one of this number")
+    parser.add_argument("--exhaust", action="store_true", help="price all of small spaces beside their searches")
     parser.add_argument("--json", action="store_true", help="print JSON")
     args = parser.parse_args(argv)
+    if args.exhaust:
+        return exhaust()
     tallies = []
     for number, case in enumerate(CASES):
         if args.case in (None, number):

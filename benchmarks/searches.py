@@ -7,10 +7,10 @@ drawn(space, random)       configurations of the space, each drawn by halves: a 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from math import gcd
+from math import gcd, inf
 from pathlib import Path
 from random import Random
 
@@ -18,9 +18,11 @@ from meshwright.cost_models.cluster import Cluster
 from meshwright.cost_models.cluster_text import read_cluster
 from meshwright.cost_models.evaluate import Evaluator
 from meshwright.cost_models.profile import published
+from meshwright.ir.errors import MeshwrightError
 from meshwright.ir.frontends.load import load_model
 from meshwright.ir.names.check import extents
 from meshwright.ir.workload import Workload, stack_named
+from meshwright.planner.baselines import baselines
 from meshwright.planner.pins import Config
 from meshwright.planner.pricing import LEAST_BATCH, Folds, Setting, layers_of, target_of
 from meshwright.planner.search import Search
@@ -117,6 +119,45 @@ def drawn(space: Space, random: Random) -> Iterator[Config]:
         if pipelines:
             pipeline = random.choice(pipelines)
             yield random.choice(list(space.storages(pipeline))).on(pipeline)
+
+
+def searched(own: Opened) -> Search:
+    """The search of a case, run to its end."""
+    search = own.search()
+    for _ in search.run(baselines(own.space)):
+        pass
+    return search
+
+
+def exhausted(own: Opened) -> tuple[dict[Config, float], int]:
+    """Every configuration of a space that fits, with its price; and how many were asked for."""
+    found, asked = {}, 0
+    for base in own.space.bases():
+        for config in own.space.shapes(base):
+            asked += 1
+            try:
+                prediction = own.setting.predict(config, own.space.global_batch)
+            except MeshwrightError:
+                continue
+            if prediction.fits:
+                found[config] = prediction.step_time_s
+    return found, asked
+
+
+def disagreements(search: Search, everything: Mapping[Config, float]) -> list[str]:
+    """What a search says of its space that is not so."""
+    least = min(everything.values(), default=inf)
+    if search.best is None:
+        return [f"nothing was found, and {len(everything)} configurations fit"] if everything else []
+    found = []
+    if search.lower_s > least * (1 + ROUNDING):
+        found.append(f"nothing is faster than {search.lower_s} s, it says: {least} s")
+    if search.counts.left == 0 and search.upper_s > least:
+        found.append(f"{search.best.config} takes {search.upper_s} s; the best {least} s")
+    return found
+
+
+ROUNDING = 1e-9
 
 
 def base_of(config: Config) -> Config:

@@ -159,6 +159,8 @@ def priced(setting: Setting, prices: Prices, config: Config) -> Base:
     tensor = frozenset(use.name for use in uses(config.degrees()) if use.outside == "tp")
     for body in program.bodies:
         costs = prices.costs(prices.ledger(body, workload, False), stage, workload)
+        if any(body.locals[name].type.shape == () for name in body.outputs):
+            costs = {**costs, "recompute": NOTHING}  # with more copies, logits may be kept after all
         pieces[body.name] = Piece(body, costs, workload, _expert_paths(Same(fold), body.name), tensor)
     return Base(config, stage, pieces)
 

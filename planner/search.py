@@ -30,6 +30,8 @@ from meshwright.planner.pins import Config
 from meshwright.planner.pricing import LEAST_BATCH, Setting
 from meshwright.planner.space import Space
 
+PROMISING = 0.97
+"""Of the answer so far."""
 MOST_PRICED = 600
 """Configurations that the evaluator prices, unless more effort is asked for."""
 
@@ -211,15 +213,22 @@ class Search:
             self.counts.refused += 1
             return
         self.counts.bases += 1
-        quickest, room = self.queue(Bounds(self.common, base))
+        bounds = Bounds(self.common, base)
+        quickest, room, first = self.queue(bounds)
+        if first and self.promises(bounds, first):
+            self.price(first)
         if not room:
             self.crowded[*family, config.recompute] = config.mbs
         if config.recompute == "none":
             self.quickest[*family, config.mbs] = quickest
 
-    def queue(self, bounds: Bounds) -> tuple[float, bool]:
-        """Queue the shapes of a base; the least time of any, and whether any may fit, if there are any."""
-        quickest, room, some = inf, False, False
+    def promises(self, bounds: Bounds, config: Config) -> bool:
+        """Whether a configuration is worth a price at once: the sooner a good answer, the less is queued in vain."""
+        return bounds.run_s(config, bounds.wires(config)) < PROMISING * self.upper_s
+
+    def queue(self, bounds: Bounds) -> tuple[float, bool, Config | None]:
+        """Queue the shapes of a base; the least time, whether any may fit (if there are any), and the best bet."""
+        quickest, room, some, first, least_s = inf, False, False, None, inf
         for pipeline in self.space.pipelines(bounds.base.config):
             some = True
             least = bounds.least_s(pipeline)
@@ -243,7 +252,9 @@ class Search:
                     self.counts.slow += 1
                 else:
                     heapq.heappush(self.heap, Waiting(bound, self.counts.shapes, config, bounds))
-        return quickest, room or not some
+                    if bound < least_s:
+                        first, least_s = config, bound
+        return quickest, room or not some, first
 
     # prices
 

@@ -3,7 +3,7 @@
     tp cp ep etp     divisors that the model's heads, widths, experts and sequence allow
     context          all_gather, ring, ulysses, as the target can; where cp > 1
     pp vp schedule   stages that the layers fill, under every schedule of the target
-    mbs              sequences of a micro-batch that divide the batch, among `SEQUENCES`
+    mbs              sequences of a micro-batch that divide the batch: any up to `MOST_TOKENS`, with experts `SEQUENCES`
     zero shard       what is stored in shards, over all copies or over those of one host (HSDP)
     recompute        what is computed again
     dp               the copies that are left
@@ -30,9 +30,10 @@ from meshwright.ir.schedules import SCHEDULES
 from meshwright.planner.pins import Config, Pins, Value
 
 SEQUENCES = (1, 2, 4, 8)
-"""Of a micro-batch. Products are as fast as they get at a few thousand rows, and memory grows with every sequence."""
+"""Of a micro-batch of a model with experts. Products are as fast as they get at a few thousand rows, and memory grows
+with every sequence."""
 MOST_TOKENS = 131_072
-"""Of a micro-batch that is all that a copy has."""
+"""Of a micro-batch: small models are trained with as much (MPT of 125 million parameters: 81,920 and more)."""
 LEAST_TOKENS = 2048
 """Of a sequence, on each of the ranks that share it."""
 LAYERS = ("split", "stage_blocks")
@@ -116,7 +117,9 @@ class Space:
     def truncated(self) -> tuple[str, ...]:
         """What is left out of all that could be named."""
         return (
-            f"micro-batches of other than {', '.join(map(str, SEQUENCES))} sequences",
+            f"micro-batches of other than {', '.join(map(str, SEQUENCES))} sequences"
+            if self.experts
+            else f"micro-batches of more than {MOST_TOKENS} tokens",
             "tensor parallelism across hosts",
             "tensor parallel experts beside expert parallelism",
             f"less than {LEAST_TOKENS} tokens of a sequence on a rank",

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from math import prod
+from functools import lru_cache
+from math import isqrt, prod
 
 from meshwright.ir.errors import BatchIndivisible, RanksMismatch
 
@@ -41,7 +42,13 @@ def indivisible(batch: int, dp: int, mbs: int, which: str) -> BatchIndivisible:
 
 
 def divisors(size: int) -> list[int]:
-    return [n for n in range(1, size + 1) if size % n == 0]
+    return list(_divisors(size))
+
+
+@lru_cache(maxsize=4096)
+def _divisors(size: int) -> tuple[int, ...]:
+    small = [n for n in range(1, isqrt(size) + 1) if size % n == 0]
+    return tuple(dict.fromkeys((*small, *(size // n for n in reversed(small)))))
 
 
 def among(values: Sequence[int], limit: int = 12) -> str:

@@ -1,0 +1,104 @@
+"""The search against every configuration of small spaces, each priced by the evaluator."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from benchmarks.searches import Case, disagreements, exhausted, opened, searched
+from meshwright.planner.space import Wishes
+
+ROOT = Path(__file__).parents[2]
+LLAMA = f"{ROOT / 'examples' / 'llama.py'}:tiny"
+"""Four blocks, four key-value heads."""
+MOE = str(ROOT / "examples" / "tiny_decoder.toml")
+"""One dense block and five of experts."""
+
+CLUSTERS = ("1x4xA100", "2x1xH100,inter=100G", "1x2xL40S", "1x3xA100")
+BATCHES = ((8, 4096), (6, 2048))
+FEW = Wishes({"mbs": (1, 2), "recompute": ("none", "full"), "context": ("all_gather",), "regather": (True,)})
+"""So that all can be priced in a second; whole spaces take minutes (`python -m benchmarks.bound_check --exhaust`)."""
+FEWER = Wishes({**FEW.only, "schedule": ("1f1b", "zbv"), "zero": (0, 1, 3)})
+FEWEST = Wishes({**FEWER.only, "recompute": ("none",), "mbs": (1,)})
+STACKS = ("torch", "megatron", "jax", "megatron-2021")
+MARGINS = (None, TIGHT := 0.985)
+"""Of memory that is left free: as usual, and so much that little fits."""
+CASES = tuple(
+    Case(model=model, cluster=cluster, batch=batch, seq=seq, stack=stack, margin=margin)
+    for number, model in enumerate((LLAMA, MOE))
+    for at, cluster in enumerate(CLUSTERS)
+    for batch, seq in BATCHES[(number + at) % 2 :][:1]
+    for stack in STACKS[(number + at) % 2 :: 2]
+    for margin in MARGINS
+)
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_the_answer_is_the_best_of_all_configurations(case: Case) -> None:
+    own = opened(case, FEWEST if case.model == MOE else FEWER)
+    found, _ = exhausted(own)
+    search = searched(own)
+    assert not disagreements(search, found)
+    assert search.counts.left == 0
+
+
+def test_there_are_spaces_enough_and_tight_ones_among_them() -> None:
+    assert len(CASES) >= 30
+    assert sum(case.margin == TIGHT for case in CASES) >= 10
+
+
+def test_a_narrower_space_is_never_faster() -> None:
+    case = CASES[0]
+    whole = searched(opened(case, FEW)).upper_s
+    for name, values in (("tp", (1,)), ("pp", (2,)), ("zero", (1, 3)), ("schedule", ("1f1b",))):
+        assert searched(opened(case, Wishes({**FEW.only, name: values}))).upper_s >= whole
+
+
+def test_more_memory_and_faster_links_never_make_it_slower() -> None:
+    """Along a chain of clusters, each no worse than the one before."""
+    tight = replace(CASES[0], model=LLAMA, cluster="2x1xH100,inter=50G", margin=TIGHT)
+    roomy = replace(tight, margin=None)
+    faster = replace(roomy, cluster="2x1xH100,inter=400G")
+    times = [searched(opened(case, FEW)).upper_s for case in (tight, roomy, faster)]
+    assert times == sorted(times, reverse=True)
+
+
+def test_a_search_that_has_no_time_says_so() -> None:
+    own = opened(CASES[0], FEW)
+    search = own.search()
+    for _ in search.run((), until_s=0.0):
+        pass
+    assert search.lower_s == 0.0 or search.best is None or search.lower_s <= search.upper_s
+
+
+SCRIPT = """
+import json
+from benchmarks.searches import opened, searched
+from tests.planner.test_search import CASES, FEW
+
+search = searched(opened(CASES[0], FEW))
+print(json.dumps([[str(config), found.step_s] for config, found in search.found.items()] + [str(search.best.config)]))
+"""
+
+
+def test_the_hash_seed_changes_nothing() -> None:
+    path = os.pathsep.join((str(ROOT / "src"), str(ROOT)))
+    said = [
+        subprocess.run(
+            [sys.executable, "-c", SCRIPT],
+            env=os.environ | {"PYTHONHASHSEED": seed, "PYTHONPATH": path},
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for seed in ("1", "2")
+    ]
+    assert said[0] == said[1]
+    assert len(json.loads(said[0])) > 2
