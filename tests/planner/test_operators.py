@@ -89,7 +89,8 @@ def test_with_experts(tmp_path: Path) -> None:
 @pytest.mark.parametrize("pins", ["tp=2,dp=2,zero=1", "dp=4,zero=1"])
 def test_tied_parameters_stay_one(tmp_path: Path, pins: str) -> None:
     """An embedding that is the head too is read and stored in one way, and no gain is taken for moving one of both."""
-    case = toy_case(tmp_path, TOY.replace("tied_embeddings = false", "tied_embeddings = true"))
+    text = TOY.replace("tied_embeddings = false", "tied_embeddings = true").replace("vocab = 64", "vocab = 32000")
+    case = toy_case(tmp_path, text)
     best = answers(case, pins)[0]
     fold, mesh = case.plan(pins)[0], best.decisions.stages[0].mesh
     found = set()
