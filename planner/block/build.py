@@ -115,8 +115,8 @@ def build(
     boundary: Mapping[str, State] | None = None,
     like: Block | None = None,
 ) -> Block:
-    """The block problem of a body on a mesh. `like` is one of the same body, mesh and terms under another storage or
-    recomputation: what both have in common is taken from it."""
+    """The block problem of a body on a mesh. `like` is one of the same body, mesh and terms with another storage,
+    recomputation, boundary or number of micro-batches: what both have in common is taken from it."""
     found = loops_of(Same(fold))[body]
     return _Building(fold, body, found, mesh, terms, space, boundary or {}, like).block()
 
@@ -142,7 +142,8 @@ class _Building:
         self.parts = parts(self.graph, found, joined=space.joined) if like is None else like.parts
         self.facts = facts_of(self.graph)
         self.exposure = terms.exposure
-        self.recompute = recomputed(self.graph, found, space.recompute)
+        again = space.recompute
+        self.recompute = recomputed(self.graph, found, again) if isinstance(again, str) else again
         self.needed, self.again = self.run_again()
         self.moves = Moves(mesh, terms, self.exposure, picks=_picks(self.graph)) if like is None else like.moves
         self.storing = Storing(self.graph, mesh, terms, self.exposure, space)

@@ -25,13 +25,13 @@ class Space:
 
     - `zero` is 0 to 3, or None for whatever is cheapest of those that the target can store.
     - `storing` names the axes over which storage may be cut further; None for all.
-    - `recompute` is a word of `ir.names.recompute`.
+    - `recompute` is a word of `ir.names.recompute`, or the values themselves.
     """
 
     zero: int | None = None
     storing: tuple[str, ...] | None = None
     regather: bool = True
-    recompute: str = "none"
+    recompute: str | tuple[str, ...] = "none"
     zigzag: tuple[str, ...] = ()
     """Axes that cut the sequence in a zigzag, wherever they cut it."""
     whole: tuple[str, ...] = ("head_dim",)
