@@ -163,6 +163,11 @@ def plan(parser: ArgumentParser) -> None:
     add("--objective", default="time", metavar="O", help="time, cost or memory (default: %(default)s)")
     add = parser.add_argument_group("the search").add_argument
     add("--time-limit", type=at_least_zero, metavar="S", help="end after S seconds, with what was found by then")
+    add(
+        "--operators",
+        action="store_true",
+        help="choose what axes do in every operator on meshes of three axes too, which takes seconds more",
+    )
     add("--max-gap", type=at_least_zero, metavar="G", help="exit with 4 if more is left unproved, as in 0.02")
     add("--top", type=positive, default=5, metavar="N", help="alternatives that are shown (default: %(default)s)")
     add("--out", metavar="DIR", help="write plan.json there")

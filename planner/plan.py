@@ -87,7 +87,7 @@ def read_asked(args: Namespace) -> tuple[Ask, Asked]:
     given = parse(args.fix)
     wished = asked(given.over(Pins(mbs=args.micro_batch)), args.allow, args.forbid)
     check_objective(args.objective, ask.cluster)
-    return ask, replace(wished, pins=wished.pins.over(ask.pins))
+    return ask, replace(wished, pins=wished.pins.over(ask.pins), operators=args.operators)
 
 
 def made(folder: Path) -> Path:

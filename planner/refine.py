@@ -54,6 +54,8 @@ class Refined:
     idle: tuple[int, ...]
     config: Config | None = None
     origin: Config | None = None
+    changed: tuple[str, ...] = ()
+    """Bodies in which axes do something else than names say (`planner.operators`)."""
 
     @property
     def worth(self) -> Worth:

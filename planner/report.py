@@ -172,6 +172,8 @@ def _refinements(solved: Solved) -> Iterator[str]:
         yield f"layers of the stages, shared out by what they take: {'+'.join(map(str, refined.counts))}"
     if any(stage.ranks != tuple(range(min(stage.ranks), max(stage.ranks) + 1)) for stage in refined.decisions.stages):
         yield "ranks are placed where links and devices want them: see `ranks` of plan.json"
+    if refined.changed:
+        yield f"operators were planned anew in {', '.join(refined.changed)}: see `placements` of plan.json"
     if refined.idle:
         yield f"{len(refined.idle)} ranks stay idle: {', '.join(map(str, refined.idle))}"
 

@@ -3,8 +3,9 @@
     Ask, Asked -> Setting -> Space -> Search, run until it ends or is told to stop -> finalists, refined -> Solved
 
 The search is over configurations: layers in even shares, ranks in the order of the cluster. The best few of them are
-*refined* (`planner.refine`): layers shared out by what they take, ranks placed where links and devices want them. What
-is proved of the space holds for the configurations; a refined plan may be faster than all of them, never slower.
+*refined* (`planner.refine`): layers shared out by what they take, ranks placed where links and devices want them; and
+in the best, what every axis does in every operator is chosen anew (`planner.operators`). What is proved of the space
+holds for the configurations; a refined plan may be faster than all of them, never slower.
 
 Whoever plans, relaxes or asks "why not" comes through here. A search may be told to stop between two pieces of work, so
 what it has proved until then stays true.
@@ -32,6 +33,7 @@ from meshwright.planner import pricing
 from meshwright.planner.baselines import baselines
 from meshwright.planner.estimate import Ask
 from meshwright.planner.objective import price_per_s, score
+from meshwright.planner.operators import MOST_AXES, sharpened
 from meshwright.planner.pins import Config, fill
 from meshwright.planner.placement import MOST_PRICED as MOST_PLACED
 from meshwright.planner.pricing import LEAST_BATCH, Setting, layers_of
@@ -180,6 +182,8 @@ UNLIKE_FINALISTS = 4
 UNLIKE_PRICED = 60
 """On unlike devices and links prices of even shares in plain order say less, and bounds little: fewer of them are asked
 for, and more is left to refining."""
+FEW_AXES = 2
+"""Of a mesh, for which operators are chosen anew unasked: more take seconds."""
 CLOSE = 1.05
 """Times the best: what is slower than that is refined only on unlike clusters."""
 
@@ -220,9 +224,26 @@ def _refined(search: Search, asked: Asked, stop: Stop) -> Refined | None:
         mixing=not {"tp", "pp", "dp"} & set(asked.wishes.only),
         stop=stop,
     )
-    if not found or not found[0].prediction.fits or found[0].prediction.step_time_s >= search.upper_s:
+    best = _sharpened(search, asked, stop, found[0] if found else None)
+    if best is None or not best.prediction.fits or best.prediction.step_time_s >= search.upper_s:
         return None
-    return found[0]
+    return best
+
+
+def _sharpened(search: Search, asked: Asked, stop: Stop, best: Refined | None) -> Refined | None:
+    """A plan with what every axis does in every operator chosen anew, where that is faster."""
+    setting, global_batch = search.setting, search.space.global_batch
+    if best is None or best.origin is None or stop():
+        return best
+    axes = max(len(stage.mesh.axes) for stage in best.decisions.stages)
+    if axes > (MOST_AXES if asked.operators else FEW_AXES):
+        return best
+    fold = setting.fold(best.origin)
+    free = not {"sp", "cp", "tp"} & set(asked.wishes.only)
+    first = sharpened(setting, best.decisions, fold, global_batch, search.prices, free_ends=free)[0]
+    if not first.changed:
+        return best
+    return replace(best, decisions=first.decisions, prediction=first.prediction, changed=first.changed)
 
 
 def _cheapest(ask: Ask, setting: Setting, asked: Asked, stop: Stop, told: Callable[[Search], None] | None) -> Solved:

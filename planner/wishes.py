@@ -39,6 +39,8 @@ class Asked:
 
     wishes: Wishes = field(default_factory=Wishes)
     pins: Pins = field(default_factory=Pins)
+    operators: bool = False
+    """Choose what axes do in every operator on meshes of three axes too."""
 
     @property
     def text(self) -> str:

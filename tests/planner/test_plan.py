@@ -116,7 +116,7 @@ def test_decisions_of_the_file_lower_and_price_to_the_same(solved: Solved, plan:
     read, setting = read_plan(text), solved.setting
     lowering = setting.target.lowering().for_stack(read.workload.stack)
     program = lower(setting.fold(read.config), read.decisions, lowering, read.workload)
-    assert program == setting.program(plan.config, solved.global_batch)
+    assert program == setting.lowered(setting.fold(plan.config), solved.decisions, solved.global_batch)
     assert setting.price(program) == plan.prediction
 
 
