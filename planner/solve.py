@@ -236,7 +236,7 @@ def _sharpened(search: Search, asked: Asked, stop: Stop, best: Refined | None) -
     if best is None or best.origin is None or stop():
         return best
     axes = max(len(stage.mesh.axes) for stage in best.decisions.stages)
-    if axes > (MOST_AXES if asked.operators else FEW_AXES):
+    if not 0 < axes <= (MOST_AXES if asked.operators else FEW_AXES):
         return best
     fold = setting.fold(best.origin)
     free = not {"sp", "cp", "tp"} & set(asked.wishes.only)

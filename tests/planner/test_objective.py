@@ -24,7 +24,7 @@ PRICED = (TINY, "--cluster", "2x2xA100,price=2", "--global-batch", "8", "--seq",
 
 
 def test_the_least_of_all_configurations() -> None:
-    """By time and by memory, against everything in the space, priced."""
+    """By time and by memory, against everything in the space, priced; what is refined may be faster still."""
     ask, setting, wished = question(*PRICED)
     quickest, least = solve(ask, setting, wished), solve(ask, setting, wished, objective="memory")
     priced: list[Prediction] = []
@@ -32,8 +32,10 @@ def test_the_least_of_all_configurations() -> None:
         with suppress(MeshwrightError):
             priced.append(setting.predict(config, least.global_batch))
     assert quickest.best is not None
+    assert quickest.search.best is not None
     assert least.best is not None
-    assert quickest.lower <= min(one.step_time_s for one in priced if one.fits) == quickest.best.step_s
+    assert quickest.lower <= min(one.step_time_s for one in priced if one.fits) == quickest.search.best.step_s
+    assert quickest.best.step_s <= quickest.search.best.step_s
     peak = min(one.peak_memory_bytes for one in priced)
     assert 0 < least.lower <= peak == least.best.prediction.peak_memory_bytes
     assert least.best.step_s == min(one.step_time_s for one in priced if one.peak_memory_bytes == peak)
@@ -49,8 +51,8 @@ def test_the_least_cost_on_any_number_of_hosts() -> None:
     for cluster in parts(ask.cluster):
         own = replace(setting, ranks=cluster.ranks, price=pricing.price_of(cluster), bodies={})
         alone = solve(replace(ask, cluster=cluster), own, wished)
-        assert alone.best is not None
-        costs[cluster.hosts] = alone.best.step_s * cluster.ranks * 2 / 3600
+        assert alone.search.best is not None
+        costs[cluster.hosts] = alone.search.best.step_s * cluster.ranks * 2 / 3600
     assert solved.best is not None
     assert solved.score(solved.best) == pytest.approx(min(costs.values()))
     assert costs[solved.ask.cluster.hosts] == min(costs.values())
