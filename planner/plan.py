@@ -125,6 +125,8 @@ def _nothing(solved: Solved, args: Namespace) -> int:
         )
     if not solved.search.found and is_empty(solved.search.space):
         raise empty(solved)
+    if not solved.search.found and solved.search.refusal is not None:
+        raise solved.search.refusal
     nothing = relax(solved)
     if args.json:
         sys.stdout.write(f"{json.dumps(nothing_to_json(nothing), indent=2, ensure_ascii=False)}\n")

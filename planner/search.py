@@ -93,6 +93,8 @@ class Search:
         self.found: dict[Config, Found] = {}
         """Everything that was priced, in order."""
         self.refused: set[Config] = set()
+        self.refusal: MeshwrightError | None = None
+        """The first that was met: where everything is refused, it says why."""
         self.baselines: dict[str, Found] = {}
         self.heap: list[Waiting] = []
         self.ceiling_s = inf
@@ -138,7 +140,7 @@ class Search:
                 return
         self.expanded = True
         yield
-        while self.counts.priced < self.most and not late() and self.advance():
+        while self.counts.priced + len(self.refused) < self.most and not late() and self.advance():
             yield
         self.settle()
 
@@ -266,7 +268,8 @@ class Search:
             return None
         try:
             prediction = self.setting.predict(config, self.space.global_batch)
-        except MeshwrightError:
+        except MeshwrightError as error:
+            self.refusal = self.refusal or error
             self.refused.add(config)
             self.counts.refused += 1
             return None

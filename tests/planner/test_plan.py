@@ -256,6 +256,12 @@ def test_a_gap_above_the_wish_is_4(capsys: pytest.CaptureFixture[str], monkeypat
     planned(capsys, "--max-gap", "0.02", "--fix", "tp=1,pp=1", exit_code=4)
 
 
+def test_what_no_plan_can_have_is_said_once(capsys: pytest.CaptureFixture[str]) -> None:
+    argv = [TINY, "--cluster", "1x2xV100", "--global-batch", "4", "--seq", "64"]
+    assert main([*argv, "--target", "any"]) == 6
+    assert "it has no matrix peak for 'bf16'" in capsys.readouterr().err
+
+
 def test_pins_narrow_the_space(capsys: pytest.CaptureFixture[str]) -> None:
     found = json.loads(planned(capsys, "--json", "--fix", "tp=2", "--forbid", "zero=0|1,pp", "--micro-batch", "1"))
     assert (found["config"]["tp"], found["config"]["pp"], found["config"]["mbs"]) == (2, 1, 1)
