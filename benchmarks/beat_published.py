@@ -25,7 +25,7 @@ from benchmarks.models import adapted, fold_of, read_models
 from benchmarks.price import Pricer, degrees_of, workload_of
 from benchmarks.reading import read_runs
 from benchmarks.runs import Run, readings, zero_stages
-from benchmarks.searches import Opened, space_of
+from benchmarks.searches import Opened
 from meshwright.cost_models.evaluate import Evaluator
 from meshwright.cost_models.prediction import Prediction
 from meshwright.ir.capabilities import ANY
@@ -35,6 +35,7 @@ from meshwright.ir.frontends.shape_toml import build
 from meshwright.planner.baselines import baselines
 from meshwright.planner.pricing import LEAST_BATCH, Folds, Setting
 from meshwright.planner.search import Search
+from meshwright.planner.solve import space_of
 from meshwright.planner.space import Wishes
 from meshwright.planner.workers import shared_out
 

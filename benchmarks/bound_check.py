@@ -1,6 +1,6 @@
-"""Bounds beside prices, on configurations drawn from the declared space at random, and on every published run.
+"""Bounds beside prices, on configurations drawn from the declared space at random.
 
-    python -m benchmarks.bound_check --each 500 --rows
+    python -m benchmarks.bound_check --each 500
 
 A search proves its answer by bounds (`planner.floors`, `planner.bounds`): none may exceed what the evaluator says. For
 each configuration of a sample that no search has touched, these must hold, weakest first:
@@ -8,8 +8,7 @@ each configuration of a sample that no search has touched, these must hold, weak
     least <= step <= run <= price       lacks <= peak - capacity, at the fullest stage
     floor <= price                      of what fits: floors are about nothing else
 
-What is printed: how many were held against their prices, how many violate, and how tight each bound is. With `--rows`
-also every published run that is priced, in its own terms: its stack, its stages, its settings, in the space or not.
+What is printed: how many were held against their prices, how many violate, and how tight each bound is.
 """
 
 from __future__ import annotations

@@ -14,18 +14,17 @@ from math import gcd, inf
 from pathlib import Path
 from random import Random
 
-from meshwright.cost_models.cluster import Cluster
 from meshwright.cost_models.cluster_text import read_cluster
 from meshwright.cost_models.evaluate import Evaluator
 from meshwright.cost_models.profile import published
 from meshwright.ir.errors import MeshwrightError
 from meshwright.ir.frontends.load import load_model
-from meshwright.ir.names.check import extents
 from meshwright.ir.workload import Workload, stack_named
 from meshwright.planner.baselines import baselines
 from meshwright.planner.pins import Config
-from meshwright.planner.pricing import LEAST_BATCH, Folds, Setting, layers_of, target_of
+from meshwright.planner.pricing import Folds, Setting, target_of
 from meshwright.planner.search import Search
+from meshwright.planner.solve import space_of
 from meshwright.planner.space import Space, Wishes
 
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
@@ -87,24 +86,6 @@ def folds_of(model: str, seq: int, dtype: str) -> Folds:
     """A model at every batch, traced once."""
     named = EXAMPLES / "configs" / model
     return Folds(load_model(str(named) if named.is_dir() else model, dtype=dtype), seq)
-
-
-def space_of(setting: Setting, cluster: Cluster, wishes: Wishes) -> Space:
-    """The configurations of a model on a cluster."""
-    fold = setting.folds.at(LEAST_BATCH)
-    heads = extents(fold, "heads") or extents(fold, "group")
-    return Space(
-        ranks=cluster.ranks,
-        per_host=min(pool.gpus_per_host for pool in cluster.pools),
-        global_batch=setting.workload.global_batch,
-        seq=setting.workload.seq,
-        layers=layers_of(fold),
-        experts=tuple(extents(fold, "experts")),
-        heads=gcd(*heads),
-        scores=setting.workload.stack.attention == "math",
-        target=setting.target,
-        wishes=wishes,
-    )
 
 
 def drawn(space: Space, random: Random) -> Iterator[Config]:
