@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from meshwright.ir import errors
 from meshwright.ir.errors import (
     FactoryMissing,
     MeshwrightError,
@@ -18,7 +19,8 @@ from meshwright.ir.errors import (
     render,
 )
 
-PAGE = Path(__file__).parents[2] / "docs" / "errors.md"
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "docs" / "errors.md"
 # The exit codes that are promised to scripts; 0, 130 and 141 are no errors of the catalogue.
 EXIT_CODES = {1, 2, 3, 4, 5, 6, 7, 8}
 
@@ -48,6 +50,25 @@ def test_an_error_survives_the_way_back_from_another_process() -> None:
 def test_codes_are_listed_in_order_and_once() -> None:
     codes = [kind.code for kind in catalogue()]
     assert codes == sorted(set(codes))
+
+
+def test_every_module_is_taken_in_and_no_class_hides_another() -> None:
+    """The package is made of star imports: a module left out, or a name used twice, would lose errors in silence."""
+    files = {f"{errors.__name__}.{path.stem}" for path in (ROOT / "ir" / "errors").glob("[!_]*.py")}
+    assert files
+    assert files - {getattr(thing, "__module__", "") for thing in vars(errors).values()} == set()
+    assert [kind for kind in catalogue() if vars(errors).get(kind.__name__) is not kind] == []
+
+
+def test_a_family_gives_out_its_codes_in_one_module_and_in_order() -> None:
+    """Two classes that take the same next code meet in one place, in review and in a merge."""
+    codes: dict[tuple[str, str], list[str]] = {}
+    for kind in vars(errors).values():
+        if inspect.isclass(kind) and issubclass(kind, MeshwrightError) and "code" in vars(kind):
+            codes.setdefault((kind.family, kind.__module__), []).append(kind.code)
+    families, modules = zip(*codes, strict=True)
+    assert len(codes) == len(set(families)) == len(set(modules))
+    assert [listed for listed in codes.values() if listed != sorted(listed)] == []
 
 
 @pytest.mark.parametrize("kind", catalogue(), ids=lambda kind: kind.code)
@@ -100,14 +121,13 @@ def test_nearest_suggests_a_word_only_if_one_is_close() -> None:
 
 def test_every_kind_is_raised_somewhere_and_tested_somewhere() -> None:
     """By name: in the rooms, and in a test other than these."""
-    root = Path(__file__).parents[2]
     rooms = [
         path
         for room in ("ir", "planner", "backends", "calibrate", "cost_models")
-        for path in root.glob(f"{room}/**/*.py")
+        for path in ROOT.glob(f"{room}/**/*.py")
     ]
-    raised = "".join(path.read_text() for path in rooms if path != root / "ir" / "errors.py")
-    tested = "".join(path.read_text() for path in root.glob("tests/**/*.py") if path != Path(__file__))
+    raised = "".join(path.read_text() for path in rooms if path.parent != ROOT / "ir" / "errors")
+    tested = "".join(path.read_text() for path in ROOT.glob("tests/**/*.py") if path != Path(__file__))
     for kind in catalogue():
         assert re.search(rf"\b{kind.__name__}\b", raised), f"nothing raises {kind.__name__}"
         assert re.search(rf"\b({kind.__name__}|{kind.code})\b", tested), f"no test meets {kind.__name__}"

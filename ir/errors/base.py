@@ -1,0 +1,75 @@
+"""What every error is, and the catalogue that a kind of error enters by being defined."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from typing import ClassVar
+
+_BY_CODE: dict[str, type[MeshwrightError]] = {}
+
+
+class MeshwrightError(Exception):
+    """Anything that Meshwright refuses. Raised through its subclasses only.
+
+    A subclass without a code of its own is a family: it declares the prefix of its members' codes and their exit code.
+    """
+
+    code: ClassVar[str]
+    family: ClassVar[str]
+    exit_code: ClassVar[int]
+    hook: ClassVar[str] = ""
+    """Code that a user can paste as it is; a raiser ends the fix with it."""
+
+    def __init_subclass__(cls) -> None:
+        """Enter a kind of error into the catalogue."""
+        if "code" not in cls.__dict__:
+            return
+        if not re.fullmatch(rf"{cls.family}\d\d\d", cls.code):
+            raise TypeError(f"{cls.__name__}: code {cls.code!r} is not {cls.family!r} and three digits")
+        if cls.code in _BY_CODE:
+            raise TypeError(f"{cls.__name__}: code {cls.code} is taken by {_BY_CODE[cls.code].__name__}")
+        _BY_CODE[cls.code] = cls
+
+    def __init__(self, *, place: str, cause: str, fix: str) -> None:
+        """``place``: where; ``cause``: what was found there; ``fix``: what to do, as an instruction."""
+        super().__init__(place, cause, fix)
+        self.place = place
+        self.cause = cause
+        self.fix = fix
+
+    def __str__(self) -> str:
+        """Return the message as a terminal shows it; further lines of a fix stay at the margin, ready to be pasted."""
+        return f"error {self.code} at {self.place}: {self.cause}\n  fix: {self.fix}"
+
+    def __reduce__(self) -> tuple[Callable[..., MeshwrightError], tuple[object, ...]]:
+        """Errors cross process boundaries; the default would lose the keywords."""
+        return _rebuild, (type(self), self.place, self.cause, self.fix)
+
+    def to_json(self) -> dict[str, object]:
+        """Return the error as ``--json`` prints it."""
+        return {
+            "code": self.code,
+            "kind": type(self).__name__,
+            "exit_code": self.exit_code,
+            "place": self.place,
+            "cause": self.cause,
+            "fix": self.fix,
+        }
+
+
+def _rebuild(kind: type[MeshwrightError], place: str, cause: str, fix: str) -> MeshwrightError:
+    return kind(place=place, cause=cause, fix=fix)
+
+
+def catalogue() -> tuple[type[MeshwrightError], ...]:
+    """Return every kind of error, by code."""
+    return tuple(kind for _, kind in sorted(_BY_CODE.items()))
+
+
+def nearest(word: str, known: Iterable[str]) -> str | None:
+    """Return the known word that ``word`` was most likely meant to be, or None if none is close."""
+    from difflib import get_close_matches
+
+    # Sorted, so that a tie does not depend on the order in which the words were collected.
+    return next(iter(get_close_matches(word, sorted(known), n=1)), None)

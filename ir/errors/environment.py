@@ -1,0 +1,29 @@
+"""MW9: the environment, and ourselves."""
+
+from meshwright.ir.errors.base import MeshwrightError
+
+
+class EnvironmentFault(MeshwrightError):
+    """The machine and the installation, and faults of Meshwright itself."""
+
+    family = "MW9"
+    exit_code = 8
+
+
+class DependencyMissing(EnvironmentFault):
+    """A package that this input needs is not installed; optional ones come with extras, as in ``meshwright[hf]``."""
+
+    code = "MW9001"
+
+
+class InternalError(EnvironmentFault):
+    """An exception that nobody foresaw: a bug in Meshwright."""
+
+    code = "MW9002"
+    exit_code = 1
+
+
+class PricingLost(EnvironmentFault):
+    """A process that priced a configuration ended, or took longer than it may. The others are priced all the same."""
+
+    code = "MW9003"

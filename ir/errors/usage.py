@@ -1,0 +1,65 @@
+"""MW8: the command line."""
+
+from meshwright.ir.errors.base import MeshwrightError
+
+
+class UsageError(MeshwrightError):
+    """Arguments that are well formed and mean nothing."""
+
+    family = "MW8"
+    exit_code = 2
+
+
+class UnknownStep(UsageError):
+    """A step of the data path that --dump-after does not know."""
+
+    code = "MW8001"
+
+
+class WorkloadImpossible(UsageError):
+    """A workload of no work, or with an unknown precision, optimizer or stack."""
+
+    code = "MW8002"
+
+
+class WorkloadMissing(UsageError):
+    """A part of the workload that has no default: how many sequences a step takes, or how long they are; or
+    all of it, in a program to be priced."""
+
+    code = "MW8003"
+
+
+class PinUnknown(UsageError):
+    """--fix, or a line of --configs, names something that cannot be pinned."""
+
+    code = "MW8004"
+
+
+class PinValue(UsageError):
+    """A pin without a value, or with one that it cannot have."""
+
+    code = "MW8005"
+
+
+class PinRepeated(UsageError):
+    """One pin given twice."""
+
+    code = "MW8006"
+
+
+class PinsContradict(UsageError):
+    """Pins that are well formed, each by itself, and cannot hold together."""
+
+    code = "MW8007"
+
+
+class ConfigsUnreadable(UsageError):
+    """The file of --configs is missing, cannot be read, or holds no configuration."""
+
+    code = "MW8008"
+
+
+class ConfigLineBad(UsageError):
+    """A line of --configs that is no JSON object. The other lines are priced all the same."""
+
+    code = "MW8009"
