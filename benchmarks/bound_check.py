@@ -7,6 +7,7 @@ each configuration of a sample that no search has touched, these must hold, weak
 
     least <= step <= run <= price       lacks <= peak - capacity, at the fullest stage
     floor <= price                      of what fits: floors are about nothing else
+    floor's work, kept <= the base's    one micro-batch, before shapes: what floors are put together from
 
 What is printed: how many were held against their prices, how many violate, and how tight each bound is.
 """
@@ -79,6 +80,8 @@ class Checked:
     config: str
     price_s: float
     bounds_s: dict[str, float]
+    shares: dict[str, float]
+    """Of the base's own work, and of what it keeps, how much floors say."""
     lacks_bytes: float
     """By how much it does not fit by the bound, and by the evaluator; negative where it fits."""
     over_bytes: float
@@ -91,6 +94,7 @@ class Checked:
         steps = self.bounds_s["least"], self.bounds_s["step"], self.bounds_s["run"]
         if not steps[0] <= steps[1] * (1 + ROUNDING) <= steps[2] * (1 + ROUNDING) ** 2:
             found.append(f"bounds do not grow: {steps}")
+        found += [f"floor of {name} is {share} of it" for name, share in self.shares.items() if share > 1]
         if self.lacks_bytes > self.over_bytes:
             found.append(f"lacks {self.lacks_bytes / 1e9} > {self.over_bytes / 1e9} GB")
         return found
@@ -132,6 +136,18 @@ class Checker:
             self._bounds[base] = Bounds(self.common, priced(self.own.setting, self.common.prices, base))
         return self._bounds[base]
 
+    def shares(self, base: Config, bounds: Bounds) -> dict[str, float]:
+        """Of what a base does and keeps, how much the coarse or the fine floor says."""
+        sizes, calls = {base.mbs, self.own.space.most_sequences}, self.common.calls
+        by_body = [self.floors.kept_bytes(base, size) for size in sizes]
+        least = [max(float(one[at]) for one in by_body) for at in range(len(calls))]
+        alone = [one / (bounds.room(((name, 1),)).kept or 1.0) for (name, _), one in zip(calls, least, strict=True)]
+        together = sum(times * one for (_, times), one in zip(calls, least, strict=True))
+        return {
+            "work": max(self.floors.work_s(base, size) for size in sizes) / bounds.work_s,
+            "kept": max(*alone, together / (bounds.room(calls).kept or 1.0)),
+        }
+
     def checked(self, config: Config) -> Checked:
         """Raises what the model or the target refuse of it."""
         prediction = self.own.setting.predict(config, config.batch * config.microbatches)
@@ -146,6 +162,7 @@ class Checker:
                 "step": bounds.step_s(config, wires),
                 "run": bounds.run_s(config, wires),
             },
+            shares=self.shares(base_of(config), bounds),
             lacks_bytes=bounds.lacks_bytes(
                 bounds.loads(config), config, Storage(config.zero, config.shard, config.regather)
             ),
@@ -179,6 +196,9 @@ def lines(tally: Tally) -> Iterator[str]:
         cuts = quantiles(found, n=20)
         middle = f"p5 {cuts[0]:.3f}, median {cuts[9]:.3f}, p95 {cuts[18]:.3f}"
         yield f"    {name:5} / price: {middle}, most {max(found):.5f}"
+    for name in ("work", "kept"):
+        most = max((one.shares[name] for one in tally.checked), default=0.0)
+        yield f"    floor / {name} of a micro-batch: most {most:.5f}"
     yield from (f"    {line}" for line in tally.violations[:MOST_LINES])
 
 

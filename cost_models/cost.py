@@ -9,7 +9,7 @@ Ranks that wait for each other take, of every sort of work, what the slowest dev
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from meshwright.cost_models.collectives import Library, collective
@@ -180,19 +180,28 @@ def _purpose(axes: Sequence[str]) -> int:
 
 def slowest(costs: Iterable[Cost]) -> Cost:
     """What ranks that wait for each other take: of every sort of work as much as the slowest device needs for it."""
+    return _picked(costs, max)
+
+
+def fastest(costs: Iterable[Cost]) -> Cost:
+    """What work takes at least, wherever it is done: of every sort as little as it takes anywhere."""
+    return _picked(costs, min)
+
+
+def _picked(costs: Iterable[Cost], pick: Callable[[float, float], float]) -> Cost:
     first, *others = costs
     for one in others:
         a, b, c, d = first.engines, one.engines, first.values, one.values
         first = Cost(
-            (max(a[0], b[0]), max(a[1], b[1]), max(a[2], b[2])),
-            max(first.launches, one.launches),
-            max(first.awaited, one.awaited),
-            (max(c[0], d[0]), max(c[1], d[1]), max(c[2], d[2])),
-            max(first.ring_s, one.ring_s),
-            max(first.gathers_s, one.gathers_s),
-            max(first.first_gather_s, one.first_gather_s),
-            max(first.starts_s, one.starts_s),
-            max(first.reductions_s, one.reductions_s),
+            (pick(a[0], b[0]), pick(a[1], b[1]), pick(a[2], b[2])),
+            int(pick(first.launches, one.launches)),
+            int(pick(first.awaited, one.awaited)),
+            (pick(c[0], d[0]), pick(c[1], d[1]), pick(c[2], d[2])),
+            pick(first.ring_s, one.ring_s),
+            pick(first.gathers_s, one.gathers_s),
+            pick(first.first_gather_s, one.first_gather_s),
+            pick(first.starts_s, one.starts_s),
+            pick(first.reductions_s, one.reductions_s),
             weakest_of_each(*first.kinds, *one.kinds),
         )
     return first

@@ -3,7 +3,8 @@
 A base (`planner.space`) is lowered as a configuration of one stage with as few copies as it needs, and nothing is
 stored in shards; its body programs are priced by the evaluator's own ledgers, and summed up by its own view of memory.
 What more copies, stages and shards add (reductions, gathers, transfers, bubbles) is never negative, so these prices
-bound those of every shape from below.
+bound those of every shape from below. A stage may lie anywhere: where devices or links differ, what counts is the
+fastest.
 """
 
 from __future__ import annotations
@@ -11,9 +12,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
+from itertools import accumulate
 
-from meshwright.cost_models.cost import NOTHING, Cost
-from meshwright.cost_models.ledger import PHASES
+from meshwright.cost_models.cluster import Cluster
+from meshwright.cost_models.cost import NOTHING, Cost, fastest
+from meshwright.cost_models.ledger import PHASES, Phase
 from meshwright.cost_models.liveness import BodyMemory, body_memory
 from meshwright.cost_models.memory import StageMemory
 from meshwright.cost_models.prices import Prices
@@ -60,10 +63,11 @@ class Held:
 
 @dataclass(frozen=True)
 class Piece:
-    """A body: the costs of a micro-batch by phase; and, known when it is asked for, what it holds, and its state
-    outside and inside the experts."""
+    """A body: what a micro-batch asks for and what that costs, by phase; and, known when it is asked for, what it
+    holds, and its state outside and inside the experts."""
 
     body: BodyProgram
+    asked: Mapping[str, Phase]
     costs: Mapping[str, Cost]
     workload: Workload
     inside: frozenset[str]
@@ -156,13 +160,29 @@ def priced(setting: Setting, prices: Prices, config: Config) -> Base:
     program = alone.program(config, config.batch)
     workload, fold = setting.workload, setting.fold(config)
     stage, pieces = program.stages[0], {}
+    sites = [replace(stage, ranks=ranks) for ranks in places(prices.cluster, len(stage.ranks))]
     tensor = frozenset(use.name for use in uses(config.degrees()) if use.outside == "tp")
     for body in program.bodies:
-        costs = prices.costs(prices.ledger(body, workload, False), stage, workload)
+        book = prices.ledger(body, workload, False)
+        everywhere = [prices.costs(book, one, workload) for one in sites]
+        costs: Mapping[str, Cost] = {phase: fastest(one[phase] for one in everywhere) for phase in everywhere[0]}
         if any(body.locals[name].type.shape == () for name in body.outputs):
             costs = {**costs, "recompute": NOTHING}  # with more copies, logits may be kept after all
-        pieces[body.name] = Piece(body, costs, workload, _expert_paths(Same(fold), body.name), tensor)
+        pieces[body.name] = Piece(body, book.phases, costs, workload, _expert_paths(Same(fold), body.name), tensor)
     return Base(config, stage, pieces)
+
+
+def places(cluster: Cluster, count: int) -> list[tuple[int, ...]]:
+    """Where so many neighbouring ranks may be, of every sort of place that a cluster has: at the beginning of every
+    pool and across it, and where links are told pair by pair, anywhere."""
+    starts = {0}
+    if cluster.matrix is not None:
+        starts.update(range(0, cluster.ranks, count))
+    for start in accumulate(pool.ranks for pool in cluster.pools[:-1]):
+        starts.update((start, start // count * count, -(-start // count) * count))
+    return [
+        tuple(range(start, start + count)) for start in sorted(starts) if start == 0 or start + count <= cluster.ranks
+    ]
 
 
 def _read_backward(body: BodyProgram) -> frozenset[str]:

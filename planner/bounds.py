@@ -33,10 +33,11 @@ from meshwright.cost_models.schedule import Seconds as Taken
 from meshwright.cost_models.schedule import compiled, simulate
 from meshwright.cost_models.topology import GroupShape, group_shape
 from meshwright.ir.fold import Fold, joined
+from meshwright.ir.mesh import Mesh
 from meshwright.ir.names import Degrees, cuts, uses
 from meshwright.ir.names.degrees import Use
 from meshwright.ir.schedules import SCHEDULES, Moment, Shape, moments, stage_groups, work_lists
-from meshwright.planner.bases import Base, Held, Room, Seconds, copies, room, seconds
+from meshwright.planner.bases import Base, Held, Room, Seconds, copies, places, room, seconds
 from meshwright.planner.pins import Config
 from meshwright.planner.pricing import Setting
 from meshwright.planner.space import Storage
@@ -226,9 +227,15 @@ class Bounds:
         return self._wires[key]
 
     def _wired(self, config: Config) -> Wires:
-        common, states, degrees = self.common, self.common.workload.states, config.degrees()
-        mesh, found = degrees.mesh(), uses(degrees)
-        ranks = tuple(range(mesh.size))
+        mesh = config.degrees().mesh()
+        anywhere = [self._moved(config, ranks, mesh) for ranks in places(self.common.prices.cluster, mesh.size)]
+        least = [{name: min(one[at][name] for one in anywhere) for name in self.base.pieces} for at in range(3)]
+        return Wires(least[0], least[1], least[2], config.zero, config.regather)
+
+    def _moved(self, config: Config, ranks: tuple[int, ...], mesh: Mesh) -> tuple[dict[str, float], ...]:
+        """Of every body, on these ranks: to gather its parameters, those that its backward pass reads, and to reduce
+        its gradients."""
+        common, states, found = self.common, self.common.workload.states, uses(config.degrees())
 
         def shape(over: Iterable[Use]) -> GroupShape | None:
             names = [use.name for use in over]
@@ -283,7 +290,7 @@ class Bounds:
                 for one in (over[0], wider)
                 for two in ((experts, over[1]), (experts / idle, fewer))
             )
-        return Wires(gathers, again, reduces, config.zero, config.regather)
+        return gathers, again, reduces
 
     # time
 

@@ -23,7 +23,6 @@ from meshwright.cost_models.prediction import Prediction
 from meshwright.cost_models.prices import Prices
 from meshwright.ir.errors import MeshwrightError
 from meshwright.planner.baselines import Baseline
-from meshwright.planner.bases import priced
 from meshwright.planner.bounds import Bounds, Common
 from meshwright.planner.floors import Floors
 from meshwright.planner.pins import Config
@@ -210,7 +209,7 @@ class Search:
                 heapq.heappush(self.heap, replace(pending, bound_s=fine, ran=True))
             return
         try:
-            base = priced(self.setting, self.prices, config)
+            base = self.floors.priced(config)
         except MeshwrightError:
             self.counts.refused += 1
             return
@@ -278,11 +277,3 @@ class Search:
         if found.fits and self.better(found):
             self.best = found
         return found
-
-
-def finish(search: Search, known: Iterable[Baseline], told: Callable[[Search], None] | None = None) -> Search:
-    """Run a search to its end."""
-    for _ in search.run(known):
-        if told:
-            told(search)
-    return search

@@ -135,7 +135,7 @@ class Space:
     def settled(self, config: Config) -> Config:
         """The configuration with its layers shared out, and tensor parallelism of experts said."""
         etp = config.degrees().expert_tp if self.experts else 0
-        return replace(config, split=self._split(config.pp * config.vp) or "spread", etp=etp)
+        return replace(config, split=self.split(config.pp * config.vp) or "spread", etp=etp)
 
     # bases
 
@@ -226,8 +226,8 @@ class Space:
             microbatches = self.global_batch // (dp * base.mbs)
             if not self.wishes.grants("microbatches", microbatches):
                 continue
-            for schedule, vp in self._schedules(pp, microbatches):
-                split = self._split(pp * vp)
+            for schedule, vp in self.schedules(pp, microbatches):
+                split = self.split(pp * vp)
                 if split:
                     yield replace(base, pp=pp, vp=vp, dp=dp, microbatches=microbatches, schedule=schedule, split=split)
 
@@ -236,7 +236,8 @@ class Space:
         own = [n for n in divisors(most) if n <= self.layers] if most <= 4096 else _divisors_up_to(most, self.layers)
         return [int(n) for n in self.wishes.among("pp", own) if most % int(n) == 0]
 
-    def _schedules(self, pp: int, microbatches: int) -> Iterator[tuple[str, int]]:
+    def schedules(self, pp: int, microbatches: int) -> Iterator[tuple[str, int]]:
+        """With how many stages per group."""
         if pp == 1:
             if self.wishes.grants("vp", 1):
                 yield "1f1b", 1
@@ -258,7 +259,7 @@ class Space:
                 if pp * vp <= self.layers and self.wishes.grants("vp", vp):
                     yield line.name, vp
 
-    def _split(self, stages: int) -> str:
+    def split(self, stages: int) -> str:
         """Layers in equal shares, or with embedding and head as a layer each; else as evenly as they go."""
         even = "even" if self.layers % stages == 0 else "ends" if (self.layers + 2) % stages == 0 else "spread"
         return next((name for name in (even, "spread") if self.wishes.grants("split", name)), "")

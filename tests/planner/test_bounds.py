@@ -3,13 +3,15 @@ granted of schedules. The long run of the same is `python -m benchmarks.bound_ch
 
 from __future__ import annotations
 
+import re
 from itertools import islice
+from pathlib import Path
 from random import Random
 
 import pytest
 
 from benchmarks.bound_check import Checker, check
-from benchmarks.searches import Case, drawn, opened
+from benchmarks.searches import EXAMPLES, Case, drawn, opened
 from meshwright.ir.errors import MeshwrightError
 from meshwright.ir.schedules import SCHEDULES, Shape, moments, stage_groups, work_lists
 from meshwright.planner.bounds import in_flight
@@ -32,6 +34,19 @@ CASES = (
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_bounds_never_exceed_prices(case: Case) -> None:
     tally = check(case, EACH)
+    assert not tally.violations
+    assert len(tally.checked) >= EACH // 2
+
+
+@pytest.mark.parametrize("name", ["two_pools.toml", "bad_pair.toml"])
+def test_bounds_hold_wherever_stages_lie(name: str, tmp_path: Path) -> None:
+    """The pool that comes first may be the slow one, and one pair of hosts slower than others."""
+    cluster = EXAMPLES / "clusters" / name
+    if name == "two_pools.toml":
+        head, fast, old, rest = re.split(r"(?=\[\[pool\]\])|(?=\[\[link\]\])", cluster.read_text())
+        cluster = tmp_path / name
+        cluster.write_text(head + old + fast + rest)
+    tally = check(Case(model="llama-3.1-8b", cluster=str(cluster), batch=384, seq=4096, stack="megatron"), EACH)
     assert not tally.violations
     assert len(tally.checked) >= EACH // 2
 
