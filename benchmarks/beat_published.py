@@ -40,6 +40,7 @@ from meshwright.planner.space import Wishes
 from meshwright.planner.workers import shared_out
 
 DATA = Path(__file__).resolve().parent / "data"
+RUNS, MODELS = DATA / "training_runs.csv", DATA / "models.csv"
 TIE = 0.01
 LIMIT_S = 30.0
 """Of a search, by the clock."""
@@ -89,6 +90,12 @@ class Answer:
 
 
 Question = tuple[object, ...]
+
+
+def gpu_runs(runs: Path = RUNS, models: Path = MODELS) -> list[Run]:
+    """The rows about GPUs that can be priced."""
+    rows = [run for run in read_runs(runs, read_models(models)) if isinstance(run, Run)]
+    return [run for run in rows if not run.device.name.startswith("TPU")]
 
 
 def question(run: Run) -> Question:
@@ -195,8 +202,8 @@ def all_answers(
 def main(argv: Sequence[str]) -> int:
     """Ask and print; 1 if any row is lost."""
     parser = ArgumentParser(prog="python -m benchmarks.beat_published", description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--runs", type=Path, default=DATA / "training_runs.csv", help="table of runs")
-    parser.add_argument("--models", type=Path, default=DATA / "models.csv", help="table of models")
+    parser.add_argument("--runs", type=Path, default=RUNS, help="table of runs")
+    parser.add_argument("--models", type=Path, default=MODELS, help="table of models")
     parser.add_argument("--limit-s", type=float, default=LIMIT_S, help="seconds for a search (default: %(default)s)")
     parser.add_argument("--every", type=int, default=1, help="only every so many-th question")
     parser.add_argument("--model", help="only questions about models whose name holds this")
@@ -204,8 +211,7 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--done", type=Path, help="a file of answers, one JSON to a line: read, and added to")
     parser.add_argument("--json", action="store_true", help="print JSON")
     args = parser.parse_args(argv)
-    rows = [run for run in read_runs(args.runs, read_models(args.models)) if isinstance(run, Run)]
-    runs = [run for run in rows if not run.device.name.startswith("TPU") and (args.model or "") in run.model.name]
+    runs = [run for run in gpu_runs(args.runs, args.models) if (args.model or "") in run.model.name]
     answers = _known(args.done)
     known = {answer.row for answer in answers}
     questions = [lot for lot in by_question(runs)[:: args.every] if not known.issuperset(run.row for run in lot)]

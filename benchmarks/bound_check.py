@@ -1,6 +1,7 @@
 """Bounds beside prices, on configurations drawn from the declared space at random.
 
     python -m benchmarks.bound_check --each 500
+    python -m benchmarks.bound_check --published
 
 A search proves its answer by bounds (`planner.floors`, `planner.bounds`): none may exceed what the evaluator says. For
 each configuration of a sample that no search has touched, these must hold, weakest first:
@@ -8,6 +9,10 @@ each configuration of a sample that no search has touched, these must hold, weak
     least <= step <= run <= price       lacks <= peak - capacity, at the fullest stage
     floor <= price                      of what fits: floors are about nothing else
     floor's work, kept <= the base's    one micro-batch, before shapes: what floors are put together from
+
+`--published` holds the configurations of the table of runs against them, as people ran these, with uneven stages and
+whatever else no search draws; what bounds are not about (values on the host, some layers of a stage computed again) is
+counted and left out.
 
 What is printed: how many were held against their prices, how many violate, and how tight each bound is.
 """
@@ -23,6 +28,9 @@ from itertools import islice
 from random import Random
 from statistics import quantiles
 
+from benchmarks.beat_published import asked, by_question, gpu_runs
+from benchmarks.price import Pricer, degrees_of
+from benchmarks.runs import Run, readings, zero_stages
 from benchmarks.searches import (
     EXAMPLES,
     Case,
@@ -41,7 +49,7 @@ from meshwright.planner.bounds import Bounds, Common
 from meshwright.planner.floors import Floors
 from meshwright.planner.pins import Config
 from meshwright.planner.pricing import LEAST_BATCH
-from meshwright.planner.space import Storage
+from meshwright.planner.space import NOWHERE, Storage
 
 CASES = (
     Case(model="gpt2", cluster="1x4xA100", batch=16, seq=1024),
@@ -111,6 +119,7 @@ class Tally:
     case: str
     checked: list[Checked] = field(default_factory=list)
     refused: int = 0
+    outside: int = 0
 
     @property
     def violations(self) -> list[str]:
@@ -136,6 +145,13 @@ class Checker:
             self._bounds[base] = Bounds(self.common, priced(self.own.setting, self.common.prices, base))
         return self._bounds[base]
 
+    def floor_s(self, config: Config) -> float:
+        """Floors are about schedules of the space, which leaves out those that no target runs with so few
+        micro-batches."""
+        if (config.schedule, config.vp) not in self.own.space.schedules(config.pp, config.microbatches):
+            return 0.0
+        return max(self.floors.bound_s(base_of(config), fine=fine) for fine in (False, True))
+
     def shares(self, base: Config, bounds: Bounds) -> dict[str, float]:
         """Of what a base does and keeps, how much the coarse or the fine floor says."""
         sizes, calls = {base.mbs, self.own.space.most_sequences}, self.common.calls
@@ -157,7 +173,7 @@ class Checker:
             config=str(config),
             price_s=prediction.step_time_s,
             bounds_s={
-                "floor": max(self.floors.bound_s(base_of(config), fine=fine) for fine in (False, True)),
+                "floor": self.floor_s(config),
                 "least": bounds.least_s(config),
                 "step": bounds.step_s(config, wires),
                 "run": bounds.run_s(config, wires),
@@ -187,9 +203,63 @@ def check(case: Case, count: int, seed: int = 0) -> Tally:
     return tally
 
 
+def check_published(every: int) -> Iterator[Tally]:
+    """Every reading of the rows about GPUs, question by question."""
+    pricer = Pricer()
+    for lot in by_question(gpu_runs())[::every]:
+        tally = Tally(f"{lot[0].model.name} on {lot[0].devices} {lot[0].device.name}")
+        try:
+            checker = Checker(asked(lot[0], pricer))
+        except MeshwrightError:
+            tally.refused += len(lot)
+            yield tally
+            continue
+        configs = dict.fromkeys(
+            config_of(staged) for run in lot for one in readings(run) for staged in zero_stages(one)
+        )
+        for config in configs:
+            if config.offload != NOWHERE or config.recompute.startswith("full_layers"):
+                tally.outside += 1
+                continue
+            try:
+                tally.checked.append(checker.checked(config))
+            except MeshwrightError:
+                tally.refused += 1
+        yield tally
+
+
+def config_of(run: Run) -> Config:
+    """A run's configuration as a search has it."""
+    own = degrees_of(run)
+    return Config(
+        tp=own.tp,
+        pp=own.pp,
+        dp=own.dp,
+        cp=own.cp,
+        ep=own.ep,
+        etp=own.etp,
+        vp=own.vp,
+        shard=own.shard,
+        zero=own.zero,
+        mbs=run.micro_batch,
+        microbatches=own.microbatches,
+        recompute=own.recompute,
+        schedule=own.schedule,
+        sp=own.sequence_parallel,
+        context=own.context,
+        zigzag=own.zigzag,
+        split=own.split,
+        regather=own.regather,
+        offload=own.offload,
+        stage_blocks=own.stage_blocks,
+    )
+
+
 def lines(tally: Tally) -> Iterator[str]:
     """What is said of a case."""
-    yield f"{tally.case}: {len(tally.checked)} priced, {tally.refused} refused, {len(tally.violations)} violations"
+    outside = f", {tally.outside} that bounds are not about" if tally.outside else ""
+    counts = f"{len(tally.checked)} priced, {tally.refused} refused{outside}, {len(tally.violations)} violations"
+    yield f"{tally.case}: {counts}"
     for name, found in ((name, tally.tightness(name)) for name in BOUNDS):
         if len(found) < 2:
             continue
@@ -229,16 +299,18 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--each", type=int, default=100, help="configurations of each case (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=0, help="of the sample (default: %(default)s)")
     parser.add_argument("--case", type=int, help="only the one of this number")
+    parser.add_argument("--published", action="store_true", help="check the configurations of published runs instead")
+    parser.add_argument("--every", type=int, default=1, help="only every so many-th question of --published")
     parser.add_argument("--exhaust", action="store_true", help="price all of small spaces beside their searches")
     parser.add_argument("--json", action="store_true", help="print JSON")
     args = parser.parse_args(argv)
     if args.exhaust:
         return exhaust()
+    chosen = (check(case, args.each, args.seed) for number, case in enumerate(CASES) if args.case in (None, number))
     tallies = []
-    for number, case in enumerate(CASES):
-        if args.case in (None, number):
-            tallies.append(check(case, args.each, args.seed))
-            print("\n".join(lines(tallies[-1])), file=sys.stderr if args.json else sys.stdout, flush=True)
+    for tally in check_published(args.every) if args.published else chosen:
+        tallies.append(tally)
+        print("\n".join(lines(tally)), file=sys.stderr if args.json else sys.stdout, flush=True)
     priced_, wrong = sum(len(one.checked) for one in tallies), [line for one in tallies for line in one.violations]
     if args.json:
         print(json.dumps({"priced": priced_, "violations": wrong, "cases": [asdict(one) for one in tallies]}))

@@ -155,4 +155,5 @@ def base_of(config: Config) -> Config:
         regather=True,
         schedule="1f1b",
         split="even",
+        stage_blocks=(),
     )

@@ -149,7 +149,13 @@ class Names:
         found = {root}
         for statement in self.body.forward:
             if found.intersection(operands_of(statement)):
-                found |= {name for name in results_of(statement) if self.elements(name) == width}
+                results = results_of(statement)
+                found |= {name for name in results if self.elements(name) == width}
+                found |= {
+                    kept.name
+                    for kept in self.body.kept
+                    if kept.name.partition("!")[0] in results and kept.name not in results and kept.nbytes >= width
+                }
         return self.with_gradients(found)
 
     def fused_logits(self) -> dict[str, str]:

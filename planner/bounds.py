@@ -48,6 +48,9 @@ SLACK = 1e-9
 Calls = tuple[tuple[str, int], ...]
 """The bodies of a stage in order, each with how often it runs in a row."""
 
+Layout = tuple[int, str, tuple[int, ...]]
+"""How many stages share out the layers, and how."""
+
 
 @dataclass(frozen=True, slots=True)
 class Wires:
@@ -74,6 +77,10 @@ class Wires:
         reduced = sum(times * self.reduces[name] for name, times in calls) if self.zero < 2 else 0.0
         published = sum(times * self.gathers[name] for name, times in calls) if 0 < self.zero < 3 else 0.0
         return reduced, published
+
+
+def _layout(config: Config) -> Layout:
+    return config.pp * config.vp, config.split, config.stage_blocks
 
 
 def _bytes(*counts: float) -> list[float]:
@@ -146,6 +153,8 @@ class Common:
         hidden = max(self.step.hidden_tensor, self.step.hidden_backward)
         self.tensor_left = 1 - hidden if "tensor" in self.stack.hides or self.stack.regathers else 1.0
         """Of tensor parallel collectives, the share that no overlap hides."""
+        self.expert_left = self.step.slowdown if "expert" in self.stack.hides else 1.0
+        """Of exchanges between experts, the share that is left behind another micro-batch."""
         holders: dict[str, list[int]] = {}
         for number, call in enumerate(fold.calls()):
             for param in call.body.graph.parameters():
@@ -154,15 +163,16 @@ class Common:
         self.tied = [(path, held) for path, held in holders.items() if len(held) > 1]
         """Parameters that more than one call holds, and which."""
         self.held_twice = [(path, self.bodies[number]) for path, held in self.tied for number in held[1:]]
-        self._stages: dict[tuple[int, str], tuple[Calls, ...]] = {}
-        self._ranges: dict[tuple[int, str], Sequence[tuple[int, int]]] = {}
-        self._groups: dict[tuple[str, int, int, str], tuple[tuple[int, tuple[int, ...]], ...]] = {}
+        self._stages: dict[Layout, tuple[Calls, ...]] = {}
+        self._ranges: dict[Layout, Sequence[tuple[int, int]]] = {}
+        self._groups: dict[tuple[str, int, Layout], tuple[tuple[int, tuple[int, ...]], ...]] = {}
 
     def stages(self, config: Config) -> tuple[Calls, ...]:
         """The calls of every stage."""
-        key = config.pp * config.vp, config.split
+        key = _layout(config)
         if key not in self._stages:
-            ranges = self._ranges[key] = cuts(self.fold, Degrees(pp=key[0], split=key[1]))
+            stages, split, blocks = key
+            ranges = self._ranges[key] = cuts(self.fold, Degrees(pp=stages, split=split, stage_blocks=blocks))
             self._stages[key] = tuple(
                 tuple((name, len(list(run))) for name, run in groupby(self.bodies[first:last]))
                 for first, last in ranges
@@ -173,7 +183,7 @@ class Common:
         """Parameters that another call of these stages holds already: path, and the body that holds it again."""
         if self.tied:
             self.stages(config)
-            ranges = self._ranges[config.pp * config.vp, config.split]
+            ranges = self._ranges[_layout(config)]
             for path, held in self.tied:
                 here = [number for number in held if any(ranges[one][0] <= number < ranges[one][1] for one in own)]
                 for number in here[1:]:
@@ -182,7 +192,7 @@ class Common:
     def groups(self, config: Config) -> tuple[tuple[int, tuple[int, ...]], ...]:
         """Groups with their numbers and stages; of neighbours that run the same the first and the last, between which
         nothing is greater."""
-        key = config.schedule, config.pp, config.vp, config.split
+        key = config.schedule, config.pp, _layout(config)
         if key not in self._groups:
             stages = self.stages(config)
             every = stage_groups(config.schedule, config.pp, config.vp)
@@ -212,8 +222,9 @@ class Bounds:
         costs = self.base.piece(self.common.calls)
         total = 0.0
         for phase in ("forward", "recompute", "inputs", "weights"):
-            tensor, *values = costs[phase].values
-            total += costs[phase].device_s + sum(values) + tensor * self.common.tensor_left
+            tensor, context, expert = costs[phase].values
+            total += costs[phase].device_s + context
+            total += tensor * self.common.tensor_left + expert * self.common.expert_left
             total += costs[phase].awaited * self.common.host_s
         return total
 

@@ -44,8 +44,8 @@ Vector = npt.NDArray[np.float64]
 Indices = npt.NDArray[np.intp]
 
 CAUTION = 0.97
-"""Of what anchors say. Of random bases `benchmarks.bound_check` prints how much floors say at most: up to 0.975 of their
-work, so that half a percent of this is needed."""
+"""Of what anchors say. `benchmarks.bound_check` prints how much floors say of random bases at most: up to 0.975 of
+their work, so that half a percent of this is needed."""
 WORK = ("forward", "recompute", "inputs", "weights")
 
 
@@ -140,7 +140,7 @@ class Floors:
         anywhere = [
             prices.phase(asked, ranks, mesh, self.common.workload) for ranks in places(prices.cluster, mesh.size)
         ]
-        return min(sum(one.values) for one in anywhere)
+        return min(sum(one.values) for one in anywhere) * self.common.expert_left
 
     def shared(self, base: Config, sequences: int) -> Sums:
         """The anchor with the same shares of a sequence."""
