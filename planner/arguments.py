@@ -157,7 +157,13 @@ def plan(parser: ArgumentParser) -> None:
     parser.add_argument("--cluster", required=True, metavar="CLUSTER", help="as in `plan cluster show CLUSTER`")
     add_workload(parser, target="torch-cuda")
     add = parser.add_argument_group("what the plan may be").add_argument
-    add("--fix", action="append", default=[], metavar="PINS", help="tp=8,pp=4,…: see docs/plan.md; may be given again")
+    add(
+        "--fix",
+        action="append",
+        default=[],
+        metavar="PINS",
+        help="tp=8,pp=4,…, or of modules 'layers.*.mlp:sharding=column': see docs/plan.md; may be given again",
+    )
     add("--allow", action="append", default=[], metavar="VALUES", help="tp=2|4,…: the only values")
     add("--forbid", action="append", default=[], metavar="VALUES", help="tp=8|16,cp,…: values that must not be; or any")
     add("--objective", default="time", metavar="O", help="time, cost or memory (default: %(default)s)")
@@ -188,7 +194,9 @@ def explain(parser: ArgumentParser) -> None:
         "plan", metavar="PLAN", nargs="?", default=".", help="a plan.json, or its directory (default: .)"
     )
     parser.add_argument(
-        "--why-not", metavar="PINS", help="tp=4,pp=2,…: what the best plan with these would cost, and why"
+        "--why-not",
+        metavar="PINS",
+        help="tp=4,pp=2,…, or pins of modules: what the best plan with these would cost, and why",
     )
     parser.add_argument("--model", metavar="MODEL", help="where the model is, if it has moved")
     parser.add_argument(

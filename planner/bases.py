@@ -155,8 +155,9 @@ class Base:
 
 
 def priced(setting: Setting, prices: Prices, config: Config) -> Base:
-    """Price a base. Raises what the model or the target refuse of it."""
-    alone = replace(setting, ranks=config.dp * config.tp * config.cp)
+    """Price a base as names mean it, whatever is asked of modules: an axis that only shapes have may do that. Raises
+    what the model or the target refuse of it."""
+    alone = replace(setting, ranks=config.dp * config.tp * config.cp, modules=())
     program = alone.program(config, config.batch)
     workload, fold = setting.workload, setting.fold(config)
     stage, pieces = program.stages[0], {}

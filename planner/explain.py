@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from meshwright.ir.errors import MeshwrightError, PinValue
+from meshwright.planner.module_pins import ModulePin, apart
 from meshwright.planner.pins import Pins, fill, parse, word
 from meshwright.planner.plan_file import FILE, Rival, load_plan, rival_to_json
 from meshwright.planner.progress import Progress
@@ -43,8 +44,9 @@ class Verdict:
 
 def run(args: Namespace) -> int:
     """The verb."""
-    pins = parse([args.why_not]) if args.why_not is not None else Pins()
-    if args.why_not is not None and not pins.to_json():
+    plain, modules = apart({"fix": [args.why_not] if args.why_not is not None else []})
+    pins = parse(plain["fix"])
+    if args.why_not is not None and not pins.to_json() and not modules:
         raise PinValue(place="--why-not", cause="it names no pin", fix="write tp=4, for instance")
     plan = load_plan(args.plan)
     again = reenter(plan, args.model, args.cluster)
@@ -53,19 +55,26 @@ def run(args: Namespace) -> int:
     verdict = None
     if args.why_not is not None:
         with Stop(None).watching() as stop, Progress(sys.stderr) as progress:
-            verdict = why_not(again, pins, stop, progress)
+            verdict = why_not(again, pins, stop, progress, modules)
     if args.json:
-        sys.stdout.write(f"{json.dumps(to_json(again, pins, verdict), indent=2, ensure_ascii=False)}\n")
+        sys.stdout.write(f"{json.dumps(to_json(again, pins, verdict, modules), indent=2, ensure_ascii=False)}\n")
         return 0
     from meshwright.planner.explain_view import show_explained
 
-    show_explained(again, pins, verdict)
+    show_explained(again, pins_text(pins, modules), verdict)
     return 0
 
 
-def why_not(again: Reentered, pins: Pins, stop: Stop | None = None, progress: Progress | None = None) -> Verdict:
+def why_not(
+    again: Reentered,
+    pins: Pins,
+    stop: Stop | None = None,
+    progress: Progress | None = None,
+    modules: tuple[ModulePin, ...] = (),
+) -> Verdict:
     """Search among what has these pins, and hold the best against the plan."""
-    solved = solve(again.ask, again.setting, again.asked.pinned(pins), stop, progress.told if progress else None)
+    asked = again.asked.pinned(pins).with_modules(modules)
+    solved = solve(again.ask, again.setting, asked, stop, progress.told if progress else None)
     if solved.best is not None:
         return _slower(again, solved.best)
     if not solved.complete:
@@ -80,7 +89,7 @@ def why_not(again: Reentered, pins: Pins, stop: Stop | None = None, progress: Pr
     return Verdict(
         word="does not fit",
         why=f"of all plans with it, the one that lacks least is short {nbytes(short)} on stage {stage}",
-        rival=rival(pins_text(pins), nearest, again.found),
+        rival=rival(pins_text(pins, modules), nearest, again.found),
     )
 
 
@@ -115,12 +124,13 @@ def refusal(solved: Solved, pins: Pins) -> str:
     return ""
 
 
-def pins_text(pins: Pins) -> str:
+def pins_text(pins: Pins, modules: Iterable[ModulePin] = ()) -> str:
     """Pins as --fix takes them."""
-    return ",".join(f"{name}={word(value)}" for name, value in pins.to_json().items())
+    named = (f"{name}={word(value)}" for name, value in pins.to_json().items())
+    return ",".join((*named, *(pin.text for pin in modules)))
 
 
-def to_json(again: Reentered, pins: Pins, verdict: Verdict | None) -> dict[str, Any]:
+def to_json(again: Reentered, pins: Pins, verdict: Verdict | None, modules: Iterable[ModulePin] = ()) -> dict[str, Any]:
     """The explanation as docs/plan.md describes it."""
     return {
         "plan": {"file": FILE, "config": again.plan.config.to_json(), "step_time_s": again.prediction.step_time_s},
@@ -130,6 +140,7 @@ def to_json(again: Reentered, pins: Pins, verdict: Verdict | None) -> dict[str, 
         "binding_constraints": [{"kind": one.kind, "what": one.what} for one in again.plan.binding],
         "why_not": {
             "pins": pins.to_json(),
+            "modules": [pin.text for pin in modules],
             "verdict": verdict.word,
             "why": verdict.why,
             "rival": rival_to_json(verdict.rival) if verdict.rival else None,

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from meshwright.planner.explain import Verdict, pins_text
-from meshwright.planner.pins import Pins
+from meshwright.planner.explain import Verdict
 from meshwright.planner.plan_view import difference_table, in_words, show
 from meshwright.planner.reenter import Reentered
 from meshwright.planner.tables import new_console
 from meshwright.planner.units import nbytes, seconds
 
 
-def show_explained(again: Reentered, pins: Pins, verdict: Verdict | None) -> None:
+def show_explained(again: Reentered, asked: str, verdict: Verdict | None) -> None:
     """Print it to standard output."""
     console = new_console()
     if verdict is None:
@@ -20,7 +19,7 @@ def show_explained(again: Reentered, pins: Pins, verdict: Verdict | None) -> Non
             console.print(f"priced again: a step takes {now}; it was planned to take {then}", style="bold")
         return
     console.print(f"plan     {again.plan.config}  {seconds(again.prediction.step_time_s)}")
-    console.print(f"why not  {pins_text(pins)}?  {verdict.word}: {verdict.why}", style="bold")
+    console.print(f"why not  {asked}?  {verdict.word}: {verdict.why}", style="bold")
     if verdict.rival is None or verdict.rival.config is None:
         return
     other = verdict.rival

@@ -9,6 +9,7 @@ a plan that the named search found, on the mesh of its stages, within what the p
     storage     the same level of ZeRO over the same axes (`_Kept.of`); which dimension is cut may change
     again       the same values computed again in the backward pass
     layouts     zigzag on the axes that use it
+    pins        what is asked of single modules (`ir.names.pinned`): only options that do it are offered
     ties        what several bodies hold, an embedding that is the head too, is read and stored alike by all
     ends        *same ends*: values enter and leave bodies as before, so that each body can change by itself.
                 *free ends*: differentiable values that go between bodies lie as the block that is called most wants
@@ -38,6 +39,7 @@ from meshwright.ir.fold import Fold, joined
 from meshwright.ir.graph import Graph
 from meshwright.ir.lower import Port, sources_of
 from meshwright.ir.mesh import Mesh
+from meshwright.ir.names.pinned import Allowed
 from meshwright.ir.placement import ZIGZAG, State
 from meshwright.ir.same import Same
 from meshwright.ir.spread import compute_placements
@@ -45,6 +47,7 @@ from meshwright.planner.block import Space, Terms, cost_of_plan
 from meshwright.planner.block.build import Block, build
 from meshwright.planner.block.plan import body_plan
 from meshwright.planner.block_solver import elimination
+from meshwright.planner.module_pins import resolved
 from meshwright.planner.placement import Worth, worth
 from meshwright.planner.pricing import Setting
 
@@ -120,7 +123,13 @@ class _Kept:
     ends: Mapping[str, State]
 
     @staticmethod
-    def of(plan: BodyPlan, graph: Graph, stage: StagePlan, usual: Space | None = None) -> _Kept:
+    def of(
+        plan: BodyPlan,
+        graph: Graph,
+        stage: StagePlan,
+        pins: Mapping[str, Allowed],
+        usual: Space | None = None,
+    ) -> _Kept:
         """`usual` is the space of the other bodies on this mesh: a body of which nothing can be stored otherwise does
         not show what its plan would store."""
         level, storing = _storage(plan, graph, stage.mesh)
@@ -134,6 +143,7 @@ class _Kept:
             regather=plan.regather,
             recompute=plan.recompute,
             zigzag=_zigzag(plan, stage.mesh),
+            pins=pins,
         )
         ends |= {value: states[value] for value in _ends(graph) if value in states}
         return _Kept(plan, graph, stage, space, ends)
@@ -192,9 +202,11 @@ class _Work:
         calls = sum(self.calls, Counter[str]())
         kept: dict[str, _Kept] = {}
         usual: dict[Mesh, Space] = {}
+        asked = resolved(self.setting.modules, self.fold)
         for name, _ in sorted(calls.items(), key=lambda pair: -pair[1]):
             plan, stage = self.decisions.plan[name], stage_of[name]
-            kept[name] = _Kept.of(plan, self.fold.body[plan.body].graph, stage, usual.get(stage.mesh))
+            graph, pins = self.fold.body[plan.body].graph, asked.of(plan.body)
+            kept[name] = _Kept.of(plan, graph, stage, pins, usual.get(stage.mesh))
             usual.setdefault(stage.mesh, kept[name].space)
         self.kept = kept
         self.tied = [held for held in _tied(self.fold) if len(self.places(self.decisions.plan, held)) == 1]

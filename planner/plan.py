@@ -19,7 +19,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from meshwright.ir.errors import NoPlanInTime, PlanUnwritable, SpaceEmpty, UnknownStep
+from meshwright.ir.errors import ModulePinUnmet, NoPlanInTime, PlanUnwritable, SpaceEmpty, UnknownStep
 from meshwright.ir.fold import unfold
 from meshwright.ir.plan_text import decisions_text
 from meshwright.ir.program import Program
@@ -27,6 +27,7 @@ from meshwright.ir.program_text import program_text
 from meshwright.ir.text import fold_text, graph_text
 from meshwright.planner.estimate import NOTHING_FITS, Ask, missing
 from meshwright.planner.estimate import asked as asked_of_estimate
+from meshwright.planner.module_pins import OPTIONS, apart
 from meshwright.planner.objective import check_objective
 from meshwright.planner.pins import Pins, parse, word
 from meshwright.planner.plan_file import FILE, Plan, plan_text, plan_to_json
@@ -83,11 +84,12 @@ def read_asked(args: Namespace) -> tuple[Ask, Asked]:
     """Read the arguments; what contradicts itself is refused before the model is touched."""
     if args.global_batch is None:
         raise missing("--global-batch", "256", "the sequences of one optimizer step", "plan")
-    ask = asked_of_estimate(args)
-    given = parse(args.fix)
-    wished = asked(given.over(Pins(mbs=args.micro_batch)), args.allow, args.forbid)
+    plain, modules = apart({option: getattr(args, option) for option in OPTIONS})
+    ask = asked_of_estimate(Namespace(**vars(args) | plain))
+    given = parse(plain["fix"])
+    wished = asked(given.over(Pins(mbs=args.micro_batch)), plain["allow"], plain["forbid"])
     check_objective(args.objective, ask.cluster)
-    return ask, replace(wished, pins=wished.pins.over(ask.pins), operators=args.operators)
+    return ask, replace(wished, pins=wished.pins.over(ask.pins), operators=args.operators, modules=modules)
 
 
 def made(folder: Path) -> Path:
@@ -125,8 +127,9 @@ def _nothing(solved: Solved, args: Namespace) -> int:
         )
     if not solved.search.found and is_empty(solved.search.space):
         raise empty(solved)
-    if not solved.search.found and solved.search.refusal is not None:
-        raise solved.search.refusal
+    refusal = solved.search.refusal
+    if not solved.search.found and refusal is not None and not isinstance(refusal, ModulePinUnmet):
+        raise refusal
     nothing = relax(solved)
     if args.json:
         sys.stdout.write(f"{json.dumps(nothing_to_json(nothing), indent=2, ensure_ascii=False)}\n")

@@ -40,6 +40,7 @@ from meshwright.ir.errors import (
 from meshwright.ir.fold import Fold, shortened
 from meshwright.ir.plan_json import KEYS, At, decisions_from_json, decisions_to_json
 from meshwright.ir.workload import Workload, stack_named
+from meshwright.planner.module_pins import OPTIONS, ModulePin, read_module_pin
 from meshwright.planner.pins import NAMES, Config, read
 
 FORMAT_VERSION = 1
@@ -161,6 +162,8 @@ class Bounds:
     """Whether the search ended by itself."""
     only: Mapping[str, tuple[Any, ...]]
     never: Mapping[str, tuple[Any, ...]]
+    modules: tuple[ModulePin, ...]
+    """What was asked of single modules: what is proved is proved of plans without."""
     truncated: tuple[str, ...]
     counts: Mapping[str, int]
 
@@ -246,6 +249,7 @@ def plan_to_json(plan: Plan) -> dict[str, Any]:
             "space": {
                 "only": {name: list(values) for name, values in bounds.only.items()},
                 "never": {name: list(values) for name, values in bounds.never.items()},
+                "modules": [{"option": pin.option, "pin": pin.text} for pin in bounds.modules],
                 "truncated": list(bounds.truncated),
                 "complete": bounds.complete,
                 "counts": dict(bounds.counts),
@@ -494,9 +498,17 @@ def _bounds(at: At) -> Bounds:
         complete=space.key("complete").boolean(),
         only=wishes("only"),
         never=wishes("never"),
+        modules=tuple(_module_pin(one) for one in space.key("modules").items()) if "modules" in space.table() else (),
         truncated=space.key("truncated").strings(),
         counts={name: one.integer() for name, one in space.key("counts").entries().items()},
     )
+
+
+def _module_pin(at: At) -> ModulePin:
+    option = at.key("option").string()
+    if option not in OPTIONS:
+        raise at.key("option").refuse(f"one of {', '.join(OPTIONS)}")
+    return read_module_pin(at.key("pin").string(), option)
 
 
 def _read_rival(at: At) -> Rival:

@@ -85,8 +85,14 @@ def gap_text(plan: Plan) -> str:
     if not bounds.proved:
         return "unknown: the search was cut short before anything could be proved"
     if bounds.gap <= 0:
-        return f"0 %: nothing in the declared space {BETTER[bounds.objective]}"
-    return f"{percent(bounds.gap)}: nothing in the declared space is below {amount(bounds.objective, bounds.lower)}"
+        return f"0 %: nothing in the declared space {BETTER[bounds.objective]}{_free(plan)}"
+    least = amount(bounds.objective, bounds.lower)
+    return f"{percent(bounds.gap)}: nothing in the declared space is below {least}{_free(plan)}"
+
+
+def _free(plan: Plan) -> str:
+    """Of what the proof is, where something is asked of modules."""
+    return "; that space is without the pins of modules" if plan.bounds.modules else ""
 
 
 BETTER = {"time": "is faster", "cost": "costs less", "memory": "needs less memory"}
@@ -204,6 +210,7 @@ def _space(console: Console, plan: Plan) -> None:
     console.print(f"declared space: {counts}")
     wishes = [f"{name} {' or '.join(map(word, values))}" for name, values in bounds.only.items()]
     wishes += [f"{name} not {' or '.join(map(word, values))}" for name, values in bounds.never.items()]
+    wishes += [str(pin) for pin in bounds.modules]
     if wishes:
         console.print(f"asked for: {', '.join(wishes)}")
     console.print(f"left out: {'; '.join(bounds.truncated)}")

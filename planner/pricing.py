@@ -27,12 +27,13 @@ from meshwright.ir.frontends.capture import Captured, capture
 from meshwright.ir.frontends.contract import Source
 from meshwright.ir.lower import BodyCache, lower
 from meshwright.ir.microbatch import microbatch
-from meshwright.ir.names import check, share_loops, template
+from meshwright.ir.names import Degrees, check, share_loops, template
 from meshwright.ir.names.degrees import SPLITS
 from meshwright.ir.program import Program
 from meshwright.ir.rebatch import with_batch
 from meshwright.ir.verify import verify_fold
 from meshwright.ir.workload import Workload
+from meshwright.planner.module_pins import ModulePin, check_held, resolved
 from meshwright.planner.pins import Config
 
 Price = Callable[[Program], Prediction]
@@ -120,6 +121,8 @@ class Setting:
     price: Price
     bodies: BodyCache = field(default_factory=dict)
     """Body programs made before: configurations of one kind share them."""
+    modules: tuple[ModulePin, ...] = ()
+    """What is asked of single modules: every plan does it."""
 
     def fold(self, config: Config) -> Fold:
         return self.folds.at(config.batch)
@@ -139,10 +142,16 @@ class Setting:
         """The plan that a configuration means, if the model can have it."""
         fold, degrees = self.fold(config), config.degrees()
         check(degrees, fold, self.ranks, global_batch)
-        return self.allowed(template(fold, degrees, self.target.target), fold)
+        return self.allowed(self.template(fold, degrees), fold)
+
+    def template(self, fold: Fold, degrees: Degrees) -> Decisions:
+        """The plan that degrees mean, and what is asked of modules."""
+        return template(fold, degrees, self.target.target, resolved(self.modules, fold))
 
     def allowed(self, decisions: Decisions, fold: Fold) -> Decisions:
-        """A plan in the style of the workload, if the target can have it."""
+        """A plan in the style of the workload, if the target can have it and it does what is asked of modules."""
+        if self.modules:
+            check_held(decisions, fold, self.modules)
         if self.target is not ANY:
             self.target.check(decisions, fold)
         style = self.workload.stack.style

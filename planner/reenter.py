@@ -15,6 +15,7 @@ from meshwright.ir.errors import PlanOfAnotherCluster
 from meshwright.ir.lower import lower
 from meshwright.ir.program import Program
 from meshwright.planner.estimate import Ask
+from meshwright.planner.module_pins import check_held
 from meshwright.planner.pins import Pins
 from meshwright.planner.plan_file import Machines, Model, Plan, changes, same_model
 from meshwright.planner.pricing import Setting, target_of
@@ -47,7 +48,8 @@ def reenter(plan: Plan, model: str | None = None, cluster: str | None = None) ->
     """Take a plan up again, for its own model and cluster unless others are named."""
     machines = plan.machines.cluster() if cluster is None else read_cluster(cluster)
     _same_ranks(plan, machines)
-    workload, asked = plan.workload, Asked(Wishes(plan.bounds.only, plan.bounds.never))
+    workload, modules = plan.workload, plan.bounds.modules
+    asked = Asked(Wishes(plan.bounds.only, plan.bounds.never), modules=modules)
     ask = Ask(
         model=model or plan.model.ref,
         cluster_reference=cluster or plan.machines.ref,
@@ -58,9 +60,10 @@ def reenter(plan: Plan, model: str | None = None, cluster: str | None = None) ->
         pins=Pins(),
         seed=plan.provenance.seed,
     )
-    setting = ask.setting()
+    setting = replace(ask.setting(), modules=modules)
     fold = setting.folds.first(plan.config.batch).fold
     same_model(plan, Model.of(ask.model, fold, setting.folds.source.config))
+    check_held(plan.decisions, fold, modules)
     changed = changes(plan, Machines.of(ask.cluster_reference, machines))
     prediction = setting.price(program_of(plan, setting)) if changed else plan.prediction
     return Reentered(plan=plan, ask=ask, asked=asked, setting=setting, prediction=prediction, changed=changed)

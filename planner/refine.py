@@ -22,6 +22,7 @@ from meshwright.ir.decisions import Decisions
 from meshwright.ir.errors import NotExpressible
 from meshwright.ir.fold import Fold
 from meshwright.ir.program import Program
+from meshwright.planner.module_pins import resolved
 from meshwright.planner.pins import Config
 from meshwright.planner.placement import MOST_PRICED, Worth, assignment_of, idle_ranks, placed, placements, worth
 from meshwright.planner.pricing import Price, Setting
@@ -153,7 +154,8 @@ def mixed(setting: Setting, config: Config, global_batch: int, prices: Prices) -
         return setting.price(lowered(plan))
 
     found = []
-    for plan in mixes(fold, config.batch, config.degrees(), cluster, lowered, prices, setting.target.target):
+    pins = resolved(setting.modules, fold)
+    for plan in mixes(fold, config.batch, config.degrees(), cluster, lowered, prices, setting.target.target, pins):
         try:
             found.append(_refined(setting.allowed(plan, fold), judge(plan), fold, cluster))
         except NotExpressible:

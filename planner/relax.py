@@ -1,6 +1,6 @@
 """Where nothing fits: what lacks least, and the smallest changes under which something fits, each tried out.
 
-    wishes      take back what was asked of one name
+    wishes      take back what was asked of one name, or by one pin of modules
     margin      keep half as much of the memory free
     batch       a smaller global batch, halved and halved again
     sequence    shorter sequences, halved and halved again
@@ -105,6 +105,10 @@ def _wishes(solved: Solved) -> Iterator[Relaxation]:
         if found:
             value = word(getattr(found.config, name))
             yield Relaxation(kind="wish", what=f"ask nothing of {name}: with {name}={value} it fits", found=found)
+    for pin in solved.asked.modules:
+        found = _tried(solved.ask, solved.setting, solved.asked.without_module(pin))
+        if found:
+            yield Relaxation(kind="wish", what=f"take back {pin}", found=found)
 
 
 def _margin(solved: Solved) -> Iterator[Relaxation]:

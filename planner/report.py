@@ -188,6 +188,7 @@ def _bounds(solved: Solved, best: Found) -> Bounds:
         complete=solved.complete,
         only=wishes.only,
         never=wishes.never,
+        modules=solved.asked.modules,
         truncated=(*search.space.truncated, *LEFT_OUT.get(solved.objective, ())),
         counts=asdict(search.counts),
     )
@@ -282,6 +283,8 @@ def _binding(solved: Solved, best: Found) -> Iterator[Binding]:
         yield Binding(kind="wish", what=f"{name} was to be {' or '.join(map(str, values))}")
     for name, values in solved.asked.wishes.never.items():
         yield Binding(kind="wish", what=f"{name} was not to be {' or '.join(map(str, values))}")
+    for pin in solved.asked.modules:
+        yield Binding(kind="wish", what=str(pin))
 
 
 def _steps(config: Config) -> Iterator[tuple[str, Config]]:

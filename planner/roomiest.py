@@ -52,13 +52,16 @@ class Roomiest(Search):
                 return
             yield
         self.expanded = True
+        least = waiting[0][0] if waiting else self.upper_bytes
         while waiting and not late() and waiting[0][0] <= self.upper_bytes and self.counts.priced < self.most:
-            self.lower_bytes = waiting[0][0]
+            self.lower_bytes = least if self.setting.modules else waiting[0][0]
             self.price(heapq.heappop(waiting)[2])
             yield
         left = [needed for needed, _, _ in waiting if needed < self.upper_bytes]
         self.counts.left = len(left)
         self.lower_bytes = min([*left, self.upper_bytes])
+        if self.setting.modules:
+            self.lower_bytes = min(least, self.lower_bytes)  # bounds, and so the proof, know nothing of such pins
 
     def settle(self) -> None:
         """What is proved is kept up to date while configurations are priced."""

@@ -151,9 +151,13 @@ class Search:
                 self.expand(first)
                 return True
             if not self.returned(first, first.bounds):
-                self.price(first.config)
+                self.visit(first)
                 return True
         return False
+
+    def visit(self, waiting: Waiting) -> None:
+        """Price what has the least bound."""
+        self.price(waiting.config)
 
     def returned(self, waiting: Waiting, bounds: Bounds) -> bool:
         """Run the schedule of what comes up for the first time; back into the queue, or out of it, if others come

@@ -32,8 +32,10 @@ from meshwright.ir.names.counts import divisors
 from meshwright.planner import pricing
 from meshwright.planner.baselines import baselines
 from meshwright.planner.estimate import Ask
+from meshwright.planner.module_pins import resolved
 from meshwright.planner.objective import price_per_s, score
 from meshwright.planner.operators import MOST_AXES, sharpened
+from meshwright.planner.pinned_search import PinnedSearch
 from meshwright.planner.pins import Config, fill
 from meshwright.planner.placement import MOST_PRICED as MOST_PLACED
 from meshwright.planner.pricing import LEAST_BATCH, Setting, layers_of
@@ -41,6 +43,7 @@ from meshwright.planner.refine import Refined, improved
 from meshwright.planner.roomiest import Roomiest
 from meshwright.planner.search import MOST_PRICED, Found, Search
 from meshwright.planner.space import Space, Wishes
+from meshwright.planner.stages import counts_of
 from meshwright.planner.wishes import Asked
 
 
@@ -158,9 +161,12 @@ def solve(
 ) -> Solved:
     """Search; `told` hears of it after every piece of work."""
     stop = stop or Stop()
+    if setting.modules != asked.modules:
+        setting = replace(setting, modules=asked.modules)
+    resolved(asked.modules, setting.folds.first(LEAST_BATCH).fold)
     if objective == "cost":
         return _cheapest(ask, setting, asked, stop, told)
-    search = _search(ask, setting, asked, Roomiest if objective == "memory" else Search)
+    search = _search(ask, setting, asked, Roomiest if objective == "memory" else _by_time(setting))
     complete = _run(search, asked, stop, told)
     better = _refined(search, asked, stop) if objective == "time" else None
     lower = search.lower_bytes if isinstance(search, Roomiest) else search.lower_s
@@ -213,30 +219,42 @@ def lacks_bytes(prediction: Prediction) -> float:
 
 def _refined(search: Search, asked: Asked, stop: Stop) -> Refined | None:
     """The best that becomes of the finalists, if it is better than what the search found."""
-    if {"split", "stage_blocks"} & set(asked.wishes.only):
+    if not {"split", "stage_blocks"} & set(asked.wishes.only):
+        found = improved(
+            search.setting,
+            finalists(search),
+            search.space.global_batch,
+            search.prices,
+            limit=UNLIKE_PRICED if is_unlike(search.prices.cluster) else MOST_PLACED,
+            mixing=not {"tp", "pp", "dp"} & set(asked.wishes.only),
+            stop=stop,
+        )
+    elif asked.modules and search.best:
+        found = [_as_named(search, search.best)]
+    else:
         return None
-    found = improved(
-        search.setting,
-        finalists(search),
-        search.space.global_batch,
-        search.prices,
-        limit=UNLIKE_PRICED if is_unlike(search.prices.cluster) else MOST_PLACED,
-        mixing=not {"tp", "pp", "dp"} & set(asked.wishes.only),
-        stop=stop,
-    )
-    best = _sharpened(search, asked, stop, found[0] if found else None)
+    # Pins by module leave templates with more to gain, each another share of it.
+    tried = [_sharpened(search, asked, stop, one) for one in found[: FINALISTS if asked.modules else 1]]
+    best = min(tried, key=lambda one: one.worth, default=None)
     if best is None or not best.prediction.fits or best.prediction.step_time_s >= search.upper_s:
         return None
     return best
 
 
-def _sharpened(search: Search, asked: Asked, stop: Stop, best: Refined | None) -> Refined | None:
+def _as_named(search: Search, best: Found) -> Refined:
+    """A configuration as it is."""
+    decisions = search.setting.decisions(best.config, search.space.global_batch)
+    counts = counts_of(decisions, search.setting.fold(best.config))
+    return Refined(decisions, best.prediction, counts, (), best.config, best.config)
+
+
+def _sharpened(search: Search, asked: Asked, stop: Stop, best: Refined) -> Refined:
     """A plan with what every axis does in every operator chosen anew, where that is faster."""
     setting, global_batch = search.setting, search.space.global_batch
-    if best is None or best.origin is None or stop():
+    if best.origin is None or stop():
         return best
     axes = max(len(stage.mesh.axes) for stage in best.decisions.stages)
-    if not 0 < axes <= (MOST_AXES if asked.operators else FEW_AXES):
+    if not 0 < axes <= (MOST_AXES if asked.operators or asked.modules else FEW_AXES):
         return best
     fold = setting.fold(best.origin)
     free = not {"sp", "cp", "tp"} & set(asked.wishes.only)
@@ -255,7 +273,7 @@ def _cheapest(ask: Ask, setting: Setting, asked: Asked, stop: Stop, told: Callab
         price = price_per_s(cluster)
         own = replace(ask, cluster=cluster)
         smaller = replace(setting, ranks=cluster.ranks, price=pricing.price_of(cluster), bodies={})
-        search = _search(own, smaller, asked, Search)
+        search = _search(own, smaller, asked, _by_time(smaller))
         if answer and answer.best:
             search.ceiling_s = answer.score(answer.best) / price
         complete = _run(search, asked, stop, told) and complete
@@ -279,6 +297,10 @@ def parts(cluster: Cluster) -> list[Cluster]:
         return [cluster, *alone]
     (pool,) = cluster.pools
     return [replace(cluster, pools=(replace(pool, hosts=hosts),)) for hosts in reversed(divisors(pool.hosts))]
+
+
+def _by_time(setting: Setting) -> type[Search]:
+    return PinnedSearch if setting.modules else Search
 
 
 def _search(ask: Ask, setting: Setting, asked: Asked, kind: type[Search]) -> Search:

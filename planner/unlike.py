@@ -32,6 +32,7 @@ from meshwright.ir.fold import Fold
 from meshwright.ir.mesh import Mesh
 from meshwright.ir.names import Degrees, check, template
 from meshwright.ir.names.counts import divisors
+from meshwright.ir.names.pinned import NOTHING_PINNED, Pinned
 from meshwright.ir.names.stages import layer_calls
 from meshwright.ir.offload import Offload
 from meshwright.ir.program import Program
@@ -56,11 +57,18 @@ class Part:
     degrees: Degrees
 
 
-def over_parts(fold: Fold, parts: Sequence[Part], counts: Sequence[int], schedule: Schedule, target: str) -> Decisions:
+def over_parts(
+    fold: Fold,
+    parts: Sequence[Part],
+    counts: Sequence[int],
+    schedule: Schedule,
+    target: str,
+    pins: Pinned = NOTHING_PINNED,
+) -> Decisions:
     """The plan of a pipeline over parts, with so many layers each."""
     kinds = [part.degrees.of_body() for part in parts]
     whole = {
-        kind: template(fold, replace(kind, pp=len(parts), stage_blocks=tuple(counts)), target)
+        kind: template(fold, replace(kind, pp=len(parts), stage_blocks=tuple(counts)), target, pins)
         for kind in dict.fromkeys(kinds)
     }
     plans: dict[str, BodyPlan] = {}
@@ -105,11 +113,13 @@ def mixes(
     lowered: Callable[[Decisions], Program],
     prices: Prices,
     target: str,
+    pins: Pinned = NOTHING_PINNED,
 ) -> Iterator[Decisions]:
     """Plans, for a fold at this batch, that give every pool stages of its own, or leave a pool idle, with ZeRO,
-    recomputation and micro-batches of these degrees; the best by T first, with the pools in every order."""
+    recomputation and micro-batches of these degrees, and with pins; the best by T first, with the pools in every
+    order."""
     pools = _pools(cluster)
-    found = [_ways(fold, batch, degrees, ranks, lowered, prices, target) for ranks in pools]
+    found = [_ways(fold, batch, degrees, ranks, lowered, prices, target, pins) for ranks in pools]
     layers = len(layer_calls(fold))
     choices: list[tuple[float, tuple[Way, ...]]] = []
     for choice in product(*([*ways, None] for ways in found)):
@@ -123,7 +133,7 @@ def mixes(
         for order in permutations(used) if len(used) <= MOST_POOLS else [used]:
             parts = [part for way in order for part in way.parts]
             counts = _proportional(layers, [1 / way.layer_s for way in order for _ in way.parts])
-            yield over_parts(fold, parts, counts, schedule, target)
+            yield over_parts(fold, parts, counts, schedule, target, pins)
 
 
 def _pools(cluster: Cluster) -> list[tuple[int, ...]]:
@@ -139,6 +149,7 @@ def _ways(
     lowered: Callable[[Decisions], Program],
     prices: Prices,
     target: str,
+    pins: Pinned,
 ) -> list[Way]:
     """For every number of groups that a pool can be cut into, the fastest ways; what the model refuses is left out."""
     found: list[Way] = []
@@ -148,7 +159,7 @@ def _ways(
         ways = [
             Way(tuple(Part(held, inside) for held in parts), layer_s)
             for inside in _inside(degrees, size)
-            if (layer_s := _layer_s(fold, batch, Part(parts[0], inside), lowered, prices, target)) is not None
+            if (layer_s := _layer_s(fold, batch, Part(parts[0], inside), lowered, prices, target, pins)) is not None
         ]
         found += sorted(ways, key=lambda way: way.layer_s)[:MOST_WAYS]
     return sorted(found, key=lambda way: -way.rate)[: 2 * MOST_WAYS]
@@ -178,12 +189,13 @@ def _layer_s(
     lowered: Callable[[Decisions], Program],
     prices: Prices,
     target: str,
+    pins: Pinned,
 ) -> float | None:
     """Seconds of a layer on a part, embedding and head spread over all; None where the model cannot be split so."""
     layers = len(layer_calls(fold))
     try:
         check(part.degrees, fold, len(part.ranks), batch)
-        program = lowered(over_parts(fold, [part], (layers,), Schedule("1f1b", 1), target))
+        program = lowered(over_parts(fold, [part], (layers,), Schedule("1f1b", 1), target, pins))
     except MeshwrightError:
         return None
     assert program.workload is not None

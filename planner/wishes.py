@@ -11,11 +11,12 @@ is said in the words that were given, so that whoever reads the refusal finds wh
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from meshwright.ir.errors import PinRepeated, PinValue, WishesContradict
 from meshwright.ir.offload import NOTHING
+from meshwright.planner.module_pins import ModulePin
 from meshwright.planner.pins import NAMES, SWITCHES, Pins, Value, read, word
 from meshwright.planner.space import Wishes
 
@@ -41,13 +42,15 @@ class Asked:
     pins: Pins = field(default_factory=Pins)
     operators: bool = False
     """Choose what axes do in every operator on meshes of three axes too."""
+    modules: tuple[ModulePin, ...] = ()
+    """What is asked of single modules."""
 
     @property
     def text(self) -> str:
         """As the options take it."""
         only = [f"{name}={'|'.join(map(word, values))}" for name, values in self.wishes.only.items()]
         never = [f"not {name}={'|'.join(map(word, values))}" for name, values in self.wishes.never.items()]
-        return ", ".join((*only, *never))
+        return ", ".join((*only, *never, *map(str, self.modules)))
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -62,14 +65,25 @@ class Asked:
             {key: values for key, values in table.items() if key != name}
             for table in (self.wishes.only, self.wishes.never)
         )
-        return Asked(Wishes(only, never), _pinned(kept))
+        return replace(self, wishes=Wishes(only, never), pins=_pinned(kept))
+
+    def without_module(self, pin: ModulePin) -> Asked:
+        """The same without this pin of a module."""
+        return replace(self, modules=tuple(own for own in self.modules if own != pin))
+
+    def with_modules(self, pins: Iterable[ModulePin]) -> Asked:
+        """These pins of modules instead of what was asked of the same of them."""
+        new = {(pin.pattern, pin.what): pin for pin in pins}
+        kept = (pin for pin in self.modules if (pin.pattern, pin.what) not in new)
+        return replace(self, modules=(*kept, *pins))
 
     def pinned(self, pins: Pins) -> Asked:
         """These pins instead of what was asked of their names."""
         asked = self
         for name in pins.to_json():
             asked = asked.without(name)
-        return Asked(Wishes({**asked.wishes.only, **Wishes.of(pins).only}, asked.wishes.never), pins.over(asked.pins))
+        wishes = Wishes({**asked.wishes.only, **Wishes.of(pins).only}, asked.wishes.never)
+        return replace(asked, wishes=wishes, pins=pins.over(asked.pins))
 
 
 def _pinned(values: dict[str, Any]) -> Pins:

@@ -113,6 +113,26 @@ class SpaceEmpty(SearchError):
     code = "MW7044"
 
 
+class ModulePinUnmatched(SearchError):
+    """A pin by module pattern that meets nothing: no module or parameter has such a path, or none of those that have it
+    has what the pin speaks of."""
+
+    code = "MW7045"
+
+
+class ModulePinUneven(SearchError):
+    """A pin by module pattern that is for some of several blocks which are planned alike, and not for the others."""
+
+    code = "MW7046"
+
+
+class ModulePinUnmet(SearchError):
+    """A plan that does not, or cannot, do what a pin by module pattern asks of an operator."""
+
+    code = "MW7047"
+    exit_code = 3
+
+
 class RanksMissing(SearchError):
     """Fewer ranks, or more, than a plan has places for, where it is to be put on others."""
 

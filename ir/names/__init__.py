@@ -17,7 +17,7 @@ An operator that has none of the loops, or cannot be split there, leaves the axi
 
 The rooms: `degrees` (what people write, and the mesh that it means), `body`, `storage` and `recompute` (the plan of one
 block), `stages` (the cuts of a pipeline), `words` (from plans back to names), `check` (what cannot work, and what
-would).
+would), `pinned` (what is asked of single operators).
 
 What concerns one body depends on few of the degrees, so body plans are made once and shared: configurations that differ
 in pipeline, schedule or micro-batches hold the same `BodyPlan` objects, and what is derived from those can be too.
@@ -33,6 +33,7 @@ from meshwright.ir.names.body import body_template
 from meshwright.ir.names.cache import planned, share_loops
 from meshwright.ir.names.check import check
 from meshwright.ir.names.degrees import CONTEXT, TABLE, Degree, Degrees, Use, uses
+from meshwright.ir.names.pinned import NOTHING_PINNED, Pinned
 from meshwright.ir.names.stages import cuts, even_cuts, only_layer, stage_plans, with_first
 from meshwright.ir.names.words import loops_split, name_of
 from meshwright.ir.offload import Offload
@@ -56,14 +57,14 @@ __all__ = [
 ]
 
 
-def template(fold: Fold, degrees: Degrees, target: str = "any") -> Decisions:
-    """The plan that a person means by these degrees."""
+def template(fold: Fold, degrees: Degrees, target: str = "any", pins: Pinned = NOTHING_PINNED) -> Decisions:
+    """The plan that a person means by these degrees, and by what is asked of single operators."""
     key, of_body, first = Same(fold), degrees.of_body(), degrees.first_layers
     usual = replace(of_body, recompute="none") if first else of_body
-    plans = tuple(planned(key, body.name, usual) for body in fold.bodies)
+    plans = tuple(planned(key, body.name, usual, pins) for body in fold.bodies)
     stages = stage_plans(fold, degrees, degrees.mesh())
     if first:
-        again = planned(key, only_layer(fold, "recompute"), of_body)
+        again = planned(key, only_layer(fold, "recompute"), of_body, pins)
         plans, stages = (again, *plans), with_first(fold, stages, again)
     schedule = Schedule(degrees.order, degrees.microbatches)
     return Decisions(plans, stages, schedule, target, offload=Offload.parse(degrees.offload))

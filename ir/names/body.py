@@ -3,6 +3,9 @@
 Operator by operator, an axis splits the first of its preferred loops that can be split there, and is idle where there
 is none. A product that is cut into sections afterwards (fused q|k|v, gate|up) is split as its sections are, each by
 itself. Tokens that were flattened, batch and sequence as one dimension, are split over the sequence sample by sample.
+
+What is asked of single operators (`ir.names.pinned`) comes first: of the preferred loops those that are allowed; and
+where that leaves an operator without what it must have, the innermost axis that can is moved there.
 """
 
 from __future__ import annotations
@@ -13,12 +16,13 @@ from math import prod
 
 from meshwright.ir.adjoint import IDLE, SPLITTABLE, Choice, Idle, Split, Strategy, apply
 from meshwright.ir.decisions import BodyPlan
-from meshwright.ir.errors import IllegalStrategy, IndivisibleExtent, SectionsMismatch
+from meshwright.ir.errors import IllegalStrategy, IndivisibleExtent, ModulePinUnmet, SectionsMismatch
 from meshwright.ir.factors import Loops, stem
 from meshwright.ir.fold import Body
 from meshwright.ir.graph import Graph, Op
 from meshwright.ir.mesh import Mesh
 from meshwright.ir.names.degrees import SEQUENCE, Degrees
+from meshwright.ir.names.pinned import FREE, Allowed, Words, recomputing
 from meshwright.ir.names.recompute import recomputed
 from meshwright.ir.names.storage import fits, stored
 from meshwright.ir.placement import CONTIGUOUS, Layout, Sections, Shard, State
@@ -34,25 +38,37 @@ Computed = tuple[Mapping[str, Strategy], Mapping[str, State]]
 """The strategy of every operator, and the states of inputs and outputs."""
 
 
-def computed(graph: Graph, found: Loops, mesh: Mesh, degrees: Degrees) -> Computed:
-    """What every axis does in every operator of a body, by the table, and how values enter and leave."""
-    planning = _Planning(graph, found, mesh, degrees)
+def computed(
+    graph: Graph, found: Loops, mesh: Mesh, degrees: Degrees, pins: Mapping[str, Allowed] | None = None
+) -> Computed:
+    """What every axis does in every operator of a body, by the table and by pins, and how values enter and leave.
+    Raises `ModulePinUnmet`."""
+    planning = _Planning(graph, found, mesh, degrees, pins or {})
     chosen = {op.name: planning.strategy(op) for op in graph.ops}
+    _follow_readers(graph, planning, chosen)
     _pass_weight_gradients(graph, planning.rules, chosen, mesh)
     ends = dict.fromkeys([*(item.value for item in graph.inputs), *graph.outputs])
     return chosen, {value: planning.state(value) for value in ends}
 
 
-def with_storage(body: Body, found: Loops, computed: Computed, mesh: Mesh, degrees: Degrees) -> BodyPlan:
+def with_storage(
+    body: Body,
+    found: Loops,
+    computed: Computed,
+    mesh: Mesh,
+    degrees: Degrees,
+    pins: Mapping[str, Allowed] | None = None,
+) -> BodyPlan:
     """The rest of a plan: what is stored where, and what is computed again."""
     (chosen, states), first = computed, degrees.first_layers
+    again = recomputed(body.graph, found, "full" if first else degrees.recompute)
     return BodyPlan(
         f"{body.name}.first" if first else body.name,
         body.name,
         tuple(chosen.items()),
         tuple(states.items()),
         stored(body.graph, found, chosen, states, mesh, degrees),
-        recomputed(body.graph, found, "full" if first else degrees.recompute),
+        recomputing(body.graph, pins, again) if pins else again,
         degrees.regather,
         first,
     )
@@ -81,8 +97,9 @@ class _Planning:
     """Goes through a body in running order. Slots of experts are laid out as the tokens are that fill them, so what
     the latest dispatch made of them is remembered."""
 
-    def __init__(self, graph: Graph, found: Loops, mesh: Mesh, degrees: Degrees) -> None:
+    def __init__(self, graph: Graph, found: Loops, mesh: Mesh, degrees: Degrees, pins: Mapping[str, Allowed]) -> None:
         self.graph, self.found, self.mesh, self.degrees = graph, found, mesh, degrees
+        self.pins, self.words = pins, Words(graph, found)
         self.rules = {op.name: rule_of(op, graph.types) for op in graph.ops}
         self.fused = _fused(graph, self.rules, found)
         self.sizes = {loop.name: loop.size for loop in found.loops}
@@ -95,15 +112,44 @@ class _Planning:
         strategy = Strategy()
         if all(self.is_table(value) for value in op.results):
             return strategy
-        expert = self.in_experts(op)
+        expert, allowed = self.in_experts(op), self.pins.get(op.name, FREE)
         for axis in self.mesh.names:
             for choice in self.candidates(op, axis, strategy, expert=expert):
-                if self.legal(op, strategy, axis, choice):
-                    strategy = Strategy((*strategy.choices, (axis, choice)))
+                tried = Strategy((*strategy.choices, (axis, choice)))
+                granted = self.words.grants(op, allowed, tried, self.mesh, partly=True)
+                if granted and self.legal(op, strategy, axis, choice):
+                    strategy = tried
                     break
+        if not self.words.grants(op, allowed, strategy, self.mesh):
+            strategy = self.moved(op, allowed, strategy)
         if op.kind == "dispatch":
             self.remember(op, strategy)
         return self.nearest_first(op, strategy) if expert else strategy
+
+    def moved(self, op: Op, allowed: Allowed, strategy: Strategy) -> Strategy:
+        """The strategy with an axis, the innermost that can, where pins want one."""
+        for axis in reversed(self.mesh.names):
+            others = Strategy(tuple(pair for pair in strategy.choices if pair[0] != axis))
+            for choice in self.cuts(op, axis, others):
+                tried = Strategy((*others.choices, (axis, choice)))
+                if self.words.grants(op, allowed, tried, self.mesh) and self.legal(op, others, axis, choice):
+                    return tried
+        raise ModulePinUnmet(
+            place=f"%{op.name} of {op.module or 'the block'}",
+            cause=f"no axis of ({self.mesh}) can be used so that {allowed}",
+            fix="pin degrees that leave it an axis whose size divides its loops, or take a pin back",
+        )
+
+    def cuts(self, op: Op, axis: str, so_far: Strategy) -> Iterator[Choice]:
+        """Every way in which an axis can cut an operator, whatever its name is."""
+        for factor, names in self.found.factors[op.name].items():
+            for dims, value in zip(self.rules[op.name].results, op.results, strict=True):
+                cut = self.fused.get(value)
+                if cut and dims[cut.dim] == (factor,):
+                    yield Split((factor,), Sections(cut.sizes))
+            for loop in dict.fromkeys(map(stem, names)):
+                if loop == stem(names[0]) or loop == SEQUENCE:
+                    yield from self.split(factor, names, loop, axis, so_far)
 
     def in_experts(self, op: Op) -> bool:
         """Whether an operator runs over experts or their slots."""
@@ -228,6 +274,25 @@ def _is_plain(choice: Choice) -> bool:
 
 def _has_ring(strategy: Strategy) -> bool:
     return any(isinstance(choice, Split) and len(choice.factors) == 2 for _, choice in strategy.choices)
+
+
+def _follow_readers(graph: Graph, planning: _Planning, chosen: dict[str, Strategy]) -> None:
+    """What is made of parameters alone for an operator with a pin is made as that operator reads it, or a weight that
+    is to be whole would be cut and gathered."""
+    for op in reversed(_from_weights(graph)):
+        readers = [place for value in op.results for place in graph.readers[value]]
+        if len(readers) != 1 or len(op.results) != 1 or graph.ops[readers[0][0]].name not in planning.pins:
+            continue
+        ((index, slot),) = readers
+        reader, (dims,) = graph.ops[index], planning.rules[op.name].results
+        wanted = apply(planning.rules[reader.name], graph.operand_types(reader), chosen[reader.name], planning.mesh)
+        cuts = [
+            (shard.axis, Split(names, shard.layout))
+            for names, shards in zip(dims, wanted.operands[slot].dims, strict=True)
+            for shard in shards
+            if len(names) == 1
+        ]
+        chosen[op.name] = Strategy(tuple(cuts))
 
 
 def _pass_weight_gradients(graph: Graph, rules: Mapping[str, Rule], chosen: dict[str, Strategy], mesh: Mesh) -> None:

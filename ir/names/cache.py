@@ -15,6 +15,7 @@ from meshwright.ir.factors import Loops, body_loops, resized
 from meshwright.ir.fold import Fold
 from meshwright.ir.names.body import Computed, computed, with_storage
 from meshwright.ir.names.degrees import Degrees
+from meshwright.ir.names.pinned import NOTHING_PINNED, Pinned
 from meshwright.ir.same import Same
 
 _found: OrderedDict[Same[Fold], Mapping[str, Loops]] = OrderedDict()
@@ -42,11 +43,16 @@ def _keep(fold: Same[Fold], loops: Mapping[str, Loops]) -> None:
         _found.popitem(last=False)
 
 
+def planned(fold: Same[Fold], body: str, degrees: Degrees, pins: Pinned = NOTHING_PINNED) -> BodyPlan:
+    """The plan of a body under the degrees that concern it (`Degrees.of_body`). Bodies of which nothing is asked share
+    their plans, whatever is asked of others."""
+    return _planned(fold, body, degrees, pins if pins.of(body) else NOTHING_PINNED)
+
+
 @lru_cache(maxsize=2048)
-def planned(fold: Same[Fold], body: str, degrees: Degrees) -> BodyPlan:
-    """The plan of a body under the degrees that concern it (`Degrees.of_body`)."""
-    compute, found = _computed(fold, body, degrees.of_compute()), loops_of(fold)[body]
-    return _one_of_equals(with_storage(fold.of.body[body], found, compute, degrees.mesh(), degrees))
+def _planned(fold: Same[Fold], body: str, degrees: Degrees, pins: Pinned) -> BodyPlan:
+    compute, found = _computed(fold, body, degrees.of_compute(), pins), loops_of(fold)[body]
+    return _one_of_equals(with_storage(fold.of.body[body], found, compute, degrees.mesh(), degrees, pins.of(body)))
 
 
 @lru_cache(maxsize=2048)
@@ -57,5 +63,5 @@ def _one_of_equals(plan: BodyPlan) -> BodyPlan:
 
 
 @lru_cache(maxsize=2048)
-def _computed(fold: Same[Fold], body: str, degrees: Degrees) -> Computed:
-    return computed(fold.of.body[body].graph, loops_of(fold)[body], degrees.mesh(), degrees)
+def _computed(fold: Same[Fold], body: str, degrees: Degrees, pins: Pinned) -> Computed:
+    return computed(fold.of.body[body].graph, loops_of(fold)[body], degrees.mesh(), degrees, pins.of(body))

@@ -139,7 +139,6 @@ class _Building:
         self.boundary = boundary
         self.graph = fold.body[body].graph
         self.like = like
-        self.parts = parts(self.graph, found, joined=space.joined) if like is None else like.parts
         self.facts = facts_of(self.graph)
         self.exposure = terms.exposure
         again = space.recompute
@@ -149,11 +148,7 @@ class _Building:
         self.storing = Storing(self.graph, mesh, terms, self.exposure, space)
         self.chosen = frozenset(self.recompute)
         self.kernels = Kernels(self.graph, terms, self.exposure, self.again, self.chosen)
-        self.options = (
-            tuple(options(self.parts, group, mesh, space, terms) for group in self.parts.groups)
-            if like is None
-            else like.options
-        )
+        self.parts, self.options = self.chosen_by_groups(found) if like is None else (like.parts, like.options)
         for one in self.options:
             if not len(one):
                 raise BlockUnsolvable(
@@ -163,6 +158,19 @@ class _Building:
                 )
         self.costs: list[Array] = []
         self.pairs: dict[tuple[int, int], Array] = {}
+
+    def chosen_by_groups(self, found: Loops) -> tuple[Parts, tuple[Options, ...]]:
+        """Groups and their options. A pin may ask of an operator what none that follows it can take up, a partial sum
+        for instance: where that leaves a group nothing, its operators with pins stand alone."""
+        cut: list[str] = []
+        while True:
+            grouped = parts(self.graph, found, joined=self.space.joined, cut=cut)
+            made = tuple(options(grouped, group, self.mesh, self.space, self.terms) for group in grouped.groups)
+            stuck = [op for one in made if not len(one) and len(one.group.ops) > 1 for op in one.group.ops]
+            apart = [value for op in stuck if op.name in self.space.pins for value in op.results if value not in cut]
+            if not apart:
+                return grouped, made
+            cut += apart
 
     def run_again(self) -> tuple[frozenset[str], frozenset[str]]:
         """Values that the backward pass reads, and operators that it computes again for that."""

@@ -13,7 +13,7 @@ it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -77,10 +77,10 @@ class Parts:
         return {value: tuple(numbers) for value, numbers in found.items()}
 
 
-def parts(graph: Graph, found: Loops, *, joined: bool = True) -> Parts:
-    """A body in groups; without `joined` every operator is one."""
+def parts(graph: Graph, found: Loops, *, joined: bool = True, cut: Iterable[str] = ()) -> Parts:
+    """A body in groups, none across a value in `cut`; without `joined` every operator is one."""
     grouping = _Grouping(graph, found)
-    return grouping.parts(grouping.ties() if joined else {op.name: op.name for op in grouping.ops})
+    return grouping.parts(grouping.ties(cut) if joined else {op.name: op.name for op in grouping.ops})
 
 
 class _Grouping:
@@ -112,9 +112,9 @@ class _Grouping:
     def sampled(self, value: str) -> bool:
         return any(stem(name) == BATCH for names in self.found.dims[value] for name in names)
 
-    def ties(self) -> dict[str, str]:
+    def ties(self, apart: Iterable[str] = ()) -> dict[str, str]:
         """For every operator the leader of its group."""
-        cut: set[str] = set()
+        cut = set(apart)
         while True:
             leader = self.tied(cut)
             torn = self.torn(leader) - cut

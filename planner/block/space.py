@@ -7,7 +7,8 @@ of the stage, the workload and how the target lowers.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 
 from meshwright.cost_models.cost import Cost
 from meshwright.cost_models.ledger import Phase
@@ -15,6 +16,7 @@ from meshwright.cost_models.prices import Prices
 from meshwright.ir.capabilities import ANY, Capabilities
 from meshwright.ir.lower_body import Lowering
 from meshwright.ir.mesh import Mesh
+from meshwright.ir.names.pinned import Allowed
 from meshwright.ir.workload import Workload
 from meshwright.planner.block.exposure import Exposure
 
@@ -44,6 +46,8 @@ class Space:
     """Let partial gradients pass through idle operators."""
     partial_values: bool = False
     """Let partial values pass through linear operators."""
+    pins: Mapping[str, Allowed] = field(default_factory=dict)
+    """What is asked of single operators of the body."""
 
 
 ALL = Space()

@@ -25,6 +25,7 @@ from meshwright.ir.capabilities import layout_name
 from meshwright.ir.factors import stem
 from meshwright.ir.graph import Graph, Op
 from meshwright.ir.mesh import Mesh, MeshAxis
+from meshwright.ir.names.pinned import Words
 from meshwright.ir.placement import ZIGZAG, Contiguous, State, Zigzag
 from meshwright.ir.rewrite import Facts, facts_of
 from meshwright.ir.rules.base import Role
@@ -183,6 +184,7 @@ class _Combining:
         counts = [len(singles) for singles in self.singles]
         picks = np.array(list(product(*map(range, counts))), dtype=np.int64).reshape(prod(counts), len(counts))
         picks = picks[self.divides(picks) & self.one_ring(picks)]
+        picks = picks[self.granted(picks)]
         plain = self.plain(picks)
         ports = (*self.group.reads, *self.group.makes, *(param.value for param in self.group.params))
         joint = [
@@ -238,6 +240,23 @@ class _Combining:
             pairs = [any(isinstance(c, Split) and len(c.factors) == 2 for c in one.choices) for one in singles]
             rings += np.array(pairs, dtype=np.int64)[picks[:, column]]
         return rings <= 1
+
+    def granted(self, picks: Indices) -> npt.NDArray[np.bool_]:
+        """Whether what axes do together is what pins allow."""
+        pins, words = self.searching.space.pins, Words(self.graph, self.searching.parts.found)
+        legal = np.ones(len(picks), dtype=bool)
+        for at, op in enumerate(self.group.ops):
+            allowed = pins.get(op.name)
+            if allowed is not None:
+                made = [[single.choices[at] for single in singles] for singles in self.singles]
+                legal &= np.array(
+                    [words.grants(op, allowed, self.strategy(made, pick), self.mesh) for pick in picks], dtype=bool
+                )
+        return legal
+
+    def strategy(self, made: Sequence[Sequence[Choice]], pick: Indices) -> Strategy:
+        """What one operator does under a pick, layouts as each axis has them by itself."""
+        return Strategy(tuple((axis, own[index]) for axis, own, index in zip(self.mesh.names, made, pick, strict=True)))
 
     def plain(self, picks: Indices) -> npt.NDArray[np.bool_]:
         rules = [self.facts[op.name].rule for op in self.group.ops]

@@ -55,7 +55,7 @@ def test_the_documented_keys_are_the_written_ones(tmp_path: Path, capsys: pytest
     for argv in (
         (*tight, "--forbid", "tp=2,recompute"),
         (TINY, *roomy, "--fix", "zero=3,recompute=full,dp=4"),
-        (MOE, *roomy, "--fix", "pp=1,mbs=1,recompute=none"),
+        (MOE, *roomy, "--fix", "pp=1,mbs=1,recompute=none,head:sharding=replicate"),
     ):
         assert main([*argv, "--json"]) == 0
         found.append(json.loads(capsys.readouterr().out))
