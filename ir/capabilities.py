@@ -27,15 +27,17 @@ from meshwright.ir.errors import (
     ScheduleNotExpressible,
     StorageNotExpressible,
 )
-from meshwright.ir.factors import Loops, body_loops
+from meshwright.ir.factors import Loops
 from meshwright.ir.fold import Fold
 from meshwright.ir.graph import Graph
 from meshwright.ir.lower_body import Lowering
 from meshwright.ir.mesh import Mesh
 from meshwright.ir.names import CONTEXT, name_of
+from meshwright.ir.names.cache import loops_of
 from meshwright.ir.offload import KINDS as OFFLOAD
 from meshwright.ir.placement import Contiguous, Layout, Sections, Zigzag
 from meshwright.ir.reshard import MOVES
+from meshwright.ir.same import Same
 from meshwright.ir.schedules import SCHEDULES
 from meshwright.ir.spread import compute_placements
 
@@ -124,7 +126,7 @@ class Capabilities:
     def refusals(self, decisions: Decisions, fold: Fold) -> Iterator[NotExpressible]:
         """Everything in a plan for this model that this target cannot express."""
         meshes = {name: stage.mesh for stage in decisions.stages for name in stage.plans}
-        found = body_loops(fold)
+        found = loops_of(Same(fold))
         for plan in decisions.plans:
             graph = fold.body[plan.body].graph
             yield from self._layout_refusals(plan)
