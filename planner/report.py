@@ -164,7 +164,9 @@ def _refinements(solved: Solved) -> Iterator[str]:
     if refined is None:
         return
     even = solved.search.best
-    gained = f", {percent(1 - refined.prediction.step_time_s / even.step_s)} faster than the best of it" if even else ""
+    pinned = " that has the pins of modules" if solved.asked.modules else ""
+    faster = percent(1 - refined.prediction.step_time_s / even.step_s) if even else ""
+    gained = f", {faster} faster than the best of it{pinned}" if even else ""
     yield f"the plan was refined beyond the declared space{gained}"
     if refined.config is None:
         yield "its stages have meshes of their own; the configuration shown is the one that it was made of"

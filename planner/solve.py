@@ -192,6 +192,9 @@ FEW_AXES = 2
 """Of a mesh, for which operators are chosen anew unasked: more take seconds."""
 CLOSE = 1.05
 """Times the best: what is slower than that is refined only on unlike clusters."""
+PINNED_CLOSE = 1.25
+"""The same where something is asked of modules: what templates lose by that differs from kind to kind, and the block
+solver wins it back."""
 
 
 def finalists(search: Search) -> list[Config]:
@@ -203,7 +206,8 @@ def finalists(search: Search) -> list[Config]:
         kinds.setdefault((one.config.tp, one.config.pp, one.config.cp, one.config.ep), one)
     chosen = list(kinds.values())
     if not unlike and search.best:
-        chosen = [one for one in chosen if one.fits and one.step_s <= CLOSE * search.best.step_s]
+        close_s = (PINNED_CLOSE if search.setting.modules else CLOSE) * search.best.step_s
+        chosen = [one for one in chosen if one.fits and one.step_s <= close_s]
     return [one.config for one in chosen[: UNLIKE_FINALISTS if unlike else FINALISTS]]
 
 
