@@ -30,6 +30,7 @@ from meshwright.ir.program import BodyProgram, Gradient, Run, Stage
 from meshwright.ir.rules.base import infer
 from meshwright.ir.same import Same
 from meshwright.ir.workload import Stack, Workload
+from meshwright.planner.module_pins import ModulePin
 from meshwright.planner.pins import Config
 from meshwright.planner.pricing import Setting
 
@@ -154,10 +155,10 @@ class Base:
         return total
 
 
-def priced(setting: Setting, prices: Prices, config: Config) -> Base:
-    """Price a base as names mean it, whatever is asked of modules: an axis that only shapes have may do that. Raises
-    what the model or the target refuse of it."""
-    alone = replace(setting, ranks=config.dp * config.tp * config.cp, modules=())
+def priced(setting: Setting, prices: Prices, config: Config, modules: tuple[ModulePin, ...] = ()) -> Base:
+    """Price a base, as names mean it unless `modules` say more: an axis that only shapes have may do what is asked of
+    them. Raises what the model or the target refuse of it."""
+    alone = replace(setting, ranks=config.dp * config.tp * config.cp, modules=modules)
     program = alone.program(config, config.batch)
     workload, fold = setting.workload, setting.fold(config)
     stage, pieces = program.stages[0], {}

@@ -34,6 +34,7 @@ from meshwright.ir.program_text import program_text
 from meshwright.ir.text import fold_text, graph_text
 from meshwright.ir.workload import STACK_OF_STYLE, Workload, stack_named
 from meshwright.planner import pricing
+from meshwright.planner.module_pins import ModulePin, apart
 from meshwright.planner.pins import Config, Pins, fill, parse
 from meshwright.planner.pricing import Folds, Setting, target_of
 
@@ -57,13 +58,16 @@ class Ask:
     target: Capabilities
     pins: Pins
     seed: int
+    modules: tuple[ModulePin, ...] = ()
+    """What is asked of single modules of what is priced."""
 
     def setting(self) -> Setting:
         """Load the model. It is captured when a batch is asked for."""
         source = load_model(self.model, dtype=TRACED.get(self.workload.precision, "bf16"))
         gc.freeze()  # frameworks stay: a collection that walks them takes longer than a configuration
         folds = Folds(source, self.workload.seq, self.seed)
-        return Setting(folds, self.cluster.ranks, self.workload, self.target, pricing.price_of(self.cluster))
+        price = pricing.price_of(self.cluster)
+        return Setting(folds, self.cluster.ranks, self.workload, self.target, price, modules=self.modules)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,7 +138,8 @@ def asked(args: Namespace) -> Ask:
     """Read the arguments."""
     if args.seq is None:
         raise missing("--seq", "4096", "the tokens of one sequence", f"plan {args.verb}")
-    pins = parse(args.fix)
+    plain, modules = apart({"fix": args.fix})
+    pins = parse(plain["fix"])
     if args.micro_batch is not None:
         if pins.mbs not in (None, args.micro_batch):
             raise PinRepeated(
@@ -153,6 +158,7 @@ def asked(args: Namespace) -> Ask:
         target=target,
         pins=pins,
         seed=args.seed,
+        modules=modules,
     )
 
 
@@ -199,7 +205,7 @@ def estimate(ask: Ask, setting: Setting, config: Config) -> Estimate:
         config=config,
         prediction=setting.price(program),
         work=stage_work(program, fold),
-        notes=(*suspicions(ask.cluster), *setting.folds.first(config.batch).notes, *cautions),
+        notes=(*map(str, ask.modules), *suspicions(ask.cluster), *setting.folds.first(config.batch).notes, *cautions),
     )
 
 

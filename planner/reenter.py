@@ -11,7 +11,8 @@ from dataclasses import dataclass, replace
 from meshwright.cost_models.cluster import Cluster
 from meshwright.cost_models.cluster_text import read_cluster
 from meshwright.cost_models.prediction import Prediction
-from meshwright.ir.errors import PlanOfAnotherCluster
+from meshwright.ir.errors import ModulePinUnmet, PlanBroken, PlanOfAnotherCluster
+from meshwright.ir.fold import Fold
 from meshwright.ir.lower import lower
 from meshwright.ir.program import Program
 from meshwright.planner.estimate import Ask
@@ -59,11 +60,12 @@ def reenter(plan: Plan, model: str | None = None, cluster: str | None = None) ->
         target=target_of(plan.decisions.target),
         pins=Pins(),
         seed=plan.provenance.seed,
+        modules=modules,
     )
-    setting = replace(ask.setting(), modules=modules)
+    setting = ask.setting()
     fold = setting.folds.first(plan.config.batch).fold
     same_model(plan, Model.of(ask.model, fold, setting.folds.source.config))
-    check_held(plan.decisions, fold, modules)
+    _does_what_it_says(plan, fold)
     changed = changes(plan, Machines.of(ask.cluster_reference, machines))
     prediction = setting.price(program_of(plan, setting)) if changed else plan.prediction
     return Reentered(plan=plan, ask=ask, asked=asked, setting=setting, prediction=prediction, changed=changed)
@@ -73,6 +75,16 @@ def program_of(plan: Plan, setting: Setting) -> Program:
     """What the decisions of a plan lower to."""
     lowering = setting.target.lowering().for_stack(plan.workload.stack)
     return lower(setting.fold(plan.config), plan.decisions, lowering, replace(plan.workload), setting.bodies)
+
+
+def _does_what_it_says(plan: Plan, fold: Fold) -> None:
+    """Must: the decisions do what the plan says was asked of modules."""
+    try:
+        check_held(plan.decisions, fold, plan.bounds.modules)
+    except ModulePinUnmet as error:
+        raise PlanBroken(
+            place=f"plan.bounds.space.modules, {error.place}", cause=f"{error.cause} ({error.code})", fix=error.fix
+        ) from error
 
 
 def _same_ranks(plan: Plan, cluster: Cluster) -> None:

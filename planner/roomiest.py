@@ -41,11 +41,13 @@ class Roomiest(Search):
                 self.counts.refused += 1
                 continue
             self.counts.bases += 1
+            rooms = self.rooms(bounds)
             for pipeline in self.space.pipelines(config):
-                loads = bounds.loads(pipeline)
+                loads = [(one, one.loads(pipeline)) for one in rooms]
                 for storage in self.space.storages(pipeline):
                     self.counts.shapes += 1
-                    needed = bounds.lacks_bytes(loads, pipeline, storage) + self.common.capacity
+                    lacks = min(one.lacks_bytes(own, pipeline, storage) for one, own in loads)
+                    needed = lacks + self.common.capacity
                     if needed <= self.upper_bytes:
                         heapq.heappush(waiting, (needed, self.counts.shapes, storage.on(pipeline)))
             if late():

@@ -23,6 +23,7 @@ from meshwright.cost_models.prediction import Prediction
 from meshwright.cost_models.prices import Prices
 from meshwright.ir.errors import MeshwrightError
 from meshwright.planner.baselines import Baseline
+from meshwright.planner.bases import priced
 from meshwright.planner.bounds import Bounds, Common
 from meshwright.planner.floors import Floors
 from meshwright.planner.pins import Config
@@ -231,9 +232,18 @@ class Search:
         """Whether a configuration is worth a price at once: the sooner a good answer, the less is queued in vain."""
         return bounds.run_s(config, bounds.wires(config)) < PROMISING * self.upper_s
 
+    def rooms(self, bounds: Bounds) -> tuple[Bounds, ...]:
+        """Bounds of memory: what lacks some by all of them is too full. What pins of modules compute again makes
+        room."""
+        again = tuple(pin for pin in self.setting.modules if pin.what == "recompute")
+        if not again:
+            return (bounds,)
+        return bounds, Bounds(self.common, priced(self.setting, self.prices, bounds.base.config, again))
+
     def queue(self, bounds: Bounds) -> tuple[float, bool, Config | None]:
         """Queue the shapes of a base; the least time, whether any may fit (if there are any), and the best bet."""
         quickest, room, some, first, least_s = inf, False, False, None, inf
+        rooms = self.rooms(bounds)
         for pipeline in self.space.pipelines(bounds.base.config):
             some = True
             least = bounds.least_s(pipeline)
@@ -244,10 +254,10 @@ class Search:
                 self.counts.slow += 1
                 room = True  # for all that is known
                 continue
-            loads = bounds.loads(pipeline)
+            loads = [(one, one.loads(pipeline)) for one in rooms]
             for storage in self.space.storages(pipeline):
                 self.counts.shapes += 1
-                if bounds.lacks_bytes(loads, pipeline, storage) > 0:
+                if all(one.lacks_bytes(own, pipeline, storage) > 0 for one, own in loads):
                     self.counts.full += 1
                     continue
                 room = True

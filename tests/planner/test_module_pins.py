@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from copy import copy
 from dataclasses import replace
-from itertools import product
+from itertools import product, takewhile
 from pathlib import Path
 from typing import Any
 
@@ -36,12 +36,16 @@ from meshwright.planner.cli import main
 from meshwright.planner.module_pins import ModulePin, apart, check_held, covers, module_paths, resolved
 from meshwright.planner.operators import sharpened
 from meshwright.planner.plan_file import load_plan
+from meshwright.planner.reenter import reenter
+from meshwright.planner.relax import relaxations
 from meshwright.planner.solve import solve as solve_all
 from tests.planner.block.settings import terms
 from tests.planner.block.test_build import small
 from tests.planner.refining import Case, hosts
 from tests.planner.solved import ARGV, question
 from tests.planner.test_operators import EXPERTS, TOY, toy_case
+from tests.planner.test_relax import PINS
+from tests.planner.test_relax import small as tight
 
 ROUNDING = 1e-9
 GROUPED = 1.01
@@ -337,7 +341,8 @@ def test_a_plan_taken_up_again_keeps_its_pins(saved: Path, capsys: pytest.Captur
 def test_a_plan_that_does_not_do_what_it_says_is_refused(saved: Path, tmp_path: Path) -> None:
     text = (saved / "plan.json").read_text()
     (tmp_path / "plan.json").write_text(text.replace(COLUMN, COLUMN.replace("column", "row")))
-    assert main(["explain", str(tmp_path)]) == ModulePinUnmet.exit_code
+    with pytest.raises(PlanBroken, match="it is to have sharding=row, and has not"):
+        reenter(load_plan(tmp_path))
     (tmp_path / "plan.json").write_text(text.replace('"option": "fix"', '"option": "hope"'))
     with pytest.raises(PlanBroken, match="option"):
         load_plan(tmp_path)
@@ -357,3 +362,21 @@ def test_the_leanest_plan_holds_pins_too(capsys: pytest.CaptureFixture[str]) -> 
     head = found["placements"]["head"]["strategies"]
     assert all("=n" not in text and "=k" not in text for name, text in head.items() if name.startswith("linear"))
     assert 0 <= found["bounds"]["gap"] < 1
+
+
+def test_what_is_computed_again_makes_room(tmp_path: Path) -> None:
+    """What `tests.planner.test_relax` shows not to fit does, once feed-forward parts are computed again."""
+    ask, setting, wished = question(*tight(tmp_path, 1.1), "--fix", f"{PINS},blocks.*.feed_forward:recompute=on")
+    best = solve_all(ask, setting, wished).best
+    assert best is not None
+    assert best.config.recompute == "none"
+
+
+def test_a_pin_that_leaves_no_room_is_to_be_taken_back(tmp_path: Path) -> None:
+    argv = (*tight(tmp_path, 1.1), "--fix", "tp=1,cp=1,pp=1,recompute=full,blocks.*:recompute=off")
+    solved = solve_all(*question(*argv))
+    assert solved.best is None
+    found = list(takewhile(lambda one: one.kind == "wish", relaxations(solved)))
+    (back,) = (one for one in found if one.what == "take back --fix blocks.*:recompute=off")
+    assert back.found.fits
+    assert back.found.config.recompute == "full"
