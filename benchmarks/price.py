@@ -159,6 +159,7 @@ def stack_of_run(run: Run) -> Stack:
         regathers=public.style == "fused" and run.sequence_parallel,
         fused_loss=public.fused_loss,
         dedupes=run.dedupes,
+        padded=run.padded,
         graphs=run.graphs,
         broadcasts=public.broadcasts,
         rolling=public.rolling,

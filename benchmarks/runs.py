@@ -174,17 +174,40 @@ class Run:
         none, or tokens are dropped, the exchange is a plain all-to-all."""
         if {"dispatcher=deepep", "dispatcher=hybridep"} & self.options:
             return True
-        plain = {"config_read", "moe_routing=token_drop"} & self.options
-        return self.stack.dedupes and not plain
+        return self.stack.dedupes and "config_read" not in self.options and not self.padded
+
+    @property
+    def padded(self) -> bool:
+        """Experts take what their capacity is, and drop the rest."""
+        return "moe_routing=token_drop" in self.options
+
+    @property
+    def exchanges_known(self) -> bool:
+        """Whether exchanges are overlapped is said, or follows: no public recipe does both that and padding, and in a
+        pipeline only an interleaved schedule can (Megatron-Bridge, training/comm_overlap.py)."""
+        said = {"a2a_overlap", "config_read"} & self.options
+        return bool(said) or self.captured or self.padded or (self.pp > 1 and self.vp == 1)
 
     @property
     def overlaps_experts(self) -> bool:
-        return "a2a_overlap" in self.options or self.captured
+        """Where nothing says it, yes if exchanges leave the scale-up domain in an interleaved pipeline: so do all such
+        recipes of stacks that may."""
+        if self.exchanges_known:
+            return "a2a_overlap" in self.options or self.captured
+        far = self.ep * self.etp > self.cluster.pools[0].hosts_per_island * self.gpus_per_host
+        return self.model.routed and self.stack.may_overlap_experts and self.vp > 1 and far
+
+    @property
+    def graphs_open(self) -> bool:
+        """Nothing says whether layers of padded experts replay as graphs."""
+        stated = self.captured or any(option.startswith("cuda_graph=") for option in self.options)
+        may = self.padded and self.device.name in self.stack.may_replay
+        return self.model.routed and may and not stated and "config_read" not in self.options
 
     @property
     def overlap_open(self) -> bool:
         """Nothing says whether exchanges with experts are overlapped."""
-        known = self.overlaps_experts or {"config_read", "moe_routing=token_drop"} & self.options
+        known = self.exchanges_known or self.overlaps_experts
         return self.model.routed and self.stack.may_overlap_experts and not known
 
     @property
@@ -203,6 +226,8 @@ def readings(run: Run) -> tuple[Run, ...]:
         runs = tuple(replace(run, recompute=recompute, recompute_open=False) for recompute in OPEN_RECOMPUTE)
     if run.overlap_open:
         runs += tuple(replace(one, options=one.options | {"a2a_overlap"}) for one in runs)
+    if run.graphs_open:
+        runs += tuple(replace(one, options=one.options | {"cuda_graph=transformer_engine"}) for one in runs)
     return runs
 
 

@@ -74,6 +74,8 @@ class Stack:
     """Tokens go once to each host, however many of their experts are there, where no dispatcher is named."""
     may_overlap_experts: bool = False
     """A run whose configuration is not known may exchange with experts behind the compute of another micro-batch."""
+    may_replay: tuple[str, ...] = ()
+    """Devices on which layers whose experts are padded may replay as graphs."""
     captured: Captured | None = None
     """Where whole steps are graphs."""
     broadcasts: bool = False
@@ -190,7 +192,9 @@ _LISTED = (
         "Megatron-Bridge performance guide: cuDNN attention, fused cross entropy, user buffers, gradients reduced in "
         "bf16 with the distributed optimizer, experts not cut by tensor parallelism; recipes of its performance "
         "summaries (scripts/performance/configs, v0.1.0 to v0.5.0): from 0.5.0 (26.06) on cuda_graph_impl "
-        "full_iteration with moe_a2a_overlap for MXFP8 experts; modules are recomputed or nothing is",
+        "full_iteration with moe_a2a_overlap for MXFP8 experts; modules are recomputed or nothing is; dropless "
+        "recipes whose experts span hosts overlap where the pipeline is interleaved; those of 0.1.0 (25.09), which "
+        "pad, replay layers as graphs for some models on GB200 and B200, for none on H100",
         attention="cudnn",
         grad_bytes=2,
         placeholders=True,
@@ -199,6 +203,7 @@ _LISTED = (
         dedupes=True,
         expert_tp=False,
         may_overlap_experts=True,
+        may_replay=("GB200", "B200"),
         captured=Captured(since="26.06", precision="mxfp8", devices=("GB200", "GB300", "B300")),
         recomputes=("none", "selective"),
     ),

@@ -35,7 +35,7 @@ from meshwright.cost_models.compute_profile import ComputeConstants, chip_of, co
 from meshwright.cost_models.gemm import Product, Rates, law_s
 from meshwright.cost_models.gemm_table import Shape, Table, shipped_rows, table_of
 from meshwright.cost_models.hardware import Device
-from meshwright.cost_models.memory_bound import SCALE_BYTES, cast_bytes, streamed_s
+from meshwright.cost_models.memory_bound import CAST_BYTES, SCALE_BYTES, cast_bytes, streamed_s
 from meshwright.cost_models.quantity import Kind, weakest_kind
 from meshwright.ir.errors import AttentionUnknown, KernelMalformed
 from meshwright.ir.rules.base import Engine
@@ -51,6 +51,11 @@ PEAK_OF = {
 }
 """The peak that a precision runs at, where its name differs."""
 WIDTH_BYTES = {"fp64": 8.0, "fp32": 4.0, "tf32": 4.0, "bf16": 2.0, "fp16": 2.0, "fp8": 1.0, "nvfp4": 0.5, "mxfp4": 0.5}
+
+EXPERT_LAUNCHES = 3
+"""Of one expert's product in eight bits or fewer: its rows and its weight are cast, each by a kernel of its own, since
+no kernel before makes them expert by expert (Transformer Engine's GroupedLinear, as of 2025). Each costs the host a
+launch, and the device a floor."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,8 +171,9 @@ class Compute:
             found = seconds, weakest_kind("fitted", kind)
         seconds, kind = found
         cast = cast_bytes(kernel.dtype, kernel.work, groups, m, n, k)
-        if cast:
-            seconds += streamed_s(cast, self.bytes_per_s, self._floor_s)
+        by_expert = self.one_by_one and groups > 1 and kernel.dtype in CAST_BYTES
+        casts = groups * (EXPERT_LAUNCHES - 1) if by_expert else int(cast > 0)
+        seconds += streamed_s(cast, self.bytes_per_s, casts * self._floor_s)
         seconds = max(seconds, 2.0 * groups * m * n * k / peak.value)
         return Priced(seconds, kind, 2.0 * groups * m * n * k / (seconds * peak.value))
 

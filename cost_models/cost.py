@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from meshwright.cost_models.collectives import Library, collective
-from meshwright.cost_models.compute import Compute, Kernel
+from meshwright.cost_models.compute import EXPERT_LAUNCHES, Compute, Kernel
 from meshwright.cost_models.hardware import Device
 from meshwright.cost_models.ledger import Phase
 from meshwright.cost_models.quantity import Kind, weakest_kind
@@ -24,9 +24,6 @@ from meshwright.ir.workload import Stack, Workload
 _ENGINES = {Engine.MATMUL: 0, Engine.CONV: 0, Engine.ATTENTION: 1, Engine.MEMORY: 2}
 _PURPOSES = {"cp": 1, "ep": 2}
 """What a collective that operators wait for is for, by the name of its axis; others are tensor parallelism."""
-EXPERT_LAUNCHES = 3
-"""Of one expert's product in eight bits or fewer: its rows and its weight are cast, each by a kernel of its own, since
-no kernel before makes them expert by expert (Transformer Engine's GroupedLinear, as of 2025)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,10 +104,10 @@ def cost_of(
     library: Library,
     workload: Workload,
     *,
-    routes: bool,
+    awaited: bool,
 ) -> Cost:
-    """One phase of one body program on a device. `shapes`: its groups, by their axes; `routes`: it sends to experts, so
-    many to each as only the device knows."""
+    """One phase of one body program on a device. `shapes`: its groups, by their axes; `awaited`: the host waits for the
+    device in it, which alone knows how many rows each expert has."""
     engines, values = [0.0, 0.0, 0.0], [0.0, 0.0, 0.0]
     launches, ring_s, gathers_s, starts_s, reductions_s = 0, 0.0, 0.0, 0.0, 0.0
     kinds: set[tuple[str, Kind]] = set()
@@ -118,7 +115,7 @@ def cost_of(
         priced = compute.seconds(kernel)
         kinds.add(("kernels", priced.kind))
         engines[_ENGINES[kernel.engine]] += count * priced.seconds
-        launches += count * launched(kernel, workload.stack.graphs)
+        launches += count * launched(kernel, workload.stack)
     for one, count in phase.transmissions.items():
         shape = shapes[one.axes]
         routed = workload.imbalance if one.kind == "all_to_all" else 1.0
@@ -140,7 +137,7 @@ def cost_of(
     return Cost(
         (engines[0], engines[1], engines[2]),
         launches,
-        launches if routes else 0,
+        launches if awaited else 0,
         (values[0], values[1], values[2]),
         ring_s,
         gathers_s,
@@ -156,13 +153,14 @@ _BY_OWNER = (("update", "all_gather"), ("sync", "reduce_scatter"))
 these. A reduction to one rank takes what a broadcast from it does."""
 
 
-def launched(kernel: Kernel, graphs: str) -> int:
+def launched(kernel: Kernel, stack: Stack) -> int:
     """Kernels that the host launches, of those that no graph replays: libraries run grouped products of trained weights
-    expert by expert."""
+    expert by expert. Where experts are padded, the size of no operator depends on routing."""
+    if stack.graphs == "step" or (stack.graphs == "static" and stack.padded):
+        return 0
     groups = kernel.shape[0] if kernel.engine is Engine.MATMUL else 1
     low = kernel.dtype.startswith(("fp8", "mx", "nv"))
-    each = groups * (EXPERT_LAUNCHES if low else 1) if groups > 1 else int(graphs == "none")
-    return 0 if graphs == "step" else each
+    return groups * (EXPERT_LAUNCHES if low else 1) if groups > 1 else int(stack.graphs == "none")
 
 
 def distinct(picks: int, shape: GroupShape) -> float:

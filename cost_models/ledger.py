@@ -115,8 +115,8 @@ class Ledger:
 
     axes: tuple[tuple[str, ...], ...]
     """The groups that it transmits over."""
-    routes: bool
-    """Whether it sends tokens to experts."""
+    awaited: frozenset[str]
+    """Phases in which the host waits to be told how many rows each expert has, and launches nothing ahead."""
 
 
 Known = dict[tuple[object, ...], tuple[Mapping[str, Phase], float]]
@@ -177,7 +177,15 @@ class _Bookkeeper:
             phases.update((where, part.plus(phases[where])) for where, part in found.items())
             flops += counted
         axes = dict.fromkeys(one.axes for phase in phases.values() for one in phase.transmissions)
-        return Ledger(phases, flops, tuple(axes), self.picks > 1)
+        return Ledger(phases, flops, tuple(axes), self.awaited())
+
+    def awaited(self) -> frozenset[str]:
+        """Forward; and where exchanges hide behind another micro-batch, in all that one host then launches in turns,
+        layer by layer: the forward pass of one micro-batch, and the backward pass of another."""
+        stack = self.workload.stack
+        if self.picks == 1 or stack.padded:
+            return frozenset()
+        return frozenset(PHASES) - ONCE if "expert" in stack.hides and self.accumulates else frozenset(("forward",))
 
     def lists(self) -> Iterator[tuple[str, Sequence[Statement]]]:
         """All statements, list by list. What is made under a name of the forward list runs again; every other name is

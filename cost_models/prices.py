@@ -101,7 +101,7 @@ class Prices:
         if found is None:
             _make_room(self._costs)
             costs = {
-                name: self._known(phase, devices, shapes, workload, routes=book.routes and name == "forward")
+                name: self._known(phase, devices, shapes, workload, awaited=name in book.awaited)
                 for name, phase in book.phases.items()
             }
             found = self._costs[key] = (book, costs)
@@ -111,7 +111,7 @@ class Prices:
         """One phase of a program's part, priced anew: for those who put programs together."""
         axes = {one.axes for one in phase.transmissions}
         shapes = {names: group_shape(self.cluster, ranks, mesh, names) for names in axes}
-        return self._phase(phase, self.devices(ranks), shapes, workload, routes=False)
+        return self._phase(phase, self.devices(ranks), shapes, workload, awaited=False)
 
     def _known(
         self,
@@ -120,15 +120,15 @@ class Prices:
         shapes: Mapping[tuple[str, ...], GroupShape],
         workload: Workload,
         *,
-        routes: bool,
+        awaited: bool,
     ) -> Cost:
         """One phase of a ledger. Ledgers have phases in common."""
         groups = [shapes[one.axes] for one in phase.transmissions]
-        key = (id(phase), *(device.name for device in devices), workload, routes, *groups)
+        key = (id(phase), *(device.name for device in devices), workload, awaited, *groups)
         found = self._phases.get(key)
         if found is None:
             _make_room(self._phases, MOST_LISTS)
-            found = self._phases[key] = (phase, self._phase(phase, devices, shapes, workload, routes=routes))
+            found = self._phases[key] = (phase, self._phase(phase, devices, shapes, workload, awaited=awaited))
         return found[1]
 
     def _phase(
@@ -138,7 +138,7 @@ class Prices:
         shapes: Mapping[tuple[str, ...], GroupShape],
         workload: Workload,
         *,
-        routes: bool,
+        awaited: bool,
     ) -> Cost:
         """One phase, on the slowest of some devices."""
         return slowest(
@@ -148,7 +148,7 @@ class Prices:
                 shapes,
                 library_of(device, workload),
                 workload,
-                routes=routes,
+                awaited=awaited,
             )
             for device in devices
         )

@@ -355,7 +355,8 @@ def together(
     launch_s = awaited_s + max(0.0, cost.launches * host_s - awaited_s - device_s)
     ring_hidden_s = min(cost.ring_s, cost.engines[1] + launch_s) if "ring" in hides else 0.0
     beside_s = max(beside.device_s, beside.launches * host_s)
-    behind_s = step.covered * (device_s + launch_s + beside_s - ring_hidden_s)
+    busy_s = device_s + launch_s + beside_s - ring_hidden_s
+    behind_s = step.covered * busy_s
     values = list(cost.values)
     if "tensor" in hides:
         values[0] *= 1 - step.hidden_tensor
@@ -367,7 +368,7 @@ def together(
     shown_s = cost.gathers_s + cost.reductions_s - ran_s + max(first_s, ran_s - behind_s)
     slowed_s = step.slowdown * min(ran_s, behind_s)
     if "expert" in hides and not alone:  # behind the compute of another micro-batch
-        left_s = max(0.0, behind_s - ran_s)
+        left_s = max(0.0, busy_s - ran_s)
         ran_s += values[2]
         values[2] += (step.slowdown - 1) * min(values[2], left_s)
     shares = [(name, part - redone) for name, part, redone in zip(_DEVICE, cost.engines, again.engines, strict=True)]

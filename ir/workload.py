@@ -127,6 +127,10 @@ class Stack:
     instead, one buffer for each shape, which stays (Transformer Engine, get_dummy_wgrad of pytorch/module/base.py)."""
     dedupes: bool = False
     """A token goes to each host (each device, within one) once, however many of its experts are there."""
+    padded: bool = False
+    """Experts get as many rows as their capacity, whatever the router says: tokens beyond it are dropped, and what is
+    missing is padded. So the host knows every size, and waits for none (Megatron-Core, moe_pad_expert_input_to_capacity
+    of MoEAlltoAllTokenDispatcher)."""
     graphs: str = "none"
     """Of `GRAPHS`."""
     broadcasts: bool = False
@@ -171,7 +175,7 @@ class Stack:
         )
 
 
-_FLAGS = ("regathers", "fused_loss", "placeholders", "dedupes", "broadcasts", "rolling")
+_FLAGS = ("regathers", "fused_loss", "placeholders", "dedupes", "padded", "broadcasts", "rolling")
 
 
 STACKS: Mapping[str, Stack] = MappingProxyType(

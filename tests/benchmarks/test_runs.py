@@ -38,7 +38,9 @@ def test_the_published_table() -> None:
     assert sum(row.recompute_open for row in timed) == 69
     assert not [row for row in rows if isinstance(row, Skipped) and row.timed]
     assert all(row.cluster.ranks == row.devices for row in timed)
-    assert all(len(readings(row)) == (3 if row.recompute_open else 1) * (2 if row.overlap_open else 1) for row in timed)
+    for row in timed:
+        open_ = (row.overlap_open, row.graphs_open)
+        assert len(readings(row)) == (3 if row.recompute_open else 1) * 2 ** sum(open_)
 
 
 def test_a_plain_row(tmp_path: Path) -> None:
@@ -269,6 +271,10 @@ READ = "recompute read from release config, matched on parallel sizes"
         ({"table": "26.06_pretrain", "gpu": "GB200", "precision": "bf16"}, ("none", True, False, True)),
         ({"table": "26.06_pretrain", "gpu": "B200", "precision": "mxfp8"}, ("none", True, False, True)),
         ({"table": "26.04.01_pretrain", "gpu": "GB200", "precision": "mxfp8"}, ("none", True, False, True)),
+        ({"pp": "2", "dp": "8"}, ("none", True, False, False)),
+        ({"pp": "2", "dp": "8", "vp": "2"}, ("none", True, False, True)),
+        ({"pp": "2", "dp": "16", "vp": "2", "ep": "16", "n_gpus": "32"}, ("none", True, True, False)),
+        ({"dp": "16", "ep": "16"}, ("none", True, False, True)),
     ],
 )
 def test_what_rows_say_of_experts(
@@ -281,6 +287,27 @@ def test_what_rows_say_of_experts(
     dense = run(tmp_path, **(BRIDGE | {"ep": "1"} | changes))
     assert not dense.captured
     assert not dense.overlap_open
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({}, ["none", "static"]),
+        ({"gpu": "H100"}, ["none"]),
+        ({"moe_routing": "dropless"}, ["none"]),
+        ({"framework": "nemo"}, ["none"]),
+        ({"notes": "cuda_graph=none"}, ["none"]),
+        ({"notes": "cuda_graph=local"}, ["step"]),
+        ({"notes": READ}, ["none"]),
+    ],
+)
+def test_layers_whose_experts_are_padded_may_replay(
+    tmp_path: Path, changes: dict[str, str], expected: list[str]
+) -> None:
+    found = run(tmp_path, shape=ROUTED, **(BRIDGE | {"gpu": "B200", "moe_routing": "token_drop"} | changes))
+    assert found.padded == (changes.get("moe_routing") is None)
+    assert found.graphs_open == (len(expected) > 1)
+    assert [one.graphs for one in readings(found)] == (expected if not found.overlap_open else expected * 2)
 
 
 def test_stacks() -> None:

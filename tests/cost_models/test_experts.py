@@ -8,11 +8,12 @@ from dataclasses import replace
 import pytest
 
 from meshwright.cost_models.cluster import Cluster
-from meshwright.cost_models.compute import Compute, Kernel
-from meshwright.cost_models.cost import EXPERT_LAUNCHES, launched
+from meshwright.cost_models.compute import EXPERT_LAUNCHES, Compute, Kernel
+from meshwright.cost_models.compute_profile import constants
+from meshwright.cost_models.cost import launched
 from meshwright.cost_models.evaluate import evaluate
 from meshwright.cost_models.hardware import device
-from meshwright.cost_models.ledger import EXPERT_BIAS, Ledger, ledger
+from meshwright.cost_models.ledger import EXPERT_BIAS, ONCE, PHASES, Ledger, ledger
 from meshwright.cost_models.profile import published
 from meshwright.ir.names import Degrees
 from meshwright.ir.program import Program
@@ -44,8 +45,8 @@ def step_s(made: Program, **changes: object) -> float:
 def book(made: Program) -> Ledger:
     """Of the body with experts."""
     assert made.workload is not None
-    books = [ledger(body, made.workload, accumulates=True) for body in made.bodies]
-    return next(one for one in books if one.routes)
+    books = [ledger(body, made.workload, accumulates=made.microbatches > 1) for body in made.bodies]
+    return next(one for one in books if any(t.kind == "all_to_all" for t in one.phases["forward"].transmissions))
 
 
 @pytest.mark.parametrize("m", [64, 300, 1024, 8192])
@@ -67,22 +68,68 @@ def test_rows_of_experts_are_cast_forward_too() -> None:
         assert high.seconds == compute.seconds(replace(grouped(groups, 4096), work="wgrad")).seconds
 
 
-def test_what_a_host_launches() -> None:
-    one, experts, low = grouped(1, 64), grouped(8, 64), grouped(8, 64, "mxfp8")
-    assert [launched(kernel, "none") for kernel in (one, experts, low)] == [1, 8, 8 * EXPERT_LAUNCHES]
-    assert [launched(kernel, "static") for kernel in (one, experts, low)] == [0, 8, 8 * EXPERT_LAUNCHES]
-    assert [launched(kernel, "step") for kernel in (one, experts, low)] == [0, 0, 0]
+@pytest.mark.parametrize("work", ["forward", "dgrad", "wgrad"])
+def test_each_cast_of_an_expert_takes_a_kernel_on_the_device_too(work: str) -> None:
+    """Beside the bytes, which are the same whoever casts them."""
+    groups, floor_s = 16, constants().kernel_floor_s
+    apart, together = (Compute(H100, style="fused", one_by_one=one) for one in (True, False))
+    one, many = grouped(1, 4096, "mxfp8", work), grouped(groups, 4096, "mxfp8", work)
+    uncast = replace(one, work="wgrad")
+    casts_s = together.seconds(many).seconds - together.seconds(replace(many, work="wgrad")).seconds
+    bytes_s = casts_s - floor_s if work != "wgrad" else 0.0
+    expected = groups * (together.seconds(uncast).seconds + (EXPERT_LAUNCHES - 1) * floor_s) + bytes_s
+    assert apart.seconds(many).seconds == pytest.approx(expected)
 
 
-def test_graphs_and_hidden_exchanges_never_make_a_step_longer() -> None:
+PADDED = replace(STACKS["megatron"], padded=True)
+
+
+@pytest.mark.parametrize(
+    ("stack", "expected"),
+    [
+        (STACKS["megatron"], (1, 8, 8 * EXPERT_LAUNCHES)),
+        (replace(STACKS["megatron"], graphs="static"), (0, 8, 8 * EXPERT_LAUNCHES)),
+        (replace(STACKS["megatron"], graphs="step"), (0, 0, 0)),
+        (PADDED, (1, 8, 8 * EXPERT_LAUNCHES)),
+        (replace(PADDED, graphs="static"), (0, 0, 0)),
+    ],
+)
+def test_what_a_host_launches(stack: Stack, expected: tuple[int, int, int]) -> None:
+    """No size depends on routing where experts are padded, so that graphs of layers replay all of them."""
+    kernels = grouped(1, 64), grouped(8, 64), grouped(8, 64, "mxfp8")
+    assert tuple(launched(kernel, stack) for kernel in kernels) == expected
+
+
+def test_what_a_host_waits_for() -> None:
+    made, alone = (program(MOE, replace(APART, microbatches=count), stack="megatron") for count in (4, 1))
+    assert made.workload is not None
+    stack = made.workload.stack
+    hidden = replace(stack, hides=(*stack.hides, "expert"))
+    assert book(made).awaited == {"forward"}
+    assert book(on(made, hidden)).awaited == set(PHASES) - ONCE
+    assert book(on(alone, hidden)).awaited == {"forward"}
+    assert book(on(made, replace(hidden, padded=True))).awaited == set()
+    dense = (ledger(body, made.workload, accumulates=True) for body in made.bodies)
+    assert [one.awaited for one in dense if one.phases["forward"].kernels].count(frozenset()) == len(made.bodies) - 1
+
+
+def test_graphs_and_padding_never_make_a_step_longer() -> None:
     made = program(MOE, APART, stack="megatron")
     plain, static, whole = (step_s(made, graphs=graphs) for graphs in ("none", "static", "step"))
     assert whole < static < plain
+    assert step_s(made, padded=True, graphs="static") < step_s(made, padded=True) < plain
+
+
+def test_a_host_that_waits_can_lose_more_than_hidden_exchanges_gain() -> None:
+    """Megatron-Bridge turned the overlap off for that (its pull request 1760): a small model is bound by the host."""
+    made = program(MOE, APART, stack="megatron")
     assert made.workload is not None
-    hides = made.workload.stack.hides
-    assert step_s(made, hides=(*hides, "expert")) < plain
+    hides = (*made.workload.stack.hides, "expert")
+    assert step_s(made, hides=hides) > step_s(made)
+    for free in ({"padded": True}, {"graphs": "step"}):
+        assert step_s(made, hides=hides, **free) < step_s(made, **free)
     alone = program(MOE, replace(APART, microbatches=1), stack="megatron")  # no other micro-batch to hide behind
-    assert step_s(alone, hides=(*hides, "expert")) == step_s(alone)
+    assert step_s(alone, hides=hides) == step_s(alone)
 
 
 def test_rows_are_sorted_around_a_plain_exchange() -> None:
