@@ -8,11 +8,12 @@ full, scored at the middle of the interval, and counted apart in `splits`; rows 
 lowest one that fits.
 
 The JSON: `overall` and `by_source` ({rows, priced, skipped} and the fields of `scores.Statistics`), `splits` (dense,
-moe, recompute_stated, recompute_blank, pretrain, tuned), `memory` (by source: what its figures count, and the error),
-`false_fits` and `false_ooms`, `rows` (one for each row of the table), `contradictions` (`benchmarks.contradictions`,
-for mixtures and dense models, and the groups of rows) and `suspects`. With `--leave-one-out` also
-`leave_one_out`: the constants of a step are fitted anew for each source, on all the others, and its rows are priced
-under them. All errors are fractions. Progress goes to stderr.
+moe, moe_believed, recompute_stated, recompute_blank, pretrain, tuned), `memory` (by source: what its figures count, and
+the error), `false_fits` and `false_ooms`, `rows` (one for each row of the table), `contradictions`
+(`benchmarks.contradictions`, for mixtures and dense models, and the groups of rows), `suspects`, and `doubts` (rows
+that we believe wrong, and why: they are scored all the same). With `--leave-one-out` also `leave_one_out`: the
+constants of a step are fitted anew for each source, on all the others, and its rows are priced under them. All errors
+are fractions. Progress goes to stderr.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from statistics import fmean
 from typing import Any
 
 from benchmarks.contradictions import contradicted, summary
+from benchmarks.doubts import believed, doubted
 from benchmarks.fit_step import Fitter
 from benchmarks.price import Pricer
 from benchmarks.runs import Run, Skipped
@@ -71,6 +73,7 @@ class Scores:
             "rows": sorted((*map(_scored, self.scored), *map(_skipped, self.skipped)), key=lambda row: int(row["row"])),
             "contradictions": self.contradictions(),
             "suspects": [{"row": row.run.row, "why": why} for row, why in suspects(self.scored)],
+            "doubts": [{"row": run.row, "why": why} for run, why in doubted(row.run for row in self.scored)],
         }
         return found if left_out is None else found | {"leave_one_out": _left_out(left_out)}
 
@@ -111,6 +114,7 @@ _PARTS: Mapping[str, Callable[[Run], bool]] = {
     "dense": lambda run: not run.model.routed,
     "dense_recompute_stated": lambda run: not run.model.routed and not run.recompute_open,
     "moe": lambda run: run.model.routed,
+    "moe_believed": lambda run: run.model.routed and believed(run),
     "recompute_stated": lambda run: not run.recompute_open,
     "recompute_blank": lambda run: run.recompute_open,
     "pretrain": lambda run: run.task == "pretrain",
@@ -227,7 +231,7 @@ def report(scores: Scores, found: Mapping[str, Any]) -> str:
         "contradicting rows " + ", ".join(f"{one['row']} ({one['measured_s']:.4g} s)" for one in group)
         for group in found["contradictions"]["groups"]
     ]
-    lines += [f"suspect row {entry['row']}: {entry['why']}" for entry in found["suspects"]]
+    lines += [f"{word} row {one['row']}: {one['why']}" for word in ("suspect", "doubt") for one in found[f"{word}s"]]
     return "\n".join(lines)
 
 

@@ -1,0 +1,85 @@
+"""Rows that we believe wrong, and runs that no table of ours holds and no constant was fitted on."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+
+from benchmarks.doubts import DOUBTS, believed, doubted
+from benchmarks.models import read_models
+from benchmarks.price import Pricer
+from benchmarks.published_runs import DATA
+from benchmarks.reading import read_row, read_runs
+from benchmarks.runs import Run
+from benchmarks.scoring import score_run
+
+MODELS = read_models(DATA / "models.csv")
+
+
+def published() -> list[Run]:
+    return [row for row in read_runs(DATA / "training_runs.csv", MODELS) if isinstance(row, Run)]
+
+
+def test_every_doubt_is_about_one_row() -> None:
+    runs = published()
+    found = doubted(runs)
+    assert sorted(run.row for run, _ in found) == [45, 66, 72, 73]
+    assert Counter(why for _, why in found) == Counter(doubt.why for doubt in DOUBTS)
+    assert [run.row for run in runs if not believed(run)] == [run.row for run, _ in found]
+
+
+def test_a_row_that_does_not_state_it_is_believed() -> None:
+    """What is doubted is the statement, not the table."""
+    for run, _ in doubted(published()):
+        changed = replace(run, options=frozenset(), ep=1, etp=1, micro_batch=1)
+        assert believed(changed), run.row
+
+
+def test_the_evidence_of_the_doubts() -> None:
+    """Tokens per second and device of the rows that the doubts compare."""
+    rows = {run.row: run for run in published()}
+
+    def rate(row: int) -> float:
+        run = rows[row]
+        assert run.step_time_s is not None
+        return run.global_batch * run.seq / run.devices / run.step_time_s
+
+    assert rows[52].ep == 64
+    assert rate(66) == pytest.approx(rate(52), rel=0.03)
+    assert min(rate(row) for row in (17, 29, 40)) > 1.5 * rate(66)
+    assert rows[72].micro_batches == 8
+    assert rate(72) == pytest.approx(rate(53), rel=0.07)
+    assert rows[53].micro_batches == 80
+    assert (rows[56].micro_batch, rows[56].vp) == (1, 12)
+    assert rate(73) == pytest.approx(rate(56), rel=0.04)
+    assert rate(45) == pytest.approx(rate(58), rel=0.02)
+    assert not rows[58].dedupes
+
+
+MEASURED = (
+    ("cuda_graph=transformer_engine;dispatcher=hybridep", 24.714),
+    ("cuda_graph=transformer_engine;dispatcher=hybridep;a2a_overlap", 20.992),
+    ("", 41.25),
+    ("a2a_overlap", 31.31),
+)
+"""Qwen3-30B on 16 H100 in bf16, exchanges deduplicated or plain, exposed or behind another micro-batch: Megatron-Bridge
+skills/nemo-mbridge-perf-moe-comm-overlap, of 2026-07 and 2026-05; the plain ones are called directional."""
+
+
+def test_runs_of_no_table() -> None:
+    """Each within a fifth, and the overlap gains what it gained within a tenth of the step."""
+    sizes = {"seq_len": "4096", "n_gpus": "16", "gpus_per_node": "8", "ep": "16", "mbs": "1", "gbs": "1024"}
+    degrees = {"tp": "1", "pp": "1", "cp": "1", "dp": "16", "zero": "zero1_dist_opt", "recompute": "none"}
+    given = {"model": "qwen3_30b_a3b", "gpu": "H100-80G", "precision": "bf16", "framework": "megatron_bridge"}
+    price, found = Pricer(), []
+    for notes, measured in MEASURED:
+        read = f"{notes};recompute read from release config"
+        run = read_row(0, sizes | degrees | given | {"notes": read, "step_time_best_s": str(measured)}, MODELS)
+        assert isinstance(run, Run), run
+        found.append(score_run(run, price).step_time_s)
+        assert found[-1] == pytest.approx(measured, rel=0.2)
+    for plain, hidden in ((0, 1), (2, 3)):
+        gained = MEASURED[plain][1] - MEASURED[hidden][1]
+        assert found[plain] - found[hidden] == pytest.approx(gained, abs=0.1 * MEASURED[plain][1])
