@@ -53,9 +53,9 @@ PEAK_OF = {
 WIDTH_BYTES = {"fp64": 8.0, "fp32": 4.0, "tf32": 4.0, "bf16": 2.0, "fp16": 2.0, "fp8": 1.0, "nvfp4": 0.5, "mxfp4": 0.5}
 
 EXPERT_LAUNCHES = 3
-"""Of one expert's product in eight bits or fewer: its rows and its weight are cast, each by a kernel of its own, since
-no kernel before makes them expert by expert (Transformer Engine's GroupedLinear, as of 2025). Each costs the host a
-launch, and the device a floor."""
+"""Kernels of one expert's product in eight bits or fewer: its rows are cast, and their scales found before or arranged
+after that, each by a kernel of its own, since none before makes them expert by expert (Transformer Engine's
+GroupedLinear, as of 2025). Each costs the host a launch, and the device a floor."""
 
 
 @dataclass(frozen=True, slots=True)
