@@ -190,12 +190,7 @@ class Run:
 
     @property
     def overlaps_experts(self) -> bool:
-        """Where nothing says it, yes if exchanges leave the scale-up domain in an interleaved pipeline: so do all such
-        recipes of stacks that may."""
-        if self.exchanges_known:
-            return "a2a_overlap" in self.options or self.captured
-        far = self.ep * self.etp > self.cluster.pools[0].hosts_per_island * self.gpus_per_host
-        return self.model.routed and self.stack.may_overlap_experts and self.vp > 1 and far
+        return "a2a_overlap" in self.options or self.captured
 
     @property
     def graphs_open(self) -> bool:
@@ -207,8 +202,7 @@ class Run:
     @property
     def overlap_open(self) -> bool:
         """Nothing says whether exchanges with experts are overlapped."""
-        known = self.exchanges_known or self.overlaps_experts
-        return self.model.routed and self.stack.may_overlap_experts and not known
+        return self.model.routed and self.stack.may_overlap_experts and not self.exchanges_known
 
     @property
     def cluster(self) -> Cluster:

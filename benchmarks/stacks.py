@@ -192,9 +192,8 @@ _LISTED = (
         "Megatron-Bridge performance guide: cuDNN attention, fused cross entropy, user buffers, gradients reduced in "
         "bf16 with the distributed optimizer, experts not cut by tensor parallelism; recipes of its performance "
         "summaries (scripts/performance/configs, v0.1.0 to v0.5.0): from 0.5.0 (26.06) on cuda_graph_impl "
-        "full_iteration with moe_a2a_overlap for MXFP8 experts; modules are recomputed or nothing is; dropless "
-        "recipes whose experts span hosts overlap where the pipeline is interleaved; those of 0.1.0 (25.09), which "
-        "pad, replay layers as graphs for some models on GB200 and B200, for none on H100",
+        "full_iteration with moe_a2a_overlap for MXFP8 experts; modules are recomputed or nothing is; those of "
+        "0.1.0 (25.09), which pad experts, replay layers as graphs for some models on GB200 and B200, for none on H100",
         attention="cudnn",
         grad_bytes=2,
         placeholders=True,

@@ -273,8 +273,6 @@ READ = "recompute read from release config, matched on parallel sizes"
         ({"table": "26.04.01_pretrain", "gpu": "GB200", "precision": "mxfp8"}, ("none", True, False, True)),
         ({"pp": "2", "dp": "8"}, ("none", True, False, False)),
         ({"pp": "2", "dp": "8", "vp": "2"}, ("none", True, False, True)),
-        ({"pp": "2", "dp": "16", "vp": "2", "ep": "16", "n_gpus": "32"}, ("none", True, True, False)),
-        ({"dp": "16", "ep": "16"}, ("none", True, False, True)),
     ],
 )
 def test_what_rows_say_of_experts(
