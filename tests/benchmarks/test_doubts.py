@@ -1,4 +1,4 @@
-"""Rows that we believe wrong, and runs that no table of ours holds and no constant was fitted on."""
+"""Rows that we believe wrong: which, and what speaks against what they state."""
 
 from __future__ import annotations
 
@@ -9,11 +9,9 @@ import pytest
 
 from benchmarks.doubts import DOUBTS, believed, doubted
 from benchmarks.models import read_models
-from benchmarks.price import Pricer
 from benchmarks.published_runs import DATA
-from benchmarks.reading import read_row, read_runs
+from benchmarks.reading import read_runs
 from benchmarks.runs import Run
-from benchmarks.scoring import score_run
 
 MODELS = read_models(DATA / "models.csv")
 
@@ -56,30 +54,3 @@ def test_the_evidence_of_the_doubts() -> None:
     assert rate(73) == pytest.approx(rate(56), rel=0.04)
     assert rate(45) == pytest.approx(rate(58), rel=0.02)
     assert not rows[58].dedupes
-
-
-MEASURED = (
-    ("cuda_graph=transformer_engine;dispatcher=hybridep", 24.714),
-    ("cuda_graph=transformer_engine;dispatcher=hybridep;a2a_overlap", 20.992),
-    ("", 41.25),
-    ("a2a_overlap", 31.31),
-)
-"""Qwen3-30B on 16 H100 in bf16, exchanges deduplicated or plain, exposed or behind another micro-batch: Megatron-Bridge
-skills/nemo-mbridge-perf-moe-comm-overlap, of 2026-07 and 2026-05; the plain ones are called directional."""
-
-
-def test_runs_of_no_table() -> None:
-    """Each within a fifth, and the overlap gains what it gained within a tenth of the step."""
-    sizes = {"seq_len": "4096", "n_gpus": "16", "gpus_per_node": "8", "ep": "16", "mbs": "1", "gbs": "1024"}
-    degrees = {"tp": "1", "pp": "1", "cp": "1", "dp": "16", "zero": "zero1_dist_opt", "recompute": "none"}
-    given = {"model": "qwen3_30b_a3b", "gpu": "H100-80G", "precision": "bf16", "framework": "megatron_bridge"}
-    price, found = Pricer(), []
-    for notes, measured in MEASURED:
-        read = f"{notes};recompute read from release config"
-        run = read_row(0, sizes | degrees | given | {"notes": read, "step_time_best_s": str(measured)}, MODELS)
-        assert isinstance(run, Run), run
-        found.append(score_run(run, price).step_time_s)
-        assert found[-1] == pytest.approx(measured, rel=0.2)
-    for plain, hidden in ((0, 1), (2, 3)):
-        gained = MEASURED[plain][1] - MEASURED[hidden][1]
-        assert found[plain] - found[hidden] == pytest.approx(gained, abs=0.1 * MEASURED[plain][1])
