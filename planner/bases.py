@@ -26,7 +26,7 @@ from meshwright.ir.factors import stem
 from meshwright.ir.fold import Fold
 from meshwright.ir.names import uses
 from meshwright.ir.names.cache import loops_of
-from meshwright.ir.program import BodyProgram, Gradient, Run, Stage
+from meshwright.ir.program import BodyProgram, Gradient, Program, Run, Stage
 from meshwright.ir.rules.base import infer
 from meshwright.ir.same import Same
 from meshwright.ir.workload import Stack, Workload
@@ -128,12 +128,14 @@ class Seconds:
 @dataclass(frozen=True, slots=True)
 class Room:
     """What a stage holds: bytes kept per micro-batch, those that gradients of weights alone still need, the fullest
-    instants of a forward and a backward pass (with what is kept for it), and its state."""
+    instants of a forward and a backward pass (with what is kept for it), and how much of these are parameters in the
+    form that operators read; and its state."""
 
     kept: float
     waiting: float
     forward: float
     backward: float
+    gathered: float
     dense: Held
     expert: Held
 
@@ -158,20 +160,47 @@ class Base:
 def priced(setting: Setting, prices: Prices, config: Config, modules: tuple[ModulePin, ...] = ()) -> Base:
     """Price a base, as names mean it unless `modules` say more: an axis that only shapes have may do what is asked of
     them. Raises what the model or the target refuse of it."""
-    alone = replace(setting, ranks=config.dp * config.tp * config.cp, modules=modules)
-    program = alone.program(config, config.batch)
     workload, fold = setting.workload, setting.fold(config)
-    stage, pieces = program.stages[0], {}
-    sites = [replace(stage, ranks=ranks) for ranks in places(prices.cluster, len(stage.ranks))]
+    program = _program(setting, config, modules)
+    costs = _costs(prices, program, workload)
+    if (
+        config.mbs == 1
+        and config.etp
+        and config.tp * config.cp > 1
+        and 2 * len(program.stages[0].ranks) <= prices.cluster.ranks
+    ):
+        # The only sequence there is may be cut among experts where each of several may not, and the other way round.
+        more = _costs(prices, _program(setting, replace(config, dp=2 * config.dp), modules), workload)
+        costs = {
+            name: {phase: fastest((one, more[name][phase])) for phase, one in own.items()}
+            for name, own in costs.items()
+        }
+    pieces = {}
     tensor = frozenset(use.name for use in uses(config.degrees()) if use.outside == "tp")
+    for body in program.bodies:
+        own = costs[body.name]
+        if any(body.locals[name].type.shape == () for name in body.outputs):
+            own = {**own, "recompute": NOTHING}  # with more copies, logits may be kept after all
+        asked = prices.ledger(body, workload, False).phases
+        pieces[body.name] = Piece(body, asked, own, workload, _expert_paths(Same(fold), body.name), tensor)
+    return Base(config, program.stages[0], pieces)
+
+
+def _program(setting: Setting, config: Config, modules: tuple[ModulePin, ...]) -> Program:
+    alone = replace(setting, ranks=config.dp * config.tp * config.cp, modules=modules)
+    return alone.program(config, config.batch)
+
+
+def _costs(prices: Prices, program: Program, workload: Workload) -> dict[str, Mapping[str, Cost]]:
+    """Of every body, by phase, wherever the one stage lies."""
+    (stage,) = program.stages
+    sites = [replace(stage, ranks=ranks) for ranks in places(prices.cluster, len(stage.ranks))]
+    found: dict[str, Mapping[str, Cost]] = {}
     for body in program.bodies:
         book = prices.ledger(body, workload, False)
         everywhere = [prices.costs(book, one, workload) for one in sites]
-        costs: Mapping[str, Cost] = {phase: fastest(one[phase] for one in everywhere) for phase in everywhere[0]}
-        if any(body.locals[name].type.shape == () for name in body.outputs):
-            costs = {**costs, "recompute": NOTHING}  # with more copies, logits may be kept after all
-        pieces[body.name] = Piece(body, book.phases, costs, workload, _expert_paths(Same(fold), body.name), tensor)
-    return Base(config, stage, pieces)
+        found[body.name] = {phase: fastest(one[phase] for one in everywhere) for phase in everywhere[0]}
+    return found
 
 
 def places(cluster: Cluster, count: int) -> list[tuple[int, ...]]:
@@ -247,8 +276,10 @@ def room(workload: Workload, base: Base, calls: tuple[tuple[str, int], ...]) -> 
         outside, inside = base.pieces[name].states
         dense, expert = dense.plus(outside, times), expert.plus(inside, times)
     kept = memory.kept_bytes
-    forward, backward = max(kept, memory.forward.total), max(kept, memory.backward[True].total)
-    return Room(kept, memory.weight_kept, forward, backward, dense, expert)
+    passes = memory.forward, memory.backward[True]
+    forward, backward = (max(kept, one.total) for one in passes)
+    gathered = max(one.sizes.get("gathered", 0.0) for one in passes)
+    return Room(kept, memory.weight_kept, forward, backward, gathered, dense, expert)
 
 
 def copies(config: Config) -> tuple[int, int]:

@@ -97,12 +97,14 @@ def _gathers(seconds: Mapping[str, float], calls: Calls) -> Cost:
 @dataclass(frozen=True, slots=True)
 class Load:
     """What a group holds: its state before copies share it out, and beside it the fullest instant of its work, over
-    all instants (`before` there are gradients) and over those with gradients of all its stages (`graded`)."""
+    all instants (`before` there are gradients) and over those with gradients of all its stages (`graded`); what of
+    these are parameters in the form that operators read."""
 
     dense: Held
     expert: Held
     before: float
     graded: float
+    gathered: float
 
     @staticmethod
     def of(
@@ -129,7 +131,7 @@ class Load:
             dense, expert = dense.plus(one.dense, 1), expert.plus(one.expert, 1)
         for held, inside in twice:
             dense, expert = (dense, expert.plus(held, -1)) if inside else (dense.plus(held, -1), expert)
-        return Load(dense, expert, before, graded)
+        return Load(dense, expert, before, graded, max(one.gathered for one in rooms))
 
 
 class Common:
@@ -419,7 +421,8 @@ class Bounds:
         fullest = 0.0
         for load in loads:
             state = load.dense.stored(storage.zero, dense) + load.expert.stored(storage.zero, expert)
-            state += kept * (load.dense.stay * (dense > 1) + load.expert.stay * (expert > 1))
+            stay = kept * (load.dense.stay * (dense > 1) + load.expert.stay * (expert > 1))
+            state += max(0.0, stay - load.gathered)  # what stays is not made anew
             gradients = load.dense.gradients / cut[0] + load.expert.gradients / cut[1]
             working = load.before + gradients if from_start else max(load.before, load.graded + gradients)
             fullest = max(fullest, state + max(gradients, working))
