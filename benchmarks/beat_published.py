@@ -193,7 +193,7 @@ def all_answers(
         return []
 
     batches = [[number] for number in range(len(questions))]
-    for _, answers in shared_out(batches, work, lost, jobs=processes, limit_s=SILENT_S):
+    for _, answers in shared_out([batches], work, lost, jobs=processes, limit_s=SILENT_S):
         for answer in answers:
             told(answer)
             yield answer

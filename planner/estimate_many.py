@@ -6,7 +6,8 @@ needed, before processes are forked (`planner.workers`), so that they only plan,
 
 Configurations that differ in pipeline, schedule or micro-batches have body plans in common, and those that differ in
 storage or recomputation how operators are split. So they are handed out in batches of one `Config.compute`, sorted by
-`Config.kind` (`Degrees.of_body` at one batch), and within a `WINDOW` of lines, so that results, which are
+`Config.kind` (`Degrees.of_body` at one batch), next to those that differ from them in copies alone, which fix how many
+stages there are and how many micro-batches run. All this within a `WINDOW` of lines, so that results, which are
 printed in the order of the lines, do not wait for the end of the file.
 """
 
@@ -259,23 +260,24 @@ def _internal(index: int, line: Line, error: Exception) -> InternalError:
     )
 
 
-def kinds(lines: Sequence[Line]) -> list[list[int]]:
-    """The indices to price, in batches that split operators alike, those of one kind next to each other."""
-    batches: list[list[int]] = []
+def kinds(lines: Sequence[Line]) -> list[list[list[int]]]:
+    """The indices to price, by window: batches that split operators alike, those of one kind next to each other."""
+    return [list(_batches(lines, range(len(lines))[start : start + WINDOW])) for start in range(0, len(lines), WINDOW)]
 
-    def kind_of(index: int) -> tuple[Value, ...]:
-        config = lines[index].config
-        return () if config is None else config.kind
 
-    for start in range(0, len(lines), WINDOW):
-        together: dict[object, list[int]] = {}
-        for index, line in enumerate(lines[start : start + WINDOW], start):
-            if line.config is not None:
-                together.setdefault(line.config.compute, []).append(index)
-        for indices in together.values():
-            indices.sort(key=kind_of)
-            batches += [indices[at : at + MOST_TOGETHER] for at in range(0, len(indices), MOST_TOGETHER)]
-    return batches
+def _batches(lines: Sequence[Line], window: Iterable[int]) -> Iterator[list[int]]:
+    configs = {index: config for index in window if (config := lines[index].config) is not None}
+    together: dict[tuple[Value, ...], list[int]] = {}
+    for index in sorted(configs, key=lambda index: _nearness(configs[index])):
+        together.setdefault(configs[index].compute, []).append(index)
+    for indices in together.values():
+        yield from (indices[at : at + MOST_TOGETHER] for at in range(0, len(indices), MOST_TOGETHER))
+
+
+def _nearness(config: Config) -> tuple[Value, ...]:
+    """Sorted by this, neighbours have the most in common: what a micro-batch does on how many ranks of one copy, then
+    the number of copies, then the rest of their kind."""
+    return config.tp * config.cp, config.mbs, *config.kind
 
 
 def in_order(outcomes: Iterable[tuple[int, Outcome]]) -> Iterator[Outcome]:

@@ -20,13 +20,13 @@ def lost(piece: int, why: str) -> str:
 
 @pytest.mark.parametrize("jobs", [1, 2, 9])
 def test_every_piece_is_done_once(jobs: int) -> None:
-    done = list(shared_out(BATCHES, lambda piece: f"{piece} done", lost, jobs=jobs, limit_s=60))
+    done = list(shared_out([BATCHES], lambda piece: f"{piece} done", lost, jobs=jobs, limit_s=60))
     assert sorted(done) == [(piece, f"{piece} done") for piece in range(10)]
     assert not multiprocessing.active_children()
 
 
 def test_a_batch_stays_with_one_process() -> None:
-    done = dict(shared_out(BATCHES, lambda piece: str(os.getpid()), lost, jobs=2, limit_s=60))
+    done = dict(shared_out([BATCHES], lambda piece: str(os.getpid()), lost, jobs=2, limit_s=60))
     for batch in BATCHES:
         assert len({done[piece] for piece in batch}) <= 1
     assert str(os.getpid()) not in done.values()
@@ -38,7 +38,7 @@ def test_a_process_that_ends_costs_one_piece() -> None:
             os._exit(7)
         return "done"
 
-    done = dict(shared_out(BATCHES, work, lost, jobs=2, limit_s=60))
+    done = dict(shared_out([BATCHES], work, lost, jobs=2, limit_s=60))
     for piece in (0, 5):
         assert done.pop(piece) == f"{piece} lost: its process ended with exit code 7"
     assert done == dict.fromkeys(set(range(10)) - {0, 5}, "done")
@@ -51,7 +51,7 @@ def test_a_process_that_hangs_costs_one_piece_and_its_time() -> None:
         return "done"
 
     started = time.monotonic()
-    done = dict(shared_out(BATCHES, work, lost, jobs=2, limit_s=0.5))
+    done = dict(shared_out([BATCHES], work, lost, jobs=2, limit_s=0.5))
     assert time.monotonic() - started < 20
     assert done.pop(4) == "4 lost: it took longer than 0.5 s"
     assert done == dict.fromkeys(set(range(10)) - {4}, "done")
@@ -59,7 +59,31 @@ def test_a_process_that_hangs_costs_one_piece_and_its_time() -> None:
 
 
 def test_who_stops_listening_leaves_nobody_behind() -> None:
-    with closing(shared_out(BATCHES, lambda piece: "done", lost, jobs=2, limit_s=60)) as arriving:
+    with closing(shared_out([BATCHES], lambda piece: "done", lost, jobs=2, limit_s=60)) as arriving:
         next(arriving)
         assert multiprocessing.active_children()
     assert not multiprocessing.active_children()
+
+
+def test_a_process_goes_on_with_the_next_batch_and_takes_over_the_far_half() -> None:
+    """Of twelve batches in a row two processes take six each, one from either half, whatever else differs."""
+    pieces = [[piece] for piece in range(12)]
+    done = dict(shared_out([pieces], slow_pid, lost_pid, jobs=2, limit_s=60))
+    changes = sum(done[piece] != done[piece + 1] for piece in range(11))
+    assert len(set(done.values())) == 2
+    assert changes <= 5
+
+
+def slow_pid(piece: int) -> int:
+    time.sleep(0.02)
+    return os.getpid()
+
+
+def lost_pid(piece: int, why: str) -> int:
+    raise AssertionError(f"{piece}: {why}")
+
+
+def test_windows_follow_one_another() -> None:
+    windows = [[[0], [1, 2]], [], [[3], [4]], [[5]]]
+    order = [piece for piece, _ in shared_out(windows, lambda piece: "done", lost, jobs=1, limit_s=60)]
+    assert order == [0, 1, 2, 3, 4, 5]
