@@ -110,6 +110,8 @@ class Strategy:
     """
 
     choices: tuple[tuple[str, Choice], ...] = ()
+    split: frozenset[str] = field(init=False, repr=False, compare=False)
+    """The factors that an axis splits."""
     _hash: int = field(init=False, repr=False, compare=False)
     """Made when it is asked for first, and kept: strategies are keys everywhere."""
 
@@ -117,8 +119,10 @@ class Strategy:
         axes = [axis for axis, _ in self.choices]
         if len(set(axes)) != len(axes):
             raise IllegalStrategy(place=str(self), cause="an axis has two choices", fix="give each axis one choice")
-        idle = [pair for pair in self.choices if pair[1] != IDLE]
-        object.__setattr__(self, "choices", tuple(idle))
+        chosen = tuple([pair for pair in self.choices if pair[1] != IDLE])
+        split = [name for _, choice in chosen if isinstance(choice, Split) for name in choice.factors]
+        object.__setattr__(self, "choices", chosen)
+        object.__setattr__(self, "split", frozenset(split))
 
     def __hash__(self) -> int:
         try:
@@ -220,16 +224,22 @@ def _state(rule: Rule, strategy: Strategy, mesh: Mesh, side: str, index: int, ty
             grad_partial.append(axis)
         elif mode in ("sum", "max"):
             partial.append(Partial(axis, mode))
-    split = {name for _, choice in strategy.choices if isinstance(choice, Split) for name in choice.factors}
+    split = strategy.split
     shards = tuple(
         [
             () if split.isdisjoint(names) else _dim(rule, strategy, mesh, (side, index, dim), type_.shape[dim])
             for dim, names in enumerate(dims)
         ]
     )
-    state = State(shards, tuple(partial), tuple(grad_partial))
+    state = _one_state(shards, tuple(partial), tuple(grad_partial))
     state.value.check(type_.shape, mesh, _place(rule, side, index))
     return state
+
+
+@lru_cache(maxsize=65536)
+def _one_state(dims: tuple[Dim, ...], partial: tuple[Partial, ...], grad_partial: tuple[str, ...]) -> State:
+    """Of equal states always the same: there are few, and they are made and compared often."""
+    return State(dims, partial, grad_partial)
 
 
 @lru_cache(maxsize=4096)
@@ -269,7 +279,7 @@ def _dim(rule: Rule, strategy: Strategy, mesh: Mesh, at: tuple[str, int, int], e
     for position, name in enumerate(factors):
         inner = prod(sizes[position + 1 :]) * unit
         left = sizes[position]
-        for axis, choice in strategy.choices:
+        for axis, choice in strategy.choices if name in strategy.split else ():
             if not (isinstance(choice, Split) and name in choice.factors):
                 continue
             parts = mesh.axis(axis).size

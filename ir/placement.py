@@ -217,14 +217,17 @@ class Placement:
 
     dims: tuple[Dim, ...]
     partial: tuple[Partial, ...] = ()
+    axes: tuple[str, ...] = field(init=False, repr=False, compare=False)
+    """The axes of dimensions, then those that are partial."""
     _hash: int = field(init=False, repr=False, compare=False)
     """Placements are keys everywhere."""
 
     def __post_init__(self) -> None:
         if len(self.partial) > 1:
             object.__setattr__(self, "partial", tuple(sorted(self.partial, key=lambda p: p.axis)))
+        used = tuple([shard.axis for dim in self.dims for shard in dim] + [one.axis for one in self.partial])
+        object.__setattr__(self, "axes", used)
         object.__setattr__(self, "_hash", hash((self.dims, self.partial)))
-        used = self.axes
         for axis in used if len(set(used)) < len(used) else ():
             if used.count(axis) > 1:
                 raise AxisUsedTwice(
@@ -246,10 +249,6 @@ class Placement:
     def rank(self) -> int:
         return len(self.dims)
 
-    @property
-    def axes(self) -> tuple[str, ...]:
-        return tuple(shard.axis for dim in self.dims for shard in dim) + tuple(p.axis for p in self.partial)
-
     def on(self, axis: str) -> int | Partial | None:
         """What the axis does: the dimension it cuts, its partial, or None for copies."""
         for index, dim in enumerate(self.dims):
@@ -265,11 +264,7 @@ class Placement:
                 cause=f"{self} has {len(self.dims)} dims, the tensor {len(shape)}",
                 fix="give one entry per dim",
             )
-        for axis in self.axes:
-            mesh.axis(axis)
-        for dim, extent in zip(self.dims, shape, strict=True):
-            if dim:
-                _check_cut(dim, extent, mesh)
+        _check_cuts(self, tuple(shape), mesh)
 
     def spans(self, shape: Sequence[int], mesh: Mesh, rank: int) -> tuple[tuple[Span, ...], ...]:
         """Per dimension, the global index ranges that the rank holds, in local order."""
@@ -401,6 +396,16 @@ def _spans(dim: Dim, extent: int, mesh: Mesh, at: Mapping[str, int]) -> tuple[Sp
         local = shard.layout.pieces(length(spans), mesh.axis(shard.axis).size, at[shard.axis])
         spans = select(spans, local)
     return spans
+
+
+@lru_cache(maxsize=65536)
+def _check_cuts(placement: Placement, shape: tuple[int, ...], mesh: Mesh) -> None:
+    """Must: axes of the mesh, and every dimension can be cut."""
+    for axis in placement.axes:
+        mesh.axis(axis)
+    for dim, extent in zip(placement.dims, shape, strict=True):
+        if dim:
+            _check_cut(dim, extent, mesh)
 
 
 @lru_cache(maxsize=65536)
