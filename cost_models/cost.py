@@ -72,15 +72,15 @@ class Cost:
             max(self.first_gather_s, other.first_gather_s),
             max(self.starts_s, other.starts_s),
             self.reductions_s + times * other.reductions_s,
-            weakest_of_each(*self.kinds, *other.kinds),
+            self.kinds if other.kinds in ((), self.kinds) else weakest_of_each(*self.kinds, *other.kinds),
         )
 
 
 def weakest_of_each(*kinds: tuple[str, Kind]) -> tuple[tuple[str, Kind], ...]:
     """Of each sort the weakest."""
     found: dict[str, Kind] = {}
-    for name, kind in kinds:
-        found[name] = weakest_kind(kind, found.get(name, kind))
+    for name, kind in dict.fromkeys(kinds):
+        found[name] = weakest_kind(kind, found[name]) if name in found else kind
     return tuple(sorted(found.items()))
 
 

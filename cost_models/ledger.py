@@ -101,7 +101,13 @@ class Phase:
     def plus(self, other: Phase) -> Phase:
         if not (other.kernels or other.transmissions):
             return self
+        if not (self.kernels or self.transmissions):
+            return other
         return Phase(self.kernels + other.kernels, self.transmissions + other.transmissions)
+
+
+EMPTY = Phase()
+"""Nothing, for those who add to it by `plus`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +176,7 @@ class _Bookkeeper:
         self.outside = (body.outputs, body.input_grads, AllSame(body.kept), leaving) if joins else ()
 
     def ledger(self) -> Ledger:
-        phases = {name: Phase() for name in PHASES} | {"update": self.stepped(), "weights": self.added()}
+        phases = dict.fromkeys(PHASES, EMPTY) | {"update": self.stepped(), "weights": self.added()}
         flops = 0.0
         for name, statements in self.lists():
             found, counted = self.listed(name, statements)
@@ -235,7 +241,7 @@ class _Bookkeeper:
         """Gradients of several micro-batches are added up where they are stored, which products of a fused stack do
         themselves."""
         if not self.accumulates or self.style == "fused":
-            return Phase()
+            return EMPTY
         added = sum(self.elements(slot.grad) for slot in self.body.params if slot.grad is not None)
         return Phase(Counter([self.memory(added * 2 * self.workload.states.gradient)] if added else []))
 

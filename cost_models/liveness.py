@@ -129,7 +129,7 @@ class _Passes(Names):
     """The passes of one body program under one workload, summed up."""
 
     def forward(self) -> Fullest:
-        inputs = {name: self.size(name) for name in self.body.inputs if not self.is_free(name)}
+        inputs = {name: self.size(name) for name in self.body.inputs if name not in self.free}
         stay = {*self.kept, *(name for name in self.body.outputs)}
         return self.walk(self.body.forward, inputs, stay)
 
@@ -143,7 +143,7 @@ class _Passes(Names):
         kept = Mix(activations=sum(self.kept.values()) - logits, logits=logits)
         outputs = {name for name, grad in zip(self.body.outputs, self.body.output_grads, strict=True) if grad}
         here = self.kept.keys() - self.waiting
-        tables = {*self.free_inputs, *(set(self.body.outputs) - outputs)}
+        tables = {*self.tables, *(set(self.body.outputs) - outputs)}
         return PassMemory(
             kept=kept,
             shared=tuple((self.shared(name), float(self.body.nbytes[name])) for name in sorted(tables)),

@@ -73,7 +73,8 @@ class Names:
         self.weight_grads = self.made_for_weights()
         self.routed = self.sent_to_experts()
         self.logits = self.fused_logits()
-        self.free_inputs = {name for name, grad in zip(body.inputs, body.input_grads, strict=True) if grad is None}
+        self.tables = {name for name, grad in zip(body.inputs, body.input_grads, strict=True) if grad is None}
+        self.free = self.taking_nothing()
         self.kept = self.kept_storages()
         self.waiting = {kept.name for kept in body.kept if kept.host and kept.name in self.kept}
         """Of it, what waits in the host's memory."""
@@ -166,17 +167,10 @@ class Names:
         root = next(name for s in self.body.forward for name in results_of(s) if name in self.logits_names)
         return dict.fromkeys(self.logits_names, root)
 
-    def is_free(self, name: str) -> bool:
-        """Whether a name takes nothing here: parameters, units, tables; main gradients that are written straight."""
-        placeheld = self.runtime.placeholders and self.repeated and name in self.weight_grads
-        return (
-            name in self.resident
-            or name in self.gathers
-            or name in self.reduces
-            or name in self.free_inputs
-            or placeheld
-            or (name in self.weight_grads and bool(self.reduces))
-        )
+    def taking_nothing(self) -> set[str]:
+        """Parameters, units, tables; main gradients that are written straight."""
+        straight = bool(self.reduces) or (self.runtime.placeholders and self.repeated)
+        return self.resident | self.gathers | self.reduces | self.tables | (self.weight_grads if straight else set())
 
     # storages
 
@@ -184,7 +178,7 @@ class Names:
         """Everything kept, by storage, units and tables left out."""
         found: dict[str, float] = {}
         for kept in self.body.kept:
-            if kept.name in self.body.locals and self.is_free(kept.name):
+            if kept.name in self.free and kept.name in self.body.locals:
                 continue
             name = self.logits.get(kept.name, kept.name)
             if name in self.logits.values():
@@ -352,7 +346,7 @@ class _List:
             if at is not None:
                 self.own(name, at)
                 continue
-            if self.of.is_free(name) or name in self.inside:
+            if name in self.of.free or name in self.inside:
                 continue
             root = self.of.logits.get(name, name)
             self.own(root, root)

@@ -258,7 +258,7 @@ def _verify_plan(planned: Same[BodyPlan], body: Same[Graph], mesh: Mesh) -> None
             raise StoredParamUnknown(
                 place=place, cause=f"there is no parameter {stored.path!r}", fix="name parameters of the body"
             )
-        for placement in (stored.params, stored.grads, stored.optimizer):
+        for placement in dict.fromkeys((stored.params, stored.grads, stored.optimizer)):
             placement.check(graph.types[params[stored.path].value].shape, mesh, f"{place}, {stored.path}")
 
 

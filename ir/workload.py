@@ -148,6 +148,10 @@ class Stack:
         for name in self.hides:
             _known("stack", name, HIDES)
 
+    def __hash__(self) -> int:
+        """Stacks are keys everywhere, and few: the name tells most of them apart."""
+        return hash(self.name)
+
     def __str__(self) -> str:
         words = f"stack={self.name} style={self.style} attention={self.attention} hides={'+'.join(self.hides)}"
         return " ".join(
@@ -263,6 +267,10 @@ class Workload:
                 cause=f"imbalance {self.imbalance}",
                 fix="give the busiest expert's load over the mean",
             )
+
+    def __hash__(self) -> int:
+        """Workloads are keys everywhere: what differs between those that meet."""
+        return hash((self.global_batch, self.seq, self.precision, self.stack.name))
 
     def __str__(self) -> str:
         own = [f"{field.name}={getattr(self, field.name)}" for field in fields(self) if field.name != "stack"]

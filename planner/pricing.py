@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 
 from meshwright.backends.torch_.capabilities import TARGETS as TORCH_TARGETS
 from meshwright.cost_models.cluster import Cluster
@@ -50,6 +51,12 @@ MOST_BODIES = 512
 def price_of(cluster: Cluster) -> Price:
     """How a program is priced on a cluster. What programs have in common is priced once."""
     return Evaluator(cluster, published())
+
+
+@lru_cache(maxsize=64)
+def _at_batch(workload: Workload, global_batch: int) -> Workload:
+    """One object for all configurations: as a key, that is quicker to compare."""
+    return replace(workload, global_batch=global_batch)
 
 
 def target_of(name: str) -> Capabilities:
@@ -164,7 +171,7 @@ class Setting:
     def lowered(self, fold: Fold, decisions: Decisions, global_batch: int) -> Program:
         """The program of any plan on a fold of the model."""
         lowering = self.target.lowering().for_stack(self.workload.stack)
-        workload = replace(self.workload, global_batch=global_batch)
+        workload = _at_batch(self.workload, global_batch)
         if len(self.bodies) > MOST_BODIES:
             self.bodies.clear()
         return lower(fold, decisions, lowering, workload, self.bodies)

@@ -25,7 +25,7 @@ from meshwright.ir.names.degrees import SEQUENCE, Degrees
 from meshwright.ir.names.pinned import FREE, Allowed, Words, recomputing
 from meshwright.ir.names.recompute import recomputed
 from meshwright.ir.names.storage import fits, stored
-from meshwright.ir.placement import CONTIGUOUS, Layout, Sections, Shard, State
+from meshwright.ir.placement import CONTIGUOUS, ZIGZAG, Layout, Sections, Shard, State
 from meshwright.ir.rules.base import Rule, rule_of
 
 
@@ -226,25 +226,29 @@ class _Planning:
 
     def divides(self, op: Op, so_far: Strategy, axis: str, choice: Choice) -> bool | None:
         """Whether the axis divides what earlier ones left of a factor, and every dimension that runs over it alone (its
-        extent may be another); None if layouts, sections or slots are in play."""
+        extent may be another); None if sections or slots are in play, or a zigzag under another loop."""
         rule = self.rules[op.name]
         if rule.sections or rule.slots or not all(map(_is_plain, (choice, *(made for _, made in so_far.choices)))):
             return None
         assert isinstance(choice, Split)
-        (name,) = choice.factors
-        factor, parts = rule.factor(name), self.mesh.axis(axis).size
-        for other, made in so_far.choices:
-            if made == choice:
-                parts *= self.mesh.axis(other).size
-        if factor.role not in SPLITTABLE or factor.size % parts:
+        factor = rule.factor(choice.factors[0])
+        if factor.role not in SPLITTABLE:
             return False
+        cuts = [
+            (self.mesh.axis(name).size, made.layout)
+            for name, made in (*so_far.choices, (axis, choice))
+            if isinstance(made, Split) and made.factors == choice.factors
+        ]
+        zigzag = any(layout != CONTIGUOUS for _, layout in cuts)
         types = (*self.graph.operand_types(op), *rule.types)
-        return all(
-            extent % parts == 0
-            for dims, type_ in zip((*rule.operands, *rule.results), types, strict=True)
-            for dim, extent in zip(dims, type_.shape, strict=True)
-            if dim == choice.factors
-        )
+        for dims, type_ in zip((*rule.operands, *rule.results), types, strict=True):
+            for dim, extent in zip(dims, type_.shape, strict=True):
+                if dim == choice.factors:
+                    if not _cuts(extent, cuts):
+                        return False
+                elif zigzag and factor.name in dim:
+                    return None
+        return factor.size % prod(parts for parts, _ in cuts) == 0
 
     def state(self, value: str) -> State:
         """Where a value that enters or leaves a body lies: cut over the first preferred loop that it has."""
@@ -269,7 +273,16 @@ class _Planning:
 
 
 def _is_plain(choice: Choice) -> bool:
-    return isinstance(choice, Split) and len(choice.factors) == 1 and choice.layout == CONTIGUOUS
+    return isinstance(choice, Split) and len(choice.factors) == 1 and choice.layout in (CONTIGUOUS, ZIGZAG)
+
+
+def _cuts(extent: int, cuts: list[tuple[int, Layout]]) -> bool:
+    """Whether axes of these sizes can cut an extent one after another; a zigzag takes two runs for each part."""
+    for parts, layout in cuts:
+        if extent % (parts if layout == CONTIGUOUS else 2 * parts):
+            return False
+        extent //= parts
+    return True
 
 
 def _has_ring(strategy: Strategy) -> bool:

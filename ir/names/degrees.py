@@ -185,7 +185,7 @@ class Degrees:
 
     def of_compute(self) -> Degrees:
         """What concerns the operators of a body: the same whatever is stored where or computed again."""
-        return replace(self.of_body(), zero=0, regather=True, recompute="none")
+        return _of_compute(self)
 
     def mesh(self) -> Mesh:
         """The mesh of one stage: slow axes outside, tensor parallelism innermost. Sizes of 1 leave an axis out."""
@@ -229,6 +229,11 @@ _USUAL = {("dp", "dp"): "dp", ("dp", "ep"): "ep", ("cp", "dp"): "cp", ("tp", "tp
 def _mesh(axes: tuple[tuple[str, int], ...]) -> Mesh:
     """One object for all equal meshes: as a key, that is quicker to compare."""
     return Mesh(tuple(MeshAxis(name, size) for name, size in axes))
+
+
+@lru_cache(maxsize=4096)
+def _of_compute(degrees: Degrees) -> Degrees:
+    return replace(degrees.of_body(), zero=0, regather=True, recompute="none")
 
 
 @lru_cache(maxsize=4096)

@@ -27,8 +27,22 @@ def verify_work(work: WorkLists) -> None:
     """The same of lists of codes."""
     depth = work.shape.depth
     for group, (stages, codes) in enumerate(zip(work.shape.stages, work.lists, strict=True)):
-        _verify_counts(group, frozenset(stages), codes, depth, work.shape.microbatches)
+        if not _plainly_once(stages, codes, depth, work.shape.microbatches):
+            _verify_counts(group, frozenset(stages), codes, depth, work.shape.microbatches)
     running_order(work)
+
+
+def _plainly_once(stages: tuple[int, ...], codes: tuple[int, ...], depth: int, microbatches: int) -> bool:
+    """Whether it is easy to see that the counts are right: there are as many codes as there should be, and of every
+    stage all F, and either all B or all I and W."""
+    seen, expected = set(codes), 0
+    for stage in stages:
+        every = [range(4 * stage + kind, 4 * depth * microbatches, 4 * depth) for kind in range(4)]
+        needed = (FORWARD, BACKWARD) if every[BACKWARD][0] in seen else (FORWARD, INPUT, WEIGHT)
+        if not all(seen.issuperset(every[kind]) for kind in needed):
+            return False
+        expected += len(needed) * microbatches
+    return len(codes) == expected
 
 
 def _verify_counts(group: int, stages: frozenset[int], codes: tuple[int, ...], depth: int, microbatches: int) -> None:
