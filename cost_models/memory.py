@@ -135,11 +135,15 @@ class _Parts:
     sizes: dict[str, float] = field(default_factory=dict)
     instant: str = ""
 
-    def plus(self, other: Mapping[str, float], times: float = 1) -> _Parts:
-        sizes = dict(self.sizes)
+    def plus(self, *others: Mapping[str, float]) -> _Parts:
+        found = _Parts(dict(self.sizes), self.instant)
+        for other in others:
+            found.add(other)
+        return found
+
+    def add(self, other: Mapping[str, float], times: float = 1) -> None:
         for name, size in other.items():
-            sizes[name] = sizes.get(name, 0.0) + times * size
-        return _Parts(sizes, self.instant)
+            self.sizes[name] = self.sizes.get(name, 0.0) + times * size
 
     @property
     def total(self) -> float:
@@ -220,24 +224,32 @@ class StageMemory:
 
     def _keep(self, previous: BodyMemory | None, one: BodyMemory, times: int) -> None:
         """Add what a call keeps; a storage that the call before it keeps as well counts once."""
-        twice = sum(size for key, size in one.passes.entered if previous and key in dict(previous.passes.left))
+        left = dict(previous.passes.left) if previous and one.passes.entered else {}
+        twice = sum(size for key, size in one.passes.entered if key in left)
         self.kept["activations"] += times * (one.passes.kept.activations - one.passes.hosted - twice)
         self.kept["logits"] = self.kept.get("logits", 0.0) + times * one.passes.kept.logits
 
     def forward_at(self, position: _Position) -> _Parts:
         one = position.memory
-        parts = _Parts(instant="loss" if one.passes.has_logits else "forward end").plus(position.before)
-        parts = parts.plus(_mix(one.passes.forward)).plus({"staging": position.passing})
-        return parts.plus({"gathered": self.gathered(one, position.next_unit)})
+        return _Parts(instant="loss" if one.passes.has_logits else "forward end").plus(
+            position.before,
+            _mix(one.passes.forward),
+            {"staging": position.passing, "gathered": self.gathered(one, position.next_unit)},
+        )
 
     def backward_at(self, position: _Position, graded: bool) -> _Parts:
         one = position.memory
         instant = "recompute" if one.passes.backward.recomputing else "backward"
         instant = "loss" if one.passes.has_logits else instant
-        parts = _Parts(instant=instant).plus(position.before)
-        parts = parts.plus(_mix(one.passes.backward)).plus({"gathered": self.gathered(one, position.previous_unit)})
-        parts = parts.plus({"gathered": one.unit_gradients, "staging": position.passing})
-        return parts if graded else parts.plus({"gradients": position.gradients_after + one.gradients})
+        parts = _Parts(instant=instant).plus(
+            position.before,
+            _mix(one.passes.backward),
+            {"gathered": self.gathered(one, position.previous_unit)},
+            {"gathered": one.unit_gradients, "staging": position.passing},
+        )
+        if not graded:
+            parts.add({"gradients": position.gradients_after + one.gradients})
+        return parts
 
     def gathered(self, one: BodyMemory, neighbour: float) -> float:
         """The unit that is used, and the one that is fetched meanwhile."""
@@ -306,8 +318,8 @@ class _Group:
         return twice
 
     def held(self, states: Sequence[State], capacity: float, profile: MemoryConstants) -> Held:
-        end = _Parts(instant="optimizer").plus(self.state)
-        end = end.plus({"gradients": self.gradients + self.placeholders, "transient": self.stepped})
+        step = {"gradients": self.gradients + self.placeholders, "transient": self.stepped}
+        end = _Parts(instant="optimizer").plus(self.state, step)
         best = max(end, self.at(max(states, key=self.total_at)), key=lambda parts: parts.total)
         return replace(_finished(best, self.communicators, capacity, profile), host_bytes=self.host_bytes(states))
 
@@ -335,13 +347,15 @@ class _Group:
         """What is held in a state, with the action that runs."""
         index = self.numbers.index(state.stage)
         parts = self.stages[index].action(state, self.from_start or state.graded[index])
-        parts = parts.plus(self.state).plus({"gradients": self.placeholders})
+        parts = parts.plus(self.state, {"gradients": self.placeholders})
         for stage, live, waiting in zip(self.stages, state.live, state.waiting, strict=True):
-            parts = parts.plus(stage.kept, live).plus({"activations": stage.weight_kept}, waiting)
-        if self.from_start or all(state.graded):
-            return parts.plus({"gradients": self.gradients})
-        graded = sum(stage.gradients for stage, has in zip(self.stages, state.graded, strict=True) if has)
-        return parts.plus({"gradients": graded})
+            parts.add(stage.kept, live)
+            parts.add({"activations": stage.weight_kept}, waiting)
+        graded = self.gradients
+        if not (self.from_start or all(state.graded)):
+            graded = sum(stage.gradients for stage, has in zip(self.stages, state.graded, strict=True) if has)
+        parts.add({"gradients": graded})
+        return parts
 
 
 def _ends(path: str, tail: str) -> bool:

@@ -13,7 +13,7 @@ from typing import Any
 
 from meshwright.cost_models.cluster import Cluster
 from meshwright.cost_models.compute import Compute
-from meshwright.cost_models.cost import Cost, attention_of, cost_of, library_of, slowest
+from meshwright.cost_models.cost import NOTHING, Cost, attention_of, cost_of, library_of, slowest
 from meshwright.cost_models.hardware import Device
 from meshwright.cost_models.ledger import Known, Ledger, Phase, ledger
 from meshwright.cost_models.profile import Profile
@@ -141,6 +141,8 @@ class Prices:
         awaited: bool,
     ) -> Cost:
         """One phase, on the slowest of some devices."""
+        if not (phase.kernels or phase.transmissions):
+            return NOTHING
         return slowest(
             cost_of(
                 phase,

@@ -25,6 +25,7 @@ section 4), a step takes the longest `span_s` instead.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -126,16 +127,13 @@ def compiled(work: WorkLists) -> Compiled:
     """Order lists for `simulate`; cached, for lists that are the same object. Refuses lists that wait in a circle."""
     order, period = running_order(work), 4 * work.shape.depth
     classes = tuple([code % period for code in order.codes])
-    counts: dict[int, int] = {}
-    for of in classes:
-        counts[of] = counts.get(of, 0) + 1
-    first = dict(zip(reversed(order.groups), reversed(order.after), strict=True))
+    first = {group: order.after[order.groups.index(group)] for group in set(order.groups)}
     return Compiled(
         shape=work.shape,
         codes=order.codes,
         classes=classes,
         after=order.after,
-        counts=tuple(sorted(counts.items())),
+        counts=tuple(sorted(Counter(classes).items())),
         group_of=tuple(work.shape.group_of()),
         first=tuple(first.get(group, 0) for group in range(len(work.lists))),
     )

@@ -87,7 +87,8 @@ class Step:
         total = dict.fromkeys(PHASES, NOTHING)
         for costs, repeats in self.runs[index]:
             for phase, cost in costs.items():
-                total[phase] = total[phase].plus(cost, repeats)
+                if cost is not NOTHING:
+                    total[phase] = total[phase].plus(cost, repeats)
         return total
 
     def wait_for(self, host: Host) -> None:
@@ -120,7 +121,7 @@ class Step:
         devices = self.prices.devices(self.program.stages[index].ranks)
         return max(self.prices.compute(device, self.workload).host_s for device in devices)
 
-    def together(self, cost: Cost, host_s: float, *, beside: Cost = NOTHING, again: Cost = NOTHING) -> Taken:
+    def together(self, cost: Cost, host_s: float, *, beside: Cost | None = None, again: Cost = NOTHING) -> Taken:
         alone = not self.accumulates
         return together(self.step, self.workload.stack, cost, host_s, beside=beside, again=again, alone=alone)
 
@@ -344,23 +345,23 @@ def together(
     cost: Cost,
     host_s: float,
     *,
-    beside: Cost = NOTHING,
+    beside: Cost | None = None,
     again: Cost = NOTHING,
     alone: bool = False,
 ) -> Taken:
-    """Kernels and collectives of a stretch as they run together; `beside` is compute of the same stretch that is
-    counted elsewhere, `again` the part that runs a second time; `alone`: there is no other micro-batch."""
+    """Kernels and collectives of a stretch as they run together; `beside` is compute of the same backward pass that is
+    counted elsewhere (None: this is none), `again` the part that runs a second time; `alone`: there is no other micro-batch."""
     hides, device_s = stack.hides, cost.device_s
     awaited_s = cost.awaited * host_s
     launch_s = awaited_s + max(0.0, cost.launches * host_s - awaited_s - device_s)
     ring_hidden_s = min(cost.ring_s, cost.engines[1] + launch_s) if "ring" in hides else 0.0
-    beside_s = max(beside.device_s, beside.launches * host_s)
+    beside_s = 0.0 if beside is None else max(beside.device_s, beside.launches * host_s)
     busy_s = device_s + launch_s + beside_s - ring_hidden_s
     behind_s = step.covered * busy_s
     values = list(cost.values)
     if "tensor" in hides:
         values[0] *= 1 - step.hidden_tensor
-    elif beside is not NOTHING and stack.regathers:
+    elif beside is not None and stack.regathers:
         values[0] *= 1 - step.hidden_backward
     values[1] += cost.ring_s - ring_hidden_s
     ran_s = cost.gathers_s * ("parameters" in hides) + cost.reductions_s * ("gradients" in hides)

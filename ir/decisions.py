@@ -197,6 +197,10 @@ class Decisions:
 
     def plans_for(self, stage: int, bodies: Iterable[str]) -> list[BodyPlan]:
         """The plan of every call of a stage, given the bodies called."""
+        plans = [self.plan[name] for name in self.stages[stage].plans]
+        if not any(plan.first for plan in plans):
+            only = {plan.body: plan for plan in reversed(plans)}
+            return [only.get(body) or self.plan_for(stage, body) for body in bodies]
         before: Counter[str] = Counter()
         found = []
         for body in bodies:

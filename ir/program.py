@@ -245,8 +245,14 @@ class BodyProgram:
     @cached_property
     def elements(self) -> Mapping[str, int]:
         """How many elements of every local name lie on one rank."""
-        mesh = self.mesh
-        return {name: local_elements(local.placement, local.type.shape, mesh) for name, local in self.locals.items()}
+        counted: dict[tuple[int, tuple[int, ...]], int] = {}  # by identity: many names share few placements
+        found = {}
+        for name, local in self.locals.items():
+            key = id(local.placement), local.type.shape
+            if key not in counted:
+                counted[key] = local_elements(local.placement, local.type.shape, self.mesh)
+            found[name] = counted[key]
+        return found
 
     @cached_property
     def nbytes(self) -> Mapping[str, float]:

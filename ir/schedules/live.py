@@ -13,6 +13,7 @@ moment of the same action kind and stage exceeds or equals throughout.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import accumulate
 
 from meshwright.ir.schedules.work import BACKWARD, FORWARD, INPUT, KINDS, WEIGHT, WorkLists, derived
 
@@ -59,13 +60,12 @@ def _moments(work: WorkLists, group: int) -> tuple[Moment, ...]:
         leave[4 * stage + BACKWARD] = -one
         leave[4 * stage + INPUT] = (one << shift) - one
         leave[4 * stage + WEIGHT] = -(one << shift)
-    held = 0
+    change = [entered + left for entered, left in zip(enter, leave, strict=True)]
+    actions = [code % classes for code in work.lists[group]]
+    before = accumulate(map(change.__getitem__, actions), initial=0)
     seen: list[set[int]] = [set() for _ in range(classes)]
-    for code in work.lists[group]:
-        of = code % classes
-        held += enter[of]
-        seen[of].add(held)
-        held += leave[of]
+    for of, held in set(zip(actions, before, strict=False)):
+        seen[of].add(held + enter[of])
     spare = sum(1 << (width * (field + 1) - 1) for field in range(fields))
     found = []
     for of, states in enumerate(seen):
