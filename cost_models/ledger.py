@@ -18,10 +18,10 @@ one left operand that a `fused` or `xla` stack keeps in one weight (q, k, v; gat
 
 Memory-bound operators are charged by the bytes that they move, chains of them as one kernel (`chains`).
 
-Body programs that differ in storage or recomputation share lists of statements as the same objects, which stand for the
-same shards in each (`BodyProgram`). What a list asks for depends on nothing else of its body but, where a stack joins
-chains, on what is read outside of the list. So it is written down once for each list, and remembered by these objects
-in the `Known` of whoever prices many.
+Body programs that differ in storage or recomputation, or in copies and with them the batch, have lists of statements
+in common, whose forms are equal (`forms`). What a list asks for depends on nothing else of its body but which names are
+weights and, where a stack joins chains, on what is read outside of the list. So it is written down once for each list
+of forms, and remembered in the `Known` of whoever prices many.
 """
 
 from __future__ import annotations
@@ -29,13 +29,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from math import ceil, prod
 from typing import TypeGuard, cast
 
 from meshwright.cost_models.chains import Chains, local_bytes
 from meshwright.cost_models.collectives import Collective
 from meshwright.cost_models.compute import Kernel
+from meshwright.cost_models.forms import BUCKETED, bucketed_bytes, forms
 from meshwright.ir.adjoint import Split, Strategy, apply
 from meshwright.ir.graph import ITEMSIZE
 from meshwright.ir.mesh import Mesh
@@ -60,10 +61,6 @@ ONCE = frozenset(("sync", "update", "publish"))
 
 GROUPED = frozenset(("grouped_linear", "grouped_mm"))
 """Products of experts."""
-
-BUCKETED = frozenset(("parameter", "sync", "update"))
-"""Why parameters and their gradients move: those of one body travel together, as an FSDP unit or a gradient bucket."""
-
 
 EXPERT_BIAS = {"forward": (2, 24.0), "backward": (5, 32.0)}
 """Where a bias ends an expert: kernels of each expert, and bytes of each element beside those of one sum in 16 bits.
@@ -125,8 +122,8 @@ class Ledger:
     """Phases in which the host waits to be told how many rows each expert has, and launches nothing ahead."""
 
 
-Known = dict[tuple[object, ...], tuple[Mapping[str, Phase], float]]
-"""Lists that were written down before: by phase what they ask for, and the model's own operations in them."""
+Known = dict[tuple[object, ...], Mapping[str, Phase]]
+"""Lists that were written down before: by phase what they ask for."""
 
 
 def ledger(body: BodyProgram, workload: Workload, *, accumulates: bool, known: Known | None = None) -> Ledger:
@@ -173,15 +170,18 @@ class _Bookkeeper:
         without."""
         joins = self.one_loss or self.style != "eager"
         leaving = tuple(move.operand for move in self.shards)
-        self.outside = (body.outputs, body.input_grads, AllSame(body.kept), leaving) if joins else ()
+        self.outside = (body.outputs, body.input_grads, body.kept, leaving) if joins else ()
+        self.weights = _weights(body)
+        self.ending = _ending_biases(body, self.weights) if self.style == "fused" else frozenset[str]()
+        self.read = (workload, self.precision, self.one_loss, self.picks, self.weights, self.ending, self.outside)
+        """What lists depend on beside their forms."""
 
     def ledger(self) -> Ledger:
         phases = dict.fromkeys(PHASES, EMPTY) | {"update": self.stepped(), "weights": self.added()}
         flops = 0.0
         for name, statements in self.lists():
-            found, counted = self.listed(name, statements)
-            phases.update((where, part.plus(phases[where])) for where, part in found.items())
-            flops += counted
+            phases.update((where, part.plus(phases[where])) for where, part in self.listed(name, statements).items())
+            flops += _model_flops(AllSame(statements)) if name != "recompute" else 0.0
         axes = dict.fromkeys(one.axes for phase in phases.values() for one in phase.transmissions)
         return Ledger(phases, flops, tuple(axes), self.awaited())
 
@@ -208,22 +208,14 @@ class _Bookkeeper:
         yield from (("forward", body.forward), ("recompute", redone), ("inputs", self.shards), ("inputs", fresh))
         yield from (("sync", body.sync), ("publish", body.publish))
 
-    def listed(self, phase: str, statements: Sequence[Statement]) -> tuple[Mapping[str, Phase], float]:
+    def listed(self, phase: str, statements: Sequence[Statement]) -> Mapping[str, Phase]:
         """What a list asks for."""
-        key = (phase, AllSame(statements), self.body.mesh, self.workload, self.outside)
+        key = (phase, forms(statements, self.body), bucketed_bytes(statements, self.body), self.read)
         if key not in self.known:
             found = _List(self, phase)
             found.walk(statements)
-            self.known[key] = (found.phases, found.flops)
+            self.known[key] = found.phases
         return self.known[key]
-
-    @cached_property
-    def weights(self) -> frozenset[str]:
-        return _weights(self.body)
-
-    @cached_property
-    def ending(self) -> frozenset[str]:
-        return _ending_biases(self.body, self.weights) if self.style == "fused" else frozenset()
 
     # states
 
@@ -263,7 +255,6 @@ class _List:
         self.weights, self.ending = book.weights, book.ending
         self.phases = {phase: Phase()} | ({"weights": Phase()} if phase == "inputs" else {})
         self.buckets: dict[tuple[Collective, tuple[str, ...], str], float] = {}
-        self.flops = 0.0
 
     def walk(self, statements: Sequence[Statement]) -> None:
         products: _Products = {}
@@ -291,8 +282,6 @@ class _List:
     def engine(self, statement: Compute | Gradient | Ring, products: _Products) -> None:
         rule = infer(statement.signature)
         wanted = None if isinstance(statement, Compute) or not statement.wanted else statement.wanted
-        if self.phase != "recompute":
-            self.flops += _flops(statement.signature, wanted)
         if rule.engine is Engine.ATTENTION:
             self.attention(statement, rule, self.sizes(statement))
         elif rule.engine is Engine.CONV:
@@ -423,6 +412,17 @@ def _shards(statement: Statement) -> TypeGuard[Move]:
 def _picks(statement: Compute) -> int:
     """How many experts a token goes to, in a dispatch."""
     return statement.signature.operands[1].shape[-1] if statement.signature.kind == "dispatch" else 1
+
+
+@lru_cache(maxsize=8192)
+def _model_flops(statements: AllSame[Statement]) -> float:
+    """The model's own operations in a list."""
+    total = 0.0
+    for statement in statements.of:
+        if isinstance(statement, (Compute, Gradient, Ring)):
+            wanted = () if isinstance(statement, Compute) else statement.wanted
+            total += _flops(statement.signature, wanted or None)
+    return total
 
 
 @lru_cache(maxsize=65536)

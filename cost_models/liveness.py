@@ -30,12 +30,12 @@ from dataclasses import dataclass
 from functools import lru_cache
 from weakref import ref
 
-from meshwright.cost_models.storages import Fullest, Mix, Names, Shared, rule_of
+from meshwright.cost_models.forms import forms
+from meshwright.cost_models.storages import Fullest, Mix, Names, Shared, rule_of, shared
 from meshwright.ir.graph import ITEMSIZE
 from meshwright.ir.placement import Placement
 from meshwright.ir.program import BodyProgram, Compute, Gradient, Move, ParamSlot, local_elements
 from meshwright.ir.rules.base import Engine
-from meshwright.ir.same import AllSame
 from meshwright.ir.workload import Stack, Workload
 
 
@@ -104,20 +104,29 @@ def body_memory(body: BodyProgram, workload: Workload, repeated: bool) -> BodyMe
 
 
 class _Alike:
-    """A body program as a key: equal to another one that runs the same lists and keeps the same, as those do that
-    differ only in where the optimizer's states lie."""
+    """A body program as a key: equal to another one that runs lists of the same forms between the same ends and keeps
+    the same, as those do that differ only in where the optimizer's states lie, or in copies."""
 
-    __slots__ = ("body", "lists")
+    __slots__ = ("body", "form")
 
     def __init__(self, body: BodyProgram) -> None:
         self.body = body
-        self.lists = AllSame((body.forward, body.backward, body.kept))
+        ends = (*body.inputs, *body.outputs, *(name for name in (*body.input_grads, *body.output_grads) if name))
+        self.form = (
+            forms(body.forward, body),
+            forms(body.backward, body),
+            body.kept,
+            (body.inputs, body.outputs, body.input_grads, body.output_grads),
+            tuple([shared(body, name) for name in ends]),
+            tuple([(slot.value, slot.stored, slot.grad, slot.buffer) for slot in body.params]),
+            body.kernels,
+        )
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Alike) and other.lists == self.lists
+        return isinstance(other, _Alike) and other.form == self.form
 
     def __hash__(self) -> int:
-        return hash(self.lists)
+        return hash(self.form)
 
 
 @lru_cache(maxsize=1024)

@@ -350,7 +350,8 @@ def together(
     alone: bool = False,
 ) -> Taken:
     """Kernels and collectives of a stretch as they run together; `beside` is compute of the same backward pass that is
-    counted elsewhere (None: this is none), `again` the part that runs a second time; `alone`: there is no other micro-batch."""
+    counted elsewhere (None: this is none), `again` the part that runs a second time; `alone`: there is no other
+    micro-batch."""
     hides, device_s = stack.hides, cost.device_s
     awaited_s = cost.awaited * host_s
     launch_s = awaited_s + max(0.0, cost.launches * host_s - awaited_s - device_s)

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from functools import lru_cache
 from math import inf
 
-from meshwright.ir.graph import Type
 from meshwright.ir.kept import COPY
 from meshwright.ir.placement import Placement
 from meshwright.ir.program import (
@@ -29,8 +28,8 @@ from meshwright.ir.program import (
 from meshwright.ir.rules.base import Engine, Law, Rule, Signature, infer
 from meshwright.ir.workload import Workload
 
-Shared = tuple[Type, Placement]
-"""What tells two inputs without gradient apart."""
+Shared = tuple[str, tuple[int, ...], Placement]
+"""What tells two inputs without gradient apart: dtype, shape on a rank, placement."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +56,12 @@ class Fullest:
 
 _NEARLY = 1 - 1e-9
 """Of a sum: what rounding cannot take from it."""
+
+
+def shared(body: BodyProgram, name: str) -> Shared:
+    """What tells an input or output apart."""
+    local = body.locals[name]
+    return local.type.dtype, local.placement.local_shape(local.type.shape, body.mesh), local.placement
 
 
 class Names:
@@ -99,8 +104,7 @@ class Names:
         return self.body.nbytes[name] * scale
 
     def shared(self, name: str) -> Shared:
-        local = self.body.locals[name]
-        return local.type, local.placement
+        return shared(self.body, name)
 
     # what names are
 
