@@ -131,7 +131,12 @@ class _Alike:
 
 @lru_cache(maxsize=1024)
 def _passes(key: _Alike, workload: Workload, repeated: bool) -> PassMemory:
-    return _Passes(key.body, workload, repeated).summary()
+    return pass_memory(key.body, workload, repeated)
+
+
+def pass_memory(body: BodyProgram, workload: Workload, repeated: bool) -> PassMemory:
+    """What the passes of a body program hold, walked through anew."""
+    return _Passes(body, workload, repeated).summary()
 
 
 class _Passes(Names):
