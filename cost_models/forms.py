@@ -17,7 +17,7 @@ Must: all that a ledger's lists and the walks of `storages` read of a statement 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from itertools import count
 from math import prod
@@ -34,20 +34,27 @@ MOST_STATEMENTS = 1 << 17
 """Whose forms are remembered; each takes about a kilobyte."""
 
 _numbers = count()
-_known: dict[int, tuple[Statement, int]] = {}
+_known: dict[int, int] = {}
+"""By identity: a statement that several programs hold as one object stands for the same shards in all of them."""
+_holding: list[Statement] = []
+"""Those statements, so that no other one takes their place."""
 
 
-def forms(statements: Iterable[Statement], body: BodyProgram) -> tuple[int, ...]:
+def forms(statements: Sequence[Statement], body: BodyProgram) -> tuple[int, ...]:
     """The form of every statement, as a number: equal numbers are equal forms."""
-    found = []
-    for statement in statements:
-        known = _known.get(id(statement))
-        if known is None:
-            if len(_known) >= MOST_STATEMENTS:
-                _known.clear()
-            known = _known[id(statement)] = (statement, _number(_form(statement, body)))
-        found.append(known[1])
-    return tuple(found)
+    places = tuple(map(id, statements))
+    try:
+        return tuple(map(_known.__getitem__, places))
+    except KeyError:
+        for statement in statements:
+            if id(statement) not in _known:
+                _known[id(statement)] = _number(_form(statement, body))
+                _holding.append(statement)
+        found = tuple(map(_known.__getitem__, places))
+    if len(_known) >= MOST_STATEMENTS:
+        _known.clear()
+        _holding.clear()
+    return found
 
 
 @lru_cache(maxsize=MOST_STATEMENTS)

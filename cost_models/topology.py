@@ -162,7 +162,9 @@ _by_identity = _Identity(_KEPT)
 def group_shape(cluster: Cluster, ranks: tuple[int, ...], mesh: Mesh, axes: Sequence[str]) -> GroupShape:
     """The slowest group along `axes` of a stage that runs on `ranks` of the cluster, arranged as `mesh`."""
     along = tuple(axes)
-    return _by_identity.get((cluster, ranks), (mesh, along), lambda: _group_by_value(Same(cluster), ranks, mesh, along))
+    return _by_identity.get(
+        (cluster, ranks), (mesh, along), lambda: _group_by_value(Same(cluster), *_moved_up(cluster, ranks), mesh, along)
+    )
 
 
 def pair_shape(cluster: Cluster, senders: tuple[int, ...], receivers: tuple[int, ...]) -> GroupShape:
@@ -171,8 +173,21 @@ def pair_shape(cluster: Cluster, senders: tuple[int, ...], receivers: tuple[int,
     Rank i of the stage with more ranks talks to the rank in the same place of the other: i x few // many.
     """
     return _by_identity.get(
-        (cluster, senders, receivers), ("pairs",), lambda: _pairs_by_value(Same(cluster), senders, receivers)
+        (cluster, senders, receivers),
+        ("pairs",),
+        lambda: _pairs_by_value(Same(cluster), *_moved_up(cluster, senders, receivers)),
     )
+
+
+def _moved_up(cluster: Cluster, *stages: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
+    """The same ranks as many units earlier as there are before all of them: where units are alike, stages of a pipeline
+    have their shapes in common."""
+    if len(cluster.pools) > 1 or cluster.matrix is not None:
+        return stages
+    pool = cluster.pools[0]
+    unit = pool.gpus_per_host * pool.hosts_per_island
+    before = min(map(min, stages)) // unit * unit
+    return tuple(tuple(rank - before for rank in ranks) for ranks in stages) if before else stages
 
 
 @lru_cache(maxsize=_KEPT)

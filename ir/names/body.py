@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from math import prod
 
 from meshwright.ir.adjoint import IDLE, SPLITTABLE, Choice, Idle, Split, Strategy, apply
@@ -19,7 +20,7 @@ from meshwright.ir.decisions import BodyPlan
 from meshwright.ir.errors import IllegalStrategy, IndivisibleExtent, ModulePinUnmet, SectionsMismatch
 from meshwright.ir.factors import Loops, stem
 from meshwright.ir.fold import Body
-from meshwright.ir.graph import Graph, Op
+from meshwright.ir.graph import Graph, Op, Type
 from meshwright.ir.mesh import Mesh
 from meshwright.ir.names.degrees import SEQUENCE, Degrees
 from meshwright.ir.names.pinned import FREE, Allowed, Words, recomputing
@@ -239,16 +240,10 @@ class _Planning:
             for name, made in (*so_far.choices, (axis, choice))
             if isinstance(made, Split) and made.factors == choice.factors
         ]
-        zigzag = any(layout != CONTIGUOUS for _, layout in cuts)
-        types = (*self.graph.operand_types(op), *rule.types)
-        for dims, type_ in zip((*rule.operands, *rule.results), types, strict=True):
-            for dim, extent in zip(dims, type_.shape, strict=True):
-                if dim == choice.factors:
-                    if not _cuts(extent, cuts):
-                        return False
-                elif zigzag and factor.name in dim:
-                    return None
-        return factor.size % prod(parts for parts, _ in cuts) == 0
+        extents, shares = _extents(rule, self.graph.operand_types(op))[factor.name]
+        if shares and any(layout != CONTIGUOUS for _, layout in cuts):
+            return None
+        return factor.size % prod(parts for parts, _ in cuts) == 0 and all(_cuts(extent, cuts) for extent in extents)
 
     def state(self, value: str) -> State:
         """Where a value that enters or leaves a body lies: cut over the first preferred loop that it has."""
@@ -274,6 +269,20 @@ class _Planning:
 
 def _is_plain(choice: Choice) -> bool:
     return isinstance(choice, Split) and len(choice.factors) == 1 and choice.layout in (CONTIGUOUS, ZIGZAG)
+
+
+@lru_cache(maxsize=65536)
+def _extents(rule: Rule, operands: tuple[Type, ...]) -> Mapping[str, tuple[frozenset[int], bool]]:
+    """For every factor the extents of the dimensions that run over it alone, and whether it shares any with others."""
+    tensors = list(zip((*rule.operands, *rule.results), (*operands, *rule.types), strict=True))
+    over = [pair for dims, type_ in tensors for pair in zip(dims, type_.shape, strict=True)]
+    return {
+        factor.name: (
+            frozenset(extent for dim, extent in over if dim == (factor.name,)),
+            any(factor.name in dim and len(dim) > 1 for dim, _ in over),
+        )
+        for factor in rule.factors
+    }
 
 
 def _cuts(extent: int, cuts: list[tuple[int, Layout]]) -> bool:
