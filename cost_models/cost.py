@@ -60,6 +60,8 @@ class Cost:
         return self.gathers_s + self.starts_s
 
     def plus(self, other: Cost, times: int = 1) -> Cost:
+        if other is NOTHING or (self is NOTHING and times == 1):
+            return self if other is NOTHING else other
         a, b = self.engines, other.engines
         c, d = self.values, other.values
         return Cost(

@@ -87,8 +87,7 @@ class Step:
         total = dict.fromkeys(PHASES, NOTHING)
         for costs, repeats in self.runs[index]:
             for phase, cost in costs.items():
-                if cost is not NOTHING:
-                    total[phase] = total[phase].plus(cost, repeats)
+                total[phase] = total[phase].plus(cost, repeats)
         return total
 
     def wait_for(self, host: Host) -> None:

@@ -104,6 +104,11 @@ class _Planning:
         self.rules = {op.name: rule_of(op, graph.types) for op in graph.ops}
         self.fused = _fused(graph, self.rules, found)
         self.sizes = {loop.name: loop.size for loop in found.loops}
+        self.outside = {axis: degrees.use(axis).outside for axis in mesh.names}
+        self.preferences = {
+            (axis, expert): degrees.preferences(axis, expert=expert) for axis in mesh.names for expert in (False, True)
+        }
+        self.layouts = {axis: degrees.layout(axis) for axis in mesh.names}
         self.slots: dict[str, Layout] = {}
         self.unused = ("group",) if "heads" in self.sizes else ()
         """Queries that share a key-value head stay together, where there are several of those to split."""
@@ -159,12 +164,12 @@ class _Planning:
 
     def candidates(self, op: Op, axis: str, so_far: Strategy, *, expert: bool) -> Iterator[Choice]:
         degrees, rule = self.degrees, self.rules[op.name]
-        if op.kind == "attention" and degrees.use(axis).outside == "cp":
+        if op.kind == "attention" and self.outside[axis] == "cp":
             if degrees.context == "ring" and rule.pairs and not _has_ring(so_far):
-                yield Split((rule.pairs[0].first, rule.pairs[0].second), degrees.layout(axis))
+                yield Split((rule.pairs[0].first, rule.pairs[0].second), self.layouts[axis])
             if degrees.context == "ulysses":
                 yield Split(("hk",))
-        for loop in degrees.preferences(axis, expert=expert):
+        for loop in self.preferences[axis, expert]:
             if loop in self.unused:
                 continue
             for factor, names in self.found.factors[op.name].items():
@@ -177,7 +182,7 @@ class _Planning:
 
     def split(self, factor: str, names: tuple[str, ...], loop: str, axis: str, so_far: Strategy) -> Iterator[Split]:
         """Split a factor over one of its loops: the first, or the sequence under the samples before it."""
-        layout = self.degrees.layout(axis) if loop == SEQUENCE else CONTIGUOUS
+        layout = self.layouts[axis] if loop == SEQUENCE else CONTIGUOUS
         if loop == "slots":
             layout = self.slots.get(axis, CONTIGUOUS)
         at = next(index for index, name in enumerate(names) if stem(name) == loop)
@@ -187,7 +192,7 @@ class _Planning:
         for other, choice in so_far.choices:
             if isinstance(choice, Split) and choice.factors == (factor,):
                 parts = self.mesh.axis(other).size
-                if self.degrees.use(other).outside == "dp":
+                if self.outside[other] == "dp":
                     outer = max(1, outer // parts)
                 else:
                     size = max(1, size // parts)
@@ -252,10 +257,10 @@ class _Planning:
             return State.replicated(len(shape))
         dims: list[tuple[Shard, ...]] = [() for _ in shape]
         for axis in self.mesh.names:
-            for loop in self.degrees.preferences(axis):
+            for loop in self.preferences[axis, False]:
                 named = self.found.dims[value]
                 at = next((dim for dim, names in enumerate(named) if names and stem(names[0]) == loop), None)
-                layout = self.degrees.layout(axis) if loop == SEQUENCE else CONTIGUOUS
+                layout = self.layouts[axis] if loop == SEQUENCE else CONTIGUOUS
                 if at is not None and fits(shape[at], (*dims[at], Shard(axis, layout)), self.mesh):
                     dims[at] = (*dims[at], Shard(axis, layout))
                     break

@@ -136,6 +136,10 @@ class Degrees:
         Offload.parse(self.offload)
         uses(self)
 
+    def __hash__(self) -> int:
+        """Degrees are keys everywhere: what tells most of them apart."""
+        return hash((self.dp, self.tp, self.cp, self.ep, self.pp, self.zero, self.recompute, self.microbatches))
+
     @staticmethod
     def of(*, ranks: int, global_batch: int, mbs: int = 1, **pins: Any) -> Degrees:
         """Degrees from pins, on a cluster of `ranks` with a global batch in sequences: dp is what the others leave,
