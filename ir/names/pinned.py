@@ -130,6 +130,8 @@ class Words:
 
     def grants(self, op: Op, allowed: Allowed, strategy: Strategy, mesh: Mesh, *, partly: bool = False) -> bool:
         """Whether axes together do what is allowed; `partly`: so far, with axes that are still to be decided."""
+        if allowed is FREE:
+            return True
         for what, none in NO_CUT.items():
             words = getattr(allowed, what)
             if words is None:
