@@ -32,6 +32,7 @@ from meshwright.ir.capabilities import ANY
 from meshwright.ir.errors import MeshwrightError
 from meshwright.ir.fold import Fold
 from meshwright.ir.frontends.shape_toml import build
+from meshwright.planner import partial
 from meshwright.planner.baselines import baselines
 from meshwright.planner.pricing import LEAST_BATCH, Folds, Setting
 from meshwright.planner.search import Search
@@ -154,6 +155,7 @@ def answered(runs: Sequence[Run], limit_s: float) -> list[Answer]:
         for _ in search.run(baselines(own.space), until_s=started_s + limit_s):
             pass
         search.settle()
+        partial.improve(search, lambda: time.monotonic() - started_s > limit_s)
         best = search.best
     except MeshwrightError as refusal:
         print(f"row {runs[0].row}: {refusal}", file=sys.stderr)

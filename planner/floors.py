@@ -94,17 +94,13 @@ class Floors:
         sequences = base.mbs if fine else self.space.most_sequences
         work, kept = self.work_s(base, sequences), self.kept_bytes(base, sequences)
         found = inf
-        for pp in self.space.pipeline_sizes(base):
-            dp = self.space.ranks // (base.tp * base.cp * pp)
-            if dp % base.dp or self.space.global_batch % (dp * base.mbs):
-                continue
-            m = self.space.global_batch // (dp * base.mbs)
-            config, shown = replace(base, pp=pp, dp=dp, microbatches=m), 0.0
+        for config in self.space.pipelined(base):
+            shown = 0.0
             if not self.has_room(config, kept, sharded=False):
                 if not self.has_room(config, kept, sharded=True):
                     continue
                 shown = max(0.0, self.reduced_s(base, config) - self.common.step.covered * work)
-            found = min(found, m / pp * (work + shown))
+            found = min(found, config.microbatches / config.pp * (work + shown))
         return found * self.common.straggling
 
     def work_s(self, base: Config, sequences: int) -> float:
@@ -234,6 +230,11 @@ class Floors:
     def has_room(self, config: Config, kept: Vector, *, sharded: bool) -> bool:
         """Whether the state may fit beside what is in flight under any schedule, with the optimizer's state over all
         copies and, `sharded`, everything."""
+        return self.common.with_runtime(self.fullest_bytes(config, kept, sharded=sharded)) <= self.common.capacity
+
+    def fullest_bytes(self, config: Config, kept: Vector, *, sharded: bool) -> float:
+        """State and what is in flight, of the fullest group, under the schedule with the least; infinite if there is
+        none."""
         state = np.zeros_like(kept)
         for (parameters, gradients, optimizer), apart, many in zip(
             self.states, _apart(config), copies(config), strict=True
@@ -242,9 +243,8 @@ class Floors:
             state += (parameters / over + gradients / over + optimizer / many) / apart
         groups, starts = self.groups(config)
         if not len(starts):
-            return False
-        fullest = np.maximum.reduceat(groups @ np.concatenate([state, kept]), starts)
-        return self.common.with_runtime(float(fullest.min())) <= self.common.capacity
+            return inf
+        return float(np.maximum.reduceat(groups @ np.concatenate([state, kept]), starts).min())
 
     def groups(self, config: Config) -> tuple[Vector, Indices]:
         """What groups hold, in counts of each body: calls, then micro-batches in flight through them; a row for every

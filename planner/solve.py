@@ -2,10 +2,11 @@
 
     Ask, Asked -> Setting -> Space -> Search, run until it ends or is told to stop -> finalists, refined -> Solved
 
-The search is over configurations: layers in even shares, ranks in the order of the cluster. The best few of them are
-*refined* (`planner.refine`): layers shared out by what they take, ranks placed where links and devices want them; and
-in the best, what every axis does in every operator is chosen anew (`planner.operators`). What is proved of the space
-holds for the configurations; a refined plan may be faster than all of them, never slower.
+The search is over configurations: layers in even shares and all treated alike, ranks in the order of the cluster. What
+computes only some layers again may be better (`planner.partial`). The best few are *refined* (`planner.refine`): layers
+shared out by what they take, ranks placed where links and devices want them; and in the best, what every axis does in
+every operator is chosen anew (`planner.operators`). What is proved of the space holds for the configurations; a refined
+plan may be faster than all of them, never slower.
 
 Whoever plans, relaxes or asks "why not" comes through here. A search may be told to stop between two pieces of work, so
 what it has proved until then stays true.
@@ -29,7 +30,7 @@ from meshwright.ir.decisions import Decisions
 from meshwright.ir.errors import MeshwrightError
 from meshwright.ir.names.check import extents
 from meshwright.ir.names.counts import divisors
-from meshwright.planner import pricing
+from meshwright.planner import partial, pricing
 from meshwright.planner.baselines import baselines
 from meshwright.planner.estimate import Ask
 from meshwright.planner.module_pins import resolved
@@ -168,6 +169,8 @@ def solve(
         return _cheapest(ask, setting, asked, stop, told)
     search = _search(ask, setting, asked, Roomiest if objective == "memory" else _by_time(setting))
     complete = _run(search, asked, stop, told)
+    if objective == "time" and not stop():
+        partial.improve(search, stop)
     better = _refined(search, asked, stop) if objective == "time" else None
     lower = search.lower_bytes if isinstance(search, Roomiest) else search.lower_s
     return Solved(

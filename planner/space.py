@@ -124,8 +124,8 @@ class Space:
             "tensor parallel experts beside expert parallelism",
             f"less than {LEAST_TOKENS} tokens of a sequence on a rank",
             f"more than {MOST_VIRTUAL} virtual stages",
-            "full_layers:N and parts of a block in recompute",
-            "optimizer state or activations in the host's memory",
+            "parts of a block in recompute; the first layers of every stage only are tried, not proved",
+            "optimizer state in the host's memory; activations of the first layers are tried, not proved",
         )
 
     def grants(self, config: Config) -> bool:
@@ -150,7 +150,7 @@ class Space:
                 for ep, etp in self._expert_sizes(tp, cp):
                     for context in self._contexts(cp):
                         for mbs in self.sequences:
-                            for recompute in self._recompute():
+                            for recompute in self.recompute():
                                 yield self.base(tp, cp, ep, etp, mbs, str(context), str(recompute))
 
     def base(self, tp: int, cp: int, ep: int, etp: int, mbs: int, context: str, recompute: str) -> Config:
@@ -179,7 +179,8 @@ class Space:
             offload=NOWHERE,
         )
 
-    def _recompute(self) -> list[Value]:
+    def recompute(self) -> list[Value]:
+        """What may be computed again."""
         return self.wishes.among("recompute", tuple(n for n in RECOMPUTE if self.scores or n != "selective"))
 
     def _counts(self, name: str, most: int, of: int) -> list[int]:
@@ -219,17 +220,21 @@ class Space:
 
     def pipelines(self, base: Config) -> Iterator[Config]:
         """Numbers of copies and stages, and schedules."""
+        for sized in self.pipelined(base):
+            for schedule, vp in self.schedules(sized.pp, sized.microbatches):
+                split = self.split(sized.pp * vp)
+                if split:
+                    yield replace(sized, vp=vp, schedule=schedule, split=split)
+
+    def pipelined(self, base: Config) -> Iterator[Config]:
+        """Numbers of copies and stages."""
         for pp in self.pipeline_sizes(base):
             dp = self.ranks // (base.tp * base.cp * pp)
             if dp % base.dp or self.global_batch % (dp * base.mbs) or not self.wishes.grants("dp", dp):
                 continue
             microbatches = self.global_batch // (dp * base.mbs)
-            if not self.wishes.grants("microbatches", microbatches):
-                continue
-            for schedule, vp in self.schedules(pp, microbatches):
-                split = self.split(pp * vp)
-                if split:
-                    yield replace(base, pp=pp, vp=vp, dp=dp, microbatches=microbatches, schedule=schedule, split=split)
+            if self.wishes.grants("microbatches", microbatches):
+                yield replace(base, pp=pp, dp=dp, microbatches=microbatches)
 
     def pipeline_sizes(self, base: Config) -> list[int]:
         most = self.ranks // (base.tp * base.cp)

@@ -1,0 +1,181 @@
+"""Plans between those of the space: of every stage the first few layers computed again, or what they keep on the host.
+
+The space knows recomputation of all layers or of none. A configuration that computes nothing again, would be faster
+than the answer and is a little too full may fit with a few layers treated so, at a fraction of what all of them cost:
+
+    full_layers:N      computed again (Megatron-LM's recompute method "block")
+    activations:N      kept on the host, where the target can (Megatron-LM's cpu_offloading_num_layers)
+
+Which configurations are worth a try is estimated: what they take as they are, and the share of their activations that
+does not fit times what it costs to treat all of them so; first of bases by floors, then of their configurations by
+bounds. Of each that looks best the least N that fits is sought; the evaluator prices every step.
+The bound of the space does not hold for these plans.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from heapq import nsmallest
+from math import inf
+from operator import itemgetter
+
+from meshwright.ir.errors import MeshwrightError
+from meshwright.planner.bounds import Bounds
+from meshwright.planner.pins import Config
+from meshwright.planner.search import Search
+
+MOST_KINDS = 8
+"""Of bases, that are looked into."""
+MOST_ALIKE = 2
+"""Bases of one kind, which differ in the sequences of a micro-batch."""
+MOST_TRIED = 10
+"""Configurations, of those that differ in schedule or in the copies that share storage the quickest."""
+WORTH = 0.99
+"""Of the answer: what is not estimated to be faster by this much is left alone."""
+
+
+def improve(search: Search, stop: Callable[[], bool]) -> None:
+    """Price the plans between that look best; what is faster than the search's answer becomes it."""
+    if search.best is None or "none" not in search.space.recompute():
+        return
+    quickest: dict[tuple[object, ...], tuple[float, Config]] = {}
+    for base in bases(search):
+        for step_s, config in promising(search, base):
+            key = base, config.pp, config.zero, config.regather
+            if key not in quickest or step_s < quickest[key][0]:
+                quickest[key] = step_s, config
+    for _, config in nsmallest(MOST_TRIED, quickest.values(), key=itemgetter(0)):
+        for way in ways(search):
+            if stop():
+                return
+            _fitted(search, config, way)
+    search.settle()
+
+
+@dataclass(frozen=True, slots=True)
+class Treated:
+    """What it costs at least that activations of a micro-batch of a base need no room: computed again, or sent to the
+    host and back behind the work of other layers."""
+
+    work_s: float
+    again_s: float
+    sent_s: float
+
+    @staticmethod
+    def of(search: Search, base: Config) -> Treated:
+        floors, most = search.floors, search.space.most_sequences
+        work_s = floors.work_s(base, most)
+        kept = sum(
+            times * one for (_, times), one in zip(floors.common.calls, floors.kept_bytes(base, most), strict=True)
+        )
+        devices = search.prices.cluster.pools
+        wire = max(pool.device.host_link.share_bytes_per_s for pool in devices)
+        again_s = floors.work_s(replace(base, recompute="full"), most) - work_s
+        return Treated(work_s, again_s, kept / wire if _hosts(search) else inf)
+
+    def seconds(self, share: float) -> float:
+        """Of this share of all activations, for one micro-batch on all stages."""
+        waited_s = 2 * max(0.0, share * self.sent_s - self.work_s / 3)  # a third of the work is forward
+        return min(share * self.again_s, waited_s)
+
+
+def bases(search: Search) -> list[Config]:
+    """Bases of the kinds that were priced, the quickest kinds first (plans that a person would write are among them,
+    whether they fit or not), that compute nothing again: of each the quickest, with what does not fit treated."""
+    space, floors = search.space, search.floors
+    room = floors.common.capacity - floors.common.with_runtime(0.0)
+    ranked = sorted(search.found.values(), key=lambda one: (one.step_s, str(one.config)))
+    kinds = list(dict.fromkeys(_kind(one.config) for one in ranked))[:MOST_KINDS]
+    alike: dict[tuple[object, ...], list[tuple[float, int, Config]]] = {kind: [] for kind in kinds}
+    for number, base in enumerate(space.bases()):
+        if base.recompute != "none" or _kind(base) not in alike:
+            continue
+        kept, treated = floors.kept_bytes(base, space.most_sequences), Treated.of(search, base)
+        for sized in space.pipelined(base):
+            times = sized.microbatches / sized.pp * floors.common.straggling
+            fullest, state = (floors.fullest_bytes(sized, one, sharded=True) for one in (kept, 0.0 * kept))
+            if times * treated.work_s < WORTH * search.upper_s and state < min(room, fullest) and fullest < inf:
+                share = max(0.0, fullest - room) / (fullest - state)
+                alike[_kind(base)].append((times * (treated.work_s + treated.seconds(share)), number, base))
+    quickest = [dict.fromkeys(base for _, _, base in sorted(several)) for several in alike.values()]
+    return [base for several in quickest for base in list(several)[:MOST_ALIKE]]
+
+
+def _kind(config: Config) -> tuple[object, ...]:
+    return config.tp, config.cp, config.ep, config.etp, config.context
+
+
+def promising(search: Search, base: Config) -> Iterator[tuple[float, Config]]:
+    """Configurations of a base that do not fit as they are, with what they may take if they did, where that is less
+    than the answer takes."""
+    space, most, treated = search.space, WORTH * search.upper_s, Treated.of(search, base)
+    try:
+        bounds = Bounds(search.common, search.floors.priced(base))
+    except MeshwrightError:
+        return
+    for pipeline in space.pipelines(base):
+        if bounds.step_s(pipeline) >= most:
+            continue
+        loads = bounds.loads(pipeline)
+        most_kept = max(load.before for load in loads)
+        for storage in space.storages(pipeline):
+            lacks = bounds.lacks_bytes(loads, pipeline, storage)
+            if not 0 < lacks < most_kept:
+                continue
+            config = storage.on(pipeline)
+            step_s = bounds.step_s(config, bounds.wires(config))
+            step_s += treated.seconds(lacks / most_kept) * pipeline.microbatches / pipeline.pp
+            if step_s < most:
+                yield step_s, config
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """A name whose value says how many layers of every stage are treated; `whole`: all of them may be."""
+
+    name: str
+    word: str
+    whole: bool
+
+    def of(self, config: Config, layers: int) -> Config:
+        changed: dict[str, str] = {self.name: f"{self.word}:{layers}"}
+        return replace(config, **changed)  # type: ignore[arg-type]
+
+
+RECOMPUTED, HOSTED = Way("recompute", "full_layers", whole=False), Way("offload", "activations", whole=True)
+
+
+def ways(search: Search) -> list[Way]:
+    """How layers can be treated, as far as target and wishes let them."""
+    recomputed = "full" in search.space.recompute() and _open(search, RECOMPUTED)
+    return [way for way, may in ((RECOMPUTED, recomputed), (HOSTED, _hosts(search))) if may]
+
+
+def _hosts(search: Search) -> bool:
+    return any(line.name == HOSTED.word for line in search.space.target.offload) and _open(search, HOSTED)
+
+
+def _open(search: Search, way: Way) -> bool:
+    """Whether nobody asks for values of the name."""
+    asked = search.space.wishes.only.get(way.name, ()), search.space.wishes.never.get(way.name, ())
+    return not any(asked)
+
+
+def _fitted(search: Search, config: Config, way: Way) -> None:
+    """Price it with as few layers treated as fit, unless that is slower than the answer."""
+    layers = -(-search.space.layers // (config.pp * config.vp))
+    few, many = 1, layers if way.whole else layers - 1
+    most = search.price(way.of(config, many)) if many else None
+    if most is None or not most.fits:
+        return
+    many -= 1
+    while few <= many:
+        middle = (few + many) // 2
+        found = search.price(way.of(config, middle))
+        if found is None or (not found.fits and found.step_s >= search.upper_s):
+            return  # with more it takes longer still
+        if found.fits:
+            many = middle - 1
+        else:
+            few = middle + 1

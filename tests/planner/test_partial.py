@@ -1,0 +1,47 @@
+"""Plans between those of the space: found where memory binds, with no more layers treated than must be."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from benchmarks.searches import Case, opened, searched
+from meshwright.planner.partial import HOSTED, RECOMPUTED, improve, ways
+from meshwright.planner.space import Wishes
+
+TIGHT = Case(model="llama-3.1-8b", cluster="8x8xH100", batch=128, seq=8192, target="torch-cuda")
+
+
+def never() -> bool:
+    return False
+
+
+def test_as_few_layers_are_computed_again_as_fit() -> None:
+    own = opened(TIGHT)
+    search = searched(own)
+    assert search.best
+    before, proved = search.best, search.lower_s
+    improve(search, never)
+    after = search.best
+    assert after.fits
+    assert search.lower_s <= after.step_s < proved <= before.step_s
+    word, _, layers = after.config.recompute.partition(":")
+    assert word == RECOMPUTED.word
+    fewer = replace(after.config, recompute=f"{word}:{int(layers) - 1}")
+    assert not own.setting.predict(fewer, own.space.global_batch).fits
+
+
+@pytest.mark.parametrize("wishes", [Wishes(only={"recompute": ("none",)}), Wishes(never={"recompute": ("full",)})])
+def test_what_is_asked_of_recomputation_is_kept(wishes: Wishes) -> None:
+    search = searched(opened(TIGHT, wishes))
+    answer = search.best
+    assert not ways(search)
+    improve(search, never)
+    assert search.best is answer
+
+
+def test_only_targets_that_can_keep_activations_on_the_host() -> None:
+    for target, expected in (("any", [RECOMPUTED, HOSTED]), ("torch-cuda", [RECOMPUTED])):
+        own = opened(replace(TIGHT, target=target))
+        assert ways(own.search()) == expected
