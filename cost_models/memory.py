@@ -96,6 +96,37 @@ def allocated_bytes(held: Held) -> float:
 
 def held(program: Program, cluster: Cluster, profile: MemoryConstants) -> tuple[Held, ...]:
     """For every stage, the fullest instant of the ranks that run it."""
+    found: dict[int, Held] = {}
+    for (ranks, group), states in zip(_groups(program), states_of(program), strict=True):
+        one = group.held(states, _capacity(cluster, ranks), profile)
+        found |= dict.fromkeys(group.numbers, one)
+    return tuple(found[index] for index in range(len(program.stages)))
+
+
+@dataclass(frozen=True, slots=True)
+class Holding:
+    """What of a group's memory the order of its work decides. While it runs an action it holds, of every stage,
+
+        live x kept_bytes + waiting x waiting_bytes       the micro-batches other than that of the action
+        + working_bytes of the action's stage and kind
+
+    and that must not exceed `room_bytes`. Gradients are counted as if they were there from the start. One entry per
+    stage of the group; of `working_bytes` one per kind, in the order of `meshwright.ir.schedules.KINDS`.
+    """
+
+    room_bytes: float
+    kept_bytes: tuple[float, ...]
+    waiting_bytes: tuple[float, ...]
+    working_bytes: tuple[tuple[float, float, float, float], ...]
+
+
+def holdings(program: Program, cluster: Cluster, profile: MemoryConstants) -> tuple[Holding, ...]:
+    """For every group of ranks."""
+    return tuple(group.holding(_capacity(cluster, ranks), profile) for ranks, group in _groups(program))
+
+
+def _groups(program: Program) -> Iterator[tuple[tuple[int, ...], _Group]]:
+    """Every group of ranks, and what it holds."""
     workload = program.workload
     if workload is None:
         raise WorkloadImpossible(
@@ -103,13 +134,9 @@ def held(program: Program, cluster: Cluster, profile: MemoryConstants) -> tuple[
         )
     summaries = _summaries(program, workload)
     stages = _stages(program, summaries, workload)
-    found: dict[int, Held] = {}
-    for (ranks, _), states in zip(program.actions, states_of(program), strict=True):
+    for ranks, _ in program.actions:
         numbers = [index for index, stage in enumerate(program.stages) if stage.ranks == ranks]
-        group = _Group(program, numbers, [stages[number] for number in numbers], summaries, workload)
-        one = group.held(states, _capacity(cluster, ranks), profile)
-        found |= dict.fromkeys(numbers, one)
-    return tuple(found[index] for index in range(len(program.stages)))
+        yield ranks, _Group(program, numbers, [stages[number] for number in numbers], summaries, workload)
 
 
 def _capacity(cluster: Cluster, ranks: Sequence[int]) -> float:
@@ -322,6 +349,22 @@ class _Group:
         end = _Parts(instant="optimizer").plus(self.state, step)
         best = max(end, self.at(max(states, key=self.total_at)), key=lambda parts: parts.total)
         return replace(_finished(best, self.communicators, capacity, profile), host_bytes=self.host_bytes(states))
+
+    def holding(self, capacity: float, profile: MemoryConstants) -> Holding:
+        """What the order of work decides."""
+        runtime = profile.block_bytes + profile.context_bytes + self.communicators * profile.communicator_bytes
+        room = (capacity * (1 - profile.margin_share) - runtime) / (1 + profile.fragments_share)
+        always = sum(self.state.values()) + self.gradients + self.placeholders + profile.workspace_bytes
+        working = []
+        for stage in self.stages:
+            backward = stage.backward[True].total
+            working.append((stage.forward.total, backward, backward, stage.weight_kept))
+        return Holding(
+            room - always,
+            tuple(stage.kept_bytes for stage in self.stages),
+            tuple(stage.weight_kept for stage in self.stages),
+            tuple(working),
+        )
 
     def host_bytes(self, states: Sequence[State]) -> float:
         """State, and what all micro-batches in flight keep on the host, that of the action included."""

@@ -11,7 +11,7 @@ from meshwright.cost_models.collectives import Collective, Library, collective
 from meshwright.cost_models.cost import NOTHING, Cost, Taken, added, library_of, weakest_of_each
 from meshwright.cost_models.hardware import Device
 from meshwright.cost_models.ledger import PHASES
-from meshwright.cost_models.memory import held, kind_of_memory
+from meshwright.cost_models.memory import Holding, held, holdings, kind_of_memory
 from meshwright.cost_models.offload import Host
 from meshwright.cost_models.prediction import SHARES, Held, Prediction, StagePrediction
 from meshwright.cost_models.prices import Costs, Prices
@@ -128,17 +128,14 @@ class Step:
 
     def prediction(self) -> Prediction:
         program = self.program
-        release_s = [self.released_s(group) for group in range(len(program.actions))]
-        ran = simulate(compiled(work_of(program)), self.seconds(), release_s=release_s)
-        ends = [
-            self.ending(group, *since) for group, since in enumerate(zip(self.after_s(ran), self.tied_s(), strict=True))
-        ]
+        ran = self.ran()
+        ends = self.endings(ran)
         finish = [
             at + sum(end.values()) - before
             for at, end, before in zip(ran.finish_s, ends, self.before_s(ran), strict=True)
         ]
         last = max(range(len(finish)), key=finish.__getitem__)
-        step_s = finish[last] * (1 + self.step.straggling * log2(self.hosts()))
+        step_s = finish[last] * self.straggling
         return Prediction(
             step_time_s=step_s,
             step_time_low_s=step_s * (1 - self.step.interval),
@@ -146,14 +143,35 @@ class Step:
             tokens_per_s_per_gpu=self.workload.tokens / step_s / self.ranks(),
             mfu=self.model_flops() / (step_s * self.peak_flops_per_s()),
             stages=self.stages(),
-            shares=self.shares(last, step_s, ends[last], ran.sending_s[last], release_s[last]),
+            shares=self.shares(last, step_s, ends[last], ran.sending_s[last], ran.release_s[last]),
             traffic=traffic(program, self.prices.cluster, self.ledgers, self.workload),
             provenance=self.provenance(),
         )
 
+    def ran(self) -> Simulated:
+        """The program's work lists, timed."""
+        release_s = [self.released_s(group) for group in range(len(self.program.actions))]
+        return simulate(compiled(work_of(self.program)), self.seconds(), release_s=release_s)
+
+    def endings(self, ran: Simulated) -> list[dict[str, float]]:
+        """What follows the list of every group."""
+        return [
+            self.ending(group, *since) for group, since in enumerate(zip(self.after_s(ran), self.tied_s(), strict=True))
+        ]
+
+    @property
+    def straggling(self) -> float:
+        """What a step takes of the time of its last group, since ranks wait for the slowest of many."""
+        return 1 + self.step.straggling * log2(self.hosts())
+
+    @property
+    def rolling(self) -> bool:
+        """Whether groups begin the next step without waiting for each other."""
+        return self.apart and self.workload.stack.rolling
+
     def before_s(self, ran: Simulated) -> tuple[float, ...]:
         """What a group waits before its first action, where it spends that wait on the end of the step before."""
-        return ran.begin_s if self.apart and self.workload.stack.rolling else (0.0,) * len(ran.begin_s)
+        return ran.begin_s if self.rolling else (0.0,) * len(ran.begin_s)
 
     def provenance(self) -> tuple[tuple[str, Kind], ...]:
         """What this price stands on: the devices' own numbers too."""
@@ -308,6 +326,10 @@ class Step:
 
     def held(self) -> tuple[Held, ...]:
         return held(self.program, self.prices.cluster, self.prices.profile.memory)
+
+    def holdings(self) -> tuple[Holding, ...]:
+        """What of every group's memory the order of its work decides."""
+        return holdings(self.program, self.prices.cluster, self.prices.profile.memory)
 
     def stages(self) -> tuple[StagePrediction, ...]:
         return tuple(

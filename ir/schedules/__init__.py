@@ -12,8 +12,9 @@ value crosses to another group. Stages are numbered along the model.
 """
 
 from meshwright.ir.schedules.live import Moment, moments, peak
-from meshwright.ir.schedules.of_program import work_of
+from meshwright.ir.schedules.of_program import with_work, work_of
 from meshwright.ir.schedules.table import (
+    CUSTOM,
     SCHEDULES,
     Named,
     check_schedule,
@@ -42,6 +43,7 @@ from meshwright.ir.schedules.written import ActionList
 
 __all__ = [
     "BACKWARD",
+    "CUSTOM",
     "FORWARD",
     "INPUT",
     "KINDS",
@@ -68,6 +70,7 @@ __all__ = [
     "verify_actions",
     "verify_work",
     "with_transfers",
+    "with_work",
     "work_lists",
     "work_of",
 ]

@@ -1,14 +1,15 @@
-"""The work lists of a program: its action lists read back as codes."""
+"""The work lists of a program: its action lists read back as codes, or others in their place."""
 
 from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Sequence
+from dataclasses import replace
 
 from meshwright.ir.program import Action, Program
 from meshwright.ir.schedules.verify import verify_work
 from meshwright.ir.schedules.work import Shape, WorkLists, encode
-from meshwright.ir.schedules.written import shared_work
+from meshwright.ir.schedules.written import ActionList, shared_work
 
 _REMEMBERED = 32
 """Programs whose lists were written by hand, or read, and are kept as codes."""
@@ -41,3 +42,10 @@ def work_of(program: Program) -> WorkLists:
             _known.popitem(last=False)
     _known.move_to_end(key)
     return _known[key][1]
+
+
+def with_work(program: Program, work: WorkLists) -> Program:
+    """A program as `lower` makes them, with its groups doing this work, of the same shape."""
+    verify_work(work)
+    lists = [actions.doing(work) for _, actions in program.actions if isinstance(actions, ActionList)]
+    return replace(program, actions=tuple((ranks, one) for (ranks, _), one in zip(program.actions, lists, strict=True)))

@@ -28,6 +28,10 @@ class ActionList(Sequence[Action]):
         self._forward, self._backward = forward, backward
         self._written: tuple[Action, ...] | None = None
 
+    def doing(self, work: WorkLists) -> ActionList:
+        """The list of the same group for other work, with transfers for the same pairs of stages."""
+        return ActionList(work, self.group, self._forward, self._backward)
+
     @property
     def written(self) -> tuple[Action, ...]:
         """The list."""

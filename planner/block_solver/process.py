@@ -21,6 +21,7 @@ from io import BytesIO
 
 from meshwright.ir.errors import SolverFailed
 from meshwright.planner.block_solver.answer import found, infeasible, same_cost, simple_bound, timed_out
+from meshwright.planner.block_solver.linear import Linear, Solution
 from meshwright.planner.block_solver.problem import Assignment, Problem
 
 GRACE_S = 0.5
@@ -54,7 +55,8 @@ def solve_all(
 ) -> list[Assignment]:
     """All of them, one after another in one child, within one limit. `solver` is a name of PuLP's, or the best."""
     started_s = time.perf_counter()
-    findings, complaint = _asked(problems, limit_s, solver)
+    said, complaint = _asked(problems, limit_s, solver)
+    findings = [one for one in said if isinstance(one, Finding)]
     answers = []
     for index, problem in enumerate(problems):
         start = starts[index] if starts is not None else None
@@ -63,12 +65,26 @@ def solve_all(
         elif complaint is None:
             answers.append(timed_out(problem, start, None, started_s))
         else:
-            raise SolverFailed(
-                place=f"integer program {index}",
-                cause=f"the solver's process ended early: {complaint}",
-                fix="install pulp and highspy anew, or solve by elimination",
-            )
+            raise _failed(f"integer program {index}", complaint)
     return answers
+
+
+def solve_linear(linears: Sequence[Linear], *, limit_s: float | None = None) -> list[Solution]:
+    """Programs of plain numbers, one after another in one child, within one limit: their solutions, or what is known of
+    them when time is up."""
+    said, complaint = _asked(linears, limit_s, None)
+    found = [one for one in said if isinstance(one, Solution)]
+    if len(found) < len(linears) and complaint is not None:
+        raise _failed(f"integer program {len(found)}", complaint)
+    return found + [Solution(None, proved=False, bound=None)] * (len(linears) - len(found))
+
+
+def _failed(place: str, complaint: str) -> SolverFailed:
+    return SolverFailed(
+        place=place,
+        cause=f"the solver's process ended early: {complaint}",
+        fix="install pulp and highspy anew, or solve by elimination",
+    )
 
 
 def _answer(problem: Problem, finding: Finding, start: Sequence[int] | None, started_s: float) -> Assignment:
@@ -87,7 +103,9 @@ def _answer(problem: Problem, finding: Finding, start: Sequence[int] | None, sta
     return found(problem, best, max(bounds), started_s)
 
 
-def _asked(problems: Sequence[Problem], limit_s: float | None, solver: str | None) -> tuple[list[Finding], str | None]:
+def _asked(
+    problems: Sequence[Problem | Linear], limit_s: float | None, solver: str | None
+) -> tuple[list[Finding | Solution], str | None]:
     """What the child found in time, and what it complained of if it ended before its time."""
     until_s = math.inf if limit_s is None else time.time() + limit_s
     # Solvers that talk by files leave them behind when they are killed.
@@ -119,10 +137,10 @@ def _end(child: subprocess.Popen[bytes]) -> None:
         child.wait()
 
 
-def _read(said: bytes) -> list[Finding]:
+def _read(said: bytes) -> list[Finding | Solution]:
     """The findings that were written whole."""
     stream = BytesIO(said)
-    findings: list[Finding] = []
+    findings: list[Finding | Solution] = []
     while stream.tell() < len(said):
         try:
             findings.append(pickle.load(stream))

@@ -14,6 +14,7 @@ import pytest
 
 from meshwright.ir.errors import SolverFailed
 from meshwright.planner.block_solver import brute, elimination, process, solve
+from meshwright.planner.block_solver.linear import Linear
 from meshwright.planner.block_solver.methods import Method
 from meshwright.planner.block_solver.problem import Limit, Problem, Status
 from tests.planner.block_solver.problems import KINDS, same, written
@@ -163,3 +164,21 @@ def test_a_capacity_of_nothing() -> None:
 def test_the_library_is_imported_by_the_child_only() -> None:
     code = "import sys, meshwright.planner.block_solver; sys.exit('pulp' in sys.modules or 'highspy' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_any_program_of_numbers_is_solved() -> None:
+    """At most two and a half of three things; nothing is at most a negative number; no time, no answer."""
+    free = {"lower": (0.0,) * 3, "upper": (1.0,) * 3, "costs": (-3.0, -2.0, -1.0)}
+    rows = ((((0, 1.0), (1, 1.0), (2, 1.0)), 2.5),)
+    whole = Linear(**free, whole=(True,) * 3, rows=rows)
+    part = Linear(**free, whole=(False,) * 3, rows=rows)
+    never = Linear(**free, whole=(True,) * 3, rows=((((0, 1.0),), -1.0),))
+    found = process.solve_linear([whole, part, never])
+    assert [one.proved for one in found] == [True, True, True]
+    assert found[0].values == pytest.approx((1.0, 1.0, 0.0))
+    assert found[1].values == pytest.approx((1.0, 1.0, 0.5))
+    assert found[2].values is None
+    assert found[0].bound == pytest.approx(-5.0, abs=1e-5)
+    (late,) = process.solve_linear([whole], limit_s=0.0)
+    assert not late.proved
+    assert late.values is None
