@@ -15,6 +15,7 @@ BENCHMARKS: dict[str, str] = {
     "switches": "where the best kind of context parallelism changes, and what experts on ranks of their own save",
     "search_cost": "CPU time and memory of cold searches, and how far they are from proved",
     "beat_published": "configurations that people tuned and published, beside what the search finds",
+    "custom_schedules": "step times with a schedule made for the plan, beside the best schedule that has a name",
     "simulate_cost": "time to make, order and simulate pipeline schedules, a large and a small one",
 }
 """Name of the module, and what it shows."""

@@ -18,6 +18,7 @@ from typing import Any
 
 from meshwright.cost_models.prediction import Prediction
 from meshwright.ir.plan_json import decisions_to_json
+from meshwright.ir.schedules import CUSTOM
 from meshwright.planner.pins import NAMES, Config, Pins, fill, parse, read, word
 from meshwright.planner.plan_file import OPEN, Plan, load_plan, workload_to_json
 from meshwright.planner.reenter import reenter
@@ -121,6 +122,7 @@ def kept(config: Config, pins: Pins) -> Pins:
     """What stays of a configuration where these are pinned."""
     given = pins.to_json()
     gone = {name for pin in given for name in FOLLOWS.get(pin, ())} - set(given)
+    gone |= {"schedule"} if config.schedule == CUSTOM else set()  # which was made for that very plan
     values = {name: value for name, value in config.to_json().items() if name not in gone}
     return read({name: value for name, value in values.items() if name not in OPEN or value}, "the plan")
 

@@ -43,7 +43,7 @@ from meshwright.ir.names import CONTEXT, Degrees
 from meshwright.ir.names.counts import check_ranks, microbatches
 from meshwright.ir.names.degrees import RECOMPUTE, SPLITS
 from meshwright.ir.offload import NOTHING, Offload
-from meshwright.ir.schedules import SCHEDULES
+from meshwright.ir.schedules import CUSTOM, SCHEDULES
 
 Value = int | str | bool
 
@@ -51,7 +51,7 @@ COUNTS = ("tp", "pp", "dp", "cp", "ep", "etp", "vp", "mbs", "microbatches", "sha
 SWITCHES = ("sp", "zigzag", "regather")
 WORDS: Mapping[str, tuple[str, ...]] = {
     "recompute": RECOMPUTE,
-    "schedule": tuple(SCHEDULES),
+    "schedule": (*SCHEDULES, CUSTOM),
     "context": CONTEXT,
     "split": SPLITS,
 }
@@ -283,6 +283,12 @@ def word(value: object) -> str:
 def fill(pins: Pins, *, ranks: int, global_batch: int, place: str = "--fix") -> Config:
     """The configuration that these pins mean on so many ranks."""
     tp, pp, cp, ep = (size or 1 for size in (pins.tp, pins.pp, pins.cp, pins.ep))
+    if pins.schedule == CUSTOM:
+        raise PinsContradict(
+            place=place,
+            cause="schedule=custom is an order of work that the search makes for a plan; names alone do not say it",
+            fix="name another schedule, or let `plan MODEL --fix schedule=custom` make one",
+        )
     vee = pp > 1 and pins.schedule is not None and SCHEDULES[pins.schedule].vee
     vp = pins.vp or (2 if vee else 1)
     dp = _copies(pins, ranks)

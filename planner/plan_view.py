@@ -8,6 +8,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
+from meshwright.ir.schedules import CUSTOM
 from meshwright.planner.pins import Config, word
 from meshwright.planner.plan_file import Plan, Rival
 from meshwright.planner.relax import Nothing
@@ -82,6 +83,8 @@ def _answer(console: Console, plan: Plan) -> None:
 def gap_text(plan: Plan) -> str:
     """What is proved, in words."""
     bounds = plan.bounds
+    if not bounds.proved and bounds.complete and bounds.only.get("schedule") == (CUSTOM,):
+        return "unknown: bounds are of schedules that have names"
     if not bounds.proved:
         return "unknown: the search was cut short before anything could be proved"
     if bounds.gap <= 0:

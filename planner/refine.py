@@ -41,6 +41,19 @@ MOST_AGAIN = 100
 
 
 @dataclass(frozen=True, slots=True)
+class Custom:
+    """What a schedule made for a plan (`planner.custom`) stands for.
+
+    - `before` is the schedule in whose place it is; `before_s` the step with that, 0 where it does not fit.
+    """
+
+    before: str
+    before_s: float
+    least_s: float
+    """What no order of the plan's work takes less than."""
+
+
+@dataclass(frozen=True, slots=True)
 class Refined:
     """A plan on its cluster.
 
@@ -57,6 +70,12 @@ class Refined:
     origin: Config | None = None
     changed: tuple[str, ...] = ()
     """Bodies in which axes do something else than names say (`planner.operators`)."""
+    custom: Custom | None = None
+    """If the schedule was made for it."""
+
+    @property
+    def step_s(self) -> float:
+        return self.prediction.step_time_s
 
     @property
     def worth(self) -> Worth:

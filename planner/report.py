@@ -145,6 +145,7 @@ def plan_of(solved: Solved, top: int = ALTERNATIVES) -> Plan:
         notes=(
             *_idle(solved),
             *_refinements(solved),
+            *solved.notes,
             *suspicions(ask.cluster),
             *setting.folds.first(best.config.batch).notes,
             *cautions,
@@ -176,6 +177,14 @@ def _refinements(solved: Solved) -> Iterator[str]:
         yield "ranks are placed where links and devices want them: see `ranks` of plan.json"
     if refined.changed:
         yield f"operators were planned anew in {', '.join(refined.changed)}: see `placements` of plan.json"
+    if refined.custom:
+        made, now_s = refined.custom, refined.prediction.step_time_s
+        gain = f"{percent(1 - now_s / made.before_s)} faster than with {made.before}" if made.before_s > now_s else ""
+        gain = gain or (f"as fast as with {made.before}" if made.before_s else f"with {made.before} it does not fit")
+        yield (
+            f"the pipeline's schedule was made for this plan: {gain}; no order of its work takes less than "
+            f"{seconds(made.least_s)}"
+        )
     if refined.idle:
         yield f"{len(refined.idle)} ranks stay idle: {', '.join(map(str, refined.idle))}"
 

@@ -5,8 +5,9 @@
 The search is over configurations: layers in even shares and all treated alike, ranks in the order of the cluster. What
 computes only some layers again may be better (`planner.partial`). The best few are *refined* (`planner.refine`): layers
 shared out by what they take, ranks placed where links and devices want them; and in the best, what every axis does in
-every operator is chosen anew (`planner.operators`). What is proved of the space holds for the configurations; a refined
-plan may be faster than all of them, never slower.
+every operator is chosen anew (`planner.operators`); pipelines among them get a schedule of their own where that is
+faster (`planner.custom`). What is proved of the space holds for the configurations; a refined plan may be faster than
+all of them, never slower.
 
 Whoever plans, relaxes or asks "why not" comes through here. A search may be told to stop between two pieces of work, so
 what it has proved until then stays true.
@@ -17,7 +18,7 @@ from __future__ import annotations
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from math import gcd, inf
@@ -27,11 +28,13 @@ from meshwright.cost_models.cluster import Cluster
 from meshwright.cost_models.evaluate import Evaluator
 from meshwright.cost_models.prediction import Prediction
 from meshwright.ir.decisions import Decisions
-from meshwright.ir.errors import MeshwrightError
+from meshwright.ir.errors import MeshwrightError, ScheduleImpossible, ScheduleNotExpressible, WishesContradict
 from meshwright.ir.names.check import extents
 from meshwright.ir.names.counts import divisors
+from meshwright.ir.schedules import CUSTOM
 from meshwright.planner import partial, pricing
 from meshwright.planner.baselines import baselines
+from meshwright.planner.custom import customised
 from meshwright.planner.estimate import Ask
 from meshwright.planner.module_pins import resolved
 from meshwright.planner.objective import price_per_s, score
@@ -39,6 +42,7 @@ from meshwright.planner.operators import MOST_AXES, sharpened
 from meshwright.planner.pinned_search import PinnedSearch
 from meshwright.planner.pins import Config, fill
 from meshwright.planner.placement import MOST_PRICED as MOST_PLACED
+from meshwright.planner.placement import idle_ranks
 from meshwright.planner.pricing import LEAST_BATCH, Setting, layers_of
 from meshwright.planner.refine import Refined, improved
 from meshwright.planner.roomiest import Roomiest
@@ -97,6 +101,8 @@ class Solved:
     stop: Stop = field(default_factory=Stop)
     refined: Refined | None = None
     """What became of the finalists, if that is better than all configurations."""
+    notes: tuple[str, ...] = ()
+    """What was left untried."""
 
     @property
     def best(self) -> Found | None:
@@ -148,7 +154,7 @@ def space_of(setting: Setting, cluster: Cluster, wishes: Wishes) -> Space:
         heads=gcd(*heads),
         scores=setting.workload.stack.attention == "math",
         target=setting.target,
-        wishes=wishes,
+        wishes=wishes.named,
     )
 
 
@@ -162,6 +168,8 @@ def solve(
 ) -> Solved:
     """Search; `told` hears of it after every piece of work."""
     stop = stop or Stop()
+    if asked.wishes.made_only:
+        _check_made(objective, setting)
     if setting.modules != asked.modules:
         setting = replace(setting, modules=asked.modules)
     resolved(asked.modules, setting.folds.first(LEAST_BATCH).fold)
@@ -171,7 +179,7 @@ def solve(
     complete = _run(search, asked, stop, told)
     if objective == "time" and not stop():
         partial.improve(search, stop)
-    better = _refined(search, asked, stop) if objective == "time" else None
+    better, notes = _refined(search, asked, stop) if objective == "time" else (None, ())
     lower = search.lower_bytes if isinstance(search, Roomiest) else search.lower_s
     return Solved(
         ask=ask,
@@ -180,12 +188,33 @@ def solve(
         search=search,
         complete=complete,
         objective=objective,
-        lower=lower,
+        lower=0.0 if asked.wishes.made_only else lower,  # what is proved is proved of schedules with names
         stop=stop,
         refined=better,
+        notes=notes,
     )
 
 
+def _check_made(objective: str, setting: Setting) -> None:
+    """Must: a schedule that is made for a plan is asked for where it is the time that counts, of a target that can run
+    one."""
+    if objective != "time":
+        raise WishesContradict(
+            place=f"--objective {objective} --fix schedule={CUSTOM}",
+            cause="schedules are made for the least time of a step, and for nothing else",
+            fix="take one of them back",
+        )
+    names = [line.name for line in setting.target.schedules]
+    if CUSTOM not in names:
+        raise ScheduleNotExpressible(
+            place=f"--fix schedule={CUSTOM}",
+            cause=f"target {setting.target.target} runs no lists of one's own",
+            fix=f"use one of {', '.join(names)}",
+        )
+
+
+LAYERS = {"split", "stage_blocks"}
+"""Names that say how layers are shared out."""
 FINALISTS = 3
 UNLIKE_FINALISTS = 4
 UNLIKE_PRICED = 60
@@ -193,6 +222,8 @@ UNLIKE_PRICED = 60
 for, and more is left to refining."""
 FEW_AXES = 2
 """Of a mesh, for which operators are chosen anew unasked: more take seconds."""
+IDLE = 6
+"""Pipelines beside the finalists that get a schedule of their own, where that was asked for."""
 CLOSE = 1.05
 """Times the best: what is slower than that is refined only on unlike clusters."""
 PINNED_CLOSE = 1.25
@@ -224,35 +255,76 @@ def lacks_bytes(prediction: Prediction) -> float:
     return max(0.0, *(stage.memory.peak_bytes - stage.memory.capacity_bytes for stage in prediction.stages))
 
 
-def _refined(search: Search, asked: Asked, stop: Stop) -> Refined | None:
-    """The best that becomes of the finalists, if it is better than what the search found."""
-    if not {"split", "stage_blocks"} & set(asked.wishes.only):
-        found = improved(
+def _refined(search: Search, asked: Asked, stop: Stop) -> tuple[Refined | None, tuple[str, ...]]:
+    """The best that becomes of the finalists, if it is better than what the search found, or was asked for; and what
+    was left untried."""
+    chosen = finalists(search)
+    if LAYERS & set(asked.wishes.only):
+        plans, sharp = [_as_is(search, config) for config in chosen], 0
+    else:
+        sharp = 1
+        plans = improved(
             search.setting,
-            finalists(search),
+            chosen,
             search.space.global_batch,
             search.prices,
             limit=UNLIKE_PRICED if is_unlike(search.prices.cluster) else MOST_PLACED,
             mixing=not {"tp", "pp", "dp"} & set(asked.wishes.only),
             stop=stop,
         )
-    elif asked.modules and search.best:
-        found = [_as_named(search, search.best)]
-    else:
-        return None
-    # Pins by module leave templates with more to gain, each another share of it.
-    tried = [_sharpened(search, asked, stop, one) for one in found[: FINALISTS if asked.modules else 1]]
-    best = min(tried, key=lambda one: one.worth, default=None)
-    if best is None or not best.prediction.fits or best.prediction.step_time_s >= search.upper_s:
-        return None
+    if asked.modules:  # templates have more to gain, each another share of it
+        sharp = FINALISTS
+    plans[:sharp] = [_sharpened(search, asked, stop, one) for one in plans[:sharp]]
+    best = min(plans, key=lambda one: one.worth, default=None)
+    notes: tuple[str, ...] = ()
+    if asked.wishes.grants("schedule", CUSTOM) and CUSTOM in {line.name for line in search.space.target.schedules}:
+        only = asked.wishes.made_only
+        plans += [_as_is(search, config) for config in _idle(search, plans)] if only else []
+        setting, global_batch = search.setting, search.space.global_batch
+        free = not LAYERS & set(asked.wishes.only)
+        made, notes = customised(setting, plans, global_batch, search.prices, asked=only, layers=free, stop=stop)
+        if only:
+            best = _granted(search, plans, made, notes)
+        elif made is not None:
+            best = made
+    if best is None or not best.prediction.fits:
+        return None, notes
+    if best.prediction.step_time_s >= search.upper_s and not (best.custom and asked.wishes.made_only):
+        return None, notes
+    return best, notes
+
+
+def _granted(search: Search, plans: Sequence[Refined], made: Refined | None, notes: Sequence[str]) -> Refined | None:
+    """The best of what has a schedule of its own, and of what needs none. Raises `ScheduleImpossible` where the search
+    has an answer, and it is neither."""
+    alone = [one for one in plans if len(one.decisions.groups) == 1]
+    best = min([*alone, *([made] if made else [])], key=lambda one: one.worth, default=None)
+    if best is None and search.best and search.best.config.pp > 1:
+        raise ScheduleImpossible(
+            place=f"--fix schedule={CUSTOM}",
+            cause="; ".join(notes) or "the target runs no such lists",
+            fix="name a schedule, or have fewer micro-batches or stages",
+        )
     return best
 
 
-def _as_named(search: Search, best: Found) -> Refined:
-    """A configuration as it is."""
-    decisions = search.setting.decisions(best.config, search.space.global_batch)
-    counts = counts_of(decisions, search.setting.fold(best.config))
-    return Refined(decisions, best.prediction, counts, (), best.config, best.config)
+def _idle(search: Search, plans: Sequence[Refined]) -> list[Config]:
+    """Pipelines that these plans were not made of and that would be fast if they never waited, the best first; before
+    them the answer of the search."""
+    taken = {one.origin for one in plans}
+    waits = {one.config: dict(one.prediction.shares)["bubble"] for one in search.found.values()}
+    others = [one for one in search.found.values() if one.fits and one.config.pp > 1 and one.config not in taken]
+    others.sort(key=lambda one: (one is not search.best, one.step_s - waits[one.config], str(one.config)))
+    return [one.config for one in others[:IDLE]]
+
+
+def _as_is(search: Search, config: Config) -> Refined:
+    """A configuration as it was priced."""
+    fold = search.setting.fold(config)
+    decisions = search.setting.decisions(config, search.space.global_batch)
+    idle = idle_ranks(decisions, search.prices.cluster)
+    prediction = search.found[config].prediction
+    return Refined(decisions, prediction, counts_of(decisions, fold), idle, config=config, origin=config)
 
 
 def _sharpened(search: Search, asked: Asked, stop: Stop, best: Refined) -> Refined:

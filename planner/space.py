@@ -26,7 +26,7 @@ from math import gcd
 from meshwright.ir.capabilities import Capabilities
 from meshwright.ir.names import CONTEXT
 from meshwright.ir.names.counts import divisors
-from meshwright.ir.schedules import SCHEDULES
+from meshwright.ir.schedules import CUSTOM, SCHEDULES
 from meshwright.planner.pins import Config, Pins, Value
 
 SEQUENCES = (1, 2, 4, 8)
@@ -56,6 +56,18 @@ class Wishes:
     def of(pins: Pins) -> Wishes:
         """Pinned values are the only ones."""
         return Wishes({name: (value,) for name, value in pins.to_json().items()})
+
+    @property
+    def named(self) -> Wishes:
+        """The same of configurations, whose schedules have names; one made for a plan takes the place of any."""
+        names = tuple(name for name in self.only.get("schedule", ()) if name != CUSTOM)
+        others = {name: values for name, values in self.only.items() if name != "schedule"}
+        return replace(self, only=others | ({"schedule": names} if names else {}))
+
+    @property
+    def made_only(self) -> bool:
+        """Whether a pipeline's schedule must be one that is made for it."""
+        return self.only.get("schedule") == (CUSTOM,)
 
     def grants(self, name: str, value: Value) -> bool:
         only = self.only.get(name)
@@ -126,6 +138,7 @@ class Space:
             f"more than {MOST_VIRTUAL} virtual stages",
             "parts of a block in recompute; the first layers of every stage only are tried, not proved",
             "optimizer state in the host's memory; activations of the first layers are tried, not proved",
+            "orders of a pipeline's work without a name",
         )
 
     def grants(self, config: Config) -> bool:

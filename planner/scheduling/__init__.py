@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from meshwright.planner.scheduling.floor import floor_s
+from meshwright.planner.scheduling.floor import floor_s, group_floor_s
 from meshwright.planner.scheduling.greedy import RULES, listed
 from meshwright.planner.scheduling.job import Job, Lists, Ordered, all_fit, as_job, in_halves, ordered
 from meshwright.planner.scheduling.moves import LEAST, Budget, improved, shaken
@@ -31,6 +31,7 @@ __all__ = [
     "all_fit",
     "as_job",
     "floor_s",
+    "group_floor_s",
     "in_halves",
     "ordered",
     "schedule",

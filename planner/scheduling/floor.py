@@ -27,7 +27,7 @@ def floor_s(job: Job) -> float:
     """The greatest of the bounds."""
     found = 0.0 if job.rolling else _alone_s(job)
     for group in range(len(job.shape.stages)):
-        found = max(found, _group_s(job, group))
+        found = max(found, group_floor_s(job, group))
     return found * (1 - SLACK)
 
 
@@ -45,7 +45,8 @@ def _alone_s(job: Job) -> float:
     return _heads(job)[last] + tails(job)[last][FORWARD]
 
 
-def _group_s(job: Job, group: int) -> float:
+def group_floor_s(job: Job, group: int) -> float:
+    """What the work and the room of one group say."""
     stages, count, back = job.shape.stages[group], job.shape.microbatches, job.back
     heads, ways, taken = _heads(job), tails(job), job.taken_s
     rolling, ending = job.rolling, job.ending_s[group]

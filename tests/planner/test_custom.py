@@ -1,0 +1,342 @@
+"""Schedules made for plans: what they are made from is the evaluator's, what they compute is the model's, what they
+gain is priced; asked for, forbidden, and left untried."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from meshwright.backends.torch_.verify.step import step_differences
+from meshwright.cost_models.cluster_toml import read
+from meshwright.cost_models.step import Step
+from meshwright.ir.decisions import Schedule
+from meshwright.ir.errors import PinsContradict, ScheduleNotExpressible, WishesContradict
+from meshwright.ir.names import Degrees, template
+from meshwright.ir.plan_json import decisions_from_json, decisions_to_json
+from meshwright.ir.schedules import CUSTOM, KINDS, SCHEDULES, WorkLists, decode, moments, with_work, work_of
+from meshwright.planner.custom import customised, job_of
+from meshwright.planner.plan_file import plan_text, read_plan
+from meshwright.planner.refine import Refined, mixed
+from meshwright.planner.report import plan_of
+from meshwright.planner.scheduling import Budget, Job, Lists, all_fit, in_halves, ordered, schedule
+from meshwright.planner.search import Search
+from meshwright.planner.solve import Solved, Stop, solve
+from meshwright.planner.stages import counts_of
+from tests.llama_block import model
+from tests.planner.refining import Case, hosts
+from tests.planner.scheduling.jobs import job
+from tests.planner.solved import ARGV, question
+
+PINS = [
+    "pp=4,tp=1",
+    "pp=4,tp=1,schedule=gpipe",
+    "pp=4,tp=1,schedule=zb-h1,recompute=full",
+    "pp=2,tp=2,vp=2",
+    "pp=2,tp=1,dp=2,schedule=zbv,zero=1",
+    "pp=2,tp=1,dp=2,schedule=v-half,zero=2",
+    "pp=4,tp=1,split=ends,stage_blocks=3+2+2+1",
+]
+
+
+def step_of(case: Case, pins: str) -> Step:
+    program = case.lowered(*case.plan(pins))
+    assert program.workload is not None
+    return Step(case.prices, program, program.workload)
+
+
+# What is to be ordered is the evaluator's own ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("pins", PINS)
+def test_a_job_takes_what_the_evaluator_says(small: str, pins: str) -> None:
+    step = step_of(Case(small, hosts(1), batch=16), pins)
+    order = ordered(job_of(step), work_of(step.program).lists)
+    assert order is not None
+    assert order.step_s * step.straggling == pytest.approx(step.prediction().step_time_s, rel=1e-12)
+
+
+def room_left(job: Job, lists: Lists) -> list[float]:
+    """Of every group at its fullest moment."""
+    left = []
+    for stages, holding, found in zip(
+        job.shape.stages, job.holdings, moments(WorkLists(job.shape, lists)), strict=True
+    ):
+        for moment in found:
+            own, kind = stages.index(moment.stage), KINDS.index(moment.kind)
+            live = [n - (at == own and moment.kind != "W") for at, n in enumerate(moment.live)]
+            waiting = [n - (at == own and moment.kind == "W") for at, n in enumerate(moment.pending)]
+            held = holding.working_bytes[own][kind]
+            held += sum(n * size for n, size in zip(live, holding.kept_bytes, strict=True))
+            held += sum(n * size for n, size in zip(waiting, holding.waiting_bytes, strict=True))
+            left.append(holding.room_bytes - held)
+    return left
+
+
+@pytest.mark.parametrize("pins", PINS)
+def test_a_job_holds_what_the_evaluator_says(small: str, pins: str) -> None:
+    """Megatron's stack has gradients from the start, as jobs do: the least room of any group is what the fullest stage
+    leaves, before fragments."""
+    case = Case(small, hosts(1), batch=16)
+    step = step_of(case, pins)
+    memories = [stage.memory for stage in step.prediction().stages]
+    assert all(memory.instant != "optimizer" for memory in memories)
+    left = min(memory.capacity_bytes - memory.peak_bytes for memory in memories)
+    fragments = 1 + case.prices.profile.memory.fragments_share
+    job, lists = job_of(step), work_of(step.program).lists
+    assert min(room_left(job, lists)) == pytest.approx(left / fragments, rel=1e-9)
+    assert all_fit(job, lists) == (left >= 0)
+
+
+def test_a_program_with_other_work_is_the_one_that_is_lowered_with_it(small: str) -> None:
+    case = Case(small, hosts(1), batch=16)
+    fold, plan = case.plan("pp=4,tp=1")
+    program = case.lowered(fold, plan)
+    work = WorkLists(work_of(program).shape, in_halves(work_of(program).lists))
+    written = replace(plan, schedule=Schedule(CUSTOM, 16, texts(work)))
+    assert case.evaluator(with_work(program, work)) == case.price(fold, written)
+    assert with_work(program, work).actions == case.lowered(fold, written).actions
+
+
+def texts(work: WorkLists) -> tuple[tuple[str, ...], ...]:
+    return tuple(tuple(map(str, actions)) for actions in decode(work))
+
+
+# What it computes ----------------------------------------------------------------------------------------------------
+
+LAYOUTS = {
+    "one stage": Degrees(pp=4, microbatches=5, schedule="1f1b"),
+    "two in a loop, zero-3": Degrees(dp=2, pp=2, vp=2, microbatches=4, schedule="1f1b", zero=3),
+    "two in a V, tp": Degrees(tp=2, pp=2, vp=2, microbatches=4, schedule="zbv", sequence_parallel=True),
+    "recompute": Degrees(pp=2, microbatches=4, schedule="1f1b", recompute="full"),
+}
+
+
+@pytest.mark.parametrize("apart", [True, False], ids=["apart", "whole"])
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_a_step_is_exact(name: str, apart: bool) -> None:
+    """An order for stages that take as long as they happen to, with room for little."""
+    fold = model()
+    plan = template(fold, LAYOUTS[name])
+    degrees = LAYOUTS[name]
+    one = job(degrees.pp, degrees.vp, degrees.microbatches, 3, vee=degrees.schedule == "zbv", apart=apart, room=2.0)
+    answer = schedule(one, budget=Budget(2_000))
+    assert answer is not None
+    lists = texts(WorkLists(one.shape, answer.best.lists))
+    custom = replace(plan, schedule=Schedule(CUSTOM, degrees.microbatches, lists))
+    assert not step_differences(fold, custom)
+
+
+# What it gains -------------------------------------------------------------------------------------------------------
+
+
+def made(
+    case: Case, pins: str, *, asked: bool = False, layers: bool = False
+) -> tuple[Refined, Refined | None, tuple[str, ...]]:
+    config = case.config(pins)
+    fold, plan = case.plan(pins)
+    before = Refined(plan, case.price(fold, plan), counts_of(plan, fold), (), config=config, origin=config)
+    found, notes = customised(
+        case.setting, [before], case.batch, case.prices, asked=asked, layers=layers, stop=lambda: False
+    )
+    return before, found, notes
+
+
+@pytest.mark.parametrize("pins", ["pp=4,tp=1", "pp=4,tp=1,mbs=2", "pp=2,tp=1,dp=2", "pp=2,tp=1,dp=2,vp=2"])
+def test_no_name_with_its_stages_is_faster(small: str, pins: str) -> None:
+    """On a pipeline whose embedding and head make stages uneven; priced by the evaluator, as the file says it."""
+    case = Case(small, hosts(1), batch=8)
+    before, found, _ = made(case, pins)
+    assert found is not None
+    assert found.custom is not None
+    fold = case.setting.fold(case.config(pins))
+    names = ["gpipe", "interleaved"] if "vp" in pins else ["gpipe", "1f1b", "zb-h1", "zb-h2"]
+    for name in names:
+        other = case.price(
+            fold, replace(before.decisions, schedule=Schedule(name, before.decisions.schedule.microbatches))
+        )
+        assert found.step_s <= other.step_time_s * (1 + 1e-9), name
+    again = decisions_from_json(json.loads(json.dumps(decisions_to_json(found.decisions))))
+    assert again == found.decisions
+    assert case.price(fold, again) == found.prediction
+    assert found.custom.least_s <= found.step_s < 0.99 * before.step_s
+    assert found.config is not None
+    assert found.config.schedule == CUSTOM
+    assert replace(found.decisions, schedule=before.decisions.schedule) == before.decisions
+
+
+def test_little_to_gain_is_left_alone_unless_it_is_asked_for(small: str) -> None:
+    """With 256 micro-batches in a pipeline of two, idle time is less than a hundredth."""
+    case = Case(small, hosts(1, per_host=2), batch=256)
+    pins = "pp=2,tp=1,stage_blocks=5+3"
+    _, found, notes = made(case, pins)
+    assert found is None
+    assert not notes
+
+
+def test_a_step_of_too_many_actions_is_left_alone_and_said(small: str) -> None:
+    case = Case(small, hosts(1), batch=4096)
+    before, found, notes = made(case, "pp=4,tp=1,stage_blocks=5+1+1+1", asked=True)
+    assert before.decisions.schedule.microbatches == 4096
+    assert found is None
+    assert len(notes) == 1
+    assert notes[0].endswith("actions, more than 16,384")
+
+
+@pytest.mark.parametrize("pins", ["pp=4,tp=1,stage_blocks=4+1+1+2", "pp=2,tp=1,dp=2,vp=2"])
+def test_layers_are_shared_out_for_it_where_that_is_faster(small: str, pins: str) -> None:
+    case = Case(small, hosts(1), batch=8)
+    before, kept, _ = made(case, pins)
+    _, moved, _ = made(case, pins, layers=True)
+    assert kept is not None
+    assert moved is not None
+    assert kept.counts == before.counts
+    assert moved.counts != before.counts
+    assert sum(moved.counts) == sum(before.counts)
+    assert moved.config is not None
+    assert moved.config.stage_blocks == moved.counts
+    assert moved.step_s < kept.step_s
+    fold = case.setting.fold(case.config(pins))
+    assert counts_of(moved.decisions, fold) == moved.counts
+    assert case.price(fold, moved.decisions) == moved.prediction
+
+
+UNLIKE = """
+[[pool]]
+name = "fast"
+hosts = 1
+gpu = "H100"
+gpus_per_host = 2
+[[pool]]
+name = "slow"
+hosts = 1
+gpu = "A100-40G"
+gpus_per_host = 4
+[[link]]
+between = ["fast", "slow"]
+kind = "infiniband"
+gbps = 200
+latency_us = 5
+"""
+
+
+def test_stages_with_meshes_of_their_own_have_schedules_of_their_own(small: str) -> None:
+    case = Case(small, read(UNLIKE), batch=8)
+    plan = mixed(case.setting, case.config("pp=2,tp=1,dp=2,mbs=1", 4), case.batch, case.prices)[0]
+    assert plan.config is None
+    found, _ = customised(case.setting, [plan], case.batch, case.prices, asked=False, layers=False, stop=lambda: False)
+    assert found is not None
+    assert found.origin is not None
+    assert found.origin.schedule == CUSTOM
+    assert found.step_s < 0.99 * plan.step_s
+    assert case.price(case.setting.fold(found.origin), found.decisions) == found.prediction
+
+
+TIGHT = """
+[[pool]]
+name = "tight"
+hosts = 1
+gpu = "small"
+gpus_per_host = 4
+[[device]]
+name = "small"
+like = "A100-80G"
+memory_gb = {memory_gb:.3f}
+"""
+
+
+def test_what_does_not_fit_is_made_to_fit(small: str) -> None:
+    """1F1B holds four micro-batches on the first stage; a tenth of its memory less, and an order is found that holds
+    fewer."""
+    pins = "pp=4,tp=1,mbs=4"
+    before, _, _ = made(Case(small, hosts(1)), pins)
+    needed = before.prediction.peak_memory_bytes / (1 - before.prediction.stages[0].memory.margin_bytes / 80e9)
+    before, found, _ = made(Case(small, read(TIGHT.format(memory_gb=0.9 * needed / 1e9))), pins)
+    assert not before.prediction.fits
+    assert found is not None
+    assert found.custom is not None
+    assert found.prediction.fits
+    assert found.custom.before_s == 0
+
+
+# Asked for and forbidden ---------------------------------------------------------------------------------------------
+
+
+def answer(*argv: str) -> Solved:
+    return solve(*question(*ARGV, *argv))
+
+
+def test_asked_for_it_is_had() -> None:
+    """Four stages of one block: the integer program proves that no order is faster."""
+    solved = answer("--fix", "pp=4,schedule=custom")
+    assert solved.best is not None
+    assert solved.best.config.schedule == CUSTOM
+    assert solved.decisions.schedule.name == CUSTOM
+    assert solved.refined is not None
+    custom = solved.refined.custom
+    assert custom is not None
+    assert custom.least_s == pytest.approx(solved.best.step_s, rel=1e-4)
+    assert solved.best.step_s < custom.before_s
+    assert solved.proved == 0
+    plan = plan_of(solved)
+    assert any("no order of its work takes less than" in note for note in plan.notes)
+    assert read_plan(plan_text(plan)) == plan
+    assert plan_text(plan_of(answer("--fix", "pp=4,schedule=custom"))) == plan_text(plan)
+
+
+def test_unasked_it_is_had_where_it_is_faster() -> None:
+    free = answer("--fix", "pp=4")
+    without = answer("--fix", "pp=4", "--forbid", "schedule=custom")
+    assert free.best is not None
+    assert without.best is not None
+    assert free.decisions.schedule.name == CUSTOM
+    assert free.best.step_s < without.best.step_s
+    assert free.search.lower_s == without.search.lower_s
+
+
+@pytest.mark.parametrize(
+    ("argv", "names"),
+    [
+        (("--fix", "pp=4", "--allow", "schedule=gpipe|1f1b"), {"gpipe", "1f1b"}),
+        (("--fix", "pp=4", "--allow", "schedule=gpipe|custom"), {"custom"}),
+        (("--fix", "pp=4,stage_blocks=1+1+1+1"), {"custom"}),
+        (("--fix", "pp=1,schedule=custom"), {"1f1b"}),
+    ],
+    ids=str,
+)
+def test_wishes_are_kept(argv: tuple[str, ...], names: set[str]) -> None:
+    assert answer(*argv).decisions.schedule.name in names
+
+
+def test_an_interrupted_search_keeps_what_was_asked_for() -> None:
+    stop = Stop()
+
+    def told(search: Search) -> None:
+        stop.interrupted = search.best is not None
+
+    solved = solve(*question(*ARGV, "--fix", "pp=4,schedule=custom"), stop, told)
+    assert not solved.complete
+    assert solved.decisions.schedule.name == CUSTOM
+
+
+def test_a_target_that_runs_no_lists_is_not_asked_for_one() -> None:
+    ask, setting, wished = question(*ARGV, "--fix", "pp=4,schedule=custom")
+    lines = tuple(line for line in setting.target.schedules if line.name != CUSTOM)
+    without = replace(setting, target=replace(setting.target, schedules=lines))
+    with pytest.raises(ScheduleNotExpressible, match="runs no lists of one's own"):
+        solve(ask, without, wished)
+    _, _, free = question(*ARGV, "--fix", "pp=4")
+    assert solve(ask, without, free).decisions.schedule.name in SCHEDULES
+
+
+@pytest.mark.parametrize("objective", ["memory", "cost"])
+def test_it_is_made_for_time_only(objective: str) -> None:
+    ask, setting, wished = question(*ARGV, "--fix", "schedule=custom")
+    with pytest.raises(WishesContradict, match="schedule=custom"):
+        solve(ask, setting, wished, objective=objective)
+
+
+def test_names_alone_do_not_say_it(small: str) -> None:
+    with pytest.raises(PinsContradict, match="an order of work that the search makes"):
+        Case(small, hosts(1)).config("pp=4,schedule=custom")
