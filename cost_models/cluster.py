@@ -207,6 +207,11 @@ class Cluster:
     def hosts(self) -> int:
         return sum(pool.hosts for pool in self.pools)
 
+    @property
+    def unlike(self) -> bool:
+        """Whether devices or links may differ from host to host."""
+        return len(self.pools) > 1 or self.matrix is not None
+
     def place(self, rank: int) -> Place:
         if not 0 <= rank < self.ranks:
             raise RankUnknown(

@@ -20,7 +20,8 @@ from typing import Any
 from meshwright.ir.errors import MeshwrightError, PinValue
 from meshwright.planner.module_pins import ModulePin, apart
 from meshwright.planner.pins import Pins, fill, parse, word
-from meshwright.planner.plan_file import FILE, Rival, load_plan, rival_to_json
+from meshwright.planner.plan_file import FILE, load_plan, rival_to_json
+from meshwright.planner.plan_types import Rival
 from meshwright.planner.progress import Progress
 from meshwright.planner.reenter import Reentered, reenter
 from meshwright.planner.report import rival, shortest

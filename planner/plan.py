@@ -30,7 +30,8 @@ from meshwright.planner.estimate import asked as asked_of_estimate
 from meshwright.planner.module_pins import OPTIONS, apart
 from meshwright.planner.objective import check_objective
 from meshwright.planner.pins import Pins, parse, word
-from meshwright.planner.plan_file import FILE, Plan, plan_text, plan_to_json
+from meshwright.planner.plan_file import FILE, plan_text, plan_to_json
+from meshwright.planner.plan_types import Plan
 from meshwright.planner.pricing import LEAST_BATCH, Setting
 from meshwright.planner.progress import Progress
 from meshwright.planner.relax import Nothing, relax

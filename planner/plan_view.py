@@ -10,7 +10,7 @@ from rich.table import Table
 
 from meshwright.ir.schedules import CUSTOM
 from meshwright.planner.pins import Config, word
-from meshwright.planner.plan_file import Plan, Rival
+from meshwright.planner.plan_types import Plan, Rival
 from meshwright.planner.relax import Nothing
 from meshwright.planner.tables import new_console, new_table, rows_alike, share_table, worth
 from meshwright.planner.units import count, nbytes, percent, seconds

@@ -18,7 +18,7 @@ from meshwright.ir.program import Program
 from meshwright.planner.estimate import Ask
 from meshwright.planner.module_pins import check_held
 from meshwright.planner.pins import Pins
-from meshwright.planner.plan_file import Machines, Model, Plan, changes, same_model
+from meshwright.planner.plan_types import Machines, Model, Plan, changes, same_model
 from meshwright.planner.pricing import Setting, target_of
 from meshwright.planner.search import Found
 from meshwright.planner.space import Wishes

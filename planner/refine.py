@@ -153,7 +153,7 @@ def refined_plan(
         shared = shared_out(place.decisions, fold, lowered, judge, prices, limit=min(limit, MOST_CUT))
         found.append(_refined(shared.decisions, shared.prediction, fold, cluster))
     best = min(found, key=lambda one: one.worth)
-    if cluster.matrix is not None or len(cluster.pools) > 1:
+    if cluster.unlike:
         again = placed(best.decisions, cluster, judge, limit=min(limit, MOST_AGAIN))
         if worth(again.prediction) < best.worth:
             found.append(_refined(again.decisions, again.prediction, fold, cluster))

@@ -30,16 +30,7 @@ from meshwright.ir.errors import (
 )
 from meshwright.planner.baselines import Baseline, baselines
 from meshwright.planner.pins import Config
-from meshwright.planner.plan_file import (
-    Binding,
-    Bounds,
-    Machines,
-    Model,
-    Plan,
-    Provenance,
-    Rival,
-    blocks_of,
-)
+from meshwright.planner.plan_types import Binding, Bounds, Machines, Model, Plan, Provenance, Rival, blocks_of
 from meshwright.planner.search import Found
 from meshwright.planner.solve import Solved
 from meshwright.planner.units import nbytes, percent, seconds

@@ -12,7 +12,8 @@ from meshwright.ir.errors import PlanOfAnotherCluster, PlanOfAnotherModel
 from meshwright.planner.cli import main
 from meshwright.planner.diff import kept
 from meshwright.planner.pins import Pins
-from meshwright.planner.plan_file import Plan, load_plan
+from meshwright.planner.plan_file import load_plan
+from meshwright.planner.plan_types import Plan
 from tests.planner.solved import ARGV
 
 

@@ -30,7 +30,8 @@ from meshwright.ir.errors import (
 )
 from meshwright.ir.lower import lower
 from meshwright.planner.cli import VERBS, main, with_verb
-from meshwright.planner.plan_file import FILE, Model, Plan, changes, load_plan, plan_text, read_plan, same_model
+from meshwright.planner.plan_file import FILE, load_plan, plan_text, read_plan
+from meshwright.planner.plan_types import Model, Plan, changes, same_model
 from meshwright.planner.plan_view import in_words
 from meshwright.planner.progress import Progress
 from meshwright.planner.report import plan_of

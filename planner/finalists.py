@@ -1,0 +1,150 @@
+"""Finalists: what becomes of the best configurations of a search.
+
+    configurations -> refined (`planner.refine`) -> operators chosen anew (`planner.operators`)
+                   -> a schedule of their own (`planner.custom`) -> the best, if it beats the search's answer
+
+Each step keeps what the evaluator finds faster. What becomes of them may be beyond what names can say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from meshwright.cost_models.prediction import Prediction
+from meshwright.ir.errors import ScheduleImpossible
+from meshwright.ir.schedules import CUSTOM
+from meshwright.planner.custom import customised
+from meshwright.planner.operators import MOST_AXES, sharpened
+from meshwright.planner.pins import Config
+from meshwright.planner.placement import MOST_PRICED as MOST_PLACED
+from meshwright.planner.placement import idle_ranks
+from meshwright.planner.refine import Refined, improved
+from meshwright.planner.search import Found, Search
+from meshwright.planner.space import LAYERS
+from meshwright.planner.stages import counts_of
+from meshwright.planner.wishes import Asked
+
+Stop = Callable[[], bool]
+
+FINALISTS = 3
+UNLIKE_FINALISTS = 4
+UNLIKE_PRICED = 60
+"""On unlike devices and links prices of even shares in plain order say less, and bounds little: fewer of them are asked
+for, and more is left to refining."""
+FEW_AXES = 2
+"""Of a mesh, for which operators are chosen anew unasked: more take seconds."""
+IDLE = 6
+"""Pipelines beside the finalists that get a schedule of their own, where that was asked for."""
+CLOSE = 1.05
+"""Times the best: what is slower than that is refined only on unlike clusters."""
+PINNED_CLOSE = 1.25
+"""The same where something is asked of modules: what templates lose by that differs from kind to kind, and the block
+solver wins it back."""
+
+
+def finalists(search: Search) -> list[Config]:
+    """The best configuration of every kind, the best kinds first; where nothing fits, those that lack least."""
+    unlike = search.prices.cluster.unlike
+    ranked = sorted(search.found.values(), key=lambda one: (lacks_bytes(one.prediction), one.step_s, str(one.config)))
+    kinds: dict[tuple[int, ...], Found] = {}
+    for one in ranked:
+        kinds.setdefault((one.config.tp, one.config.pp, one.config.cp, one.config.ep), one)
+    chosen = list(kinds.values())
+    if not unlike and search.best:
+        close_s = (PINNED_CLOSE if search.setting.modules else CLOSE) * search.best.step_s
+        chosen = [one for one in chosen if one.fits and one.step_s <= close_s]
+    return [one.config for one in chosen[: UNLIKE_FINALISTS if unlike else FINALISTS]]
+
+
+def lacks_bytes(prediction: Prediction) -> float:
+    """By how much the fullest stage is too full; 0 where all fit."""
+    return max(0.0, *(stage.memory.peak_bytes - stage.memory.capacity_bytes for stage in prediction.stages))
+
+
+def finished(search: Search, asked: Asked, stop: Stop) -> tuple[Refined | None, tuple[str, ...]]:
+    """The best that becomes of the finalists, if it is better than what the search found, or was asked for; and what
+    was left untried."""
+    chosen = finalists(search)
+    if set(LAYERS) & set(asked.wishes.only):
+        plans, sharp = [_as_is(search, config) for config in chosen], 0
+    else:
+        sharp = 1
+        plans = improved(
+            search.setting,
+            chosen,
+            search.space.global_batch,
+            search.prices,
+            limit=UNLIKE_PRICED if search.prices.cluster.unlike else MOST_PLACED,
+            mixing=not {"tp", "pp", "dp"} & set(asked.wishes.only),
+            stop=stop,
+        )
+    if asked.modules:  # templates have more to gain, each another share of it
+        sharp = FINALISTS
+    plans[:sharp] = [_sharpened(search, asked, stop, one) for one in plans[:sharp]]
+    best = min(plans, key=lambda one: one.worth, default=None)
+    notes: tuple[str, ...] = ()
+    if asked.wishes.grants("schedule", CUSTOM) and CUSTOM in {line.name for line in search.space.target.schedules}:
+        only = asked.wishes.made_only
+        plans += [_as_is(search, config) for config in _idle(search, plans)] if only else []
+        setting, global_batch = search.setting, search.space.global_batch
+        free = not set(LAYERS) & set(asked.wishes.only)
+        made, notes = customised(setting, plans, global_batch, search.prices, asked=only, layers=free, stop=stop)
+        if only:
+            best = _granted(search, plans, made, notes)
+        elif made is not None:
+            best = made
+    if best is None or not best.prediction.fits:
+        return None, notes
+    if best.prediction.step_time_s >= search.upper_s and not (best.custom and asked.wishes.made_only):
+        return None, notes
+    return best, notes
+
+
+def _granted(search: Search, plans: Sequence[Refined], made: Refined | None, notes: Sequence[str]) -> Refined | None:
+    """The best of what has a schedule of its own, and of what needs none. Raises `ScheduleImpossible` where the search
+    has an answer, and it is neither."""
+    alone = [one for one in plans if len(one.decisions.groups) == 1]
+    best = min([*alone, *([made] if made else [])], key=lambda one: one.worth, default=None)
+    if best is None and search.best and search.best.config.pp > 1:
+        raise ScheduleImpossible(
+            place=f"--fix schedule={CUSTOM}",
+            cause="; ".join(notes) or "the target runs no such lists",
+            fix="name a schedule, or have fewer micro-batches or stages",
+        )
+    return best
+
+
+def _idle(search: Search, plans: Sequence[Refined]) -> list[Config]:
+    """Pipelines that these plans were not made of and that would be fast if they never waited, the best first; before
+    them the answer of the search."""
+    taken = {one.origin for one in plans}
+    waits = {one.config: dict(one.prediction.shares)["bubble"] for one in search.found.values()}
+    others = [one for one in search.found.values() if one.fits and one.config.pp > 1 and one.config not in taken]
+    others.sort(key=lambda one: (one is not search.best, one.step_s - waits[one.config], str(one.config)))
+    return [one.config for one in others[:IDLE]]
+
+
+def _as_is(search: Search, config: Config) -> Refined:
+    """A configuration as it was priced."""
+    fold = search.setting.fold(config)
+    decisions = search.setting.decisions(config, search.space.global_batch)
+    idle = idle_ranks(decisions, search.prices.cluster)
+    prediction = search.found[config].prediction
+    return Refined(decisions, prediction, counts_of(decisions, fold), idle, config=config, origin=config)
+
+
+def _sharpened(search: Search, asked: Asked, stop: Stop, best: Refined) -> Refined:
+    """A plan with what every axis does in every operator chosen anew, where that is faster."""
+    setting, global_batch = search.setting, search.space.global_batch
+    if best.origin is None or stop():
+        return best
+    axes = max(len(stage.mesh.axes) for stage in best.decisions.stages)
+    if not 0 < axes <= (MOST_AXES if asked.operators or asked.modules else FEW_AXES):
+        return best
+    fold = setting.fold(best.origin)
+    free = not {"sp", "cp", "tp"} & set(asked.wishes.only)
+    first = sharpened(setting, best.decisions, fold, global_batch, search.prices, free_ends=free)[0]
+    if not first.changed:
+        return best
+    return replace(best, decisions=first.decisions, prediction=first.prediction, changed=first.changed)
