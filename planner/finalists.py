@@ -15,7 +15,7 @@ from meshwright.cost_models.prediction import Prediction
 from meshwright.ir.errors import ScheduleImpossible
 from meshwright.ir.schedules import CUSTOM
 from meshwright.planner.custom import customised
-from meshwright.planner.operators import MOST_AXES, sharpened
+from meshwright.planner.operators import MOST_AXES, parts_badly, sharpened
 from meshwright.planner.pins import Config
 from meshwright.planner.placement import MOST_PRICED as MOST_PLACED
 from meshwright.planner.placement import idle_ranks
@@ -142,9 +142,22 @@ def _sharpened(search: Search, asked: Asked, stop: Stop, best: Refined) -> Refin
     axes = max(len(stage.mesh.axes) for stage in best.decisions.stages)
     if not 0 < axes <= (MOST_AXES if asked.operators or asked.modules else FEW_AXES):
         return best
-    fold = setting.fold(best.origin)
+    fold, answers = setting.fold(best.origin), [best]
     free = not {"sp", "cp", "tp"} & set(asked.wishes.only)
-    first = sharpened(setting, best.decisions, fold, global_batch, search.prices, free_ends=free)[0]
-    if not first.changed:
-        return best
-    return replace(best, decisions=first.decisions, prediction=first.prediction, changed=first.changed)
+    for start in (best, *_whole(search, best)):
+        first = sharpened(setting, start.decisions, fold, global_batch, search.prices, free_ends=free)[0]
+        if first.changed:
+            answers.append(
+                replace(start, decisions=first.decisions, prediction=first.prediction, changed=first.changed)
+            )
+    return min(answers, key=lambda one: one.worth)
+
+
+def _whole(search: Search, best: Refined) -> list[Refined]:
+    """Where collectives take long: the same with nothing stored in shards. Ranks that do the same on the same data have
+    nothing to tell each other then."""
+    if best.config is None or not best.config.zero or not parts_badly(best.decisions, best.prediction):
+        return []
+    config = replace(best.config, zero=0, shard=0, regather=True)
+    found = search.price(config) if search.space.grants(config) else None
+    return [_as_is(search, config)] if found and found.fits else []

@@ -60,6 +60,11 @@ LEAST_GAIN = 1e-4
 LEANER = (1.0, 0.5, 0.0)
 """Of what is left of memory, shares that a body may take where its best plan is too large."""
 
+COLLECTIVE = ("tensor", "context", "expert", "parameters", "gradients", "publish")
+KERNELS = ("matmul", "attention", "memory-bound")
+MOST_WORK = 2
+"""Times what collectives take: more than that is not done again for want of them."""
+
 MOST_AXES = 3
 """Of a mesh on which every body is solved. On more, states are so many that a block of Llama takes minutes; there only
 bodies of at most `FEW` operators are, which is the embedding: it takes half a second (two cores, 2026-11)."""
@@ -108,7 +113,23 @@ def sharpened(
     best = work.climbed(start, work.same_ends())
     if free_ends and not work.late():
         best = work.freed(best)
+    if free_ends and not work.late() and parts_badly(best.decisions, best.prediction):
+        best = work.alike(work.freed(best, data=True))
     return [best, start] if best.changed else [start]
+
+
+def parts_badly(decisions: Decisions, prediction: Prediction) -> bool:
+    """Whether collectives that nothing hides take so long that ranks which all work on the same data may be faster:
+    each does the work of all then, and has nothing to tell the others."""
+    shown, ranks = dict(prediction.shares), max(stage.mesh.size for stage in decisions.stages)
+    waited, worked = (sum(shown.get(name, 0.0) for name in names) for names in (COLLECTIVE, KERNELS))
+    return MOST_WORK * waited > (ranks - 1) * worked
+
+
+def problems(setting: Setting, decisions: Decisions, fold: Fold, global_batch: int, prices: Prices) -> dict[str, Block]:
+    """For every body plan in use all that it may choose instead, by itself, with ends where it likes."""
+    work = _Work(setting, fold, global_batch, prices, decisions, inf, {})
+    return {name: work.block(name, {}, hides=True) for name in work.kept}
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +142,10 @@ class _Kept:
     """The first one that uses the plan."""
     space: Space
     ends: Mapping[str, State]
+
+    @property
+    def inputs(self) -> set[str]:
+        return {item.value for item in self.graph.inputs}
 
     @staticmethod
     def of(
@@ -337,9 +362,9 @@ class _Work:
         """For every body plan others with the same ends."""
         return {name: self.solutions(name, kept.ends) for name, kept in self.kept.items()}
 
-    def freed(self, best: Sharpened) -> Sharpened:
+    def freed(self, best: Sharpened, *, data: bool = False) -> Sharpened:
         """With free ends: the body that is called most as it likes best, all others in accord. Only all together fit
-        together; from there on bodies change one by one."""
+        together; from there on bodies change one by one. `data`: what enters the model may lie otherwise, too."""
         if len({stage.mesh for stage in self.decisions.stages}) > 1:
             return best
         groups, settled = _joined(self.fold), dict[End, State]()
@@ -349,13 +374,17 @@ class _Work:
             for value, state in kept.ends.items():
                 group = groups.get((kept.plan.body, value))
                 if group is None or value not in kept.graph.differentiable:
-                    fixed[value] = state
+                    if not (data and group is None and value in kept.inputs):
+                        fixed[value] = state
                 elif group in settled:
                     fixed[value] = settled[group]
                 else:
                     open_[value] = group
             found = self.solutions(name, fixed)
-            other = [plan for plan in found if any(dict(plan.states)[value] != kept.ends[value] for value in open_)]
+            loose = {*open_, *(value for value in kept.inputs - fixed.keys() if data)}
+            other = [
+                plan for plan in found if any(dict(plan.states).get(v, kept.ends[v]) != kept.ends[v] for v in loose)
+            ]
             if not found or not (other or moved):
                 return best  # nothing to be had, or nothing but the same ends
             chosen = dict((other or found)[0].states)
@@ -363,6 +392,19 @@ class _Work:
             moved[name] = [plan for plan in found if all(dict(plan.states)[value] == chosen[value] for value in open_)]
         together = self.tried(best, {name: plans[0] for name, plans in moved.items()})
         return _best(best, [self.climbed(together, moved)]) if together else best
+
+    def alike(self, best: Sharpened) -> Sharpened:
+        """With nothing split: all ranks do the same."""
+        whole = {
+            name: replace(
+                kept.plan,
+                strategies=(),
+                states=tuple((value, State.replicated(len(state.dims))) for value, state in kept.plan.states),
+                storage=(),
+            )
+            for name, kept in self.kept.items()
+        }
+        return _best(best, [self.tried(best, whole)])
 
 
 def _ends(graph: Graph) -> tuple[str, ...]:

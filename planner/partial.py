@@ -166,7 +166,7 @@ def _fitted(search: Search, config: Config, way: Way) -> None:
     """Price it with as few layers treated as fit, unless that is slower than the answer."""
     layers = -(-search.space.layers // (config.pp * config.vp))
     few, many = 1, layers if way.whole else layers - 1
-    most = search.price(way.of(config, many)) if many else None
+    most = search.price(way.of(config, many)) if many > 0 else None
     if most is None or not most.fits:
         return
     many -= 1

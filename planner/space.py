@@ -250,8 +250,8 @@ class Space:
                 yield replace(base, pp=pp, dp=dp, microbatches=microbatches)
 
     def pipeline_sizes(self, base: Config) -> list[int]:
-        most = self.ranks // (base.tp * base.cp)
-        own = [n for n in divisors(most) if n <= self.layers] if most <= 4096 else _divisors_up_to(most, self.layers)
+        most, stages = self.ranks // (base.tp * base.cp), max(1, self.layers)
+        own = [n for n in divisors(most) if n <= stages] if most <= 4096 else _divisors_up_to(most, stages)
         return [int(n) for n in self.wishes.among("pp", own) if most % int(n) == 0]
 
     def schedules(self, pp: int, microbatches: int) -> Iterator[tuple[str, int]]:
