@@ -111,19 +111,25 @@ def by_question(runs: Sequence[Run]) -> list[list[Run]]:
     return list(found.values())
 
 
-def published(run: Run, pricer: Pricer) -> tuple[str, Prediction | None]:
-    """The fastest reading of a row that fits."""
-    found: list[tuple[str, Prediction]] = []
+def fastest(run: Run, pricer: Pricer) -> Run:
+    """The reading of a row that fits and is fastest; the row as it is, if none fits."""
+    found: list[tuple[float, Run]] = []
     for reading in readings(run):
         for staged in zero_stages(reading):
-            try:
-                prediction = pricer.predicted(staged)
-            except MeshwrightError:
-                continue
-            if prediction.fits:
-                found.append((_words(staged), prediction))
+            prediction = fitting(staged, pricer)
+            if prediction:
+                found.append((prediction.step_time_s, staged))
                 break
-    return min(found, key=lambda pair: pair[1].step_time_s, default=(_words(run), None))
+    return min(found, key=lambda pair: pair[0], default=(0.0, run))[1]
+
+
+def fitting(run: Run, pricer: Pricer) -> Prediction | None:
+    """Its price, if it fits."""
+    try:
+        prediction = pricer.predicted(run)
+    except MeshwrightError:
+        return None
+    return prediction if prediction.fits else None
 
 
 def _words(run: Run) -> str:
@@ -163,14 +169,14 @@ def answered(runs: Sequence[Run], limit_s: float) -> list[Answer]:
     taken_s = time.monotonic() - started_s
     answers = []
     for run in runs:
-        words, theirs = published(run, pricer)
+        theirs = fitting(run, pricer)
         answers.append(
             Answer(
                 row=run.row,
                 source=run.source,
                 model=run.model.name,
                 devices=f"{run.hosts}x{run.gpus_per_host}x{run.device.name}, {run.global_batch} x {run.seq}",
-                published=words,
+                published=_words(run),
                 published_s=theirs.step_time_s if theirs else 0.0,
                 found=str(best.config) if best else "nothing",
                 found_s=best.step_s if best else 0.0,
@@ -216,7 +222,12 @@ def main(argv: Sequence[str]) -> int:
     runs = [run for run in gpu_runs(args.runs, args.models) if (args.model or "") in run.model.name]
     answers = _known(args.done)
     known = {answer.row for answer in answers}
-    questions = [lot for lot in by_question(runs)[:: args.every] if not known.issuperset(run.row for run in lot)]
+    pricer = Pricer()
+    questions = [
+        lot
+        for lot in by_question([fastest(run, pricer) for run in runs])[:: args.every]
+        if not known.issuperset(run.row for run in lot)
+    ]
 
     def told(answer: Answer) -> None:
         print(answer, file=sys.stderr if args.json else sys.stdout, flush=True)
