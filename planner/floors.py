@@ -33,11 +33,11 @@ import numpy.typing as npt
 from meshwright.cost_models.collectives import collective
 from meshwright.cost_models.ledger import Phase, Transmission
 from meshwright.cost_models.topology import GroupShape, group_shape
-from meshwright.ir.errors import MeshwrightError
+from meshwright.ir.errors import MeshwrightError, RecomputeNotExpressible
 from meshwright.ir.names import CONTEXT, uses
 from meshwright.planner.bases import Base, Held, copies, places, priced
 from meshwright.planner.bounds import Calls, Common, in_flight
-from meshwright.planner.pins import Config
+from meshwright.planner.pins import Config, Value
 from meshwright.planner.space import Space
 
 Vector = npt.NDArray[np.float64]
@@ -86,6 +86,7 @@ class Floors:
     space: Space
     _sums: dict[Anchor, Sums] = field(default_factory=dict)
     _bases: dict[Config, Base] = field(default_factory=dict)
+    _refused: dict[tuple[Value, ...], MeshwrightError] = field(default_factory=dict)
     _reduced: dict[tuple[int, ...], float] = field(default_factory=dict)
     _groups: dict[tuple[int, int], tuple[Vector, Indices]] = field(default_factory=dict)
 
@@ -157,9 +158,18 @@ class Floors:
         return self._sums[anchor]
 
     def priced(self, config: Config) -> Base:
-        """A base, once for all who ask. Raises what the model or the target refuse of it."""
+        """A base, once for all who ask. Raises what the model or the target refuse of it: of how operators are split,
+        whatever is computed again."""
+        if config.compute in self._refused:
+            raise self._refused[config.compute]
         if config not in self._bases:
-            self._bases[config] = priced(self.common.setting, self.common.prices, config)
+            try:
+                self._bases[config] = priced(self.common.setting, self.common.prices, config)
+            except RecomputeNotExpressible:
+                raise
+            except MeshwrightError as refusal:
+                self._refused[config.compute] = refusal
+                raise
         return self._bases[config]
 
     def _summed(self, anchor: Base) -> Sums:

@@ -121,9 +121,10 @@ class _Planning:
         expert, allowed = self.in_experts(op), self.pins.get(op.name, FREE)
         for axis in self.mesh.names:
             for choice in self.candidates(op, axis, strategy, expert=expert):
+                if not self.legal(op, strategy, axis, choice):
+                    continue
                 tried = Strategy((*strategy.choices, (axis, choice)))
-                granted = self.words.grants(op, allowed, tried, self.mesh, partly=True)
-                if granted and self.legal(op, strategy, axis, choice):
+                if self.words.grants(op, allowed, tried, self.mesh, partly=True):
                     strategy = tried
                     break
         if not self.words.grants(op, allowed, strategy, self.mesh):
@@ -169,16 +170,24 @@ class _Planning:
                 yield Split((rule.pairs[0].first, rule.pairs[0].second), self.layouts[axis])
             if degrees.context == "ulysses":
                 yield Split(("hk",))
+        factors = [
+            (factor, names, stem(names[0]) if names else "", SEQUENCE in map(stem, names))
+            for factor, names in self.found.factors[op.name].items()
+        ]
+        fused = [
+            (dims[cut.dim], cut, stem(cut.loops[0]))
+            for dims, value in zip(rule.results, op.results, strict=True)
+            if (cut := self.fused.get(value)) and len(dims[cut.dim]) == 1 and cut.loops
+        ]
         for loop in self.preferences[axis, expert]:
             if loop in self.unused:
                 continue
-            for factor, names in self.found.factors[op.name].items():
-                if loop in [stem(name) for name in names[: len(names) if loop == SEQUENCE else 1]]:
+            for factor, names, first, sequence in factors:
+                if first == loop or (loop == SEQUENCE and sequence):
                     yield from self.split(factor, names, loop, axis, so_far)
-            for dims, value in zip(rule.results, op.results, strict=True):
-                cut = self.fused.get(value)
-                if cut and len(dims[cut.dim]) == 1 and cut.loops and stem(cut.loops[0]) == loop:
-                    yield Split(dims[cut.dim], Sections(cut.sizes))
+            for over, cut, first in fused:
+                if first == loop:
+                    yield Split(over, Sections(cut.sizes))
 
     def split(self, factor: str, names: tuple[str, ...], loop: str, axis: str, so_far: Strategy) -> Iterator[Split]:
         """Split a factor over one of its loops: the first, or the sequence under the samples before it."""
