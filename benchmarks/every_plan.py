@@ -60,8 +60,6 @@ CASES = tuple(
         ("1x2xH100", 4, 128),
         ("1x2xL40S", 2, 2048),
         ("2x1xA100,inter=10G", 2, 512),
-        ("1x2xH100", 2, 16384),
-        ("1x3xA100", 3, 256),
     )
     for stack in ("torch", "megatron")
 )
