@@ -11,7 +11,8 @@ emit for.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import re
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from meshwright.ir.adjoint import Split
@@ -26,14 +27,16 @@ from meshwright.ir.errors import (
     RecomputeNotExpressible,
     ScheduleNotExpressible,
     StorageNotExpressible,
+    StrategyNotExpressible,
 )
-from meshwright.ir.factors import Loops
+from meshwright.ir.factors import Loops, stem
 from meshwright.ir.fold import Fold
 from meshwright.ir.graph import Graph
 from meshwright.ir.lower_body import Lowering
 from meshwright.ir.mesh import Mesh
 from meshwright.ir.names import CONTEXT, name_of
 from meshwright.ir.names.cache import loops_of
+from meshwright.ir.names.words import loops_split
 from meshwright.ir.offload import KINDS as OFFLOAD
 from meshwright.ir.placement import Contiguous, Layout, Sections, Zigzag
 from meshwright.ir.reshard import MOVES
@@ -45,6 +48,8 @@ LAYOUTS = ("contiguous", "sections", "zigzag", "uneven")
 STORAGE = ("params", "grads", "optimizer")
 RECOMPUTE = ("none", "full", "selective")
 OVERLAP = ("data_parallel", "parameters", "ring")
+STRATEGIES = ("uniform", "per_operator")
+"""What an axis may do in the operators of a body: the same in all, as named degrees have it, or anything in each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,8 +91,11 @@ class Capabilities:
     schedules: tuple[ScheduleLine, ...]
     recompute: tuple[Line, ...]
     moves: tuple[Line, ...]
+    strategies: tuple[Line, ...]
     overlap: tuple[Line, ...] = ()
     offload: tuple[Line, ...] = ()
+    sums_first: bool = False
+    """How its library reduces gradients that are sums over several axes (`Lowering.sums_first`)."""
 
     def __post_init__(self) -> None:
         for field, lines, known in (
@@ -98,6 +106,7 @@ class Capabilities:
             ("storage", self.storage, STORAGE),
             ("recompute", self.recompute, RECOMPUTE),
             ("moves", self.moves, MOVES),
+            ("strategies", self.strategies, STRATEGIES),
             ("schedules", self.schedules, (*SCHEDULES, "custom")),
         ):
             for line in lines:
@@ -117,7 +126,7 @@ class Capabilities:
 
     def lowering(self) -> Lowering:
         """How programs for this target are lowered."""
-        return Lowering(moves=tuple(line.name for line in self.moves), device=self.device)
+        return Lowering(moves=tuple(line.name for line in self.moves), device=self.device, sums_first=self.sums_first)
 
     def executed(self, move: str) -> str:
         """The collective that the target's library runs for a reshard step."""
@@ -134,6 +143,8 @@ class Capabilities:
             if plan.name in meshes:
                 yield from self._attention_refusals(plan, graph, found[plan.body], meshes[plan.name])
                 yield from self._storage_refusals(plan, graph, meshes[plan.name])
+                yield from self._strategy_refusals(plan, graph, found[plan.body], meshes[plan.name])
+        yield from self._use_refusals(decisions, fold, found)
         yield from self._schedule_refusals(decisions)
         for kind in decisions.offload.kinds:
             if kind not in _names(self.offload):
@@ -185,6 +196,40 @@ class Capabilities:
                         f"{plan.name}, {item.path}",
                         f"{kind} as {placement}",
                         f"store them as {compute[item.path]}",
+                    )
+
+    def _strategy_refusals(self, plan: BodyPlan, graph: Graph, found: Loops, mesh: Mesh) -> Iterator[NotExpressible]:
+        """Where an axis must do the same in all operators: one that has a loop that it splits elsewhere splits one."""
+        if "per_operator" in _names(self.strategies):
+            return
+        for axis in mesh.names:
+            split = {stem(loop) for loop in loops_split(plan, found, axis)}
+            for op in graph.ops:
+                own = {stem(loop) for loops in found.factors.get(op.name, {}).values() for loop in loops}
+                if split & own and not isinstance(plan.strategy(op.name).of(axis), Split):
+                    yield self._refuse(
+                        StrategyNotExpressible,
+                        f"{plan.name}, %{op.name}",
+                        f"axis {axis} idle here, which splits {' and '.join(sorted(split & own))} elsewhere",
+                        f"split one of them here, or none on {axis} anywhere",
+                    )
+                    break
+
+    def _use_refusals(self, decisions: Decisions, fold: Fold, found: Mapping[str, Loops]) -> Iterator[NotExpressible]:
+        """Where an axis must do the same in all operators, bodies must be of one mind too."""
+        if "per_operator" in _names(self.strategies):
+            return
+        for index, stage in enumerate(decisions.stages):
+            plans = [decisions.plan[name] for name in stage.plans]
+            for axis in stage.mesh.names:
+                names = {p.name: name_of(p, fold.body[p.body].graph, found[p.body], axis) for p in plans}
+                uses = {re.split(r"\W", name)[0] for name in names.values()}
+                if len(uses & {"dp", "cp", "tp"}) > 1:
+                    yield self._refuse(
+                        StrategyNotExpressible,
+                        f"stage {index}, axis {axis}",
+                        f"one axis as {', '.join(f'{name} in {plan}' for plan, name in sorted(names.items()))}",
+                        "use it alike in all bodies",
                     )
 
     def _recompute_refusals(self, plan: BodyPlan, graph: Graph) -> Iterator[NotExpressible]:
@@ -243,6 +288,7 @@ ANY = Capabilities(
     ),
     recompute=tuple(Line(name, _PRICED) for name in RECOMPUTE),
     moves=tuple(Line(name, _PRICED) for name in MOVES),
+    strategies=tuple(Line(name, _PRICED) for name in STRATEGIES),
     overlap=tuple(Line(name, _PRICED) for name in OVERLAP),
     offload=tuple(Line(name, _PRICED) for name in OFFLOAD),
 )

@@ -54,6 +54,9 @@ class Lowering:
     fused_loss: bool = False
     regathers: bool = False
     """Values gathered for use are gathered again in the backward pass, not kept (Megatron's sequence parallelism)."""
+    sums_first: bool = False
+    """Gradients are summed over the axes that do not cut their storage before they are scattered over those that do (as
+    FSDP2 does with DTensors), not in the order of least traffic."""
     copied: str = ""
     """The precision in which products inside repeated blocks keep their inputs (`Kernels.copied`)."""
 
@@ -76,7 +79,7 @@ def lower_body(graph: Graph, plan: BodyPlan, mesh: Mesh, lowering: Lowering) -> 
     if lowering.copied and any(spread.graph.types[value].shape == () for value in spread.graph.outputs):
         lowering = replace(lowering, copied="")  # the head multiplies in the dtype it was traced in
     ran = _ran(Same(spread), plan.recompute, plan.regather, lowering)
-    stored = _stored(Same(spread), plan.name, plan.storage)
+    stored = _stored(Same(spread), plan.name, plan.storage, lowering.sums_first)
     return BodyProgram(
         name=plan.name,
         body=plan.body,
@@ -258,15 +261,15 @@ class _Stored:
 
 
 @lru_cache(maxsize=1024)
-def _stored(key: Same[Spread], plan: str, storage: tuple[Storage, ...]) -> _Stored:
-    return _Storing(key.of, plan, storage).stored()
+def _stored(key: Same[Spread], plan: str, storage: tuple[Storage, ...], sums_first: bool) -> _Stored:
+    return _Storing(key.of, plan, storage, sums_first).stored()
 
 
 class _Storing:
     """Brings gradients to where they are stored, and updated parameters back."""
 
-    def __init__(self, spread: Spread, plan: str, storage: Sequence[Storage]) -> None:
-        self.spread, self.plan = spread, plan
+    def __init__(self, spread: Spread, plan: str, storage: Sequence[Storage], sums_first: bool) -> None:
+        self.spread, self.plan, self.sums_first = spread, plan, sums_first
         self.storage = {item.path: item for item in storage}
         self.names = spread.names.copy()
         self.sharded: list[Statement] = []
@@ -293,6 +296,10 @@ class _Storing:
             _check_refines(self.plan, param, placement, compute)
         held_in = home.grad
         if storage.grads != compute:
+            if self.sums_first:
+                left = tuple(part for part in held_in.partial if storage.grads.on(part.axis) is not None)
+                summed = Placement(held_in.dims, left)
+                grad, held_in = move_all(f"d{value}", grad, held_in, summed, "sync", self.sharded), summed
             grad = move_all(f"d{value}", grad, held_in, storage.grads, "sync", self.sharded)
             held_in = storage.grads
         synced = move_all(f"d{value}", grad, held_in, storage.optimizer, "sync", self.sync)

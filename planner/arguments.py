@@ -205,6 +205,34 @@ def explain(parser: ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print JSON on standard output, errors included")
 
 
+def add_plan(parser: ArgumentParser) -> None:
+    """PLAN, and where its model is."""
+    parser.add_argument("plan", metavar="PLAN", help="a plan.json, or the directory that holds it")
+    parser.add_argument("--model", metavar="MODEL", help="where the model is, if it has moved")
+    parser.add_argument("--json", action="store_true", help="print JSON on standard output, errors included")
+
+
+def emit(parser: ArgumentParser) -> None:
+    """``plan emit``."""
+    add_plan(parser)
+    parser.add_argument("--out", required=True, metavar="DIR", help="write train.py, launch.sh and ranks.json there")
+
+
+def verify(parser: ArgumentParser) -> None:
+    """``plan verify``."""
+    add_plan(parser)
+    parser.add_argument(
+        "--steps",
+        type=positive,
+        default=2,
+        metavar="N",
+        help="optimizer steps that are compared (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--time-limit", type=at_least_zero, default=120.0, metavar="S", help="end all ranks then (default: %(default)s)"
+    )
+
+
 def inspect(parser: ArgumentParser) -> None:
     """``plan inspect``."""
     add_model(parser)

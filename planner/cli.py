@@ -62,6 +62,18 @@ VERBS = (
         module="meshwright.planner.diff",
     ),
     Verb(
+        name="emit",
+        help="write a saved plan as a training script in stock PyTorch, with a launch script and a rank map",
+        arguments=arguments.emit,
+        module="meshwright.planner.emit",
+    ),
+    Verb(
+        name="verify",
+        help="run the code of a plan on this machine, and compare it with the model on one device",
+        arguments=arguments.verify,
+        module="meshwright.planner.verify",
+    ),
+    Verb(
         name="inspect",
         help="show what the planner sees in a model: blocks, parameters, FLOPs, saved activations, cuts, coverage",
         arguments=arguments.inspect,

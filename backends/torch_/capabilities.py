@@ -56,6 +56,8 @@ TORCH_GLOO = Capabilities(
         Line("reduce_scatter", f"{_TRIED}; gloo runs it as an all-reduce", executes="all_reduce"),
         Line("all_to_all", f"{_TRIED}; DTensor on CPU gathers and cuts", executes="all_gather"),
     ),
+    strategies=(Line("uniform", "backends.torch_.emit writes parallelize_module styles; tests/backends run them"),),
+    sums_first=True,
 )
 
 TORCH_CUDA = replace(
@@ -70,6 +72,10 @@ TORCH_CUDA = replace(
         Line("all_reduce", "NCCL all_reduce"),
         Line("reduce_scatter", "NCCL reduce_scatter"),
         Line("all_to_all", "NCCL grouped send and receive; DTensor Shard -> Shard on a CUDA mesh"),
+    ),
+    strategies=(
+        *TORCH_GLOO.strategies,
+        Line("per_operator", "DTensor.redistribute between any two operators of a captured graph; not written out yet"),
     ),
     overlap=(
         Line("data_parallel", "fully_shard reduces gradients on its own stream behind later backward"),

@@ -60,3 +60,61 @@ class CapabilityUnknown(CapabilityError):
     """A declared capability whose name means nothing to the IR."""
 
     code = "MW5008"
+
+
+class StrategyNotExpressible(NotExpressible):
+    """An operator that does not do with a mesh axis what the body around it does, on a target where all must."""
+
+    code = "MW5009"
+
+
+class NotEmitted(CapabilityError):
+    """Something in a plan that no code is written for yet. Raised through its subclasses only."""
+
+
+class EmissionTarget(NotEmitted):
+    """A plan for a target that no code is written for: `any` stands for no runtime."""
+
+    code = "MW5010"
+
+
+class EmissionModel(NotEmitted):
+    """A model that emitted code cannot call: it needs a factory in a file, with a dict as batch and a loss."""
+
+    code = "MW5011"
+
+
+class EmissionAxis(NotEmitted):
+    """A use of a mesh axis, or a combination of uses, that no code is written for."""
+
+    code = "MW5012"
+
+
+class EmissionStorage(NotEmitted):
+    """A way to keep parameters, gradients or optimizer states that no code is written for."""
+
+    code = "MW5013"
+
+
+class EmissionModule(NotEmitted):
+    """A placement inside a module that cannot be said at the module's boundary."""
+
+    code = "MW5014"
+
+
+class EmissionSchedule(NotEmitted):
+    """Stages, micro-batches or a schedule that no code is written for."""
+
+    code = "MW5015"
+
+
+class EmissionRecompute(NotEmitted):
+    """A choice of what to compute again that no code is written for."""
+
+    code = "MW5016"
+
+
+class EmissionSoftware(NotEmitted):
+    """A style, a precision or an optimizer that no code is written for."""
+
+    code = "MW5017"

@@ -27,3 +27,15 @@ class PricingLost(EnvironmentFault):
     """A process that priced a configuration ended, or took longer than it may. The others are priced all the same."""
 
     code = "MW9003"
+
+
+class RanksFailed(EnvironmentFault):
+    """A process of a verification ended early, or the verification took longer than it may. All others were ended."""
+
+    code = "MW9004"
+
+
+class VerificationTooLarge(EnvironmentFault):
+    """A plan that cannot be run on one machine without its devices."""
+
+    code = "MW9005"

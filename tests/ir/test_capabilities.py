@@ -10,7 +10,17 @@ import pytest
 from meshwright.backends.torch_.capabilities import TARGETS, TORCH_CUDA, TORCH_GLOO
 from meshwright.backends.torch_.verify.compare import differences, random_values
 from meshwright.ir.adjoint import Split, Strategy
-from meshwright.ir.capabilities import ANY, LAYOUTS, RECOMPUTE, STORAGE, Capabilities, Line, ScheduleLine, layout_name
+from meshwright.ir.capabilities import (
+    ANY,
+    LAYOUTS,
+    RECOMPUTE,
+    STORAGE,
+    STRATEGIES,
+    Capabilities,
+    Line,
+    ScheduleLine,
+    layout_name,
+)
 from meshwright.ir.decisions import Decisions
 from meshwright.ir.errors import (
     AttentionNotExpressible,
@@ -22,6 +32,7 @@ from meshwright.ir.errors import (
     RecomputeNotExpressible,
     ScheduleNotExpressible,
     StorageNotExpressible,
+    StrategyNotExpressible,
 )
 from meshwright.ir.lower_body import Lowering, lower_body
 from meshwright.ir.names import CONTEXT, Degrees, template
@@ -40,6 +51,7 @@ KNOWN = {
     "schedules": (*SCHEDULES, "custom"),
     "recompute": RECOMPUTE,
     "moves": MOVES,
+    "strategies": STRATEGIES,
 }
 EVERY = [ANY, *TARGETS.values()]
 
@@ -83,7 +95,9 @@ def test_what_the_library_really_runs() -> None:
 
 
 def test_lowering_uses_the_targets_steps_and_kernels() -> None:
-    assert TORCH_GLOO.lowering() == Lowering(moves=tuple(line.name for line in TORCH_GLOO.moves), device="cpu")
+    assert TORCH_GLOO.lowering() == Lowering(
+        moves=tuple(line.name for line in TORCH_GLOO.moves), device="cpu", sums_first=True
+    )
     assert TORCH_CUDA.lowering().device == "cuda"
 
 
@@ -123,6 +137,19 @@ def uneven(decisions: Decisions) -> Decisions:
     strategies = (("q", Strategy((("tp", Split(("n",), Uneven((8, 24)))),))),)
     plans = tuple(replace(p, strategies=strategies) if p.name == "block" else p for p in decisions.plans)
     return replace(decisions, plans=plans)
+
+
+def without(op: str, plan: str = "block") -> Callable[[Decisions], Decisions]:
+    """One operator that leaves all axes idle."""
+
+    def change(decisions: Decisions) -> Decisions:
+        plans = [
+            replace(p, strategies=tuple(pair for pair in p.strategies if pair[0] != op)) if p.name == plan else p
+            for p in decisions.plans
+        ]
+        return replace(decisions, plans=tuple(plans))
+
+    return change
 
 
 def identity(decisions: Decisions) -> Decisions:
@@ -203,6 +230,7 @@ REFUSALS: dict[str, tuple[Capabilities, Degrees, Callable[[Decisions], Decisions
         RecomputeNotExpressible,
         "recompute selective",
     ),
+    "one operator of its own": (TORCH_GLOO, Degrees(dp=2), without("q"), StrategyNotExpressible, "splits b elsewhere"),
     "no host memory": (
         TORCH_CUDA,
         Degrees(dp=2),

@@ -57,6 +57,8 @@ refusal = ShapeKeyUnknown(place="tiny.toml", cause="unknown key 'hiden'", fix="d
         ["plan", "--help"],
         ["explain", "--help"],
         ["diff", "--help"],
+        ["emit", "--help"],
+        ["verify", "--help"],
         ["m.py:f", "--cluster", "cpu:2", "--max-gap", "wide"],
         ["estimate", "m", "--cluster", "cpu:2", "--dtype", "bf61"],
     ],

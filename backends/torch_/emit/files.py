@@ -1,0 +1,51 @@
+"""The files of an emitted plan, by name."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from meshwright.backends.torch_.emit.axes import axes_of
+from meshwright.backends.torch_.emit.launch import launch_script, rank_map
+from meshwright.backends.torch_.emit.script import Parts, script
+from meshwright.backends.torch_.emit.storage import kept_of
+from meshwright.backends.torch_.emit.styles import styles_of
+from meshwright.backends.torch_.emit.subject import Subject
+
+__all__ = ["Files", "Subject", "emit"]
+
+SCRIPT, LAUNCH, RANKS = "train.py", "launch.sh", "ranks.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Files:
+    """What is written: texts by file name."""
+
+    texts: tuple[tuple[str, str], ...]
+
+    def write(self, folder: Path) -> None:
+        """Write them; the launch script may be executed."""
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, text in self.texts:
+            (folder / name).write_text(text, encoding="utf-8")
+        (folder / LAUNCH).chmod(0o755)
+
+
+def emit(subject: Subject, folder: Path) -> Files:
+    """The files of a plan, for this folder: the script finds the model from there. Raises a `NotEmitted` for what no
+    code is written for."""
+    subject.check()
+    axes = axes_of(subject)
+    styles = {
+        piece.plan.name: styles_of(subject, piece, axes.tensor) for piece in subject.pieces if axes.tensor is not None
+    }
+    parts = Parts(
+        subject=subject,
+        axes=axes,
+        styles=styles,
+        kept=kept_of(subject, axes),
+        model=Path(os.path.relpath(subject.calls.file.resolve(), folder.resolve())).as_posix(),
+    )
+    texts = ((SCRIPT, script(parts)), (LAUNCH, launch_script(subject)), (RANKS, rank_map(subject)))
+    return Files(texts)

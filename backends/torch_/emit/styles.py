@@ -1,0 +1,307 @@
+"""What `parallelize_module` is told about one body, for the axis that cuts modules.
+
+Activations whose sequence is cut stay DTensors: the model's own code may ask for their shape, and sees the whole one.
+All others are plain tensors between modules, each rank's shard, so that code that knows nothing of DTensors can compute
+with them. Inside of a module that holds weights they are DTensors, and where a value enters or leaves it a change of
+placement can be said:
+
+    a product whose output width is cut           ColwiseParallel
+    a product that sums over what is cut          RowwiseParallel, output_layouts: what its readers want
+    a table whose rows are cut                    RowwiseParallel
+    a norm on its own tokens                      SequenceParallel
+    a whole module whose result is cut            PrepareModuleOutput
+    a value that several such modules want        PrepareModuleInput on the module around them all: it is brought there
+    in another placement than it lies in          once, and its gradients are added before they are reduced
+
+So states are followed from operator to operator (`_Reader`); what changes at any other place is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from meshwright.backends.torch_.emit.subject import Piece, Subject
+from meshwright.ir.errors import EmissionModule
+from meshwright.ir.graph import Op
+from meshwright.ir.placement import State
+from meshwright.ir.rewrite import facts_of
+
+COPIES, SUM = "R", "P"
+"""How a value lies along the axis: copies, a sum, or the number of the dimension that is cut."""
+SEQUENCE = "1"
+"""The dimension of tokens in a sequence."""
+LOSS = "cross_entropy"
+HOW = "plan with --target torch-gloo, or pin the module, as in --fix '*.q_proj:sharding=column'"
+
+At = tuple[str, bool]
+"""How a value lies along the axis, and whether its gradient is a sum."""
+
+
+@dataclass(frozen=True, slots=True)
+class Style:
+    """A class of torch.distributed.tensor.parallel and what it is called with."""
+
+    name: str
+    options: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        return f"{self.name}({', '.join(self.options)})"
+
+
+@dataclass(frozen=True, slots=True)
+class Styles:
+    """Styles by the path of the module, relative to the instance of the body."""
+
+    modules: Mapping[str, Style]
+    sharded_loss: bool
+    """Whether the loss reads scores whose vocabulary is cut."""
+
+
+def styles_of(subject: Subject, piece: Piece, axis: str) -> Styles:
+    """The styles of a body."""
+    return _Reader(subject, piece, axis).styles()
+
+
+def layout(at: str) -> str:
+    """A placement as the script writes it."""
+    return "Replicate()" if at == COPIES else f"Shard({at})"
+
+
+@dataclass
+class _Reader:
+    """Reads the styles off the states of one body."""
+
+    subject: Subject
+    piece: Piece
+    axis: str
+    found: dict[str, Style] = field(default_factory=dict)
+    entering: dict[str, tuple[str, str]] = field(default_factory=dict)
+    """For modules with weights: how their input lies outside and inside."""
+    sharded_loss: bool = False
+
+    @cached_property
+    def ops(self) -> tuple[Op, ...]:
+        return self.piece.graph.ops
+
+    @cached_property
+    def weights(self) -> set[str]:
+        return {param.value for param in self.piece.graph.params}
+
+    @cached_property
+    def leaves(self) -> dict[str, Op]:
+        """The operators that read weights, by module."""
+        found: dict[str, Op] = {}
+        for op in self.ops:
+            if self.weights.intersection(op.operands):
+                if op.module in found:
+                    raise self.refuse(op, "its module reads weights in two operators")
+                found[op.module] = op
+        return found
+
+    def styles(self) -> Styles:
+        for op in self.leaves.values():
+            self.of_leaf(op)
+        for value in self.values():
+            self.check_value(value)
+        options = {path: self.with_input(path, style) for path, style in self.found.items()}
+        return Styles(dict(sorted(options.items(), key=self.order)), self.sharded_loss)
+
+    def order(self, pair: tuple[str, Style]) -> int:
+        """In the order in which modules run."""
+        under = [n for n, op in enumerate(self.ops) if op.module == pair[0] or op.module.startswith(f"{pair[0]}.")]
+        return min(under)
+
+    # states
+
+    def at(self, state: State, rank: int, *, differentiable: bool) -> At:
+        cut = state.value.on(self.axis)
+        lies = COPIES if cut is None else str(cut) if isinstance(cut, int) else SUM
+        return lies, differentiable and self.axis in state.grad_partial
+
+    def wanted(self, op: Op, slot: int) -> At:
+        value = op.operands[slot]
+        applied = facts_of(self.piece.graph)[op.name].applied(self.piece.plan.strategy(op.name), self.subject.mesh)
+        return self.settled(value, applied.operands[slot])
+
+    def settled(self, value: str, state: State) -> At:
+        graph = self.piece.graph
+        return self.at(state, len(graph.types[value].shape), differentiable=value in graph.differentiable)
+
+    def made(self, value: str) -> At:
+        """How a value lies where it is made; what comes in lies as the plan says."""
+        op = self.maker.get(value)
+        if op is None:
+            return self.hub(value) or (COPIES, False)
+        applied = facts_of(self.piece.graph)[op.name].applied(self.piece.plan.strategy(op.name), self.subject.mesh)
+        return self.settled(value, applied.results[op.results.index(value)])
+
+    def hub(self, value: str) -> At | None:
+        state = dict(self.piece.plan.states).get(value)
+        return None if state is None else self.settled(value, state)
+
+    @cached_property
+    def maker(self) -> dict[str, Op]:
+        return {value: op for op in self.ops for value in op.results}
+
+    def readers(self, value: str) -> list[tuple[Op, int]]:
+        graph = self.piece.graph
+        return [(graph.ops[index], slot) for index, slot in graph.readers.get(value, ())]
+
+    def values(self) -> Iterator[str]:
+        graph = self.piece.graph
+        yield from (item.value for item in graph.inputs)
+        yield from (value for op in self.ops for value in op.results)
+
+    def leaves_as(self, value: str) -> At:
+        """How a value leaves its module: the sum of a product is reduced there."""
+        home, hub = self.made(value), self.hub(value)
+        if hub is not None and hub != home:
+            return hub
+        if home[0] != SUM:
+            return home
+        wanted = {self.wanted(op, slot)[0] for op, slot in self.readers(value)}
+        if len(wanted) != 1:
+            raise self.refuse(self.maker[value], f"its readers want its sum in {len(wanted)} ways")
+        return next(iter(wanted)), False
+
+    # modules with weights
+
+    def of_leaf(self, op: Op) -> None:
+        weights = [slot for slot, value in enumerate(op.operands) if value in self.weights]
+        inputs = [slot for slot, value in enumerate(op.operands) if value not in self.weights]
+        if len(inputs) != 1 or len(op.results) != 1:
+            raise self.refuse(op, "it has more than one input or result")
+        main = self.wanted(op, weights[0])[0]
+        want, home = self.wanted(op, inputs[0]), self.made(op.results[0])
+        out = self.leaves_as(op.results[0])
+        if main == COPIES and want == home == out == (COPIES, False):
+            return
+        if main == COPIES and want == home == (COPIES, False) and out[0] == SEQUENCE:
+            given = ("output_layouts=Replicate()", "desired_output_layouts=Shard(1)", "use_local_output=False")
+            self.found[op.module] = Style("PrepareModuleOutput", given)
+            return
+        rank = len(self.piece.graph.types[op.results[0]].shape)
+        if op.kind in ("linear", "embedding") and home[0] == SUM and out[0] != SUM:
+            self.found[op.module] = Style("RowwiseParallel", _leaving(out[0]))
+            inside = COPIES if op.kind == "embedding" else str(rank - 1)
+        elif op.kind in ("linear", "embedding") and home[0] == str(rank - 1) and main != COPIES:
+            self.found[op.module] = Style("ColwiseParallel", () if out == home else _leaving(out[0]))
+            inside = COPIES
+        elif op.kind in ("rms_norm", "layer_norm") and want[0] == home[0] == out[0] == SEQUENCE:
+            self.found[op.module] = Style("SequenceParallel")
+            inside = SEQUENCE
+        else:
+            raise self.refuse(
+                op, f"its input is {want[0]}, its weight {main} and its result {home[0]} over {self.axis}"
+            )
+        if want[0] != inside:
+            raise self.refuse(op, f"{self.found[op.module].name} wants its input as {inside}, the plan as {want[0]}")
+        self.entering[op.module] = (inside, inside)
+
+    def with_input(self, path: str, style: Style) -> Style:
+        """A style that says how the module's input comes, where that is not how it is wanted."""
+        outside, inside = self.entering.get(path, ("", ""))
+        if outside != inside or (style.name == "RowwiseParallel" and inside == COPIES):
+            return Style(style.name, (f"input_layouts={layout(outside)}", *style.options))
+        return style
+
+    # values between modules
+
+    def check_value(self, value: str) -> None:
+        """Find where a value changes its placement; it must be where a style says so."""
+        graph = self.piece.graph
+        lies = self.leaves_as(value)
+        maker = self.maker.get(value)
+        if maker is not None and lies != self.made(value) and maker.module not in self.found:
+            raise self.refuse(maker, "its result changes its placement outside of a module with weights")
+        if not graph.types[value].floating:
+            return  # every rank is given whole sequences of tokens and labels
+        other = [(op, slot) for op, slot in self.readers(value) if self.wanted(op, slot) != lies]
+        wanted = {self.wanted(op, slot) for op, slot in other}
+        for op, _ in other:
+            if op.kind == LOSS and lies[0] == str(len(graph.types[value].shape) - 1):
+                self.loss_of(op)
+        changed = [(op, slot) for op, slot in other if op.kind != LOSS]
+        if self.reads_shards(value, lies):
+            self.loss_of(next(op for op, _ in self.readers(value) if op.kind == LOSS))
+        if changed:
+            self.prepare(value, lies, wanted, [op for op, _ in changed])
+
+    def reads_shards(self, value: str, lies: At) -> bool:
+        """Whether the loss reads scores whose vocabulary is cut."""
+        last = str(len(self.piece.graph.types[value].shape) - 1)
+        return lies[0] == last and any(op.kind == LOSS and slot == 0 for op, slot in self.readers(value))
+
+    def loss_of(self, op: Op) -> None:
+        """Scores stay DTensors up to a loss that reads their shards."""
+        head = self.maker[op.operands[0]].module
+        style = self.found.get(head)
+        if style is None or style.name != "ColwiseParallel":
+            raise self.refuse(op, "it reads sharded scores that no cut head makes")
+        if not self.sharded_loss:
+            self.found[head] = Style(style.name, (*style.options, "output_layouts=Shard(-1)", "use_local_output=False"))
+        self.sharded_loss = True
+
+    def prepare(self, value: str, lies: At, wanted: set[At], readers: list[Op]) -> None:
+        """A value that modules want as copies whose gradients add up: the innermost module around them brings it
+        there."""
+        place = readers[0]
+        if wanted != {(COPIES, True)} or lies[1] or lies[0] == SUM:
+            raise self.refuse(place, f"%{value} lies as {lies[0]} and is wanted otherwise than as copies")
+        around = _common([op.module for op in readers])
+        strangers = [op for op, _ in self.readers(value) if _inside(op.module, around) and op not in readers]
+        unstyled = [op for op in readers if op.module not in self.found]
+        if strangers or unstyled:
+            raise self.refuse((strangers or unstyled)[0], f"it reads %{value}, which changes its placement there")
+        if len(readers) == 1:
+            self.entering[around] = (lies[0], COPIES)
+            return
+        self.found[around] = self.prepared(place, value, around, lies[0])
+
+    def prepared(self, place: Op, value: str, around: str, outside: str) -> Style:
+        """The style of a module that brings one of its arguments to copies."""
+        maker = self.maker.get(value)
+        arguments = self.subject.calls.arguments.get(self.piece.path(around), ())
+        made_by = self.piece.path(maker.module) if maker is not None else None
+        if not around or made_by is None or arguments.count(made_by) != 1:
+            raise self.refuse(place, f"%{value} is no positional argument of module {around or 'of the block'!r}")
+        given = [layout(outside) if made == made_by else "None" for made in arguments]
+        inside = ["Replicate()" if made == made_by else "None" for made in arguments]
+        return Style(
+            "PrepareModuleInput",
+            (f"input_layouts={_tuple(given)}", f"desired_input_layouts={_tuple(inside)}"),
+        )
+
+    def refuse(self, op: Op, cause: str) -> EmissionModule:
+        path = self.piece.path(op.module)
+        return EmissionModule(
+            place=f"plan {self.piece.plan.name}, %{op.name} ({op.kind}) of {path or 'the model'}",
+            cause=f"no style says this: {cause}",
+            fix=HOW,
+        )
+
+
+def _leaving(at: str) -> tuple[str, ...]:
+    """How a style says where its result goes."""
+    return (f"output_layouts={layout(at)}", *(["use_local_output=False"] if at == SEQUENCE else []))
+
+
+def _common(paths: list[str]) -> str:
+    """The innermost module around all of them, or the one that they all are."""
+    parts = [path.split(".") for path in paths]
+    shared = []
+    for level in zip(*parts, strict=False):
+        if len(set(level)) > 1:
+            break
+        shared.append(level[0])
+    return ".".join(shared)
+
+
+def _inside(path: str, around: str) -> bool:
+    return not around or path == around or path.startswith(f"{around}.")
+
+
+def _tuple(items: list[str]) -> str:
+    return f"({items[0]},)" if len(items) == 1 else f"({', '.join(items)})"

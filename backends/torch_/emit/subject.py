@@ -1,0 +1,166 @@
+"""What is emitted: the parts of a plan that decide the code, and what of them is not covered yet."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+from meshwright.ir.calls import Calls
+from meshwright.ir.decisions import BodyPlan, Decisions
+from meshwright.ir.errors import EmissionRecompute, EmissionSchedule, EmissionSoftware, EmissionTarget
+from meshwright.ir.fold import Fold, Segment
+from meshwright.ir.graph import Graph
+from meshwright.ir.mesh import Mesh
+from meshwright.ir.offload import NOTHING
+from meshwright.ir.program import Program
+from meshwright.ir.workload import Workload
+
+DEVICE = {"torch-gloo": "cpu", "torch-cuda": "cuda"}
+"""What the targets that code is written for run on."""
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A plan to emit."""
+
+    fold: Fold
+    decisions: Decisions
+    program: Program
+    workload: Workload
+    calls: Calls
+    config: str
+    """The plan's degrees, for the reader of the script."""
+
+    @property
+    def mesh(self) -> Mesh:
+        return self.decisions.stages[0].mesh
+
+    @property
+    def device(self) -> str:
+        return DEVICE[self.decisions.target]
+
+    @cached_property
+    def pieces(self) -> tuple[Piece, ...]:
+        """Every segment with the plan of its body."""
+        return tuple(
+            Piece(segment, self.decisions.plan_for(0, segment.period[0]), self.fold.body[segment.period[0]].graph)
+            for segment in self.fold.segments
+        )
+
+    def check(self) -> None:
+        """Refuse what no code is written for, as far as it shows without looking into bodies."""
+        decisions, schedule = self.decisions, self.decisions.schedule
+        if decisions.target not in DEVICE:
+            raise EmissionTarget(
+                place=f"target {decisions.target}",
+                cause="it is no runtime",
+                fix=f"plan with --target {' or '.join(DEVICE)}",
+            )
+        if len(decisions.stages) > 1:
+            raise EmissionSchedule(
+                place=f"{len(decisions.stages)} stages, schedule {schedule.name}",
+                cause="pipeline stages are not emitted yet",
+                fix="plan with --fix pp=1",
+            )
+        if schedule.microbatches > 1:
+            raise EmissionSchedule(
+                place=f"{schedule.microbatches} micro-batches",
+                cause="gradients that add up over micro-batches are not emitted yet",
+                fix="plan with --fix microbatches=1",
+            )
+        if decisions.offload != NOTHING:
+            raise EmissionRecompute(
+                place=f"offload {'+'.join(decisions.offload.words)}",
+                cause="what waits in the host's memory is not emitted yet",
+                fix="plan with --fix offload=none",
+            )
+        for what, value, known in (
+            ("style", decisions.style, "eager"),
+            ("dtype", self.workload.precision, "fp32"),
+            ("optimizer", self.workload.optimizer, "adamw"),
+        ):
+            if value != known:
+                raise EmissionSoftware(
+                    place=f"{what} {value}", cause="it is not emitted yet", fix=f"plan with --{what} {known}"
+                )
+        for segment in self.fold.segments:
+            if len(segment.period) > 1:
+                raise EmissionSchedule(
+                    place=f"segment {', '.join(segment.period)}",
+                    cause="blocks that take turns are not emitted yet",
+                    fix="emit a model whose stacks repeat one kind of block",
+                )
+        split = [plan.name for plan in decisions.plans if plan.first]
+        if split:
+            raise EmissionRecompute(
+                place=f"plan {split[0]}",
+                cause="it is for the first blocks of a stage only, which is not emitted yet",
+                fix="plan with --fix recompute=none",
+            )
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A segment of the model: instances of one body, which one plan is for."""
+
+    segment: Segment
+    plan: BodyPlan
+    graph: Graph
+
+    @property
+    def repeated(self) -> bool:
+        return not self.segment.glue
+
+    @property
+    def first(self) -> str:
+        """The path of the first instance; empty for what is not repeated."""
+        return self.segment.paths[0] if self.repeated else ""
+
+    def instances(self) -> Instances:
+        return Instances.of(self.segment.paths)
+
+    def owners(self) -> tuple[str, ...]:
+        """The modules that hold its parameters, in order; their paths are relative to the instance."""
+        return tuple(dict.fromkeys(param.path.rpartition(".")[0] for param in self.graph.params))
+
+    def path(self, relative: str) -> str:
+        """A path of the model, for one of the first instance."""
+        return ".".join(part for part in (self.first, relative) if part)
+
+
+@dataclass(frozen=True)
+class Instances:
+    """The paths of a stack as a loop: `before`, numbers from `start` to `stop`, `after`."""
+
+    before: str
+    start: int
+    stop: int
+    after: str
+
+    @staticmethod
+    def of(paths: tuple[str, ...]) -> Instances:
+        for before, number, after in _cuts(paths[0]):
+            if all(path == f"{before}{number + index}{after}" for index, path in enumerate(paths)):
+                return Instances(before, number, number + len(paths), after)
+        raise EmissionSchedule(
+            place=f"blocks {paths[0]} to {paths[-1]}",
+            cause="their names do not count",
+            fix="hold the blocks of a stack in one nn.ModuleList",
+        )
+
+    def loop(self, name: str = "block") -> tuple[str, ...]:
+        """The head of the loop over them."""
+        counted = f"range({self.stop})" if not self.start else f"range({self.start}, {self.stop})"
+        return (
+            f"for index in {counted}:",
+            f'    {name} = model.get_submodule(f"{self.before}{{index}}{self.after}")',
+        )
+
+
+def _cuts(path: str) -> Iterator[tuple[str, int, str]]:
+    """Every way to see a path as a number between texts."""
+    parts = path.split(".")
+    for index, part in enumerate(parts):
+        if part.isdigit():
+            yield "".join(f"{p}." for p in parts[:index]), int(part), "".join(f".{p}" for p in parts[index + 1 :])

@@ -1,0 +1,246 @@
+"""An emitted script against the model it was written for, on this machine.
+
+The ranks run the script's own functions (`ranks`). The reference is the user's model on one device, from the same seed:
+no line of it is the script's. Compared are, for every step and on every rank,
+
+    the loss; every gradient; every parameter after the optimizer's step
+    the collectives: kind, group and bytes, against those of the Program
+
+*Exact* is what docs/emit.md says: the largest difference of a tensor is at most 1e-5 of its largest element, or of a
+thousandth of the largest of all. The optimizer is given the gradients of the run, which were compared before: where a
+gradient is nothing but noise, Adam makes a step of full length of it, and no two runs agree on its direction.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from meshwright.backends.torch_.verify.counting import Collective
+from meshwright.backends.torch_.verify.predicted import Predicted, unlike
+from meshwright.backends.torch_.verify.ranks import load
+from meshwright.ir.calls import Calls
+from meshwright.ir.errors import RanksFailed
+from meshwright.ir.mesh import Mesh
+from meshwright.ir.workload import Workload
+
+TOLERANCE = 1e-5
+FLOOR = 1e-3
+SEED = 0
+PATIENCE_S = 5.0
+"""For processes that were told to end."""
+LAST = 12
+"""Lines of what a rank printed that an error shows."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verified:
+    """What was compared, and what differs."""
+
+    ranks: int
+    steps: int
+    losses: tuple[float, ...]
+    tensors: int
+    """Gradients and parameters that were compared on every rank in every step."""
+    worst: float
+    """The largest difference, as a part of what it is measured by."""
+    collectives: tuple[tuple[str, str, int, int], ...]
+    """Of the first rank and one step: kind, mesh axes, how many, bytes in all."""
+    once: tuple[tuple[str, str, int, int], ...]
+    """The same of what was executed in one step only."""
+    differences: tuple[str, ...]
+
+    @property
+    def exact(self) -> bool:
+        return not self.differences
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """A script, and what it must be equal to."""
+
+    script: Path
+    calls: Calls
+    workload: Workload
+    predicted: Predicted
+    mesh: Mesh
+
+
+def verify(jobs: Sequence[Job], *, steps: int, limit_s: float) -> list[Verified]:
+    """Run scripts one after the other, each on as many processes as it has ranks, and compare. Raises `RanksFailed`."""
+    with tempfile.TemporaryDirectory() as name:
+        folders = [Path(name) / str(number) for number in range(len(jobs))]
+        for folder in folders:
+            folder.mkdir()
+        _run(jobs, folders, steps, limit_s)
+        return [_held_against(job, folder, steps) for job, folder in zip(jobs, folders, strict=True)]
+
+
+def _held_against(job: Job, folder: Path, steps: int) -> Verified:
+    """What the ranks of a script left, compared."""
+    mesh = job.mesh
+    runs = [torch.load(folder / f"{rank}.pt", weights_only=False) for rank in range(mesh.size)]
+    once = [_once([one["collectives"] for one in run]) for run in runs]
+    reference = Reference(job.calls, job.workload)
+    differences: list[str] = []
+    worst, tensors = 0.0, 0
+    for step in range(steps):
+        loss, grads, parameters = reference.step(step, runs[0][step]["grads"])
+        tensors = len(grads) + len(parameters)
+        for rank, run in enumerate(runs):
+            place = f"step {step}, rank {rank}"
+            for what, found, expected in (
+                ("the loss", {"": torch.tensor(run[step]["loss"])}, {"": loss}),
+                ("the gradient of ", run[step]["grads"], grads),
+                ("the parameter ", run[step]["parameters"], parameters),
+            ):
+                wrong, far = compared(what, found, expected)
+                differences += [f"{place}: {one}" for one in wrong]
+                worst = max(worst, far)
+            executed = unlike(run[step]["collectives"], job.predicted, mesh, rank)
+            differences += [f"{place}: {one}" for one in executed]
+    return Verified(
+        ranks=mesh.size,
+        steps=steps,
+        losses=tuple(one["loss"] for one in runs[0]),
+        tensors=tensors,
+        worst=worst,
+        collectives=_summary(runs[0][0]["collectives"], mesh),
+        once=_summary(once[0], mesh),
+        differences=tuple(differences),
+    )
+
+
+def _once(steps: list[dict[Collective, int]]) -> dict[Collective, int]:
+    """Broadcasts of one step only, taken out of it: DDP sorts its buckets anew after the first step, and tells all
+    ranks."""
+    having = [step for step in steps if any(kind == "broadcast" for kind, _, _ in step)]
+    if len(having) != 1 or len(steps) < 2:
+        return {}
+    return {key: having[0].pop(key) for key in list(having[0]) if key[0] == "broadcast"}
+
+
+def compared(what: str, found: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> tuple[list[str], float]:
+    """What differs, and by how much the worst does."""
+    wrong = [f"{what}{name} is missing" for name in expected if name not in found]
+    wrong += [f"{what}{name} is not the model's" for name in found if name not in expected]
+    floor = FLOOR * max((one.abs().max().item() for one in expected.values()), default=0.0)
+    worst = 0.0
+    for name, one in expected.items():
+        if name not in found:
+            continue
+        if found[name].shape != one.shape:
+            wrong.append(f"{what}{name} is {tuple(found[name].shape)}, not {tuple(one.shape)}")
+            continue
+        far = ((found[name] - one).abs().max() / max(one.abs().max().item(), floor, torch.finfo(one.dtype).tiny)).item()
+        worst = max(worst, far)
+        if not far <= TOLERANCE:
+            wrong.append(f"{what}{name} is off by {far:.1e}, {TOLERANCE:.0e} allowed")
+    return wrong, worst
+
+
+class Reference:
+    """The user's model on one device."""
+
+    def __init__(self, calls: Calls, workload: Workload) -> None:
+        self.calls, self.workload = calls, workload
+        self.file: Any = load(str(calls.file))
+        torch.manual_seed(SEED)
+        self.model: nn.Module = getattr(self.file, calls.factory)()
+        trained = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
+        make = self.file.optimizer if calls.has_optimizer else lambda given: torch.optim.AdamW(given, lr=3e-4)
+        self.optimizer = make(trained)
+
+    def step(self, step: int, grads: Mapping[str, Tensor]) -> tuple[Tensor, dict[str, Tensor], dict[str, Tensor]]:
+        """The loss, the gradients, and the parameters after an optimizer's step with `grads`."""
+        torch.manual_seed(SEED + step)
+        batch = self.file.example_inputs(self.workload.global_batch, self.workload.seq)
+        self.optimizer.zero_grad()
+        loss = self.file.loss(self.model(**{name: batch[name] for name in self.calls.entries}), batch)
+        loss.backward()
+        named = dict(self.model.named_parameters())
+        made = {name: p.grad.clone() for name, p in named.items() if p.grad is not None}
+        for name, grad in grads.items():
+            if name in made and grad.shape == made[name].shape:
+                named[name].grad = grad
+        self.optimizer.step()
+        return loss.detach(), made, {name: p.detach().clone() for name, p in named.items()}
+
+
+def _run(jobs: Sequence[Job], folders: Sequence[Path], steps: int, limit_s: float) -> None:
+    """Start the ranks, and leave none behind: they are a process group of their own, which is ended as a whole."""
+    command = [sys.executable, "-m", "meshwright.backends.torch_.verify.ranks", str(steps)]
+    for job, folder in zip(jobs, folders, strict=True):
+        command += [str(job.script), str(job.mesh.size), str(folder)]
+    said = folders[0] / "said"
+    with said.open("wb") as output:
+        process = subprocess.Popen(
+            command,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            env=os.environ | {"OMP_NUM_THREADS": "1"},
+        )
+        try:
+            code: int | None = process.wait(limit_s)
+        except subprocess.TimeoutExpired:
+            code = None
+        finally:
+            _end(process)
+    if code != 0:
+        raise _failed(jobs, folders, f"{limit_s:g} s" if code is None else "", said.read_text(errors="replace"))
+
+
+def _failed(jobs: Sequence[Job], folders: Sequence[Path], too_long: str, said: str) -> RanksFailed:
+    """Who failed, and what was printed last."""
+    printed = "\n".join(["what was printed last:", *said.strip().splitlines()[-LAST:]])
+    for job, folder in zip(jobs, folders, strict=True):
+        failed = folder / "failed"
+        if failed.exists():
+            rank, _, status = failed.read_text().partition(" ")
+            return RanksFailed(
+                place=str(job.script),
+                cause=f"rank {rank} ended with {status}; the others were ended",
+                fix=f"correct what it died of; {printed}",
+            )
+    if too_long:
+        cause, fix = f"ranks were still running after {too_long}, and were ended", "give them longer with --time-limit"
+        return RanksFailed(place=str(jobs[0].script), cause=cause, fix=f"{fix}; {printed}")
+    return RanksFailed(place=str(jobs[0].script), cause="the process that starts the ranks ended", fix=printed)
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """End what still runs: the process that started the ranks ends and reaps them; if it does not, all are killed."""
+    if process.poll() is None:
+        process.terminate()
+        try:
+            process.wait(PATIENCE_S)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+
+def _summary(found: Mapping[Collective, int], mesh: Mesh) -> tuple[tuple[str, str, int, int], ...]:
+    counts: Counter[tuple[str, str]] = Counter()
+    sizes: Counter[tuple[str, str]] = Counter()
+    for (kind, ranks, size), number in found.items():
+        counts[kind, axes_of(mesh, ranks)] += number
+        sizes[kind, axes_of(mesh, ranks)] += number * size
+    return tuple((kind, axes, counts[kind, axes], sizes[kind, axes]) for kind, axes in sorted(counts))
+
+
+def axes_of(mesh: Mesh, ranks: tuple[int, ...]) -> str:
+    """What a group of ranks is called on a mesh."""
+    at = [mesh.coordinates(rank) for rank in ranks]
+    return ".".join(axis for axis in mesh.names if len({one[axis] for one in at}) > 1)

@@ -1,0 +1,25 @@
+"""How a user's model is called, and how its modules call one another: what code written for it must know and a graph of
+operators does not say. Plain data; `meshwright.ir.frontends.calls` fills it in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Calls:
+    """A model file and the calls inside its forward pass.
+
+    - `entries` are the keys of a batch that the forward pass receives, in the order of its parameters.
+    - `arguments` has one entry per module that is called: for each positional argument the path of the innermost module
+      that made it, or None where it was not the result of a module. Modules that take keywords are left out.
+    """
+
+    file: Path
+    factory: str
+    entries: tuple[str, ...]
+    arguments: Mapping[str, tuple[str | None, ...]]
+    has_optimizer: bool

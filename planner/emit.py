@@ -1,0 +1,51 @@
+"""`plan emit PLAN --out DIR`: a saved plan as a training script in stock PyTorch, with a launch script and a rank map.
+
+The plan is taken up again where it was left (`reenter`); what is written follows from its decisions and its program
+alone (`backends.torch_.emit`). What no code is written for is refused, and nothing is written then.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from argparse import Namespace
+from pathlib import Path
+
+from meshwright.backends.torch_.emit import Subject, emit
+from meshwright.ir.frontends.calls import calls_of
+from meshwright.planner.plan import unwritable
+from meshwright.planner.plan_file import load_plan
+from meshwright.planner.reenter import Reentered, program_of, reenter
+
+
+def run(args: Namespace) -> int:
+    """The verb."""
+    again = reenter(load_plan(args.plan), args.model)
+    for said in again.changed:
+        print(f"warning: {said}; the decisions are emitted as they stand", file=sys.stderr)  # noqa: T201
+    folder = Path(args.out)
+    files = emit(subject_of(again), folder)
+    try:
+        files.write(folder)
+    except OSError as error:
+        raise unwritable(folder, error) from None
+    written = [str(folder / name) for name, _ in files.texts]
+    if args.json:
+        sys.stdout.write(f"{json.dumps({'written': written}, indent=2)}\n")
+        return 0
+    sys.stdout.write("".join(f"written: {path}\n" for path in written))
+    sys.stdout.write(f"start it on this machine: {folder / 'launch.sh'} --steps 10\n")
+    return 0
+
+
+def subject_of(again: Reentered) -> Subject:
+    """A plan that was taken up again, as the emitter takes it."""
+    plan, folds = again.plan, again.setting.folds
+    return Subject(
+        fold=again.setting.fold(plan.config),
+        decisions=plan.decisions,
+        program=program_of(plan, again.setting),
+        workload=plan.workload,
+        calls=calls_of(folds.source, again.ask.model, batch=plan.config.batch, seq=plan.workload.seq),
+        config=str(plan.config),
+    )

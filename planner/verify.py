@@ -1,0 +1,98 @@
+"""`plan verify PLAN`: the code of a plan, run on this machine and held against the model on one device.
+
+The plan is emitted into a folder of its own, and exactly these files are run, one process per rank, under a time limit
+(`backends.torch_.verify.emitted`). The exit code is 7 if anything differs, 8 if a process ended early or took too long.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+from argparse import Namespace
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from meshwright.backends.torch_.emit import emit
+from meshwright.ir.errors import VerificationTooLarge
+from meshwright.planner.emit import subject_of
+from meshwright.planner.plan_file import load_plan
+from meshwright.planner.reenter import reenter
+from meshwright.planner.units import nbytes
+
+if TYPE_CHECKING:
+    from meshwright.backends.torch_.verify.emitted import Verified
+
+TARGET, MOST_RANKS = "torch-gloo", 8
+MISMATCH = 7
+MOST_LINES = 20
+"""Differences that are printed; --json has all."""
+
+
+def run(args: Namespace) -> int:
+    """The verb."""
+    plan = load_plan(args.plan)
+    ranks = plan.machines.ranks
+    if plan.decisions.target != TARGET or ranks > MOST_RANKS:
+        raise VerificationTooLarge(
+            place=f"a plan of {ranks} ranks for {plan.decisions.target}",
+            cause=f"plans of at most {MOST_RANKS} ranks for {TARGET} can be run here",
+            fix=f"plan a small model of this kind with --cluster cpu:4 --target {TARGET}, and verify that",
+        )
+    from meshwright.backends.torch_.verify.emitted import Job, verify
+    from meshwright.backends.torch_.verify.predicted import predicted
+
+    subject = subject_of(reenter(plan, args.model))
+    with tempfile.TemporaryDirectory() as folder:
+        emit(subject, Path(folder)).write(Path(folder))
+        job = Job(
+            script=Path(folder) / "train.py",
+            calls=subject.calls,
+            workload=subject.workload,
+            predicted=predicted(subject.program, subject.fold),
+            mesh=subject.mesh,
+        )
+        (found,) = verify([job], steps=args.steps, limit_s=args.time_limit)
+    whole = sum(job.predicted.whole.values())
+    if args.json:
+        sys.stdout.write(f"{json.dumps(to_json(found, whole), indent=2)}\n")
+    else:
+        sys.stdout.write("\n".join(shown(found, whole)) + "\n")
+    return 0 if found.exact else MISMATCH
+
+
+def shown(found: Verified, whole: int) -> Iterable[str]:
+    """What is printed."""
+    yield f"{found.ranks} ranks, {found.steps} steps against one device: {'exact' if found.exact else 'DIFFERENT'}"
+    yield f"loss          {', '.join(f'{loss:.6f}' for loss in found.losses)}"
+    yield f"compared      {found.tensors} tensors per rank and step, the worst off by {found.worst:.1e}"
+    for kind, axes, number, size in found.collectives:
+        yield f"per step      {number} {kind} over {axes}, {nbytes(size)}"
+    for kind, axes, number, size in found.once:
+        yield f"once          {number} {kind} over {axes}, {nbytes(size)}"
+    if whole:
+        yield f"not executed  {whole} collectives of tokens and labels: every rank reads them whole"
+    yield from found.differences[:MOST_LINES]
+    if len(found.differences) > MOST_LINES:
+        yield f"and {len(found.differences) - MOST_LINES} more: see --json"
+
+
+def to_json(found: Verified, whole: int) -> dict[str, Any]:
+    """What is printed with --json; docs/emit.md describes it."""
+
+    def rows(collectives: Iterable[tuple[str, str, int, int]]) -> list[dict[str, Any]]:
+        return [{"kind": kind, "axes": axes, "count": n, "bytes": size} for kind, axes, n, size in collectives]
+
+    return {
+        "exact": found.exact,
+        "ranks": found.ranks,
+        "steps": found.steps,
+        "losses": list(found.losses),
+        "tensors": found.tensors,
+        "worst": found.worst,
+        "collectives": rows(found.collectives),
+        "once": rows(found.once),
+        "read_whole": whole,
+        "differences": list(found.differences),
+    }

@@ -1,0 +1,240 @@
+"""Emitted scripts, run on four processes: equal to the model on one device, with the collectives of the Program; and
+scripts with a fault, which must not pass."""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import re
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from meshwright.backends.torch_.emit import Subject, emit
+from meshwright.backends.torch_.verify.emitted import Verified, verify
+from meshwright.ir.decisions import Schedule
+from meshwright.ir.errors import (
+    EmissionAxis,
+    EmissionModel,
+    EmissionModule,
+    EmissionRecompute,
+    EmissionSchedule,
+    EmissionSoftware,
+    EmissionStorage,
+    EmissionTarget,
+    MeshwrightError,
+    RanksFailed,
+)
+from meshwright.ir.frontends.calls import calls_of
+from meshwright.ir.frontends.load import load_model
+from meshwright.ir.names.pinned import Allowed, Pinned
+from meshwright.ir.placement import Placement
+from tests.backends.torch_.emitted import BATCH, SEQ, job, model, subject, written
+
+
+def blocks_again() -> Pinned:
+    """Whole blocks are computed again, and nothing else."""
+    again = Allowed(recompute=frozenset({"on"}))
+    return Pinned({"Block": {op.name: again for op in model()[0].body["Block"].graph.ops}})
+
+
+KINDS: dict[str, dict[str, Any]] = {
+    "dp": {"dp": 4},
+    "fsdp": {"dp": 4, "zero": 3, "regather": False},
+    "tp": {"tp": 4},
+    "tp+sp": {"tp": 4, "sequence_parallel": True},
+    "tp x fsdp": {"tp": 2, "dp": 2, "zero": 3},
+    "tp+sp x fsdp, recompute": {"tp": 2, "dp": 2, "zero": 3, "sequence_parallel": True, "pins": blocks_again},
+}
+
+
+def plan_of(kind: str) -> Subject:
+    given = dict(KINDS[kind])
+    pins = given.pop("pins", None)
+    return subject(pins() if pins else None, **given)
+
+
+def counted(found: Verified) -> dict[str, int]:
+    return {f"{kind} {axes}": number for kind, axes, number, _ in found.collectives}
+
+
+PREPARED = "PrepareModuleInput(input_layouts=(Shard(1),), desired_input_layouts=(Replicate(),))"
+FAULTS = {
+    "a placement: gathered for each of two products": (
+        "tp+sp",
+        f'        "feed_forward": {PREPARED},\n',
+        "",
+        "all_gather over ranks (0, 1, 2, 3)",
+    ),
+    "a unit: gathered again": (
+        "fsdp",
+        "reshard_after_forward=False",
+        "reshard_after_forward=True",
+        "all_gather over dp",
+    ),
+    "the data: all ranks have the same": ("dp", "tensor.chunk(parts)[here]", "tensor.chunk(parts)[0]", "gradient of"),
+}
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Verified]:
+    """All plans, and all faults: one launch, since starting costs more than running."""
+    jobs = {kind: job(plan_of(kind), written(plan_of(kind), tmp_path_factory.mktemp("plan"))) for kind in KINDS}
+    for fault, (kind, before, after, _) in FAULTS.items():
+        script = written(plan_of(kind), tmp_path_factory.mktemp("fault"))
+        text = script.read_text()
+        assert before in text
+        script.write_text(text.replace(before, after))
+        jobs[fault] = job(plan_of(kind), script)
+    return dict(zip(jobs, verify(tuple(jobs.values()), steps=2, limit_s=240), strict=True))
+
+
+@pytest.mark.e2e
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_plan_is_exact_and_communicates_what_it_says(kind: str, found: dict[str, Verified]) -> None:
+    one = found[kind]
+    assert one.differences == ()
+    assert one.tensors == 2 * 39
+    assert one.losses[1] < one.losses[0]
+    if kind == "tp":  # Megatron's four all-reduces per block, the embedding's, the head's input, three of the loss
+        assert counted(one) == {"all_reduce tp": 4 * 4 + 2 + 3}
+    if kind == "fsdp":  # one gather and one scatter per unit: four blocks, the embedding, the head
+        assert counted(one) == {"all_gather dp": 6, "reduce_scatter dp": 6, "all_reduce dp": 2}
+
+
+@pytest.mark.e2e
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_script_with_a_fault_does_not_pass(fault: str, found: dict[str, Verified]) -> None:
+    says = FAULTS[fault][-1]
+    assert any(says in one for one in found[fault].differences), found[fault].differences[:4]
+
+
+@pytest.mark.e2e
+def test_a_rank_that_dies_is_named_and_the_others_are_ended(tmp_path: Path) -> None:
+    plan = plan_of("dp")
+    script = written(plan, tmp_path)
+    died = 'def build() -> nn.Module:\n    if dist.get_rank() == 2:\n        raise RuntimeError("no more")'
+    script.write_text(script.read_text().replace("def build() -> nn.Module:", died))
+    with pytest.raises(RanksFailed, match="rank 2 ended with 1") as refused:
+        verify([job(plan, script)], steps=1, limit_s=60)
+    assert "no more" in refused.value.fix
+
+
+@pytest.mark.e2e
+def test_ranks_that_hang_are_ended(tmp_path: Path) -> None:
+    plan = plan_of("dp")
+    script = written(plan, tmp_path)
+    hangs = f'''def build() -> nn.Module:
+    Path("{tmp_path}", str(os.getpid())).touch()
+    torch.multiprocessing.Event().wait()'''
+    script.write_text(script.read_text().replace("def build() -> nn.Module:", hangs))
+    with pytest.raises(RanksFailed, match="still running after 12 s"):
+        verify([job(plan, script)], steps=1, limit_s=12)
+    left = [int(path.name) for path in tmp_path.iterdir() if path.name.isdigit()]
+    assert len(left) == 4
+    assert not any(Path("/proc", str(pid)).exists() for pid in left)
+
+
+@pytest.mark.e2e
+def test_the_launch_script_starts_it(tmp_path: Path) -> None:
+    plan = plan_of("tp x fsdp")
+    written(plan, tmp_path)
+    done = subprocess.run(
+        [tmp_path / "launch.sh", "--steps", "2"],
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+        env=os.environ | {"PYTHON": sys.executable},
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert re.findall(r"^step (\d) loss \d\.\d{6}$", done.stdout, re.MULTILINE) == ["0", "1"]
+    ranks = json.loads((tmp_path / "ranks.json").read_text())
+    assert [row["mesh"] for row in ranks] == [{"dp": a, "tp": b} for a in (0, 1) for b in (0, 1)]
+
+
+def test_scripts_are_clean_short_and_of_stock_torch(tmp_path: Path) -> None:
+    for number, kind in enumerate(KINDS):
+        script = written(plan_of(kind), tmp_path / f"plan{number}")
+        tree = ast.parse(script.read_text())
+        imported = {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
+        assert not any((name or "").startswith("meshwright") for name in imported)
+        assert len(script.read_text().splitlines()) <= 250
+    quiet = ["--isolated", "--line-length", "120"]
+    for command in (["check", "--select", "E,F,I,B,UP,RET,SIM"], ["format", "--check"]):
+        found = subprocess.run(["ruff", *command, *quiet, tmp_path], capture_output=True, text=True, check=False)
+        assert found.returncode == 0, found.stdout
+
+
+def test_the_same_plan_gives_the_same_bytes(tmp_path: Path) -> None:
+    assert emit(plan_of("tp+sp"), tmp_path) == emit(plan_of("tp+sp"), tmp_path)
+
+
+def with_plan(plan: Subject, name: str, **changed: Any) -> Subject:
+    plans = tuple(replace(one, **changed) if one.name == name else one for one in plan.decisions.plans)
+    return replace(plan, decisions=replace(plan.decisions, plans=plans))
+
+
+def zero_one() -> Subject:
+    return subject(dp=4, zero=1)
+
+
+def part_of_a_block() -> Subject:
+    return with_plan(subject(dp=4), "Block", recompute=("rms_norm",))
+
+
+def cut_elsewhere() -> Subject:
+    """Parameters that are cut along their second dimension."""
+    plan = subject(dp=4, zero=3)
+    second = Placement.parse("[-, dp]")
+    (held,) = plan.decisions.plan["embed"].storage
+    return with_plan(plan, "embed", storage=(replace(held, params=second, grads=second, optimizer=second),))
+
+
+def attention_by_columns_only() -> Subject:
+    """A product whose result nobody brings back together."""
+    plan = subject(tp=4)
+    kept = tuple(pair for pair in plan.decisions.plan["Block"].strategies if pair[0] != "silu")
+    return with_plan(plan, "Block", strategies=kept)
+
+
+REFUSED: dict[str, tuple[Any, type[MeshwrightError], str]] = {
+    "no runtime": (lambda: subject(target="any", dp=4), EmissionTarget, "--target"),
+    "stages": (lambda: subject(pp=2, dp=2, microbatches=2), EmissionSchedule, "pp=1"),
+    "micro-batches": (
+        lambda: replace(p := subject(dp=4), decisions=replace(p.decisions, schedule=Schedule("gpipe", 2))),
+        EmissionSchedule,
+        "microbatches=1",
+    ),
+    "context parallelism": (lambda: subject(cp=4), EmissionAxis, "cp=1"),
+    "ZeRO-1": (zero_one, EmissionStorage, "zero=3"),
+    "another dimension": (cut_elsewhere, EmissionStorage, "dimension 0"),
+    "copies of shards": (lambda: subject(dp=2, tp=2), EmissionStorage, "zero=3"),
+    "a part of a block": (part_of_a_block, EmissionRecompute, "recompute=none"),
+    "recompute outside of blocks": (lambda: subject(dp=4, recompute="full"), EmissionRecompute, "recompute=on"),
+    "inside a module": (attention_by_columns_only, EmissionModule, "sharding=column"),
+    "a precision": (
+        lambda: replace(p := subject(dp=4), workload=replace(p.workload, precision="bf16")),
+        EmissionSoftware,
+        "--dtype fp32",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_what_no_code_is_written_for_is_refused(what: str, tmp_path: Path) -> None:
+    made, kind, fix = REFUSED[what]
+    with pytest.raises(kind) as refused:
+        emit(made(), tmp_path)
+    assert fix in refused.value.fix
+
+
+def test_a_model_without_a_factory_is_refused() -> None:
+    shape = Path(__file__).parents[3] / "examples" / "tiny_decoder.toml"
+    with pytest.raises(EmissionModel, match="no factory"):
+        calls_of(load_model(str(shape)), str(shape), batch=BATCH, seq=SEQ)

@@ -1,0 +1,63 @@
+"""`plan emit` and `plan verify`, from a search to four processes; what both refuse."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from meshwright.ir.errors import VerificationTooLarge
+from meshwright.planner import verify
+from meshwright.planner.cli import main
+from tests.planner.solved import TINY
+
+SEARCH = (TINY, "--cluster", "cpu:4", "--target", "torch-gloo", "--global-batch", "8", "--seq", "16", "--dtype", "fp32")
+
+
+@pytest.fixture(scope="module")
+def planned(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A plan of tensor and sharded data parallelism."""
+    folder = tmp_path_factory.mktemp("plan")
+    assert main([*SEARCH, "--fix", "tp=2,dp=2,zero=3", "--out", str(folder)]) == 0
+    return folder
+
+
+@pytest.mark.e2e
+def test_a_searched_plan_is_emitted_and_proved(
+    planned: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["emit", str(planned), "--out", str(tmp_path / "train")]) == 0
+    assert sorted(path.name for path in (tmp_path / "train").iterdir()) == ["launch.sh", "ranks.json", "train.py"]
+    capsys.readouterr()
+    assert main(["verify", str(planned), "--steps", "1", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["exact"]
+    assert found["differences"] == []
+    assert {row["axes"] for row in found["collectives"]} == {"dp", "tp"}
+
+
+@pytest.mark.e2e
+def test_a_difference_ends_with_its_exit_code(
+    planned: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from meshwright.backends.torch_.verify import emitted
+
+    monkeypatch.setattr(emitted, "TOLERANCE", 1e-12)
+    assert main(["verify", str(planned), "--steps", "1"]) == verify.MISMATCH
+    printed = capsys.readouterr().out
+    assert "DIFFERENT" in printed
+    assert "and " in printed.splitlines()[-1]
+
+
+def test_other_targets_are_not_run_here(planned: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    other = tmp_path / "plan.json"
+    text = (planned / "plan.json").read_text()
+    other.write_text(text.replace('"target": "torch-gloo"', '"target": "torch-cuda"'))
+    assert main(["verify", str(other)]) == VerificationTooLarge.exit_code
+    assert f"error {VerificationTooLarge.code}" in capsys.readouterr().err
+
+
+def test_a_place_that_is_a_file_is_refused(planned: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["emit", str(planned), "--out", str(planned / "plan.json")]) == 8
+    assert "error MW7026" in capsys.readouterr().err
