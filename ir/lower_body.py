@@ -296,13 +296,17 @@ class _Storing:
             _check_refines(self.plan, param, placement, compute)
         held_in = home.grad
         if storage.grads != compute:
-            if self.sums_first:
-                left = tuple(part for part in held_in.partial if storage.grads.on(part.axis) is not None)
-                summed = Placement(held_in.dims, left)
-                grad, held_in = move_all(f"d{value}", grad, held_in, summed, "sync", self.sharded), summed
-            grad = move_all(f"d{value}", grad, held_in, storage.grads, "sync", self.sharded)
+            grad = self.scattered(value, grad, held_in, storage.grads, self.sharded)
             held_in = storage.grads
-        synced = move_all(f"d{value}", grad, held_in, storage.optimizer, "sync", self.sync)
+        synced = self.scattered(value, grad, held_in, storage.optimizer, self.sync)
         updated = self.names.define(f"{value}!updated", type_, storage.optimizer)
         published = move_all(f"{value}!", updated, storage.optimizer, storage.params, "update", self.publish)
         return replace(held, grad=grad, synced=synced, updated=updated, published=published)
+
+    def scattered(self, value: str, grad: str, held_in: Placement, target: Placement, into: list[Statement]) -> str:
+        """A gradient on its way to the shards of `target`."""
+        if self.sums_first:
+            cut = tuple(part for part in held_in.partial if target.on(part.axis) is not None)
+            summed = Placement(held_in.dims, cut)
+            grad, held_in = self.names.move_all(f"d{value}", grad, held_in, summed, "sync", into), summed
+        return self.names.move_all(f"d{value}", grad, held_in, target, "sync", into)

@@ -8,23 +8,27 @@ from meshwright.ir.errors import EmissionRecompute
 
 def recomputed(subject: Subject) -> tuple[Piece, ...]:
     """The blocks that run again."""
-    return tuple(piece for piece in subject.pieces if _again(piece))
+    stacks = [piece.instances().before for piece in subject.pieces if piece.repeated]
+    blocks = f"{stacks[0]}*" if stacks else "*"
+    return tuple(piece for piece in subject.pieces if _again(piece, blocks))
 
 
-def _again(piece: Piece) -> bool:
+def _again(piece: Piece, blocks: str) -> bool:
     plan, made = piece.plan, {value for op in piece.graph.ops for value in op.results}
     if not plan.recompute:
         return False
     if not piece.repeated:
-        raise _refuse(plan.name, "computing again what stands outside of blocks")
+        raise _refuse(plan.name, blocks, "computing again what stands outside of blocks")
     if not made <= set(plan.recompute):
-        raise _refuse(plan.name, f"computing a part of a block again ({len(plan.recompute)} of {len(made)} values)")
+        raise _refuse(
+            plan.name, blocks, f"computing a part of a block again ({len(plan.recompute)} of {len(made)} values)"
+        )
     return True
 
 
-def _refuse(name: str, what: str) -> EmissionRecompute:
+def _refuse(name: str, blocks: str, what: str) -> EmissionRecompute:
     return EmissionRecompute(
         place=f"plan {name}",
         cause=f"{what} is not emitted yet",
-        fix="plan with --fix recompute=none, or pin whole blocks only, as in --fix 'blocks.*:recompute=on'",
+        fix=f"plan with --fix recompute=none, or pin whole blocks only, as in --fix '{blocks}:recompute=on'",
     )

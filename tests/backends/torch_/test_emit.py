@@ -46,9 +46,11 @@ def blocks_again() -> Pinned:
 KINDS: dict[str, dict[str, Any]] = {
     "dp": {"dp": 4},
     "fsdp": {"dp": 4, "zero": 3, "regather": False},
+    "zero 1": {"dp": 4, "zero": 1},
     "tp": {"tp": 4},
     "tp+sp": {"tp": 4, "sequence_parallel": True},
     "tp x fsdp": {"tp": 2, "dp": 2, "zero": 3},
+    "tp+sp x zero 2": {"tp": 2, "dp": 2, "zero": 2, "sequence_parallel": True},
     "tp+sp x fsdp, recompute": {"tp": 2, "dp": 2, "zero": 3, "sequence_parallel": True, "pins": blocks_again},
 }
 
@@ -180,8 +182,12 @@ def with_plan(plan: Subject, name: str, **changed: Any) -> Subject:
     return replace(plan, decisions=replace(plan.decisions, plans=plans))
 
 
-def zero_one() -> Subject:
-    return subject(dp=4, zero=1)
+def states_only() -> Subject:
+    """Parameters that are sharded, while the optimizer's state is not."""
+    plan = subject(dp=4, zero=3)
+    (held,) = plan.decisions.plan["embed"].storage
+    whole = Placement.parse("[-, -]")
+    return with_plan(plan, "embed", storage=(replace(held, grads=whole, optimizer=whole),))
 
 
 def part_of_a_block() -> Subject:
@@ -212,8 +218,8 @@ REFUSED: dict[str, tuple[Any, type[MeshwrightError], str]] = {
         "microbatches=1",
     ),
     "context parallelism": (lambda: subject(cp=4), EmissionAxis, "cp=1"),
-    "ZeRO-1": (zero_one, EmissionStorage, "zero=3"),
-    "another dimension": (cut_elsewhere, EmissionStorage, "dimension 0"),
+    "parameters only": (states_only, EmissionStorage, "zero=3"),
+    "another dimension": (cut_elsewhere, EmissionStorage, "zero=3"),
     "copies of shards": (lambda: subject(dp=2, tp=2), EmissionStorage, "zero=3"),
     "a part of a block": (part_of_a_block, EmissionRecompute, "recompute=none"),
     "recompute outside of blocks": (lambda: subject(dp=4, recompute="full"), EmissionRecompute, "recompute=on"),
