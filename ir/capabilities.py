@@ -50,6 +50,8 @@ RECOMPUTE = ("none", "full", "selective")
 OVERLAP = ("data_parallel", "parameters", "ring")
 STRATEGIES = ("uniform", "per_operator")
 """What an axis may do in the operators of a body: the same in all, as named degrees have it, or anything in each."""
+ONE_MIND = ("b", "s", "heads", "group", "ffn", "vocab")
+"""Loops of which an axis that splits them does so wherever it can, in the table of named degrees."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,12 +201,15 @@ class Capabilities:
                     )
 
     def _strategy_refusals(self, plan: BodyPlan, graph: Graph, found: Loops, mesh: Mesh) -> Iterator[NotExpressible]:
-        """Where an axis must do the same in all operators: one that has a loop that it splits elsewhere splits one."""
+        """Where an axis must do the same in all operators: one that has a loop that it splits elsewhere splits one.
+        Experts and routing are left out: they have names of their own for what an axis does around them."""
         if "per_operator" in _names(self.strategies):
             return
         for axis in mesh.names:
-            split = {stem(loop) for loop in loops_split(plan, found, axis)}
+            split = {stem(loop) for loop in loops_split(plan, found, axis)}.intersection(ONE_MIND)
             for op in graph.ops:
+                if not graph.differentiable.intersection(op.results):
+                    continue
                 own = {stem(loop) for loops in found.factors.get(op.name, {}).values() for loop in loops}
                 if split & own and not isinstance(plan.strategy(op.name).of(axis), Split):
                     yield self._refuse(
@@ -216,7 +221,7 @@ class Capabilities:
                     break
 
     def _use_refusals(self, decisions: Decisions, fold: Fold, found: Mapping[str, Loops]) -> Iterator[NotExpressible]:
-        """Where an axis must do the same in all operators, bodies must be of one mind too."""
+        """Where an axis must do the same in all operators, it cuts the batch in all bodies or in none."""
         if "per_operator" in _names(self.strategies):
             return
         for index, stage in enumerate(decisions.stages):
@@ -224,7 +229,7 @@ class Capabilities:
             for axis in stage.mesh.names:
                 names = {p.name: name_of(p, fold.body[p.body].graph, found[p.body], axis) for p in plans}
                 uses = {re.split(r"\W", name)[0] for name in names.values()}
-                if len(uses & {"dp", "cp", "tp"}) > 1:
+                if "dp" in uses and uses & {"cp", "tp"}:
                     yield self._refuse(
                         StrategyNotExpressible,
                         f"stage {index}, axis {axis}",

@@ -73,10 +73,6 @@ TORCH_CUDA = replace(
         Line("reduce_scatter", "NCCL reduce_scatter"),
         Line("all_to_all", "NCCL grouped send and receive; DTensor Shard -> Shard on a CUDA mesh"),
     ),
-    strategies=(
-        *TORCH_GLOO.strategies,
-        Line("per_operator", "DTensor.redistribute between any two operators of a captured graph; not written out yet"),
-    ),
     overlap=(
         Line("data_parallel", "fully_shard reduces gradients on its own stream behind later backward"),
         Line("parameters", "fully_shard prefetches the next group's parameters"),

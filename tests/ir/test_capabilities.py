@@ -134,8 +134,13 @@ def test_torch_expresses_all_but_rings_and_offload(target: Capabilities, name: s
 
 def uneven(decisions: Decisions) -> Decisions:
     """One linear of a block split unevenly."""
-    strategies = (("q", Strategy((("tp", Split(("n",), Uneven((8, 24)))),))),)
-    plans = tuple(replace(p, strategies=strategies) if p.name == "block" else p for p in decisions.plans)
+    cut = Strategy((("tp", Split(("n",), Uneven((8, 24)))),))
+    plans = tuple(
+        replace(p, strategies=tuple((op, cut if op == "q" else own) for op, own in p.strategies))
+        if p.name == "block"
+        else p
+        for p in decisions.plans
+    )
     return replace(decisions, plans=plans)
 
 

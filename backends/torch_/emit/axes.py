@@ -16,7 +16,7 @@ from meshwright.ir.program import BodyProgram, Move
 from meshwright.ir.same import Same
 
 TENSOR = ("tp", "tp+sp")
-ONE_WAY = "plan with --target torch-gloo, which gives an axis one use; or pin the body, as in --fix 'head:split=b'"
+ONE_WAY = "make the plan again with --target torch-gloo or torch-cuda: an axis has one use there"
 
 
 @dataclass(frozen=True, slots=True)
