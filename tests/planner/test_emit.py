@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from meshwright.backends.torch_.verify import emitted
 from meshwright.ir.errors import VerificationTooLarge
 from meshwright.planner import verify
 from meshwright.planner.cli import main
@@ -37,17 +38,24 @@ def test_a_searched_plan_is_emitted_and_proved(
     assert {row["axes"] for row in found["collectives"]} == {"dp", "tp"}
 
 
-@pytest.mark.e2e
 def test_a_difference_ends_with_its_exit_code(
     planned: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from meshwright.backends.torch_.verify import emitted
-
-    monkeypatch.setattr(emitted, "TOLERANCE", 1e-12)
+    wrong = emitted.Verified(
+        ranks=4,
+        steps=1,
+        losses=(5.69,),
+        tensors=78,
+        worst=0.5,
+        collectives=(("all_reduce", "dp", 3, 1024),),
+        once=(),
+        differences=tuple(f"step 0, rank {rank}: the loss is off" for rank in range(30)),
+    )
+    monkeypatch.setattr(emitted, "verify", lambda jobs, **_: [wrong])
     assert main(["verify", str(planned), "--steps", "1"]) == verify.MISMATCH
-    printed = capsys.readouterr().out
-    assert "DIFFERENT" in printed
-    assert "and " in printed.splitlines()[-1]
+    printed = capsys.readouterr().out.splitlines()
+    assert printed[0].endswith("DIFFERENT")
+    assert printed[-1] == "and 10 more: see --json"
 
 
 def test_other_targets_are_not_run_here(planned: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -15,7 +15,9 @@ from meshwright.ir.names.cache import loops_of
 from meshwright.ir.program import BodyProgram, Move
 from meshwright.ir.same import Same
 
-TENSOR = ("tp", "tp+sp")
+TENSOR = {"tp", "tp+sp"}
+BESIDE = {"cp", "-"}
+"""What a tensor axis may be called in bodies that have nothing but tokens to cut, an embedding for instance."""
 ONE_WAY = "make the plan again with --target torch-gloo or torch-cuda: an axis has one use there"
 
 
@@ -35,7 +37,7 @@ def axes_of(subject: Subject) -> Axes:
         if names == {"dp"}:
             _only_scalars(subject, axis)
             data.append(axis)
-        elif names <= {*TENSOR, "-"}:
+        elif names <= TENSOR | BESIDE and names & TENSOR:
             tensor.append(axis)
         else:
             shown = " and ".join(sorted(names))

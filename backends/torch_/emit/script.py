@@ -41,9 +41,9 @@ class Parts:
 
     @property
     def styled(self) -> tuple[tuple[Piece, Mapping[str, Style]], ...]:
-        """The pieces that a tensor axis cuts, with their styles."""
-        found = ((piece, self.styles.get(piece.plan.name)) for piece in self.subject.pieces)
-        return tuple((piece, styles.modules) for piece, styles in found if styles and styles.modules)
+        """The pieces that a tensor axis cuts, with their styles; those to be applied first come first."""
+        found = [(piece, self.styles[piece.plan.name]) for piece in self.subject.pieces if self.styles]
+        return tuple((piece, styles) for piece, of in found for styles in (of.before, of.modules) if styles)
 
     @property
     def copied(self) -> bool:
@@ -177,14 +177,16 @@ def parallelize(parts: Parts) -> Iterator[str]:
 
 def styled(parts: Parts, piece: Piece, styles: Mapping[str, Style]) -> Iterator[str]:
     """`parallelize_module` for one body."""
-    deep = "        " if piece.repeated else "    "
-    name, target = ("of_block", "block") if piece.repeated else (f"of_{piece.plan.body}", "model")
+    before = styles is parts.styles[piece.plan.name].before
+    name = "of_block" if piece.repeated else f"of_{piece.plan.body}"
+    name, target = f"before_{name}" if before else name, "block" if piece.repeated else "model"
     yield f"    {name}: dict[str, ParallelStyle] = {{"
     for path, style in styles.items():
         yield from styled_line(path, style)
     yield "    }"
     if piece.repeated:
         yield from indented(piece.instances().loop())
+    deep = "        " if piece.repeated else "    "
     yield f'{deep}parallelize_module({target}, mesh["{parts.axes.tensor}"], {name})'
 
 

@@ -9,6 +9,7 @@ placement can be said:
     a product that sums over what is cut          RowwiseParallel, output_layouts: what its readers want
     a table whose rows are cut                    RowwiseParallel
     a norm on its own tokens                      SequenceParallel
+    a whole table on its own tokens               the same, after PrepareModuleInput has cut the tokens
     a whole module whose result is cut            PrepareModuleOutput
     a value that several such modules want        PrepareModuleInput on the module around them all: it is brought there
     in another placement than it lies in          once, and its gradients are added before they are reduced
@@ -55,6 +56,8 @@ class Styles:
     """Styles by the path of the module, relative to the instance of the body."""
 
     modules: Mapping[str, Style]
+    before: Mapping[str, Style]
+    """Styles that modules are given before those of `modules`."""
     sharded_loss: bool
     """Whether the loss reads scores whose vocabulary is cut."""
 
@@ -79,6 +82,7 @@ class _Reader:
     found: dict[str, Style] = field(default_factory=dict)
     entering: dict[str, tuple[str, str]] = field(default_factory=dict)
     """For modules with weights: how their input lies outside and inside."""
+    before: dict[str, Style] = field(default_factory=dict)
     sharded_loss: bool = False
 
     @cached_property
@@ -106,7 +110,7 @@ class _Reader:
         for value in self.values():
             self.check_value(value)
         options = {path: self.with_input(path, style) for path, style in self.found.items()}
-        return Styles(dict(sorted(options.items(), key=self.order)), self.sharded_loss)
+        return Styles(dict(sorted(options.items(), key=self.order)), self.before, self.sharded_loss)
 
     def order(self, pair: tuple[str, Style]) -> int:
         """In the order in which modules run."""
@@ -189,6 +193,11 @@ class _Reader:
         elif op.kind in ("linear", "embedding") and home[0] == str(rank - 1) and main != COPIES:
             self.found[op.module] = Style("ColwiseParallel", () if out == home else _leaving(out[0]))
             inside = COPIES
+        elif op.kind == "embedding" and main == COPIES and want[0] == home[0] == out[0] == SEQUENCE:
+            cut = ("input_layouts=(Replicate(),)", "desired_input_layouts=(Shard(1),)")
+            self.before[op.module] = Style("PrepareModuleInput", cut)
+            self.found[op.module] = Style("SequenceParallel")
+            inside = SEQUENCE
         elif op.kind in ("rms_norm", "layer_norm") and want[0] == home[0] == out[0] == SEQUENCE:
             self.found[op.module] = Style("SequenceParallel")
             inside = SEQUENCE

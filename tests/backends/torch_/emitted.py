@@ -11,6 +11,7 @@ from meshwright.backends.torch_.emit import Subject, emit
 from meshwright.backends.torch_.verify.emitted import Job
 from meshwright.backends.torch_.verify.predicted import predicted
 from meshwright.ir.calls import Calls
+from meshwright.ir.decisions import Decisions
 from meshwright.ir.fold import Fold
 from meshwright.ir.frontends.calls import calls_of
 from meshwright.ir.frontends.capture import capture
@@ -18,11 +19,13 @@ from meshwright.ir.frontends.load import load_model
 from meshwright.ir.lower import lower
 from meshwright.ir.names import Degrees, template
 from meshwright.ir.names.pinned import Pinned
+from meshwright.ir.program import Program
 from meshwright.ir.workload import Workload
 
 ROOT = Path(__file__).parents[3]
 TINY = f"{ROOT / 'examples' / 'llama.py'}:tiny"
 BATCH, SEQ = 8, 16
+WORKLOAD = Workload(global_batch=BATCH, seq=SEQ, precision="fp32")
 
 
 @cache
@@ -31,16 +34,20 @@ def model() -> tuple[Fold, Calls]:
     return capture(source, batch=BATCH, seq=SEQ).fold, calls_of(source, TINY, batch=BATCH, seq=SEQ)
 
 
+def lowered(decisions: Decisions) -> Program:
+    """What decisions lower to."""
+    return lower(model()[0], decisions, TORCH_GLOO.lowering(), WORKLOAD)
+
+
 def subject(pins: Pinned | None = None, target: str = "torch-gloo", **degrees: Any) -> Subject:
     """The plan that degrees mean."""
     fold, calls = model()
     decisions = template(fold, Degrees(**degrees), target, *([pins] if pins else []))
-    workload = Workload(global_batch=BATCH, seq=SEQ, precision="fp32")
     return Subject(
         fold=fold,
         decisions=decisions,
-        program=lower(fold, decisions, TORCH_GLOO.lowering(), workload),
-        workload=workload,
+        program=lowered(decisions),
+        workload=WORKLOAD,
         calls=calls,
         config=" ".join(f"{name}={value}" for name, value in degrees.items()),
     )

@@ -17,6 +17,7 @@ import pytest
 
 from meshwright.backends.torch_.emit import Subject, emit
 from meshwright.backends.torch_.verify.emitted import Verified, verify
+from meshwright.ir.adjoint import Split, Strategy
 from meshwright.ir.decisions import Schedule
 from meshwright.ir.errors import (
     EmissionAxis,
@@ -34,7 +35,7 @@ from meshwright.ir.frontends.calls import calls_of
 from meshwright.ir.frontends.load import load_model
 from meshwright.ir.names.pinned import Allowed, Pinned
 from meshwright.ir.placement import Placement
-from tests.backends.torch_.emitted import BATCH, SEQ, job, model, subject, written
+from tests.backends.torch_.emitted import BATCH, SEQ, job, lowered, model, subject, written
 
 
 def blocks_again() -> Pinned:
@@ -46,7 +47,6 @@ def blocks_again() -> Pinned:
 KINDS: dict[str, dict[str, Any]] = {
     "dp": {"dp": 4},
     "fsdp": {"dp": 4, "zero": 3, "regather": False},
-    "zero 1": {"dp": 4, "zero": 1},
     "tp": {"tp": 4},
     "tp+sp": {"tp": 4, "sequence_parallel": True},
     "tp x fsdp": {"tp": 2, "dp": 2, "zero": 3},
@@ -55,10 +55,22 @@ KINDS: dict[str, dict[str, Any]] = {
 }
 
 
+def table_of_own_tokens(plan: Subject) -> Subject:
+    """An embedding whose table every rank holds, on the tokens of its own."""
+    cut = Strategy((("dp", Split(("d0",))), ("tp", Split(("d1",)))))
+    (held,) = plan.decisions.plan["embed"].storage
+    whole, shards = Placement.parse("[-, -]"), Placement.parse("[dp, -]")
+    stored = replace(held, params=whole, grads=shards, optimizer=shards)
+    return with_plan(plan, "embed", strategies=(("embedding", cut),), storage=(stored,))
+
+
+CHANGED = {"tp+sp x zero 2": table_of_own_tokens}
+
+
 def plan_of(kind: str) -> Subject:
     given = dict(KINDS[kind])
     pins = given.pop("pins", None)
-    return subject(pins() if pins else None, **given)
+    return CHANGED.get(kind, lambda plan: plan)(subject(pins() if pins else None, **given))
 
 
 def counted(found: Verified) -> dict[str, int]:
@@ -83,6 +95,25 @@ FAULTS = {
 }
 
 
+UNLIKE = "zero 1, ranks with unlike numbers of targets"
+
+
+def unlike_shares(folder: Path) -> Subject:
+    """A model whose batches have fewer targets the later the sequence."""
+    plan = subject(dp=4, zero=1)
+    batches = """
+_made = example_inputs
+
+def example_inputs(batch: int, seq: int) -> dict[str, Tensor]:
+    made = _made(batch, seq)
+    late = torch.arange(batch)[:, None] + torch.arange(seq) >= seq
+    return made | {"labels": made["labels"].masked_fill(late, -100)}
+"""
+    file = folder / "llama.py"
+    file.write_text(plan.calls.file.read_text() + batches)
+    return replace(plan, calls=replace(plan.calls, file=file))
+
+
 @pytest.fixture(scope="module")
 def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Verified]:
     """All plans, and all faults: one launch, since starting costs more than running."""
@@ -93,11 +124,13 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Verified]:
         assert before in text
         script.write_text(text.replace(before, after))
         jobs[fault] = job(plan_of(kind), script)
+    plan = unlike_shares(tmp_path_factory.mktemp("unlike"))
+    jobs[UNLIKE] = job(plan, written(plan, tmp_path_factory.mktemp("plan")))
     return dict(zip(jobs, verify(tuple(jobs.values()), steps=2, limit_s=240), strict=True))
 
 
 @pytest.mark.e2e
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", [*KINDS, UNLIKE])
 def test_a_plan_is_exact_and_communicates_what_it_says(kind: str, found: dict[str, Verified]) -> None:
     one = found[kind]
     assert one.differences == ()
@@ -179,7 +212,8 @@ def test_the_same_plan_gives_the_same_bytes(tmp_path: Path) -> None:
 
 def with_plan(plan: Subject, name: str, **changed: Any) -> Subject:
     plans = tuple(replace(one, **changed) if one.name == name else one for one in plan.decisions.plans)
-    return replace(plan, decisions=replace(plan.decisions, plans=plans))
+    decisions = replace(plan.decisions, plans=plans)
+    return replace(plan, decisions=decisions, program=lowered(decisions))
 
 
 def states_only() -> Subject:
