@@ -8,7 +8,8 @@ from pathlib import Path
 
 from meshwright.backends.torch_.emit.axes import axes_of
 from meshwright.backends.torch_.emit.launch import launch_script, rank_map
-from meshwright.backends.torch_.emit.script import Parts, script
+from meshwright.backends.torch_.emit.parts import Parts
+from meshwright.backends.torch_.emit.script import script
 from meshwright.backends.torch_.emit.storage import kept_of
 from meshwright.backends.torch_.emit.styles import styles_of
 from meshwright.backends.torch_.emit.subject import Subject

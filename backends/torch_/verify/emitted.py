@@ -40,8 +40,8 @@ FLOOR = 1e-3
 SEED = 0
 PATIENCE_S = 5.0
 """For processes that were told to end."""
-LAST = 12
-"""Lines of what a rank printed that an error shows."""
+LAST, STACKS = 12, 60
+"""Lines of what ranks printed that an error shows: of one that died, and of all that were still running."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -204,7 +204,8 @@ def _run(jobs: Sequence[Job], folders: Sequence[Path], steps: int, limit_s: floa
 
 def _failed(jobs: Sequence[Job], folders: Sequence[Path], too_long: str, said: str) -> RanksFailed:
     """Who failed, and what was printed last."""
-    printed = "\n".join(["what was printed last:", *said.strip().splitlines()[-LAST:]])
+    lines = said.strip().splitlines()[-(STACKS if too_long else LAST) :]
+    printed = "\n".join(["what was printed last:", *lines])
     for job, folder in zip(jobs, folders, strict=True):
         failed = folder / "failed"
         if failed.exists():
@@ -215,8 +216,13 @@ def _failed(jobs: Sequence[Job], folders: Sequence[Path], too_long: str, said: s
                 fix=f"correct what it died of; {printed}",
             )
     if too_long:
-        cause, fix = f"ranks were still running after {too_long}, and were ended", "give them longer with --time-limit"
-        return RanksFailed(place=str(jobs[0].script), cause=cause, fix=f"{fix}; {printed}")
+        waiting = [(job, folder / "waiting") for job, folder in zip(jobs, folders, strict=True)]
+        job, ranks = next(((job, one.read_text()) for job, one in waiting if one.exists()), (jobs[0], "all"))
+        return RanksFailed(
+            place=str(job.script),
+            cause=f"ranks {ranks} were still running after {too_long}, and were ended",
+            fix=f"give them longer with --time-limit; {printed}",
+        )
     return RanksFailed(place=str(jobs[0].script), cause="the process that starts the ranks ended", fix=printed)
 
 

@@ -1,19 +1,22 @@
 """The ranks of a verification: this process imports torch once, and forks one process per rank, which runs the
-functions of an emitted script and saves what they leave.
+functions of an emitted script and saves what they leave. One more process holds the store where ranks meet: they then
+do not race for a port, and none depends on another one that ended before it.
 
     python -m meshwright.backends.torch_.verify.ranks STEPS  SCRIPT RANKS FOLDER  [SCRIPT RANKS FOLDER …]
 
 Every rank writes FOLDER/RANK.pt, with an entry per step: the loss, all gradients and parameters whole, and what was
-communicated. Where a rank fails, the others are ended, FOLDER/failed names it, and no further script is run.
+communicated. Where a rank fails, the others are ended, FOLDER/failed names it, and no further script is run. Where the
+time is up (SIGTERM), every rank that still runs prints where it is, and FOLDER/waiting names them.
 """
 
 from __future__ import annotations
 
+import faulthandler
 import importlib.util
 import os
 import signal
-import socket
 import sys
+import time
 import traceback
 from collections.abc import Sequence
 from pathlib import Path
@@ -32,35 +35,65 @@ from meshwright.backends.torch_.verify.counting import Counting
 
 def run_script(script: str, ranks: int, steps: int, folder: Path) -> int:
     """Fork the ranks and wait for them; 1 if one failed."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    store, port = _store()
     children: dict[int, int] = {}
-    for rank in range(ranks):
-        child = os.fork()
-        if not child:
-            _child(script, rank, ranks, port, steps, folder)
-        children[child] = rank
-    return _wait(children, folder)
+    try:
+        for rank in range(ranks):
+            child = os.fork()
+            if not child:
+                _child(script, rank, ranks, port, steps, folder)
+            children[child] = rank
+        return _wait(children, folder)
+    finally:
+        _kill([store])
+
+
+def _store() -> tuple[int, int]:
+    """The process that holds the store, and its port."""
+    reading, writing = os.pipe()
+    child = os.fork()
+    if not child:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+        os.write(writing, str(store.port).encode())
+        os.close(writing)
+        while True:
+            signal.pause()
+    os.close(writing)
+    with os.fdopen(reading, "rb") as pipe:
+        port = pipe.read()
+    if not port:
+        raise RuntimeError("the process that holds the store ended")
+    return child, int(port)
 
 
 def _wait(children: dict[int, int], folder: Path) -> int:
     """Reap all ranks; where one fails, or this process is told to end, the others are ended."""
-    code = 0
     try:
         while children:
             child, status = os.wait()
-            rank = children.pop(child)
+            rank = children.pop(child, None)
+            if rank is None:
+                raise RuntimeError("the process that holds the store ended")
             if status:
                 (folder / "failed").write_text(f"{rank} {os.waitstatus_to_exitcode(status)}")
-                code = 1
-                break
+                return 1
+    except SystemExit:
+        (folder / "waiting").write_text(", ".join(str(rank) for rank in sorted(children.values())))
+        for child in children:
+            os.kill(child, signal.SIGABRT)  # faulthandler prints where it is
+        time.sleep(1)
+        raise
     finally:
-        for child in children:
-            os.kill(child, signal.SIGKILL)
-        for child in children:
-            os.waitpid(child, 0)
-    return code
+        _kill(list(children))
+    return 0
+
+
+def _kill(children: Sequence[int]) -> None:
+    for child in children:
+        os.kill(child, signal.SIGKILL)
+    for child in children:
+        os.waitpid(child, 0)
 
 
 def _child(script: str, rank: int, ranks: int, port: int, steps: int, folder: Path) -> None:
@@ -70,11 +103,15 @@ def _child(script: str, rank: int, ranks: int, port: int, steps: int, folder: Pa
         "WORLD_SIZE": str(ranks),
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": str(port),
+        "TORCHELASTIC_USE_AGENT_STORE": "True",  # a store is there already
+        "TORCHELASTIC_RESTART_COUNT": "0",
     }
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    faulthandler.enable()
     try:
         torch.set_num_threads(1)
         torch.save(run(load(script), steps), folder / f"{rank}.pt")
+        dist.barrier()  # whoever ends closes connections that others may still read from
     except BaseException:  # noqa: BLE001 - a forked process must not return into its parent's code
         traceback.print_exc()
         sys.stderr.flush()
@@ -111,7 +148,6 @@ def run(train: Any, steps: int) -> list[dict[str, Any]]:
                 "collectives": dict(counting.found),
             }
         )
-    dist.destroy_process_group()
     return found
 
 

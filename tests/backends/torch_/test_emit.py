@@ -126,7 +126,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Verified]:
         jobs[fault] = job(plan_of(kind), script)
     plan = unlike_shares(tmp_path_factory.mktemp("unlike"))
     jobs[UNLIKE] = job(plan, written(plan, tmp_path_factory.mktemp("plan")))
-    return dict(zip(jobs, verify(tuple(jobs.values()), steps=2, limit_s=240), strict=True))
+    return dict(zip(jobs, verify(tuple(jobs.values()), steps=2, limit_s=600), strict=True))
 
 
 @pytest.mark.e2e
@@ -168,8 +168,9 @@ def test_ranks_that_hang_are_ended(tmp_path: Path) -> None:
     Path("{tmp_path}", str(os.getpid())).touch()
     torch.multiprocessing.Event().wait()'''
     script.write_text(script.read_text().replace("def build() -> nn.Module:", hangs))
-    with pytest.raises(RanksFailed, match="still running after 12 s"):
+    with pytest.raises(RanksFailed, match="ranks 0, 1, 2, 3 were still running after 12 s") as refused:
         verify([job(plan, script)], steps=1, limit_s=12)
+    assert "in build" in refused.value.fix
     left = [int(path.name) for path in tmp_path.iterdir() if path.name.isdigit()]
     assert len(left) == 4
     assert not any(Path("/proc", str(pid)).exists() for pid in left)
@@ -202,7 +203,9 @@ def test_scripts_are_clean_short_and_of_stock_torch(tmp_path: Path) -> None:
         assert len(script.read_text().splitlines()) <= 250
     quiet = ["--isolated", "--line-length", "120"]
     for command in (["check", "--select", "E,F,I,B,UP,RET,SIM"], ["format", "--check"]):
-        found = subprocess.run(["ruff", *command, *quiet, tmp_path], capture_output=True, text=True, check=False)
+        found = subprocess.run(
+            [sys.executable, "-m", "ruff", *command, *quiet, tmp_path], capture_output=True, text=True, check=False
+        )
         assert found.returncode == 0, found.stdout
 
 

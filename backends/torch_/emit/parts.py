@@ -1,0 +1,51 @@
+"""Everything that a script says: the plan, and what `axes`, `styles`, `storage` and `recompute` found in it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+from meshwright.backends.torch_.emit.axes import Axes
+from meshwright.backends.torch_.emit.recompute import recomputed
+from meshwright.backends.torch_.emit.storage import Kept
+from meshwright.backends.torch_.emit.styles import Style, Styles
+from meshwright.backends.torch_.emit.subject import Piece, Subject
+
+
+@dataclass(frozen=True)
+class Parts:
+    """Everything that a script says."""
+
+    subject: Subject
+    axes: Axes
+    styles: Mapping[str, Styles]
+    kept: Kept
+    model: str
+    """The model file, from the folder of the script."""
+
+    @cached_property
+    def recomputed(self) -> tuple[Piece, ...]:
+        return recomputed(self.subject)
+
+    @property
+    def styled(self) -> tuple[tuple[Piece, Mapping[str, Style]], ...]:
+        """The pieces that a tensor axis cuts, with their styles; those to be applied first come first."""
+        found = [(piece, self.styles[piece.plan.name]) for piece in self.subject.pieces if self.styles]
+        return tuple((piece, styles) for piece, of in found for styles in (of.before, of.modules) if styles)
+
+    @property
+    def copied(self) -> bool:
+        """Whether ranks of a data axis hold copies of all parameters."""
+        return self.axes.data is not None and not self.kept.units
+
+    @property
+    def sharded_loss(self) -> bool:
+        return any(styles.sharded_loss for styles in self.styles.values())
+
+    @property
+    def partial_gradients(self) -> bool:
+        """Whether parameters are left with gradients that are sums over the tensor axis. `fully_shard` reduces its
+        own."""
+        norms = any(style.name == "SequenceParallel" for _, styles in self.styled for style in styles.values())
+        return norms and not self.kept.units

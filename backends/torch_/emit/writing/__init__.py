@@ -1,0 +1,10 @@
+"""The sections of a training script, as lines of text; `script` puts them together.
+
+    imports   what the text needs, found in the text
+    model     build, parallelize
+    batch     batch_of
+    step      train_step
+    entry     load, make_optimizer, start, main
+
+Only what a plan needs is written: a script for data parallelism knows nothing of DTensors.
+"""

@@ -1,0 +1,61 @@
+"""What starts a script: the model's file, the optimizer, the ranks, and the loop of steps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from meshwright.backends.torch_.emit.parts import Parts
+
+
+def load() -> Iterator[str]:
+    yield "def load(path: Path) -> ModuleType:"
+    yield '    """The file of the model, as it is."""'
+    yield "    spec = importlib.util.spec_from_file_location(path.stem, path)"
+    yield "    if spec is None or spec.loader is None:"
+    yield '        raise FileNotFoundError(f"{path} is no Python file")'
+    yield "    sys.path.append(str(path.parent))"
+    yield "    module = importlib.util.module_from_spec(spec)"
+    yield "    sys.modules[path.stem] = module"
+    yield "    spec.loader.exec_module(module)"
+    yield "    return module"
+
+
+def make_optimizer(parts: Parts) -> Iterator[str]:
+    yield "def make_optimizer(model: nn.Module) -> torch.optim.Optimizer:"
+    yield "    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]"
+    if parts.subject.calls.has_optimizer:
+        yield "    optimizer: torch.optim.Optimizer = model_file.optimizer(parameters)"
+        yield "    return optimizer"
+    else:
+        yield "    return torch.optim.AdamW(parameters, lr=3e-4)"
+
+
+def start(parts: Parts) -> Iterator[str]:
+    device = parts.subject.device
+    backend = "gloo" if device == "cpu" else "nccl"
+    names, sizes = "tuple(MESH)", "tuple(MESH.values())"
+    yield "def start() -> DeviceMesh:"
+    yield '    """Join the other ranks."""'
+    yield '    ranks = int(os.environ.get("WORLD_SIZE", "1"))'
+    planned = parts.subject.mesh.size
+    yield f"    if ranks != {planned}:"
+    yield f'        raise SystemExit(f"planned for {planned} ranks, started on {{ranks}}: use ./launch.sh")'
+    if device == "cuda":
+        yield '    torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))'
+    yield f'    dist.init_process_group("{backend}")'
+    yield f'    return init_device_mesh("{device}", {sizes}, mesh_dim_names={names})'
+
+
+def main() -> Iterator[str]:
+    yield "def main() -> None:"
+    yield "    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)"
+    yield '    parser.add_argument("--steps", type=int, default=10)'
+    yield "    steps = parser.parse_args().steps"
+    yield "    mesh = start()"
+    yield "    model = parallelize(build(), mesh)"
+    yield "    optimizer = make_optimizer(model)"
+    yield "    for step in range(steps):"
+    yield "        loss = train_step(model, optimizer, batch_of(step, mesh), mesh)"
+    yield "        if dist.get_rank() == 0:"
+    yield '            print(f"step {step} loss {loss.item():.6f}", flush=True)'
+    yield "    dist.destroy_process_group()"

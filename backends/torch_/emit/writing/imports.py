@@ -1,0 +1,49 @@
+"""The imports of a script: found in its text, so that no section has to say what another one uses."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from meshwright.backends.torch_.emit.writing.lines import wrapped
+
+STANDARD = ("argparse", "importlib.util", "os", "sys")
+WHOLE = {"torch": "import torch", "dist": "import torch.distributed as dist"}
+FROM = {
+    "pathlib": ("Path",),
+    "types": ("ModuleType",),
+    "torch": ("Tensor", "nn"),
+    "torch.distributed.device_mesh": ("DeviceMesh", "init_device_mesh"),
+    "torch.distributed.fsdp": ("fully_shard",),
+    "torch.distributed.tensor": ("DTensor", "Replicate", "Shard"),
+    "torch.distributed.tensor.parallel": (
+        "ColwiseParallel",
+        "ParallelStyle",
+        "PrepareModuleInput",
+        "PrepareModuleOutput",
+        "RowwiseParallel",
+        "SequenceParallel",
+        "loss_parallel",
+        "parallelize_module",
+    ),
+    "torch.nn.parallel": ("DistributedDataParallel",),
+    "torch.utils.checkpoint": ("checkpoint",),
+}
+"""What a script may use, by the module that has it."""
+
+
+def imports(text: str) -> Iterator[str]:
+    """The imports that a text needs."""
+    used = {node.id for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Name)}
+    yield from (f"import {name}" for name in STANDARD if name.partition(".")[0] in used)
+    yield from _named(used, of_torch=False)
+    yield ""
+    yield from (line for name, line in WHOLE.items() if name in used)
+    yield from _named(used, of_torch=True)
+
+
+def _named(used: set[str], *, of_torch: bool) -> Iterator[str]:
+    for module, names in FROM.items():
+        needed = [name for name in names if name in used]
+        if needed and module.startswith("torch") == of_torch:
+            yield from wrapped(f"from {module} import (", needed, ")")

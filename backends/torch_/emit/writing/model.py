@@ -1,0 +1,84 @@
+"""`build` and `parallelize`: the model, and this rank's part of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from meshwright.backends.torch_.emit.parts import Parts
+from meshwright.backends.torch_.emit.storage import Unit
+from meshwright.backends.torch_.emit.styles import Style
+from meshwright.backends.torch_.emit.subject import Piece
+from meshwright.backends.torch_.emit.writing.lines import WIDTH, indented
+
+
+def build(parts: Parts) -> Iterator[str]:
+    yield "def build() -> nn.Module:"
+    yield '    """The whole model; all ranks draw the same weights."""'
+    yield "    torch.manual_seed(SEED)"
+    yield f"    model: nn.Module = model_file.{parts.subject.calls.factory}()"
+    yield "    return model" if parts.subject.device == "cpu" else '    return model.to("cuda")'
+
+
+def parallelize(parts: Parts) -> Iterator[str]:
+    yield "def parallelize(model: nn.Module, mesh: DeviceMesh) -> nn.Module:"
+    yield '    """This rank\'s part of the model, in place; names of parameters stay. Returns what to call."""'
+    for piece, styles in parts.styled:
+        yield from styled(parts, piece, styles)
+    for piece in parts.recomputed:
+        yield "    # Blocks keep their input only, and run again in the backward pass."
+        yield from indented(piece.instances().loop())
+        yield "        run = block.forward"
+        yield "        block.forward = lambda *args, run=run: checkpoint(run, *args, use_reentrant=False)"
+    if parts.kept.units:
+        yield from sharded(parts)
+    if parts.copied:
+        yield f'    return DistributedDataParallel(model, process_group=mesh["{parts.axes.data}"].get_group())'
+    else:
+        yield "    return model"
+
+
+def styled(parts: Parts, piece: Piece, styles: Mapping[str, Style]) -> Iterator[str]:
+    """`parallelize_module` for one body."""
+    before = styles is parts.styles[piece.plan.name].before
+    name = "of_block" if piece.repeated else f"of_{piece.plan.body}"
+    name, target = f"before_{name}" if before else name, "block" if piece.repeated else "model"
+    yield f"    {name}: dict[str, ParallelStyle] = {{"
+    for path, style in styles.items():
+        yield from styled_line(path, style)
+    yield "    }"
+    if piece.repeated:
+        yield from indented(piece.instances().loop())
+    deep = "        " if piece.repeated else "    "
+    yield f'{deep}parallelize_module({target}, mesh["{parts.axes.tensor}"], {name})'
+
+
+def styled_line(path: str, style: Style) -> Iterator[str]:
+    line = f'        "{path}": {style},'
+    if len(line) <= WIDTH:
+        yield line
+        return
+    yield f'        "{path}": {style.name}('
+    for option in style.options:
+        yield f"            {option},"
+    yield "        ),"
+
+
+def sharded(parts: Parts) -> Iterator[str]:
+    axis = parts.axes.data
+    yield f'    shards = mesh["{axis}"]'
+    root: list[Unit] = []
+    for unit in parts.kept.units:
+        resharded = f"mesh=shards, reshard_after_forward={unit.reshard}"
+        if unit.piece.repeated:
+            yield from indented(unit.piece.instances().loop())
+            yield f"        fully_shard(block, {resharded})"
+            continue
+        owners = [path for path in unit.piece.owners() if path]
+        root += [unit] * (len(owners) < len(unit.piece.owners()))
+        modules = [f'model.get_submodule("{path}")' for path in owners]
+        if len(modules) == 1:
+            yield f"    fully_shard({modules[0]}, {resharded})"
+        elif modules:
+            yield f"    fully_shard([{', '.join(modules)}], {resharded})"
+    kept = root[0].reshard if root else False
+    yield f"    fully_shard(model, mesh=shards, reshard_after_forward={kept})"

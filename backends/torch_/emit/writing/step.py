@@ -1,0 +1,82 @@
+"""`train_step`: forward, backward, and the optimizer's step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from meshwright.backends.torch_.emit.parts import Parts
+from meshwright.backends.torch_.emit.styles import LOSS
+from meshwright.backends.torch_.emit.subject import Piece, Subject
+from meshwright.ir.errors import EmissionAxis
+from meshwright.ir.fold import FromInput
+from meshwright.ir.graph import Op
+
+
+def train_step(parts: Parts) -> Iterator[str]:
+    called = ", ".join(f'{name}=batch["{name}"]' for name in parts.subject.calls.entries)
+    yield "def train_step("
+    yield "    model: nn.Module, optimizer: torch.optim.Optimizer, batch: dict[str, Tensor], mesh: DeviceMesh"
+    yield ") -> Tensor:"
+    yield '    """One step; returns the loss of the global batch. Gradients stay until the next step."""'
+    yield "    optimizer.zero_grad()"
+    yield from weight(parts)
+    deep = "        " if parts.sharded_loss else "    "
+    if parts.sharded_loss:
+        yield "    with loss_parallel():"
+    if parts.axes.data is None:
+        yield f"{deep}loss: Tensor = model_file.loss(model({called}), batch)"
+        yield f"{deep}loss.backward()"
+    else:
+        yield f"{deep}loss: Tensor = model_file.loss(model({called}), batch) * share"
+        yield f"{deep}(loss * group.size()).backward()  # gradients are averaged over the group"
+    if parts.partial_gradients:
+        yield "    for parameter in model.parameters():"
+        yield "        grad = parameter.grad"
+        yield "        if isinstance(grad, DTensor) and any(placement.is_partial() for placement in grad.placements):"
+        yield "            parameter.grad = grad.redistribute(placements=[Replicate()])"
+    yield "    optimizer.step()"
+    yield "    total = loss.detach()"
+    if parts.sharded_loss:
+        yield "    if isinstance(total, DTensor):"
+        yield "        total = total.to_local()  # all ranks of the tensor axis hold the whole sum"
+    if parts.axes.data is not None:
+        yield "    dist.all_reduce(total, group=group)"
+    yield "    return total"
+
+
+def weight(parts: Parts) -> Iterator[str]:
+    """The share of this rank in the mean over all positions that have a target."""
+    if parts.axes.data is None:
+        return
+    labels, ignored = targets_of(parts.subject)
+    yield f'    group = mesh["{parts.axes.data}"].get_group()'
+    yield f'    targets = (batch["{labels}"] != {ignored}).sum().float()'
+    yield "    share = targets.clone()"
+    yield "    dist.all_reduce(share, group=group)"
+    yield "    share = targets / share  # of all positions that have a target, those of this rank"
+
+
+def targets_of(subject: Subject) -> tuple[str, int]:
+    """The entry of the batch that holds the targets, and the value that says that there is none."""
+    for piece in subject.pieces:
+        for op in piece.graph.ops:
+            if op.kind == LOSS and op.attr("reduction") == "mean":
+                return _entry(piece, op), op.integer("ignore_index")
+    raise _unweighed("the loss is no mean cross entropy")
+
+
+def _entry(piece: Piece, op: Op) -> str:
+    values = [item.value for item in piece.graph.inputs]
+    if op.operands[1] in values:
+        source = piece.segment.entry[values.index(op.operands[1])]
+        if isinstance(source, FromInput):
+            return source.name
+    raise _unweighed("its targets are no entry of the batch")
+
+
+def _unweighed(cause: str) -> EmissionAxis:
+    return EmissionAxis(
+        place="the loss",
+        cause=f"what part each rank has in it cannot be told: {cause}",
+        fix="use F.cross_entropy on an entry of the batch, or plan with --fix dp=1",
+    )
