@@ -55,8 +55,8 @@ class Lowering:
     regathers: bool = False
     """Values gathered for use are gathered again in the backward pass, not kept (Megatron's sequence parallelism)."""
     sums_first: bool = False
-    """Gradients are summed over the axes that do not cut their storage before they are scattered over those that do (as
-    FSDP2 does with DTensors), not in the order of least traffic."""
+    """Gradients are summed over axes inside of those that cut their storage before they are scattered over these (as
+    FSDP2 does with DTensors), not in the order of least traffic. Axes outside of them sum what is scattered."""
     copied: str = ""
     """The precision in which products inside repeated blocks keep their inputs (`Kernels.copied`)."""
 
@@ -306,7 +306,9 @@ class _Storing:
     def scattered(self, value: str, grad: str, held_in: Placement, target: Placement, into: list[Statement]) -> str:
         """A gradient on its way to the shards of `target`."""
         if self.sums_first:
-            cut = tuple(part for part in held_in.partial if target.on(part.axis) is not None)
-            summed = Placement(held_in.dims, cut)
+            order = self.names.mesh.names
+            inner = max((order.index(p.axis) for p in held_in.partial if target.on(p.axis) is not None), default=-1)
+            left = tuple(part for part in held_in.partial if order.index(part.axis) <= inner)
+            summed = Placement(held_in.dims, left)
             grad, held_in = self.names.move_all(f"d{value}", grad, held_in, summed, "sync", into), summed
         return self.names.move_all(f"d{value}", grad, held_in, target, "sync", into)

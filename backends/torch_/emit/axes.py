@@ -6,6 +6,7 @@ tensor   modules are cut; `styles` says how
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from meshwright.backends.torch_.emit.subject import Subject
@@ -23,10 +24,22 @@ ONE_WAY = "make the plan again with --target torch-gloo or torch-cuda: an axis h
 
 @dataclass(frozen=True, slots=True)
 class Axes:
-    """The axes of a mesh by use; None where there is none."""
+    """The axes of a mesh by use."""
 
-    data: str | None
+    batch: tuple[str, ...]
+    """All that cut the batch, major to minor."""
     tensor: str | None
+    """The one that cuts modules, if there is one."""
+
+    @property
+    def data(self) -> str | None:
+        """What the script calls the axes that cut the batch: several are made one (`Parts.flattened`)."""
+        return joined(self.batch) or None
+
+
+def joined(axes: Sequence[str]) -> str:
+    """What several axes that are made one are called."""
+    return "_".join(axes)
 
 
 def axes_of(subject: Subject) -> Axes:
@@ -44,14 +57,13 @@ def axes_of(subject: Subject) -> Axes:
             raise EmissionAxis(
                 place=f"axis {axis}", cause=f"it is used as {shown}, which is not emitted yet", fix=_instead(names)
             )
-    for what, axes in (("data", data), ("tensor", tensor)):
-        if len(axes) > 1:
-            raise EmissionAxis(
-                place=f"axes {' and '.join(axes)}",
-                cause=f"they are all {what} parallel, and one such axis is emitted so far",
-                fix="plan with --fix shard=0, which shards storage over all copies",
-            )
-    return Axes(*(axes[0] if axes else None for axes in (data, tensor)))
+    if len(tensor) > 1:
+        raise EmissionAxis(
+            place=f"axes {' and '.join(tensor)}",
+            cause="they are all tensor parallel, and one such axis is emitted so far",
+            fix=ONE_WAY,
+        )
+    return Axes(tuple(data), tensor[0] if tensor else None)
 
 
 def _names(subject: Subject, axis: str) -> set[str]:

@@ -35,9 +35,14 @@ class Parts:
         return tuple((piece, styles) for piece, of in found for styles in (of.before, of.modules) if styles)
 
     @property
-    def copied(self) -> bool:
-        """Whether ranks of a data axis hold copies of all parameters."""
-        return self.axes.data is not None and not self.kept.units
+    def wrapped(self) -> bool:
+        """Whether DDP sums the gradients of copies."""
+        return self.axes.data is not None and not self.kept.units and self.axes.tensor is None
+
+    @property
+    def summed(self) -> bool:
+        """Whether the script sums the gradients of copies itself: DDP knows nothing of DTensors."""
+        return self.axes.data is not None and not self.kept.units and self.axes.tensor is not None
 
     @property
     def sharded_loss(self) -> bool:
@@ -49,3 +54,10 @@ class Parts:
         own."""
         norms = any(style.name == "SequenceParallel" for _, styles in self.styled for style in styles.values())
         return norms and not self.kept.units
+
+    @property
+    def flattened(self) -> tuple[tuple[str, ...], ...]:
+        """Axes of the mesh that the script makes one, to communicate over them together."""
+        batch, tensor = self.axes.batch, (self.axes.tensor,) if self.axes.tensor is not None else ()
+        both = [(*batch, *tensor)] if self.summed and self.partial_gradients else []
+        return tuple(axes for axes in (batch, *both) if len(axes) > 1)

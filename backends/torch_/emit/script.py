@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from meshwright.backends.torch_.emit.parts import Parts
 from meshwright.backends.torch_.emit.writing.batch import batches
+from meshwright.backends.torch_.emit.writing.copies import sum_copies
 from meshwright.backends.torch_.emit.writing.entry import load, main, make_optimizer, start
 from meshwright.backends.torch_.emit.writing.imports import imports
 from meshwright.backends.torch_.emit.writing.model import build, parallelize
@@ -22,6 +23,7 @@ def script(parts: Parts) -> str:
         build(parts),
         parallelize(parts),
         batches(parts),
+        *([sum_copies(parts)] if parts.summed else []),
         train_step(parts),
         make_optimizer(parts),
         start(parts),
@@ -40,8 +42,9 @@ def title(parts: Parts) -> Iterator[str]:
     yield "    ./launch.sh --steps 10"
     yield ""
     yield f"Planned as {subject.config}."
-    for use, axis in (("data", parts.axes.data), ("tensor", parts.axes.tensor)):
-        if axis is not None:
+    tensor = [parts.axes.tensor] if parts.axes.tensor is not None else []
+    for use, axes in (("data", parts.axes.batch), ("tensor", tensor)):
+        for axis in axes:
             yield f"Mesh axis {axis} ({subject.mesh.axis(axis).size} ranks): {MEANING[use]}."
     yield '"""'
 

@@ -1,4 +1,5 @@
-"""How the copies of parameters along the data axis are kept: all of them everywhere (DDP), or sharded (`fully_shard`).
+"""How the copies of parameters along the data axes are kept: all of them everywhere, or sharded (`fully_shard`): over
+all of these axes, or over the minor one while the major one keeps copies (HSDP).
 
 `fully_shard` cuts dimension 0 of what a module holds, gathers the module's parameters in one message before it runs,
 and scatters their gradients likewise. So every body is one unit: the block itself, or, outside of blocks, the modules
@@ -32,27 +33,31 @@ class Unit:
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """How parameters are kept along the data axis: `units` are empty where every rank holds all."""
+    """How parameters are kept along the data axes: `units` are empty where every rank holds all."""
 
     units: tuple[Unit, ...]
+    over: tuple[str, ...] = ()
+    """The axes that shard, major to minor."""
 
 
 def kept_of(subject: Subject, axes: Axes) -> Kept:
     """The storage of a plan."""
     sharded = {piece.plan.name: _sharded(piece, axes) for piece in subject.pieces}
     if not any(sharded.values()):
-        if axes.data is not None and axes.tensor is not None:
-            raise EmissionStorage(
-                place=f"axes {axes.data} and {axes.tensor}",
-                cause="parameters that are cut along one and copied along the other are not emitted yet",
-                fix="plan with --fix zero=3, which shards the copies",
-            )
         return Kept(())
     some = [piece.plan.name for piece in subject.pieces if piece.graph.params and not sharded[piece.plan.name]]
     if some:
         raise _refuse(f"plan {some[0]}", "it keeps copies of its parameters while other plans shard theirs")
+    over = {axes for axes in sharded.values() if axes}
+    if len(over) > 1:
+        raise _refuse("storage", f"it is sharded over {' and over '.join('.'.join(one) for one in sorted(over))}")
+    shards = next(iter(over))
+    copies = axes.batch[: -len(shards)]
+    if copies and (len(copies) > 1 or len(shards) > 1):
+        raise _refuse("storage", f"it is sharded over {'.'.join(shards)} with copies over {'.'.join(copies)}")
     return Kept(
-        tuple(Unit(piece, _gathers_again(subject, piece)) for piece in subject.pieces if sharded[piece.plan.name])
+        tuple(Unit(piece, _gathers_again(subject, piece)) for piece in subject.pieces if sharded[piece.plan.name]),
+        shards,
     )
 
 
@@ -61,40 +66,41 @@ def _gathers_again(subject: Subject, piece: Piece) -> bool:
     return any(isinstance(one, Move) and one.reason == "parameter" for one in body.backward)
 
 
-def _sharded(piece: Piece, axes: Axes) -> bool:
-    """Whether a plan shards its parameters along the data axis; all of them, or none."""
+def _sharded(piece: Piece, axes: Axes) -> tuple[str, ...]:
+    """The data axes that a plan shards its parameters over; the same for all parameters."""
     stored = {item.path: item for item in piece.plan.storage}
     found = {param.path: _along(piece, param.path, stored.get(param.path), axes) for param in piece.graph.params}
     if len(set(found.values())) > 1:
-        copied = next(path for path, cut in found.items() if not cut)
+        copied = next((path for path, cut in found.items() if not cut), next(iter(found)))
         raise _refuse(f"plan {piece.plan.name}, {copied}", "it is copied while other parameters are sharded")
-    return any(found.values())
+    return next(iter(found.values()), ())
 
 
-def _along(piece: Piece, path: str, item: Storage | None, axes: Axes) -> bool:
-    """Whether a parameter is sharded along the data axis, in all three roles."""
+def _along(piece: Piece, path: str, item: Storage | None, axes: Axes) -> tuple[str, ...]:
+    """The data axes that shard a parameter, in all three roles."""
     if item is None:
-        return False
+        return ()
     place = f"plan {piece.plan.name}, {path}"
     if axes.tensor is not None and axes.tensor not in item.params.axes and axes.tensor in item.optimizer.axes:
         raise _refuse(place, f"its state is sharded over the tensor axis {axes.tensor}")
-    roles = [_minor(placement, axes.data) for placement in (item.params, item.grads, item.optimizer)]
-    cut = {role for role in roles if role is not None}
-    if cut - {0}:
-        raise _refuse(place, f"it is cut along dimension {max(cut)}")
-    if not cut:
-        return False
-    if roles[-1] is None or (roles[0] is not None and roles[1] is None):
+    roles = [_cut(placement, axes) for placement in (item.params, item.grads, item.optimizer)]
+    dims = {dim for role in roles for dim in role.values()}
+    if dims - {0}:
+        raise _refuse(place, f"it is cut along dimension {max(dims)}")
+    used = [tuple(role) for role in roles]
+    if len(set(used) - {()}) > 1 or used != sorted(used, key=len):
         raise _refuse(
             place, "what is used later is sharded less: parameters, then gradients, then the optimizer's state"
         )
-    return True
+    if used[-1] != axes.batch[len(axes.batch) - len(used[-1]) :]:
+        raise _refuse(place, f"it has copies along an axis inside of {'.'.join(used[-1])}")
+    return used[-1]
 
 
-def _minor(placement: Placement, axis: str | None) -> int | None:
-    """The dimension that the axis cuts."""
-    cut = placement.on(axis) if axis is not None else None
-    return cut if isinstance(cut, int) else None
+def _cut(placement: Placement, axes: Axes) -> dict[str, int]:
+    """The dimension that each data axis cuts."""
+    cuts = {axis: placement.on(axis) for axis in axes.batch}
+    return {axis: cut for axis, cut in cuts.items() if isinstance(cut, int)}
 
 
 def _refuse(place: str, cause: str) -> EmissionStorage:

@@ -257,7 +257,6 @@ REFUSED: dict[str, tuple[Any, type[MeshwrightError], str]] = {
     "context parallelism": (lambda: subject(cp=4), EmissionAxis, "cp=1"),
     "parameters only": (states_only, EmissionStorage, "zero=3"),
     "another dimension": (cut_elsewhere, EmissionStorage, "zero=3"),
-    "copies of shards": (lambda: subject(dp=2, tp=2), EmissionStorage, "zero=3"),
     "a part of a block": (part_of_a_block, EmissionRecompute, "recompute=none"),
     "recompute outside of blocks": (lambda: subject(dp=4, recompute="full"), EmissionRecompute, "recompute=on"),
     "inside a module": (attention_by_columns_only, EmissionModule, "sharding=column"),

@@ -4,6 +4,7 @@
     model     build, parallelize
     batch     batch_of
     step      train_step
+    copies    sum_copies
     entry     load, make_optimizer, start, main
 
 Only what a plan needs is written: a script for data parallelism knows nothing of DTensors.

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from meshwright.backends.torch_.emit.axes import joined
 from meshwright.backends.torch_.emit.parts import Parts
+from meshwright.backends.torch_.emit.writing.lines import quoted
 
 
 def load() -> Iterator[str]:
@@ -43,7 +45,13 @@ def start(parts: Parts) -> Iterator[str]:
     if device == "cuda":
         yield '    torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))'
     yield f'    dist.init_process_group("{backend}")'
-    yield f'    return init_device_mesh("{device}", {sizes}, mesh_dim_names={names})'
+    made = f'init_device_mesh("{device}", {sizes}, mesh_dim_names={names})'
+    if parts.flattened:
+        yield f"    mesh = {made}"
+        yield from (f'    mesh[{quoted(axes)}]._flatten("{joined(axes)}")' for axes in parts.flattened)
+        yield "    return mesh"
+    else:
+        yield f"    return {made}"
 
 
 def main() -> Iterator[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 WIDTH = 120
 
@@ -10,6 +10,11 @@ WIDTH = 120
 def indented(lines: tuple[str, ...]) -> Iterator[str]:
     for line in lines:
         yield f"    {line}"
+
+
+def quoted(names: Iterable[str]) -> str:
+    """Names as arguments of a call."""
+    return ", ".join(f'"{name}"' for name in names)
 
 
 def wrapped(before: str, items: list[str], after: str) -> Iterator[str]:

@@ -8,7 +8,7 @@ from meshwright.backends.torch_.emit.parts import Parts
 from meshwright.backends.torch_.emit.storage import Unit
 from meshwright.backends.torch_.emit.styles import Style
 from meshwright.backends.torch_.emit.subject import Piece
-from meshwright.backends.torch_.emit.writing.lines import WIDTH, indented
+from meshwright.backends.torch_.emit.writing.lines import WIDTH, indented, quoted
 
 
 def build(parts: Parts) -> Iterator[str]:
@@ -31,7 +31,7 @@ def parallelize(parts: Parts) -> Iterator[str]:
         yield "        block.forward = lambda *args, run=run: checkpoint(run, *args, use_reentrant=False)"
     if parts.kept.units:
         yield from sharded(parts)
-    if parts.copied:
+    if parts.wrapped:
         yield f'    return DistributedDataParallel(model, process_group=mesh["{parts.axes.data}"].get_group())'
     else:
         yield "    return model"
@@ -64,8 +64,9 @@ def styled_line(path: str, style: Style) -> Iterator[str]:
 
 
 def sharded(parts: Parts) -> Iterator[str]:
-    axis = parts.axes.data
-    yield f'    shards = mesh["{axis}"]'
+    both = parts.kept.over != parts.axes.batch
+    over = quoted(parts.axes.batch if both else (str(parts.axes.data),))
+    yield f"    shards = mesh[{over}]{'  # copies, and the shards of each' if both else ''}"
     root: list[Unit] = []
     for unit in parts.kept.units:
         resharded = f"mesh=shards, reshard_after_forward={unit.reshard}"

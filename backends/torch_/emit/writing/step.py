@@ -28,8 +28,13 @@ def train_step(parts: Parts) -> Iterator[str]:
         yield f"{deep}loss.backward()"
     else:
         yield f"{deep}loss: Tensor = model_file.loss(model({called}), batch) * share"
-        yield f"{deep}(loss * group.size()).backward()  # gradients are averaged over the group"
-    if parts.partial_gradients:
+        if parts.summed:
+            yield f"{deep}loss.backward()"
+        else:
+            yield f"{deep}(loss * group.size()).backward()  # gradients are averaged over the group"
+    if parts.summed:
+        yield "    sum_copies(model, mesh)"
+    elif parts.partial_gradients:
         yield "    for parameter in model.parameters():"
         yield "        grad = parameter.grad"
         yield "        if isinstance(grad, DTensor) and any(placement.is_partial() for placement in grad.placements):"

@@ -1,0 +1,33 @@
+"""`sum_copies`: gradients of parameters that a tensor axis cuts and data axes copy. DDP knows nothing of DTensors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from meshwright.backends.torch_.emit.axes import joined
+from meshwright.backends.torch_.emit.parts import Parts
+
+
+def sum_copies(parts: Parts) -> Iterator[str]:
+    sums = parts.partial_gradients
+    yield "def sum_copies(model: nn.Module, mesh: DeviceMesh) -> None:"
+    yield '    """Add up the gradients of all copies of each parameter."""'
+    yield f'    copies = mesh["{parts.axes.data}"].get_group()'
+    if sums:
+        everyone = (*parts.axes.batch, str(parts.axes.tensor))
+        yield f'    everyone = mesh["{joined(everyone)}"].get_group()'
+    yield "    works = []"
+    yield "    for parameter in model.parameters():"
+    yield f"        grad{', group' * sums} = parameter.grad{', copies' * sums}"
+    yield "        if grad is None:"
+    yield "            continue"
+    yield "        if isinstance(grad, DTensor) and isinstance(parameter, DTensor):"
+    if sums:
+        yield "            if any(placement.is_partial() for placement in grad.placements):"
+        yield f"                group = everyone  # sums over {parts.axes.tensor} besides"
+        yield "                grad = DTensor.from_local(grad.to_local(), grad.device_mesh, parameter.placements)"
+    yield "            parameter.grad = grad.redistribute(placements=parameter.placements)"
+    yield "            grad = parameter.grad.to_local()"
+    yield f"        works.append(dist.all_reduce(grad, group={'group' if sums else 'copies'}, async_op=True))"
+    yield "    for work in works:"
+    yield "        work.wait()"

@@ -1,0 +1,66 @@
+"""Storage of all kinds, emitted and run: shards of copies, copies of shards, three axes at once."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from meshwright.backends.torch_.emit import Subject, emit
+from meshwright.backends.torch_.verify.emitted import Verified, verify
+from meshwright.ir.errors import EmissionStorage
+from meshwright.ir.placement import Placement
+from tests.backends.torch_.emitted import job, lowered, subject, written
+
+KINDS: dict[str, dict[str, Any]] = {
+    "hsdp": {"dp": 4, "zero": 3, "shard": 2},
+    "hybrid zero 1": {"dp": 4, "zero": 1, "shard": 2},
+    "dp x tp": {"dp": 2, "tp": 2},
+    "dp x tp+sp": {"dp": 2, "tp": 2, "sequence_parallel": True},
+    "hsdp x tp+sp": {"dp": 4, "tp": 2, "zero": 3, "shard": 2, "sequence_parallel": True},
+}
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Verified]:
+    """All plans in one launch."""
+    plans = {kind: subject(**degrees) for kind, degrees in KINDS.items()}
+    jobs = [job(plan, written(plan, tmp_path_factory.mktemp("plan"))) for plan in plans.values()]
+    return dict(zip(plans, verify(jobs, steps=2, limit_s=600), strict=True))
+
+
+@pytest.mark.e2e
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_plan_is_exact_and_communicates_what_it_says(kind: str, found: dict[str, Verified]) -> None:
+    one = found[kind]
+    assert one.differences == ()
+    assert one.tensors == 2 * 39
+    counts = {f"{kind} {axes}": number for kind, axes, number, _ in one.collectives}
+    if kind == "hsdp":  # six units: gathered twice but for the root, scattered among shards, summed over copies
+        assert counts == {
+            "all_gather dp_shard": 11,
+            "reduce_scatter dp_shard": 6,
+            "all_reduce dp": 6,
+            "all_reduce dp.dp_shard": 2,
+        }
+    if kind == "dp x tp+sp":  # two norms a block and the last one: their gradients are sums over tp as well
+        assert counts["all_reduce dp.tp"] == 2 * 4 + 1
+
+
+def outer_shards() -> Subject:
+    """Copies along the inner axis."""
+    plan = subject(dp=4, zero=3, shard=2)
+    (held,) = plan.decisions.plan["embed"].storage
+    outer = Placement.parse("[dp, -]")
+    stored = replace(held, params=outer, grads=outer, optimizer=outer)
+    plans = tuple(replace(one, storage=(stored,)) if one.name == "embed" else one for one in plan.decisions.plans)
+    decisions = replace(plan.decisions, plans=plans)
+    return replace(plan, decisions=decisions, program=lowered(decisions))
+
+
+def test_copies_inside_of_shards_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(EmissionStorage, match="copies along an axis inside of dp") as refused:
+        emit(outer_shards(), tmp_path)
+    assert "zero=3" in refused.value.fix
