@@ -184,7 +184,9 @@ def move(kernels: Kernels, shards: Shards, statement: Move, source: Placement, m
             return _reduce(kernels, shards, mesh, step.axes, step.reduction)
         case "reduce_scatter":
             total = _reduce(kernels, shards, mesh, step.axes, step.reduction)
-            return _cut(kernels, total, mesh, axis, step.dim, step.layout)
+            for name in step.axes:
+                total = _cut(kernels, total, mesh, name, step.dim, step.layout)
+            return total
         case "all_to_all":
             held = source.dims[step.dim][-1].layout
             whole = _gather(kernels, shards, mesh, step.axes, step.dim, held)

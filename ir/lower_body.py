@@ -55,8 +55,9 @@ class Lowering:
     regathers: bool = False
     """Values gathered for use are gathered again in the backward pass, not kept (Megatron's sequence parallelism)."""
     sums_first: bool = False
-    """Gradients are summed over axes inside of those that cut their storage before they are scattered over these (as
-    FSDP2 does with DTensors), not in the order of least traffic. Axes outside of them sum what is scattered."""
+    """Gradients are summed over axes inside of those that cut their storage before they are scattered over these, at
+    once over all of them (as FSDP2 does with DTensors), not in the order of least traffic. Axes outside of them sum
+    what is scattered."""
     copied: str = ""
     """The precision in which products inside repeated blocks keep their inputs (`Kernels.copied`)."""
 
@@ -311,4 +312,4 @@ class _Storing:
             left = tuple(part for part in held_in.partial if order.index(part.axis) <= inner)
             summed = Placement(held_in.dims, left)
             grad, held_in = self.names.move_all(f"d{value}", grad, held_in, summed, "sync", into), summed
-        return self.names.move_all(f"d{value}", grad, held_in, target, "sync", into)
+        return self.names.move_all(f"d{value}", grad, held_in, target, "sync", into, at_once=self.sums_first)

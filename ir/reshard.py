@@ -21,7 +21,7 @@ from __future__ import annotations
 import heapq
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import prod
 
@@ -225,6 +225,19 @@ def _grouped(steps: tuple[Step, ...]) -> tuple[Step, ...]:
             joined[-1] = Step("all_gather", (*step.axes, *last.axes), step.dim)
         else:
             joined.append(step)
+    return tuple(joined)
+
+
+def at_once(steps: tuple[tuple[Step, Placement], ...]) -> tuple[tuple[Step, Placement], ...]:
+    """A path with neighbouring reduce-scatters of one plainly cut dimension as one collective over their axes."""
+    joined: list[tuple[Step, Placement]] = []
+    for step, reached in steps:
+        last = joined[-1][0] if joined else step
+        scatters = joined and last.kind == step.kind == "reduce_scatter" and last.dim == step.dim
+        if scatters and _plain(last) and _plain(step):
+            joined[-1] = replace(last, axes=(*last.axes, *step.axes)), reached
+        else:
+            joined.append((step, reached))
     return tuple(joined)
 
 

@@ -62,11 +62,16 @@ class Names:
         reason: str,
         into: list[Statement],
         final: str | None = None,
+        *,
+        at_once: bool = False,
     ) -> str:
-        """Emit the steps from one placement to another; returns the last name."""
+        """Emit the steps from one placement to another, reduce-scatters `at_once` where asked; returns the last
+        name."""
         if source == target:
             return name
         steps = moves.path(source, target, self.mesh, self.moves)
+        if at_once:
+            steps = moves.at_once(steps)
         type_ = self.locals[name].type
         for index, (step, reached) in enumerate(steps):
             result = final if final and index == len(steps) - 1 else self.fresh(f"{stem}@")

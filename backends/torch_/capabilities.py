@@ -36,8 +36,8 @@ _SCHEDULES = (
     ),
     ScheduleLine("custom", f"_PipelineScheduleRuntime action lists, a private interface; {_TRIED}"),
 )
-_GATHER = Line("all_gather", f"functional all_gather of keys and values; {_TRIED}")
-_ULYSSES = Line("ulysses", f"DTensor Shard(2) -> Shard(1) around attention; {_TRIED}")
+_GATHER = Line("all_gather", f"DTensor redistribution of keys and values; {_TRIED}")
+_ULYSSES = Line("ulysses", f"functional all_to_all_single around attention; {_TRIED}")
 
 TORCH_GLOO = Capabilities(
     target="torch-gloo",
@@ -54,7 +54,7 @@ TORCH_GLOO = Capabilities(
         Line("all_gather", _TRIED),
         Line("all_reduce", _TRIED),
         Line("reduce_scatter", f"{_TRIED}; gloo runs it as an all-reduce", executes="all_reduce"),
-        Line("all_to_all", f"{_TRIED}; DTensor on CPU gathers and cuts", executes="all_gather"),
+        Line("all_to_all", f"functional all_to_all_single; {_TRIED}"),
     ),
     strategies=(Line("uniform", "backends.torch_.emit writes parallelize_module styles; tests/backends run them"),),
     sums_first=True,
@@ -71,7 +71,7 @@ TORCH_CUDA = replace(
         Line("all_gather", "NCCL all_gather"),
         Line("all_reduce", "NCCL all_reduce"),
         Line("reduce_scatter", "NCCL reduce_scatter"),
-        Line("all_to_all", "NCCL grouped send and receive; DTensor Shard -> Shard on a CUDA mesh"),
+        Line("all_to_all", "NCCL grouped send and receive"),
     ),
     overlap=(
         Line("data_parallel", "fully_shard reduces gradients on its own stream behind later backward"),

@@ -131,6 +131,8 @@ class _Planning:
             strategy = self.moved(op, allowed, strategy)
         if op.kind == "dispatch":
             self.remember(op, strategy)
+        if op.kind == "attention":
+            return self.exchanged_last(strategy)
         return self.nearest_first(op, strategy) if expert else strategy
 
     def moved(self, op: Op, allowed: Allowed, strategy: Strategy) -> Strategy:
@@ -216,6 +218,11 @@ class _Planning:
         for dim, shards in enumerate(applied.results[0].dims):
             if any(stem(name) == "slots" for name in self.found.dims[op.results[0]][dim]):
                 self.slots = {shard.axis: shard.layout for shard in shards}
+
+    def exchanged_last(self, strategy: Strategy) -> Strategy:
+        """Heads that Ulysses takes from other tokens are a part of those that the rank has of its own."""
+        exchanged = [pair for pair in strategy.choices if pair[1] == Split(("hk",)) and self.outside[pair[0]] == "cp"]
+        return Strategy((*(pair for pair in strategy.choices if pair not in exchanged), *exchanged))
 
     def nearest_first(self, op: Op, strategy: Strategy) -> Strategy:
         """Several axes on experts stand minor to major there, in the order in which they leave the slots."""

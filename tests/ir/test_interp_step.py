@@ -35,6 +35,7 @@ PLANS = {
     "cp ring": Degrees(cp=4, context="ring"),
     "cp zigzag ring": Degrees(cp=2, context="ring", zigzag=True),
     "cp ulysses": Degrees(cp=4, context="ulysses"),
+    "cp ulysses, heads of tp": Degrees(cp=2, tp=2, context="ulysses"),
     "pp gpipe": Degrees(pp=2, microbatches=4),
     "pp 1f1b": Degrees(pp=4, microbatches=4, schedule="1f1b"),
     "dp tp pp zero-3": Degrees(dp=2, tp=2, pp=2, sequence_parallel=True, zero=3, schedule="1f1b", microbatches=2),

@@ -19,7 +19,7 @@ from meshwright.ir.interp import collect, move
 from meshwright.ir.mesh import Mesh, MeshAxis
 from meshwright.ir.placement import CONTIGUOUS, ZIGZAG, Layout, Partial, Placement, Sections, Shard
 from meshwright.ir.program import Local, Move
-from meshwright.ir.reshard import FREE, MOVES, Step, after, reshard, traffic_bytes
+from meshwright.ir.reshard import FREE, MOVES, Step, after, at_once, path, reshard, traffic_bytes
 from tests.ir.strategies import layouts
 
 SHAPE = (32, 64)
@@ -98,6 +98,25 @@ def test_executing_the_path_changes_nothing_but_the_placement(case: tuple[Mesh, 
         target.local_shape(SHAPE, mesh, rank) for rank in range(mesh.size)
     ]
     assert torch.allclose(collect(KERNELS, shards, target, mesh, "test"), whole, rtol=0, atol=1e-9)
+
+
+def test_scattered_at_once_is_scattered_in_turn() -> None:
+    mesh = Mesh.parse("dp=2 cp=2")
+    source, target = Placement.parse("[-, -]+sum(cp)+sum(dp)"), Placement.parse("[dp.cp, -]")
+    in_turn = path(source, target, mesh)
+    joined = at_once(in_turn)
+    assert [str(step) for step, _ in in_turn] == ["reduce_scatter(dp, dim 0)", "reduce_scatter(cp, dim 0)"]
+    assert [str(step) for step, _ in joined] == ["reduce_scatter(dp.cp, dim 0)"]
+    assert after(source, joined[0][0]) == joined[0][1] == target
+    whole = torch.randn((8, 3), generator=torch.Generator().manual_seed(5), dtype=torch.float64)
+    found = []
+    for steps in (in_turn, joined):
+        shards: list[Tensor] = spread(KERNELS, whole, Local(Type((8, 3), "f64"), source), mesh)
+        now = source
+        for step, reached in steps:
+            shards, now = move(KERNELS, shards, Move(step, "x", "y"), now, mesh, "f64"), reached
+        found.append(shards)
+    assert all(torch.allclose(one, other, rtol=0, atol=1e-12) for one, other in zip(*found, strict=True))
 
 
 @given(cases())

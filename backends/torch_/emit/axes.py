@@ -1,7 +1,8 @@
-"""What every mesh axis is for: it cuts the batch (data), or it cuts inside of operators (tensor).
+"""What every mesh axis is for: it cuts the batch (data), the sequence (context), or the insides of operators (tensor).
 
-data     all operators take their own sequences; nothing but scalars and gradients of parameters is exchanged
-tensor   modules are cut; `styles` says how
+data      all operators take their own sequences; nothing but scalars and gradients of parameters is exchanged
+context   all operators take their own tokens, and attention exchanges; `context` says how
+tensor    modules are cut; `styles` says how
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from meshwright.ir.program import BodyProgram, Move
 from meshwright.ir.same import Same
 
 TENSOR = {"tp", "tp+sp"}
+CONTEXT = {"cp", "cp (ulysses)"}
 BESIDE = {"cp", "-"}
 """What a tensor axis may be called in bodies that have nothing but tokens to cut, an embedding for instance."""
 ONE_WAY = "make the plan again with --target torch-gloo or torch-cuda: an axis has one use there"
@@ -30,11 +32,23 @@ class Axes:
     """All that cut the batch, major to minor."""
     tensor: str | None
     """The one that cuts modules, if there is one."""
+    context: str | None = None
+    """The one that cuts sequences."""
 
     @property
     def data(self) -> str | None:
         """What the script calls the axes that cut the batch: several are made one (`Parts.flattened`)."""
         return joined(self.batch) or None
+
+    @property
+    def copies(self) -> tuple[str, ...]:
+        """All along which ranks compute with the same parameters, major to minor."""
+        return (*self.batch, *([self.context] if self.context is not None else []))
+
+    @property
+    def copied(self) -> str | None:
+        """What the script calls those."""
+        return joined(self.copies) or None
 
 
 def joined(axes: Sequence[str]) -> str:
@@ -44,12 +58,14 @@ def joined(axes: Sequence[str]) -> str:
 
 def axes_of(subject: Subject) -> Axes:
     """What the axes of a plan are for."""
-    data, tensor = [], []
+    data, tensor, context = [], [], []
     for axis in subject.mesh.names:
         names = _names(subject, axis)
         if names == {"dp"}:
             _only_scalars(subject, axis)
             data.append(axis)
+        elif names <= CONTEXT | {"-"} and names & CONTEXT:
+            context.append(axis)
         elif names <= TENSOR | BESIDE and names & TENSOR:
             tensor.append(axis)
         else:
@@ -63,7 +79,13 @@ def axes_of(subject: Subject) -> Axes:
             cause="they are all tensor parallel, and one such axis is emitted so far",
             fix=ONE_WAY,
         )
-    return Axes(tuple(data), tensor[0] if tensor else None)
+    if len(context) > 1:
+        raise EmissionAxis(
+            place=f"axes {' and '.join(context)}",
+            cause="they all cut sequences, and one such axis is emitted so far",
+            fix="plan with --fix shard=0, which shards storage over all copies",
+        )
+    return Axes(tuple(data), tensor[0] if tensor else None, context[0] if context else None)
 
 
 def _names(subject: Subject, axis: str) -> set[str]:
@@ -93,6 +115,6 @@ def _exchanges(statement: object, body: BodyProgram, axis: str) -> bool:
 
 
 def _instead(names: set[str]) -> str:
-    pins = {"cp": "cp=1", "ep": "ep=1"}
+    pins = {"ring": "cp=1", "ep": "ep=1"}
     wanted = [pin for word, pin in pins.items() if any(word in name for name in names)]
     return f"plan with --fix {','.join(wanted)}" if wanted else ONE_WAY

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from meshwright.backends.torch_.emit.axes import axes_of
+from meshwright.backends.torch_.emit.context import context_of
 from meshwright.backends.torch_.emit.launch import launch_script, rank_map
 from meshwright.backends.torch_.emit.parts import Parts
 from meshwright.backends.torch_.emit.script import script
@@ -46,6 +47,7 @@ def emit(subject: Subject, folder: Path) -> Files:
         axes=axes,
         styles=styles,
         kept=kept_of(subject, axes),
+        context=context_of(subject, axes.context) if axes.context is not None else None,
         model=Path(os.path.relpath(subject.calls.file.resolve(), folder.resolve())).as_posix(),
     )
     texts = ((SCRIPT, script(parts)), (LAUNCH, launch_script(subject)), (RANKS, rank_map(subject)))

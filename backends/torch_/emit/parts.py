@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from meshwright.backends.torch_.emit.axes import Axes
+from meshwright.backends.torch_.emit.context import Context
 from meshwright.backends.torch_.emit.recompute import recomputed
 from meshwright.backends.torch_.emit.storage import Kept
 from meshwright.backends.torch_.emit.styles import Style, Styles
@@ -21,6 +22,7 @@ class Parts:
     axes: Axes
     styles: Mapping[str, Styles]
     kept: Kept
+    context: Context | None
     model: str
     """The model file, from the folder of the script."""
 
@@ -37,12 +39,18 @@ class Parts:
     @property
     def wrapped(self) -> bool:
         """Whether DDP sums the gradients of copies."""
-        return self.axes.data is not None and not self.kept.units and self.axes.tensor is None
+        return self.axes.copied is not None and not self.kept.units and self.axes.tensor is None
 
     @property
     def summed(self) -> bool:
         """Whether the script sums the gradients of copies itself: DDP knows nothing of DTensors."""
-        return self.axes.data is not None and not self.kept.units and self.axes.tensor is not None
+        return self.axes.copied is not None and not self.kept.units and self.axes.tensor is not None
+
+    @property
+    def cut_again(self) -> str | None:
+        """The tensor axis, where it cuts sequences that the context axis has cut."""
+        cuts = any("Shard(1)" in str(style) for _, styles in self.styled for style in styles.values())
+        return self.axes.tensor if cuts else None
 
     @property
     def sharded_loss(self) -> bool:
@@ -58,6 +66,6 @@ class Parts:
     @property
     def flattened(self) -> tuple[tuple[str, ...], ...]:
         """Axes of the mesh that the script makes one, to communicate over them together."""
-        batch, tensor = self.axes.batch, (self.axes.tensor,) if self.axes.tensor is not None else ()
-        both = [(*batch, *tensor)] if self.summed and self.partial_gradients else []
-        return tuple(axes for axes in (batch, *both) if len(axes) > 1)
+        copies, tensor = self.axes.copies, (self.axes.tensor,) if self.axes.tensor is not None else ()
+        both = [(*copies, *tensor)] if self.summed and self.partial_gradients else []
+        return tuple(axes for axes in dict.fromkeys((self.axes.batch, copies, *both)) if len(axes) > 1)

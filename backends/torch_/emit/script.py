@@ -6,13 +6,18 @@ from collections.abc import Iterator
 
 from meshwright.backends.torch_.emit.parts import Parts
 from meshwright.backends.torch_.emit.writing.batch import batches
+from meshwright.backends.torch_.emit.writing.context import attend, own_tokens
 from meshwright.backends.torch_.emit.writing.copies import sum_copies
 from meshwright.backends.torch_.emit.writing.entry import load, main, make_optimizer, start
 from meshwright.backends.torch_.emit.writing.imports import imports
 from meshwright.backends.torch_.emit.writing.model import build, parallelize
 from meshwright.backends.torch_.emit.writing.step import train_step
 
-MEANING = {"data": "every rank trains on its own sequences", "tensor": "ranks share every block"}
+MEANING = {
+    "data": "every rank trains on its own sequences",
+    "context": "every rank trains on its own part of each sequence",
+    "tensor": "ranks share every block",
+}
 
 
 def script(parts: Parts) -> str:
@@ -22,6 +27,7 @@ def script(parts: Parts) -> str:
         ("model_file = load(Path(__file__).resolve().parent / MODEL)",),
         build(parts),
         parallelize(parts),
+        *([own_tokens(parts.context, parts.cut_again), attend(parts.context)] if parts.context is not None else []),
         batches(parts),
         *([sum_copies(parts)] if parts.summed else []),
         train_step(parts),
@@ -42,9 +48,9 @@ def title(parts: Parts) -> Iterator[str]:
     yield "    ./launch.sh --steps 10"
     yield ""
     yield f"Planned as {subject.config}."
-    tensor = [parts.axes.tensor] if parts.axes.tensor is not None else []
-    for use, axes in (("data", parts.axes.batch), ("tensor", tensor)):
-        for axis in axes:
+    of = parts.axes
+    for use, axes in (("data", of.batch), ("context", (of.context,)), ("tensor", (of.tensor,))):
+        for axis in filter(None, axes):
             yield f"Mesh axis {axis} ({subject.mesh.axis(axis).size} ranks): {MEANING[use]}."
     yield '"""'
 

@@ -1,5 +1,5 @@
-"""How the copies of parameters along the data axes are kept: all of them everywhere, or sharded (`fully_shard`): over
-all of these axes, or over the minor one while the major one keeps copies (HSDP).
+"""How the copies of parameters along the data and context axes are kept: all of them everywhere, or sharded
+(`fully_shard`): over all of these axes, or over the minor one while the major one keeps copies (HSDP).
 
 `fully_shard` cuts dimension 0 of what a module holds, gathers the module's parameters in one message before it runs,
 and scatters their gradients likewise. So every body is one unit: the block itself, or, outside of blocks, the modules
@@ -33,7 +33,7 @@ class Unit:
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """How parameters are kept along the data axes: `units` are empty where every rank holds all."""
+    """How parameters are kept along the data and context axes: `units` are empty where every rank holds all."""
 
     units: tuple[Unit, ...]
     over: tuple[str, ...] = ()
@@ -52,7 +52,7 @@ def kept_of(subject: Subject, axes: Axes) -> Kept:
     if len(over) > 1:
         raise _refuse("storage", f"it is sharded over {' and over '.join('.'.join(one) for one in sorted(over))}")
     shards = next(iter(over))
-    copies = axes.batch[: -len(shards)]
+    copies = axes.copies[: -len(shards)]
     if copies and (len(copies) > 1 or len(shards) > 1):
         raise _refuse("storage", f"it is sharded over {'.'.join(shards)} with copies over {'.'.join(copies)}")
     return Kept(
@@ -67,7 +67,7 @@ def _gathers_again(subject: Subject, piece: Piece) -> bool:
 
 
 def _sharded(piece: Piece, axes: Axes) -> tuple[str, ...]:
-    """The data axes that a plan shards its parameters over; the same for all parameters."""
+    """The data and context axes that a plan shards its parameters over; the same for all parameters."""
     stored = {item.path: item for item in piece.plan.storage}
     found = {param.path: _along(piece, param.path, stored.get(param.path), axes) for param in piece.graph.params}
     if len(set(found.values())) > 1:
@@ -77,7 +77,7 @@ def _sharded(piece: Piece, axes: Axes) -> tuple[str, ...]:
 
 
 def _along(piece: Piece, path: str, item: Storage | None, axes: Axes) -> tuple[str, ...]:
-    """The data axes that shard a parameter, in all three roles."""
+    """The data and context axes that shard a parameter, in all three roles."""
     if item is None:
         return ()
     place = f"plan {piece.plan.name}, {path}"
@@ -92,14 +92,14 @@ def _along(piece: Piece, path: str, item: Storage | None, axes: Axes) -> tuple[s
         raise _refuse(
             place, "what is used later is sharded less: parameters, then gradients, then the optimizer's state"
         )
-    if used[-1] != axes.batch[len(axes.batch) - len(used[-1]) :]:
+    if used[-1] != axes.copies[len(axes.copies) - len(used[-1]) :]:
         raise _refuse(place, f"it has copies along an axis inside of {'.'.join(used[-1])}")
     return used[-1]
 
 
 def _cut(placement: Placement, axes: Axes) -> dict[str, int]:
-    """The dimension that each data axis cuts."""
-    cuts = {axis: placement.on(axis) for axis in axes.batch}
+    """The dimension that each of them cuts."""
+    cuts = {axis: placement.on(axis) for axis in axes.copies}
     return {axis: cut for axis, cut in cuts.items() if isinstance(cut, int)}
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -63,3 +65,13 @@ def job(plan: Subject, script: Path) -> Job:
     """A script, to be run and compared."""
     expected = predicted(plan.program, plan.fold)
     return Job(script=script, calls=plan.calls, workload=plan.workload, predicted=expected, mesh=plan.mesh)
+
+
+def unclean(folder: Path) -> str:
+    """What ruff has against the scripts in a folder."""
+    quiet, found = ["--isolated", "--line-length", "120"], ""
+    for command in (["check", "--select", "E,F,I,B,UP,RET,SIM"], ["format", "--check"]):
+        ruff = [sys.executable, "-m", "ruff", *command, *quiet, folder]
+        done = subprocess.run(ruff, capture_output=True, text=True, check=False)
+        found += done.stdout if done.returncode else ""
+    return found

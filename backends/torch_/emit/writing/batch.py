@@ -1,4 +1,4 @@
-"""`batch_of`: the sequences of this rank."""
+"""`batch_of`: the sequences of this rank, or its part of them."""
 
 from __future__ import annotations
 
@@ -8,15 +8,23 @@ from meshwright.backends.torch_.emit.parts import Parts
 
 
 def batches(parts: Parts) -> Iterator[str]:
-    data = parts.axes.data
+    data, context = parts.axes.data, parts.context
     yield "def batch_of(step: int, mesh: DeviceMesh) -> dict[str, Tensor]:"
-    yield '    """This rank\'s sequences of a step. Your own data goes here; all ranks must cut the same batch."""'
+    yield '    """This rank\'s part of a step. Your own data goes here; all ranks must cut the same batch."""'
     yield "    torch.manual_seed(SEED + step)"
     yield "    whole: dict[str, Tensor] = model_file.example_inputs(GLOBAL_BATCH, SEQ)"
+    mine = "tensor"
     if data is not None:
         yield f'    here, parts = mesh["{data}"].get_local_rank(), mesh["{data}"].size()'
         mine = "tensor.chunk(parts)[here]"
-    else:
-        mine = "tensor"
     mine += "" if parts.subject.device == "cpu" else '.to("cuda")'
-    yield "    return whole" if mine == "tensor" else f"    return {{name: {mine} for name, tensor in whole.items()}}"
+    own = f"{{name: {mine} for name, tensor in whole.items()}}" if mine != "tensor" else "whole"
+    if context is None:
+        yield f"    return {own}"
+        return
+    if own != "whole":
+        yield f"    own = {own}"
+        own = "own"
+    yield f'    context = mesh["{context.axis}"]'
+    cut = ", ".join(f'"{name}": part({own}["{name}"], 1, context)' for name in context.entries)
+    yield f"    return {own} | {{{cut}}}"

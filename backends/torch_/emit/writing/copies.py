@@ -1,4 +1,4 @@
-"""`sum_copies`: gradients of parameters that a tensor axis cuts and data axes copy. DDP knows nothing of DTensors."""
+"""`sum_copies`: gradients of parameters that a tensor axis cuts and other axes copy. DDP knows nothing of DTensors."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ def sum_copies(parts: Parts) -> Iterator[str]:
     sums = parts.partial_gradients
     yield "def sum_copies(model: nn.Module, mesh: DeviceMesh) -> None:"
     yield '    """Add up the gradients of all copies of each parameter."""'
-    yield f'    copies = mesh["{parts.axes.data}"].get_group()'
+    yield f'    copies = mesh["{parts.axes.copied}"].get_group()'
     if sums:
-        everyone = (*parts.axes.batch, str(parts.axes.tensor))
+        everyone = (*parts.axes.copies, str(parts.axes.tensor))
         yield f'    everyone = mesh["{joined(everyone)}"].get_group()'
     yield "    works = []"
     yield "    for parameter in model.parameters():"

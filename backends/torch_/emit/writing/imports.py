@@ -8,14 +8,20 @@ from collections.abc import Iterator
 from meshwright.backends.torch_.emit.writing.lines import wrapped
 
 STANDARD = ("argparse", "importlib.util", "os", "sys")
-WHOLE = {"torch": "import torch", "dist": "import torch.distributed as dist"}
+WHOLE = {
+    "torch": "import torch",
+    "dist": "import torch.distributed as dist",
+    "funcol": "import torch.distributed._functional_collectives as funcol",
+    "F": "import torch.nn.functional as F",
+}
 FROM = {
     "pathlib": ("Path",),
     "types": ("ModuleType",),
+    "typing": ("Any",),
     "torch": ("Tensor", "nn"),
     "torch.distributed.device_mesh": ("DeviceMesh", "init_device_mesh"),
     "torch.distributed.fsdp": ("fully_shard",),
-    "torch.distributed.tensor": ("DTensor", "Replicate", "Shard"),
+    "torch.distributed.tensor": ("DTensor", "Partial", "Replicate", "Shard"),
     "torch.distributed.tensor.parallel": (
         "ColwiseParallel",
         "ParallelStyle",
@@ -26,7 +32,9 @@ FROM = {
         "loss_parallel",
         "parallelize_module",
     ),
+    "torch.nn.attention.bias": ("causal_lower_right",),
     "torch.nn.parallel": ("DistributedDataParallel",),
+    "torch.overrides": ("TorchFunctionMode",),
     "torch.utils.checkpoint": ("checkpoint",),
 }
 """What a script may use, by the module that has it."""

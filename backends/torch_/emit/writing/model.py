@@ -8,6 +8,7 @@ from meshwright.backends.torch_.emit.parts import Parts
 from meshwright.backends.torch_.emit.storage import Unit
 from meshwright.backends.torch_.emit.styles import Style
 from meshwright.backends.torch_.emit.subject import Piece
+from meshwright.backends.torch_.emit.writing.context import cut_sequences
 from meshwright.backends.torch_.emit.writing.lines import WIDTH, indented, quoted
 
 
@@ -24,6 +25,8 @@ def parallelize(parts: Parts) -> Iterator[str]:
     yield '    """This rank\'s part of the model, in place; names of parameters stay. Returns what to call."""'
     for piece, styles in parts.styled:
         yield from styled(parts, piece, styles)
+    if parts.context is not None:
+        yield from cut_sequences(parts.context, parts.cut_again)
     for piece in parts.recomputed:
         yield "    # Blocks keep their input only, and run again in the backward pass."
         yield from indented(piece.instances().loop())
@@ -32,7 +35,7 @@ def parallelize(parts: Parts) -> Iterator[str]:
     if parts.kept.units:
         yield from sharded(parts)
     if parts.wrapped:
-        yield f'    return DistributedDataParallel(model, process_group=mesh["{parts.axes.data}"].get_group())'
+        yield f'    return DistributedDataParallel(model, process_group=mesh["{parts.axes.copied}"].get_group())'
     else:
         yield "    return model"
 
@@ -64,8 +67,8 @@ def styled_line(path: str, style: Style) -> Iterator[str]:
 
 
 def sharded(parts: Parts) -> Iterator[str]:
-    both = parts.kept.over != parts.axes.batch
-    over = quoted(parts.axes.batch if both else (str(parts.axes.data),))
+    both = parts.kept.over != parts.axes.copies
+    over = quoted(parts.axes.copies if both else (str(parts.axes.copied),))
     yield f"    shards = mesh[{over}]{'  # copies, and the shards of each' if both else ''}"
     root: list[Unit] = []
     for unit in parts.kept.units:

@@ -13,17 +13,22 @@ from meshwright.ir.graph import Op
 
 
 def train_step(parts: Parts) -> Iterator[str]:
-    called = ", ".join(f'{name}=batch["{name}"]' for name in parts.subject.calls.entries)
+    entries = parts.subject.calls.entries
+    cut = [name for name in entries if parts.context is not None and name in parts.context.entries]
+    given = {name: name if name in cut else f'batch["{name}"]' for name in entries}
+    called = ", ".join(f"{name}={value}" for name, value in given.items())
     yield "def train_step("
     yield "    model: nn.Module, optimizer: torch.optim.Optimizer, batch: dict[str, Tensor], mesh: DeviceMesh"
     yield ") -> Tensor:"
     yield '    """One step; returns the loss of the global batch. Gradients stay until the next step."""'
     yield "    optimizer.zero_grad()"
     yield from weight(parts)
+    for name in cut:
+        yield f'    {name} = DTensor.from_local(batch["{name}"], mesh["{parts.axes.context}"], [Shard(1)])'
     deep = "        " if parts.sharded_loss else "    "
     if parts.sharded_loss:
         yield "    with loss_parallel():"
-    if parts.axes.data is None:
+    if parts.axes.copied is None:
         yield f"{deep}loss: Tensor = model_file.loss(model({called}), batch)"
         yield f"{deep}loss.backward()"
     else:
@@ -44,17 +49,17 @@ def train_step(parts: Parts) -> Iterator[str]:
     if parts.sharded_loss:
         yield "    if isinstance(total, DTensor):"
         yield "        total = total.to_local()  # all ranks of the tensor axis hold the whole sum"
-    if parts.axes.data is not None:
+    if parts.axes.copied is not None:
         yield "    dist.all_reduce(total, group=group)"
     yield "    return total"
 
 
 def weight(parts: Parts) -> Iterator[str]:
     """The share of this rank in the mean over all positions that have a target."""
-    if parts.axes.data is None:
+    if parts.axes.copied is None:
         return
     labels, ignored = targets_of(parts.subject)
-    yield f'    group = mesh["{parts.axes.data}"].get_group()'
+    yield f'    group = mesh["{parts.axes.copied}"].get_group()'
     yield f'    targets = (batch["{labels}"] != {ignored}).sum().float()'
     yield "    share = targets.clone()"
     yield "    dist.all_reduce(share, group=group)"

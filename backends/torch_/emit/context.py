@@ -1,0 +1,192 @@
+"""How a script cuts sequences over the context axis, where attention alone exchanges anything.
+
+Outside of modules a cut sequence is a DTensor: a model that makes its position tables from `x.shape[1]` sees the whole
+length, and makes them whole. A block, and every other module with weights, computes on this rank's tokens as plain
+tensors: a hook takes its part of the tables, another one makes its result a DTensor again. The last such module leaves
+its result plain, since the loss is taken of this rank's tokens.
+
+Inside of blocks the attention itself is replaced, in the modules that call it: queries of these tokens meet the keys
+and values of all of them, gathered, or each rank takes some heads of the whole sequence (Ulysses).
+
+So of what the program moves along the axis in a body, these must be all: tables that come in whole and are cut,
+operands and results of attention, scalars. Anything else is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+from meshwright.backends.torch_.emit.subject import Piece, Subject
+from meshwright.ir.adjoint import Split
+from meshwright.ir.errors import EmissionAxis, EmissionModule
+from meshwright.ir.graph import Op
+from meshwright.ir.placement import CONTIGUOUS
+from meshwright.ir.program import BodyProgram, Move
+
+ATTENTION = "attention"
+KINDS: Mapping[tuple[str, ...], str] = {("sq",): "all_gather", ("hk",): "ulysses"}
+MASKS = ("full", "causal")
+SEQUENCE = 1
+"""The dimension of tokens in a sequence."""
+
+
+@dataclass(frozen=True, slots=True)
+class Own:
+    """A module that computes on this rank's tokens."""
+
+    path: str
+    """Relative to the instance of the body; empty for that itself."""
+    table: int | None
+    """The dimension, counted from the end, at which tables of all positions that it is given are cut."""
+    leaves: bool
+    """Whether its result goes on as a DTensor."""
+
+
+@dataclass(frozen=True, slots=True)
+class Body:
+    """What becomes of the modules of one body."""
+
+    piece: Piece
+    own: tuple[Own, ...]
+    attention: tuple[str, ...]
+    """The modules that call attention; paths relative to the instance."""
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """How sequences are cut: over `axis`, in two chunks per rank if `ends`."""
+
+    axis: str
+    kind: str
+    """all_gather or ulysses."""
+    ends: bool
+    bodies: tuple[Body, ...]
+    entries: tuple[str, ...]
+    """What of the batch is cut."""
+
+
+def context_of(subject: Subject, axis: str) -> Context:
+    """How a plan cuts sequences."""
+    owners = [(piece, path) for piece in subject.pieces for path in ([""] if piece.repeated else piece.owners())]
+    if owners[-1][0].repeated:
+        raise EmissionModule(
+            place=f"plan {owners[-1][0].plan.name}",
+            cause="the loss is taken of a block's result, which is a DTensor",
+            fix="plan with --fix cp=1",
+        )
+    found = [_Reader(subject, piece, axis, last=owners[-1]) for piece in subject.pieces]
+    kinds = {kind for reader in found for kind in reader.kinds()}
+    if len(kinds) > 1:
+        raise EmissionAxis(place=f"axis {axis}", cause="attention runs in two ways", fix="plan with one context=")
+    return Context(
+        axis,
+        kinds.pop() if kinds else "all_gather",
+        ends=False,
+        bodies=tuple(reader.body() for reader in found),
+        entries=tuple(given.value for given, _ in subject.fold.inputs if "s" in given.labels),
+    )
+
+
+@dataclass
+class _Reader:
+    """Reads off one body what becomes of its modules."""
+
+    subject: Subject
+    piece: Piece
+    axis: str
+    last: tuple[Piece, str]
+
+    @cached_property
+    def program(self) -> BodyProgram:
+        return self.subject.program.body(self.piece.plan.name)
+
+    @cached_property
+    def attentions(self) -> tuple[Op, ...]:
+        return tuple(op for op in self.piece.graph.ops if op.kind == ATTENTION)
+
+    def kinds(self) -> Iterator[str]:
+        for op in self.attentions:
+            if any(choice.layout != CONTIGUOUS for axis, choice in self.splits(op) if axis == self.axis):
+                raise self.refuse(op, "a sequence that is not cut into one run per rank is not emitted yet")
+            named = [choice.factors for axis, choice in self.splits(op) if axis == self.axis]
+            kind = KINDS.get(named[0]) if len(named) == 1 else None
+            if kind is None:
+                raise self.refuse(op, f"it is not split by queries or heads over {self.axis}")
+            if len(op.operands) > 3 or op.attr("mask") not in MASKS:
+                raise self.refuse(op, "masks other than a causal one are not emitted with a cut sequence yet")
+            yield kind
+
+    def splits(self, op: Op) -> list[tuple[str, Split]]:
+        choices = self.piece.plan.strategy(op.name).choices
+        return [(axis, choice) for axis, choice in choices if isinstance(choice, Split)]
+
+    def body(self) -> Body:
+        tables = self.tables()
+        if self.piece.repeated:
+            if not self.piece.graph.ops:
+                return Body(self.piece, (), ())
+            cut = {dim for dims in tables.values() for dim in dims}
+            own: tuple[Own, ...] = (Own("", self.one(cut, ""), leaves=True),)
+        else:
+            own = tuple(self.module(path, tables) for path in self.piece.owners())
+        return Body(self.piece, own, tuple(dict.fromkeys(op.module for op in self.attentions)))
+
+    def module(self, path: str, tables: dict[str, set[int]]) -> Own:
+        """A module outside of blocks."""
+        if not path:
+            raise EmissionModule(
+                place=f"plan {self.piece.plan.name}, {self.piece.graph.params[0].path}",
+                cause="a parameter that the model holds itself is not emitted with a cut sequence",
+                fix="hold it in a module of its own, or plan with --fix cp=1",
+            )
+        read = {value for op in self.piece.graph.ops if _inside(op.module, path) for value in op.operands}
+        cut = {dim for value in read for dim in tables.get(value, set())}
+        return Own(path, self.one(cut, path), leaves=(self.piece, path) != self.last)
+
+    def one(self, cut: set[int], path: str) -> int | None:
+        if len(cut) > 1:
+            raise EmissionModule(
+                place=f"plan {self.piece.plan.name}, module {path or 'of the block'}",
+                cause="tables that come in whole are cut along different dimensions",
+                fix="plan with --fix cp=1",
+            )
+        return next(iter(cut)) if cut else None
+
+    def tables(self) -> dict[str, set[int]]:
+        """What comes into modules whole and is cut there: dimensions, counted from the end, by value."""
+        graph, found = self.piece.graph, dict[str, set[int]]()
+        around = {value for op in self.attentions for value in (*op.operands, *op.results)}
+        outside = {item.value for item in graph.inputs}
+        if not self.piece.repeated:
+            outside |= {value for op in graph.ops if not op.operands for value in op.results}
+        for statement in (*self.program.forward, *self.program.backward):
+            if not isinstance(statement, Move) or self.axis not in statement.step.axes:
+                continue
+            if statement.reason not in ("value", "gradient") or self.program.elements[statement.operand] <= 1:
+                continue
+            value = statement.operand.partition("@")[0]
+            if statement.reason == "gradient":
+                value = value.removeprefix("d")
+            if value in around:
+                continue
+            if statement.step.kind != "slice" or value not in outside or statement.reason != "value":
+                raise EmissionModule(
+                    place=f"plan {self.piece.plan.name}, {statement}",
+                    cause=f"axis {self.axis} cuts sequences, and this is no table and no operand of attention",
+                    fix="plan with --target torch-gloo or torch-cuda, or with --fix cp=1",
+                )
+            found.setdefault(value, set()).add(statement.step.dim - len(graph.types[value].shape))
+        return found
+
+    def refuse(self, op: Op, cause: str) -> EmissionModule:
+        return EmissionModule(
+            place=f"plan {self.piece.plan.name}, %{op.name} of {self.piece.path(op.module) or 'the model'}",
+            cause=cause,
+            fix="plan with --fix cp=1, or with --fix context=all_gather",
+        )
+
+
+def _inside(path: str, around: str) -> bool:
+    return path == around or path.startswith(f"{around}.")

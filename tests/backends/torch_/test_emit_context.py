@@ -1,0 +1,100 @@
+"""Emitted scripts that cut sequences, run on two and four processes: equal to the model on one device, with the
+collectives of the Program."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from meshwright.backends.torch_.emit import Subject, emit
+from meshwright.backends.torch_.verify.emitted import Verified, verify
+from meshwright.ir.errors import EmissionAxis, EmissionModule, MeshwrightError
+from meshwright.ir.graph import Op
+from tests.backends.torch_.emitted import job, lowered, subject, unclean, written
+from tests.backends.torch_.test_emit import blocks_again, counted
+
+KINDS: dict[str, dict[str, Any]] = {
+    "cp": {"cp": 2},
+    "cp x dp, fsdp": {"cp": 2, "dp": 2, "zero": 3},
+    "cp x tp+sp, recompute": {"cp": 2, "tp": 2, "sequence_parallel": True, "pins": blocks_again},
+    "ulysses": {"cp": 2, "context": "ulysses"},
+    "ulysses x tp+sp, fsdp": {"cp": 2, "tp": 2, "context": "ulysses", "sequence_parallel": True, "zero": 3},
+}
+
+
+def plan_of(kind: str) -> Subject:
+    given = dict(KINDS[kind])
+    pins = given.pop("pins", None)
+    return subject(pins() if pins else None, **given)
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Verified]:
+    """All plans in one launch."""
+    jobs = [job(plan_of(kind), written(plan_of(kind), tmp_path_factory.mktemp("plan"))) for kind in KINDS]
+    return dict(zip(KINDS, verify(jobs, steps=2, limit_s=600), strict=True))
+
+
+@pytest.mark.e2e
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_cut_sequence_is_exact_and_communicates_what_the_plan_says(kind: str, found: dict[str, Verified]) -> None:
+    one = found[kind]
+    assert one.differences == ()
+    assert one.tensors == 2 * 39
+    assert one.losses[1] < one.losses[0]
+    numbers = counted(one)
+    if kind == "cp":  # keys and values of four blocks, and their gradients
+        assert (numbers["all_gather cp"], numbers["reduce_scatter cp"]) == (8, 8)
+    if kind == "ulysses":  # queries, keys, values and results of four blocks, there and back
+        assert numbers["all_to_all cp"] == 4 * 4 * 2
+
+
+def test_scripts_are_clean_and_short(tmp_path: Path) -> None:
+    for number, kind in enumerate(KINDS):
+        assert len(written(plan_of(kind), tmp_path / f"plan{number}").read_text().splitlines()) <= 280
+    assert unclean(tmp_path) == ""
+
+
+def banded() -> Subject:
+    """Attention that sees a window of tokens."""
+    plan = subject(cp=2)
+
+    def seeing_less(op: Op) -> Op:
+        changed = {"mask": "window", "width": 4} if op.kind == "attention" else {}
+        return replace(op, attrs=tuple((key, changed.get(key, value)) for key, value in op.attrs))
+
+    bodies = tuple(
+        replace(body, graph=replace(body.graph, ops=tuple(map(seeing_less, body.graph.ops))))
+        for body in plan.fold.bodies
+    )
+    return replace(plan, fold=replace(plan.fold, bodies=bodies))
+
+
+def norm_of_all() -> Subject:
+    """A norm that all ranks compute for all tokens."""
+    plan = subject(cp=2)
+    held = plan.decisions.plan["Block"]
+    changed = replace(held, strategies=tuple(pair for pair in held.strategies if pair[0] != "rms_norm_2"))
+    plans = tuple(changed if one is held else one for one in plan.decisions.plans)
+    decisions = replace(plan.decisions, plans=plans)
+    return replace(plan, decisions=decisions, program=lowered(decisions))
+
+
+REFUSED: dict[str, tuple[Callable[[], Subject], type[MeshwrightError], str]] = {
+    "a ring": (lambda: subject(cp=2, context="ring"), EmissionAxis, r"cp \(ring\)"),
+    "a window": (banded, EmissionModule, "masks other than"),
+    "zigzag": (lambda: subject(cp=2, zigzag=True), EmissionModule, "not cut into one run"),
+    "all tokens inside of a block": (norm_of_all, EmissionModule, "no operand of attention"),
+}
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_what_cannot_be_said_of_a_cut_sequence_is_refused(what: str, tmp_path: Path) -> None:
+    made, kind, says = REFUSED[what]
+    with pytest.raises(kind, match=says) as refused:
+        emit(made(), tmp_path)
+    assert "cp=1" in refused.value.fix
