@@ -5,7 +5,7 @@ operators does not say. Plain data; `meshwright.ir.frontends.calls` fills it in.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 
@@ -15,7 +15,9 @@ class Calls:
 
     - `entries` are the keys of a batch that the forward pass receives, in the order of its parameters.
     - `arguments` has one entry per module that is called: for each positional argument the path of the innermost module
-      that made it, or None where it was not the result of a module. Modules that take keywords are left out.
+      that made it, or None where it was not the result of a module.
+    - `keywords` has the same of arguments that are given by name.
+    - A `file` that is not whole is one of those to be written `beside` the code, by name.
     """
 
     file: Path
@@ -23,3 +25,5 @@ class Calls:
     entries: tuple[str, ...]
     arguments: Mapping[str, tuple[str | None, ...]]
     has_optimizer: bool
+    keywords: Mapping[str, Mapping[str, str | None]] = field(default_factory=dict)
+    beside: tuple[tuple[str, str], ...] = ()

@@ -36,6 +36,7 @@ from meshwright.ir.lower_body import Lowering
 from meshwright.ir.mesh import Mesh
 from meshwright.ir.names import CONTEXT, name_of
 from meshwright.ir.names.cache import loops_of
+from meshwright.ir.names.degrees import TABLE
 from meshwright.ir.names.words import loops_split
 from meshwright.ir.offload import KINDS as OFFLOAD
 from meshwright.ir.placement import Contiguous, Layout, Sections, Zigzag
@@ -52,6 +53,11 @@ STRATEGIES = ("uniform", "per_operator")
 """What an axis may do in the operators of a body: the same in all, as named degrees have it, or anything in each."""
 ONE_MIND = ("b", "s", "heads", "group", "ffn", "vocab")
 """Loops of which an axis that splits them does so wherever it can, in the table of named degrees."""
+TENSOR = {"heads", "group", "ffn", "vocab"}
+"""Those that tensor parallelism splits: in a body where it splits one of them, it does so in every operator that has
+one."""
+NAMED = {"", *(degree.name for degree in TABLE)}
+"""How the names of an axis' uses begin; that of an idle one has no letters."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,21 +213,26 @@ class Capabilities:
             return
         for axis in mesh.names:
             split = {stem(loop) for loop in loops_split(plan, found, axis)}.intersection(ONE_MIND)
+            tensor = TENSOR if name_of(plan, graph, found, axis).startswith("tp") else set[str]()
             for op in graph.ops:
                 if not graph.differentiable.intersection(op.results):
                     continue
-                own = {stem(loop) for loops in found.factors.get(op.name, {}).values() for loop in loops}
-                if split & own and not isinstance(plan.strategy(op.name).of(axis), Split):
+                loops, choice = found.factors.get(op.name, {}), plan.strategy(op.name).of(axis)
+                own = {stem(loop) for merged in loops.values() for loop in merged}
+                here = {stem(loops[one][0]) for one in choice.factors} if isinstance(choice, Split) else set()
+                if (split & own and not here) or (tensor & own and not tensor & here):
+                    elsewhere = " and ".join(sorted(split & own or tensor & split))
                     yield self._refuse(
                         StrategyNotExpressible,
                         f"{plan.name}, %{op.name}",
-                        f"axis {axis} idle here, which splits {' and '.join(sorted(split & own))} elsewhere",
+                        f"axis {axis} {f'on {min(here)}' if here else 'idle'} here, which splits {elsewhere} elsewhere",
                         f"split one of them here, or none on {axis} anywhere",
                     )
                     break
 
     def _use_refusals(self, decisions: Decisions, fold: Fold, found: Mapping[str, Loops]) -> Iterator[NotExpressible]:
-        """Where an axis must do the same in all operators, it cuts the batch in all bodies or in none."""
+        """Where an axis must do the same in all operators, its use has a name, and it cuts the batch in all bodies or
+        none."""
         if "per_operator" in _names(self.strategies):
             return
         for index, stage in enumerate(decisions.stages):
@@ -229,7 +240,7 @@ class Capabilities:
             for axis in stage.mesh.names:
                 names = {p.name: name_of(p, fold.body[p.body].graph, found[p.body], axis) for p in plans}
                 uses = {re.split(r"\W", name)[0] for name in names.values()}
-                if "dp" in uses and uses & {"cp", "tp"}:
+                if uses - NAMED or ("dp" in uses and uses & {"cp", "tp"}):
                     yield self._refuse(
                         StrategyNotExpressible,
                         f"stage {index}, axis {axis}",

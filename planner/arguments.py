@@ -216,11 +216,20 @@ def emit(parser: ArgumentParser) -> None:
     """``plan emit``."""
     add_plan(parser)
     parser.add_argument("--out", required=True, metavar="DIR", help="write train.py, launch.sh and ranks.json there")
+    add_tiny(parser)
+
+
+def add_tiny(parser: ArgumentParser) -> None:
+    """--tiny."""
+    parser.add_argument(
+        "--tiny", action="store_true", help="of the plan's small twin: the same structure, for a few processes here"
+    )
 
 
 def verify(parser: ArgumentParser) -> None:
     """``plan verify``."""
     add_plan(parser)
+    add_tiny(parser)
     parser.add_argument(
         "--steps",
         type=positive,

@@ -16,6 +16,7 @@ from meshwright.ir.frontends.calls import calls_of
 from meshwright.planner.plan import unwritable
 from meshwright.planner.plan_file import load_plan
 from meshwright.planner.reenter import Reentered, program_of, reenter
+from meshwright.planner.twin import Planned, twinned
 
 
 def run(args: Namespace) -> int:
@@ -24,7 +25,7 @@ def run(args: Namespace) -> int:
     for said in again.changed:
         print(f"warning: {said}; the decisions are emitted as they stand", file=sys.stderr)  # noqa: T201
     folder = Path(args.out)
-    files = emit(subject_of(again), folder)
+    files = emit(tiny(again, folder) if args.tiny else subject_of(again), folder)
     try:
         files.write(folder)
     except OSError as error:
@@ -36,6 +37,14 @@ def run(args: Namespace) -> int:
     sys.stdout.write("".join(f"written: {path}\n" for path in written))
     sys.stdout.write(f"start it on this machine: {folder / 'launch.sh'} --steps 10\n")
     return 0
+
+
+def tiny(again: Reentered, folder: Path) -> Subject:
+    """The twin of a plan, as the emitter takes it; how it differs is told."""
+    made = twinned(Planned.of(again), folder)
+    for said in made.told:
+        print(f"the twin: {said}", file=sys.stderr)  # noqa: T201
+    return made.subject
 
 
 def subject_of(again: Reentered) -> Subject:

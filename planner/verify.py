@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from meshwright.backends.torch_.emit import emit
 from meshwright.ir.errors import VerificationTooLarge
-from meshwright.planner.emit import subject_of
+from meshwright.planner.emit import subject_of, tiny
 from meshwright.planner.plan_file import load_plan
 from meshwright.planner.reenter import reenter
 from meshwright.planner.units import nbytes
@@ -34,17 +34,18 @@ def run(args: Namespace) -> int:
     """The verb."""
     plan = load_plan(args.plan)
     ranks = plan.machines.ranks
-    if plan.decisions.target != TARGET or ranks > MOST_RANKS:
+    if not args.tiny and (plan.decisions.target != TARGET or ranks > MOST_RANKS):
         raise VerificationTooLarge(
             place=f"a plan of {ranks} ranks for {plan.decisions.target}",
             cause=f"plans of at most {MOST_RANKS} ranks for {TARGET} can be run here",
-            fix=f"plan a small model of this kind with --cluster cpu:4 --target {TARGET}, and verify that",
+            fix="verify its small twin with --tiny",
         )
     from meshwright.backends.torch_.verify.emitted import Job, verify
     from meshwright.backends.torch_.verify.predicted import predicted
 
-    subject = subject_of(reenter(plan, args.model))
+    again = reenter(plan, args.model)
     with tempfile.TemporaryDirectory() as folder:
+        subject = tiny(again, Path(folder)) if args.tiny else subject_of(again)
         emit(subject, Path(folder)).write(Path(folder))
         job = Job(
             script=Path(folder) / "train.py",

@@ -104,3 +104,10 @@ class HookUnusable(ModelError):
     cannot be called with outputs and batch."""
 
     code = "MW1013"
+
+
+class NoTwin(ModelError):
+    """No small twin of a model can be made, on which its plan could be run: its sizes are not found, or what comes of
+    smaller ones is another structure."""
+
+    code = "MW1014"

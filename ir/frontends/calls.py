@@ -4,26 +4,24 @@ which other one. A tensor belongs to the innermost module that returned it."""
 from __future__ import annotations
 
 import inspect
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from meshwright.ir.calls import Calls
 from meshwright.ir.errors import EmissionModel
 from meshwright.ir.frontends.contract import Source, example_batch, guarded
+from meshwright.ir.frontends.model_file import model_file
 
 TIME_LIMIT_S = 60.0
 
 
 def calls_of(source: Source, reference: str, *, batch: int, seq: int) -> Calls:
-    """How the model of `file.py:factory` is called on a batch."""
-    file, colon, factory = reference.rpartition(":")
-    if not colon or not file.endswith(".py"):
-        raise EmissionModel(
-            place=reference, cause="the model is no factory in a Python file", fix="plan file.py:factory, and emit that"
-        )
+    """How the model of a reference is called on a batch."""
+    made = model_file(source, reference)
+    file = source.place
     example = example_batch(source, batch, seq)
     if not isinstance(example, dict):
         raise EmissionModel(
@@ -34,25 +32,35 @@ def calls_of(source: Source, reference: str, *, batch: int, seq: int) -> Calls:
     accepted = inspect.signature(source.module.forward).parameters
     entries = tuple(name for name in accepted if name in example)
     with guarded(file, TIME_LIMIT_S):
-        arguments = _watched(source.module, {name: example[name] for name in entries})
+        arguments, keywords = _watched(source.module, {name: example[name] for name in entries})
     return Calls(
-        file=Path(file),
-        factory=factory,
+        file=made.file,
+        factory=made.factory,
+        beside=made.beside,
         entries=entries,
         arguments=arguments,
+        keywords=keywords,
         has_optimizer=source.hooks.optimizer is not None,
     )
 
 
-def _watched(model: nn.Module, inputs: dict[str, Tensor]) -> dict[str, tuple[str | None, ...]]:
-    """The arguments of every module that is called by position only, by path; the first call counts."""
+Arguments = dict[str, tuple[str | None, ...]]
+Keywords = dict[str, dict[str, str | None]]
+
+
+def _watched(model: nn.Module, inputs: dict[str, Tensor]) -> tuple[Arguments, Keywords]:
+    """The arguments of every module, by path; the first call counts."""
     made: dict[int, tuple[str, Tensor]] = {}
-    found: dict[str, tuple[str | None, ...]] = {}
+    found: Arguments = {}
+    named: Keywords = {}
     paths = {module: path for path, module in model.named_modules()}
 
+    def maker(value: Any) -> str | None:
+        return made[id(value)][0] if id(value) in made else None
+
     def before(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        if not kwargs:
-            found.setdefault(paths[module], tuple(made[id(arg)][0] if id(arg) in made else None for arg in args))
+        found.setdefault(paths[module], tuple(map(maker, args)))
+        named.setdefault(paths[module], {name: maker(value) for name, value in kwargs.items()})
 
     def after(module: nn.Module, args: tuple[Any, ...], result: Any) -> None:
         if isinstance(result, Tensor):
@@ -61,9 +69,12 @@ def _watched(model: nn.Module, inputs: dict[str, Tensor]) -> dict[str, tuple[str
     handles = [hook for module in paths for hook in (
         module.register_forward_pre_hook(before, with_kwargs=True), module.register_forward_hook(after))]  # fmt: skip
     try:
-        with torch.no_grad():
-            model(**inputs)
+        with (
+            FakeTensorMode(allow_non_fake_inputs=True) as mode,
+            torch.no_grad(),
+        ):  # models ask it no values, unlike meta
+            model(**{name: mode.from_tensor(tensor) for name, tensor in inputs.items()})
     finally:
         for handle in handles:
             handle.remove()
-    return found
+    return found, named

@@ -76,6 +76,8 @@ class Source:
     config: str = ""
     buffers: Mapping[str, Term] = field(default_factory=dict)
     """How buffers came about, where the model has been watched while it was built."""
+    beside: Mapping[str, Any] = field(default_factory=dict)
+    """What stands in the file of the factory."""
 
 
 def load_factory(reference: str, *, time_limit_s: float = TIME_LIMIT_S) -> Source:
@@ -107,7 +109,8 @@ def source_of(model: nn.Module, *, place: str, beside: Mapping[str, Any] | None 
         )
     found = {name: _hook(name, model, beside or {}) for name in ("example_inputs", "loss", "dims", "optimizer")}
     _check_hooks(found, place)
-    return Source(model, Hooks(**{name: hook for name, hook in found.items() if hook is not None}), place)
+    hooks = Hooks(**{name: hook for name, hook in found.items() if hook is not None})
+    return Source(model, hooks, place, beside=beside or {})
 
 
 _TAKEN = {"example_inputs": ("batch", "seq"), "loss": ("outputs", "batch"), "optimizer": ("params",)}

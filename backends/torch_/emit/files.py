@@ -48,7 +48,7 @@ def emit(subject: Subject, folder: Path) -> Files:
         styles=styles,
         kept=kept_of(subject, axes),
         context=context_of(subject, axes.context) if axes.context is not None else None,
-        model=Path(os.path.relpath(subject.calls.file.resolve(), folder.resolve())).as_posix(),
+        model=Path(os.path.relpath(folder.resolve() / subject.calls.file, folder.resolve())).as_posix(),
     )
     texts = ((SCRIPT, script(parts)), (LAUNCH, launch_script(subject)), (RANKS, rank_map(subject)))
-    return Files(texts)
+    return Files((*texts, *subject.calls.beside))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterator
 
 from meshwright.backends.torch_.emit.parts import Parts
@@ -10,6 +11,7 @@ from meshwright.backends.torch_.emit.writing.context import attend, own_tokens
 from meshwright.backends.torch_.emit.writing.copies import sum_copies
 from meshwright.backends.torch_.emit.writing.entry import load, main, make_optimizer, start
 from meshwright.backends.torch_.emit.writing.imports import imports
+from meshwright.backends.torch_.emit.writing.lines import WIDTH
 from meshwright.backends.torch_.emit.writing.model import build, parallelize
 from meshwright.backends.torch_.emit.writing.step import train_step
 
@@ -47,7 +49,7 @@ def title(parts: Parts) -> Iterator[str]:
     yield ""
     yield "    ./launch.sh --steps 10"
     yield ""
-    yield f"Planned as {subject.config}."
+    yield from textwrap.wrap(f"Planned as {subject.config.replace(',', ' ')}.", WIDTH)
     of = parts.axes
     for use, axes in (("data", of.batch), ("context", (of.context,)), ("tensor", (of.tensor,))):
         for axis in filter(None, axes):

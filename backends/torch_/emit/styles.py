@@ -8,7 +8,7 @@ placement can be said:
     a product whose output width is cut           ColwiseParallel
     a product that sums over what is cut          RowwiseParallel, output_layouts: what its readers want
     a table whose rows are cut                    RowwiseParallel
-    a norm on its own tokens                      SequenceParallel
+    a norm, or another whole module, on own tokens   SequenceParallel
     a whole table on its own tokens               the same, after PrepareModuleInput has cut the tokens
     a whole module whose result is cut            PrepareModuleOutput
     a value that several such modules want        PrepareModuleInput on the module around them all: it is brought there
@@ -161,6 +161,8 @@ class _Reader:
     def leaves_as(self, value: str) -> At:
         """How a value leaves its module: the sum of a product is reduced there."""
         home, hub = self.made(value), self.hub(value)
+        if home[0] == SEQUENCE and hub == (COPIES, True):
+            return home  # the module around its readers gathers it, once too
         if hub is not None and hub != home:
             return hub
         if home[0] != SUM:
@@ -198,7 +200,7 @@ class _Reader:
             self.before[op.module] = Style("PrepareModuleInput", cut)
             self.found[op.module] = Style("SequenceParallel")
             inside = SEQUENCE
-        elif op.kind in ("rms_norm", "layer_norm") and want[0] == home[0] == out[0] == SEQUENCE:
+        elif main == COPIES and want[0] == home[0] == out[0] == SEQUENCE and self.on_own_tokens(op.module):
             self.found[op.module] = Style("SequenceParallel")
             inside = SEQUENCE
         else:
@@ -208,6 +210,10 @@ class _Reader:
         if want[0] != inside:
             raise self.refuse(op, f"{self.found[op.module].name} wants its input as {inside}, the plan as {want[0]}")
         self.entering[op.module] = (inside, inside)
+
+    def on_own_tokens(self, module: str) -> bool:
+        """Whether all that a module makes is cut along the sequence."""
+        return all(self.made(value)[0] == SEQUENCE for op in self.ops if op.module == module for value in op.results)
 
     def with_input(self, path: str, style: Style) -> Style:
         """A style that says how the module's input comes, where that is not how it is wanted."""
@@ -271,11 +277,21 @@ class _Reader:
 
     def prepared(self, place: Op, value: str, around: str, outside: str) -> Style:
         """The style of a module that brings one of its arguments to copies."""
-        maker = self.maker.get(value)
-        arguments = self.subject.calls.arguments.get(self.piece.path(around), ())
+        maker, calls = self.maker.get(value), self.subject.calls
+        arguments = calls.arguments.get(self.piece.path(around), ())
+        keywords = calls.keywords.get(self.piece.path(around), {})
         made_by = self.piece.path(maker.module) if maker is not None else None
-        if not around or made_by is None or arguments.count(made_by) != 1:
-            raise self.refuse(place, f"%{value} is no positional argument of module {around or 'of the block'!r}")
+        named = [name for name, made in keywords.items() if made == made_by]
+        if not around or made_by is None or arguments.count(made_by) + len(named) != 1:
+            raise self.refuse(place, f"%{value} is no argument of module {around or 'of the block'!r}")
+        if named:
+            return Style(
+                "PrepareModuleInput",
+                (
+                    f'input_kwarg_layouts={{"{named[0]}": {layout(outside)}}}',
+                    f'desired_input_kwarg_layouts={{"{named[0]}": Replicate()}}',
+                ),
+            )
         given = [layout(outside) if made == made_by else "None" for made in arguments]
         inside = ["Replicate()" if made == made_by else "None" for made in arguments]
         return Style(

@@ -92,7 +92,7 @@ def _held_against(job: Job, folder: Path, steps: int) -> Verified:
     mesh = job.mesh
     runs = [torch.load(folder / f"{rank}.pt", weights_only=False) for rank in range(mesh.size)]
     once = [_once([one["collectives"] for one in run]) for run in runs]
-    reference = Reference(job.calls, job.workload)
+    reference = Reference(job.script.parent, job.calls, job.workload)
     differences: list[str] = []
     worst, tensors = 0.0, 0
     for step in range(steps):
@@ -153,9 +153,9 @@ def compared(what: str, found: Mapping[str, Tensor], expected: Mapping[str, Tens
 class Reference:
     """The user's model on one device."""
 
-    def __init__(self, calls: Calls, workload: Workload) -> None:
+    def __init__(self, folder: Path, calls: Calls, workload: Workload) -> None:
         self.calls, self.workload = calls, workload
-        self.file: Any = load(str(calls.file))
+        self.file: Any = load(str(folder / calls.file))
         torch.manual_seed(SEED)
         self.model: nn.Module = getattr(self.file, calls.factory)()
         trained = [parameter for parameter in self.model.parameters() if parameter.requires_grad]

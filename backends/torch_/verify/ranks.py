@@ -11,6 +11,7 @@ time is up (SIGTERM), every rank that still runs prints where it is, and FOLDER/
 
 from __future__ import annotations
 
+import contextlib
 import faulthandler
 import importlib.util
 import os
@@ -35,6 +36,8 @@ from meshwright.backends.torch_.verify.counting import Counting
 
 def run_script(script: str, ranks: int, steps: int, folder: Path) -> int:
     """Fork the ranks and wait for them; 1 if one failed."""
+    with contextlib.suppress(Exception):  # a rank will say it
+        load(script)  # what it imports, such as transformers, is imported once
     store, port = _store()
     children: dict[int, int] = {}
     try:

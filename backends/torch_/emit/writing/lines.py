@@ -17,6 +17,20 @@ def quoted(names: Iterable[str]) -> str:
     return ", ".join(f'"{name}"' for name in names)
 
 
+def call(deep: int, function: str, arguments: list[str]) -> Iterator[str]:
+    """A call on one line if it fits, else its arguments on a line of their own, or on one each."""
+    indent, line = " " * deep, ", ".join(arguments)
+    if deep + len(function) + len(line) + 2 <= WIDTH:
+        yield f"{indent}{function}({line})"
+        return
+    yield f"{indent}{function}("
+    if deep + 4 + len(line) <= WIDTH:
+        yield f"{indent}    {line}"
+    else:
+        yield from (f"{indent}    {one}," for one in arguments)
+    yield f"{indent})"
+
+
 def wrapped(before: str, items: list[str], after: str) -> Iterator[str]:
     """A list on one line if it fits, without brackets; else one entry a line."""
     line = f"{before[:-1]}{', '.join(items)}"

@@ -9,7 +9,7 @@ from meshwright.backends.torch_.emit.storage import Unit
 from meshwright.backends.torch_.emit.styles import Style
 from meshwright.backends.torch_.emit.subject import Piece
 from meshwright.backends.torch_.emit.writing.context import cut_sequences
-from meshwright.backends.torch_.emit.writing.lines import WIDTH, indented, quoted
+from meshwright.backends.torch_.emit.writing.lines import WIDTH, call, indented, quoted
 
 
 def build(parts: Parts) -> Iterator[str]:
@@ -83,6 +83,6 @@ def sharded(parts: Parts) -> Iterator[str]:
         if len(modules) == 1:
             yield f"    fully_shard({modules[0]}, {resharded})"
         elif modules:
-            yield f"    fully_shard([{', '.join(modules)}], {resharded})"
+            yield from call(4, "fully_shard", [f"[{', '.join(modules)}]", *resharded.split(", ")])
     kept = root[0].reshard if root else False
     yield f"    fully_shard(model, mesh=shards, reshard_after_forward={kept})"

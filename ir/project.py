@@ -1,0 +1,219 @@
+"""A plan for a big model and many ranks, as one for the small twin of both: the structure stays, sizes shrink.
+
+    Decisions of the model, fold of the model, fold of its twin -> Decisions of the twin
+
+Decisions name operators, values and mesh axes, and no sizes; so those of the twin are those of the model, word for
+word, on smaller meshes. Two things are checked or adapted on the way:
+
+- The twin must have the same segments, and in every body the same operators in the same modules. Only operators that
+  change nothing may be missing there (`SILENT`): a model in half precision has casts that one in fp32 has not. What was
+  said of their results is said of what they read.
+- Every axis of several ranks keeps at least two, as long as that makes at most so many ranks in all; stages become two,
+  or as many as there is room for, each with its virtual ones; where stages begin, and how many micro-batches there are,
+  follows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import prod
+
+from meshwright.ir.decisions import BodyPlan, Decisions, Schedule, StagePlan
+from meshwright.ir.errors import NoTwin
+from meshwright.ir.fold import Fold, Segment
+from meshwright.ir.graph import Graph, Op
+from meshwright.ir.mesh import Mesh, MeshAxis
+from meshwright.ir.placement import State
+
+SILENT = {"cast", "dropout"}
+SAME = "define twin() beside the factory, with the structure of the model it stands for"
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """What becomes of the sizes of a plan: axes by stage mesh, groups of ranks in the pipeline, micro-batches."""
+
+    axes: Mapping[str, int]
+    groups: int
+    microbatches: int
+
+    @property
+    def ranks(self) -> int:
+        return prod(self.axes.values()) * self.groups
+
+
+def sizes_of(decisions: Decisions, most: int, enough: int) -> Sizes:
+    """The sizes of the twin: as few ranks as keep every degree at two or more, then more where it was larger, up to
+    `enough`; what makes more than `most` in all is given up, outer axes first."""
+    mesh, groups = decisions.stages[0].mesh, len(decisions.groups)
+    axes = {axis.name: min(axis.size, 2) for axis in mesh.axes}
+    stages = min(groups, 2)
+    for name in mesh.names:
+        if prod(axes.values()) * stages > most:
+            axes[name] = 1
+    while grown := _grown(axes, mesh, enough // stages):
+        axes = grown
+    schedule = decisions.schedule
+    several = min(schedule.microbatches, 2 * stages)
+    return Sizes(axes, stages, several)
+
+
+def _grown(axes: dict[str, int], mesh: Mesh, room: int) -> dict[str, int] | None:
+    """One axis doubled: the one that has shrunk most."""
+    if prod(axes.values()) * 2 > room:
+        return None
+    shrunk = [(axis.size / axes[axis.name], axis.name) for axis in mesh.axes if axis.size >= 2 * axes[axis.name] > 2]
+    if not shrunk:
+        return None
+    name = max(shrunk)[1]
+    return axes | {name: axes[name] * 2}
+
+
+def layers_of(decisions: Decisions, fold: Fold, sizes: Sizes) -> int:
+    """Blocks of every list of blocks in the twin: two of each kind, and for each stage two."""
+    virtual = len(decisions.stages) // len(decisions.groups)
+    lists: dict[str, int] = {}
+    for segment in fold.segments:
+        if not segment.glue:
+            home = segment.paths[0].rpartition(".")[0]
+            lists[home] = lists.get(home, 0) + len(segment.period) * min(segment.repeats, 2)
+    wanted = 2 * sizes.groups * virtual if sizes.groups > 1 else 2
+    return max([wanted, *lists.values()])
+
+
+def projected(decisions: Decisions, fold: Fold, twin: Fold, sizes: Sizes, target: str) -> Decisions:
+    """The decisions for the twin. Raises `NoTwin` where its structure is another one."""
+    _same_segments(fold, twin)
+    renamed = {body.name: _renamed(body.graph, twin.body[body.name].graph, body.name) for body in fold.bodies}
+    stages = tuple(_stages(decisions, fold, twin, sizes))
+    used = {name for stage in stages for name in stage.plans}
+    plans = tuple(_plan(plan, renamed[plan.body]) for plan in decisions.plans if plan.name in used)
+    schedule = decisions.schedule
+    if schedule.actions or sizes.microbatches != schedule.microbatches:
+        name = schedule.name if not schedule.actions else "1f1b" if len(stages) == sizes.groups else "interleaved"
+        schedule = Schedule(name, sizes.microbatches)
+    return replace(decisions, plans=plans, stages=stages, schedule=schedule, target=target, style="eager")
+
+
+# Operators -----------------------------------------------------------------------------------------------------------
+
+
+def _same_segments(fold: Fold, twin: Fold) -> None:
+    def shape(segment: Segment) -> tuple[bool, tuple[str, ...]]:
+        return segment.glue, segment.period
+
+    if [shape(one) for one in fold.segments] != [shape(one) for one in twin.segments]:
+        raise NoTwin(
+            place="the twin's blocks",
+            cause=f"{_shown(twin)} there, {_shown(fold)} in the model",
+            fix=SAME,
+        )
+
+
+def _shown(fold: Fold) -> str:
+    return ", ".join(f"{'+'.join(one.period)} x {one.repeats}" for one in fold.segments)
+
+
+@dataclass(frozen=True, slots=True)
+class _Names:
+    """The twin's names of what a body has; operators that it lacks are left out."""
+
+    values: Mapping[str, str]
+    ops: Mapping[str, str]
+
+
+def _renamed(graph: Graph, twin: Graph, body: str) -> _Names:
+    found: dict[str, str] = {}
+    ops: dict[str, str] = {}
+    _pair(found, [item.value for item in graph.inputs], [item.value for item in twin.inputs], f"inputs of {body}")
+    mine, its = {p.path: p.value for p in graph.params}, {p.path: p.value for p in twin.params}
+    if mine.keys() != its.keys():
+        raise _other(f"body {body}", f"parameters {', '.join(sorted(mine.keys() ^ its.keys()))} are in one of both")
+    found |= {value: its[path] for path, value in mine.items()}
+    others = iter(twin.ops)
+    other = next(others, None)
+    for op in graph.ops:
+        if other is not None and (op.kind, op.module) == (other.kind, other.module):
+            _pair(found, op.results, other.results, f"results of %{op.name}")
+            ops[op.name] = other.name
+            other = next(others, None)
+        elif op.kind in SILENT:
+            found |= dict.fromkeys(op.results, found[op.operands[0]])
+        else:
+            raise _other(f"body {body}, %{op.name} ({op.kind}) of {op.module or 'the model'}", _instead(other))
+    if other is not None:
+        raise _other(f"body {body}", _instead(other))
+    return _Names(found, ops)
+
+
+def _pair(found: dict[str, str], mine: Sequence[str], its: Sequence[str], what: str) -> None:
+    if len(mine) != len(its):
+        raise _other(what, f"{len(its)} of them in the twin, {len(mine)} in the model")
+    found |= dict(zip(mine, its, strict=True))
+
+
+def _instead(other: Op | None) -> str:
+    return f"the twin has %{other.name} ({other.kind}) of {other.module}" if other else "the twin has no more operators"
+
+
+def _other(place: str, cause: str) -> NoTwin:
+    return NoTwin(place=place, cause=f"the twin has another structure: {cause}", fix=SAME)
+
+
+def _plan(plan: BodyPlan, names: _Names) -> BodyPlan:
+    """A plan in the twin's names."""
+    states: dict[str, State] = {}
+    for value, state in plan.states:
+        states.setdefault(names.values[value], state)
+    return replace(
+        plan,
+        strategies=tuple((names.ops[op], strategy) for op, strategy in plan.strategies if op in names.ops),
+        states=tuple(states.items()),
+        recompute=tuple(dict.fromkeys(names.values[value] for value in plan.recompute)),
+        first=min(plan.first, 1),
+    )
+
+
+# Stages --------------------------------------------------------------------------------------------------------------
+
+
+def _stages(decisions: Decisions, fold: Fold, twin: Fold, sizes: Sizes) -> Iterator[StagePlan]:
+    stages, groups = decisions.stages, decisions.groups
+    virtual = len(stages) // len(groups)
+    count = sizes.groups * virtual
+    starts = [stages[index * len(stages) // count].first for index in range(count)]
+    begins = [_there(start, fold, twin) for start in starts]
+    ends = [*begins[1:], sum(segment.calls for segment in twin.segments)]
+    folded = virtual > 1 and stages[-1].ranks == groups[0]
+    for index, (first, last) in enumerate(zip(begins, ends, strict=True)):
+        source = stages[index * len(stages) // count]
+        turn, place = divmod(index, sizes.groups)
+        group = sizes.groups - 1 - place if folded and turn % 2 else place
+        mesh = Mesh(tuple(MeshAxis(axis.name, sizes.axes[axis.name]) for axis in source.mesh.axes))
+        yield StagePlan(
+            first=first,
+            last=last,
+            mesh=mesh,
+            ranks=tuple(range(group * mesh.size, (group + 1) * mesh.size)),
+            plans=tuple(_plans(decisions, index * len(stages) // count, (index + 1) * len(stages) // count)),
+        )
+
+
+def _plans(decisions: Decisions, first: int, last: int) -> Iterator[str]:
+    """The plans of stages that become one: for each body those of the first stage that has some."""
+    known: set[str] = set()
+    for stage in decisions.stages[first:last]:
+        bodies = {decisions.plan[name].body for name in stage.plans} - known
+        yield from (name for name in stage.plans if decisions.plan[name].body in bodies)
+        known |= bodies
+
+
+def _there(call: int, fold: Fold, twin: Fold) -> int:
+    """The call of the twin that stands where this one does in the model."""
+    before = there = 0
+    for mine, its in zip(fold.segments, twin.segments, strict=True):
+        if call < before + mine.calls:
+            return there + round((call - before) * its.calls / mine.calls)
+        before, there = before + mine.calls, there + its.calls
+    return there

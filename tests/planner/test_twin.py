@@ -1,0 +1,209 @@
+"""Plans for real models and clusters, projected onto small twins: what is kept, what shrinks, what is refused; and the
+twins' files, run."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from meshwright.backends.torch_.emit import emit
+from meshwright.backends.torch_.verify.emitted import Job, Verified, verify
+from meshwright.backends.torch_.verify.predicted import predicted
+from meshwright.ir.errors import NoTwin
+from meshwright.ir.frontends.contract import Source
+from meshwright.ir.frontends.load import load_model
+from meshwright.ir.frontends.twin import Scale, scaled, twin_of
+from meshwright.ir.mesh import Mesh
+from meshwright.ir.project import projected, sizes_of
+from meshwright.planner.twin import twinned
+from tests.planner.twins import EXAMPLES, LLAMA, OWN, captured, planned
+
+SCALE = Scale(layers=2, seq=32, tokens=4096)
+FSDP, BOTH = "dp=64,zero=3,microbatches=1", "tp=8,dp=8,zero=3,microbatches=1"
+
+
+def test_every_degree_keeps_two_ranks() -> None:
+    sizes = sizes_of(planned(OWN, "tp=8,dp=4,pp=2,zero=3,microbatches=8").decisions, 8, 4)
+    assert (sizes.axes, sizes.groups, sizes.microbatches, sizes.ranks) == ({"dp": 2, "tp": 2}, 2, 4, 8)
+
+
+def test_a_single_degree_takes_what_there_is_room_for() -> None:
+    assert sizes_of(planned(OWN, FSDP).decisions, 8, 4).axes == {"dp": 4}
+
+
+def test_what_has_no_room_is_told(tmp_path: Path) -> None:
+    plan = planned(OWN, "tp=4,dp=8,shard=2,pp=2,zero=3,microbatches=4")
+    assert sizes_of(plan.decisions, 4, 4).axes == {"dp": 1, "dp_shard": 1, "tp": 2}
+    assert twinned(planned(OWN, FSDP), tmp_path).told == ()
+
+
+@pytest.mark.parametrize("model", [OWN, LLAMA])
+def test_the_twin_decides_what_the_plan_does(model: str, tmp_path: Path) -> None:
+    plan, twin = planned(model, BOTH), twinned(planned(model, BOTH), tmp_path).subject
+    for mine, its in zip(plan.decisions.plans, twin.decisions.plans, strict=True):
+        kept = [pair for pair in mine.strategies if not pair[0].startswith("cast")]
+        assert (mine.name, tuple(kept), mine.storage) == (its.name, its.strategies, its.storage)
+    assert twin.decisions.stages[0].mesh == Mesh.parse("dp=2 tp=2")
+    assert twin.decisions.target == "torch-gloo"
+
+
+def test_stages_begin_where_they_did_in_proportion(tmp_path: Path) -> None:
+    plan = planned(OWN, "pp=4,dp=16,microbatches=4,stage_blocks=2+6+16+8")
+    assert [stage.first for stage in plan.decisions.stages] == [0, 3, 9, 25]
+    twin = captured(OWN.replace("llama_8b", "tiny"), 4)[1]
+    made = projected(plan.decisions, plan.fold, twin, sizes_of(plan.decisions, 8, 4), "torch-gloo")
+    assert [(stage.first, stage.last) for stage in made.stages] == [(0, 2), (2, 6)]
+    assert [stage.ranks for stage in made.stages] == [(0, 1), (2, 3)]
+
+
+def test_another_structure_is_refused() -> None:
+    plan = planned(OWN, FSDP)
+    other = captured(f"{EXAMPLES / 'mlp.py'}:build", 4)[1]
+    with pytest.raises(NoTwin, match="in the model"):
+        projected(plan.decisions, plan.fold, other, sizes_of(plan.decisions, 8, 4), "torch-gloo")
+    body = plan.fold.body["Block"]
+    ops = tuple(replace(op, kind="gelu") if op.kind == "silu" else op for op in body.graph.ops)
+    bodies = tuple(
+        replace(body, graph=replace(body.graph, ops=ops)) if one.name == "Block" else one for one in plan.fold.bodies
+    )
+    with pytest.raises(NoTwin, match=r"the twin has %silu \(gelu\)"):
+        projected(plan.decisions, plan.fold, replace(plan.fold, bodies=bodies), sizes_of(plan.decisions, 8, 4), "any")
+
+
+# Models --------------------------------------------------------------------------------------------------------------
+
+
+def test_settings_are_scaled_by_their_names() -> None:
+    made = scaled(
+        {"hidden_size": 4096, "num_attention_heads": 32, "num_key_value_heads": 8, "vocab_size": 128_256, "eps": 1e-5}
+        | {
+            "sliding_window": 1024,
+            "layer_types": ["a", "b", "c"],
+            "eos_token_id": 7000,
+            "attn_pdrop": 0.1,
+            "bias": True,
+        },
+        SCALE,
+    )
+    assert made == {
+        "hidden_size": 64,
+        "num_attention_heads": 8,
+        "num_key_value_heads": 4,
+        "vocab_size": 256,
+        "eps": 1e-5,
+        "sliding_window": 16,
+        "layer_types": ["a", "b"],
+        "eos_token_id": 0,
+        "attn_pdrop": 0.0,
+        "bias": True,
+    }
+
+
+OWN_MODEL = """
+import torch
+from torch import nn
+
+def example_inputs(batch, seq):
+    return {{"x": torch.randn(batch, seq, 64), "y": torch.randint(0, 64, (batch, seq))}}
+
+def loss(outputs, batch):
+    return nn.functional.cross_entropy(outputs.flatten(0, 1), batch["y"].flatten())
+
+class Model(nn.Module):
+    def __init__(self, ffn):
+        super().__init__()
+        self.up, self.down = nn.Linear(64, ffn), nn.Linear(ffn, 64)
+
+    def forward(self, x):
+        return self.down(self.up(x))
+
+{rest}
+"""
+
+
+def own_model(folder: Path, rest: str) -> tuple[Source, str]:
+    file = folder / "mine.py"
+    file.write_text(OWN_MODEL.format(rest=rest))
+    return load_model(f"{file}:big"), f"{file}:big"
+
+
+def test_a_factory_takes_sizes_as_arguments(tmp_path: Path) -> None:
+    source, reference = own_model(tmp_path, "def big(ffn=4096, bias=True):\n    return Model(ffn)\n")
+    made = twin_of(source, reference, SCALE, tmp_path)
+    assert made.reference == "twin.py:twin"
+    assert "return big(ffn=128)" in made.files[0][1]
+    (tmp_path / "twin.py").write_text(made.files[0][1])
+    assert load_model(f"{tmp_path / 'twin.py'}:twin").module.up.out_features == 128
+
+
+def test_a_twin_of_ones_own_comes_first(tmp_path: Path) -> None:
+    rest = "def big():\n    return Model(4096)\n\ndef twin():\n    return Model(96)\n"
+    source, reference = own_model(tmp_path, rest)
+    assert twin_of(source, reference, SCALE, tmp_path).reference == reference.replace(":big", ":twin")
+
+
+def test_a_model_without_sizes_is_refused(tmp_path: Path) -> None:
+    source, reference = own_model(tmp_path, "def big():\n    return Model(4096)\n")
+    with pytest.raises(NoTwin, match="takes no sizes") as refused:
+        twin_of(source, reference, SCALE, tmp_path)
+    assert "twin()" in refused.value.fix
+
+
+# Runs ----------------------------------------------------------------------------------------------------------------
+
+RUN: dict[str, tuple[str, str]] = {
+    "own, tp+sp x fsdp": (OWN, BOTH),
+    "transformers, tp+sp x fsdp": (LLAMA, BOTH),
+    "transformers, tp": (LLAMA, "tp=8,dp=8,zero=1,sp=off,microbatches=1"),
+}
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Verified]:
+    """All twins, in one launch."""
+    jobs = {}
+    for name, (model, pins) in RUN.items():
+        folder = tmp_path_factory.mktemp("twin")
+        twin = twinned(planned(model, pins), folder).subject
+        emit(twin, folder).write(folder)
+        jobs[name] = Job(
+            script=folder / "train.py",
+            calls=twin.calls,
+            workload=twin.workload,
+            predicted=predicted(twin.program, twin.fold),
+            mesh=twin.mesh,
+        )
+    return dict(zip(jobs, verify(tuple(jobs.values()), steps=1, limit_s=400), strict=True))
+
+
+@pytest.mark.e2e
+@pytest.mark.parametrize("name", RUN)
+def test_a_twin_is_exact(name: str, found: dict[str, Verified]) -> None:
+    assert found[name].differences == ()
+    assert found[name].ranks == 4
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_files_of_a_configuration_are_clean_and_of_transformers_only(tmp_path: Path) -> None:
+    plan = planned(LLAMA, BOTH)
+    twin = twinned(plan, tmp_path)
+    emit(twin.subject, tmp_path).write(tmp_path)
+    text = (tmp_path / "model.py").read_text()
+    imported = {node.module for node in ast.walk(ast.parse(text)) if isinstance(node, ast.ImportFrom)}
+    assert imported == {"pathlib", "typing", "torch", "transformers"}
+    for command in (["check", "--select", "E,F,I,B,UP,RET,SIM"], ["format", "--check"]):
+        done = subprocess.run(
+            [sys.executable, "-m", "ruff", *command, "--isolated", "--line-length", "120", tmp_path],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stdout
+    made = load_model(f"{tmp_path / 'model.py'}:model").module
+    shapes = {name: tuple(one.shape) for name, one in made.named_parameters()}
+    assert shapes == {n: tuple(p.shape) for n, p in load_model(str(tmp_path), dtype="fp32").module.named_parameters()}
