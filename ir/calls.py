@@ -8,6 +8,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from meshwright.ir.route import Route
+
+UNWATCHED = Route(problem="the forward pass was not watched")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Calls:
@@ -27,3 +31,5 @@ class Calls:
     has_optimizer: bool
     keywords: Mapping[str, Mapping[str, str | None]] = field(default_factory=dict)
     beside: tuple[tuple[str, str], ...] = ()
+    route: Route = UNWATCHED
+    """The forward pass as lines, where the model may be cut into stages."""

@@ -142,8 +142,7 @@ class Fold:
             raise FoldBroken(
                 place="fold", cause=f"bodies {names}, used {sorted(used)}", fix="name each body once, use each"
             )
-        paths = [path for segment in self.segments if not segment.glue for path in segment.paths]
-        if len(set(paths)) != len(paths):
+        if len(set(self.instances)) != len(self.instances):
             raise FoldInstances(
                 place="fold", cause="a module path is used by two instances", fix="name each block once"
             )
@@ -152,6 +151,11 @@ class Fold:
     @cached_property
     def body(self) -> dict[str, Body]:
         return {body.name: body for body in self.bodies}
+
+    @property
+    def instances(self) -> tuple[str, ...]:
+        """The paths of all blocks."""
+        return tuple(path for segment in self.segments if not segment.glue for path in segment.paths)
 
     def calls(self) -> Iterator[Call]:
         """Every call, in running order."""

@@ -50,11 +50,14 @@ def tiny(again: Reentered, folder: Path) -> Subject:
 def subject_of(again: Reentered) -> Subject:
     """A plan that was taken up again, as the emitter takes it."""
     plan, folds = again.plan, again.setting.folds
+    fold = again.setting.fold(plan.config)
     return Subject(
-        fold=again.setting.fold(plan.config),
+        fold=fold,
         decisions=plan.decisions,
         program=program_of(plan, again.setting),
         workload=plan.workload,
-        calls=calls_of(folds.source, again.ask.model, batch=plan.config.batch, seq=plan.workload.seq),
+        calls=calls_of(
+            folds.source, again.ask.model, batch=plan.config.batch, seq=plan.workload.seq, blocks=fold.instances
+        ),
         config=str(plan.config),
     )

@@ -85,7 +85,7 @@ def twinned(planned: Planned, folder: Path) -> Twinned:
         ask = _ask(_in(Path(name), twin_of(planned.source, planned.model, scale, Path(name))), sizes, workload)
         setting = ask.setting()
         twin = setting.fold(config)
-        calls = calls_of(setting.folds.source, ask.model, batch=config.batch, seq=SEQ)
+        calls = calls_of(setting.folds.source, ask.model, batch=config.batch, seq=SEQ, blocks=twin.instances)
     files = twin_of(planned.source, planned.model, scale, folder).files
     if files and not calls.beside:
         calls = replace(calls, file=Path(files[0][0]), beside=files)

@@ -41,7 +41,7 @@ def run(args: Namespace) -> int:
             fix="verify its small twin with --tiny",
         )
     from meshwright.backends.torch_.verify.emitted import Job, verify
-    from meshwright.backends.torch_.verify.predicted import predicted
+    from meshwright.backends.torch_.verify.groups import groups_of
 
     again = reenter(plan, args.model)
     with tempfile.TemporaryDirectory() as folder:
@@ -51,11 +51,10 @@ def run(args: Namespace) -> int:
             script=Path(folder) / "train.py",
             calls=subject.calls,
             workload=subject.workload,
-            predicted=predicted(subject.program, subject.fold),
-            mesh=subject.mesh,
+            groups=groups_of(subject.program, subject.fold),
         )
         (found,) = verify([job], steps=args.steps, limit_s=args.time_limit)
-    whole = sum(job.predicted.whole.values())
+    whole = sum(sum(group.predicted.whole.values()) for group in job.groups)
     if args.json:
         sys.stdout.write(f"{json.dumps(to_json(found, whole), indent=2)}\n")
     else:

@@ -4,6 +4,7 @@ which other one. A tensor belongs to the innermost module that returned it."""
 from __future__ import annotations
 
 import inspect
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -14,12 +15,13 @@ from meshwright.ir.calls import Calls
 from meshwright.ir.errors import EmissionModel
 from meshwright.ir.frontends.contract import Source, example_batch, guarded
 from meshwright.ir.frontends.model_file import model_file
+from meshwright.ir.frontends.route import route_of
 
 TIME_LIMIT_S = 60.0
 
 
-def calls_of(source: Source, reference: str, *, batch: int, seq: int) -> Calls:
-    """How the model of a reference is called on a batch."""
+def calls_of(source: Source, reference: str, *, batch: int, seq: int, blocks: Sequence[str] = ()) -> Calls:
+    """How the model of a reference is called on a batch. `blocks` are the paths of what its stacks repeat."""
     made = model_file(source, reference)
     file = source.place
     example = example_batch(source, batch, seq)
@@ -33,6 +35,9 @@ def calls_of(source: Source, reference: str, *, batch: int, seq: int) -> Calls:
     entries = tuple(name for name in accepted if name in example)
     with guarded(file, TIME_LIMIT_S):
         arguments, keywords = _watched(source.module, {name: example[name] for name in entries})
+        route = route_of(
+            source.module, {name: example[name] for name in entries}, source.hooks.loss, example, tuple(blocks)
+        )
     return Calls(
         file=made.file,
         factory=made.factory,
@@ -41,6 +46,7 @@ def calls_of(source: Source, reference: str, *, batch: int, seq: int) -> Calls:
         arguments=arguments,
         keywords=keywords,
         has_optimizer=source.hooks.optimizer is not None,
+        route=route,
     )
 
 

@@ -14,6 +14,7 @@ from meshwright.backends.torch_.emit.script import script
 from meshwright.backends.torch_.emit.storage import kept_of
 from meshwright.backends.torch_.emit.styles import styles_of
 from meshwright.backends.torch_.emit.subject import Subject
+from meshwright.backends.torch_.emit.writing.schedule import LISTS, action_lists, class_of
 
 __all__ = ["Files", "Subject", "emit"]
 
@@ -51,4 +52,5 @@ def emit(subject: Subject, folder: Path) -> Files:
         model=Path(os.path.relpath(folder.resolve() / subject.calls.file, folder.resolve())).as_posix(),
     )
     texts = ((SCRIPT, script(parts)), (LAUNCH, launch_script(subject)), (RANKS, rank_map(subject)))
-    return Files((*texts, *subject.calls.beside))
+    lists = [(LISTS, action_lists(parts))] if parts.pipeline and class_of(parts) is None else []
+    return Files((*texts, *lists, *subject.calls.beside))

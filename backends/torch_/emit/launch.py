@@ -18,15 +18,23 @@ OMP_NUM_THREADS="${{OMP_NUM_THREADS:-1}}" exec "${{PYTHON:-python3}}" -m torch.d
 
 def launch_script(subject: Subject) -> str:
     """launch.sh."""
-    return LAUNCH.format(ranks=subject.mesh.size)
+    return LAUNCH.format(ranks=subject.ranks)
 
 
 def rank_map(subject: Subject) -> str:
     """ranks.json: where every rank of the script stands on the mesh, and which rank of the planned cluster it is."""
-    mesh, planned = subject.mesh, subject.decisions.stages[0].ranks
-    rows = [
-        {"rank": rank, "cluster_rank": planned[rank], "stage": 0, "mesh": mesh.coordinates(rank)}
-        for rank in range(mesh.size)
-    ]
+    stages = subject.decisions.stages
+    rows: list[dict[str, object]] = []
+    for ranks in subject.decisions.groups:
+        held = [index for index, stage in enumerate(stages) if stage.ranks == ranks]
+        rows += [
+            {
+                "rank": len(rows) + rank,
+                "cluster_rank": planned,
+                "stages": held,
+                "mesh": stages[held[0]].mesh.coordinates(rank),
+            }
+            for rank, planned in enumerate(ranks)
+        ]
     lines = ",\n".join(f"  {json.dumps(row)}" for row in rows)
     return f"[\n{lines}\n]\n"

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
 from meshwright.backends.torch_.emit.axes import Axes
 from meshwright.backends.torch_.emit.context import Context
+from meshwright.backends.torch_.emit.pipeline import Pipeline, numbers_of, pipeline_of
 from meshwright.backends.torch_.emit.recompute import recomputed
 from meshwright.backends.torch_.emit.storage import Kept
 from meshwright.backends.torch_.emit.styles import Style, Styles
@@ -30,6 +31,23 @@ class Parts:
     def recomputed(self) -> tuple[Piece, ...]:
         return recomputed(self.subject)
 
+    @cached_property
+    def pipeline(self) -> Pipeline | None:
+        return pipeline_of(self.subject, self.axes)
+
+    def loop(self, piece: Piece) -> tuple[str, ...]:
+        """The head of the loop over a piece's blocks: those of the stage at hand, where there are several."""
+        counted = "" if self.pipeline is None else f"{numbers_of(self.subject, piece.plan.body)}[model.index]"
+        return piece.instances().loop(counted=counted)
+
+    def only(self, piece: Piece, lines: Iterable[str]) -> Iterator[str]:
+        """Lines about a piece, for the stage alone that has it."""
+        if self.pipeline is None or piece.repeated:
+            yield from lines
+        else:
+            yield f"    if model.index == {self.pipeline.stage_of(piece)}:"
+            yield from (f"    {line}" for line in lines)
+
     @property
     def styled(self) -> tuple[tuple[Piece, Mapping[str, Style]], ...]:
         """The pieces that a tensor axis cuts, with their styles; those to be applied first come first."""
@@ -39,12 +57,38 @@ class Parts:
     @property
     def wrapped(self) -> bool:
         """Whether DDP sums the gradients of copies."""
-        return self.axes.copied is not None and not self.kept.units and self.axes.tensor is None
+        copied = self.axes.copied is not None and not self.kept.units
+        return copied and self.axes.tensor is None and self.pipeline is None
 
     @property
     def summed(self) -> bool:
-        """Whether the script sums the gradients of copies itself: DDP knows nothing of DTensors."""
-        return self.axes.copied is not None and not self.kept.units and self.axes.tensor is not None
+        """Whether the script sums the gradients of copies itself: DDP knows nothing of DTensors, nor of schedules."""
+        return self.axes.copied is not None and not self.kept.units and not self.wrapped
+
+    @property
+    def carries_shards(self) -> bool:
+        """Whether what goes from stage to stage are shards of DTensors."""
+        return self.pipeline is not None and any(one.shards for one in self.pipeline.stages[0].leaves)
+
+    @property
+    def microbatches(self) -> int:
+        return self.subject.decisions.schedule.microbatches
+
+    @property
+    def called(self) -> str:
+        """The class of what `parallelize` returns, as far as a step must know it."""
+        return "DistributedDataParallel" if self.wrapped and self.microbatches > 1 else "nn.Module"
+
+    @property
+    def hidden(self) -> bool:
+        """Whether stages must not look sharded: a stage that does, torch gathers and scatters once per step, and else
+        `fully_shard` does for every micro-batch."""
+        return self.pipeline is not None and self.kept.level > 1
+
+    @property
+    def stays_gathered(self) -> bool:
+        """Whether parameters stay gathered for the next micro-batch, although gradients are scattered."""
+        return self.kept.level == 2 and self.microbatches > 1
 
     @property
     def cut_again(self) -> str | None:

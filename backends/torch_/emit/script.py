@@ -12,7 +12,9 @@ from meshwright.backends.torch_.emit.writing.copies import sum_copies
 from meshwright.backends.torch_.emit.writing.entry import load, main, make_optimizer, start
 from meshwright.backends.torch_.emit.writing.imports import imports
 from meshwright.backends.torch_.emit.writing.lines import WIDTH
+from meshwright.backends.torch_.emit.writing.microbatches import accumulating_step
 from meshwright.backends.torch_.emit.writing.model import build, parallelize
+from meshwright.backends.torch_.emit.writing.pipeline import pipeline_step, stage_constants, staged
 from meshwright.backends.torch_.emit.writing.step import train_step
 
 MEANING = {
@@ -24,18 +26,22 @@ MEANING = {
 
 def script(parts: Parts) -> str:
     """train.py."""
+    pipeline = parts.pipeline
+    part = (parallelize(parts),) if pipeline is None else staged(parts, pipeline)
+    one = train_step if parts.microbatches == 1 else accumulating_step
+    step = one(parts) if pipeline is None else pipeline_step(parts)
     sections = (
         load(),
         ("model_file = load(Path(__file__).resolve().parent / MODEL)",),
         build(parts),
-        parallelize(parts),
+        *part,
         *([own_tokens(parts.context, parts.cut_again), attend(parts.context)] if parts.context is not None else []),
         batches(parts),
         *([sum_copies(parts)] if parts.summed else []),
-        train_step(parts),
+        step,
         make_optimizer(parts),
         start(parts),
-        main(),
+        main(parts),
         ('if __name__ == "__main__":', "    main()"),
     )
     text = "\n\n\n".join("\n".join(lines) for lines in sections) + "\n"
@@ -45,11 +51,17 @@ def script(parts: Parts) -> str:
 
 def title(parts: Parts) -> Iterator[str]:
     subject, calls = parts.subject, parts.subject.calls
-    yield f'"""Train {calls.file.name}:{calls.factory} on {subject.mesh.size} ranks.'
+    yield f'"""Train {calls.file.name}:{calls.factory} on {subject.ranks} ranks.'
     yield ""
     yield "    ./launch.sh --steps 10"
     yield ""
     yield from textwrap.wrap(f"Planned as {subject.config.replace(',', ' ')}.", WIDTH)
+    if parts.pipeline is not None:
+        schedule = subject.decisions.schedule
+        yield (
+            f"{len(parts.pipeline.stages)} stages on {len(parts.pipeline.held)} groups of ranks (mesh axis pp), "
+            f"schedule {schedule.name}, {schedule.microbatches} micro-batches."
+        )
     of = parts.axes
     for use, axes in (("data", of.batch), ("context", (of.context,)), ("tensor", (of.tensor,))):
         for axis in filter(None, axes):
@@ -59,9 +71,15 @@ def title(parts: Parts) -> Iterator[str]:
 
 def constants(parts: Parts) -> Iterator[str]:
     workload, mesh = parts.subject.workload, parts.subject.mesh
-    sizes = ", ".join(f'"{axis.name}": {axis.size}' for axis in mesh.axes)
+    groups = len(parts.subject.decisions.groups)
+    axes = [*([("pp", groups)] if groups > 1 else []), *((axis.name, axis.size) for axis in mesh.axes)]
+    sizes = ", ".join(f'"{name}": {size}' for name, size in axes)
     yield f'MODEL = "{parts.model}"'
     yield f"MESH = {{{sizes}}}"
     yield f"GLOBAL_BATCH = {workload.global_batch}"
     yield f"SEQ = {workload.seq}"
     yield "SEED = 0"
+    if parts.microbatches > 1:
+        yield f"MICROBATCHES = {parts.microbatches}"
+    if parts.pipeline is not None:
+        yield from stage_constants(parts, parts.pipeline)

@@ -38,6 +38,9 @@ class Kept:
     units: tuple[Unit, ...]
     over: tuple[str, ...] = ()
     """The axes that shard, major to minor."""
+    level: int = 0
+    """What is sharded: 1 the optimizer's state, 2 gradients besides, 3 parameters too. With several micro-batches,
+    gradients that are not sharded are scattered after the last one, and parameters that are not stay gathered."""
 
 
 def kept_of(subject: Subject, axes: Axes) -> Kept:
@@ -58,7 +61,19 @@ def kept_of(subject: Subject, axes: Axes) -> Kept:
     return Kept(
         tuple(Unit(piece, _gathers_again(subject, piece)) for piece in subject.pieces if sharded[piece.plan.name]),
         shards,
+        _level(subject, shards),
     )
+
+
+def _level(subject: Subject, shards: tuple[str, ...]) -> int:
+    """The level of all parameters."""
+    found = set()
+    for item in (item for piece in subject.pieces for item in piece.plan.storage):
+        cut = [any(axis in placement.axes for axis in shards) for placement in (item.grads, item.params)]
+        found.add(1 + sum(cut))
+    if len(found) > 1 and subject.decisions.schedule.microbatches > 1:
+        raise _refuse("storage", "some gradients or parameters are sharded and others are not, over micro-batches")
+    return max(found)
 
 
 def _gathers_again(subject: Subject, piece: Piece) -> bool:

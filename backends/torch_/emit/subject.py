@@ -37,6 +37,11 @@ class Subject:
         return self.decisions.stages[0].mesh
 
     @property
+    def ranks(self) -> int:
+        """How many there are in all."""
+        return sum(len(ranks) for ranks in self.decisions.groups)
+
+    @property
     def device(self) -> str:
         return DEVICE[self.decisions.target]
 
@@ -44,9 +49,21 @@ class Subject:
     def pieces(self) -> tuple[Piece, ...]:
         """Every segment with the plan of its body."""
         return tuple(
-            Piece(segment, self.decisions.plan_for(0, segment.period[0]), self.fold.body[segment.period[0]].graph)
+            Piece(segment, self._plan(segment.period[0]), self.fold.body[segment.period[0]].graph)
             for segment in self.fold.segments
         )
+
+    def _plan(self, body: str) -> BodyPlan:
+        """The plan of a body, which must be the same in all stages."""
+        named = [name for stage in self.decisions.stages for name in stage.plans]
+        plans = [plan for plan in self.decisions.plans if plan.body == body and plan.name in named]
+        if len(plans) > 1:
+            raise EmissionSchedule(
+                place=f"plans {', '.join(plan.name for plan in plans)}",
+                cause="stages that run a body in different ways are not emitted yet",
+                fix="plan with --fix pp=1, or pin what differs, as in --fix recompute=none",
+            )
+        return plans[0]
 
     def check(self) -> None:
         """Refuse what no code is written for, as far as it shows without looking into bodies."""
@@ -57,17 +74,11 @@ class Subject:
                 cause="it is no runtime",
                 fix=f"plan with --target {' or '.join(DEVICE)}",
             )
-        if len(decisions.stages) > 1:
-            raise EmissionSchedule(
-                place=f"{len(decisions.stages)} stages, schedule {schedule.name}",
-                cause="pipeline stages are not emitted yet",
-                fix="plan with --fix pp=1",
-            )
-        if schedule.microbatches > 1:
+        if self.workload.global_batch % schedule.microbatches:
             raise EmissionSchedule(
                 place=f"{schedule.microbatches} micro-batches",
-                cause="gradients that add up over micro-batches are not emitted yet",
-                fix="plan with --fix microbatches=1",
+                cause=f"they do not divide a batch of {self.workload.global_batch} sequences",
+                fix="plan with a --global-batch that they divide",
             )
         if decisions.offload != NOTHING:
             raise EmissionRecompute(
@@ -149,9 +160,13 @@ class Instances:
             fix="hold the blocks of a stack in one nn.ModuleList",
         )
 
-    def loop(self, name: str = "block") -> tuple[str, ...]:
-        """The head of the loop over them."""
-        counted = f"range({self.stop})" if not self.start else f"range({self.start}, {self.stop})"
+    def number(self, path: str) -> int:
+        """The number of one of them."""
+        return int(path.removeprefix(self.before).removesuffix(self.after))
+
+    def loop(self, name: str = "block", counted: str = "") -> tuple[str, ...]:
+        """The head of the loop over them, or over those that are `counted`."""
+        counted = counted or (f"range({self.stop})" if not self.start else f"range({self.start}, {self.stop})")
         return (
             f"for index in {counted}:",
             f'    {name} = model.get_submodule(f"{self.before}{{index}}{self.after}")',

@@ -13,7 +13,8 @@ from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 Collective = tuple[str, tuple[int, ...], int]
-"""Kind, ranks of the group in ascending order, bytes that each rank gives."""
+"""Kind, ranks of the group in ascending order, bytes that each rank gives. Of a message (send, recv): who sends it, who
+receives it, and its bytes."""
 
 KINDS: Mapping[str, tuple[str, int]] = MappingProxyType(
     {
@@ -35,6 +36,7 @@ KINDS: Mapping[str, tuple[str, int]] = MappingProxyType(
     }
 )
 """What operators of torch.distributed are called here, and which argument a rank gives."""
+MESSAGES = {"send": "send", "recv_": "recv"}
 SILENT = ("wait_tensor", "_wrap_tensor_autograd", "barrier", "monitored_barrier_")
 """Operators of the same libraries without traffic of data."""
 
@@ -50,7 +52,9 @@ class Counting(TorchDispatchMode):
         if any(issubclass(one, DTensor) for one in types):
             return NotImplemented  # DTensor first: what it runs instead, collectives too, comes here by itself
         library, _, name = func._schema.name.partition("::")
-        if library in ("c10d", "_c10d_functional", "_c10d_functional_autograd") and name not in SILENT:
+        if library == "c10d" and name in MESSAGES:
+            self.found[MESSAGES[name], _ends(name, args), _bytes(args[0])] += 1
+        elif library in ("c10d", "_c10d_functional", "_c10d_functional_autograd") and name not in SILENT:
             kind, given = KINDS.get(f"{library}::{name}", (f"{library}::{name}", 0))
             self.found[kind, _ranks(args), _bytes(args[given])] += 1
         return func(*args, **(kwargs or {}))
@@ -72,3 +76,9 @@ def _ranks(args: tuple[Any, ...]) -> tuple[int, ...]:
         if isinstance(arg, torch.ScriptObject) and "ProcessGroup" in str(arg._type()):
             return tuple(sorted(dist.get_process_group_ranks(dist.ProcessGroup.unbox(arg))))
     return ()
+
+
+def _ends(name: str, args: tuple[Any, ...]) -> tuple[int, int]:
+    """Who sends a message, and who receives it."""
+    here, there = dist.get_rank(), dist.get_global_rank(dist.ProcessGroup.unbox(args[1]), args[2])
+    return (here, there) if name == "send" else (there, here)

@@ -19,7 +19,7 @@ import subprocess
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,16 +28,16 @@ import torch
 from torch import Tensor, nn
 
 from meshwright.backends.torch_.verify.counting import Collective
-from meshwright.backends.torch_.verify.predicted import Predicted, unlike
+from meshwright.backends.torch_.verify.groups import Group, unlike
 from meshwright.backends.torch_.verify.ranks import load
 from meshwright.ir.calls import Calls
 from meshwright.ir.errors import RanksFailed
-from meshwright.ir.mesh import Mesh
 from meshwright.ir.workload import Workload
 
 TOLERANCE = 1e-5
 FLOOR = 1e-3
 SEED = 0
+QUESTION_BYTES = 4
 PATIENCE_S = 5.0
 """For processes that were told to end."""
 LAST, STACKS = 12, 60
@@ -73,8 +73,11 @@ class Job:
     script: Path
     calls: Calls
     workload: Workload
-    predicted: Predicted
-    mesh: Mesh
+    groups: tuple[Group, ...]
+
+    @property
+    def ranks(self) -> int:
+        return sum(group.mesh.size for group in self.groups)
 
 
 def verify(jobs: Sequence[Job], *, steps: int, limit_s: float) -> list[Verified]:
@@ -89,46 +92,63 @@ def verify(jobs: Sequence[Job], *, steps: int, limit_s: float) -> list[Verified]
 
 def _held_against(job: Job, folder: Path, steps: int) -> Verified:
     """What the ranks of a script left, compared."""
-    mesh = job.mesh
-    runs = [torch.load(folder / f"{rank}.pt", weights_only=False) for rank in range(mesh.size)]
+    runs = [torch.load(folder / f"{rank}.pt", weights_only=False) for rank in range(job.ranks)]
     once = [_once([one["collectives"] for one in run]) for run in runs]
     reference = Reference(job.script.parent, job.calls, job.workload)
     differences: list[str] = []
     worst, tensors = 0.0, 0
     for step in range(steps):
-        loss, grads, parameters = reference.step(step, runs[0][step]["grads"])
+        loss, grads, parameters = reference.step(step, _together(run[step]["grads"] for run in runs))
         tensors = len(grads) + len(parameters)
-        for rank, run in enumerate(runs):
-            place = f"step {step}, rank {rank}"
+        for group, rank in ((one, rank) for one in job.groups for rank in one.ranks):
+            run, place = runs[rank], f"step {step}, rank {rank}"
+            losses = {} if run[step]["loss"] is None else {"": torch.tensor(run[step]["loss"])}
             for what, found, expected in (
-                ("the loss", {"": torch.tensor(run[step]["loss"])}, {"": loss}),
-                ("the gradient of ", run[step]["grads"], grads),
-                ("the parameter ", run[step]["parameters"], parameters),
+                ("the loss", losses, {"": loss} if group.last else {}),
+                ("the gradient of ", run[step]["grads"], group.of(grads)),
+                ("the parameter ", run[step]["parameters"], group.of(parameters)),
             ):
                 wrong, far = compared(what, found, expected)
                 differences += [f"{place}: {one}" for one in wrong]
                 worst = max(worst, far)
-            executed = unlike(run[step]["collectives"], job.predicted, mesh, rank)
+            executed = unlike(run[step]["collectives"], group, rank)
             differences += [f"{place}: {one}" for one in executed]
     return Verified(
-        ranks=mesh.size,
+        ranks=job.ranks,
         steps=steps,
-        losses=tuple(one["loss"] for one in runs[0]),
+        losses=tuple(one["loss"] for one in runs[next(group.ranks[0] for group in job.groups if group.last)]),
         tensors=tensors,
         worst=worst,
-        collectives=_summary(runs[0][0]["collectives"], mesh),
-        once=_summary(once[0], mesh),
+        collectives=_summary(runs[0][0]["collectives"], job.groups[0]),
+        once=_summary(once[0], job.groups[0]),
         differences=tuple(differences),
     )
 
 
+def _together(parts: Iterable[Mapping[str, Tensor]]) -> dict[str, Tensor]:
+    """What ranks hold, by name; of ranks that hold the same, the first one's."""
+    found: dict[str, Tensor] = {}
+    for part in parts:
+        found = dict(part) | found
+    return found
+
+
 def _once(steps: list[dict[Collective, int]]) -> dict[Collective, int]:
-    """Broadcasts of one step only, taken out of it: DDP sorts its buckets anew after the first step, and tells all
-    ranks."""
-    having = [step for step in steps if any(kind == "broadcast" for kind, _, _ in step)]
-    if len(having) != 1 or len(steps) < 2:
-        return {}
-    return {key: having[0].pop(key) for key in list(having[0]) if key[0] == "broadcast"}
+    """What runs in one step only, taken out of it: DDP sorts its buckets anew after the first step, and tells all
+    ranks; pipeline stages ask one another in the first step whether they know what will cross."""
+    found: dict[Collective, int] = {}
+    having = [step for step in steps if any(_broadcast(key) for key in step)]
+    if len(having) == 1 and len(steps) > 1:
+        found |= {key: having[0].pop(key) for key in list(having[0]) if _broadcast(key)}
+    return found | {key: steps[0].pop(key) for key in list(steps[0]) if _question(key)}
+
+
+def _broadcast(key: Collective) -> bool:
+    return key[0] == "broadcast"
+
+
+def _question(key: Collective) -> bool:
+    return key[0] in ("send", "recv") and key[2] == QUESTION_BYTES
 
 
 def compared(what: str, found: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> tuple[list[str], float]:
@@ -169,7 +189,7 @@ class Reference:
         self.optimizer.zero_grad()
         loss = self.file.loss(self.model(**{name: batch[name] for name in self.calls.entries}), batch)
         loss.backward()
-        named = dict(self.model.named_parameters())
+        named = dict(self.model.named_parameters(remove_duplicate=False))
         made = {name: p.grad.clone() for name, p in named.items() if p.grad is not None}
         for name, grad in grads.items():
             if name in made and grad.shape == made[name].shape:
@@ -182,7 +202,7 @@ def _run(jobs: Sequence[Job], folders: Sequence[Path], steps: int, limit_s: floa
     """Start the ranks, and leave none behind: they are a process group of their own, which is ended as a whole."""
     command = [sys.executable, "-m", "meshwright.backends.torch_.verify.ranks", str(steps)]
     for job, folder in zip(jobs, folders, strict=True):
-        command += [str(job.script), str(job.mesh.size), str(folder)]
+        command += [str(job.script), str(job.ranks), str(folder)]
     said = folders[0] / "said"
     with said.open("wb") as output:
         process = subprocess.Popen(
@@ -237,16 +257,19 @@ def _end(process: subprocess.Popen[bytes]) -> None:
             process.wait()
 
 
-def _summary(found: Mapping[Collective, int], mesh: Mesh) -> tuple[tuple[str, str, int, int], ...]:
+def _summary(found: Mapping[Collective, int], group: Group) -> tuple[tuple[str, str, int, int], ...]:
     counts: Counter[tuple[str, str]] = Counter()
     sizes: Counter[tuple[str, str]] = Counter()
     for (kind, ranks, size), number in found.items():
-        counts[kind, axes_of(mesh, ranks)] += number
-        sizes[kind, axes_of(mesh, ranks)] += number * size
+        axes = "pp" if kind in ("send", "recv") else axes_of(group, ranks)
+        counts[kind, axes] += number
+        sizes[kind, axes] += number * size
     return tuple((kind, axes, counts[kind, axes], sizes[kind, axes]) for kind, axes in sorted(counts))
 
 
-def axes_of(mesh: Mesh, ranks: tuple[int, ...]) -> str:
-    """What a group of ranks is called on a mesh."""
-    at = [mesh.coordinates(rank) for rank in ranks]
-    return ".".join(axis for axis in mesh.names if len({one[axis] for one in at}) > 1)
+def axes_of(group: Group, ranks: tuple[int, ...]) -> str:
+    """What ranks that communicate are called on a mesh."""
+    if not set(ranks) <= set(group.ranks):
+        return "pp"
+    at = [group.mesh.coordinates(rank - group.ranks[0]) for rank in ranks]
+    return ".".join(axis for axis in group.mesh.names if len({one[axis] for one in at}) > 1)

@@ -19,7 +19,7 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -30,6 +30,7 @@ import torch.distributed.fsdp
 import torch.distributed.tensor.parallel
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
+from torch.nn.parallel import DistributedDataParallel
 
 from meshwright.backends.torch_.verify.counting import Counting
 
@@ -143,15 +144,22 @@ def run(train: Any, steps: int) -> list[dict[str, Any]]:
         batch = train.batch_of(step, mesh)
         with Counting() as counting:
             loss = train.train_step(called, optimizer, batch, mesh)
+        held = {name: p for part in getattr(called, "stages", [model]) for name, p in named(part)}
         found.append(
             {
-                "loss": loss.item(),
-                "grads": {name: whole(p.grad) for name, p in model.named_parameters() if p.grad is not None},
-                "parameters": {name: whole(p) for name, p in model.named_parameters()},
+                "loss": None if loss is None else loss.item(),
+                "grads": {name: whole(p.grad) for name, p in held.items() if p.grad is not None},
+                "parameters": {name: whole(p) for name, p in held.items()},
                 "collectives": dict(counting.found),
             }
         )
     return found
+
+
+def named(module: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
+    """The parameters of a module by all of their names in the model, whatever it is wrapped into."""
+    inner = module.module if isinstance(module, DistributedDataParallel) else module
+    yield from inner.named_parameters(remove_duplicate=False)
 
 
 def whole(tensor: Tensor) -> Tensor:

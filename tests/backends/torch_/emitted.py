@@ -11,7 +11,7 @@ from typing import Any
 from meshwright.backends.torch_.capabilities import TORCH_GLOO
 from meshwright.backends.torch_.emit import Subject, emit
 from meshwright.backends.torch_.verify.emitted import Job
-from meshwright.backends.torch_.verify.predicted import predicted
+from meshwright.backends.torch_.verify.groups import groups_of
 from meshwright.ir.calls import Calls
 from meshwright.ir.decisions import Decisions
 from meshwright.ir.fold import Fold
@@ -31,19 +31,22 @@ WORKLOAD = Workload(global_batch=BATCH, seq=SEQ, precision="fp32")
 
 
 @cache
-def model() -> tuple[Fold, Calls]:
+def model(batch: int = BATCH) -> tuple[Fold, Calls]:
+    """As it is traced on a micro-batch."""
     source = load_model(TINY)
-    return capture(source, batch=BATCH, seq=SEQ).fold, calls_of(source, TINY, batch=BATCH, seq=SEQ)
+    fold = capture(source, batch=batch, seq=SEQ).fold
+    return fold, calls_of(source, TINY, batch=batch, seq=SEQ, blocks=fold.instances)
 
 
 def lowered(decisions: Decisions) -> Program:
     """What decisions lower to."""
-    return lower(model()[0], decisions, TORCH_GLOO.lowering(), WORKLOAD)
+    fold, _ = model(BATCH // decisions.schedule.microbatches)
+    return lower(fold, decisions, TORCH_GLOO.lowering(), WORKLOAD)
 
 
 def subject(pins: Pinned | None = None, target: str = "torch-gloo", **degrees: Any) -> Subject:
     """The plan that degrees mean."""
-    fold, calls = model()
+    fold, calls = model(BATCH // degrees.get("microbatches", 1))
     decisions = template(fold, Degrees(**degrees), target, *([pins] if pins else []))
     return Subject(
         fold=fold,
@@ -63,8 +66,7 @@ def written(plan: Subject, folder: Path) -> Path:
 
 def job(plan: Subject, script: Path) -> Job:
     """A script, to be run and compared."""
-    expected = predicted(plan.program, plan.fold)
-    return Job(script=script, calls=plan.calls, workload=plan.workload, predicted=expected, mesh=plan.mesh)
+    return Job(script=script, calls=plan.calls, workload=plan.workload, groups=groups_of(plan.program, plan.fold))
 
 
 def unclean(folder: Path) -> str:

@@ -243,11 +243,10 @@ def attention_by_columns_only() -> Subject:
 
 REFUSED: dict[str, tuple[Any, type[MeshwrightError], str]] = {
     "no runtime": (lambda: subject(target="any", dp=4), EmissionTarget, "--target"),
-    "stages": (lambda: subject(pp=2, dp=2, microbatches=2), EmissionSchedule, "pp=1"),
-    "micro-batches": (
-        lambda: replace(p := subject(dp=4), decisions=replace(p.decisions, schedule=Schedule("gpipe", 2))),
+    "micro-batches of unlike size": (
+        lambda: replace(p := subject(dp=4), decisions=replace(p.decisions, schedule=Schedule("gpipe", 3))),
         EmissionSchedule,
-        "microbatches=1",
+        "--global-batch",
     ),
     "a ring": (lambda: subject(cp=4, context="ring"), EmissionAxis, "cp=1"),
     "parameters only": (states_only, EmissionStorage, "zero=3"),

@@ -39,7 +39,7 @@ def start(parts: Parts) -> Iterator[str]:
     yield "def start() -> DeviceMesh:"
     yield '    """Join the other ranks."""'
     yield '    ranks = int(os.environ.get("WORLD_SIZE", "1"))'
-    planned = parts.subject.mesh.size
+    planned = parts.subject.ranks
     yield f"    if ranks != {planned}:"
     yield f'        raise SystemExit(f"planned for {planned} ranks, started on {{ranks}}: use ./launch.sh")'
     if device == "cuda":
@@ -54,7 +54,7 @@ def start(parts: Parts) -> Iterator[str]:
         yield f"    return {made}"
 
 
-def main() -> Iterator[str]:
+def main(parts: Parts) -> Iterator[str]:
     yield "def main() -> None:"
     yield "    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)"
     yield '    parser.add_argument("--steps", type=int, default=10)'
@@ -64,6 +64,14 @@ def main() -> Iterator[str]:
     yield "    optimizer = make_optimizer(model)"
     yield "    for step in range(steps):"
     yield "        loss = train_step(model, optimizer, batch_of(step, mesh), mesh)"
-    yield "        if dist.get_rank() == 0:"
+    there = "dist.get_rank() == 0" if parts.pipeline is None else printing(parts)
+    yield f"        if {there}:"
     yield '            print(f"step {step} loss {loss.item():.6f}", flush=True)'
     yield "    dist.destroy_process_group()"
+
+
+def printing(parts: Parts) -> str:
+    """Whether this is the rank that knows the loss and prints it: the first one of the last stage."""
+    last = parts.subject.decisions.stages[-1].ranks
+    before = sum(len(ranks) for ranks in parts.subject.decisions.groups[: parts.subject.decisions.groups.index(last)])
+    return f"loss is not None and dist.get_rank() == {before}"

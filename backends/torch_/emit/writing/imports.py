@@ -15,12 +15,23 @@ WHOLE = {
     "F": "import torch.nn.functional as F",
 }
 FROM = {
+    "collections.abc": ("Callable",),
+    "contextlib": ("nullcontext",),
     "pathlib": ("Path",),
-    "types": ("ModuleType",),
+    "types": ("ModuleType", "SimpleNamespace"),
     "typing": ("Any",),
     "torch": ("Tensor", "nn"),
     "torch.distributed.device_mesh": ("DeviceMesh", "init_device_mesh"),
-    "torch.distributed.fsdp": ("fully_shard",),
+    "torch.distributed.fsdp": ("FSDPModule", "fully_shard"),
+    "torch.distributed.pipelining": (
+        "PipelineStage",
+        "Schedule1F1B",
+        "ScheduleDualPipeV",
+        "ScheduleGPipe",
+        "ScheduleInterleaved1F1B",
+        "ScheduleZBVZeroBubble",
+    ),
+    "torch.distributed.pipelining.schedules": ("_PipelineScheduleRuntime",),
     "torch.distributed.tensor": ("DTensor", "Partial", "Replicate", "Shard"),
     "torch.distributed.tensor.parallel": (
         "ColwiseParallel",

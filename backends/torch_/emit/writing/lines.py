@@ -31,9 +31,9 @@ def call(deep: int, function: str, arguments: list[str]) -> Iterator[str]:
     yield f"{indent})"
 
 
-def wrapped(before: str, items: list[str], after: str) -> Iterator[str]:
-    """A list on one line if it fits, without brackets; else one entry a line."""
-    line = f"{before[:-1]}{', '.join(items)}"
+def wrapped(before: str, items: list[str], after: str, *, keep: bool = False) -> Iterator[str]:
+    """A list on one line if it fits, without brackets unless they are to be kept; else one entry a line."""
+    line = f"{before}{', '.join(items)}{after}" if keep else f"{before[:-1]}{', '.join(items)}"
     if len(line) <= WIDTH:
         yield line
         return

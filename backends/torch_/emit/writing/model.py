@@ -21,15 +21,19 @@ def build(parts: Parts) -> Iterator[str]:
 
 
 def parallelize(parts: Parts) -> Iterator[str]:
-    yield "def parallelize(model: nn.Module, mesh: DeviceMesh) -> nn.Module:"
-    yield '    """This rank\'s part of the model, in place; names of parameters stay. Returns what to call."""'
+    if parts.pipeline is None:
+        yield f"def parallelize(model: nn.Module, mesh: DeviceMesh) -> {parts.called}:"
+        yield '    """This rank\'s part of the model, in place; names of parameters stay. Returns what to call."""'
+    else:
+        yield "def shard(model: Stage, mesh: DeviceMesh) -> nn.Module:"
+        yield '    """This rank\'s part of a stage, in place; names of parameters stay. Returns what to call."""'
     for piece, styles in parts.styled:
-        yield from styled(parts, piece, styles)
+        yield from parts.only(piece, styled(parts, piece, styles))
     if parts.context is not None:
         yield from cut_sequences(parts.context, parts.cut_again)
     for piece in parts.recomputed:
         yield "    # Blocks keep their input only, and run again in the backward pass."
-        yield from indented(piece.instances().loop())
+        yield from indented(parts.loop(piece))
         yield "        run = block.forward"
         yield "        block.forward = lambda *args, run=run: checkpoint(run, *args, use_reentrant=False)"
     if parts.kept.units:
@@ -50,7 +54,7 @@ def styled(parts: Parts, piece: Piece, styles: Mapping[str, Style]) -> Iterator[
         yield from styled_line(path, style)
     yield "    }"
     if piece.repeated:
-        yield from indented(piece.instances().loop())
+        yield from indented(parts.loop(piece))
     deep = "        " if piece.repeated else "    "
     yield f'{deep}parallelize_module({target}, mesh["{parts.axes.tensor}"], {name})'
 
@@ -74,15 +78,25 @@ def sharded(parts: Parts) -> Iterator[str]:
     for unit in parts.kept.units:
         resharded = f"mesh=shards, reshard_after_forward={unit.reshard}"
         if unit.piece.repeated:
-            yield from indented(unit.piece.instances().loop())
+            yield from indented(parts.loop(unit.piece))
             yield f"        fully_shard(block, {resharded})"
             continue
         owners = [path for path in unit.piece.owners() if path]
         root += [unit] * (len(owners) < len(unit.piece.owners()))
         modules = [f'model.get_submodule("{path}")' for path in owners]
         if len(modules) == 1:
-            yield f"    fully_shard({modules[0]}, {resharded})"
+            yield from parts.only(unit.piece, (f"    fully_shard({modules[0]}, {resharded})",))
         elif modules:
-            yield from call(4, "fully_shard", [f"[{', '.join(modules)}]", *resharded.split(", ")])
+            arguments = [f"[{', '.join(modules)}]", *resharded.split(", ")]
+            deep = 4 if parts.pipeline is None else 8
+            lines = [line[deep - 4 :] for line in call(deep, "fully_shard", arguments)]
+            yield from parts.only(unit.piece, lines)
     kept = root[0].reshard if root else False
-    yield f"    fully_shard(model, mesh=shards, reshard_after_forward={kept})"
+    if parts.stays_gathered:
+        yield f"    whole = fully_shard(model, mesh=shards, reshard_after_forward={kept})"
+        yield "    whole.set_reshard_after_backward(False)  # until the last micro-batch"
+    else:
+        yield f"    fully_shard(model, mesh=shards, reshard_after_forward={kept})"
+    if parts.hidden and parts.kept.level == 3:
+        yield "    first = next(unit for unit in model.modules() if isinstance(unit, FSDPModule) and unit is not model)"
+        yield "    first.set_modules_to_backward_prefetch([first])  # and nothing of another micro-batch"

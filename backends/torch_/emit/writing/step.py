@@ -37,13 +37,7 @@ def train_step(parts: Parts) -> Iterator[str]:
             yield f"{deep}loss.backward()"
         else:
             yield f"{deep}(loss * group.size()).backward()  # gradients are averaged over the group"
-    if parts.summed:
-        yield "    sum_copies(model, mesh)"
-    elif parts.partial_gradients:
-        yield "    for parameter in model.parameters():"
-        yield "        grad = parameter.grad"
-        yield "        if isinstance(grad, DTensor) and any(placement.is_partial() for placement in grad.placements):"
-        yield "            parameter.grad = grad.redistribute(placements=[Replicate()])"
+    yield from after_backward(parts)
     yield "    optimizer.step()"
     yield "    total = loss.detach()"
     if parts.sharded_loss:
@@ -52,6 +46,21 @@ def train_step(parts: Parts) -> Iterator[str]:
     if parts.axes.copied is not None:
         yield "    dist.all_reduce(total, group=group)"
     yield "    return total"
+
+
+def after_backward(parts: Parts) -> Iterator[str]:
+    """What is done to gradients before the optimizer's step."""
+    if parts.summed:
+        yield "    sum_copies(model, mesh)"
+    elif parts.partial_gradients:
+        yield "    for parameter in model.parameters():"
+        yield "        grad = parameter.grad"
+        yield "        if isinstance(grad, DTensor) and any(placement.is_partial() for placement in grad.placements):"
+        yield "            parameter.grad = grad.redistribute(placements=[Replicate()])"
+    if parts.stays_gathered:
+        yield "    for unit in model.modules():"
+        yield "        if isinstance(unit, FSDPModule):"
+        yield "            unit.reshard()"
 
 
 def weight(parts: Parts) -> Iterator[str]:

@@ -1,0 +1,315 @@
+"""The stages of a pipeline as code: what of the model each one holds, what enters and leaves it, and the lines of its
+forward pass.
+
+The forward pass of the model is a list of lines (`meshwright.ir.route`); a stage is what lies between two cuts of it.
+What crosses a cut is what the Program sends there: the same values, in the same order, or the plan is refused. Runs of
+blocks that differ in nothing but their number become loops.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby, pairwise
+
+from meshwright.backends.torch_.emit.axes import Axes
+from meshwright.backends.torch_.emit.subject import Piece, Subject
+from meshwright.ir.errors import EmissionSchedule
+from meshwright.ir.graph import Type
+from meshwright.ir.mesh import Mesh
+from meshwright.ir.placement import Placement
+from meshwright.ir.route import CALLED, DEVICE, Line, Route
+
+CARRIED = "x"
+"""What the value is called that goes from block to block."""
+NAME = re.compile(r"%(\w+)")
+WIDTH = 110
+
+
+@dataclass(frozen=True, slots=True)
+class Crossing:
+    """A value that goes from one stage to the next."""
+
+    name: str
+    type: Type
+    placement: Placement
+    differentiable: bool
+    shards: str = ""
+    """How it lies on the tensor axis, where stages hold it as a DTensor and send its shards."""
+
+
+@dataclass(frozen=True, slots=True)
+class StageCode:
+    """One stage."""
+
+    index: int
+    mesh: Mesh
+    enters: tuple[Crossing, ...]
+    """Empty for the first stage, which is given entries of the batch."""
+    leaves: tuple[Crossing, ...]
+    """Empty for the last one."""
+    blocks: tuple[tuple[str, int, int], ...]
+    """For every stack: its body, and the numbers of its blocks from first to last, exclusive."""
+    beside: tuple[str, ...]
+    """The paths of the other modules."""
+    ahead: int
+    """How many of these run before the first block."""
+    holds: tuple[str, ...]
+    """The paths of parameters and buffers that it reads by themselves."""
+    lines: tuple[str, ...]
+    """Its forward pass."""
+
+
+@dataclass(frozen=True)
+class Pipeline:
+    """All stages, and which of them each group of ranks holds."""
+
+    stages: tuple[StageCode, ...]
+    held: tuple[tuple[int, ...], ...]
+
+    def stage_of(self, piece: Piece) -> int:
+        """The stage that has a piece which is not repeated."""
+        owners = set(piece.owners())
+        for stage in self.stages:
+            if owners & {*stage.beside, *(path.rpartition(".")[0] for path in stage.holds)}:
+                return stage.index
+        return len(self.stages) - 1
+
+
+def pipeline_of(subject: Subject, axes: Axes) -> Pipeline | None:
+    """The stages of a plan; None where there is only one."""
+    stages, groups = subject.decisions.stages, subject.decisions.groups
+    if len(stages) == 1:
+        return None
+    route = subject.calls.route
+    if route.problem or not route.lines:
+        raise _refuse(f"the forward pass of {subject.calls.factory} cannot be cut: {route.problem}")
+    if any(stage.mesh != stages[0].mesh for stage in stages):
+        raise _refuse("stages of unlike meshes")
+    if axes.context is not None:
+        raise _refuse(f"stages whose sequences are cut along {axes.context}")
+    held = tuple(tuple(n for n, stage in enumerate(stages) if stage.ranks == ranks) for ranks in groups)
+    return Pipeline(tuple(_Cutter(subject, route, axes.tensor).stages()), held)
+
+
+class _Cutter:
+    """Cuts the route of a model where its plan cuts the fold."""
+
+    def __init__(self, subject: Subject, route: Route, tensor: str | None) -> None:
+        self.subject, self.route, self.tensor = subject, route, tensor
+        self.calls = tuple(subject.fold.calls())
+        self.at = {line.module: number for number, line in enumerate(route.lines) if line.module}
+        self.stacks = {
+            path: (piece.plan.body, piece.instances())
+            for piece in subject.pieces
+            if piece.repeated
+            for path in piece.segment.paths
+        }
+        self.shape = {name: Type(shape, dtype) for name, dtype, shape in route.shapes}
+
+    def stages(self) -> Iterator[StageCode]:
+        plans = self.subject.decisions.stages
+        ends = [self.end(plan.last) for plan in plans]
+        starts = [0, *ends[:-1]]
+        crossing = [self.crossing(index, end) for index, end in enumerate(ends[:-1])]
+        for index, (start, end) in enumerate(zip(starts, ends, strict=True)):
+            lines = self.route.lines[start:end]
+            enters = crossing[index - 1] if index else ()
+            leaves = crossing[index] if index < len(crossing) else ()
+            yield StageCode(
+                index=index,
+                mesh=plans[index].mesh,
+                enters=enters,
+                leaves=leaves,
+                blocks=tuple(self.blocks(lines)),
+                beside=tuple(line.module for line in lines if line.module and line.module not in self.stacks),
+                ahead=self.ahead(lines),
+                holds=tuple(dict.fromkeys(path for line in lines for path in line.holds)),
+                lines=tuple(_Writer(self, lines, enters, leaves).text()),
+            )
+
+    def end(self, call: int) -> int:
+        """The line before which a stage ends whose last call is this one."""
+        if call == len(self.calls):
+            return len(self.route.lines)
+        before, after = self.calls[call - 1], self.calls[call]
+        if before.path:
+            return self.line(before.path) + 1
+        if after.path:
+            return self.line(after.path)
+        raise _refuse(f"there is no block on either side of the cut after {before.body.name}")
+
+    def shards(self, placement: Placement) -> str:
+        cut = placement.on(self.tensor) if self.tensor is not None else None
+        return f"Shard({cut})" if isinstance(cut, int) else ""
+
+    def line(self, path: str) -> int:
+        if path not in self.at:
+            raise _refuse(f"{path} is not called as a module")
+        return self.at[path]
+
+    def blocks(self, lines: Sequence[Line]) -> Iterator[tuple[str, int, int]]:
+        paths = [line.module for line in lines if line.module in self.stacks]
+        for (body, counted), members in groupby(paths, key=lambda path: self.stacks[path]):
+            numbers = [counted.number(path) for path in members]
+            yield body, numbers[0], numbers[-1] + 1
+
+    def ahead(self, lines: Sequence[Line]) -> int:
+        called = [line.module for line in lines if line.module]
+        return next((n for n, path in enumerate(called) if path in self.stacks), len(called))
+
+    def crossing(self, stage: int, end: int) -> tuple[Crossing, ...]:
+        """What the Program sends from a stage to the next, by the names that it has in the route."""
+        lines = self.route.lines
+        made = [name for line in lines[:end] for name in line.makes]
+        read = {name for line in lines[end:] for name in line.reads} | {self.route.result}
+        live = [name for name in made if name in read]
+        hops = [hop for hop in self.subject.program.transfers if hop.from_stage == stage]
+        found = []
+        for hop in hops:
+            fits = [name for name in live if self.shape[name] == hop.type]
+            if fits:
+                live.remove(fits[0])
+                found.append(Crossing(fits[0], hop.type, hop.target, hop.differentiable, self.shards(hop.target)))
+        if live or len(found) < len(hops):
+            raise _refuse(
+                f"{len(hops)} values cross from stage {stage} in the plan, and not the same ones in the model's code"
+            )
+        late = {name for line in lines[end:] for name in line.reads} & set(self.subject.calls.entries)
+        if late:
+            raise _refuse(f"{min(late)} of the batch is read behind the cut after stage {stage}")
+        return tuple(found)
+
+
+class _Writer:
+    """Writes the forward pass of one stage."""
+
+    def __init__(
+        self, cutter: _Cutter, lines: Sequence[Line], enters: tuple[Crossing, ...], leaves: tuple[Crossing, ...]
+    ) -> None:
+        self.cutter, self.lines, self.enters, self.leaves = cutter, list(lines), enters, leaves
+        self.given = [one.name for one in enters] or list(cutter.subject.calls.entries)
+        self.results = [one.name for one in leaves] or [cutter.route.result]
+        self.names = self.carried()
+
+    def carried(self) -> dict[str, str]:
+        """What goes from block to block gets one name."""
+        chain = {
+            name
+            for line in self.lines
+            if line.module in self.cutter.stacks and len(line.makes) == 1
+            for name in (*line.makes, *self.main(line))
+        }
+        last_read = {name: n for n, line in enumerate(self.lines) for name in line.reads}
+        last_read |= dict.fromkeys(self.results, len(self.lines))
+        born = {name: n for n, line in enumerate(self.lines) for name in line.makes}
+        alive = sorted(chain, key=lambda name: born.get(name, -1))
+        for one, other in pairwise(alive):
+            if last_read.get(one, -1) > born.get(other, -1):
+                return {}  # two of them are needed at once
+        return dict.fromkeys(chain, CARRIED)
+
+    def main(self, line: Line) -> tuple[str, ...]:
+        """The argument of a block that goes on changed: the one of the type of its result."""
+        shape = self.cutter.shape
+        return tuple(name for name in line.reads if shape[name] == shape[line.makes[0]])[:1]
+
+    def called(self, name: str) -> str:
+        return self.names.get(name, name)
+
+    def text(self) -> Iterator[str]:
+        given = ", ".join(f"{self.called(name)}: Tensor" for name in self.given)
+        result = "Tensor" if len(self.results) == 1 else "tuple[Tensor, ...]"
+        yield f"def forward(self, {given}) -> {result}:"
+        for one in self.enters:
+            if one.shards:
+                name = self.called(one.name)
+                yield f'    {name} = DTensor.from_local({name}, self.mesh["{self.cutter.tensor}"], [{one.shards}])'
+        lines = list(self.loops(self.inlined()))
+        sharded = {one.name for one in self.leaves if one.shards}
+        returned = ", ".join(
+            f"{self.called(name)}.to_local()" if name in sharded else self.called(name) for name in self.results
+        )
+        if lines and lines[-1].startswith(f"{returned} = "):
+            *lines, last = lines
+            returned = last.removeprefix(f"{returned} = ")
+        yield from (f"    {line}" for line in lines)
+        yield f"    return {returned}"
+
+    def inlined(self) -> list[Line]:
+        """The lines, with what is read once, by a line after it, written there."""
+        lines = list(self.lines)
+        for number in reversed(range(len(lines))):
+            line = lines[number]
+            (name, *more) = line.makes
+            readers = [n for n, other in enumerate(lines) if name in other.reads and n > number]
+            if more or line.module or name in self.results or len(readers) != 1:
+                continue
+            reader = lines[readers[0]]
+            if reader.module or len(re.findall(rf"%{name}\b", reader.expression)) != 1:
+                continue
+            expression = _put(line.expression, name, reader.expression)
+            if len(expression) > WIDTH:
+                continue
+            reads = tuple(dict.fromkeys((*line.reads, *(one for one in reader.reads if one != name))))
+            holds = (*line.holds, *reader.holds)
+            lines[readers[0]] = Line(makes=reader.makes, expression=expression, reads=reads, holds=holds)
+            del lines[number]
+        return lines
+
+    def loops(self, lines: Sequence[Line]) -> Iterator[str]:
+        for key, run in groupby(lines, key=self.pattern):
+            members = list(run)
+            if key is None or len(members) == 1:
+                yield from (self.written(line) for line in members)
+                continue
+            body, instances = self.cutter.stacks[members[0].module]
+            yield f"for index in {numbers_of(self.cutter.subject, body)}[self.index]:"
+            call = self.written(members[0]).replace(
+                f'get_submodule("{members[0].module}")',
+                f'get_submodule(f"{instances.before}{{index}}{instances.after}")',
+            )
+            yield f"    {call}"
+
+    def pattern(self, line: Line) -> str | None:
+        """What blocks of one loop have in common; None for what is in no loop."""
+        if line.module not in self.cutter.stacks or not self.names:
+            return None
+        body, _ = self.cutter.stacks[line.module]
+        return f"{body} {self.written(line).replace(line.module, '')}"
+
+    def written(self, line: Line) -> str:
+        where = next((name for name in self.given), "")
+        text = NAME.sub(lambda found: self.called(found[1]), line.expression)
+        text = text.replace(CALLED, "self").replace(DEVICE, f"{self.called(where)}.device")
+        return f"{', '.join(self.called(name) for name in line.makes)} = {text}"
+
+
+def numbers_of(subject: Subject, body: str) -> str:
+    """The constant that says which blocks of a stack every stage has."""
+    stacks = [piece for piece in subject.pieces if piece.repeated]
+    return "BLOCKS" if len(stacks) == 1 else f"{re.sub(r'(?<=[a-z0-9])(?=[A-Z])', '_', body).upper()}_BLOCKS"
+
+
+def _put(expression: str, name: str, into: str) -> str:
+    """An expression in the place of a name, in brackets where it binds less."""
+
+    def placed(found: re.Match[str]) -> str:
+        before, after = into[: found.start()], into[found.end() :]
+        alone = (not before or before.endswith(("(", ", ", "="))) and (not after or after[0] in "),")
+        return expression if alone or not _loose(expression) else f"({expression})"
+
+    return re.sub(rf"%{name}\b", placed, into)
+
+
+def _loose(expression: str) -> bool:
+    """Whether an operator stands outside of all brackets of it."""
+    deep = [sum(1 if c in "([{" else -1 if c in ")]}" else 0 for c in expression[:n]) for n in range(len(expression))]
+    return expression[0] in "-~" or any(c == " " and not depth for c, depth in zip(expression, deep, strict=True))
+
+
+def _refuse(cause: str) -> EmissionSchedule:
+    return EmissionSchedule(
+        place="pipeline stages", cause=f"this is not emitted yet: {cause}", fix="plan with --fix pp=1"
+    )

@@ -1,0 +1,74 @@
+"""`train_step` over micro-batches, one after the other: gradients add up, and are summed over ranks when the plan says
+so: after the last micro-batch, or, where they are sharded, after each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from meshwright.backends.torch_.emit.parts import Parts
+from meshwright.backends.torch_.emit.writing.step import after_backward, targets_of
+
+
+def accumulating_step(parts: Parts) -> Iterator[str]:
+    data, (labels, ignored) = parts.axes.copied, targets_of(parts.subject)
+    cut = [name for name in parts.subject.calls.entries if parts.context is not None and name in parts.context.entries]
+    given = {name: name if name in cut else f'micro["{name}"]' for name in parts.subject.calls.entries}
+    called = ", ".join(f"{name}={value}" for name, value in given.items())
+    averaged = data is not None and not parts.summed
+    yield "def train_step("
+    yield f"    model: {parts.called}, optimizer: torch.optim.Optimizer, batch: dict[str, Tensor], mesh: DeviceMesh"
+    yield ") -> Tensor:"
+    yield '    """One step; returns the loss of the global batch. Gradients stay until the next step."""'
+    yield "    optimizer.zero_grad()"
+    yield f'    counts = [(labels != {ignored}).sum() for labels in batch["{labels}"].chunk(MICROBATCHES)]'
+    yield "    targets = torch.stack(counts).float()"
+    if data is not None:
+        yield f'    group = mesh["{data}"].get_group()'
+        yield "    dist.all_reduce(targets, group=group)"
+    yield "    losses = []"
+    yield "    for number, count in enumerate(counts):"
+    yield "        micro = {name: tensor.chunk(MICROBATCHES)[number] for name, tensor in batch.items()}"
+    for name in cut:
+        yield f'        {name} = DTensor.from_local(micro["{name}"], mesh["{parts.axes.context}"], [Shard(1)])'
+    lines = tuple(one_batch(parts, called, averaged))
+    yield from (f"        {line}" for line in (*syncing(parts), *lines))
+    yield "        losses.append(loss.detach())"
+    yield from after_backward(parts)
+    yield "    optimizer.step()"
+    if parts.sharded_loss:
+        yield "    # All ranks of the tensor axis hold the whole sum."
+        yield "    losses = [loss.to_local() if isinstance(loss, DTensor) else loss for loss in losses]"
+    if data is None:
+        yield "    return torch.stack(losses).sum()"
+    else:
+        yield "    total = torch.stack(losses)"
+        yield "    dist.all_reduce(total, group=group)"
+        yield "    return total.sum()"
+
+
+def syncing(parts: Parts) -> Iterator[str]:
+    """What tells the runtime whether this is the last micro-batch."""
+    level, copied = parts.kept.level, bool(parts.kept.units) and parts.kept.over != parts.axes.copies
+    if level == 1 or copied:
+        yield "last = number == MICROBATCHES - 1"
+        yield "if isinstance(model, FSDPModule):"
+    if level == 1:
+        yield "    model.set_requires_gradient_sync(last)"
+        yield "    model.set_reshard_after_backward(last)"
+    elif copied:
+        yield "    model.set_requires_all_reduce(last)  # over the copies of shards"
+
+
+def one_batch(parts: Parts, called: str, averaged: bool) -> Iterator[str]:
+    """Forward and backward of one micro-batch."""
+    lines = [f"loss: Tensor = model_file.loss(model({called}), micro) * (count / targets.sum())"]
+    lines.append(
+        "(loss * group.size()).backward()  # gradients are averaged over the group" if averaged else "loss.backward()"
+    )
+    if parts.wrapped:
+        yield "with nullcontext() if number == MICROBATCHES - 1 else model.no_sync():"
+        lines = [f"    {line}" for line in lines]
+    if parts.sharded_loss:
+        yield "with loss_parallel():"
+        lines = [f"    {line}" for line in lines]
+    yield from lines

@@ -1,0 +1,229 @@
+"""The stages of a pipeline, the schedule that runs them, and a step of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from meshwright.backends.torch_.emit.parts import Parts
+from meshwright.backends.torch_.emit.pipeline import Crossing, Pipeline, StageCode, numbers_of
+from meshwright.backends.torch_.emit.writing.lines import quoted, wrapped
+from meshwright.backends.torch_.emit.writing.model import parallelize
+from meshwright.backends.torch_.emit.writing.schedule import by_lists, class_of, made_of
+from meshwright.backends.torch_.emit.writing.step import after_backward, targets_of
+from meshwright.ir.errors import EmissionSchedule
+
+DTYPES = {"f64": "float64", "f32": "float32", "bf16": "bfloat16", "f16": "float16", "i64": "int64", "bool": "bool"}
+
+
+def stage_constants(parts: Parts, pipeline: Pipeline) -> Iterator[str]:
+    held = ", ".join(f"({', '.join(map(str, one))}{',' * (len(one) == 1)})" for one in pipeline.held)
+    yield f"STAGES = {len(pipeline.stages)}"
+    yield f"STAGES_OF = ({held})  # which stages every rank along pp has"
+    for piece in parts.subject.pieces:
+        if piece.repeated:
+            name = numbers_of(parts.subject, piece.plan.body)
+            ranges = []
+            for stage in pipeline.stages:
+                (first, last) = next(((a, b) for body, a, b in stage.blocks if body == piece.plan.body), (0, 0))
+                ranges.append(f"range({first}, {last})" if first else f"range({last})")
+            yield from wrapped(f"{name} = (", ranges, ")", keep=True)
+
+
+def staged(parts: Parts, pipeline: Pipeline) -> tuple[Iterator[str], ...]:
+    """What stands in the place of `parallelize` of the whole model."""
+    return (
+        stages(parts, pipeline),
+        parallelize(parts),
+        crossing(parts, pipeline),
+        *([by_lists()] if class_of(parts) is None else []),
+        runner(parts, pipeline),
+        iter(
+            (
+                "def parallelize(model: nn.Module, mesh: DeviceMesh) -> Pipeline:",
+                '    """This rank\'s part of the model."""',
+                "    return Pipeline(model, mesh)",
+            )
+        ),
+    )
+
+
+def stages(parts: Parts, pipeline: Pipeline) -> Iterator[str]:
+    """`Stage`, and a class for every forward pass that differs."""
+    yield "class Stage(nn.Module):"
+    yield '    """Modules of the model, under the names that they have there."""'
+    yield ""
+    if parts.carries_shards:
+        yield "    def __init__(self, model: nn.Module, index: int, mesh: DeviceMesh, paths: list[str]) -> None:"
+        yield "        super().__init__()"
+        yield "        self.index, self.mesh = index, mesh"
+    else:
+        yield "    def __init__(self, model: nn.Module, index: int, paths: list[str]) -> None:"
+        yield "        super().__init__()"
+        yield "        self.index = index"
+    yield "        for path in paths:"
+    yield '            *around, name = path.split(".")'
+    yield "            holder: nn.Module = self"
+    yield "            for part in around:"
+    yield "                if part not in dict(holder.named_children()):"
+    yield "                    holder.add_module(part, nn.Module())"
+    yield "                holder = holder.get_submodule(part)"
+    yield "            holder.add_module(name, model.get_submodule(path))"
+    for name, members in classes(pipeline):
+        yield ""
+        yield ""
+        yield f"class {name}(Stage):"
+        first = members[0]
+        yield from (f"    {line}" for line in first.lines)
+    yield ""
+    yield ""
+    given = ", mesh" if parts.carries_shards else ""
+    yield f"def stage_of(model: nn.Module, index: int{', mesh: DeviceMesh' if given else ''}) -> Stage:"
+    yield '    """One stage of the model."""'
+    paths = []
+    for piece in parts.subject.pieces:
+        if piece.repeated:
+            at, numbers = piece.instances(), numbers_of(parts.subject, piece.plan.body)
+            paths.append(f'*(f"{at.before}{{number}}{at.after}" for number in {numbers}[index])')
+    yield f"    paths = [{', '.join(paths)}]"
+    for name, members in classes(pipeline):
+        beside, ahead = members[0].beside, members[0].ahead
+        held = ", ".join(one for one in (quoted(beside[:ahead]), "*paths", quoted(beside[ahead:])) if one)
+        made = f"{name}(model, index{given}, {f'[{held}]' if beside else 'paths'})"
+        if members[-1] is pipeline.stages[-1]:
+            yield f"    return {made}"
+        else:
+            condition = (
+                f"index == {members[0].index}"
+                if len(members) == 1
+                else f"index in ({', '.join(str(one.index) for one in members)})"
+            )
+            yield f"    if {condition}:"
+            yield f"        return {made}"
+
+
+def classes(pipeline: Pipeline) -> list[tuple[str, list[StageCode]]]:
+    """Stages with the same forward pass, and how their class is called; the last stage's class is the last one."""
+    found: dict[tuple[object, ...], list[StageCode]] = {}
+    for stage in pipeline.stages:
+        found.setdefault((stage.lines, stage.beside), []).append(stage)
+    kinds = list(found.values())
+    usual = ["FirstStage", "LastStage"] if len(kinds) == 2 else ["FirstStage", "MiddleStage", "LastStage"]
+    names = usual if len(kinds) == len(usual) else [f"Stage{members[0].index}" for members in kinds]
+    return list(zip(names, kinds, strict=True))
+
+
+def runner(parts: Parts, pipeline: Pipeline) -> Iterator[str]:
+    """`Pipeline`: the stages of a rank, and their schedule."""
+    labels, ignored = targets_of(parts.subject)
+    if parts.subject.calls.route.targets != (labels,):
+        raise EmissionSchedule(
+            place="the loss",
+            cause=f"it reads {' and '.join(parts.subject.calls.route.targets)} of the batch, and a stage is given one",
+            fix="plan with --fix pp=1",
+        )
+    device = '"cpu"' if parts.subject.device == "cpu" else '"cuda", torch.cuda.current_device()'
+    if parts.hidden:
+        yield "class Alone(nn.Module):"
+        yield '    """A sharded stage that gathers and scatters for every micro-batch; torch would defer it."""'
+        yield ""
+        yield "    def __init__(self, stage: nn.Module) -> None:"
+        yield "        super().__init__()"
+        yield "        self.stage = stage"
+        yield ""
+        yield "    def forward(self, *args: Tensor) -> Any:"
+        yield "        return self.stage(*args)"
+        yield ""
+        yield ""
+    yield "class Pipeline(nn.Module):"
+    yield '    """The stages of this rank, and the schedule that sends micro-batches through them."""'
+    yield ""
+    yield "    def __init__(self, model: nn.Module, mesh: DeviceMesh) -> None:"
+    yield "        super().__init__()"
+    yield '        group = mesh["pp"].get_group()'
+    yield '        indices = STAGES_OF[mesh["pp"].get_local_rank()]'
+    made = "stage_of(model, index, mesh)" if parts.carries_shards else "stage_of(model, index)"
+    yield f"        self.stages = nn.ModuleList(shard({made}, mesh) for index in indices)"
+    yield "        self.last = STAGES - 1 in indices"
+    yield "        self.targets = torch.ones(())  # what losses are divided by"
+    yield f"        device = torch.device({device})"
+    yield "        running = ["
+    stage = "Alone(stage)" if parts.hidden else "stage"
+    yield f"            PipelineStage({stage}, index, STAGES, device, *crossing(index), group=group)"
+    yield "            for stage, index in zip(self.stages, indices, strict=True)"
+    yield "        ]"
+    yield f"        self.schedule = {made_of(parts)}"
+    yield ""
+    yield "    def loss(self, outputs: Tensor, labels: Tensor) -> Tensor:"
+    yield '        """The part of a micro-batch in the mean over all positions that have a target."""'
+    within = parts.subject.calls.route.within
+    given = f"SimpleNamespace({within}=outputs)" if within else "outputs"
+    yield f'        loss: Tensor = model_file.loss({given}, {{"{labels}": labels}})'
+    yield f"        return loss * ((labels != {ignored}).sum() / self.targets)"
+
+
+def crossing(parts: Parts, pipeline: Pipeline) -> Iterator[str]:
+    """`crossing`: what PipelineStage is told about shapes."""
+    yield "def crossing(index: int) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:"
+    yield '    """What enters and what leaves a stage with a micro-batch, as tensors without data."""'
+    yield '    ends = (torch.empty(0, device="meta"),)  # tokens and scores are not sent'
+    alike: dict[tuple[str, ...], list[int]] = {}
+    for stage in pipeline.stages[:-1]:
+        alike.setdefault(tuple(_example(one, stage) for one in stage.leaves), []).append(stage.index)
+    if len(alike) > 1:
+        raise EmissionSchedule(
+            place="pipeline stages",
+            cause="different values cross from stage to stage, which is not emitted yet",
+            fix="plan with --fix pp=2 or pp=1",
+        )
+    yield "    between = ("
+    yield from (f"        {example}," for example in next(iter(alike)))
+    yield "    )"
+    yield "    return ends if index == 0 else between, ends if index == STAGES - 1 else between"
+
+
+def _example(one: Crossing, stage: StageCode) -> str:
+    shape = ", ".join(map(str, one.placement.local_shape(one.type.shape, stage.mesh)))
+    grad = ", requires_grad=True" if one.differentiable else ""
+    return f'torch.empty({shape}, dtype=torch.{DTYPES[one.type.dtype]}, device="meta"{grad})'
+
+
+def pipeline_step(parts: Parts) -> Iterator[str]:
+    labels, ignored = targets_of(parts.subject)
+    given = ", ".join(f'batch["{name}"]' for name in parts.subject.calls.entries)
+    averaged = bool(parts.kept.units)
+    yield "def train_step("
+    yield "    model: Pipeline, optimizer: torch.optim.Optimizer, batch: dict[str, Tensor], mesh: DeviceMesh"
+    yield ") -> Tensor | None:"
+    yield '    """One step; returns the loss of the global batch where the last stage is. Gradients stay for a look."""'
+    yield "    optimizer.zero_grad()"
+    if parts.axes.data is None:
+        yield f'    model.targets = (batch["{labels}"] != {ignored}).sum()'
+    else:
+        yield f'    group = mesh["{parts.axes.data}"].get_group()'
+        yield f'    counts = [(labels != {ignored}).sum() for labels in batch["{labels}"].chunk(MICROBATCHES)]'
+        yield "    targets = torch.stack(counts).float()"
+        yield "    if model.last:"
+        yield "        dist.all_reduce(targets, group=group)"
+        mean = " / group.size()  # gradients are averaged over the group" if averaged else ""
+        yield f"    model.targets = targets.sum(){mean}"
+    yield "    losses: list[Tensor] = []"
+    step = f'model.schedule.step({given}, target=batch["{labels}"], losses=losses, return_outputs=False)'
+    if parts.sharded_loss:
+        yield "    with loss_parallel():"
+        yield f"        {step}"
+    else:
+        yield f"    {step}"
+    yield from after_backward(parts)
+    yield "    optimizer.step()"
+    yield "    if not model.last:"
+    yield "        return None"
+    if parts.sharded_loss:
+        yield "    # All ranks of the tensor axis hold the whole sum."
+        yield "    whole = [loss.to_local() if isinstance(loss, DTensor) else loss for loss in losses]"
+    total = f"torch.stack({'whole' if parts.sharded_loss else 'losses'}).detach()"
+    if parts.axes.data is None:
+        yield f"    return {total}.sum()"
+    else:
+        yield f"    total = {total}"
+        yield "    dist.all_reduce(total, group=group)"
+        yield f"    return total.sum(){' / group.size()' if averaged else ''}"

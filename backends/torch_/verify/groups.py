@@ -1,0 +1,124 @@
+"""The groups of ranks of a pipeline: what each one holds, and what it is to communicate.
+
+Ranks are numbered as emitted scripts number them: group by group, in the order of the mesh within. Without a pipeline
+there is one group.
+
+Between stages every value is a message of its own: who sends it, who receives it, and its bytes. Where both stages are
+arranged alike, every rank sends its shard to the one that stands where it does.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import prod
+from typing import TypeVar
+
+from meshwright.backends.torch_.verify.counting import Collective
+from meshwright.backends.torch_.verify.predicted import Predicted, predicted
+from meshwright.ir.fold import Fold, joined
+from meshwright.ir.graph import ITEMSIZE
+from meshwright.ir.mesh import Mesh
+from meshwright.ir.placement import Placement
+from meshwright.ir.program import Program
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Group:
+    """The ranks that hold the same stages."""
+
+    ranks: range
+    mesh: Mesh
+    predicted: Predicted
+    messages: Mapping[Collective, int]
+    parameters: frozenset[str]
+    """What of the model it holds, by all names."""
+    last: bool
+    """Whether the loss is computed here."""
+
+    def along(self, rank: int, axes: tuple[str, ...]) -> tuple[int, ...]:
+        """The ranks that differ from this one along mesh axes only."""
+        return tuple(sorted(self.ranks[0] + one for one in self.mesh.group(rank - self.ranks[0], axes)))
+
+    def of(self, named: Mapping[str, T]) -> dict[str, T]:
+        """Those of the model's parameters that this group holds."""
+        return {name: one for name, one in named.items() if name in self.parameters}
+
+
+def groups_of(program: Program, fold: Fold) -> tuple[Group, ...]:
+    """The groups of a program."""
+    held: dict[tuple[int, ...], list[int]] = {}
+    for index, stage in enumerate(program.stages):
+        held.setdefault(stage.ranks, []).append(index)
+    first, ranks_of = 0, {}
+    for ranks in held:
+        ranks_of[ranks] = range(first, first + len(ranks))
+        first += len(ranks)
+    messages = _messages(program, [ranks_of[stage.ranks] for stage in program.stages])
+    calls = list(fold.calls())
+    found = []
+    for ranks, stages in held.items():
+        numbers = [number for index in stages for number, _ in program.stages[index].calls()]
+        paths = [joined(calls[n].path, path) for n in numbers for p in calls[n].body.graph.params for path in p.paths]
+        found.append(
+            Group(
+                ranks=ranks_of[ranks],
+                mesh=program.stages[stages[0]].mesh,
+                predicted=predicted(program, fold, stages),
+                messages=messages,
+                parameters=frozenset(paths),
+                last=len(program.stages) - 1 in stages,
+            )
+        )
+    return tuple(found)
+
+
+def _messages(program: Program, ranks: list[range]) -> dict[Collective, int]:
+    """All messages between stages in one step, twice: as they are sent, and as they are received."""
+    found: Counter[Collective] = Counter()
+    for hop in program.transfers:
+        source, target = ranks[hop.from_stage], ranks[hop.to_stage]
+        if source == target:
+            continue
+        ways = [(source, target, hop.target, program.stages[hop.to_stage].mesh)]
+        if hop.differentiable:
+            ways.append((target, source, hop.source, program.stages[hop.from_stage].mesh))
+        for here, there, placement, mesh in ways:
+            size = _bytes(placement, hop.type.shape, hop.type.dtype, mesh)
+            for one, other in zip(here, there, strict=True):
+                found["send", (one, other), size] += program.microbatches
+                found["recv", (one, other), size] += program.microbatches
+    return dict(found)
+
+
+def _bytes(placement: Placement, shape: tuple[int, ...], dtype: str, mesh: Mesh) -> int:
+    return int(prod(placement.local_shape(shape, mesh)) * ITEMSIZE[dtype])
+
+
+def unlike(found: Mapping[Collective, int], group: Group, rank: int) -> list[str]:
+    """How the collectives and messages of a rank differ from the planned ones."""
+    left: Counter[Collective] = Counter(found)
+    planned, wrong = group.predicted, []
+    for (kind, ends, size), number in sorted(group.messages.items()):
+        if rank == ends[kind == "recv"]:
+            executed = left.pop((kind, ends, size), 0)
+            if executed != number:
+                wrong.append(f"{kind} {ends[0]} to {ends[1]} of {size} bytes: {number} planned, {executed} executed")
+    for (kind, axes, size), number in sorted(planned.values.items()):
+        key = kind, group.along(rank, axes), size
+        if left[key] < number:
+            shown = f"{kind} over {'.'.join(axes)} of {size} bytes"
+            wrong.append(f"{shown}: {number} planned, {left[key]} executed")
+        left[key] = max(0, left[key] - number)
+    rest: Counter[tuple[str, tuple[int, ...]]] = Counter()
+    for (kind, ranks, size), number in left.items():
+        rest[kind, ranks] += number * size
+    for (kind, axes), size in sorted(planned.packed.items()):
+        executed = rest.pop((kind, group.along(rank, axes)), 0)
+        if executed != size:
+            wrong.append(f"{kind} over {'.'.join(axes)}, packed: {size} bytes planned, {executed} executed")
+    extra = [(kind, ranks, size) for (kind, ranks), size in sorted(rest.items()) if size]
+    return [*wrong, *(f"{kind} over ranks {ranks}: {size} bytes executed, none planned" for kind, ranks, size in extra)]

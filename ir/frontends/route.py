@@ -1,0 +1,281 @@
+"""Watching a forward pass for `meshwright.ir.route`.
+
+The model runs on the meta device under a mode that sees every torch function as the model's author called it. Blocks,
+and modules that hold no block, are called as wholes; modules around blocks are seen through, so their own lines are
+written down. What is no tensor (sizes, dtypes) stands as it was in this run, for the batch that is watched.
+"""
+
+from __future__ import annotations
+
+import builtins
+import keyword
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.overrides import TorchFunctionMode, resolve_name
+
+from meshwright.ir.frontends.dtypes import type_of
+from meshwright.ir.route import CALLED, DEVICE, Line, Route
+
+_INFIX = {
+    "add": "+", "sub": "-", "mul": "*", "truediv": "/", "floordiv": "//", "mod": "%", "pow": "**", "matmul": "@",
+    "lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "==", "ne": "!=", "and": "&", "or": "|", "xor": "^",
+}  # fmt: skip
+_RESERVED = {*dir(builtins), *keyword.kwlist, "self", "model", "mesh", "torch", "nn", "F", "index", "x"}
+
+
+class Unwritable(Exception):
+    """Something in a forward pass that cannot stand as a line."""
+
+
+def route_of(
+    module: nn.Module,
+    inputs: Mapping[str, Tensor],
+    loss: Callable[[Any, Any], Any],
+    batch: Mapping[str, Tensor],
+    blocks: Sequence[str],
+) -> Route:
+    """The lines of a forward pass on these inputs, and what the loss reads of the batch."""
+    try:
+        # Models ask fake tensors for no values, unlike those on meta.
+        with FakeTensorMode(allow_non_fake_inputs=True) as mode, torch.no_grad():
+            fake = {name: mode.from_tensor(tensor) for name, tensor in batch.items()}
+            route, result = _watch(module, {name: fake[name] for name in inputs}, blocks)
+            read = _Noting(fake)
+            loss(result, read)
+            twice = {name: torch.cat((fake[name], fake[name])) if fake[name].dim() else fake[name] for name in inputs}
+            again, _ = _watch(module, twice, blocks)
+    except Unwritable as found:
+        return Route(problem=str(found))
+    targets = tuple(dict.fromkeys(read.read))
+    return replace(route, targets=targets, batch_fixed=route.lines != again.lines)
+
+
+class _Noting(dict[str, Tensor]):
+    """A batch that notes which of its entries are read."""
+
+    def __init__(self, batch: Mapping[str, Tensor]) -> None:
+        super().__init__(batch)
+        self.read: list[str] = []
+
+    def __getitem__(self, name: str) -> Tensor:
+        self.read.append(name)
+        return super().__getitem__(name)
+
+
+def _watch(module: nn.Module, inputs: Mapping[str, Tensor], blocks: Sequence[str]) -> tuple[Route, Any]:
+    watcher = _Watcher(module, dict(inputs), tuple(blocks))
+    handles = []
+    for path, one in module.named_modules():
+        if path and not watcher.seen_through(path):
+            handles.append(one.register_forward_pre_hook(watcher.enters(path), with_kwargs=True))
+            handles.append(one.register_forward_hook(watcher.leaves(path)))
+    try:
+        with watcher:
+            result = module(**inputs)
+    finally:
+        for handle in handles:
+            handle.remove()
+    name = watcher.names.get(id(result))
+    if name is not None:
+        return watcher.route(name), result
+    known = {key: watcher.names[id(one)] for key, one in _entries(result) if id(one) in watcher.names}
+    if len(known) != 1:
+        raise Unwritable("the model does not return one tensor")
+    ((within, name),) = known.items()
+    return replace(watcher.route(name), within=within), result
+
+
+def _entries(result: Any) -> list[tuple[str, Any]]:
+    """The attributes of an output that is no tensor."""
+    return list(result.items()) if isinstance(result, Mapping) else list(getattr(result, "__dict__", {}).items())
+
+
+@dataclass
+class _Watcher(TorchFunctionMode):
+    """Writes lines while it is entered."""
+
+    module: nn.Module
+    inputs: dict[str, Tensor]
+    blocks: tuple[str, ...]
+    lines: list[Line] = field(default_factory=list)
+    names: dict[int, str] = field(default_factory=dict)
+    kept: list[Tensor] = field(default_factory=list)
+    """All tensors that have names: identities stay theirs while they live."""
+    depth: int = 0
+
+    def __post_init__(self) -> None:
+        super().__init__()
+        self.held = {id(tensor): ("parameter", path) for path, tensor in self.module.named_parameters()}
+        self.held |= {id(tensor): ("buffer", path) for path, tensor in self.module.named_buffers()}
+        for name, tensor in self.inputs.items():
+            self.name(tensor, name)
+
+    def seen_through(self, path: str) -> bool:
+        """Whether it is around a block."""
+        return any(block.startswith(f"{path}.") for block in self.blocks)
+
+    def route(self, result: str) -> Route:
+        shapes = []
+        for tensor in self.kept:
+            type_ = type_of(tensor, self.names[id(tensor)])
+            shapes.append((self.names[id(tensor)], type_.dtype, type_.shape))
+        return Route(lines=tuple(self.lines), result=result, shapes=tuple(shapes))
+
+    # names
+
+    def name(self, tensor: Tensor, like: str) -> str:
+        """Give a tensor a name."""
+        word = re.sub(r"\W", "_", like).strip("_") or "value"
+        word = f"{word}_" if word in _RESERVED else word
+        taken, name, number = set(self.names.values()), word, 2
+        while name in taken:
+            name, number = f"{word}_{number}", number + 1
+        self.names[id(tensor)] = name
+        self.kept.append(tensor)
+        return name
+
+    # calls of modules
+
+    def enters(self, path: str) -> Callable[..., None]:
+        def before(_module: nn.Module, args: Any, kwargs: Any) -> None:
+            if not self.depth:
+                self.arguments = self.written(args, kwargs)
+            self.depth += 1
+
+        return before
+
+    def leaves(self, path: str) -> Callable[..., None]:
+        def after(_module: nn.Module, _args: Any, result: Any) -> None:
+            self.depth -= 1
+            if not self.depth:
+                text, reads, holds = self.arguments
+                self.write(
+                    f'{CALLED}.get_submodule("{path}")({text})', reads, holds, result, path.rpartition(".")[2], path
+                )
+
+        return after
+
+    # torch functions
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        result = func(*args, **kwargs)
+        if self.depth or not _tensors(result):
+            return result
+        if all(id(one) in self.names for one in _tensors(result)) and not _in_place(func):
+            return result  # a view of nothing new: the same object
+        expression, reads, holds = self.called(func, args, kwargs)
+        self.write(expression, reads, holds, result, func.__name__.strip("_"), "")
+        return result
+
+    def called(self, func: Any, args: Any, kwargs: Any) -> tuple[str, tuple[str, ...], tuple[str, ...]]:
+        """A call as its author may have written it."""
+        full = resolve_name(func) or ""
+        owner, _, word = full.rpartition(".")
+        bare = word.strip("_")
+        if _in_place(func):
+            raise Unwritable(f"it calls {full}, which changes a tensor in place, outside of blocks")
+        if owner == "torch.Tensor" and args and isinstance(args[0], Tensor):
+            infix = _INFIX.get(bare) or _INFIX.get(bare[1:] if bare.startswith("r") else "")
+            if infix and word.startswith("__") and len(args) == 2:
+                pair = args if _INFIX.get(bare) else args[::-1]
+                (one, *read), (other, *rest) = self.value(pair[0]), self.value(pair[1])
+                one = f"({one})" if one.startswith("-") else one
+                return f"{one} {infix} {other}", *_joined((read, rest))
+            if word in ("__neg__", "__invert__"):
+                one, *read = self.value(args[0])
+                return f"{'-' if bare == 'neg' else '~'}{one}", *_joined((read,))
+            if word == "__getitem__":
+                one, *read = self.value(args[0])
+                at, *rest = self.index(args[1])
+                return f"{one}[{at}]", *_joined((read, rest))
+            if word.startswith("__"):
+                raise Unwritable(f"it calls {full} outside of blocks")
+            one, *read = self.value(args[0])
+            text, *rest = self.written(args[1:], kwargs)
+            return f"{one}.{word}({text})", *_joined((read, rest))
+        shown = {"torch.nn.functional": "F.", "torch": "torch."}.get(owner)
+        if shown is None:
+            raise Unwritable(f"it calls {full or func} outside of blocks")
+        text, reads, holds = self.written(args, kwargs)
+        return f"{shown}{word}({text})", reads, holds
+
+    # lines
+
+    def write(
+        self, expression: str, reads: tuple[str, ...], holds: tuple[str, ...], result: Any, like: str, module: str
+    ) -> None:
+        made = [result] if isinstance(result, Tensor) else result
+        if not isinstance(made, list | tuple) or not all(isinstance(one, Tensor) for one in made):
+            raise Unwritable(f"{expression} returns more than tensors")
+        like = f"value_{like}" if like.isdigit() else like
+        makes = tuple(self.name(one, like) for one in made)
+        self.lines.append(Line(makes=makes, expression=expression, reads=reads, module=module, holds=holds))
+
+    # arguments
+
+    def written(self, args: Any, kwargs: Any) -> tuple[str, tuple[str, ...], tuple[str, ...]]:
+        parts = [self.value(one) for one in args]
+        named = [(name, self.value(one)) for name, one in kwargs.items()]
+        text = ", ".join([part[0] for part in parts] + [f"{name}={part[0]}" for name, part in named])
+        return text, *_joined([part[1:] for part in parts] + [part[1:] for _, part in named])
+
+    def index(self, given: Any) -> tuple[str, tuple[str, ...], tuple[str, ...]]:
+        parts = [self.value(one) for one in (given if isinstance(given, tuple) else (given,))]
+        return ", ".join(part[0] for part in parts), *_joined([part[1:] for part in parts])
+
+    def value(self, given: Any) -> tuple[str, tuple[str, ...], tuple[str, ...]]:
+        """A value as code, the names that are read, and what of the model is read by itself."""
+        if isinstance(given, Tensor):
+            if id(given) in self.names:
+                return f"%{self.names[id(given)]}", (self.names[id(given)],), ()
+            if id(given) in self.held:
+                kind, path = self.held[id(given)]
+                return f'{CALLED}.get_{kind}("{path}")', (), (path,)
+            raise Unwritable("it reads a tensor that is neither an input nor a parameter nor a buffer")
+        if isinstance(given, torch.device):
+            return DEVICE, (), ()
+        if isinstance(given, slice):
+            ends = ["" if one is None else repr(one) for one in (given.start, given.stop)]
+            return ":".join([*ends, *([repr(given.step)] if given.step is not None else [])]), (), ()
+        if isinstance(given, int | float | str | bool | torch.dtype | None):
+            text = repr(given)
+            return text, (), ()
+        if given is Ellipsis:
+            return "...", (), ()
+        if isinstance(given, list | tuple):
+            parts = [self.value(one) for one in given]
+            inner = ", ".join(part[0] for part in parts)
+            text = f"[{inner}]" if isinstance(given, list) else f"({inner}{',' if len(parts) == 1 else ''})"
+            return text, *_joined([part[1:] for part in parts])
+        if isinstance(given, dict) and all(isinstance(key, str) for key in given):
+            pairs = [(key, self.value(one)) for key, one in given.items()]
+            text = ", ".join(f'"{key}": {part[0]}' for key, part in pairs)
+            return f"{{{text}}}", *_joined([part[1:] for _, part in pairs])
+        raise Unwritable(f"it hands on a {type(given).__name__} outside of blocks")
+
+
+def _joined(parts: Sequence[Sequence[tuple[str, ...]]]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    reads = tuple(dict.fromkeys(name for part in parts for name in part[0]))
+    return reads, tuple(dict.fromkeys(path for part in parts for path in part[1]))
+
+
+def _tensors(result: Any) -> list[Tensor]:
+    if isinstance(result, Tensor):
+        return [result]
+    return [one for one in result if isinstance(one, Tensor)] if isinstance(result, list | tuple) else []
+
+
+def _in_place(func: Any) -> bool:
+    name = str(getattr(func, "__name__", ""))
+    plain = name.strip("_")
+    dunder = name.startswith("__")
+    return (name.endswith("_") and not dunder) or (
+        dunder and ((plain[1:] in _INFIX and plain[0] == "i") or plain == "setitem")
+    )

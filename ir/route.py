@@ -1,0 +1,53 @@
+"""A model's forward pass as lines of code, at the level at which it is cut into pipeline stages: blocks are called as
+wholes, and so are the modules beside them; only what happens between these calls is written out. Plain data;
+`meshwright.ir.frontends.route` watches a model for it, and the emitter cuts it into stages.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+DEVICE = "{device}"
+"""Stands in an expression for where the stage's inputs lie."""
+CALLED = "{modules}"
+"""Stands in an expression for the module that holds the others."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Line:
+    """One line: `makes = expression`, where values stand as %name.
+
+    - `reads` and `makes` are the names of values; every name is made once, or is an entry of the batch.
+    - `module` is the path of the module that is called, `holds` those of parameters and buffers that are read by
+      themselves.
+    """
+
+    makes: tuple[str, ...]
+    expression: str
+    reads: tuple[str, ...]
+    module: str = ""
+    holds: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        return f"{', '.join(self.makes)} = {self.expression}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Route:
+    """The lines of a forward pass.
+
+    - Lines read nothing but what earlier lines make, and entries of the batch.
+    - `shapes` has one entry per name: the dtype and the sizes on the whole batch.
+    - `problem` says why it could not be written down; there are no lines then.
+    """
+
+    lines: tuple[Line, ...] = ()
+    result: str = ""
+    within: str = ""
+    """The attribute of the model's output that the result is, where that is no tensor itself."""
+    shapes: tuple[tuple[str, str, tuple[int, ...]], ...] = ()
+    targets: tuple[str, ...] = ()
+    """The entries of the batch that the loss reads."""
+    batch_fixed: bool = False
+    """Whether a number in it is the size of the batch."""
+    problem: str = ""
