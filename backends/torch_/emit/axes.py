@@ -3,6 +3,8 @@
 data      all operators take their own sequences; nothing but scalars and gradients of parameters is exchanged
 context   all operators take their own tokens, and attention exchanges; `context` says how
 tensor    modules are cut; `styles` says how
+
+An axis that cuts the batch may cut experts apart as well: their tokens are exchanged then (`experts`).
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from meshwright.backends.torch_.emit.experts import exchanged
 from meshwright.backends.torch_.emit.subject import Subject
 from meshwright.ir.errors import EmissionAxis
 from meshwright.ir.names import name_of
@@ -34,6 +37,8 @@ class Axes:
     """The one that cuts modules, if there is one."""
     context: str | None = None
     """The one that cuts sequences."""
+    experts: str | None = None
+    """The one of `batch` that cuts experts apart."""
 
     @property
     def data(self) -> str | None:
@@ -58,12 +63,13 @@ def joined(axes: Sequence[str]) -> str:
 
 def axes_of(subject: Subject) -> Axes:
     """What the axes of a plan are for."""
-    data, tensor, context = [], [], []
+    data, tensor, context, experts = [], [], [], []
     for axis in subject.mesh.names:
         names = _names(subject, axis)
-        if names == {"dp"}:
+        if names <= {"dp", "ep"}:
             _only_scalars(subject, axis)
             data.append(axis)
+            experts += [axis] * ("ep" in names)
         elif names <= CONTEXT | {"-"} and names & CONTEXT:
             context.append(axis)
         elif names <= TENSOR | BESIDE and names & TENSOR:
@@ -85,7 +91,13 @@ def axes_of(subject: Subject) -> Axes:
             cause="they all cut sequences, and one such axis is emitted so far",
             fix="plan with --fix shard=0, which shards storage over all copies",
         )
-    return Axes(tuple(data), tensor[0] if tensor else None, context[0] if context else None)
+    if len(experts) > 1:
+        raise EmissionAxis(
+            place=f"axes {' and '.join(experts)}",
+            cause="they all cut experts apart, and one such axis is emitted so far",
+            fix="plan with --fix shard=0, which shards storage over all copies",
+        )
+    return Axes(tuple(data), *(axes[0] if axes else None for axes in (tensor, context, experts)))
 
 
 def _names(subject: Subject, axis: str) -> set[str]:
@@ -95,9 +107,10 @@ def _names(subject: Subject, axis: str) -> set[str]:
 
 def _only_scalars(subject: Subject, axis: str) -> None:
     """Must: over a data axis no value of more than one element is exchanged."""
+    sent = {piece.plan.name: exchanged(piece) for piece in subject.pieces}
     for body in subject.program.bodies:
         for statement in (*body.forward, *body.backward):
-            if _exchanges(statement, body, axis):
+            if _exchanges(statement, body, axis, sent[body.name]):
                 raise EmissionAxis(
                     place=f"body {body.name}, {statement}",
                     cause=f"axis {axis} is data parallel, and this body exchanges values over it",
@@ -105,13 +118,20 @@ def _only_scalars(subject: Subject, axis: str) -> None:
                 )
 
 
-def _exchanges(statement: object, body: BodyProgram, axis: str) -> bool:
+def _exchanges(statement: object, body: BodyProgram, axis: str, sent: set[str]) -> bool:
     return (
         isinstance(statement, Move)
+        and _value(statement) not in sent
         and statement.reason in ("value", "gradient")
         and axis in statement.step.axes
         and body.elements[statement.operand] > 1
     )
+
+
+def _value(move: Move) -> str:
+    """The value that is moved, or whose gradient is."""
+    value = move.operand.partition("@")[0]
+    return value.removeprefix("d") if move.reason == "gradient" else value
 
 
 def _instead(names: set[str]) -> str:

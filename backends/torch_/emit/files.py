@@ -8,6 +8,7 @@ from pathlib import Path
 
 from meshwright.backends.torch_.emit.axes import axes_of
 from meshwright.backends.torch_.emit.context import context_of
+from meshwright.backends.torch_.emit.experts import experts_of
 from meshwright.backends.torch_.emit.launch import launch_script, rank_map
 from meshwright.backends.torch_.emit.parts import Parts
 from meshwright.backends.torch_.emit.script import script
@@ -40,6 +41,7 @@ def emit(subject: Subject, folder: Path) -> Files:
     code is written for."""
     subject.check()
     axes = axes_of(subject)
+    experts = experts_of(subject, axes.experts) if axes.experts is not None else None
     styles = {
         piece.plan.name: styles_of(subject, piece, axes.tensor) for piece in subject.pieces if axes.tensor is not None
     }
@@ -47,8 +49,9 @@ def emit(subject: Subject, folder: Path) -> Files:
         subject=subject,
         axes=axes,
         styles=styles,
-        kept=kept_of(subject, axes),
+        kept=kept_of(subject, axes, experts),
         context=context_of(subject, axes.context) if axes.context is not None else None,
+        experts=experts,
         model=Path(os.path.relpath(folder.resolve() / subject.calls.file, folder.resolve())).as_posix(),
     )
     texts = ((SCRIPT, script(parts)), (LAUNCH, launch_script(subject)), (RANKS, rank_map(subject)))

@@ -8,6 +8,7 @@ from functools import cached_property
 
 from meshwright.backends.torch_.emit.axes import Axes
 from meshwright.backends.torch_.emit.context import Context
+from meshwright.backends.torch_.emit.experts import Experts
 from meshwright.backends.torch_.emit.pipeline import Pipeline, numbers_of, pipeline_of
 from meshwright.backends.torch_.emit.recompute import recomputed
 from meshwright.backends.torch_.emit.storage import Kept
@@ -24,6 +25,7 @@ class Parts:
     styles: Mapping[str, Styles]
     kept: Kept
     context: Context | None
+    experts: Experts | None
     model: str
     """The model file, from the folder of the script."""
 
@@ -58,7 +60,7 @@ class Parts:
     def wrapped(self) -> bool:
         """Whether DDP sums the gradients of copies."""
         copied = self.axes.copied is not None and not self.kept.units
-        return copied and self.axes.tensor is None and self.pipeline is None
+        return copied and not self._has_dtensors and self.pipeline is None
 
     @property
     def summed(self) -> bool:
@@ -91,6 +93,15 @@ class Parts:
         return self.kept.level == 2 and self.microbatches > 1
 
     @property
+    def _has_dtensors(self) -> bool:
+        return self.axes.tensor is not None or self.experts is not None
+
+    @property
+    def added(self) -> bool:
+        """Whether gradients of copies are added up: each rank's loss is its share. Else they are averaged."""
+        return self.summed or self.experts is not None
+
+    @property
     def cut_again(self) -> str | None:
         """The tensor axis, where it cuts sequences that the context axis has cut."""
         cuts = any("Shard(1)" in str(style) for _, styles in self.styled for style in styles.values())
@@ -112,4 +123,10 @@ class Parts:
         """Axes of the mesh that the script makes one, to communicate over them together."""
         copies, tensor = self.axes.copies, (self.axes.tensor,) if self.axes.tensor is not None else ()
         both = [(*copies, *tensor)] if self.summed and self.partial_gradients else []
-        return tuple(axes for axes in dict.fromkeys((self.axes.batch, copies, *both)) if len(axes) > 1)
+        of_experts = (self.expert_copies,) if self.summed else ()
+        return tuple(axes for axes in dict.fromkeys((self.axes.batch, copies, *of_experts, *both)) if len(axes) > 1)
+
+    @property
+    def expert_copies(self) -> tuple[str, ...]:
+        """The axes along which every rank computes with the same experts."""
+        return tuple(axis for axis in self.axes.copies if axis != self.axes.experts) if self.experts else ()

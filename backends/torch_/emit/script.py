@@ -10,6 +10,7 @@ from meshwright.backends.torch_.emit.writing.batch import batches
 from meshwright.backends.torch_.emit.writing.context import attend, own_tokens
 from meshwright.backends.torch_.emit.writing.copies import sum_copies
 from meshwright.backends.torch_.emit.writing.entry import load, main, make_optimizer, start
+from meshwright.backends.torch_.emit.writing.experts import send
 from meshwright.backends.torch_.emit.writing.imports import imports
 from meshwright.backends.torch_.emit.writing.lines import WIDTH
 from meshwright.backends.torch_.emit.writing.microbatches import accumulating_step
@@ -20,6 +21,7 @@ from meshwright.backends.torch_.emit.writing.step import train_step
 MEANING = {
     "data": "every rank trains on its own sequences",
     "context": "every rank trains on its own part of each sequence",
+    "experts": "every rank trains on its own sequences, and holds its own experts",
     "tensor": "ranks share every block",
 }
 
@@ -36,6 +38,7 @@ def script(parts: Parts) -> str:
         build(parts),
         *part,
         *([own_tokens(parts.context, parts.cut_again), attend(parts.context)] if parts.context is not None else []),
+        *([send()] if parts.experts is not None else []),
         batches(parts),
         *([sum_copies(parts)] if parts.summed else []),
         step,
@@ -65,7 +68,8 @@ def title(parts: Parts) -> Iterator[str]:
     of = parts.axes
     for use, axes in (("data", of.batch), ("context", (of.context,)), ("tensor", (of.tensor,))):
         for axis in filter(None, axes):
-            yield f"Mesh axis {axis} ({subject.mesh.axis(axis).size} ranks): {MEANING[use]}."
+            meaning = MEANING["experts" if axis == of.experts else use]
+            yield f"Mesh axis {axis} ({subject.mesh.axis(axis).size} ranks): {meaning}."
     yield '"""'
 
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from meshwright.backends.torch_.emit.axes import Axes
+from meshwright.backends.torch_.emit.experts import Experts
 from meshwright.backends.torch_.emit.subject import Piece, Subject
 from meshwright.ir.decisions import Storage
 from meshwright.ir.errors import EmissionStorage
@@ -43,9 +44,9 @@ class Kept:
     gradients that are not sharded are scattered after the last one, and parameters that are not stay gathered."""
 
 
-def kept_of(subject: Subject, axes: Axes) -> Kept:
+def kept_of(subject: Subject, axes: Axes, experts: Experts | None = None) -> Kept:
     """The storage of a plan."""
-    sharded = {piece.plan.name: _sharded(piece, axes) for piece in subject.pieces}
+    sharded = {piece.plan.name: _sharded(piece, axes, experts) for piece in subject.pieces}
     if not any(sharded.values()):
         return Kept(())
     some = [piece.plan.name for piece in subject.pieces if piece.graph.params and not sharded[piece.plan.name]]
@@ -81,14 +82,23 @@ def _gathers_again(subject: Subject, piece: Piece) -> bool:
     return any(isinstance(one, Move) and one.reason == "parameter" for one in body.backward)
 
 
-def _sharded(piece: Piece, axes: Axes) -> tuple[str, ...]:
+def _sharded(piece: Piece, axes: Axes, experts: Experts | None) -> tuple[str, ...]:
     """The data and context axes that a plan shards its parameters over; the same for all parameters."""
     stored = {item.path: item for item in piece.plan.storage}
-    found = {param.path: _along(piece, param.path, stored.get(param.path), axes) for param in piece.graph.params}
+    paths = [param.path for param in piece.graph.params]
+    routed = [path for path in paths if experts is not None and experts.holds(piece, path)]
+    found = {path: _along(piece, path, stored.get(path), axes) for path in paths if path not in routed}
     if len(set(found.values())) > 1:
         copied = next((path for path, cut in found.items() if not cut), next(iter(found)))
         raise _refuse(f"plan {piece.plan.name}, {copied}", "it is copied while other parameters are sharded")
-    return next(iter(found.values()), ())
+    over = next(iter(found.values()), ())
+    for path in routed:
+        item = stored.get(path)
+        roles = [_cut(one, axes) for one in (item.params, item.grads, item.optimizer)] if item is not None else [{}]
+        cut = {axis: dim for axis, dim in roles[-1].items() if axis != axes.experts}
+        if tuple(cut) != tuple(axis for axis in over if axis != axes.experts) or set(cut.values()) - {0}:
+            raise _refuse(f"plan {piece.plan.name}, {path}", "experts are sharded otherwise than what is beside them")
+    return over
 
 
 def _along(piece: Piece, path: str, item: Storage | None, axes: Axes) -> tuple[str, ...]:

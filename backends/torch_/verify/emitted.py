@@ -28,7 +28,7 @@ import torch
 from torch import Tensor, nn
 
 from meshwright.backends.torch_.verify.counting import Collective
-from meshwright.backends.torch_.verify.groups import Group, unlike
+from meshwright.backends.torch_.verify.groups import Group, unlike, unlike_together
 from meshwright.backends.torch_.verify.ranks import load
 from meshwright.ir.calls import Calls
 from meshwright.ir.errors import RanksFailed
@@ -100,6 +100,7 @@ def _held_against(job: Job, folder: Path, steps: int) -> Verified:
     for step in range(steps):
         loss, grads, parameters = reference.step(step, _together(run[step]["grads"] for run in runs))
         tensors = len(grads) + len(parameters)
+        sent: Counter[tuple[int, ...]] = Counter()
         for group, rank in ((one, rank) for one in job.groups for rank in one.ranks):
             run, place = runs[rank], f"step {step}, rank {rank}"
             losses = {} if run[step]["loss"] is None else {"": torch.tensor(run[step]["loss"])}
@@ -111,8 +112,10 @@ def _held_against(job: Job, folder: Path, steps: int) -> Verified:
                 wrong, far = compared(what, found, expected)
                 differences += [f"{place}: {one}" for one in wrong]
                 worst = max(worst, far)
-            executed = unlike(run[step]["collectives"], group, rank)
+            executed = unlike(run[step]["collectives"], group, rank, sent)
             differences += [f"{place}: {one}" for one in executed]
+        together = (one for group in job.groups for one in unlike_together(sent, group))
+        differences += [f"step {step}: {one}" for one in together]
     return Verified(
         ranks=job.ranks,
         steps=steps,

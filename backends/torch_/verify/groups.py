@@ -98,8 +98,9 @@ def _bytes(placement: Placement, shape: tuple[int, ...], dtype: str, mesh: Mesh)
     return int(prod(placement.local_shape(shape, mesh)) * ITEMSIZE[dtype])
 
 
-def unlike(found: Mapping[Collective, int], group: Group, rank: int) -> list[str]:
-    """How the collectives and messages of a rank differ from the planned ones."""
+def unlike(found: Mapping[Collective, int], group: Group, rank: int, sent: Counter[tuple[int, ...]]) -> list[str]:
+    """How the collectives and messages of a rank differ from the planned ones. To `sent` are added the bytes that ranks
+    that exchange rows with experts send: see `unlike_together`."""
     left: Counter[Collective] = Counter(found)
     planned, wrong = group.predicted, []
     for (kind, ends, size), number in sorted(group.messages.items()):
@@ -107,7 +108,7 @@ def unlike(found: Mapping[Collective, int], group: Group, rank: int) -> list[str
             executed = left.pop((kind, ends, size), 0)
             if executed != number:
                 wrong.append(f"{kind} {ends[0]} to {ends[1]} of {size} bytes: {number} planned, {executed} executed")
-    for (kind, axes, size), number in sorted(planned.values.items()):
+    for (kind, axes, size), number in sorted((Counter(planned.values) + Counter(planned.counts)).items()):
         key = kind, group.along(rank, axes), size
         if left[key] < number:
             shown = f"{kind} over {'.'.join(axes)} of {size} bytes"
@@ -116,9 +117,26 @@ def unlike(found: Mapping[Collective, int], group: Group, rank: int) -> list[str
     rest: Counter[tuple[str, tuple[int, ...]]] = Counter()
     for (kind, ranks, size), number in left.items():
         rest[kind, ranks] += number * size
+    for axes, (number, _) in sorted(planned.routed.items()):
+        peers = group.along(rank, axes)
+        executed = sum(times for (kind, ranks, _), times in left.items() if (kind, ranks) == ("all_to_all", peers))
+        sent[peers] += rest.pop(("all_to_all", peers), 0)
+        if executed != number:
+            wrong.append(f"all_to_all over {'.'.join(axes)} of rows for experts: {number} planned, {executed} executed")
     for (kind, axes), size in sorted(planned.packed.items()):
         executed = rest.pop((kind, group.along(rank, axes)), 0)
         if executed != size:
             wrong.append(f"{kind} over {'.'.join(axes)}, packed: {size} bytes planned, {executed} executed")
     extra = [(kind, ranks, size) for (kind, ranks), size in sorted(rest.items()) if size]
     return [*wrong, *(f"{kind} over ranks {ranks}: {size} bytes executed, none planned" for kind, ranks, size in extra)]
+
+
+def unlike_together(sent: Mapping[tuple[int, ...], int], group: Group) -> list[str]:
+    """How the bytes that ranks send to the experts among them differ from the planned ones."""
+    return [
+        f"all_to_all over ranks {ranks} of rows for experts: {size * len(ranks)} bytes planned of all of them, "
+        f"{sent.get(ranks, 0)} executed"
+        for axes, (_, size) in sorted(group.predicted.routed.items())
+        for ranks in dict.fromkeys(group.along(rank, axes) for rank in group.ranks)
+        if sent.get(ranks, 0) != size * len(ranks)
+    ]

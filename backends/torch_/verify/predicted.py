@@ -4,17 +4,23 @@ Values and their gradients travel one by one: there must be a collective of this
 concerns parameters (gathers, gradients) is packed into messages by the runtime, as the evaluator takes it to be; the
 scalars of all micro-batches (targets, losses) are one message: of these the bytes are compared, by kind and group.
 Tokens and labels are read whole by every rank, where the Program has them cut and gathered: `whole` lists these.
+
+How many rows travel to an expert that drops none depends on values: the Program has the mean. So of these exchanges
+each rank must execute the planned number, and the ranks of a group together the planned bytes. Before rows, ranks tell
+one another how many come, a number for each expert: `counts`. They are not priced.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from meshwright.ir.fold import Call, Fold, FromInput
+from meshwright.ir.graph import Graph
 from meshwright.ir.program import BodyProgram, Move, Program, Statement
 
+COUNT_BYTES = 8
 Planned = tuple[str, tuple[str, ...], int]
 """Kind, mesh axes, bytes that each rank gives."""
 
@@ -27,6 +33,9 @@ class Predicted:
     packed: Mapping[tuple[str, tuple[str, ...]], int]
     """Bytes in all."""
     whole: Mapping[Planned, int]
+    routed: Mapping[tuple[str, ...], tuple[int, int]] = field(default_factory=dict)
+    """Of rows that travel to experts and back, by mesh axes: how many exchanges, and bytes in all."""
+    counts: Mapping[Planned, int] = field(default_factory=dict)
 
 
 def predicted(program: Program, fold: Fold, stages: Sequence[int] = (0,)) -> Predicted:
@@ -34,9 +43,12 @@ def predicted(program: Program, fold: Fold, stages: Sequence[int] = (0,)) -> Pre
     values: Counter[Planned] = Counter()
     packed: Counter[tuple[str, tuple[str, ...]]] = Counter()
     whole: Counter[Planned] = Counter()
+    routed: dict[tuple[str, ...], tuple[int, int]] = {}
+    counts: Counter[Planned] = Counter()
     calls = list(fold.calls())
     for number, name in (call for stage in stages for call in program.stages[stage].calls()):
         body, given = program.body(name), _given(calls[number])
+        sent = _sent(calls[number].body.graph)
         for statement, times in _all(body, program.microbatches):
             if not isinstance(statement, Move) or statement.step.free:
                 continue
@@ -45,11 +57,29 @@ def predicted(program: Program, fold: Fold, stages: Sequence[int] = (0,)) -> Pre
             scalar = body.elements[statement.operand] == 1
             if statement.reason not in ("value", "gradient") or scalar:
                 packed[kind, axes] += size * times
+            elif kind == "all_to_all" and _value(statement) in sent:
+                before = routed.get(axes, (0, 0))
+                routed[axes] = before[0] + times, before[1] + size * times
+                if sent[_value(statement)] and statement.reason == "value":
+                    counts[kind, axes, sent[_value(statement)] * COUNT_BYTES] += times
             elif statement.operand.partition("@")[0] in given:
                 whole[kind, axes, size] += times
             else:
                 values[kind, axes, size] += times
-    return Predicted(values, packed, whole)
+    return Predicted(values, packed, whole, routed, counts)
+
+
+def _sent(graph: Graph) -> dict[str, int]:
+    """The rows that travel to experts that drop none, with the number of experts, and those that come back, with 0."""
+    ops = [op for op in graph.ops if op.kind in ("dispatch", "combine") and op.attr("dropless")]
+    there = {op.results[0]: op.integer("num_experts") for op in ops if op.kind == "dispatch"}
+    return there | {op.operands[0]: 0 for op in ops if op.kind == "combine"}
+
+
+def _value(move: Move) -> str:
+    """The value that is moved, or whose gradient is."""
+    value = move.operand.partition("@")[0]
+    return value.removeprefix("d") if move.reason == "gradient" else value
 
 
 def _all(body: BodyProgram, microbatches: int) -> Iterator[tuple[Statement, int]]:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from meshwright.backends.torch_.emit.writing.lines import wrapped
 
-STANDARD = ("argparse", "importlib.util", "os", "sys")
+STANDARD = ("argparse", "copy", "importlib.util", "os", "sys")
 WHOLE = {
     "torch": "import torch",
     "dist": "import torch.distributed as dist",
@@ -32,7 +32,7 @@ FROM = {
         "ScheduleZBVZeroBubble",
     ),
     "torch.distributed.pipelining.schedules": ("_PipelineScheduleRuntime",),
-    "torch.distributed.tensor": ("DTensor", "Partial", "Replicate", "Shard"),
+    "torch.distributed.tensor": ("DTensor", "Partial", "Replicate", "Shard", "distribute_tensor"),
     "torch.distributed.tensor.parallel": (
         "ColwiseParallel",
         "ParallelStyle",

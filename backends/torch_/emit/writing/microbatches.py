@@ -14,7 +14,7 @@ def accumulating_step(parts: Parts) -> Iterator[str]:
     cut = [name for name in parts.subject.calls.entries if parts.context is not None and name in parts.context.entries]
     given = {name: name if name in cut else f'micro["{name}"]' for name in parts.subject.calls.entries}
     called = ", ".join(f"{name}={value}" for name, value in given.items())
-    averaged = data is not None and not parts.summed
+    averaged = data is not None and not parts.added
     yield "def train_step("
     yield f"    model: {parts.called}, optimizer: torch.optim.Optimizer, batch: dict[str, Tensor], mesh: DeviceMesh"
     yield ") -> Tensor:"

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 
+from meshwright.backends.torch_.emit.axes import joined
 from meshwright.backends.torch_.emit.parts import Parts
 from meshwright.backends.torch_.emit.storage import Unit
 from meshwright.backends.torch_.emit.styles import Style
 from meshwright.backends.torch_.emit.subject import Piece
 from meshwright.backends.torch_.emit.writing.context import cut_sequences
+from meshwright.backends.torch_.emit.writing.experts import cut_experts
 from meshwright.backends.torch_.emit.writing.lines import WIDTH, call, indented, quoted
 
 
@@ -29,6 +31,8 @@ def parallelize(parts: Parts) -> Iterator[str]:
         yield '    """This rank\'s part of a stage, in place; names of parameters stay. Returns what to call."""'
     for piece, styles in parts.styled:
         yield from parts.only(piece, styled(parts, piece, styles))
+    if parts.experts is not None:
+        yield from cut_experts(parts.experts)
     if parts.context is not None:
         yield from cut_sequences(parts.context, parts.cut_again)
     for piece in parts.recomputed:
@@ -79,7 +83,8 @@ def sharded(parts: Parts) -> Iterator[str]:
         resharded = f"mesh=shards, reshard_after_forward={unit.reshard}"
         if unit.piece.repeated:
             yield from indented(parts.loop(unit.piece))
-            yield f"        fully_shard(block, {resharded})"
+            ignored = yield from sharded_experts(parts, unit)
+            yield from call(8, "fully_shard", ["block", *resharded.split(", "), *ignored])
             continue
         owners = [path for path in unit.piece.owners() if path]
         root += [unit] * (len(owners) < len(unit.piece.owners()))
@@ -100,3 +105,24 @@ def sharded(parts: Parts) -> Iterator[str]:
     if parts.hidden and parts.kept.level == 3:
         yield "    first = next(unit for unit in model.modules() if isinstance(unit, FSDPModule) and unit is not model)"
         yield "    first.set_modules_to_backward_prefetch([first])  # and nothing of another micro-batch"
+    if parts.added:
+        yield "    for module in model.modules():  # gradients are added up, not averaged"
+        yield "        if isinstance(module, FSDPModule):"
+        yield "            module.set_gradient_divide_factor(1.0)"
+        yield "            module.set_force_sum_reduction_for_comms(True)"
+
+
+def sharded_experts(parts: Parts, unit: Unit) -> Generator[str, None, list[str]]:
+    """Experts have copies of their own, or none; what a block's unit is told of them."""
+    bodies = parts.experts.bodies if parts.experts is not None else ()
+    modules = [module for one in bodies if one.piece is unit.piece for module in one.modules]
+    if not modules:
+        return []
+    if parts.expert_copies:
+        for path in modules:
+            over = f'mesh["{joined(parts.expert_copies)}"]'
+            reshard = f"reshard_after_forward={unit.reshard}"
+            yield f'        fully_shard(block.get_submodule("{path}"), mesh={over}, {reshard})'
+        return []
+    ignored = ", ".join(f'*block.get_submodule("{path}").parameters()' for path in modules)
+    return [f"ignored_params={{{ignored}}}"]

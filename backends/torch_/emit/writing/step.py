@@ -33,7 +33,7 @@ def train_step(parts: Parts) -> Iterator[str]:
         yield f"{deep}loss.backward()"
     else:
         yield f"{deep}loss: Tensor = model_file.loss(model({called}), batch) * share"
-        if parts.summed:
+        if parts.added:
             yield f"{deep}loss.backward()"
         else:
             yield f"{deep}(loss * group.size()).backward()  # gradients are averaged over the group"

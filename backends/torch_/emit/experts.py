@@ -1,0 +1,89 @@
+"""Which modules hold experts that an axis cuts apart.
+
+A module of routed experts is called with tokens [t, d], the experts chosen for each [t, k], and their weights [t, k].
+It holds all experts in stacked parameters [experts, ...], and their number as `num_experts`: those of transformers do.
+In the script every rank keeps its own experts, and calls the module, as it is, on the rows that are sent to it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from meshwright.backends.torch_.emit.subject import Piece, Subject
+from meshwright.ir.errors import EmissionModule, EmissionSchedule
+from meshwright.ir.graph import Op
+from meshwright.ir.rewrite import facts_of
+
+
+@dataclass(frozen=True, slots=True)
+class Routed:
+    """The modules of one body whose experts the axis cuts apart; paths relative to the instance."""
+
+    piece: Piece
+    modules: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Experts:
+    """Experts that are cut apart over `axis`."""
+
+    axis: str
+    bodies: tuple[Routed, ...]
+
+    def holds(self, piece: Piece, path: str) -> bool:
+        """Whether a parameter belongs to such experts."""
+        return any(path.startswith(f"{module}.") for one in self.bodies if one.piece is piece for module in one.modules)
+
+
+def experts_of(subject: Subject, axis: str) -> Experts:
+    """The modules of a plan that hold experts."""
+    if len(subject.decisions.stages) > 1:
+        raise EmissionSchedule(
+            place=f"{len(subject.decisions.stages)} stages, axis {axis}",
+            cause="experts that are cut apart in stages of a pipeline are not emitted yet",
+            fix="plan with --fix pp=1 or --fix ep=1",
+        )
+    found = [Routed(piece, tuple(_modules(subject, piece, axis))) for piece in subject.pieces]
+    return Experts(axis, tuple(one for one in found if one.modules))
+
+
+def exchanged(piece: Piece) -> set[str]:
+    """The values that travel between tokens and experts."""
+    ops = piece.graph.ops
+    sent = {value for op in ops if op.kind == "dispatch" for value in op.results}
+    return sent | {op.operands[0] for op in ops if op.kind == "combine"}
+
+
+def _modules(subject: Subject, piece: Piece, axis: str) -> Iterator[str]:
+    graph, back = piece.graph, [op.module for op in piece.graph.ops if op.kind == "combine"]
+    weights = {param.value for param in graph.params}
+    for op in graph.ops:
+        if op.kind != "dispatch":
+            continue
+        if not op.attr("dropless"):
+            raise _refuse(piece, op, "tokens beyond a capacity are dropped, which is not emitted yet")
+        if not op.module or back.count(op.module) != 1:
+            raise _refuse(piece, op, "tokens go to experts and come back in different modules")
+        for other in graph.ops:
+            if not other.module.startswith(op.module) or other.kind in ("dispatch", "combine"):
+                continue
+            for slot, value in enumerate(other.operands):
+                if value in weights and not _cut_apart(subject, piece, axis, other, slot):
+                    raise _refuse(piece, other, f"axis {axis} does not cut its weight by experts, or another axis does")
+        yield op.module
+
+
+def _cut_apart(subject: Subject, piece: Piece, axis: str, op: Op, slot: int) -> bool:
+    """Whether this axis alone cuts a weight, by experts."""
+    applied = facts_of(piece.graph)[op.name].applied(piece.plan.strategy(op.name), subject.mesh)
+    dims = applied.operands[slot].value.dims
+    return [shard.axis for shard in dims[0]] == [axis] and not any(dims[1:])
+
+
+def _refuse(piece: Piece, op: Op, cause: str) -> EmissionModule:
+    return EmissionModule(
+        place=f"plan {piece.plan.name}, %{op.name} ({op.kind}) of {piece.path(op.module) or 'the model'}",
+        cause=cause,
+        fix="plan with --fix ep=1, or with --fix etp=1 where experts are cut in themselves",
+    )

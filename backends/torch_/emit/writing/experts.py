@@ -1,0 +1,51 @@
+"""What cuts experts apart, and sends tokens to them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from meshwright.backends.torch_.emit.experts import Experts
+from meshwright.backends.torch_.emit.writing.lines import indented
+
+
+def cut_experts(experts: Experts) -> Iterator[str]:
+    """What `parallelize` does to modules."""
+    yield f'    experts = mesh["{experts.axis}"]'
+    for body in experts.bodies:
+        deep, target = "    ", "model"
+        if body.piece.repeated:
+            yield from indented(body.piece.instances().loop())
+            deep, target = "        ", "block"
+        for path in body.modules:
+            yield f'{deep}send_to_experts({target}.get_submodule("{path}"), experts)'
+
+
+SEND = '''\
+def send_to_experts(module: nn.Module, ranks: DeviceMesh) -> None:
+    """Keep this rank's experts only; tokens travel to the ranks that hold theirs, and back."""
+    held, size, group = module.num_experts // ranks.size(), ranks.size(), ranks.get_group()
+    for name, weight in list(module.named_parameters(recurse=False)):
+        cut = distribute_tensor(weight.detach(), ranks, [Shard(0)], src_data_rank=None)
+        module.register_parameter(name, nn.Parameter(cut, requires_grad=weight.requires_grad))
+    own = copy.copy(module)  # the module as it was written, for the experts of this rank
+    own.num_experts = held
+
+    def forward(tokens: Tensor, chosen: Tensor, weights: Tensor) -> Tensor:
+        order = chosen.flatten().argsort(stable=True)
+        token = order // chosen.shape[1]
+        sent = chosen.flatten().bincount(minlength=held * size)  # rows for each expert
+        received = torch.empty_like(sent)
+        dist.all_to_all_single(received, sent, group=group)
+        outgoing, incoming = sent.view(size, held).sum(1).tolist(), received.view(size, held).sum(1).tolist()
+        rows = funcol.all_to_all_single_autograd(tokens[token], incoming, outgoing, group)
+        expert = torch.arange(held, device=rows.device).repeat(size).repeat_interleave(received)
+        own._parameters = {name: weight.to_local() for name, weight in module.named_parameters(recurse=False)}
+        rows = own.forward(rows, expert[:, None], torch.ones_like(rows[:, :1]))
+        rows = funcol.all_to_all_single_autograd(rows, outgoing, incoming, group)
+        return torch.zeros_like(tokens).index_add(0, token, rows * weights.flatten()[order, None])
+
+    module.forward = forward'''
+
+
+def send() -> Iterator[str]:
+    yield from SEND.split("\n")

@@ -1,0 +1,138 @@
+"""Emitted scripts that cut experts apart: equal to the model on one device, with the exchanges of the Program."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from meshwright.backends.torch_.capabilities import TORCH_GLOO
+from meshwright.backends.torch_.emit import Subject, emit
+from meshwright.backends.torch_.verify.emitted import Verified, verify
+from meshwright.backends.torch_.verify.groups import Group, unlike, unlike_together
+from meshwright.backends.torch_.verify.predicted import Predicted
+from meshwright.ir.calls import Calls
+from meshwright.ir.errors import EmissionAxis, EmissionModule, MeshwrightError
+from meshwright.ir.fold import Fold
+from meshwright.ir.frontends.calls import calls_of
+from meshwright.ir.frontends.capture import capture
+from meshwright.ir.frontends.load import load_model
+from meshwright.ir.graph import Op
+from meshwright.ir.lower import lower
+from meshwright.ir.mesh import Mesh
+from meshwright.ir.names import Degrees, template
+from tests.backends.torch_.emitted import BATCH, SEQ, WORKLOAD, job, unclean, written
+
+MIXTURE = f"{Path(__file__).parent / 'mixture.py'}:tiny"
+KINDS: dict[str, dict[str, Any]] = {
+    "ep": {"dp": 2, "ep": 2},
+    "ep, micro-batches": {"dp": 2, "ep": 2, "zero": 3, "microbatches": 2},
+    "ep inside of fsdp": {"dp": 4, "ep": 2, "zero": 3},
+    "ep beside zero 2": {"dp": 4, "ep": 4, "zero": 2},
+}
+
+
+@cache
+def mixture(batch: int) -> tuple[Fold, Calls]:
+    """As it is traced on a micro-batch."""
+    source = load_model(MIXTURE)
+    fold = capture(source, batch=batch, seq=SEQ).fold
+    return fold, calls_of(source, MIXTURE, batch=batch, seq=SEQ, blocks=fold.instances)
+
+
+def plan_of(**degrees: Any) -> Subject:
+    fold, calls = mixture(BATCH // degrees.get("microbatches", 1))
+    decisions = template(fold, Degrees(**degrees), "torch-gloo")
+    program = lower(fold, decisions, TORCH_GLOO.lowering(), WORKLOAD)
+    return Subject(fold=fold, decisions=decisions, program=program, workload=WORKLOAD, calls=calls, config=str(degrees))
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Verified]:
+    """All plans in one launch."""
+    plans = {kind: plan_of(**degrees) for kind, degrees in KINDS.items()}
+    jobs = [job(plan, written(plan, tmp_path_factory.mktemp("plan"))) for plan in plans.values()]
+    return dict(zip(plans, verify(jobs, steps=2, limit_s=600), strict=True))
+
+
+@pytest.mark.e2e
+@pytest.mark.parametrize("kind", KINDS)
+def test_experts_apart_are_exact_and_communicate_what_the_plan_says(kind: str, found: dict[str, Verified]) -> None:
+    one = found[kind]
+    assert one.differences == ()
+    assert one.tensors == 2 * 21
+    counts = {f"{kind} {axes}": number for kind, axes, number, _ in one.collectives}
+    batches = KINDS[kind].get("microbatches", 1)
+    assert counts["all_to_all ep"] == batches * 2 * (
+        4 + 1
+    )  # two blocks: rows there and back in both passes, and their numbers
+    if kind == "ep inside of fsdp":  # experts are gathered and scattered among their own copies
+        assert (counts["all_gather dp"], counts["reduce_scatter dp"]) == (4, 2)
+
+
+def test_scripts_are_clean(tmp_path: Path) -> None:
+    for number, degrees in enumerate(KINDS.values()):
+        written(plan_of(**degrees), tmp_path / f"plan{number}")
+    assert unclean(tmp_path) == ""
+
+
+def dropping() -> Subject:
+    """Experts with a capacity."""
+    plan = plan_of(dp=2, ep=2)
+
+    def limited(op: Op) -> Op:
+        return replace(op, attrs=tuple(pair for pair in op.attrs if pair[0] != "dropless"))
+
+    bodies = tuple(
+        replace(body, graph=replace(body.graph, ops=tuple(map(limited, body.graph.ops)))) for body in plan.fold.bodies
+    )
+    return replace(plan, fold=replace(plan.fold, bodies=bodies))
+
+
+REFUSED: dict[str, tuple[Callable[[], Subject], type[MeshwrightError], str]] = {
+    "a capacity": (dropping, EmissionModule, "capacity"),
+    "experts cut in themselves": (lambda: plan_of(dp=2, tp=2, ep=2, etp=2), EmissionModule, "by experts"),
+    "experts over a tensor axis": (lambda: plan_of(tp=2, ep=2, etp=1, sequence_parallel=True), EmissionAxis, "ep"),
+}
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_what_cannot_be_said_of_experts_is_refused(what: str, tmp_path: Path) -> None:
+    made, kind, says = REFUSED[what]
+    with pytest.raises(kind, match=says) as refused:
+        emit(made(), tmp_path)
+    assert "ep=1" in refused.value.fix
+
+
+ROUTED = Predicted({}, {}, {}, routed={("ep",): (2, 200)}, counts={("all_to_all", ("ep",), 64): 1})
+EXCHANGED: dict[str, tuple[tuple[int, ...], tuple[int, ...], str]] = {
+    "as the mean": ((100, 100), (100, 100), ""),
+    "more here, less there": ((100, 140), (100, 60), ""),
+    "rows that get lost": ((100, 100), (100, 90), "400 bytes planned of all of them, 390 executed"),
+    "one more exchange": ((100, 90, 10), (100, 100), "2 planned, 3 executed"),
+}
+
+
+@pytest.mark.parametrize("what", EXCHANGED)
+def test_exchanges_with_experts_are_held_against_the_plan(what: str) -> None:
+    *ranks, says = EXCHANGED[what]
+    group = Group(
+        ranks=range(2),
+        mesh=Mesh.parse("ep=2"),
+        predicted=ROUTED,
+        messages={},
+        parameters=frozenset(),
+        last=True,
+    )
+    sent, wrong = Counter[tuple[int, ...]](), list[str]()
+    for rank, sizes in enumerate(ranks):
+        executed = Counter({("all_to_all", (0, 1), 64): 1}) + Counter(("all_to_all", (0, 1), size) for size in sizes)
+        wrong += unlike(executed, group, rank, sent)
+    wrong += unlike_together(sent, group)
+    assert len(wrong) == bool(says)
+    assert all(says in one for one in wrong)
