@@ -216,6 +216,9 @@ def emit(parser: ArgumentParser) -> None:
     """``plan emit``."""
     add_plan(parser)
     parser.add_argument("--out", required=True, metavar="DIR", help="write train.py, launch.sh and ranks.json there")
+    parser.add_argument(
+        "--target", metavar="TARGET", help="torch-cuda or torch-gloo: for that, whatever the plan was made for"
+    )
     add_tiny(parser)
 
 

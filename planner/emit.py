@@ -12,11 +12,17 @@ from argparse import Namespace
 from pathlib import Path
 
 from meshwright.backends.torch_.emit import Subject, emit
+from meshwright.backends.torch_.emit.hosts import Seat, on_hosts
+from meshwright.cost_models.cluster import Cluster
 from meshwright.ir.frontends.calls import calls_of
 from meshwright.planner.plan import unwritable
 from meshwright.planner.plan_file import load_plan
-from meshwright.planner.reenter import Reentered, program_of, reenter
+from meshwright.planner.reenter import Reentered, on_target, program_of, reenter
 from meshwright.planner.twin import Planned, twinned
+from meshwright.planner.units import seconds
+
+CUDA = "torch-cuda"
+"""The target whose ranks are GPUs of hosts."""
 
 
 def run(args: Namespace) -> int:
@@ -25,7 +31,19 @@ def run(args: Namespace) -> int:
     for said in again.changed:
         print(f"warning: {said}; the decisions are emitted as they stand", file=sys.stderr)  # noqa: T201
     folder = Path(args.out)
-    files = emit(tiny(again, folder) if args.tiny else subject_of(again), folder)
+    if args.target is not None:
+        planned, again = again, on_target(again, args.target)
+        print(  # noqa: T201
+            f"for {args.target}: {seconds(again.prediction.step_time_s)} a step, "
+            f"{seconds(planned.prediction.step_time_s)} for {planned.plan.decisions.target}",
+            file=sys.stderr,
+        )
+    if args.tiny:
+        files = emit(tiny(again, folder), folder)
+    else:
+        files = emit(subject_of(again), folder)
+        if again.plan.decisions.target == CUDA:
+            files = on_hosts(files, seats(again.ask.cluster))
     try:
         files.write(folder)
     except OSError as error:
@@ -37,6 +55,18 @@ def run(args: Namespace) -> int:
     sys.stdout.write("".join(f"written: {path}\n" for path in written))
     sys.stdout.write(f"start it on this machine: {folder / 'launch.sh'} --steps 10\n")
     return 0
+
+
+def seats(cluster: Cluster) -> list[Seat]:
+    """Where every rank of a cluster is."""
+    found = []
+    for rank in range(cluster.ranks):
+        at = cluster.place(rank)
+        pool = cluster.pools[at.pool]
+        nic = at.slot * pool.ports // pool.gpus_per_host if pool.adapters else -1
+        kind = pool.adapters[0].kind if pool.adapters else ""
+        found.append(Seat(host=cluster.host_index(at), gpu=at.slot, nic=nic, network=kind))
+    return found
 
 
 def tiny(again: Reentered, folder: Path) -> Subject:

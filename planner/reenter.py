@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from meshwright.cost_models.cluster import Cluster
 from meshwright.cost_models.cluster_text import read_cluster
 from meshwright.cost_models.prediction import Prediction
+from meshwright.ir.capabilities import ANY
 from meshwright.ir.errors import ModulePinUnmet, PlanBroken, PlanOfAnotherCluster
 from meshwright.ir.fold import Fold
 from meshwright.ir.lower import lower
@@ -69,6 +70,17 @@ def reenter(plan: Plan, model: str | None = None, cluster: str | None = None) ->
     changed = changes(plan, Machines.of(ask.cluster_reference, machines))
     prediction = setting.price(program_of(plan, setting)) if changed else plan.prediction
     return Reentered(plan=plan, ask=ask, asked=asked, setting=setting, prediction=prediction, changed=changed)
+
+
+def on_target(again: Reentered, name: str) -> Reentered:
+    """The plan for another target: its decisions as they stand, if that can have them, lowered and priced for it."""
+    target = target_of(name)
+    decisions = replace(again.plan.decisions, target=name)
+    setting = replace(again.setting, target=target, bodies={})
+    if target is not ANY:
+        target.check(decisions, setting.fold(again.plan.config))
+    plan = replace(again.plan, decisions=decisions)
+    return replace(again, plan=plan, setting=setting, prediction=setting.price(program_of(plan, setting)))
 
 
 def program_of(plan: Plan, setting: Setting) -> Program:

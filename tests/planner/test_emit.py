@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from meshwright.backends.torch_.verify import emitted
-from meshwright.ir.errors import VerificationTooLarge
+from meshwright.ir.errors import EmissionTarget, VerificationTooLarge
 from meshwright.planner import verify
 from meshwright.planner.cli import main
 from tests.planner.solved import TINY
@@ -69,3 +69,13 @@ def test_other_targets_are_not_run_here(planned: Path, tmp_path: Path, capsys: p
 def test_a_place_that_is_a_file_is_refused(planned: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["emit", str(planned), "--out", str(planned / "plan.json")]) == 8
     assert "error MW7026" in capsys.readouterr().err
+
+
+def test_a_plan_is_emitted_for_another_target(
+    planned: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["emit", str(planned), "--target", "torch-cuda", "--out", str(tmp_path)]) == 0
+    assert "for torch-gloo" in capsys.readouterr().err
+    assert 'dist.init_process_group("nccl")' in (tmp_path / "train.py").read_text()
+    assert {"host", "gpu"} <= json.loads((tmp_path / "ranks.json").read_text())[0].keys()
+    assert main(["emit", str(planned), "--target", "any", "--out", str(tmp_path)]) == EmissionTarget.exit_code

@@ -1,0 +1,136 @@
+"""An emitted plan on the hosts that it was made for: where every rank sits, and how all of them are started.
+
+    Files, seats -> Files       ranks.json with hosts, GPUs and NICs; launch.sh for every host; train.sbatch for Slurm
+
+The ranks of a script are numbered as its mesh counts them, and torchrun numbers hosts by --node-rank and processes of a
+host one after the other. So every host must hold ranks that follow one another, which the planner's placement gives for
+hosts that are alike; then the order of hosts is all there is to say.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
+
+from meshwright.backends.torch_.emit.files import LAUNCH, RANKS, Files
+from meshwright.ir.errors import EmissionTarget
+
+SLURM = "train.sbatch"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seat:
+    """Where a rank of the cluster is: a host by its number, a GPU of it, and the adapters of that host."""
+
+    host: int
+    gpu: int
+    nic: int
+    """The adapter that serves this GPU, -1 if the host has none."""
+    network: str
+    """The kind of these adapters."""
+
+
+VARIABLES: Mapping[str, tuple[tuple[str, str, str], ...]] = MappingProxyType(
+    {
+        "infiniband": (
+            (
+                "NCCL_CROSS_NIC",
+                "0",
+                "GPUs of one number talk over the adapters of that number: rails are apart",
+            ),
+        ),
+        "roce": (
+            (
+                "NCCL_CROSS_NIC",
+                "0",
+                "GPUs of one number talk over the adapters of that number: rails are apart",
+            ),
+            ("NCCL_IB_GID_INDEX", "3", "RoCE v2, which is routed; the usual index of it"),
+        ),
+        "ethernet": (("NCCL_IB_DISABLE", "1", "the plan's links are sockets: no search for InfiniBand"),),
+    }
+)
+"""What NCCL is told for a network, and why. What stands in the environment already is left."""
+ALWAYS = (
+    (
+        "PYTORCH_CUDA_ALLOC_CONF",
+        "expandable_segments:True",
+        "the plan leaves a few percent for fragments; without this there are more",
+    ),
+    ("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1", "a rank that fails ends the others, instead of leaving them to wait"),
+)
+
+
+def on_hosts(files: Files, seats: Sequence[Seat]) -> Files:
+    """The files of a plan for GPUs, with where its ranks sit. `seats` are those of the cluster's ranks."""
+    texts = dict(files.texts)
+    rows: list[dict[str, Any]] = json.loads(texts[RANKS])
+    placed = [seats[row["cluster_rank"]] for row in rows]
+    hosts = _hosts(placed)
+    each = len(placed) // len(hosts)
+    for row, seat in zip(rows, placed, strict=True):
+        row.update({"host": seat.host, "gpu": seat.gpu} | ({"nic": seat.nic} if seat.nic >= 0 else {}))
+    lines = ",\n".join(f"  {json.dumps(row)}" for row in rows)
+    texts[RANKS] = f"[\n{lines}\n]\n"
+    texts[LAUNCH] = "\n".join(_launch(hosts, each, placed[0].network)) + "\n"
+    if len(hosts) > 1:
+        texts[SLURM] = "\n".join(_slurm(hosts, each)) + "\n"
+    return Files(tuple(texts.items()))
+
+
+def _hosts(placed: Sequence[Seat]) -> list[int]:
+    """The hosts in the order of their ranks."""
+    hosts = list(dict.fromkeys(seat.host for seat in placed))
+    each = len(placed) // len(hosts)
+    for number, seat in enumerate(placed):
+        if seat.host != hosts[min(number // each, len(hosts) - 1)]:
+            raise EmissionTarget(
+                place=f"rank {number} on host {seat.host}",
+                cause="hosts do not hold equally many ranks that follow one another, as torchrun numbers them",
+                fix="plan with a cluster of hosts with as many GPUs each",
+            )
+    return hosts
+
+
+def _launch(hosts: list[int], each: int, network: str) -> Iterator[str]:
+    yield "#!/bin/sh"
+    if len(hosts) == 1:
+        yield f"# Start train.py on the {each} GPUs of this host. Arguments are handed on: ./launch.sh --steps 10"
+    else:
+        yield f"# Start this host's {each} of {each * len(hosts)} ranks of train.py. On every host, with its number:"
+        yield f"#   HEAD=<address of host 0> NODE_RANK=<0 to {len(hosts) - 1}> ./launch.sh --steps 10"
+        if hosts != sorted(hosts):
+            yield f"# Hosts of the planned cluster in the order of NODE_RANK: {' '.join(map(str, hosts))}"
+    yield 'cd "$(dirname "$0")" || exit 1'
+    yield "found=$(nvidia-smi -L | wc -l)"
+    yield f'if [ "$found" -lt {each} ]; then'
+    yield f'    echo "ranks.json has {each} ranks on each host, and this one has $found GPUs: plan for such hosts" >&2'
+    yield "    exit 1"
+    yield "fi"
+    for name, value, why in (*VARIABLES.get(network if len(hosts) > 1 else "", ()), *ALWAYS):
+        yield f"# {why[0].upper()}{why[1:]}."
+        yield f'export {name}="${{{name}:-{value}}}"'
+    yield 'exec "${PYTHON:-python3}" -m torch.distributed.run \\'
+    if len(hosts) == 1:
+        yield f'    --standalone --nproc-per-node {each} train.py "$@"'
+    else:
+        yield f'    --nnodes {len(hosts)} --node-rank "${{NODE_RANK:?}}" --nproc-per-node {each} \\'
+        yield '    --master-addr "${HEAD:?}" --master-port "${PORT:-29500}" train.py "$@"'
+
+
+def _slurm(hosts: list[int], each: int) -> Iterator[str]:
+    yield "#!/bin/bash"
+    yield f"# Start train.py under Slurm: sbatch {SLURM} --steps 10"
+    yield "#SBATCH --job-name=train"
+    yield f"#SBATCH --nodes={len(hosts)}"
+    yield "#SBATCH --ntasks-per-node=1"
+    yield f"#SBATCH --gpus-per-node={each}"
+    yield "#SBATCH --exclusive"
+    yield 'cd "$SLURM_SUBMIT_DIR" || exit 1'
+    yield 'HEAD=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)'
+    yield "export HEAD"
+    yield "# One task on each host starts its ranks; Slurm numbers the hosts as torchrun wants them."
+    yield 'srun sh -c \'NODE_RANK=$SLURM_NODEID exec ./launch.sh "$@"\' sh "$@"'

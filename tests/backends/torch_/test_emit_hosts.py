@@ -1,0 +1,92 @@
+"""Files of plans for hosts with GPUs: the rank map, and what starts the ranks."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from meshwright.backends.torch_.emit.files import Files
+from meshwright.backends.torch_.emit.hosts import Seat, on_hosts
+from meshwright.cost_models.cluster_text import read_cluster
+from meshwright.ir.errors import EmissionTarget
+from meshwright.planner.emit import seats
+
+
+def files(order: list[int]) -> Files:
+    rows = [{"rank": rank, "cluster_rank": planned} for rank, planned in enumerate(order)]
+    return Files((("train.py", ""), ("launch.sh", ""), ("ranks.json", json.dumps(rows))))
+
+
+def started(made: Files, folder: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    """What the launch script starts, on a host with two GPUs."""
+    made.write(folder)
+    (folder / "nvidia-smi").write_text("#!/bin/sh\necho GPU 0\necho GPU 1\n")
+    (folder / "nvidia-smi").chmod(0o755)
+    path = f"{folder}:{os.environ['PATH']}"
+    return subprocess.run(
+        [folder / "launch.sh", "--steps", "3"],
+        env={"PATH": path, "PYTHON": "echo", **environment},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_ranks_are_mapped_to_hosts_gpus_and_adapters() -> None:
+    found = seats(read_cluster("2x8xH100"))
+    assert found[11] == Seat(host=1, gpu=3, nic=3, network="infiniband")
+    made = dict(on_hosts(files([2, 3, 0, 1]), seats(read_cluster("2x2xH100"))).texts)
+    rows = json.loads(made["ranks.json"])
+    assert [(row["host"], row["gpu"], row["nic"]) for row in rows] == [(1, 0, 0), (1, 1, 1), (0, 0, 0), (0, 1, 1)]
+    assert "in the order of NODE_RANK: 1 0" in made["launch.sh"]
+
+
+def test_every_host_starts_its_own_ranks(tmp_path: Path) -> None:
+    made = on_hosts(files([0, 1, 2, 3]), seats(read_cluster("2x2xH100")))
+    done = started(made, tmp_path, HEAD="a", NODE_RANK="1")
+    assert done.stdout.split() == [
+        "-m",
+        "torch.distributed.run",
+        "--nnodes",
+        "2",
+        "--node-rank",
+        "1",
+        "--nproc-per-node",
+        "2",
+        "--master-addr",
+        "a",
+        "--master-port",
+        "29500",
+        "train.py",
+        "--steps",
+        "3",
+    ]
+    assert "NODE_RANK" in started(made, tmp_path, HEAD="a").stderr
+    assert 'export NCCL_CROSS_NIC="${NCCL_CROSS_NIC:-0}"' in dict(made.texts)["launch.sh"]
+
+
+def test_one_host_needs_no_address(tmp_path: Path) -> None:
+    made = on_hosts(files([0, 1]), seats(read_cluster("1x2xH100")))
+    assert "--standalone --nproc-per-node 2 train.py --steps 3" in started(made, tmp_path).stdout
+    assert "train.sbatch" not in dict(made.texts)
+
+
+def test_slurm_starts_one_task_on_each_host(tmp_path: Path) -> None:
+    made = dict(on_hosts(files(list(range(16))), seats(read_cluster("2x8xH100"))).texts)
+    assert {"#SBATCH --nodes=2", "#SBATCH --gpus-per-node=8"} <= set(made["train.sbatch"].splitlines())
+    assert subprocess.run(["bash", "-n"], input=made["train.sbatch"], text=True, check=False).returncode == 0
+
+
+def test_a_host_with_fewer_gpus_is_refused_where_it_starts(tmp_path: Path) -> None:
+    done = started(on_hosts(files(list(range(4))), seats(read_cluster("1x4xH100"))), tmp_path)
+    assert done.returncode == 1
+    assert "4 ranks on each host, and this one has 2 GPUs" in done.stderr
+
+
+def test_ranks_that_are_scattered_are_refused() -> None:
+    with pytest.raises(EmissionTarget, match="torchrun"):
+        on_hosts(files([0, 2, 1, 3]), seats(read_cluster("2x2xH100")))
