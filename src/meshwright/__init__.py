@@ -14,9 +14,20 @@ if TYPE_CHECKING:
     from meshwright.ir.errors import MeshwrightError
     from meshwright.ir.rules.opaque import register_rule
     from meshwright.planner.inspect import Inspection, Workload, inspect
+    from meshwright.planner.parallelize import Parallelized, parallelize
 
 __version__ = "0.1.0"
-__all__ = ["Inspection", "MeshwrightError", "Workload", "__version__", "check_rule", "inspect", "register_rule"]
+__all__ = [
+    "Inspection",
+    "MeshwrightError",
+    "Parallelized",
+    "Workload",
+    "__version__",
+    "check_rule",
+    "inspect",
+    "parallelize",
+    "register_rule",
+]
 
 # Public name -> the module that defines it: one line here, one import above, one entry in __all__.
 _HOME = {
@@ -26,6 +37,8 @@ _HOME = {
     "Inspection": "meshwright.planner.inspect",
     "Workload": "meshwright.planner.inspect",
     "inspect": "meshwright.planner.inspect",
+    "Parallelized": "meshwright.planner.parallelize",
+    "parallelize": "meshwright.planner.parallelize",
 }
 
 

@@ -44,7 +44,8 @@ def start(parts: Parts) -> Iterator[str]:
     yield f'        raise SystemExit(f"planned for {planned} ranks, started on {{ranks}}: use ./launch.sh")'
     if device == "cuda":
         yield '    torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))'
-    yield f'    dist.init_process_group("{backend}")'
+    yield "    if not dist.is_initialized():"
+    yield f'        dist.init_process_group("{backend}")'
     made = f'init_device_mesh("{device}", {sizes}, mesh_dim_names={names})'
     if parts.flattened:
         yield f"    mesh = {made}"

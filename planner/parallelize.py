@@ -1,0 +1,90 @@
+"""`meshwright.parallelize(model, plan)`: this rank's part of a model, for a training loop of one's own.
+
+The plan is emitted into a folder of its own, and the functions of exactly that script are called: this does what `plan
+emit` writes, where it can be read. Every rank calls it, with the same whole model.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from meshwright.backends.torch_.emit import emit
+from meshwright.ir.account import parameters
+from meshwright.ir.errors import PlanOfAnotherModel
+from meshwright.ir.fold import Fold
+from meshwright.planner.emit import subject_of
+from meshwright.planner.plan_file import load_plan
+from meshwright.planner.reenter import reenter
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parallelized:
+    """This rank's part.
+
+    - `module` is what to call instead of the model; names of parameters stay. Make the optimizer of its parameters.
+    - `schedule` runs the stages of a pipeline; None where there is one stage.
+    """
+
+    module: Any
+    schedule: Any | None
+    mesh: Any
+    script: ModuleType
+    """The emitted script, as a module."""
+
+    def step(self, optimizer: Any, batch: dict[str, Any]) -> Any:
+        """One step on a whole batch, of which every rank takes its part; returns the loss of all of it."""
+        own = getattr(self.script, "own_part", None)
+        mine = batch if own is None else own(batch, self.mesh)
+        return self.script.train_step(self.module, optimizer, mine, self.mesh)
+
+
+def parallelize(model: Any, plan: str | Path, *, reference: str | None = None) -> Parallelized:
+    """This rank's part of a model under a saved plan; `reference` says where the model's file is, if it has moved.
+
+    Joins the other ranks, unless that is done already. Raises `PlanOfAnotherModel` for a model with other parameters
+    than the plan's.
+    """
+    again = reenter(load_plan(plan), reference)
+    subject = subject_of(again)
+    same_parameters(model, subject.fold, again.ask.model)
+    with tempfile.TemporaryDirectory() as folder:
+        emit(subject, Path(folder)).write(Path(folder))
+        script = _loaded(Path(folder) / "train.py")
+    mesh = script.start()
+    module = script.parallelize(model, mesh)
+    return Parallelized(module=module, schedule=getattr(module, "schedule", None), mesh=mesh, script=script)
+
+
+def same_parameters(model: Any, fold: Fold, reference: str) -> None:
+    """Must: the parameters that the plan places; the cause of a refusal is the first that differs."""
+    planned = {path: type_.shape for path, (param, type_) in parameters(fold).items() if not param.buffer}
+    given = {path: tuple(one.shape) for path, one in model.named_parameters(remove_duplicate=False)}
+    for path, shape in planned.items():
+        if given.get(path) != shape:
+            found = f"is {given[path]} here" if path in given else "is not there"
+            raise PlanOfAnotherModel(
+                place=f"{type(model).__name__}, {path}",
+                cause=f"it {found}, and {shape} in the plan's model, {reference}",
+                fix="give the model that was planned, or plan this one",
+            )
+    extra = [path for path in model.state_dict() if path in given and path not in planned]
+    if extra and len(set(model.parameters())) != len(planned):
+        raise PlanOfAnotherModel(
+            place=f"{type(model).__name__}, {extra[0]}",
+            cause=f"the plan's model, {reference}, has no such parameter",
+            fix="give the model that was planned, or plan this one",
+        )
+
+
+def _loaded(script: Path) -> ModuleType:
+    spec = importlib.util.spec_from_file_location("emitted", script)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
