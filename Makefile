@@ -13,7 +13,7 @@ STAMP := $(VENV)/.installed
 
 help:
 	@echo "make install   create $(VENV) with the package, its extras and the tools"
-	@echo "make demo      inspect a model, plan another, shard one block on simulated devices, compare it with the unsharded block"
+	@echo "make demo      plan a real model for 64 GPUs, write its code, run the same plan of a small model on four processes, compare"
 	@echo "make test      lint, then run the tests"
 	@echo "make lint      format, lint, types, import rule"
 	@echo "make bench     run the registered benchmarks"

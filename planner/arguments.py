@@ -243,6 +243,7 @@ def verify(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--time-limit", type=at_least_zero, default=120.0, metavar="S", help="end all ranks then (default: %(default)s)"
     )
+    parser.add_argument("--out", metavar="DIR", help="keep the files that are run there")
 
 
 def inspect(parser: ArgumentParser) -> None:

@@ -12,7 +12,7 @@ from argparse import Namespace
 from pathlib import Path
 
 from meshwright.backends.torch_.emit import Subject, emit
-from meshwright.backends.torch_.emit.hosts import Seat, on_hosts
+from meshwright.backends.torch_.emit.hosts import SLURM, Seat, on_hosts
 from meshwright.cost_models.cluster import Cluster
 from meshwright.ir.frontends.calls import calls_of
 from meshwright.planner.plan import unwritable
@@ -53,7 +53,8 @@ def run(args: Namespace) -> int:
         sys.stdout.write(f"{json.dumps({'written': written}, indent=2)}\n")
         return 0
     sys.stdout.write("".join(f"written: {path}\n" for path in written))
-    sys.stdout.write(f"start it on this machine: {folder / 'launch.sh'} --steps 10\n")
+    where = "on every host, or under Slurm" if SLURM in dict(files.texts) else "on this machine"
+    sys.stdout.write(f"start it {where}: {folder / 'launch.sh'} --steps 10\n")
     return 0
 
 

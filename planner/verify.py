@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from meshwright.backends.torch_.emit import emit
 from meshwright.ir.errors import VerificationTooLarge
 from meshwright.planner.emit import subject_of, tiny
+from meshwright.planner.plan import made
 from meshwright.planner.plan_file import load_plan
 from meshwright.planner.reenter import reenter
 from meshwright.planner.units import nbytes
@@ -44,11 +45,12 @@ def run(args: Namespace) -> int:
     from meshwright.backends.torch_.verify.groups import groups_of
 
     again = reenter(plan, args.model)
-    with tempfile.TemporaryDirectory() as folder:
-        subject = tiny(again, Path(folder)) if args.tiny else subject_of(again)
-        emit(subject, Path(folder)).write(Path(folder))
+    with tempfile.TemporaryDirectory() as own:
+        folder = made(Path(args.out)) if args.out is not None else Path(own)
+        subject = tiny(again, folder) if args.tiny else subject_of(again)
+        emit(subject, folder).write(folder)
         job = Job(
-            script=Path(folder) / "train.py",
+            script=folder / "train.py",
             calls=subject.calls,
             workload=subject.workload,
             groups=groups_of(subject.program, subject.fold),
