@@ -21,7 +21,7 @@ from meshwright.ir.frontends.twin import Scale, scaled, twin_of
 from meshwright.ir.mesh import Mesh
 from meshwright.ir.project import projected, sizes_of
 from meshwright.planner.twin import twinned
-from tests.planner.twins import EXAMPLES, LLAMA, OWN, captured, planned
+from tests.planner.twins import EXAMPLES, LLAMA, OWN, captured, planned, subject_of
 
 SCALE = Scale(layers=2, seq=32, tokens=4096)
 FSDP, BOTH = "dp=64,zero=3,microbatches=1", "tp=8,dp=8,zero=3,microbatches=1"
@@ -191,14 +191,21 @@ def test_a_twin_is_exact(name: str, found: dict[str, Verified]) -> None:
 @pytest.mark.filterwarnings("ignore")
 def test_files_of_a_configuration_are_clean_and_of_transformers_only(tmp_path: Path) -> None:
     plan = planned(LLAMA, BOTH)
-    twin = twinned(plan, tmp_path)
-    emit(twin.subject, tmp_path).write(tmp_path)
+    emit(subject_of(plan), tmp_path / "whole").write(tmp_path / "whole")
+    assert len((tmp_path / "whole" / "train.py").read_text().splitlines()) <= 250
+    emit(twinned(plan, tmp_path).subject, tmp_path).write(tmp_path)
     text = (tmp_path / "model.py").read_text()
     imported = {node.module for node in ast.walk(ast.parse(text)) if isinstance(node, ast.ImportFrom)}
     assert imported == {"pathlib", "typing", "torch", "transformers"}
-    for command in (["check", "--select", "E,F,I,B,UP,RET,SIM"], ["format", "--check"]):
+    style = ["--isolated", "--line-length", "120"]
+    for command in (
+        ["ruff", "check", "--select", "E,F,I,B,UP,RET,SIM", *style],
+        ["ruff", "format", "--check", *style],
+        ["mypy", "--config-file", str(EXAMPLES.parent / "pyproject.toml"), "--explicit-package-bases"],
+    ):
+        where = [tmp_path / "whole" / "train.py"] if command[0] == "mypy" else [tmp_path]
         done = subprocess.run(
-            [sys.executable, "-m", "ruff", *command, "--isolated", "--line-length", "120", tmp_path],
+            [sys.executable, "-m", *command, *where],
             capture_output=True,
             text=True,
             check=False,

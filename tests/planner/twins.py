@@ -6,10 +6,14 @@ from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
+from meshwright.backends.torch_.capabilities import TORCH_CUDA
+from meshwright.backends.torch_.emit import Subject
 from meshwright.ir.fold import Fold
+from meshwright.ir.frontends.calls import calls_of
 from meshwright.ir.frontends.capture import capture
 from meshwright.ir.frontends.contract import Source
 from meshwright.ir.frontends.load import load_model
+from meshwright.ir.lower import lower
 from meshwright.ir.names import template
 from meshwright.ir.workload import Workload
 from meshwright.planner.pins import fill, parse
@@ -24,6 +28,19 @@ RANKS, SEQ = 64, 512
 def captured(model: str, batch: int) -> tuple[Source, Fold]:
     source = load_model(model, dtype="bf16")
     return source, capture(source, batch=batch, seq=SEQ).fold
+
+
+def subject_of(plan: Planned) -> Subject:
+    """The plan itself, to be emitted for its GPUs, in fp32."""
+    workload = replace(plan.workload, precision="fp32")
+    return Subject(
+        fold=plan.fold,
+        decisions=plan.decisions,
+        program=lower(plan.fold, plan.decisions, TORCH_CUDA.lowering(), workload),
+        workload=workload,
+        calls=calls_of(plan.source, plan.model, batch=plan.config.batch, seq=SEQ, blocks=plan.fold.instances),
+        config=str(plan.config),
+    )
 
 
 def planned(model: str, pins: str, batch: int = 64) -> Planned:

@@ -251,7 +251,10 @@ class _Reader:
 
     def loss_of(self, op: Op) -> None:
         """Scores stay DTensors up to a loss that reads their shards."""
-        head = self.maker[op.operands[0]].module
+        made = self.maker[op.operands[0]]
+        while made.kind == "cast" and made.operands[0] in self.maker:
+            made = self.maker[made.operands[0]]
+        head = made.module
         style = self.found.get(head)
         if style is None or style.name != "ColwiseParallel":
             raise self.refuse(op, "it reads sharded scores that no cut head makes")
