@@ -9,6 +9,8 @@ from dataclasses import dataclass
 
 DEVICE = "{device}"
 """Stands in an expression for where the stage's inputs lie."""
+ROWS = "{rows*%d}"
+"""Stands in an expression for so many times the size of the batch."""
 CALLED = "{modules}"
 """Stands in an expression for the module that holds the others."""
 
@@ -48,6 +50,4 @@ class Route:
     shapes: tuple[tuple[str, str, tuple[int, ...]], ...] = ()
     targets: tuple[str, ...] = ()
     """The entries of the batch that the loss reads."""
-    batch_fixed: bool = False
-    """Whether a number in it is the size of the batch."""
     problem: str = ""

@@ -17,6 +17,8 @@ _STYLES = f"torch.distributed.tensor.parallel; {_TRIED}"
 _FSDP = f"fully_shard; {_TRIED}"
 _PIPELINING = f"torch.distributed.pipelining; {_TRIED}"
 
+_LISTS = f"_PipelineScheduleRuntime action lists, a private interface; {_TRIED}"
+
 _LAYOUTS = (Line("contiguous", _STYLES),)
 _STORAGE = (Line("params", _FSDP), Line("grads", _FSDP), Line("optimizer", _FSDP))
 _RECOMPUTE = (
@@ -34,7 +36,7 @@ _SCHEDULES = (
         f"ScheduleDualPipeV, the same lists action by action; {_PIPELINING}",
         min_microbatches_per_group=2,
     ),
-    ScheduleLine("custom", f"_PipelineScheduleRuntime action lists, a private interface; {_TRIED}"),
+    ScheduleLine("custom", _LISTS),
 )
 _GATHER = Line("all_gather", f"DTensor redistribution of keys and values; {_TRIED}")
 _ULYSSES = Line("ulysses", f"functional all_to_all_single around attention; {_TRIED}")

@@ -20,7 +20,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.overrides import TorchFunctionMode, resolve_name
 
 from meshwright.ir.frontends.dtypes import type_of
-from meshwright.ir.route import CALLED, DEVICE, Line, Route
+from meshwright.ir.route import CALLED, DEVICE, ROWS, Line, Route
 
 _INFIX = {
     "add": "+", "sub": "-", "mul": "*", "truediv": "/", "floordiv": "//", "mod": "%", "pow": "**", "matmul": "@",
@@ -52,8 +52,26 @@ def route_of(
             again, _ = _watch(module, twice, blocks)
     except Unwritable as found:
         return Route(problem=str(found))
-    targets = tuple(dict.fromkeys(read.read))
-    return replace(route, targets=targets, batch_fixed=route.lines != again.lines)
+    rows = next(tensor.shape[0] for tensor in inputs.values())
+    try:
+        lines = tuple(_of_any_batch(one, other, rows) for one, other in zip(route.lines, again.lines, strict=True))
+    except ValueError:
+        return Route(problem="other lines run for another size of the batch")
+    return replace(route, lines=lines, targets=tuple(dict.fromkeys(read.read)))
+
+
+def _of_any_batch(line: Line, twice: Line, rows: int) -> Line:
+    """A line whose numbers that double with the batch are told from it."""
+    one, other = (re.split(r"(\d+)", text.expression) for text in (line, twice))
+    if len(one) != len(other):
+        raise ValueError
+    for index, (found, doubled) in enumerate(zip(one, other, strict=True)):
+        if found == doubled:
+            continue
+        if not (found.isdigit() and doubled.isdigit()) or int(doubled) != 2 * int(found) or int(found) % rows:
+            raise ValueError
+        one[index] = ROWS % (int(found) // rows)
+    return replace(line, expression="".join(one))
 
 
 class _Noting(dict[str, Tensor]):

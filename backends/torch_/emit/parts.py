@@ -11,7 +11,7 @@ from meshwright.backends.torch_.emit.context import Context
 from meshwright.backends.torch_.emit.experts import Experts
 from meshwright.backends.torch_.emit.pipeline import Pipeline, numbers_of, pipeline_of
 from meshwright.backends.torch_.emit.recompute import recomputed
-from meshwright.backends.torch_.emit.storage import Kept
+from meshwright.backends.torch_.emit.storage import Kept, check_sharded
 from meshwright.backends.torch_.emit.styles import Style, Styles
 from meshwright.backends.torch_.emit.subject import Piece, Subject
 
@@ -35,7 +35,10 @@ class Parts:
 
     @cached_property
     def pipeline(self) -> Pipeline | None:
-        return pipeline_of(self.subject, self.axes)
+        found = pipeline_of(self.subject, self.axes)
+        if found is not None and self.kept.units:
+            check_sharded(self.subject, self.kept, self.axes)
+        return found
 
     def loop(self, piece: Piece) -> tuple[str, ...]:
         """The head of the loop over a piece's blocks: those of the stage at hand, where there are several."""

@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby, pairwise
+from math import prod
 
 from meshwright.backends.torch_.emit.axes import Axes
 from meshwright.backends.torch_.emit.subject import Piece, Subject
@@ -19,7 +20,7 @@ from meshwright.ir.errors import EmissionSchedule
 from meshwright.ir.graph import Type
 from meshwright.ir.mesh import Mesh
 from meshwright.ir.placement import Placement
-from meshwright.ir.route import CALLED, DEVICE, Line, Route
+from meshwright.ir.route import CALLED, DEVICE, ROWS, Line, Route
 
 CARRIED = "x"
 """What the value is called that goes from block to block."""
@@ -85,19 +86,29 @@ def pipeline_of(subject: Subject, axes: Axes) -> Pipeline | None:
     route = subject.calls.route
     if route.problem or not route.lines:
         raise _refuse(f"the forward pass of {subject.calls.factory} cannot be cut: {route.problem}")
+    schedule = subject.decisions.schedule
     if any(stage.mesh != stages[0].mesh for stage in stages):
         raise _refuse("stages of unlike meshes")
+    if subject.workload.global_batch % prod((schedule.microbatches, *(subject.mesh.axis(a).size for a in axes.batch))):
+        raise EmissionSchedule(
+            place=f"{schedule.microbatches} micro-batches",
+            cause=f"on ranks along {'.'.join(axes.batch)} they do not divide {subject.workload.global_batch} sequences",
+            fix="plan with a --global-batch that they divide",
+        )
     if axes.context is not None:
         raise _refuse(f"stages whose sequences are cut along {axes.context}")
     held = tuple(tuple(n for n, stage in enumerate(stages) if stage.ranks == ranks) for ranks in groups)
-    return Pipeline(tuple(_Cutter(subject, route, axes.tensor).stages()), held)
+    return Pipeline(tuple(_Cutter(subject, route, axes).stages()), held)
 
 
 class _Cutter:
     """Cuts the route of a model where its plan cuts the fold."""
 
-    def __init__(self, subject: Subject, route: Route, tensor: str | None) -> None:
-        self.subject, self.route, self.tensor = subject, route, tensor
+    def __init__(self, subject: Subject, route: Route, axes: Axes) -> None:
+        self.subject, self.route, self.tensor = subject, route, axes.tensor
+        parts = prod(subject.mesh.axis(axis).size for axis in axes.batch) * subject.decisions.schedule.microbatches
+        self.rows = subject.workload.global_batch // parts
+        """Sequences of one micro-batch on one rank."""
         self.calls = tuple(subject.fold.calls())
         self.at = {line.module: number for number, line in enumerate(route.lines) if line.module}
         self.stacks = {
@@ -234,6 +245,9 @@ class _Writer:
         if lines and lines[-1].startswith(f"{returned} = "):
             *lines, last = lines
             returned = last.removeprefix(f"{returned} = ")
+            if not self.leaves:
+                lines.append(f"result: Tensor = {returned}")
+                returned = "result"
         yield from (f"    {line}" for line in lines)
         yield f"    return {returned}"
 
@@ -283,6 +297,8 @@ class _Writer:
         where = next((name for name in self.given), "")
         text = NAME.sub(lambda found: self.called(found[1]), line.expression)
         text = text.replace(CALLED, "self").replace(DEVICE, f"{self.called(where)}.device")
+        rows = self.cutter.rows
+        text = re.sub(re.escape(ROWS).replace("%d", r"(\d+)"), lambda found: str(int(found[1]) * rows), text)
         return f"{', '.join(self.called(name) for name in line.makes)} = {text}"
 
 

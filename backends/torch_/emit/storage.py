@@ -12,6 +12,7 @@ the forward pass instead of after the optimizer's step, and one scatter. Between
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 
 from meshwright.backends.torch_.emit.axes import Axes
@@ -21,6 +22,9 @@ from meshwright.ir.decisions import Storage
 from meshwright.ir.errors import EmissionStorage
 from meshwright.ir.placement import Placement
 from meshwright.ir.program import Move
+
+ACTIVE = 3
+"""Stages of a rank that the runtime of pipelines keeps gathered at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +67,26 @@ def kept_of(subject: Subject, axes: Axes, experts: Experts | None = None) -> Kep
         tuple(Unit(piece, _gathers_again(subject, piece)) for piece in subject.pieces if sharded[piece.plan.name]),
         shards,
         _level(subject, shards),
+    )
+
+
+def check_sharded(subject: Subject, kept: Kept, axes: Axes) -> None:
+    """Must: the runtime of pipelines does what the plan says with sharded parameters."""
+    of_rank = max(Counter(stage.ranks for stage in subject.decisions.stages).values())
+    kinds = {action.kind for _, actions in subject.program.actions for action in actions}
+    if kept.level > 1 and "W" in kinds:
+        raise _refuse_staged("gradients of weights that are computed apart, and scattered for every micro-batch")
+    if kept.level > 1 and kept.over != axes.copies:
+        raise _refuse_staged(f"gradients scattered for every micro-batch, with copies along {axes.copies[0]}")
+    if kept.level == 1 and of_rank > ACTIVE:
+        raise _refuse_staged(f"{of_rank} stages per rank, of which torch keeps {ACTIVE} gathered")
+
+
+def _refuse_staged(what: str) -> EmissionStorage:
+    return EmissionStorage(
+        place="pipeline stages",
+        cause=f"this is not emitted yet: {what}",
+        fix="plan with --fix zero=0 (all copied), or with --fix zero=1 and up to three stages per rank",
     )
 
 

@@ -99,9 +99,8 @@ FAULTS = {
 UNLIKE = "zero 1, ranks with unlike numbers of targets"
 
 
-def unlike_shares(folder: Path) -> Subject:
-    """A model whose batches have fewer targets the later the sequence."""
-    plan = subject(dp=4, zero=1)
+def unlike(plan: Subject, folder: Path) -> Subject:
+    """The plan, for a model whose batches have fewer targets the later the sequence."""
     batches = """
 _made = example_inputs
 
@@ -131,7 +130,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Verified]:
         assert before in text
         script.write_text(text.replace(before, after))
         jobs[fault] = job(plan_of(kind), script)
-    plan = unlike_shares(tmp_path_factory.mktemp("unlike"))
+    plan = unlike(subject(dp=4, zero=1), tmp_path_factory.mktemp("unlike"))
     jobs[UNLIKE] = job(plan, written(plan, tmp_path_factory.mktemp("plan")))
     return dict(zip(jobs, verify(tuple(jobs.values()), steps=2, limit_s=600), strict=True))
 

@@ -1,37 +1,137 @@
-"""Emitted pipelines: exact, with the messages and collectives of the Program."""
+"""Emitted pipelines and micro-batches: exact, with the messages and collectives of the Program; their schedules are
+torch's own where these are said to be the same; what is refused."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from torch.distributed.pipelining import schedules
 
+from meshwright.backends.torch_.emit import Subject, emit
+from meshwright.backends.torch_.emit.writing.schedule import CLASSES, LISTS, SINGLE
 from meshwright.backends.torch_.verify.emitted import Verified, verify
-from tests.backends.torch_.emitted import job, subject, written
+from meshwright.ir.errors import EmissionSchedule, EmissionStorage
+from meshwright.ir.route import Route
+from meshwright.ir.schedules import Shape, compute_actions, stage_groups
+from tests.backends.torch_.emitted import BATCH, job, model, subject, unclean, written
+from tests.backends.torch_.test_emit import blocks_again, unlike
 
-FOUR: dict[str, dict[str, Any]] = {
-    "1f1b": {"pp": 2, "microbatches": 4, "schedule": "1f1b"},
-    "gpipe x dp": {"pp": 2, "dp": 2, "microbatches": 2, "schedule": "gpipe"},
-    "1f1b x zero 1": {"pp": 2, "dp": 2, "microbatches": 4, "schedule": "1f1b", "zero": 1},
-    "1f1b x zero 2": {"pp": 2, "dp": 2, "microbatches": 4, "schedule": "1f1b", "zero": 2},
+PIPELINES: dict[str, dict[str, Any]] = {
+    "1f1b, unlike stages": {"pp": 2, "stage_blocks": (3, 1), "microbatches": 4, "schedule": "1f1b"},
+    "the head alone": {"pp": 2, "stage_blocks": (4, 0), "microbatches": 2, "schedule": "gpipe"},
+    "dualpipev": {"pp": 2, "vp": 2, "microbatches": 4, "schedule": "dualpipev"},
+    "v-half": {"pp": 2, "vp": 2, "microbatches": 4, "schedule": "v-half"},
+    "gpipe x dp, recompute": {"pp": 2, "dp": 2, "microbatches": 2, "schedule": "gpipe", "pins": blocks_again},
+    "zbv x zero 1": {"pp": 2, "vp": 2, "dp": 2, "microbatches": 4, "schedule": "zbv", "zero": 1},
+    "interleaved x zero 2": {"pp": 2, "vp": 2, "dp": 2, "microbatches": 2, "schedule": "1f1b", "zero": 2},
     "1f1b x zero 3": {"pp": 2, "dp": 2, "microbatches": 4, "schedule": "1f1b", "zero": 3},
-    "gpipe x zero 3, kept": {"pp": 2, "dp": 2, "microbatches": 4, "schedule": "gpipe", "zero": 3, "regather": False},
-    "1f1b x tp": {"pp": 2, "tp": 2, "microbatches": 2, "schedule": "1f1b"},
-    "1f1b x tp+sp": {"pp": 2, "tp": 2, "microbatches": 2, "schedule": "1f1b", "sequence_parallel": True},
+    "gpipe x zero 3, kept": {"pp": 2, "dp": 2, "microbatches": 2, "schedule": "gpipe", "zero": 3, "regather": False},
+    "zb-h1 x tp+sp": {"pp": 2, "tp": 2, "microbatches": 2, "schedule": "zb-h1", "sequence_parallel": True},
+    "1f1b x zero 3 x tp": {"pp": 2, "dp": 2, "tp": 2, "microbatches": 2, "schedule": "1f1b", "zero": 3},
 }
+ONE_STAGE: dict[str, dict[str, Any]] = {
+    "copies": {"dp": 2, "microbatches": 2},
+    "zero 1": {"dp": 2, "microbatches": 4, "zero": 1},
+    "zero 2": {"dp": 2, "microbatches": 2, "zero": 2},
+    "zero 3": {"dp": 2, "microbatches": 2, "zero": 3},
+    "copies of shards": {"dp": 4, "shard": 2, "microbatches": 2, "zero": 2},
+    "tp+sp": {"tp": 2, "microbatches": 2, "sequence_parallel": True},
+}
+UNLIKE = {"zero 1", "1f1b, unlike stages"}
+"""Those that train on batches whose sequences have unlike numbers of targets."""
+
+
+def plan_of(degrees: dict[str, Any]) -> Subject:
+    given = dict(degrees)
+    pins = given.pop("pins", None)
+    return subject(pins() if pins else None, **given)
 
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Verified]:
+    """All of them in one launch."""
     jobs = {}
-    for kind, degrees in FOUR.items():
-        plan = subject(**degrees)
+    for kind, degrees in (PIPELINES | ONE_STAGE).items():
+        plan = plan_of(degrees)
+        if kind in UNLIKE:
+            plan = unlike(plan, tmp_path_factory.mktemp("model"))
         jobs[kind] = job(plan, written(plan, tmp_path_factory.mktemp("plan")))
-    return dict(zip(jobs, verify(tuple(jobs.values()), steps=2, limit_s=600), strict=True))
+    return dict(zip(jobs, verify(tuple(jobs.values()), steps=2, limit_s=900), strict=True))
 
 
 @pytest.mark.e2e
-@pytest.mark.parametrize("kind", FOUR)
-def test_a_pipeline_is_exact_and_sends_what_it_says(kind: str, found: dict[str, Verified]) -> None:
-    assert found[kind].differences == ()
-    assert found[kind].losses[1] < found[kind].losses[0]
+@pytest.mark.parametrize("kind", [*PIPELINES, *ONE_STAGE])
+def test_micro_batches_are_exact_and_communicate_what_they_say(kind: str, found: dict[str, Verified]) -> None:
+    one = found[kind]
+    assert one.differences == ()
+    assert one.losses[1] < one.losses[0]
+    sent = [number for what, axes, number, _ in one.collectives if (what, axes) == ("send", "pp")]
+    if kind == "1f1b x zero 3":  # the tables of positions and the sequences, of four micro-batches
+        assert sent == [3 * 4]
+    if kind in ONE_STAGE:
+        assert sent == []
+
+
+@pytest.mark.parametrize("name", [name for name in CLASSES if name != "1f1b"])
+@pytest.mark.parametrize(("groups", "microbatches"), [(2, 4), (2, 8), (4, 8)])
+def test_a_class_of_torch_does_what_our_schedule_of_that_name_says(name: str, groups: int, microbatches: int) -> None:
+    """Not 1F1B: torch prints another list of it than it runs; its messages are counted."""
+    virtual = 1 if name in SINGLE else 2
+    known = {"num_stages": groups * virtual, "group_size": groups, "group_rank": 0, "stage_index": 0}
+    stages = [SimpleNamespace(**known, is_last=False, submod=None) for _ in range(virtual)]
+    made = getattr(schedules, CLASSES[name])(stages if virtual > 1 else stages[0], microbatches)
+    theirs = [
+        [str(part) for action in made.pipeline_order[rank] if action for part in action.sub_actions or (action,)]
+        for rank in range(groups)
+    ]
+    ours = compute_actions(name, Shape(stage_groups(name, groups, virtual), microbatches))
+    assert [[one for one in each if "REDUCE" not in one] for each in theirs] == [
+        [str(one) for one in each] for each in ours
+    ]
+
+
+def test_scripts_of_pipelines_are_clean(tmp_path: Path) -> None:
+    for number, degrees in enumerate((PIPELINES | ONE_STAGE).values()):
+        written(plan_of(degrees), tmp_path / f"plan{number}")
+    assert not unclean(tmp_path)
+
+
+def test_a_schedule_that_torch_has_no_class_for_stands_beside_the_script(tmp_path: Path) -> None:
+    texts = dict(emit(plan_of(PIPELINES["zb-h1 x tp+sp"]), tmp_path).texts)
+    assert texts[LISTS] == "0F0,0F1,0I0,0W0,0I1,0W1\n1F0,1I0,1F1,1I1,1W0,1W1\n"
+    assert LISTS not in dict(emit(plan_of(PIPELINES["dualpipev"]), tmp_path).texts)
+
+
+def unwatched() -> Subject:
+    plan = plan_of(PIPELINES["1f1b x zero 3"])
+    return replace(plan, calls=replace(plan.calls, route=Route(problem="it calls torch.sort_")))
+
+
+REFUSED: dict[str, tuple[Callable[[], Subject], type[Exception], str]] = {
+    "a forward pass that cannot be cut": (unwatched, EmissionSchedule, "sort_"),
+    "weights' gradients apart": (
+        lambda: subject(pp=2, vp=2, dp=2, microbatches=4, schedule="zbv", zero=3),
+        EmissionStorage,
+        "zero=1",
+    ),
+    "stages of cut sequences": (lambda: subject(pp=2, cp=2, microbatches=2), EmissionSchedule, "cp"),
+}
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_what_no_stages_are_written_for_is_refused(what: str, tmp_path: Path) -> None:
+    made, kind, says = REFUSED[what]
+    with pytest.raises(kind, match=says):
+        emit(made(), tmp_path)
+
+
+def test_the_lines_of_a_forward_pass_hold_for_any_batch() -> None:
+    _, calls = model(BATCH)
+    assert not calls.route.problem
+    assert [line.module for line in calls.route.lines if line.module][:2] == ["embedding", "blocks.0"]
+    assert calls.route.targets == ("labels",)

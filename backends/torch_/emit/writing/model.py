@@ -103,7 +103,7 @@ def sharded(parts: Parts) -> Iterator[str]:
     else:
         yield f"    fully_shard(model, mesh=shards, reshard_after_forward={kept})"
     if parts.hidden and parts.kept.level == 3:
-        yield "    first = next(unit for unit in model.modules() if isinstance(unit, FSDPModule) and unit is not model)"
+        yield "    _, first, *_ = (unit for unit in model.modules() if isinstance(unit, FSDPModule))"
         yield "    first.set_modules_to_backward_prefetch([first])  # and nothing of another micro-batch"
     if parts.added:
         yield "    for module in model.modules():  # gradients are added up, not averaged"

@@ -175,9 +175,13 @@ def crossing(parts: Parts, pipeline: Pipeline) -> Iterator[str]:
             cause="different values cross from stage to stage, which is not emitted yet",
             fix="plan with --fix pp=2 or pp=1",
         )
-    yield "    between = ("
-    yield from (f"        {example}," for example in next(iter(alike)))
-    yield "    )"
+    (examples,) = alike
+    if len(examples) == 1:
+        yield f"    between = ({examples[0]},)"
+    else:
+        yield "    between = ("
+        yield from (f"        {example}," for example in examples)
+        yield "    )"
     yield "    return ends if index == 0 else between, ends if index == STAGES - 1 else between"
 
 
