@@ -84,6 +84,7 @@ def tied(program: Program, workload: Workload) -> Iterator[tuple[list[int], floa
             stage, call = tie.holders[0]
             body = program.body(dict(program.stages[stage].calls())[call])
             held = [slot for slot in body.params if slot.grad and f".{tie.path}".endswith(f".{slot.path}")]
-            local = body.locals[max(held, key=lambda slot: len(slot.path)).grad or ""]
+            slot = max(held, key=lambda slot: len(slot.path))
+            local = body.locals[slot.synced or slot.grad or ""]  # reduced over the ranks of each stage before
             shape = local.placement.local_shape(local.type.shape, body.mesh)
             yield sorted(groups.values()), prod(shape) * workload.states.reduced

@@ -9,15 +9,16 @@ blocks that differ in nothing but their number become loops.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import groupby, pairwise
 from math import prod
 
 from meshwright.backends.torch_.emit.axes import Axes
 from meshwright.backends.torch_.emit.subject import Piece, Subject
 from meshwright.ir.errors import EmissionSchedule
-from meshwright.ir.graph import Type
+from meshwright.ir.fold import Call, joined
+from meshwright.ir.graph import Param, Type
 from meshwright.ir.mesh import Mesh
 from meshwright.ir.placement import Placement
 from meshwright.ir.route import CALLED, DEVICE, ROWS, Line, Route
@@ -68,14 +69,15 @@ class Pipeline:
 
     stages: tuple[StageCode, ...]
     held: tuple[tuple[int, ...], ...]
+    tied: tuple[tuple[int, str], ...] = ()
+    """The stage and name of every copy of a parameter that groups of ranks share."""
+
+    glue: Mapping[str, int] = field(default_factory=dict)
+    """The stage of every body that is not repeated."""
 
     def stage_of(self, piece: Piece) -> int:
         """The stage that has a piece which is not repeated."""
-        owners = set(piece.owners())
-        for stage in self.stages:
-            if owners & {*stage.beside, *(path.rpartition(".")[0] for path in stage.holds)}:
-                return stage.index
-        return len(self.stages) - 1
+        return self.glue[piece.plan.body]
 
 
 def pipeline_of(subject: Subject, axes: Axes) -> Pipeline | None:
@@ -98,7 +100,40 @@ def pipeline_of(subject: Subject, axes: Axes) -> Pipeline | None:
     if axes.context is not None:
         raise _refuse(f"stages whose sequences are cut along {axes.context}")
     held = tuple(tuple(n for n, stage in enumerate(stages) if stage.ranks == ranks) for ranks in groups)
-    return Pipeline(tuple(_Cutter(subject, route, axes).stages()), held)
+    codes = tuple(_Cutter(subject, route, axes).stages())
+    calls = list(subject.fold.calls())
+    glue = {calls[number].body.name: n for n, stage in enumerate(stages) for number in range(stage.first, stage.last)}
+    return Pipeline(codes, held, _tied(subject, codes, held, axes), glue)
+
+
+def _tied(
+    subject: Subject, codes: Sequence[StageCode], held: tuple[tuple[int, ...], ...], axes: Axes
+) -> tuple[tuple[int, str], ...]:
+    calls = list(subject.fold.calls())
+    found = []
+    for tie in subject.program.ties:
+        names = []
+        for stage, number in tie.holders:
+            params = [one for one in calls[number].body.graph.params if tie.path in _names(calls[number], one)]
+            inside = {*codes[stage].beside, calls[number].path}
+            own = [name for name in _names(calls[number], params[0]) if name.rpartition(".")[0] in inside]
+            if not own:
+                raise _refuse(f"stage {stage} reads {tie.path} of a module that it does not call")
+            names.append((stage, own[0]))
+        if axes.tensor is not None:
+            raise _refuse(f"{tie.path}, which several stages hold, beside tensor parallelism")
+        groups = {next(group for group in held if stage in group) for stage, _ in names}
+        if len(groups) < len(names) and axes.copied is not None:
+            raise _refuse(f"ranks that hold {tie.path} twice, beside other parallelism")
+        if len(groups) > 1:
+            found.append(tuple(names))
+    if len(found) > 1 or any(len(names) > 2 for names in found):
+        raise _refuse("more than one parameter that two stages share")
+    return found[0] if found else ()
+
+
+def _names(call: Call, param: Param) -> tuple[str, ...]:
+    return tuple(joined(call.path, path) for path in param.paths)
 
 
 class _Cutter:

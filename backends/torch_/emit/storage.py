@@ -72,6 +72,8 @@ def kept_of(subject: Subject, axes: Axes, experts: Experts | None = None) -> Kep
 
 def check_sharded(subject: Subject, kept: Kept, axes: Axes) -> None:
     """Must: the runtime of pipelines does what the plan says with sharded parameters."""
+    if subject.program.ties:
+        raise _refuse_staged("shards of a parameter that several stages hold")
     of_rank = max(Counter(stage.ranks for stage in subject.decisions.stages).values())
     kinds = {action.kind for _, actions in subject.program.actions for action in actions}
     if kept.level > 1 and "W" in kinds:

@@ -106,8 +106,8 @@ def _held_against(job: Job, folder: Path, steps: int) -> Verified:
             losses = {} if run[step]["loss"] is None else {"": torch.tensor(run[step]["loss"])}
             for what, found, expected in (
                 ("the loss", losses, {"": loss} if group.last else {}),
-                ("the gradient of ", run[step]["grads"], group.of(grads)),
-                ("the parameter ", run[step]["parameters"], group.of(parameters)),
+                ("the gradient of ", run[step]["grads"], group.of(grads, run[step]["grads"])),
+                ("the parameter ", run[step]["parameters"], group.of(parameters, run[step]["parameters"])),
             ):
                 wrong, far = compared(what, found, expected)
                 differences += [f"{place}: {one}" for one in wrong]

@@ -21,7 +21,7 @@ from meshwright.ir.fold import Fold, joined
 from meshwright.ir.graph import ITEMSIZE
 from meshwright.ir.mesh import Mesh
 from meshwright.ir.placement import Placement
-from meshwright.ir.program import Program
+from meshwright.ir.program import BodyProgram, Program, Tie
 
 T = TypeVar("T")
 
@@ -34,8 +34,8 @@ class Group:
     mesh: Mesh
     predicted: Predicted
     messages: Mapping[Collective, int]
-    parameters: frozenset[str]
-    """What of the model it holds, by all names."""
+    parameters: tuple[tuple[str, ...], ...]
+    """What of the model it holds: of each parameter all names."""
     last: bool
     """Whether the loss is computed here."""
 
@@ -43,9 +43,10 @@ class Group:
         """The ranks that differ from this one along mesh axes only."""
         return tuple(sorted(self.ranks[0] + one for one in self.mesh.group(rank - self.ranks[0], axes)))
 
-    def of(self, named: Mapping[str, T]) -> dict[str, T]:
-        """Those of the model's parameters that this group holds."""
-        return {name: one for name, one in named.items() if name in self.parameters}
+    def of(self, named: Mapping[str, T], found: Mapping[str, T]) -> dict[str, T]:
+        """Those of the model's parameters that this group holds, by the names under which they were found."""
+        wanted = [[name for name in names if name in found] or names[:1] for names in self.parameters]
+        return {name: named[name] for names in wanted for name in names if name in named}
 
 
 def groups_of(program: Program, fold: Fold) -> tuple[Group, ...]:
@@ -62,14 +63,14 @@ def groups_of(program: Program, fold: Fold) -> tuple[Group, ...]:
     found = []
     for ranks, stages in held.items():
         numbers = [number for index in stages for number, _ in program.stages[index].calls()]
-        paths = [joined(calls[n].path, path) for n in numbers for p in calls[n].body.graph.params for path in p.paths]
+        params = [(calls[number].path, param) for number in numbers for param in calls[number].body.graph.params]
         found.append(
             Group(
                 ranks=ranks_of[ranks],
                 mesh=program.stages[stages[0]].mesh,
                 predicted=predicted(program, fold, stages),
                 messages=messages,
-                parameters=frozenset(paths),
+                parameters=tuple(tuple(joined(path, name) for name in param.paths) for path, param in params),
                 last=len(program.stages) - 1 in stages,
             )
         )
@@ -91,7 +92,20 @@ def _messages(program: Program, ranks: list[range]) -> dict[Collective, int]:
             for one, other in zip(here, there, strict=True):
                 found["send", (one, other), size] += program.microbatches
                 found["recv", (one, other), size] += program.microbatches
+    for tie in program.ties:
+        groups = list(dict.fromkeys(ranks[stage] for stage, _ in tie.holders))
+        body = program.body(dict(program.stages[tie.holders[0][0]].calls())[tie.holders[0][1]])
+        for members in zip(*groups, strict=True):
+            if len(groups) > 1:
+                found["all_reduce", tuple(sorted(members)), tied_bytes(tie, body)] += 1
     return dict(found)
+
+
+def tied_bytes(tie: Tie, body: BodyProgram) -> int:
+    """The bytes of one rank's part of the gradient of a parameter that several stages hold."""
+    held = [slot for slot in body.params if slot.synced and f".{tie.path}".endswith(f".{slot.path}")]
+    local = body.locals[str(max(held, key=lambda slot: len(slot.path)).synced)]
+    return _bytes(local.placement, local.type.shape, local.type.dtype, body.mesh)
 
 
 def _bytes(placement: Placement, shape: tuple[int, ...], dtype: str, mesh: Mesh) -> int:
@@ -104,10 +118,11 @@ def unlike(found: Mapping[Collective, int], group: Group, rank: int, sent: Count
     left: Counter[Collective] = Counter(found)
     planned, wrong = group.predicted, []
     for (kind, ends, size), number in sorted(group.messages.items()):
-        if rank == ends[kind == "recv"]:
+        if rank in ends if kind == "all_reduce" else rank == ends[kind == "recv"]:
             executed = left.pop((kind, ends, size), 0)
             if executed != number:
-                wrong.append(f"{kind} {ends[0]} to {ends[1]} of {size} bytes: {number} planned, {executed} executed")
+                between = f"{ends[0]} and {ends[1]}"
+                wrong.append(f"{kind} between {between} of {size} bytes: {number} planned, {executed} executed")
     for (kind, axes, size), number in sorted((Counter(planned.values) + Counter(planned.counts)).items()):
         key = kind, group.along(rank, axes), size
         if left[key] < number:

@@ -31,11 +31,11 @@ WORKLOAD = Workload(global_batch=BATCH, seq=SEQ, precision="fp32")
 
 
 @cache
-def model(batch: int = BATCH) -> tuple[Fold, Calls]:
+def model(batch: int = BATCH, reference: str = TINY) -> tuple[Fold, Calls]:
     """As it is traced on a micro-batch."""
-    source = load_model(TINY)
+    source = load_model(reference)
     fold = capture(source, batch=batch, seq=SEQ).fold
-    return fold, calls_of(source, TINY, batch=batch, seq=SEQ, blocks=fold.instances)
+    return fold, calls_of(source, reference, batch=batch, seq=SEQ, blocks=fold.instances)
 
 
 def lowered(decisions: Decisions) -> Program:

@@ -12,13 +12,16 @@ from typing import Any
 import pytest
 from torch.distributed.pipelining import schedules
 
+from meshwright.backends.torch_.capabilities import TORCH_GLOO
 from meshwright.backends.torch_.emit import Subject, emit
 from meshwright.backends.torch_.emit.writing.schedule import CLASSES, LISTS, SINGLE
 from meshwright.backends.torch_.verify.emitted import Verified, verify
 from meshwright.ir.errors import EmissionSchedule, EmissionStorage
+from meshwright.ir.lower import lower
+from meshwright.ir.names import Degrees, template
 from meshwright.ir.route import Route
 from meshwright.ir.schedules import Shape, compute_actions, stage_groups
-from tests.backends.torch_.emitted import BATCH, job, model, subject, unclean, written
+from tests.backends.torch_.emitted import BATCH, WORKLOAD, job, model, subject, unclean, written
 from tests.backends.torch_.test_emit import blocks_again, unlike
 
 PIPELINES: dict[str, dict[str, Any]] = {
@@ -42,6 +45,8 @@ ONE_STAGE: dict[str, dict[str, Any]] = {
     "copies of shards": {"dp": 4, "shard": 2, "microbatches": 2, "zero": 2},
     "tp+sp": {"tp": 2, "microbatches": 2, "sequence_parallel": True},
 }
+TIED = {"1f1b, tied, x dp": {"pp": 2, "dp": 2, "microbatches": 2, "schedule": "1f1b"}}
+"""Those of a model whose embedding is its head."""
 UNLIKE = {"zero 1", "1f1b, unlike stages"}
 """Those that train on batches whose sequences have unlike numbers of targets."""
 
@@ -50,6 +55,23 @@ def plan_of(degrees: dict[str, Any]) -> Subject:
     given = dict(degrees)
     pins = given.pop("pins", None)
     return subject(pins() if pins else None, **given)
+
+
+def tied(degrees: dict[str, Any], folder: Path) -> Subject:
+    """The plan that degrees mean, for a model whose embedding is its head."""
+    text = """
+def tied() -> Llama:
+    model = tiny()
+    model.head.weight = model.embedding.weight
+    nn.init.normal_(model.head.weight, std=0.05)
+    return model
+"""
+    file = folder / "tied.py"
+    file.write_text(model()[1].file.read_text() + text)
+    fold, calls = model(BATCH // degrees["microbatches"], f"{file}:tied")
+    decisions = template(fold, Degrees(**degrees), "torch-gloo")
+    program = lower(fold, decisions, TORCH_GLOO.lowering(), WORKLOAD)
+    return Subject(fold=fold, decisions=decisions, program=program, workload=WORKLOAD, calls=calls, config="tied")
 
 
 @pytest.fixture(scope="module")
@@ -61,18 +83,23 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Verified]:
         if kind in UNLIKE:
             plan = unlike(plan, tmp_path_factory.mktemp("model"))
         jobs[kind] = job(plan, written(plan, tmp_path_factory.mktemp("plan")))
+    for kind, degrees in TIED.items():
+        plan = tied(degrees, tmp_path_factory.mktemp("model"))
+        jobs[kind] = job(plan, written(plan, tmp_path_factory.mktemp("plan")))
     return dict(zip(jobs, verify(tuple(jobs.values()), steps=2, limit_s=900), strict=True))
 
 
 @pytest.mark.e2e
-@pytest.mark.parametrize("kind", [*PIPELINES, *ONE_STAGE])
+@pytest.mark.parametrize("kind", [*PIPELINES, *ONE_STAGE, *TIED])
 def test_micro_batches_are_exact_and_communicate_what_they_say(kind: str, found: dict[str, Verified]) -> None:
     one = found[kind]
     assert one.differences == ()
-    assert one.losses[1] < one.losses[0]
+    assert one.losses[1] < one.losses[0] or kind in TIED
     sent = [number for what, axes, number, _ in one.collectives if (what, axes) == ("send", "pp")]
     if kind == "1f1b x zero 3":  # the tables of positions and the sequences, of four micro-batches
         assert sent == [3 * 4]
+    if kind in TIED:  # the gradient of the table, once
+        assert ("all_reduce", "pp", 1, 256 * 64 * 4) in one.collectives
     if kind in ONE_STAGE:
         assert sent == []
 

@@ -47,16 +47,12 @@ def accumulating_step(parts: Parts) -> Iterator[str]:
 
 
 def syncing(parts: Parts) -> Iterator[str]:
-    """What tells the runtime whether this is the last micro-batch."""
-    level, copied = parts.kept.level, bool(parts.kept.units) and parts.kept.over != parts.axes.copies
-    if level == 1 or copied:
+    """What tells `fully_shard` whether this is the last micro-batch."""
+    if parts.kept.level == 1:
         yield "last = number == MICROBATCHES - 1"
         yield "if isinstance(model, FSDPModule):"
-    if level == 1:
         yield "    model.set_requires_gradient_sync(last)"
         yield "    model.set_reshard_after_backward(last)"
-    elif copied:
-        yield "    model.set_requires_all_reduce(last)  # over the copies of shards"
 
 
 def one_batch(parts: Parts, called: str, averaged: bool) -> Iterator[str]:

@@ -19,6 +19,9 @@ def stage_constants(parts: Parts, pipeline: Pipeline) -> Iterator[str]:
     held = ", ".join(f"({', '.join(map(str, one))}{',' * (len(one) == 1)})" for one in pipeline.held)
     yield f"STAGES = {len(pipeline.stages)}"
     yield f"STAGES_OF = ({held})  # which stages every rank along pp has"
+    if pipeline.tied:
+        held = ", ".join(f'({stage}, "{name}")' for stage, name in pipeline.tied)
+        yield f"TIED = ({held})  # stages and names of one parameter"
     for piece in parts.subject.pieces:
         if piece.repeated:
             name = numbers_of(parts.subject, piece.plan.body)
@@ -37,6 +40,7 @@ def staged(parts: Parts, pipeline: Pipeline) -> tuple[Iterator[str], ...]:
         crossing(parts, pipeline),
         *([by_lists()] if class_of(parts) is None else []),
         runner(parts, pipeline),
+        *([sum_tied()] if pipeline.tied else []),
         iter(
             (
                 "def parallelize(model: nn.Module, mesh: DeviceMesh) -> Pipeline:",
@@ -151,6 +155,12 @@ def runner(parts: Parts, pipeline: Pipeline) -> Iterator[str]:
     yield f"            PipelineStage({stage}, index, STAGES, device, *crossing(index), group=group)"
     yield "            for stage, index in zip(self.stages, indices, strict=True)"
     yield "        ]"
+    if pipeline.tied and len(pipeline.held) == 2:
+        yield "        self.sharing = group"
+    elif pipeline.tied:
+        groups = ", ".join(str(_group(pipeline, stage)) for stage, _ in pipeline.tied)
+        yield f"        sharing = mesh.mesh[[{groups}]].reshape(2, -1).T.tolist()  # ranks that stand alike"
+        yield "        self.sharing, _ = dist.new_subgroups_by_enumeration(sharing)"
     yield f"        self.schedule = {made_of(parts)}"
     yield ""
     yield "    def loss(self, outputs: Tensor, labels: Tensor) -> Tensor:"
@@ -159,6 +169,21 @@ def runner(parts: Parts, pipeline: Pipeline) -> Iterator[str]:
     given = f"SimpleNamespace({within}=outputs)" if within else "outputs"
     yield f'        loss: Tensor = model_file.loss({given}, {{"{labels}": labels}})'
     yield f"        return loss * ((labels != {ignored}).sum() / self.targets)"
+
+
+def _group(pipeline: Pipeline, stage: int) -> int:
+    return next(number for number, held in enumerate(pipeline.held) if stage in held)
+
+
+def sum_tied() -> Iterator[str]:
+    yield "def sum_tied(model: Pipeline) -> None:"
+    yield '    """Add up the gradients of the parameter that two stages hold."""'
+    yield "    for stage in model.stages:"
+    yield "        for index, name in TIED:"
+    yield "            grad = stage.get_parameter(name).grad if stage.index == index else None"
+    yield "            if grad is not None:"
+    yield "                local = grad.to_local() if isinstance(grad, DTensor) else grad"
+    yield "                dist.all_reduce(local, group=model.sharing)"
 
 
 def crossing(parts: Parts, pipeline: Pipeline) -> Iterator[str]:
@@ -218,6 +243,8 @@ def pipeline_step(parts: Parts) -> Iterator[str]:
     else:
         yield f"    {step}"
     yield from after_backward(parts)
+    if parts.pipeline is not None and parts.pipeline.tied:
+        yield "    sum_tied(model)"
     yield "    optimizer.step()"
     yield "    if not model.last:"
     yield "        return None"
