@@ -97,6 +97,8 @@ def pipeline_of(subject: Subject, axes: Axes) -> Pipeline | None:
             cause=f"on ranks along {'.'.join(axes.batch)} they do not divide {subject.workload.global_batch} sequences",
             fix="plan with a --global-batch that they divide",
         )
+    if axes.experts is not None:
+        raise _refuse(f"stages whose experts are spread over {axes.experts}")
     if axes.context is not None:
         raise _refuse(f"stages whose sequences are cut along {axes.context}")
     held = tuple(tuple(n for n, stage in enumerate(stages) if stage.ranks == ranks) for ranks in groups)
