@@ -21,6 +21,7 @@ class Calls:
     - `arguments` has one entry per module that is called: for each positional argument the path of the innermost module
       that made it, or None where it was not the result of a module.
     - `keywords` has the same of arguments that are given by name.
+    - `positioned` modules are given tables of all positions, and make none of their own while they run.
     - A `file` that is not whole is one of those to be written `beside` the code, by name.
     """
 
@@ -30,6 +31,7 @@ class Calls:
     arguments: Mapping[str, tuple[str | None, ...]]
     has_optimizer: bool
     keywords: Mapping[str, Mapping[str, str | None]] = field(default_factory=dict)
+    positioned: frozenset[str] = frozenset()
     beside: tuple[tuple[str, str], ...] = ()
     route: Route = UNWATCHED
     """The forward pass as lines, where the model may be cut into stages."""

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.overrides import TorchFunctionMode
 
 from meshwright.ir.calls import Calls
 from meshwright.ir.errors import EmissionModel
@@ -34,7 +35,7 @@ def calls_of(source: Source, reference: str, *, batch: int, seq: int, blocks: Se
     accepted = inspect.signature(source.module.forward).parameters
     entries = tuple(name for name in accepted if name in example)
     with guarded(file, TIME_LIMIT_S):
-        arguments, keywords = _watched(source.module, {name: example[name] for name in entries})
+        arguments, keywords, positioned = _watched(source.module, {name: example[name] for name in entries}, seq)
         route = route_of(
             source.module, {name: example[name] for name in entries}, source.hooks.loss, example, tuple(blocks)
         )
@@ -45,6 +46,7 @@ def calls_of(source: Source, reference: str, *, batch: int, seq: int, blocks: Se
         entries=entries,
         arguments=arguments,
         keywords=keywords,
+        positioned=positioned,
         has_optimizer=source.hooks.optimizer is not None,
         route=route,
     )
@@ -54,8 +56,35 @@ Arguments = dict[str, tuple[str | None, ...]]
 Keywords = dict[str, dict[str, str | None]]
 
 
-def _watched(model: nn.Module, inputs: dict[str, Tensor]) -> tuple[Arguments, Keywords]:
-    """The arguments of every module, by path; the first call counts."""
+class _Making(TorchFunctionMode):
+    """Notes the modules that run, from the outermost to the innermost, where tensors of `seq` positions are made out of
+    nothing."""
+
+    def __init__(self, seq: int) -> None:
+        super().__init__()
+        self.seq, self.running, self.found = seq, list[str](), set[str]()
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        if func in CREATION and self.seq in result.shape:
+            self.found.update(self.running)
+        return result
+
+
+CREATION = (torch.arange, torch.linspace, torch.ones, torch.zeros, torch.full, torch.tensor)
+
+
+def _tables(values: Any, seq: int) -> int:
+    """How many tensors there are whose last dimension but one is the sequence."""
+    if isinstance(values, Tensor):
+        return int(values.ndim > 1 and values.shape[-2] == seq)
+    parts = values.values() if isinstance(values, dict) else values if isinstance(values, tuple | list) else ()
+    return sum(_tables(part, seq) for part in parts)
+
+
+def _watched(model: nn.Module, inputs: dict[str, Tensor], seq: int) -> tuple[Arguments, Keywords, frozenset[str]]:
+    """The arguments of every module, by path; the first call counts. And the modules that are given positions."""
+    making, given = _Making(seq), set[str]()
     made: dict[int, tuple[str, Tensor]] = {}
     found: Arguments = {}
     named: Keywords = {}
@@ -65,10 +94,14 @@ def _watched(model: nn.Module, inputs: dict[str, Tensor]) -> tuple[Arguments, Ke
         return made[id(value)][0] if id(value) in made else None
 
     def before(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        making.running.append(paths[module])
+        if _tables((args, kwargs), seq) > 1:
+            given.add(paths[module])
         found.setdefault(paths[module], tuple(map(maker, args)))
         named.setdefault(paths[module], {name: maker(value) for name, value in kwargs.items()})
 
     def after(module: nn.Module, args: tuple[Any, ...], result: Any) -> None:
+        making.running.pop()
         if isinstance(result, Tensor):
             made.setdefault(id(result), (paths[module], result))
 
@@ -78,9 +111,10 @@ def _watched(model: nn.Module, inputs: dict[str, Tensor]) -> tuple[Arguments, Ke
         with (
             FakeTensorMode(allow_non_fake_inputs=True) as mode,
             torch.no_grad(),
+            making,
         ):  # models ask it no values, unlike meta
             model(**{name: mode.from_tensor(tensor) for name, tensor in inputs.items()})
     finally:
         for handle in handles:
             handle.remove()
-    return found, named
+    return found, named, frozenset(given - making.found)

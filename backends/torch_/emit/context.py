@@ -159,7 +159,7 @@ class _Reader:
         graph, found = self.piece.graph, dict[str, set[int]]()
         around = {value for op in self.attentions for value in (*op.operands, *op.results)}
         outside = {item.value for item in graph.inputs}
-        if not self.piece.repeated:
+        if not self.piece.repeated or self.piece.first in self.subject.calls.positioned:
             outside |= {value for op in graph.ops if not op.operands for value in op.results}
         for statement in (*self.program.forward, *self.program.backward):
             if not isinstance(statement, Move) or self.axis not in statement.step.axes:

@@ -53,6 +53,14 @@ def kept_of(subject: Subject, axes: Axes, experts: Experts | None = None) -> Kep
     sharded = {piece.plan.name: _sharded(piece, axes, experts) for piece in subject.pieces}
     if not any(sharded.values()):
         return Kept(())
+    ties = ((tie.path, [stage for stage, _ in tie.holders]) for tie in subject.program.ties)
+    tied = next((path for path, stages in ties if len(set(stages)) < len(stages)), None)
+    if tied is not None:
+        raise EmissionStorage(
+            place=tied,
+            cause="a parameter that several parts of the model share is not emitted in shards yet",
+            fix="plan with --fix zero=0, or untie it in the model",
+        )
     some = [piece.plan.name for piece in subject.pieces if piece.graph.params and not sharded[piece.plan.name]]
     if some:
         raise _refuse(f"plan {some[0]}", "it keeps copies of its parameters while other plans shard theirs")

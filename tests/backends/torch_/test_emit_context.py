@@ -3,6 +3,7 @@ collectives of the Program."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -10,11 +11,17 @@ from typing import Any
 
 import pytest
 
+from meshwright.backends.torch_.capabilities import TORCH_GLOO
 from meshwright.backends.torch_.emit import Subject, emit
 from meshwright.backends.torch_.verify.emitted import Verified, verify
-from meshwright.ir.errors import EmissionAxis, EmissionModule, MeshwrightError
+from meshwright.ir.errors import EmissionAxis, EmissionModule, EmissionStorage, MeshwrightError
+from meshwright.ir.frontends.calls import calls_of
+from meshwright.ir.frontends.capture import capture
+from meshwright.ir.frontends.load import load_model
 from meshwright.ir.graph import Op
-from tests.backends.torch_.emitted import job, lowered, subject, unclean, written
+from meshwright.ir.lower import lower
+from meshwright.ir.names import Degrees, template
+from tests.backends.torch_.emitted import BATCH, ROOT, SEQ, WORKLOAD, job, lowered, subject, unclean, written
 from tests.backends.torch_.test_emit import blocks_again, counted
 
 KINDS: dict[str, dict[str, Any]] = {
@@ -24,6 +31,32 @@ KINDS: dict[str, dict[str, Any]] = {
     "ulysses": {"cp": 2, "context": "ulysses"},
     "ulysses x tp+sp, fsdp": {"cp": 2, "tp": 2, "context": "ulysses", "sequence_parallel": True, "zero": 3},
 }
+
+
+HF = "cp, a model of transformers"
+SMALL = {
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 8,
+    "vocab_size": 64,
+    "bos_token_id": None,
+    "eos_token_id": None,
+}
+
+
+def of_configuration(folder: Path, name: str, settings: dict[str, Any], **degrees: Any) -> Subject:
+    """A plan of a small model of a configuration."""
+    told = json.loads((ROOT / "examples" / "configs" / name / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(told | settings))
+    source = load_model(str(folder), dtype="fp32")
+    fold = capture(source, batch=BATCH, seq=SEQ).fold
+    calls = calls_of(source, str(folder), batch=BATCH, seq=SEQ, blocks=fold.instances)
+    decisions = template(fold, Degrees(**degrees), "torch-gloo")
+    program = lower(fold, decisions, TORCH_GLOO.lowering(), WORKLOAD)
+    return Subject(fold=fold, decisions=decisions, program=program, workload=WORKLOAD, calls=calls, config=name)
 
 
 def plan_of(kind: str) -> Subject:
@@ -36,7 +69,9 @@ def plan_of(kind: str) -> Subject:
 def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Verified]:
     """All plans in one launch."""
     jobs = [job(plan_of(kind), written(plan_of(kind), tmp_path_factory.mktemp("plan"))) for kind in KINDS]
-    return dict(zip(KINDS, verify(jobs, steps=2, limit_s=600), strict=True))
+    plan = of_configuration(tmp_path_factory.mktemp("model"), "llama-3.1-8b", SMALL, cp=2)
+    jobs.append(job(plan, written(plan, tmp_path_factory.mktemp("plan"))))
+    return dict(zip((*KINDS, HF), verify(jobs, steps=2, limit_s=600), strict=True))
 
 
 @pytest.mark.e2e
@@ -51,6 +86,21 @@ def test_a_cut_sequence_is_exact_and_communicates_what_the_plan_says(kind: str, 
         assert (numbers["all_gather cp"], numbers["reduce_scatter cp"]) == (8, 8)
     if kind == "ulysses":  # queries, keys, values and results of four blocks, there and back
         assert numbers["all_to_all cp"] == 4 * 4 * 2
+
+
+@pytest.mark.e2e
+@pytest.mark.filterwarnings("ignore")
+def test_tables_that_blocks_are_given_are_cut(found: dict[str, Verified]) -> None:
+    assert found[HF].differences == ()
+    assert found[HF].tensors == 2 * 21
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_tied_parameters_in_shards_are_refused(tmp_path: Path) -> None:
+    plan = of_configuration(tmp_path, "llama-3.1-8b", SMALL | {"tie_word_embeddings": True}, dp=2, zero=3)
+    with pytest.raises(EmissionStorage, match="share") as refused:
+        emit(plan, tmp_path)
+    assert "zero=0" in refused.value.fix
 
 
 def test_scripts_are_clean_and_short(tmp_path: Path) -> None:

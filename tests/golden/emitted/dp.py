@@ -50,7 +50,7 @@ def build() -> nn.Module:
 
 def parallelize(model: nn.Module, mesh: DeviceMesh) -> nn.Module:
     """This rank's part of the model, in place; names of parameters stay. Returns what to call."""
-    return DistributedDataParallel(model, process_group=mesh["dp"].get_group())
+    return DistributedDataParallel(model, process_group=mesh["dp"].get_group(), broadcast_buffers=False)
 
 
 def own_part(whole: dict[str, Tensor], mesh: DeviceMesh) -> dict[str, Tensor]:

@@ -107,6 +107,8 @@ def own_tokens(context: Context, again: str | None) -> Iterator[str]:
     yield '    """'
     yield ""
     yield "    def own(value: Any) -> Any:"
+    yield "        if isinstance(value, tuple):"
+    yield "            return tuple(own(one) for one in value)"
     yield "        if isinstance(value, DTensor):"
     if again is None:
         yield "            return value.to_local()"
@@ -118,8 +120,8 @@ def own_tokens(context: Context, again: str | None) -> Iterator[str]:
     yield f"            return part(value, tables, {over})"
     yield "        return value"
     yield ""
-    yield "    def enter(module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:"
-    yield "        return tuple(own(arg) for arg in args)"
+    yield "    def enter(module: nn.Module, args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:"
+    yield "        return own(args), {name: own(value) for name, value in kwargs.items()}"
     yield ""
     yield "    def leave(module: nn.Module, args: tuple[Any, ...], result: Tensor) -> Tensor:"
     if again is not None:
@@ -128,7 +130,7 @@ def own_tokens(context: Context, again: str | None) -> Iterator[str]:
         yield "            return DTensor.from_local(result.to_local(), over, [Shard(1), Shard(1)])"
     yield f"        return DTensor.from_local(result, {over}, [Shard(1)])"
     yield ""
-    yield "    module.register_forward_pre_hook(enter, prepend=True)"
+    yield "    module.register_forward_pre_hook(enter, prepend=True, with_kwargs=True)"
     yield "    if leaves:"
     yield "        module.register_forward_hook(leave)"
     yield from ("", "")

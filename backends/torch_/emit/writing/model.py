@@ -43,7 +43,8 @@ def parallelize(parts: Parts) -> Iterator[str]:
     if parts.kept.units:
         yield from sharded(parts)
     if parts.wrapped:
-        yield f'    return DistributedDataParallel(model, process_group=mesh["{parts.axes.copied}"].get_group())'
+        group = f'mesh["{parts.axes.copied}"].get_group()'
+        yield f"    return DistributedDataParallel(model, process_group={group}, broadcast_buffers=False)"
     else:
         yield "    return model"
 
