@@ -137,6 +137,7 @@ def workload_of(run: Run) -> Workload:
         global_batch=run.global_batch,
         seq=run.seq,
         precision=run.precision,
+        optimizer=run.optimizer,
         stack=stack_of_run(run),
     )
 

@@ -1,6 +1,7 @@
 """Published training runs, read: a row in, a `Run` out, or a `Skipped` that says why.
 
-    read_runs(csv, models)   every row, in order: Run | Skipped
+    read_configurations(csv, models)   every row, in order: Run | Skipped
+    read_runs(csv, models)             the same, and skipped if nothing was measured
 
 A row can be priced if it names a model of known shape, a known device and their number, a sequence length and a global
 batch; it can be scored if it also has a step time, a peak memory or an outcome. Nothing is looked up by source, row or
@@ -72,16 +73,34 @@ class _Unreadable(Exception):
     """Why a row cannot be priced."""
 
 
-def read_runs(path: Path, models: Mapping[str, Model]) -> tuple[Run | Skipped, ...]:
-    """Every row of a table of runs."""
+def read_configurations(path: Path, models: Mapping[str, Model]) -> tuple[Run | Skipped, ...]:
+    """Every row of a table of runs, whatever was measured."""
     with path.open(newline="", encoding="utf-8-sig") as file:
         return tuple(
-            read_row(index, {key: (cell or "").strip() for key, cell in row.items() if key}, models)
+            read_configuration(index, {key: (cell or "").strip() for key, cell in row.items() if key}, models)
             for index, row in enumerate(csv.DictReader(file))
         )
 
 
+def read_runs(path: Path, models: Mapping[str, Model]) -> tuple[Run | Skipped, ...]:
+    """Every row of a table of runs."""
+    return tuple(map(measured, read_configurations(path, models)))
+
+
 def read_row(index: int, row: Mapping[str, str], models: Mapping[str, Model]) -> Run | Skipped:
+    """One row."""
+    return measured(read_configuration(index, row, models))
+
+
+def measured(row: Run | Skipped) -> Run | Skipped:
+    """The row, or why nothing can be held against it."""
+    if isinstance(row, Skipped) or row.measured:
+        return row
+    return Skipped(row=row.row, source=row.source, model=row.model.name, reason="no step time, memory or outcome")
+
+
+def read_configuration(index: int, row: Mapping[str, str], models: Mapping[str, Model]) -> Run | Skipped:
+    """One row, whatever was measured."""
     reader = _Reader(row, models)
     try:
         return reader.run(index)
@@ -161,6 +180,7 @@ class _Reader:
             ep=ep,
             etp=etp,
             dp=dp,
+            degrees_open=not any(self.cell(key) for key in ("tp", "pp", "dp")),
             zero=zero,
             zero_open=zero_open,
             recompute=recompute,

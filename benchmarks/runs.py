@@ -51,7 +51,7 @@ class Run:
     - tp * pp * cp * dp must be the number of devices, and `hosts` * `gpus_per_host` too.
     - `micro_batch` * dp must divide `global_batch`; etp * ep must divide tp * cp * dp.
     - `zero_open`: `zero` was blank, and holds stage 0. `recompute_open`: likewise, and holds none.
-    - At least one of `step_time_s`, `peak_bytes` and `outcome` must be given.
+    - `degrees_open`: nothing is said of how devices were used.
     """
 
     row: int
@@ -74,6 +74,7 @@ class Run:
     ep: int
     etp: int
     dp: int
+    degrees_open: bool
     zero: Zero
     zero_open: bool
     recompute: Recompute
@@ -102,8 +103,15 @@ class Run:
             )
         if self.tp * self.cp * self.dp % (self.ep * self.etp):
             raise ValueError(f"ep {self.ep} x etp {self.etp} does not divide tp x cp x dp")
-        if self.step_time_s is None and self.peak_bytes is None and not self.outcome:
-            raise ValueError("no step time, memory or outcome")
+
+    @property
+    def measured(self) -> bool:
+        """Whether something is published that a price can be held against."""
+        return self.step_time_s is not None or self.peak_bytes is not None or bool(self.outcome)
+
+    @property
+    def ran(self) -> bool:
+        return self.outcome != "oom"
 
     @property
     def devices(self) -> int:
@@ -148,6 +156,11 @@ class Run:
     def grad_bytes(self) -> int:
         """Bytes of a gradient element on the wire; composer's PURE reduces in the dtype of the computation."""
         return 2 if "mp_mode=pure" in self.options else self.stack.grad_bytes
+
+    @property
+    def optimizer(self) -> str:
+        """Of `meshwright.ir.workload.OPTIMIZERS`."""
+        return "adamw-bf16" if self.model.name in self.stack.bf16_moments else "adamw"
 
     @property
     def release(self) -> str:

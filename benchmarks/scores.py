@@ -90,7 +90,7 @@ class Scored:
 
     @property
     def ran(self) -> bool:
-        return self.run.outcome != "oom"
+        return self.run.ran
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -78,6 +78,8 @@ class Stack:
     """Devices on which layers whose experts are padded may replay as graphs."""
     captured: Captured | None = None
     """Where whole steps are graphs."""
+    bf16_moments: tuple[str, ...] = ()
+    """Models whose recipes keep both moments of AdamW in bf16."""
     broadcasts: bool = False
     """Each rank sends the parameters that it updated, one rank after the other."""
     rolling: bool = False
@@ -193,7 +195,9 @@ _LISTED = (
         "bf16 with the distributed optimizer, experts not cut by tensor parallelism; recipes of its performance "
         "summaries (scripts/performance/configs, v0.1.0 to v0.5.0): from 0.5.0 (26.06) on cuda_graph_impl "
         "full_iteration with moe_a2a_overlap for MXFP8 experts; modules are recomputed or nothing is; those of "
-        "0.1.0 (25.09), which pad experts, replay layers as graphs for some models on GB200 and B200, for none on H100",
+        "0.1.0 (25.09), which pad experts, replay layers as graphs for some models on GB200 and B200, for none on H100;"
+        " of all models of the summaries only that of DeepSeek-V3 sets exp_avg_dtype and exp_avg_sq_dtype to bf16, from "
+        "0.1.0 to 0.5.0 (src/megatron/bridge/recipes/deepseek/deepseek_v3.py)",
         attention="cudnn",
         grad_bytes=2,
         placeholders=True,
@@ -203,6 +207,7 @@ _LISTED = (
         expert_tp=False,
         may_overlap_experts=True,
         may_replay=("GB200", "B200"),
+        bf16_moments=("deepseek_v3",),
         captured=Captured(since="26.06", precision="mxfp8", devices=("GB200", "GB300", "B300")),
         recomputes=("none", "selective"),
     ),

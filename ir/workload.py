@@ -104,9 +104,12 @@ RECIPES: Mapping[str, Recipe] = MappingProxyType(
 )  # fmt: skip
 """Named layouts of the training state, one line each."""
 
-OPTIMIZERS: Mapping[str, float] = MappingProxyType({"adamw": 8, "sgd": 0, "momentum": 4, "muon": 4, "adafactor": 0})
-"""Bytes of optimizer state per element: AdamW two fp32 moments, momentum and Muon one; Adafactor keeps a row and a
-column per matrix, which is nothing beside the matrix (Shazeer and Stern 2018)."""
+OPTIMIZERS: Mapping[str, float] = MappingProxyType(
+    {"adamw": 8, "adamw-bf16": 4, "sgd": 0, "momentum": 4, "muon": 4, "adafactor": 0}
+)
+"""Bytes of optimizer state per element: AdamW two fp32 moments, or two in bf16 (DeepSeek-V3, arXiv 2412.19437, section
+3.3.3; Megatron-Core's precision-aware optimizer), momentum and Muon one; Adafactor keeps a row and a column per matrix,
+which is nothing beside the matrix (Shazeer and Stern 2018)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from benchmarks.cells import Recompute, Zero, nic_of, options_of, recompute_of, zero_of
 from benchmarks.models import model_of, read_models
+from benchmarks.price import workload_of
 from benchmarks.reading import read_row, read_runs
 from benchmarks.runs import Run, Skipped, readings, stage_layers, zero_stages
 from benchmarks.stacks import STACKS, Stack, stack_of
@@ -306,6 +307,14 @@ def test_layers_whose_experts_are_padded_may_replay(
     assert found.padded == (changes.get("moe_routing") is None)
     assert found.graphs_open == (len(expected) > 1)
     assert [one.graphs for one in readings(found)] == (expected if not found.overlap_open else expected * 2)
+
+
+def test_moments_are_as_wide_as_the_recipe_of_the_model_has_them(tmp_path: Path) -> None:
+    """Megatron-Bridge, src/megatron/bridge/recipes/deepseek/deepseek_v3.py: exp_avg_dtype is bf16."""
+    known = {"model": "deepseek_v3"}
+    assert workload_of(run(tmp_path, shape=ROUTED | known, **(BRIDGE | known))).optimizer == "adamw-bf16"
+    assert workload_of(run(tmp_path, shape=ROUTED, **BRIDGE)).optimizer == "adamw"
+    assert workload_of(run(tmp_path, shape=known, **known)).optimizer == "adamw"
 
 
 def test_stacks() -> None:

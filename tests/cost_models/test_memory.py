@@ -54,10 +54,22 @@ def fold(shape: Shape, batch: int) -> Fold:
     return capture(build(shape, "test"), batch=batch, seq=SEQ).fold
 
 
-def program(shape: Shape = SMALL, *, mbs: int = 1, stack: str = "torch", recipe: str = "", **names: object) -> Program:
+def program(
+    shape: Shape = SMALL,
+    *,
+    mbs: int = 1,
+    stack: str = "torch",
+    recipe: str = "",
+    optimizer: str = "adamw",
+    **names: object,
+) -> Program:
     degrees = Degrees(**{"schedule": "1f1b", **names})  # type: ignore[arg-type]
     workload = Workload(
-        global_batch=mbs * degrees.dp * degrees.microbatches, seq=SEQ, stack=STACKS[stack], recipe=recipe
+        global_batch=mbs * degrees.dp * degrees.microbatches,
+        seq=SEQ,
+        stack=STACKS[stack],
+        recipe=recipe,
+        optimizer=optimizer,
     )
     runtime = workload.stack
     model = fold(shape, mbs * degrees.dp)
@@ -225,6 +237,8 @@ def test_megatrons_state_is_eighteen_bytes_less_what_the_optimizer_shards() -> N
         assert part(one, "parameters") == 2 * count
         assert part(one, "optimizer") == pytest.approx(12 * count / dp)
         assert part(one, "gradients") >= 4 * count
+        (less,) = stages(program(dp=dp, zero=1, stack="megatron", optimizer="adamw-bf16"))
+        assert part(less, "optimizer") == pytest.approx(8 * count / dp)
 
 
 def test_a_tied_parameter_is_held_once_on_a_stage_and_once_on_each_of_two() -> None:
