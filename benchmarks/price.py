@@ -162,6 +162,7 @@ def stack_of_run(run: Run) -> Stack:
         dedupes=run.dedupes,
         padded=run.padded,
         graphs=run.graphs,
+        piecewise=public.piecewise,
         broadcasts=public.broadcasts,
         rolling=public.rolling,
         placeholders=public.placeholders,

@@ -80,6 +80,8 @@ class Stack:
     """Where whole steps are graphs."""
     bf16_moments: tuple[str, ...] = ()
     """Models whose recipes keep both moments of AdamW in bf16."""
+    piecewise: bool = False
+    """ZeRO-3 gathers parameter by parameter, and reduces gradients in buckets."""
     broadcasts: bool = False
     """Each rank sends the parameters that it updated, one rank after the other."""
     rolling: bool = False
@@ -137,8 +139,10 @@ _LISTED = (
     ),
     _megatron_2021(
         "deepspeed_zero3",
-        "Rajbhandari et al. 2104.07857, as used by 2104.04473 table 2: kernels of Megatron 2021",
+        "Rajbhandari et al. 2104.07857, as used by 2104.04473 table 2: kernels of Megatron 2021; submodules gather "
+        "their own parameters (section 7.1)",
         states="deepspeed",
+        piecewise=True,
         overlap_grads=True,
         overlap_params=True,
     ),
@@ -196,7 +200,7 @@ _LISTED = (
         "summaries (scripts/performance/configs, v0.1.0 to v0.5.0): from 0.5.0 (26.06) on cuda_graph_impl "
         "full_iteration with moe_a2a_overlap for MXFP8 experts; modules are recomputed or nothing is; those of "
         "0.1.0 (25.09), which pad experts, replay layers as graphs for some models on GB200 and B200, for none on H100;"
-        " of all models of the summaries only that of DeepSeek-V3 sets exp_avg_dtype and exp_avg_sq_dtype to bf16, from "
+        " of all models of the summaries only DeepSeek-V3's sets exp_avg_dtype and exp_avg_sq_dtype to bf16, from "
         "0.1.0 to 0.5.0 (src/megatron/bridge/recipes/deepseek/deepseek_v3.py)",
         attention="cudnn",
         grad_bytes=2,

@@ -18,7 +18,9 @@ What takes no storage of its own:
 
 Parameters that operators read in another form than the stored one (gathered from shards, cast) are whole *units*: all
 of a body's are there while it runs, and with them their gradients until they are reduced to shards, in the bytes that
-gradients travel in, as FSDP does (torch.distributed.fsdp, one unit per block). Inputs without gradient (rotary tables,
+gradients travel in, as FSDP does (torch.distributed.fsdp, one unit per block). Where a stack gathers them one by one
+(`Stack.piecewise`), of a body there are at most `LIVE_ELEMENTS` and the one that is gathered next, and of gradients one
+and a bucket of `BUCKET_ELEMENTS`, which a larger one fills alone. Inputs without gradient (rotary tables,
 tokens, masks) are the same tensors for all calls of a micro-batch; a stage counts them once (`shared`).
 
 Tokens sent to experts take `Workload.imbalance` times their mean on the busiest rank, from dispatch to combine.
@@ -37,6 +39,11 @@ from meshwright.ir.placement import Placement
 from meshwright.ir.program import BodyProgram, Compute, Gradient, Move, ParamSlot, local_elements
 from meshwright.ir.rules.base import Engine
 from meshwright.ir.workload import Stack, Workload
+
+LIVE_ELEMENTS = 1_000_000_000
+BUCKET_ELEMENTS = 500_000_000
+"""Defaults of DeepSpeed's stage3_max_live_parameters, beyond which nothing is fetched ahead, and reduce_bucket_size
+(deepspeed.ai, configuration JSON)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,7 +258,11 @@ class _States:
         return [slot for slot in self.slots if slot.stored != slot.value or cast]
 
     def unit(self) -> float:
-        return sum(self.elements(slot.value) for slot in self.read_otherwise()) * self.states.used
+        sizes = [self.elements(slot.value) for slot in self.read_otherwise()]
+        live = sum(sizes)
+        if self.runtime.piecewise and sizes and not self.unit_kept():
+            live = min(live, LIVE_ELEMENTS + max(sizes))
+        return live * self.states.used
 
     def unit_kept(self) -> bool:
         gathered = {s.result for s in self.body.forward if isinstance(s, Move) and s.reason == "parameter"}
@@ -261,8 +272,11 @@ class _States:
         """Gradients of the whole unit, and the buffer in which they travel to their shards."""
         if not any(isinstance(s, Move) and s.reason == "sync" for s in self.body.backward):
             return 0.0
-        whole = sum(self.elements(slot.value) for slot in self.slots if slot.grad)
-        return whole * (self.states.used + self.states.reduced)
+        sizes = [self.elements(slot.value) for slot in self.slots if slot.grad]
+        whole = travelling = sum(sizes)
+        if self.runtime.piecewise:
+            whole, travelling = max(sizes), min(travelling, max(BUCKET_ELEMENTS, *sizes))
+        return whole * self.states.used + travelling * self.states.reduced
 
     def products(self) -> tuple[tuple[tuple[int, ...], float], ...]:
         """Weights of products; those of one operand are one product (q, k and v; gate and up)."""

@@ -206,7 +206,7 @@ class StageMemory:
 
     def __init__(self, stage: Stage, summaries: Mapping[str, BodyMemory], workload: Workload) -> None:
         self.workload = workload
-        self.prefetches = "parameters" in workload.stack.hides
+        self.prefetches = "parameters" in workload.stack.hides and not workload.stack.piecewise
         self.runs = [([summaries[name] for name in run.programs], run.repeats) for run in stage.runs]
         self.gradients = sum(one.gradients * repeats for period, repeats in self.runs for one in period)
         self.shared = sum(

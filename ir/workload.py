@@ -136,6 +136,9 @@ class Stack:
     of MoEAlltoAllTokenDispatcher)."""
     graphs: str = "none"
     """Of `GRAPHS`."""
+    piecewise: bool = False
+    """Parameters are gathered one by one as operators come to them, not block by block, and gradients leave in buckets
+    (DeepSpeed's ZeRO-3)."""
     broadcasts: bool = False
     """Updated parameters are sent by one broadcast from each rank that holds some, not gathered in one collective; and
     gradients are reduced to each."""
@@ -182,7 +185,7 @@ class Stack:
         )
 
 
-_FLAGS = ("regathers", "fused_loss", "placeholders", "dedupes", "padded", "broadcasts", "rolling")
+_FLAGS = ("regathers", "fused_loss", "placeholders", "dedupes", "padded", "piecewise", "broadcasts", "rolling")
 
 
 STACKS: Mapping[str, Stack] = MappingProxyType(

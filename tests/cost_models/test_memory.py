@@ -241,6 +241,22 @@ def test_megatrons_state_is_eighteen_bytes_less_what_the_optimizer_shards() -> N
         assert part(less, "optimizer") == pytest.approx(8 * count / dp)
 
 
+def test_parameters_gathered_one_by_one_need_no_room_for_whole_blocks() -> None:
+    """DeepSpeed's ZeRO-3: a billion elements and the next parameter; of gradients one and a bucket, here itself."""
+    wide = replace(SMALL, layers=2, hidden=16_384, ffn_hidden=65_536)
+    whole = program(wide, dp=8, zero=3, stack="megatron-2021", recipe="megatron-bf16-grads")
+    workload = whole.workload
+    assert workload is not None
+    single = replace(whole, workload=replace(workload, stack=replace(workload.stack, piecewise=True)))
+    block = max(
+        sum(body.locals[slot.value].type.elements for slot in body.params)
+        for body in map(whole.body, (name for _, name in whole.stages[0].calls()))
+    )
+    largest = wide.hidden * wide.ffn_hidden
+    assert part(stages(whole)[0], "gathered") == pytest.approx(4 * block + 2 * block, rel=0.01)
+    assert part(stages(single)[0], "gathered") == 2 * (1_000_000_000 + largest) + 4 * largest
+
+
 def test_a_tied_parameter_is_held_once_on_a_stage_and_once_on_each_of_two() -> None:
     tied, loose = (program(replace(SMALL, tied_embeddings=tied), recipe="bf16") for tied in (True, False))
     table = SMALL.vocab * SMALL.hidden * 2
