@@ -9,8 +9,9 @@ does not know the row. Rows that ask the same are searched for once.
 
 A row is *won* or *lost* if the search is more than `TIE` faster or slower, else *tied*. A row that does not fit by
 our count is lost too: it ran. What a row leaves blank is read as `benchmarks.runs` says; of several readings that fit
-the fastest is what must be beaten. Left out are rows that say nothing of their degrees or batch, that divide the batch
-unevenly, or that ran out of memory themselves.
+the fastest is what must be beaten. A schedule of the authors' own is priced as the one with a name that is closest to
+it, and fits if any order of its work does. Left out are rows that say nothing of their degrees or batch, that divide
+the batch unevenly, or that ran out of memory themselves.
 """
 
 from __future__ import annotations
@@ -25,19 +26,23 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from benchmarks.models import adapted, fold_of, read_models
-from benchmarks.price import Pricer, degrees_of, workload_of
+from benchmarks.price import Pricer, degrees_of, program_of, workload_of
 from benchmarks.reading import read_configurations
 from benchmarks.runs import Run, Skipped, readings, zero_stages
 from benchmarks.searches import Opened
 from meshwright.cost_models.evaluate import Evaluator
 from meshwright.cost_models.prediction import Prediction
+from meshwright.cost_models.step import Step
 from meshwright.ir.capabilities import ANY
 from meshwright.ir.errors import MeshwrightError
 from meshwright.ir.fold import Fold
 from meshwright.ir.frontends.shape_toml import build
+from meshwright.ir.schedules import WorkLists, with_work
 from meshwright.planner import partial
 from meshwright.planner.baselines import baselines
+from meshwright.planner.custom import job_of
 from meshwright.planner.pricing import LEAST_BATCH, Folds, Setting
+from meshwright.planner.scheduling import Budget, schedule
 from meshwright.planner.search import Search
 from meshwright.planner.solve import space_of
 from meshwright.planner.space import Wishes
@@ -147,7 +152,15 @@ def fitting(run: Run, pricer: Pricer) -> Prediction | None:
         prediction = pricer.predicted(run)
     except MeshwrightError:
         return None
-    return prediction if prediction.fits else None
+    return prediction if prediction.fits or (run.own_schedule and some_order_fits(run, pricer)) else None
+
+
+def some_order_fits(run: Run, pricer: Pricer) -> bool:
+    """Whether the work of a run fits in any order that list scheduling finds."""
+    program, evaluator = program_of(run), pricer.evaluator(run)
+    job = job_of(Step(evaluator.prices, program, workload_of(run)))
+    answer = schedule(job, budget=Budget(0))
+    return answer is not None and evaluator(with_work(program, WorkLists(job.shape, answer.best.lists))).fits
 
 
 def _words(run: Run) -> str:

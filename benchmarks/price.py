@@ -50,10 +50,14 @@ class Pricer:
         )
 
     def predicted(self, run: Run) -> Prediction:
+        return self.evaluator(run)(program_of(run))
+
+    def evaluator(self, run: Run) -> Evaluator:
+        """That of its cluster."""
         where = repr(run.cluster)
         if where not in self.evaluators:
             self.evaluators[where] = Evaluator(run.cluster, self.profile)
-        return self.evaluators[where](program_of(run))
+        return self.evaluators[where]
 
 
 def reserved_bytes(held: Held) -> float:
@@ -157,7 +161,7 @@ def stack_of_run(run: Run) -> Stack:
         attention=public.attention,
         hides=tuple(hides),
         recipe=recipe_of(public, run.grad_bytes),
-        regathers=public.style == "fused" and run.sequence_parallel,
+        regathers=public.style == "fused" and (run.sequence_parallel or public.sequence_parallel),
         fused_loss=public.fused_loss,
         dedupes=run.dedupes,
         padded=run.padded,

@@ -153,6 +153,9 @@ class _Reader:
         zero, zero_open = self.zero(dp)
         micro_batch, global_batch = self.batches(devices, pp, dp, zero)
         vp, schedule = self.pipeline(model, pp)
+        own_schedule = self.cell("schedule").lower().endswith("_custom")
+        if own_schedule:
+            self.read(f"schedule: {schedule}, as far as theirs is known")
         recompute, recompute_open = self.recompute(stage_layers(int(model.sizes["layers"]), pp)[0])
         step_time_s, derived = self.step_time()
         text = self.cell("recompute")
@@ -187,6 +190,7 @@ class _Reader:
             recompute_open=recompute_open,
             sequence_parallel=tp > 1 and (self.stack.sequence_parallel or "seqpar" in text),
             schedule=schedule,
+            own_schedule=own_schedule,
             offload_layers=int(offloaded[1]) if offloaded else 0,
             stack=self.stack,
             style=self.style(),

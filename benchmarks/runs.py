@@ -51,7 +51,8 @@ class Run:
     - tp * pp * cp * dp must be the number of devices, and `hosts` * `gpus_per_host` too.
     - `micro_batch` * dp must divide `global_batch`; etp * ep must divide tp * cp * dp.
     - `zero_open`: `zero` was blank, and holds stage 0. `recompute_open`: likewise, and holds none.
-    - `degrees_open`: nothing is said of how devices were used.
+    - `degrees_open`: nothing is said of how devices were used. `own_schedule`: `schedule` is the closest one that has
+      a name.
     """
 
     row: int
@@ -81,6 +82,7 @@ class Run:
     recompute_open: bool
     sequence_parallel: bool
     schedule: str
+    own_schedule: bool
     offload_layers: int
     stack: Stack
     style: str
