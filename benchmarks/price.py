@@ -117,8 +117,11 @@ def offload_of(run: Run) -> str:
 
 
 def _zero(run: Run) -> int:
-    """In a pipeline ZeRO-2 adds gradients up as they are and reduces them once a step: what ZeRO-1 does in ours."""
-    return 1 if run.zero.stage == 2 and run.pp > 1 else run.zero.stage
+    """In a pipeline ZeRO-2 adds gradients up as they are and reduces them once a step: what ZeRO-1 does in ours. So
+    does ZeRO-3 where parameters stay gathered (arXiv 2407.21783, section 3.3.2: gradients of several micro-batches add
+    up in fp32)."""
+    once = run.zero.stage == 2 or (run.zero.stage == 3 and not run.zero.regather)
+    return 1 if once and run.pp > 1 else run.zero.stage
 
 
 def recompute_of(run: Run) -> str:
