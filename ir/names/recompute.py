@@ -18,7 +18,7 @@ A part that a body does not have selects nothing there.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Set
 
 from meshwright.ir.factors import Loops, stem
 from meshwright.ir.graph import Graph, Op
@@ -72,8 +72,9 @@ def _expert_activations(graph: Graph, found: Loops) -> list[Op]:
 
 
 def _latent_projections(graph: Graph, found: Loops) -> list[Op]:
-    """All that attention is made of, from the products that make heads out of something narrower than hidden."""
-    up = [op for op in graph.ops if op.kind == "linear" and _makes_heads(op, found)]
+    """All that attention is made of, from the products that make heads out of something else than a body is given."""
+    given = {name for item in graph.inputs for names in found.dims[item.value] for name in names}
+    up = [op for op in graph.ops if op.kind == "linear" and _makes_heads(op, found, given)]
     if not up:
         return []
     before = _makers(graph, (value for op in up for value in op.operands))
@@ -81,9 +82,9 @@ def _latent_projections(graph: Graph, found: Loops) -> list[Op]:
     return [op for name, op in _makers(graph, attention).items() if name not in before]
 
 
-def _makes_heads(op: Op, found: Loops) -> bool:
+def _makes_heads(op: Op, found: Loops, given: Set[str]) -> bool:
     made, read = found.factors[op.name]["n"], found.factors[op.name]["k"]
-    return "heads" in map(stem, made) and not {"heads", "hidden"} & set(map(stem, read))
+    return "heads" in map(stem, made) and "heads" not in map(stem, read) and given.isdisjoint(read)
 
 
 def _makers(graph: Graph, values: Iterable[str]) -> dict[str, Op]:

@@ -20,6 +20,9 @@ from meshwright.ir.errors import (
     WidthIndivisible,
 )
 from meshwright.ir.factors import body_loops
+from meshwright.ir.frontends.capture import capture
+from meshwright.ir.frontends.decoder import Shape
+from meshwright.ir.frontends.shape_toml import build
 from meshwright.ir.lower import lower
 from meshwright.ir.names import TABLE, Degrees, check, cuts, even_cuts, name_of, template, uses
 from tests.llama_block import Sizes, model
@@ -264,6 +267,19 @@ def test_selective_recomputation_by_operators_keeps_every_other_product() -> Non
 )
 def test_selective_recomputation_takes_the_parts_it_names(kind: str, values: set[str]) -> None:
     assert set(template(FOLD, Degrees(recompute=kind)).plan["block"].recompute) == values
+
+
+def test_heads_made_out_of_latents_are_computed_again() -> None:
+    """Norms are one operator here, so that the widths of latents are sorts of hidden ones."""
+    latent = {"q_lora_rank": 32, "kv_lora_rank": 16, "qk_nope_head_dim": 16, "qk_rope_head_dim": 8, "v_head_dim": 16}
+    shape = Shape(layers=2, hidden=64, ffn_hidden=128, heads=4, vocab=128, **latent)
+    fold = capture(build(shape, "test"), batch=2, seq=16).fold
+    (block,) = (name for segment in fold.segments if not segment.glue for name in segment.period)
+    again = set(template(fold, Degrees(recompute="selective:mla_up_proj")).plan[block].recompute)
+    linears = [op for op in fold.body[block].graph.ops if op.kind == "linear"]
+    by_path = {op.operands[1].removesuffix(".weight").removeprefix("attention."): op.results[0] for op in linears}
+    assert {by_path["q_proj.2"], by_path["kv_up"]} <= again
+    assert not {by_path["q_proj.0"], by_path["kv_down"], by_path["o_proj"], "attention"} & again
 
 
 def test_the_first_layers_of_every_stage_have_a_plan_of_their_own() -> None:
