@@ -24,6 +24,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from statistics import median
 
 from benchmarks.models import adapted, fold_of, read_models
 from benchmarks.price import Pricer, degrees_of, program_of, workload_of
@@ -51,6 +52,7 @@ from meshwright.planner.workers import shared_out
 DATA = Path(__file__).resolve().parent / "data"
 RUNS, MODELS = DATA / "training_runs.csv", DATA / "models.csv"
 TIE = 0.01
+OUTCOMES = ("won", "tied", "lost")
 LIMIT_S = 120.0
 """Of a search, by what it computes: that does not depend on what else the machine does."""
 SILENT_S = 3600.0
@@ -280,14 +282,42 @@ def main(argv: Sequence[str]) -> int:
                 print(json.dumps(asdict(answer)), file=file)
 
     answers += all_answers(questions, args.limit_s, args.processes, told)
-    counts = {kind: sum(answer.outcome == kind for answer in answers) for kind in ("won", "tied", "lost")}
+    counts = counted(answers)
+    unanswered = sorted({run.row for run in runs} - {answer.row for answer in answers})
     if args.json:
+        sources = {source: counted(several) for source, several in by_source(answers).items()}
         told_rows = [asdict(one) | {"outcome": one.outcome} for one in answers]
-        print(json.dumps({"counts": counts, "left_out": left_out, "rows": told_rows}))
+        found = {"counts": counts, "left_out": left_out, "unanswered": unanswered, "by_source": sources}
+        print(json.dumps(found | {"rows": told_rows}))
     else:
-        print(", ".join(f"{count} {kind}" for kind, count in counts.items()), f"of {len(answers)} rows")
+        for source, several in by_source(answers).items():
+            print(f"{source:36} {_line(several)}")
+        print(f"{'all':36} {_line(answers)}")
         print("left out:", ", ".join(f"{count} {why}" for why, count in left_out.items()))
-    return 1 if counts["lost"] else 0
+        print(*(f"row {row}: no answer" for row in unanswered), sep="\n", end="")
+    return 1 if counts["lost"] or unanswered else 0
+
+
+def counted(answers: Sequence[Answer]) -> dict[str, float]:
+    """Outcomes, and how much longer published configurations take than what is found: the least, and in the middle."""
+    gains = [one.published_s / one.found_s - 1 for one in answers if one.published_s and one.found_s]
+    outcomes: dict[str, float] = {kind: sum(one.outcome == kind for one in answers) for kind in OUTCOMES}
+    return outcomes | ({"least_gain": min(gains), "median_gain": median(gains)} if gains else {})
+
+
+def by_source(answers: Sequence[Answer]) -> dict[str, list[Answer]]:
+    found: dict[str, list[Answer]] = {}
+    for answer in answers:
+        found.setdefault(answer.source, []).append(answer)
+    return dict(sorted(found.items()))
+
+
+def _line(answers: Sequence[Answer]) -> str:
+    counts = counted(answers)
+    gains = [
+        f"{name.partition('_')[0]} {counts[name]:+.1%}" for name in ("least_gain", "median_gain") if name in counts
+    ]
+    return ", ".join((*(f"{counts[kind]:3} {kind}" for kind in OUTCOMES), *gains))
 
 
 def _known(done: Path | None) -> list[Answer]:

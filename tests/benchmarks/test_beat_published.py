@@ -36,7 +36,11 @@ def test_rows_are_asked_about_once_and_known_answers_are_kept(
     assert beat_published.main(arguments) == 1  # 64 sequences of 65,536 tokens do not fit
     found = json.loads(capsys.readouterr().out)
     first, second, large = sorted(found["rows"], key=lambda row: row["row"])
-    assert found["counts"] == {"won": 2, "tied": 0, "lost": 1}
+    counts = found["counts"]
+    assert (counts["won"], counts["tied"], counts["lost"]) == (2, 0, 1)
+    assert 0 < counts["least_gain"] <= counts["median_gain"]
+    assert found["by_source"] == {"paper": counts}
+    assert found["unanswered"] == []
     assert sum(found["left_out"].values()) == len(ROWS) - 3
     assert (first["found"], first["taken_s"]) == (second["found"], second["taken_s"])
     assert first["published_s"] != second["published_s"]
