@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from itertools import groupby, pairwise
 from math import prod
 
@@ -162,8 +163,8 @@ class _Cutter:
         starts = [0, *ends[:-1]]
         crossing = [self.crossing(index, end) for index, end in enumerate(ends[:-1])]
         for index, (start, end) in enumerate(zip(starts, ends, strict=True)):
-            lines = self.route.lines[start:end]
             enters = crossing[index - 1] if index else ()
+            lines = (*self.again(start, end, enters), *self.route.lines[start:end])
             leaves = crossing[index] if index < len(crossing) else ()
             yield StageCode(
                 index=index,
@@ -220,7 +221,7 @@ class _Cutter:
             if fits:
                 live.remove(fits[0])
                 found.append(Crossing(fits[0], hop.type, hop.target, hop.differentiable, self.shards(hop.target)))
-        if live or len(found) < len(hops):
+        if len(found) < len(hops):
             raise _refuse(
                 f"{len(hops)} values cross from stage {stage} in the plan, and not the same ones in the model's code"
             )
@@ -228,6 +229,47 @@ class _Cutter:
         if late:
             raise _refuse(f"{min(late)} of the batch is read behind the cut after stage {stage}")
         return tuple(found)
+
+    def again(self, start: int, end: int, enters: tuple[Crossing, ...]) -> list[Line]:
+        """The lines before a stage that it runs again: what they make is read here and not sent, since it depends on no
+        parameter. Where such a line reads what goes from block to block, for its shape, it reads what enters."""
+        here = self.route.lines[start:end]
+        known = {*(one.name for one in enters), *self.subject.calls.entries, *(n for line in here for n in line.makes)}
+        missing = [name for line in here for name in line.reads if name not in known]
+        maker = {name: line for line in self.route.lines[:start] for name in line.makes}
+        entering = {self.shape[one.name]: one.name for one in enters if one.differentiable}
+        wanted: dict[str, Line] = {}
+        while missing:
+            line = maker[missing.pop()]
+            for name in line.reads:
+                like = entering.get(self.shape[name])
+                if name in self.subject.calls.entries:
+                    raise _refuse(f"{name} of the batch is read for {line.makes[0]}, which later stages need")
+                if like is not None and name != like:
+                    line = replace(
+                        line,
+                        expression=re.sub(rf"%{name}\b", f"%{like}", line.expression),
+                        reads=tuple(like if one == name else one for one in line.reads),
+                    )
+                elif name not in known and name not in wanted:
+                    missing.append(name)
+            if line.holds or line.module in self.trained:
+                raise _refuse(
+                    f"{line.makes[0]} depends on parameters, is needed by later stages, and not sent in the plan"
+                )
+            wanted[line.makes[0]] = line
+        order = {line.makes[0]: number for number, line in enumerate(self.route.lines)}
+        return sorted(wanted.values(), key=lambda line: order[line.makes[0]])
+
+    @cached_property
+    def trained(self) -> set[str]:
+        """Modules that hold parameters, or are around such."""
+        found = set()
+        for call in self.calls:
+            for param in call.body.graph.params:
+                parts = [] if param.buffer else joined(call.path, param.path).split(".")[:-1]
+                found |= {".".join(parts[: n + 1]) for n in range(len(parts))}
+        return found
 
 
 class _Writer:
@@ -293,6 +335,9 @@ class _Writer:
         lines = list(self.lines)
         for number in reversed(range(len(lines))):
             line = lines[number]
+            if not line.module and not any(set(line.makes) & {*other.reads, *self.results} for other in lines):
+                del lines[number]
+                continue
             (name, *more) = line.makes
             readers = [n for n, other in enumerate(lines) if name in other.reads and n > number]
             if more or line.module or name in self.results or len(readers) != 1:

@@ -21,8 +21,10 @@ from meshwright.ir.lower import lower
 from meshwright.ir.names import Degrees, template
 from meshwright.ir.route import Route
 from meshwright.ir.schedules import Shape, compute_actions, stage_groups
+from meshwright.planner.twin import twinned
 from tests.backends.torch_.emitted import BATCH, WORKLOAD, job, model, subject, unclean, written
 from tests.backends.torch_.test_emit import blocks_again, unlike
+from tests.planner.twins import LLAMA, planned
 
 PIPELINES: dict[str, dict[str, Any]] = {
     "1f1b, unlike stages": {"pp": 2, "stage_blocks": (3, 1), "microbatches": 4, "schedule": "1f1b"},
@@ -132,6 +134,17 @@ def test_a_schedule_that_torch_has_no_class_for_stands_beside_the_script(tmp_pat
     texts = dict(emit(plan_of(PIPELINES["zb-h1 x tp+sp"]), tmp_path).texts)
     assert texts[LISTS] == "0F0,0F1,0I0,0W0,0I1,0W1\n1F0,1I0,1F1,1I1,1W0,1W1\n"
     assert LISTS not in dict(emit(plan_of(PIPELINES["dualpipev"]), tmp_path).texts)
+
+
+def test_what_depends_on_no_parameter_is_made_again_by_later_stages(tmp_path: Path) -> None:
+    """Tables of positions of a model of transformers: the plan has them within blocks, the code before them."""
+    twin = twinned(planned(LLAMA, "pp=2,dp=32,zero=1,schedule=1f1b"), tmp_path).subject
+    text = written(twin, tmp_path).read_text()
+    assert not unclean(tmp_path)
+    last = text[text.index("class LastStage") : text.index("def stage_of")]
+    assert "def forward(self, x: Tensor) -> Tensor:" in last
+    assert 'self.get_submodule("model.rotary_emb")(x, ' in last
+    assert 'LastStage(model, index, ["model.rotary_emb", *paths, "model.norm", "lm_head"])' in text
 
 
 def unwatched() -> Subject:

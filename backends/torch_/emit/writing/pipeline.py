@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from meshwright.backends.torch_.emit.parts import Parts
 from meshwright.backends.torch_.emit.pipeline import Crossing, Pipeline, StageCode, numbers_of
-from meshwright.backends.torch_.emit.writing.lines import quoted, wrapped
+from meshwright.backends.torch_.emit.writing.lines import WIDTH, call, quoted, wrapped
 from meshwright.backends.torch_.emit.writing.model import parallelize
 from meshwright.backends.torch_.emit.writing.schedule import by_lists, class_of, made_of
 from meshwright.backends.torch_.emit.writing.step import after_backward, targets_of
@@ -77,7 +77,8 @@ def stages(parts: Parts, pipeline: Pipeline) -> Iterator[str]:
         yield ""
         yield f"class {name}(Stage):"
         first = members[0]
-        yield from (f"    {line}" for line in first.lines)
+        for line in first.lines:
+            yield from fitted(f"    {line}")
     yield ""
     yield ""
     given = ", mesh" if parts.carries_shards else ""
@@ -103,6 +104,22 @@ def stages(parts: Parts, pipeline: Pipeline) -> Iterator[str]:
             )
             yield f"    if {condition}:"
             yield f"        return {made}"
+
+
+def fitted(line: str) -> Iterator[str]:
+    """A line, or, if it is too long and ends with a call, the arguments of that on lines of their own."""
+    deep = [0]
+    for sign in line:
+        deep.append(deep[-1] + (sign in "([{") - (sign in ")]}"))
+    opened = max((at for at, depth in enumerate(deep[:-1]) if line[at] == "(" and depth == 0), default=0)
+    if len(line) <= WIDTH or not opened or not line.endswith(")"):
+        yield line
+        return
+    commas = [at for at, sign in enumerate(line) if sign == "," and at > opened and deep[at] == 1]
+    ends = [*commas, len(line) - 1]
+    arguments = [line[start + 1 : end].strip() for start, end in zip([opened, *commas], ends, strict=True)]
+    indent = len(line) - len(line.lstrip())
+    yield from call(indent, line[indent:opened], arguments)
 
 
 def classes(pipeline: Pipeline) -> list[tuple[str, list[StageCode]]]:
