@@ -31,7 +31,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import lru_cache
 from math import prod
 
@@ -44,11 +44,13 @@ from meshwright.ir.placement import (
     Contiguous,
     Dim,
     Layout,
+    Nested,
     Partial,
     Sections,
     Shard,
     State,
     Uneven,
+    Zigzag,
     parse_layout,
 )
 from meshwright.ir.rules.base import Dims, Law, Role, Rule
@@ -288,8 +290,9 @@ def _dim(rule: Rule, strategy: Strategy, mesh: Mesh, at: tuple[str, int, int], e
                 shards.append(Shard(axis, _sectioned(choice, sections)))
                 sections = tuple(size // parts for size in sections)
             else:
-                counted = choice if groups is None else _in_groups(choice, rule.factor(name).size, sizes[position])
-                shards.append(Shard(axis, _nested(counted, outer, left, inner)))
+                if groups is not None:
+                    _check_groups(choice, left, parts)
+                shards.append(Shard(axis, _nested(choice, outer, inner)))
             left = max(1, left // parts)
         outer *= left
     return tuple(shards)
@@ -318,25 +321,27 @@ def _sectioned(choice: Split, sections: tuple[int, ...]) -> Layout:
     return Sections(sections) if len(sections) > 1 else CONTIGUOUS
 
 
-def _in_groups(choice: Split, size: int, groups: int) -> Split:
-    """A split of a loop of this size, as it cuts what the loop fills, which is counted in groups."""
-    if not isinstance(choice.layout, Sections):
-        return choice
-    if any(section * groups % size for section in choice.layout.sizes):
+def _check_groups(choice: Split, groups: int, parts: int) -> None:
+    """Must: what a loop fills, counted in so many groups, is cut where groups end."""
+    layout = choice.layout
+    runs = layout.runs if isinstance(layout, Nested) else 1
+    zigzag = layout == ZIGZAG or layout == Nested(runs, ZIGZAG)
+    if isinstance(layout, Sections) or groups % (runs * parts * (2 if zigzag else 1)):
         raise IllegalStrategy(
-            place=str(choice), cause=f"{groups} groups over a loop of {size}", fix="cut it where groups end"
+            place=str(choice), cause=f"{parts} parts of {groups} groups", fix="cut the loop where groups end"
         )
-    return replace(choice, layout=Sections(tuple(section * groups // size for section in choice.layout.sizes)))
 
 
-def _nested(choice: Split, outer: int, left: int, inner: int) -> Layout:
+def _nested(choice: Split, outer: int, inner: int) -> Layout:
     """The layout of a factor that stands between `outer` unsplit iterations of earlier factors and `inner` ones of
     later factors."""
     layout = choice.layout.scaled(inner)
     if outer == 1:
         return layout
-    if isinstance(layout, Contiguous):
-        return Sections((left * inner,) * outer)
+    if isinstance(layout, Contiguous | Zigzag):
+        return Nested(outer, layout)
+    if isinstance(layout, Nested):
+        return Nested(outer * layout.runs, layout.layout)
     if isinstance(layout, Sections):
         return Sections(layout.sizes * outer)
     raise IllegalStrategy(

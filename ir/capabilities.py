@@ -31,21 +31,23 @@ from meshwright.ir.errors import (
 )
 from meshwright.ir.factors import Loops, stem
 from meshwright.ir.fold import Fold
-from meshwright.ir.graph import Graph
+from meshwright.ir.graph import Graph, Op
 from meshwright.ir.lower_body import Lowering
 from meshwright.ir.mesh import Mesh
 from meshwright.ir.names import CONTEXT, name_of
 from meshwright.ir.names.cache import loops_of
 from meshwright.ir.names.degrees import TABLE
+from meshwright.ir.names.pinned import of_weights
 from meshwright.ir.names.words import loops_split
 from meshwright.ir.offload import KINDS as OFFLOAD
-from meshwright.ir.placement import Contiguous, Layout, Sections, Zigzag
+from meshwright.ir.placement import CONTIGUOUS, Contiguous, Layout, Nested, Sections, Zigzag
 from meshwright.ir.reshard import MOVES
+from meshwright.ir.rules.base import rule_of
 from meshwright.ir.same import Same
 from meshwright.ir.schedules import SCHEDULES
 from meshwright.ir.spread import compute_placements
 
-LAYOUTS = ("contiguous", "sections", "zigzag", "uneven")
+LAYOUTS = ("contiguous", "nested", "sections", "zigzag", "uneven")
 STORAGE = ("params", "grads", "optimizer")
 RECOMPUTE = ("none", "full", "selective")
 OVERLAP = ("data_parallel", "parameters", "ring")
@@ -145,41 +147,44 @@ class Capabilities:
         meshes = {name: stage.mesh for stage in decisions.stages for name in stage.plans}
         found = loops_of(Same(fold))
         for plan in decisions.plans:
-            graph = fold.body[plan.body].graph
-            yield from self._layout_refusals(plan)
-            yield from self._recompute_refusals(plan, graph)
-            if plan.name in meshes:
-                yield from self._attention_refusals(plan, graph, found[plan.body], meshes[plan.name])
-                yield from self._storage_refusals(plan, graph, meshes[plan.name])
-                yield from self._strategy_refusals(plan, graph, found[plan.body], meshes[plan.name])
+            yield from self.body_refusals(plan, fold.body[plan.body].graph, found[plan.body], meshes.get(plan.name))
         yield from self._use_refusals(decisions, fold, found)
         yield from self._schedule_refusals(decisions)
         for kind in decisions.offload.kinds:
             if kind not in _names(self.offload):
                 yield self._refuse(OffloadNotExpressible, "offload", f"{kind} on the host", "keep them on the device")
 
+    def body_refusals(self, plan: BodyPlan, graph: Graph, found: Loops, mesh: Mesh | None) -> Iterator[NotExpressible]:
+        """Those of one body's plan; without a mesh, of a plan that no stage runs."""
+        yield from self._layout_refusals(plan, graph)
+        yield from self._recompute_refusals(plan, graph)
+        if mesh is not None:
+            yield from self._attention_refusals(plan, graph, found, mesh)
+            yield from self._storage_refusals(plan, graph, mesh)
+            yield from self._strategy_refusals(plan, graph, found, mesh)
+
     def check(self, decisions: Decisions, fold: Fold) -> None:
         """Raise the first refusal."""
         for refusal in self.refusals(decisions, fold):
             raise refusal
 
-    def _layout_refusals(self, plan: BodyPlan) -> Iterator[NotExpressible]:
+    def _layout_refusals(self, plan: BodyPlan, graph: Graph) -> Iterator[NotExpressible]:
         """Layouts that operators are split by, or that values or parameters lie in."""
-        known = _names(self.layouts)
+        known, weights = _names(self.layouts), of_weights(Same(graph))
         found = [
-            (f"%{op}", choice.layout)
-            for op, strategy in plan.strategies
-            for _, choice in strategy.choices
-            if isinstance(choice, Split)
+            (f"%{op.name}", choice.layout, _cuts_any(op, graph, choice, weights))
+            for op in graph.ops
+            for _, choice in plan.strategy(op.name).choices
+            if isinstance(choice, Split) and choice.layout != CONTIGUOUS
         ]
-        lying = [(f"%{value}", state.value) for value, state in plan.states]
-        lying += [(item.path, where) for item in plan.storage for where in (item.params, item.grads, item.optimizer)]
-        found += [(name, shard.layout) for name, placement in lying for dim in placement.dims for shard in dim]
-        for name, layout in dict.fromkeys(found):
-            if layout_name(layout) not in known:
-                yield self._refuse(
-                    LayoutNotExpressible, f"{plan.name}, {name}", f"layout {layout_name(layout)}", _use(known)
-                )
+        lying = [(f"%{value}", state.value, value in weights) for value, state in plan.states]
+        lying += [
+            (item.path, where, True) for item in plan.storage for where in (item.params, item.grads, item.optimizer)
+        ]
+        found += [(name, s.layout, weight) for name, placed, weight in lying for dim in placed.dims for s in dim]
+        for name, layout, weight in dict.fromkeys(found):
+            for unknown in (one for one in layout_names(layout, weight=weight) if one not in known):
+                yield self._refuse(LayoutNotExpressible, f"{plan.name}, {name}", f"layout {unknown}", _use(known))
 
     def _attention_refusals(self, plan: BodyPlan, graph: Graph, found: Loops, mesh: Mesh) -> Iterator[NotExpressible]:
         known = _names(self.attention)
@@ -281,13 +286,23 @@ def _use(names: tuple[str, ...]) -> str:
     return f"use {', '.join(names)}" if names else "leave it out"
 
 
-def layout_name(layout: Layout) -> str:
-    """The name a layout goes by in capabilities."""
+def _cuts_any(op: Op, graph: Graph, choice: Split, weights: frozenset[str]) -> bool:
+    """Whether a choice cuts a weight of the operator."""
+    dims = rule_of(op, graph.types).operands
+    held = [dims[slot] for slot, value in enumerate(op.operands) if value in weights]
+    return any(factor in names for own in held for names in own for factor in choice.factors)
+
+
+def layout_names(layout: Layout, *, weight: bool = False) -> tuple[str, ...]:
+    """The names a layout goes by in capabilities, all of which a target must have. The runs of a value are a view of
+    it, in local tensors too; a weight is stored in them, as in any other sections."""
+    if isinstance(layout, Nested):
+        return ("sections" if weight else "nested", *layout_names(layout.layout))
     if isinstance(layout, Contiguous):
-        return "contiguous"
+        return ("contiguous",)
     if isinstance(layout, Sections):
-        return "sections"
-    return "zigzag" if isinstance(layout, Zigzag) else "uneven"
+        return ("sections",)
+    return ("zigzag",) if isinstance(layout, Zigzag) else ("uneven",)
 
 
 _PRICED = "whatever the evaluator can price"

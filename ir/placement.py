@@ -5,6 +5,7 @@ which index ranges of the dimension belong to part i. A *shard* is a layout appl
 may carry several shards, major to minor, and each one cuts what the previous ones left. So a placement is
 
     [dp.cp:zigzag, -, tp:sections(96,32,32)]   three dims: cut over dp then cp, whole, cut over tp by sections
+    [tp:nested(4), -]                          each of four equal runs cut over tp: tokens, sample by sample
     [-, tp]+sum(dp)                            the value is the sum over dp of what the ranks hold
 
 An axis that is neither in a dimension nor partial holds copies.
@@ -98,6 +99,35 @@ class Zigzag:
         return "zigzag"
 
 
+Plain = Contiguous | Zigzag
+"""The layouts of a loop that has its dimension to itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class Nested:
+    """Several equal runs, each cut alike: how an inner loop is cut where it shares its dimension with outer ones
+    (batch and sequence as one, cut along the sequence). Seen as the two dimensions that it is, the inner one lies in
+    `layout`; so whatever moves that moves this."""
+
+    runs: int
+    layout: Plain = Contiguous()
+
+    def __post_init__(self) -> None:
+        _positive((self.runs,), "nested")
+
+    def pieces(self, extent: int, parts: int, part: int) -> tuple[Span, ...]:
+        run = _divide(extent, self.runs, self)
+        own = self.layout.pieces(run, parts, part)
+        return merge((at * run + start, at * run + stop) for at in range(self.runs) for start, stop in own)
+
+    def scaled(self, factor: int) -> Nested:
+        return self
+
+    def __str__(self) -> str:
+        inner = str(self.layout)
+        return f"nested({self.runs},{inner})" if inner else f"nested({self.runs})"
+
+
 @dataclass(frozen=True, slots=True)
 class Uneven:
     """Part i is a run of sizes[i]: for GPUs that are not alike."""
@@ -125,27 +155,31 @@ class Uneven:
         return f"uneven({','.join(map(str, self.sizes))})"
 
 
-Layout = Contiguous | Sections | Zigzag | Uneven
+Layout = Contiguous | Sections | Zigzag | Nested | Uneven
 
 CONTIGUOUS = Contiguous()
 ZIGZAG = Zigzag()
 
-_LAYOUT = re.compile(r"^(?:(?P<plain>zigzag)|(?P<kind>sections|uneven)\((?P<sizes>\d+(?:,\d+)*)\))$")
+LAYOUT_PATTERN = r"zigzag|nested\(\d+(?:,zigzag)?\)|(?:sections|uneven)\(\d+(?:,\d+)*\)"
+"""What is written of layouts that are not contiguous."""
 
 
 def parse_layout(text: str) -> Layout:
     """Read what `str(layout)` writes; the empty text is contiguous."""
     if not text:
         return CONTIGUOUS
-    found = _LAYOUT.match(text)
-    if not found:
+    if not re.fullmatch(LAYOUT_PATTERN, text):
         raise PlacementSyntax(
-            place=repr(text), cause="no such layout", fix="use zigzag, sections(…), uneven(…) or nothing"
+            place=repr(text), cause="no such layout", fix="use zigzag, nested(…), sections(…), uneven(…) or nothing"
         )
-    if found["plain"]:
+    kind, _, inside = text.rstrip(")").partition("(")
+    words = inside.split(",")
+    if kind == "zigzag":
         return ZIGZAG
-    sizes = tuple(int(size) for size in found["sizes"].split(","))
-    return Sections(sizes) if found["kind"] == "sections" else Uneven(sizes)
+    if kind == "nested":
+        return Nested(int(words[0]), ZIGZAG if len(words) > 1 else CONTIGUOUS)
+    sizes = tuple(map(int, words))
+    return Sections(sizes) if kind == "sections" else Uneven(sizes)
 
 
 def merge(spans: Iterable[Span]) -> tuple[Span, ...]:

@@ -7,7 +7,7 @@ the new sizes into a fold, in two steps of which only the second depends on the 
 label "b" is the batch, wherever it comes by, alone or fused with others, (b·s). Extents that merely equal it are other
 atoms. The slots of experts are atoms of their own:
 
-    dropless routing     capacity = ceil(tokens · k / experts), the mean, counted again from the new tokens
+    dropless routing     `dropless_capacity`, the mean, counted again from the new tokens
     a capacity in slots  in proportion: a capacity factor is a share of the tokens
 
 *What follows*: an extent is the product of its atoms, so every type has its new shape. Attributes that carry sizes are
@@ -29,13 +29,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from math import ceil, prod
+from math import prod
 
 from meshwright.ir.errors import CannotRebatch, MeshwrightError
 from meshwright.ir.factors import Atoms
 from meshwright.ir.fold import Body, Fold, shortened, unfolded
 from meshwright.ir.graph import Attr, Graph, Op, Type
 from meshwright.ir.rules.base import Role, rule_of
+from meshwright.ir.rules.moe import dropless_capacity
 from meshwright.ir.rules.opaque import registered
 from meshwright.ir.same import Same
 
@@ -226,8 +227,8 @@ def _sizes(found: Batched, batch: int) -> dict[int, int]:
 
 def _capacity(one: Slots, old: int, new: int) -> int:
     before, after = (one.tokens * prod([batch] * one.loops) for batch in (old, new))
-    if one.dropless and one.old == ceil(before * one.topk / one.experts):
-        return ceil(after * one.topk / one.experts)
+    if one.dropless and one.old == dropless_capacity(before, one.topk, one.experts):
+        return dropless_capacity(after, one.topk, one.experts)
     share, rest = divmod(one.old * after, before)
     if rest:
         raise _refused("dispatch", f"{one.old} slots for a batch of {old} are not a whole number for {new}")

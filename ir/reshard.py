@@ -27,7 +27,16 @@ from math import prod
 
 from meshwright.ir.errors import NoReshard
 from meshwright.ir.mesh import Mesh
-from meshwright.ir.placement import CONTIGUOUS, Dim, Layout, Partial, Placement, Shard, parse_layout
+from meshwright.ir.placement import (
+    CONTIGUOUS,
+    LAYOUT_PATTERN,
+    Dim,
+    Layout,
+    Partial,
+    Placement,
+    Shard,
+    parse_layout,
+)
 
 MOVES = ("slice", "mask", "pad", "all_gather", "all_to_all", "reduce_scatter", "all_reduce")
 FREE = frozenset(("slice", "mask", "pad"))
@@ -83,7 +92,7 @@ class Step:
 _STEP = re.compile(
     r"^(?P<kind>\w+)\((?P<axes>\w+(?:\.\w+)*)"
     r"(?:, dim (?P<dim>\d+)(?: -> (?P<target>\d+))?)?"
-    r"(?:, (?P<layout>zigzag|(?:sections|uneven)\([\d,]+\)))?"
+    rf"(?:, (?P<layout>{LAYOUT_PATTERN}))?"
     r"(?:, (?P<reduction>max))?\)$"
 )
 

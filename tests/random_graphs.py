@@ -15,7 +15,7 @@ from meshwright.ir.errors import IllegalStrategy, IndivisibleExtent, SectionsMis
 from meshwright.ir.graph import Graph, Op
 from meshwright.ir.lower_body import lower_body
 from meshwright.ir.mesh import Mesh
-from meshwright.ir.placement import CONTIGUOUS, ZIGZAG, Layout, Partial, Sections, Shard, State, Uneven
+from meshwright.ir.placement import CONTIGUOUS, ZIGZAG, Layout, Nested, Partial, Sections, Shard, State, Uneven
 from meshwright.ir.rules import rule_of
 from tests.build import Builder
 
@@ -181,8 +181,9 @@ def random_layout(random: Random, extent: int, parts: int) -> Layout:
     if extent < 2 * parts:
         return CONTIGUOUS
     uneven = [1] * (parts - 1)
+    half = extent // 2
     return random.choice(
-        (ZIGZAG, Sections((extent // 2, extent - extent // 2)), Uneven((extent - len(uneven), *uneven)))
+        (ZIGZAG, Sections((half, extent - half)), Nested(2), Nested(2, ZIGZAG), Uneven((extent - len(uneven), *uneven)))
     )
 
 

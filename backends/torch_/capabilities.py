@@ -3,7 +3,8 @@
 The gloo lines were tried with torch 2.13 on processes of one machine, gradients compared with a single device. The
 CUDA lines name the PyTorch feature they rest on; where the same feature was executed on gloo, they say so. Nothing is
 listed that was not tried or is not a documented feature: plain `ColwiseParallel` cannot say [q|k|v] sections, uneven
-head counts fail, so neither appears.
+head counts fail, so neither appears. Tokens in nested runs need no style: a block of experts works on the local tokens
+of its rank, in whatever order, as Megatron-Core's and torchtitan's do.
 """
 
 from __future__ import annotations
@@ -16,10 +17,16 @@ _TRIED = "tried on gloo, torch 2.13: gradients exact"
 _STYLES = f"torch.distributed.tensor.parallel; {_TRIED}"
 _FSDP = f"fully_shard; {_TRIED}"
 _PIPELINING = f"torch.distributed.pipelining; {_TRIED}"
-
 _LISTS = f"_PipelineScheduleRuntime action lists, a private interface; {_TRIED}"
 
-_LAYOUTS = (Line("contiguous", _STYLES),)
+_LAYOUTS = (
+    Line("contiguous", _STYLES),
+    Line(
+        "nested",
+        "local tensors inside a module: tokens, cut along the sequence, are flattened as they are; to move them is to "
+        f"move what was flattened; experts apart and experts cut, {_TRIED}",
+    ),
+)
 _STORAGE = (Line("params", _FSDP), Line("grads", _FSDP), Line("optimizer", _FSDP))
 _RECOMPUTE = (
     Line("none", _TRIED),

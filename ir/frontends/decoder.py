@@ -16,7 +16,6 @@ are a softmax over experts and its top k, renormalised.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 import torch
@@ -24,6 +23,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from meshwright.ir.frontends.moe import combine, dispatch
+from meshwright.ir.rules.moe import dropless_capacity
 
 DROPOUT = 0.1
 """Megatron-LM's default (hidden_dropout, attention_dropout). What is kept depends on whether there is dropout, not on
@@ -204,7 +204,7 @@ class Experts(nn.Module):
         tokens = x.flatten(0, 1)
         weights, idx = self.router(tokens).float().softmax(dim=-1).topk(self.topk, dim=-1)
         weights = weights / weights.sum(dim=-1, keepdim=True)
-        capacity = math.ceil(tokens.shape[0] * self.topk / self.experts)
+        capacity = dropless_capacity(tokens.shape[0], self.topk, self.experts)
         rows = dispatch(tokens, idx, self.experts, capacity, dropless=True)
         rows = torch.bmm(rows, self.up.transpose(1, 2))
         if self.up_bias is not None:

@@ -8,10 +8,10 @@ not depend on it:
     (products) rows[e, c, d], w[e, n, d] -> rows[e, c, n]    one matrix per expert; ordinary batched products
     combine    rows[e, c, d], idx, w[t, k] -> y[t, d]        the rows come back, weighted and summed
 
-c is the capacity: rows per expert. Dropless routing has no fixed capacity; its mean is c = ceil(t * k / e), which is
-what is traced (attribute `dropless`), and imbalance is a factor that the evaluator applies. Run on real tensors, the
-operators have c rows either way and drop what exceeds them, the later token first; dropless ones count in the finest
-routing groups (`meshwright.ir.rules.moe`), so that tokens may be split anywhere.
+c is the capacity: rows per expert. Dropless routing has no fixed capacity; what is traced (attribute `dropless`) is its
+mean, t * k / e rounded up so that tokens can be cut, and imbalance is a factor that the evaluator applies. Run on real
+tensors, the operators have c rows either way and drop what exceeds them, the later token first; dropless ones count in
+the finest routing groups (`meshwright.ir.rules.moe`), so that tokens may be split anywhere.
 
 Hugging Face models call their experts through a registry; `use_with_transformers` enters ours and returns its name.
 """
@@ -23,6 +23,8 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+
+from meshwright.ir.rules.moe import dropless_capacity
 
 NAME = "meshwright"
 
@@ -102,7 +104,7 @@ def routed_experts(self: Any, hidden: Tensor, idx: Tensor, weights: Tensor) -> T
         result = torch.bmm(rows, weight if self.is_transposed else weight.transpose(1, 2))
         return result if bias is None else result + bias[:, None]
 
-    capacity = math.ceil(hidden.shape[0] * idx.shape[1] / self.num_experts)
+    capacity = dropless_capacity(hidden.shape[0], idx.shape[1], self.num_experts)
     rows = dispatch(hidden, idx, self.num_experts, capacity, dropless=True)
     biases = (getattr(self, f"{name}_proj_bias", None) for name in ("gate_up" if self.has_gate else "up", "down"))
     up_bias, down_bias = biases if self.has_bias else (None, None)

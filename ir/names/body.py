@@ -26,7 +26,7 @@ from meshwright.ir.names.degrees import SEQUENCE, Degrees
 from meshwright.ir.names.pinned import FREE, Allowed, Words, recomputing
 from meshwright.ir.names.recompute import recomputed
 from meshwright.ir.names.storage import fits, stored
-from meshwright.ir.placement import CONTIGUOUS, ZIGZAG, Layout, Sections, Shard, State
+from meshwright.ir.placement import CONTIGUOUS, ZIGZAG, Layout, Nested, Sections, Shard, State
 from meshwright.ir.rules.base import Rule, rule_of
 
 
@@ -193,24 +193,16 @@ class _Planning:
 
     def split(self, factor: str, names: tuple[str, ...], loop: str, axis: str, so_far: Strategy) -> Iterator[Split]:
         """Split a factor over one of its loops: the first, or the sequence under the samples before it."""
-        layout = self.layouts[axis] if loop == SEQUENCE else CONTIGUOUS
         if loop == "slots":
-            layout = self.slots.get(axis, CONTIGUOUS)
+            yield Split((factor,), self.slots.get(axis, CONTIGUOUS))
+            return
+        layout = self.layouts[axis] if loop == SEQUENCE else CONTIGUOUS
         at = next(index for index, name in enumerate(names) if stem(name) == loop)
-        outer, size, inner = (
-            prod(self.sizes[name] for name in part) for part in (names[:at], names[at : at + 1], names[at + 1 :])
-        )
+        outer = prod(self.sizes[name] for name in names[:at])
         for other, choice in so_far.choices:
-            if isinstance(choice, Split) and choice.factors == (factor,):
-                parts = self.mesh.axis(other).size
-                if self.outside[other] == "dp":
-                    outer = max(1, outer // parts)
-                else:
-                    size = max(1, size // parts)
-        if outer == 1 or loop == "slots":
-            yield Split((factor,), layout)
-        elif layout == CONTIGUOUS:
-            yield Split((factor,), Sections((size * inner,) * outer))
+            if self.outside[other] == "dp" and isinstance(choice, Split) and choice.factors == (factor,):
+                outer = max(1, outer // self.mesh.axis(other).size)
+        yield Split((factor,), layout if outer == 1 else Nested(outer, layout))
 
     def remember(self, op: Op, strategy: Strategy) -> None:
         """How a dispatch leaves the slots on every axis."""

@@ -30,7 +30,7 @@ from meshwright.ir.errors import DegreeImpossible
 from meshwright.ir.mesh import Mesh, MeshAxis
 from meshwright.ir.names import counts
 from meshwright.ir.offload import Offload
-from meshwright.ir.placement import CONTIGUOUS, ZIGZAG, Layout
+from meshwright.ir.placement import CONTIGUOUS, ZIGZAG, Plain
 
 CONTEXT = ("all_gather", "ring", "ulysses")
 """How context parallelism runs attention."""
@@ -207,7 +207,7 @@ class Degrees:
         tokens = sequence if use.outside == "tp" else _DENSE[use.outside]
         return (*tokens, *_EXPERT[use.inside])
 
-    def layout(self, axis: str) -> Layout:
+    def layout(self, axis: str) -> Plain:
         return ZIGZAG if self.use(axis).outside == "cp" and self.zigzag else CONTIGUOUS
 
 

@@ -25,7 +25,7 @@ from meshwright.ir.factors import Loops, stem
 from meshwright.ir.graph import Graph, Op
 from meshwright.ir.mesh import Mesh
 from meshwright.ir.names.degrees import SEQUENCE
-from meshwright.ir.placement import Sections
+from meshwright.ir.placement import Nested
 from meshwright.ir.rewrite import facts_of
 from meshwright.ir.same import Same
 
@@ -83,12 +83,12 @@ class Words:
             if value in weights and len(self.graph.types[value].shape) > 1
         )
 
-    def of_factor(self, op: Op, what: str, factor: str, *, sections: bool = False) -> str | None:
-        """The word for an axis on a factor; None if that says nothing. `sections`: the factor is cut by sections, which
-        on tokens is the sequence, sample by sample."""
+    def of_factor(self, op: Op, what: str, factor: str, *, nested: bool = False) -> str | None:
+        """The word for an axis on a factor; None if that says nothing. `nested`: an inner loop of the factor is cut,
+        which of tokens is the sequence, sample by sample."""
         names = [stem(name) for name in self.found.factors[op.name][factor]]
         if what == "split":
-            inner = sections and SEQUENCE in names
+            inner = nested and SEQUENCE in names
             return SEQUENCE if inner else names[0] if names else None
         rule = facts_of(self.graph)[op.name].rule
         if not any(factor in dims for slot in self.slots(op) for dims in rule.operands[slot]):
@@ -105,10 +105,10 @@ class Words:
                 continue
             for factor in choice.factors:
                 left = samples.get(factor) or self.samples(op, factor)
-                inner = isinstance(choice.layout, Sections) or left == 1
+                inner = isinstance(choice.layout, Nested) or left == 1
                 if not inner:
                     samples[factor] = max(1, left // mesh.axis(axis).size)
-                found.add(self.of_factor(op, what, factor, sections=inner))
+                found.add(self.of_factor(op, what, factor, nested=inner))
         return {word for word in found if word is not None}
 
     def samples(self, op: Op, factor: str) -> int:
@@ -124,7 +124,7 @@ class Words:
         if what == "sharding" and not self.slots(op):
             return ()
         factors = [one.name for one in facts_of(self.graph)[op.name].rule.factors if one.role in SPLITTABLE]
-        tokens = (self.of_factor(op, what, factor, sections=True) for factor in factors)
+        tokens = (self.of_factor(op, what, factor, nested=True) for factor in factors)
         found = (*(self.of_factor(op, what, factor) for factor in factors), *tokens)
         return tuple(dict.fromkeys((*(word for word in found if word), NO_CUT[what])))
 

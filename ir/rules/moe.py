@@ -7,9 +7,10 @@ expert has c slots; tokens take them in order, and what does not fit is dropped.
 `groups` cuts every loop over tokens into equal runs, and each combination of runs owns an equal share of the slots of
 every expert. Tokens split along groups, so that what is dropped does not depend on the plan.
 
-Attribute `dropless` says that nothing is dropped: c is then not a limit but an estimate, the mean t * k / e rounded up,
-from which an expert's true number of rows deviates by the imbalance, and cutting the tokens, into micro-batches too,
-changes no result. As any groups would do, they are the finest for which slots can be counted.
+Attribute `dropless` says that nothing is dropped: c is then not a limit but an estimate, the mean t * k / e rounded up
+for short runs of tokens (`dropless_capacity`), from which an expert's true number of rows deviates by the imbalance;
+and cutting the tokens, into micro-batches too, changes no result. As any groups would do, they are the finest for
+which slots can be counted.
 
 Splitting e gives each rank its experts' rows from all tokens; coming back, the ranks' contributions add up. Resharding
 rows from tokens to experts is the all-to-all of expert parallelism.
@@ -18,10 +19,25 @@ rows from tokens to experts is the all-to-all of expert parallelism.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from math import gcd, prod
+from math import ceil, gcd, prod
 
 from meshwright.ir.graph import Attr, Type
 from meshwright.ir.rules.base import Dims, Factor, Law, Role, Rule, Save, Signature, rule
+
+ROUNDED = 1 / 16
+"""By how much more than the mean, at most, dropless routing counts so that tokens can be cut."""
+
+
+def dropless_capacity(tokens: int, topk: int, experts: int) -> int:
+    """Slots of an expert for these tokens, where nothing is dropped: as many for every run of so many tokens, so that
+    ranks can take whole runs each. Runs are as short as rounding up allows; where the experts divide the choices of a
+    run, this is the mean. Must not depend on how many runs there are: then what can be cut does not either."""
+    run = 1
+    while tokens % (2 * run) == 0 and ceil(run * topk / experts) > run * topk / experts * (1 + ROUNDED):
+        run *= 2
+    if ceil(run * topk / experts) > run * topk / experts * (1 + ROUNDED):
+        run = tokens
+    return tokens // run * ceil(run * topk / experts)
 
 
 def tokens(rank: int) -> tuple[str, ...]:

@@ -1,6 +1,6 @@
 """Layouts: how an axis cuts a loop that does not stand alone in its dimension.
 
-    tokens    batch and sequence as one dimension: the sequence is cut sample by sample, in as many sections as samples
+    tokens    batch and sequence as one dimension: the sequence is cut sample by sample, of which there are as many as
               are left on the rank
     fused     a product that is cut into sections afterwards (q|k|v, gate|up): each section by itself
     slots     of experts: as the tokens lie that fill them, whatever dispatch makes of that
@@ -13,7 +13,7 @@ the batch come first, and leave fewer samples to cut the sequence of. The same l
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from math import prod
 
@@ -22,7 +22,7 @@ from meshwright.ir.errors import IllegalStrategy, IndivisibleExtent, SectionsMis
 from meshwright.ir.factors import Loops, stem
 from meshwright.ir.graph import Graph, Op
 from meshwright.ir.mesh import Mesh
-from meshwright.ir.placement import CONTIGUOUS, Layout, Sections
+from meshwright.ir.placement import CONTIGUOUS, ZIGZAG, Layout, Nested, Sections
 from meshwright.ir.rewrite import facts_of
 
 SEQUENCE, SLOTS = "s", "slots"
@@ -31,23 +31,24 @@ REFUSED = (IllegalStrategy, IndivisibleExtent, SectionsMismatch)
 
 @dataclass(frozen=True, slots=True)
 class Tokens:
-    """A factor that runs over samples, the sequence, and whatever is inside: their sizes."""
+    """A factor that runs over samples, the sequence, and whatever is inside: how many samples there are, and how axes
+    cut a sequence."""
 
     outer: int
-    size: int
-    inner: int
+    zigzag: frozenset[str]
 
-    @property
-    def layout(self) -> Layout:
-        return CONTIGUOUS if self.outer == 1 else Sections((self.size * self.inner,) * self.outer)
+    def layout(self, axis: str) -> Layout:
+        own = ZIGZAG if axis in self.zigzag else CONTIGUOUS
+        return own if self.outer == 1 else Nested(self.outer, own)
 
 
 @dataclass(eq=False)
 class Layouts:
-    """The layouts of one body."""
+    """The layouts of one body; `zigzag` are the axes that cut the sequence so."""
 
     graph: Graph
     found: Loops
+    zigzag: frozenset[str] = frozenset()
 
     @cached_property
     def sizes(self) -> dict[str, int]:
@@ -73,8 +74,7 @@ class Layouts:
         at = next((index for index, name in enumerate(names) if stem(name) == SEQUENCE), 0)
         if not at:
             return None
-        outer, inner = (prod(self.sizes[name] for name in part) for part in (names[:at], names[at + 1 :]))
-        return Tokens(outer, self.sizes[names[at]], inner)
+        return Tokens(prod(self.sizes[name] for name in names[:at]), self.zigzag)
 
     def sections(self, op: Op, factor: str) -> tuple[int, ...] | None:
         """The sections that a factor's results are cut into afterwards."""
@@ -95,7 +95,7 @@ class Layouts:
         (factor,) = choice.factors
         tokens, sizes = self.tokens(op, factor), self.sections(op, factor)
         if tokens is not None:
-            return (choice, Split((factor,), tokens.layout))
+            return (choice, Split((factor,), tokens.layout(mesh.names[0])))
         if sizes is not None:
             return (Split((factor,), Sections(sizes)),)
         if self.is_slots(op, factor) and self.dispatch is not None:
@@ -112,7 +112,8 @@ class Layouts:
         if tokens is None:
             return {}
         made: list[Choice | None] = [
-            None if cut is None else Split((factor,), tokens.layout if cut else CONTIGUOUS) for cut in by_sequence
+            None if cut is None else Split((factor,), tokens.layout(axis) if cut else CONTIGUOUS)
+            for axis, cut in zip(mesh.names, by_sequence, strict=True)
         ]
         try:
             applied = facts_of(self.graph)[op.name].applied(self.joint(op, mesh, made), mesh)
@@ -159,10 +160,9 @@ class Layouts:
         whole = left.get(factor) or self.tokens(op, factor) or self.sections(op, factor)
         if isinstance(whole, Tokens):
             if made.layout == CONTIGUOUS:
-                left[factor] = Tokens(max(1, whole.outer // parts), whole.size, whole.inner)
+                left[factor] = replace(whole, outer=max(1, whole.outer // parts))
                 return made
-            left[factor] = Tokens(whole.outer, max(1, whole.size // parts), whole.inner)
-            return Split((factor,), whole.layout)
+            return Split((factor,), whole.layout(axis))
         if whole and isinstance(made.layout, Sections):
             left[factor] = tuple(size // parts for size in whole)
             return Split((factor,), Sections(whole))

@@ -19,7 +19,7 @@ import numpy as np
 from meshwright.cost_models.collectives import Collective
 from meshwright.cost_models.ledger import Phase, Transmission
 from meshwright.ir.mesh import Mesh
-from meshwright.ir.placement import Dim, Layout, Placement, Sections, Shard
+from meshwright.ir.placement import Dim, Layout, Nested, Placement, Sections, Shard
 from meshwright.ir.reshard import path
 from meshwright.planner.block.exposure import Exposure
 from meshwright.planner.block.space import Terms
@@ -174,13 +174,13 @@ class Moves:
 
 
 def _relabelled(rows: list[tuple[Dim, Dim]]) -> list[tuple[Dim, Dim]]:
-    """The same with sections of any sizes told apart by number: which are alike is all that a path looks at."""
+    """The same with runs and sections told apart by number: which are alike is all that a path looks at."""
     labels: dict[Layout, Layout] = {}
 
     def renamed(dim: Dim) -> Dim:
         return tuple(
             Shard(s.axis, labels.setdefault(s.layout, Sections((len(labels) + 1,))))
-            if isinstance(s.layout, Sections)
+            if isinstance(s.layout, Sections | Nested)
             else s
             for s in dim
         )

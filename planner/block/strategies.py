@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from meshwright.ir.adjoint import Choice, Idle, Pass, Split, Strategy, choices
-from meshwright.ir.capabilities import layout_name
+from meshwright.ir.capabilities import layout_names
 from meshwright.ir.factors import stem
 from meshwright.ir.graph import Graph, Op
 from meshwright.ir.mesh import Mesh, MeshAxis
@@ -97,7 +97,7 @@ class _Searching:
         self.parts, self.group, self.space, self.terms = parts, group, space, terms
         self.graph: Graph = parts.graph
         self.facts = facts_of(self.graph)
-        self.layouts = Layouts(parts.graph, parts.found)
+        self.layouts = Layouts(parts.graph, parts.found, frozenset(space.zigzag))
         self.known_layouts = {line.name for line in terms.target.layouts}
         self.attention = {line.name for line in terms.target.attention}
 
@@ -169,7 +169,7 @@ class _Searching:
             found: tuple[Split, ...] = (Split(choice.factors, ZIGZAG),)
         else:
             found = self.layouts.single(op, choice, mesh)
-        yield from (one for one in dict.fromkeys(found) if layout_name(one.layout) in self.known_layouts)
+        yield from (one for one in dict.fromkeys(found) if self.known_layouts.issuperset(layout_names(one.layout)))
 
 
 class _Combining:

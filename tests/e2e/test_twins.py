@@ -15,13 +15,16 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
+from meshwright.backends.torch_.capabilities import TARGETS
 from meshwright.backends.torch_.verify.step import step_differences
-from meshwright.ir.errors import DegreeImpossible
+from meshwright.ir.adjoint import Split
+from meshwright.ir.errors import DegreeImpossible, LayoutNotExpressible
 from meshwright.ir.factors import body_loops
 from meshwright.ir.fold import Fold
 from meshwright.ir.frontends.capture import capture
 from meshwright.ir.lower import lower
 from meshwright.ir.names import Degrees, name_of, template
+from meshwright.ir.placement import Nested
 from meshwright.ir.program import Move
 from tests.ir.frontends.tiny import small
 
@@ -79,6 +82,14 @@ EXPERTS: Mapping[str, tuple[Degrees, dict[str, str]]] = {
     ),
     "experts over cp and dp": (Degrees(dp=2, cp=2, ep=4, zero=3), {"ep": "ep", "cp_ep": "cp+ep"}),
     "copies of experts over cp": (Degrees(dp=2, cp=2, zero=1), {"dp": "dp", "cp": "cp"}),
+    "experts over cp in a zigzag": (
+        Degrees(dp=2, cp=2, ep=4, context="ring", zigzag=True),
+        {"ep": "ep", "cp_ep": "cp (ring)+ep"},
+    ),
+    "experts over cp and tp": (
+        Degrees(cp=2, tp=2, ep=4, etp=1, sequence_parallel=True, zigzag=True),
+        {"cp_ep": "cp+ep", "tp_ep": "tp+sp+ep"},
+    ),
     "experts in shards of dp": (Degrees(dp=4, ep=2, shard=2, zero=3), {"dp": "dp", "ep": "ep"}),
     "parts computed again": (
         Degrees(dp=2, ep=2, tp=2, zero=3, recompute="selective:layernorm+moe_act+mla_up_proj"),
@@ -152,6 +163,7 @@ COLLECTIVES: Mapping[tuple[str, Degrees], dict[str, int]] = {
     ("mixtral-8x7b", Degrees(dp=2, ep=2)): {"all_to_all": 4},
     ("deepseek-v3", Degrees(dp=4, ep=2)): {"all_to_all": 4},
     ("mixtral-8x7b", Degrees(dp=2, cp=2)): {"all_gather": 2, "reduce_scatter": 2},
+    ("mixtral-8x7b", Degrees(cp=2, zigzag=True)): {"all_gather": 2, "reduce_scatter": 2},
     ("mixtral-8x7b", Degrees(tp=2, ep=2, etp=1, sequence_parallel=True)): {
         "all_gather": 2,
         "all_to_all": 4,
@@ -169,6 +181,23 @@ def test_a_block_communicates_what_its_names_promise(model: str, degrees: Degree
     steps = [one.step.kind for one in (*body.forward, *body.backward) if isinstance(one, Move)]
     counted = {kind: steps.count(kind) for kind in sorted({*steps} - {"slice", "mask", "pad"})}
     assert counted == COLLECTIVES[model, degrees]
+
+
+@pytest.mark.parametrize(
+    "degrees",
+    [Degrees(cp=2), Degrees(dp=2, cp=2, ep=4), Degrees(tp=2, ep=2, etp=1, sequence_parallel=True)],
+    ids=["cp", "experts over cp and dp", "experts instead of tp"],
+)
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.filterwarnings("ignore")
+def test_torch_expresses_experts_on_the_tokens_of_a_rank(target: str, degrees: Degrees) -> None:
+    """Of several sequences, each cut: a flattened view of local tensors."""
+    fold = twin("mixtral-8x7b")
+    decisions = template(fold, degrees)
+    block = decisions.plan[BLOCKS["mixtral-8x7b"]]
+    cuts = [one for _, strategy in block.strategies for _, one in strategy.choices if isinstance(one, Split)]
+    assert any(isinstance(one.layout, Nested) for one in cuts)
+    assert [one for one in TARGETS[target].refusals(decisions, fold) if isinstance(one, LayoutNotExpressible)] == []
 
 
 @pytest.mark.parametrize(

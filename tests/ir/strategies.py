@@ -11,7 +11,7 @@ from meshwright.ir.decisions import BodyPlan, Decisions, Schedule, StagePlan, St
 from meshwright.ir.graph import ITEMSIZE, Attr, Graph, Input, Op, Param, Type, Update
 from meshwright.ir.mesh import LOCAL_TIER, Mesh, MeshAxis
 from meshwright.ir.offload import Offload
-from meshwright.ir.placement import CONTIGUOUS, ZIGZAG, Layout, Partial, Sections, Shard, State, Uneven
+from meshwright.ir.placement import CONTIGUOUS, ZIGZAG, Layout, Nested, Partial, Sections, Shard, State, Uneven
 
 plain_names = st.from_regex(r"[a-z][a-z0-9_.]{0,5}", fullmatch=True)
 any_names = st.one_of(plain_names, st.text(st.characters(exclude_categories=["Cs"]), max_size=4))
@@ -78,10 +78,13 @@ def meshes(draw: st.DrawFn) -> Mesh:
 @st.composite
 def layouts(draw: st.DrawFn, parts: int) -> tuple[Layout, int]:
     """A layout and an extent that it can cut into `parts`."""
-    kind = draw(st.sampled_from(["contiguous", "sections", "zigzag", "uneven"]))
+    kind = draw(st.sampled_from(["contiguous", "nested", "sections", "zigzag", "uneven"]))
     sizes = tuple(draw(st.lists(st.integers(1, 3), min_size=1, max_size=3)))
     if kind == "sections":
         return Sections(tuple(size * parts for size in sizes)), sum(sizes) * parts
+    if kind == "nested":
+        inner = draw(st.sampled_from([CONTIGUOUS, ZIGZAG]))
+        return Nested(len(sizes), inner), len(sizes) * 2 * parts * sizes[0]
     if kind == "uneven":
         runs = tuple(draw(st.lists(st.integers(1, 4), min_size=parts, max_size=parts)))
         return Uneven(runs), sum(runs)

@@ -19,7 +19,7 @@ from meshwright.ir.capabilities import (
     Capabilities,
     Line,
     ScheduleLine,
-    layout_name,
+    layout_names,
 )
 from meshwright.ir.decisions import Decisions
 from meshwright.ir.errors import (
@@ -37,7 +37,7 @@ from meshwright.ir.errors import (
 from meshwright.ir.lower_body import Lowering, lower_body
 from meshwright.ir.names import CONTEXT, Degrees, template
 from meshwright.ir.offload import Offload
-from meshwright.ir.placement import CONTIGUOUS, ZIGZAG, Sections, Uneven
+from meshwright.ir.placement import CONTIGUOUS, ZIGZAG, Layout, Nested, Sections, Uneven
 from meshwright.ir.reshard import MOVES
 from meshwright.ir.schedules import SCHEDULES
 from tests.ir.test_interp_step import PLANS
@@ -103,10 +103,17 @@ def test_lowering_uses_the_targets_steps_and_kernels() -> None:
 
 @pytest.mark.parametrize(
     ("layout", "name"),
-    [(CONTIGUOUS, "contiguous"), (Sections((2, 2)), "sections"), (ZIGZAG, "zigzag"), (Uneven((1, 3)), "uneven")],
+    [
+        (CONTIGUOUS, "contiguous"),
+        (Sections((2, 2)), "sections"),
+        (ZIGZAG, "zigzag"),
+        (Uneven((1, 3)), "uneven"),
+        (Nested(2), "nested contiguous"),
+        (Nested(2, ZIGZAG), "nested zigzag"),
+    ],
 )
-def test_layouts_have_names(layout: object, name: str) -> None:
-    assert layout_name(layout) == name  # type: ignore[arg-type]
+def test_layouts_have_names(layout: Layout, name: str) -> None:
+    assert " ".join(layout_names(layout)) == name
 
 
 # Refusals ------------------------------------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ from meshwright.ir.placement import (
     CONTIGUOUS,
     ZIGZAG,
     Layout,
+    Nested,
     Partial,
     Placement,
     Sections,
@@ -81,6 +82,8 @@ def test_layouts_round_trip(data: st.DataObject, count: int) -> None:
         (CONTIGUOUS, [((0, 6),), ((6, 12),)]),
         (ZIGZAG, [((0, 3), (9, 12)), ((3, 9),)]),
         (Sections((8, 2, 2)), [((0, 4), (8, 9), (10, 11)), ((4, 8), (9, 10), (11, 12))]),
+        (Nested(3), [((0, 2), (4, 6), (8, 10)), ((2, 4), (6, 8), (10, 12))]),
+        (Nested(3, ZIGZAG), [((0, 1), (3, 5), (7, 9), (11, 12)), ((1, 3), (5, 7), (9, 11))]),
         (Uneven((5, 7)), [((0, 5),), ((5, 12),)]),
     ],
 )
@@ -88,7 +91,9 @@ def test_what_each_layout_means(layout: Layout, pieces: list[tuple[Span, ...]]) 
     assert [layout.pieces(12, 2, part) for part in range(2)] == pieces
 
 
-@pytest.mark.parametrize("text", ["zag", "sections", "sections()", "uneven(2;3)", "uneven(2,3) "])
+@pytest.mark.parametrize(
+    "text", ["zag", "sections", "sections()", "uneven(2;3)", "uneven(2,3) ", "nested()", "nested(2,3)"]
+)
 def test_what_is_no_layout_is_refused(text: str) -> None:
     with pytest.raises(PlacementSyntax):
         parse_layout(text)
