@@ -23,7 +23,8 @@ from meshwright.ir.workload import Stack, Workload
 
 _ENGINES = {Engine.MATMUL: 0, Engine.CONV: 0, Engine.ATTENTION: 1, Engine.MEMORY: 2}
 _PURPOSES = {"cp": 1, "ep": 2}
-"""What a collective that operators wait for is for, by the name of its axis; others are tensor parallelism."""
+"""What a collective that operators wait for is for, by what its axis does outside the experts, with which its name
+begins (cp_ep, cp_shard); others are tensor parallelism."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,7 +176,7 @@ def distinct(picks: int, shape: GroupShape) -> float:
 
 
 def _purpose(axes: Sequence[str]) -> int:
-    return max(_PURPOSES.get(axis, 0) for axis in axes)
+    return max(_PURPOSES.get(axis.partition("_")[0], 0) for axis in axes)
 
 
 def slowest(costs: Iterable[Cost]) -> Cost:
