@@ -228,7 +228,7 @@ def verify_decisions(decisions: Decisions, fold: Fold) -> None:
         expected = stage.last
         used = decisions.plans_for(index, (call.body.name for call in calls[stage.first : stage.last]))
         for plan in {plan.name: plan for plan in used}.values():
-            _verify_plan(Same(plan), Same(fold.body[plan.body].graph), stage.mesh)
+            verify_plan(Same(plan), Same(fold.body[plan.body].graph), stage.mesh)
     if expected != len(calls):
         raise CallsUncovered(
             place="stages",
@@ -248,7 +248,7 @@ def _verify_range(index: int, stage: StagePlan, expected: int) -> None:
 
 
 @lru_cache(maxsize=4096)
-def _verify_plan(planned: Same[BodyPlan], body: Same[Graph], mesh: Mesh) -> None:
+def verify_plan(planned: Same[BodyPlan], body: Same[Graph], mesh: Mesh) -> None:
     """A body's plan; what was valid once is not checked again."""
     plan, graph = planned.of, body.of
     place = f"plan {plan.name}"

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from meshwright.ir.decisions import BodyPlan, Decisions, StagePlan, verify_decisions
+from meshwright.ir.decisions import BodyPlan, Decisions, StagePlan, verify_decisions, verify_plan
 from meshwright.ir.errors import BoundaryMismatch, PartialAcross, PlanRepeated, WorkloadImpossible
 from meshwright.ir.fold import Call, Fold, FromInput, FromPrevious, Source, joined
 from meshwright.ir.graph import Graph
@@ -44,9 +44,7 @@ def lower(
 ) -> Program:
     """The Program that carries out `decisions` on the model `fold`, for `workload`, whose stack names the kernels."""
     verify_decisions(decisions, fold)
-    lowering = replace(lowering, style=decisions.style)
-    if workload is not None:
-        lowering = replace(_on_stack(lowering, workload.stack), copied=workload.copied)
+    lowering = _for_workload(lowering, decisions.style, workload)
     wired = _wired(Same(fold))
     bodies: dict[str, BodyProgram] = {}
     made = {} if cache is None else cache
@@ -66,6 +64,19 @@ def lower(
         microbatches=decisions.schedule.microbatches,
         workload=workload,
     )
+
+
+def lower_one(
+    graph: Graph, plan: BodyPlan, mesh: Mesh, lowering: Lowering, workload: Workload, cache: BodyCache
+) -> BodyProgram:
+    """The program of one body by itself, in the style of the workload's stack: for those who price bodies apart."""
+    verify_plan(Same(plan), Same(graph), mesh)
+    return _body(graph, plan, mesh, _for_workload(lowering, workload.stack.style, workload), cache)
+
+
+def _for_workload(lowering: Lowering, style: str, workload: Workload | None) -> Lowering:
+    lowering = replace(lowering, style=style)
+    return lowering if workload is None else replace(_on_stack(lowering, workload.stack), copied=workload.copied)
 
 
 def _on_stack(lowering: Lowering, stack: Stack) -> Lowering:

@@ -2,6 +2,7 @@
 
 A base (`planner.space`) is lowered as a configuration of one stage with as few copies as it needs, and nothing is
 stored in shards; its body programs are priced by the evaluator's own ledgers, and summed up by its own view of memory.
+Bodies are priced one by one: to those without experts it is all the same how experts are apart.
 What more copies, stages and shards add (reductions, gathers, transfers, bubbles) is never negative, so these prices
 bound those of every shape from below. A stage may lie anywhere: where devices or links differ, what counts is the
 fastest.
@@ -24,9 +25,9 @@ from meshwright.cost_models.profile import StepConstants
 from meshwright.cost_models.step import together
 from meshwright.ir.factors import stem
 from meshwright.ir.fold import Fold
-from meshwright.ir.names import uses
+from meshwright.ir.names import check, uses
 from meshwright.ir.names.cache import loops_of
-from meshwright.ir.program import BodyProgram, Gradient, Program, Run, Stage
+from meshwright.ir.program import BodyProgram, Gradient, Run, Stage
 from meshwright.ir.rules.base import infer
 from meshwright.ir.same import Same
 from meshwright.ir.workload import Stack, Workload
@@ -157,50 +158,56 @@ class Base:
         return total
 
 
-def priced(setting: Setting, prices: Prices, config: Config, modules: tuple[ModulePin, ...] = ()) -> Base:
+Pieces = dict[tuple[Config, str], Piece]
+"""Bodies that were priced before, by configuration and name."""
+
+
+def priced(
+    setting: Setting,
+    prices: Prices,
+    config: Config,
+    modules: tuple[ModulePin, ...] = (),
+    known: Pieces | None = None,
+) -> Base:
     """Price a base, as names mean it unless `modules` say more: an axis that only shapes have may do what is asked of
-    them. Raises what the model or the target refuse of it."""
-    workload, fold = setting.workload, setting.fold(config)
-    program = _program(setting, config, modules)
-    costs = _costs(prices, program, workload)
-    if (
-        config.mbs == 1
-        and config.etp
-        and config.tp * config.cp > 1
-        and 2 * len(program.stages[0].ranks) <= prices.cluster.ranks
-    ):
-        # The only sequence there is may be cut among experts where each of several may not, and the other way round.
-        more = _costs(prices, _program(setting, replace(config, dp=2 * config.dp), modules), workload)
-        costs = {
-            name: {phase: fastest((one, more[name][phase])) for phase, one in own.items()}
-            for name, own in costs.items()
-        }
-    pieces = {}
-    tensor = frozenset(use.name for use in uses(config.degrees()) if use.outside == "tp")
-    for body in program.bodies:
-        own = costs[body.name]
-        if any(body.locals[name].type.shape == () for name in body.outputs):
-            own = {**own, "recompute": NOTHING}  # with more copies, logits may be kept after all
-        asked = prices.ledger(body, workload, False).phases
-        pieces[body.name] = Piece(body, asked, own, workload, _expert_paths(Same(fold), body.name), tensor)
-    return Base(config, program.stages[0], pieces)
+    them. Who prices many without modules keeps what is `known`. Raises what the model or the target refuse of it."""
+    fold, ranks, made = setting.fold(config), config.dp * config.tp * config.cp, {} if known is None else known
+    check(config.degrees(), fold, ranks, config.batch)
+    asked = replace(setting, ranks=ranks, modules=modules)
+    pieces = {body.name: piece(asked, prices, config, body.name, made) for body in fold.bodies}
+    return Base(config, Stage(config.degrees().mesh(), tuple(range(ranks)), (), 0, 0), pieces)
 
 
-def _program(setting: Setting, config: Config, modules: tuple[ModulePin, ...]) -> Program:
-    alone = replace(setting, ranks=config.dp * config.tp * config.cp, modules=modules)
-    return alone.program(config, config.batch)
+def piece(setting: Setting, prices: Prices, config: Config, name: str, known: Pieces) -> Piece:
+    """One body of a base. Those without experts are the same however experts are apart."""
+    key = config if experts_of(Same(setting.fold(config)), name) else _without_experts(config), name
+    if key not in known:
+        known[key] = _piece(setting, prices, *key)
+    return known[key]
 
 
-def _costs(prices: Prices, program: Program, workload: Workload) -> dict[str, Mapping[str, Cost]]:
-    """Of every body, by phase, wherever the one stage lies."""
-    (stage,) = program.stages
-    sites = [replace(stage, ranks=ranks) for ranks in places(prices.cluster, len(stage.ranks))]
-    found: dict[str, Mapping[str, Cost]] = {}
-    for body in program.bodies:
-        book = prices.ledger(body, workload, False)
-        everywhere = [prices.costs(book, one, workload) for one in sites]
-        found[body.name] = {phase: fastest(one[phase] for one in everywhere) for phase in everywhere[0]}
-    return found
+def _without_experts(config: Config) -> Config:
+    """What a configuration means to a body that has none: one copy does what each does."""
+    return replace(config, dp=1, ep=1, etp=config.etp and config.tp)
+
+
+def _piece(setting: Setting, prices: Prices, config: Config, name: str) -> Piece:
+    workload, degrees = setting.workload, config.degrees()
+    made, inside = setting.body(config, name), experts_of(Same(setting.fold(config)), name)
+    costs = _costs(prices, made, workload)
+    if any(made.locals[value].type.shape == () for value in made.outputs):
+        costs = {**costs, "recompute": NOTHING}  # with more copies, logits may be kept after all
+    asked = prices.ledger(made, workload, False).phases
+    tensor = frozenset(use.name for use in uses(degrees) if use.outside == "tp")
+    return Piece(made, asked, costs, workload, inside, tensor)
+
+
+def _costs(prices: Prices, body: BodyProgram, workload: Workload) -> Mapping[str, Cost]:
+    """Of a body, by phase, wherever its stage lies."""
+    book = prices.ledger(body, workload, False)
+    sites = [Stage(body.mesh, ranks, (), 0, 0) for ranks in places(prices.cluster, body.mesh.size)]
+    everywhere = [prices.costs(book, site, workload) for site in sites]
+    return {phase: fastest(one[phase] for one in everywhere) for phase in everywhere[0]}
 
 
 def places(cluster: Cluster, count: int) -> list[tuple[int, ...]]:
@@ -228,7 +235,7 @@ def _read_backward(body: BodyProgram) -> frozenset[str]:
 
 
 @lru_cache(maxsize=256)
-def _expert_paths(fold: Same[Fold], body: str) -> frozenset[str]:
+def experts_of(fold: Same[Fold], body: str) -> frozenset[str]:
     """The parameters of a body that are cut by experts."""
     found = loops_of(fold)[body]
     return frozenset(

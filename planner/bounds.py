@@ -25,6 +25,10 @@ from dataclasses import dataclass
 from functools import lru_cache
 from itertools import groupby
 from math import log2, prod
+from typing import TypeVar
+
+import numpy as np
+import numpy.typing as npt
 
 from meshwright.cost_models.collectives import Collective, collective
 from meshwright.cost_models.cost import Cost, library_of
@@ -36,8 +40,9 @@ from meshwright.ir.fold import Fold, joined
 from meshwright.ir.mesh import Mesh
 from meshwright.ir.names import Degrees, cuts, uses
 from meshwright.ir.names.degrees import Use
+from meshwright.ir.same import Same
 from meshwright.ir.schedules import SCHEDULES, Moment, Shape, moments, stage_groups, work_lists
-from meshwright.planner.bases import Base, Held, Room, Seconds, copies, places, room, seconds
+from meshwright.planner.bases import Base, Held, Room, Seconds, copies, experts_of, places, room, seconds
 from meshwright.planner.pins import Config
 from meshwright.planner.pricing import Setting
 from meshwright.planner.space import Storage
@@ -47,6 +52,8 @@ SLACK = 1e-9
 
 Calls = tuple[tuple[str, int], ...]
 """The bodies of a stage in order, each with how often it runs in a row."""
+
+Bytes = TypeVar("Bytes", float, npt.NDArray[np.float64])
 
 Layout = tuple[int, str, tuple[int, ...]]
 """How many stages share out the layers, and how."""
@@ -141,6 +148,11 @@ class Common:
         self.setting, self.prices, self.workload = setting, prices, setting.workload
         self.bodies = [call.body.name for call in fold.calls()]
         self.calls = tuple(Counter(self.bodies).items())
+        self.names = [name for name, _ in self.calls]
+        self.counts = np.array([float(times) for _, times in self.calls])
+        self.routed_names = [name for name in self.names if experts_of(Same(fold), name)]
+        self.routed = np.array([name in self.routed_names for name in self.names])
+        """Which bodies have experts."""
         self.fold = fold
         self.step, self.stack = prices.profile.step, setting.workload.stack
         cluster, everywhere = prices.cluster, tuple(range(setting.ranks))
@@ -203,7 +215,8 @@ class Common:
             self._groups[key] = tuple(group for run in runs for group in dict.fromkeys((run[0], run[-1])))
         return self._groups[key]
 
-    def with_runtime(self, nbytes: float) -> float:
+    def with_runtime(self, nbytes: Bytes) -> Bytes:
+        """With what a runtime needs beside."""
         runtime = self.prices.profile.memory
         inside = nbytes + runtime.workspace_bytes
         return inside * (1 + runtime.fragments_share) + runtime.block_bytes + runtime.context_bytes

@@ -10,33 +10,37 @@ A floor is put together from a few *anchors*, bases that are priced once and sha
                         on the same ranks with as many experts apart on them
     exchanges           between copies, over the group that they have
 
-each counted per sequence, and shared by the ranks that a base has. The *coarse* floor takes anchors with the most
-sequences, of which there are few; the fine one those with as many sequences as the base. Efficiency that grows with
-size is a property of measured kernels and wires rather than a theorem; `CAUTION` is taken off for what tables may
-deviate, and random configurations are tested against it (`tests/planner/test_bounds.py`).
+each counted per sequence, by phase and body, and shared by the ranks that a base has. The *coarse* floor takes anchors
+with the most sequences, of which there are few; the fine one those with as many sequences as the base. Efficiency that
+grows with size is a property of measured kernels and wires rather than a theorem; `CAUTION` is taken off for what
+tables may deviate, and random configurations are tested against it (`tests/planner/test_bounds.py`).
 
-State alone may exceed memory unless gradients are sharded, too. Then they are reduced with every micro-batch, and what
-of that compute cannot cover is added.
+From these follow, for every number of stages and every schedule, the group that is done last, as in `planner.bounds`,
+and the memory of the fullest. State alone may exceed memory unless gradients are sharded, too. Then they are reduced
+with every micro-batch, and what of that compute cannot cover is added.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Set
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from math import gcd, inf
 
 import numpy as np
 import numpy.typing as npt
 
 from meshwright.cost_models.collectives import collective
+from meshwright.cost_models.cost import Cost
 from meshwright.cost_models.ledger import Phase, Transmission
+from meshwright.cost_models.storages import Shared
 from meshwright.cost_models.topology import GroupShape, group_shape
 from meshwright.ir.errors import MeshwrightError, RecomputeNotExpressible
 from meshwright.ir.names import CONTEXT, uses
-from meshwright.planner.bases import Base, Held, copies, places, priced
-from meshwright.planner.bounds import Calls, Common, in_flight
+from meshwright.ir.schedules import SCHEDULES
+from meshwright.planner.bases import Base, Held, Piece, Pieces, copies, piece, places, priced
+from meshwright.planner.bounds import Common, in_flight
 from meshwright.planner.pins import Config, Value
 from meshwright.planner.space import Space
 
@@ -62,20 +66,122 @@ class Anchor:
     etp: int = 1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Sums:
-    """What an anchor says of a micro-batch on the whole model: seconds of kernels but attention, of attention, of
-    collectives within a copy in bodies without experts and with them, and those that a host waits; exchanges between
-    experts; by body, bytes kept, and state outside and inside the experts."""
+    """What an anchor says of a micro-batch on the whole model, each when it is asked for first; nothing, of a body that
+    the model or the target cannot have so. `piece` prices one."""
 
-    device: float = 0.0
-    attention: float = 0.0
-    tensor: float = 0.0
-    routed: float = 0.0
-    exchanges: Mapping[Transmission, int] = field(default_factory=dict)
-    awaited: float = 0.0
-    kept: tuple[float, ...] = ()
-    states: tuple[tuple[Held, ...], tuple[Held, ...]] = ((), ())
+    def __init__(self, common: Common, piece: Callable[[str], Piece | None]) -> None:
+        self.common, self.piece = common, piece
+        self.names = common.names
+
+    def by_body(self, of: Callable[[Piece], float]) -> Vector:
+        """Something of one call of every body."""
+        found = map(self.piece, self.names)
+        return np.array([of(one) if one is not None else 0.0 for one in found])
+
+    def by_phase(self, of: Callable[[Cost], float]) -> Vector:
+        """Something of the phases of one call of every body."""
+        return np.array([self.by_body(partial(_of_phase, of, phase)) for phase in WORK])
+
+    @cached_property
+    def device(self) -> Vector:
+        """Seconds of kernels but attention, by phase and body."""
+        return self.by_phase(lambda one: one.device_s - one.engines[1])
+
+    @cached_property
+    def attention(self) -> Vector:
+        """Seconds of attention, by phase and body."""
+        return self.by_phase(lambda one: one.engines[1])
+
+    @cached_property
+    def tensor(self) -> Vector:
+        """Collectives within a copy, by phase and body without experts."""
+        return np.where(self.common.routed, 0.0, self.waited)
+
+    @cached_property
+    def routed(self) -> Vector:
+        """The same of bodies with experts."""
+        return np.where(self.common.routed, self.waited, 0.0)
+
+    @cached_property
+    def waited(self) -> Vector:
+        left = self.common.tensor_left
+        return self.by_phase(lambda one: one.values[0] * left + one.values[1])
+
+    @cached_property
+    def exchanges(self) -> Mapping[str, Mapping[Transmission, int]]:
+        """Exchanges between experts, in one call of every body that has some."""
+        found = {}
+        for name in self.common.routed_names:
+            if (own := self.piece(name)) is not None:
+                sent = Counter[Transmission]()
+                for phase in WORK:
+                    sent.update(own.asked[phase].transmissions)
+                found[name] = {one: count for one, count in sent.items() if one.kind == "all_to_all"}
+        return found
+
+    @cached_property
+    def awaited(self) -> Vector:
+        """Seconds that a host waits for, by phase and body."""
+        return self.by_phase(lambda one: one.awaited * self.common.host_s)
+
+    @cached_property
+    def kept(self) -> Vector:
+        """Bytes kept for the backward pass, by body, without what a call before may keep as well."""
+        pieces = [own for name in self.names if (own := self.piece(name)) is not None]
+        left = {key for own in pieces for key, _ in own.memory.passes.left}
+        return self.by_body(lambda one: one.memory.passes.kept.total - _entered(one, left))
+
+    @cached_property
+    def waiting(self) -> Vector:
+        """What gradients of weights still need of that, where they are put off."""
+        return self.by_body(lambda one: one.memory.passes.weight_kept)
+
+    @cached_property
+    def working(self) -> Vector:
+        """Bytes that the backward pass holds at its fullest beside what is kept, by body."""
+        return self.by_body(lambda one: max(0.0, one.memory.passes.backward.held.total - one.memory.passes.kept.total))
+
+    @cached_property
+    def used(self) -> Vector:
+        return np.array([self.kept, self.waiting, self.working])
+
+    @cached_property
+    def states(self) -> tuple[tuple[Held, ...], tuple[Held, ...]]:
+        """State outside and inside the experts, by body."""
+        pieces = {name: self.piece(name) for name in self.names}
+        sides = [{name: own.states[at] if own else Held() for name, own in pieces.items()} for at in (0, 1)]
+        for path, body in self.common.held_twice:
+            if own := pieces[body]:
+                held, routed = own.slot(path)
+                sides[routed][body] = sides[routed][body].plus(held, -1)
+        return tuple(sides[0].values()), tuple(sides[1].values())
+
+
+def _of_phase(of: Callable[[Cost], float], phase: str, piece: Piece) -> float:
+    return of(piece.costs[phase])
+
+
+def _entered(piece: Piece, left: Set[Shared]) -> float:
+    return sum(size for key, size in piece.memory.passes.entered if key in left)
+
+
+@dataclass(frozen=True, slots=True)
+class Pipelines:
+    """The schedules of a number of stages and micro-batches.
+
+    - `rows` count, by body, what a group holds at an instant that may be its fullest: calls, those of them that have
+      gradients, micro-batches in flight through them, those that only gradients of weights still need, and the last
+      call of the stage that runs, if backward. Those of a schedule begin at `starts`.
+    - `waits` and `work` count, of a group that may be done last, calls that it waits for before and after its own, by
+      phase and body, and its own, by body. Those of a schedule begin at `firsts`.
+    """
+
+    rows: Vector
+    starts: Indices
+    waits: Vector
+    work: Vector
+    firsts: Indices
 
 
 @dataclass
@@ -86,58 +192,75 @@ class Floors:
     space: Space
     _sums: dict[Anchor, Sums] = field(default_factory=dict)
     _bases: dict[Config, Base] = field(default_factory=dict)
+    _pieces: Pieces = field(default_factory=dict)
     _refused: dict[tuple[Value, ...], MeshwrightError] = field(default_factory=dict)
     _reduced: dict[tuple[int, ...], float] = field(default_factory=dict)
-    _groups: dict[tuple[int, int], tuple[Vector, Indices]] = field(default_factory=dict)
+    _pipelines: dict[tuple[int, int], Pipelines] = field(default_factory=dict)
 
     def bound_s(self, base: Config, *, fine: bool = False) -> float:
         """What the step of any shape of this base takes at least; infinite where none can fit."""
         sequences = base.mbs if fine else self.space.most_sequences
-        work, kept = self.work_s(base, sequences), self.kept_bytes(base, sequences)
+        phases = self.phases_s(base, sequences)
+        work = float(phases.sum(axis=0) @ self.common.counts)
+        used = self.used_bytes(base, sequences)
         found = inf
         for config in self.space.pipelined(base):
+            fullest = self.fullest(config, used)
+            if fullest is None:
+                continue
+            roomy, sharded = self.common.with_runtime(fullest) <= self.common.capacity
+            if not sharded.any():
+                continue
             shown = 0.0
-            if not self.has_room(config, kept, sharded=False):
-                if not self.has_room(config, kept, sharded=True):
-                    continue
+            if not roomy.all():
                 shown = max(0.0, self.reduced_s(base, config) - self.common.step.covered * work)
-            found = min(found, config.microbatches / config.pp * (work + shown))
+            busy = config.microbatches / config.pp * (work + np.where(roomy, 0.0, shown))
+            each = np.maximum(busy, self.longest_s(config, phases))
+            found = min(found, float(each[sharded].min()))
         return found * self.common.straggling
+
+    def longest_s(self, config: Config, phases: Vector) -> Vector:
+        """What the group takes that is done last, by schedule: it waits, works, and is waited for."""
+        pipelines = self.pipelines(config)
+        waits = pipelines.waits @ phases.ravel() + config.microbatches * (pipelines.work @ phases.sum(axis=0))
+        return np.asarray(np.maximum.reduceat(waits, pipelines.firsts))
 
     def work_s(self, base: Config, sequences: int) -> float:
         """Of one micro-batch on all stages."""
-        own, shared = self.sums(Anchor(1, base.ep, base.recompute, sequences)), self.shared(base, sequences)
-        tensor = self.sums(Anchor(base.tp, 1, "none", sequences, etp=base.tp))
-        total = own.device / (base.tp * base.cp) + shared.attention / base.tp
-        total += tensor.tensor / base.cp
-        if base.etp:
-            inside = self.inside(base)
-            total += self.sums(inside).routed * sequences / inside.sequences
-        total *= base.mbs / sequences
-        return CAUTION * (total + self.exchanged_s(base, sequences)) + (own.awaited if base.etp <= 1 else 0.0)
+        return float(self.phases_s(base, sequences).sum(axis=0) @ self.common.counts)
 
-    def inside(self, base: Config) -> Anchor:
-        """The anchor with the ranks of one copy: what of a group of experts lies within them is there, too. A sequence
-        alone may be cut where several, one after the other, may not, and is apart."""
+    def phases_s(self, base: Config, sequences: int) -> Vector:
+        """In one call of every body, by phase; exchanges between copies, of which no phase is told, by themselves."""
+        own, shared = self.sums(Anchor(1, base.ep, base.recompute, sequences)), self.shared(base, sequences)
+        tensor = self.sums(Anchor(base.tp, 1, "none", sequences, etp=base.tp)).tensor / base.cp
+        found = own.device / (base.tp * base.cp) + shared.attention / base.tp + tensor
+        if base.etp:
+            found = found + self.sums(self.inside(base, self.space.most_sequences)).routed * (
+                sequences / self.space.most_sequences
+            )
+        found = CAUTION * base.mbs / sequences * found + (own.awaited if base.etp <= 1 else 0.0)
+        return np.vstack([found, CAUTION * self.exchanged_s(base, sequences)])
+
+    def inside(self, base: Config, sequences: int) -> Anchor:
+        """The anchor with the ranks of one copy: what of a group of experts lies within them is there, too."""
         ep = gcd(base.ep * base.etp, base.tp * base.cp) // base.etp
-        sequences = 1 if base.mbs == 1 else self.space.most_sequences
         return Anchor(base.tp, max(1, ep), "none", sequences, base.cp, base.context, base.etp)
 
-    def exchanged_s(self, base: Config, sequences: int) -> float:
-        """What exchanges between copies take, over the group that they have here."""
-        degrees = base.degrees()
+    def exchanged_s(self, base: Config, sequences: int) -> Vector:
+        """What exchanges between copies take in one call of every body, over the group that they have here."""
+        found, degrees = np.zeros(len(self.common.calls)), base.degrees()
         axes = tuple(use.name for use in uses(degrees) if (use.outside, use.inside) == ("dp", "ep"))
         if not axes:
-            return 0.0
-        share, mesh = base.mbs / sequences / (base.tp * base.cp), degrees.mesh()
-        sent: Counter[Transmission] = Counter()
-        for one, count in self.sums(Anchor(1, base.dp, base.recompute, sequences)).exchanges.items():
-            sent[replace(one, axes=axes, nbytes=share * one.nbytes)] += count
-        prices, asked = self.common.prices, Phase(transmissions=sent)
-        anywhere = [
-            prices.phase(asked, ranks, mesh, self.common.workload) for ranks in places(prices.cluster, mesh.size)
-        ]
-        return min(sum(one.values) for one in anywhere) * self.common.expert_left
+            return found
+        share, mesh, prices = base.mbs / sequences / (base.tp * base.cp), degrees.mesh(), self.common.prices
+        for name, exchanges in self.sums(Anchor(1, base.dp, base.recompute, sequences)).exchanges.items():
+            sent: Counter[Transmission] = Counter()
+            for one, count in exchanges.items():
+                sent[replace(one, axes=axes, nbytes=share * one.nbytes)] += count
+            asked, workload = Phase(transmissions=sent), self.common.workload
+            anywhere = [prices.phase(asked, ranks, mesh, workload) for ranks in places(prices.cluster, mesh.size)]
+            found[self.common.names.index(name)] = min(sum(one.values) for one in anywhere) * self.common.expert_left
+        return found
 
     def shared(self, base: Config, sequences: int) -> Sums:
         """The anchor with the same shares of a sequence."""
@@ -146,15 +269,11 @@ class Floors:
         return self.sums(Anchor(1, 1, base.recompute, sequences, base.cp, base.context))
 
     def sums(self, anchor: Anchor) -> Sums:
-        """What an anchor says of the whole model, priced when it is asked for first; nothing, where the model cannot
-        have it."""
+        """What an anchor says of the whole model."""
         if anchor not in self._sums:
             a = anchor
             config = self.space.base(a.tp, a.cp, a.ep, a.etp, a.sequences, a.context, a.recompute)
-            try:
-                self._sums[anchor] = self._summed(self.priced(config))
-            except MeshwrightError:
-                self._sums[anchor] = Sums()
+            self._sums[anchor] = Sums(self.common, partial(self.piece, config))
         return self._sums[anchor]
 
     def priced(self, config: Config) -> Base:
@@ -164,7 +283,7 @@ class Floors:
             raise self._refused[config.compute]
         if config not in self._bases:
             try:
-                self._bases[config] = priced(self.common.setting, self.common.prices, config)
+                self._bases[config] = priced(self.common.setting, self.common.prices, config, known=self._pieces)
             except RecomputeNotExpressible:
                 raise
             except MeshwrightError as refusal:
@@ -172,53 +291,26 @@ class Floors:
                 raise
         return self._bases[config]
 
-    def _summed(self, anchor: Base) -> Sums:
-        calls, costs = self.common.calls, anchor.piece(self.common.calls)
-        phases = [costs[phase] for phase in WORK]
-        kept: list[float] = []
-        dense, expert = (dict.fromkeys((name for name, _ in calls), Held()) for _ in range(2))
-        exchanges: Counter[Transmission] = Counter()
-        for name, times in calls:
-            piece = anchor.pieces[name]
-            entered = sum(size for _, size in piece.memory.passes.entered)
-            kept.append(max(0.0, piece.memory.passes.kept.total - entered))
-            dense[name], expert[name] = piece.states
-            for phase in WORK:
-                for one, count in piece.asked[phase].transmissions.items():
-                    if one.kind == "all_to_all":
-                        exchanges[one] += times * count
-        for path, body in self.common.held_twice:
-            held, routed = anchor.pieces[body].slot(path)
-            own = expert if routed else dense
-            own[body] = own[body].plus(held, -1)
-        plain = tuple((name, times) for name, times in calls if not anchor.pieces[name].inside)
-        return Sums(
-            device=sum(one.device_s - one.engines[1] for one in phases),
-            attention=sum(one.engines[1] for one in phases),
-            tensor=self._waited_s(anchor, plain),
-            routed=self._waited_s(anchor, tuple(call for call in calls if call not in plain)),
-            exchanges=exchanges,
-            awaited=sum(one.awaited for one in phases) * self.common.host_s,
-            kept=tuple(kept),
-            states=(tuple(dense.values()), tuple(expert.values())),
-        )
-
-    def _waited_s(self, anchor: Base, calls: Calls) -> float:
-        """Of collectives within a copy."""
-        waited = [anchor.piece(calls)[phase].values for phase in WORK]
-        return sum(tensor * self.common.tensor_left + context for tensor, context, _ in waited)
+    def piece(self, config: Config, name: str) -> Piece | None:
+        """A body of an anchor, if the model and the target can have it so."""
+        setting = replace(self.common.setting, modules=())
+        try:
+            return piece(setting, self.common.prices, config, name, self._pieces)
+        except MeshwrightError:
+            return None
 
     # memory
 
     def kept_bytes(self, base: Config, sequences: int) -> Vector:
         """What a micro-batch keeps for its backward pass, by body."""
-        own, shared = self.sums(Anchor(1, base.ep, base.recompute, sequences)), self.shared(base, sequences)
-        each = np.minimum(self.by_body(own.kept) / base.cp, self.by_body(shared.kept))
-        return np.asarray(each * (CAUTION * base.mbs / sequences / base.tp))
+        return np.asarray(self.used_bytes(base, sequences)[0])
 
-    def by_body(self, found: Sequence[float]) -> Vector:
-        """Nothing, of an anchor that the model cannot have."""
-        return np.array(found or [0.0] * len(self.common.calls))
+    def used_bytes(self, base: Config, sequences: int) -> Vector:
+        """What a micro-batch keeps; what gradients of weights still need of that; and what its backward pass holds
+        beside it at its fullest: by body."""
+        own, shared = self.sums(Anchor(1, base.ep, base.recompute, sequences)), self.shared(base, sequences)
+        each = np.minimum(own.used / base.cp, shared.used)
+        return np.asarray(each * (CAUTION * base.mbs / sequences / base.tp))
 
     @cached_property
     def whole(self) -> tuple[tuple[Held, ...], tuple[Held, ...]]:
@@ -230,59 +322,113 @@ class Floors:
         """The same in bytes: parameters, gradients, optimizer state."""
         return [
             (
-                self.by_body([one.parameters for one in held]),
-                self.by_body([one.gradients for one in held]),
-                self.by_body([one.optimizer for one in held]),
+                np.array([one.parameters for one in held]),
+                np.array([one.gradients for one in held]),
+                np.array([one.optimizer for one in held]),
             )
             for held in self.whole
         ]
 
-    def has_room(self, config: Config, kept: Vector, *, sharded: bool) -> bool:
-        """Whether the state may fit beside what is in flight under any schedule, with the optimizer's state over all
-        copies and, `sharded`, everything."""
-        return self.common.with_runtime(self.fullest_bytes(config, kept, sharded=sharded)) <= self.common.capacity
-
     def fullest_bytes(self, config: Config, kept: Vector, *, sharded: bool) -> float:
         """State and what is in flight, of the fullest group, under the schedule with the least; infinite if there is
         none."""
-        state = np.zeros_like(kept)
-        for (parameters, gradients, optimizer), apart, many in zip(
-            self.states, _apart(config), copies(config), strict=True
-        ):
-            over = many if sharded else 1
-            state += (parameters / over + gradients / over + optimizer / many) / apart
-        groups, starts = self.groups(config)
-        if not len(starts):
-            return inf
-        return float(np.maximum.reduceat(groups @ np.concatenate([state, kept]), starts).min())
+        found = self.fullest(config, np.array([kept, 0.0 * kept, 0.0 * kept]))
+        return inf if found is None else float(found[int(sharded)].min())
 
-    def groups(self, config: Config) -> tuple[Vector, Indices]:
-        """What groups hold, in counts of each body: calls, then micro-batches in flight through them; a row for every
-        instant of a group that may be its fullest. Pipelines follow each other, and begin at the rows told."""
+    def fullest(self, config: Config, used: Vector) -> Vector | None:
+        """State and what is in flight, of the fullest group, by schedule, if there are any: with the optimizer's state
+        over all copies, and with everything."""
+        pipelines = self.pipelines(config)
+        if not len(pipelines.starts):
+            return None
+        held = np.stack([np.concatenate([*state, *used]) for state in self.state_bytes(config)], axis=1)
+        return np.asarray(np.maximum.reduceat(pipelines.rows @ held, pipelines.starts).T)
+
+    def state_bytes(self, config: Config) -> Iterator[tuple[Vector, Vector]]:
+        """Parameters and the optimizer's state, and gradients, by body: with the optimizer's over all copies, and with
+        everything."""
+        sides = list(zip(self.states, _apart(config), copies(config), strict=True))
+        for sharded in (False, True):
+            held, graded = (np.zeros(len(self.common.calls)) for _ in range(2))
+            for (parameters, gradients, optimizer), apart, many in sides:
+                over = many if sharded else 1
+                held += (parameters / over + optimizer / many) / apart
+                graded += gradients / over / apart
+            yield held, graded
+
+    def pipelines(self, config: Config) -> Pipelines:
+        """The schedules of a configuration's stages and micro-batches."""
         key = config.pp, config.microbatches
-        if key not in self._groups:
+        if key not in self._pipelines:
             rows: list[list[float]] = []
-            starts: list[int] = []
+            groups: list[tuple[Vector, Vector]] = []
+            starts, firsts = [], []
             for schedule, vp in self.space.schedules(*key):
                 split = self.space.split(config.pp * vp)
                 if split:
                     starts.append(len(rows))
-                    rows += self._held(replace(config, schedule=schedule, vp=vp, split=split))
-            self._groups[key] = np.array(rows), np.array(starts, dtype=np.intp)
-        return self._groups[key]
+                    firsts.append(len(groups))
+                    own = replace(config, schedule=schedule, vp=vp, split=split)
+                    rows += self._held(own)
+                    groups += self._waiting(own)
+            self._pipelines[key] = Pipelines(
+                np.array(rows),
+                np.array(starts, dtype=np.intp),
+                np.array([waits for waits, _ in groups]),
+                np.array([work for _, work in groups]),
+                np.array(firsts, dtype=np.intp),
+            )
+        return self._pipelines[key]
+
+    def _stages(self, config: Config) -> list[list[float]]:
+        """Calls of each body on every stage."""
+        names = self.common.names
+        found = []
+        for calls in self.common.stages(config):
+            own = Counter[str]()
+            for name, times in calls:
+                own[name] += times
+            found.append([float(own[name]) for name in names])
+        return found
 
     def _held(self, config: Config) -> Iterator[list[float]]:
-        stages = [Counter[str]() for _ in range(config.pp * config.vp)]
-        for stage, calls in zip(stages, self.common.stages(config), strict=True):
-            for name, times in calls:
-                stage[name] += times
-        names = [name for name, _ in self.common.calls]
+        """The rows of a schedule. Gradients are there from the start where kernels are fused, else once every stage has
+        been through a micro-batch; and at the end, when nothing else is."""
+        stages, calls = self._stages(config), self.common.stages(config)
+        names, from_start = self.common.names, self.common.stack.style == "fused"
         flying = in_flight(config.schedule, config.pp, config.vp, config.microbatches)
         for number, own in self.common.groups(config):
-            here = [stages[stage] for stage in own]
-            held = [float(sum(stage[name] for stage in here)) for name in names]
-            for live in sorted({moment.live for moment in flying(number)}):
-                yield held + [sum(n * stage[name] for n, stage in zip(live, here, strict=True)) for name in names]
+            held = [sum(stages[stage][at] for stage in own) for at in range(len(names))]
+            yield [*held, *held, *(0.0 for _ in (*names, *names, *names))]
+            instants = {
+                (
+                    moment.live,
+                    moment.pending,
+                    calls[moment.stage][-1][0] if moment.kind in "BI" else "",
+                    from_start
+                    or all(a + b < config.microbatches for a, b in zip(moment.live, moment.pending, strict=True)),
+                )
+                for moment in flying(number)
+            }
+            for live, pending, last, graded in sorted(instants):
+                flight = [
+                    sum(n * stages[stage][at] for n, stage in zip(counts, own, strict=True))
+                    for counts in (live, pending)
+                    for at in range(len(names))
+                ]
+                yield [*held, *(graded * one for one in held), *flight, *(float(name == last) for name in names)]
+
+    def _waiting(self, config: Config) -> Iterator[tuple[Vector, Vector]]:
+        """Of every group the calls that it waits for, by phase: forward, before its first micro-batch reaches it; and
+        as what it did last goes back through the stages before. And its own calls. See `planner.bounds`."""
+        apart = SCHEDULES[config.schedule].splits
+        stages = np.array(self._stages(config))
+        before = np.cumsum([np.zeros(len(self.common.calls)), *stages], axis=0)
+        waits = np.array([1.0, *([0.0] * 3 if apart else [1.0] * 3), 0.0])
+        if apart and self.common.stack.rolling:
+            waits = np.zeros(len(WORK) + 1)
+        for _, own in self.common.groups(config):
+            yield np.outer(waits, before[own[0]]).ravel(), stages[list(own)].sum(axis=0)
 
     def reduced_s(self, base: Config, config: Config) -> float:
         """To reduce all gradients once, over all stages."""
@@ -300,7 +446,7 @@ class Floors:
                 axes = [use.name for use in found if use.holds_copies(expert=bool(expert))]
                 if axes:
                     shape = group_shape(self.common.prices.cluster, ranks, mesh, axes)
-                    elements = sum(one.elements for one in held) / apart
+                    elements = sum(n * one.elements for n, one in zip(self.common.counts, held, strict=True)) / apart
                     sent[shape] = sent.get(shape, 0.0) + elements * width / config.pp
             taken = (collective("reduce_scatter", size, shape, self.common.library) for shape, size in sent.items())
             least = min(least, config.pp * sum(one.seconds for one in taken))

@@ -26,12 +26,14 @@ from meshwright.ir.errors import CannotRebatch, WorkloadImpossible, nearest
 from meshwright.ir.fold import Fold, shortened, unfold
 from meshwright.ir.frontends.capture import Captured, capture
 from meshwright.ir.frontends.contract import Source
-from meshwright.ir.lower import BodyCache, lower
+from meshwright.ir.lower import BodyCache, lower, lower_one
 from meshwright.ir.microbatch import microbatch
 from meshwright.ir.names import Degrees, check, share_loops, template
+from meshwright.ir.names.cache import loops_of, planned
 from meshwright.ir.names.degrees import SPLITS
-from meshwright.ir.program import Program
+from meshwright.ir.program import BodyProgram, Program
 from meshwright.ir.rebatch import with_batch
+from meshwright.ir.same import Same
 from meshwright.ir.verify import verify_fold
 from meshwright.ir.workload import Workload
 from meshwright.planner.module_pins import ModulePin, check_held, resolved
@@ -168,13 +170,27 @@ class Setting:
         """The program that carries it out."""
         return self.lowered(self.fold(config), self.decisions(config, global_batch), global_batch)
 
+    def body(self, config: Config, name: str) -> BodyProgram:
+        """The program of one body of the model alone, under a configuration of one stage."""
+        fold, degrees = self.fold(config), config.degrees()
+        key, mesh, graph = Same(fold), degrees.mesh(), fold.body[name].graph
+        plan = planned(key, name, degrees.of_body(), resolved(self.modules, fold))
+        if self.target is not ANY:
+            for refusal in self.target.body_refusals(plan, graph, loops_of(key)[name], mesh):
+                raise refusal
+        return lower_one(graph, plan, mesh, self.target.lowering(), self.workload, self.room())
+
+    def room(self) -> BodyCache:
+        """Body programs made before, as many as are kept."""
+        if len(self.bodies) > MOST_BODIES:
+            self.bodies.clear()
+        return self.bodies
+
     def lowered(self, fold: Fold, decisions: Decisions, global_batch: int) -> Program:
         """The program of any plan on a fold of the model."""
         lowering = self.target.lowering().for_stack(self.workload.stack)
         workload = _at_batch(self.workload, global_batch)
-        if len(self.bodies) > MOST_BODIES:
-            self.bodies.clear()
-        return lower(fold, decisions, lowering, workload, self.bodies)
+        return lower(fold, decisions, lowering, workload, self.room())
 
     def predict(self, config: Config, global_batch: int) -> Prediction:
         """What it costs."""
