@@ -91,10 +91,13 @@ def bases(search: Search) -> list[Config]:
     for number, base in enumerate(space.bases()):
         if base.recompute != "none" or _kind(base) not in alike:
             continue
-        kept, treated = floors.kept_bytes(base, space.most_sequences), Treated.of(search, base)
+        treated = Treated.of(search, base)
+        kept, least = (
+            floors.kept_bytes(replace(base, recompute=again), space.most_sequences) for again in ("none", "full")
+        )
         for sized in space.pipelined(base):
             times = sized.microbatches / sized.pp * floors.common.straggling
-            fullest, state = (floors.fullest_bytes(sized, one, sharded=True) for one in (kept, 0.0 * kept))
+            fullest, state = (floors.fullest_bytes(sized, one, sharded=True) for one in (kept, least))
             if times * treated.work_s < WORTH * search.upper_s and state < min(room, fullest) and fullest < inf:
                 share = max(0.0, fullest - room) / (fullest - state)
                 alike[_kind(base)].append((times * (treated.work_s + treated.seconds(share)), number, base))
