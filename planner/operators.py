@@ -60,10 +60,11 @@ LEAST_GAIN = 1e-4
 LEANER = (1.0, 0.5, 0.0)
 """Of what is left of memory, shares that a body may take where its best plan is too large."""
 
-COLLECTIVE = ("tensor", "context", "expert", "parameters", "gradients", "publish")
+WAITED = ("tensor", "context", "expert", "parameters", "gradients", "publish", "launch")
 KERNELS = ("matmul", "attention", "memory-bound")
 MOST_WORK = 2
-"""Times what collectives take: more than that is not done again for want of them."""
+"""Times what collectives take, and hosts that launch kernels one by one: more than that is not done again for want of
+them."""
 
 MOST_AXES = 3
 """Of a mesh on which every body is solved. On more, states are so many that a block of Llama takes minutes; there only
@@ -120,16 +121,18 @@ def sharpened(
 
 def parts_badly(decisions: Decisions, prediction: Prediction) -> bool:
     """Whether collectives that nothing hides take so long that ranks which all work on the same data may be faster:
-    each does the work of all then, and has nothing to tell the others."""
+    each does the work of all then, and has nothing to tell the others. While a device waits for its host, more work
+    takes no longer."""
     shown, ranks = dict(prediction.shares), max(stage.mesh.size for stage in decisions.stages)
-    waited, worked = (sum(shown.get(name, 0.0) for name in names) for names in (COLLECTIVE, KERNELS))
+    waited, worked = (sum(shown.get(name, 0.0) for name in names) for names in (WAITED, KERNELS))
     return MOST_WORK * waited > (ranks - 1) * worked
 
 
 def problems(setting: Setting, decisions: Decisions, fold: Fold, global_batch: int, prices: Prices) -> dict[str, Block]:
-    """For every body plan in use all that it may choose instead, by itself, with ends where it likes."""
+    """For every body plan in use all that it may choose instead, by itself, with ends where it likes; of bodies
+    without operators nothing, since they hand on what they are given, and nothing on one rank."""
     work = _Work(setting, fold, global_batch, prices, decisions, inf, {})
-    return {name: work.block(name, {}, hides=True) for name in work.kept}
+    return {name: work.block(name, {}, hides=True) for name in work.open}
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,7 +216,7 @@ class _Work:
     calls: list[Counter[str]] = field(default_factory=list)
     """Of every body plan, stage by stage."""
     kept: dict[str, _Kept] = field(init=False)
-    """Body plans in use, those that are called most first."""
+    """Body plans in use, those that are called most first; at the end those that only hand values on."""
     tied: list[tuple[End, ...]] = field(init=False)
     """Parameters that several bodies hold, and lay alike when the plan came in."""
 
@@ -228,16 +231,25 @@ class _Work:
         kept: dict[str, _Kept] = {}
         usual: dict[Mesh, Space] = {}
         asked = resolved(self.setting.modules, self.fold)
-        for name, _ in sorted(calls.items(), key=lambda pair: -pair[1]):
+        for name, _ in sorted(calls.items(), key=lambda pair: (self.hands_on(pair[0]), -pair[1])):
             plan, stage = self.decisions.plan[name], stage_of[name]
             graph, pins = self.fold.body[plan.body].graph, asked.of(plan.body)
             kept[name] = _Kept.of(plan, graph, stage, pins, usual.get(stage.mesh))
             usual.setdefault(stage.mesh, kept[name].space)
         self.kept = kept
-        self.tied = [held for held in _tied(self.fold) if len(self.places(self.decisions.plan, held)) == 1]
+        self.tied = [held for held in tied(self.fold) if len(self.places(self.decisions.plan, held)) == 1]
 
     def late(self) -> bool:
         return time.monotonic() >= self.until_s
+
+    def hands_on(self, name: str) -> bool:
+        """Whether the body of a plan has no operators: what comes in goes on to blocks as it is."""
+        return not self.fold.body[self.decisions.plan[name].body].graph.ops
+
+    @property
+    def open(self) -> list[str]:
+        """The body plans that have anything to choose."""
+        return [name for name, kept in self.kept.items() if kept.stage.mesh.names and not self.hands_on(name)]
 
     # the evaluator
 
@@ -300,6 +312,10 @@ class _Work:
         """The best plans of a body with these ends and within these bytes: where all hides that can, and where nothing
         does."""
         kept, found = self.kept[name], list[BodyPlan]()
+        if self.hands_on(name):
+            return [replace(kept.plan, states=tuple((value, ends.get(value, own)) for value, own in kept.plan.states))]
+        if not kept.stage.mesh.names:  # one rank has nothing to choose
+            return []
         if len(kept.stage.mesh.names) > MOST_AXES and _operators(kept.graph) > FEW:
             return []
         boundary = {value: ends[value] for value in _ends(kept.graph) if value in ends}
@@ -367,7 +383,7 @@ class _Work:
         together; from there on bodies change one by one. `data`: what enters the model may lie otherwise, too."""
         if len({stage.mesh for stage in self.decisions.stages}) > 1:
             return best
-        groups, settled = _joined(self.fold), dict[End, State]()
+        groups, settled = handed_on(self.fold), dict[End, State]()
         moved: dict[str, Sequence[BodyPlan]] = {}
         for name, kept in self.kept.items():
             fixed, open_ = dict[str, State](), dict[str, End]()
@@ -412,7 +428,7 @@ def _ends(graph: Graph) -> tuple[str, ...]:
     return (*(item.value for item in graph.inputs), *graph.outputs)
 
 
-def _tied(fold: Fold) -> list[tuple[End, ...]]:
+def tied(fold: Fold) -> list[tuple[End, ...]]:
     """Trained parameters that several bodies hold: in each, by its own path."""
     found: dict[str, dict[End, None]] = {}
     for call in fold.calls():
@@ -427,7 +443,7 @@ def _operators(graph: Graph) -> int:
     return sum(not graph.differentiable.isdisjoint(op.results) for op in graph.ops)
 
 
-def _joined(fold: Fold) -> Mapping[End, End]:
+def handed_on(fold: Fold) -> Mapping[End, End]:
     """Values that bodies hand to one another: for every end the first one that it must lie like."""
     calls = tuple(fold.calls())
     found: dict[End, End] = {}

@@ -90,12 +90,14 @@ def rival(name: str, found: Found, best: Found, objective: str = "time") -> Riva
     words = told(delta, best.step_s)
     if stage >= 0:
         lost = f"does not fit: short {nbytes(short)} on stage {stage}"
-    elif found.config == best.config:
+    elif found == best:
         lost = "it is the plan"
     elif objective == "memory":
         lost = f"+{nbytes(found.prediction.peak_memory_bytes - best.prediction.peak_memory_bytes)}"
-    elif found.step_s <= best.step_s:
+    elif found.step_s == best.step_s:
         lost = "as fast"
+    elif found.step_s < best.step_s:
+        lost = f"faster: {words}" if words else "hardly faster"
     else:
         lost = words or "hardly slower"
     return Rival(

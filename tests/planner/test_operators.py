@@ -11,12 +11,14 @@ from meshwright.backends.torch_.capabilities import TARGETS
 from meshwright.backends.torch_.verify.step import step_differences
 from meshwright.cost_models.cluster_text import read_cluster
 from meshwright.ir.capabilities import ANY
-from meshwright.ir.decisions import Decisions
+from meshwright.ir.decisions import Decisions, Schedule
 from meshwright.ir.errors import LayoutNotExpressible
 from meshwright.ir.fold import Fold
+from meshwright.ir.names import Degrees
 from meshwright.ir.plan_json import decisions_to_json
 from meshwright.ir.spread import compute_placements
 from meshwright.planner.operators import LEAST_GAIN, Blocks, Sharpened, sharpened
+from meshwright.planner.unlike import Part, over_parts
 from tests.planner.refining import LLAMA, Case, hosts
 
 TOY = """
@@ -181,3 +183,26 @@ def test_free_ends_find_sequence_parallelism() -> None:
     assert free.step_s < 0.98 * pinned.step_s
     with_names = answers(case, "tp=4,dp=16,zero=1,mbs=1")[0]
     assert free.step_s <= with_names.step_s * (1 + 1e-3)
+
+
+SMALL = f"{Path(__file__).parents[2] / 'examples' / 'small.py'}"
+
+
+def test_bodies_without_operators_hand_on_what_they_are_given() -> None:
+    """A stream of numbers that goes straight into blocks: the body before the first one is empty."""
+    case = Case(f"{SMALL}:four_lines", read_cluster("1x2xA100"), seq=512, batch=4)
+    fold, plan = case.plan("dp=2,mbs=2")
+    assert any(not body.graph.ops for body in fold.bodies)
+    best = sharpened(case.setting, plan, fold, case.batch, case.prices)[0]
+    assert best.prediction.step_time_s <= case.price(fold, plan).step_time_s
+    assert step_differences(fold, best.decisions) == []
+
+
+def test_a_stage_of_one_rank_has_nothing_to_choose() -> None:
+    """Beside one of two ranks, whose operators are chosen anew."""
+    case = Case(f"{SMALL}:four_lines", read_cluster("1x3xA100"), seq=512, batch=4)
+    fold = case.setting.folds.at(4)
+    held = [Part((0, 1), Degrees(dp=2)), Part((2,), Degrees())]
+    plan = case.setting.allowed(over_parts(fold, held, (3, 1), Schedule("1f1b", 1), "any"), fold)
+    best = sharpened(case.setting, plan, fold, case.batch, case.prices)[0]
+    assert best.prediction.step_time_s <= case.price(fold, plan).step_time_s

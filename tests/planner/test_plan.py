@@ -34,8 +34,8 @@ from meshwright.planner.plan_file import FILE, load_plan, plan_text, read_plan
 from meshwright.planner.plan_types import Model, Plan, changes, same_model
 from meshwright.planner.plan_view import in_words
 from meshwright.planner.progress import Progress
-from meshwright.planner.report import plan_of
-from meshwright.planner.search import Search
+from meshwright.planner.report import plan_of, rival
+from meshwright.planner.search import Found, Search
 from meshwright.planner.solve import Solved, Stop, solve
 from tests.planner.solved import ARGV, TINY, question
 
@@ -81,6 +81,22 @@ def test_alternatives_are_of_other_kinds(plan: Plan) -> None:
     kinds = [(one.config.tp, one.config.pp, one.config.cp, one.config.zero) for one in plan.alternatives if one.config]
     assert len(set(kinds)) == len(kinds)
     assert plan.config not in [one.config for one in plan.alternatives]
+
+
+def test_a_rival_is_called_what_it_is(solved: Solved) -> None:
+    """Faster, where a schedule of its own was asked for and made the plan slower; another plan than the answer, where
+    that was refined from the same configuration."""
+    assert solved.search.best is not None
+    best = solved.search.best
+    other = next(one for one in solved.search.found.values() if one.fits and one.step_s > 1.1 * best.step_s)
+    assert rival("", best, best).lost == "it is the plan"
+    slower, faster = rival("", other, best).lost, rival("", best, other).lost
+    assert slower.startswith("+")
+    assert faster.startswith("faster: -")
+    nearly = replace(best.prediction, step_time_s=best.step_s * (1 + 1e-6))
+    assert rival("", best, Found(best.config, nearly)).lost == "hardly faster"
+    assert rival("", Found(best.config, nearly), best).lost == "hardly slower"
+    assert rival("", Found(other.config, best.prediction), best).lost == "as fast"
 
 
 def test_what_binds_is_a_step_that_is_refused() -> None:
