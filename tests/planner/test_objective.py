@@ -45,18 +45,24 @@ def test_the_least_of_all_configurations() -> None:
 
 
 def test_the_least_cost_on_any_number_of_hosts() -> None:
+    """Of all configurations; and refined as the fastest plan on these hosts is."""
     ask, setting, wished = question(*PRICED)
     solved = solve(ask, setting, wished, objective="cost")
-    costs = {}
+    costs, refined = {}, {}
     for cluster in parts(ask.cluster):
         own = replace(setting, ranks=cluster.ranks, price=pricing.price_of(cluster), bodies={})
         alone = solve(replace(ask, cluster=cluster), own, wished)
         assert alone.search.best is not None
+        assert alone.best is not None
         costs[cluster.hosts] = alone.search.best.step_s * cluster.ranks * 2 / 3600
+        refined[cluster.hosts] = alone.best.step_s
     assert solved.best is not None
-    assert solved.score(solved.best) == pytest.approx(min(costs.values()))
+    assert solved.search.best is not None
+    assert solved.score(solved.search.best) == pytest.approx(min(costs.values()))
     assert costs[solved.ask.cluster.hosts] == min(costs.values())
-    assert solved.lower <= solved.score(solved.best)
+    assert solved.best.step_s == refined[solved.ask.cluster.hosts]
+    assert 0 < solved.lower <= min(costs.values()) * (1 + 1e-9)
+    assert solved.proved <= solved.score(solved.best)
 
 
 def test_a_plan_for_a_part_of_the_cluster_says_so(capsys: pytest.CaptureFixture[str]) -> None:
