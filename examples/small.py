@@ -95,17 +95,6 @@ class Hashed(nn.Module):
         return combine(rows, chosen, weights, EXPERTS, room, dropless=True).view_as(x)
 
 
-class DenseThenHashed(Hashed):
-    """A product of all tokens with one weight, then the other kind."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.line = nn.Linear(WIDTH, WIDTH, bias=False)
-
-    def forward(self, x: Tensor, experts: Tensor) -> Tensor:
-        return super().forward(torch.relu(self.line(x)), experts)
-
-
 class Stream(nn.Module):
     """Blocks one after another."""
 
@@ -167,10 +156,6 @@ def mixed() -> nn.Module:
 
 def hashed() -> nn.Module:
     return Hashed()
-
-
-def dense_then_hashed() -> nn.Module:
-    return DenseThenHashed()
 
 
 def language() -> nn.Module:

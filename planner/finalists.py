@@ -144,8 +144,11 @@ def _sharpened(search: Search, asked: Asked, stop: Stop, best: Refined) -> Refin
         return best
     fold, answers = setting.fold(best.origin), [best]
     free = not {"sp", "cp", "tp"} & set(asked.wishes.only)
+    alike = not {"dp", "ep", "shard"} & set(asked.wishes.only) and asked.wishes.grants("zero", 0)
     for start in (best, *_whole(search, best)):
-        first = sharpened(setting, start.decisions, fold, global_batch, search.prices, free_ends=free)[0]
+        first = sharpened(
+            setting, start.decisions, fold, global_batch, search.prices, free_ends=free, free_copies=alike
+        )[0]
         if first.changed:
             answers.append(
                 replace(start, decisions=first.decisions, prediction=first.prediction, changed=first.changed)

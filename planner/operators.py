@@ -103,18 +103,20 @@ def sharpened(
     limit_s: float | None = None,
     blocks: Blocks | None = None,
     free_ends: bool = True,
+    free_copies: bool = True,
 ) -> list[Sharpened]:
     """The plan with operators chosen anew, the best first; the last is the plan as it came in, and none is worse.
     `limit_s` is when to start nothing more; without it the answer depends on nothing but the arguments. `blocks` may be
     shared among plans of one setting: what their bodies have in common is priced once. Without `free_ends` values
-    between bodies stay as they lie: where someone pinned that, sequence parallelism for instance."""
+    between bodies stay as they lie: where someone pinned that, sequence parallelism for instance; without `free_copies`
+    copies of the model have data, and what they store, of their own."""
     until_s = inf if limit_s is None else time.monotonic() + limit_s
     work = _Work(setting, fold, global_batch, prices, decisions, until_s, {} if blocks is None else blocks)
     start = work.judged({})
     best = work.climbed(start, work.same_ends())
     if free_ends and not work.late():
         best = work.freed(best)
-    if free_ends and not work.late() and parts_badly(best.decisions, best.prediction):
+    if free_ends and free_copies and not work.late() and parts_badly(best.decisions, best.prediction):
         best = work.alike(work.freed(best, data=True))
     return [best, start] if best.changed else [start]
 

@@ -18,8 +18,10 @@ from meshwright.ir.names import Degrees
 from meshwright.ir.plan_json import decisions_to_json
 from meshwright.ir.spread import compute_placements
 from meshwright.planner.operators import LEAST_GAIN, Blocks, Sharpened, sharpened
+from meshwright.planner.solve import solve
 from meshwright.planner.unlike import Part, over_parts
 from tests.planner.refining import LLAMA, Case, hosts
+from tests.planner.solved import question
 
 TOY = """
 name = "toy decoder"
@@ -206,3 +208,16 @@ def test_a_stage_of_one_rank_has_nothing_to_choose() -> None:
     plan = case.setting.allowed(over_parts(fold, held, (3, 1), Schedule("1f1b", 1), "any"), fold)
     best = sharpened(case.setting, plan, fold, case.batch, case.prices)[0]
     assert best.prediction.step_time_s <= case.price(fold, plan).step_time_s
+
+
+def test_copies_that_were_asked_for_stay_copies() -> None:
+    """Where ranks that all do the same are faster, they are not what a pin of dp or ZeRO means."""
+    words = (f"{SMALL}:narrow", "--cluster", "1x2xA100", "--global-batch", "4", "--seq", "512", "--target", "any")
+    free, kept = (solve(*question(*words, *pins)) for pins in ((), ("--fix", "dp=2,zero=3")))
+    (plan,), (pinned,) = free.decisions.plans, kept.decisions.plans
+    assert not plan.strategies
+    assert pinned.strategies
+    assert pinned.storage
+    assert free.best is not None
+    assert kept.best is not None
+    assert free.best.step_s < kept.best.step_s
