@@ -1,11 +1,17 @@
 """Every legal plan of a tiny model, priced by the evaluator, beside the one that `plan` finds.
 
     python -m benchmarks.every_plan
+    python -m benchmarks.every_plan --all
 
-A plan is a configuration of the declared space with any choice for every operator: which loop each mesh axis cuts, and
-so what is moved between operators. The model is one body of few operators, so that all combinations can be written down
-(`planner.operators.problems` offers them) and priced one by one, none of them by the block solver's own sums. Printed
-are how many there are, the least step time of those that fit, and the step time and the bound that `plan` tells.
+A plan is a configuration of the declared space, with any choice for every operator of every body (which loop each mesh
+axis cuts, in which state values are handed on, and so what is moved between operators), with any share of the layers
+for every stage, and with the first layers of every stage computed again where all of them may be. On unlike devices
+any of them are used, in any order. Models are so small that all of this can be written down and priced one by one, none
+of it by the block solver's own sums. Printed are how many plans there are, the least step time of those that fit, and
+the step time and the bound that `plan` tells.
+
+Pins that keep a case small are part of its question: search and list are about the same plans. Schedules made for a
+plan are forbidden where there are pipelines.
 """
 
 from __future__ import annotations
@@ -13,56 +19,29 @@ from __future__ import annotations
 import json
 import sys
 from argparse import ArgumentParser
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from itertools import product
-from math import inf, prod
+from itertools import combinations_with_replacement, pairwise, permutations
+from math import inf
 
-from benchmarks.searches import EXAMPLES
-from meshwright.ir.decisions import Decisions
+from benchmarks.small_cases import CASES, MANY, Question
+from meshwright.ir.decisions import BodyPlan, Decisions
 from meshwright.ir.errors import MeshwrightError
+from meshwright.ir.fold import Fold
+from meshwright.ir.placement import State
+from meshwright.ir.spread import compute_placements
 from meshwright.planner.block.build import Block
 from meshwright.planner.block.plan import body_plan
 from meshwright.planner.cli import VERBS, build_parser, with_verb
-from meshwright.planner.operators import problems
+from meshwright.planner.operators import End, handed_on, problems, tied
 from meshwright.planner.pins import Config
 from meshwright.planner.plan import read_asked
+from meshwright.planner.pricing import Setting
 from meshwright.planner.solve import Solved, solve
 
 MOST = 100_000
 """Plans that are written down; a case with more is refused."""
 ROUNDING = 1e-9
-
-
-@dataclass(frozen=True, slots=True)
-class Asked:
-    """A command line, in short."""
-
-    cluster: str
-    batch: int
-    seq: int
-    stack: str
-    target: str = "any"
-    model: str = "mlp.py:build"
-
-    def argv(self) -> list[str]:
-        asked = {"cluster": self.cluster, "global-batch": self.batch, "seq": self.seq}
-        asked |= {"stack": self.stack, "target": self.target}
-        return [
-            str(EXAMPLES / self.model),
-            *(word for name, value in asked.items() for word in (f"--{name}", str(value))),
-        ]
-
-
-CASES = tuple(
-    Asked(cluster, batch, seq, stack)
-    for cluster, batch, seq in (
-        ("1x2xH100", 4, 128),
-        ("1x2xL40S", 2, 2048),
-        ("2x1xA100,inter=10G", 2, 512),
-    )
-    for stack in ("torch", "megatron")
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,6 +54,7 @@ class Compared:
     least_s: float
     found_s: float
     lower_s: float
+    best_plan: str
 
     @property
     def within(self) -> bool:
@@ -88,77 +68,166 @@ class Compared:
     def __str__(self) -> str:
         verdict = "the best" if self.best else f"{self.found_s / self.least_s - 1:.2%} slower than the best"
         gap = 1 - self.lower_s / self.found_s
+        told = "" if self.within else ", NOT WITHIN"
         return (
-            f"{self.case}: {self.plans} plans, {self.fit} fit, least {self.least_s * 1e3:.4f} ms; found "
-            f"{self.found_s * 1e3:.4f} ms, {verdict}; gap told {gap:.2%}{'' if self.within else ', NOT WITHIN'}"
+            f"{self.case}: {self.plans} plans, {self.fit} fit; bound {self.lower_s * 1e3:.4f} ms, least "
+            f"{self.least_s * 1e3:.4f} ms, found {self.found_s * 1e3:.4f} ms: {verdict}; gap told {gap:.2%}{told}"
         )
 
 
-def compared(case: Asked) -> Compared:
+def compared(case: Question) -> Compared:
+    """All plans of a case beside its answer."""
     ask, wished = read_asked(build_parser().parse_args(with_verb(case.argv(), VERBS)))
     solved = solve(ask, ask.setting(), wished)
     assert solved.best, "something fits"
-    times, plans, fit = [inf], 0, 0
-    for decisions, config in every(solved):
+    least_s, best, plans, fit = inf, "", 0, 0
+    for setting, decisions, config in every(solved):
         plans += 1
-        fold = solved.setting.fold(config)
-        try:
-            program = solved.setting.lowered(fold, solved.setting.allowed(decisions, fold), solved.global_batch)
-            prediction = solved.setting.price(program)
-        except MeshwrightError:
-            continue
-        if prediction.fits:
-            fit += 1
-            times.append(prediction.step_time_s)
+        if plans > MOST:
+            raise ValueError(f"{case}: more than {MOST} plans")
+        fold = setting.fold(config)
+        program = setting.lowered(fold, setting.allowed(decisions, fold), solved.global_batch)
+        prediction = setting.price(program)
+        fit += prediction.fits
+        if prediction.fits and prediction.step_time_s < least_s:
+            least_s, best = prediction.step_time_s, f"{config}"
     return Compared(
-        case=f"{case.model} on {case.cluster}, {case.batch} x {case.seq}, {case.stack}",
+        case=str(case),
         plans=plans,
         fit=fit,
-        least_s=min(times),
+        least_s=least_s,
         found_s=solved.best.step_s,
         lower_s=solved.proved,
+        best_plan=best,
     )
 
 
-def every(solved: Solved) -> Iterator[tuple[Decisions, Config]]:
+def every(solved: Solved) -> Iterator[tuple[Setting, Decisions, Config]]:
     """All plans, each with the configuration that says the rest."""
-    space, written = solved.search.space, 0
-    for base in space.bases():
-        for config in space.shapes(base):
-            try:
-                plain = solved.setting.decisions(config, space.global_batch)
-            except MeshwrightError:
-                continue
-            fold = solved.setting.fold(config)
-            found = problems(solved.setting, plain, fold, space.global_batch, solved.search.prices)
-            ((name, block),) = found.items()
-            written += prod(len(one.costs) for one in block.problem.variables)
-            if written > MOST:
-                raise ValueError(f"more than {MOST} plans")
-            for states in choices(block):
-                plan = body_plan(block, states, name)
-                usual = dict(plain.plan[name].states)
-                open_ = tuple((value, state) for value, state in usual.items() if value not in dict(plan.states))
-                plan = replace(plan, states=(*plan.states, *open_), first=plain.plan[name].first)
-                yield replace(plain, plans=(plan,)), config
+    global_batch, prices = solved.global_batch, solved.search.prices
+    for setting, config in configurations(solved):
+        try:
+            plain = setting.decisions(config, global_batch)
+        except MeshwrightError:
+            continue
+        fold = setting.fold(config)
+        blocks = problems(setting, plain, fold, global_batch, prices)
+        for plans in together(fold, plain, {name: list(written(plain, block, name)) for name, block in blocks.items()}):
+            made = tuple(plans.get(plan.name, plan) for plan in plain.plans)
+            for order in orders(solved, config):
+                stages = tuple(
+                    replace(stage, ranks=tuple(order[rank] for rank in stage.ranks)) for stage in plain.stages
+                )
+                yield setting, replace(plain, plans=made, stages=stages), config
+
+
+def configurations(solved: Solved) -> Iterator[tuple[Setting, Config]]:
+    """Those of the space; with other shares of layers; with some layers computed again. On unlike devices the same for
+    some of them."""
+    whole = solved.search.space
+    counts = range(1, whole.ranks + 1) if solved.search.prices.cluster.unlike else [whole.ranks]
+    for ranks in counts:
+        space, setting = replace(whole, ranks=ranks), replace(solved.setting, ranks=ranks)
+        for base in space.bases():
+            for shape in space.shapes(base):
+                for shared in shares(shape, space.layers):
+                    again = "recompute" not in space.wishes.only and "recompute" not in space.wishes.never
+                    stage_layers = max(shared.stage_blocks, default=space.layers)
+                    few = range(1, stage_layers) if again and shape.recompute == "none" else ()
+                    yield setting, shared
+                    yield from ((setting, replace(shared, recompute=f"full_layers:{layers}")) for layers in few)
+
+
+def shares(config: Config, layers: int) -> Iterator[Config]:
+    """The configuration with its layers shared out in every way; a stage of none has what is before or after them."""
+    stages = config.pp * config.vp
+    if stages == 1:
+        yield config
+        return
+    for cuts in combinations_with_replacement(range(layers + 1), stages - 1):
+        counts = tuple(end - start for start, end in pairwise((0, *cuts, layers)))
+        yield replace(config, split="even", stage_blocks=counts)
+
+
+def orders(solved: Solved, config: Config) -> Iterator[tuple[int, ...]]:
+    """The ranks that take the places of a plan: on unlike devices any, in any order."""
+    cluster = solved.search.prices.cluster
+    needed = config.tp * config.pp * config.cp * config.dp
+    yield from permutations(range(cluster.ranks), needed) if cluster.unlike else [tuple(range(needed))]
+
+
+def written(plain: Decisions, block: Block, name: str) -> Iterator[BodyPlan]:
+    """Every plan of a body."""
+    usual = plain.plan[name]
+    for states in choices(block):
+        plan = body_plan(block, states, name)
+        known = dict(plan.states)
+        open_ = tuple((value, state) for value, state in usual.states if value not in known)
+        yield replace(plan, states=(*plan.states, *open_), first=usual.first)
 
 
 def choices(block: Block) -> Iterator[tuple[int, ...]]:
     """Every combination of states that no pair forbids."""
-    for states in product(*(range(len(one.costs)) for one in block.problem.variables)):
-        pairs = block.problem.pairs
-        if all(one.allowed is None or one.allowed[states[one.first], states[one.second]] for one in pairs):
+    sizes = [len(one.costs) for one in block.problem.variables]
+    pairs = [
+        [pair for pair in block.problem.pairs if pair.allowed is not None and max(pair.first, pair.second) == at]
+        for at in range(len(sizes))
+    ]
+
+    def extended(states: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
+        at = len(states)
+        if at == len(sizes):
             yield states
+            return
+        for state in range(sizes[at]):
+            grown = (*states, state)
+            if all(pair.allowed is None or pair.allowed[grown[pair.first], grown[pair.second]] for pair in pairs[at]):
+                yield from extended(grown)
+
+    yield from extended(())
+
+
+def together(fold: Fold, plain: Decisions, plans: Mapping[str, Sequence[BodyPlan]]) -> Iterator[Mapping[str, BodyPlan]]:
+    """Every choice of a plan for each body in which values are handed on as they are taken, and parameters that several
+    bodies hold lie alike."""
+    groups, mesh = handed_on(fold), plain.stages[0].mesh
+    held = tied(fold)
+
+    def ends(plan: BodyPlan) -> dict[End, State]:
+        found = ((groups.get((plan.body, value)), state) for value, state in plan.states)
+        return {group: state for group, state in found if group is not None}
+
+    def placed(plan: BodyPlan) -> dict[End, object]:
+        paths = {path: alike[0] for alike in held for body, path in alike if body == plan.body}
+        if not paths:
+            return {}
+        at = compute_placements(fold.body[plan.body].graph, plan, mesh)
+        stored = {item.path: (item.params, item.grads, item.optimizer) for item in plan.storage}
+        return {first: (at[path], stored.get(path, (at[path],) * 3)) for path, first in paths.items()}
+
+    facts = {name: [(plan, ends(plan) | placed(plan)) for plan in several] for name, several in plans.items()}
+
+    def chosen(names: Sequence[str], said: Mapping[End, object]) -> Iterator[dict[str, BodyPlan]]:
+        if not names:
+            yield {}
+            return
+        for plan, fact in facts[names[0]]:
+            if all(said.get(end, what) == what for end, what in fact.items()):
+                for rest in chosen(names[1:], {**said, **fact}):
+                    yield {names[0]: plan, **rest}
+
+    yield from chosen(list(facts), {})
 
 
 def main(argv: Sequence[str]) -> int:
     """Compare and print; 1 if a bound is wrong, or more than one answer in twenty is not the best."""
     parser = ArgumentParser(prog="python -m benchmarks.every_plan", description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--all", action="store_true", help="more cases, which take minutes")
     parser.add_argument("--case", type=int, help="only the one of this number")
     parser.add_argument("--json", action="store_true", help="print JSON")
     args = parser.parse_args(argv)
     found = []
-    for number, case in enumerate(CASES):
+    for number, case in enumerate((*CASES, *MANY) if args.all or args.case is not None else CASES):
         if args.case in (None, number):
             found.append(compared(case))
             print(found[-1], file=sys.stderr if args.json else sys.stdout, flush=True)

@@ -142,7 +142,7 @@ def read_plan(text: str, place: str = FILE) -> Plan:
         data = json.loads(text)
     except (json.JSONDecodeError, RecursionError) as error:
         at = f":{error.lineno}:{error.colno}" if isinstance(error, json.JSONDecodeError) else ""
-        cut = isinstance(error, json.JSONDecodeError) and error.pos >= len(text.rstrip()) - 1
+        cut = isinstance(error, json.JSONDecodeError) and _ends_in(error, text)
         raise PlanNotJson(
             place=f"{place}{at}",
             cause="the file ends in the middle" if cut else getattr(error, "msg", "it is nested too deep"),
@@ -156,6 +156,11 @@ def read_plan(text: str, place: str = FILE) -> Plan:
         raise PlanBroken(
             place=f"{place}: {error.place}", cause=f"{error.cause} ({error.code})", fix=error.fix
         ) from error
+
+
+def _ends_in(error: json.JSONDecodeError, text: str) -> bool:
+    """Whether a text ends in the middle of what could not be read: a string, or a word as long as "false"."""
+    return error.msg.startswith("Unterminated") or error.pos >= len(text.rstrip()) - len("false")
 
 
 def plan_from_json(data: object) -> Plan:

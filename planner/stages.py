@@ -47,6 +47,9 @@ BEST_CUTS = 3
 MOST_PRICED = 60
 """Whole plans that are priced, unless told otherwise."""
 
+FEW_STAGES = 4
+"""Of which any may give a layer away, not the slowest one only: where transfers are the pace, another may be it."""
+
 MOST_PAIRS = 32
 """Pairs (max, sum) that are kept for a stage and a first layer; more than a few there are only on unlike devices."""
 
@@ -359,7 +362,8 @@ class _Search:
         return True
 
     def move(self) -> None:
-        """Move single layers away from the stage that is slowest, or lacks most, as long as that helps."""
+        """Move single layers away from the stage that is slowest, or lacks most, or of few from any, as long as that
+        helps."""
         while self.priced < self.limit:
             if not any(self.consider(counts) for counts in self._moves()):
                 return
@@ -370,7 +374,8 @@ class _Search:
         slow = max(stages, key=lambda one: one.forward_s + one.backward_s).stage
         counts = self.counts
         by_speed = sorted(stages, key=lambda one: one.forward_s + one.backward_s)
-        for giver in dict.fromkeys((full, slow) if self.worth[0] else (slow,)):
+        others = range(len(stages)) if len(stages) <= FEW_STAGES else ()
+        for giver in dict.fromkeys((*((full, slow) if self.worth[0] else (slow,)), *others)):
             for taker in (one.stage for one in by_speed if one.stage != giver):
                 if counts[giver]:
                     yield tuple(count - (stage == giver) + (stage == taker) for stage, count in enumerate(counts))
