@@ -17,11 +17,12 @@ What takes no storage of its own:
     weight gradients of stacks that write them straight to the main gradients (`Stack.placeholders`)
 
 Parameters that operators read in another form than the stored one (gathered from shards, cast) are whole *units*: all
-of a body's are there while it runs, and with them their gradients until they are reduced to shards, in the bytes that
-gradients travel in, as FSDP does (torch.distributed.fsdp, one unit per block). Where a stack gathers them one by one
-(`Stack.piecewise`), of a body there are at most `LIVE_ELEMENTS` and the one that is gathered next, and of gradients one
-and a bucket of `BUCKET_ELEMENTS`, which a larger one fills alone. Inputs without gradient (rotary tables,
-tokens, masks) are the same tensors for all calls of a micro-batch; a stage counts them once (`shared`).
+of a body's are there while it runs, as FSDP does (torch.distributed.fsdp, one unit per block). Their gradients are
+there from the statement that makes them to the end of the body, where they are copied into one buffer and reduced to
+shards. Where a stack gathers them one by one (`Stack.piecewise`), of a body there are at most `LIVE_ELEMENTS` and the
+one that is gathered next, and of gradients one and a bucket of `BUCKET_ELEMENTS`, which a larger one fills alone.
+Inputs without gradient (rotary tables, tokens, masks) are the same tensors for all calls of a micro-batch; a stage
+counts them once (`shared`).
 
 Tokens sent to experts take `Workload.imbalance` times their mean on the busiest rank, from dispatch to combine.
 """
@@ -64,6 +65,8 @@ class PassMemory:
     weight_kept: float
     hosted: float
     """Bytes of `kept` that wait in the host's memory, and are on the device only while the call runs."""
+    entering_gradients: float
+    """Bytes of the gradients of its inputs, which the backward pass leaves."""
 
     @property
     def has_logits(self) -> bool:
@@ -78,7 +81,11 @@ class BodyMemory:
     unit: float
     """Bytes of its parameters in the form that operators read, where that is another than the stored one."""
     unit_gradients: float
-    """Bytes of their gradients before they are reduced to shards, and of the buffer in which they travel."""
+    """Bytes of their gradients before they are reduced to shards in the backward pass; 0 if they are not."""
+    travelling: float
+    """Bytes of the buffer in which those travel to their shards, which stays until the next one takes its place."""
+    piece: float
+    """Bytes of gradients that are reduced one by one while it runs."""
     unit_kept: bool
     """Whether that form stays from the forward to the backward pass."""
     parameters: float
@@ -174,6 +181,7 @@ class _Passes(Names):
             backward=self.backward(),
             weight_kept=self.weight_kept(),
             hosted=sum(size for name, size in self.kept.items() if name in self.waiting),
+            entering_gradients=sum(self.size(name) for name in set(self.body.input_grads) if name),
         )
 
     def weight_kept(self) -> float:
@@ -216,7 +224,9 @@ class _States:
             passes=passes,
             unit=self.unit(),
             unit_kept=self.unit_kept(),
-            unit_gradients=self.unit_gradients(),
+            unit_gradients=self.scattered() * self.states.used,
+            travelling=self.scattered() * self.states.reduced,
+            piece=self.piece(),
             parameters=parameters + sum(self.table(slot.stored) for slot in self.body.params if slot.buffer),
             gradients=sum(gradient for _, _, gradient, _ in slots),
             optimizer=sum(optimizer for _, _, _, optimizer in slots),
@@ -268,15 +278,19 @@ class _States:
         gathered = {s.result for s in self.body.forward if isinstance(s, Move) and s.reason == "parameter"}
         return any(kept.name in gathered for kept in self.body.kept)
 
-    def unit_gradients(self) -> float:
-        """Gradients of the whole unit, and the buffer in which they travel to their shards."""
+    def scattered(self) -> int:
+        """Elements of the gradients that the backward pass reduces to shards."""
         if not any(isinstance(s, Move) and s.reason == "sync" for s in self.body.backward):
-            return 0.0
+            return 0
+        return 0 if self.runtime.piecewise else sum(self.elements(slot.value) for slot in self.slots if slot.grad)
+
+    def piece(self) -> float:
+        """Gradients that are reduced one by one: the one that is made, and the bucket that is on its way."""
         sizes = [self.elements(slot.value) for slot in self.slots if slot.grad]
-        whole = travelling = sum(sizes)
-        if self.runtime.piecewise:
-            whole, travelling = max(sizes), min(travelling, max(BUCKET_ELEMENTS, *sizes))
-        return whole * self.states.used + travelling * self.states.reduced
+        if not (self.runtime.piecewise and any(isinstance(s, Move) and s.reason == "sync" for s in self.body.backward)):
+            return 0.0
+        bucket = min(sum(sizes), max(BUCKET_ELEMENTS, *sizes))
+        return max(sizes) * self.states.used + bucket * self.states.reduced
 
     def products(self) -> tuple[tuple[tuple[int, ...], float], ...]:
         """Weights of products; those of one operand are one product (q, k and v; gate and up)."""

@@ -36,6 +36,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib import resources
+from math import inf
 
 from meshwright.cost_models.cluster import Cluster
 from meshwright.cost_models.inflight import State, states_of
@@ -74,6 +75,12 @@ class MemoryConstants:
             )
 
 
+NO_RUNTIME = MemoryConstants(
+    communicator_bytes=0, context_bytes=0, workspace_bytes=0, block_bytes=0, fragments_share=0, margin_share=0
+)
+"""Of tensors alone."""
+
+
 @cache
 def memory_constants() -> MemoryConstants:
     """Those of `profiles/memory.json`."""
@@ -100,6 +107,14 @@ def held(program: Program, cluster: Cluster, profile: MemoryConstants) -> tuple[
     for (ranks, group), states in zip(_groups(program), states_of(program), strict=True):
         one = group.held(states, _capacity(cluster, ranks), profile)
         found |= dict.fromkeys(group.numbers, one)
+    return tuple(found[index] for index in range(len(program.stages)))
+
+
+def tensors_held(program: Program) -> tuple[Held, ...]:
+    """For every stage, the fullest instant in bytes of tensors: nothing of the runtime, and no limit."""
+    found: dict[int, Held] = {}
+    for (_, group), states in zip(_groups(program), states_of(program), strict=True):
+        found |= dict.fromkeys(group.numbers, group.held(states, inf, NO_RUNTIME))
     return tuple(found[index] for index in range(len(program.stages)))
 
 
@@ -194,8 +209,9 @@ class _Position:
     memory: BodyMemory
     before: Mapping[str, float]
     gradients_after: float
-    next_unit: float
     previous_unit: float
+    travelling: float
+    """The buffer in which the gradients of the call after it travel."""
     passing: float
     """What the latest call before it that keeps something on the host keeps there, which is on its way: down beside
     this forward pass, up beside this backward pass."""
@@ -227,7 +243,6 @@ class StageMemory:
         """The first and the last repeat of every call; sums up what is kept on the way."""
         left_over, last = self.gradients, None
         shown = [one for period, repeats in self.runs for _ in range(min(repeats, 2)) for one in period]
-        units = [one.unit for one in shown]
         at = 0
         for period, repeats in self.runs:
             own = sum(one.gradients for one in period)
@@ -242,8 +257,8 @@ class StageMemory:
                         one,
                         dict(self.kept),
                         left_over,
-                        units[at + 1] if at + 1 < len(units) else 0.0,
-                        units[at - 1] if at else 0.0,
+                        shown[at - 1].unit if at else 0.0,
+                        shown[at + 1].travelling if at + 1 < len(shown) else 0.0,
                         next((one.passes.hosted for one in reversed(shown[:at]) if one.passes.hosted), 0.0),
                     )
                     self._keep(last, one, 1)
@@ -257,30 +272,51 @@ class StageMemory:
         self.kept["logits"] = self.kept.get("logits", 0.0) + times * one.passes.kept.logits
 
     def forward_at(self, position: _Position) -> _Parts:
+        """The fullest of two: while it runs; and at its start, when its unit was copied out of the message that it came
+        in, while the message before it is still held."""
         one = position.memory
-        return _Parts(instant="loss" if one.passes.has_logits else "forward end").plus(
-            position.before,
-            _mix(one.passes.forward),
-            {"staging": position.passing, "gathered": self.gathered(one, position.next_unit)},
+        always = {"staging": position.passing}
+        message = one.unit if self.prefetches else 0.0
+        running = _Parts(instant="loss" if one.passes.has_logits else "forward end").plus(
+            position.before, always, _mix(one.passes.forward), {"gathered": self.unit(one) + message}
         )
+        before = position.previous_unit if self.prefetches else 0.0
+        starting = _Parts(instant="forward end").plus(
+            position.before, always, {"gathered": self.unit(one) + message + before}
+        )
+        return max(running, starting, key=lambda parts: parts.total)
 
     def backward_at(self, position: _Position, graded: bool) -> _Parts:
+        """The fullest of two: while it runs, beside gradients of the call after it, which still travel; and at its end,
+        when its own set out."""
         one = position.memory
-        instant = "recompute" if one.passes.backward.recomputing else "backward"
-        instant = "loss" if one.passes.has_logits else instant
-        parts = _Parts(instant=instant).plus(
-            position.before,
-            _mix(one.passes.backward),
-            {"gathered": self.gathered(one, position.previous_unit)},
-            {"gathered": one.unit_gradients, "staging": position.passing},
-        )
+        always = {"staging": position.passing}
         if not graded:
-            parts.add({"gradients": position.gradients_after + one.gradients})
-        return parts
+            always["gradients"] = position.gradients_after + one.gradients
+        instant = "recompute" if one.passes.backward.recomputing else "backward"
+        running = _Parts(instant="loss" if one.passes.has_logits else instant).plus(
+            position.before,
+            always,
+            _mix(one.passes.backward),
+            {"gathered": self.unit(one) + self.fetched(position) + position.travelling + one.piece},
+        )
+        ending = _Parts(instant="backward").plus(
+            position.before,
+            always,
+            {
+                "transient": one.passes.entering_gradients,
+                "gathered": one.unit_gradients + one.travelling + self.fetched(position),
+            },
+        )
+        return max(running, ending, key=lambda parts: parts.total)
 
-    def gathered(self, one: BodyMemory, neighbour: float) -> float:
-        """The unit that is used, and the one that is fetched meanwhile."""
-        return 0.0 if one.unit_kept else one.unit + (neighbour if self.prefetches else 0.0)
+    def unit(self, one: BodyMemory) -> float:
+        """The unit that is used, where it does not stay."""
+        return 0.0 if one.unit_kept else one.unit
+
+    def fetched(self, position: _Position) -> float:
+        """The unit that is fetched behind the backward pass."""
+        return position.previous_unit if self.prefetches and not position.memory.unit_kept else 0.0
 
     def action(self, state: State, graded: bool) -> _Parts:
         if state.kind == "F":
@@ -346,7 +382,8 @@ class _Group:
 
     def held(self, states: Sequence[State], capacity: float, profile: MemoryConstants) -> Held:
         step = {"gradients": self.gradients + self.placeholders, "transient": self.stepped}
-        end = _Parts(instant="optimizer").plus(self.state, step)
+        resting = {name: size for name, size in self.state.items() if name != "gathered"}
+        end = _Parts(instant="optimizer").plus(resting, step)
         best = max(end, self.at(max(states, key=self.total_at)), key=lambda parts: parts.total)
         return replace(_finished(best, self.communicators, capacity, profile), host_bytes=self.host_bytes(states))
 

@@ -173,7 +173,8 @@ class Names:
 
     def taking_nothing(self) -> set[str]:
         """Parameters, units, tables; main gradients that are written straight."""
-        straight = bool(self.reduces) or (self.runtime.placeholders and self.repeated)
+        piecewise = self.runtime.piecewise and bool(self.reduces)
+        straight = piecewise or (self.runtime.placeholders and self.repeated)
         return self.resident | self.gathers | self.reduces | self.tables | (self.weight_grads if straight else set())
 
     # storages

@@ -106,6 +106,9 @@ class Capabilities:
     offload: tuple[Line, ...] = ()
     sums_first: bool = False
     """How its library reduces gradients that are sums over several axes (`Lowering.sums_first`)."""
+    keeps_whole: bool = True
+    """Whether parameters can stay whole between steps while states or gradients alone are sharded. If not, plans with
+    one micro-batch have them sharded, too, and gathered from before the forward to after the backward pass."""
 
     def __post_init__(self) -> None:
         for field, lines, known in (

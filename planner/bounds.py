@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import groupby
 from math import log2, prod
@@ -247,6 +247,7 @@ class Bounds:
 
     def wires(self, config: Config) -> Wires:
         """What copies cost this configuration."""
+        config = self.common.setting.ran(config)
         key = config.dp, config.pp, config.zero, config.shard, config.regather
         if key not in self._wires:
             self._wires[key] = self._wired(config)
@@ -426,6 +427,8 @@ class Bounds:
     def lacks_bytes(self, loads: Sequence[Load], pipeline: Config, storage: Storage) -> float:
         """By how much the fullest group is too full at least; negative where it may fit."""
         dense, expert = copies(pipeline)
+        ran = self.common.setting.ran(storage.on(pipeline))
+        storage = replace(storage, zero=ran.zero, regather=ran.regather)
         if storage.shard:
             dense, expert = storage.shard, max(1, expert * storage.shard // dense)
         cut = (dense, expert) if storage.zero > 1 else (1, 1)

@@ -149,9 +149,15 @@ class Setting:
 
     def decisions(self, config: Config, global_batch: int) -> Decisions:
         """The plan that a configuration means, if the model can have it."""
-        fold, degrees = self.fold(config), config.degrees()
+        fold, degrees = self.fold(config), self.ran(config).degrees()
         check(degrees, fold, self.ranks, global_batch)
         return self.allowed(self.template(fold, degrees), fold)
+
+    def ran(self, config: Config) -> Config:
+        """The configuration as the target runs it (`Capabilities.keeps_whole`)."""
+        if self.target.keeps_whole or config.zero not in (1, 2) or config.microbatches > 1:
+            return config
+        return replace(config, zero=3, regather=False)
 
     def template(self, fold: Fold, degrees: Degrees) -> Decisions:
         """The plan that degrees mean, and what is asked of modules."""

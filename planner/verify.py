@@ -15,7 +15,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from meshwright.backends.torch_.emit import emit
+from meshwright.cost_models.memory import tensors_held
 from meshwright.ir.errors import VerificationTooLarge
+from meshwright.ir.program import Program
 from meshwright.planner.emit import subject_of, tiny
 from meshwright.planner.plan import made
 from meshwright.planner.plan_file import load_plan
@@ -57,14 +59,21 @@ def run(args: Namespace) -> int:
         )
         (found,) = verify([job], steps=args.steps, limit_s=args.time_limit)
     whole = sum(sum(group.predicted.whole.values()) for group in job.groups)
+    planned = planned_memory(subject.program)
     if args.json:
-        sys.stdout.write(f"{json.dumps(to_json(found, whole), indent=2)}\n")
+        sys.stdout.write(f"{json.dumps(to_json(found, whole, planned), indent=2)}\n")
     else:
-        sys.stdout.write("\n".join(shown(found, whole)) + "\n")
+        sys.stdout.write("\n".join(shown(found, whole, planned)) + "\n")
     return 0 if found.exact else MISMATCH
 
 
-def shown(found: Verified, whole: int) -> Iterable[str]:
+def planned_memory(program: Program) -> tuple[float, ...]:
+    """What tensors take at the fullest instant, as planned, on every rank, group after group."""
+    groups = dict(zip((stage.ranks for stage in program.stages), tensors_held(program), strict=True))
+    return tuple(held.peak_bytes for ranks, held in groups.items() for _ in ranks)
+
+
+def shown(found: Verified, whole: int, planned: tuple[float, ...]) -> Iterable[str]:
     """What is printed."""
     yield f"{found.ranks} ranks, {found.steps} steps against one device: {'exact' if found.exact else 'DIFFERENT'}"
     yield f"loss          {', '.join(f'{loss:.6f}' for loss in found.losses)}"
@@ -73,6 +82,10 @@ def shown(found: Verified, whole: int) -> Iterable[str]:
         yield f"per step      {number} {kind} over {axes}, {nbytes(size)}"
     for kind, axes, number, size in found.once:
         yield f"once          {number} {kind} over {axes}, {nbytes(size)}"
+    if found.memory:
+        run, plan = max(zip(found.memory, planned, strict=True))
+        far = f"{plan / run - 1:+.1%}"
+        yield f"memory        {nbytes(run)} of tensors on the fullest rank, {nbytes(plan)} planned ({far})"
     if whole:
         yield f"not executed  {whole} collectives of tokens and labels: every rank reads them whole"
     yield from found.differences[:MOST_LINES]
@@ -80,7 +93,7 @@ def shown(found: Verified, whole: int) -> Iterable[str]:
         yield f"and {len(found.differences) - MOST_LINES} more: see --json"
 
 
-def to_json(found: Verified, whole: int) -> dict[str, Any]:
+def to_json(found: Verified, whole: int, planned: tuple[float, ...]) -> dict[str, Any]:
     """What is printed with --json; docs/emit.md describes it."""
 
     def rows(collectives: Iterable[tuple[str, str, int, int]]) -> list[dict[str, Any]]:
@@ -96,5 +109,6 @@ def to_json(found: Verified, whole: int) -> dict[str, Any]:
         "collectives": rows(found.collectives),
         "once": rows(found.once),
         "read_whole": whole,
+        "memory": [{"bytes": run, "planned_bytes": plan} for run, plan in zip(found.memory, planned, strict=False)],
         "differences": list(found.differences),
     }

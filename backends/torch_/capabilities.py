@@ -67,6 +67,7 @@ TORCH_GLOO = Capabilities(
     ),
     strategies=(Line("uniform", "backends.torch_.emit writes parallelize_module styles; tests/backends run them"),),
     sums_first=True,
+    keeps_whole=False,
 )
 
 TORCH_CUDA = replace(

@@ -59,6 +59,8 @@ class Verified:
     """Of the first rank and one step: kind, mesh axes, how many, bytes in all."""
     once: tuple[tuple[str, str, int, int], ...]
     """The same of what was executed in one step only."""
+    memory: tuple[int, ...] = ()
+    """The fullest instant of every rank, in bytes of tensors, after the first step; empty if there was but one."""
     differences: tuple[str, ...]
 
     @property
@@ -124,6 +126,7 @@ def _held_against(job: Job, folder: Path, steps: int) -> Verified:
         worst=worst,
         collectives=_summary(runs[0][0]["collectives"], job.groups[0]),
         once=_summary(once[0], job.groups[0]),
+        memory=tuple(max(one["peak"] for one in run[1:]) for run in runs) if steps > 1 else (),
         differences=tuple(differences),
     )
 

@@ -33,6 +33,7 @@ from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
 from meshwright.backends.torch_.verify.counting import Counting
+from meshwright.backends.torch_.verify.memory import Peak
 
 
 def run_script(script: str, ranks: int, steps: int, folder: Path) -> int:
@@ -136,14 +137,16 @@ def load(script: str) -> ModuleType:
 def run(train: Any, steps: int) -> list[dict[str, Any]]:
     """What the script does, step by step; collectives of a step are counted, those of the checks are not."""
     mesh = train.start()
-    model: nn.Module = train.build()
-    called = train.parallelize(model, mesh)
-    optimizer = train.make_optimizer(called)
+    peak = Peak()
+    with peak:
+        model: nn.Module = train.build()
+        called = train.parallelize(model, mesh)
+        optimizer = train.make_optimizer(called)
     found = []
     for step in range(steps):
-        batch = train.batch_of(step, mesh)
-        with Counting() as counting:
-            loss = train.train_step(called, optimizer, batch, mesh)
+        peak.begin()
+        with peak, Counting() as counting:
+            loss = train.train_step(called, optimizer, train.batch_of(step, mesh), mesh)
         held = {name: p for part in getattr(called, "stages", [model]) for name, p in named(part)}
         found.append(
             {
@@ -151,6 +154,7 @@ def run(train: Any, steps: int) -> list[dict[str, Any]]:
                 "grads": {name: whole(p.grad) for name, p in held.items() if p.grad is not None},
                 "parameters": {name: whole(p) for name, p in held.items()},
                 "collectives": dict(counting.found),
+                "peak": peak.most,
             }
         )
     return found

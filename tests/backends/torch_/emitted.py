@@ -27,7 +27,7 @@ from meshwright.ir.workload import Workload
 ROOT = Path(__file__).parents[3]
 TINY = f"{ROOT / 'examples' / 'llama.py'}:tiny"
 BATCH, SEQ = 8, 16
-WORKLOAD = Workload(global_batch=BATCH, seq=SEQ, precision="fp32")
+WORKLOAD = Workload(global_batch=BATCH, seq=SEQ, precision="fp32", recipe="fp32")
 
 
 @cache

@@ -1,0 +1,57 @@
+"""The fullest instant of a step, in bytes of tensors: every storage that torch hands out is known from the operator
+that made it until it is gone. What lies outside of torch's own operators (buffers inside of kernels and of gloo, the
+process itself) is not counted, nor is what the checks make.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+from weakref import ref
+
+import torch
+from torch import Tensor, UntypedStorage
+from torch.distributed.tensor import DTensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+
+class Peak(TorchDispatchMode):
+    """Watches storages while it is entered; it may be entered again and again. `most` is the largest sum so far."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.live: dict[int, ref[UntypedStorage]] = {}
+        self.most = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if any(issubclass(one, DTensor) for one in types):
+            return NotImplemented  # DTensor first: what it runs instead comes here by itself
+        made = func(*args, **(kwargs or {}))
+        for tensor in _plain(made):
+            self.add(tensor)
+        self.most = max(self.most, self.now())
+        return made
+
+    def add(self, tensor: Tensor) -> None:
+        storage = tensor.untyped_storage()
+        key = storage._cdata
+        if key not in self.live:
+            self.live[key] = ref(storage, lambda _: self.live.pop(key, None))
+
+    def now(self) -> int:
+        """Bytes of all that is there; a storage may have been resized."""
+        return sum(storage.nbytes() for one in list(self.live.values()) if (storage := one()) is not None)
+
+    def begin(self) -> None:
+        """Forget what was the most so far."""
+        self.most = self.now()
+
+
+def _plain(made: Any) -> Iterator[Tensor]:
+    """The tensors in what an operator returned, those that only stand for others left out."""
+    if isinstance(made, Tensor):
+        if type(made) in (Tensor, torch.nn.Parameter) and made.layout is torch.strided and made.device.type != "meta":
+            yield made
+    elif isinstance(made, list | tuple):
+        for one in made:
+            yield from _plain(one)
