@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import sys
 from argparse import Namespace
+from dataclasses import replace
 from pathlib import Path
 
 from meshwright.backends.torch_.emit import Subject, emit
@@ -82,7 +83,7 @@ def subject_of(again: Reentered) -> Subject:
     """A plan that was taken up again, as the emitter takes it."""
     plan, folds = again.plan, again.setting.folds
     fold = again.setting.fold(plan.config)
-    return Subject(
+    subject = Subject(
         fold=fold,
         decisions=plan.decisions,
         program=program_of(plan, again.setting),
@@ -92,3 +93,5 @@ def subject_of(again: Reentered) -> Subject:
         ),
         config=str(plan.config),
     )
+    used = again.prediction.step_time_s * again.prediction.mfu * plan.machines.ranks
+    return replace(subject, peak_flops=subject.step_flops / used if used else 0.0)

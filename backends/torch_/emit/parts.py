@@ -111,6 +111,11 @@ class Parts:
         return self.axes.tensor if cuts else None
 
     @property
+    def distributed(self) -> bool:
+        """Whether parameters are DTensors."""
+        return bool(self.kept.units) or self.axes.tensor is not None
+
+    @property
     def sharded_loss(self) -> bool:
         return any(styles.sharded_loss for styles in self.styles.values())
 

@@ -7,15 +7,18 @@ from collections.abc import Iterator
 
 from meshwright.backends.torch_.emit.parts import Parts
 from meshwright.backends.torch_.emit.writing.batch import batches
+from meshwright.backends.torch_.emit.writing.clipping import clip
 from meshwright.backends.torch_.emit.writing.context import attend, own_tokens
 from meshwright.backends.torch_.emit.writing.copies import sum_copies
 from meshwright.backends.torch_.emit.writing.entry import load, main, make_optimizer, start
 from meshwright.backends.torch_.emit.writing.experts import send
 from meshwright.backends.torch_.emit.writing.imports import imports
+from meshwright.backends.torch_.emit.writing.keeping import resume, save
 from meshwright.backends.torch_.emit.writing.lines import WIDTH
 from meshwright.backends.torch_.emit.writing.microbatches import accumulating_step
 from meshwright.backends.torch_.emit.writing.model import build, parallelize
 from meshwright.backends.torch_.emit.writing.pipeline import pipeline_step, stage_constants, staged
+from meshwright.backends.torch_.emit.writing.speed import flops, speed
 from meshwright.backends.torch_.emit.writing.step import train_step
 
 MEANING = {
@@ -41,9 +44,12 @@ def script(parts: Parts) -> str:
         *([send()] if parts.experts is not None else []),
         batches(parts),
         *([sum_copies(parts)] if parts.summed else []),
+        *([] if parts.pipeline is not None else [clip(parts)]),
         step,
         make_optimizer(parts),
         start(parts),
+        *([] if parts.pipeline is not None else [save(), resume()]),
+        speed(parts),
         main(parts),
         ('if __name__ == "__main__":', "    main()"),
     )
@@ -79,11 +85,14 @@ def constants(parts: Parts) -> Iterator[str]:
     axes = [*([("pp", groups)] if groups > 1 else []), *((axis.name, axis.size) for axis in mesh.axes)]
     sizes = ", ".join(f'"{name}": {size}' for name, size in axes)
     yield f'MODEL = "{parts.model}"'
-    yield f"MESH = {{{sizes}}}"
+    yield f"MESH{': dict[str, int]' * (not sizes)} = {{{sizes}}}"
     yield f"GLOBAL_BATCH = {workload.global_batch}"
     yield f"SEQ = {workload.seq}"
     yield "SEED = 0"
     if parts.microbatches > 1:
         yield f"MICROBATCHES = {parts.microbatches}"
+    yield from flops(parts)
     if parts.pipeline is not None:
         yield from stage_constants(parts, parts.pipeline)
+    else:
+        yield "CLIP = 0.0  # the largest norm of all gradients together; 0: whatever it is"

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
+from meshwright.ir.account import account_fold
 from meshwright.ir.calls import Calls
 from meshwright.ir.decisions import BodyPlan, Decisions
 from meshwright.ir.errors import EmissionRecompute, EmissionSchedule, EmissionSoftware, EmissionTarget
@@ -31,10 +32,18 @@ class Subject:
     calls: Calls
     config: str
     """The plan's degrees, for the reader of the script."""
+    peak_flops: float = 0.0
+    """FLOP/s of one device by which the plan's MFU is counted; 0 if that is not known."""
 
     @property
     def mesh(self) -> Mesh:
         return self.decisions.stages[0].mesh
+
+    @cached_property
+    def step_flops(self) -> float:
+        """Floating-point work of the model in one step, nothing computed again."""
+        done = account_fold(self.fold)
+        return (done.forward_flops + done.backward_flops) * self.decisions.schedule.microbatches
 
     @property
     def ranks(self) -> int:

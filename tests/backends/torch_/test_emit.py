@@ -195,7 +195,7 @@ def test_the_launch_script_starts_it(tmp_path: Path) -> None:
         env=os.environ | {"PYTHON": sys.executable},
     )
     assert done.returncode == 0, done.stderr[-2000:]
-    assert re.findall(r"^step (\d) loss \d\.\d{6}$", done.stdout, re.MULTILINE) == ["0", "1"]
+    assert re.findall(r"^step (\d) loss \d\.\d{6} step_time_s ", done.stdout, re.MULTILINE) == ["0", "1"]
     ranks = json.loads((tmp_path / "ranks.json").read_text())
     assert [row["mesh"] for row in ranks] == [{"dp": a, "tp": b} for a in (0, 1) for b in (0, 1)]
 

@@ -5,6 +5,8 @@
     batch     batch_of
     step      train_step
     copies    sum_copies
+    clipping  clip
+    keeping   save, resume
     entry     load, make_optimizer, start, main
 
 Only what a plan needs is written: a script for data parallelism knows nothing of DTensors.

@@ -7,12 +7,13 @@ from collections.abc import Iterator
 
 from meshwright.backends.torch_.emit.writing.lines import wrapped
 
-STANDARD = ("argparse", "copy", "importlib.util", "os", "sys")
+STANDARD = ("argparse", "copy", "importlib.util", "os", "sys", "time")
 WHOLE = {
     "torch": "import torch",
     "dist": "import torch.distributed as dist",
     "funcol": "import torch.distributed._functional_collectives as funcol",
     "F": "import torch.nn.functional as F",
+    "dcp": "import torch.distributed.checkpoint as dcp",
 }
 FROM = {
     "collections.abc": ("Callable",),
@@ -21,6 +22,7 @@ FROM = {
     "types": ("ModuleType", "SimpleNamespace"),
     "typing": ("Any",),
     "torch": ("Tensor", "nn"),
+    "torch.distributed.checkpoint.state_dict": ("get_state_dict", "set_state_dict"),
     "torch.distributed.device_mesh": ("DeviceMesh", "init_device_mesh"),
     "torch.distributed.fsdp": ("FSDPModule", "fully_shard"),
     "torch.distributed.pipelining": (

@@ -61,6 +61,9 @@ def after_backward(parts: Parts) -> Iterator[str]:
         yield "    for unit in model.modules():"
         yield "        if isinstance(unit, FSDPModule):"
         yield "            unit.reshard()"
+    if parts.pipeline is None:
+        yield "    if CLIP:"
+        yield "        clip(model)"
 
 
 def weight(parts: Parts) -> Iterator[str]:

@@ -1,0 +1,28 @@
+"""`clip`: the norm of all gradients, limited. Gradients may be cut over different meshes, or not at all; a norm is
+taken of those of one mesh at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from meshwright.backends.torch_.emit.parts import Parts
+
+
+def clip(parts: Parts) -> Iterator[str]:
+    yield "def clip(model: nn.Module) -> None:"
+    yield '    """Scale all gradients down together, to a norm of at most CLIP."""'
+    if not parts.distributed:
+        yield "    nn.utils.clip_grad_norm_(model.parameters(), CLIP)"
+        return
+    yield "    alike: dict[DeviceMesh | None, list[nn.Parameter]] = {}"
+    yield "    for parameter in model.parameters():"
+    yield "        if parameter.grad is not None:"
+    yield "            mesh = parameter.grad.device_mesh if isinstance(parameter.grad, DTensor) else None"
+    yield "            alike.setdefault(mesh, []).append(parameter)"
+    yield "    norms = []"
+    yield "    for parameters in alike.values():"
+    yield "        norm = nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])"
+    yield "        norms.append(norm.full_tensor() if isinstance(norm, DTensor) else norm)"
+    yield "    total = nn.utils.get_total_norm(norms)"
+    yield "    for parameters in alike.values():"
+    yield "        nn.utils.clip_grads_with_norm_(parameters, CLIP, total)"

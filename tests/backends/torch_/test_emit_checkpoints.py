@@ -1,0 +1,109 @@
+"""Checkpoints of emitted scripts: saved under one plan, resumed under others, bit by bit."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
+
+from tests.backends.torch_.emitted import subject, written
+
+PLANS: dict[str, dict[str, Any]] = {
+    "tp x fsdp": {"tp": 2, "dp": 2, "zero": 3},
+    "fsdp": {"dp": 4, "zero": 3},
+    "dp x tp": {"dp": 2, "tp": 2},
+    "one device": {},
+}
+CLIP = 0.05
+"""Gradients are a hundred times larger: clipped otherwise by one plan than by another, losses would not go on alike."""
+SAVES = """
+
+_step = train_step
+
+
+def train_step(model, optimizer, batch, mesh):
+    loss = _step(model, optimizer, batch, mesh)
+    SEEN.append(loss)
+    if len(SEEN) == 2:
+        save(Path("{folder}"), model, optimizer, len(SEEN))
+    return loss
+
+
+SEEN = []
+"""
+RESUMES = """
+
+_make, _batch = make_optimizer, batch_of
+FIRST = []
+
+
+def make_optimizer(model):
+    optimizer = _make(model)
+    FIRST.append(resume(Path("{saved}"), model, optimizer))
+    save(Path("{folder}"), model, optimizer, FIRST[0])
+    return optimizer
+
+
+def batch_of(step, mesh):
+    return _batch(FIRST[0] + step, mesh)
+"""
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """The first plan runs four steps and saves after two; the others go on from there, and save what they took up."""
+    folders = {plan: tmp_path_factory.mktemp("run") for plan in PLANS}
+    first, *_ = folders.values()
+    command = [sys.executable, "-m", "meshwright.backends.torch_.verify.ranks", "4"]
+    for plan, folder in folders.items():
+        made = subject(**PLANS[plan])
+        script = written(made, folder)
+        more = SAVES if folder == first else RESUMES
+        text = script.read_text().replace("CLIP = 0.0", f"CLIP = {CLIP}")
+        script.write_text(text + more.format(folder=folder / "saved", saved=first / "saved"))
+        command += [str(script), str(made.mesh.size), str(folder)]
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=300, check=False, env=os.environ | {"OMP_NUM_THREADS": "1"}
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return folders
+
+
+def losses(folder: Path) -> list[float]:
+    return [step["loss"] for step in torch.load(folder / "0.pt", weights_only=False)]
+
+
+def saved(folder: Path) -> dict[str, Any]:
+    """A checkpoint, whole, on one device; nested names joined."""
+    dcp_to_torch_save(folder / "saved", folder / "whole.pt")
+    return dict(_flat(torch.load(folder / "whole.pt", weights_only=False), ""))
+
+
+def _flat(node: Any, path: str) -> Any:
+    if isinstance(node, dict):
+        for name, one in node.items():
+            yield from _flat(one, f"{path}/{name}")
+    else:
+        yield path, node
+
+
+@pytest.mark.e2e
+@pytest.mark.parametrize("plan", ["fsdp", "dp x tp", "one device"])
+def test_another_plan_takes_up_what_was_saved(plan: str, runs: dict[str, Path]) -> None:
+    first = runs["tp x fsdp"]
+    before, after = saved(first), saved(runs[plan])
+    assert before.keys() == after.keys()
+    tensors = [name for name, one in before.items() if isinstance(one, torch.Tensor)]
+    assert len([name for name in tensors if name.startswith("/model/")]) == 39
+    assert len([name for name in tensors if "exp_avg" in name]) == 2 * 39
+    for name in tensors:
+        assert torch.equal(before[name], after[name]), name
+    clipped = torch.load(runs[plan] / "0.pt", weights_only=False)[0]["grads"]
+    assert torch.nn.utils.get_total_norm(clipped.values()).item() == pytest.approx(CLIP, rel=1e-4)
+    assert losses(runs[plan])[:2] == pytest.approx(losses(first)[2:], rel=1e-6)
