@@ -310,8 +310,9 @@ class Workload:
 
     @property
     def moments(self) -> float:
-        """Bytes of optimizer state per element."""
-        return OPTIMIZERS[self.optimizer]
+        """Bytes of optimizer state per element. AdamW's moments have the dtype of what it updates."""
+        updated = self.states.master or self.states.stored
+        return OPTIMIZERS[self.optimizer] * (updated / 4 if self.optimizer == "adamw" else 1)
 
 
 def stack_named(name: str) -> Stack:

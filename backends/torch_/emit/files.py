@@ -11,6 +11,7 @@ from meshwright.backends.torch_.emit.context import context_of
 from meshwright.backends.torch_.emit.experts import experts_of
 from meshwright.backends.torch_.emit.launch import launch_script, rank_map
 from meshwright.backends.torch_.emit.parts import Parts
+from meshwright.backends.torch_.emit.precision import precision_of
 from meshwright.backends.torch_.emit.script import script
 from meshwright.backends.torch_.emit.storage import kept_of
 from meshwright.backends.torch_.emit.styles import styles_of
@@ -45,11 +46,13 @@ def emit(subject: Subject, folder: Path) -> Files:
     styles = {
         piece.plan.name: styles_of(subject, piece, axes.tensor) for piece in subject.pieces if axes.tensor is not None
     }
+    kept = kept_of(subject, axes, experts)
     parts = Parts(
         subject=subject,
         axes=axes,
         styles=styles,
-        kept=kept_of(subject, axes, experts),
+        kept=kept,
+        precision=precision_of(subject, kept),
         context=context_of(subject, axes.context) if axes.context is not None else None,
         experts=experts,
         model=Path(os.path.relpath(folder.resolve() / subject.calls.file, folder.resolve())).as_posix(),

@@ -10,6 +10,7 @@ from meshwright.backends.torch_.emit.axes import Axes
 from meshwright.backends.torch_.emit.context import Context
 from meshwright.backends.torch_.emit.experts import Experts
 from meshwright.backends.torch_.emit.pipeline import Pipeline, numbers_of, pipeline_of
+from meshwright.backends.torch_.emit.precision import Precision
 from meshwright.backends.torch_.emit.recompute import recomputed
 from meshwright.backends.torch_.emit.storage import Kept, check_sharded
 from meshwright.backends.torch_.emit.styles import Style, Styles
@@ -24,6 +25,7 @@ class Parts:
     axes: Axes
     styles: Mapping[str, Styles]
     kept: Kept
+    precision: Precision
     context: Context | None
     experts: Experts | None
     model: str

@@ -97,13 +97,18 @@ class Subject:
             )
         for what, value, known in (
             ("style", decisions.style, "eager"),
-            ("dtype", self.workload.precision, "fp32"),
             ("optimizer", self.workload.optimizer, "adamw"),
         ):
             if value != known:
                 raise EmissionSoftware(
                     place=f"{what} {value}", cause="it is not emitted yet", fix=f"plan with --{what} {known}"
                 )
+        if self.workload.precision not in ("fp32", "bf16"):
+            raise EmissionSoftware(
+                place=f"dtype {self.workload.precision}",
+                cause="it is not emitted yet",
+                fix="plan with --dtype fp32 or --dtype bf16",
+            )
         for segment in self.fold.segments:
             if len(segment.period) > 1:
                 raise EmissionSchedule(

@@ -22,21 +22,18 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from meshwright.backends.torch_.verify.counting import Collective
 from meshwright.backends.torch_.verify.groups import Group, unlike, unlike_together
-from meshwright.backends.torch_.verify.ranks import load
+from meshwright.backends.torch_.verify.reference import Reference
 from meshwright.ir.calls import Calls
 from meshwright.ir.errors import RanksFailed
 from meshwright.ir.workload import Workload
 
-TOLERANCE = 1e-5
 FLOOR = 1e-3
-SEED = 0
 QUESTION_BYTES = 4
 PATIENCE_S = 5.0
 """For processes that were told to end."""
@@ -106,12 +103,17 @@ def _held_against(job: Job, folder: Path, steps: int) -> Verified:
         for group, rank in ((one, rank) for one in job.groups for rank in one.ranks):
             run, place = runs[rank], f"step {step}, rank {rank}"
             losses = {} if run[step]["loss"] is None else {"": torch.tensor(run[step]["loss"])}
-            for what, found, expected in (
-                ("the loss", losses, {"": loss} if group.last else {}),
-                ("the gradient of ", run[step]["grads"], group.of(grads, run[step]["grads"])),
-                ("the parameter ", run[step]["parameters"], group.of(parameters, run[step]["parameters"])),
+            for what, found, expected, tolerance in (
+                ("the loss", losses, {"": loss} if group.last else {}, reference.tolerance),
+                ("the gradient of ", run[step]["grads"], group.of(grads, run[step]["grads"]), reference.tolerance),
+                (
+                    "the parameter ",
+                    run[step]["parameters"],
+                    group.of(parameters, run[step]["parameters"]),
+                    reference.after,
+                ),
             ):
-                wrong, far = compared(what, found, expected)
+                wrong, far = compared(what, found, expected, tolerance)
                 differences += [f"{place}: {one}" for one in wrong]
                 worst = max(worst, far)
             executed = unlike(run[step]["collectives"], group, rank, sent)
@@ -157,7 +159,9 @@ def _question(key: Collective) -> bool:
     return key[0] in ("send", "recv") and key[2] == QUESTION_BYTES
 
 
-def compared(what: str, found: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> tuple[list[str], float]:
+def compared(
+    what: str, found: Mapping[str, Tensor], expected: Mapping[str, Tensor], tolerance: float
+) -> tuple[list[str], float]:
     """What differs, and by how much the worst does."""
     wrong = [f"{what}{name} is missing" for name in expected if name not in found]
     wrong += [f"{what}{name} is not the model's" for name in found if name not in expected]
@@ -171,37 +175,9 @@ def compared(what: str, found: Mapping[str, Tensor], expected: Mapping[str, Tens
             continue
         far = ((found[name] - one).abs().max() / max(one.abs().max().item(), floor, torch.finfo(one.dtype).tiny)).item()
         worst = max(worst, far)
-        if not far <= TOLERANCE:
-            wrong.append(f"{what}{name} is off by {far:.1e}, {TOLERANCE:.0e} allowed")
+        if not far <= tolerance:
+            wrong.append(f"{what}{name} is off by {far:.1e}, {tolerance:.0e} allowed")
     return wrong, worst
-
-
-class Reference:
-    """The user's model on one device."""
-
-    def __init__(self, folder: Path, calls: Calls, workload: Workload) -> None:
-        self.calls, self.workload = calls, workload
-        self.file: Any = load(str(folder / calls.file))
-        torch.manual_seed(SEED)
-        self.model: nn.Module = getattr(self.file, calls.factory)()
-        trained = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
-        make = self.file.optimizer if calls.has_optimizer else lambda given: torch.optim.AdamW(given, lr=3e-4)
-        self.optimizer = make(trained)
-
-    def step(self, step: int, grads: Mapping[str, Tensor]) -> tuple[Tensor, dict[str, Tensor], dict[str, Tensor]]:
-        """The loss, the gradients, and the parameters after an optimizer's step with `grads`."""
-        torch.manual_seed(SEED + step)
-        batch = self.file.example_inputs(self.workload.global_batch, self.workload.seq)
-        self.optimizer.zero_grad()
-        loss = self.file.loss(self.model(**{name: batch[name] for name in self.calls.entries}), batch)
-        loss.backward()
-        named = dict(self.model.named_parameters(remove_duplicate=False))
-        made = {name: p.grad.clone() for name, p in named.items() if p.grad is not None}
-        for name, grad in grads.items():
-            if name in made and grad.shape == made[name].shape:
-                named[name].grad = grad
-        self.optimizer.step()
-        return loss.detach(), made, {name: p.detach().clone() for name, p in named.items()}
 
 
 def _run(jobs: Sequence[Job], folders: Sequence[Path], steps: int, limit_s: float) -> None:

@@ -27,8 +27,10 @@ class Peak(TorchDispatchMode):
         if any(issubclass(one, DTensor) for one in types):
             return NotImplemented  # DTensor first: what it runs instead comes here by itself
         made = func(*args, **(kwargs or {}))
-        for tensor in _plain(made):
-            self.add(tensor)
+        returns = func._schema.returns
+        if not any(one.alias_info is not None for one in returns):  # what is a view was there before
+            for tensor in _plain(made):
+                self.add(tensor)
         self.most = max(self.most, self.now())
         return made
 

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from meshwright.ir.fold import Call, Fold, FromInput
 from meshwright.ir.graph import Graph
 from meshwright.ir.program import BodyProgram, Move, Program, Statement
+from meshwright.ir.workload import Workload
 
 COUNT_BYTES = 8
 Planned = tuple[str, tuple[str, ...], int]
@@ -54,8 +55,9 @@ def predicted(program: Program, fold: Fold, stages: Sequence[int] = (0,)) -> Pre
                 continue
             kind, axes = statement.step.kind, tuple(sorted(statement.step.axes))
             size = int(body.nbytes[statement.operand])
-            scalar = body.elements[statement.operand] == 1
-            if statement.reason not in ("value", "gradient") or scalar:
+            if statement.reason not in ("value", "gradient"):
+                packed[kind, axes] += int(body.elements[statement.operand] * _each(program, body, statement)) * times
+            elif body.elements[statement.operand] == 1:
                 packed[kind, axes] += size * times
             elif kind == "all_to_all" and _value(statement) in sent:
                 before = routed.get(axes, (0, 0))
@@ -80,6 +82,15 @@ def _value(move: Move) -> str:
     """The value that is moved, or whose gradient is."""
     value = move.operand.partition("@")[0]
     return value.removeprefix("d") if move.reason == "gradient" else value
+
+
+def _each(program: Program, body: BodyProgram, move: Move) -> float:
+    """Bytes of an element of what concerns parameters: gradients travel in one dtype, parameters in another. What is
+    summed before it is scattered travels as it was computed."""
+    workload = program.workload or Workload(global_batch=1, seq=1, recipe="fp32")
+    later = (one for one in (*body.backward, *body.sync) if isinstance(one, Move) and one.operand == move.result)
+    first = any(one.step.kind == "reduce_scatter" for one in later)
+    return workload.states.reduced if move.reason == "sync" and not first else workload.states.used
 
 
 def _all(body: BodyProgram, microbatches: int) -> Iterator[tuple[Statement, int]]:

@@ -30,6 +30,12 @@ BATCH, SEQ = 8, 16
 WORKLOAD = Workload(global_batch=BATCH, seq=SEQ, precision="fp32", recipe="fp32")
 
 
+OF = {"fp32": TINY, "bf16": f"{Path(__file__).parent / 'llama_bf16.py'}:tiny"}
+"""The model that is planned in a precision."""
+MIXED = Workload(global_batch=BATCH, seq=SEQ, precision="bf16")
+"""Parameters in fp32, compute in bf16."""
+
+
 @cache
 def model(batch: int = BATCH, reference: str = TINY) -> tuple[Fold, Calls]:
     """As it is traced on a micro-batch."""
@@ -38,21 +44,23 @@ def model(batch: int = BATCH, reference: str = TINY) -> tuple[Fold, Calls]:
     return fold, calls_of(source, reference, batch=batch, seq=SEQ, blocks=fold.instances)
 
 
-def lowered(decisions: Decisions) -> Program:
+def lowered(decisions: Decisions, workload: Workload = WORKLOAD) -> Program:
     """What decisions lower to."""
-    fold, _ = model(BATCH // decisions.schedule.microbatches)
-    return lower(fold, decisions, TORCH_GLOO.lowering(), WORKLOAD)
+    fold, _ = model(BATCH // decisions.schedule.microbatches, OF[workload.precision])
+    return lower(fold, decisions, TORCH_GLOO.lowering(), workload)
 
 
-def subject(pins: Pinned | None = None, target: str = "torch-gloo", **degrees: Any) -> Subject:
+def subject(
+    pins: Pinned | None = None, target: str = "torch-gloo", workload: Workload = WORKLOAD, **degrees: Any
+) -> Subject:
     """The plan that degrees mean."""
-    fold, calls = model(BATCH // degrees.get("microbatches", 1))
+    fold, calls = model(BATCH // degrees.get("microbatches", 1), OF[workload.precision])
     decisions = template(fold, Degrees(**degrees), target, *([pins] if pins else []))
     return Subject(
         fold=fold,
         decisions=decisions,
-        program=lowered(decisions),
-        workload=WORKLOAD,
+        program=lowered(decisions, workload),
+        workload=workload,
         calls=calls,
         config=" ".join(f"{name}={value}" for name, value in degrees.items()),
     )

@@ -284,7 +284,7 @@ REFUSED: dict[str, tuple[Any, type[MeshwrightError], str]] = {
     "recompute outside of blocks": (lambda: subject(dp=4, recompute="full"), EmissionRecompute, "recompute=on"),
     "inside a module": (attention_by_columns_only, EmissionModule, "sharding=column"),
     "a precision": (
-        lambda: replace(p := subject(dp=4), workload=replace(p.workload, precision="bf16")),
+        lambda: replace(p := subject(dp=4), workload=replace(p.workload, precision="bf16", recipe="bf16")),
         EmissionSoftware,
         "--dtype fp32",
     ),

@@ -11,9 +11,9 @@ import pytest
 from meshwright.backends.torch_.emit import Subject, emit
 from meshwright.backends.torch_.verify.emitted import Verified, verify
 from meshwright.cost_models.memory import tensors_held
-from meshwright.ir.errors import EmissionStorage
+from meshwright.ir.errors import EmissionSoftware, EmissionStorage
 from meshwright.ir.placement import Placement
-from tests.backends.torch_.emitted import job, lowered, subject, written
+from tests.backends.torch_.emitted import MIXED, job, lowered, subject, written
 
 NEAR = 0.05
 """What the planned and the measured fullest instant may be apart."""
@@ -24,6 +24,9 @@ KINDS: dict[str, dict[str, Any]] = {
     "hsdp": {"dp": 4, "zero": 3, "shard": 2},
     "dp x tp": {"dp": 2, "tp": 2},
     "dp x tp+sp": {"dp": 2, "tp": 2, "sequence_parallel": True},
+    "fsdp in bf16": {"dp": 2, "zero": 3, "workload": MIXED},
+    "tp+sp x fsdp in bf16": {"tp": 2, "dp": 2, "zero": 3, "sequence_parallel": True, "workload": MIXED},
+    "tp, all in bf16": {"tp": 2, "workload": replace(MIXED, recipe="bf16")},
     "hsdp x tp+sp": {"dp": 4, "tp": 2, "zero": 3, "shard": 2, "sequence_parallel": True},
 }
 
@@ -44,7 +47,7 @@ def test_a_plan_is_exact_and_communicates_what_it_says(kind: str, found: dict[st
     assert one.tensors == 2 * 39
     counts = {f"{kind} {axes}": number for kind, axes, number, _ in one.collectives}
     planned = tensors_held(subject(**KINDS[kind]).program)[0].peak_bytes
-    assert max(one.memory) == pytest.approx(planned, rel=NEAR)
+    assert max(one.memory) == pytest.approx(planned, rel=2 * NEAR if "bf16" in kind else NEAR)
     if kind == "hsdp":  # six units: gathered twice but for the root, scattered among shards, summed over copies
         assert counts == {
             "all_gather dp_shard": 11,
@@ -54,6 +57,16 @@ def test_a_plan_is_exact_and_communicates_what_it_says(kind: str, found: dict[st
         }
     if kind == "dp x tp+sp":  # two norms a block and the last one: their gradients are sums over tp as well
         assert counts["all_reduce dp.tp"] == 2 * 4 + 1
+
+
+def test_computing_in_bf16_takes_a_model_in_bf16_and_sharded_parameters(tmp_path: Path) -> None:
+    with pytest.raises(EmissionSoftware, match="copies") as copies:
+        emit(subject(tp=2, workload=MIXED), tmp_path)
+    assert "zero=3" in copies.value.fix
+    plan = subject(dp=2, zero=3)
+    with pytest.raises(EmissionSoftware, match="inside of products only") as traced:
+        emit(replace(plan, workload=MIXED), tmp_path)
+    assert "model.bfloat16()" in traced.value.fix
 
 
 def outer_shards() -> Subject:

@@ -62,7 +62,7 @@ def main(parts: Parts) -> Iterator[str]:
     keeps = parts.pipeline is None
     if keeps:
         yield '    parser.add_argument("--save", type=Path, help="a folder for a checkpoint of the last step")'
-        yield '    parser.add_argument("--resume", type=Path, help="a checkpoint to go on from, of any plan of this model")'
+        yield '    parser.add_argument("--resume", type=Path, help="a checkpoint to go on from, of any plan")'
     yield "    args = parser.parse_args()"
     yield "    mesh = start()"
     yield "    model = parallelize(build(), mesh)"

@@ -24,7 +24,7 @@ FROM = {
     "torch": ("Tensor", "nn"),
     "torch.distributed.checkpoint.state_dict": ("get_state_dict", "set_state_dict"),
     "torch.distributed.device_mesh": ("DeviceMesh", "init_device_mesh"),
-    "torch.distributed.fsdp": ("FSDPModule", "fully_shard"),
+    "torch.distributed.fsdp": ("FSDPModule", "MixedPrecisionPolicy", "fully_shard"),
     "torch.distributed.pipelining": (
         "PipelineStage",
         "Schedule1F1B",

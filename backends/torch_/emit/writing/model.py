@@ -18,7 +18,7 @@ def build(parts: Parts) -> Iterator[str]:
     yield "def build() -> nn.Module:"
     yield '    """The whole model; all ranks draw the same weights."""'
     yield "    torch.manual_seed(SEED)"
-    yield f"    model: nn.Module = model_file.{parts.subject.calls.factory}()"
+    yield f"    model: nn.Module = model_file.{parts.subject.calls.factory}(){parts.precision.model}"
     yield "    return model" if parts.subject.device == "cpu" else '    return model.to("cuda")'
 
 
@@ -79,9 +79,14 @@ def sharded(parts: Parts) -> Iterator[str]:
     both = parts.kept.over != parts.axes.copies
     over = quoted(parts.axes.copies if both else (str(parts.axes.copied),))
     yield f"    shards = mesh[{over}]{'  # copies, and the shards of each' if both else ''}"
+    options = ["mesh=shards"]
+    if parts.precision.sums:
+        given = f"param_dtype=torch.bfloat16, reduce_dtype={parts.precision.sums}"
+        yield f"    precision = MixedPrecisionPolicy({given})"
+        options.append("mp_policy=precision")
     root: list[Unit] = []
     for unit in parts.kept.units:
-        resharded = f"mesh=shards, reshard_after_forward={unit.reshard}"
+        resharded = ", ".join((*options, f"reshard_after_forward={unit.reshard}"))
         if unit.piece.repeated:
             yield from indented(parts.loop(unit.piece))
             ignored = yield from sharded_experts(parts, unit)
@@ -98,11 +103,12 @@ def sharded(parts: Parts) -> Iterator[str]:
             lines = [line[deep - 4 :] for line in call(deep, "fully_shard", arguments)]
             yield from parts.only(unit.piece, lines)
     kept = root[0].reshard if root else False
+    options.append(f"reshard_after_forward={kept}")
     if parts.stays_gathered:
-        yield f"    whole = fully_shard(model, mesh=shards, reshard_after_forward={kept})"
+        yield f"    whole = fully_shard(model, {', '.join(options)})"
         yield "    whole.set_reshard_after_backward(False)  # until the last micro-batch"
     else:
-        yield f"    fully_shard(model, mesh=shards, reshard_after_forward={kept})"
+        yield f"    fully_shard(model, {', '.join(options)})"
     if parts.hidden and parts.kept.level == 3:
         yield "    _, first, *_ = (unit for unit in model.modules() if isinstance(unit, FSDPModule))"
         yield "    first.set_modules_to_backward_prefetch([first])  # and nothing of another micro-batch"

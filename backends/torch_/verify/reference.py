@@ -1,0 +1,70 @@
+"""The user's model on one device, in the precision of the plan: what a run of an emitted script is held against.
+
+fp32              the model as it is
+recipe bf16       the model in bf16, its optimizer's states too
+recipes fsdp*     parameters in fp32, of which every forward pass reads copies in bf16: gradients come back in bf16
+                  and are added up in fp32
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from meshwright.backends.torch_.verify.ranks import load
+from meshwright.ir.calls import Calls
+from meshwright.ir.workload import Workload
+
+SEED = 0
+EXACT, IN_BF16 = 1e-5, 2**-5
+"""What tensors may differ by, where they were computed in fp32, and in bf16: eight times the distance of neighbouring
+numbers. Products in bf16 round what they yield, and what is added up in another order, or over another part of the
+batch, rounds otherwise."""
+
+
+class Reference:
+    """The user's model on one device."""
+
+    def __init__(self, folder: Path, calls: Calls, workload: Workload) -> None:
+        self.calls, self.workload = calls, workload
+        recipe = workload.recipe or workload.stack.recipe
+        low = workload.precision == "bf16"
+        self.cast = low and recipe != "bf16"
+        self.tolerance = IN_BF16 if low else EXACT
+        """Of losses and gradients."""
+        self.after = IN_BF16 if low and not self.cast else EXACT
+        """Of parameters after a step with the same gradients."""
+        self.file: Any = load(str(folder / calls.file))
+        torch.manual_seed(SEED)
+        model: nn.Module = getattr(self.file, calls.factory)()
+        self.model = model.float() if self.cast else model.to(torch.bfloat16) if low else model
+        trained = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
+        make = self.file.optimizer if calls.has_optimizer else lambda given: torch.optim.AdamW(given, lr=3e-4)
+        self.optimizer = make(trained)
+
+    def step(self, step: int, grads: Mapping[str, Tensor]) -> tuple[Tensor, dict[str, Tensor], dict[str, Tensor]]:
+        """The loss, the gradients, and the parameters after an optimizer's step with `grads`."""
+        torch.manual_seed(SEED + step)
+        batch = self.file.example_inputs(self.workload.global_batch, self.workload.seq)
+        self.optimizer.zero_grad()
+        loss = self.file.loss(self.outputs({name: batch[name] for name in self.calls.entries}), batch)
+        loss.backward()
+        named = dict(self.model.named_parameters(remove_duplicate=False))
+        made = {name: p.grad.clone() for name, p in named.items() if p.grad is not None}
+        for name, grad in grads.items():
+            if name in made and grad.shape == made[name].shape:
+                named[name].grad = grad
+        self.optimizer.step()
+        return loss.detach(), made, {name: p.detach().clone() for name, p in named.items()}
+
+    def outputs(self, inputs: dict[str, Tensor]) -> Any:
+        """What the model makes of its inputs."""
+        if not self.cast:
+            return self.model(**inputs)
+        cast = {name: p.to(torch.bfloat16) for name, p in self.model.named_parameters(remove_duplicate=False)}
+        return functional_call(self.model, cast, kwargs=inputs)
