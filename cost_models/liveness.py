@@ -95,6 +95,8 @@ class BodyMemory:
     """Bytes of optimizer state in the host's memory."""
     stepped: float
     """Bytes of the gradients that the optimizer reads, where they are not those that micro-batches added up."""
+    stepping: float
+    """Bytes that the optimizer makes of one parameter while it steps, at most."""
     slots: tuple[tuple[str, float, float, float], ...]
     """Trained parameters: path, and bytes of parameter, gradient and optimizer state."""
     products: tuple[tuple[tuple[int, ...], float], ...]
@@ -232,6 +234,7 @@ class _States:
             optimizer=sum(optimizer for _, _, _, optimizer in slots),
             host_state=sum(self.state(slot) for slot in trained if slot.host),
             stepped=sum(self.stepped(slot) for slot in trained),
+            stepping=max(map(self.stepping, trained), default=0.0),
             slots=slots,
             products=self.products() if self.repeated and self.runtime.placeholders else (),
         )
@@ -261,6 +264,11 @@ class _States:
             return self.at(slot, slot.optimizer) * self.states.master
         moved = slot.grad != slot.synced and self.runtime.style != "fused"
         return self.at(slot, slot.optimizer) * self.states.reduced if moved else 0.0
+
+    def stepping(self, slot: ParamSlot) -> float:
+        """Parameter by parameter, as on CPU, AdamW makes a root of the second moment, and divides it."""
+        single = self.body.kernels.device == "cpu" and self.workload.optimizer == "adamw" and not slot.host
+        return 2 * self.at(slot, slot.optimizer) * (self.states.master or self.states.stored) if single else 0.0
 
     def read_otherwise(self) -> list[ParamSlot]:
         """Parameters that operators read in another form than the stored one."""

@@ -363,6 +363,7 @@ class _Group:
         self.host_state = sum(one.host_state * times for one, times in calls)
         self.placeholders = sum(dict(entry for one, _ in calls for entry in one.products).values())
         self.stepped = sum(one.stepped * times for one, times in calls)
+        self.stepping = max(one.stepping for one, _ in calls)
         mesh = stages[0].mesh
         self.communicators = 1 + sum(axis.size > 1 for axis in mesh.axes) + (len(program.actions) > 1)
 
@@ -381,7 +382,7 @@ class _Group:
         return twice
 
     def held(self, states: Sequence[State], capacity: float, profile: MemoryConstants) -> Held:
-        step = {"gradients": self.gradients + self.placeholders, "transient": self.stepped}
+        step = {"gradients": self.gradients + self.placeholders, "transient": self.stepped + self.stepping}
         resting = {name: size for name, size in self.state.items() if name != "gathered"}
         end = _Parts(instant="optimizer").plus(resting, step)
         best = max(end, self.at(max(states, key=self.total_at)), key=lambda parts: parts.total)

@@ -11,7 +11,7 @@ from meshwright.backends.torch_.emit.context import Context
 from meshwright.backends.torch_.emit.experts import Experts
 from meshwright.backends.torch_.emit.pipeline import Pipeline, numbers_of, pipeline_of
 from meshwright.backends.torch_.emit.precision import Precision
-from meshwright.backends.torch_.emit.recompute import recomputed
+from meshwright.backends.torch_.emit.recompute import Again, recomputed
 from meshwright.backends.torch_.emit.storage import Kept, check_sharded
 from meshwright.backends.torch_.emit.styles import Style, Styles
 from meshwright.backends.torch_.emit.subject import Piece, Subject
@@ -32,7 +32,7 @@ class Parts:
     """The model file, from the folder of the script."""
 
     @cached_property
-    def recomputed(self) -> tuple[Piece, ...]:
+    def recomputed(self) -> tuple[Again, ...]:
         return recomputed(self.subject)
 
     @cached_property

@@ -1,34 +1,71 @@
-"""What is computed again in the backward pass: whole blocks, by `torch.utils.checkpoint`."""
+"""What is computed again in the backward pass, by `torch.utils.checkpoint`: whole blocks, or modules inside of them.
+
+A module runs again if all that is made in it is computed again. Together such modules must make all that is: what is
+chosen operator by operator, across modules, is refused.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
 
 from meshwright.backends.torch_.emit.subject import Piece, Subject
 from meshwright.ir.errors import EmissionRecompute
 
 
-def recomputed(subject: Subject) -> tuple[Piece, ...]:
-    """The blocks that run again."""
+@dataclass(frozen=True, slots=True)
+class Again:
+    """Modules of a body that run again."""
+
+    piece: Piece
+    paths: tuple[str, ...]
+    """Relative to the instance; empty for the instance itself."""
+
+
+def recomputed(subject: Subject) -> tuple[Again, ...]:
+    """The modules that run again, by body."""
     stacks = [piece.instances().before for piece in subject.pieces if piece.repeated]
     blocks = f"{stacks[0]}*" if stacks else "*"
-    return tuple(piece for piece in subject.pieces if _again(piece, blocks))
+    found = (Again(piece, tuple(_modules(piece, blocks))) for piece in subject.pieces)
+    return tuple(again for again in found if again.paths)
 
 
-def _again(piece: Piece, blocks: str) -> bool:
-    plan, made = piece.plan, {value for op in piece.graph.ops for value in op.results}
+def _modules(piece: Piece, blocks: str) -> Iterator[str]:
+    plan, made = piece.plan, {value: op.module for op in piece.graph.ops for value in op.results}
+    chosen = made.keys() & set(plan.recompute)
     if not plan.recompute:
-        return False
-    if not piece.repeated:
+        return
+    if piece.repeated and len(chosen) == len(made):
+        yield ""
+        return
+    left = {made[value] for value in made.keys() - chosen}
+    parts = {module for value in chosen for module in _around(made[value])}
+    whole = {path for path in parts if not any(inside(module, path) for module in left)}
+    outermost = sorted(path for path in whole if not any(inside(path, other) for other in whole - {path}))
+    covered = sum(any(inside(made[value], path) for path in outermost) for value in chosen)
+    if not piece.repeated and not outermost:
         raise _refuse(plan.name, blocks, "computing again what stands outside of blocks")
-    if not made <= set(plan.recompute):
-        raise _refuse(
-            plan.name, blocks, f"computing a part of a block again ({len(plan.recompute)} of {len(made)} values)"
-        )
-    return True
+    if covered < len(chosen):
+        shown = f"{len(chosen) - covered} of {len(chosen)} values are made in modules that do more"
+        raise _refuse(plan.name, blocks, f"computing a part of a module again ({shown})")
+    yield from outermost
+
+
+def _around(module: str) -> Iterator[str]:
+    """A module and all that it is in, but for the instance itself."""
+    while module:
+        yield module
+        module = module.rpartition(".")[0]
+
+
+def inside(module: str, path: str) -> bool:
+    """Whether a module is this one, or in it."""
+    return module == path or module.startswith(f"{path}.")
 
 
 def _refuse(name: str, blocks: str, what: str) -> EmissionRecompute:
     return EmissionRecompute(
         place=f"plan {name}",
         cause=f"{what} is not emitted yet",
-        fix=f"plan with --fix recompute=none, or pin whole blocks only, as in --fix '{blocks}:recompute=on'",
+        fix=f"plan with --fix recompute=none, or pin whole blocks or modules, as in --fix '{blocks}:recompute=on'",
     )

@@ -12,8 +12,9 @@ from meshwright.backends.torch_.emit import Subject, emit
 from meshwright.backends.torch_.verify.emitted import Verified, verify
 from meshwright.cost_models.memory import tensors_held
 from meshwright.ir.errors import EmissionSoftware, EmissionStorage
+from meshwright.ir.names.pinned import Allowed, Pinned
 from meshwright.ir.placement import Placement
-from tests.backends.torch_.emitted import MIXED, job, lowered, subject, written
+from tests.backends.torch_.emitted import MIXED, job, lowered, model, subject, written
 
 NEAR = 0.05
 """What the planned and the measured fullest instant may be apart."""
@@ -27,14 +28,26 @@ KINDS: dict[str, dict[str, Any]] = {
     "fsdp in bf16": {"dp": 2, "zero": 3, "workload": MIXED},
     "tp+sp x fsdp in bf16": {"tp": 2, "dp": 2, "zero": 3, "sequence_parallel": True, "workload": MIXED},
     "tp, all in bf16": {"tp": 2, "workload": replace(MIXED, recipe="bf16")},
+    "tp+sp, attention again": {"tp": 2, "sequence_parallel": True, "pins": "attention"},
+    "fsdp, norms and feed-forward again": {"dp": 2, "zero": 3, "pins": "feed_forward"},
     "hsdp x tp+sp": {"dp": 4, "tp": 2, "zero": 3, "shard": 2, "sequence_parallel": True},
 }
+
+
+def plan_of(kind: str) -> Subject:
+    """Modules whose names begin as `pins` says run again."""
+    degrees = dict(KINDS[kind])
+    part, again = degrees.pop("pins", None), Allowed(recompute=frozenset({"on"}))
+    if part is None:
+        return subject(**degrees)
+    ops = [op.name for op in model()[0].body["Block"].graph.ops if op.module.startswith(part)]
+    return subject(Pinned({"Block": dict.fromkeys(ops, again)}), **degrees)
 
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Verified]:
     """All plans in one launch."""
-    plans = {kind: subject(**degrees) for kind, degrees in KINDS.items()}
+    plans = {kind: plan_of(kind) for kind in KINDS}
     jobs = [job(plan, written(plan, tmp_path_factory.mktemp("plan"))) for plan in plans.values()]
     return dict(zip(plans, verify(jobs, steps=2, limit_s=600), strict=True))
 
@@ -46,7 +59,7 @@ def test_a_plan_is_exact_and_communicates_what_it_says(kind: str, found: dict[st
     assert one.differences == ()
     assert one.tensors == 2 * 39
     counts = {f"{kind} {axes}": number for kind, axes, number, _ in one.collectives}
-    planned = tensors_held(subject(**KINDS[kind]).program)[0].peak_bytes
+    planned = tensors_held(plan_of(kind).program)[0].peak_bytes
     assert max(one.memory) == pytest.approx(planned, rel=2 * NEAR if "bf16" in kind else NEAR)
     if kind == "hsdp":  # six units: gathered twice but for the root, scattered among shards, summed over copies
         assert counts == {

@@ -6,6 +6,7 @@ from collections.abc import Generator, Iterator, Mapping
 
 from meshwright.backends.torch_.emit.axes import joined
 from meshwright.backends.torch_.emit.parts import Parts
+from meshwright.backends.torch_.emit.recompute import Again
 from meshwright.backends.torch_.emit.storage import Unit
 from meshwright.backends.torch_.emit.styles import Style
 from meshwright.backends.torch_.emit.subject import Piece
@@ -35,11 +36,8 @@ def parallelize(parts: Parts) -> Iterator[str]:
         yield from cut_experts(parts.experts)
     if parts.context is not None:
         yield from cut_sequences(parts.context, parts.cut_again)
-    for piece in parts.recomputed:
-        yield "    # Blocks keep their input only, and run again in the backward pass."
-        yield from indented(parts.loop(piece))
-        yield "        run = block.forward"
-        yield "        block.forward = lambda *args, run=run: checkpoint(run, *args, use_reentrant=False)"
+    for again in parts.recomputed:
+        yield from run_again(parts, again)
     if parts.kept.units:
         yield from sharded(parts)
     if parts.wrapped:
@@ -73,6 +71,28 @@ def styled_line(path: str, style: Style) -> Iterator[str]:
     for option in style.options:
         yield f"            {option},"
     yield "        ),"
+
+
+def run_again(parts: Parts, again: Again) -> Iterator[str]:
+    """`checkpoint` around the modules of a body that run again."""
+    if again.paths == ("",):
+        yield "    # Blocks keep their input only, and run again in the backward pass."
+        yield from indented(parts.loop(again.piece))
+        yield "        run = block.forward"
+        yield "        block.forward = lambda *args, run=run: checkpoint(run, *args, use_reentrant=False)"
+        return
+    lines = ["    # These modules keep their input only, and run again in the backward pass."]
+    if again.piece.repeated:
+        lines += indented(parts.loop(again.piece))
+    deep, whole = ("        ", "block") if again.piece.repeated else ("    ", "model")
+    names = quoted(again.paths) + "," * (len(again.paths) == 1)
+    lines += [
+        f"{deep}for path in ({names}):",
+        f"{deep}    module = {whole}.get_submodule(path)",
+        f"{deep}    run = module.forward",
+        f"{deep}    module.forward = lambda *args, run=run: checkpoint(run, *args, use_reentrant=False)",
+    ]
+    yield from parts.only(again.piece, lines)
 
 
 def sharded(parts: Parts) -> Iterator[str]:
