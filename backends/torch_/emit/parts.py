@@ -115,7 +115,7 @@ class Parts:
     @property
     def distributed(self) -> bool:
         """Whether parameters are DTensors."""
-        return bool(self.kept.units) or self.axes.tensor is not None
+        return bool(self.kept.units) or self._has_dtensors
 
     @property
     def sharded_loss(self) -> bool:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from meshwright.backends.torch_.emit.subject import Piece, Subject
 from meshwright.ir.errors import EmissionRecompute
+from meshwright.ir.program import Move
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +28,23 @@ def recomputed(subject: Subject) -> tuple[Again, ...]:
     stacks = [piece.instances().before for piece in subject.pieces if piece.repeated]
     blocks = f"{stacks[0]}*" if stacks else "*"
     found = (Again(piece, tuple(_modules(piece, blocks))) for piece in subject.pieces)
-    return tuple(again for again in found if again.paths)
+    again = tuple(one for one in found if one.paths)
+    for one in again:
+        _check_exchanges(subject, one, blocks)
+    return again
+
+
+def _check_exchanges(subject: Subject, again: Again, blocks: str) -> None:
+    """Must: nothing is exchanged again between two modules that run again: that lies outside of both."""
+    graph, body = again.piece.graph, subject.program.body(again.piece.plan.name)
+    made = {value: op.module for op in graph.ops for value in op.results}
+    for one in body.backward:
+        if again.paths == ("",) or not isinstance(one, Move) or one.reason != "value" or one.step.free:
+            continue
+        value = one.operand.partition("@")[0]
+        users = [made.get(value, ""), *(graph.ops[index].module for index, _ in graph.readers.get(value, ()))]
+        if not any(all(inside(module, path) for module in users) for path in again.paths):
+            raise _refuse(body.name, blocks, f"exchanging %{value} again between {' and '.join(dict.fromkeys(users))}")
 
 
 def _modules(piece: Piece, blocks: str) -> Iterator[str]:

@@ -13,7 +13,7 @@ from meshwright.backends.torch_.emit.writing.copies import sum_copies
 from meshwright.backends.torch_.emit.writing.entry import load, main, make_optimizer, start
 from meshwright.backends.torch_.emit.writing.experts import send
 from meshwright.backends.torch_.emit.writing.imports import imports
-from meshwright.backends.torch_.emit.writing.keeping import resume, save
+from meshwright.backends.torch_.emit.writing.keeping import FLAT, resume, save
 from meshwright.backends.torch_.emit.writing.lines import WIDTH
 from meshwright.backends.torch_.emit.writing.microbatches import accumulating_step
 from meshwright.backends.torch_.emit.writing.model import build, parallelize
@@ -44,18 +44,20 @@ def script(parts: Parts) -> str:
         *([send()] if parts.experts is not None else []),
         batches(parts),
         *([sum_copies(parts)] if parts.summed else []),
-        *([] if parts.pipeline is not None else [clip(parts)]),
+        clip(parts),
         step,
         make_optimizer(parts),
         start(parts),
-        *([] if parts.pipeline is not None else [save(), resume()]),
+        save(parts),
+        resume(parts),
         speed(parts),
         main(parts),
         ('if __name__ == "__main__":', "    main()"),
     )
     text = "\n\n\n".join("\n".join(lines) for lines in sections) + "\n"
-    head = "\n".join((*title(parts), "", *imports(text), "", *constants(parts)))
-    return f"{head}\n\n\n{text}"
+    fixed = "\n".join(constants(parts))
+    head = "\n".join((*title(parts), "", *imports(f"{fixed}\n{text}")))
+    return f"{head}\n\n{fixed}\n\n\n{text}"
 
 
 def title(parts: Parts) -> Iterator[str]:
@@ -94,5 +96,5 @@ def constants(parts: Parts) -> Iterator[str]:
     yield from flops(parts)
     if parts.pipeline is not None:
         yield from stage_constants(parts, parts.pipeline)
-    else:
-        yield "CLIP = 0.0  # the largest norm of all gradients together; 0: whatever it is"
+    yield "CLIP = 0.0  # the largest norm of all gradients together; 0: whatever it is"
+    yield FLAT

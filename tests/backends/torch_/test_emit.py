@@ -252,7 +252,7 @@ def states_only() -> Subject:
 
 
 def part_of_a_block() -> Subject:
-    return with_plan(subject(dp=4), "Block", recompute=("rms_norm",))
+    return with_plan(subject(dp=4), "Block", recompute=("silu",))
 
 
 def cut_elsewhere() -> Subject:

@@ -11,7 +11,7 @@ import pytest
 from meshwright.backends.torch_.emit import Subject, emit
 from meshwright.backends.torch_.verify.emitted import Verified, verify
 from meshwright.cost_models.memory import tensors_held
-from meshwright.ir.errors import EmissionSoftware, EmissionStorage
+from meshwright.ir.errors import EmissionRecompute, EmissionSoftware, EmissionStorage
 from meshwright.ir.names.pinned import Allowed, Pinned
 from meshwright.ir.placement import Placement
 from tests.backends.torch_.emitted import MIXED, job, lowered, model, subject, written
@@ -28,20 +28,26 @@ KINDS: dict[str, dict[str, Any]] = {
     "fsdp in bf16": {"dp": 2, "zero": 3, "workload": MIXED},
     "tp+sp x fsdp in bf16": {"tp": 2, "dp": 2, "zero": 3, "sequence_parallel": True, "workload": MIXED},
     "tp, all in bf16": {"tp": 2, "workload": replace(MIXED, recipe="bf16")},
-    "tp+sp, attention again": {"tp": 2, "sequence_parallel": True, "pins": "attention"},
-    "fsdp, norms and feed-forward again": {"dp": 2, "zero": 3, "pins": "feed_forward"},
+    "tp+sp, attention again": {"tp": 2, "sequence_parallel": True, "pins": ["attention"]},
+    "fsdp, norms and feed-forward again": {"dp": 2, "zero": 3, "pins": ["feed_forward_norm", "feed_forward"]},
     "hsdp x tp+sp": {"dp": 4, "tp": 2, "zero": 3, "shard": 2, "sequence_parallel": True},
 }
 
 
 def plan_of(kind: str) -> Subject:
-    """Modules whose names begin as `pins` says run again."""
     degrees = dict(KINDS[kind])
-    part, again = degrees.pop("pins", None), Allowed(recompute=frozenset({"on"}))
-    if part is None:
-        return subject(**degrees)
-    ops = [op.name for op in model()[0].body["Block"].graph.ops if op.module.startswith(part)]
-    return subject(Pinned({"Block": dict.fromkeys(ops, again)}), **degrees)
+    parts = degrees.pop("pins", ())
+    return subject(again(*parts) if parts else None, **degrees)
+
+
+def again(*parts: str) -> Pinned:
+    """Modules of a block run again."""
+    chosen = [
+        op.name
+        for op in model()[0].body["Block"].graph.ops
+        if any(op.module == part or op.module.startswith(f"{part}.") for part in parts)
+    ]
+    return Pinned({"Block": dict.fromkeys(chosen, Allowed(recompute=frozenset({"on"})))})
 
 
 @pytest.fixture(scope="module")
@@ -80,6 +86,11 @@ def test_computing_in_bf16_takes_a_model_in_bf16_and_sharded_parameters(tmp_path
     with pytest.raises(EmissionSoftware, match="inside of products only") as traced:
         emit(replace(plan, workload=MIXED), tmp_path)
     assert "model.bfloat16()" in traced.value.fix
+
+
+def test_what_is_exchanged_between_modules_does_not_run_again(tmp_path: Path) -> None:
+    with pytest.raises(EmissionRecompute, match="exchanging %rms_norm again between attention_norm and attention"):
+        emit(subject(again("attention_norm", "attention"), tp=2, sequence_parallel=True), tmp_path)
 
 
 def outer_shards() -> Subject:

@@ -9,20 +9,25 @@ from meshwright.backends.torch_.emit.parts import Parts
 
 
 def clip(parts: Parts) -> Iterator[str]:
-    yield "def clip(model: nn.Module) -> None:"
+    staged = parts.pipeline is not None
+    yield f"def clip(model: nn.Module{', mesh: DeviceMesh' * staged}) -> None:"
     yield '    """Scale all gradients down together, to a norm of at most CLIP."""'
-    if not parts.distributed:
+    if not parts.distributed and not staged:
         yield "    nn.utils.clip_grad_norm_(model.parameters(), CLIP)"
         return
     yield "    alike: dict[DeviceMesh | None, list[nn.Parameter]] = {}"
     yield "    for parameter in model.parameters():"
     yield "        if parameter.grad is not None:"
-    yield "            mesh = parameter.grad.device_mesh if isinstance(parameter.grad, DTensor) else None"
-    yield "            alike.setdefault(mesh, []).append(parameter)"
+    yield "            over = parameter.grad.device_mesh if isinstance(parameter.grad, DTensor) else None"
+    yield "            alike.setdefault(over, []).append(parameter)"
     yield "    norms = []"
     yield "    for parameters in alike.values():"
     yield "        norm = nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])"
     yield "        norms.append(norm.full_tensor() if isinstance(norm, DTensor) else norm)"
     yield "    total = nn.utils.get_total_norm(norms)"
+    if staged:
+        yield "    squares = total**2"
+        yield '    dist.all_reduce(squares, group=mesh["pp"].get_group())'
+        yield "    total = squares.sqrt()"
     yield "    for parameters in alike.values():"
     yield "        nn.utils.clip_grads_with_norm_(parameters, CLIP, total)"

@@ -59,25 +59,21 @@ def main(parts: Parts) -> Iterator[str]:
     yield "def main() -> None:"
     yield "    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)"
     yield '    parser.add_argument("--steps", type=int, default=10)'
-    keeps = parts.pipeline is None
-    if keeps:
-        yield '    parser.add_argument("--save", type=Path, help="a folder for a checkpoint of the last step")'
-        yield '    parser.add_argument("--resume", type=Path, help="a checkpoint to go on from, of any plan")'
+    yield '    parser.add_argument("--save", type=Path, help="a folder for a checkpoint of the last step")'
+    yield '    parser.add_argument("--resume", type=Path, help="a checkpoint to go on from, of any plan")'
     yield "    args = parser.parse_args()"
     yield "    mesh = start()"
     yield "    model = parallelize(build(), mesh)"
     yield "    optimizer = make_optimizer(model)"
-    if keeps:
-        yield "    first = resume(args.resume, model, optimizer) if args.resume else 0"
-    yield f"    for step in {'range(first, first + args.steps)' if keeps else 'range(args.steps)'}:"
+    yield "    first = resume(args.resume, model, optimizer) if args.resume else 0"
+    yield "    for step in range(first, first + args.steps):"
     yield "        begin = time.perf_counter()"
     yield "        loss = train_step(model, optimizer, batch_of(step, mesh), mesh)"
-    there = "dist.get_rank() == 0" if keeps else printing(parts)
+    there = "dist.get_rank() == 0" if parts.pipeline is None else printing(parts)
     yield f"        if {there}:"
     yield '            print(f"step {step} loss {loss.item():.6f} {speed(time.perf_counter() - begin)}", flush=True)'
-    if keeps:
-        yield "    if args.save:"
-        yield "        save(args.save, model, optimizer, first + args.steps)"
+    yield "    if args.save:"
+    yield "        save(args.save, model, optimizer, first + args.steps)"
     yield "    dist.destroy_process_group()"
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from meshwright.backends.torch_.emit.writing.lines import wrapped
 
-STANDARD = ("argparse", "copy", "importlib.util", "os", "sys", "time")
+STANDARD = ("argparse", "copy", "importlib.util", "os", "re", "sys", "time")
 WHOLE = {
     "torch": "import torch",
     "dist": "import torch.distributed as dist",
@@ -22,7 +22,7 @@ FROM = {
     "types": ("ModuleType", "SimpleNamespace"),
     "typing": ("Any",),
     "torch": ("Tensor", "nn"),
-    "torch.distributed.checkpoint.state_dict": ("get_state_dict", "set_state_dict"),
+    "torch.distributed.checkpoint.state_dict": ("StateDictOptions", "get_state_dict", "set_state_dict"),
     "torch.distributed.device_mesh": ("DeviceMesh", "init_device_mesh"),
     "torch.distributed.fsdp": ("FSDPModule", "MixedPrecisionPolicy", "fully_shard"),
     "torch.distributed.pipelining": (

@@ -1,23 +1,50 @@
 """`save` and `resume`: checkpoints that any other plan of the model can load, since they are kept by names of
-parameters and cut anew when they are read."""
+parameters and cut anew when they are read. A pipeline's stages are parts of one module here, and lose its names."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
+from meshwright.backends.torch_.emit.parts import Parts
 
-def save() -> Iterator[str]:
+FLAT = "FLAT = StateDictOptions(flatten_optimizer_state_dict=True)  # states by names of parameters"
+
+
+def save(parts: Parts) -> Iterator[str]:
+    if parts.pipeline is not None:
+        yield "def plain(name: str) -> str:"
+        yield '    """What a parameter, or a state of it, is called in the model that stages are made of."""'
+        yield '    return re.sub(r"stages\\.\\d+\\.", "", name, count=1)'
+        yield ""
+        yield ""
     yield "def save(folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer, step: int) -> None:"
     yield '    """A checkpoint that this model can be resumed from on any number of ranks, however it is cut there."""'
-    yield "    weights, states = get_state_dict(model, optimizer)"
-    yield '    dcp.save({"model": weights, "optimizer": states, "step": step}, checkpoint_id=folder)'
+    yield "    weights, states = get_state_dict(model, optimizer, options=FLAT)"
+    if parts.pipeline is None:
+        yield '    dcp.save({"model": weights, "optimizer": states, "step": step}, checkpoint_id=folder)'
+    else:
+        yield f"    named = {_renamed('weights')}"
+        yield f"    stepped = {_renamed('states')}"
+        yield '    dcp.save({"model": named, "optimizer": stepped, "step": step}, checkpoint_id=folder)'
 
 
-def resume() -> Iterator[str]:
+def resume(parts: Parts) -> Iterator[str]:
     yield "def resume(folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> int:"
     yield '    """Take up a checkpoint; returns the step to go on with."""'
-    yield "    weights, states = get_state_dict(model, optimizer)"
-    yield '    state: dict[str, Any] = {"model": weights, "optimizer": states, "step": 0}'
-    yield "    dcp.load(state, checkpoint_id=folder)"
-    yield "    set_state_dict(model, optimizer, model_state_dict=weights, optim_state_dict=states)"
-    yield '    return int(state["step"])'
+    yield "    weights, states = get_state_dict(model, optimizer, options=FLAT)"
+    if parts.pipeline is None:
+        yield '    saved: dict[str, Any] = {"model": weights, "optimizer": states, "step": 0}'
+        yield "    dcp.load(saved, checkpoint_id=folder)"
+    else:
+        yield f"    named: dict[str, Any] = {_renamed('weights')}"
+        yield f"    stepped: dict[str, Any] = {_renamed('states')}"
+        yield '    saved: dict[str, Any] = {"model": named, "optimizer": stepped, "step": 0}'
+        yield "    dcp.load(saved, checkpoint_id=folder)"
+        yield "    weights = {name: named[plain(name)] for name in weights}"
+        yield "    states = {name: stepped[plain(name)] for name in states}"
+    yield "    set_state_dict(model, optimizer, model_state_dict=weights, optim_state_dict=states, options=FLAT)"
+    yield '    return int(saved["step"])'
+
+
+def _renamed(name: str) -> str:
+    return f"{{plain(name): one for name, one in {name}.items()}}"

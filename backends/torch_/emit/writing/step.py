@@ -61,9 +61,8 @@ def after_backward(parts: Parts) -> Iterator[str]:
         yield "    for unit in model.modules():"
         yield "        if isinstance(unit, FSDPModule):"
         yield "            unit.reshard()"
-    if parts.pipeline is None:
-        yield "    if CLIP:"
-        yield "        clip(model)"
+    yield "    if CLIP:"
+    yield f"        clip(model{', mesh' * (parts.pipeline is not None)})"
 
 
 def weight(parts: Parts) -> Iterator[str]:
