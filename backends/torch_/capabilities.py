@@ -31,7 +31,7 @@ _STORAGE = (Line("params", _FSDP), Line("grads", _FSDP), Line("optimizer", _FSDP
 _RECOMPUTE = (
     Line("none", _TRIED),
     Line("full", f"torch.utils.checkpoint; {_TRIED}; collectives run again"),
-    Line("selective", "torch.utils.checkpoint, selective policies"),
+    Line("selective", f"torch.utils.checkpoint around modules; {_TRIED}; emit refuses what is across modules"),
 )
 _SCHEDULES = (
     ScheduleLine("gpipe", _PIPELINING),

@@ -10,12 +10,16 @@ import argparse
 import importlib.util
 import os
 import sys
+import time
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import torch
 import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
 from torch import Tensor, nn
+from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_dict, set_state_dict
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.nn.parallel import DistributedDataParallel
 
@@ -24,6 +28,9 @@ MESH = {"dp": 4}
 GLOBAL_BATCH = 8
 SEQ = 16
 SEED = 0
+STEP_FLOPS = 1.321e08  # of the model, nothing computed again
+CLIP = 0.0  # the largest norm of all gradients together; 0: whatever it is
+FLAT = StateDictOptions(flatten_optimizer_state_dict=True)  # states by names of parameters
 
 
 def load(path: Path) -> ModuleType:
@@ -66,6 +73,11 @@ def batch_of(step: int, mesh: DeviceMesh) -> dict[str, Tensor]:
     return own_part(whole, mesh)
 
 
+def clip(model: nn.Module) -> None:
+    """Scale all gradients down together, to a norm of at most CLIP."""
+    nn.utils.clip_grad_norm_(model.parameters(), CLIP)
+
+
 def train_step(
     model: nn.Module, optimizer: torch.optim.Optimizer, batch: dict[str, Tensor], mesh: DeviceMesh
 ) -> Tensor:
@@ -78,6 +90,8 @@ def train_step(
     share = targets / share  # of all positions that have a target, those of this rank
     loss: Tensor = model_file.loss(model(tokens=batch["tokens"]), batch) * share
     (loss * group.size()).backward()  # gradients are averaged over the group
+    if CLIP:
+        clip(model)
     optimizer.step()
     total = loss.detach()
     dist.all_reduce(total, group=group)
@@ -100,17 +114,44 @@ def start() -> DeviceMesh:
     return init_device_mesh("cpu", tuple(MESH.values()), mesh_dim_names=tuple(MESH))
 
 
+def save(folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer, step: int) -> None:
+    """A checkpoint that this model can be resumed from on any number of ranks, however it is cut there."""
+    weights, states = get_state_dict(model, optimizer, options=FLAT)
+    dcp.save({"model": weights, "optimizer": states, "step": step}, checkpoint_id=folder)
+
+
+def resume(folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> int:
+    """Take up a checkpoint; returns the step to go on with."""
+    weights, states = get_state_dict(model, optimizer, options=FLAT)
+    saved: dict[str, Any] = {"model": weights, "optimizer": states, "step": 0}
+    dcp.load(saved, checkpoint_id=folder)
+    set_state_dict(model, optimizer, model_state_dict=weights, optim_state_dict=states, options=FLAT)
+    return int(saved["step"])
+
+
+def speed(seconds: float) -> str:
+    """How fast a step was: tokens, and floating-point work of the model on every rank."""
+    done = STEP_FLOPS / dist.get_world_size() / seconds
+    return f"step_time_s {seconds:.4f} tokens_per_s {GLOBAL_BATCH * SEQ / seconds:.1f} flops_per_s {done:.4g}"
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--steps", type=int, default=10)
-    steps = parser.parse_args().steps
+    parser.add_argument("--save", type=Path, help="a folder for a checkpoint of the last step")
+    parser.add_argument("--resume", type=Path, help="a checkpoint to go on from, of any plan")
+    args = parser.parse_args()
     mesh = start()
     model = parallelize(build(), mesh)
     optimizer = make_optimizer(model)
-    for step in range(steps):
+    first = resume(args.resume, model, optimizer) if args.resume else 0
+    for step in range(first, first + args.steps):
+        begin = time.perf_counter()
         loss = train_step(model, optimizer, batch_of(step, mesh), mesh)
         if dist.get_rank() == 0:
-            print(f"step {step} loss {loss.item():.6f}", flush=True)
+            print(f"step {step} loss {loss.item():.6f} {speed(time.perf_counter() - begin)}", flush=True)
+    if args.save:
+        save(args.save, model, optimizer, first + args.steps)
     dist.destroy_process_group()
 
 
