@@ -79,6 +79,7 @@ def twinned(planned: Planned, folder: Path) -> Twinned:
         global_batch=config.batch * config.microbatches,
         seq=SEQ,
         precision="fp32",
+        recipe="fp32",
         optimizer=planned.workload.optimizer,
     )
     with tempfile.TemporaryDirectory() as name:

@@ -32,7 +32,7 @@ def captured(model: str, batch: int) -> tuple[Source, Fold]:
 
 def subject_of(plan: Planned) -> Subject:
     """The plan itself, to be emitted for its GPUs, in fp32."""
-    workload = replace(plan.workload, precision="fp32")
+    workload = replace(plan.workload, precision="fp32", recipe="fp32")
     return Subject(
         fold=plan.fold,
         decisions=plan.decisions,

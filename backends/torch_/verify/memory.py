@@ -6,13 +6,15 @@ process itself) is not counted, nor is what the checks make.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import wraps
 from typing import Any
 from weakref import ref
 
 import torch
 from torch import Tensor, UntypedStorage
 from torch.distributed.tensor import DTensor
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.nn.attention import bias
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 
 class Peak(TorchDispatchMode):
@@ -47,6 +49,19 @@ class Peak(TorchDispatchMode):
     def begin(self) -> None:
         """Forget what was the most so far."""
         self.most = self.now()
+
+
+def make_masks_unwatched() -> None:
+    """Let causal masks be made while a mode is on: they are tensors of a class of their own that hold nothing, and
+    torch cannot make one of a tensor that a mode has seen."""
+    make = bias.causal_lower_right
+
+    @wraps(make)
+    def unwatched(*sizes: int) -> Tensor:
+        with _disable_current_modes():
+            return make(*sizes)
+
+    bias.causal_lower_right = unwatched
 
 
 def _plain(made: Any) -> Iterator[Tensor]:

@@ -33,7 +33,7 @@ from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
 from meshwright.backends.torch_.verify.counting import Counting
-from meshwright.backends.torch_.verify.memory import Peak
+from meshwright.backends.torch_.verify.memory import Peak, make_masks_unwatched
 
 
 def run_script(script: str, ranks: int, steps: int, folder: Path) -> int:
@@ -174,6 +174,7 @@ def whole(tensor: Tensor) -> Tensor:
 
 def main(steps: int, jobs: Sequence[str]) -> int:
     """Run one script after the other."""
+    make_masks_unwatched()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     scripts = zip(jobs[::3], jobs[1::3], jobs[2::3], strict=True)
     return int(any(run_script(script, int(ranks), steps, Path(folder)) for script, ranks, folder in scripts))

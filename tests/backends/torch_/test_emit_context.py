@@ -105,7 +105,7 @@ def test_tied_parameters_in_shards_are_refused(tmp_path: Path) -> None:
 
 def test_scripts_are_clean_and_short(tmp_path: Path) -> None:
     for number, kind in enumerate(KINDS):
-        assert len(written(plan_of(kind), tmp_path / f"plan{number}").read_text().splitlines()) <= 280
+        assert len(written(plan_of(kind), tmp_path / f"plan{number}").read_text().splitlines()) <= 330
     assert unclean(tmp_path) == ""
 
 

@@ -12,8 +12,8 @@ WHOLE = {
     "torch": "import torch",
     "dist": "import torch.distributed as dist",
     "funcol": "import torch.distributed._functional_collectives as funcol",
-    "F": "import torch.nn.functional as F",
     "dcp": "import torch.distributed.checkpoint as dcp",
+    "F": "import torch.nn.functional as F",
 }
 FROM = {
     "collections.abc": ("Callable",),
