@@ -137,6 +137,11 @@ class Capabilities:
                     fix=f"use {', '.join(MOVES)}",
                 )
 
+    @property
+    def per_operator(self) -> bool:
+        """Whether an axis may do anything in each operator."""
+        return "per_operator" in _names(self.strategies)
+
     def lowering(self) -> Lowering:
         """How programs for this target are lowered."""
         return Lowering(moves=tuple(line.name for line in self.moves), device=self.device, sums_first=self.sums_first)
@@ -217,7 +222,7 @@ class Capabilities:
     def _strategy_refusals(self, plan: BodyPlan, graph: Graph, found: Loops, mesh: Mesh) -> Iterator[NotExpressible]:
         """Where an axis must do the same in all operators: one that has a loop that it splits elsewhere splits one.
         Experts and routing are left out: they have names of their own for what an axis does around them."""
-        if "per_operator" in _names(self.strategies):
+        if self.per_operator:
             return
         for axis in mesh.names:
             split = {stem(loop) for loop in loops_split(plan, found, axis)}.intersection(ONE_MIND)
@@ -241,7 +246,7 @@ class Capabilities:
     def _use_refusals(self, decisions: Decisions, fold: Fold, found: Mapping[str, Loops]) -> Iterator[NotExpressible]:
         """Where an axis must do the same in all operators, its use has a name, and it cuts the batch in all bodies or
         none."""
-        if "per_operator" in _names(self.strategies):
+        if self.per_operator:
             return
         for index, stage in enumerate(decisions.stages):
             plans = [decisions.plan[name] for name in stage.plans]

@@ -144,7 +144,8 @@ def _sharpened(search: Search, asked: Asked, stop: Stop, best: Refined) -> Refin
         return best
     fold, answers = setting.fold(best.origin), [best]
     free = not {"sp", "cp", "tp"} & set(asked.wishes.only)
-    alike = not {"dp", "ep", "shard"} & set(asked.wishes.only) and asked.wishes.grants("zero", 0)
+    pinned = {"dp", "ep", "shard"} & set(asked.wishes.only) or not asked.wishes.grants("zero", 0)
+    alike = setting.target.per_operator and not pinned
     for start in (best, *_whole(search, best)):
         first = sharpened(
             setting, start.decisions, fold, global_batch, search.prices, free_ends=free, free_copies=alike

@@ -12,8 +12,7 @@ from pathlib import Path
 import pytest
 
 from meshwright.backends.torch_.emit import emit
-from meshwright.backends.torch_.verify.emitted import Job, Verified, verify
-from meshwright.backends.torch_.verify.predicted import predicted
+from meshwright.backends.torch_.verify.emitted import Verified, verify
 from meshwright.ir.errors import NoTwin
 from meshwright.ir.frontends.contract import Source
 from meshwright.ir.frontends.load import load_model
@@ -21,6 +20,7 @@ from meshwright.ir.frontends.twin import Scale, scaled, twin_of
 from meshwright.ir.mesh import Mesh
 from meshwright.ir.project import projected, sizes_of
 from meshwright.planner.twin import twinned
+from tests.backends.torch_.emitted import job
 from tests.planner.twins import EXAMPLES, LLAMA, OWN, captured, planned, subject_of
 
 SCALE = Scale(layers=2, seq=32, tokens=4096)
@@ -171,13 +171,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Verified]:
         folder = tmp_path_factory.mktemp("twin")
         twin = twinned(planned(model, pins), folder).subject
         emit(twin, folder).write(folder)
-        jobs[name] = Job(
-            script=folder / "train.py",
-            calls=twin.calls,
-            workload=twin.workload,
-            predicted=predicted(twin.program, twin.fold),
-            mesh=twin.mesh,
-        )
+        jobs[name] = job(twin, folder / "train.py")
     return dict(zip(jobs, verify(tuple(jobs.values()), steps=1, limit_s=400), strict=True))
 
 
