@@ -6,6 +6,7 @@ emit` writes, where it can be read. Every rank calls it, with the same whole mod
 
 from __future__ import annotations
 
+import atexit
 import importlib.util
 import tempfile
 from dataclasses import dataclass
@@ -46,8 +47,8 @@ class Parallelized:
 def parallelize(model: Any, plan: str | Path, *, reference: str | None = None) -> Parallelized:
     """This rank's part of a model under a saved plan; `reference` says where the model's file is, if it has moved.
 
-    Joins the other ranks, unless that is done already. Raises `PlanOfAnotherModel` for a model with other parameters
-    than the plan's.
+    Joins the other ranks, unless that is done already, and leaves them when the process ends. Raises
+    `PlanOfAnotherModel` for a model with other parameters than the plan's.
     """
     again = reenter(load_plan(plan), reference)
     subject = subject_of(again)
@@ -55,9 +56,17 @@ def parallelize(model: Any, plan: str | Path, *, reference: str | None = None) -
     with tempfile.TemporaryDirectory() as folder:
         emit(subject, Path(folder)).write(Path(folder))
         script = _loaded(Path(folder) / "train.py")
+    if not script.dist.is_initialized():
+        atexit.register(_leave, script.dist)
     mesh = script.start()
     module = script.parallelize(model, mesh)
     return Parallelized(module=module, schedule=getattr(module, "schedule", None), mesh=mesh, script=script)
+
+
+def _leave(ranks: ModuleType) -> None:
+    """Part from the other ranks, whose threads would be cut off where the process ends; a loop may have done so."""
+    if ranks.is_initialized():
+        ranks.destroy_process_group()
 
 
 def same_parameters(model: Any, fold: Fold, reference: str) -> None:
