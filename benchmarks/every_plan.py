@@ -25,6 +25,8 @@ from itertools import combinations_with_replacement, pairwise, permutations
 from math import inf
 
 from benchmarks.small_cases import CASES, MANY, Question
+from meshwright.cost_models.evaluate import Evaluator
+from meshwright.cost_models.prices import Prices
 from meshwright.ir.decisions import BodyPlan, Decisions
 from meshwright.ir.errors import MeshwrightError
 from meshwright.ir.fold import Fold
@@ -33,11 +35,14 @@ from meshwright.ir.spread import compute_placements
 from meshwright.planner.block.build import Block
 from meshwright.planner.block.plan import body_plan
 from meshwright.planner.cli import VERBS, build_parser, with_verb
+from meshwright.planner.estimate import Ask
 from meshwright.planner.operators import End, handed_on, problems, tied
 from meshwright.planner.pins import Config
 from meshwright.planner.plan import read_asked
 from meshwright.planner.pricing import Setting
-from meshwright.planner.solve import Solved, solve
+from meshwright.planner.solve import solve, space_of
+from meshwright.planner.space import Space
+from meshwright.planner.wishes import Asked
 
 MOST = 100_000
 """Plans that are written down; a case with more is refused."""
@@ -81,7 +86,7 @@ def compared(case: Question) -> Compared:
     solved = solve(ask, ask.setting(), wished)
     assert solved.best, "something fits"
     least_s, best, plans, fit = inf, "", 0, 0
-    for setting, decisions, config in every(solved):
+    for setting, decisions, config in every(Listed.of(ask, wished)):
         plans += 1
         if plans > MOST:
             raise ValueError(f"{case}: more than {MOST} plans")
@@ -102,10 +107,25 @@ def compared(case: Question) -> Compared:
     )
 
 
-def every(solved: Solved) -> Iterator[tuple[Setting, Decisions, Config]]:
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """What all plans of a case have in common: those on the whole cluster, whatever part of it the answer is for."""
+
+    setting: Setting
+    space: Space
+    prices: Prices
+
+    @staticmethod
+    def of(ask: Ask, wished: Asked) -> Listed:
+        setting = ask.setting()
+        assert isinstance(setting.price, Evaluator)
+        return Listed(setting, space_of(setting, ask.cluster, wished.wishes), setting.price.prices)
+
+
+def every(listed: Listed) -> Iterator[tuple[Setting, Decisions, Config]]:
     """All plans, each with the configuration that says the rest."""
-    global_batch, prices = solved.global_batch, solved.search.prices
-    for setting, config in configurations(solved):
+    global_batch, prices = listed.space.global_batch, listed.prices
+    for setting, config in configurations(listed):
         try:
             plain = setting.decisions(config, global_batch)
         except MeshwrightError:
@@ -114,20 +134,20 @@ def every(solved: Solved) -> Iterator[tuple[Setting, Decisions, Config]]:
         blocks = problems(setting, plain, fold, global_batch, prices)
         for plans in together(fold, plain, {name: list(written(plain, block, name)) for name, block in blocks.items()}):
             made = tuple(plans.get(plan.name, plan) for plan in plain.plans)
-            for order in orders(solved, config):
+            for order in orders(listed, config):
                 stages = tuple(
                     replace(stage, ranks=tuple(order[rank] for rank in stage.ranks)) for stage in plain.stages
                 )
                 yield setting, replace(plain, plans=made, stages=stages), config
 
 
-def configurations(solved: Solved) -> Iterator[tuple[Setting, Config]]:
+def configurations(listed: Listed) -> Iterator[tuple[Setting, Config]]:
     """Those of the space; with other shares of layers; with some layers computed again. On unlike devices the same for
     some of them."""
-    whole = solved.search.space
-    counts = range(1, whole.ranks + 1) if solved.search.prices.cluster.unlike else [whole.ranks]
+    whole = listed.space
+    counts = range(1, whole.ranks + 1) if listed.prices.cluster.unlike else [whole.ranks]
     for ranks in counts:
-        space, setting = replace(whole, ranks=ranks), replace(solved.setting, ranks=ranks)
+        space, setting = replace(whole, ranks=ranks), replace(listed.setting, ranks=ranks)
         for base in space.bases():
             for shape in space.shapes(base):
                 for shared in shares(shape, space.layers):
@@ -149,9 +169,9 @@ def shares(config: Config, layers: int) -> Iterator[Config]:
         yield replace(config, split="even", stage_blocks=counts)
 
 
-def orders(solved: Solved, config: Config) -> Iterator[tuple[int, ...]]:
+def orders(listed: Listed, config: Config) -> Iterator[tuple[int, ...]]:
     """The ranks that take the places of a plan: on unlike devices any, in any order."""
-    cluster = solved.search.prices.cluster
+    cluster = listed.prices.cluster
     needed = config.tp * config.pp * config.cp * config.dp
     yield from permutations(range(cluster.ranks), needed) if cluster.unlike else [tuple(range(needed))]
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from meshwright.cost_models.prediction import Prediction
-from meshwright.ir.errors import ScheduleImpossible
+from meshwright.ir.errors import MeshwrightError, ScheduleImpossible
 from meshwright.ir.schedules import CUSTOM
 from meshwright.planner.custom import customised
 from meshwright.planner.operators import MOST_AXES, parts_badly, sharpened
@@ -41,6 +41,10 @@ CLOSE = 1.05
 PINNED_CLOSE = 1.25
 """The same where something is asked of modules: what templates lose by that differs from kind to kind, and the block
 solver wins it back."""
+
+
+MOST_EMPTIED = 60
+"""Prices, for every plan that leaves a stage without layers."""
 
 
 def finalists(search: Search) -> list[Config]:
@@ -79,6 +83,7 @@ def finished(search: Search, asked: Asked, stop: Stop) -> tuple[Refined | None, 
             mixing=not {"tp", "pp", "dp"} & set(asked.wishes.only),
             stop=stop,
         )
+        plans = sorted([*plans, *_emptied(search, plans, stop)], key=lambda one: one.worth)
     if asked.modules:  # templates have more to gain, each another share of it
         sharp = FINALISTS
     plans[:sharp] = [_sharpened(search, asked, stop, one) for one in plans[:sharp]]
@@ -99,6 +104,42 @@ def finished(search: Search, asked: Asked, stop: Stop) -> tuple[Refined | None, 
     if best.prediction.step_time_s >= search.upper_s and not (best.custom and asked.wishes.made_only):
         return None, notes
     return best, notes
+
+
+def _emptied(search: Search, plans: Sequence[Refined], stop: Stop) -> list[Refined]:
+    """Where a stage was left without layers, the same shares under all else that was priced of the kind: what made one
+    micro-batch or schedule the better one, transfers between stages above all, may be gone."""
+    found: list[Refined] = []
+    for one in plans:
+        start = one.config
+        if start is None or 0 not in one.counts:
+            continue
+        ranked = sorted(search.found.values(), key=lambda other: (other.step_s, str(other.config)))
+        alike = [other.config for other in ranked if _kind(other.config) == _kind(start) and other.config != one.origin]
+        for config in alike[:MOST_EMPTIED]:
+            if not stop():
+                shared = replace(config, split="even", stage_blocks=one.counts)
+                found += _recut(search, shared, config, one)
+    return found
+
+
+def _kind(config: Config) -> tuple[object, ...]:
+    """What a change of micro-batches, schedule or storage leaves as it is."""
+    return config.tp, config.pp, config.vp, config.cp, config.ep, config.dp
+
+
+def _recut(search: Search, config: Config, origin: Config, like: Refined) -> list[Refined]:
+    """A configuration with its layers shared out as in a plan, on the same ranks; nothing if it cannot be."""
+    setting, global_batch = search.setting, search.space.global_batch
+    needed = config.tp * config.pp * config.cp * config.dp
+    try:
+        made = replace(setting, ranks=needed).decisions(config, global_batch)
+    except MeshwrightError:
+        return []
+    stages = tuple(replace(stage, ranks=at.ranks) for stage, at in zip(made.stages, like.decisions.stages, strict=True))
+    decisions = replace(made, stages=stages)
+    prediction = setting.price(setting.lowered(setting.fold(config), decisions, global_batch))
+    return [Refined(decisions, prediction, like.counts, like.idle, config=config, origin=origin)]
 
 
 def _granted(search: Search, plans: Sequence[Refined], made: Refined | None, notes: Sequence[str]) -> Refined | None:

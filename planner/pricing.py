@@ -19,7 +19,7 @@ from meshwright.backends.torch_.capabilities import TARGETS as TORCH_TARGETS
 from meshwright.cost_models.cluster import Cluster
 from meshwright.cost_models.evaluate import Evaluator
 from meshwright.cost_models.prediction import Prediction
-from meshwright.cost_models.profile import published
+from meshwright.cost_models.profile import Profile, published
 from meshwright.ir.capabilities import ANY, Capabilities
 from meshwright.ir.decisions import Decisions
 from meshwright.ir.errors import CannotRebatch, WorkloadImpossible, nearest
@@ -50,9 +50,9 @@ MOST_BODIES = 512
 """Body programs that are kept; configurations of one kind, which share them, come together."""
 
 
-def price_of(cluster: Cluster) -> Price:
+def price_of(cluster: Cluster, profile: Profile | None = None) -> Price:
     """How a program is priced on a cluster. What programs have in common is priced once."""
-    return Evaluator(cluster, published())
+    return Evaluator(cluster, profile or published())
 
 
 @lru_cache(maxsize=64)

@@ -7,7 +7,7 @@ computes only some layers again may be better (`planner.partial`). The best few 
 shared out by what they take, ranks placed where links and devices want them; and in the best, what every axis does in
 every operator is chosen anew (`planner.operators`); pipelines among them get a schedule of their own where that is
 faster (`planner.custom`). What is proved of the space holds for the configurations; a refined plan may be faster than
-all of them, never slower.
+all of them, never slower. Of unlike pools each is searched alone, too.
 
 Whoever plans, relaxes or asks "why not" comes through here. A search may be told to stop between two pieces of work, so
 what it has proved until then stays true.
@@ -176,7 +176,7 @@ def solve(
         partial.improve(search, stop)
     better, notes = finished(search, asked, stop) if objective == "time" else (None, ())
     lower = search.lower_bytes if isinstance(search, Roomiest) else search.lower_s
-    return Solved(
+    solved = Solved(
         ask=ask,
         asked=asked,
         setting=setting,
@@ -188,6 +188,7 @@ def solve(
         refined=better,
         notes=notes,
     )
+    return _one_pool(solved, told) if objective == "time" and ask.cluster.unlike else solved
 
 
 def _check_made(objective: str, setting: Setting) -> None:
@@ -215,9 +216,7 @@ def _cheapest(ask: Ask, setting: Setting, asked: Asked, stop: Stop, told: Callab
     lower, complete = inf, True
     for cluster in parts(ask.cluster):
         price = price_per_s(cluster)
-        own = replace(ask, cluster=cluster)
-        smaller = replace(setting, ranks=cluster.ranks, price=pricing.price_of(cluster), bodies={})
-        search = _search(own, smaller, asked, _by_time(smaller))
+        own, smaller, search = _part(ask, setting, asked, cluster)
         if answer and answer.best:
             search.ceiling_s = answer.score(answer.best) / price
         complete = _run(search, asked, stop, told) and complete
@@ -235,6 +234,40 @@ def _cheapest(ask: Ask, setting: Setting, asked: Asked, stop: Stop, told: Callab
     better, notes = finished(answer.search, asked, stop)
     answer = replace(answer, refined=better, notes=notes)
     return replace(answer, hosts=ask.cluster.hosts, complete=complete, lower=lower if answer.best else 0.0)
+
+
+def _one_pool(solved: Solved, told: Callable[[Search], None] | None) -> Solved:
+    """The answer, or what one pool does alone if that is faster: others may only be waited for. What is proved is then
+    proved of each."""
+    whole, lower, complete = solved.ask.cluster, solved.lower, solved.complete
+    for cluster in parts(whole)[1:]:
+        if solved.stop():
+            return replace(solved, lower=0.0, complete=False)
+        own, smaller, search = _part(solved.ask, solved.setting, solved.asked, cluster)
+        search.ceiling_s = solved.best.step_s if solved.best else inf
+        complete = _run(search, solved.asked, solved.stop, told) and complete
+        lower = min(lower, search.lower_s)
+        if search.best is not None:
+            search.baselines = solved.search.baselines  # a person would use the whole cluster
+            better, notes = finished(search, solved.asked, solved.stop)
+            solved = replace(
+                solved,
+                ask=own,
+                setting=smaller,
+                search=search,
+                hosts=whole.hosts,
+                refined=better,
+                notes=(f"pool {cluster.pools[0].name} alone is faster than with the others", *notes),
+            )
+    return replace(solved, lower=lower, complete=complete)
+
+
+def _part(ask: Ask, setting: Setting, asked: Asked, cluster: Cluster) -> tuple[Ask, Setting, Search]:
+    """The question on a part of its cluster."""
+    assert isinstance(setting.price, Evaluator)
+    price = pricing.price_of(cluster, setting.price.prices.profile)
+    own, smaller = replace(ask, cluster=cluster), replace(setting, ranks=cluster.ranks, price=price, bodies={})
+    return own, smaller, _search(own, smaller, asked, _by_time(smaller))
 
 
 def parts(cluster: Cluster) -> list[Cluster]:

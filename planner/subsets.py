@@ -1,42 +1,16 @@
 """Which ranks to leave idle, where a plan needs fewer than the cluster has.
 
-Seven GPUs have few divisors; six or four of them may be faster. `rank_counts` says which smaller numbers are worth a
-try, `subsets` which ranks to keep then: the first so many in several orders, each with a reason. The evaluator judges
-between them (`placement.placed`), and exchanges idle ranks for others.
+Seven GPUs have few divisors; a plan for six leaves one of them idle. `subsets` says which ranks to keep then: the first
+so many in several orders, each with a reason. The evaluator judges between them (`placement.placed`), and exchanges
+idle ranks for others.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import reduce
 
 from meshwright.cost_models.cluster import Cluster
 from meshwright.planner.seats import Seats
-
-SMOOTH = (2, 3)
-"""Factors that degrees are made of; the largest counts of ranks without others are offered."""
-
-MOST_COUNTS = 4
-
-
-def rank_counts(cluster: Cluster) -> tuple[int, ...]:
-    """All ranks, and smaller numbers that may serve better, down to half: the largest that only `SMOOTH` divides, and
-    the cluster without one of its pools."""
-    total = cluster.ranks
-    smooth = [count for count in range(total, 0, -1) if _rest(count) == 1][:MOST_COUNTS]
-    without = [total - pool.ranks for pool in cluster.pools]
-    return tuple(sorted({count for count in (total, *smooth, *without) if 2 * count >= total}, reverse=True))
-
-
-def _rest(count: int) -> int:
-    """What is left of a number without the factors that are usual."""
-
-    def without(left: int, factor: int) -> int:
-        while left % factor == 0:
-            left //= factor
-        return left
-
-    return reduce(without, SMOOTH, count)
 
 
 def subsets(cluster: Cluster, needed: int) -> tuple[tuple[int, ...], ...]:

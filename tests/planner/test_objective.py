@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import pytest
 
+from benchmarks.small_cases import MANY, NEAR
 from meshwright.cost_models.cluster_text import read_cluster
 from meshwright.cost_models.prediction import Prediction
 from meshwright.ir.errors import MeshwrightError, ObjectiveUnknown, PriceMissing
@@ -75,6 +76,21 @@ def test_a_plan_for_a_part_of_the_cluster_says_so(capsys: pytest.CaptureFixture[
     assert plan.machines.hosts == 1
     assert plan.notes[0] == "1 of 2 hosts stay idle: the plan is for the other 1"
     assert "some devices of a host" in plan.bounds.truncated
+
+
+def test_one_pool_alone_where_the_other_would_be_waited_for() -> None:
+    """A fast device behind a slow wire to another one, and too little work for both."""
+    case = next(case for case in MANY if case.cluster == NEAR)
+    ask, setting, wished = question(*(word for word in case.argv() if word not in ("--allow", "mbs=4|8")))
+    solved = solve(ask, setting, wished)
+    assert [pool.name for pool in solved.ask.cluster.pools] == ["a100"]
+    assert solved.notes[0] == "pool a100 alone is faster than with the others"
+    assert solved.best is not None
+    assert solved.lower <= solved.best.step_s
+    plan = plan_of(solved)
+    assert plan.notes[0] == "1 of 2 hosts stay idle: the plan is for the other 1"
+    assert plan.machines.cluster().ranks == 1
+    assert any(one.config and one.config.dp == 2 for one in plan.baselines), "a person would use both"
 
 
 def test_which_parts_there_are() -> None:

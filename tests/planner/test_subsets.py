@@ -2,17 +2,10 @@
 
 from __future__ import annotations
 
-from meshwright.cost_models.cluster_text import read_cluster
 from meshwright.planner.placement import idle_ranks
 from meshwright.planner.refine import refined
-from meshwright.planner.subsets import rank_counts, subsets
+from meshwright.planner.subsets import subsets
 from tests.planner.refining import LLAMA, Case, example, hosts
-
-
-def test_smaller_numbers_that_degrees_are_made_of() -> None:
-    assert rank_counts(example("seven_gpus")) == (7, 6, 5, 4)
-    assert rank_counts(read_cluster("8x8xH100"))[:2] == (64, 54)
-    assert rank_counts(read_cluster("1x1xH100")) == (1,)
 
 
 def test_subsets_have_a_reason() -> None:
