@@ -104,6 +104,11 @@ class Ring:
     def backward(self) -> bool:
         return bool(self.wanted)
 
+    def shifts(self, mesh: Mesh) -> int:
+        """How often a tensor as large as the keys is passed on, and one as large as the values."""
+        n = mesh.axis(self.axis).size
+        return 2 * n - 1 if self.backward else n - 1
+
     def __str__(self) -> str:
         mark = "'" if self.backward else ""
         return f"{_names(self.results)} = ring[{self.axis}] {self.signature.kind}{mark}({_names(self.operands)})"

@@ -47,12 +47,13 @@ _SCHEDULES = (
 )
 _GATHER = Line("all_gather", f"DTensor redistribution of keys and values; {_TRIED}")
 _ULYSSES = Line("ulysses", f"functional all_to_all_single around attention; {_TRIED}")
+_RING = Line("ring", f"isend and irecv of keys and values around calls of torch's fused kernel; {_TRIED}")
 
 TORCH_GLOO = Capabilities(
     target="torch-gloo",
     device="cpu",
     layouts=_LAYOUTS,
-    attention=(_GATHER, _ULYSSES),
+    attention=(_GATHER, _RING, _ULYSSES),
     storage=_STORAGE,
     schedules=_SCHEDULES,
     recompute=_RECOMPUTE,

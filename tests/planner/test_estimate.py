@@ -271,7 +271,13 @@ REFUSALS = {
         "OffloadNotExpressible",
         "optimizer on the host",
     ),
-    "what a target cannot do": (LLAMA, ["--target", "torch-gloo", "--fix", "cp=2,context=ring"], 6, "", "ring"),
+    "what a target cannot do": (
+        LLAMA,
+        ["--target", "torch-gloo", "--fix", "cp=2,context=ring,zigzag=on"],
+        6,
+        "LayoutNotExpressible",
+        "zigzag",
+    ),
 }
 """MODEL, arguments, the exit code, the kind of error, and what the message must name."""
 

@@ -21,7 +21,7 @@ from meshwright.ir.program import BodyProgram, Move
 from meshwright.ir.same import Same
 
 TENSOR = {"tp", "tp+sp"}
-CONTEXT = {"cp", "cp (ulysses)"}
+CONTEXT = {"cp", "cp (ulysses)", "cp (ring)"}
 BESIDE = {"cp", "-"}
 """What a tensor axis may be called in bodies that have nothing but tokens to cut, an embedding for instance."""
 ONE_WAY = "make the plan again with --target torch-gloo or torch-cuda: an axis has one use there"
@@ -135,6 +135,4 @@ def _value(move: Move) -> str:
 
 
 def _instead(names: set[str]) -> str:
-    pins = {"ring": "cp=1", "ep": "ep=1"}
-    wanted = [pin for word, pin in pins.items() if any(word in name for name in names)]
-    return f"plan with --fix {','.join(wanted)}" if wanted else ONE_WAY
+    return "plan with --fix ep=1" if any("ep" in name for name in names) else ONE_WAY

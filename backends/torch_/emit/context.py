@@ -6,7 +6,8 @@ tensors: a hook takes its part of the tables, another one makes its result a DTe
 its result plain, since the loss is taken of this rank's tokens.
 
 Inside of blocks the attention itself is replaced, in the modules that call it: queries of these tokens meet the keys
-and values of all of them, gathered, or each rank takes some heads of the whole sequence (Ulysses).
+and values of all of them, gathered or passing by in a ring, or each rank takes some heads of the whole sequence
+(Ulysses).
 
 So of what the program moves along the axis in a body, these must be all: tables that come in whole and are cut,
 operands and results of attention, scalars. Anything else is refused.
@@ -26,10 +27,12 @@ from meshwright.ir.placement import CONTIGUOUS
 from meshwright.ir.program import BodyProgram, Move
 
 ATTENTION = "attention"
-KINDS: Mapping[tuple[str, ...], str] = {("sq",): "all_gather", ("hk",): "ulysses"}
+KINDS: Mapping[tuple[str, ...], str] = {("sq",): "all_gather", ("hk",): "ulysses", ("sq", "sk"): "ring"}
 MASKS = ("full", "causal")
 SEQUENCE = 1
 """The dimension of tokens in a sequence."""
+ROWS = 32
+"""Torch's memory-efficient kernel rounds the number of its row sums up to a multiple of this."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,11 +63,13 @@ class Context:
 
     axis: str
     kind: str
-    """all_gather or ulysses."""
+    """all_gather, ulysses or ring."""
     ends: bool
     bodies: tuple[Body, ...]
     entries: tuple[str, ...]
     """What of the batch is cut."""
+    kernel: str
+    """Which of torch's fused kernels computes attention in a ring: it is called by name there."""
 
 
 def context_of(subject: Subject, axis: str) -> Context:
@@ -86,7 +91,14 @@ def context_of(subject: Subject, axis: str) -> Context:
         ends=False,
         bodies=tuple(reader.body() for reader in found),
         entries=tuple(given.value for given, _ in subject.fold.inputs if "s" in given.labels),
+        kernel=_kernel(subject),
     )
+
+
+def _kernel(subject: Subject) -> str:
+    if subject.device == "cpu":
+        return "cpu"
+    return "efficient" if subject.workload.precision == "fp32" else "flash"
 
 
 @dataclass
@@ -116,7 +128,18 @@ class _Reader:
                 raise self.refuse(op, f"it is not split by queries or heads over {self.axis}")
             if len(op.operands) > 3 or op.attr("mask") not in MASKS:
                 raise self.refuse(op, "masks other than a causal one are not emitted with a cut sequence yet")
+            if kind == "ring":
+                self.check_ring(op)
             yield kind
+
+    def check_ring(self, op: Op) -> None:
+        """Must: the fused kernel takes what every rank has."""
+        (*_, tokens, width), values = (self.piece.graph.types[op.operands[slot]].shape for slot in (0, 2))
+        if width != values[3] or op.attr("dropout"):
+            raise self.refuse(op, "torch has no fused kernel for it, by which a ring puts parts together")
+        own = tokens // self.subject.mesh.axis(self.axis).size
+        if _kernel(self.subject) == "efficient" and own % ROWS:
+            raise self.refuse(op, f"a ring of {own} tokens per rank; in fp32 CUDA's kernel counts rows in {ROWS}s")
 
     def splits(self, op: Op) -> list[tuple[str, Split]]:
         choices = self.piece.plan.strategy(op.name).choices

@@ -243,7 +243,7 @@ def _summary(found: Mapping[Collective, int], group: Group) -> tuple[tuple[str, 
     counts: Counter[tuple[str, str]] = Counter()
     sizes: Counter[tuple[str, str]] = Counter()
     for (kind, ranks, size), number in found.items():
-        axes = "pp" if kind in ("send", "recv") else axes_of(group, ranks)
+        axes = axes_of(group, ranks)
         counts[kind, axes] += number
         sizes[kind, axes] += number * size
     return tuple((kind, axes, counts[kind, axes], sizes[kind, axes]) for kind, axes in sorted(counts))

@@ -4,7 +4,8 @@ Ranks are numbered as emitted scripts number them: group by group, in the order 
 there is one group.
 
 Between stages every value is a message of its own: who sends it, who receives it, and its bytes. Where both stages are
-arranged alike, every rank sends its shard to the one that stands where it does.
+arranged alike, every rank sends its shard to the one that stands where it does. In a ring of attention keys and values
+are messages to the next rank, each of its own; on the way back their gradients are, too.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from meshwright.ir.fold import Fold, joined
 from meshwright.ir.graph import ITEMSIZE
 from meshwright.ir.mesh import Mesh
 from meshwright.ir.placement import Placement
-from meshwright.ir.program import BodyProgram, Program, Tie
+from meshwright.ir.program import BodyProgram, Program, Ring, Tie
 
 T = TypeVar("T")
 
@@ -58,7 +59,8 @@ def groups_of(program: Program, fold: Fold) -> tuple[Group, ...]:
     for ranks in held:
         ranks_of[ranks] = range(first, first + len(ranks))
         first += len(ranks)
-    messages = _messages(program, [ranks_of[stage.ranks] for stage in program.stages])
+    placed = [ranks_of[stage.ranks] for stage in program.stages]
+    messages = _messages(program, placed) | _shifts(program, placed)
     calls = list(fold.calls())
     found = []
     for ranks, stages in held.items():
@@ -98,6 +100,26 @@ def _messages(program: Program, ranks: list[range]) -> dict[Collective, int]:
         for members in zip(*groups, strict=True):
             if len(groups) > 1:
                 found["all_reduce", tuple(sorted(members)), tied_bytes(tie, body)] += 1
+    return dict(found)
+
+
+def _shifts(program: Program, ranks: list[range]) -> dict[Collective, int]:
+    """All messages of rings in one step. No two stages exchange them, so that none is between the same ranks as those
+    of `_messages`."""
+    found: Counter[Collective] = Counter()
+    for number, stage in enumerate(program.stages):
+        passed: Counter[tuple[str, int]] = Counter()
+        for body in (program.body(name) for _, name in stage.calls()):
+            for one in (one for one in (*body.forward, *body.backward) if isinstance(one, Ring)):
+                for operand in one.operands[1:3]:
+                    passed[one.axis, int(body.nbytes[operand])] += one.shifts(stage.mesh) * program.microbatches
+        for (axis, size), times in passed.items():
+            for rank in range(stage.mesh.size):
+                ring = stage.mesh.group(rank, (axis,))
+                after = ring[(ring.index(rank) + 1) % len(ring)]
+                ends = ranks[number][rank], ranks[number][after]
+                found["send", ends, size] += times
+                found["recv", ends, size] += times
     return dict(found)
 
 

@@ -20,7 +20,6 @@ from meshwright.backends.torch_.verify.emitted import Verified, verify
 from meshwright.ir.adjoint import Split, Strategy
 from meshwright.ir.decisions import Schedule
 from meshwright.ir.errors import (
-    EmissionAxis,
     EmissionModel,
     EmissionModule,
     EmissionRecompute,
@@ -277,7 +276,6 @@ REFUSED: dict[str, tuple[Any, type[MeshwrightError], str]] = {
         EmissionSchedule,
         "--global-batch",
     ),
-    "a ring": (lambda: subject(cp=4, context="ring"), EmissionAxis, "cp=1"),
     "parameters only": (states_only, EmissionStorage, "zero=3"),
     "another dimension": (cut_elsewhere, EmissionStorage, "zero=3"),
     "a part of a block": (part_of_a_block, EmissionRecompute, "recompute=none"),

@@ -6,8 +6,9 @@ from collections.abc import Iterator
 
 from meshwright.backends.torch_.emit.context import Context
 from meshwright.backends.torch_.emit.writing.lines import indented
+from meshwright.backends.torch_.emit.writing.ring import ring
 
-MODES = {"all_gather": "AttentionToAll", "ulysses": "AttentionOfHeads"}
+MODES = {"all_gather": "AttentionToAll", "ulysses": "AttentionOfHeads", "ring": "AttentionInRing"}
 
 
 def cut_sequences(context: Context, again: str | None) -> Iterator[str]:
@@ -138,6 +139,8 @@ def own_tokens(context: Context, again: str | None) -> Iterator[str]:
 
 
 def attend(context: Context) -> Iterator[str]:
-    yield from (GATHER if context.kind == "all_gather" else ULYSSES).split("\n")
+    texts = {"all_gather": GATHER, "ulysses": ULYSSES}
+    text = ring(context.kernel) if context.kind == "ring" else texts[context.kind]
+    yield from text.split("\n")
     yield from ("", "")
     yield from WITHIN.split("\n")

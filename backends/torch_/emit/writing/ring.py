@@ -1,0 +1,145 @@
+"""Attention in a ring: keys and values pass from rank to rank while queries stay.
+
+Torch's fused kernel says, beside its result, the logarithm of each row's sum, by which parts of one attention are put
+together; and its derivative, given the whole result and that logarithm, is that of the part alone. So in both passes
+every visit is a call of the kernel. Gradients of keys and values travel with the next visit, and one shift more brings
+them home.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+KERNELS: Mapping[str, str] = MappingProxyType(
+    {
+        "cpu": '''\
+def attend(query: Tensor, key: Tensor, value: Tensor, *, causal: bool, scale: float | None) -> tuple[Tensor, Tensor]:
+    """Attention to some of the keys, and the logarithm of each row's sum."""
+    kernel = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+    result, norm = kernel(query, key, value, 0.0, causal, scale=scale)
+    return result, norm
+
+
+def attend_backward(grad: Tensor, kept: list[Tensor], *, causal: bool, scale: float | None) -> list[Tensor]:
+    """Gradients of queries, keys and values; `kept` are these, the whole result, and the logarithms of whole sums."""
+    kernel = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
+    return list(kernel(grad, *kept, 0.0, causal, scale=scale))''',
+        "flash": '''\
+def attend(query: Tensor, key: Tensor, value: Tensor, *, causal: bool, scale: float | None) -> tuple[Tensor, Tensor]:
+    """Attention to some of the keys, and the logarithm of each row's sum."""
+    kernel = torch.ops.aten._scaled_dot_product_flash_attention
+    result, norm, *_ = kernel(query, key, value, 0.0, causal, scale=scale)
+    return result, norm
+
+
+def attend_backward(grad: Tensor, kept: list[Tensor], *, causal: bool, scale: float | None) -> list[Tensor]:
+    """Gradients of queries, keys and values; `kept` are these, the whole result, and the logarithms of whole sums."""
+    kernel = torch.ops.aten._scaled_dot_product_flash_attention_backward
+    lengths = (kept[0].shape[2], kept[1].shape[2])
+    seed = torch.zeros((), dtype=torch.int64, device=grad.device)  # of dropout, which there is none of
+    return list(kernel(grad, *kept, None, None, *lengths, 0.0, causal, seed, seed, scale=scale))''',
+        "efficient": '''\
+def attend(query: Tensor, key: Tensor, value: Tensor, *, causal: bool, scale: float | None) -> tuple[Tensor, Tensor]:
+    """Attention to some of the keys, and the logarithm of each row's sum."""
+    kernel = torch.ops.aten._scaled_dot_product_efficient_attention
+    wide = (one.repeat_interleave(query.shape[1] // one.shape[1], 1) for one in (key, value))
+    result, norm, *_ = kernel(query, *wide, None, True, 0.0, causal, scale=scale)
+    return result, norm
+
+
+def attend_backward(grad: Tensor, kept: list[Tensor], *, causal: bool, scale: float | None) -> list[Tensor]:
+    """Gradients of queries, keys and values; `kept` are these, the whole result, and the logarithms of whole sums."""
+    kernel = torch.ops.aten._scaled_dot_product_efficient_attention_backward
+    query, key, value, result, norm = kept
+    wide = (one.repeat_interleave(query.shape[1] // one.shape[1], 1) for one in (key, value))
+    seed = torch.zeros((), dtype=torch.int64, device=grad.device)  # of dropout, which there is none of
+    given, wanted = (None, result, norm, seed, seed, 0.0), [True, True, True, False]
+    of_query, *found, _ = kernel(grad, query, *wide, *given, wanted, causal, scale=scale)
+    return [of_query, *(one.unflatten(1, (key.shape[1], -1)).sum(2) for one in found)]''',
+    }
+)
+"""Calls of torch's fused kernels; `efficient` alone of those for CUDA computes in fp32."""
+
+RING = '''\
+class AttentionInRing(TorchFunctionMode):
+    """While it is entered, keys and values pass from rank to rank, and meet the queries of each."""
+
+    def __init__(self, context: DeviceMesh) -> None:
+        super().__init__()
+        self.context = context
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        attends = func is F.scaled_dot_product_attention
+        return (self.attention if attends else func)(*args, **kwargs or {})
+
+    def attention(self, query: Tensor, key: Tensor, value: Tensor, **options: Any) -> Any:
+        """All of [batch, heads, tokens, width]."""
+        causal, scale = options.get("is_causal", False), options.get("scale")
+        return Ring.apply(query, key.contiguous(), value.contiguous(), self.context, causal, scale)
+
+
+class Ring(torch.autograd.Function):
+    """Attention of this rank's queries to the keys and values of all ranks; a causal one has none of later ranks."""
+
+    @staticmethod
+    def forward(ctx: Any, *given: Any) -> Tensor:
+        query, key, value, ranks, causal, scale = given
+        here, size, visitors = ranks.get_local_rank(), ranks.size(), [key, value]
+        for hop in range(size):
+            coming, works = pass_on(visitors, ranks) if hop < size - 1 else ([], [])
+            if hop == 0:
+                result, total = attend(query, key, value, causal=causal, scale=scale)
+            elif hop <= here or not causal:
+                another, norm = attend(query, *visitors, causal=False, scale=scale)
+                share = torch.sigmoid(norm - total).unsqueeze(-1)
+                result = torch.lerp(result.float(), another.float(), share)
+                total = torch.logaddexp(total, norm)
+            visitors = arrived(coming, works)
+        result = result.to(query.dtype)
+        ctx.save_for_backward(query, key, value, result, total)
+        ctx.given = (ranks, causal, scale)
+        return result
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Any:
+        query, key, value, result, total = ctx.saved_tensors
+        ranks, causal, scale = ctx.given
+        here, size, visitors = ranks.get_local_rank(), ranks.size(), [key, value]
+        of_query = torch.zeros_like(query, dtype=torch.float32)
+        of_visitors: list[Tensor] = []
+        returning: list[dist.Work] = []
+        for hop in range(size):
+            coming, works = pass_on(visitors, ranks) if hop < size - 1 else ([], [])
+            found = [torch.zeros_like(visitor) for visitor in visitors]
+            if hop <= here or not causal:
+                kept = [query, *visitors, result, total]
+                another, *found = attend_backward(grads[0], kept, causal=causal and hop == 0, scale=scale)
+                of_query += another
+            for grad, before in zip(found, arrived(of_visitors, returning), strict=hop > 0):
+                grad += before
+            of_visitors, returning = pass_on(found, ranks)
+            visitors = arrived(coming, works)
+        return of_query.to(query.dtype), *arrived(of_visitors, returning), None, None, None
+
+
+def pass_on(tensors: list[Tensor], ranks: DeviceMesh) -> tuple[list[Tensor], list[dist.Work]]:
+    """Send tensors to the next rank of the ring; what arrives of the one before."""
+    here, size, group = ranks.get_local_rank(), ranks.size(), ranks.get_group()
+    given = [one.contiguous() for one in tensors]
+    coming = [torch.empty_like(one) for one in given]
+    sends = [dist.P2POp(dist.isend, one, group=group, group_peer=(here + 1) % size) for one in given]
+    receives = [dist.P2POp(dist.irecv, one, group=group, group_peer=(here - 1) % size) for one in coming]
+    return coming, dist.batch_isend_irecv(sends + receives)
+
+
+def arrived(tensors: list[Tensor], works: list[dist.Work]) -> list[Tensor]:
+    """Tensors that have come."""
+    for work in works:
+        work.wait()
+    return tensors'''
+
+
+def ring(kernel: str) -> str:
+    """Attention in a ring, by a kernel."""
+    return f"{RING}\n\n\n{KERNELS[kernel]}"
