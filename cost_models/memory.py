@@ -14,9 +14,9 @@ already on its way up while it runs backward. Optimizer state on the host takes 
 they were added up, parameters arrive where they are stored.
 
 The maximum is taken over all states that the group's list of actions passes through, over the calls of the stage, and
-over the end of the step. Where calls repeat, what is held is linear in the repeat, so that the first and the last of
-them decide. Gradients exist from the start where a stack keeps them in one buffer (fused styles: Megatron's
-contiguous gradient buffer); elsewhere from the first backward pass of their call on.
+over the end of the step. Where calls repeat, what is held between the first and the last of them is linear in the
+repeat, so that these two and their neighbours decide. Gradients exist from the start where a stack keeps them in one
+buffer (fused styles: Megatron's contiguous gradient buffer); elsewhere from the first backward pass of their call on.
 
 `allocated_bytes` is what torch.cuda.max_memory_allocated counts: all but communicators, context and rounding. The
 parts of `Held` add up to what nvidia-smi shows; without communicators and context they are what torch reserves.
@@ -217,6 +217,10 @@ class _Position:
     this forward pass, up beside this backward pass."""
 
 
+SHOWN = 4
+"""Repeats of a run that are looked at."""
+
+
 class StageMemory:
     """One stage's calls, put together."""
 
@@ -240,17 +244,18 @@ class StageMemory:
         }
 
     def _positions(self) -> Iterator[_Position]:
-        """The first and the last repeat of every call; sums up what is kept on the way."""
+        """Of every call the first two repeats and the last two, that is those with other calls beside them and those
+        without; sums up what is kept on the way."""
         left_over, last = self.gradients, None
-        shown = [one for period, repeats in self.runs for _ in range(min(repeats, 2)) for one in period]
+        shown = [one for period, repeats in self.runs for _ in range(min(repeats, SHOWN)) for one in period]
         at = 0
         for period, repeats in self.runs:
             own = sum(one.gradients for one in period)
-            for repeat in range(min(repeats, 2)):
-                if repeat == 1 and repeats > 2:  # step over the repeats between
+            for repeat in range(min(repeats, SHOWN)):
+                if repeat == SHOWN // 2 and repeats > SHOWN:  # step over the repeats between
                     for previous, one in zip([period[-1], *period], period, strict=False):
-                        self._keep(previous, one, repeats - 2)
-                    left_over -= own * (repeats - 2)
+                        self._keep(previous, one, repeats - SHOWN)
+                    left_over -= own * (repeats - SHOWN)
                 for one in period:
                     left_over -= one.gradients
                     yield _Position(
