@@ -70,7 +70,7 @@ MANY = (
     small("blocks_between", "1x2xA100", 4, 511, PIPED),
     small("two_lines", "1x2xA100", 4, 511, PIPED),
     small("four_lines", "1x2xH100", 4, 511, PIPED),
-    small("four_lines", "1x4xH100", 8, 511, f"--fix pp=2 {PIPED}"),
+    small("four_lines", "1x4xH100", 8, 511, f"--fix pp=4 {PIPED}"),
     small("four_lines", UNLIKE, 8, 2047, UNEVEN),
     small("four_lines", NEAR, 8, 2047, UNEVEN),
     small("four_lines", "2x1xA100,inter=10G", 8, 2047, "--fix pp=2 --forbid schedule=custom"),
