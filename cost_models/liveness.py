@@ -259,10 +259,12 @@ class _States:
 
     def stepped(self, slot: ParamSlot) -> float:
         """A copy in the dtype of the master parameters where gradients have another (and the device makes the step);
-        else a buffer for the reduced gradients, which fused stacks leave where they were added up."""
+        else a buffer for the reduced gradients, which fused stacks leave where they were added up, and `fully_shard`
+        too, which makes what is computed with in another dtype, where each rank has all of them."""
         if self.states.master > self.states.gradient and not slot.host:
             return self.at(slot, slot.optimizer) * self.states.master
-        moved = slot.grad != slot.synced and self.runtime.style != "fused"
+        there = self.states.used != self.states.stored and slot.grads == slot.optimizer
+        moved = slot.grad != slot.synced and self.runtime.style != "fused" and not there
         return self.at(slot, slot.optimizer) * self.states.reduced if moved else 0.0
 
     def stepping(self, slot: ParamSlot) -> float:

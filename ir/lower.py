@@ -76,7 +76,10 @@ def lower_one(
 
 def _for_workload(lowering: Lowering, style: str, workload: Workload | None) -> Lowering:
     lowering = replace(lowering, style=style)
-    return lowering if workload is None else replace(_on_stack(lowering, workload.stack), copied=workload.copied)
+    if workload is None:
+        return lowering
+    casts = workload.states.used != workload.states.stored
+    return replace(_on_stack(lowering, workload.stack), copied=workload.copied, casts=casts)
 
 
 def _on_stack(lowering: Lowering, stack: Stack) -> Lowering:

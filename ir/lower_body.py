@@ -58,6 +58,9 @@ class Lowering:
     """Gradients are summed over axes inside of those that cut their storage before they are scattered over these, at
     once over all of them (as FSDP2 does with DTensors), not in the order of least traffic. Axes outside of them sum
     what is scattered."""
+    casts: bool = False
+    """With `sums_first`: what is computed with is made in another dtype of what is stored (FSDP2's mixed precision), so
+    that gradients of copies, too, are summed along the outermost axis apart, after the others."""
     copied: str = ""
     """The precision in which products inside repeated blocks keep their inputs (`Kernels.copied`)."""
 
@@ -80,7 +83,7 @@ def lower_body(graph: Graph, plan: BodyPlan, mesh: Mesh, lowering: Lowering) -> 
     if lowering.copied and any(spread.graph.types[value].shape == () for value in spread.graph.outputs):
         lowering = replace(lowering, copied="")  # the head multiplies in the dtype it was traced in
     ran = _ran(Same(spread), plan.recompute, plan.regather, lowering)
-    stored = _stored(Same(spread), plan.name, plan.storage, lowering.sums_first)
+    stored = _stored(Same(spread), plan.name, plan.storage, lowering.sums_first, lowering.casts)
     return BodyProgram(
         name=plan.name,
         body=plan.body,
@@ -262,15 +265,15 @@ class _Stored:
 
 
 @lru_cache(maxsize=1024)
-def _stored(key: Same[Spread], plan: str, storage: tuple[Storage, ...], sums_first: bool) -> _Stored:
-    return _Storing(key.of, plan, storage, sums_first).stored()
+def _stored(key: Same[Spread], plan: str, storage: tuple[Storage, ...], sums_first: bool, casts: bool) -> _Stored:
+    return _Storing(key.of, plan, storage, sums_first, casts).stored()
 
 
 class _Storing:
     """Brings gradients to where they are stored, and updated parameters back."""
 
-    def __init__(self, spread: Spread, plan: str, storage: Sequence[Storage], sums_first: bool) -> None:
-        self.spread, self.plan, self.sums_first = spread, plan, sums_first
+    def __init__(self, spread: Spread, plan: str, storage: Sequence[Storage], sums_first: bool, casts: bool) -> None:
+        self.spread, self.plan, self.sums_first, self.casts = spread, plan, sums_first, casts
         self.storage = {item.path: item for item in storage}
         self.names = spread.names.copy()
         self.sharded: list[Statement] = []
@@ -308,7 +311,9 @@ class _Storing:
         """A gradient on its way to the shards of `target`."""
         if self.sums_first:
             order = self.names.mesh.names
-            inner = max((order.index(p.axis) for p in held_in.partial if target.on(p.axis) is not None), default=-1)
+            summed_over = [order.index(part.axis) for part in held_in.partial]
+            outermost = min(summed_over) if self.casts and summed_over else -1
+            inner = max((at for at in summed_over if target.on(order[at]) is not None), default=outermost)
             left = tuple(part for part in held_in.partial if order.index(part.axis) <= inner)
             summed = Placement(held_in.dims, left)
             grad, held_in = self.names.move_all(f"d{value}", grad, held_in, summed, "sync", into), summed

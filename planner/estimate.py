@@ -27,7 +27,7 @@ from meshwright.ir.capabilities import Capabilities
 from meshwright.ir.digest import digest
 from meshwright.ir.errors import PinRepeated, UnknownStep, WorkloadImpossible, WorkloadMissing
 from meshwright.ir.fold import Fold, unfold
-from meshwright.ir.frontends.load import load_model
+from meshwright.ir.frontends.load import in_dtype, load_model
 from meshwright.ir.plan_text import decisions_text
 from meshwright.ir.program import Action, Program
 from meshwright.ir.program_text import program_text
@@ -63,7 +63,8 @@ class Ask:
 
     def setting(self) -> Setting:
         """Load the model. It is captured when a batch is asked for."""
-        source = load_model(self.model, dtype=TRACED.get(self.workload.precision, "bf16"))
+        traced = TRACED.get(self.workload.precision, "bf16")
+        source = in_dtype(load_model(self.model, dtype=traced), traced)
         gc.freeze()  # frameworks stay: a collection that walks them takes longer than a configuration
         folds = Folds(source, self.workload.seq, self.seed)
         price = pricing.price_of(self.cluster)

@@ -22,7 +22,7 @@ from meshwright.cost_models.prediction import Prediction
 from meshwright.cost_models.profile import Profile, published
 from meshwright.ir.capabilities import ANY, Capabilities
 from meshwright.ir.decisions import Decisions
-from meshwright.ir.errors import CannotRebatch, WorkloadImpossible, nearest
+from meshwright.ir.errors import CannotRebatch, MeshwrightError, WorkloadImpossible, nearest
 from meshwright.ir.fold import Fold, shortened, unfold
 from meshwright.ir.frontends.capture import Captured, capture
 from meshwright.ir.frontends.contract import Source
@@ -114,7 +114,21 @@ class Folds:
         return made
 
     def _capture(self, batch: int) -> Captured:
-        captured = capture(self.source, batch=batch, seq=self.seq, seed=self.seed)
+        """In the dtype that is asked for, if the model runs in it."""
+        why = ""
+        try:
+            captured = capture(self.source, batch=batch, seq=self.seq, seed=self.seed)
+            entries = [given.value for given, type_ in captured.fold.inputs if type_.dtype == "f32"]
+            why = f"{', '.join(entries)} of the batch is in fp32" if entries else ""
+        except MeshwrightError as refused:
+            if not self.source.cast:
+                raise
+            why = refused.cause
+        if why and self.source.cast:
+            self.source = self.source.as_made()
+            made = self._capture(batch)
+            said = f"parameters stay in fp32, and products alone have another precision: {why}"
+            return replace(made, notes=(*made.notes, said))
         verify_fold(captured.fold)
         return captured
 

@@ -78,6 +78,14 @@ class Source:
     """How buffers came about, where the model has been watched while it was built."""
     beside: Mapping[str, Any] = field(default_factory=dict)
     """What stands in the file of the factory."""
+    cast: tuple[nn.Parameter, ...] = ()
+    """The parameters that are not in the dtype in which the factory made them, which was fp32."""
+
+    def as_made(self) -> Source:
+        """With all parameters in the dtypes in which the factory made them."""
+        for parameter in self.cast:
+            parameter.data = parameter.data.float()
+        return replace(self, cast=())
 
 
 def load_factory(reference: str, *, time_limit_s: float = TIME_LIMIT_S) -> Source:

@@ -7,7 +7,10 @@ a directory, *.json    a Hugging Face configuration                             
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
+
+import torch
 
 from meshwright.ir.errors import ModelFileMissing, ModelKindUnknown
 from meshwright.ir.frontends.contract import TIME_LIMIT_S, Source, load_factory
@@ -38,3 +41,12 @@ def load_model(reference: str, *, dtype: str | None = None, time_limit_s: float 
         cause=f"{path.name} is no model",
         fix="give file.py:factory, a Hugging Face directory or config.json, or a .toml",
     )
+
+
+def in_dtype(source: Source, dtype: str) -> Source:
+    """A model whose parameters in fp32 are in this dtype; others stay. So do buffers: tables of positions lose far ones
+    in half precision."""
+    made = tuple(parameter for parameter in source.module.parameters() if parameter.dtype is torch.float32)
+    for parameter in made:
+        parameter.data = parameter.data.to(WORKLOAD_DTYPES[dtype])
+    return replace(source, cast=made if dtype != "fp32" else ())

@@ -13,7 +13,7 @@ from meshwright.backends.torch_.emit.launch import launch_script, rank_map
 from meshwright.backends.torch_.emit.parts import Parts
 from meshwright.backends.torch_.emit.precision import precision_of
 from meshwright.backends.torch_.emit.script import script
-from meshwright.backends.torch_.emit.storage import kept_of
+from meshwright.backends.torch_.emit.storage import kept_of, whole_of
 from meshwright.backends.torch_.emit.styles import styles_of
 from meshwright.backends.torch_.emit.subject import Subject
 from meshwright.backends.torch_.emit.writing.schedule import LISTS, action_lists, class_of
@@ -46,13 +46,16 @@ def emit(subject: Subject, folder: Path) -> Files:
     styles = {
         piece.plan.name: styles_of(subject, piece, axes.tensor) for piece in subject.pieces if axes.tensor is not None
     }
+    precision = precision_of(subject)
     kept = kept_of(subject, axes, experts)
+    if precision.sums and not kept.units:
+        kept = whole_of(subject, axes)
     parts = Parts(
         subject=subject,
         axes=axes,
         styles=styles,
         kept=kept,
-        precision=precision_of(subject, kept),
+        precision=precision,
         context=context_of(subject, axes.context) if axes.context is not None else None,
         experts=experts,
         model=Path(os.path.relpath(folder.resolve() / subject.calls.file, folder.resolve())).as_posix(),

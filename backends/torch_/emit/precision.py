@@ -1,20 +1,19 @@
 """In which dtypes a script keeps, computes and sums: the recipe of the workload, as stock PyTorch says it.
 
     fp32                everything in fp32
-    bf16                the whole model, its gradients and the optimizer's states in bf16: `model.to(torch.bfloat16)`
+    bf16                all parameters, their gradients and the optimizer's states in bf16
     fsdp                parameters kept, and gradients summed, in fp32; gathered and computed with in bf16:
                         `MixedPrecisionPolicy` of `fully_shard`
     fsdp-bf16-reduce    the same with gradients summed in bf16
 
-The last two need storage that is sharded, since it is `fully_shard` that casts. Autocast is not used: it computes some
-operators in fp32, so that other bytes are kept and sent than planned.
+It is `fully_shard` that casts, also where every rank holds all parameters: it then shards over one rank. Autocast is
+not used: it computes some operators in fp32, so that other bytes are kept and sent than planned.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from meshwright.backends.torch_.emit.storage import Kept
 from meshwright.backends.torch_.emit.subject import Subject
 from meshwright.ir.errors import EmissionSoftware
 
@@ -28,13 +27,13 @@ SUMS = {"fsdp": "torch.float32", "fsdp-bf16-reduce": "torch.bfloat16"}
 class Precision:
     """What dtypes a script has."""
 
-    model: str = ""
-    """What is called on the model when it is built."""
+    low: bool = False
+    """Whether parameters are kept in bf16."""
     sums: str = ""
     """The dtype in which `fully_shard` sums gradients, where it casts."""
 
 
-def precision_of(subject: Subject, kept: Kept) -> Precision:
+def precision_of(subject: Subject) -> Precision:
     """The dtypes of a plan."""
     workload = subject.workload
     recipe, known = workload.recipe or workload.stack.recipe, RECIPES[workload.precision]
@@ -51,14 +50,8 @@ def precision_of(subject: Subject, kept: Kept) -> Precision:
         raise EmissionSoftware(
             place=f"dtype bf16, parameters in {' and '.join(sorted(dtypes))}",
             cause="what is planned computes in bf16 inside of products only, and no code is written for that",
-            fix="plan a model whose factory returns it in bf16 (model.bfloat16()), or with --dtype fp32",
+            fix="plan with --dtype fp32, or make the model run with parameters in bf16",
         )
     if recipe == "bf16":
-        return Precision(model=".to(torch.bfloat16)")
-    if not kept.units:
-        raise EmissionSoftware(
-            place=f"recipe {recipe}",
-            cause="parameters are copies, and it is fully_shard that computes in bf16 with what is kept in fp32",
-            fix="plan with --fix zero=3, or with --recipe bf16",
-        )
-    return Precision(model=".float()", sums=SUMS[recipe])
+        return Precision(low=True)
+    return Precision(sums=SUMS[recipe])

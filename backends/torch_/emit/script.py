@@ -6,6 +6,7 @@ import textwrap
 from collections.abc import Iterator
 
 from meshwright.backends.torch_.emit.parts import Parts
+from meshwright.backends.torch_.emit.storage import WHOLE
 from meshwright.backends.torch_.emit.writing.batch import batches
 from meshwright.backends.torch_.emit.writing.clipping import clip
 from meshwright.backends.torch_.emit.writing.context import attend, own_tokens
@@ -78,6 +79,8 @@ def title(parts: Parts) -> Iterator[str]:
         for axis in filter(None, axes):
             meaning = MEANING["experts" if axis == of.experts else use]
             yield f"Mesh axis {axis} ({subject.mesh.axis(axis).size} ranks): {meaning}."
+    if parts.kept.whole:
+        yield f"Mesh axis {WHOLE} (1 rank): fully_shard keeps parameters whole over it, and casts them."
     yield '"""'
 
 
@@ -85,6 +88,8 @@ def constants(parts: Parts) -> Iterator[str]:
     workload, mesh = parts.subject.workload, parts.subject.mesh
     groups = len(parts.subject.decisions.groups)
     axes = [*([("pp", groups)] if groups > 1 else []), *((axis.name, axis.size) for axis in mesh.axes)]
+    if parts.kept.whole:
+        axes.append((WHOLE, 1))
     sizes = ", ".join(f'"{name}": {size}' for name, size in axes)
     yield f'MODEL = "{parts.model}"'
     yield f"MESH{': dict[str, int]' * (not sizes)} = {{{sizes}}}"

@@ -19,10 +19,12 @@ from meshwright.backends.torch_.emit.axes import Axes
 from meshwright.backends.torch_.emit.experts import Experts
 from meshwright.backends.torch_.emit.subject import Piece, Subject
 from meshwright.ir.decisions import Storage
-from meshwright.ir.errors import EmissionStorage
+from meshwright.ir.errors import EmissionSoftware, EmissionStorage
 from meshwright.ir.placement import Placement
 from meshwright.ir.program import Move
 
+WHOLE = "whole"
+"""The mesh axis of one rank over which `fully_shard` shards what is to stay whole."""
 ACTIVE = 3
 """Stages of a rank that the runtime of pipelines keeps gathered at once."""
 
@@ -46,6 +48,11 @@ class Kept:
     level: int = 0
     """What is sharded: 1 the optimizer's state, 2 gradients besides, 3 parameters too. With several micro-batches,
     gradients that are not sharded are scattered after the last one, and parameters that are not stay gathered."""
+
+    @property
+    def whole(self) -> bool:
+        """Whether every rank holds all, and `fully_shard` is there for the dtypes alone."""
+        return self.over == (WHOLE,)
 
 
 def kept_of(subject: Subject, axes: Axes, experts: Experts | None = None) -> Kept:
@@ -78,6 +85,23 @@ def kept_of(subject: Subject, axes: Axes, experts: Experts | None = None) -> Kep
     )
 
 
+def whole_of(subject: Subject, axes: Axes) -> Kept:
+    """Copies of which `fully_shard` makes what is computed with, and whose gradients it sums: its shards lie along an
+    axis of one rank, where torch gathers and scatters nothing."""
+    for wrong, what in (
+        (len(axes.copies) > 1, f"copies along {' and '.join(axes.copies)}"),
+        (axes.context is not None, f"sequences cut along {axes.context}"),
+        (axes.experts is not None, f"experts apart along {axes.experts}"),
+    ):
+        if wrong:
+            raise EmissionSoftware(
+                place=f"recipe {subject.workload.recipe or subject.workload.stack.recipe}",
+                cause=f"what is kept whole in fp32, and computed with in bf16, is not emitted yet with {what}",
+                fix="plan with --fix zero=3, or with --recipe bf16",
+            )
+    return Kept(tuple(Unit(piece, reshard=True) for piece in subject.pieces if piece.graph.params), (WHOLE,), 1)
+
+
 def check_sharded(subject: Subject, kept: Kept, axes: Axes) -> None:
     """Must: the runtime of pipelines does what the plan says with sharded parameters."""
     if subject.program.ties:
@@ -88,7 +112,7 @@ def check_sharded(subject: Subject, kept: Kept, axes: Axes) -> None:
         raise _refuse_staged("gradients of weights that are computed apart, and scattered for every micro-batch")
     if kept.level > 1 and kept.over != axes.copies:
         raise _refuse_staged(f"gradients scattered for every micro-batch, with copies along {axes.copies[0]}")
-    if kept.level == 1 and of_rank > ACTIVE:
+    if kept.level == 1 and of_rank > ACTIVE and not kept.whole:
         raise _refuse_staged(f"{of_rank} stages per rank, of which torch keeps {ACTIVE} gathered")
 
 

@@ -86,11 +86,20 @@ def _value(move: Move) -> str:
 
 def _each(program: Program, body: BodyProgram, move: Move) -> float:
     """Bytes of an element of what concerns parameters: gradients travel in one dtype, parameters in another. What is
-    summed before it is scattered travels as it was computed."""
+    summed before it is scattered, or along axes that cut modules, travels as it was computed, or as it was added up
+    over micro-batches."""
     workload = program.workload or Workload(global_batch=1, seq=1, recipe="fp32")
     later = (one for one in (*body.backward, *body.sync) if isinstance(one, Move) and one.operand == move.result)
-    first = any(one.step.kind == "reduce_scatter" for one in later)
-    return workload.states.reduced if move.reason == "sync" and not first else workload.states.used
+    first = any(one.step.kind == "reduce_scatter" for one in later) or set(move.step.axes) <= _within(body)
+    added = program.microbatches > 1 and move in body.sync
+    return workload.states.reduced if move.reason == "sync" and (added or not first) else workload.states.used
+
+
+def _within(body: BodyProgram) -> set[str]:
+    """The axes along which its values are exchanged."""
+    moves = (one for one in (*body.forward, *body.backward) if isinstance(one, Move) and not one.step.free)
+    values = (one for one in moves if one.reason in ("value", "gradient") and body.elements[one.operand] > 1)
+    return {axis for one in values for axis in one.step.axes}
 
 
 def _all(body: BodyProgram, microbatches: int) -> Iterator[tuple[Statement, int]]:

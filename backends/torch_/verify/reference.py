@@ -1,7 +1,7 @@
 """The user's model on one device, in the precision of the plan: what a run of an emitted script is held against.
 
 fp32              the model as it is
-recipe bf16       the model in bf16, its optimizer's states too
+recipe bf16       its parameters in bf16, its optimizer's states too
 recipes fsdp*     parameters in fp32, of which every forward pass reads copies in bf16: gradients come back in bf16
                   and are added up in fp32
 """
@@ -42,7 +42,9 @@ class Reference:
         self.file: Any = load(str(folder / calls.file))
         torch.manual_seed(SEED)
         model: nn.Module = getattr(self.file, calls.factory)()
-        self.model = model.float() if self.cast else model.to(torch.bfloat16) if low else model
+        self.model = model.float() if self.cast else model
+        for parameter in self.model.parameters() if low and not self.cast else ():
+            parameter.data = parameter.data.to(torch.bfloat16)
         trained = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
         make = self.file.optimizer if calls.has_optimizer else lambda given: torch.optim.AdamW(given, lr=3e-4)
         self.optimizer = make(trained)

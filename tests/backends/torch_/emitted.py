@@ -17,7 +17,7 @@ from meshwright.ir.decisions import Decisions
 from meshwright.ir.fold import Fold
 from meshwright.ir.frontends.calls import calls_of
 from meshwright.ir.frontends.capture import capture
-from meshwright.ir.frontends.load import load_model
+from meshwright.ir.frontends.load import in_dtype, load_model
 from meshwright.ir.lower import lower
 from meshwright.ir.names import Degrees, template
 from meshwright.ir.names.pinned import Pinned
@@ -28,25 +28,21 @@ ROOT = Path(__file__).parents[3]
 TINY = f"{ROOT / 'examples' / 'llama.py'}:tiny"
 BATCH, SEQ = 8, 16
 WORKLOAD = Workload(global_batch=BATCH, seq=SEQ, precision="fp32", recipe="fp32")
-
-
-OF = {"fp32": TINY, "bf16": f"{Path(__file__).parent / 'llama_bf16.py'}:tiny"}
-"""The model that is planned in a precision."""
 MIXED = Workload(global_batch=BATCH, seq=SEQ, precision="bf16")
 """Parameters in fp32, compute in bf16."""
 
 
 @cache
-def model(batch: int = BATCH, reference: str = TINY) -> tuple[Fold, Calls]:
-    """As it is traced on a micro-batch."""
-    source = load_model(reference)
+def model(batch: int = BATCH, reference: str = TINY, dtype: str = "fp32") -> tuple[Fold, Calls]:
+    """As it is traced on a micro-batch. Its factory makes it in fp32."""
+    source = in_dtype(load_model(reference), dtype)
     fold = capture(source, batch=batch, seq=SEQ).fold
     return fold, calls_of(source, reference, batch=batch, seq=SEQ, blocks=fold.instances)
 
 
 def lowered(decisions: Decisions, workload: Workload = WORKLOAD) -> Program:
     """What decisions lower to."""
-    fold, _ = model(BATCH // decisions.schedule.microbatches, OF[workload.precision])
+    fold, _ = model(BATCH // decisions.schedule.microbatches, dtype=workload.precision)
     return lower(fold, decisions, TORCH_GLOO.lowering(), workload)
 
 
@@ -54,7 +50,7 @@ def subject(
     pins: Pinned | None = None, target: str = "torch-gloo", workload: Workload = WORKLOAD, **degrees: Any
 ) -> Subject:
     """The plan that degrees mean."""
-    fold, calls = model(BATCH // degrees.get("microbatches", 1), OF[workload.precision])
+    fold, calls = model(BATCH // degrees.get("microbatches", 1), dtype=workload.precision)
     decisions = template(fold, Degrees(**degrees), target, *([pins] if pins else []))
     return Subject(
         fold=fold,

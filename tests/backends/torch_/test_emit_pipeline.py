@@ -22,7 +22,7 @@ from meshwright.ir.names import Degrees, template
 from meshwright.ir.route import Route
 from meshwright.ir.schedules import Shape, compute_actions, stage_groups
 from meshwright.planner.twin import twinned
-from tests.backends.torch_.emitted import BATCH, WORKLOAD, job, model, subject, unclean, written
+from tests.backends.torch_.emitted import BATCH, MIXED, WORKLOAD, job, model, subject, unclean, written
 from tests.backends.torch_.test_emit import blocks_again, unlike
 from tests.planner.twins import LLAMA, planned
 
@@ -37,6 +37,7 @@ PIPELINES: dict[str, dict[str, Any]] = {
     "1f1b x zero 3": {"pp": 2, "dp": 2, "microbatches": 4, "schedule": "1f1b", "zero": 3},
     "gpipe x zero 3, kept": {"pp": 2, "dp": 2, "microbatches": 2, "schedule": "gpipe", "zero": 3, "regather": False},
     "zb-h1 x tp+sp": {"pp": 2, "tp": 2, "microbatches": 2, "schedule": "zb-h1", "sequence_parallel": True},
+    "1f1b x dp in bf16": {"pp": 2, "dp": 2, "microbatches": 2, "schedule": "1f1b", "workload": MIXED},
     "1f1b x zero 3 x tp": {"pp": 2, "dp": 2, "tp": 2, "microbatches": 2, "schedule": "1f1b", "zero": 3},
 }
 ONE_STAGE: dict[str, dict[str, Any]] = {

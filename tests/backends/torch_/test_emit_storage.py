@@ -27,6 +27,8 @@ KINDS: dict[str, dict[str, Any]] = {
     "dp x tp+sp": {"dp": 2, "tp": 2, "sequence_parallel": True},
     "fsdp in bf16": {"dp": 2, "zero": 3, "workload": MIXED},
     "tp+sp x fsdp in bf16": {"tp": 2, "dp": 2, "zero": 3, "sequence_parallel": True, "workload": MIXED},
+    "copies beside tp+sp in bf16": {"dp": 2, "tp": 2, "sequence_parallel": True, "workload": MIXED},
+    "tp+sp in bf16, micro-batches": {"tp": 2, "sequence_parallel": True, "microbatches": 2, "workload": MIXED},
     "tp, all in bf16": {"tp": 2, "workload": replace(MIXED, recipe="bf16")},
     "tp+sp, attention again": {"tp": 2, "sequence_parallel": True, "pins": ["attention"]},
     "fsdp, norms and feed-forward again": {"dp": 2, "zero": 3, "pins": ["feed_forward_norm", "feed_forward"]},
@@ -78,14 +80,13 @@ def test_a_plan_is_exact_and_communicates_what_it_says(kind: str, found: dict[st
         assert counts["all_reduce dp.tp"] == 2 * 4 + 1
 
 
-def test_computing_in_bf16_takes_a_model_in_bf16_and_sharded_parameters(tmp_path: Path) -> None:
-    with pytest.raises(EmissionSoftware, match="copies") as copies:
-        emit(subject(tp=2, workload=MIXED), tmp_path)
+def test_what_is_not_computed_in_bf16_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(EmissionSoftware, match="sequences cut along cp") as copies:
+        emit(subject(cp=2, context="all_gather", workload=MIXED), tmp_path)
     assert "zero=3" in copies.value.fix
-    plan = subject(dp=2, zero=3)
     with pytest.raises(EmissionSoftware, match="inside of products only") as traced:
-        emit(replace(plan, workload=MIXED), tmp_path)
-    assert "model.bfloat16()" in traced.value.fix
+        emit(replace(subject(dp=2, zero=3), workload=MIXED), tmp_path)
+    assert "--dtype fp32" in traced.value.fix
 
 
 def test_what_is_exchanged_between_modules_does_not_run_again(tmp_path: Path) -> None:

@@ -19,7 +19,11 @@ def build(parts: Parts) -> Iterator[str]:
     yield "def build() -> nn.Module:"
     yield '    """The whole model; all ranks draw the same weights."""'
     yield "    torch.manual_seed(SEED)"
-    yield f"    model: nn.Module = model_file.{parts.subject.calls.factory}(){parts.precision.model}"
+    kept = ".float()" if parts.precision.sums else ""
+    yield f"    model: nn.Module = model_file.{parts.subject.calls.factory}(){kept}"
+    if parts.precision.low:
+        yield "    for parameter in model.parameters():  # buffers stay: tables of positions lose far ones in bf16"
+        yield "        parameter.data = parameter.data.to(torch.bfloat16)"
     yield "    return model" if parts.subject.device == "cpu" else '    return model.to("cuda")'
 
 
@@ -97,8 +101,9 @@ def run_again(parts: Parts, again: Again) -> Iterator[str]:
 
 def sharded(parts: Parts) -> Iterator[str]:
     both = parts.kept.over != parts.axes.copies
-    over = quoted(parts.axes.copies if both else (str(parts.axes.copied),))
-    yield f"    shards = mesh[{over}]{'  # copies, and the shards of each' if both else ''}"
+    held = (*parts.axes.copies, *parts.kept.over) if parts.kept.whole else parts.axes.copies
+    over = quoted(held if both else (str(parts.axes.copied),))
+    yield f"    shards = mesh[{over}]{'  # copies, and the shards of each' if len(held) > 1 and both else ''}"
     options = ["mesh=shards"]
     if parts.precision.sums:
         given = f"param_dtype=torch.bfloat16, reduce_dtype={parts.precision.sums}"
