@@ -24,10 +24,7 @@ from meshwright.planner.cli import main as plan
 
 EXAMPLES = Path(os.path.relpath(Path(__file__).parent))
 MODEL = str(EXAMPLES / "configs" / "llama-3.1-8b")
-QUESTION = (
-    *(MODEL, "--cluster", "8x8xH100", "--global-batch", "64", "--seq", "8192", "--dtype", "fp32"),
-    *("--fix", "pp=1,cp=1,recompute=none"),
-)
+QUESTION = (MODEL, "--cluster", "8x8xH100", "--global-batch", "64", "--seq", "8192")
 WHY_NOT = "tp=8"
 
 

@@ -42,10 +42,13 @@ class Parts:
             check_sharded(self.subject, self.kept, self.axes)
         return found
 
-    def loop(self, piece: Piece) -> tuple[str, ...]:
-        """The head of the loop over a piece's blocks: those of the stage at hand, where there are several."""
-        counted = "" if self.pipeline is None else f"{numbers_of(self.subject, piece.plan.body)}[model.index]"
-        return piece.instances().loop(counted=counted)
+    def loop(self, piece: Piece, again: Again | None = None) -> tuple[str, ...]:
+        """The head of the loop over a piece's blocks, or those that run again: of the stage at hand, where there are
+        several."""
+        if self.pipeline is not None:
+            counted = f"{numbers_of(self.subject, piece.plan.body)}[model.index]"
+            return piece.instances().loop(counted=f"{counted}{again.which if again is not None else ''}")
+        return piece.instances().part(again.start, again.stop).loop() if again is not None else piece.instances().loop()
 
     def only(self, piece: Piece, lines: Iterable[str]) -> Iterator[str]:
         """Lines about a piece, for the stage alone that has it."""

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from meshwright.backends.torch_.emit.subject import Piece, Subject
+from meshwright.ir.decisions import BodyPlan
 from meshwright.ir.errors import EmissionRecompute
 from meshwright.ir.program import Move
 
@@ -21,22 +22,34 @@ class Again:
     piece: Piece
     paths: tuple[str, ...]
     """Relative to the instance; empty for the instance itself."""
+    start: int = 0
+    stop: int | None = None
+    """Which of the instances in a stage."""
+
+    @property
+    def which(self) -> str:
+        """The part of a stage's instances, as Python says it."""
+        return f"[{self.start or ''}:{self.stop or ''}]" if self.start or self.stop else ""
 
 
 def recomputed(subject: Subject) -> tuple[Again, ...]:
     """The modules that run again, by body."""
     stacks = [piece.instances().before for piece in subject.pieces if piece.repeated]
     blocks = f"{stacks[0]}*" if stacks else "*"
-    found = (Again(piece, tuple(_modules(piece, blocks))) for piece in subject.pieces)
-    again = tuple(one for one in found if one.paths)
-    for one in again:
-        _check_exchanges(subject, one, blocks)
-    return again
+    found = []
+    for piece in subject.pieces:
+        first = piece.ahead.first if piece.ahead is not None else 0
+        for plan, start, stop in ((piece.ahead, 0, first), (piece.plan, first, None)):
+            again = Again(piece, tuple(_modules(piece, plan, blocks)), start, stop) if plan is not None else None
+            if plan is not None and again is not None and again.paths:
+                _check_exchanges(subject, again, plan, blocks)
+                found.append(again)
+    return tuple(found)
 
 
-def _check_exchanges(subject: Subject, again: Again, blocks: str) -> None:
+def _check_exchanges(subject: Subject, again: Again, plan: BodyPlan, blocks: str) -> None:
     """Must: nothing is exchanged again between two modules that run again: that lies outside of both."""
-    graph, body = again.piece.graph, subject.program.body(again.piece.plan.name)
+    graph, body = again.piece.graph, subject.program.body(plan.name)
     made = {value: op.module for op in graph.ops for value in op.results}
     for one in body.backward:
         if again.paths == ("",) or not isinstance(one, Move) or one.reason != "value" or one.step.free:
@@ -47,8 +60,8 @@ def _check_exchanges(subject: Subject, again: Again, blocks: str) -> None:
             raise _refuse(body.name, blocks, f"exchanging %{value} again between {' and '.join(dict.fromkeys(users))}")
 
 
-def _modules(piece: Piece, blocks: str) -> Iterator[str]:
-    plan, made = piece.plan, {value: op.module for op in piece.graph.ops for value in op.results}
+def _modules(piece: Piece, plan: BodyPlan, blocks: str) -> Iterator[str]:
+    made = {value: op.module for op in piece.graph.ops for value in op.results}
     chosen = made.keys() & set(plan.recompute)
     if not plan.recompute:
         return

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from meshwright.ir.account import account_fold
@@ -58,21 +58,23 @@ class Subject:
     def pieces(self) -> tuple[Piece, ...]:
         """Every segment with the plan of its body."""
         return tuple(
-            Piece(segment, self._plan(segment.period[0]), self.fold.body[segment.period[0]].graph)
+            Piece(segment, *self._plans(segment.period[0]), self.fold.body[segment.period[0]].graph)
             for segment in self.fold.segments
         )
 
-    def _plan(self, body: str) -> BodyPlan:
-        """The plan of a body, which must be the same in all stages."""
+    def _plans(self, body: str) -> tuple[BodyPlan, BodyPlan | None]:
+        """The plan of a body, which must be the same in all stages, and that of its first calls in each."""
         named = [name for stage in self.decisions.stages for name in stage.plans]
         plans = [plan for plan in self.decisions.plans if plan.body == body and plan.name in named]
-        if len(plans) > 1:
+        ahead, usual = [plan for plan in plans if plan.first], [plan for plan in plans if not plan.first]
+        alike = {replace(plan, name="", first=0, recompute=()) for plan in plans}
+        if len(ahead) > 1 or len(usual) > 1 or len(alike) > 1:
             raise EmissionSchedule(
                 place=f"plans {', '.join(plan.name for plan in plans)}",
                 cause="stages that run a body in different ways are not emitted yet",
                 fix="plan with --fix pp=1, or pin what differs, as in --fix recompute=none",
             )
-        return plans[0]
+        return (usual[0], ahead[0] if ahead else None) if usual else (ahead[0], None)
 
     def check(self) -> None:
         """Refuse what no code is written for, as far as it shows without looking into bodies."""
@@ -116,13 +118,6 @@ class Subject:
                     cause="blocks that take turns are not emitted yet",
                     fix="emit a model whose stacks repeat one kind of block",
                 )
-        split = [plan.name for plan in decisions.plans if plan.first]
-        if split:
-            raise EmissionRecompute(
-                place=f"plan {split[0]}",
-                cause="it is for the first blocks of a stage only, which is not emitted yet",
-                fix="plan with --fix recompute=none",
-            )
 
 
 @dataclass(frozen=True)
@@ -131,6 +126,8 @@ class Piece:
 
     segment: Segment
     plan: BodyPlan
+    ahead: BodyPlan | None
+    """The plan of its first calls in a stage, where that differs; it does so only in what is computed again."""
     graph: Graph
 
     @property
@@ -173,6 +170,11 @@ class Instances:
             cause="their names do not count",
             fix="hold the blocks of a stack in one nn.ModuleList",
         )
+
+    def part(self, start: int, stop: int | None) -> Instances:
+        """Some of them."""
+        end = self.stop if stop is None else min(self.stop, self.start + stop)
+        return replace(self, start=self.start + start, stop=end)
 
     def number(self, path: str) -> int:
         """The number of one of them."""

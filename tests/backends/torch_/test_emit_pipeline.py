@@ -37,7 +37,14 @@ PIPELINES: dict[str, dict[str, Any]] = {
     "1f1b x zero 3": {"pp": 2, "dp": 2, "microbatches": 4, "schedule": "1f1b", "zero": 3},
     "gpipe x zero 3, kept": {"pp": 2, "dp": 2, "microbatches": 2, "schedule": "gpipe", "zero": 3, "regather": False},
     "zb-h1 x tp+sp": {"pp": 2, "tp": 2, "microbatches": 2, "schedule": "zb-h1", "sequence_parallel": True},
-    "1f1b x dp in bf16": {"pp": 2, "dp": 2, "microbatches": 2, "schedule": "1f1b", "workload": MIXED},
+    "1f1b x dp in bf16, first layer of each stage again": {
+        "pp": 2,
+        "dp": 2,
+        "microbatches": 2,
+        "schedule": "1f1b",
+        "workload": MIXED,
+        "recompute": "full_layers:1",
+    },
     "1f1b x zero 3 x tp": {"pp": 2, "dp": 2, "tp": 2, "microbatches": 2, "schedule": "1f1b", "zero": 3},
 }
 ONE_STAGE: dict[str, dict[str, Any]] = {

@@ -32,6 +32,7 @@ KINDS: dict[str, dict[str, Any]] = {
     "tp, all in bf16": {"tp": 2, "workload": replace(MIXED, recipe="bf16")},
     "tp+sp, attention again": {"tp": 2, "sequence_parallel": True, "pins": ["attention"]},
     "fsdp, norms and feed-forward again": {"dp": 2, "zero": 3, "pins": ["feed_forward_norm", "feed_forward"]},
+    "fsdp, first layers again": {"dp": 2, "zero": 3, "recompute": "full_layers:2"},
     "hsdp x tp+sp": {"dp": 4, "tp": 2, "zero": 3, "shard": 2, "sequence_parallel": True},
 }
 

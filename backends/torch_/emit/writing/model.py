@@ -80,23 +80,32 @@ def styled_line(path: str, style: Style) -> Iterator[str]:
 def run_again(parts: Parts, again: Again) -> Iterator[str]:
     """`checkpoint` around the modules of a body that run again."""
     if again.paths == ("",):
-        yield "    # Blocks keep their input only, and run again in the backward pass."
-        yield from indented(parts.loop(again.piece))
+        some = "Some blocks" if again.which else "Blocks"
+        yield f"    # {some} keep their input only, and run again in the backward pass."
+        yield from indented(parts.loop(again.piece, again))
         yield "        run = block.forward"
-        yield "        block.forward = lambda *args, run=run: checkpoint(run, *args, use_reentrant=False)"
+        yield f"        block.forward = {_checkpointed(parts, again)}"
         return
     lines = ["    # These modules keep their input only, and run again in the backward pass."]
     if again.piece.repeated:
-        lines += indented(parts.loop(again.piece))
+        lines += indented(parts.loop(again.piece, again))
     deep, whole = ("        ", "block") if again.piece.repeated else ("    ", "model")
     names = quoted(again.paths) + "," * (len(again.paths) == 1)
     lines += [
         f"{deep}for path in ({names}):",
         f"{deep}    module = {whole}.get_submodule(path)",
         f"{deep}    run = module.forward",
-        f"{deep}    module.forward = lambda *args, run=run: checkpoint(run, *args, use_reentrant=False)",
+        f"{deep}    module.forward = {_checkpointed(parts, again)}",
     ]
     yield from parts.only(again.piece, lines)
+
+
+def _checkpointed(parts: Parts, again: Again) -> str:
+    """A module's `run`, again and again; with keywords where the model calls one of them with some."""
+    called = parts.subject.calls.keywords
+    if any(called.get(again.piece.path(path)) for path in again.paths):
+        return "lambda *args, run=run, **kw: checkpoint(run, *args, use_reentrant=False, **kw)"
+    return "lambda *args, run=run: checkpoint(run, *args, use_reentrant=False)"
 
 
 def sharded(parts: Parts) -> Iterator[str]:
