@@ -37,7 +37,7 @@ class Parts:
 
     @cached_property
     def pipeline(self) -> Pipeline | None:
-        found = pipeline_of(self.subject, self.axes)
+        found = pipeline_of(self.subject, self.axes, self.context)
         if found is not None and self.kept.units:
             check_sharded(self.subject, self.kept, self.axes)
         return found
@@ -78,7 +78,7 @@ class Parts:
     @property
     def carries_shards(self) -> bool:
         """Whether what goes from stage to stage are shards of DTensors."""
-        return self.pipeline is not None and any(one.shards for one in self.pipeline.stages[0].leaves)
+        return self.pipeline is not None and any(one.cut for one in self.pipeline.stages[0].leaves)
 
     @property
     def microbatches(self) -> int:

@@ -16,6 +16,7 @@ from itertools import groupby, pairwise
 from math import prod
 
 from meshwright.backends.torch_.emit.axes import Axes
+from meshwright.backends.torch_.emit.context import SEQUENCE, Context
 from meshwright.backends.torch_.emit.subject import Piece, Subject
 from meshwright.ir.errors import EmissionSchedule
 from meshwright.ir.fold import Call, joined
@@ -38,8 +39,9 @@ class Crossing:
     type: Type
     placement: Placement
     differentiable: bool
-    shards: str = ""
-    """How it lies on the tensor axis, where stages hold it as a DTensor and send its shards."""
+    cut: tuple[tuple[str, int], ...] = ()
+    """The dimension that the context axis and the tensor axis cut, where they do: stages hold it as a DTensor then, and
+    send its shards."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +83,7 @@ class Pipeline:
         return self.glue[piece.plan.body]
 
 
-def pipeline_of(subject: Subject, axes: Axes) -> Pipeline | None:
+def pipeline_of(subject: Subject, axes: Axes, context: Context | None) -> Pipeline | None:
     """The stages of a plan; None where there is only one."""
     stages, groups = subject.decisions.stages, subject.decisions.groups
     if len(stages) == 1:
@@ -100,10 +102,8 @@ def pipeline_of(subject: Subject, axes: Axes) -> Pipeline | None:
         )
     if axes.experts is not None:
         raise _refuse(f"stages whose experts are spread over {axes.experts}")
-    if axes.context is not None:
-        raise _refuse(f"stages whose sequences are cut along {axes.context}")
     held = tuple(tuple(n for n, stage in enumerate(stages) if stage.ranks == ranks) for ranks in groups)
-    codes = tuple(_Cutter(subject, route, axes).stages())
+    codes = tuple(_Cutter(subject, route, axes, context).stages())
     calls = list(subject.fold.calls())
     glue = {calls[number].body.name: n for n, stage in enumerate(stages) for number in range(stage.first, stage.last)}
     return Pipeline(codes, held, _tied(subject, codes, held, axes), glue)
@@ -142,8 +142,12 @@ def _names(call: Call, param: Param) -> tuple[str, ...]:
 class _Cutter:
     """Cuts the route of a model where its plan cuts the fold."""
 
-    def __init__(self, subject: Subject, route: Route, axes: Axes) -> None:
-        self.subject, self.route, self.tensor = subject, route, axes.tensor
+    def __init__(self, subject: Subject, route: Route, axes: Axes, context: Context | None) -> None:
+        self.subject, self.route = subject, route
+        self.cutting = tuple(axis for axis in (axes.context, axes.tensor) if axis is not None)
+        cut = () if context is None else context.entries
+        self.entries = {name: ((str(axes.context), SEQUENCE),) for name in subject.calls.entries if name in cut}
+        """Those that the model is called with and whose sequences are cut."""
         parts = prod(subject.mesh.axis(axis).size for axis in axes.batch) * subject.decisions.schedule.microbatches
         self.rows = subject.workload.global_batch // parts
         """Sequences of one micro-batch on one rank."""
@@ -156,6 +160,8 @@ class _Cutter:
             for path in piece.segment.paths
         }
         self.shape = {name: Type(shape, dtype) for name, dtype, shape in route.shapes}
+        self.apart = any(action.kind == "W" for _, actions in subject.program.actions for action in actions)
+        """Whether gradients of weights are computed apart."""
 
     def stages(self) -> Iterator[StageCode]:
         plans = self.subject.decisions.stages
@@ -189,9 +195,8 @@ class _Cutter:
             return self.line(after.path)
         raise _refuse(f"there is no block on either side of the cut after {before.body.name}")
 
-    def shards(self, placement: Placement) -> str:
-        cut = placement.on(self.tensor) if self.tensor is not None else None
-        return f"Shard({cut})" if isinstance(cut, int) else ""
+    def cut(self, placement: Placement) -> tuple[tuple[str, int], ...]:
+        return tuple((axis, dim) for axis in self.cutting if isinstance(dim := placement.on(axis), int))
 
     def line(self, path: str) -> int:
         if path not in self.at:
@@ -220,7 +225,7 @@ class _Cutter:
             fits = [name for name in live if self.shape[name] == hop.type]
             if fits:
                 live.remove(fits[0])
-                found.append(Crossing(fits[0], hop.type, hop.target, hop.differentiable, self.shards(hop.target)))
+                found.append(Crossing(fits[0], hop.type, hop.target, hop.differentiable, self.cut(hop.target)))
         if len(found) < len(hops):
             raise _refuse(
                 f"{len(hops)} values cross from stage {stage} in the plan, and not the same ones in the model's code"
@@ -312,15 +317,15 @@ class _Writer:
         given = ", ".join(f"{self.called(name)}: Tensor" for name in self.given)
         result = "Tensor" if len(self.results) == 1 else "tuple[Tensor, ...]"
         yield f"def forward(self, {given}) -> {result}:"
-        for one in self.enters:
-            if one.shards:
-                name = self.called(one.name)
-                yield f'    {name} = DTensor.from_local({name}, self.mesh["{self.cutter.tensor}"], [{one.shards}])'
+        for name, cut in self.sharded():
+            over = ", ".join(f'"{axis}"' for axis, _ in cut)
+            shards = ", ".join(f"Shard({dim})" for _, dim in cut)
+            yield f"    {name} = DTensor.from_local({name}, self.mesh[{over}], [{shards}])"
         lines = list(self.loops(self.inlined()))
-        sharded = {one.name for one in self.leaves if one.shards}
-        returned = ", ".join(
-            f"{self.called(name)}.to_local()" if name in sharded else self.called(name) for name in self.results
-        )
+        sharded = {one.name for one in self.leaves if one.cut}
+        apart = self.enters and self.cutter.apart
+        local = ".to_local().clone()" if apart else ".to_local()"
+        returned = ", ".join(f"{self.called(name)}{local if name in sharded else ''}" for name in self.results)
         if lines and lines[-1].startswith(f"{returned} = "):
             *lines, last = lines
             returned = last.removeprefix(f"{returned} = ")
@@ -328,7 +333,13 @@ class _Writer:
                 lines.append(f"result: Tensor = {returned}")
                 returned = "result"
         yield from (f"    {line}" for line in lines)
-        yield f"    return {returned}"
+        yield f"    return {returned}{'  # no view: torch detaches it in place' if apart and sharded else ''}"
+
+    def sharded(self) -> Iterator[tuple[str, tuple[tuple[str, int], ...]]]:
+        """What is given in shards, and how it is cut."""
+        yield from ((self.called(one.name), one.cut) for one in self.enters if one.cut)
+        if not self.enters:
+            yield from self.cutter.entries.items()
 
     def inlined(self) -> list[Line]:
         """The lines, with what is read once, by a line after it, written there."""

@@ -167,7 +167,6 @@ REFUSED: dict[str, tuple[Callable[[], Subject], type[Exception], str]] = {
         EmissionStorage,
         "zero=1",
     ),
-    "stages of cut sequences": (lambda: subject(pp=2, cp=2, microbatches=2), EmissionSchedule, "cp"),
 }
 
 

@@ -4,29 +4,39 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from meshwright.backends.torch_.emit.context import Context
+from meshwright.backends.torch_.emit.context import Body, Context
+from meshwright.backends.torch_.emit.parts import Parts
 from meshwright.backends.torch_.emit.writing.lines import indented
 from meshwright.backends.torch_.emit.writing.ring import ring
 
 MODES = {"all_gather": "AttentionToAll", "ulysses": "AttentionOfHeads", "ring": "AttentionInRing"}
 
 
-def cut_sequences(context: Context, again: str | None) -> Iterator[str]:
+def cut_sequences(parts: Parts, context: Context) -> Iterator[str]:
     """What `parallelize` does to modules."""
-    over = "mesh" if again is not None else "context"
+    over = "mesh" if parts.cut_again is not None else "context"
     yield f'    context = mesh["{context.axis}"]'
     for body in context.bodies:
-        deep, target = "    ", 'model.get_submodule("{path}")'
+        lines = list(of_body(context, body, over))
         if body.piece.repeated:
-            yield from indented(body.piece.instances().loop())
-            deep, target = "        ", 'block.get_submodule("{path}")'
-        for own in body.own:
-            module = target.format(path=own.path) if own.path else "block"
-            table = f", tables={own.table}" if own.table is not None else ""
-            plain = "" if own.leaves else ", leaves=False"
-            yield f"{deep}on_own_tokens({module}, {over}{table}{plain})"
-        for path in body.attention:
-            yield f"{deep}attend_with({MODES[context.kind]}(context), {target.format(path=path) if path else 'block'})"
+            yield from indented((*parts.loop(body.piece), *(f"    {line}" for line in lines)))
+        elif lines:
+            yield from parts.only(body.piece, indented(tuple(lines)))
+
+
+def of_body(context: Context, body: Body, over: str) -> Iterator[str]:
+    """What is done to the modules of one body."""
+    holder = "block" if body.piece.repeated else "model"
+    for own in body.own:
+        table = f", tables={own.table}" if own.table is not None else ""
+        plain = "" if own.leaves else ", leaves=False"
+        yield f"on_own_tokens({_at(holder, own.path)}, {over}{table}{plain})"
+    for path in body.attention:
+        yield f"attend_with({MODES[context.kind]}(context), {_at(holder, path)})"
+
+
+def _at(holder: str, path: str) -> str:
+    return f'{holder}.get_submodule("{path}")' if path else holder
 
 
 PART = '''\

@@ -39,7 +39,7 @@ def parallelize(parts: Parts) -> Iterator[str]:
     if parts.experts is not None:
         yield from cut_experts(parts.experts)
     if parts.context is not None:
-        yield from cut_sequences(parts.context, parts.cut_again)
+        yield from cut_sequences(parts, parts.context)
     for again in parts.recomputed:
         yield from run_again(parts, again)
     if parts.kept.units:

@@ -236,16 +236,16 @@ def _example(one: Crossing, stage: StageCode) -> str:
 def pipeline_step(parts: Parts) -> Iterator[str]:
     labels, ignored = targets_of(parts.subject)
     given = ", ".join(f'batch["{name}"]' for name in parts.subject.calls.entries)
-    averaged = bool(parts.kept.units)
+    averaged = bool(parts.kept.units) and not parts.added
     yield "def train_step("
     yield "    model: Pipeline, optimizer: torch.optim.Optimizer, batch: dict[str, Tensor], mesh: DeviceMesh"
     yield ") -> Tensor | None:"
     yield '    """One step; returns the loss of the global batch where the last stage is. Gradients stay for a look."""'
     yield "    optimizer.zero_grad()"
-    if parts.axes.data is None:
+    if parts.axes.copied is None:
         yield f'    model.targets = (batch["{labels}"] != {ignored}).sum()'
     else:
-        yield f'    group = mesh["{parts.axes.data}"].get_group()'
+        yield f'    group = mesh["{parts.axes.copied}"].get_group()'
         yield f'    counts = [(labels != {ignored}).sum() for labels in batch["{labels}"].chunk(MICROBATCHES)]'
         yield "    targets = torch.stack(counts).float()"
         yield "    if model.last:"
@@ -269,7 +269,7 @@ def pipeline_step(parts: Parts) -> Iterator[str]:
         yield "    # All ranks of the tensor axis hold the whole sum."
         yield "    whole = [loss.to_local() if isinstance(loss, DTensor) else loss for loss in losses]"
     total = f"torch.stack({'whole' if parts.sharded_loss else 'losses'}).detach()"
-    if parts.axes.data is None:
+    if parts.axes.copied is None:
         yield f"    return {total}.sum()"
     else:
         yield f"    total = {total}"
