@@ -244,6 +244,11 @@ def verify(parser: ArgumentParser) -> None:
         "--time-limit", type=at_least_zero, default=120.0, metavar="S", help="end all ranks then (default: %(default)s)"
     )
     parser.add_argument("--out", metavar="DIR", help="keep the files that are run there")
+    parser.add_argument(
+        "--alone",
+        action="store_true",
+        help="one rank of each stage by itself, without data: what it communicates, on a mesh of any size",
+    )
 
 
 def inspect(parser: ArgumentParser) -> None:

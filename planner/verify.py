@@ -18,6 +18,7 @@ from meshwright.backends.torch_.emit import emit
 from meshwright.cost_models.memory import tensors_held
 from meshwright.ir.errors import VerificationTooLarge
 from meshwright.ir.program import Program
+from meshwright.planner.alone import verify_alone
 from meshwright.planner.emit import subject_of, tiny
 from meshwright.planner.plan import made
 from meshwright.planner.plan_file import load_plan
@@ -37,11 +38,17 @@ def run(args: Namespace) -> int:
     """The verb."""
     plan = load_plan(args.plan)
     ranks = plan.machines.ranks
+    if args.alone:
+        with tempfile.TemporaryDirectory() as own:
+            folder = made(Path(args.out)) if args.out is not None else Path(own)
+            again = reenter(plan, args.model)
+            subject = tiny(again, folder) if args.tiny else subject_of(again)
+            return 0 if verify_alone(subject, folder, args) else MISMATCH
     if not args.tiny and (plan.decisions.target != TARGET or ranks > MOST_RANKS):
         raise VerificationTooLarge(
             place=f"a plan of {ranks} ranks for {plan.decisions.target}",
             cause=f"plans of at most {MOST_RANKS} ranks for {TARGET} can be run here",
-            fix="verify its small twin with --tiny",
+            fix="verify its small twin with --tiny, or one rank of each stage with --alone",
         )
     from meshwright.backends.torch_.verify.emitted import Job, verify
     from meshwright.backends.torch_.verify.groups import groups_of

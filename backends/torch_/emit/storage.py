@@ -1,9 +1,10 @@
 """How the copies of parameters along the data and context axes are kept: all of them everywhere, or sharded
 (`fully_shard`): over all of these axes, or over the minor one while the major one keeps copies (HSDP).
 
-`fully_shard` cuts dimension 0 of what a module holds, gathers the module's parameters in one message before it runs,
-and scatters their gradients likewise. So every body is one unit: the block itself, or, outside of blocks, the modules
-that own its parameters.
+`fully_shard` cuts what a module holds, along dimension 0 or one that it is told, gathers the module's parameters in one
+message before it runs, and scatters their gradients likewise. So every body is one unit: the block itself, or, outside
+of blocks, the modules that own its parameters. Dimension 0 is padded where the shards do not divide it, so that more
+than planned would be sent: then all are cut along the first dimension that the shards do divide.
 
 ZeRO-1 and ZeRO-2 shard the optimizer's state, and gradients, and keep parameters whole. With one micro-batch that is
 what `fully_shard` does when parameters stay gathered from the forward to the backward pass: per step one gather, before
@@ -14,6 +15,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
+from math import prod
 
 from meshwright.backends.torch_.emit.axes import Axes
 from meshwright.backends.torch_.emit.experts import Experts
@@ -45,6 +47,8 @@ class Kept:
     units: tuple[Unit, ...]
     over: tuple[str, ...] = ()
     """The axes that shard, major to minor."""
+    parts: int = 0
+    """How many shards there are, where some parameter is not cut along dimension 0; else 0."""
     level: int = 0
     """What is sharded: 1 the optimizer's state, 2 gradients besides, 3 parameters too. With several micro-batches,
     gradients that are not sharded are scattered after the last one, and parameters that are not stay gathered."""
@@ -78,11 +82,26 @@ def kept_of(subject: Subject, axes: Axes, experts: Experts | None = None) -> Kep
     copies = axes.copies[: -len(shards)]
     if copies and (len(copies) > 1 or len(shards) > 1):
         raise _refuse("storage", f"it is sharded over {'.'.join(shards)} with copies over {'.'.join(copies)}")
-    return Kept(
-        tuple(Unit(piece, _gathers_again(subject, piece)) for piece in subject.pieces if sharded[piece.plan.name]),
-        shards,
-        _level(subject, shards),
-    )
+    units = tuple(Unit(piece, _gathers_again(subject, piece)) for piece in subject.pieces if sharded[piece.plan.name])
+    return Kept(units, shards, _parts(subject, units, shards, experts), _level(subject, shards))
+
+
+def _parts(subject: Subject, units: tuple[Unit, ...], shards: tuple[str, ...], experts: Experts | None) -> int:
+    """`Kept.parts`."""
+    parts, elsewhere = prod(subject.mesh.axis(axis).size for axis in shards), False
+    for piece in (unit.piece for unit in units):
+        paths = {
+            param.path: param for param in piece.graph.params if experts is None or not experts.holds(piece, param.path)
+        }
+        for item in (item for item in piece.plan.storage if item.path in paths):
+            dims = tuple(tuple(s for s in dim if s.axis not in shards) for dim in item.optimizer.dims)
+            local = Placement(dims).local_shape(piece.graph.types[paths[item.path].value].shape, subject.mesh)
+            cut = item.optimizer.on(shards[-1])
+            first = next((dim for dim, size in enumerate(local) if size % parts == 0), None)
+            if cut != first:
+                raise _refuse(f"plan {piece.plan.name}, {item.path}", f"it is cut along dimension {cut}")
+            elsewhere |= cut != 0
+    return parts if elsewhere else 0
 
 
 def whole_of(subject: Subject, axes: Axes) -> Kept:
@@ -167,9 +186,8 @@ def _along(piece: Piece, path: str, item: Storage | None, axes: Axes) -> tuple[s
     if axes.tensor is not None and axes.tensor not in item.params.axes and axes.tensor in item.optimizer.axes:
         raise _refuse(place, f"its state is sharded over the tensor axis {axes.tensor}")
     roles = [_cut(placement, axes) for placement in (item.params, item.grads, item.optimizer)]
-    dims = {dim for role in roles for dim in role.values()}
-    if dims - {0}:
-        raise _refuse(place, f"it is cut along dimension {max(dims)}")
+    if len({dim for role in roles for dim in role.values()}) > 1:
+        raise _refuse(place, "it is cut along several dimensions")
     used = [tuple(role) for role in roles]
     if len(set(used) - {()}) > 1 or used != sorted(used, key=len):
         raise _refuse(

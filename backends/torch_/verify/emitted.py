@@ -126,8 +126,8 @@ def _held_against(job: Job, folder: Path, steps: int) -> Verified:
         losses=tuple(one["loss"] for one in runs[next(group.ranks[0] for group in job.groups if group.last)]),
         tensors=tensors,
         worst=worst,
-        collectives=_summary(runs[0][0]["collectives"], job.groups[0]),
-        once=_summary(once[0], job.groups[0]),
+        collectives=summary(runs[0][0]["collectives"], job.groups[0]),
+        once=summary(once[0], job.groups[0]),
         memory=tuple(max(one["peak"] for one in run[1:]) for run in runs) if steps > 1 else (),
         differences=tuple(differences),
     )
@@ -239,7 +239,8 @@ def _end(process: subprocess.Popen[bytes]) -> None:
             process.wait()
 
 
-def _summary(found: Mapping[Collective, int], group: Group) -> tuple[tuple[str, str, int, int], ...]:
+def summary(found: Mapping[Collective, int], group: Group) -> tuple[tuple[str, str, int, int], ...]:
+    """What a rank communicated: kind, mesh axes, how many, bytes in all."""
     counts: Counter[tuple[str, str]] = Counter()
     sizes: Counter[tuple[str, str]] = Counter()
     for (kind, ranks, size), number in found.items():

@@ -40,22 +40,26 @@ def model(batch: int = BATCH, reference: str = TINY, dtype: str = "fp32") -> tup
     return fold, calls_of(source, reference, batch=batch, seq=SEQ, blocks=fold.instances)
 
 
-def lowered(decisions: Decisions, workload: Workload = WORKLOAD) -> Program:
+def lowered(decisions: Decisions, workload: Workload = WORKLOAD, reference: str = TINY) -> Program:
     """What decisions lower to."""
-    fold, _ = model(BATCH // decisions.schedule.microbatches, dtype=workload.precision)
+    fold, _ = model(BATCH // decisions.schedule.microbatches, reference, dtype=workload.precision)
     return lower(fold, decisions, TORCH_GLOO.lowering(), workload)
 
 
 def subject(
-    pins: Pinned | None = None, target: str = "torch-gloo", workload: Workload = WORKLOAD, **degrees: Any
+    pins: Pinned | None = None,
+    target: str = "torch-gloo",
+    workload: Workload = WORKLOAD,
+    reference: str = TINY,
+    **degrees: Any,
 ) -> Subject:
     """The plan that degrees mean."""
-    fold, calls = model(BATCH // degrees.get("microbatches", 1), dtype=workload.precision)
+    fold, calls = model(BATCH // degrees.get("microbatches", 1), reference, dtype=workload.precision)
     decisions = template(fold, Degrees(**degrees), target, *([pins] if pins else []))
     return Subject(
         fold=fold,
         decisions=decisions,
-        program=lowered(decisions, workload),
+        program=lowered(decisions, workload, reference),
         workload=workload,
         calls=calls,
         config=" ".join(f"{name}={value}" for name, value in degrees.items()),

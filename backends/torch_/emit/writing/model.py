@@ -118,6 +118,8 @@ def sharded(parts: Parts) -> Iterator[str]:
         given = f"param_dtype=torch.bfloat16, reduce_dtype={parts.precision.sums}"
         yield f"    precision = MixedPrecisionPolicy({given})"
         options.append("mp_policy=precision")
+    if parts.kept.parts:
+        options.append("shard_placement_fn=evenly")
     root: list[Unit] = []
     for unit in parts.kept.units:
         resharded = ", ".join((*options, f"reshard_after_forward={unit.reshard}"))
@@ -151,6 +153,16 @@ def sharded(parts: Parts) -> Iterator[str]:
         yield "        if isinstance(module, FSDPModule):"
         yield "            module.set_gradient_divide_factor(1.0)"
         yield "            module.set_force_sum_reduction_for_comms(True)"
+
+
+def evenly(parts: Parts) -> Iterator[str]:
+    """`evenly`: which dimension of a parameter is cut, where that is not always the first one."""
+    yield "def evenly(parameter: nn.Parameter) -> Shard:"
+    yield f'    """{parts.kept.parts} shards cut a parameter along the first dimension that they divide."""'
+    if parts.axes.tensor is not None:
+        yield "    local = parameter.to_local() if isinstance(parameter, DTensor) else parameter"
+    local = "local" if parts.axes.tensor is not None else "parameter"
+    yield f"    return next(Shard(dim) for dim, size in enumerate({local}.shape) if size % {parts.kept.parts} == 0)"
 
 
 def sharded_experts(parts: Parts, unit: Unit) -> Generator[str, None, list[str]]:
