@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import lru_cache
 
 from meshwright.ir.decisions import BodyPlan
@@ -16,6 +17,7 @@ from meshwright.ir.fold import Fold
 from meshwright.ir.names.body import Computed, computed, with_storage
 from meshwright.ir.names.degrees import Degrees
 from meshwright.ir.names.pinned import NOTHING_PINNED, Pinned
+from meshwright.ir.names.recompute import kind_of
 from meshwright.ir.same import Same
 
 _found: OrderedDict[Same[Fold], Mapping[str, Loops]] = OrderedDict()
@@ -52,7 +54,8 @@ def planned(fold: Same[Fold], body: str, degrees: Degrees, pins: Pinned = NOTHIN
 @lru_cache(maxsize=2048)
 def _planned(fold: Same[Fold], body: str, degrees: Degrees, pins: Pinned) -> BodyPlan:
     compute, found = _computed(fold, body, degrees.of_compute(), pins), loops_of(fold)[body]
-    return _one_of_equals(with_storage(fold.of.body[body], found, compute, degrees.mesh(), degrees, pins.of(body)))
+    again = replace(degrees, recompute=kind_of(fold.of, body, degrees.recompute))
+    return _one_of_equals(with_storage(fold.of.body[body], found, compute, degrees.mesh(), again, pins.of(body)))
 
 
 @lru_cache(maxsize=2048)

@@ -1,7 +1,7 @@
 """What people recompute in the backward pass, by name.
 
     none           nothing: every operator keeps what its derivative reads
-    full           the whole body, from its inputs (Chen et al. 2016)
+    full           every block, from its inputs (Chen et al. 2016)
     full_layers:N  the first N layers of every stage (Megatron-LM's recompute method "block")
     selective      the core of attention: fused attention, or where it is written out all that handles scores, which are
                    quadratic in the sequence (Korthikanti et al. 2022, section 5)
@@ -13,7 +13,8 @@
     selective_op   everything but attention and every other matrix product, the first kept (torchtitan's selective
                    per-operator policy; its products with a bias are another operator, and are computed again)
 
-A part that a body does not have selects nothing there.
+A part that a body does not have selects nothing there. What stands outside of blocks, embedding and head, is not
+computed again, unless nothing repeats and the model is one body.
 """
 
 from __future__ import annotations
@@ -21,12 +22,19 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Set
 
 from meshwright.ir.factors import Loops, stem
+from meshwright.ir.fold import Fold
 from meshwright.ir.graph import Graph, Op
 from meshwright.ir.names.degrees import MODULES, SEQUENCE, recompute_parts
 
 _FUSED = ("attention",)
 _NORMS = ("rms_norm", "layer_norm")
 _PRODUCTS = ("grouped_linear", "grouped_mm")
+
+
+def kind_of(fold: Fold, body: str, kind: str) -> str:
+    """What a word means for one body."""
+    blocks = {name for segment in fold.segments if not segment.glue for name in segment.period}
+    return kind if body in blocks or not blocks else "none"
 
 
 def recomputed(graph: Graph, found: Loops, kind: str) -> tuple[str, ...]:

@@ -33,7 +33,7 @@ from meshwright.ir.fold import Fold, FromPrevious
 from meshwright.ir.graph import ITEMSIZE, Graph, Op, Param
 from meshwright.ir.mesh import Mesh
 from meshwright.ir.names.cache import loops_of
-from meshwright.ir.names.recompute import recomputed
+from meshwright.ir.names.recompute import kind_of, recomputed
 from meshwright.ir.placement import State
 from meshwright.ir.program import local_elements
 from meshwright.ir.rewrite import facts_of
@@ -142,7 +142,8 @@ class _Building:
         self.facts = facts_of(self.graph)
         self.exposure = terms.exposure
         again = space.recompute
-        self.recompute = recomputed(self.graph, found, again) if isinstance(again, str) else again
+        named = kind_of(fold, body, again) if isinstance(again, str) else ""
+        self.recompute = recomputed(self.graph, found, named) if isinstance(again, str) else again
         self.needed, self.again = self.run_again()
         self.moves = Moves(mesh, terms, self.exposure, picks=_picks(self.graph)) if like is None else like.moves
         self.storing = Storing(self.graph, mesh, terms, self.exposure, space)

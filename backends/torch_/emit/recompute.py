@@ -1,30 +1,42 @@
-"""What is computed again in the backward pass, by `torch.utils.checkpoint`: whole blocks, or modules inside of them.
+"""What is computed again in the backward pass, by `torch.utils.checkpoint`.
 
-A module runs again if all that is made in it is computed again. Together such modules must make all that is: what is
-chosen operator by operator, across modules, is refused.
+    whole blocks, or modules in them   a checkpoint around each: all that is made in it is computed again
+    attention alone                    a checkpoint around the call, in the modules that make it
+    a block but for some products      a checkpoint around the block with a policy: these products, counted as they run,
+    and attention                      and attention are kept, all else is computed again
+
+Together they must make all that the plan computes again, and exchange again what it does: what is chosen otherwise,
+operator by operator, is refused.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from meshwright.backends.torch_.emit.subject import Piece, Subject
+from meshwright.ir.adjoint import Split
 from meshwright.ir.decisions import BodyPlan
 from meshwright.ir.errors import EmissionRecompute
 from meshwright.ir.program import Move
 
+ATTENTION, PRODUCT = "attention", "linear"
 
-@dataclass(frozen=True, slots=True)
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Again:
-    """Modules of a body that run again."""
+    """What of a body runs again."""
 
     piece: Piece
-    paths: tuple[str, ...]
-    """Relative to the instance; empty for the instance itself."""
     start: int = 0
     stop: int | None = None
     """Which of the instances in a stage."""
+    paths: tuple[str, ...] = ()
+    """Modules that run again, relative to the instance; empty for the instance itself."""
+    attention: tuple[str, ...] = ()
+    """Modules whose attention alone does."""
+    kept: tuple[int, ...] | None = None
+    """The products that are kept, by number, where the instance runs again but for them and attention."""
 
     @property
     def which(self) -> str:
@@ -33,52 +45,109 @@ class Again:
 
 
 def recomputed(subject: Subject) -> tuple[Again, ...]:
-    """The modules that run again, by body."""
-    stacks = [piece.instances().before for piece in subject.pieces if piece.repeated]
-    blocks = f"{stacks[0]}*" if stacks else "*"
+    """What runs again, by body."""
     found = []
     for piece in subject.pieces:
         first = piece.ahead.first if piece.ahead is not None else 0
         for plan, start, stop in ((piece.ahead, 0, first), (piece.plan, first, None)):
-            again = Again(piece, tuple(_modules(piece, plan, blocks)), start, stop) if plan is not None else None
-            if plan is not None and again is not None and again.paths:
-                _check_exchanges(subject, again, plan, blocks)
-                found.append(again)
+            if plan is not None and plan.recompute:
+                found += [replace(one, start=start, stop=stop) for one in _Reader(subject, piece, plan).found()]
     return tuple(found)
 
 
-def _check_exchanges(subject: Subject, again: Again, plan: BodyPlan, blocks: str) -> None:
-    """Must: nothing is exchanged again between two modules that run again: that lies outside of both."""
-    graph, body = again.piece.graph, subject.program.body(plan.name)
-    made = {value: op.module for op in graph.ops for value in op.results}
-    for one in body.backward:
-        if again.paths == ("",) or not isinstance(one, Move) or one.reason != "value" or one.step.free:
-            continue
-        value = one.operand.partition("@")[0]
-        users = [made.get(value, ""), *(graph.ops[index].module for index, _ in graph.readers.get(value, ()))]
-        if not any(all(inside(module, path) for module in users) for path in again.paths):
-            raise _refuse(body.name, blocks, f"exchanging %{value} again between {' and '.join(dict.fromkeys(users))}")
+class _Reader:
+    """Reads off the plan of one body how its values run again."""
 
+    def __init__(self, subject: Subject, piece: Piece, plan: BodyPlan) -> None:
+        self.subject, self.piece, self.plan = subject, piece, plan
+        self.maker = {value: op for op in piece.graph.ops for value in op.results}
+        self.chosen = self.maker.keys() & set(plan.recompute)
 
-def _modules(piece: Piece, plan: BodyPlan, blocks: str) -> Iterator[str]:
-    made = {value: op.module for op in piece.graph.ops for value in op.results}
-    chosen = made.keys() & set(plan.recompute)
-    if not plan.recompute:
-        return
-    if piece.repeated and len(chosen) == len(made):
-        yield ""
-        return
-    left = {made[value] for value in made.keys() - chosen}
-    parts = {module for value in chosen for module in _around(made[value])}
-    whole = {path for path in parts if not any(inside(module, path) for module in left)}
-    outermost = sorted(path for path in whole if not any(inside(path, other) for other in whole - {path}))
-    covered = sum(any(inside(made[value], path) for path in outermost) for value in chosen)
-    if not piece.repeated and not outermost:
-        raise _refuse(plan.name, blocks, "computing again what stands outside of blocks")
-    if covered < len(chosen):
-        shown = f"{len(chosen) - covered} of {len(chosen)} values are made in modules that do more"
-        raise _refuse(plan.name, blocks, f"computing a part of a module again ({shown})")
-    yield from outermost
+    def found(self) -> Iterator[Again]:
+        if not self.chosen:
+            return
+        if self.piece.repeated and len(self.chosen) == len(self.maker):
+            yield self.again(paths=("",))
+            return
+        self.check_rings()
+        whole = tuple(self.modules())
+        left = [self.maker[value] for value in self.chosen if not self.covered(self.maker[value].module, whole)]
+        if not self.piece.repeated and not whole:
+            raise self.refuse("computing again what stands outside of blocks")
+        if all(op.kind == ATTENTION for op in left):
+            again = self.again(paths=whole, attention=tuple(dict.fromkeys(op.module for op in left)))
+            self.check_attention(again)
+            self.check_exchanges(again)
+            yield again
+        else:
+            yield self.again(paths=("",), kept=tuple(self.products(len(left))))
+
+    def again(
+        self, *, paths: tuple[str, ...], attention: tuple[str, ...] = (), kept: tuple[int, ...] | None = None
+    ) -> Again:
+        return Again(piece=self.piece, paths=paths, attention=attention, kept=kept)
+
+    def modules(self) -> Iterator[str]:
+        """The outermost modules of which all is computed again."""
+        left = {op.module for value, op in self.maker.items() if value not in self.chosen}
+        parts = {module for value in self.chosen for module in _around(self.maker[value].module)}
+        whole = {path for path in parts if not any(inside(module, path) for module in left)}
+        yield from sorted(path for path in whole if not any(inside(path, other) for other in whole - {path}))
+
+    def covered(self, module: str, paths: tuple[str, ...]) -> bool:
+        return any(inside(module, path) for path in paths)
+
+    def products(self, others: int) -> Iterator[int]:
+        """The products that are kept, by number, where nothing else is but attention."""
+        kept = [op for value, op in self.maker.items() if value not in self.chosen]
+        if not self.piece.repeated or any(op.kind not in (ATTENTION, PRODUCT) for op in kept):
+            shown = f"{others} of {len(self.chosen)} values are made in modules that do more"
+            raise self.refuse(f"computing a part of a module again ({shown})")
+        held = {one.name for one in self.subject.program.body(self.plan.name).kept}
+        for op in kept:
+            if any(name.startswith(f"{op.name}@") for name in held):
+                raise self.refuse(f"keeping %{op.name} as it is after an exchange, while others are computed again,")
+        products = [op for op in self.piece.graph.ops if op.kind == PRODUCT]
+        yield from (number for number, op in enumerate(products) if op in kept and op.name in held)
+
+    def check_rings(self) -> None:
+        """Must: attention in a ring runs again with all of its block, or not at all; it is one function with its own
+        backward pass, that policies cannot look into."""
+        for op in self.piece.graph.ops:
+            cuts = [choice.factors for _, choice in self.plan.strategy(op.name).choices if isinstance(choice, Split)]
+            if op.kind == ATTENTION and ("sq", "sk") in cuts and not self.around_is_kept(op.module):
+                raise self.refuse(f"computing again with or without %{op.name}, which is a ring,")
+
+    def around_is_kept(self, module: str) -> bool:
+        """Whether nothing that a module makes runs again."""
+        return not any(self.maker[value].module == module for value in self.chosen)
+
+    def check_attention(self, again: Again) -> None:
+        """Must: a module calls attention only where it is computed again."""
+        for op in self.piece.graph.ops:
+            if op.kind == ATTENTION and op.module in again.attention and not self.chosen.issuperset(op.results):
+                raise self.refuse(f"computing one of the attentions of {op.module} again, and not the other")
+
+    def check_exchanges(self, again: Again) -> None:
+        """Must: nothing is exchanged again but inside of modules that run again."""
+        graph, body = self.piece.graph, self.subject.program.body(self.plan.name)
+        made = {value: op.module for value, op in self.maker.items()}
+        for one in body.backward:
+            if not isinstance(one, Move) or one.reason != "value" or one.step.free:
+                continue
+            value = one.operand.partition("@")[0]
+            users = [made.get(value, ""), *(graph.ops[index].module for index, _ in graph.readers.get(value, ()))]
+            if not any(all(inside(module, path) for module in users) for path in again.paths):
+                raise self.refuse(f"exchanging %{value} again between {' and '.join(dict.fromkeys(users))}")
+
+    def refuse(self, what: str) -> EmissionRecompute:
+        stacks = [piece.instances().before for piece in self.subject.pieces if piece.repeated]
+        blocks = f"{stacks[0]}*" if stacks else "*"
+        return EmissionRecompute(
+            place=f"plan {self.plan.name}",
+            cause=f"{what} is not emitted yet",
+            fix=f"plan with --fix recompute=none, or pin whole blocks or modules, as in --fix '{blocks}:recompute=on'",
+        )
 
 
 def _around(module: str) -> Iterator[str]:
@@ -90,12 +159,4 @@ def _around(module: str) -> Iterator[str]:
 
 def inside(module: str, path: str) -> bool:
     """Whether a module is this one, or in it."""
-    return module == path or module.startswith(f"{path}.")
-
-
-def _refuse(name: str, blocks: str, what: str) -> EmissionRecompute:
-    return EmissionRecompute(
-        place=f"plan {name}",
-        cause=f"{what} is not emitted yet",
-        fix=f"plan with --fix recompute=none, or pin whole blocks or modules, as in --fix '{blocks}:recompute=on'",
-    )
+    return not path or module == path or module.startswith(f"{path}.")

@@ -19,6 +19,7 @@ from meshwright.backends.torch_.emit.writing.lines import WIDTH
 from meshwright.backends.torch_.emit.writing.microbatches import accumulating_step
 from meshwright.backends.torch_.emit.writing.model import build, evenly, parallelize
 from meshwright.backends.torch_.emit.writing.pipeline import pipeline_step, stage_constants, staged
+from meshwright.backends.torch_.emit.writing.recompute import recomputing
 from meshwright.backends.torch_.emit.writing.speed import flops, speed
 from meshwright.backends.torch_.emit.writing.step import train_step
 
@@ -41,6 +42,7 @@ def script(parts: Parts) -> str:
         ("model_file = load(Path(__file__).resolve().parent / MODEL)",),
         build(parts),
         *([evenly(parts)] if parts.kept.parts else []),
+        *recomputing(parts),
         *part,
         *([own_tokens(parts.context, parts.cut_again), attend(parts.context)] if parts.context is not None else []),
         *([send()] if parts.experts is not None else []),

@@ -254,6 +254,12 @@ def part_of_a_block() -> Subject:
     return with_plan(subject(dp=4), "Block", recompute=("silu",))
 
 
+def head_again() -> Subject:
+    plan = subject(dp=4)
+    made = tuple(value for op in plan.fold.body["head"].graph.ops for value in op.results)
+    return with_plan(plan, "head", recompute=made)
+
+
 def cut_elsewhere() -> Subject:
     """Parameters that are cut along their second dimension."""
     plan = subject(dp=4, zero=3)
@@ -279,7 +285,7 @@ REFUSED: dict[str, tuple[Any, type[MeshwrightError], str]] = {
     "parameters only": (states_only, EmissionStorage, "zero=3"),
     "another dimension": (cut_elsewhere, EmissionStorage, "zero=3"),
     "a part of a block": (part_of_a_block, EmissionRecompute, "recompute=none"),
-    "recompute outside of blocks": (lambda: subject(dp=4, recompute="full"), EmissionRecompute, "recompute=on"),
+    "recompute outside of blocks": (head_again, EmissionRecompute, "recompute=on"),
     "inside a module": (attention_by_columns_only, EmissionModule, "sharding=column"),
     "a precision": (
         lambda: replace(p := subject(dp=4), workload=replace(p.workload, precision="bf16", recipe="bf16")),

@@ -32,7 +32,7 @@ KINDS: dict[str, dict[str, Any]] = {
     "cp x tp+sp, recompute": {"cp": 2, "tp": 2, "sequence_parallel": True, "pins": blocks_again},
     "ring": {"cp": 4, "context": "ring"},
     "ring x tp+sp, recompute": {"cp": 2, "tp": 2, "context": "ring", "sequence_parallel": True, "pins": blocks_again},
-    "ulysses": {"cp": 2, "context": "ulysses"},
+    "ulysses": {"cp": 2, "context": "ulysses", "recompute": "selective"},
     "cp x zbv": {"cp": 2, "pp": 2, "vp": 2, "microbatches": 4, "schedule": "zbv"},
     "ring x tp+sp x 1f1b, fsdp": {
         "cp": 2,

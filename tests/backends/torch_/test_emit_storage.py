@@ -33,6 +33,15 @@ KINDS: dict[str, dict[str, Any]] = {
     "tp+sp, attention again": {"tp": 2, "sequence_parallel": True, "pins": ["attention"]},
     "fsdp, norms and feed-forward again": {"dp": 2, "zero": 3, "pins": ["feed_forward_norm", "feed_forward"]},
     "fsdp, first layers again": {"dp": 2, "zero": 3, "recompute": "full_layers:2"},
+    "dp, blocks again": {"dp": 2, "recompute": "full"},
+    "tp+sp, the core of attention again": {"tp": 2, "sequence_parallel": True, "recompute": "selective"},
+    "tp+sp x fsdp, all but products and attention again": {
+        "tp": 2,
+        "dp": 2,
+        "zero": 3,
+        "sequence_parallel": True,
+        "recompute": "selective_op",
+    },
     "hsdp x tp+sp": {"dp": 4, "tp": 2, "zero": 3, "shard": 2, "sequence_parallel": True},
 }
 
@@ -69,7 +78,8 @@ def test_a_plan_is_exact_and_communicates_what_it_says(kind: str, found: dict[st
     assert one.tensors == 2 * 39
     counts = {f"{kind} {axes}": number for kind, axes, number, _ in one.collectives}
     planned = tensors_held(plan_of(kind).program)[0].peak_bytes
-    assert max(one.memory) == pytest.approx(planned, rel=2 * NEAR if "bf16" in kind else NEAR)
+    farther = "bf16" in kind or "all but products" in kind
+    assert max(one.memory) == pytest.approx(planned, rel=2 * NEAR if farther else NEAR)
     if kind == "hsdp":  # six units: gathered twice but for the root, scattered among shards, summed over copies
         assert counts == {
             "all_gather dp_shard": 11,

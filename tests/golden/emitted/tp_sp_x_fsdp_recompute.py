@@ -67,6 +67,16 @@ def build() -> nn.Module:
     return model
 
 
+def run_again(module: nn.Module) -> None:
+    """Have a module keep what it is given only: it runs again in the backward pass."""
+    run = module.forward
+
+    def forward(*args: Any, **kwargs: Any) -> Any:
+        return checkpoint(run, *args, use_reentrant=False, **kwargs)
+
+    module.forward = forward
+
+
 def parallelize(model: nn.Module, mesh: DeviceMesh) -> nn.Module:
     """This rank's part of the model, in place; names of parameters stay. Returns what to call."""
     of_embed: dict[str, ParallelStyle] = {
@@ -97,11 +107,9 @@ def parallelize(model: nn.Module, mesh: DeviceMesh) -> nn.Module:
         "head": ColwiseParallel(input_layouts=Shard(1), output_layouts=Shard(-1), use_local_output=False),
     }
     parallelize_module(model, mesh["tp"], of_head)
-    # Blocks keep their input only, and run again in the backward pass.
     for index in range(4):
         block = model.get_submodule(f"blocks.{index}")
-        run = block.forward
-        block.forward = lambda *args, run=run: checkpoint(run, *args, use_reentrant=False)
+        run_again(block)
     shards = mesh["dp"]
     fully_shard(model.get_submodule("embedding"), mesh=shards, reshard_after_forward=False)
     for index in range(4):

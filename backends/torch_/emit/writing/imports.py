@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from meshwright.backends.torch_.emit.writing.lines import wrapped
 
-STANDARD = ("argparse", "copy", "importlib.util", "os", "re", "sys", "time")
+STANDARD = ("argparse", "copy", "importlib.util", "itertools", "os", "re", "sys", "time")
 WHOLE = {
     "torch": "import torch",
     "dist": "import torch.distributed as dist",
@@ -18,6 +18,7 @@ WHOLE = {
 FROM = {
     "collections.abc": ("Callable",),
     "contextlib": ("nullcontext",),
+    "functools": ("partial",),
     "pathlib": ("Path",),
     "types": ("ModuleType", "SimpleNamespace"),
     "typing": ("Any",),
@@ -48,7 +49,12 @@ FROM = {
     "torch.nn.attention.bias": ("causal_lower_right",),
     "torch.nn.parallel": ("DistributedDataParallel",),
     "torch.overrides": ("TorchFunctionMode",),
-    "torch.utils.checkpoint": ("checkpoint",),
+    "torch.utils.checkpoint": (
+        "CheckpointPolicy",
+        "checkpoint",
+        "create_selective_checkpoint_contexts",
+        "noop_context_fn",
+    ),
 }
 """What a script may use, by the module that has it."""
 

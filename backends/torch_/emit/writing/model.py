@@ -6,13 +6,13 @@ from collections.abc import Generator, Iterator, Mapping
 
 from meshwright.backends.torch_.emit.axes import joined
 from meshwright.backends.torch_.emit.parts import Parts
-from meshwright.backends.torch_.emit.recompute import Again
 from meshwright.backends.torch_.emit.storage import Unit
 from meshwright.backends.torch_.emit.styles import Style
 from meshwright.backends.torch_.emit.subject import Piece
 from meshwright.backends.torch_.emit.writing.context import cut_sequences
 from meshwright.backends.torch_.emit.writing.experts import cut_experts
 from meshwright.backends.torch_.emit.writing.lines import WIDTH, call, indented, quoted
+from meshwright.backends.torch_.emit.writing.recompute import runs_again
 
 
 def build(parts: Parts) -> Iterator[str]:
@@ -41,7 +41,7 @@ def parallelize(parts: Parts) -> Iterator[str]:
     if parts.context is not None:
         yield from cut_sequences(parts, parts.context)
     for again in parts.recomputed:
-        yield from run_again(parts, again)
+        yield from runs_again(parts, again)
     if parts.kept.units:
         yield from sharded(parts)
     if parts.wrapped:
@@ -75,37 +75,6 @@ def styled_line(path: str, style: Style) -> Iterator[str]:
     for option in style.options:
         yield f"            {option},"
     yield "        ),"
-
-
-def run_again(parts: Parts, again: Again) -> Iterator[str]:
-    """`checkpoint` around the modules of a body that run again."""
-    if again.paths == ("",):
-        some = "Some blocks" if again.which else "Blocks"
-        yield f"    # {some} keep their input only, and run again in the backward pass."
-        yield from indented(parts.loop(again.piece, again))
-        yield "        run = block.forward"
-        yield f"        block.forward = {_checkpointed(parts, again)}"
-        return
-    lines = ["    # These modules keep their input only, and run again in the backward pass."]
-    if again.piece.repeated:
-        lines += indented(parts.loop(again.piece, again))
-    deep, whole = ("        ", "block") if again.piece.repeated else ("    ", "model")
-    names = quoted(again.paths) + "," * (len(again.paths) == 1)
-    lines += [
-        f"{deep}for path in ({names}):",
-        f"{deep}    module = {whole}.get_submodule(path)",
-        f"{deep}    run = module.forward",
-        f"{deep}    module.forward = {_checkpointed(parts, again)}",
-    ]
-    yield from parts.only(again.piece, lines)
-
-
-def _checkpointed(parts: Parts, again: Again) -> str:
-    """A module's `run`, again and again; with keywords where the model calls one of them with some."""
-    called = parts.subject.calls.keywords
-    if any(called.get(again.piece.path(path)) for path in again.paths):
-        return "lambda *args, run=run, **kw: checkpoint(run, *args, use_reentrant=False, **kw)"
-    return "lambda *args, run=run: checkpoint(run, *args, use_reentrant=False)"
 
 
 def sharded(parts: Parts) -> Iterator[str]:

@@ -1,0 +1,114 @@
+"""What `parallelize` has run again in the backward pass, and the functions that do it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from meshwright.backends.torch_.emit.parts import Parts
+from meshwright.backends.torch_.emit.recompute import Again
+from meshwright.backends.torch_.emit.writing.lines import indented, quoted
+
+KERNELS = {
+    "cpu": ("_scaled_dot_product_flash_attention_for_cpu",),
+    "cuda": (
+        "_scaled_dot_product_flash_attention",
+        "_scaled_dot_product_efficient_attention",
+        "_scaled_dot_product_cudnn_attention",
+    ),
+}
+"""The operators that attention may be, by device."""
+
+
+def runs_again(parts: Parts, again: Again) -> Iterator[str]:
+    """What is done to the modules of a body."""
+    if again.kept is not None:
+        yield from _each(parts, again, ("",), "run_again", f", partial(all_but, {_numbers(again.kept)})")
+        return
+    if again.paths:
+        yield from _each(parts, again, again.paths, "run_again", "")
+    if again.attention:
+        yield from _each(parts, again, again.attention, "attend_again", "")
+
+
+def _numbers(kept: Sequence[int]) -> str:
+    return f"({', '.join(map(str, kept))}{',' * (len(kept) == 1)})"
+
+
+def _each(parts: Parts, again: Again, paths: Sequence[str], function: str, given: str) -> Iterator[str]:
+    """A function called on modules of every instance of a body."""
+    piece, deep, whole = again.piece, "    ", "model"
+    lines: list[str] = []
+    if piece.repeated:
+        lines += indented(parts.loop(piece, again))
+        deep, whole = "        ", "block"
+    modules = [f'{whole}.get_submodule("{path}")' if path else whole for path in paths]
+    if len(modules) == 1:
+        lines.append(f"{deep}{function}({modules[0]}{given})")
+    else:
+        lines += [
+            f"{deep}for path in ({quoted(paths)}):",
+            f"{deep}    {function}({whole}.get_submodule(path){given})",
+        ]
+    yield from parts.only(piece, lines)
+
+
+def recomputing(parts: Parts) -> tuple[Iterator[str], ...]:
+    """The functions that `runs_again` calls, those that are."""
+    found = []
+    if any(again.paths or again.kept is not None for again in parts.recomputed):
+        found.append(run_again(any(again.kept is not None for again in parts.recomputed)))
+    if any(again.kept is not None for again in parts.recomputed):
+        found.append(all_but(parts.subject.device))
+    if any(again.attention for again in parts.recomputed):
+        found.append(attend_again())
+    return tuple(found)
+
+
+def run_again(policy: bool) -> Iterator[str]:
+    contexts = ", contexts: Callable[[], Any] = noop_context_fn" if policy else ""
+    yield f"def run_again(module: nn.Module{contexts}) -> None:"
+    kept = "what it is given, and what contexts keep" if policy else "what it is given only"
+    yield f'    """Have a module keep {kept}: it runs again in the backward pass."""'
+    yield "    run = module.forward"
+    yield ""
+    yield "    def forward(*args: Any, **kwargs: Any) -> Any:"
+    options = "use_reentrant=False, context_fn=contexts" if policy else "use_reentrant=False"
+    yield f"        return checkpoint(run, *args, {options}, **kwargs)"
+    yield ""
+    yield "    module.forward = forward"
+
+
+def all_but(device: str) -> Iterator[str]:
+    yield "def all_but(products: tuple[int, ...]) -> Any:"
+    yield '    """Contexts of a checkpoint that keep attention, and of all products those with these numbers."""'
+    yield "    aten, ran = torch.ops.aten, itertools.count()"
+    yield "    attention = ("
+    yield from (f"        aten.{kernel}.default," for kernel in KERNELS[device])
+    yield "    )"
+    yield ""
+    yield "    def policy(context: Any, op: Any, *args: Any, **kwargs: Any) -> CheckpointPolicy:"
+    yield "        kept = op in attention or (op in (aten.mm.default, aten.addmm.default) and next(ran) in products)"
+    yield "        return CheckpointPolicy.MUST_SAVE if kept else CheckpointPolicy.PREFER_RECOMPUTE"
+    yield ""
+    yield "    return create_selective_checkpoint_contexts(policy)"
+
+
+def attend_again() -> Iterator[str]:
+    yield "class AttentionAgain(TorchFunctionMode):"
+    yield '    """While it is entered, attention keeps what it is given only: it runs again in the backward pass."""'
+    yield ""
+    yield "    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:"
+    yield "        if func is F.scaled_dot_product_attention:"
+    yield "            return checkpoint(func, *args, use_reentrant=False, **kwargs or {})"
+    yield "        return func(*args, **kwargs or {})"
+    yield ""
+    yield ""
+    yield "def attend_again(module: nn.Module) -> None:"
+    yield '    """Have what attention makes in a module computed again."""'
+    yield "    run = module.forward"
+    yield ""
+    yield "    def forward(*args: Any, **kwargs: Any) -> Any:"
+    yield "        with AttentionAgain():"
+    yield "            return run(*args, **kwargs)"
+    yield ""
+    yield "    module.forward = forward"
