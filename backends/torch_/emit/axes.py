@@ -4,7 +4,7 @@ data      all operators take their own sequences; nothing but scalars and gradie
 context   all operators take their own tokens, and attention exchanges; `context` says how
 tensor    modules are cut; `styles` says how
 
-An axis that cuts the batch may cut experts apart as well: their tokens are exchanged then (`experts`).
+An axis that cuts the batch, or sequences, may cut experts apart as well: their tokens are exchanged then (`experts`).
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ from meshwright.ir.program import BodyProgram, Move
 from meshwright.ir.same import Same
 
 TENSOR = {"tp", "tp+sp"}
+EXPERTS = "+ep"
+"""What the name of an axis ends with that cuts experts apart, too."""
 CONTEXT = {"cp", "cp (ulysses)", "cp (ring)"}
 BESIDE = {"cp", "-"}
 """What a tensor axis may be called in bodies that have nothing but tokens to cut, an embedding for instance."""
@@ -38,7 +40,7 @@ class Axes:
     context: str | None = None
     """The one that cuts sequences."""
     experts: str | None = None
-    """The one of `batch` that cuts experts apart."""
+    """The one of these that cuts experts apart."""
 
     @property
     def data(self) -> str | None:
@@ -70,8 +72,9 @@ def axes_of(subject: Subject) -> Axes:
             _only_scalars(subject, axis)
             data.append(axis)
             experts += [axis] * ("ep" in names)
-        elif names <= CONTEXT | {"-"} and names & CONTEXT:
+        elif {name.removesuffix(EXPERTS) for name in names} <= CONTEXT | {"-"} and names & CONTEXT:
             context.append(axis)
+            experts += [axis] * any(name.endswith(EXPERTS) for name in names)
         elif names <= TENSOR | BESIDE and names & TENSOR:
             tensor.append(axis)
         else:

@@ -10,7 +10,7 @@ and values of all of them, gathered or passing by in a ring, or each rank takes 
 (Ulysses).
 
 So of what the program moves along the axis in a body, these must be all: tables that come in whole and are cut,
-operands and results of attention, scalars. Anything else is refused.
+operands and results of attention, rows for experts, scalars. Anything else is refused.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
+from meshwright.backends.torch_.emit.experts import exchanged
 from meshwright.backends.torch_.emit.subject import Piece, Subject
 from meshwright.ir.adjoint import Split
 from meshwright.ir.errors import EmissionAxis, EmissionModule
@@ -180,7 +181,7 @@ class _Reader:
     def tables(self) -> dict[str, set[int]]:
         """What comes into modules whole and is cut there: dimensions, counted from the end, by value."""
         graph, found = self.piece.graph, dict[str, set[int]]()
-        around = {value for op in self.attentions for value in (*op.operands, *op.results)}
+        around = {value for op in self.attentions for value in (*op.operands, *op.results)} | exchanged(self.piece)
         outside = {item.value for item in graph.inputs}
         if not self.piece.repeated or self.piece.first in self.subject.calls.positioned:
             outside |= {value for op in graph.ops if not op.operands for value in op.results}

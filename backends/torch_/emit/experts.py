@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from meshwright.backends.torch_.emit.subject import Piece, Subject
-from meshwright.ir.errors import EmissionModule, EmissionSchedule
+from meshwright.ir.errors import EmissionModule
 from meshwright.ir.graph import Op
 from meshwright.ir.rewrite import facts_of
 
@@ -38,12 +38,6 @@ class Experts:
 
 def experts_of(subject: Subject, axis: str) -> Experts:
     """The modules of a plan that hold experts."""
-    if len(subject.decisions.stages) > 1:
-        raise EmissionSchedule(
-            place=f"{len(subject.decisions.stages)} stages, axis {axis}",
-            cause="experts that are cut apart in stages of a pipeline are not emitted yet",
-            fix="plan with --fix pp=1 or --fix ep=1",
-        )
     found = [Routed(piece, tuple(_modules(subject, piece, axis))) for piece in subject.pieces]
     return Experts(axis, tuple(one for one in found if one.modules))
 

@@ -100,8 +100,6 @@ def pipeline_of(subject: Subject, axes: Axes, context: Context | None) -> Pipeli
             cause=f"on ranks along {'.'.join(axes.batch)} they do not divide {subject.workload.global_batch} sequences",
             fix="plan with a --global-batch that they divide",
         )
-    if axes.experts is not None:
-        raise _refuse(f"stages whose experts are spread over {axes.experts}")
     held = tuple(tuple(n for n, stage in enumerate(stages) if stage.ranks == ranks) for ranks in groups)
     codes = tuple(_Cutter(subject, route, axes, context).stages())
     calls = list(subject.fold.calls())

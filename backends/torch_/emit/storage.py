@@ -83,7 +83,7 @@ def kept_of(subject: Subject, axes: Axes, experts: Experts | None = None) -> Kep
     if copies and (len(copies) > 1 or len(shards) > 1):
         raise _refuse("storage", f"it is sharded over {'.'.join(shards)} with copies over {'.'.join(copies)}")
     units = tuple(Unit(piece, _gathers_again(subject, piece)) for piece in subject.pieces if sharded[piece.plan.name])
-    return Kept(units, shards, _parts(subject, units, shards, experts), _level(subject, shards))
+    return Kept(units, shards, _parts(subject, units, shards, experts), _level(subject, shards, experts))
 
 
 def _parts(subject: Subject, units: tuple[Unit, ...], shards: tuple[str, ...], experts: Experts | None) -> int:
@@ -143,12 +143,15 @@ def _refuse_staged(what: str) -> EmissionStorage:
     )
 
 
-def _level(subject: Subject, shards: tuple[str, ...]) -> int:
-    """The level of all parameters."""
+def _level(subject: Subject, shards: tuple[str, ...], experts: Experts | None) -> int:
+    """The level of all parameters. Along an axis that cuts experts apart they have no copies to shard."""
     found = set()
-    for item in (item for piece in subject.pieces for item in piece.plan.storage):
-        cut = [any(axis in placement.axes for axis in shards) for placement in (item.grads, item.params)]
-        found.add(1 + sum(cut))
+    for piece, item in ((one, item) for one in subject.pieces for item in one.plan.storage):
+        apart = experts.axis if experts is not None and experts.holds(piece, item.path) else None
+        over = {axis for axis in shards if axis != apart}
+        if over:
+            cut = [not over.isdisjoint(placement.axes) for placement in (item.grads, item.params)]
+            found.add(1 + sum(cut))
     if len(found) > 1 and subject.decisions.schedule.microbatches > 1:
         raise _refuse("storage", "some gradients or parameters are sharded and others are not, over micro-batches")
     return max(found)

@@ -34,6 +34,16 @@ KINDS: dict[str, dict[str, Any]] = {
     "ep, micro-batches": {"dp": 2, "ep": 2, "zero": 3, "microbatches": 2},
     "ep inside of fsdp": {"dp": 4, "ep": 2, "zero": 3},
     "ep beside zero 2": {"dp": 4, "ep": 4, "zero": 2},
+    "ep in stages": {"dp": 2, "ep": 2, "pp": 2, "zero": 3, "microbatches": 2, "schedule": "1f1b"},
+    "ep over cp, in stages": {
+        "cp": 2,
+        "ep": 2,
+        "pp": 2,
+        "context": "ulysses",
+        "zero": 1,
+        "microbatches": 2,
+        "schedule": "1f1b",
+    },
 }
 
 
@@ -67,10 +77,10 @@ def test_experts_apart_are_exact_and_communicate_what_the_plan_says(kind: str, f
     assert one.differences == ()
     assert one.tensors == 2 * 21
     counts = {f"{kind} {axes}": number for kind, axes, number, _ in one.collectives}
-    batches = KINDS[kind].get("microbatches", 1)
-    assert counts["all_to_all ep"] == batches * 2 * (
-        4 + 1
-    )  # two blocks: rows there and back in both passes, and their numbers
+    batches, blocks = KINDS[kind].get("microbatches", 1), 2 // KINDS[kind].get("pp", 1)
+    heads = 4 * 2 if "cp" in KINDS[kind] else 0  # of queries, keys, values and results, there and back
+    axis = "cp_ep" if "cp" in KINDS[kind] else "ep"  # rows there and back in both passes, and their numbers
+    assert counts[f"all_to_all {axis}"] == batches * blocks * (4 + 1 + heads)
     if kind == "ep inside of fsdp":  # experts are gathered and scattered among their own copies
         assert (counts["all_gather dp"], counts["reduce_scatter dp"]) == (4, 2)
 

@@ -5,19 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from meshwright.backends.torch_.emit.experts import Experts
+from meshwright.backends.torch_.emit.parts import Parts
 from meshwright.backends.torch_.emit.writing.lines import indented
 
 
-def cut_experts(experts: Experts) -> Iterator[str]:
+def cut_experts(parts: Parts, experts: Experts) -> Iterator[str]:
     """What `parallelize` does to modules."""
     yield f'    experts = mesh["{experts.axis}"]'
     for body in experts.bodies:
-        deep, target = "    ", "model"
+        holder = "block" if body.piece.repeated else "model"
+        lines = [f'send_to_experts({holder}.get_submodule("{path}"), experts)' for path in body.modules]
         if body.piece.repeated:
-            yield from indented(body.piece.instances().loop())
-            deep, target = "        ", "block"
-        for path in body.modules:
-            yield f'{deep}send_to_experts({target}.get_submodule("{path}"), experts)'
+            yield from indented((*parts.loop(body.piece), *(f"    {line}" for line in lines)))
+        else:
+            yield from parts.only(body.piece, indented(tuple(lines)))
 
 
 SEND = '''\

@@ -37,7 +37,7 @@ def parallelize(parts: Parts) -> Iterator[str]:
     for piece, styles in parts.styled:
         yield from parts.only(piece, styled(parts, piece, styles))
     if parts.experts is not None:
-        yield from cut_experts(parts.experts)
+        yield from cut_experts(parts, parts.experts)
     if parts.context is not None:
         yield from cut_sequences(parts, parts.context)
     for again in parts.recomputed:
