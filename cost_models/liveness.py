@@ -80,16 +80,23 @@ class BodyMemory:
     passes: PassMemory
     unit: float
     """Bytes of its parameters in the form that operators read, where that is another than the stored one."""
+    message: float
+    """The part of it that is gathered from other ranks, in one message."""
     unit_gradients: float
     """Bytes of their gradients before they are reduced to shards in the backward pass; 0 if they are not."""
     travelling: float
     """Bytes of the buffer in which those travel to their shards, which stays until the next one takes its place."""
     piece: float
     """Bytes of gradients that are reduced one by one while it runs."""
+    pooled: bool
+    """Whether parameters and gradients travel in memory that streams of their own keep
+    (`meshwright.cost_models.stage_memory`)."""
     unit_kept: bool
     """Whether that form stays from the forward to the backward pass."""
     parameters: float
     gradients: float
+    pooled_gradients: float
+    """What of them lies in such memory: what was reduced to shards in the backward pass."""
     optimizer: float
     host_state: float
     """Bytes of optimizer state in the host's memory."""
@@ -222,15 +229,20 @@ class _States:
             for slot in trained
         )
         parameters = sum(self.elements(slot.stored) * self.states.stored for slot in self.slots)
+        gradients = sum(gradient for _, _, gradient, _ in slots)
         return BodyMemory(
             passes=passes,
             unit=self.unit(),
+            message=sum(self.elements(slot.value) for slot in self.slots if slot.stored != slot.value)
+            * self.states.used,
             unit_kept=self.unit_kept(),
             unit_gradients=self.scattered() * self.states.used,
             travelling=self.scattered() * self.states.reduced,
             piece=self.piece(),
+            pooled=self.pooled(),
             parameters=parameters + sum(self.table(slot.stored) for slot in self.body.params if slot.buffer),
-            gradients=sum(gradient for _, _, gradient, _ in slots),
+            gradients=gradients,
+            pooled_gradients=gradients if self.pooled() and self.scattered() else 0.0,
             optimizer=sum(optimizer for _, _, _, optimizer in slots),
             host_state=sum(self.state(slot) for slot in trained if slot.host),
             stepped=sum(self.stepped(slot) for slot in trained),
@@ -293,6 +305,10 @@ class _States:
         if not any(isinstance(s, Move) and s.reason == "sync" for s in self.body.backward):
             return 0
         return 0 if self.runtime.piecewise else sum(self.elements(slot.value) for slot in self.slots if slot.grad)
+
+    def pooled(self) -> bool:
+        """`fully_shard` on GPUs; fused stacks keep buffers of their own, XLA allocates by itself."""
+        return self.runtime.style in ("eager", "compiled") and self.body.kernels.device != "cpu"
 
     def piece(self) -> float:
         """Gradients that are reduced one by one: the one that is made, and the bucket that is on its way."""

@@ -4,9 +4,9 @@
     state         parameters as stored, gradients where micro-batches add up, the optimizer's copies and moments, each
                   as many elements as its placement leaves on a rank, in the bytes of the recipe; a tied parameter once
     beside        for every stage of the group, micro-batches in flight x bytes kept (`meshwright.cost_models.inflight`)
-    action        calls run one after another: what the calls before have kept, and the fullest instant of the call
-                  that runs (`meshwright.cost_models.liveness`), with parameters gathered for it and for the next one
-    runtime       communicators, the CUDA context, workspaces, blocks and fragments of the allocator
+    action        the calls of the stage, one after another (`meshwright.cost_models.stage_memory`)
+    runtime       communicators, the CUDA context, workspaces, blocks and fragments of the allocator, and what lies idle
+                  in the pools of streams that communicate (`stage_memory`)
 
 What waits in the host's memory (`meshwright.ir.offload`) is not there between its call's forward and backward pass, but
 for one call's worth of staging: what a call before keeps is still on its way down while a call runs forward, and
@@ -18,8 +18,9 @@ over the end of the step. Where calls repeat, what is held between the first and
 repeat, so that these two and their neighbours decide. Gradients exist from the start where a stack keeps them in one
 buffer (fused styles: Megatron's contiguous gradient buffer); elsewhere from the first backward pass of their call on.
 
-`allocated_bytes` is what torch.cuda.max_memory_allocated counts: all but communicators, context and rounding. The
-parts of `Held` add up to what nvidia-smi shows; without communicators and context they are what torch reserves.
+`allocated_bytes` is what torch's allocator has handed out at that instant: all but communicators, context, idle blocks
+and rounding. The parts of `Held` add up to what nvidia-smi shows; without communicators and context they are what torch
+reserves.
 
 Capacity is what the driver reports where that was observed (`Device.driver_memory`), since that is what an allocation
 fails at; else the datasheet's `memory`, whose GB are decimal. The margin is taken off; benchmarks of runs that did run
@@ -33,7 +34,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib import resources
 from math import inf
@@ -43,12 +44,12 @@ from meshwright.cost_models.inflight import State, states_of
 from meshwright.cost_models.liveness import BodyMemory, body_memory
 from meshwright.cost_models.prediction import HELD, Held
 from meshwright.cost_models.quantity import Kind, weakest_kind
-from meshwright.cost_models.storages import Fullest
+from meshwright.cost_models.stage_memory import Parts, StageMemory, stages_of
 from meshwright.ir.errors import WorkloadImpossible
-from meshwright.ir.program import Program, Stage
+from meshwright.ir.program import Program
 from meshwright.ir.workload import Workload
 
-RUNTIME = ("communicators", "context", "rounding")
+RUNTIME = ("communicators", "context", "idle", "rounding")
 """Parts that torch's allocator does not count."""
 
 
@@ -114,7 +115,9 @@ def tensors_held(program: Program) -> tuple[Held, ...]:
     """For every stage, the fullest instant in bytes of tensors: nothing of the runtime, and no limit."""
     found: dict[int, Held] = {}
     for (_, group), states in zip(_groups(program), states_of(program), strict=True):
-        found |= dict.fromkeys(group.numbers, group.held(states, inf, NO_RUNTIME))
+        one = group.held(states, inf, NO_RUNTIME)
+        parts = tuple((name, 0.0 if name in RUNTIME else size) for name, size in one.parts)
+        found |= dict.fromkeys(group.numbers, replace(one, peak_bytes=allocated_bytes(one), parts=parts))
     return tuple(found[index] for index in range(len(program.stages)))
 
 
@@ -148,7 +151,7 @@ def _groups(program: Program) -> Iterator[tuple[tuple[int, ...], _Group]]:
             place="program", cause="it carries no workload", fix="lower it with the workload that it is for"
         )
     summaries = _summaries(program, workload)
-    stages = _stages(program, summaries, workload)
+    stages = stages_of(program, summaries, workload)
     for ranks, _ in program.actions:
         numbers = [index for index, stage in enumerate(program.stages) if stage.ranks == ranks]
         yield ranks, _Group(program, numbers, [stages[number] for number in numbers], summaries, workload)
@@ -168,177 +171,6 @@ def _summaries(program: Program, workload: Workload) -> dict[str, BodyMemory]:
             for name in run.programs:
                 calls[name] = calls.get(name, 0) + run.repeats
     return {body.name: body_memory(body, workload, calls.get(body.name, 0) > 1) for body in program.bodies}
-
-
-@dataclass(slots=True)
-class _Parts:
-    """Bytes by the names of `HELD`, summed."""
-
-    sizes: dict[str, float] = field(default_factory=dict)
-    instant: str = ""
-
-    def plus(self, *others: Mapping[str, float]) -> _Parts:
-        found = _Parts(dict(self.sizes), self.instant)
-        for other in others:
-            found.add(other)
-        return found
-
-    def add(self, other: Mapping[str, float], times: float = 1) -> None:
-        for name, size in other.items():
-            self.sizes[name] = self.sizes.get(name, 0.0) + times * size
-
-    @property
-    def total(self) -> float:
-        return sum(self.sizes.values())
-
-
-def _mix(fullest: Fullest) -> dict[str, float]:
-    mix = fullest.held
-    return {
-        "activations": mix.activations,
-        "recomputed": mix.recomputed,
-        "transient": mix.transient,
-        "logits": mix.logits,
-    }
-
-
-@dataclass(frozen=True, slots=True)
-class _Position:
-    """One call of a stage that may be the fullest: what the calls before it keep, the gradients of those after it."""
-
-    memory: BodyMemory
-    before: Mapping[str, float]
-    gradients_after: float
-    previous_unit: float
-    travelling: float
-    """The buffer in which the gradients of the call after it travel."""
-    passing: float
-    """What the latest call before it that keeps something on the host keeps there, which is on its way: down beside
-    this forward pass, up beside this backward pass."""
-
-
-SHOWN = 4
-"""Repeats of a run that are looked at."""
-
-
-class StageMemory:
-    """One stage's calls, put together."""
-
-    def __init__(self, stage: Stage, summaries: Mapping[str, BodyMemory], workload: Workload) -> None:
-        self.workload = workload
-        self.prefetches = "parameters" in workload.stack.hides and not workload.stack.piecewise
-        self.runs = [([summaries[name] for name in run.programs], run.repeats) for run in stage.runs]
-        self.gradients = sum(one.gradients * repeats for period, repeats in self.runs for one in period)
-        self.shared = sum(
-            dict(entry for period, _ in self.runs for one in period for entry in one.passes.shared).values()
-        )
-        self.kept: dict[str, float] = {"activations": self.shared}
-        self.positions = tuple(self._positions())
-        self.weight_kept = sum(one.passes.weight_kept * repeats for period, repeats in self.runs for one in period)
-        self.hosted = sum(one.passes.hosted * repeats for period, repeats in self.runs for one in period)
-        self.kept_bytes = sum(self.kept.values())
-        self.forward = max((self.forward_at(p) for p in self.positions), key=lambda parts: parts.total)
-        self.backward = {
-            graded: max((self.backward_at(p, graded) for p in self.positions), key=lambda parts: parts.total)
-            for graded in (False, True)
-        }
-
-    def _positions(self) -> Iterator[_Position]:
-        """Of every call the first two repeats and the last two, that is those with other calls beside them and those
-        without; sums up what is kept on the way."""
-        left_over, last = self.gradients, None
-        shown = [one for period, repeats in self.runs for _ in range(min(repeats, SHOWN)) for one in period]
-        at = 0
-        for period, repeats in self.runs:
-            own = sum(one.gradients for one in period)
-            for repeat in range(min(repeats, SHOWN)):
-                if repeat == SHOWN // 2 and repeats > SHOWN:  # step over the repeats between
-                    for previous, one in zip([period[-1], *period], period, strict=False):
-                        self._keep(previous, one, repeats - SHOWN)
-                    left_over -= own * (repeats - SHOWN)
-                for one in period:
-                    left_over -= one.gradients
-                    yield _Position(
-                        one,
-                        dict(self.kept),
-                        left_over,
-                        shown[at - 1].unit if at else 0.0,
-                        shown[at + 1].travelling if at + 1 < len(shown) else 0.0,
-                        next((one.passes.hosted for one in reversed(shown[:at]) if one.passes.hosted), 0.0),
-                    )
-                    self._keep(last, one, 1)
-                    last, at = one, at + 1
-
-    def _keep(self, previous: BodyMemory | None, one: BodyMemory, times: int) -> None:
-        """Add what a call keeps; a storage that the call before it keeps as well counts once."""
-        left = dict(previous.passes.left) if previous and one.passes.entered else {}
-        twice = sum(size for key, size in one.passes.entered if key in left)
-        self.kept["activations"] += times * (one.passes.kept.activations - one.passes.hosted - twice)
-        self.kept["logits"] = self.kept.get("logits", 0.0) + times * one.passes.kept.logits
-
-    def forward_at(self, position: _Position) -> _Parts:
-        """The fullest of two: while it runs; and at its start, when its unit was copied out of the message that it came
-        in, while the message before it is still held."""
-        one = position.memory
-        always = {"staging": position.passing}
-        message = one.unit if self.prefetches else 0.0
-        running = _Parts(instant="loss" if one.passes.has_logits else "forward end").plus(
-            position.before, always, _mix(one.passes.forward), {"gathered": self.unit(one) + message}
-        )
-        before = position.previous_unit if self.prefetches else 0.0
-        starting = _Parts(instant="forward end").plus(
-            position.before, always, {"gathered": self.unit(one) + message + before}
-        )
-        return max(running, starting, key=lambda parts: parts.total)
-
-    def backward_at(self, position: _Position, graded: bool) -> _Parts:
-        """The fullest of two: while it runs, beside gradients of the call after it, which still travel; and at its end,
-        when its own set out."""
-        one = position.memory
-        always = {"staging": position.passing}
-        if not graded:
-            always["gradients"] = position.gradients_after + one.gradients
-        instant = "recompute" if one.passes.backward.recomputing else "backward"
-        running = _Parts(instant="loss" if one.passes.has_logits else instant).plus(
-            position.before,
-            always,
-            _mix(one.passes.backward),
-            {"gathered": self.unit(one) + self.fetched(position) + position.travelling + one.piece},
-        )
-        ending = _Parts(instant="backward").plus(
-            position.before,
-            always,
-            {
-                "transient": one.passes.entering_gradients,
-                "gathered": one.unit_gradients + one.travelling + self.fetched(position),
-            },
-        )
-        return max(running, ending, key=lambda parts: parts.total)
-
-    def unit(self, one: BodyMemory) -> float:
-        """The unit that is used, where it does not stay."""
-        return 0.0 if one.unit_kept else one.unit
-
-    def fetched(self, position: _Position) -> float:
-        """The unit that is fetched behind the backward pass."""
-        return position.previous_unit if self.prefetches and not position.memory.unit_kept else 0.0
-
-    def action(self, state: State, graded: bool) -> _Parts:
-        if state.kind == "F":
-            return self.forward
-        if state.kind == "W":
-            return _Parts({"activations": self.weight_kept}, "backward")
-        return self.backward[graded]
-
-
-def _stages(program: Program, summaries: Mapping[str, BodyMemory], workload: Workload) -> list[StageMemory]:
-    """Every stage; those that run the same bodies as often hold the same."""
-    runs = [tuple((run.programs, run.repeats) for run in stage.runs) for stage in program.stages]
-    made = {
-        key: StageMemory(stage, summaries, workload)
-        for key, stage in dict(zip(runs, program.stages, strict=True)).items()
-    }
-    return [made[key] for key in runs]
 
 
 class _Group:
@@ -365,6 +197,8 @@ class _Group:
             "gathered": sum(one.unit * times for one, times in calls if one.unit_kept),
         }
         self.gradients = sum(one.gradients * times for one, times in calls) - tied["gradients"]
+        self.pooled_gradients = min(self.gradients, sum(stage.pooled_gradients for stage in memories))
+        self.pools = self.pooled_gradients + max(stage.pooled_messages for stage in memories)
         self.host_state = sum(one.host_state * times for one, times in calls)
         self.placeholders = sum(dict(entry for one, _ in calls for entry in one.products).values())
         self.stepped = sum(one.stepped * times for one, times in calls)
@@ -389,19 +223,21 @@ class _Group:
     def held(self, states: Sequence[State], capacity: float, profile: MemoryConstants) -> Held:
         step = {"gradients": self.gradients + self.placeholders, "transient": self.stepped + self.stepping}
         resting = {name: size for name, size in self.state.items() if name != "gathered"}
-        end = _Parts(instant="optimizer").plus(resting, step)
-        best = max(end, self.at(max(states, key=self.total_at)), key=lambda parts: parts.total)
-        return replace(_finished(best, self.communicators, capacity, profile), host_bytes=self.host_bytes(states))
+        end = Parts(instant="optimizer").plus(resting, step, apart=self.pooled_gradients)
+        best = max(end, self.at(max(states, key=self.own_at)), key=lambda parts: parts.own)
+        finished = _finished(best, self.pools - best.apart, self.communicators, capacity, profile)
+        return replace(finished, host_bytes=self.host_bytes(states))
 
     def holding(self, capacity: float, profile: MemoryConstants) -> Holding:
         """What the order of work decides."""
         runtime = profile.block_bytes + profile.context_bytes + self.communicators * profile.communicator_bytes
         room = (capacity * (1 - profile.margin_share) - runtime) / (1 + profile.fragments_share)
         always = sum(self.state.values()) + self.gradients + self.placeholders + profile.workspace_bytes
+        always += self.pools - self.pooled_gradients
         working = []
         for stage in self.stages:
-            backward = stage.backward[True].total
-            working.append((stage.forward.total, backward, backward, stage.weight_kept))
+            backward = stage.backward[True].own
+            working.append((stage.forward.own, backward, backward, stage.weight_kept))
         return Holding(
             room - always,
             tuple(stage.kept_bytes for stage in self.stages),
@@ -420,16 +256,16 @@ class _Group:
             for state in states
         )
 
-    def total_at(self, state: State) -> float:
-        """How much `at` finds, as far as states differ."""
+    def own_at(self, state: State) -> float:
+        """How much `at` finds in the pool of the compute stream, as far as states differ."""
         index = self.numbers.index(state.stage)
-        total = self.stages[index].action(state, self.from_start or state.graded[index]).total
+        own = self.stages[index].action(state, self.from_start or state.graded[index]).own
         for stage, live, waiting, has in zip(self.stages, state.live, state.waiting, state.graded, strict=True):
-            total += live * stage.kept_bytes + waiting * stage.weight_kept
-            total += stage.gradients if has and not self.from_start else 0.0
-        return total
+            own += live * stage.kept_bytes + waiting * stage.weight_kept
+            own += stage.gradients - stage.pooled_gradients if has and not self.from_start else 0.0
+        return own
 
-    def at(self, state: State) -> _Parts:
+    def at(self, state: State) -> Parts:
         """What is held in a state, with the action that runs."""
         index = self.numbers.index(state.stage)
         parts = self.stages[index].action(state, self.from_start or state.graded[index])
@@ -437,10 +273,12 @@ class _Group:
         for stage, live, waiting in zip(self.stages, state.live, state.waiting, strict=True):
             parts.add(stage.kept, live)
             parts.add({"activations": stage.weight_kept}, waiting)
-        graded = self.gradients
+        graded, pooled = self.gradients, self.pooled_gradients
         if not (self.from_start or all(state.graded)):
-            graded = sum(stage.gradients for stage, has in zip(self.stages, state.graded, strict=True) if has)
+            having = [stage for stage, has in zip(self.stages, state.graded, strict=True) if has]
+            graded, pooled = (sum(one.gradients for one in having), sum(one.pooled_gradients for one in having))
         parts.add({"gradients": graded})
+        parts.apart += pooled
         return parts
 
 
@@ -448,9 +286,9 @@ def _ends(path: str, tail: str) -> bool:
     return path == tail or path.endswith(f".{tail}")
 
 
-def _finished(best: _Parts, communicators: int, capacity: float, profile: MemoryConstants) -> Held:
-    """With what the runtime takes."""
-    parts = best.plus({"transient": profile.workspace_bytes})
+def _finished(best: Parts, idle: float, communicators: int, capacity: float, profile: MemoryConstants) -> Held:
+    """With what the runtime takes, `idle` of it in pools of streams that communicate."""
+    parts = best.plus({"transient": profile.workspace_bytes, "idle": idle})
     parts = parts.plus(
         {
             "communicators": communicators * profile.communicator_bytes,

@@ -26,9 +26,10 @@ waits for the host, its link or its processors."""
 
 HELD = (
     "parameters", "gradients", "optimizer", "activations", "recomputed", "transient", "gathered", "staging", "logits",
-    "communicators", "context", "rounding",
+    "communicators", "context", "idle", "rounding",
 )  # fmt: skip
-"""What memory is held by; `staging`: what is on its way to the host, or back."""
+"""What memory is held by; `staging`: what is on its way to the host, or back; `idle`: what torch's allocator keeps for
+streams that communicate and that is not in use at that instant."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,9 +19,9 @@ from meshwright.cost_models.cluster import Cluster
 from meshwright.cost_models.cost import NOTHING, Cost, fastest
 from meshwright.cost_models.ledger import PHASES, Phase
 from meshwright.cost_models.liveness import BodyMemory, body_memory
-from meshwright.cost_models.memory import StageMemory
 from meshwright.cost_models.prices import Prices
 from meshwright.cost_models.profile import StepConstants
+from meshwright.cost_models.stage_memory import StageMemory
 from meshwright.cost_models.step import together
 from meshwright.ir.factors import stem
 from meshwright.ir.fold import Fold

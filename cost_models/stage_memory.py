@@ -1,0 +1,225 @@
+"""What the calls of one stage hold, put together: the fullest instant of every kind of action.
+
+Calls run one after another: what the calls before have kept, and the fullest instant of the call that runs
+(`meshwright.cost_models.liveness`), with parameters gathered for it and for the next one.
+
+torch's allocator keeps what is freed for the stream that it was allocated in (c10/cuda/CUDACachingAllocator.cpp), so
+what it reserves is the sum of what every stream's *pool* holds at its own fullest instant, not the fullest instant of
+the sum. `fully_shard` allocates in three streams (torch.distributed.fsdp, `_fsdp_collectives.py`):
+
+    messages     what parameters arrive in: the pool of the stream that fills them. Forward, one is let go when the next
+                 one was copied out, so that the fullest holds two
+    gradients    what a reduce-scatter leaves: the pool of the stream that reduces. Those of a step go there one after
+                 the other and are let go together, so that the pool holds all of them from the second step on
+    the rest     the pool of the compute stream
+
+`Parts.apart` is what of an instant lies in the first two; the fullest instant is that of the third.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from meshwright.cost_models.inflight import State
+from meshwright.cost_models.liveness import BodyMemory
+from meshwright.cost_models.storages import Fullest
+from meshwright.ir.program import Program, Stage
+from meshwright.ir.workload import Workload
+
+
+@dataclass(slots=True)
+class Parts:
+    """Bytes by the names of `HELD`, summed."""
+
+    sizes: dict[str, float] = field(default_factory=dict)
+    instant: str = ""
+    apart: float = 0.0
+    """What of it lies in the pools of streams that communicate."""
+
+    def plus(self, *others: Mapping[str, float], apart: float = 0.0) -> Parts:
+        found = Parts(dict(self.sizes), self.instant, self.apart + apart)
+        for other in others:
+            found.add(other)
+        return found
+
+    def add(self, other: Mapping[str, float], times: float = 1) -> None:
+        for name, size in other.items():
+            self.sizes[name] = self.sizes.get(name, 0.0) + times * size
+
+    @property
+    def total(self) -> float:
+        return sum(self.sizes.values())
+
+    @property
+    def own(self) -> float:
+        """What lies in the pool of the compute stream."""
+        return self.total - self.apart
+
+
+def _mix(fullest: Fullest) -> dict[str, float]:
+    mix = fullest.held
+    return {
+        "activations": mix.activations,
+        "recomputed": mix.recomputed,
+        "transient": mix.transient,
+        "logits": mix.logits,
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class _Position:
+    """One call of a stage that may be the fullest: what the calls before it keep, the gradients of those after it."""
+
+    memory: BodyMemory
+    before: Mapping[str, float]
+    gradients_after: float
+    pooled_after: float
+    """What of those lies in the pool of the stream that reduces."""
+    previous_message: float
+    travelling: float
+    """The buffer in which the gradients of the call after it travel."""
+    passing: float
+    """What the latest call before it that keeps something on the host keeps there, which is on its way: down beside
+    this forward pass, up beside this backward pass."""
+
+
+SHOWN = 4
+"""Repeats of a run that are looked at."""
+
+
+class StageMemory:
+    """One stage's calls, put together."""
+
+    def __init__(self, stage: Stage, summaries: Mapping[str, BodyMemory], workload: Workload) -> None:
+        self.workload = workload
+        self.prefetches = "parameters" in workload.stack.hides and not workload.stack.piecewise
+        self.runs = [([summaries[name] for name in run.programs], run.repeats) for run in stage.runs]
+        self.gradients = sum(one.gradients * repeats for period, repeats in self.runs for one in period)
+        self.pooled_gradients = sum(one.pooled_gradients * repeats for period, repeats in self.runs for one in period)
+        self.shared = sum(
+            dict(entry for period, _ in self.runs for one in period for entry in one.passes.shared).values()
+        )
+        self.kept: dict[str, float] = {"activations": self.shared}
+        self.positions = tuple(self._positions())
+        self.pooled_messages = max(map(self.messages, self.positions))
+        self.weight_kept = sum(one.passes.weight_kept * repeats for period, repeats in self.runs for one in period)
+        self.hosted = sum(one.passes.hosted * repeats for period, repeats in self.runs for one in period)
+        self.kept_bytes = sum(self.kept.values())
+        self.forward = max((self.forward_at(p) for p in self.positions), key=lambda parts: parts.own)
+        self.backward = {
+            graded: max((self.backward_at(p, graded) for p in self.positions), key=lambda parts: parts.own)
+            for graded in (False, True)
+        }
+
+    def _positions(self) -> Iterator[_Position]:
+        """Of every call the first two repeats and the last two, that is those with other calls beside them and those
+        without; sums up what is kept on the way."""
+        left_over, pooled, last = self.gradients, self.pooled_gradients, None
+        shown = [one for period, repeats in self.runs for _ in range(min(repeats, SHOWN)) for one in period]
+        at = 0
+        for period, repeats in self.runs:
+            own, own_pooled = (sum(getattr(one, name) for one in period) for name in ("gradients", "pooled_gradients"))
+            for repeat in range(min(repeats, SHOWN)):
+                if repeat == SHOWN // 2 and repeats > SHOWN:  # step over the repeats between
+                    for previous, one in zip([period[-1], *period], period, strict=False):
+                        self._keep(previous, one, repeats - SHOWN)
+                    left_over -= own * (repeats - SHOWN)
+                    pooled -= own_pooled * (repeats - SHOWN)
+                for one in period:
+                    left_over -= one.gradients
+                    pooled -= one.pooled_gradients
+                    yield _Position(
+                        one,
+                        dict(self.kept),
+                        left_over,
+                        pooled,
+                        shown[at - 1].message if at else 0.0,
+                        shown[at + 1].travelling if at + 1 < len(shown) else 0.0,
+                        next((one.passes.hosted for one in reversed(shown[:at]) if one.passes.hosted), 0.0),
+                    )
+                    self._keep(last, one, 1)
+                    last, at = one, at + 1
+
+    def _keep(self, previous: BodyMemory | None, one: BodyMemory, times: int) -> None:
+        """Add what a call keeps; a storage that the call before it keeps as well counts once."""
+        left = dict(previous.passes.left) if previous and one.passes.entered else {}
+        twice = sum(size for key, size in one.passes.entered if key in left)
+        self.kept["activations"] += times * (one.passes.kept.activations - one.passes.hosted - twice)
+        self.kept["logits"] = self.kept.get("logits", 0.0) + times * one.passes.kept.logits
+
+    def forward_at(self, position: _Position) -> Parts:
+        """The fullest of two: while it runs; and at its start, when its unit was copied out of the message that it came
+        in, while the message before it is still held."""
+        one = position.memory
+        always = {"staging": position.passing}
+        message = one.message if self.prefetches else 0.0
+        both = message + (position.previous_message if self.prefetches else 0.0)
+        running = Parts(instant="loss" if one.passes.has_logits else "forward end").plus(
+            position.before,
+            always,
+            _mix(one.passes.forward),
+            {"gathered": self.unit(one) + message},
+            apart=message if one.pooled else 0.0,
+        )
+        starting = Parts(instant="forward end").plus(
+            position.before, always, {"gathered": self.unit(one) + both}, apart=both if one.pooled else 0.0
+        )
+        return max(running, starting, key=lambda parts: parts.own)
+
+    def backward_at(self, position: _Position, graded: bool) -> Parts:
+        """The fullest of two: while it runs, beside gradients of the call after it, which still travel; and at its end,
+        when its own set out."""
+        one = position.memory
+        always, apart = {"staging": position.passing}, self.fetched(position) if one.pooled else 0.0
+        if not graded:
+            always["gradients"] = position.gradients_after + one.gradients
+            apart += position.pooled_after + one.pooled_gradients
+        instant = "recompute" if one.passes.backward.recomputing else "backward"
+        running = Parts(instant="loss" if one.passes.has_logits else instant).plus(
+            position.before,
+            always,
+            _mix(one.passes.backward),
+            {"gathered": self.unit(one) + self.fetched(position) + position.travelling + one.piece},
+            apart=apart,
+        )
+        ending = Parts(instant="backward").plus(
+            position.before,
+            always,
+            {
+                "transient": one.passes.entering_gradients,
+                "gathered": one.unit_gradients + one.travelling + self.fetched(position),
+            },
+            apart=apart,
+        )
+        return max(running, ending, key=lambda parts: parts.own)
+
+    def messages(self, position: _Position) -> float:
+        """What the pool of messages holds while a call's parameters arrive."""
+        one = position.memory
+        return one.message + position.previous_message if self.prefetches and one.pooled else 0.0
+
+    def unit(self, one: BodyMemory) -> float:
+        """The unit that is used, where it does not stay."""
+        return 0.0 if one.unit_kept else one.unit
+
+    def fetched(self, position: _Position) -> float:
+        """The unit that is fetched behind the backward pass."""
+        return position.previous_message if self.prefetches and not position.memory.unit_kept else 0.0
+
+    def action(self, state: State, graded: bool) -> Parts:
+        if state.kind == "F":
+            return self.forward
+        if state.kind == "W":
+            return Parts({"activations": self.weight_kept}, "backward")
+        return self.backward[graded]
+
+
+def stages_of(program: Program, summaries: Mapping[str, BodyMemory], workload: Workload) -> list[StageMemory]:
+    """Every stage; those that run the same bodies as often hold the same."""
+    runs = [tuple((run.programs, run.repeats) for run in stage.runs) for stage in program.stages]
+    made = {
+        key: StageMemory(stage, summaries, workload)
+        for key, stage in dict(zip(runs, program.stages, strict=True)).items()
+    }
+    return [made[key] for key in runs]
