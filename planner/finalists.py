@@ -15,7 +15,7 @@ from meshwright.cost_models.prediction import Prediction
 from meshwright.ir.errors import MeshwrightError, ScheduleImpossible
 from meshwright.ir.schedules import CUSTOM
 from meshwright.planner.custom import customised
-from meshwright.planner.operators import MOST_AXES, parts_badly, sharpened
+from meshwright.planner.operators import MOST_AXES, sharpened
 from meshwright.planner.pins import Config
 from meshwright.planner.placement import MOST_PRICED as MOST_PLACED
 from meshwright.planner.placement import idle_ranks
@@ -23,6 +23,7 @@ from meshwright.planner.refine import Refined, improved
 from meshwright.planner.search import Found, Search
 from meshwright.planner.space import LAYERS
 from meshwright.planner.stages import counts_of
+from meshwright.planner.waiting import parts_badly, silent_s
 from meshwright.planner.wishes import Asked
 
 Stop = Callable[[], bool]
@@ -87,6 +88,8 @@ def finished(search: Search, asked: Asked, stop: Stop) -> tuple[Refined | None, 
     if asked.modules:  # templates have more to gain, each another share of it
         sharp = FINALISTS
     plans[:sharp] = [_sharpened(search, asked, stop, one) for one in plans[:sharp]]
+    if sharp:
+        plans += [_sharpened(search, asked, stop, one) for one in _talkative(search, plans)]
     best = min(plans, key=lambda one: one.worth, default=None)
     notes: tuple[str, ...] = ()
     if asked.wishes.grants("schedule", CUSTOM) and CUSTOM in {line.name for line in search.space.target.schedules}:
@@ -104,6 +107,22 @@ def finished(search: Search, asked: Asked, stop: Stop) -> tuple[Refined | None, 
     if best.prediction.step_time_s >= search.upper_s and not (best.custom and asked.wishes.made_only):
         return None, notes
     return best, notes
+
+
+def _talkative(search: Search, plans: Sequence[Refined]) -> list[Refined]:
+    """Of what was priced, the fastest without what its ranks tell each other, if that would be faster than all plans
+    and the target can have ranks that all do the same instead."""
+    if not (search.setting.target.per_operator and plans):
+        return []
+    taken = {one.origin for one in plans}
+    least_s = min(one.step_s for one in plans)
+    ranked = sorted(search.found.values(), key=lambda one: (silent_s(one.prediction), str(one.config)))
+    for one in ranked:
+        copies = one.config.tp * one.config.cp * one.config.dp
+        if one.fits and copies > 1 and one.config not in taken and silent_s(one.prediction) < least_s:
+            made = _as_is(search, one.config)
+            return [made] if parts_badly(made.decisions, made.prediction) else []
+    return []
 
 
 def _emptied(search: Search, plans: Sequence[Refined], stop: Stop) -> list[Refined]:

@@ -50,6 +50,7 @@ from meshwright.planner.block_solver import elimination
 from meshwright.planner.module_pins import resolved
 from meshwright.planner.placement import Worth, worth
 from meshwright.planner.pricing import Setting
+from meshwright.planner.waiting import parts_badly
 
 End = tuple[str, str]
 """A value at the end of a body: the body's name and the value's."""
@@ -59,12 +60,6 @@ LEAST_GAIN = 1e-4
 
 LEANER = (1.0, 0.5, 0.0)
 """Of what is left of memory, shares that a body may take where its best plan is too large."""
-
-WAITED = ("tensor", "context", "expert", "parameters", "gradients", "publish", "launch")
-KERNELS = ("matmul", "attention", "memory-bound")
-MOST_WORK = 2
-"""Times what collectives take, and hosts that launch kernels one by one: more than that is not done again for want of
-them."""
 
 MOST_AXES = 3
 """Of a mesh on which every body is solved. On more, states are so many that a block of Llama takes minutes; there only
@@ -116,18 +111,10 @@ def sharpened(
     best = work.climbed(start, work.same_ends())
     if free_ends and not work.late():
         best = work.freed(best)
-    if free_ends and free_copies and not work.late() and parts_badly(best.decisions, best.prediction):
+    badly = any(parts_badly(one.decisions, one.prediction) for one in (start, best))
+    if free_ends and free_copies and not work.late() and badly:
         best = work.alike(work.freed(best, data=True))
     return [best, start] if best.changed else [start]
-
-
-def parts_badly(decisions: Decisions, prediction: Prediction) -> bool:
-    """Whether collectives that nothing hides take so long that ranks which all work on the same data may be faster:
-    each does the work of all then, and has nothing to tell the others. While a device waits for its host, more work
-    takes no longer."""
-    shown, ranks = dict(prediction.shares), max(stage.mesh.size for stage in decisions.stages)
-    waited, worked = (sum(shown.get(name, 0.0) for name in names) for names in (WAITED, KERNELS))
-    return MOST_WORK * waited > (ranks - 1) * worked
 
 
 def problems(setting: Setting, decisions: Decisions, fold: Fold, global_batch: int, prices: Prices) -> dict[str, Block]:
@@ -412,7 +399,8 @@ class _Work:
         return _best(best, [self.climbed(together, moved)]) if together else best
 
     def alike(self, best: Sharpened) -> Sharpened:
-        """With nothing split: all ranks do the same."""
+        """With nothing split: all ranks do the same; from there on bodies change one by one, between ends that every
+        rank has whole."""
         whole = {
             name: replace(
                 kept.plan,
@@ -422,7 +410,11 @@ class _Work:
             )
             for name, kept in self.kept.items()
         }
-        return _best(best, [self.tried(best, whole)])
+        together = self.tried(best, whole)
+        if together is None:
+            return best
+        wishes = {name: self.solutions(name, dict(plan.states)) for name, plan in whole.items()}
+        return _best(best, [together, self.climbed(together, wishes)])
 
 
 def _ends(graph: Graph) -> tuple[str, ...]:
