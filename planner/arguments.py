@@ -81,6 +81,13 @@ def cluster(parser: ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print JSON on standard output, errors included")
 
 
+def count(text: str) -> int:
+    """Parse a number of things, of which there may be none."""
+    if not text.isdecimal():
+        raise ArgumentTypeError(f"{text!r} is not a whole number of at least 0")
+    return int(text)
+
+
 def at_least_one(text: str) -> float:
     """Parse an imbalance."""
     try:
@@ -249,6 +256,20 @@ def verify(parser: ArgumentParser) -> None:
         action="store_true",
         help="one rank of each stage by itself, without data: what it communicates, on a mesh of any size",
     )
+
+
+def compare(parser: ArgumentParser) -> None:
+    """``plan compare``."""
+    parser.add_argument("plan", metavar="PLAN", help="a plan.json, or the directory that holds it")
+    parser.add_argument("log", metavar="LOG", help="what a script printed that was emitted from it")
+    parser.add_argument(
+        "--skip",
+        type=count,
+        default=1,
+        metavar="N",
+        help="steps at the start that are left out, in which memory is allocated (default: %(default)s)",
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON on standard output, errors included")
 
 
 def inspect(parser: ArgumentParser) -> None:

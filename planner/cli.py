@@ -74,6 +74,12 @@ VERBS = (
         module="meshwright.planner.verify",
     ),
     Verb(
+        name="compare",
+        help="what a run of an emitted script measured, beside what the plan predicted",
+        arguments=arguments.compare,
+        module="meshwright.planner.compare",
+    ),
+    Verb(
         name="inspect",
         help="show what the planner sees in a model: blocks, parameters, FLOPs, saved activations, cuts, coverage",
         arguments=arguments.inspect,

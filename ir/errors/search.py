@@ -83,6 +83,12 @@ class PlanUnwritable(SearchError):
     exit_code = 8
 
 
+class LogUnreadable(SearchError):
+    """A log that is missing, that has no lines of an emitted script's steps, or that is of another plan."""
+
+    code = "MW7027"
+
+
 class WishesContradict(SearchError):
     """What --fix, --allow and --forbid leave of a name is nothing."""
 

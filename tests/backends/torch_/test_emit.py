@@ -34,6 +34,7 @@ from meshwright.ir.frontends.calls import calls_of
 from meshwright.ir.frontends.load import load_model
 from meshwright.ir.names.pinned import Allowed, Pinned
 from meshwright.ir.placement import Placement
+from meshwright.planner.compare import read_run
 from tests.backends.torch_ import golden
 from tests.backends.torch_.emitted import BATCH, SEQ, job, lowered, model, subject, unclean, written
 
@@ -195,6 +196,7 @@ def test_the_launch_script_starts_it(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr[-2000:]
     assert re.findall(r"^step (\d) loss \d\.\d{6} step_time_s ", done.stdout, re.MULTILINE) == ["0", "1"]
+    assert read_run(done.stdout, "standard output", skip=1).tokens == pytest.approx(BATCH * SEQ, rel=0.02)
     ranks = json.loads((tmp_path / "ranks.json").read_text())
     assert [row["mesh"] for row in ranks] == [{"dp": a, "tp": b} for a in (0, 1) for b in (0, 1)]
 
