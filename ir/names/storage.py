@@ -80,12 +80,16 @@ def _expands(graph: Graph, index: int, chosen: Mapping[str, Strategy]) -> bool:
 
 
 def cut_further(placement: Placement, shape: Sequence[int], axes: Sequence[str], mesh: Mesh) -> Placement:
-    """Add every axis that holds copies to the first dimension that it divides, else unevenly to the one of which most
-    is left: trainers shard flat buffers, or pad, so that no number of copies keeps them from it."""
+    """Add the axes that hold copies to the first dimension that all of them divide together; if there is none, each to
+    the first that it divides, else unevenly to the one of which most is left: trainers shard flat buffers, or pad, so
+    that no number of copies keeps them from it."""
     dims = list(placement.dims)
-    for axis in axes:
-        if placement.on(axis) is not None:
-            continue
+    new = tuple(Shard(axis) for axis in axes if placement.on(axis) is None)
+    at = next((d for d, extent in enumerate(shape) if fits(extent, (*dims[d], *new), mesh)), None)
+    if at is not None:
+        dims[at] = (*dims[at], *new)
+        return Placement(tuple(dims), placement.partial)
+    for axis in (shard.axis for shard in new):
         at = next((d for d, extent in enumerate(shape) if fits(extent, (*dims[d], Shard(axis)), mesh)), None)
         if at is not None:
             dims[at] = (*dims[at], Shard(axis))

@@ -45,7 +45,7 @@ def test_one_rank_of_each_stage_communicates_what_is_planned(
         ("recv", 2),
         ("send", 2 * 3),
     ]  # gradients of what goes from block to block; that, and two tables of positions
-    assert "shard_placement_fn=evenly" in (folder / "train.py").read_text()
+    assert "shard_placement_fn=along(model, {" in (folder / "train.py").read_text()
 
 
 @pytest.mark.e2e

@@ -42,6 +42,10 @@ class Parts:
             check_sharded(self.subject, self.kept, self.axes)
         return found
 
+    def routed(self, piece: Piece, path: str) -> bool:
+        """Whether a parameter belongs to experts that are cut apart."""
+        return self.experts is not None and self.experts.holds(piece, path)
+
     def loop(self, piece: Piece, again: Again | None = None) -> tuple[str, ...]:
         """The head of the loop over a piece's blocks, or those that run again: of the stage at hand, where there are
         several."""

@@ -17,7 +17,7 @@ from meshwright.backends.torch_.emit.writing.imports import imports
 from meshwright.backends.torch_.emit.writing.keeping import FLAT, resume, save
 from meshwright.backends.torch_.emit.writing.lines import WIDTH
 from meshwright.backends.torch_.emit.writing.microbatches import accumulating_step
-from meshwright.backends.torch_.emit.writing.model import build, evenly, parallelize
+from meshwright.backends.torch_.emit.writing.model import along, build, parallelize
 from meshwright.backends.torch_.emit.writing.pipeline import pipeline_step, stage_constants, staged
 from meshwright.backends.torch_.emit.writing.recompute import recomputing
 from meshwright.backends.torch_.emit.writing.speed import flops, speed
@@ -41,7 +41,7 @@ def script(parts: Parts) -> str:
         load(),
         ("model_file = load(Path(__file__).resolve().parent / MODEL)",),
         build(parts),
-        *([evenly(parts)] if parts.kept.parts else []),
+        *([along()] if any(unit.along for unit in parts.kept.units) else []),
         *recomputing(parts),
         *part,
         *([own_tokens(parts.context, parts.cut_again), attend(parts.context)] if parts.context is not None else []),

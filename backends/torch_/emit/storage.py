@@ -14,7 +14,8 @@ the forward pass instead of after the optimizer's step, and one scatter. Between
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from math import prod
 
 from meshwright.backends.torch_.emit.axes import Axes
@@ -38,6 +39,8 @@ class Unit:
     piece: Piece
     reshard: bool
     """Whether parameters are given back after the forward pass, and gathered again for the backward pass."""
+    along: Mapping[str, int] = field(default_factory=dict)
+    """The dimension that is cut of those parameters of which it is not the first one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +50,6 @@ class Kept:
     units: tuple[Unit, ...]
     over: tuple[str, ...] = ()
     """The axes that shard, major to minor."""
-    parts: int = 0
-    """How many shards there are, where some parameter is not cut along dimension 0; else 0."""
     level: int = 0
     """What is sharded: 1 the optimizer's state, 2 gradients besides, 3 parameters too. With several micro-batches,
     gradients that are not sharded are scattered after the last one, and parameters that are not stay gathered."""
@@ -82,26 +83,33 @@ def kept_of(subject: Subject, axes: Axes, experts: Experts | None = None) -> Kep
     copies = axes.copies[: -len(shards)]
     if copies and (len(copies) > 1 or len(shards) > 1):
         raise _refuse("storage", f"it is sharded over {'.'.join(shards)} with copies over {'.'.join(copies)}")
-    units = tuple(Unit(piece, _gathers_again(subject, piece)) for piece in subject.pieces if sharded[piece.plan.name])
-    return Kept(units, shards, _parts(subject, units, shards, experts), _level(subject, shards, experts))
+    units = tuple(
+        Unit(piece, _gathers_again(subject, piece), _along(piece, axes))
+        for piece in subject.pieces
+        if sharded[piece.plan.name]
+    )
+    for unit in units:
+        _check_even(subject, unit, axes)
+    return Kept(units, shards, _level(subject, shards, experts))
 
 
-def _parts(subject: Subject, units: tuple[Unit, ...], shards: tuple[str, ...], experts: Experts | None) -> int:
-    """`Kept.parts`."""
-    parts, elsewhere = prod(subject.mesh.axis(axis).size for axis in shards), False
-    for piece in (unit.piece for unit in units):
-        paths = {
-            param.path: param for param in piece.graph.params if experts is None or not experts.holds(piece, param.path)
-        }
-        for item in (item for item in piece.plan.storage if item.path in paths):
-            dims = tuple(tuple(s for s in dim if s.axis not in shards) for dim in item.optimizer.dims)
-            local = Placement(dims).local_shape(piece.graph.types[paths[item.path].value].shape, subject.mesh)
-            cut = item.optimizer.on(shards[-1])
-            first = next((dim for dim, size in enumerate(local) if size % parts == 0), None)
-            if cut != first:
-                raise _refuse(f"plan {piece.plan.name}, {item.path}", f"it is cut along dimension {cut}")
-            elsewhere |= cut != 0
-    return parts if elsewhere else 0
+def _check_even(subject: Subject, unit: Unit, axes: Axes) -> None:
+    """Must: where shards cut another dimension than the first one, they divide it."""
+    shape = {param.path: unit.piece.graph.types[param.value].shape for param in unit.piece.graph.params}
+    for item in (item for item in unit.piece.plan.storage if item.path in unit.along):
+        dims = tuple(tuple(s for s in dim if s.axis not in axes.copies) for dim in item.optimizer.dims)
+        along = unit.along[item.path]
+        size = Placement(dims).local_shape(shape[item.path], subject.mesh)[along]
+        parts = prod(subject.mesh.axis(axis).size for axis, cut in _cut(item.optimizer, axes).items() if cut == along)
+        if size % parts:
+            raise _refuse(f"plan {unit.piece.plan.name}, {item.path}", f"{parts} shards of {size} along a dimension")
+
+
+def _along(piece: Piece, axes: Axes) -> dict[str, int]:
+    """The parameters that shards cut along another dimension than the first one. Experts are cut along that by the axis
+    that they are apart on, too."""
+    cut = {item.path: max(_cut(item.optimizer, axes).values(), default=0) for item in piece.plan.storage}
+    return {path: dim for path, dim in cut.items() if dim}
 
 
 def whole_of(subject: Subject, axes: Axes) -> Kept:
@@ -167,7 +175,7 @@ def _sharded(piece: Piece, axes: Axes, experts: Experts | None) -> tuple[str, ..
     stored = {item.path: item for item in piece.plan.storage}
     paths = [param.path for param in piece.graph.params]
     routed = [path for path in paths if experts is not None and experts.holds(piece, path)]
-    found = {path: _along(piece, path, stored.get(path), axes) for path in paths if path not in routed}
+    found = {path: _over(piece, path, stored.get(path), axes) for path in paths if path not in routed}
     if len(set(found.values())) > 1:
         copied = next((path for path, cut in found.items() if not cut), next(iter(found)))
         raise _refuse(f"plan {piece.plan.name}, {copied}", "it is copied while other parameters are sharded")
@@ -176,12 +184,12 @@ def _sharded(piece: Piece, axes: Axes, experts: Experts | None) -> tuple[str, ..
         item = stored.get(path)
         roles = [_cut(one, axes) for one in (item.params, item.grads, item.optimizer)] if item is not None else [{}]
         cut = {axis: dim for axis, dim in roles[-1].items() if axis != axes.experts}
-        if tuple(cut) != tuple(axis for axis in over if axis != axes.experts) or set(cut.values()) - {0}:
+        if tuple(cut) != tuple(axis for axis in over if axis != axes.experts) or len(set(cut.values())) > 1:
             raise _refuse(f"plan {piece.plan.name}, {path}", "experts are sharded otherwise than what is beside them")
     return over
 
 
-def _along(piece: Piece, path: str, item: Storage | None, axes: Axes) -> tuple[str, ...]:
+def _over(piece: Piece, path: str, item: Storage | None, axes: Axes) -> tuple[str, ...]:
     """The data and context axes that shard a parameter, in all three roles."""
     if item is None:
         return ()

@@ -29,12 +29,12 @@ class Block(nn.Module):
 
 
 class Mixture(nn.Module):
-    def __init__(self) -> None:
+    def __init__(self, experts: int = 8) -> None:
         super().__init__()
         self.config = Qwen3MoeConfig(
             hidden_size=LLAMA.width,
             moe_intermediate_size=24,
-            num_experts=8,
+            num_experts=experts,
             num_experts_per_tok=2,
             norm_topk_prob=True,
             experts_implementation="eager",
@@ -57,6 +57,10 @@ class Mixture(nn.Module):
 
 def tiny() -> Mixture:
     return Mixture()
+
+
+def few() -> Mixture:
+    return Mixture(experts=2)
 
 
 dims = {"tokens": ("b", "s"), "labels": ("b", "s")}

@@ -28,11 +28,12 @@ from meshwright.ir.mesh import Mesh
 from meshwright.ir.names import Degrees, template
 from tests.backends.torch_.emitted import BATCH, SEQ, WORKLOAD, job, unclean, written
 
-MIXTURE = f"{Path(__file__).parent / 'mixture.py'}:tiny"
+MIXTURE = Path(__file__).parent / "mixture.py"
 KINDS: dict[str, dict[str, Any]] = {
     "ep": {"dp": 2, "ep": 2},
     "ep, micro-batches": {"dp": 2, "ep": 2, "zero": 3, "microbatches": 2},
     "ep inside of fsdp": {"dp": 4, "ep": 2, "zero": 3},
+    "shards of other dimensions": {"dp": 4, "ep": 2, "zero": 3, "factory": "few"},
     "ep beside zero 2": {"dp": 4, "ep": 4, "zero": 2},
     "ep in stages": {"dp": 2, "ep": 2, "pp": 2, "zero": 3, "microbatches": 2, "schedule": "1f1b"},
     "ep over cp, in stages": {
@@ -48,15 +49,16 @@ KINDS: dict[str, dict[str, Any]] = {
 
 
 @cache
-def mixture(batch: int) -> tuple[Fold, Calls]:
+def mixture(batch: int, factory: str) -> tuple[Fold, Calls]:
     """As it is traced on a micro-batch."""
-    source = load_model(MIXTURE)
+    reference = f"{MIXTURE}:{factory}"
+    source = load_model(reference)
     fold = capture(source, batch=batch, seq=SEQ).fold
-    return fold, calls_of(source, MIXTURE, batch=batch, seq=SEQ, blocks=fold.instances)
+    return fold, calls_of(source, reference, batch=batch, seq=SEQ, blocks=fold.instances)
 
 
-def plan_of(**degrees: Any) -> Subject:
-    fold, calls = mixture(BATCH // degrees.get("microbatches", 1))
+def plan_of(factory: str = "tiny", **degrees: Any) -> Subject:
+    fold, calls = mixture(BATCH // degrees.get("microbatches", 1), factory)
     decisions = template(fold, Degrees(**degrees), "torch-gloo")
     program = lower(fold, decisions, TORCH_GLOO.lowering(), WORKLOAD)
     return Subject(fold=fold, decisions=decisions, program=program, workload=WORKLOAD, calls=calls, config=str(degrees))
@@ -83,6 +85,12 @@ def test_experts_apart_are_exact_and_communicate_what_the_plan_says(kind: str, f
     assert counts[f"all_to_all {axis}"] == batches * blocks * (4 + 1 + heads)
     if kind == "ep inside of fsdp":  # experts are gathered and scattered among their own copies
         assert (counts["all_gather dp"], counts["reduce_scatter dp"]) == (4, 2)
+
+
+def test_experts_and_routers_are_cut_where_shards_divide_them(tmp_path: Path) -> None:
+    text = written(plan_of(**KINDS["shards of other dimensions"]), tmp_path).read_text()
+    assert 'along(block, {"feed_forward.gate.weight": 1})' in text
+    assert '{"feed_forward.experts.gate_up_proj": 1, "feed_forward.experts.down_proj": 1}' in text
 
 
 def test_scripts_are_clean(tmp_path: Path) -> None:

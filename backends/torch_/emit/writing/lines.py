@@ -27,7 +27,13 @@ def call(deep: int, function: str, arguments: list[str]) -> Iterator[str]:
     if deep + 4 + len(line) <= WIDTH:
         yield f"{indent}    {line}"
     else:
-        yield from (f"{indent}    {one}," for one in arguments)
+        for one in arguments:
+            inner, bracket, given = one.partition("(")
+            if deep + 5 + len(one) <= WIDTH or not bracket:
+                yield f"{indent}    {one},"
+            else:
+                *lines, last = call(deep + 4, inner, [given.removesuffix(")")])
+                yield from (*lines, f"{last},")
     yield f"{indent})"
 
 

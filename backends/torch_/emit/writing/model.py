@@ -87,23 +87,22 @@ def sharded(parts: Parts) -> Iterator[str]:
         given = f"param_dtype=torch.bfloat16, reduce_dtype={parts.precision.sums}"
         yield f"    precision = MixedPrecisionPolicy({given})"
         options.append("mp_policy=precision")
-    if parts.kept.parts:
-        options.append("shard_placement_fn=evenly")
     root: list[Unit] = []
     for unit in parts.kept.units:
-        resharded = ", ".join((*options, f"reshard_after_forward={unit.reshard}"))
+        resharded = [*options, f"reshard_after_forward={unit.reshard}"]
         if unit.piece.repeated:
             yield from indented(parts.loop(unit.piece))
             ignored = yield from sharded_experts(parts, unit)
-            yield from call(8, "fully_shard", ["block", *resharded.split(", "), *ignored])
+            yield from call(8, "fully_shard", ["block", *resharded, *placed(parts, unit, routed=False), *ignored])
             continue
         owners = [path for path in unit.piece.owners() if path]
         root += [unit] * (len(owners) < len(unit.piece.owners()))
         modules = [f'model.get_submodule("{path}")' for path in owners]
+        resharded += placed(parts, unit, routed=False)
         if len(modules) == 1:
-            yield from parts.only(unit.piece, (f"    fully_shard({modules[0]}, {resharded})",))
+            yield from parts.only(unit.piece, (f"    fully_shard({modules[0]}, {', '.join(resharded)})",))
         elif modules:
-            arguments = [f"[{', '.join(modules)}]", *resharded.split(", ")]
+            arguments = [f"[{', '.join(modules)}]", *resharded]
             deep = 4 if parts.pipeline is None else 8
             lines = [line[deep - 4 :] for line in call(deep, "fully_shard", arguments)]
             yield from parts.only(unit.piece, lines)
@@ -124,14 +123,21 @@ def sharded(parts: Parts) -> Iterator[str]:
         yield "            module.set_force_sum_reduction_for_comms(True)"
 
 
-def evenly(parts: Parts) -> Iterator[str]:
-    """`evenly`: which dimension of a parameter is cut, where that is not always the first one."""
-    yield "def evenly(parameter: nn.Parameter) -> Shard:"
-    yield f'    """{parts.kept.parts} shards cut a parameter along the first dimension that they divide."""'
-    if parts.axes.tensor is not None:
-        yield "    local = parameter.to_local() if isinstance(parameter, DTensor) else parameter"
-    local = "local" if parts.axes.tensor is not None else "parameter"
-    yield f"    return next(Shard(dim) for dim, size in enumerate({local}.shape) if size % {parts.kept.parts} == 0)"
+def placed(parts: Parts, unit: Unit, *, routed: bool) -> list[str]:
+    """What `fully_shard` is told of parameters, those of experts or the others, that are not cut along the first
+    dimension."""
+    found = {path: dim for path, dim in unit.along.items() if routed == parts.routed(unit.piece, path)}
+    holder = "block" if unit.piece.repeated else "model"
+    table = ", ".join(f'"{path}": {dim}' for path, dim in found.items())
+    return [f"shard_placement_fn=along({holder}, {{{table}}})"] if found else []
+
+
+def along() -> Iterator[str]:
+    """`along`: which dimension of a parameter is cut, where that is not always the first one."""
+    yield "def along(module: nn.Module, dims: dict[str, int]) -> Callable[[nn.Parameter], Shard]:"
+    yield '    """The dimension along which a parameter is cut into shards: the first one, but for some."""'
+    yield "    other = {id(module.get_parameter(name)): dim for name, dim in dims.items()}"
+    yield "    return lambda parameter: Shard(other.get(id(parameter), 0))"
 
 
 def sharded_experts(parts: Parts, unit: Unit) -> Generator[str, None, list[str]]:
@@ -143,8 +149,9 @@ def sharded_experts(parts: Parts, unit: Unit) -> Generator[str, None, list[str]]
     if parts.expert_copies:
         for path in modules:
             over = f'mesh["{joined(parts.expert_copies)}"]'
-            reshard = f"reshard_after_forward={unit.reshard}"
-            yield f'        fully_shard(block.get_submodule("{path}"), mesh={over}, {reshard})'
+            options = [f"mesh={over}", f"reshard_after_forward={unit.reshard}"]
+            options += placed(parts, unit, routed=True)
+            yield from call(8, "fully_shard", [f'block.get_submodule("{path}")', *options])
         return []
     ignored = ", ".join(f'*block.get_submodule("{path}").parameters()' for path in modules)
     return [f"ignored_params={{{ignored}}}"]
