@@ -22,6 +22,7 @@ class Calls:
       that made it, or None where it was not the result of a module.
     - `keywords` has the same of arguments that are given by name.
     - `positioned` modules are given tables of all positions, and make none of their own while they run.
+    - `undrawn` modules hold parameters or buffers and have no `reset_parameters`, while the file has no `draw_weights`.
     - A `file` that is not whole is one of those to be written `beside` the code, by name.
     """
 
@@ -33,5 +34,8 @@ class Calls:
     keywords: Mapping[str, Mapping[str, str | None]] = field(default_factory=dict)
     positioned: frozenset[str] = frozenset()
     beside: tuple[tuple[str, str], ...] = ()
+    undrawn: tuple[str, ...] = ()
+    draws: bool = False
+    """Whether the file has `draw_weights(module)`."""
     route: Route = UNWATCHED
     """The forward pass as lines, where the model may be cut into stages."""

@@ -227,6 +227,11 @@ def emit(parser: ArgumentParser) -> None:
         "--target", metavar="TARGET", help="torch-cuda or torch-gloo: for that, whatever the plan was made for"
     )
     add_tiny(parser)
+    parser.add_argument(
+        "--init",
+        choices=("whole", "meta"),
+        help="where weights come from: every rank draws the whole model, or its part only (default: by its size)",
+    )
 
 
 def add_tiny(parser: ArgumentParser) -> None:

@@ -39,12 +39,12 @@ def run(args: Namespace) -> int:
             f"{seconds(planned.prediction.step_time_s)} for {planned.plan.decisions.target}",
             file=sys.stderr,
         )
-    if args.tiny:
-        files = emit(tiny(again, folder), folder)
-    else:
-        files = emit(subject_of(again), folder)
-        if again.plan.decisions.target == CUDA:
-            files = on_hosts(files, seats(again.ask.cluster))
+    subject = replace(tiny(again, folder) if args.tiny else subject_of(again), init=args.init or "")
+    files = emit(subject, folder)
+    for said in files.told:
+        print(f"note: {said}", file=sys.stderr)  # noqa: T201
+    if subject.decisions.target == CUDA:
+        files = on_hosts(files, seats(again.ask.cluster))
     try:
         files.write(folder)
     except OSError as error:

@@ -4,7 +4,7 @@ which other one. A tensor belongs to the innermost module that returned it."""
 from __future__ import annotations
 
 import inspect
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -48,8 +48,18 @@ def calls_of(source: Source, reference: str, *, batch: int, seq: int, blocks: Se
         keywords=keywords,
         positioned=positioned,
         has_optimizer=source.hooks.optimizer is not None,
+        draws=made.draws or source.hooks.draw_weights is not None,
+        undrawn=() if made.draws or source.hooks.draw_weights is not None else tuple(_undrawn(source.module)),
         route=route,
     )
+
+
+def _undrawn(model: nn.Module) -> Iterator[str]:
+    """The paths of modules that cannot draw what they hold."""
+    for path, module in model.named_modules():
+        held = (*module.parameters(recurse=False), *module.buffers(recurse=False))
+        if held and not callable(getattr(module, "reset_parameters", None)):
+            yield path
 
 
 Arguments = dict[str, tuple[str | None, ...]]

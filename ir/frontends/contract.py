@@ -7,6 +7,7 @@ that stand beside the factory:
     loss(outputs, batch)          a scalar; not needed if the model returns its loss
     dims = {"tokens": ("b", "s")} names for the dimensions of the inputs
     optimizer(params)             the optimizer that training will use
+    draw_weights(module)          draws what this one module holds itself; not needed if modules have reset_parameters
 
 The forward pass receives the entries of a dict batch that it has parameters for (or the whole tuple); the loss sees the
 whole batch, so labels live in the batch. A hook may also be an attribute of the model, for models that come as objects.
@@ -63,6 +64,7 @@ class Hooks:
     loss: Callable[[Any, Any], Tensor] | None = None
     dims: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     optimizer: Callable[[list[nn.Parameter]], Any] | None = None
+    draw_weights: Callable[[nn.Module], None] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,14 +117,22 @@ def source_of(model: nn.Module, *, place: str, beside: Mapping[str, Any] | None 
         raise EmptyModel(
             place=place, cause=f"{type(model).__name__} has no parameters", fix="plan for a model that has some"
         )
-    found = {name: _hook(name, model, beside or {}) for name in ("example_inputs", "loss", "dims", "optimizer")}
+    found = {name: _hook(name, model, beside or {}) for name in HOOKS}
     _check_hooks(found, place)
     hooks = Hooks(**{name: hook for name, hook in found.items() if hook is not None})
     return Source(model, hooks, place, beside=beside or {})
 
 
-_TAKEN = {"example_inputs": ("batch", "seq"), "loss": ("outputs", "batch"), "optimizer": ("params",)}
+_TAKEN = {
+    "example_inputs": ("batch", "seq"),
+    "loss": ("outputs", "batch"),
+    "optimizer": ("params",),
+    "draw_weights": ("module",),
+}
 """What each hook is called with."""
+
+
+HOOKS = (*_TAKEN, "dims")
 
 
 def _check_hooks(found: Mapping[str, Any], place: str) -> None:

@@ -22,12 +22,13 @@ MODEL, CONFIG = "model.py", "config.json"
 HUGGING_FACE = '''\
 """{model} of {config}, as transformers has it, and what it is trained on: tokens in, the next token out."""
 
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import {imported}
 
 VOCABULARY = {vocabulary}
@@ -38,6 +39,18 @@ def model() -> {model}:
     config = {settings}.from_json_file(Path(__file__).resolve().parent / "{config}")
     config.use_cache = False
     return {model}(config)
+
+
+def draw_weights(module: nn.Module) -> None:
+    """Draw what a module holds itself, as transformers does."""
+    whole()._init_weights(module)
+
+
+@cache
+def whole() -> {model}:
+    """The model without weights."""
+    with torch.device("meta"):
+        return model()
 
 
 def example_inputs(batch: int, seq: int) -> dict[str, Tensor]:
@@ -62,6 +75,8 @@ class ModelFile:
     file: Path
     factory: str
     beside: tuple[tuple[str, str], ...] = ()
+    draws: bool = False
+    """Whether it has `draw_weights`."""
 
 
 def model_file(source: Source, reference: str) -> ModelFile:
@@ -92,5 +107,8 @@ def _hugging_face(source: Source) -> ModelFile:
         targets=TARGETS,
     )
     return ModelFile(
-        file=Path(MODEL), factory="model", beside=((MODEL, text), (CONFIG, Path(source.place).read_text()))
+        file=Path(MODEL),
+        factory="model",
+        beside=((MODEL, text), (CONFIG, Path(source.place).read_text())),
+        draws=True,
     )

@@ -190,7 +190,7 @@ def test_files_of_a_configuration_are_clean_and_of_transformers_only(tmp_path: P
     emit(twinned(plan, tmp_path).subject, tmp_path).write(tmp_path)
     text = (tmp_path / "model.py").read_text()
     imported = {node.module for node in ast.walk(ast.parse(text)) if isinstance(node, ast.ImportFrom)}
-    assert imported == {"pathlib", "typing", "torch", "transformers"}
+    assert imported == {"functools", "pathlib", "typing", "torch", "transformers"}
     style = ["--isolated", "--line-length", "120"]
     for command in (
         ["ruff", "check", "--select", "E,F,I,B,UP,RET,SIM", *style],

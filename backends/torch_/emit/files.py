@@ -9,6 +9,7 @@ from pathlib import Path
 from meshwright.backends.torch_.emit.axes import axes_of
 from meshwright.backends.torch_.emit.context import context_of
 from meshwright.backends.torch_.emit.experts import experts_of
+from meshwright.backends.torch_.emit.initial import built_whole
 from meshwright.backends.torch_.emit.launch import launch_script, rank_map
 from meshwright.backends.torch_.emit.parts import Parts
 from meshwright.backends.torch_.emit.precision import precision_of
@@ -28,6 +29,8 @@ class Files:
     """What is written: texts by file name."""
 
     texts: tuple[tuple[str, str], ...]
+    told: tuple[str, ...] = ()
+    """What is to be said of them."""
 
     def write(self, folder: Path) -> None:
         """Write them; the launch script may be executed."""
@@ -62,4 +65,5 @@ def emit(subject: Subject, folder: Path) -> Files:
     )
     texts = ((SCRIPT, script(parts)), (LAUNCH, launch_script(subject)), (RANKS, rank_map(subject)))
     lists = [(LISTS, action_lists(parts))] if parts.pipeline and class_of(parts) is None else []
-    return Files((*texts, *lists, *subject.calls.beside))
+    told = built_whole(parts.subject, parts=parts.drawn_in_parts)
+    return Files((*texts, *lists, *subject.calls.beside), (told,) if told else ())

@@ -9,6 +9,7 @@ from functools import cached_property
 from meshwright.backends.torch_.emit.axes import Axes
 from meshwright.backends.torch_.emit.context import Context
 from meshwright.backends.torch_.emit.experts import Experts
+from meshwright.backends.torch_.emit.initial import drawn_in_parts
 from meshwright.backends.torch_.emit.pipeline import Pipeline, numbers_of, pipeline_of
 from meshwright.backends.torch_.emit.precision import Precision
 from meshwright.backends.torch_.emit.recompute import Again, recomputed
@@ -30,6 +31,10 @@ class Parts:
     experts: Experts | None
     model: str
     """The model file, from the folder of the script."""
+
+    @cached_property
+    def drawn_in_parts(self) -> bool:
+        return drawn_in_parts(self.subject, self.kept, self.axes, self.experts, self.pipeline)
 
     @cached_property
     def recomputed(self) -> tuple[Again, ...]:

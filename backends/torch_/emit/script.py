@@ -14,6 +14,7 @@ from meshwright.backends.torch_.emit.writing.copies import sum_copies
 from meshwright.backends.torch_.emit.writing.entry import load, main, make_optimizer, start
 from meshwright.backends.torch_.emit.writing.experts import send
 from meshwright.backends.torch_.emit.writing.imports import imports
+from meshwright.backends.torch_.emit.writing.initial import draw
 from meshwright.backends.torch_.emit.writing.keeping import FLAT, resume, save
 from meshwright.backends.torch_.emit.writing.lines import WIDTH
 from meshwright.backends.torch_.emit.writing.microbatches import accumulating_step
@@ -44,6 +45,7 @@ def script(parts: Parts) -> str:
         *([along()] if any(unit.along for unit in parts.kept.units) else []),
         *recomputing(parts),
         *part,
+        *([draw(parts)] if parts.drawn_in_parts else []),
         *([own_tokens(parts.context, parts.cut_again), attend(parts.context)] if parts.context is not None else []),
         *([send()] if parts.experts is not None else []),
         batches(parts),

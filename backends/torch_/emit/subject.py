@@ -34,6 +34,8 @@ class Subject:
     """The plan's degrees, for the reader of the script."""
     peak_flops: float = 0.0
     """FLOP/s of one device by which the plan's MFU is counted; 0 if that is not known."""
+    init: str = ""
+    """Where weights come from (`initial.INITS`); empty for what the model's size wants."""
 
     @property
     def mesh(self) -> Mesh:

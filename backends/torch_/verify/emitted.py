@@ -19,7 +19,7 @@ import subprocess
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,6 +28,7 @@ from torch import Tensor
 
 from meshwright.backends.torch_.verify.counting import Collective
 from meshwright.backends.torch_.verify.groups import Group, unlike, unlike_together
+from meshwright.backends.torch_.verify.ranks import START
 from meshwright.backends.torch_.verify.reference import Reference
 from meshwright.ir.calls import Calls
 from meshwright.ir.errors import RanksFailed
@@ -78,13 +79,20 @@ class Job:
     def ranks(self) -> int:
         return sum(group.mesh.size for group in self.groups)
 
+    @property
+    def drawn_in_parts(self) -> bool:
+        """Whether its ranks draw the weights of their parts, which are not those of the reference."""
+        return "\ndef draw(" in self.script.read_text(encoding="utf-8")
+
 
 def verify(jobs: Sequence[Job], *, steps: int, limit_s: float) -> list[Verified]:
     """Run scripts one after the other, each on as many processes as it has ranks, and compare. Raises `RanksFailed`."""
     with tempfile.TemporaryDirectory() as name:
         folders = [Path(name) / str(number) for number in range(len(jobs))]
-        for folder in folders:
+        for job, folder in zip(jobs, folders, strict=True):
             folder.mkdir()
+            if job.drawn_in_parts:
+                Reference(job.script.parent, job.calls, job.workload).save(folder / START)
         _run(jobs, folders, steps, limit_s)
         return [_held_against(job, folder, steps) for job, folder in zip(jobs, folders, strict=True)]
 
@@ -94,7 +102,7 @@ def _held_against(job: Job, folder: Path, steps: int) -> Verified:
     runs = [torch.load(folder / f"{rank}.pt", weights_only=False) for rank in range(job.ranks)]
     once = [_once([one["collectives"] for one in run]) for run in runs]
     reference = Reference(job.script.parent, job.calls, job.workload)
-    differences: list[str] = []
+    differences = list(drawn_apart([run[0]["drawn"] for run in runs]))
     worst, tensors = 0.0, 0
     for step in range(steps):
         loss, grads, parameters = reference.step(step, _together(run[step]["grads"] for run in runs))
@@ -131,6 +139,16 @@ def _held_against(job: Job, folder: Path, steps: int) -> Verified:
         memory=tuple(max(one["peak"] for one in run[1:]) for run in runs) if steps > 1 else (),
         differences=tuple(differences),
     )
+
+
+def drawn_apart(drawn: Sequence[Mapping[str, int]]) -> Iterator[str]:
+    """Parameters that ranks drew, and did not draw alike; of each its digest."""
+    first: dict[str, tuple[int, int]] = {}
+    for rank, found in enumerate(drawn):
+        for name, digest in found.items():
+            one, expected = first.setdefault(name, (rank, digest))
+            if digest != expected:
+                yield f"rank {rank}: {name} was not drawn as on rank {one}"
 
 
 def _together(parts: Iterable[Mapping[str, Tensor]]) -> dict[str, Tensor]:

@@ -23,6 +23,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
+from zlib import crc32
 
 import torch
 import torch.distributed as dist
@@ -34,6 +35,9 @@ from torch.nn.parallel import DistributedDataParallel
 
 from meshwright.backends.torch_.verify.counting import Counting
 from meshwright.backends.torch_.verify.memory import Peak, make_masks_unwatched
+
+START = "start"
+"""The checkpoint, in the folder of a script, that its ranks begin with if they draw their parts."""
 
 
 def run_script(script: str, ranks: int, steps: int, folder: Path) -> int:
@@ -115,7 +119,7 @@ def _child(script: str, rank: int, ranks: int, port: int, steps: int, folder: Pa
     faulthandler.enable()
     try:
         torch.set_num_threads(1)
-        torch.save(run(load(script), steps), folder / f"{rank}.pt")
+        torch.save(run(load(script), steps, folder / START), folder / f"{rank}.pt")
         dist.barrier()  # whoever ends closes connections that others may still read from
     except BaseException:  # noqa: BLE001 - a forked process must not return into its parent's code
         traceback.print_exc()
@@ -134,19 +138,26 @@ def load(script: str) -> ModuleType:
     return module
 
 
-def run(train: Any, steps: int) -> list[dict[str, Any]]:
-    """What the script does, step by step; collectives of a step are counted, those of the checks are not."""
+def run(train: Any, steps: int, start: Path) -> list[dict[str, Any]]:
+    """What the script does, step by step; collectives of a step are counted, those of the checks are not. Where
+    ranks draw their parts, they take up the reference's weights from `start`."""
     mesh = train.start()
     peak = Peak()
     with peak:
         called: nn.Module = train.parallelize(train.build(), mesh)  # what other stages hold is let go, as by the script
+        draws = hasattr(train, "draw")
+        if draws:
+            train.draw(called, mesh)
         optimizer = train.make_optimizer(called)
+        drawn = {name: crc32(bits(whole(p))) for name, p in parameters_of(called)} if draws else {}
+        if draws:
+            train.resume(start, called, optimizer)
     found = []
     for step in range(steps):
         peak.begin()
         with peak, Counting() as counting:
             loss = train.train_step(called, optimizer, train.batch_of(step, mesh), mesh)
-        held = {name: p for part in getattr(called, "stages", [called]) for name, p in named(part)}
+        held = dict(parameters_of(called))
         found.append(
             {
                 "loss": None if loss is None else loss.item(),
@@ -154,9 +165,21 @@ def run(train: Any, steps: int) -> list[dict[str, Any]]:
                 "parameters": {name: whole(p) for name, p in held.items()},
                 "collectives": dict(counting.found),
                 "peak": peak.most,
+                "drawn": drawn,
             }
         )
     return found
+
+
+def parameters_of(called: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
+    """Those that a rank holds, of its stages or of the whole model."""
+    for part in getattr(called, "stages", [called]):
+        yield from named(part)
+
+
+def bits(tensor: Tensor) -> bytes:
+    """What a tensor holds, to the last bit."""
+    return bytes(tensor.contiguous().view(torch.uint8).numpy().data)
 
 
 def named(module: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:

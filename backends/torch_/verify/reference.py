@@ -8,12 +8,15 @@ recipes fsdp*     parameters in fp32, of which every forward pass reads copies i
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
+import torch.distributed.checkpoint as dcp
 from torch import Tensor, nn
+from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_dict
 from torch.func import functional_call
 
 from meshwright.backends.torch_.verify.ranks import load
@@ -21,6 +24,7 @@ from meshwright.ir.calls import Calls
 from meshwright.ir.workload import Workload
 
 SEED = 0
+FLAT = StateDictOptions(flatten_optimizer_state_dict=True)
 EXACT, IN_BF16 = 1e-5, 2**-5
 """What tensors may differ by, where they were computed in fp32, and in bf16: eight times the distance of neighbouring
 numbers. Products in bf16 round what they yield, and what is added up in another order, or over another part of the
@@ -63,6 +67,15 @@ class Reference:
                 named[name].grad = grad
         self.optimizer.step()
         return loss.detach(), made, {name: p.detach().clone() for name, p in named.items()}
+
+    def save(self, folder: Path) -> None:
+        """A checkpoint before the first step, as emitted scripts take it up."""
+        weights, states = get_state_dict(self.model, self.optimizer, options=FLAT)
+        for name, state in states.items():  # they were made by a step
+            states[name] = torch.zeros_like(state) if name.startswith("state.") and isinstance(state, Tensor) else state
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "torch.distributed is disabled")  # it is alone
+            dcp.save({"model": weights, "optimizer": states, "step": 0}, checkpoint_id=folder)
 
     def outputs(self, inputs: dict[str, Tensor]) -> Any:
         """What the model makes of its inputs."""

@@ -64,6 +64,8 @@ def main(parts: Parts) -> Iterator[str]:
     yield "    args = parser.parse_args()"
     yield "    mesh = start()"
     yield "    model = parallelize(build(), mesh)"
+    if parts.drawn_in_parts:
+        yield "    draw(model, mesh)"
     yield "    optimizer = make_optimizer(model)"
     yield "    first = resume(args.resume, model, optimizer) if args.resume else 0"
     yield "    for step in range(first, first + args.steps):"

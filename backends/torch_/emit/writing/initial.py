@@ -1,0 +1,55 @@
+"""`draw`: memory and weights for this rank's part of a model that was built without any."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from meshwright.backends.torch_.emit.parts import Parts
+from meshwright.backends.torch_.emit.writing.lines import quoted
+
+
+def draw(parts: Parts) -> Iterator[str]:
+    device, tensor = parts.subject.device, parts.axes.tensor
+    if parts.kept.units:
+        both = parts.kept.over != parts.axes.copies
+        shards = parts.axes.copies if both else (str(parts.axes.copied),)
+    else:
+        shards = (parts.axes.copied,) if parts.axes.copied is not None else ()
+    axes = (*shards, *([tensor] if tensor is not None else []))
+    yield "def draw(model: nn.Module, mesh: DeviceMesh) -> None:"
+    yield '    """Weights for this rank\'s part, as modules draw them; those of copies are one rank\'s."""'
+    yield f'    model.to_empty(device="{device}")'
+    held = "(*model.named_parameters(), *model.named_buffers())"
+    yield f"    named = {held}"
+    yield "    floats = {name: one.detach() for name, one in named if one.is_floating_point()}"
+    yield "    for tensor in floats.values():"
+    yield '        tensor.fill_(float("nan"))  # until it is drawn'
+    yield "    torch.manual_seed(SEED + dist.get_rank())"
+    yield "    for module in model.modules():"
+    if parts.subject.calls.draws:
+        yield "        model_file.draw_weights(module)"
+    else:
+        yield '        if hasattr(module, "reset_parameters"):'
+        yield "            module.reset_parameters()"
+    yield "    for name, tensor in floats.items():"
+    if not parts.distributed:
+        yield "        if tensor.isnan().any():"
+        yield '            raise SystemExit(f"no module draws {name}")'
+        for axis in axes:
+            yield f'        dist.broadcast(tensor, group=mesh["{axis}"].get_group(), group_src=0)'
+        return
+    yield "        local = tensor.to_local() if isinstance(tensor, DTensor) else tensor"
+    yield "        if local.isnan().any():"
+    yield '            raise SystemExit(f"no module draws {name}")'
+    yield "        cut = set()"
+    yield "        if isinstance(tensor, DTensor):"
+    yield "            over = zip(tensor.device_mesh.mesh_dim_names or (), tensor.placements, strict=True)"
+    yield "            cut = {axis for axis, how in over if how.is_shard()}"
+    if parts.experts is not None:
+        apart = f'("{tensor}",)' if tensor is not None else "()"
+        yield f'        held = {apart} if "{parts.experts.axis}" in cut else ({quoted(axes)},)'
+        yield "        for axis in held:"
+    else:
+        yield f"        for axis in ({quoted(axes)}{',' * (len(axes) == 1)}):"
+    yield "            if axis not in cut:"
+    yield "                dist.broadcast(local, group=mesh[axis].get_group(), group_src=0)"
