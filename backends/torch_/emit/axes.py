@@ -39,8 +39,8 @@ class Axes:
     """The one that cuts modules, if there is one."""
     context: str | None = None
     """The one that cuts sequences."""
-    experts: str | None = None
-    """The one of these that cuts experts apart."""
+    experts: tuple[str, ...] = ()
+    """Those of these that cut experts apart, in the order of the mesh."""
 
     @property
     def data(self) -> str | None:
@@ -94,13 +94,12 @@ def axes_of(subject: Subject) -> Axes:
             cause="they all cut sequences, and one such axis is emitted so far",
             fix="plan with --fix shard=0, which shards storage over all copies",
         )
-    if len(experts) > 1:
-        raise EmissionAxis(
-            place=f"axes {' and '.join(experts)}",
-            cause="they all cut experts apart, and one such axis is emitted so far",
-            fix="plan with --fix shard=0, which shards storage over all copies",
-        )
-    return Axes(tuple(data), *(axes[0] if axes else None for axes in (tensor, context, experts)))
+    return Axes(
+        tuple(data),
+        tensor=tensor[0] if tensor else None,
+        context=context[0] if context else None,
+        experts=tuple(experts),
+    )
 
 
 def _names(subject: Subject, axis: str) -> set[str]:

@@ -11,8 +11,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from meshwright.backends.torch_.emit.subject import Piece, Subject
-from meshwright.ir.errors import EmissionModule
+from meshwright.ir.errors import EmissionAxis, EmissionModule
 from meshwright.ir.graph import Op
+from meshwright.ir.program import Move
 from meshwright.ir.rewrite import facts_of
 
 
@@ -26,9 +27,9 @@ class Routed:
 
 @dataclass(frozen=True, slots=True)
 class Experts:
-    """Experts that are cut apart over `axis`."""
+    """Experts that are cut apart over `axes`: tokens travel along one after the other to reach them."""
 
-    axis: str
+    axes: tuple[str, ...]
     bodies: tuple[Routed, ...]
 
     def holds(self, piece: Piece, path: str) -> bool:
@@ -36,10 +37,25 @@ class Experts:
         return any(path.startswith(f"{module}.") for one in self.bodies if one.piece is piece for module in one.modules)
 
 
-def experts_of(subject: Subject, axis: str) -> Experts:
+def experts_of(subject: Subject, axes: tuple[str, ...]) -> Experts:
     """The modules of a plan that hold experts."""
-    found = [Routed(piece, tuple(_modules(subject, piece, axis))) for piece in subject.pieces]
-    return Experts(axis, tuple(one for one in found if one.modules))
+    found = [Routed(piece, tuple(_modules(subject, piece, axes))) for piece in subject.pieces]
+    orders = {_order(subject, piece) for piece in subject.pieces} - {()}
+    if len(orders) != 1:
+        raise EmissionAxis(
+            place=f"axes {' and '.join(axes)}",
+            cause="experts are cut apart in several ways",
+            fix="plan with --fix ep=1",
+        )
+    return Experts(orders.pop(), tuple(one for one in found if one.modules))
+
+
+def _order(subject: Subject, piece: Piece) -> tuple[str, ...]:
+    """The axes along which rows travel to experts of a body, in this order."""
+    rows = {value for op in piece.graph.ops if op.kind == "dispatch" for value in op.results}
+    steps = (one for one in subject.program.body(piece.plan.name).forward if isinstance(one, Move))
+    sent = (one.step.axes for one in steps if one.step.kind == "all_to_all" and one.operand.partition("@")[0] in rows)
+    return tuple(dict.fromkeys(axis for axes in sent for axis in axes))
 
 
 def exchanged(piece: Piece) -> set[str]:
@@ -49,7 +65,7 @@ def exchanged(piece: Piece) -> set[str]:
     return sent | {op.operands[0] for op in ops if op.kind == "combine"}
 
 
-def _modules(subject: Subject, piece: Piece, axis: str) -> Iterator[str]:
+def _modules(subject: Subject, piece: Piece, axes: tuple[str, ...]) -> Iterator[str]:
     graph, back = piece.graph, [op.module for op in piece.graph.ops if op.kind == "combine"]
     weights = {param.value for param in graph.params}
     for op in graph.ops:
@@ -63,16 +79,17 @@ def _modules(subject: Subject, piece: Piece, axis: str) -> Iterator[str]:
             if not other.module.startswith(op.module) or other.kind in ("dispatch", "combine"):
                 continue
             for slot, value in enumerate(other.operands):
-                if value in weights and not _cut_apart(subject, piece, axis, other, slot):
-                    raise _refuse(piece, other, f"axis {axis} does not cut its weight by experts, or another axis does")
+                if value in weights and not _cut_apart(subject, piece, axes, other, slot):
+                    shown = f"{' and '.join(axes)} do not cut its weight by experts, or another axis does"
+                    raise _refuse(piece, other, shown)
         yield op.module
 
 
-def _cut_apart(subject: Subject, piece: Piece, axis: str, op: Op, slot: int) -> bool:
-    """Whether this axis alone cuts a weight, by experts."""
+def _cut_apart(subject: Subject, piece: Piece, axes: tuple[str, ...], op: Op, slot: int) -> bool:
+    """Whether these axes alone cut a weight, by experts."""
     applied = facts_of(piece.graph)[op.name].applied(piece.plan.strategy(op.name), subject.mesh)
     dims = applied.operands[slot].value.dims
-    return [shard.axis for shard in dims[0]] == [axis] and not any(dims[1:])
+    return {shard.axis for shard in dims[0]} == set(axes) and not any(dims[1:])
 
 
 def _refuse(piece: Piece, op: Op, cause: str) -> EmissionModule:

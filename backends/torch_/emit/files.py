@@ -45,7 +45,7 @@ def emit(subject: Subject, folder: Path) -> Files:
     code is written for."""
     subject.check()
     axes = axes_of(subject)
-    experts = experts_of(subject, axes.experts) if axes.experts is not None else None
+    experts = experts_of(subject, axes.experts) if axes.experts else None
     styles = {
         piece.plan.name: styles_of(subject, piece, axes.tensor) for piece in subject.pieces if axes.tensor is not None
     }

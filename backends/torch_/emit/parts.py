@@ -145,10 +145,10 @@ class Parts:
         """Axes of the mesh that the script makes one, to communicate over them together."""
         copies, tensor = self.axes.copies, (self.axes.tensor,) if self.axes.tensor is not None else ()
         both = [(*copies, *tensor)] if self.summed and self.partial_gradients else []
-        of_experts = (self.expert_copies,) if self.summed else ()
-        return tuple(axes for axes in dict.fromkeys((self.axes.batch, copies, *of_experts, *both)) if len(axes) > 1)
+        wanted = dict.fromkeys((self.axes.batch, copies, self.expert_copies, *both))
+        return tuple(axes for axes in wanted if len(axes) > 1)
 
     @property
     def expert_copies(self) -> tuple[str, ...]:
         """The axes along which every rank computes with the same experts."""
-        return tuple(axis for axis in self.axes.copies if axis != self.axes.experts) if self.experts else ()
+        return tuple(axis for axis in self.axes.copies if axis not in self.axes.experts) if self.experts else ()

@@ -47,7 +47,7 @@ def script(parts: Parts) -> str:
         *part,
         *([draw(parts)] if parts.drawn_in_parts else []),
         *([own_tokens(parts.context, parts.cut_again), attend(parts.context)] if parts.context is not None else []),
-        *([send()] if parts.experts is not None else []),
+        *([send(parts.experts)] if parts.experts is not None else []),
         batches(parts),
         *([sum_copies(parts)] if parts.summed else []),
         clip(parts),
@@ -82,7 +82,7 @@ def title(parts: Parts) -> Iterator[str]:
     of = parts.axes
     for use, axes in (("data", of.batch), ("context", (of.context,)), ("tensor", (of.tensor,))):
         for axis in filter(None, axes):
-            meaning = MEANING["experts" if axis == of.experts else use]
+            meaning = MEANING["experts" if axis in of.experts else use]
             yield f"Mesh axis {axis} ({subject.mesh.axis(axis).size} ranks): {meaning}."
     if parts.kept.whole:
         yield f"Mesh axis {WHOLE} (1 rank): fully_shard keeps parameters whole over it, and casts them."

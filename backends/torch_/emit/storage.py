@@ -118,7 +118,7 @@ def whole_of(subject: Subject, axes: Axes) -> Kept:
     for wrong, what in (
         (len(axes.copies) > 1, f"copies along {' and '.join(axes.copies)}"),
         (axes.context is not None, f"sequences cut along {axes.context}"),
-        (axes.experts is not None, f"experts apart along {axes.experts}"),
+        (bool(axes.experts), f"experts apart along {' and '.join(axes.experts)}"),
     ):
         if wrong:
             raise EmissionSoftware(
@@ -155,8 +155,8 @@ def _level(subject: Subject, shards: tuple[str, ...], experts: Experts | None) -
     """The level of all parameters. Along an axis that cuts experts apart they have no copies to shard."""
     found = set()
     for piece, item in ((one, item) for one in subject.pieces for item in one.plan.storage):
-        apart = experts.axis if experts is not None and experts.holds(piece, item.path) else None
-        over = {axis for axis in shards if axis != apart}
+        apart = experts.axes if experts is not None and experts.holds(piece, item.path) else ()
+        over = set(shards) - set(apart)
         if over:
             cut = [not over.isdisjoint(placement.axes) for placement in (item.grads, item.params)]
             found.add(1 + sum(cut))
@@ -183,8 +183,8 @@ def _sharded(piece: Piece, axes: Axes, experts: Experts | None) -> tuple[str, ..
     for path in routed:
         item = stored.get(path)
         roles = [_cut(one, axes) for one in (item.params, item.grads, item.optimizer)] if item is not None else [{}]
-        cut = {axis: dim for axis, dim in roles[-1].items() if axis != axes.experts}
-        if tuple(cut) != tuple(axis for axis in over if axis != axes.experts) or len(set(cut.values())) > 1:
+        cut = {axis: dim for axis, dim in roles[-1].items() if axis not in axes.experts}
+        if tuple(cut) != tuple(axis for axis in over if axis not in axes.experts) or len(set(cut.values())) > 1:
             raise _refuse(f"plan {piece.plan.name}, {path}", "experts are sharded otherwise than what is beside them")
     return over
 

@@ -154,7 +154,7 @@ def unlike(found: Mapping[Collective, int], group: Group, rank: int, sent: Count
     rest: Counter[tuple[str, tuple[int, ...]]] = Counter()
     for (kind, ranks, size), number in left.items():
         rest[kind, ranks] += number * size
-    for axes, (number, _) in sorted(planned.routed.items()):
+    for axes, (number, _, _) in sorted(planned.routed.items()):
         peers = group.along(rank, axes)
         executed = sum(times for (kind, ranks, _), times in left.items() if (kind, ranks) == ("all_to_all", peers))
         sent[peers] += rest.pop(("all_to_all", peers), 0)
@@ -170,10 +170,11 @@ def unlike(found: Mapping[Collective, int], group: Group, rank: int, sent: Count
 
 def unlike_together(sent: Mapping[tuple[int, ...], int], group: Group) -> list[str]:
     """How the bytes that ranks send to the experts among them differ from the planned ones."""
-    return [
-        f"all_to_all over ranks {ranks} of rows for experts: {size * len(ranks)} bytes planned of all of them, "
-        f"{sent.get(ranks, 0)} executed"
-        for axes, (_, size) in sorted(group.predicted.routed.items())
-        for ranks in dict.fromkeys(group.along(rank, axes) for rank in group.ranks)
-        if sent.get(ranks, 0) != size * len(ranks)
-    ]
+    wrong = []
+    for axes, (_, size, within) in sorted(group.predicted.routed.items()):
+        for ranks in dict.fromkeys(group.along(rank, within) for rank in group.ranks):
+            executed = sum(sent.get(peers, 0) for peers in {group.along(rank, axes) for rank in ranks})
+            if executed != size * len(ranks):
+                shown = f"all_to_all over {'.'.join(axes)} among ranks {ranks} of rows for experts"
+                wrong.append(f"{shown}: {size * len(ranks)} bytes planned of all of them, {executed} executed")
+    return wrong

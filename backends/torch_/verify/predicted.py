@@ -22,6 +22,8 @@ from meshwright.ir.program import BodyProgram, Move, Program, Statement
 from meshwright.ir.workload import Workload
 
 COUNT_BYTES = 8
+EXPERT = 0
+"""The dimension of rows for experts that counts these."""
 Planned = tuple[str, tuple[str, ...], int]
 """Kind, mesh axes, bytes that each rank gives."""
 
@@ -34,8 +36,9 @@ class Predicted:
     packed: Mapping[tuple[str, tuple[str, ...]], int]
     """Bytes in all."""
     whole: Mapping[Planned, int]
-    routed: Mapping[tuple[str, ...], tuple[int, int]] = field(default_factory=dict)
-    """Of rows that travel to experts and back, by mesh axes: how many exchanges, and bytes in all."""
+    routed: Mapping[tuple[str, ...], tuple[int, int, tuple[str, ...]]] = field(default_factory=dict)
+    """Of rows that travel to experts and back, by mesh axes: how many exchanges, bytes in all, and the axes along which
+    ranks have these together: their own, and those along which rows have travelled before, or will after."""
     counts: Mapping[Planned, int] = field(default_factory=dict)
 
 
@@ -44,7 +47,7 @@ def predicted(program: Program, fold: Fold, stages: Sequence[int] = (0,)) -> Pre
     values: Counter[Planned] = Counter()
     packed: Counter[tuple[str, tuple[str, ...]]] = Counter()
     whole: Counter[Planned] = Counter()
-    routed: dict[tuple[str, ...], tuple[int, int]] = {}
+    routed: dict[tuple[str, ...], tuple[int, int, tuple[str, ...]]] = {}
     counts: Counter[Planned] = Counter()
     calls = list(fold.calls())
     for number, name in (call for stage in stages for call in program.stages[stage].calls()):
@@ -60,10 +63,13 @@ def predicted(program: Program, fold: Fold, stages: Sequence[int] = (0,)) -> Pre
             elif body.elements[statement.operand] == 1:
                 packed[kind, axes] += size * times
             elif kind == "all_to_all" and _value(statement) in sent:
-                before = routed.get(axes, (0, 0))
-                routed[axes] = before[0] + times, before[1] + size * times
+                before, nbytes, within = routed.get(axes, (0, 0, axes))
+                local = body.locals[statement.operand]
+                apart = {*within, *(shard.axis for shard in local.placement.dims[EXPERT])}
+                routed[axes] = before + times, nbytes + size * times, tuple(sorted(apart))
                 if sent[_value(statement)] and statement.reason == "value":
-                    counts[kind, axes, sent[_value(statement)] * COUNT_BYTES] += times
+                    reached = local.placement.local_shape(local.type.shape, body.mesh)[EXPERT]
+                    counts[kind, axes, int(reached) * COUNT_BYTES] += times
             elif statement.operand.partition("@")[0] in given:
                 whole[kind, axes, size] += times
             else:
@@ -71,11 +77,11 @@ def predicted(program: Program, fold: Fold, stages: Sequence[int] = (0,)) -> Pre
     return Predicted(values, packed, whole, routed, counts)
 
 
-def _sent(graph: Graph) -> dict[str, int]:
-    """The rows that travel to experts that drop none, with the number of experts, and those that come back, with 0."""
+def _sent(graph: Graph) -> dict[str, bool]:
+    """The rows that travel to experts that drop none, and whether they come from tokens: the others come back."""
     ops = [op for op in graph.ops if op.kind in ("dispatch", "combine") and op.attr("dropless")]
-    there = {op.results[0]: op.integer("num_experts") for op in ops if op.kind == "dispatch"}
-    return there | {op.operands[0]: 0 for op in ops if op.kind == "combine"}
+    there = {op.results[0]: True for op in ops if op.kind == "dispatch"}
+    return there | {op.operands[0]: False for op in ops if op.kind == "combine"}
 
 
 def _value(move: Move) -> str:

@@ -33,6 +33,7 @@ KINDS: dict[str, dict[str, Any]] = {
     "ep": {"dp": 2, "ep": 2},
     "ep, micro-batches": {"dp": 2, "ep": 2, "zero": 3, "microbatches": 2},
     "ep inside of fsdp": {"dp": 4, "ep": 2, "zero": 3},
+    "ep over dp and cp": {"dp": 2, "cp": 2, "ep": 4, "zero": 1, "microbatches": 2, "context": "ulysses"},
     "shards of other dimensions": {"dp": 4, "ep": 2, "zero": 3, "factory": "few"},
     "ep beside zero 2": {"dp": 4, "ep": 4, "zero": 2},
     "ep in stages": {"dp": 2, "ep": 2, "pp": 2, "zero": 3, "microbatches": 2, "schedule": "1f1b"},
@@ -127,7 +128,7 @@ def test_what_cannot_be_said_of_experts_is_refused(what: str, tmp_path: Path) ->
     assert "ep=1" in refused.value.fix
 
 
-ROUTED = Predicted({}, {}, {}, routed={("ep",): (2, 200)}, counts={("all_to_all", ("ep",), 64): 1})
+ROUTED = Predicted({}, {}, {}, routed={("ep",): (2, 200, ("ep",))}, counts={("all_to_all", ("ep",), 64): 1})
 EXCHANGED: dict[str, tuple[tuple[int, ...], tuple[int, ...], str]] = {
     "as the mean": ((100, 100), (100, 100), ""),
     "more here, less there": ((100, 140), (100, 60), ""),

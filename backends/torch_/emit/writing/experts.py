@@ -6,15 +6,17 @@ from collections.abc import Iterator
 
 from meshwright.backends.torch_.emit.experts import Experts
 from meshwright.backends.torch_.emit.parts import Parts
-from meshwright.backends.torch_.emit.writing.lines import indented
+from meshwright.backends.torch_.emit.writing.lines import indented, quoted
 
 
 def cut_experts(parts: Parts, experts: Experts) -> Iterator[str]:
     """What `parallelize` does to modules."""
-    yield f'    experts = mesh["{experts.axis}"]'
+    hops = [f'mesh["{axis}"]' for axis in experts.axes]
+    yield f"    experts = mesh[{quoted(parts.axes.experts)}]"
+    given = ", ".join(("experts", *(hops if len(hops) > 1 else [])))
     for body in experts.bodies:
         holder = "block" if body.piece.repeated else "model"
-        lines = [f'send_to_experts({holder}.get_submodule("{path}"), experts)' for path in body.modules]
+        lines = [f'send_to_experts({holder}.get_submodule("{path}"), {given})' for path in body.modules]
         if body.piece.repeated:
             yield from indented((*parts.loop(body.piece), *(f"    {line}" for line in lines)))
         else:
@@ -48,5 +50,46 @@ def send_to_experts(module: nn.Module, ranks: DeviceMesh) -> None:
     module.forward = forward'''
 
 
-def send() -> Iterator[str]:
-    yield from SEND.split("\n")
+SEND_FAR = '''\
+def send_to_experts(module: nn.Module, ranks: DeviceMesh, *hops: DeviceMesh) -> None:
+    """Keep this rank's experts only; tokens travel to the ranks that hold theirs, hop by hop, and back."""
+    held = module.num_experts // ranks.size()
+    for name, weight in list(module.named_parameters(recurse=False)):
+        cut = distribute_tensor(weight.detach(), ranks, [Shard(0)] * ranks.ndim, src_data_rank=None)
+        module.register_parameter(name, nn.Parameter(cut, requires_grad=weight.requires_grad))
+    names = ranks.mesh_dim_names or ()
+    turned = [names.index(name) for hop in hops for name in hop.mesh_dim_names or ()]
+    experts = torch.arange(module.num_experts).view(*ranks.shape, held).permute(*turned, -1)
+    number = experts.flatten().argsort()  # of each expert, as hops lead to them
+    own = copy.copy(module)  # the module as it was written, for the experts of this rank
+    own.num_experts = held
+
+    def visit(rows: Tensor, expert: Tensor, behind: int, hop: DeviceMesh, *later: DeviceMesh) -> Tensor:
+        """What experts make of rows that are sorted by their number, of those `behind` this hop and the later ones."""
+        each, size, group = behind // hop.size(), hop.size(), hop.get_group()
+        sent = expert.bincount(minlength=behind)  # rows for each expert
+        received = torch.empty_like(sent)
+        dist.all_to_all_single(received, sent, group=group)
+        outgoing, incoming = sent.view(size, each).sum(1).tolist(), received.view(size, each).sum(1).tolist()
+        rows = funcol.all_to_all_single_autograd(rows, incoming, outgoing, group)
+        expert = torch.arange(each, device=rows.device).repeat(size).repeat_interleave(received)
+        if later:
+            order = expert.argsort(stable=True)
+            rows = visit(rows[order], expert[order], each, *later)[order.argsort()]
+        else:
+            own._parameters = {name: weight.to_local() for name, weight in module.named_parameters(recurse=False)}
+            rows = own.forward(rows, expert[:, None], torch.ones_like(rows[:, :1]))
+        return funcol.all_to_all_single_autograd(rows, outgoing, incoming, group)
+
+    def forward(tokens: Tensor, chosen: Tensor, weights: Tensor) -> Tensor:
+        expert = number.to(chosen.device)[chosen.flatten()]
+        order = expert.argsort(stable=True)
+        token = order // chosen.shape[1]
+        rows = visit(tokens[token], expert[order], module.num_experts, *hops)
+        return torch.zeros_like(tokens).index_add(0, token, rows * weights.flatten()[order, None])
+
+    module.forward = forward'''
+
+
+def send(experts: Experts) -> Iterator[str]:
+    yield from (SEND if len(experts.axes) == 1 else SEND_FAR).split("\n")
