@@ -17,6 +17,7 @@ BENCHMARKS: dict[str, str] = {
     "search_cost": "CPU time and memory of cold searches, and how far they are from proved",
     "beat_published": "configurations that people tuned and published, beside what the search finds",
     "custom_schedules": "step times with a schedule made for the plan, beside the best schedule that has a name",
+    "emitted_matrix": "models by kinds of plans: what is emitted and exact in `plan verify`, and what is refused",
     "fake_ranks": "one rank of each stage of Llama-3.1-405B on 16,384 ranks, alone, beside what was priced",
     "simulate_cost": "time to make, order and simulate pipeline schedules, a large and a small one",
 }

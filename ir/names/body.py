@@ -331,8 +331,9 @@ def _follow_readers(graph: Graph, planning: _Planning, chosen: dict[str, Strateg
 
 
 def _pass_weight_gradients(graph: Graph, rules: Mapping[str, Rule], chosen: dict[str, Strategy], mesh: Mesh) -> None:
-    """What is computed from parameters alone (a cast, 1 + weight) passes gradients through as the partial sums that all
-    its readers leave, so that they are reduced with the parameter's, once a step and not once a micro-batch."""
+    """What is computed from parameters alone (a cast, 1 + weight), or looked up in them at places that no batch says
+    (positions), passes gradients through as the partial sums that all its readers leave, so that they are reduced with
+    the parameter's, once a step and not once a micro-batch."""
     for op in reversed(_from_weights(graph)):
         readers = [reader for value in op.results for reader in graph.readers[value]]
         if not readers or set(op.results) - graph.differentiable or set(op.results) & set(graph.outputs):
@@ -350,11 +351,11 @@ def _pass_weight_gradients(graph: Graph, rules: Mapping[str, Rule], chosen: dict
 
 
 def _from_weights(graph: Graph) -> list[Op]:
-    """The operators that read nothing but parameters and what is made of them."""
+    """The operators that derive from nothing but parameters and what is made of them."""
     weights = {param.value for param in graph.params if not param.buffer}
     found = []
     for op in graph.ops:
-        if op.operands and weights.issuperset(op.operands):
+        if weights.intersection(op.operands) and weights.issuperset(graph.differentiable.intersection(op.operands)):
             weights.update(op.results)
             found.append(op)
     return found

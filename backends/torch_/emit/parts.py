@@ -16,6 +16,7 @@ from meshwright.backends.torch_.emit.recompute import Again, recomputed
 from meshwright.backends.torch_.emit.storage import Kept, check_sharded
 from meshwright.backends.torch_.emit.styles import Style, Styles
 from meshwright.backends.torch_.emit.subject import Piece, Subject
+from meshwright.ir.fold import joined
 
 
 @dataclass(frozen=True)
@@ -72,6 +73,20 @@ class Parts:
         """The pieces that a tensor axis cuts, with their styles; those to be applied first come first."""
         found = [(piece, self.styles[piece.plan.name]) for piece in self.subject.pieces if self.styles]
         return tuple((piece, styles) for piece, of in found for styles in (of.before, of.modules) if styles)
+
+    @property
+    def one_again(self) -> tuple[tuple[str, ...], ...]:
+        """The names of parameters that have several, which `parallelize_module` parts from one another."""
+        if self.axes.tensor is None or self.pipeline is not None:
+            return ()
+        calls = list(self.subject.fold.calls())
+        held = [[calls[number] for _, number in tie.holders] for tie in self.subject.program.ties]
+        params = [[(call, one) for call in calls for one in call.body.graph.params] for calls in held]
+        names = [[[joined(call.path, path) for path in one.paths] for call, one in found] for found in params]
+        return tuple(
+            tuple(dict.fromkeys(name for group in groups if tie.path in group for name in group))
+            for tie, groups in zip(self.subject.program.ties, names, strict=True)
+        )
 
     @property
     def wrapped(self) -> bool:

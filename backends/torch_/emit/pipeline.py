@@ -396,7 +396,8 @@ class _Writer:
 def numbers_of(subject: Subject, body: str) -> str:
     """The constant that says which blocks of a stack every stage has."""
     stacks = [piece for piece in subject.pieces if piece.repeated]
-    return "BLOCKS" if len(stacks) == 1 else f"{re.sub(r'(?<=[a-z0-9])(?=[A-Z])', '_', body).upper()}_BLOCKS"
+    words = re.sub(r"\W", "_", re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", body)).upper()
+    return "BLOCKS" if len(stacks) == 1 else f"{words}_BLOCKS"
 
 
 def _put(expression: str, name: str, into: str) -> str:

@@ -54,6 +54,9 @@ class Kept:
     """What is sharded: 1 the optimizer's state, 2 gradients besides, 3 parameters too. With several micro-batches,
     gradients that are not sharded are scattered after the last one, and parameters that are not stay gathered."""
 
+    frozen: bool = False
+    """Whether parameters that are not trained stay whole on every rank, beside shards of the others."""
+
     @property
     def whole(self) -> bool:
         """Whether every rank holds all, and `fully_shard` is there for the dtypes alone."""
@@ -73,7 +76,7 @@ def kept_of(subject: Subject, axes: Axes, experts: Experts | None = None) -> Kep
             cause="a parameter that several parts of the model share is not emitted in shards yet",
             fix="plan with --fix zero=0, or untie it in the model",
         )
-    some = [piece.plan.name for piece in subject.pieces if piece.graph.params and not sharded[piece.plan.name]]
+    some = [piece.plan.name for piece in subject.pieces if _trained(piece) and not sharded[piece.plan.name]]
     if some:
         raise _refuse(f"plan {some[0]}", "it keeps copies of its parameters while other plans shard theirs")
     over = {axes for axes in sharded.values() if axes}
@@ -90,7 +93,10 @@ def kept_of(subject: Subject, axes: Axes, experts: Experts | None = None) -> Kep
     )
     for unit in units:
         _check_even(subject, unit, axes)
-    return Kept(units, shards, _level(subject, shards, experts))
+    frozen = any(_left(piece) for piece in subject.pieces)
+    if frozen and experts is not None:
+        raise _refuse("parameters that are not trained", "they are copied beside experts that are spread")
+    return Kept(units, shards, _level(subject, shards, experts), frozen)
 
 
 def _check_even(subject: Subject, unit: Unit, axes: Axes) -> None:
@@ -167,13 +173,23 @@ def _level(subject: Subject, shards: tuple[str, ...], experts: Experts | None) -
 
 def _gathers_again(subject: Subject, piece: Piece) -> bool:
     body = subject.program.body(piece.plan.name)
-    return any(isinstance(one, Move) and one.reason == "parameter" for one in body.backward)
+    first, again = (
+        {one.operand for one in ran if isinstance(one, Move) and one.reason == "parameter"}
+        for ran in (body.forward, body.backward)
+    )
+    if again and again != first:
+        raise EmissionStorage(
+            place=f"plan {piece.plan.name}",
+            cause=f"it gathers {len(again)} of {len(first)} parameters again, and fully_shard gathers all or none",
+            fix="plan with --fix regather=off",
+        )
+    return bool(again)
 
 
 def _sharded(piece: Piece, axes: Axes, experts: Experts | None) -> tuple[str, ...]:
     """The data and context axes that a plan shards its parameters over; the same for all parameters."""
     stored = {item.path: item for item in piece.plan.storage}
-    paths = [param.path for param in piece.graph.params]
+    paths = [path for path in (param.path for param in piece.graph.params) if path not in _left(piece)]
     routed = [path for path in paths if experts is not None and experts.holds(piece, path)]
     found = {path: _over(piece, path, stored.get(path), axes) for path in paths if path not in routed}
     if len(set(found.values())) > 1:
@@ -187,6 +203,16 @@ def _sharded(piece: Piece, axes: Axes, experts: Experts | None) -> tuple[str, ..
         if tuple(cut) != tuple(axis for axis in over if axis not in axes.experts) or len(set(cut.values())) > 1:
             raise _refuse(f"plan {piece.plan.name}, {path}", "experts are sharded otherwise than what is beside them")
     return over
+
+
+def _trained(piece: Piece) -> list[str]:
+    return [param.path for param in piece.graph.params if param.requires_grad]
+
+
+def _left(piece: Piece) -> set[str]:
+    """Parameters that are not trained, and that no axis shards."""
+    stored = {item.path for item in piece.plan.storage}
+    return {param.path for param in piece.graph.params if not param.requires_grad and not param.buffer} - stored
 
 
 def _over(piece: Piece, path: str, item: Storage | None, axes: Axes) -> tuple[str, ...]:

@@ -8,7 +8,7 @@ placement can be said:
     a product whose output width is cut           ColwiseParallel
     a product that sums over what is cut          RowwiseParallel, output_layouts: what its readers want
     a table whose rows are cut                    RowwiseParallel
-    a norm, or another whole module, on own tokens   SequenceParallel
+    a norm, or another whole module, on own tokens   SequenceParallel; of own heads too
     a whole table on its own tokens               the same, after PrepareModuleInput has cut the tokens
     a whole module whose result is cut            PrepareModuleOutput
     a value that several such modules want        PrepareModuleInput on the module around them all: it is brought there
@@ -91,14 +91,19 @@ class _Reader:
 
     @cached_property
     def weights(self) -> set[str]:
-        return {param.value for param in self.piece.graph.params}
+        """Parameters, and what is made of nothing else (1 + weight)."""
+        found = {param.value for param in self.piece.graph.params}
+        for op in self.ops:
+            if op.operands and found.issuperset(op.operands):
+                found.update(op.results)
+        return found
 
     @cached_property
     def leaves(self) -> dict[str, Op]:
         """The operators that read weights, by module."""
         found: dict[str, Op] = {}
         for op in self.ops:
-            if self.weights.intersection(op.operands):
+            if self.weights.intersection(op.operands) and not self.weights.issuperset(op.operands):
                 if op.module in found:
                     raise self.refuse(op, "its module reads weights in two operators")
                 found[op.module] = op
@@ -200,9 +205,11 @@ class _Reader:
             self.before[op.module] = Style("PrepareModuleInput", cut)
             self.found[op.module] = Style("SequenceParallel")
             inside = SEQUENCE
-        elif main == COPIES and want[0] == home[0] == out[0] == SEQUENCE and self.on_own_tokens(op.module):
-            self.found[op.module] = Style("SequenceParallel")
-            inside = SEQUENCE
+        elif main == COPIES and want[0] == home[0] == out[0] not in (COPIES, SUM) and self.on_own(op.module, want[0]):
+            inside = want[0]
+            tokens = inside == SEQUENCE and rank == len(("batch", "sequence", "width"))
+            options = () if tokens else (f"sequence_dim={inside}", "use_local_output=True")
+            self.found[op.module] = Style("SequenceParallel", options)
         else:
             raise self.refuse(
                 op, f"its input is {want[0]}, its weight {main} and its result {home[0]} over {self.axis}"
@@ -211,9 +218,10 @@ class _Reader:
             raise self.refuse(op, f"{self.found[op.module].name} wants its input as {inside}, the plan as {want[0]}")
         self.entering[op.module] = (inside, inside)
 
-    def on_own_tokens(self, module: str) -> bool:
-        """Whether all that a module makes is cut along the sequence."""
-        return all(self.made(value)[0] == SEQUENCE for op in self.ops if op.module == module for value in op.results)
+    def on_own(self, module: str, dim: str) -> bool:
+        """Whether all that a module makes of values is cut along a dimension: tokens, or heads."""
+        made = [value for op in self.ops if op.module == module for value in op.results if value not in self.weights]
+        return all(self.made(value)[0] == dim for value in made)
 
     def with_input(self, path: str, style: Style) -> Style:
         """A style that says how the module's input comes, where that is not how it is wanted."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Generator, Iterator, Mapping
 
 from meshwright.backends.torch_.emit.axes import joined
@@ -51,6 +52,10 @@ def parallelize(parts: Parts) -> Iterator[str]:
         yield '    """This rank\'s part of a stage, in place; names of parameters stay. Returns what to call."""'
     for piece, styles in parts.styled:
         yield from parts.only(piece, styled(parts, piece, styles))
+    for name, *others in parts.one_again:
+        for other in others:
+            module, _, last = other.rpartition(".")
+            yield f'    model.get_submodule("{module}").{last} = model.get_parameter("{name}")  # one parameter again'
     if parts.experts is not None:
         yield from cut_experts(parts, parts.experts)
     if parts.context is not None:
@@ -69,7 +74,7 @@ def parallelize(parts: Parts) -> Iterator[str]:
 def styled(parts: Parts, piece: Piece, styles: Mapping[str, Style]) -> Iterator[str]:
     """`parallelize_module` for one body."""
     before = styles is parts.styles[piece.plan.name].before
-    name = "of_block" if piece.repeated else f"of_{piece.plan.body}"
+    name = "of_block" if piece.repeated else re.sub(r"\W", "_", f"of_{piece.plan.body}")
     name, target = f"before_{name}" if before else name, "block" if piece.repeated else "model"
     yield f"    {name}: dict[str, ParallelStyle] = {{"
     for path, style in styles.items():
@@ -102,6 +107,9 @@ def sharded(parts: Parts) -> Iterator[str]:
         given = f"param_dtype=torch.bfloat16, reduce_dtype={parts.precision.sums}"
         yield f"    precision = MixedPrecisionPolicy({given})"
         options.append("mp_policy=precision")
+    if parts.kept.frozen:
+        yield "    frozen = {parameter for parameter in model.parameters() if not parameter.requires_grad}"
+        options.append("ignored_params=frozen")
     root: list[Unit] = []
     for unit in parts.kept.units:
         resharded = [*options, f"reshard_after_forward={unit.reshard}"]

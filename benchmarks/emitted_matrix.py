@@ -1,0 +1,259 @@
+"""Models by kinds of plans: what of it is emitted, and exact in `plan verify`; what is refused, with its code.
+
+    python -m benchmarks.emitted_matrix --done FILE [--models A B] [--kinds A B] [--table docs/emitted.md]
+
+Every pair is a plan by degrees of a small model for torch-gloo. Its script is run on as many processes as it has ranks
+and held against the model on one device: loss, gradients, parameters after the step, and collectives by kind, group and
+bytes (`backends.torch_.verify`). Pairs that FILE has are not run again, so a run that was stopped goes on where it was.
+The exit code is 1 if a pair differs or fails.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+from argparse import ArgumentParser
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from meshwright.backends.torch_.capabilities import TORCH_GLOO
+from meshwright.backends.torch_.emit import Subject, emit
+from meshwright.ir.calls import Calls
+from meshwright.ir.errors import CapabilityError, MeshwrightError
+from meshwright.ir.fold import Fold
+from meshwright.ir.frontends.calls import calls_of
+from meshwright.ir.frontends.capture import capture
+from meshwright.ir.frontends.load import load_model
+from meshwright.ir.frontends.twin import Scale, twin_of
+from meshwright.ir.lower import lower
+from meshwright.ir.names import Degrees, check, template
+from meshwright.ir.workload import Workload
+
+EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
+BATCH, SEQ, LAYERS = 8, 16, 4
+STEPS, LIMIT_S = 2, 300.0
+
+MODELS: Mapping[str, str] = {
+    "llama": "llama.py:tiny",
+    "llama, HF": "configs/llama-3.1-8b",
+    "gpt2": "configs/gpt2",
+    "phi-3": "configs/phi-3-mini",
+    "gemma-3": "configs/gemma-3-27b",
+    "mixtral": "configs/mixtral-8x7b",
+    "qwen3-moe": "configs/qwen3-moe",
+    "deepseek-v3": "configs/deepseek-v3",
+    "t5": "configs/t5-large",
+    "vit": "vit.py:tiny",
+    "lora": "lora_llama.py:tiny",
+    "unet": "unet.py:tiny",
+}
+"""References from `examples`; a configuration is made small as for a twin."""
+
+ABOUT = """\
+Written by `python -m benchmarks.emitted_matrix --done FILE --table docs/emitted.md`: small models on 2 to 8 local
+processes, compared as by `plan verify`: loss, every gradient, every parameter after the step, and collectives by kind,
+group and bytes. *exact*: all of it is; a code: the plan is refused with it ([errors.md](errors.md)); `-`: the model has
+no such plan; empty: not run."""
+
+FULL = {"zero": 3, "sequence_parallel": True}
+KINDS: Mapping[str, Mapping[str, Any]] = {
+    "dp": {"dp": 2},
+    "zero 1": {"dp": 2, "zero": 1},
+    "zero 2": {"dp": 2, "zero": 2},
+    "zero 3": {"dp": 2, "zero": 3},
+    "zero 3, kept": {"dp": 2, "zero": 3, "regather": False},
+    "hsdp": {"dp": 4, "zero": 3, "shard": 2},
+    "micro-batches": {"dp": 2, "microbatches": 2},
+    "tp": {"tp": 2},
+    "tp+sp": {"tp": 2, "sequence_parallel": True},
+    "cp": {"cp": 2},
+    "cp, ring": {"cp": 2, "context": "ring"},
+    "cp, ulysses": {"cp": 2, "context": "ulysses"},
+    "ep": {"dp": 2, "ep": 2},
+    "gpipe": {"pp": 2, "microbatches": 2, "schedule": "gpipe"},
+    "1f1b": {"pp": 2, "microbatches": 4, "schedule": "1f1b"},
+    "1f1b, uneven": {"pp": 2, "microbatches": 4, "schedule": "1f1b", "stage_blocks": (1, LAYERS - 1)},
+    "interleaved": {"pp": 2, "vp": 2, "microbatches": 4, "schedule": "interleaved"},
+    "zb-h1": {"pp": 2, "microbatches": 4, "schedule": "zb-h1"},
+    "zb-h2": {"pp": 2, "microbatches": 4, "schedule": "zb-h2"},
+    "zbv": {"pp": 2, "vp": 2, "microbatches": 4, "schedule": "zbv"},
+    "v-half": {"pp": 2, "vp": 2, "microbatches": 4, "schedule": "v-half"},
+    "v-min": {"pp": 2, "vp": 2, "microbatches": 4, "schedule": "v-min"},
+    "dualpipev": {"pp": 2, "vp": 2, "microbatches": 4, "schedule": "dualpipev"},
+    "recompute, full": {"dp": 2, "recompute": "full"},
+    "recompute, selective": {"dp": 2, "recompute": "selective"},
+    "recompute, selective_op": {"dp": 2, "recompute": "selective_op"},
+    "recompute, full_layers:1": {"dp": 2, "recompute": "full_layers:1"},
+    "tp 2 x zero 3": {"tp": 2, "dp": 2, **FULL},
+    "pp 2 x tp 2 x dp 2": {"pp": 2, "tp": 2, "dp": 2, "microbatches": 2, "schedule": "1f1b"},
+    "pp 2 x tp 2 x zero 3": {"pp": 2, "tp": 2, "dp": 2, "microbatches": 2, "schedule": "1f1b", **FULL},
+    "cp 2 x tp 2 x zero 3": {"cp": 2, "tp": 2, "dp": 2, **FULL},
+    "pp 2 x cp 2 x zero 3": {"pp": 2, "cp": 2, "dp": 2, "microbatches": 2, "schedule": "1f1b", "zero": 3},
+    "hsdp 4 x tp 2": {"dp": 4, "tp": 2, "shard": 2, **FULL},
+}
+"""Degrees of every kind of plan."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One pair, and what became of it: exact, refused (`code` says by what), none (there is no such plan of this
+    model), differs or failed."""
+
+    model: str
+    kind: str
+    outcome: str
+    code: str = ""
+    detail: str = ""
+
+    @property
+    def bad(self) -> bool:
+        return self.outcome in ("differs", "failed")
+
+    @property
+    def cell(self) -> str:
+        return {"refused": self.code, "none": "-"}.get(self.outcome, self.outcome)
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run what is not done, and write the table."""
+    args = _parser().parse_args(argv)
+    done = {(row.model, row.kind): row for row in _read(args.done)} if args.done else {}
+    for model in args.models or MODELS:
+        kinds = [kind for kind in args.kinds or KINDS if (model, kind) not in done]
+        for row in rows(model, kinds, run=not args.emit_only):
+            done[row.model, row.kind] = row
+            print(f"{row.model:12} {row.kind:24} {row.cell:8} {row.detail[:200]}", flush=True)
+            if args.done:
+                with args.done.open("a") as file:
+                    file.write(json.dumps({name: getattr(row, name) for name in Row.__slots__}) + "\n")
+    if args.table:
+        args.table.write_text("\n".join(page(done)) + "\n")
+    return int(any(row.bad for row in done.values()))
+
+
+def _parser() -> ArgumentParser:
+    parser = ArgumentParser(prog="python -m benchmarks.emitted_matrix", description=__doc__.splitlines()[0])
+    parser.add_argument("--done", type=Path, help="a file of pairs that were run, which is added to")
+    parser.add_argument("--models", nargs="+", choices=MODELS, metavar="MODEL")
+    parser.add_argument("--kinds", nargs="+", choices=KINDS, metavar="KIND")
+    parser.add_argument("--table", type=Path, help="the page that is written")
+    parser.add_argument("--emit-only", action="store_true", help="run nothing; what is emitted counts as exact")
+    return parser
+
+
+def _read(file: Path) -> Iterator[Row]:
+    if file.exists():
+        yield from (Row(**json.loads(line)) for line in file.read_text().splitlines())
+
+
+def rows(model: str, kinds: Sequence[str], *, run: bool) -> Iterator[Row]:
+    """The pairs of a model, one after the other."""
+    with tempfile.TemporaryDirectory() as name:
+        small = Small(model, Path(name))
+        for number, kind in enumerate(kinds):
+            try:
+                yield small.row(kind, Path(name) / str(number), run=run)
+            except CapabilityError as error:
+                yield Row(model=model, kind=kind, outcome="refused", code=error.code, detail=str(error))
+            except MeshwrightError as error:
+                yield Row(model=model, kind=kind, outcome="failed", code=error.code, detail=str(error))
+
+
+class Small:
+    """A model of the matrix, small."""
+
+    def __init__(self, name: str, folder: Path) -> None:
+        self.name, reference = name, str(EXAMPLES / MODELS[name])
+        if Path(reference).is_dir():
+            scale = Scale(layers=LAYERS, seq=SEQ, tokens=4096)
+            for file, text in twin_of(load_model(reference), reference, scale, folder).files:
+                (folder / file).write_text(text)
+            reference = str(folder)
+        self.reference = reference
+        self.made: dict[int, tuple[Fold, Calls]] = {}
+
+    def row(self, kind: str, folder: Path, *, run: bool) -> Row:
+        """Plan, emit, run and compare."""
+        subject = self.subject(Degrees(**KINDS[kind]))
+        if isinstance(subject, str):
+            return Row(model=self.name, kind=kind, outcome="none", detail=subject)
+        emit(subject, folder).write(folder)
+        differences = compared(subject, folder) if run else ()
+        outcome = "differs" if differences else "exact"
+        return Row(model=self.name, kind=kind, outcome=outcome, detail="; ".join(differences[:3]))
+
+    def subject(self, degrees: Degrees) -> Subject | str:
+        """The plan, or why there is none."""
+        batch = BATCH // degrees.microbatches
+        if batch not in self.made:
+            source = load_model(self.reference, dtype="fp32")
+            fold = capture(source, batch=batch, seq=SEQ).fold
+            calls = calls_of(source, self.reference, batch=batch, seq=SEQ, blocks=fold.instances)
+            self.made[batch] = fold, calls
+        fold, calls = self.made[batch]
+        workload = Workload(global_batch=BATCH, seq=SEQ, precision="fp32", recipe="fp32")
+        try:
+            check(degrees, fold, degrees.ranks, BATCH)
+            decisions = template(fold, degrees, TORCH_GLOO.target)
+        except MeshwrightError as error:
+            return str(error)
+        TORCH_GLOO.check(decisions, fold)
+        return Subject(
+            fold=fold,
+            decisions=decisions,
+            program=lower(fold, decisions, TORCH_GLOO.lowering(), workload),
+            workload=workload,
+            calls=calls,
+            config=",".join(f"{name}={value}" for name, value in vars_of(degrees)),
+        )
+
+
+def vars_of(degrees: Degrees) -> Iterator[tuple[str, Any]]:
+    """What differs from the defaults."""
+    usual = Degrees()
+    for name in Degrees.__slots__:
+        if getattr(degrees, name) != getattr(usual, name):
+            yield name, getattr(degrees, name)
+
+
+def compared(subject: Subject, folder: Path) -> tuple[str, ...]:
+    """How a run differs from the model on one device and from the Program."""
+    from meshwright.backends.torch_.verify.emitted import Job, verify
+    from meshwright.backends.torch_.verify.groups import groups_of
+
+    job = Job(
+        script=folder / "train.py",
+        calls=subject.calls,
+        workload=subject.workload,
+        groups=groups_of(subject.program, subject.fold),
+    )
+    (found,) = verify([job], steps=STEPS, limit_s=LIMIT_S)
+    return found.differences
+
+
+def page(done: Mapping[tuple[str, str], Row]) -> Iterable[str]:
+    """The table, as a page of the documentation."""
+    yield "# What is emitted, and exact"
+    yield ""
+    yield from ABOUT.splitlines()
+    yield ""
+    yield f"| plan | {' | '.join(MODELS)} |"
+    yield f"|---|{'---|' * len(MODELS)}"
+    for kind in KINDS:
+        cells = (done[model, kind].cell if (model, kind) in done else "" for model in MODELS)
+        yield f"| {kind} | {' | '.join(cells)} |"
+    run = list(done.values())
+    yield ""
+    counts = ", ".join(
+        f"{sum(row.outcome == outcome for row in run)} {word}"
+        for outcome, word in (("exact", "exact"), ("refused", "refused"), ("none", "do not apply"))
+    )
+    bad = sum(row.bad for row in run)
+    yield f"Of {len(MODELS) * len(KINDS)} pairs {len(run)} were run: {counts}, {bad} differ or fail."
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
