@@ -22,7 +22,7 @@ from typing import Any
 from meshwright.backends.torch_.capabilities import TORCH_GLOO
 from meshwright.backends.torch_.emit import Subject, emit
 from meshwright.ir.calls import Calls
-from meshwright.ir.errors import CapabilityError, MeshwrightError
+from meshwright.ir.errors import CapabilityError, MeshwrightError, RanksFailed
 from meshwright.ir.fold import Fold
 from meshwright.ir.frontends.calls import calls_of
 from meshwright.ir.frontends.capture import capture
@@ -34,7 +34,8 @@ from meshwright.ir.workload import Workload
 
 EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
 BATCH, SEQ, LAYERS = 8, 16, 4
-STEPS, LIMIT_S = 2, 300.0
+STEPS, LIMIT_S, TOGETHER = 2, 120.0, 6
+"""Of a run; and how many scripts are run in one launch."""
 
 MODELS: Mapping[str, str] = {
     "llama": "llama.py:tiny",
@@ -150,16 +151,35 @@ def _read(file: Path) -> Iterator[Row]:
 
 
 def rows(model: str, kinds: Sequence[str], *, run: bool) -> Iterator[Row]:
-    """The pairs of a model, one after the other."""
+    """The pairs of a model: refused ones first, then what runs, several in one launch."""
     with tempfile.TemporaryDirectory() as name:
-        small = Small(model, Path(name))
+        small, made = Small(model, Path(name)), list[Made]()
         for number, kind in enumerate(kinds):
             try:
-                yield small.row(kind, Path(name) / str(number), run=run)
+                found = small.made(kind, Path(name) / str(number))
             except CapabilityError as error:
-                yield Row(model=model, kind=kind, outcome="refused", code=error.code, detail=str(error))
+                found = Row(model=model, kind=kind, outcome="refused", code=error.code, detail=str(error))
             except MeshwrightError as error:
-                yield Row(model=model, kind=kind, outcome="failed", code=error.code, detail=str(error))
+                found = Row(model=model, kind=kind, outcome="failed", code=error.code, detail=str(error))
+            if isinstance(found, Row):
+                yield found
+            else:
+                made.append(found)
+        while made:
+            several, made = made[:TOGETHER], made[TOGETHER:]
+            yield from (compared(model, several) if run else (one.row(model, "exact") for one in several))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Made:
+    """A pair whose script is written."""
+
+    kind: str
+    subject: Subject
+    script: Path
+
+    def row(self, model: str, outcome: str, detail: str = "") -> Row:
+        return Row(model=model, kind=self.kind, outcome=outcome, detail=detail)
 
 
 class Small:
@@ -173,27 +193,25 @@ class Small:
                 (folder / file).write_text(text)
             reference = str(folder)
         self.reference = reference
-        self.made: dict[int, tuple[Fold, Calls]] = {}
+        self.captured: dict[int, tuple[Fold, Calls]] = {}
 
-    def row(self, kind: str, folder: Path, *, run: bool) -> Row:
-        """Plan, emit, run and compare."""
+    def made(self, kind: str, folder: Path) -> Made | Row:
+        """Plan and emit; a row where there is no such plan."""
         subject = self.subject(Degrees(**KINDS[kind]))
         if isinstance(subject, str):
             return Row(model=self.name, kind=kind, outcome="none", detail=subject)
         emit(subject, folder).write(folder)
-        differences = compared(subject, folder) if run else ()
-        outcome = "differs" if differences else "exact"
-        return Row(model=self.name, kind=kind, outcome=outcome, detail="; ".join(differences[:3]))
+        return Made(kind=kind, subject=subject, script=folder / "train.py")
 
     def subject(self, degrees: Degrees) -> Subject | str:
         """The plan, or why there is none."""
         batch = BATCH // degrees.microbatches
-        if batch not in self.made:
+        if batch not in self.captured:
             source = load_model(self.reference, dtype="fp32")
             fold = capture(source, batch=batch, seq=SEQ).fold
             calls = calls_of(source, self.reference, batch=batch, seq=SEQ, blocks=fold.instances)
-            self.made[batch] = fold, calls
-        fold, calls = self.made[batch]
+            self.captured[batch] = fold, calls
+        fold, calls = self.captured[batch]
         workload = Workload(global_batch=BATCH, seq=SEQ, precision="fp32", recipe="fp32")
         try:
             check(degrees, fold, degrees.ranks, BATCH)
@@ -219,19 +237,29 @@ def vars_of(degrees: Degrees) -> Iterator[tuple[str, Any]]:
             yield name, getattr(degrees, name)
 
 
-def compared(subject: Subject, folder: Path) -> tuple[str, ...]:
-    """How a run differs from the model on one device and from the Program."""
+def compared(model: str, made: Sequence[Made]) -> Iterator[Row]:
+    """Run scripts in one launch, or one by one if that fails, and compare."""
     from meshwright.backends.torch_.verify.emitted import Job, verify
     from meshwright.backends.torch_.verify.groups import groups_of
 
-    job = Job(
-        script=folder / "train.py",
-        calls=subject.calls,
-        workload=subject.workload,
-        groups=groups_of(subject.program, subject.fold),
-    )
-    (found,) = verify([job], steps=STEPS, limit_s=LIMIT_S)
-    return found.differences
+    jobs = [
+        Job(
+            script=one.script,
+            calls=one.subject.calls,
+            workload=one.subject.workload,
+            groups=groups_of(one.subject.program, one.subject.fold),
+        )
+        for one in made
+    ]
+    try:
+        for one, found in zip(made, verify(jobs, steps=STEPS, limit_s=LIMIT_S * len(jobs)), strict=True):
+            yield one.row(model, "differs" if found.differences else "exact", "; ".join(found.differences[:3]))
+    except RanksFailed as error:
+        if len(made) == 1:
+            yield made[0].row(model, "failed", str(error))
+        else:
+            for one in made:
+                yield from compared(model, [one])
 
 
 def page(done: Mapping[tuple[str, str], Row]) -> Iterable[str]:

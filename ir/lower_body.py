@@ -57,7 +57,7 @@ class Lowering:
     sums_first: bool = False
     """Gradients are summed over axes inside of those that cut their storage before they are scattered over these, at
     once over all of them (as FSDP2 does with DTensors), not in the order of least traffic. Axes outside of them sum
-    what is scattered."""
+    what is scattered. Of a body's parameters all are gathered again for the backward pass, or none."""
     casts: bool = False
     """With `sums_first`: what is computed with is made in another dtype of what is stored (FSDP2's mixed precision), so
     that gradients of copies, too, are summed along the outermost axis apart, after the others."""
@@ -195,6 +195,9 @@ class _Again:
             for name in reads:
                 self.need(name)
             self.backward.append(statement)
+        if self.lowering.sums_first and not self.redone.isdisjoint(spread.gathered):
+            for name in sorted(spread.gathered):
+                self.need(name)
         return _Ran(tuple(self.backward), self.kept(self.backward))
 
     def mark(self, statement: Statement) -> None:

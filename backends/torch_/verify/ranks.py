@@ -134,6 +134,7 @@ def load(script: str) -> ModuleType:
     if spec is None or spec.loader is None:
         raise FileNotFoundError(script)
     module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # dataclasses look their annotations up there
     spec.loader.exec_module(module)
     return module
 
