@@ -1,0 +1,40 @@
+"""Models beyond the tiny Llama, from the matrix of docs/emitted.md: a pair of each that says something of its own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from benchmarks.emitted_matrix import Made, Row, Small, compared, rows
+
+PAIRS = {
+    "gemma-3": ("tp", "norms over heads, and an embedding that is the head, cut as vocabulary"),
+    "lora": ("zero 3", "frozen parameters whole, beside shards"),
+    "vit": ("tp+sp", "images, patches, a table of positions"),
+}
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Row]:
+    """All in one launch."""
+    made = [
+        Small(model, folder(tmp_path_factory)).made(kind, folder(tmp_path_factory))
+        for model, (kind, _) in PAIRS.items()
+    ]
+    return dict(zip(PAIRS, compared("", [one for one in made if isinstance(one, Made)]), strict=True))
+
+
+def folder(factory: pytest.TempPathFactory) -> Path:
+    return factory.mktemp("pair")
+
+
+@pytest.mark.e2e
+@pytest.mark.parametrize("model", PAIRS)
+def test_a_model_is_exact(model: str, found: dict[str, Row]) -> None:
+    assert found[model].outcome == "exact", found[model].detail
+
+
+def test_one_parameter_with_two_names_is_not_emitted_in_shards() -> None:
+    (row,) = rows("gpt2", ["zero 3"], run=False)
+    assert (row.outcome, row.code) == ("refused", "MW5013")
