@@ -262,14 +262,6 @@ def head_again() -> Subject:
     return with_plan(plan, "head", recompute=made)
 
 
-def cut_elsewhere() -> Subject:
-    """Parameters that are cut along their second dimension."""
-    plan = subject(dp=4, zero=3)
-    second = Placement.parse("[-, dp]")
-    (held,) = plan.decisions.plan["embed"].storage
-    return with_plan(plan, "embed", storage=(replace(held, params=second, grads=second, optimizer=second),))
-
-
 def attention_by_columns_only() -> Subject:
     """A product whose result nobody brings back together."""
     plan = subject(tp=4)
@@ -285,7 +277,6 @@ REFUSED: dict[str, tuple[Any, type[MeshwrightError], str]] = {
         "--global-batch",
     ),
     "parameters only": (states_only, EmissionStorage, "zero=3"),
-    "another dimension": (cut_elsewhere, EmissionStorage, "zero=3"),
     "a part of a block": (part_of_a_block, EmissionRecompute, "recompute=none"),
     "recompute outside of blocks": (head_again, EmissionRecompute, "recompute=on"),
     "inside a module": (attention_by_columns_only, EmissionModule, "sharding=column"),
