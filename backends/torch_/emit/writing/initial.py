@@ -47,7 +47,7 @@ def draw(parts: Parts) -> Iterator[str]:
     yield "            cut = {axis for axis, how in over if how.is_shard()}"
     if parts.experts is not None:
         apart = f'("{tensor}",)' if tensor is not None else "()"
-        yield f'        held = {apart} if "{parts.experts.axis}" in cut else ({quoted(axes)},)'
+        yield f'        held = {apart} if "{parts.experts.axes[0]}" in cut else ({quoted(axes)},)'
         yield "        for axis in held:"
     else:
         yield f"        for axis in ({quoted(axes)}{',' * (len(axes) == 1)}):"
