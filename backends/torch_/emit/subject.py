@@ -11,7 +11,7 @@ from meshwright.ir.calls import Calls
 from meshwright.ir.decisions import BodyPlan, Decisions
 from meshwright.ir.errors import EmissionRecompute, EmissionSchedule, EmissionSoftware, EmissionTarget
 from meshwright.ir.fold import Fold, Segment
-from meshwright.ir.graph import Graph
+from meshwright.ir.graph import Graph, Param
 from meshwright.ir.mesh import Mesh
 from meshwright.ir.offload import NOTHING
 from meshwright.ir.program import Program
@@ -146,7 +146,13 @@ class Piece:
 
     def owners(self) -> tuple[str, ...]:
         """The modules that hold its parameters, in order; their paths are relative to the instance."""
-        return tuple(dict.fromkeys(param.path.rpartition(".")[0] for param in self.graph.params))
+        return tuple(dict.fromkeys(self._owner(param) for param in self.graph.params))
+
+    def _owner(self, param: Param) -> str:
+        """Of the modules that hold a parameter with several names, the one that reads it here."""
+        readers = {self.graph.ops[index].module for index, _ in self.graph.readers.get(param.value, ())}
+        around = [path.rpartition(".")[0] for path in param.paths]
+        return next((path for path in around if path in readers), around[0])
 
     def path(self, relative: str) -> str:
         """A path of the model, for one of the first instance."""

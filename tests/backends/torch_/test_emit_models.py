@@ -38,3 +38,9 @@ def test_a_model_is_exact(model: str, found: dict[str, Row]) -> None:
 def test_one_parameter_with_two_names_is_not_emitted_in_shards() -> None:
     (row,) = rows("gpt2", ["zero 3"], run=False)
     assert (row.outcome, row.code) == ("refused", "MW5013")
+
+
+def test_the_module_that_reads_a_shared_parameter_is_the_one_that_is_changed(tmp_path: Path) -> None:
+    made = Small("gpt2", tmp_path).made("cp", tmp_path / "plan")
+    assert isinstance(made, Made)
+    assert 'on_own_tokens(model.get_submodule("lm_head"), context' in made.script.read_text()
