@@ -7,16 +7,19 @@ emit` writes, where it can be read. Every rank calls it, with the same whole mod
 from __future__ import annotations
 
 import atexit
-import importlib.util
 import tempfile
 from dataclasses import dataclass
+from math import prod
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from meshwright.backends.torch_.emit import emit
+from meshwright.backends.torch_.emit.axes import axes_of
+from meshwright.backends.torch_.emit.script import SCRIPT
+from meshwright.backends.torch_.verify.loading import load
 from meshwright.ir.account import parameters
-from meshwright.ir.errors import PlanOfAnotherModel
+from meshwright.ir.errors import BatchImpossible, PlanOfAnotherModel
 from meshwright.ir.fold import Fold
 from meshwright.planner.emit import subject_of
 from meshwright.planner.plan_file import load_plan
@@ -36,12 +39,26 @@ class Parallelized:
     mesh: Any
     script: ModuleType
     """The emitted script, as a module."""
+    parts: int = 1
+    """How many a batch is cut into, over ranks and micro-batches."""
 
     def step(self, optimizer: Any, batch: dict[str, Any]) -> Any:
         """One step on a whole batch, of which every rank takes its part; returns the loss of all of it."""
+        self.check(batch)
         own = getattr(self.script, "own_part", None)
         mine = batch if own is None else own(batch, self.mesh)
         return self.script.train_step(self.module, optimizer, mine, self.mesh)
+
+    def check(self, batch: dict[str, Any]) -> None:
+        """Must: as many sequences as all ranks and micro-batches divide; as many as planned, where stages expect it."""
+        rows, planned = {name: len(tensor) for name, tensor in batch.items()}, self.script.GLOBAL_BATCH
+        for name, found in rows.items():
+            if self.schedule is not None and found != planned:
+                fix = f"give batches of {planned}, or plan with this --global-batch"
+                raise BatchImpossible(place=name, cause=f"{found} sequences, and stages expect {planned}", fix=fix)
+            if found % self.parts:
+                cause = f"{found} sequences, which {self.parts} parts on ranks and in micro-batches do not divide"
+                raise BatchImpossible(place=name, cause=cause, fix=f"give a multiple of {self.parts}")
 
 
 def parallelize(model: Any, plan: str | Path, *, reference: str | None = None) -> Parallelized:
@@ -55,12 +72,19 @@ def parallelize(model: Any, plan: str | Path, *, reference: str | None = None) -
     same_parameters(model, subject.fold, again.ask.model)
     with tempfile.TemporaryDirectory() as folder:
         emit(subject, Path(folder)).write(Path(folder))
-        script = _loaded(Path(folder) / "train.py")
-    if not script.dist.is_initialized():
-        atexit.register(_leave, script.dist)
-    mesh = script.start()
-    module = script.parallelize(model, mesh)
-    return Parallelized(module=module, schedule=getattr(module, "schedule", None), mesh=mesh, script=script)
+        script = load(str(Path(folder) / SCRIPT))
+        if not script.dist.is_initialized():
+            atexit.register(_leave, script.dist)
+        mesh = script.start()
+        module = script.parallelize(model, mesh)
+    parts = prod(subject.mesh.axis(axis).size for axis in axes_of(subject).batch)
+    return Parallelized(
+        module=module,
+        schedule=getattr(module, "schedule", None),
+        mesh=mesh,
+        script=script,
+        parts=parts * subject.decisions.schedule.microbatches,
+    )
 
 
 def _leave(ranks: ModuleType) -> None:
@@ -88,12 +112,3 @@ def same_parameters(model: Any, fold: Fold, reference: str) -> None:
             cause=f"the plan's model, {reference}, has no such parameter",
             fix="give the model that was planned, or plan this one",
         )
-
-
-def _loaded(script: Path) -> ModuleType:
-    spec = importlib.util.spec_from_file_location("emitted", script)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from meshwright.backends.torch_.emit import emit
+from meshwright.backends.torch_.emit.needed import check_torch
 from meshwright.cost_models.memory import tensors_held
 from meshwright.ir.errors import VerificationTooLarge
 from meshwright.ir.program import Program
@@ -50,6 +51,7 @@ def run(args: Namespace) -> int:
             cause=f"plans of at most {MOST_RANKS} ranks for {TARGET} can be run here",
             fix="verify its small twin with --tiny, or one rank of each stage with --alone",
         )
+    check_torch()
     from meshwright.backends.torch_.verify.emitted import Job, verify
     from meshwright.backends.torch_.verify.groups import groups_of
 

@@ -89,6 +89,12 @@ class LogUnreadable(SearchError):
     code = "MW7027"
 
 
+class BatchImpossible(SearchError):
+    """A batch in a loop of one's own that the plan cannot share out among ranks and micro-batches."""
+
+    code = "MW7028"
+
+
 class WishesContradict(SearchError):
     """What --fix, --allow and --forbid leave of a name is nothing."""
 

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from meshwright.backends.torch_.emit import needed
 from meshwright.backends.torch_.verify import emitted
-from meshwright.ir.errors import EmissionTarget, VerificationTooLarge
+from meshwright.ir.errors import DependencyMissing, EmissionTarget, VerificationTooLarge
 from meshwright.planner import verify
 from meshwright.planner.cli import main
 from tests.planner.solved import TINY
@@ -64,6 +65,14 @@ def test_other_targets_are_not_run_here(planned: Path, tmp_path: Path, capsys: p
     other.write_text(text.replace('"target": "torch-gloo"', '"target": "torch-cuda"'))
     assert main(["verify", str(other)]) == VerificationTooLarge.exit_code
     assert f"error {VerificationTooLarge.code}" in capsys.readouterr().err
+
+
+def test_a_torch_that_is_too_old_is_refused(
+    planned: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(needed, "version", lambda _: "2.9.1")
+    assert main(["verify", str(planned)]) == DependencyMissing.exit_code == 8
+    assert "need 2.11 or newer, and it is 2.9.1" in capsys.readouterr().err
 
 
 def test_a_place_that_is_a_file_is_refused(planned: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,17 +9,20 @@ import os
 import re
 import subprocess
 import sys
+from contextlib import nullcontext
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 import torch
 from torch import nn
 
 import meshwright
-from meshwright.ir.errors import PlanOfAnotherModel
+from meshwright.ir.errors import BatchImpossible, PlanOfAnotherModel
 from meshwright.ir.frontends.load import load_model
 from meshwright.ir.frontends.twin import Scale, scaled
 from meshwright.planner.cli import main
+from meshwright.planner.parallelize import Parallelized
 from tests.planner.solved import TINY
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -117,3 +120,13 @@ def test_another_model_is_refused(plans: tuple[Path, Path, Path]) -> None:
     longer.more = nn.Linear(2, 2)
     with pytest.raises(PlanOfAnotherModel, match="more"):
         meshwright.parallelize(longer, own)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "rows", "says"), [(None, 6, "which 4 parts"), (None, 8, ""), ("1f1b", 12, "stages expect 8")]
+)
+def test_a_batch_that_cannot_be_shared_out_is_refused(schedule: str | None, rows: int, says: str) -> None:
+    part = Parallelized(module=None, schedule=schedule, mesh=None, script=ModuleType("train"), parts=4)
+    part.script.GLOBAL_BATCH = 8  # type: ignore[attr-defined]
+    with pytest.raises(BatchImpossible, match=says) if says else nullcontext():
+        part.check({"tokens": torch.zeros(rows, 16)})

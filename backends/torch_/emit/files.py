@@ -13,15 +13,16 @@ from meshwright.backends.torch_.emit.initial import built_whole
 from meshwright.backends.torch_.emit.launch import launch_script, rank_map
 from meshwright.backends.torch_.emit.parts import Parts
 from meshwright.backends.torch_.emit.precision import precision_of
-from meshwright.backends.torch_.emit.script import script
+from meshwright.backends.torch_.emit.script import scripts
 from meshwright.backends.torch_.emit.storage import kept_of, whole_of
 from meshwright.backends.torch_.emit.styles import styles_of
 from meshwright.backends.torch_.emit.subject import Subject
 from meshwright.backends.torch_.emit.writing.schedule import LISTS, action_lists, class_of
+from meshwright.ir.errors import EmissionSoftware
 
 __all__ = ["Files", "Subject", "emit"]
 
-SCRIPT, LAUNCH, RANKS = "train.py", "launch.sh", "ranks.json"
+LAUNCH, RANKS = "launch.sh", "ranks.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +46,12 @@ def emit(subject: Subject, folder: Path) -> Files:
     code is written for."""
     subject.check()
     axes = axes_of(subject)
+    if subject.compiled and (axes.context is not None or axes.experts):
+        raise EmissionSoftware(
+            place="style compiled",
+            cause="blocks whose attention or experts are exchanged with other ranks are not emitted compiled yet",
+            fix="plan with --style eager, or with --fix cp=1,ep=1",
+        )
     experts = experts_of(subject, axes.experts) if axes.experts else None
     styles = {
         piece.plan.name: styles_of(subject, piece, axes.tensor) for piece in subject.pieces if axes.tensor is not None
@@ -63,7 +70,7 @@ def emit(subject: Subject, folder: Path) -> Files:
         experts=experts,
         model=Path(os.path.relpath(folder.resolve() / subject.calls.file, folder.resolve())).as_posix(),
     )
-    texts = ((SCRIPT, script(parts)), (LAUNCH, launch_script(subject)), (RANKS, rank_map(subject)))
+    texts = (*scripts(parts), (LAUNCH, launch_script(subject)), (RANKS, rank_map(subject)))
     lists = [(LISTS, action_lists(parts))] if parts.pipeline and class_of(parts) is None else []
     told = built_whole(parts.subject, parts=parts.drawn_in_parts)
     return Files((*texts, *lists, *subject.calls.beside), (told,) if told else ())

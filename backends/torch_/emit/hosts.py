@@ -16,6 +16,7 @@ from types import MappingProxyType
 from typing import Any
 
 from meshwright.backends.torch_.emit.files import LAUNCH, RANKS, Files
+from meshwright.backends.torch_.emit.needed import CHECK
 from meshwright.ir.errors import EmissionTarget
 
 SLURM = "train.sbatch"
@@ -105,6 +106,7 @@ def _launch(hosts: list[int], each: int, network: str) -> Iterator[str]:
         if hosts != sorted(hosts):
             yield f"# Hosts of the planned cluster in the order of NODE_RANK: {' '.join(map(str, hosts))}"
     yield 'cd "$(dirname "$0")" || exit 1'
+    yield from CHECK.splitlines()
     yield "found=$(nvidia-smi -L | wc -l)"
     yield f'if [ "$found" -lt {each} ]; then'
     yield f'    echo "ranks.json has {each} ranks on each host, and this one has $found GPUs: plan for such hosts" >&2'

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 
+from meshwright.backends.torch_.emit.needed import CHECK
 from meshwright.backends.torch_.emit.subject import Subject
 
 LAUNCH = """\
 #!/bin/sh
 # Start train.py on {ranks} ranks of this machine. Arguments are handed on: ./launch.sh --steps 10
 cd "$(dirname "$0")" || exit 1
-# One thread per rank: ranks share the cores of the machine.
+{check}# One thread per rank: ranks share the cores of the machine.
 OMP_NUM_THREADS="${{OMP_NUM_THREADS:-1}}" exec "${{PYTHON:-python3}}" -m torch.distributed.run \\
     --standalone --nproc-per-node {ranks} train.py "$@"
 """
@@ -18,7 +19,7 @@ OMP_NUM_THREADS="${{OMP_NUM_THREADS:-1}}" exec "${{PYTHON:-python3}}" -m torch.d
 
 def launch_script(subject: Subject) -> str:
     """launch.sh."""
-    return LAUNCH.format(ranks=subject.ranks)
+    return LAUNCH.format(ranks=subject.ranks, check=CHECK)
 
 
 def rank_map(subject: Subject) -> str:

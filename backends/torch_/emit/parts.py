@@ -89,6 +89,11 @@ class Parts:
         )
 
     @property
+    def spread(self) -> bool:
+        """Whether the script has a file beside it: with stages, or with cut sequences, it would be long."""
+        return self.pipeline is not None or self.context is not None
+
+    @property
     def wrapped(self) -> bool:
         """Whether DDP sums the gradients of copies."""
         copied = self.axes.copied is not None and not self.kept.units

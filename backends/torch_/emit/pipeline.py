@@ -312,7 +312,8 @@ class _Writer:
         return self.names.get(name, name)
 
     def text(self) -> Iterator[str]:
-        given = ", ".join(f"{self.called(name)}: Tensor" for name in self.given)
+        entering = {one.name for one in self.enters if one.cut}  # becomes a DTensor, which is another type
+        given = ", ".join(f"{self.called(name)}: {'Any' if name in entering else 'Tensor'}" for name in self.given)
         result = "Tensor" if len(self.results) == 1 else "tuple[Tensor, ...]"
         yield f"def forward(self, {given}) -> {result}:"
         for name, cut in self.sharded():

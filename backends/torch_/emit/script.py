@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 from meshwright.backends.torch_.emit.parts import Parts
 from meshwright.backends.torch_.emit.storage import WHOLE
@@ -13,17 +13,20 @@ from meshwright.backends.torch_.emit.writing.context import attend, own_tokens
 from meshwright.backends.torch_.emit.writing.copies import sum_copies
 from meshwright.backends.torch_.emit.writing.entry import load, main, make_optimizer, start
 from meshwright.backends.torch_.emit.writing.experts import send
-from meshwright.backends.torch_.emit.writing.imports import imports
+from meshwright.backends.torch_.emit.writing.imports import imports, names_in
 from meshwright.backends.torch_.emit.writing.initial import draw
 from meshwright.backends.torch_.emit.writing.keeping import FLAT, resume, save
 from meshwright.backends.torch_.emit.writing.lines import WIDTH
 from meshwright.backends.torch_.emit.writing.microbatches import accumulating_step
 from meshwright.backends.torch_.emit.writing.model import along, build, parallelize
-from meshwright.backends.torch_.emit.writing.pipeline import pipeline_step, stage_constants, staged
+from meshwright.backends.torch_.emit.writing.pipeline import pipeline_step, stage_constants, stage_sections, staged
 from meshwright.backends.torch_.emit.writing.recompute import recomputing
 from meshwright.backends.torch_.emit.writing.speed import flops, speed
 from meshwright.backends.torch_.emit.writing.step import train_step
 
+Section = Iterable[str]
+SCRIPT, HELPERS = "train.py", "train_parts"
+ABOUT = '"""Parts of train.py that PyTorch has no functions for."""'
 MEANING = {
     "data": "every rank trains on its own sequences",
     "context": "every rank trains on its own part of each sequence",
@@ -32,25 +35,24 @@ MEANING = {
 }
 
 
-def script(parts: Parts) -> str:
-    """train.py."""
-    pipeline = parts.pipeline
-    part = (parallelize(parts),) if pipeline is None else staged(parts, pipeline)
+def scripts(parts: Parts) -> tuple[tuple[str, str], ...]:
+    """train.py, and, where stages or cut sequences make it long, the file beside it, by name."""
     one = train_step if parts.microbatches == 1 else accumulating_step
-    step = one(parts) if pipeline is None else pipeline_step(parts)
+    step = one(parts) if parts.pipeline is None else pipeline_step(parts)
+    added = [sum_copies(parts)] if parts.summed else []
+    ahead = [*([along()] if any(unit.along for unit in parts.kept.units) else []), *recomputing(parts)]
+    sent = [send(parts.experts)] if parts.experts is not None else []
     sections = (
         load(),
         ("model_file = load(Path(__file__).resolve().parent / MODEL)",),
         build(parts),
-        *([along()] if any(unit.along for unit in parts.kept.units) else []),
-        *recomputing(parts),
-        *part,
+        *([] if parts.spread else ahead),
+        parallelize(parts),
+        *([staged()] if parts.pipeline is not None else []),
         *([draw(parts)] if parts.drawn_in_parts else []),
-        *([own_tokens(parts.context, parts.cut_again), attend(parts.context)] if parts.context is not None else []),
-        *([send(parts.experts)] if parts.experts is not None else []),
+        *([] if parts.spread else sent),
         batches(parts),
-        *([sum_copies(parts)] if parts.summed else []),
-        clip(parts),
+        *([] if parts.spread else [*added, clip(parts)]),
         step,
         make_optimizer(parts),
         start(parts),
@@ -60,10 +62,46 @@ def script(parts: Parts) -> str:
         main(parts),
         ('if __name__ == "__main__":', "    main()"),
     )
-    text = "\n\n\n".join("\n".join(lines) for lines in sections) + "\n"
-    fixed = "\n".join(constants(parts))
-    head = "\n".join((*title(parts), "", *imports(f"{fixed}\n{text}")))
-    return f"{head}\n\n{fixed}\n\n\n{text}"
+    text, fixed = joined_sections(sections), statements(constants(parts))
+    if not parts.spread:
+        return ((SCRIPT, written(title(parts), fixed, text)),)
+    beside = joined_sections((*ahead, *around(parts), *sent, *added, clip(parts)))
+    used = names_in(beside)
+    shared = [one for one in fixed if one.partition(" ")[0].rstrip(":") in used]
+    ours = [one for one in fixed if one not in shared]
+    helpers = written(iter((ABOUT,)), shared, beside)
+    return (SCRIPT, written(title(parts), ours, text, {HELPERS: helpers})), (f"{HELPERS}.py", helpers)
+
+
+def around(parts: Parts) -> Iterator[Section]:
+    """What stages and cut sequences need."""
+    if parts.context is not None:
+        yield own_tokens(parts.context, parts.cut_again)
+        yield attend(parts.context)
+    if parts.pipeline is not None:
+        yield from stage_sections(parts, parts.pipeline)
+
+
+def statements(lines: Iterator[str]) -> list[str]:
+    """Constants, each with all of its lines."""
+    found: list[str] = []
+    for line in lines:
+        if line.startswith((" ", ")")):
+            found[-1] += f"\n{line}"
+        else:
+            found.append(line)
+    return found
+
+
+def joined_sections(sections: Iterable[Section]) -> str:
+    return "\n\n\n".join("\n".join(lines) for lines in sections) + "\n"
+
+
+def written(head: Iterator[str], fixed: list[str], text: str, beside: Mapping[str, str] | None = None) -> str:
+    """A file: what it is, its imports, constants, and the rest."""
+    constant = "\n".join(fixed)
+    first = "\n".join((*head, "", *imports(f"{constant}\n{text}", beside or {})))
+    return f"{first}\n\n{constant}\n\n\n{text}" if fixed else f"{first}\n\n\n{text}"
 
 
 def title(parts: Parts) -> Iterator[str]:

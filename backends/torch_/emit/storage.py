@@ -132,7 +132,7 @@ def whole_of(subject: Subject, axes: Axes) -> Kept:
                 cause=f"what is kept whole in fp32, and computed with in bf16, is not emitted yet with {what}",
                 fix="plan with --fix zero=3, or with --recipe bf16",
             )
-    return Kept(tuple(Unit(piece, reshard=True) for piece in subject.pieces if piece.graph.params), (WHOLE,), 1)
+    return Kept(tuple(Unit(piece, reshard=True) for piece in subject.pieces if piece.graph.params), (WHOLE,), level=1)
 
 
 def check_sharded(subject: Subject, kept: Kept, axes: Axes) -> None:

@@ -19,6 +19,7 @@ from meshwright.ir.workload import Workload
 
 DEVICE = {"torch-gloo": "cpu", "torch-cuda": "cuda"}
 """What the targets that code is written for run on."""
+STYLES = ("eager", "compiled")
 
 
 @dataclass(frozen=True)
@@ -46,6 +47,11 @@ class Subject:
         """Floating-point work of the model in one step, nothing computed again."""
         done = account_fold(self.fold)
         return (done.forward_flops + done.backward_flops) * self.decisions.schedule.microbatches
+
+    @property
+    def compiled(self) -> bool:
+        """Whether blocks are compiled."""
+        return self.decisions.style == "compiled"
 
     @property
     def ranks(self) -> int:
@@ -100,13 +106,22 @@ class Subject:
                 fix="plan with --fix offload=none",
             )
         for what, value, known in (
-            ("style", decisions.style, "eager"),
-            ("optimizer", self.workload.optimizer, "adamw"),
+            ("style", decisions.style, STYLES),
+            ("optimizer", self.workload.optimizer, ("adamw",)),
         ):
-            if value != known:
+            if value not in known:
                 raise EmissionSoftware(
-                    place=f"{what} {value}", cause="it is not emitted yet", fix=f"plan with --{what} {known}"
+                    place=f"{what} {value}",
+                    cause="it is not emitted yet",
+                    fix=f"plan with --{what} {' or '.join(known)}",
                 )
+        again = next((plan.name for plan in decisions.plans if plan.recompute), None)
+        if self.compiled and again is not None:
+            raise EmissionRecompute(
+                place=f"style compiled, plan {again}",
+                cause="compiled blocks that run again are not emitted yet: torch 2.13 fails on those with DTensors",
+                fix="plan with --fix recompute=none, or with --style eager",
+            )
         if self.workload.precision not in ("fp32", "bf16"):
             raise EmissionSoftware(
                 place=f"dtype {self.workload.precision}",

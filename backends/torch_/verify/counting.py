@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch._ops import HigherOrderOperator
 from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -44,6 +45,13 @@ SILENT = ("wait_tensor", "_wrap_tensor_autograd", "barrier", "monitored_barrier_
 class Counting(TorchDispatchMode):
     """Counts collectives while it is entered. One that has no name here is counted under torch's."""
 
+    supports_higher_order_operators = True
+
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        """Compiled code runs, and is counted, as compiled; else torch would run it as it is written."""
+        return True
+
     def __init__(self) -> None:
         super().__init__()
         self.found: Counter[Collective] = Counter()
@@ -51,6 +59,8 @@ class Counting(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if any(issubclass(one, DTensor) for one in types):
             return NotImplemented  # DTensor first: what it runs instead, collectives too, comes here by itself
+        if isinstance(func, HigherOrderOperator):
+            return func(*args, **(kwargs or {}))
         library, _, name = func._schema.name.partition("::")
         if library == "c10d" and name in MESSAGES:
             self.found[MESSAGES[name], _ends(name, args), _bytes(args[0])] += 1

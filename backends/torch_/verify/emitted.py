@@ -58,7 +58,8 @@ class Verified:
     once: tuple[tuple[str, str, int, int], ...]
     """The same of what was executed in one step only."""
     memory: tuple[int, ...] = ()
-    """The fullest instant of every rank, in bytes of tensors, after the first step; empty if there was but one."""
+    """The fullest instant of every rank, in bytes of tensors, after the first step; empty if there was but one, or if
+    compiled code makes tensors that cannot be watched."""
     differences: tuple[str, ...]
 
     @property
@@ -74,6 +75,11 @@ class Job:
     calls: Calls
     workload: Workload
     groups: tuple[Group, ...]
+
+    @property
+    def watched(self) -> bool:
+        """Whether every tensor is made by an operator that torch dispatches."""
+        return self.workload.stack.style == "eager"
 
     @property
     def ranks(self) -> int:
@@ -136,7 +142,7 @@ def _held_against(job: Job, folder: Path, steps: int) -> Verified:
         worst=worst,
         collectives=summary(runs[0][0]["collectives"], job.groups[0]),
         once=summary(once[0], job.groups[0]),
-        memory=tuple(max(one["peak"] for one in run[1:]) for run in runs) if steps > 1 else (),
+        memory=tuple(max(one["peak"] for one in run[1:]) for run in runs) if steps > 1 and job.watched else (),
         differences=tuple(differences),
     )
 

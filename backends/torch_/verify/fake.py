@@ -33,7 +33,7 @@ from torch.distributed.pipelining import schedules, stage
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from meshwright.backends.torch_.verify.counting import Collective, Counting
-from meshwright.backends.torch_.verify.ranks import load
+from meshwright.backends.torch_.verify.loading import load
 from meshwright.ir.errors import RanksFailed
 
 

@@ -12,13 +12,22 @@ from weakref import ref
 
 import torch
 from torch import Tensor, UntypedStorage
+from torch._ops import HigherOrderOperator
 from torch.distributed.tensor import DTensor
 from torch.nn.attention import bias
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 
 class Peak(TorchDispatchMode):
-    """Watches storages while it is entered; it may be entered again and again. `most` is the largest sum so far."""
+    """Watches storages while it is entered; it may be entered again and again. `most` is the largest sum so far. What
+    compiled code allocates it does not see."""
+
+    supports_higher_order_operators = True
+
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        """Compiled code runs as compiled."""
+        return True
 
     def __init__(self) -> None:
         super().__init__()
@@ -29,6 +38,8 @@ class Peak(TorchDispatchMode):
         if any(issubclass(one, DTensor) for one in types):
             return NotImplemented  # DTensor first: what it runs instead comes here by itself
         made = func(*args, **(kwargs or {}))
+        if isinstance(func, HigherOrderOperator):
+            return made
         returns = func._schema.returns
         if not any(one.alias_info is not None for one in returns):  # what is a view was there before
             for tensor in _plain(made):

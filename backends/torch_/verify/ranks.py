@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import contextlib
 import faulthandler
-import importlib.util
 import os
 import signal
 import sys
@@ -21,7 +20,6 @@ import time
 import traceback
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 from zlib import crc32
 
@@ -34,6 +32,7 @@ from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
 from meshwright.backends.torch_.verify.counting import Counting
+from meshwright.backends.torch_.verify.loading import load
 from meshwright.backends.torch_.verify.memory import Peak, make_masks_unwatched
 
 START = "start"
@@ -126,17 +125,6 @@ def _child(script: str, rank: int, ranks: int, port: int, steps: int, folder: Pa
         sys.stderr.flush()
         os._exit(1)
     os._exit(0)
-
-
-def load(script: str) -> ModuleType:
-    """An emitted script as a module."""
-    spec = importlib.util.spec_from_file_location("emitted", script)
-    if spec is None or spec.loader is None:
-        raise FileNotFoundError(script)
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # dataclasses look their annotations up there
-    spec.loader.exec_module(module)
-    return module
 
 
 def run(train: Any, steps: int, start: Path) -> list[dict[str, Any]]:

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_dict
 from torch.func import functional_call
 
-from meshwright.backends.torch_.verify.ranks import load
+from meshwright.backends.torch_.verify.loading import load
 from meshwright.ir.calls import Calls
 from meshwright.ir.workload import Workload
 

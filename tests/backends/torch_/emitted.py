@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from functools import cache
@@ -77,11 +78,20 @@ def job(plan: Subject, script: Path) -> Job:
     return Job(script=script, calls=plan.calls, workload=plan.workload, groups=groups_of(plan.program, plan.fold))
 
 
-def unclean(folder: Path) -> str:
-    """What ruff has against the scripts in a folder."""
-    quiet, found = ["--isolated", "--line-length", "120"], ""
-    for command in (["check", "--select", "E,F,I,B,UP,RET,SIM"], ["format", "--check"]):
-        ruff = [sys.executable, "-m", "ruff", *command, *quiet, folder]
-        done = subprocess.run(ruff, capture_output=True, text=True, check=False)
-        found += done.stdout if done.returncode else ""
-    return found
+def unclean(folder: Path, *, types: bool = False) -> str:
+    """What ruff, and with `types` mypy, have against the scripts in a folder. The file beside a script is its own."""
+    roots = sorted({str(path.parent) for path in folder.rglob("train.py")})
+    line = ["--isolated", "--line-length", "120"]
+    sources = ["--config", f"src = {json.dumps(roots)}"]
+    commands = [
+        ["ruff", "check", "--select", "E,F,I,B,UP,RET,SIM", *line, *sources, str(folder)],
+        ["ruff", "format", "--check", *line, str(folder)],
+    ]
+    if types:
+        config = ["--config-file", str(ROOT / "pyproject.toml"), "--explicit-package-bases", "--allow-subclassing-any"]
+        commands += [["mypy", *config, f"{root}/train.py"] for root in roots]
+    runs = [
+        subprocess.run([sys.executable, "-m", *command], capture_output=True, text=True, check=False)
+        for command in commands
+    ]
+    return "".join(done.stdout + done.stderr for done in runs if done.returncode)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,13 @@ from meshwright.backends.torch_.emit.hosts import Seat, on_hosts
 from meshwright.cost_models.cluster_text import read_cluster
 from meshwright.ir.errors import EmissionTarget
 from meshwright.planner.emit import seats
+
+PYTHON = f"""#!/bin/sh
+[ "$1" = -c ] && exec {sys.executable} -c "import importlib.metadata as m; m.version = lambda _: '$TORCH'
+$2"
+echo "$@"
+"""
+"""It says that it has the torch that it is told, and tells what else it is asked to run."""
 
 
 def files(order: list[int]) -> Files:
@@ -26,10 +34,12 @@ def started(made: Files, folder: Path, **environment: str) -> subprocess.Complet
     made.write(folder)
     (folder / "nvidia-smi").write_text("#!/bin/sh\necho GPU 0\necho GPU 1\n")
     (folder / "nvidia-smi").chmod(0o755)
+    (folder / "python").write_text(PYTHON)
+    (folder / "python").chmod(0o755)
     path = f"{folder}:{os.environ['PATH']}"
     return subprocess.run(
         [folder / "launch.sh", "--steps", "3"],
-        env={"PATH": path, "PYTHON": "echo", **environment},
+        env={"PATH": path, "TORCH": "2.11.0+cpu", "PYTHON": "python", **environment},
         capture_output=True,
         text=True,
         check=False,
@@ -90,3 +100,10 @@ def test_a_host_with_fewer_gpus_is_refused_where_it_starts(tmp_path: Path) -> No
 def test_ranks_that_are_scattered_are_refused() -> None:
     with pytest.raises(EmissionTarget, match="torchrun"):
         on_hosts(files([0, 2, 1, 3]), seats(read_cluster("2x2xH100")))
+
+
+def test_a_torch_that_is_too_old_is_refused_where_it_starts(tmp_path: Path) -> None:
+    done = started(on_hosts(files([0, 1]), seats(read_cluster("1x2xH100"))), tmp_path, TORCH="2.9.1")
+    assert done.returncode == 8
+    assert "needs torch 2.11 or newer, and this is 2.9.1" in done.stderr
+    assert not done.stdout

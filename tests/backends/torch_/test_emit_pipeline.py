@@ -134,8 +134,15 @@ def test_a_class_of_torch_does_what_our_schedule_of_that_name_says(name: str, gr
 
 def test_scripts_of_pipelines_are_clean(tmp_path: Path) -> None:
     for number, degrees in enumerate((PIPELINES | ONE_STAGE).values()):
-        written(plan_of(degrees), tmp_path / f"plan{number}")
+        text = written(plan_of(degrees), tmp_path / f"plan{number}").read_text()
+        assert len(text.splitlines()) <= 250
     assert not unclean(tmp_path)
+
+
+def test_scripts_of_pipelines_have_types(tmp_path: Path) -> None:
+    for kind in ("1f1b x zero 3 x tp", "zb-h1 x tp+sp"):
+        written(plan_of(PIPELINES[kind]), tmp_path / kind.replace(" ", "_"))
+    assert not unclean(tmp_path, types=True)
 
 
 def test_a_schedule_that_torch_has_no_class_for_stands_beside_the_script(tmp_path: Path) -> None:
@@ -147,7 +154,7 @@ def test_a_schedule_that_torch_has_no_class_for_stands_beside_the_script(tmp_pat
 def test_what_depends_on_no_parameter_is_made_again_by_later_stages(tmp_path: Path) -> None:
     """Tables of positions of a model of transformers: the plan has them within blocks, the code before them."""
     twin = twinned(planned(LLAMA, "pp=2,dp=32,zero=1,schedule=1f1b"), tmp_path).subject
-    text = written(twin, tmp_path).read_text()
+    text = (written(twin, tmp_path).parent / "train_parts.py").read_text()
     assert not unclean(tmp_path)
     last = text[text.index("class LastStage") : text.index("def stage_of")]
     assert "def forward(self, x: Tensor) -> Tensor:" in last

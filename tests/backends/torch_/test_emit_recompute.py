@@ -11,7 +11,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from meshwright.backends.torch_.emit import Subject, emit
-from meshwright.backends.torch_.verify.ranks import load
+from meshwright.backends.torch_.verify.loading import load
 from meshwright.ir.errors import EmissionRecompute
 from meshwright.ir.program import Compute
 from tests.backends.torch_.emitted import BATCH, SEQ, subject, written

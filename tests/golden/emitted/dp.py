@@ -7,10 +7,10 @@ Mesh axis dp (4 ranks): every rank trains on its own sequences.
 """
 
 import argparse
-import importlib.util
 import os
 import sys
 import time
+from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -35,13 +35,10 @@ FLAT = StateDictOptions(flatten_optimizer_state_dict=True)  # states by names of
 
 def load(path: Path) -> ModuleType:
     """The file of the model, as it is."""
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    if spec is None or spec.loader is None:
-        raise FileNotFoundError(f"{path} is no Python file")
     sys.path.append(str(path.parent))
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[path.stem] = module
-    spec.loader.exec_module(module)
+    module = sys.modules[path.stem] = ModuleType(path.stem)
+    module.__file__ = str(path)
+    SourceFileLoader(path.stem, str(path)).exec_module(module)
     return module
 
 
@@ -73,9 +70,9 @@ def batch_of(step: int, mesh: DeviceMesh) -> dict[str, Tensor]:
     return own_part(whole, mesh)
 
 
-def clip(model: nn.Module) -> None:
-    """Scale all gradients down together, to a norm of at most CLIP."""
-    nn.utils.clip_grad_norm_(model.parameters(), CLIP)
+def clip(model: nn.Module, most: float) -> None:
+    """Scale all gradients down together, to a norm of at most so much."""
+    nn.utils.clip_grad_norm_(model.parameters(), most)
 
 
 def train_step(
@@ -91,7 +88,7 @@ def train_step(
     loss: Tensor = model_file.loss(model(tokens=batch["tokens"]), batch) * share
     (loss * group.size()).backward()  # gradients are averaged over the group
     if CLIP:
-        clip(model)
+        clip(model, CLIP)
     optimizer.step()
     total = loss.detach()
     dist.all_reduce(total, group=group)
@@ -132,7 +129,8 @@ def resume(folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> 
 def speed(seconds: float) -> str:
     """How fast a step was: tokens, and floating-point work of the model on every rank."""
     done = STEP_FLOPS / dist.get_world_size() / seconds
-    return f"step_time_s {seconds:.4f} tokens_per_s {GLOBAL_BATCH * SEQ / seconds:.1f} flops_per_s {done:.4g}"
+    tokens = f"tokens_per_s {GLOBAL_BATCH * SEQ / seconds:.1f} flops_per_s {done:.4g}"
+    return f"step_time_s {seconds:.4f} {tokens}"
 
 
 def main() -> None:

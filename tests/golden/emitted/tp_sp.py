@@ -7,10 +7,10 @@ Mesh axis tp (4 ranks): ranks share every block.
 """
 
 import argparse
-import importlib.util
 import os
 import sys
 import time
+from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -44,13 +44,10 @@ FLAT = StateDictOptions(flatten_optimizer_state_dict=True)  # states by names of
 
 def load(path: Path) -> ModuleType:
     """The file of the model, as it is."""
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    if spec is None or spec.loader is None:
-        raise FileNotFoundError(f"{path} is no Python file")
     sys.path.append(str(path.parent))
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[path.stem] = module
-    spec.loader.exec_module(module)
+    module = sys.modules[path.stem] = ModuleType(path.stem)
+    module.__file__ = str(path)
+    SourceFileLoader(path.stem, str(path)).exec_module(module)
     return module
 
 
@@ -104,8 +101,8 @@ def batch_of(step: int, mesh: DeviceMesh) -> dict[str, Tensor]:
     return whole
 
 
-def clip(model: nn.Module) -> None:
-    """Scale all gradients down together, to a norm of at most CLIP."""
+def clip(model: nn.Module, most: float) -> None:
+    """Scale all gradients down together, to a norm of at most so much."""
     alike: dict[DeviceMesh | None, list[nn.Parameter]] = {}
     for parameter in model.parameters():
         if parameter.grad is not None:
@@ -117,7 +114,7 @@ def clip(model: nn.Module) -> None:
         norms.append(norm.full_tensor() if isinstance(norm, DTensor) else norm)
     total = nn.utils.get_total_norm(norms)
     for parameters in alike.values():
-        nn.utils.clip_grads_with_norm_(parameters, CLIP, total)
+        nn.utils.clip_grads_with_norm_(parameters, most, total)
 
 
 def train_step(
@@ -133,7 +130,7 @@ def train_step(
         if isinstance(grad, DTensor) and any(placement.is_partial() for placement in grad.placements):
             parameter.grad = grad.redistribute(placements=[Replicate()])
     if CLIP:
-        clip(model)
+        clip(model, CLIP)
     optimizer.step()
     total = loss.detach()
     if isinstance(total, DTensor):
@@ -175,7 +172,8 @@ def resume(folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> 
 def speed(seconds: float) -> str:
     """How fast a step was: tokens, and floating-point work of the model on every rank."""
     done = STEP_FLOPS / dist.get_world_size() / seconds
-    return f"step_time_s {seconds:.4f} tokens_per_s {GLOBAL_BATCH * SEQ / seconds:.1f} flops_per_s {done:.4g}"
+    tokens = f"tokens_per_s {GLOBAL_BATCH * SEQ / seconds:.1f} flops_per_s {done:.4g}"
+    return f"step_time_s {seconds:.4f} {tokens}"
 
 
 def main() -> None:

@@ -10,10 +10,10 @@ from meshwright.backends.torch_.emit.parts import Parts
 
 def clip(parts: Parts) -> Iterator[str]:
     staged = parts.pipeline is not None
-    yield f"def clip(model: nn.Module{', mesh: DeviceMesh' * staged}) -> None:"
-    yield '    """Scale all gradients down together, to a norm of at most CLIP."""'
+    yield f"def clip(model: nn.Module, most: float{', mesh: DeviceMesh' * staged}) -> None:"
+    yield '    """Scale all gradients down together, to a norm of at most so much."""'
     if not parts.distributed and not staged:
-        yield "    nn.utils.clip_grad_norm_(model.parameters(), CLIP)"
+        yield "    nn.utils.clip_grad_norm_(model.parameters(), most)"
         return
     yield "    alike: dict[DeviceMesh | None, list[nn.Parameter]] = {}"
     yield "    for parameter in model.parameters():"
@@ -30,4 +30,4 @@ def clip(parts: Parts) -> Iterator[str]:
         yield '    dist.all_reduce(squares, group=mesh["pp"].get_group())'
         yield "    total = squares.sqrt()"
     yield "    for parameters in alike.values():"
-    yield "        nn.utils.clip_grads_with_norm_(parameters, CLIP, total)"
+    yield "        nn.utils.clip_grads_with_norm_(parameters, most, total)"

@@ -12,13 +12,10 @@ from meshwright.backends.torch_.emit.writing.lines import quoted
 def load() -> Iterator[str]:
     yield "def load(path: Path) -> ModuleType:"
     yield '    """The file of the model, as it is."""'
-    yield "    spec = importlib.util.spec_from_file_location(path.stem, path)"
-    yield "    if spec is None or spec.loader is None:"
-    yield '        raise FileNotFoundError(f"{path} is no Python file")'
     yield "    sys.path.append(str(path.parent))"
-    yield "    module = importlib.util.module_from_spec(spec)"
-    yield "    sys.modules[path.stem] = module"
-    yield "    spec.loader.exec_module(module)"
+    yield "    module = sys.modules[path.stem] = ModuleType(path.stem)"
+    yield "    module.__file__ = str(path)"
+    yield "    SourceFileLoader(path.stem, str(path)).exec_module(module)"
     yield "    return module"
 
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from meshwright.backends.torch_.emit.writing.lines import wrapped
 
-STANDARD = ("argparse", "copy", "importlib.util", "itertools", "os", "re", "sys", "time")
+STANDARD = ("argparse", "copy", "itertools", "os", "re", "sys", "time")
 WHOLE = {
     "torch": "import torch",
     "dist": "import torch.distributed as dist",
@@ -19,6 +19,7 @@ FROM = {
     "collections.abc": ("Callable",),
     "contextlib": ("nullcontext",),
     "functools": ("partial",),
+    "importlib.machinery": ("SourceFileLoader",),
     "pathlib": ("Path",),
     "types": ("ModuleType", "SimpleNamespace"),
     "typing": ("Any",),
@@ -59,14 +60,35 @@ FROM = {
 """What a script may use, by the module that has it."""
 
 
-def imports(text: str) -> Iterator[str]:
-    """The imports that a text needs."""
-    used = {node.id for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Name)}
+def names_in(text: str) -> set[str]:
+    """The names that a text uses."""
+    return {node.id for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Name)}
+
+
+def imports(text: str, beside: Mapping[str, str]) -> Iterator[str]:
+    """The imports that a text needs, of `beside` too: texts of files, by the names of their modules."""
+    used = names_in(text)
     yield from (f"import {name}" for name in STANDARD if name.partition(".")[0] in used)
     yield from _named(used, of_torch=False)
     yield ""
     yield from (line for name, line in WHOLE.items() if name in used)
     yield from _named(used, of_torch=True)
+    for module, other in beside.items():
+        needed = sorted(used & _defined(other), key=lambda name: (not name.isupper(), name.islower(), name))
+        yield ""
+        yield from wrapped(f"from {module} import (", needed, ")")
+
+
+def _defined(text: str) -> set[str]:
+    """What a file has for others."""
+    found: set[str] = set()
+    for node in ast.parse(text).body:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            found.add(node.name)
+        elif isinstance(node, ast.Assign | ast.AnnAssign):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            found |= {target.id for target in targets if isinstance(target, ast.Name)}
+    return found
 
 
 def _named(used: set[str], *, of_torch: bool) -> Iterator[str]:

@@ -10,22 +10,27 @@ from meshwright.backends.torch_.emit.parts import Parts
 FLAT = "FLAT = StateDictOptions(flatten_optimizer_state_dict=True)  # states by names of parameters"
 
 
+def plain() -> Iterator[str]:
+    yield "def plain(name: str) -> str:"
+    yield '    """What a parameter, or a state of it, is called in the model that stages are made of."""'
+    yield '    return re.sub(r"stages\\.\\d+\\.", "", name, count=1)'
+
+
 def save(parts: Parts) -> Iterator[str]:
     if parts.pipeline is not None:
-        yield "def plain(name: str) -> str:"
-        yield '    """What a parameter, or a state of it, is called in the model that stages are made of."""'
-        yield '    return re.sub(r"stages\\.\\d+\\.", "", name, count=1)'
+        yield "def state_of(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any]:"
+        yield "    weights, states = get_state_dict(model, optimizer, options=FLAT)"
+        yield '    both: dict[str, dict[str, Any]] = {"model": weights, "optimizer": states}'
+        yield "    return {part: {plain(name): one for name, one in state.items()} for part, state in both.items()}"
         yield ""
         yield ""
     yield "def save(folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer, step: int) -> None:"
     yield '    """A checkpoint that this model can be resumed from on any number of ranks, however it is cut there."""'
-    yield "    weights, states = get_state_dict(model, optimizer, options=FLAT)"
     if parts.pipeline is None:
+        yield "    weights, states = get_state_dict(model, optimizer, options=FLAT)"
         yield '    dcp.save({"model": weights, "optimizer": states, "step": step}, checkpoint_id=folder)'
     else:
-        yield f"    named = {_renamed('weights')}"
-        yield f"    stepped = {_renamed('states')}"
-        yield '    dcp.save({"model": named, "optimizer": stepped, "step": step}, checkpoint_id=folder)'
+        yield '    dcp.save(state_of(model, optimizer) | {"step": step}, checkpoint_id=folder)'
 
 
 def resume(parts: Parts) -> Iterator[str]:
@@ -36,15 +41,9 @@ def resume(parts: Parts) -> Iterator[str]:
         yield '    saved: dict[str, Any] = {"model": weights, "optimizer": states, "step": 0}'
         yield "    dcp.load(saved, checkpoint_id=folder)"
     else:
-        yield f"    named: dict[str, Any] = {_renamed('weights')}"
-        yield f"    stepped: dict[str, Any] = {_renamed('states')}"
-        yield '    saved: dict[str, Any] = {"model": named, "optimizer": stepped, "step": 0}'
+        yield '    saved = state_of(model, optimizer) | {"step": 0}'
         yield "    dcp.load(saved, checkpoint_id=folder)"
-        yield "    weights = {name: named[plain(name)] for name in weights}"
-        yield "    states = {name: stepped[plain(name)] for name in states}"
+        yield '    weights = {name: saved["model"][plain(name)] for name in weights}'
+        yield '    states = {name: saved["optimizer"][plain(name)] for name in states}'
     yield "    set_state_dict(model, optimizer, model_state_dict=weights, optim_state_dict=states, options=FLAT)"
     yield '    return int(saved["step"])'
-
-
-def _renamed(name: str) -> str:
-    return f"{{plain(name): one for name, one in {name}.items()}}"

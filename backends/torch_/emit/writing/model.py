@@ -62,6 +62,8 @@ def parallelize(parts: Parts) -> Iterator[str]:
         yield from cut_sequences(parts, parts.context)
     for again in parts.recomputed:
         yield from runs_again(parts, again)
+    if parts.subject.compiled:
+        yield from compiled(parts)
     if parts.kept.units:
         yield from sharded(parts)
     if parts.wrapped:
@@ -97,6 +99,15 @@ def styled_line(path: str, style: Style) -> Iterator[str]:
     yield "        ),"
 
 
+def compiled(parts: Parts) -> Iterator[str]:
+    """`torch.compile` of each block by itself. Hooks of `fully_shard` on it stay outside."""
+    yield "    # Each block is compiled by itself: once for all that are alike."
+    for piece in parts.subject.pieces:
+        if piece.repeated:
+            yield from indented(parts.loop(piece))
+            yield "        block.forward = torch.compile(block.forward)"
+
+
 def sharded(parts: Parts) -> Iterator[str]:
     both = parts.kept.over != parts.axes.copies
     held = (*parts.axes.copies, *parts.kept.over) if parts.kept.whole else parts.axes.copies
@@ -122,20 +133,19 @@ def sharded(parts: Parts) -> Iterator[str]:
         root += [unit] * (len(owners) < len(unit.piece.owners()))
         modules = [f'model.get_submodule("{path}")' for path in owners]
         resharded += placed(parts, unit, routed=False)
-        if len(modules) == 1:
-            yield from parts.only(unit.piece, (f"    fully_shard({modules[0]}, {', '.join(resharded)})",))
-        elif modules:
-            arguments = [f"[{', '.join(modules)}]", *resharded]
+        if modules:
+            several = modules[0] if len(modules) == 1 else f"[{', '.join(modules)}]"
+            arguments = [several, *resharded]
             deep = 4 if parts.pipeline is None else 8
             lines = [line[deep - 4 :] for line in call(deep, "fully_shard", arguments)]
             yield from parts.only(unit.piece, lines)
     kept = root[0].reshard if root else False
     options.append(f"reshard_after_forward={kept}")
     if parts.stays_gathered:
-        yield f"    whole = fully_shard(model, {', '.join(options)})"
+        yield from call(4, "whole = fully_shard", ["model", *options])
         yield "    whole.set_reshard_after_backward(False)  # until the last micro-batch"
     else:
-        yield f"    fully_shard(model, {', '.join(options)})"
+        yield from call(4, "fully_shard", ["model", *options])
     if parts.hidden and parts.kept.level == 3:
         yield "    _, first, *_ = (unit for unit in model.modules() if isinstance(unit, FSDPModule))"
         yield "    first.set_modules_to_backward_prefetch([first])  # and nothing of another micro-batch"

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 from meshwright.backends.torch_.emit.parts import Parts
 from meshwright.backends.torch_.emit.pipeline import Crossing, Pipeline, StageCode, numbers_of
+from meshwright.backends.torch_.emit.writing.keeping import plain
 from meshwright.backends.torch_.emit.writing.lines import WIDTH, call, quoted, wrapped
-from meshwright.backends.torch_.emit.writing.model import parallelize
 from meshwright.backends.torch_.emit.writing.schedule import by_lists, class_of, made_of
 from meshwright.backends.torch_.emit.writing.step import after_backward, targets_of
 from meshwright.ir.errors import EmissionSchedule
@@ -32,23 +32,23 @@ def stage_constants(parts: Parts, pipeline: Pipeline) -> Iterator[str]:
             yield from wrapped(f"{name} = (", ranges, ")", keep=True)
 
 
-def staged(parts: Parts, pipeline: Pipeline) -> tuple[Iterator[str], ...]:
-    """What stands in the place of `parallelize` of the whole model."""
-    return (
-        stages(parts, pipeline),
-        parallelize(parts),
-        crossing(parts, pipeline),
-        *([by_lists()] if class_of(parts) is None else []),
-        runner(parts, pipeline),
-        *([sum_tied()] if pipeline.tied else []),
-        iter(
-            (
-                "def parallelize(model: nn.Module, mesh: DeviceMesh) -> Pipeline:",
-                '    """This rank\'s part of the model."""',
-                "    return Pipeline(model, mesh)",
-            )
-        ),
-    )
+def stage_sections(parts: Parts, pipeline: Pipeline) -> Iterator[Iterator[str]]:
+    """The stages, and what runs them."""
+    yield stages(parts, pipeline)
+    yield crossing(parts, pipeline)
+    if class_of(parts) is None:
+        yield by_lists()
+    yield runner(parts, pipeline)
+    if pipeline.tied:
+        yield sum_tied()
+    yield plain()
+
+
+def staged() -> Iterator[str]:
+    """`parallelize`, where `shard` does that to a stage."""
+    yield "def parallelize(model: nn.Module, mesh: DeviceMesh) -> Pipeline:"
+    yield '    """This rank\'s part of the model."""'
+    yield "    return Pipeline(model, mesh, shard, model_file.loss)"
 
 
 def stages(parts: Parts, pipeline: Pipeline) -> Iterator[str]:
@@ -158,8 +158,15 @@ def runner(parts: Parts, pipeline: Pipeline) -> Iterator[str]:
     yield "class Pipeline(nn.Module):"
     yield '    """The stages of this rank, and the schedule that sends micro-batches through them."""'
     yield ""
-    yield "    def __init__(self, model: nn.Module, mesh: DeviceMesh) -> None:"
+    yield "    def __init__("
+    yield "        self,"
+    yield "        model: nn.Module,"
+    yield "        mesh: DeviceMesh,"
+    yield "        shard: Callable[[Stage, DeviceMesh], nn.Module],"
+    yield "        loss: Callable[..., Tensor],"
+    yield "    ) -> None:"
     yield "        super().__init__()"
+    yield "        self.mean = loss"
     yield '        group = mesh["pp"].get_group()'
     yield '        indices = STAGES_OF[mesh["pp"].get_local_rank()]'
     made = "stage_of(model, index, mesh)" if parts.carries_shards else "stage_of(model, index)"
@@ -184,7 +191,7 @@ def runner(parts: Parts, pipeline: Pipeline) -> Iterator[str]:
     yield '        """The part of a micro-batch in the mean over all positions that have a target."""'
     within = parts.subject.calls.route.within
     given = f"SimpleNamespace({within}=outputs)" if within else "outputs"
-    yield f'        loss: Tensor = model_file.loss({given}, {{"{labels}": labels}})'
+    yield f'        loss = self.mean({given}, {{"{labels}": labels}})'
     yield f"        return loss * ((labels != {ignored}).sum() / self.targets)"
 
 

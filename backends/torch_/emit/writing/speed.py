@@ -24,10 +24,9 @@ def speed(parts: Parts) -> Iterator[str]:
     yield "def speed(seconds: float) -> str:"
     yield '    """How fast a step was: tokens, and floating-point work of the model on every rank."""'
     yield "    done = STEP_FLOPS / dist.get_world_size() / seconds"
-    mfu = " mfu {done / PEAK_FLOPS:.4f}" if peak else ""
-    words = "step_time_s {seconds:.4f} tokens_per_s {GLOBAL_BATCH * SEQ / seconds:.1f} flops_per_s {done:.4g}"
-    if not cuda:
-        yield f'    return f"{words}{mfu}"'
-        return
-    yield f'    words = f"{words}{mfu}"'
-    yield '    return f"{words} memory_bytes {torch.cuda.max_memory_allocated()}"'
+    yield '    tokens = f"tokens_per_s {GLOBAL_BATCH * SEQ / seconds:.1f} flops_per_s {done:.4g}"'
+    words = "step_time_s {seconds:.4f} {tokens}" + (" mfu {done / PEAK_FLOPS:.4f}" if peak else "")
+    memory = " memory_bytes {torch.cuda.max_memory_allocated()}" if cuda else ""
+    yield f'    return f"{words}"' if not memory else f'    words = f"{words}"'
+    if memory:
+        yield f'    return f"{{words}}{memory}"'

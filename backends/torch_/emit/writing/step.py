@@ -62,7 +62,7 @@ def after_backward(parts: Parts) -> Iterator[str]:
         yield "        if isinstance(unit, FSDPModule):"
         yield "            unit.reshard()"
     yield "    if CLIP:"
-    yield f"        clip(model{', mesh' * (parts.pipeline is not None)})"
+    yield f"        clip(model, CLIP{', mesh' * (parts.pipeline is not None)})"
 
 
 def weight(parts: Parts) -> Iterator[str]:
