@@ -48,6 +48,8 @@ class Route:
     within: str = ""
     """The attribute of the model's output that the result is, where that is no tensor itself."""
     shapes: tuple[tuple[str, str, tuple[int, ...]], ...] = ()
+    strided: tuple[str, ...] = ()
+    """The names of values that do not lie in one piece, as what is sent must."""
     targets: tuple[str, ...] = ()
     """The entries of the batch that the loss reads."""
     problem: str = ""

@@ -143,7 +143,8 @@ class _Watcher(TorchFunctionMode):
         for tensor in self.kept:
             type_ = type_of(tensor, self.names[id(tensor)])
             shapes.append((self.names[id(tensor)], type_.dtype, type_.shape))
-        return Route(lines=tuple(self.lines), result=result, shapes=tuple(shapes))
+        strided = tuple(self.names[id(tensor)] for tensor in self.kept if not tensor.is_contiguous())
+        return Route(lines=tuple(self.lines), result=result, shapes=tuple(shapes), strided=strided)
 
     # names
 

@@ -324,7 +324,11 @@ class _Writer:
         sharded = {one.name for one in self.leaves if one.cut}
         apart = self.enters and self.cutter.apart
         local = ".to_local().clone()" if apart else ".to_local()"
-        returned = ", ".join(f"{self.called(name)}{local if name in sharded else ''}" for name in self.results)
+        strided = set(self.cutter.route.strided) if self.leaves else set[str]()
+        returned = ", ".join(
+            f"{self.called(name)}{local if name in sharded else ''}{'.contiguous()' if name in strided else ''}"
+            for name in self.results
+        )
         if lines and lines[-1].startswith(f"{returned} = "):
             *lines, last = lines
             returned = last.removeprefix(f"{returned} = ")

@@ -44,3 +44,10 @@ def test_the_module_that_reads_a_shared_parameter_is_the_one_that_is_changed(tmp
     made = Small("gpt2", tmp_path).made("cp", tmp_path / "plan")
     assert isinstance(made, Made)
     assert 'on_own_tokens(model.get_submodule("lm_head"), context' in made.script.read_text()
+
+
+def test_what_is_sent_lies_in_one_piece(tmp_path: Path) -> None:
+    """Patches are transposed, and so is all that is added to them."""
+    made = Small("vit", tmp_path).made("1f1b", tmp_path / "plan")
+    assert isinstance(made, Made)
+    assert "return x.contiguous()" in made.script.read_text()
