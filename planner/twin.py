@@ -81,7 +81,6 @@ def twinned(planned: Planned, folder: Path) -> Twinned:
         precision="fp32",
         recipe="fp32",
         optimizer=planned.workload.optimizer,
-        stack=planned.workload.stack,
     )
     with tempfile.TemporaryDirectory() as name:
         ask = _ask(_in(Path(name), twin_of(planned.source, planned.model, scale, Path(name))), sizes, workload)

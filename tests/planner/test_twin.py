@@ -19,6 +19,7 @@ from meshwright.ir.frontends.load import load_model
 from meshwright.ir.frontends.twin import Scale, scaled, twin_of
 from meshwright.ir.mesh import Mesh
 from meshwright.ir.project import projected, sizes_of
+from meshwright.ir.workload import STACKS
 from meshwright.planner.twin import twinned
 from tests.backends.torch_.emitted import job
 from tests.planner.twins import EXAMPLES, LLAMA, OWN, captured, planned, subject_of
@@ -180,6 +181,16 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Verified]:
 def test_a_twin_is_exact(name: str, found: dict[str, Verified]) -> None:
     assert found[name].differences == ()
     assert found[name].ranks == 4
+
+
+def test_the_twin_of_a_compiled_plan_is_eager(tmp_path: Path) -> None:
+    plan = planned(OWN, BOTH)
+    compiled = replace(
+        plan,
+        decisions=replace(plan.decisions, style="compiled"),
+        workload=replace(plan.workload, stack=STACKS["torch-compile"]),
+    )
+    assert twinned(compiled, tmp_path).subject.decisions.style == "eager"
 
 
 @pytest.mark.filterwarnings("ignore")
