@@ -59,6 +59,8 @@ processes, compared as by `plan verify`: loss, every gradient, every parameter a
 group and bytes. *exact*: all of it is; a code: the plan is refused with it ([errors.md](errors.md)); `-`: the model has
 no such plan; empty: not run."""
 
+EMITTED = "emitted"
+"""The outcome of what was not run; it is not noted as done."""
 FULL = {"zero": 3, "sequence_parallel": True}
 KINDS: Mapping[str, Mapping[str, Any]] = {
     "dp": {"dp": 2},
@@ -125,8 +127,10 @@ def main(argv: Sequence[str]) -> int:
     for model in args.models or MODELS:
         kinds = [kind for kind in args.kinds or KINDS if (model, kind) not in done]
         for row in rows(model, kinds, run=not args.emit_only):
-            done[row.model, row.kind] = row
             print(f"{row.model:12} {row.kind:24} {row.cell:8} {row.detail[:200]}", flush=True)
+            if row.outcome == EMITTED:
+                continue
+            done[row.model, row.kind] = row
             if args.done:
                 with args.done.open("a") as file:
                     file.write(json.dumps({name: getattr(row, name) for name in Row.__slots__}) + "\n")
@@ -141,7 +145,7 @@ def _parser() -> ArgumentParser:
     parser.add_argument("--models", nargs="+", choices=MODELS, metavar="MODEL")
     parser.add_argument("--kinds", nargs="+", choices=KINDS, metavar="KIND")
     parser.add_argument("--table", type=Path, help="the page that is written")
-    parser.add_argument("--emit-only", action="store_true", help="run nothing; what is emitted counts as exact")
+    parser.add_argument("--emit-only", action="store_true", help="run nothing: note only what is refused")
     return parser
 
 
@@ -167,7 +171,7 @@ def rows(model: str, kinds: Sequence[str], *, run: bool) -> Iterator[Row]:
                 made.append(found)
         while made:
             several, made = made[:TOGETHER], made[TOGETHER:]
-            yield from (compared(model, several) if run else (one.row(model, "exact") for one in several))
+            yield from (compared(model, several) if run else (one.row(model, EMITTED) for one in several))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -279,8 +283,11 @@ def page(done: Mapping[tuple[str, str], Row]) -> Iterable[str]:
         f"{sum(row.outcome == outcome for row in run)} {word}"
         for outcome, word in (("exact", "exact"), ("refused", "refused"), ("none", "do not apply"))
     )
-    bad = sum(row.bad for row in run)
-    yield f"Of {len(MODELS) * len(KINDS)} pairs {len(run)} were run: {counts}, {bad} differ or fail."
+    bad = [row for row in run if row.bad]
+    yield f"Of {len(MODELS) * len(KINDS)} pairs {len(run)} were tried: {counts}, {len(bad)} differ or fail."
+    if bad:
+        yield ""
+        yield from (f"- {row.model}, {row.kind}: {row.detail.splitlines()[0].partition(';')[0]}" for row in bad)
 
 
 if __name__ == "__main__":
