@@ -50,5 +50,9 @@ def _of(moment: Moment, stages: tuple[int, ...], microbatches: int) -> Iterator[
     graded = tuple(count < microbatches for count in held)
     yield State(moment.kind, moment.stage, tuple(live), tuple(waiting), graded)
     if not all(graded) and microbatches > 1:
-        later = tuple(max(0, count - (not has)) for count, has in zip(live, graded, strict=True))
-        yield State(moment.kind, moment.stage, later, tuple(waiting), (True,) * len(stages))
+        late = [not has and count > 0 for count, has in zip(waiting, graded, strict=True)]
+        after = tuple(count - gone for count, gone in zip(waiting, late, strict=True))
+        later = tuple(
+            max(0, count - (not has and not gone)) for count, has, gone in zip(live, graded, late, strict=True)
+        )
+        yield State(moment.kind, moment.stage, later, after, (True,) * len(stages))

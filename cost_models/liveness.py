@@ -37,7 +37,7 @@ from meshwright.cost_models.forms import forms
 from meshwright.cost_models.storages import Fullest, Mix, Names, Shared, rule_of, shared
 from meshwright.ir.graph import ITEMSIZE
 from meshwright.ir.placement import Placement
-from meshwright.ir.program import BodyProgram, Compute, Gradient, Move, ParamSlot, local_elements
+from meshwright.ir.program import BodyProgram, Compute, Gradient, Move, ParamSlot, local_elements, results_of
 from meshwright.ir.rules.base import Engine
 from meshwright.ir.workload import Stack, Workload
 
@@ -63,6 +63,10 @@ class PassMemory:
     forward: Fullest
     backward: Fullest
     weight_kept: float
+    captured: float
+    """The part of `weight_kept` that is gradients."""
+    scores: float
+    """Bytes of what a loss is made of, where they are not kept."""
     hosted: float
     """Bytes of `kept` that wait in the host's memory, and are on the device only while the call runs."""
     entering_gradients: float
@@ -91,6 +95,8 @@ class BodyMemory:
     pooled: bool
     """Whether parameters and gradients travel in memory that streams of their own keep
     (`meshwright.cost_models.stage_memory`)."""
+    returned: float
+    """The part of it that stays from the forward to the backward pass, and is given back behind that."""
     unit_kept: bool
     """Whether that form stays from the forward to the backward pass."""
     parameters: float
@@ -102,6 +108,12 @@ class BodyMemory:
     """Bytes of optimizer state in the host's memory."""
     stepped: float
     """Bytes of the gradients that the optimizer reads, where they are not those that micro-batches added up."""
+    left_behind: float
+    """Bytes of those that added up, and that went unit by unit when their sums were scattered."""
+    buckets: float
+    """Bytes of the buffers that DDP sums gradients in."""
+    cut: bool
+    """Whether an axis cuts any of its trained parameters in compute."""
     stepping: float
     """Bytes that the optimizer makes of one parameter while it steps, at most."""
     slots: tuple[tuple[str, float, float, float], ...]
@@ -173,7 +185,8 @@ class _Passes(Names):
     def backward(self) -> Fullest:
         arrive = {name: self.size(name) for name in self.body.output_grads if name}
         stay = {name for name in self.body.input_grads if name}
-        return self.walk(self.body.backward, self.kept | arrive, stay)
+        again = {name: self.size(name) for name in self.exps}
+        return self.walk(self.body.backward, self.kept | again | arrive, stay)
 
     def summary(self) -> PassMemory:
         logits = sum(size for name, size in self.kept.items() if name in self.logits_names)
@@ -188,12 +201,18 @@ class _Passes(Names):
             left=tuple((self.shared(name), self.kept[name]) for name in sorted(outputs) if name in here),
             forward=self.forward(),
             backward=self.backward(),
-            weight_kept=self.weight_kept(),
+            weight_kept=sum(self.weight_kept().values()),
+            captured=sum(size for name, size in self.weight_kept().items() if name not in self.kept),
+            scores=self.scores(),
             hosted=sum(size for name, size in self.kept.items() if name in self.waiting),
             entering_gradients=sum(self.size(name) for name in set(self.body.input_grads) if name),
         )
 
-    def weight_kept(self) -> float:
+    def scores(self) -> float:
+        made = [name for s in self.body.forward for name in results_of(s) if name in self.logits_names]
+        return self.size(made[0]) if made and made[0] not in self.kept and not self.logits else 0.0
+
+    def weight_kept(self) -> dict[str, float]:
         """The operands of products with weights, and the gradients of their results."""
         found: dict[str, float] = {}
         owner = {name: name for name in self.body.locals}
@@ -206,7 +225,7 @@ class _Passes(Names):
                     at = owner.get(name, name)
                     if at in self.kept or name in statement.grads:
                         found[at] = self.kept.get(at, 0.0) or self.size(name)
-        return sum(found.values())
+        return found
 
 
 class _States:
@@ -228,13 +247,13 @@ class _States:
             )
             for slot in trained
         )
-        parameters = sum(self.elements(slot.stored) * self.states.stored for slot in self.slots)
+        parameters = sum(self.resting(slot) * self.states.stored for slot in self.slots)
         gradients = sum(gradient for _, _, gradient, _ in slots)
         return BodyMemory(
             passes=passes,
             unit=self.unit(),
-            message=sum(self.elements(slot.value) for slot in self.slots if slot.stored != slot.value)
-            * self.states.used,
+            message=self.message(),
+            returned=self.unit() if self.unit_kept() and not any(map(self.spread, self.slots)) else 0.0,
             unit_kept=self.unit_kept(),
             unit_gradients=self.scattered() * self.states.used,
             travelling=self.scattered() * self.states.reduced,
@@ -246,6 +265,9 @@ class _States:
             optimizer=sum(optimizer for _, _, _, optimizer in slots),
             host_state=sum(self.state(slot) for slot in trained if slot.host),
             stepped=sum(self.stepped(slot) for slot in trained),
+            left_behind=sum(self.held_gradient(slot) for slot in trained if self.late(slot)),
+            buckets=sum(self.bucket(slot) for slot in trained),
+            cut=any(self.elements(slot.value) < self.body.locals[slot.value].type.elements for slot in trained),
             stepping=max(map(self.stepping, trained), default=0.0),
             slots=slots,
             products=self.products() if self.repeated and self.runtime.placeholders else (),
@@ -269,15 +291,37 @@ class _States:
         """The optimizer's copy and moments of a parameter."""
         return self.at(slot, slot.optimizer) * (self.states.master + self.workload.moments)
 
+    @property
+    def by_torch(self) -> bool:
+        """`fully_shard` and DDP keep parameters and sum gradients; fused stacks and XLA have their own ways."""
+        return self.runtime.style in ("eager", "compiled") and not self.runtime.piecewise
+
+    def late(self, slot: ParamSlot) -> bool:
+        """Whether `fully_shard` scatters a gradient once per step, when it was added up."""
+        return self.by_torch and self.at(slot, slot.optimizer) < self.at(slot, slot.grads)
+
+    def spread(self, slot: ParamSlot) -> bool:
+        """Whether a parameter that is planned whole rests in shards, as `fully_shard` does ZeRO-1 and ZeRO-2."""
+        whole = slot.stored == slot.value and slot.grad is not None
+        return self.by_torch and whole and self.at(slot, slot.optimizer) < self.elements(slot.value)
+
+    def resting(self, slot: ParamSlot) -> int:
+        """Elements of a parameter that are there all the time."""
+        return self.at(slot, slot.optimizer) if self.spread(slot) else self.elements(slot.stored)
+
     def stepped(self, slot: ParamSlot) -> float:
         """A copy in the dtype of the master parameters where gradients have another (and the device makes the step);
-        else a buffer for the reduced gradients, which fused stacks leave where they were added up, and `fully_shard`
-        too, which makes what is computed with in another dtype, where each rank has all of them."""
+        else the shards that sums are scattered to, or a buffer for the sums, but where fused stacks leave them."""
         if self.states.master > self.states.gradient and not slot.host:
             return self.at(slot, slot.optimizer) * self.states.master
-        there = self.states.used != self.states.stored and slot.grads == slot.optimizer
-        moved = slot.grad != slot.synced and self.runtime.style != "fused" and not there
-        return self.at(slot, slot.optimizer) * self.states.reduced if moved else 0.0
+        moved = slot.grad != slot.synced and self.runtime.style != "fused"
+        summed = self.by_torch and not self.late(slot)
+        return self.at(slot, slot.optimizer) * self.states.reduced if moved and not summed else 0.0
+
+    def bucket(self, slot: ParamSlot) -> float:
+        """What DDP, which sums gradients as they are, copies a gradient to."""
+        summed = self.by_torch and slot.grad != slot.synced and not self.late(slot)
+        return self.at(slot, slot.grads) * self.states.reduced if summed else 0.0
 
     def stepping(self, slot: ParamSlot) -> float:
         """Parameter by parameter, as on CPU, AdamW makes a root of the second moment, and divides it."""
@@ -287,7 +331,7 @@ class _States:
     def read_otherwise(self) -> list[ParamSlot]:
         """Parameters that operators read in another form than the stored one."""
         cast = self.states.used != self.states.stored
-        return [slot for slot in self.slots if slot.stored != slot.value or cast]
+        return [slot for slot in self.slots if slot.stored != slot.value or cast or self.spread(slot)]
 
     def unit(self) -> float:
         sizes = [self.elements(slot.value) for slot in self.read_otherwise()]
@@ -296,9 +340,13 @@ class _States:
             live = min(live, LIVE_ELEMENTS + max(sizes))
         return live * self.states.used
 
+    def message(self) -> float:
+        gathered = (slot for slot in self.slots if slot.stored != slot.value or self.spread(slot))
+        return sum(self.elements(slot.value) for slot in gathered) * self.states.used
+
     def unit_kept(self) -> bool:
         gathered = {s.result for s in self.body.forward if isinstance(s, Move) and s.reason == "parameter"}
-        return any(kept.name in gathered for kept in self.body.kept)
+        return any(kept.name in gathered for kept in self.body.kept) or any(map(self.spread, self.slots))
 
     def scattered(self) -> int:
         """Elements of the gradients that the backward pass reduces to shards."""
@@ -308,7 +356,7 @@ class _States:
 
     def pooled(self) -> bool:
         """`fully_shard` on GPUs; fused stacks keep buffers of their own, XLA allocates by itself."""
-        return self.runtime.style in ("eager", "compiled") and self.body.kernels.device != "cpu"
+        return self.by_torch and self.body.kernels.device != "cpu"
 
     def piece(self) -> float:
         """Gradients that are reduced one by one: the one that is made, and the bucket that is on its way."""

@@ -42,6 +42,7 @@ from math import inf
 from meshwright.cost_models.cluster import Cluster
 from meshwright.cost_models.inflight import State, states_of
 from meshwright.cost_models.liveness import BodyMemory, body_memory
+from meshwright.cost_models.passing import passings
 from meshwright.cost_models.prediction import HELD, Held
 from meshwright.cost_models.quantity import Kind, weakest_kind
 from meshwright.cost_models.stage_memory import Parts, StageMemory, stages_of
@@ -195,14 +196,20 @@ class _Group:
             "parameters": sum(one.parameters * times for one, times in calls) - tied["parameters"],
             "optimizer": sum(one.optimizer * times for one, times in calls) - tied["optimizer"],
             "gathered": sum(one.unit * times for one, times in calls if one.unit_kept),
+            "gradients": 0.0,
         }
+        if len(program.stages) == 1 and not any(one.cut for one, _ in calls):  # else scripts sum gradients in place
+            summed = workload.states.reduced / workload.states.gradient
+            self.state["gradients"] = max(0.0, sum(one.buckets * n for one, n in calls) - tied["gradients"] * summed)
         self.gradients = sum(one.gradients * times for one, times in calls) - tied["gradients"]
         self.pooled_gradients = min(self.gradients, sum(stage.pooled_gradients for stage in memories))
         self.pools = self.pooled_gradients + max(stage.pooled_messages for stage in memories)
         self.host_state = sum(one.host_state * times for one, times in calls)
         self.placeholders = sum(dict(entry for one, _ in calls for entry in one.products).values())
+        self.left_behind = sum(one.left_behind * times for one, times in calls)
         self.stepped = sum(one.stepped * times for one, times in calls)
         self.stepping = max(one.stepping for one, _ in calls)
+        self.passings = passings(program, self.numbers, summaries)
         mesh = stages[0].mesh
         self.communicators = 1 + sum(axis.size > 1 for axis in mesh.axes) + (len(program.actions) > 1)
 
@@ -221,9 +228,11 @@ class _Group:
         return twice
 
     def held(self, states: Sequence[State], capacity: float, profile: MemoryConstants) -> Held:
-        step = {"gradients": self.gradients + self.placeholders, "transient": self.stepped + self.stepping}
+        left = self.gradients - self.left_behind
+        step = {"gradients": left + self.placeholders, "transient": self.stepped + self.stepping}
         resting = {name: size for name, size in self.state.items() if name != "gathered"}
-        end = Parts(instant="optimizer").plus(resting, step, apart=self.pooled_gradients)
+        passed = {"activations": self.passings.always if self.passings else 0.0}
+        end = Parts(instant="optimizer").plus(resting, step, passed, apart=self.pooled_gradients)
         best = max(end, self.at(max(states, key=self.own_at)), key=lambda parts: parts.own)
         finished = _finished(best, self.pools - best.apart, self.communicators, capacity, profile)
         return replace(finished, host_bytes=self.host_bytes(states))
@@ -233,15 +242,16 @@ class _Group:
         runtime = profile.block_bytes + profile.context_bytes + self.communicators * profile.communicator_bytes
         room = (capacity * (1 - profile.margin_share) - runtime) / (1 + profile.fragments_share)
         always = sum(self.state.values()) + self.gradients + self.placeholders + profile.workspace_bytes
-        always += self.pools - self.pooled_gradients
+        always += self.pools - self.pooled_gradients + (self.passings.most if self.passings else 0.0)
         working = []
-        for stage in self.stages:
+        for number, stage in zip(self.numbers, self.stages, strict=True):
             backward = stage.backward[True].own
-            working.append((stage.forward.own, backward, backward, stage.weight_kept))
+            weights = backward if stage.torch and number == 0 else stage.waiting_bytes
+            working.append((stage.forward.own, backward, backward, weights))
         return Holding(
             room - always,
             tuple(stage.kept_bytes for stage in self.stages),
-            tuple(stage.weight_kept for stage in self.stages),
+            tuple(stage.waiting_bytes for stage in self.stages),
             tuple(working),
         )
 
@@ -261,9 +271,13 @@ class _Group:
         index = self.numbers.index(state.stage)
         own = self.stages[index].action(state, self.from_start or state.graded[index]).own
         for stage, live, waiting, has in zip(self.stages, state.live, state.waiting, state.graded, strict=True):
-            own += live * stage.kept_bytes + waiting * stage.weight_kept
+            own += live * stage.kept_bytes + waiting * stage.waiting_bytes
             own += stage.gradients - stage.pooled_gradients if has and not self.from_start else 0.0
-        return own
+        return own + self.passing(state)
+
+    def passing(self, state: State) -> float:
+        """What of messages is not kept anyway."""
+        return self.passings.beside(state, self.numbers.index(state.stage)) if self.passings else 0.0
 
     def at(self, state: State) -> Parts:
         """What is held in a state, with the action that runs."""
@@ -272,7 +286,8 @@ class _Group:
         parts = parts.plus(self.state, {"gradients": self.placeholders})
         for stage, live, waiting in zip(self.stages, state.live, state.waiting, strict=True):
             parts.add(stage.kept, live)
-            parts.add({"activations": stage.weight_kept}, waiting)
+            parts.add({"activations": stage.waiting_bytes}, waiting)
+        parts.add({"activations": self.passing(state)})
         graded, pooled = self.gradients, self.pooled_gradients
         if not (self.from_start or all(state.graded)):
             having = [stage for stage, has in zip(self.stages, state.graded, strict=True) if has]

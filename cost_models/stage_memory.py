@@ -76,6 +76,8 @@ class _Position:
     gradients_after: float
     pooled_after: float
     """What of those lies in the pool of the stream that reduces."""
+    returned: float
+    """Units of the calls after it that were given back, if this is the backward pass."""
     previous_message: float
     travelling: float
     """The buffer in which the gradients of the call after it travel."""
@@ -104,8 +106,12 @@ class StageMemory:
         self.positions = tuple(self._positions())
         self.pooled_messages = max(map(self.messages, self.positions))
         self.weight_kept = sum(one.passes.weight_kept * repeats for period, repeats in self.runs for one in period)
+        self.torch = workload.stack.style in ("eager", "compiled")
         self.hosted = sum(one.passes.hosted * repeats for period, repeats in self.runs for one in period)
         self.kept_bytes = sum(self.kept.values())
+        captured = sum(one.passes.captured * repeats for period, repeats in self.runs for one in period)
+        self.waiting_bytes = self.kept["activations"] + captured if self.torch else self.weight_kept
+        """What a micro-batch holds that waits for gradients of weights (`meshwright.cost_models.passing`)."""
         self.forward = max((self.forward_at(p) for p in self.positions), key=lambda parts: parts.own)
         self.backward = {
             graded: max((self.backward_at(p, graded) for p in self.positions), key=lambda parts: parts.own)
@@ -116,6 +122,7 @@ class StageMemory:
         """Of every call the first two repeats and the last two, that is those with other calls beside them and those
         without; sums up what is kept on the way."""
         left_over, pooled, last = self.gradients, self.pooled_gradients, None
+        staying = sum(one.returned * repeats for period, repeats in self.runs for one in period)
         shown = [one for period, repeats in self.runs for _ in range(min(repeats, SHOWN)) for one in period]
         at = 0
         for period, repeats in self.runs:
@@ -126,14 +133,17 @@ class StageMemory:
                         self._keep(previous, one, repeats - SHOWN)
                     left_over -= own * (repeats - SHOWN)
                     pooled -= own_pooled * (repeats - SHOWN)
+                    staying -= sum(one.returned for one in period) * (repeats - SHOWN)
                 for one in period:
                     left_over -= one.gradients
                     pooled -= one.pooled_gradients
+                    staying -= one.returned
                     yield _Position(
                         one,
                         dict(self.kept),
                         left_over,
                         pooled,
+                        staying,
                         shown[at - 1].message if at else 0.0,
                         shown[at + 1].travelling if at + 1 < len(shown) else 0.0,
                         next((one.passes.hosted for one in reversed(shown[:at]) if one.passes.hosted), 0.0),
@@ -180,7 +190,7 @@ class StageMemory:
             position.before,
             always,
             _mix(one.passes.backward),
-            {"gathered": self.unit(one) + self.fetched(position) + position.travelling + one.piece},
+            {"gathered": self.unit(one) + self.fetched(position) + position.travelling + one.piece - position.returned},
             apart=apart,
         )
         ending = Parts(instant="backward").plus(
@@ -188,7 +198,11 @@ class StageMemory:
             always,
             {
                 "transient": one.passes.entering_gradients,
-                "gathered": one.unit_gradients + one.travelling + self.fetched(position),
+                "gathered": one.unit_gradients
+                + one.travelling
+                + self.fetched(position)
+                - position.returned
+                - one.returned,
             },
             apart=apart,
         )
@@ -210,9 +224,19 @@ class StageMemory:
     def action(self, state: State, graded: bool) -> Parts:
         if state.kind == "F":
             return self.forward
-        if state.kind == "W":
-            return Parts({"activations": self.weight_kept}, "backward")
-        return self.backward[graded]
+        if state.kind == "W" and not (self.torch and state.stage == 0):
+            return Parts({"activations": self.waiting_bytes}, "backward")
+        if state.kind != "I":
+            return self.backward[graded]
+        inputs = self.backward[True]  # without gradients of weights
+        if not self.torch or state.stage == 0:
+            return inputs
+        entering = self.positions[0].memory.passes.entering_gradients
+        whole = Parts(
+            {"activations": self.waiting_bytes, "logits": self.kept.get("logits", 0.0), "transient": entering}
+        )
+        whole.instant = "backward"
+        return max(inputs, whole, key=lambda parts: parts.own)
 
 
 def stages_of(program: Program, summaries: Mapping[str, BodyMemory], workload: Workload) -> list[StageMemory]:

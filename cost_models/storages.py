@@ -80,6 +80,7 @@ class Names:
         self.logits = self.fused_logits()
         self.tables = {name for name, grad in zip(body.inputs, body.input_grads, strict=True) if grad is None}
         self.free = self.taking_nothing()
+        self.exps = self.made_by_losses()
         self.kept = self.kept_storages()
         self.waiting = {kept.name for kept in body.kept if kept.host and kept.name in self.kept}
         """Of it, what waits in the host's memory."""
@@ -177,13 +178,20 @@ class Names:
         straight = piecewise or (self.runtime.placeholders and self.repeated)
         return self.resident | self.gathers | self.reduces | self.tables | (self.weight_grads if straight else set())
 
+    def made_by_losses(self) -> set[str]:
+        """Exponentials of scores: torch's kernels keep logarithms of probabilities, and make these from them again."""
+        if self.runtime.style != "eager" or self.logits:
+            return set()
+        computed = [s for s in self.body.forward if isinstance(s, Compute) and s.signature.kind == "exp"]
+        return {name for s in computed for name in s.results if name in self.logits_names}
+
     # storages
 
     def kept_storages(self) -> dict[str, float]:
         """Everything kept, by storage, units and tables left out."""
         found: dict[str, float] = {}
         for kept in self.body.kept:
-            if kept.name in self.free and kept.name in self.body.locals:
+            if kept.name in self.exps or (kept.name in self.free and kept.name in self.body.locals):
                 continue
             name = self.logits.get(kept.name, kept.name)
             if name in self.logits.values():

@@ -58,9 +58,11 @@ class Held:
             self.optimizer + times * other.optimizer,
         )
 
-    def stored(self, zero: int, copies: int) -> float:
-        """Bytes of parameters and optimizer state on a rank under this ZeRO stage."""
-        return self.parameters / (copies if zero > 2 else 1) + self.optimizer / (copies if zero else 1)
+    def stored(self, zero: int, copies: int, gathered: float) -> float:
+        """Bytes of parameters and optimizer state on a rank under this ZeRO stage, at least; `gathered` is what part of
+        the bytes of parameters those take that are gathered."""
+        part = 1 / copies if zero > 2 else min(1.0, gathered) if zero else 1.0
+        return self.parameters * part + self.optimizer / (copies if zero else 1)
 
 
 @dataclass(frozen=True)

@@ -434,9 +434,11 @@ class Bounds:
         cut = (dense, expert) if storage.zero > 1 else (1, 1)
         kept = self.common.workload.states.used if storage.zero > 2 and not storage.regather else 0.0
         from_start = self.common.stack.style == "fused"
+        states = self.common.workload.states
+        part = states.used / states.stored
         fullest = 0.0
         for load in loads:
-            state = load.dense.stored(storage.zero, dense) + load.expert.stored(storage.zero, expert)
+            state = load.dense.stored(storage.zero, dense, part) + load.expert.stored(storage.zero, expert, part)
             stay = kept * (load.dense.stay * (dense > 1) + load.expert.stay * (expert > 1))
             state += max(0.0, stay - load.gathered)  # what stays is not made anew
             gradients = load.dense.gradients / cut[0] + load.expert.gradients / cut[1]

@@ -348,11 +348,13 @@ class Floors:
         """Parameters and the optimizer's state, and gradients, by body: with the optimizer's over all copies, and with
         everything."""
         sides = list(zip(self.states, _apart(config), copies(config), strict=True))
+        states = self.common.workload.states
         for sharded in (False, True):
             held, graded = (np.zeros(len(self.common.calls)) for _ in range(2))
             for (parameters, gradients, optimizer), apart, many in sides:
                 over = many if sharded else 1
-                held += (parameters / over + optimizer / many) / apart
+                whole = min(1.0, states.used / states.stored)  # as gathered, if those rest in shards
+                held += (parameters * (whole if many > 1 and not sharded else 1 / over) + optimizer / many) / apart
                 graded += gradients / over / apart
             yield held, graded
 

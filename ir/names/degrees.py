@@ -179,7 +179,10 @@ class Degrees:
 
     @property
     def order(self) -> str:
-        """The schedule by its full name: 1F1B over several virtual stages is the interleaved one."""
+        """The schedule by its full name: 1F1B over several virtual stages is the interleaved one. On one stage there is
+        nothing to fill: the backward pass of each of several micro-batches follows at once."""
+        if self.pp == self.vp == 1 and self.microbatches > 1:
+            return "1f1b"
         return "interleaved" if self.vp > 1 and self.schedule == "1f1b" else self.schedule
 
     def of_body(self) -> Degrees:

@@ -16,6 +16,7 @@ from benchmarks.models import read_models
 from benchmarks.price import Pricer
 from benchmarks.reading import read_runs
 from benchmarks.runs import Run
+from meshwright.cost_models import memory
 from meshwright.cost_models.cluster import Cluster, Pool
 from meshwright.cost_models.hardware import device
 from meshwright.cost_models.memory import MemoryConstants, allocated_bytes, held, memory_constants
@@ -211,7 +212,10 @@ def shares(
     ("pp", "microbatches", "recompute"),
     [(1, 1, "none"), (1, 3, "none"), (2, 4, "none"), (2, 4, "full"), (4, 6, "none")],
 )
-def test_agrees_with_simulated_allocation(pp: int, microbatches: int, recompute: str) -> None:
+def test_agrees_with_simulated_allocation(
+    pp: int, microbatches: int, recompute: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(memory, "passings", lambda *_: None)  # messages are nothing of the Heap's
     made = program(pp=pp, microbatches=microbatches, recompute=recompute, recipe="bf16")
     states = made.workload.states  # type: ignore[union-attr]
     for number, (stage, one) in enumerate(zip(made.stages, stages(made), strict=True)):
@@ -331,8 +335,28 @@ def test_more_zero_is_never_more_state(stack: str) -> None:
 def test_more_in_flight_is_never_less() -> None:
     peaks = [stages(program(pp=4, microbatches=count))[0].peak_bytes for count in (1, 2, 4, 8, 12)]
     assert peaks == sorted(peaks)
-    assert peaks[3] == peaks[4]  # 1F1B: four in flight on the first of four stages, however many there are
-    assert stages(program(pp=4, microbatches=8, schedule="gpipe"))[0].peak_bytes > peaks[4]
+    # 1F1B: four in flight on the first of four stages, however many there are; and a buffer for each gradient.
+    assert peaks[4] - peaks[3] == 4 * SEQ * SMALL.hidden * 2
+    assert stages(program(pp=4, microbatches=12, schedule="gpipe"))[0].peak_bytes > peaks[4]
+
+
+def test_what_zero_1_keeps_whole_rests_in_shards_where_fully_shard_does_it() -> None:
+    """Four bytes of a parameter in shards, two as it is gathered; gradients whole, until they go to shards."""
+    made = program(dp=4, zero=1, microbatches=2)
+    count = sum(
+        made.body(name).locals[slot.value].type.elements
+        for _, name in made.stages[0].calls()
+        for slot in made.body(name).params
+    )
+    (one,) = stages(made)
+    assert part(one, "parameters") == 4 * count / 4
+    assert part(one, "gathered") == pytest.approx(2 * count, rel=0.5)  # and a message
+    assert part(one, "gathered") >= 2 * count
+    assert part(one, "gradients") <= 4 * count
+    (copied,) = stages(program(dp=4, recipe="fp32"))  # DDP: its buckets beside the gradients
+    assert part(copied, "gradients") == 2 * 4 * count
+    (cut,) = stages(program(dp=4, tp=2, recipe="fp32"))  # summed in place
+    assert part(cut, "gradients") < 4 * count
 
 
 def test_recomputation_is_never_more_and_a_larger_micro_batch_never_less() -> None:

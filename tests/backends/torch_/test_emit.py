@@ -37,6 +37,7 @@ from meshwright.ir.placement import Placement
 from meshwright.planner.compare import read_run
 from tests.backends.torch_ import golden
 from tests.backends.torch_.emitted import BATCH, SEQ, job, lowered, model, subject, unclean, written
+from tests.backends.torch_.measured import assert_planned
 
 
 def blocks_again() -> Pinned:
@@ -140,6 +141,8 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Verified]:
 def test_a_plan_is_exact_and_communicates_what_it_says(kind: str, found: dict[str, Verified]) -> None:
     one = found[kind]
     assert one.differences == ()
+    if kind != UNLIKE:  # whose gradients are never whole
+        assert_planned(plan_of(kind), one)
     assert one.tensors == 2 * 39
     assert one.losses[1] < one.losses[0]
     if kind == "tp":  # Megatron's four all-reduces per block, the embedding's, the head's input, three of the loss

@@ -24,6 +24,7 @@ from meshwright.ir.graph import Op
 from meshwright.ir.lower import lower
 from meshwright.ir.names import Degrees, template
 from tests.backends.torch_.emitted import BATCH, ROOT, SEQ, WORKLOAD, job, lowered, subject, unclean, written
+from tests.backends.torch_.measured import assert_planned
 from tests.backends.torch_.test_emit import blocks_again, counted
 
 KINDS: dict[str, dict[str, Any]] = {
@@ -95,6 +96,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Verified]:
 def test_a_cut_sequence_is_exact_and_communicates_what_the_plan_says(kind: str, found: dict[str, Verified]) -> None:
     one = found[kind]
     assert one.differences == ()
+    assert_planned(plan_of(kind), one)
     assert one.tensors == 2 * 39
     assert one.losses[1] < one.losses[0]
     numbers = counted(one)

@@ -27,6 +27,7 @@ from meshwright.ir.lower import lower
 from meshwright.ir.mesh import Mesh
 from meshwright.ir.names import Degrees, template
 from tests.backends.torch_.emitted import BATCH, SEQ, WORKLOAD, job, unclean, written
+from tests.backends.torch_.measured import assert_planned
 
 MIXTURE = Path(__file__).parent / "mixture.py"
 KINDS: dict[str, dict[str, Any]] = {
@@ -78,6 +79,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Verified]:
 def test_experts_apart_are_exact_and_communicate_what_the_plan_says(kind: str, found: dict[str, Verified]) -> None:
     one = found[kind]
     assert one.differences == ()
+    assert_planned(plan_of(**KINDS[kind]), one, 0.15)  # tokens are not even, and gradients of stacks are made whole
     assert one.tensors == 2 * 21
     counts = {f"{kind} {axes}": number for kind, axes, number, _ in one.collectives}
     batches, blocks = KINDS[kind].get("microbatches", 1), 2 // KINDS[kind].get("pp", 1)

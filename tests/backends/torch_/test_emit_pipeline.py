@@ -23,6 +23,7 @@ from meshwright.ir.route import Route
 from meshwright.ir.schedules import Shape, compute_actions, stage_groups
 from meshwright.planner.twin import twinned
 from tests.backends.torch_.emitted import BATCH, MIXED, WORKLOAD, job, model, subject, unclean, written
+from tests.backends.torch_.measured import NEAR, assert_planned
 from tests.backends.torch_.test_emit import blocks_again, unlike
 from tests.planner.twins import LLAMA, planned
 
@@ -48,17 +49,20 @@ PIPELINES: dict[str, dict[str, Any]] = {
     "1f1b x zero 3 x tp": {"pp": 2, "dp": 2, "tp": 2, "microbatches": 2, "schedule": "1f1b", "zero": 3},
 }
 ONE_STAGE: dict[str, dict[str, Any]] = {
-    "copies": {"dp": 2, "microbatches": 2},
-    "zero 1": {"dp": 2, "microbatches": 4, "zero": 1},
-    "zero 2": {"dp": 2, "microbatches": 2, "zero": 2},
-    "zero 3": {"dp": 2, "microbatches": 2, "zero": 3},
-    "copies of shards": {"dp": 4, "shard": 2, "microbatches": 2, "zero": 2},
-    "tp+sp": {"tp": 2, "microbatches": 2, "sequence_parallel": True},
+    "copies": {"dp": 2, "microbatches": 2, "schedule": "1f1b"},
+    "zero 1": {"dp": 2, "microbatches": 4, "schedule": "1f1b", "zero": 1},
+    "zero 2": {"dp": 2, "microbatches": 2, "schedule": "1f1b", "zero": 2},
+    "zero 3": {"dp": 2, "microbatches": 2, "schedule": "1f1b", "zero": 3},
+    "copies of shards": {"dp": 4, "shard": 2, "microbatches": 2, "schedule": "1f1b", "zero": 2},
+    "tp+sp": {"tp": 2, "microbatches": 2, "schedule": "1f1b", "sequence_parallel": True},
 }
 TIED = {"1f1b, tied, x dp": {"pp": 2, "dp": 2, "microbatches": 2, "schedule": "1f1b"}}
 """Those of a model whose embedding is its head."""
 UNLIKE = {"zero 1", "1f1b, unlike stages"}
 """Those that train on batches whose sequences have unlike numbers of targets."""
+
+FARTHER = {"gpipe x zero 3, kept": 0.06}
+"""Where a loss that is planned in operators of its own weighs more."""
 
 
 def plan_of(degrees: dict[str, Any]) -> Subject:
@@ -85,25 +89,27 @@ def tied() -> Llama:
 
 
 @pytest.fixture(scope="module")
-def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Verified]:
+def plans(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Subject]:
+    made = {kind: plan_of(degrees) for kind, degrees in (PIPELINES | ONE_STAGE).items()}
+    made |= {kind: unlike(made[kind], tmp_path_factory.mktemp("model")) for kind in UNLIKE}
+    return made | {kind: tied(degrees, tmp_path_factory.mktemp("model")) for kind, degrees in TIED.items()}
+
+
+@pytest.fixture(scope="module")
+def found(plans: dict[str, Subject], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Verified]:
     """All of them in one launch."""
-    jobs = {}
-    for kind, degrees in (PIPELINES | ONE_STAGE).items():
-        plan = plan_of(degrees)
-        if kind in UNLIKE:
-            plan = unlike(plan, tmp_path_factory.mktemp("model"))
-        jobs[kind] = job(plan, written(plan, tmp_path_factory.mktemp("plan")))
-    for kind, degrees in TIED.items():
-        plan = tied(degrees, tmp_path_factory.mktemp("model"))
-        jobs[kind] = job(plan, written(plan, tmp_path_factory.mktemp("plan")))
-    return dict(zip(jobs, verify(tuple(jobs.values()), steps=2, limit_s=900), strict=True))
+    jobs = [job(plan, written(plan, tmp_path_factory.mktemp("plan"))) for plan in plans.values()]
+    return dict(zip(plans, verify(jobs, steps=2, limit_s=900), strict=True))
 
 
 @pytest.mark.e2e
 @pytest.mark.parametrize("kind", [*PIPELINES, *ONE_STAGE, *TIED])
-def test_micro_batches_are_exact_and_communicate_what_they_say(kind: str, found: dict[str, Verified]) -> None:
+def test_micro_batches_are_exact_and_communicate_what_they_say(
+    kind: str, found: dict[str, Verified], plans: dict[str, Subject]
+) -> None:
     one = found[kind]
     assert one.differences == ()
+    assert_planned(plans[kind], one, FARTHER.get(kind, NEAR))
     assert one.losses[1] < one.losses[0] or kind in TIED
     sent = [number for what, axes, number, _ in one.collectives if (what, axes) == ("send", "pp")]
     if kind == "1f1b x zero 3":  # the tables of positions and the sequences, of four micro-batches

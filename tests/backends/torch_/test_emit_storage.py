@@ -10,14 +10,11 @@ import pytest
 
 from meshwright.backends.torch_.emit import Subject, emit
 from meshwright.backends.torch_.verify.emitted import Verified, verify
-from meshwright.cost_models.memory import tensors_held
 from meshwright.ir.errors import EmissionRecompute, EmissionSoftware, EmissionStorage
 from meshwright.ir.names.pinned import Allowed, Pinned
 from meshwright.ir.placement import Placement
 from tests.backends.torch_.emitted import MIXED, job, lowered, model, subject, written
-
-NEAR = 0.05
-"""What the planned and the measured fullest instant may be apart."""
+from tests.backends.torch_.measured import NEAR, assert_planned
 
 KINDS: dict[str, dict[str, Any]] = {
     "fsdp": {"dp": 4, "zero": 3},
@@ -77,9 +74,8 @@ def test_a_plan_is_exact_and_communicates_what_it_says(kind: str, found: dict[st
     assert one.differences == ()
     assert one.tensors == 2 * 39
     counts = {f"{kind} {axes}": number for kind, axes, number, _ in one.collectives}
-    planned = tensors_held(plan_of(kind).program)[0].peak_bytes
     farther = "bf16" in kind or "all but products" in kind
-    assert max(one.memory) == pytest.approx(planned, rel=2 * NEAR if farther else NEAR)
+    assert_planned(plan_of(kind), one, 2 * NEAR if farther else NEAR)
     if kind == "hsdp":  # six units: gathered twice but for the root, scattered among shards, summed over copies
         assert counts == {
             "all_gather dp_shard": 11,

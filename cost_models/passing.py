@@ -1,0 +1,123 @@
+"""What torch's pipelines hold of what crosses the ends of their stages (torch.distributed.pipelining, `stage.py` and
+`schedules.py`), in bytes of tensors. With M micro-batches:
+
+    received    a stage has a buffer for each micro-batch that it receives, and for each gradient that comes back, all
+                the time. What it keeps of its inputs lies there
+    left        what a stage returned stays until all of its backward pass has run: what it sends on, or, on the last
+                stage, until gradients of inputs are made, the scores of which the loss was made
+    sent        a message stays until somebody waits for it. 1F1B waits before it goes on; GPipe waits for gradients at
+                the end of the step; all others, which one runtime carries out, wait for everything at the end
+
+Where gradients of weights come apart, all that the forward pass kept but the loss stays until they are made, and the
+gradients of the results of products besides (`_backward.py`: the pass that makes gradients of inputs retains the graph,
+but for what lies behind the last product). The first stage has no gradients of inputs: it makes all of its gradients
+then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import prod
+
+from meshwright.cost_models.inflight import State
+from meshwright.cost_models.liveness import BodyMemory
+from meshwright.ir.graph import ITEMSIZE
+from meshwright.ir.mesh import Mesh
+from meshwright.ir.placement import Placement
+from meshwright.ir.program import Program, Transfer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Passing:
+    """Of one stage, for one micro-batch."""
+
+    buffers: float = 0.0
+    """What it receives, gradients too."""
+    within: float = 0.0
+    """What of that counts as kept, too."""
+    running: float = 0.0
+    """What of that counts as an input of the micro-batch that runs, too."""
+    left: float = 0.0
+    """What it made, and sent on."""
+    scores: float = 0.0
+    """What a loss was made of."""
+    sent: float = 0.0
+    """Gradients that it sends back."""
+
+
+@dataclass(frozen=True, slots=True)
+class Passings:
+    """Of the stages of a group of ranks.
+
+    - `waits` is what schedule waits for messages: "each", "gradients at the end", "at the end".
+    """
+
+    stages: tuple[Passing, ...]
+    microbatches: int
+    waits: str
+
+    @property
+    def always(self) -> float:
+        """Bytes that are there all the time, as soon as everything was sent on."""
+        left = sum(one.left for one in self.stages) if self.waits == "at the end" else 0.0
+        return self.microbatches * (sum(one.buffers for one in self.stages) + left)
+
+    @property
+    def most(self) -> float:
+        """No more than this in any order."""
+        return self.microbatches * sum(one.buffers + one.left + one.scores + one.sent for one in self.stages)
+
+    def beside(self, state: State, own: int) -> float:
+        """Bytes beside what stages keep, in a state; `own` is the place of the action's stage. Behind the last forward
+        pass: until then as many micro-batches are in flight, and less was sent."""
+        found = self.always
+        for at, (one, live, waiting) in enumerate(zip(self.stages, state.live, state.waiting, strict=True)):
+            held = live + waiting + (at == own)
+            found += (live + (at == own and state.kind in "BI")) * one.scores
+            found -= (live + waiting) * one.within + (at == own) * one.running
+            if self.waits != "at the end":
+                found += (held - (at == own and state.kind == "F")) * one.left
+            if self.waits != "each":
+                found += max(0, self.microbatches - held) * one.sent
+        return found
+
+
+def passings(program: Program, numbers: tuple[int, ...], summaries: Mapping[str, BodyMemory]) -> Passings | None:
+    """What a group of ranks holds of messages, where torch's pipelines pass them."""
+    workload = program.workload
+    if workload is None or workload.stack.style not in ("eager", "compiled") or len(program.actions) == 1:
+        return None
+    ranks = program.stages[numbers[0]].ranks
+    kinds = [one.kind for group, actions in program.actions if group == ranks for one in actions if one.kind in "FBIW"]
+    if len(numbers) > 1 or not {"I", "W"}.isdisjoint(kinds):
+        waits = "at the end"
+    else:
+        waits = "gradients at the end" if kinds.index("B") == program.microbatches > 1 else "each"
+    return Passings(tuple(_passing(program, number, summaries) for number in numbers), program.microbatches, waits)
+
+
+def _passing(program: Program, number: int, summaries: Mapping[str, BodyMemory]) -> Passing:
+    stage = program.stages[number]
+    names = [name for _, name in stage.calls()]
+    first, last = summaries[names[0]].passes, summaries[names[-1]].passes
+    entering = [hop for hop in program.transfers if hop.to_stage == number]
+    leaving = [hop for hop in program.transfers if hop.from_stage == number and hop.differentiable]
+    elsewhere = [hop for hop in leaving if program.stages[hop.to_stage].ranks != stage.ranks]
+    activations = sum(_size(hop, hop.target, stage.mesh) for hop in entering if hop.differentiable)
+    tables = sum(_size(hop, hop.target, stage.mesh) for hop in entering if not hop.differentiable)
+    shared = sum({key: size for name in names for key, size in summaries[name].passes.shared}.values())
+    made = [hop for hop in elsewhere if stage.first <= hop.call < stage.last]
+    back = [hop for hop in entering if hop.differentiable and program.stages[hop.from_stage].ranks != stage.ranks]
+    return Passing(
+        buffers=activations + tables + sum(_size(hop, hop.source, stage.mesh) for hop in leaving),
+        within=min(activations, sum(size for _, size in first.entered)) + min(tables, shared),
+        running=activations + min(tables, shared),
+        scores=last.scores,
+        left=sum(_size(hop, hop.source, stage.mesh) for hop in made),
+        sent=sum(_size(hop, hop.target, stage.mesh) for hop in back),
+    )
+
+
+def _size(hop: Transfer, placement: Placement, mesh: Mesh) -> float:
+    return float(prod(placement.local_shape(hop.type.shape, mesh)) * ITEMSIZE[hop.type.dtype])

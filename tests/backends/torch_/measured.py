@@ -1,0 +1,19 @@
+"""Measured memory of emitted plans beside the planned one."""
+
+from __future__ import annotations
+
+import pytest
+
+from meshwright.backends.torch_.emit import Subject
+from meshwright.backends.torch_.verify.emitted import Verified
+from meshwright.planner.verify import planned_memory
+
+NEAR = 0.05
+"""What the planned and the measured fullest instant may be apart."""
+
+
+def assert_planned(plan: Subject, found: Verified, near: float = NEAR) -> None:
+    """On the fullest rank."""
+    planned = planned_memory(plan.program)
+    assert len(found.memory) == len(planned)
+    assert max(planned) == pytest.approx(max(found.memory), rel=near)
