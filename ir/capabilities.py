@@ -16,10 +16,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from meshwright.ir.adjoint import Split
+from meshwright.ir.combined import COMBINED
 from meshwright.ir.decisions import BodyPlan, Decisions
 from meshwright.ir.errors import (
     AttentionNotExpressible,
     CapabilityUnknown,
+    CombinationNotExpressible,
     LayoutNotExpressible,
     MicrobatchesNotExpressible,
     NotExpressible,
@@ -102,6 +104,8 @@ class Capabilities:
     recompute: tuple[Line, ...]
     moves: tuple[Line, ...]
     strategies: tuple[Line, ...]
+    combined: tuple[Line, ...] = ()
+    """What it can have together (`ir.combined`)."""
     overlap: tuple[Line, ...] = ()
     offload: tuple[Line, ...] = ()
     sums_first: bool = False
@@ -120,6 +124,7 @@ class Capabilities:
             ("recompute", self.recompute, RECOMPUTE),
             ("moves", self.moves, MOVES),
             ("strategies", self.strategies, STRATEGIES),
+            ("combined", self.combined, tuple(COMBINED)),
             ("schedules", self.schedules, (*SCHEDULES, "custom")),
         ):
             for line in lines:
@@ -158,6 +163,10 @@ class Capabilities:
             yield from self.body_refusals(plan, fold.body[plan.body].graph, found[plan.body], meshes.get(plan.name))
         yield from self._use_refusals(decisions, fold, found)
         yield from self._schedule_refusals(decisions)
+        for name, found_in in COMBINED.items():
+            what = "" if name in _names(self.combined) else found_in(decisions, fold)
+            if what:
+                yield self._refuse(CombinationNotExpressible, "the plan", what, "pin one of them otherwise with --fix")
         for kind in decisions.offload.kinds:
             if kind not in _names(self.offload):
                 yield self._refuse(OffloadNotExpressible, "offload", f"{kind} on the host", "keep them on the device")
@@ -245,18 +254,21 @@ class Capabilities:
 
     def _use_refusals(self, decisions: Decisions, fold: Fold, found: Mapping[str, Loops]) -> Iterator[NotExpressible]:
         """Where an axis must do the same in all operators, its use has a name, and it cuts the batch in all bodies or
-        none."""
+        none, and experts apart only where no other body is cut inside of operators."""
         if self.per_operator:
             return
-        for index, stage in enumerate(decisions.stages):
-            plans = [decisions.plan[name] for name in stage.plans]
-            for axis in stage.mesh.names:
+        meshes: dict[Mesh, list[str]] = {}
+        for stage in decisions.stages:
+            meshes.setdefault(stage.mesh, []).extend(stage.plans)
+        for mesh, run in meshes.items():
+            plans = [decisions.plan[name] for name in dict.fromkeys(run)]
+            for axis in mesh.names:
                 names = {p.name: name_of(p, fold.body[p.body].graph, found[p.body], axis) for p in plans}
                 uses = {re.split(r"\W", name)[0] for name in names.values()}
-                if uses - NAMED or ("dp" in uses and uses & {"cp", "tp"}):
+                if uses - NAMED or ("dp" in uses and uses & {"cp", "tp"}) or uses >= {"ep", "tp"}:
                     yield self._refuse(
                         StrategyNotExpressible,
-                        f"stage {index}, axis {axis}",
+                        f"axis {axis}",
                         f"one axis as {', '.join(f'{name} in {plan}' for plan, name in sorted(names.items()))}",
                         "use it alike in all bodies",
                     )
@@ -328,6 +340,7 @@ ANY = Capabilities(
     recompute=tuple(Line(name, _PRICED) for name in RECOMPUTE),
     moves=tuple(Line(name, _PRICED) for name in MOVES),
     strategies=tuple(Line(name, _PRICED) for name in STRATEGIES),
+    combined=tuple(Line(name, _PRICED) for name in COMBINED),
     overlap=tuple(Line(name, _PRICED) for name in OVERLAP),
     offload=tuple(Line(name, _PRICED) for name in OFFLOAD),
 )

@@ -118,3 +118,9 @@ class EmissionSoftware(NotEmitted):
     """A style, a precision or an optimizer that no code is written for."""
 
     code = "MW5017"
+
+
+class CombinationNotExpressible(NotExpressible):
+    """Things that the target can have each, and not together."""
+
+    code = "MW5018"

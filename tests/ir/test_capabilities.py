@@ -21,10 +21,12 @@ from meshwright.ir.capabilities import (
     ScheduleLine,
     layout_names,
 )
+from meshwright.ir.combined import COMBINED
 from meshwright.ir.decisions import Decisions
 from meshwright.ir.errors import (
     AttentionNotExpressible,
     CapabilityUnknown,
+    CombinationNotExpressible,
     LayoutNotExpressible,
     MicrobatchesNotExpressible,
     NotExpressible,
@@ -35,13 +37,14 @@ from meshwright.ir.errors import (
     StrategyNotExpressible,
 )
 from meshwright.ir.lower_body import Lowering, lower_body
+from meshwright.ir.mesh import Mesh, MeshAxis
 from meshwright.ir.names import CONTEXT, Degrees, template
 from meshwright.ir.offload import Offload
 from meshwright.ir.placement import CONTIGUOUS, ZIGZAG, Layout, Nested, Sections, Uneven
 from meshwright.ir.reshard import MOVES
 from meshwright.ir.schedules import SCHEDULES
 from tests.ir.test_interp_step import PLANS
-from tests.llama_block import block, model
+from tests.llama_block import Sizes, block, model
 
 FOLD = model()
 KNOWN = {
@@ -52,6 +55,7 @@ KNOWN = {
     "recompute": RECOMPUTE,
     "moves": MOVES,
     "strategies": STRATEGIES,
+    "combined": tuple(COMBINED),
 }
 EVERY = [ANY, *TARGETS.values()]
 
@@ -307,3 +311,37 @@ def test_ulysses_is_lowered_to_all_to_all_where_there_is_one() -> None:
     program = lower_body(block(), plan, degrees.mesh(), TORCH_CUDA.lowering())
     assert {move.step.kind for move in program.moves()} == {"all_to_all"}
     assert len(program.moves()) == 8, "q, k, v and the result, forward and backward"
+
+
+# Together ------------------------------------------------------------------------------------------------------------
+
+DEEP, TIED = model(Sizes(layers=8)), model(tied=True)
+STAGES = {"pp": 2, "dp": 2, "microbatches": 4}
+COMBINATIONS: dict[str, Degrees] = {
+    "split_backward_shards": Degrees(**STAGES, zero=2, schedule="zbv", vp=2),
+    "many_gathered_stages": Degrees(**STAGES, zero=1, schedule="interleaved", vp=4, split="spread"),
+}
+
+
+@pytest.mark.parametrize("name", COMBINATIONS)
+def test_what_cannot_be_had_together_is_refused_and_a_line_allows_it(name: str) -> None:
+    decisions = template(DEEP, COMBINATIONS[name])
+    assert [what for what, found_in in COMBINED.items() if found_in(decisions, DEEP)] == [name]
+    assert {type(one) for one in TORCH_CUDA.refusals(decisions, DEEP)} == {CombinationNotExpressible}
+    can = replace(TORCH_CUDA, combined=(Line(name, "tried"),))
+    assert not list(can.refusals(decisions, DEEP))
+
+
+def test_stages_of_unlike_meshes() -> None:
+    decisions = template(FOLD, Degrees(pp=2, tp=2, microbatches=2))
+    *others, last = decisions.stages
+    unlike = replace(decisions, stages=(*others, replace(last, mesh=Mesh((MeshAxis("dp", 2),)))))
+    assert COMBINED["unlike_meshes"](unlike, FOLD) == "2 meshes in one pipeline"
+
+
+def test_shards_beside_a_shared_parameter() -> None:
+    assert {type(one) for one in TORCH_CUDA.refusals(template(TIED, Degrees(dp=2, zero=3)), TIED)} == {
+        CombinationNotExpressible
+    }
+    assert not list(TORCH_CUDA.refusals(template(TIED, Degrees(dp=2)), TIED))
+    assert not list(TORCH_CUDA.refusals(template(FOLD, Degrees(dp=2, zero=3)), FOLD))

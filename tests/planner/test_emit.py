@@ -88,3 +88,20 @@ def test_a_plan_is_emitted_for_another_target(
     assert 'dist.init_process_group("nccl")' in (tmp_path / "train.py").read_text()
     assert {"host", "gpu"} <= json.loads((tmp_path / "ranks.json").read_text())[0].keys()
     assert main(["emit", str(planned), "--target", "any", "--out", str(tmp_path)]) == EmissionTarget.exit_code
+
+
+ASKED = {
+    "gloo": ("--cluster", "cpu:4", "--target", "torch-gloo"),
+    "gloo, stages": ("--cluster", "cpu:4", "--target", "torch-gloo", "--fix", "pp=2,schedule=1f1b"),
+    "gloo, sequences": ("--cluster", "cpu:4", "--target", "torch-gloo", "--fix", "cp=2"),
+    "cuda": ("--cluster", "1x8xA100", "--target", "torch-cuda"),
+    "cuda, tensor parallel": ("--cluster", "2x4xA100", "--target", "torch-cuda", "--fix", "tp=4"),
+    "cuda, split backward passes": ("--cluster", "1x8xH100", "--target", "torch-cuda", "--fix", "pp=2,schedule=zbv"),
+}
+
+
+@pytest.mark.parametrize("kind", ASKED)
+def test_what_is_found_for_a_target_can_be_emitted(kind: str, tmp_path: Path) -> None:
+    workload = ("--global-batch", "16", "--seq", "16", "--dtype", "fp32")
+    assert main([TINY, *ASKED[kind], *workload, "--out", str(tmp_path)]) == 0
+    assert main(["emit", str(tmp_path), "--out", str(tmp_path / "train")]) == 0

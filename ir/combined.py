@@ -1,0 +1,64 @@
+"""Things that a target may be able to have each, and not together: what of pipelines, storage and shared parameters a
+plan combines. A capability lists the combinations that it can; what they are in a plan is said here, one function each.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+
+from meshwright.ir.decisions import BodyPlan, Decisions
+from meshwright.ir.fold import Fold, joined
+from meshwright.ir.schedules import SCHEDULES
+
+GATHERED = 3
+"""Stages of a rank whose parameters `torch.distributed.pipelining` keeps gathered at once."""
+
+
+def unlike_meshes(decisions: Decisions, fold: Fold) -> str:
+    """Stages whose ranks are arranged in different ways."""
+    meshes = {stage.mesh for stage in decisions.stages}
+    return f"{len(meshes)} meshes in one pipeline" if len(meshes) > 1 else ""
+
+
+def shared_shards(decisions: Decisions, fold: Fold) -> str:
+    """A parameter of several parts of the model, while some are sharded."""
+    if not any(_stored(decisions)):
+        return ""
+    held = Counter(
+        name
+        for call in fold.calls()
+        for name in {joined(call.path, path) for one in call.body.graph.params if not one.buffer for path in one.paths}
+    )
+    return next((f"shards beside {name}, which several parts share" for name, n in held.items() if n > 1), "")
+
+
+def split_backward_shards(decisions: Decisions, fold: Fold) -> str:
+    """Gradients scattered for every micro-batch, where those of weights are computed apart."""
+    schedule = decisions.schedule
+    named = SCHEDULES.get(schedule.name)
+    apart = named.splits if named is not None else any("W" in action for one in schedule.actions for action in one)
+    scattered = any(item.grads == item.optimizer for plan in _stored(decisions) for item in plan.storage)
+    if len(decisions.stages) == 1 or not (apart and scattered):
+        return ""
+    return f"gradients scattered for every micro-batch under schedule {schedule.name}"
+
+
+def many_gathered_stages(decisions: Decisions, fold: Fold) -> str:
+    """States in shards of more stages on a rank than torch keeps gathered."""
+    most = max(Counter(stage.ranks for stage in decisions.stages).values())
+    whole = any(item.grads != item.optimizer for plan in _stored(decisions) for item in plan.storage)
+    return f"shards of states alone on ranks with {most} stages" if whole and most > GATHERED else ""
+
+
+def _stored(decisions: Decisions) -> list[BodyPlan]:
+    return [plan for plan in decisions.plans if plan.storage]
+
+
+COMBINED: Mapping[str, Callable[[Decisions, Fold], str]] = {
+    "unlike_meshes": unlike_meshes,
+    "shared_shards": shared_shards,
+    "split_backward_shards": split_backward_shards,
+    "many_gathered_stages": many_gathered_stages,
+}
+"""What a plan has of it, in words; empty if it does not have it."""
