@@ -35,8 +35,9 @@ from meshwright.ir.spread import compute_placements
 from meshwright.planner.block.build import Block
 from meshwright.planner.block.plan import body_plan
 from meshwright.planner.cli import VERBS, build_parser, with_verb
+from meshwright.planner.ends import End, handed_on, tied
 from meshwright.planner.estimate import Ask
-from meshwright.planner.operators import End, handed_on, problems, tied
+from meshwright.planner.operators import problems
 from meshwright.planner.pins import Config
 from meshwright.planner.plan import read_asked
 from meshwright.planner.pricing import Setting

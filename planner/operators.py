@@ -26,7 +26,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import inf
 
@@ -35,9 +35,8 @@ from meshwright.cost_models.prices import Prices
 from meshwright.ir.adjoint import Split
 from meshwright.ir.decisions import BodyPlan, Decisions, StagePlan
 from meshwright.ir.errors import MeshwrightError
-from meshwright.ir.fold import Fold, joined
+from meshwright.ir.fold import Fold
 from meshwright.ir.graph import Graph
-from meshwright.ir.lower import Port, sources_of
 from meshwright.ir.mesh import Mesh
 from meshwright.ir.names.pinned import Allowed
 from meshwright.ir.placement import ZIGZAG, State
@@ -45,15 +44,13 @@ from meshwright.ir.same import Same
 from meshwright.ir.spread import compute_placements
 from meshwright.planner.block import Space, Terms, cost_of_plan
 from meshwright.planner.block.build import Block, build
-from meshwright.planner.block.plan import body_plan
+from meshwright.planner.block.plan import body_plan, chosen_of, neighbours
 from meshwright.planner.block_solver import elimination
+from meshwright.planner.ends import End, handed_on, tied
 from meshwright.planner.module_pins import resolved
 from meshwright.planner.placement import Worth, worth
 from meshwright.planner.pricing import Setting
 from meshwright.planner.waiting import parts_badly
-
-End = tuple[str, str]
-"""A value at the end of a body: the body's name and the value's."""
 
 LEAST_GAIN = 1e-4
 """Of the step: a change that gains less is not worth a plan that no person would write."""
@@ -66,6 +63,9 @@ MOST_AXES = 3
 bodies of at most `FEW` operators are, which is the embedding: it takes half a second (two cores, 2026-11)."""
 
 FEW = 3
+
+MOST_NEAR = 200
+"""Plans that are one choice away from a body's, for which all are priced."""
 
 Blocks = dict[tuple[object, ...], Block]
 """Block problems built before, by fold, body, mesh, ranks and layouts."""
@@ -114,6 +114,8 @@ def sharpened(
     badly = any(parts_badly(one.decisions, one.prediction) for one in (start, best))
     if free_ends and free_copies and not work.late() and badly:
         best = work.alike(work.freed(best, data=True))
+    if free_copies and badly:
+        best = work.polished(best)
     return [best, start] if best.changed else [start]
 
 
@@ -398,6 +400,33 @@ class _Work:
         together = self.tried(best, {name: plans[0] for name, plans in moved.items()})
         return _best(best, [self.climbed(together, moved)]) if together else best
 
+    def polished(self, best: Sharpened) -> Sharpened:
+        """Small bodies with single choices changed as long as the evaluator finds that faster: of launches, which may
+        be what matters there, block problems know nothing."""
+        for name in self.open:
+            improved = True
+            while improved and not self.late():
+                before = best
+                for plan in self.near(best.decisions.plan[name]):
+                    best = _best(best, [self.tried(best, {name: plan})])
+                improved = best is not before
+        return best
+
+    def near(self, plan: BodyPlan) -> Iterator[BodyPlan]:
+        """Plans that are one choice away, of a body with few choices."""
+        kept = self.kept[plan.name]
+        boundary = {value: state for value, state in plan.states if value in _ends(kept.graph)}
+        try:
+            block = self.block(plan.name, boundary, hides=True)
+        except MeshwrightError:
+            return
+        chosen = chosen_of(block, plan)
+        if chosen is not None and sum(len(one.costs) - 1 for one in block.problem.variables) <= MOST_NEAR:
+            for near in neighbours(block, chosen):
+                made = body_plan(block, near, plan.name)
+                open_ = tuple((value, state) for value, state in plan.states if value not in dict(made.states))
+                yield replace(made, states=(*made.states, *open_), first=plan.first)
+
     def alike(self, best: Sharpened) -> Sharpened:
         """With nothing split: all ranks do the same; from there on bodies change one by one, between ends that every
         rank has whole."""
@@ -422,37 +451,9 @@ def _ends(graph: Graph) -> tuple[str, ...]:
     return (*(item.value for item in graph.inputs), *graph.outputs)
 
 
-def tied(fold: Fold) -> list[tuple[End, ...]]:
-    """Trained parameters that several bodies hold: in each, by its own path."""
-    found: dict[str, dict[End, None]] = {}
-    for call in fold.calls():
-        for param in call.body.graph.params:
-            if param.requires_grad and not param.buffer:
-                found.setdefault(joined(call.path, param.path), {})[call.body.name, param.path] = None
-    return [tuple(held) for held in found.values() if len(held) > 1]
-
-
 def _operators(graph: Graph) -> int:
     """Those that gradients pass through."""
     return sum(not graph.differentiable.isdisjoint(op.results) for op in graph.ops)
-
-
-def handed_on(fold: Fold) -> Mapping[End, End]:
-    """Values that bodies hand to one another: for every end the first one that it must lie like."""
-    calls = tuple(fold.calls())
-    found: dict[End, End] = {}
-
-    def first(end: End) -> End:
-        while found.setdefault(end, end) != end:
-            end = found[end]
-        return end
-
-    for call, sources in zip(calls, sources_of(calls), strict=True):
-        for item, source in zip(call.body.graph.inputs, sources, strict=True):
-            if isinstance(source, Port):
-                maker = calls[source.call].body
-                found[first((call.body.name, item.value))] = first((maker.name, maker.graph.outputs[source.output]))
-    return {end: first(end) for end in found}
 
 
 def _same(one: BodyPlan, other: BodyPlan) -> bool:

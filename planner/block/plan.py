@@ -1,8 +1,8 @@
-"""From a choice of numbers back to a plan."""
+"""From a choice of numbers back to a plan, and the other way round."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from meshwright.ir.adjoint import Strategy
 from meshwright.ir.decisions import BodyPlan
@@ -33,4 +33,35 @@ def body_plan(block: Block, chosen: Sequence[int], name: str = "") -> BodyPlan:
         tuple(stored.storage for _, stored in block.stored(chosen) if stored.storage is not None),
         block.recompute,
         block.space.regather,
+    )
+
+
+def chosen_of(block: Block, plan: BodyPlan) -> tuple[int, ...] | None:
+    """The assignment of a problem that means this plan; None if none does."""
+    states = dict(plan.states)
+    found: list[int] = []
+    for number, one in enumerate(block.options):
+        wanted = {op: plan.strategy(op) for op in one.strategies(0)}
+        options = range(len(block.problem.variables[number].costs))
+        found += [at for at in options if one.strategies(at) == wanted][:1]
+    for hub in block.hubs:
+        known = [states[value] for value in hub.values if value in states]
+        found += [at for at, state in enumerate(hub.states) if hub.inner or [state] == known[:1]][:1]
+    chosen = tuple(found)
+    return chosen if len(chosen) == len(block.problem.variables) and _allowed(block, chosen) else None
+
+
+def neighbours(block: Block, chosen: Sequence[int]) -> Iterator[tuple[int, ...]]:
+    """Every assignment in which one variable has another value."""
+    for at, variable in enumerate(block.problem.variables):
+        for other in range(len(variable.costs)):
+            near = (*chosen[:at], other, *chosen[at + 1 :])
+            if other != chosen[at] and _allowed(block, near):
+                yield near
+
+
+def _allowed(block: Block, chosen: Sequence[int]) -> bool:
+    return all(
+        pair.allowed is None or bool(pair.allowed[chosen[pair.first], chosen[pair.second]])
+        for pair in block.problem.pairs
     )

@@ -1,0 +1,39 @@
+"""What bodies have to do with each other: values that they hand on, and parameters that several hold."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from meshwright.ir.fold import Fold, joined
+from meshwright.ir.lower import Port, sources_of
+
+End = tuple[str, str]
+"""A value at the end of a body: the body's name and the value's."""
+
+
+def tied(fold: Fold) -> list[tuple[End, ...]]:
+    """Trained parameters that several bodies hold: in each, by its own path."""
+    found: dict[str, dict[End, None]] = {}
+    for call in fold.calls():
+        for param in call.body.graph.params:
+            if param.requires_grad and not param.buffer:
+                found.setdefault(joined(call.path, param.path), {})[call.body.name, param.path] = None
+    return [tuple(held) for held in found.values() if len(held) > 1]
+
+
+def handed_on(fold: Fold) -> Mapping[End, End]:
+    """Values that bodies hand to one another: for every end the first one that it must lie like."""
+    calls = tuple(fold.calls())
+    found: dict[End, End] = {}
+
+    def first(end: End) -> End:
+        while found.setdefault(end, end) != end:
+            end = found[end]
+        return end
+
+    for call, sources in zip(calls, sources_of(calls), strict=True):
+        for item, source in zip(call.body.graph.inputs, sources, strict=True):
+            if isinstance(source, Port):
+                maker = calls[source.call].body
+                found[first((call.body.name, item.value))] = first((maker.name, maker.graph.outputs[source.output]))
+    return {end: first(end) for end in found}
