@@ -253,8 +253,8 @@ class Capabilities:
                     break
 
     def _use_refusals(self, decisions: Decisions, fold: Fold, found: Mapping[str, Loops]) -> Iterator[NotExpressible]:
-        """Where an axis must do the same in all operators, its use has a name, and it cuts the batch in all bodies or
-        none, and experts apart only where no other body is cut inside of operators."""
+        """Where an axis must do the same in all operators, it is used, its use has a name, and it cuts the batch in all
+        bodies or none, and experts apart only where no other body is cut inside of operators."""
         if self.per_operator:
             return
         meshes: dict[Mesh, list[str]] = {}
@@ -265,7 +265,8 @@ class Capabilities:
             for axis in mesh.names:
                 names = {p.name: name_of(p, fold.body[p.body].graph, found[p.body], axis) for p in plans}
                 uses = {re.split(r"\W", name)[0] for name in names.values()}
-                if uses - NAMED or ("dp" in uses and uses & {"cp", "tp"}) or uses >= {"ep", "tp"}:
+                data = "dp" in uses and uses & {"", "cp", "tp"}
+                if uses == {""} or uses - NAMED or data or uses >= {"ep", "tp"}:
                     yield self._refuse(
                         StrategyNotExpressible,
                         f"axis {axis}",

@@ -155,7 +155,8 @@ def _recut(search: Search, config: Config, origin: Config, like: Refined) -> lis
         made = replace(setting, ranks=needed).decisions(config, global_batch)
     except MeshwrightError:
         return []
-    stages = tuple(replace(stage, ranks=at.ranks) for stage, at in zip(made.stages, like.decisions.stages, strict=True))
+    seats = dict(zip(made.groups, like.decisions.groups, strict=True))
+    stages = tuple(replace(stage, ranks=seats[stage.ranks]) for stage in made.stages)
     decisions = replace(made, stages=stages)
     prediction = setting.price(setting.lowered(setting.fold(config), decisions, global_batch))
     return [Refined(decisions, prediction, like.counts, like.idle, config=config, origin=origin)]

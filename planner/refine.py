@@ -124,7 +124,10 @@ def refined(
     def lowered(plan: Decisions) -> Program:
         return setting.lowered(fold, plan, global_batch)
 
-    found = refined_plan(decisions, fold, lowered, setting.price, prices, limit=limit)
+    def allowed(plan: Decisions) -> Decisions:
+        return setting.allowed(plan, fold)
+
+    found = refined_plan(decisions, fold, lowered, setting.price, prices, limit=limit, allowed=allowed)
     usual = counts_of(decisions, fold)
     return [
         replace(
@@ -137,7 +140,14 @@ def refined(
 
 
 def refined_plan(
-    decisions: Decisions, fold: Fold, lowered: Lowered, price: Price, prices: Prices, *, limit: int = MOST_PRICED
+    decisions: Decisions,
+    fold: Fold,
+    lowered: Lowered,
+    price: Price,
+    prices: Prices,
+    *,
+    limit: int = MOST_PRICED,
+    allowed: Callable[[Decisions], object] = lambda plan: plan,
 ) -> list[Refined]:
     """Any plan placed, and its layers shared out: the best first, and after it those that other ways to give kinds
     of devices to groups lead to."""
@@ -150,7 +160,7 @@ def refined_plan(
     offered = subsets(cluster, needed) if needed < cluster.ranks else ()
     found = []
     for place in placements(decisions, cluster, judge, subsets=offered, limit=limit):
-        shared = shared_out(place.decisions, fold, lowered, judge, prices, limit=min(limit, MOST_CUT))
+        shared = shared_out(place.decisions, fold, lowered, judge, prices, limit=min(limit, MOST_CUT), allowed=allowed)
         found.append(_refined(shared.decisions, shared.prediction, fold, cluster))
     best = min(found, key=lambda one: one.worth)
     if cluster.unlike:
@@ -180,7 +190,10 @@ def mixed(setting: Setting, config: Config, global_batch: int, prices: Prices) -
         except NotExpressible:
             continue
     best = sorted(found, key=lambda one: one.worth)[:MOST_MIXED]
-    shared = [shared_out(one.decisions, fold, lowered, judge, prices) for one in best]
+    shared = [
+        shared_out(one.decisions, fold, lowered, judge, prices, allowed=lambda plan: setting.allowed(plan, fold))
+        for one in best
+    ]
     again = [_refined(one.decisions, one.prediction, fold, cluster) for one in shared]
     return sorted((replace(one, origin=config) for one in again), key=lambda one: one.worth)
 

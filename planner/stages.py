@@ -28,7 +28,7 @@ from meshwright.cost_models.prediction import Prediction
 from meshwright.cost_models.prices import Prices
 from meshwright.cost_models.step import Step
 from meshwright.ir.decisions import BodyPlan, Decisions
-from meshwright.ir.errors import BodyUnplanned, LayersIndivisible
+from meshwright.ir.errors import BodyUnplanned, LayersIndivisible, NotExpressible
 from meshwright.ir.fold import Fold
 from meshwright.ir.lower import stages_of
 from meshwright.ir.names.stages import Cuts, cuts_at, layer_calls
@@ -325,9 +325,11 @@ def shared_out(
     prices: Prices,
     *,
     limit: int = MOST_PRICED,
+    allowed: Callable[[Decisions], object] = lambda plan: plan,
 ) -> Shared:
-    """The plan with its layers shared out for the fastest step that fits, as far as `limit` prices go."""
-    search = _Search(decisions, fold, judge, limit)
+    """The plan with its layers shared out for the fastest step that fits, as far as `limit` prices go. `allowed` raises
+    what the target refuses of a cut."""
+    search = _Search(decisions, fold, judge, limit, allowed)
     if len(decisions.stages) > 1:
         for _, counts in best_cuts(Cells(decisions, fold, lowered, prices)):
             search.consider(counts)
@@ -338,8 +340,10 @@ def shared_out(
 class _Search:
     """What was priced, and the best of it."""
 
-    def __init__(self, decisions: Decisions, fold: Fold, judge: Judge, limit: int) -> None:
-        self.fold, self.judge, self.limit = fold, judge, limit
+    def __init__(
+        self, decisions: Decisions, fold: Fold, judge: Judge, limit: int, allowed: Callable[[Decisions], object]
+    ) -> None:
+        self.fold, self.judge, self.limit, self.allowed = fold, judge, limit, allowed
         self.decisions, self.counts = decisions, counts_of(decisions, fold)
         self.prediction = judge(decisions)
         self.worth = worth(self.prediction)
@@ -352,7 +356,8 @@ class _Search:
         self.seen.add(counts)
         try:
             decisions = recut(self.decisions, self.fold, counts)
-        except (LayersIndivisible, BodyUnplanned):
+            self.allowed(decisions)
+        except (LayersIndivisible, BodyUnplanned, NotExpressible):
             return False
         self.priced += 1
         prediction = self.judge(decisions)

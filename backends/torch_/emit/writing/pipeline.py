@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from meshwright.backends.torch_.emit.parts import Parts
 from meshwright.backends.torch_.emit.pipeline import Crossing, Pipeline, StageCode, numbers_of
@@ -215,23 +215,27 @@ def crossing(parts: Parts, pipeline: Pipeline) -> Iterator[str]:
     yield "def crossing(index: int) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:"
     yield '    """What enters and what leaves a stage with a micro-batch, as tensors without data."""'
     yield '    ends = (torch.empty(0, device="meta"),)  # tokens and scores are not sent'
-    alike: dict[tuple[str, ...], list[int]] = {}
-    for stage in pipeline.stages[:-1]:
-        alike.setdefault(tuple(_example(one, stage) for one in stage.leaves), []).append(stage.index)
-    if len(alike) > 1:
-        raise EmissionSchedule(
-            place="pipeline stages",
-            cause="different values cross from stage to stage, which is not emitted yet",
-            fix="plan with --fix pp=2 or pp=1",
-        )
-    (examples,) = alike
+    sent = [tuple(_example(one, stage) for one in stage.leaves) for stage in pipeline.stages[:-1]]
+    if len(set(sent)) == 1:
+        yield from _tuple("    between = (", sent[0], ")")
+        yield "    return ends if index == 0 else between, ends if index == STAGES - 1 else between"
+        return
+    yield "    between = ["
+    for examples in sent:
+        yield from _tuple("        (", examples, "),")
+    yield "    ]"
+    yield "    return between[index - 1] if index else ends, ends if index == STAGES - 1 else between[index]"
+
+
+def _tuple(opening: str, examples: Sequence[str], closing: str) -> Iterator[str]:
+    """On one line, if it has one entry."""
     if len(examples) == 1:
-        yield f"    between = ({examples[0]},)"
-    else:
-        yield "    between = ("
-        yield from (f"        {example}," for example in examples)
-        yield "    )"
-    yield "    return ends if index == 0 else between, ends if index == STAGES - 1 else between"
+        yield f"{opening}{examples[0]},{closing}"
+        return
+    indent = " " * (len(opening) - len(opening.lstrip()))
+    yield opening
+    yield from (f"{indent}    {example}," for example in examples)
+    yield f"{indent}{closing}"
 
 
 def _example(one: Crossing, stage: StageCode) -> str:
