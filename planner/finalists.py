@@ -34,7 +34,8 @@ UNLIKE_PRICED = 60
 """On unlike devices and links prices of even shares in plain order say less, and bounds little: fewer of them are asked
 for, and more is left to refining."""
 FEW_AXES = 2
-"""Of a mesh, for which operators are chosen anew unasked: more take seconds."""
+"""Of a mesh, for which operators are chosen anew unasked: more take seconds. Half as many where an axis must do the same in
+all operators, so that there is little to choose."""
 IDLE = 6
 """Pipelines beside the finalists that get a schedule of their own, where that was asked for."""
 CLOSE = 1.05
@@ -201,7 +202,8 @@ def _sharpened(search: Search, asked: Asked, stop: Stop, best: Refined) -> Refin
     if best.origin is None or stop():
         return best
     axes = max(len(stage.mesh.axes) for stage in best.decisions.stages)
-    if not 0 < axes <= (MOST_AXES if asked.operators or asked.modules else FEW_AXES):
+    few = FEW_AXES if search.setting.target.per_operator else FEW_AXES // 2
+    if not 0 < axes <= (MOST_AXES if asked.operators or asked.modules else few):
         return best
     fold, answers = setting.fold(best.origin), [best]
     free = not {"sp", "cp", "tp"} & set(asked.wishes.only)
