@@ -37,7 +37,7 @@ class BlockCost:
     saved_bytes: float
     """Between a micro-batch's forward and backward pass."""
     state_bytes: float
-    """Parameters, gradients, optimizer state."""
+    """Parameters, whole ones that are kept gathered too, gradients, optimizer state."""
     peak_bytes: float
     """The fullest instant of a forward or a backward pass, beside states."""
     traffic: tuple[tuple[str, float], ...]
@@ -88,7 +88,7 @@ def cost_of_plan(graph: Graph, plan: BodyPlan, mesh: Mesh, terms: Terms) -> Bloc
         weights_s=seconds["weights"],
         once_s=once_s,
         saved_bytes=passes.kept.activations + passes.kept.logits,
-        state_bytes=memory.parameters + memory.gradients + memory.optimizer,
+        state_bytes=memory.parameters + memory.gradients + memory.optimizer + memory.unit * memory.unit_kept,
         peak_bytes=max(passes.forward.held.total, passes.backward.held.total),
         traffic=tuple(sorted(_traffic(book, mesh, terms).items())),
     )
