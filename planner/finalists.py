@@ -34,8 +34,8 @@ UNLIKE_PRICED = 60
 """On unlike devices and links prices of even shares in plain order say less, and bounds little: fewer of them are asked
 for, and more is left to refining."""
 FEW_AXES = 2
-"""Of a mesh, for which operators are chosen anew unasked: more take seconds. Half as many where an axis must do the same in
-all operators, so that there is little to choose."""
+"""Of a mesh, for which operators are chosen anew unasked: more take seconds. Half as many where an axis must do the
+same in all operators, so that there is little to choose."""
 IDLE = 6
 """Pipelines beside the finalists that get a schedule of their own, where that was asked for."""
 CLOSE = 1.05
