@@ -16,7 +16,7 @@ from meshwright.ir.errors import MeshwrightError
 from meshwright.ir.schedules import SCHEDULES, Shape, moments, stage_groups, work_lists
 from meshwright.planner.bounds import in_flight
 
-EACH = 42
+EACH = 28
 CASES = (
     Case(model="gpt2", cluster="2x8xA100", batch=64, seq=1024, stack="megatron-2021"),
     Case(model="llama-3.1-8b", cluster="8x8xH100", batch=128, seq=8192),
