@@ -102,6 +102,11 @@ class _Planning:
         self.graph, self.found, self.mesh, self.degrees = graph, found, mesh, degrees
         self.pins, self.words = pins, Words(graph, found)
         self.rules = {op.name: rule_of(op, graph.types) for op in graph.ops}
+        self.learned = set(graph.differentiable)
+        """What depends on trained values, with a gradient or without."""
+        for op in graph.ops:
+            if not self.learned.isdisjoint(op.operands):
+                self.learned.update(op.results)
         self.fused = _fused(graph, self.rules, found)
         self.sizes = {loop.name: loop.size for loop in found.loops}
         self.outside = {axis: degrees.use(axis).outside for axis in mesh.names}
@@ -275,9 +280,11 @@ class _Planning:
         return State(tuple(dims))
 
     def is_table(self, value: str) -> bool:
-        """A value without gradient and without samples (rotary tables, masks): cheap to hold, and cut where used."""
-        sampled = any("b" in names for names in self.found.dims[value])
-        return value not in self.graph.differentiable and not sampled
+        """A value without gradient and without samples (rotary tables, masks): cheap to hold, and cut where used. Of a
+        single sample what is made of trained values for every token (which experts it goes to) is none either."""
+        loops = {stem(name) for names in self.found.dims[value] for name in names}
+        of_tokens = "b" in loops or (SEQUENCE in loops and value in self.learned)
+        return value not in self.graph.differentiable and not of_tokens
 
 
 def _is_plain(choice: Choice) -> bool:

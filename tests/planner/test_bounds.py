@@ -4,6 +4,7 @@ granted of schedules. The long run of the same is `python -m benchmarks.bound_ch
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from random import Random
@@ -13,8 +14,10 @@ import pytest
 from benchmarks.bound_check import Checker, check
 from benchmarks.searches import EXAMPLES, Case, drawn, opened
 from meshwright.ir.errors import MeshwrightError
+from meshwright.ir.program import Move
 from meshwright.ir.schedules import SCHEDULES, Shape, moments, stage_groups, work_lists
 from meshwright.planner.bounds import in_flight
+from meshwright.planner.pins import fill, parse
 
 EACH = 28
 CASES = (
@@ -49,6 +52,26 @@ def test_bounds_hold_wherever_stages_lie(name: str, tmp_path: Path) -> None:
     tally = check(Case(model="llama-3.1-8b", cluster=str(cluster), batch=384, seq=4096, stack="megatron"), EACH)
     assert not tally.violations
     assert len(tally.checked) >= EACH // 2
+
+
+def test_a_single_sample_moves_what_one_of_two_does() -> None:
+    """Bounds of plans with several copies are made from one copy: of one sample the choice of experts must not be taken
+    for a table, which every rank has whole."""
+    own = opened(Case(model="deepseek-v3", cluster="4x8xH800", batch=4, seq=4096, stack="megatron"))
+
+    def exchanged(dp: int) -> dict[str, list[str]]:
+        pins = f"tp=4,cp=2,ep=8,etp=1,dp={dp},mbs=1,recompute=none"
+        config = own.setting.settled(fill(parse([pins]), ranks=8 * dp, global_batch=dp))
+        setting = replace(own.setting, ranks=8 * dp)
+        moves = [
+            (body.body, f"{move.step.kind} over {move.step.axes}")
+            for body in setting.program(config, dp).bodies
+            for move in (*body.forward, *body.backward)
+            if isinstance(move, Move) and not move.step.free and "dp" not in move.step.axes
+        ]
+        return {name: sorted(move for of, move in moves if of == name) for name, _ in moves if "Layer" in name}
+
+    assert exchanged(1) == exchanged(2) != {}
 
 
 def test_computing_again_takes_longer() -> None:
