@@ -46,10 +46,10 @@ def flat_rates(monkeypatch: pytest.MonkeyPatch) -> None:
     real = pricing.capture
 
     def capture(source: Any, **shape: int) -> Any:
-        key = (id(source), *shape.items())  # `loaded` holds every source, so none has the identity of another
+        key = (id(source), *shape.items())
         if key not in captured:
-            captured[key] = real(source, **shape)
-        return captured[key]
+            captured[key] = real(source, **shape), source  # held, so that no other has its identity
+        return captured[key][0]
 
     monkeypatch.setattr(pricing, "price_of", lambda cluster: FlatRates(cluster).evaluate)
     monkeypatch.setattr(estimate, "load_model", lambda reference, dtype: loaded(reference, dtype=dtype))
