@@ -8,11 +8,12 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 
 from meshwright.ir.decisions import BodyPlan, Decisions
-from meshwright.ir.fold import Fold, joined
+from meshwright.ir.fold import Fold
 from meshwright.ir.schedules import SCHEDULES
 
 GATHERED = 3
-"""Stages of a rank whose parameters `torch.distributed.pipelining` keeps gathered at once."""
+"""Stages of a rank whose parameters `torch.distributed.pipelining` keeps gathered at once (torch 2.13, the default of
+`max_active_stages` where its schedules are written out)."""
 
 
 def unlike_meshes(decisions: Decisions, fold: Fold) -> str:
@@ -25,12 +26,7 @@ def shared_shards(decisions: Decisions, fold: Fold) -> str:
     """A parameter of several parts of the model, while some are sharded."""
     if not any(_stored(decisions)):
         return ""
-    held = Counter(
-        name
-        for call in fold.calls()
-        for name in {joined(call.path, path) for one in call.body.graph.params if not one.buffer for path in one.paths}
-    )
-    return next((f"shards beside {name}, which several parts share" for name, n in held.items() if n > 1), "")
+    return next((f"shards beside {name}, which several parts share" for name, _ in fold.tied), "")
 
 
 def split_backward_shards(decisions: Decisions, fold: Fold) -> str:

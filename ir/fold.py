@@ -174,6 +174,17 @@ class Fold:
                     index, position, repeat, self.body[segment.period[position]], path, sources, len(segment.period)
                 )
 
+    @cached_property
+    def tied(self) -> tuple[tuple[str, tuple[tuple[int, str], ...]], ...]:
+        """Trained parameters that several calls hold: the name, and of every holder the number of the call and the
+        parameter's path in it."""
+        holders: dict[str, list[tuple[int, str]]] = {}
+        for number, call in enumerate(self.calls()):
+            for param in call.body.graph.parameters():
+                if param.requires_grad:
+                    holders.setdefault(joined(call.path, param.path), []).append((number, param.path))
+        return tuple((name, tuple(held)) for name, held in holders.items() if len(held) > 1)
+
     def count(self, body: str) -> int:
         """How often a body runs."""
         return sum(segment.period.count(body) * segment.repeats for segment in self.segments)

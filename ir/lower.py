@@ -16,7 +16,7 @@ from functools import lru_cache
 
 from meshwright.ir.decisions import BodyPlan, Decisions, StagePlan, verify_decisions, verify_plan
 from meshwright.ir.errors import BoundaryMismatch, PartialAcross, PlanRepeated, WorkloadImpossible
-from meshwright.ir.fold import Call, Fold, FromInput, FromPrevious, Source, joined
+from meshwright.ir.fold import Call, Fold, FromInput, FromPrevious, Source
 from meshwright.ir.graph import Graph
 from meshwright.ir.lower_body import Lowering, lower_body
 from meshwright.ir.mesh import Mesh
@@ -60,7 +60,7 @@ def lower(
         stages=stages,
         transfers=transfers,
         actions=_actions(decisions, transfers),
-        ties=_ties(stages, wired),
+        ties=_ties(stages, fold),
         microbatches=decisions.schedule.microbatches,
         workload=workload,
     )
@@ -191,24 +191,16 @@ def port_of(source: Source, number: int, last_of: Mapping[tuple[int, int], int])
 
 @dataclass(frozen=True, slots=True)
 class _Wired:
-    """What all decisions on a fold share: its calls, where each finds its inputs, and the trained parameters that more
-    than one of them holds."""
+    """What all decisions on a fold share: its calls, and where each finds its inputs."""
 
     calls: tuple[Call, ...]
     sources: tuple[tuple[Port | str, ...], ...]
-    tied: tuple[tuple[str, tuple[int, ...]], ...]
 
 
 @lru_cache(maxsize=64)
 def _wired(fold: Same[Fold]) -> _Wired:
     calls = tuple(fold.of.calls())
-    holders: dict[str, list[int]] = {}
-    for number, call in enumerate(calls):
-        for param in call.body.graph.parameters():
-            if param.requires_grad:
-                holders.setdefault(joined(call.path, param.path), []).append(number)
-    tied = tuple((path, tuple(held)) for path, held in holders.items() if len(held) > 1)
-    return _Wired(calls, sources_of(calls), tied)
+    return _Wired(calls, sources_of(calls))
 
 
 class _Boundaries:
@@ -318,10 +310,10 @@ class _Boundaries:
         return (maker.locals[out].placement, reader.locals[into].placement) if out and into else ()
 
 
-def _ties(stages: Sequence[Stage], wired: _Wired) -> tuple[Tie, ...]:
+def _ties(stages: Sequence[Stage], fold: Fold) -> tuple[Tie, ...]:
     """Trained parameters that more than one call holds."""
     stage_of = [index for index, stage in enumerate(stages) for _ in range(stage.first, stage.last)]
-    return tuple(Tie(path, tuple((stage_of[number], number) for number in held)) for path, held in wired.tied)
+    return tuple(Tie(path, tuple((stage_of[number], number) for number, _ in held)) for path, held in fold.tied)
 
 
 def _actions(decisions: Decisions, transfers: Sequence[Transfer]) -> tuple[tuple[tuple[int, ...], ActionList], ...]:

@@ -36,7 +36,7 @@ from meshwright.cost_models.prices import Prices
 from meshwright.cost_models.schedule import Seconds as Taken
 from meshwright.cost_models.schedule import compiled, simulate
 from meshwright.cost_models.topology import GroupShape, group_shape
-from meshwright.ir.fold import Fold, joined
+from meshwright.ir.fold import Fold
 from meshwright.ir.mesh import Mesh
 from meshwright.ir.names import Degrees, cuts, uses
 from meshwright.ir.names.degrees import Use
@@ -169,12 +169,7 @@ class Common:
         """Of tensor parallel collectives, the share that no overlap hides."""
         self.expert_left = self.step.slowdown if "expert" in self.stack.hides else 1.0
         """Of exchanges between experts, the share that is left behind another micro-batch."""
-        holders: dict[str, list[int]] = {}
-        for number, call in enumerate(fold.calls()):
-            for param in call.body.graph.parameters():
-                if param.requires_grad:
-                    holders.setdefault(joined(call.path, param.path), []).append(number)
-        self.tied = [(path, held) for path, held in holders.items() if len(held) > 1]
+        self.tied = [(path, [number for number, _ in held]) for path, held in fold.tied]
         """Parameters that more than one call holds, and which."""
         self.held_twice = [(path, self.bodies[number]) for path, held in self.tied for number in held[1:]]
         self._stages: dict[Layout, tuple[Calls, ...]] = {}

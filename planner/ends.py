@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from meshwright.ir.fold import Fold, joined
+from meshwright.ir.fold import Fold
 from meshwright.ir.lower import Port, sources_of
 
 End = tuple[str, str]
@@ -13,12 +13,9 @@ End = tuple[str, str]
 
 def tied(fold: Fold) -> list[tuple[End, ...]]:
     """Trained parameters that several bodies hold: in each, by its own path."""
-    found: dict[str, dict[End, None]] = {}
-    for call in fold.calls():
-        for param in call.body.graph.params:
-            if param.requires_grad and not param.buffer:
-                found.setdefault(joined(call.path, param.path), {})[call.body.name, param.path] = None
-    return [tuple(held) for held in found.values() if len(held) > 1]
+    calls = list(fold.calls())
+    found = [tuple(dict.fromkeys((calls[number].body.name, path) for number, path in held)) for _, held in fold.tied]
+    return [ends for ends in found if len(ends) > 1]
 
 
 def handed_on(fold: Fold) -> Mapping[End, End]:

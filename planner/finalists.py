@@ -1,7 +1,8 @@
 """Finalists: what becomes of the best configurations of a search.
 
-    configurations -> refined (`planner.refine`) -> operators chosen anew (`planner.operators`)
-                   -> a schedule of their own (`planner.custom`) -> the best, if it beats the search's answer
+    configurations -> refined (`planner.refine`) -> other micro-batches where a stage was left without layers
+                   -> operators chosen anew (`planner.operators`) -> a schedule of their own (`planner.custom`)
+                   -> the best, if it beats the search's answer
 
 Each step keeps what the evaluator finds faster. What becomes of them may be beyond what names can say.
 """
@@ -34,8 +35,9 @@ UNLIKE_PRICED = 60
 """On unlike devices and links prices of even shares in plain order say less, and bounds little: fewer of them are asked
 for, and more is left to refining."""
 FEW_AXES = 2
-"""Of a mesh, for which operators are chosen anew unasked: more take seconds. Half as many where an axis must do the
-same in all operators, so that there is little to choose."""
+FEW_UNIFORM_AXES = 1
+"""Of a mesh, for which operators are chosen anew unasked: more take seconds. Fewer where an axis must do the same in
+all operators, so that there is little to choose."""
 IDLE = 6
 """Pipelines beside the finalists that get a schedule of their own, where that was asked for."""
 CLOSE = 1.05
@@ -43,10 +45,8 @@ CLOSE = 1.05
 PINNED_CLOSE = 1.25
 """The same where something is asked of modules: what templates lose by that differs from kind to kind, and the block
 solver wins it back."""
-
-
 MOST_EMPTIED = 60
-"""Prices, for every plan that leaves a stage without layers."""
+"""Prices, for every plan that leaves a stage without layers: a second or less, with few layers as such plans have."""
 
 
 def finalists(search: Search) -> list[Config]:
@@ -202,7 +202,7 @@ def _sharpened(search: Search, asked: Asked, stop: Stop, best: Refined) -> Refin
     if best.origin is None or stop():
         return best
     axes = max(len(stage.mesh.axes) for stage in best.decisions.stages)
-    few = FEW_AXES if search.setting.target.per_operator else FEW_AXES // 2
+    few = FEW_AXES if search.setting.target.per_operator else FEW_UNIFORM_AXES
     if not 0 < axes <= (MOST_AXES if asked.operators or asked.modules else few):
         return best
     fold, answers = setting.fold(best.origin), [best]

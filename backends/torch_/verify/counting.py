@@ -9,9 +9,8 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch._ops import HigherOrderOperator
-from torch.distributed.tensor import DTensor
-from torch.utils._python_dispatch import TorchDispatchMode
+
+from meshwright.backends.torch_.verify.watching import Watching
 
 Collective = tuple[str, tuple[int, ...], int]
 """Kind, ranks of the group in ascending order, bytes that each rank gives. Of a message (send, recv): who sends it, who
@@ -42,32 +41,20 @@ SILENT = ("wait_tensor", "_wrap_tensor_autograd", "barrier", "monitored_barrier_
 """Operators of the same libraries without traffic of data."""
 
 
-class Counting(TorchDispatchMode):
+class Counting(Watching):
     """Counts collectives while it is entered. One that has no name here is counted under torch's."""
-
-    supports_higher_order_operators = True
-
-    @classmethod
-    def ignore_compile_internals(cls) -> bool:
-        """Compiled code runs, and is counted, as compiled; else torch would run it as it is written."""
-        return True
 
     def __init__(self) -> None:
         super().__init__()
         self.found: Counter[Collective] = Counter()
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if any(issubclass(one, DTensor) for one in types):
-            return NotImplemented  # DTensor first: what it runs instead, collectives too, comes here by itself
-        if isinstance(func, HigherOrderOperator):
-            return func(*args, **(kwargs or {}))
-        library, _, name = func._schema.name.partition("::")
+    def before(self, schema: Any, args: tuple[Any, ...]) -> None:
+        library, _, name = schema.name.partition("::")
         if library == "c10d" and name in MESSAGES:
             self.found[MESSAGES[name], _ends(name, args), _bytes(args[0])] += 1
         elif library in ("c10d", "_c10d_functional", "_c10d_functional_autograd") and name not in SILENT:
             kind, given = KINDS.get(f"{library}::{name}", (f"{library}::{name}", 0))
             self.found[kind, _ranks(args), _bytes(args[given])] += 1
-        return func(*args, **(kwargs or {}))
 
 
 def _bytes(given: Any) -> int:

@@ -12,40 +12,26 @@ from weakref import ref
 
 import torch
 from torch import Tensor, UntypedStorage
-from torch._ops import HigherOrderOperator
-from torch.distributed.tensor import DTensor
 from torch.nn.attention import bias
-from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+from torch.utils._python_dispatch import _disable_current_modes
+
+from meshwright.backends.torch_.verify.watching import Watching
 
 
-class Peak(TorchDispatchMode):
+class Peak(Watching):
     """Watches storages while it is entered; it may be entered again and again. `most` is the largest sum so far. What
     compiled code allocates it does not see."""
-
-    supports_higher_order_operators = True
-
-    @classmethod
-    def ignore_compile_internals(cls) -> bool:
-        """Compiled code runs as compiled."""
-        return True
 
     def __init__(self) -> None:
         super().__init__()
         self.live: dict[int, ref[UntypedStorage]] = {}
         self.most = 0
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if any(issubclass(one, DTensor) for one in types):
-            return NotImplemented  # DTensor first: what it runs instead comes here by itself
-        made = func(*args, **(kwargs or {}))
-        if isinstance(func, HigherOrderOperator):
-            return made
-        returns = func._schema.returns
-        if not any(one.alias_info is not None for one in returns):  # what is a view was there before
+    def after(self, schema: Any, made: Any) -> None:
+        if not any(one.alias_info is not None for one in schema.returns):  # what is a view was there before
             for tensor in _plain(made):
                 self.add(tensor)
         self.most = max(self.most, self.now())
-        return made
 
     def add(self, tensor: Tensor) -> None:
         storage = tensor.untyped_storage()

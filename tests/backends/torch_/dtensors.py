@@ -159,7 +159,7 @@ def _run(job: Job) -> Second:
         left = [placed(state.value, mesh) for state in applied.results]
         operands = tuple(_brought(env[value], at) for value, at in zip(op.operands, wanted, strict=True))
         with torch.set_grad_enabled(not op.no_grad):
-            results = _result(op, operands, left, device_mesh, found)
+            results = _result(op, operands, left, found)
         for name, result, at in zip(op.results, results, left, strict=True):
             env[name] = _brought(result, at)
     outs = [name for name in dict.fromkeys(graph.outputs) if name in cotangents]
@@ -195,19 +195,18 @@ def _cut(value: Tensor, mesh: DeviceMesh, words: Sequence[Placement]) -> DTensor
     return distribute_tensor(value, mesh, [Replicate() if word.is_partial() else word for word in words])
 
 
-def _result(
-    op: Op, operands: tuple[DTensor, ...], left: list[list[Placement]], mesh: DeviceMesh, found: Second
-) -> list[DTensor]:
+def _result(op: Op, operands: tuple[DTensor, ...], left: list[list[Placement]], found: Second) -> list[DTensor]:
     attrs = {key: "f64" if key == "dtype" and value in FLOATING else value for key, value in op.attrs}
     try:
-        results = _EAGER[op.kind](operands, attrs)
-        if not all(isinstance(one, DTensor) for one in results):
-            raise NotImplementedError("it made plain tensors")
-    except (NotImplementedError, RuntimeError) as error:
+        made = _EAGER[op.kind](operands, attrs)
+    except RuntimeError as error:  # among them NotImplementedError
         raise NoRule(f"{op.kind}: {str(error).splitlines()[0]}") from error
+    results = [one for one in made if isinstance(one, DTensor)]
+    if len(results) < len(made):
+        raise NoRule(f"{op.kind}: it makes plain tensors")
     agrees = all(all(map(same, one.placements, at)) for one, at in zip(results, left, strict=True))
     (found.agreed if agrees else found.otherwise).append(op.kind)
-    return [one for one in results if isinstance(one, DTensor)]
+    return results
 
 
 def _attention(operands: tuple[Tensor, ...], attrs: Mapping[str, Any]) -> tuple[Tensor, ...]:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from meshwright.backends.torch_.emit.context import Body, Context
 from meshwright.backends.torch_.emit.parts import Parts
+from meshwright.backends.torch_.emit.writing.attention import CALLED, MADE
 from meshwright.backends.torch_.emit.writing.lines import indented
 from meshwright.backends.torch_.emit.writing.ring import ring
 
@@ -44,7 +45,8 @@ def part(tensor: Tensor, dim: int, context: DeviceMesh) -> Tensor:
     """This rank's positions, of all."""
     return tensor.chunk(context.size(), dim)[context.get_local_rank()]'''
 
-GATHER = '''\
+GATHER = (
+    '''\
 class AttentionToAll(TorchFunctionMode):
     """While it is entered, this rank's queries attend to the keys and values of all tokens."""
 
@@ -54,11 +56,9 @@ class AttentionToAll(TorchFunctionMode):
         own = SEQ // context.size()
         self.seen = own * (context.get_local_rank() + 1)
         self.mask = causal_lower_right(own, self.seen)
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        attends = func is F.scaled_dot_product_attention
-        return (self.attention if attends else func)(*args, **kwargs or {})
-
+'''
+    + CALLED
+    + '''\
     def attention(
         self, query: Tensor, key: Tensor, value: Tensor, *, is_causal: bool = False, **options: Any
     ) -> Tensor:
@@ -72,19 +72,17 @@ class AttentionToAll(TorchFunctionMode):
         """That of all tokens; each rank is given back the sum of the gradients of its own."""
         whole = DTensor.from_local(tensor, self.context, [Shard(2)]).redistribute(placements=[Replicate()])
         return whole.to_local(grad_placements=[Partial()])'''
+)
 
-ULYSSES = '''\
+ULYSSES = (
+    '''\
 class AttentionOfHeads(TorchFunctionMode):
     """While it is entered, attention is exchanged: each rank computes it for all tokens and some of the heads."""
 
-    def __init__(self, context: DeviceMesh) -> None:
-        super().__init__()
-        self.context = context
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        attends = func is F.scaled_dot_product_attention
-        return (self.attention if attends else func)(*args, **kwargs or {})
-
+'''
+    + MADE
+    + CALLED
+    + '''\
     def attention(self, query: Tensor, key: Tensor, value: Tensor, **options: Any) -> Tensor:
         """All of [batch, heads, tokens, width]."""
         query, key, value = (self.exchanged(tensor, cut=1, joined=2) for tensor in (query, key, value))
@@ -95,6 +93,7 @@ class AttentionOfHeads(TorchFunctionMode):
         parts = torch.stack(tensor.chunk(self.context.size(), cut))
         received = funcol.all_to_all_single_autograd(parts, None, None, self.context)
         return torch.cat(received.unbind(), joined)'''
+)
 
 WITHIN = '''\
 def attend_with(mode: TorchFunctionMode, module: nn.Module) -> None:

@@ -18,29 +18,21 @@ from meshwright.backends.torch_.emit.writing.recompute import runs_again
 
 def build(parts: Parts) -> Iterator[str]:
     yield "def build() -> nn.Module:"
+    deep = "    "
     if parts.drawn_in_parts:
-        yield from built_on_meta(parts)
-        return
-    yield '    """The whole model; all ranks draw the same weights."""'
-    yield "    torch.manual_seed(SEED)"
+        yield '    """The model without its weights: `draw` makes those of this rank\'s part, once it has one."""'
+        yield '    with torch.device("meta"):'
+        deep = "        "
+    else:
+        yield '    """The whole model; all ranks draw the same weights."""'
+        yield "    torch.manual_seed(SEED)"
     kept = ".float()" if parts.precision.sums else ""
-    yield f"    model: nn.Module = model_file.{parts.subject.calls.factory}(){kept}"
+    yield f"{deep}model: nn.Module = model_file.{parts.subject.calls.factory}(){kept}"
     if parts.precision.low:
         yield "    for parameter in model.parameters():  # buffers stay: tables of positions lose far ones in bf16"
         yield "        parameter.data = parameter.data.to(torch.bfloat16)"
-    yield "    return model" if parts.subject.device == "cpu" else '    return model.to("cuda")'
-
-
-def built_on_meta(parts: Parts) -> Iterator[str]:
-    """The rest of `build`, where `draw` makes weights."""
-    yield '    """The model without its weights: `draw` makes those of this rank\'s part, once it has one."""'
-    yield '    with torch.device("meta"):'
-    kept = ".float()" if parts.precision.sums else ""
-    yield f"        model: nn.Module = model_file.{parts.subject.calls.factory}(){kept}"
-    if parts.precision.low:
-        yield "    for parameter in model.parameters():  # buffers stay: tables of positions lose far ones in bf16"
-        yield "        parameter.data = parameter.data.to(torch.bfloat16)"
-    yield "    return model"
+    stays = parts.drawn_in_parts or parts.subject.device == "cpu"
+    yield "    return model" if stays else '    return model.to("cuda")'
 
 
 def parallelize(parts: Parts) -> Iterator[str]:

@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
+from meshwright.backends.torch_.emit.writing.attention import CALLED, MADE
+
 KERNELS: Mapping[str, str] = MappingProxyType(
     {
         "cpu": '''\
@@ -61,18 +63,15 @@ def attend_backward(grad: Tensor, kept: list[Tensor], *, causal: bool, scale: fl
 )
 """Calls of torch's fused kernels; `efficient` alone of those for CUDA computes in fp32."""
 
-RING = '''\
+RING = (
+    '''\
 class AttentionInRing(TorchFunctionMode):
     """While it is entered, keys and values pass from rank to rank, and meet the queries of each."""
 
-    def __init__(self, context: DeviceMesh) -> None:
-        super().__init__()
-        self.context = context
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        attends = func is F.scaled_dot_product_attention
-        return (self.attention if attends else func)(*args, **kwargs or {})
-
+'''
+    + MADE
+    + CALLED
+    + '''\
     def attention(self, query: Tensor, key: Tensor, value: Tensor, **options: Any) -> Any:
         """All of [batch, heads, tokens, width]."""
         causal, scale = options.get("is_causal", False), options.get("scale")
@@ -138,6 +137,7 @@ def arrived(tensors: list[Tensor], works: list[dist.Work]) -> list[Tensor]:
     for work in works:
         work.wait()
     return tensors'''
+)
 
 
 def ring(kernel: str) -> str:
