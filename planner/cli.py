@@ -24,6 +24,7 @@ from pathlib import Path
 from meshwright import __version__
 from meshwright.ir.errors import InternalError, MeshwrightError, nearest
 from meshwright.planner import arguments
+from meshwright.planner.garbage import collect_rarely
 
 DEFAULT_VERB = "plan"
 """The verb of a command line that begins with a model."""
@@ -122,6 +123,7 @@ def main(argv: Sequence[str] | None = None, *, verbs: Sequence[Verb] = VERBS) ->
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal that cannot show a character shows ? instead
     args = build_parser(verbs).parse_args(with_verb(sys.argv[1:] if argv is None else argv, verbs))
+    collect_rarely()
     try:
         exit_code: int = import_module(args.module).run(args)
         sys.stdout.flush()

@@ -9,7 +9,6 @@ documented in docs/plan.md.
 
 from __future__ import annotations
 
-import gc
 import json
 import sys
 import time
@@ -44,9 +43,6 @@ from meshwright.planner.wishes import Asked, asked
 GAP_TOO_WIDE = 4
 INTERRUPTED = 130
 
-COLLECT_AFTER = 100_000, 20, 100
-"""Thresholds of the garbage collector: a search makes millions of small values and few cycles."""
-
 
 def run(args: Namespace) -> int:
     """The verb."""
@@ -59,7 +55,6 @@ def run(args: Namespace) -> int:
     if args.dump_after in BEFORE:
         sys.stdout.write(f"{BEFORE[args.dump_after](ask, setting, wished)}\n")
         return 0
-    gc.set_threshold(*COLLECT_AFTER)
     with stop.watching(), Progress(sys.stderr) as progress:
         solved = solve(ask, setting, wished, stop, progress.told, args.objective)
     if solved.best is None:

@@ -27,11 +27,9 @@ from multiprocessing.connection import Connection, Pipe, wait
 from multiprocessing.context import ForkProcess
 from typing import Generic, TypeVar
 
-R = TypeVar("R")
+from meshwright.planner.garbage import collect_rarely
 
-COLLECT = (100_000, 20, 100)
-"""When a child collects garbage: rarely. What it makes is mostly kept; at Python's usual thresholds collections took an
-eighth of the time of planning and lowering (696 configurations of Llama-3.1-8B, 2026-11)."""
+R = TypeVar("R")
 
 _FORK = multiprocessing.get_context("fork")
 
@@ -104,7 +102,7 @@ class _Crew(Generic[R]):
 def _serve(work: Callable[[int], R], pipe: Connection, others: Sequence[Connection]) -> None:
     """What a child does: take a batch, answer piece by piece, until the parent closes the pipe."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent is interrupted too, and ends us
-    gc.set_threshold(*COLLECT)
+    collect_rarely()
     for other in others:
         other.close()
     with suppress(EOFError, OSError):
