@@ -14,8 +14,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 
-from meshwright.ir.adjoint import Split
+from meshwright.ir.adjoint import Split, Strategy
 from meshwright.ir.combined import COMBINED
 from meshwright.ir.decisions import BodyPlan, Decisions
 from meshwright.ir.errors import (
@@ -171,8 +172,13 @@ class Capabilities:
             if kind not in _names(self.offload):
                 yield self._refuse(OffloadNotExpressible, "offload", f"{kind} on the host", "keep them on the device")
 
-    def body_refusals(self, plan: BodyPlan, graph: Graph, found: Loops, mesh: Mesh | None) -> Iterator[NotExpressible]:
-        """Those of one body's plan; without a mesh, of a plan that no stage runs."""
+    def body_refusals(
+        self, plan: BodyPlan, graph: Graph, found: Loops, mesh: Mesh | None
+    ) -> tuple[NotExpressible, ...]:
+        """Those of one body's plan, looked for once; without a mesh, of a plan that no stage runs."""
+        return _of_body(Same(self), Same(plan), Same(graph), Same(found), mesh)
+
+    def _body_refusals(self, plan: BodyPlan, graph: Graph, found: Loops, mesh: Mesh | None) -> Iterator[NotExpressible]:
         yield from self._layout_refusals(plan, graph)
         yield from self._recompute_refusals(plan, graph)
         if mesh is not None:
@@ -187,11 +193,11 @@ class Capabilities:
 
     def _layout_refusals(self, plan: BodyPlan, graph: Graph) -> Iterator[NotExpressible]:
         """Layouts that operators are split by, or that values or parameters lie in."""
-        known, weights = _names(self.layouts), of_weights(Same(graph))
+        known, weights, strategies = _names(self.layouts), of_weights(Same(graph)), dict(plan.strategies)
         found = [
             (f"%{op.name}", choice.layout, _cuts_any(op, graph, choice, weights))
             for op in graph.ops
-            for _, choice in plan.strategy(op.name).choices
+            for _, choice in strategies.get(op.name, Strategy()).choices
             if isinstance(choice, Split) and choice.layout != CONTIGUOUS
         ]
         lying = [(f"%{value}", state.value, value in weights) for value, state in plan.states]
@@ -233,13 +239,14 @@ class Capabilities:
         Experts and routing are left out: they have names of their own for what an axis does around them."""
         if self.per_operator:
             return
+        strategies = dict(plan.strategies)
         for axis in mesh.names:
             split = {stem(loop) for loop in loops_split(plan, found, axis)}.intersection(ONE_MIND)
             tensor = TENSOR if name_of(plan, graph, found, axis).startswith("tp") else set[str]()
             for op in graph.ops:
                 if not graph.differentiable.intersection(op.results):
                     continue
-                loops, choice = found.factors.get(op.name, {}), plan.strategy(op.name).of(axis)
+                loops, choice = found.factors.get(op.name, {}), strategies.get(op.name, Strategy()).of(axis)
                 own = {stem(loop) for merged in loops.values() for loop in merged}
                 here = {stem(loops[one][0]) for one in choice.factors} if isinstance(choice, Split) else set()
                 if (split & own and not here) or (tensor & own and not tensor & here):
@@ -305,6 +312,13 @@ def _names(lines: Iterable[Line | ScheduleLine]) -> tuple[str, ...]:
 
 def _use(names: tuple[str, ...]) -> str:
     return f"use {', '.join(names)}" if names else "leave it out"
+
+
+@lru_cache(maxsize=2048)
+def _of_body(
+    target: Same[Capabilities], plan: Same[BodyPlan], graph: Same[Graph], found: Same[Loops], mesh: Mesh | None
+) -> tuple[NotExpressible, ...]:
+    return tuple(target.of._body_refusals(plan.of, graph.of, found.of, mesh))
 
 
 def _cuts_any(op: Op, graph: Graph, choice: Split, weights: frozenset[str]) -> bool:

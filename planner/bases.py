@@ -25,8 +25,8 @@ from meshwright.cost_models.stage_memory import StageMemory
 from meshwright.cost_models.step import together
 from meshwright.ir.factors import stem
 from meshwright.ir.fold import Fold
-from meshwright.ir.names import check, uses
-from meshwright.ir.names.cache import loops_of
+from meshwright.ir.names import CONTEXT, check, uses
+from meshwright.ir.names.cache import CONTEXTUAL, kinds_of, loops_of
 from meshwright.ir.program import BodyProgram, Gradient, Run, Stage
 from meshwright.ir.rules.base import infer
 from meshwright.ir.same import Same
@@ -181,16 +181,16 @@ def priced(
 
 
 def piece(setting: Setting, prices: Prices, config: Config, name: str, known: Pieces) -> Piece:
-    """One body of a base. Those without experts are the same however experts are apart."""
-    key = config if experts_of(Same(setting.fold(config)), name) else _without_experts(config), name
-    if key not in known:
-        known[key] = _piece(setting, prices, *key)
-    return known[key]
-
-
-def _without_experts(config: Config) -> Config:
-    """What a configuration means to a body that has none: one copy does what each does."""
-    return replace(config, dp=1, ep=1, etp=config.etp and config.tp)
+    """One body of a base. Those without experts are the same however experts are apart, and those without attention
+    whatever that exchanges."""
+    fold, own = Same(setting.fold(config)), config
+    if not experts_of(fold, name):
+        own = replace(own, dp=1, ep=1, etp=own.etp and own.tp)  # one copy does what each does
+    if CONTEXTUAL not in kinds_of(fold)[name]:
+        own = replace(own, context=CONTEXT[0])
+    if (own, name) not in known:
+        known[own, name] = _piece(setting, prices, own, name)
+    return known[own, name]
 
 
 def _piece(setting: Setting, prices: Prices, config: Config, name: str) -> Piece:

@@ -15,13 +15,15 @@ from meshwright.ir.decisions import BodyPlan
 from meshwright.ir.factors import Loops, body_loops, resized
 from meshwright.ir.fold import Fold
 from meshwright.ir.names.body import Computed, computed, with_storage
-from meshwright.ir.names.degrees import Degrees
+from meshwright.ir.names.degrees import CONTEXT, Degrees
 from meshwright.ir.names.pinned import NOTHING_PINNED, Pinned
 from meshwright.ir.names.recompute import kind_of
 from meshwright.ir.same import Same
 
 _found: OrderedDict[Same[Fold], Mapping[str, Loops]] = OrderedDict()
 MOST_FOLDS = 64
+CONTEXTUAL = "attention"
+"""The kind of operators to which alone it matters how context parallelism goes about them."""
 
 
 def loops_of(fold: Same[Fold]) -> Mapping[str, Loops]:
@@ -29,6 +31,12 @@ def loops_of(fold: Same[Fold]) -> Mapping[str, Loops]:
     if fold not in _found:
         _keep(fold, body_loops(fold.of))
     return _found[fold]
+
+
+@lru_cache(maxsize=MOST_FOLDS)
+def kinds_of(fold: Same[Fold]) -> Mapping[str, frozenset[str]]:
+    """The kinds of operators in every body."""
+    return {body.name: frozenset(op.kind for op in body.graph.ops) for body in fold.of.bodies}
 
 
 def share_loops(made: Fold, original: Fold) -> None:
@@ -53,7 +61,9 @@ def planned(fold: Same[Fold], body: str, degrees: Degrees, pins: Pinned = NOTHIN
 
 @lru_cache(maxsize=2048)
 def _planned(fold: Same[Fold], body: str, degrees: Degrees, pins: Pinned) -> BodyPlan:
-    compute, found = _computed(fold, body, degrees.of_compute(), pins), loops_of(fold)[body]
+    attends = CONTEXTUAL in kinds_of(fold)[body]
+    concerning = degrees.of_compute() if attends else replace(degrees.of_compute(), context=CONTEXT[0])
+    compute, found = _computed(fold, body, concerning, pins), loops_of(fold)[body]
     again = replace(degrees, recompute=kind_of(fold.of, body, degrees.recompute))
     return _one_of_equals(with_storage(fold.of.body[body], found, compute, degrees.mesh(), again, pins.of(body)))
 
