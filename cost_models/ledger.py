@@ -223,7 +223,7 @@ class _Bookkeeper:
         """The optimizer reads gradient and state and writes state and parameter; the norm reads gradients once more,
         and is all that is left where the host makes the step."""
         states, per_element = self.workload.states, updating_bytes(self.workload)
-        trained = [slot for slot in self.body.params if slot.grad is not None]
+        trained = [slot for slot in self.body.params if slot.synced is not None]
         updated = sum(self.elements(slot.value, slot.optimizer) for slot in trained if not slot.host)
         normed = sum(self.elements(slot.value, slot.optimizer) for slot in trained if slot.host)
         moved = (updated * per_element, normed * states.gradient)

@@ -314,13 +314,13 @@ class _States:
         else the shards that sums are scattered to, or a buffer for the sums, but where fused stacks leave them."""
         if self.states.master > self.states.gradient and not slot.host:
             return self.at(slot, slot.optimizer) * self.states.master
-        moved = slot.grad != slot.synced and self.runtime.style != "fused"
+        moved = slot.synced not in (slot.grad, None) and self.runtime.style != "fused"
         summed = self.by_torch and not self.late(slot)
         return self.at(slot, slot.optimizer) * self.states.reduced if moved and not summed else 0.0
 
     def bucket(self, slot: ParamSlot) -> float:
         """What DDP, which sums gradients as they are, copies a gradient to."""
-        summed = self.by_torch and slot.grad != slot.synced and not self.late(slot)
+        summed = self.by_torch and slot.synced not in (slot.grad, None) and not self.late(slot)
         return self.at(slot, slot.grads) * self.states.reduced if summed else 0.0
 
     def stepping(self, slot: ParamSlot) -> float:

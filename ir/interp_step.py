@@ -275,10 +275,11 @@ class _Step:
     def finish(self) -> StepResult:
         """Gradient reduction, ties, the optimizer and the publication of new parameters."""
         gradients: dict[str, Tensor] = {}
+        self.add_tied()
         for number, body in self.body_of.items():
             run = BodyRun(body, self.kernels, {})
             for slot in body.params:
-                if slot.grad is not None:
+                if slot.grad is not None and slot.synced is not None:
                     run.env[slot.grad] = self.param_grads[number, slot.value]
             run.execute(body.sync)
             for slot in body.params:
@@ -295,6 +296,16 @@ class _Step:
             parameters=self.updated(gradients),
             buffers=self.buffers,
         )
+
+    def add_tied(self) -> None:
+        """Add gradients that no call reduces for itself to those of the first call on the same ranks."""
+        first: dict[tuple[tuple[int, ...], str], tuple[int, str]] = {}
+        for number, body in sorted(self.body_of.items()):
+            ranks = self.program.stages[self.stage_of[number]].ranks
+            for slot in (slot for slot in body.params if slot.grad is not None):
+                owner = first.setdefault((ranks, self.path(number, slot)), (number, slot.value))
+                if slot.synced is None:
+                    self.accumulate(self.param_grads, owner, self.param_grads[number, slot.value])
 
     def updated(self, gradients: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Run the optimizer on its own shards, then bring the result back to where parameters are stored."""

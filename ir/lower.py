@@ -25,6 +25,7 @@ from meshwright.ir.placement import Placement
 from meshwright.ir.program import BodyProgram, Program, Run, Stage, Tie, Transfer
 from meshwright.ir.same import Same
 from meshwright.ir.schedules import ActionList, Shape, verify_work, work_lists
+from meshwright.ir.ties import with_added
 from meshwright.ir.workload import Stack, Workload
 
 CUDA = Lowering()
@@ -102,10 +103,11 @@ def _body(graph: Graph, plan: BodyPlan, mesh: Mesh, lowering: Lowering, made: Bo
 def stages_of(
     fold: Fold, decisions: Decisions, bodies: dict[str, BodyProgram], workload: Workload | None
 ) -> tuple[dict[str, BodyProgram], tuple[Stage, ...]]:
-    """What every stage runs, given the body programs of plans; with those for what waits on the host. The stages need
-    not cover the model."""
+    """What every stage runs, given the body programs of plans; with those for gradients that other calls reduce, and
+    for what waits on the host. The stages need not cover the model."""
     calls = _wired(Same(fold)).calls
     names = [_names(index, plan, calls, decisions) for index, plan in enumerate(decisions.stages)]
+    bodies, names = with_added(fold, bodies, names, [(plan.first, plan.ranks) for plan in decisions.stages])
     if decisions.offload != NOTHING:
         stateless = workload is not None and not workload.states.master and not workload.moments
         bodies, names = _offloaded(fold, decisions, bodies, names, calls, stateless)

@@ -113,7 +113,7 @@ def offloaded(body: Same[BodyProgram], name: str, activations: bool, optimizer: 
         made,
         name=name,
         kept=_waiting(Same(made.kept), _stays(made)) if waits else made.kept,
-        params=tuple(replace(slot, host=optimizer and slot.grad is not None) for slot in made.params),
+        params=tuple(replace(slot, host=optimizer and slot.synced is not None) for slot in made.params),
     )
 
 

@@ -195,7 +195,8 @@ class ParamSlot:
     backward pass leaves and micro-batches add up (None if frozen): in its stored placement `grads` where that is finer
     than the compute placement, and as computed, unreduced, where it is not. At the end of the step `sync` brings it to
     the optimizer's shards as `synced`; `publish` brings the optimizer's result `updated` back to where the parameter
-    is stored as `published`.
+    is stored as `published`. There is no `synced` where another call on the same ranks has the parameter's tensor, too:
+    gradients are added to those of the first (`meshwright.ir.ties`).
     """
 
     path: str
@@ -342,7 +343,7 @@ class Stage:
 @dataclass(frozen=True, slots=True)
 class Tie:
     """One parameter that several body programs hold, perhaps on different stages: at the end of the step their
-    gradients are added, over the stages that hold it."""
+    gradients are added, on the same ranks before they are reduced, and over the stages that hold it."""
 
     path: str
     holders: tuple[tuple[int, int], ...]

@@ -41,9 +41,20 @@ from meshwright.ir.graph import Graph, Op, Type
 from meshwright.ir.kept import COPY, Copies, is_derivative, local_bytes, needs_of, owners, step_of
 from meshwright.ir.lower import Port, port_of, sources_of
 from meshwright.ir.placement import Placement
-from meshwright.ir.program import BodyProgram, Compute, Gradient, Program, Ring, Transfer, operands_of, results_of
+from meshwright.ir.program import (
+    BodyProgram,
+    Compute,
+    Gradient,
+    ParamSlot,
+    Program,
+    Ring,
+    Transfer,
+    operands_of,
+    results_of,
+)
 from meshwright.ir.rules.base import Law, expand, infer, signature_of
 from meshwright.ir.saved import Need, made_again
+from meshwright.ir.ties import lies
 from meshwright.ir.verify_gradients import origins
 
 
@@ -384,3 +395,21 @@ def _verify_ties(program: Program, calls: Sequence[Call]) -> None:
                 cause=f"gradients are added over {found.get(path)}",
                 fix=f"add them over {expected.get(path)}",
             )
+    _verify_left(program, calls)
+
+
+def _verify_left(program: Program, calls: Sequence[Call]) -> None:
+    """Must: who leaves a gradient to another call leaves it to the first on the same ranks, which holds the parameter
+    in the same way, and reduces."""
+    first: dict[tuple[tuple[int, ...], str], tuple[BodyProgram, ParamSlot]] = {}
+    programs = {number: (stage.ranks, program.body(name)) for stage in program.stages for number, name in stage.calls()}
+    for number, (ranks, body) in sorted(programs.items()):
+        for slot in (slot for slot in body.params if slot.grad is not None):
+            path = joined(calls[number].path, slot.path)
+            before, owner = first.setdefault((ranks, path), (body, slot))
+            if slot.synced is None and (owner.synced is None or lies(before, owner) != lies(body, slot)):
+                raise TieMissing(
+                    place=path,
+                    cause=f"call {number} leaves its gradient to none that holds it in the same way and reduces it",
+                    fix="leave it to the first call on the same ranks, or reduce it",
+                )

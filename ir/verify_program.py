@@ -240,19 +240,21 @@ def _verify_params(body: BodyProgram, backward: set[str]) -> None:
                     place=f"{body.name}, {slot.path}", cause="it is not trained, and steps on the host", fix="leave it"
                 )
             continue
-        for name, there in (
-            (slot.grad, backward),
-            (slot.synced, sync | backward),
-            (slot.updated, updated),
-            (slot.published, publish | updated),
-        ):
+        left = slot.synced is slot.updated is slot.published is None  # to another call: `verify_meaning` looks for it
+        after = (
+            ()
+            if left
+            else ((slot.synced, sync | backward), (slot.updated, updated), (slot.published, publish | updated))
+        )
+        for name, there in ((slot.grad, backward), *after):
             if name is None or name not in there:
                 raise MissingGradient(
                     place=f"{body.name}, {slot.path}",
                     cause=f"%{name} is not made",
                     fix="carry its gradient to the optimizer, and the result back",
                 )
-        _verify_slot(body, slot)
+        if not left:
+            _verify_slot(body, slot)
 
 
 def _verify_slot(body: BodyProgram, slot: ParamSlot) -> None:

@@ -30,6 +30,7 @@ from meshwright.ir.names.cache import CONTEXTUAL, kinds_of, loops_of
 from meshwright.ir.program import BodyProgram, Gradient, Run, Stage
 from meshwright.ir.rules.base import infer
 from meshwright.ir.same import Same
+from meshwright.ir.ties import left
 from meshwright.ir.workload import Stack, Workload
 from meshwright.planner.module_pins import ModulePin
 from meshwright.planner.pins import Config
@@ -84,12 +85,17 @@ class Piece:
         return body_memory(self.body, self.workload, True)
 
     @cached_property
+    def left(self) -> frozenset[str]:
+        """The parameters whose gradients another call reduces."""
+        return frozenset(slot.path for slot in self.body.params if slot.grad is not None and slot.synced is None)
+
+    @cached_property
     def states(self) -> tuple[Held, Held]:
         """Outside the experts, and inside."""
         held = [Held(), Held()]
         again = _read_backward(self.body)
         for path, stored, gradient, optimizer in self.memory.slots:
-            elements = stored / self.workload.states.stored
+            elements = stored / self.workload.states.stored if path not in self.left else 0.0
             own = Held(
                 elements, elements if path in again else 0.0, elements if again else 0.0, stored, gradient, optimizer
             )
@@ -106,7 +112,7 @@ class Piece:
     def whole(self) -> float:
         """Elements outside the experts that tensor parallelism leaves whole: whether their gradients are reduced over
         its ranks too is for the operators to say."""
-        left = {slot.path for slot in self.body.params if self.tensor.isdisjoint(slot.grads.axes)}
+        left = {slot.path for slot in self.body.params if self.tensor.isdisjoint(slot.grads.axes)} - self.left
         return sum(
             stored / self.workload.states.stored
             for path, stored, *_ in self.memory.slots
@@ -195,7 +201,10 @@ def piece(setting: Setting, prices: Prices, config: Config, name: str, known: Pi
 
 def _piece(setting: Setting, prices: Prices, config: Config, name: str) -> Piece:
     workload, degrees = setting.workload, config.degrees()
-    made, inside = setting.body(config, name), experts_of(Same(setting.fold(config)), name)
+    fold = setting.fold(config)
+    made, inside = setting.body(config, name), experts_of(Same(fold), name)
+    if paths := repeated(Same(fold), name):
+        made = left(Same(made), made.name, paths)
     costs = _costs(prices, made, workload)
     if any(made.locals[value].type.shape == () for value in made.outputs):
         costs = {**costs, "recompute": NOTHING}  # with more copies, logits may be kept after all
@@ -245,6 +254,13 @@ def experts_of(fold: Same[Fold], body: str) -> frozenset[str]:
         for param in fold.of.body[body].graph.params
         if any(stem(name) == "experts" for dim in found.dims[param.value] for name in dim)
     )
+
+
+@lru_cache(maxsize=256)
+def repeated(fold: Same[Fold], body: str) -> frozenset[str]:
+    """The parameters of a body that an earlier call holds as well, and reduces where it is on the same ranks."""
+    calls = list(fold.of.calls())
+    return frozenset(path for _, held in fold.of.tied for number, path in held[1:] if calls[number].body.name == body)
 
 
 def seconds(

@@ -1,0 +1,116 @@
+"""Parameters that several calls on the same ranks hold: a rank has one tensor of each, so gradients are added before
+they are reduced, and the optimizer steps once.
+
+The first call on those ranks reduces for all that hold the parameter as it does; body programs of the others leave
+their gradients as they are. A call that holds it otherwise (whole, beside shards of the vocabulary) has a tensor of its
+own, and reduces for itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import lru_cache
+from typing import Any
+
+from meshwright.ir.errors import PlanRepeated
+from meshwright.ir.fold import Fold
+from meshwright.ir.program import BodyProgram, ParamSlot, Statement, operands_of, results_of
+from meshwright.ir.same import Same
+
+Ranks = tuple[int, ...]
+
+
+def with_added(
+    fold: Fold, bodies: Mapping[str, BodyProgram], named: Sequence[Sequence[str]], on: Sequence[tuple[int, Ranks]]
+) -> tuple[dict[str, BodyProgram], list[list[str]]]:
+    """The body program of every call of every stage, given those that reduce all gradients for themselves; `on` tells
+    each stage's first call, and its ranks. Where only some calls of a program differ, theirs is named `.tied`."""
+    if not fold.tied:
+        return dict(bodies), [list(names) for names in named]
+    held = {
+        first + at: (ranks, name)
+        for names, (first, ranks) in zip(named, on, strict=True)
+        for at, name in enumerate(names)
+    }
+    apart = {number: frozenset[str]() for number in held} | added(fold, bodies, held)
+    kinds: dict[str, list[frozenset[str]]] = {}
+    for number, (_, name) in held.items():
+        if apart[number] not in kinds.setdefault(name, []):
+            kinds[name].append(apart[number])
+    made: dict[str, BodyProgram] = {}
+    called: dict[tuple[str, frozenset[str]], str] = {}
+    for name, several in kinds.items():
+        for at, paths in enumerate(several):
+            called[name, paths] = own = name if len(several) == 1 or not paths else f"{name}.tied{at if at > 1 else ''}"
+            if own != name and own in bodies:
+                fix = "name the plan otherwise"
+                raise PlanRepeated(place=f"plan {own}", cause="a program for tied parameters is named so", fix=fix)
+            made[own] = left(Same(bodies[name]), own, paths) if paths else bodies[name]
+    return made, [
+        [called[name, apart[first + at]] for at, name in enumerate(names)]
+        for names, (first, _) in zip(named, on, strict=True)
+    ]
+
+
+def added(
+    fold: Fold, bodies: Mapping[str, BodyProgram], held: Mapping[int, tuple[Ranks, str]]
+) -> dict[int, frozenset[str]]:
+    """By call, those of its parameters whose gradients are added to an earlier call's. `held` tells where calls run,
+    and their programs."""
+    found: dict[int, frozenset[str]] = {}
+    for _, holders in fold.tied:
+        first: dict[Ranks, tuple[Any, ...]] = {}
+        for number, path in holders:
+            if number not in held:
+                continue
+            ranks, name = held[number]
+            own = lies(bodies[name], slot_of(bodies[name], path))
+            if ranks not in first:
+                first[ranks] = own
+            elif first[ranks] == own:
+                found[number] = found.get(number, frozenset()) | {path}
+    return found
+
+
+def slot_of(body: BodyProgram, path: str) -> ParamSlot:
+    return next(slot for slot in body.params if slot.path == path)
+
+
+def lies(body: BodyProgram, slot: ParamSlot) -> tuple[Any, ...]:
+    """How a rank holds a parameter: calls that agree in this have one tensor."""
+    grad = slot.grad and body.locals[slot.grad].placement
+    return body.mesh, body.locals[slot.stored].placement, grad, slot.grads, slot.optimizer
+
+
+@lru_cache(maxsize=1024)
+def left(body: Same[BodyProgram], name: str, paths: frozenset[str]) -> BodyProgram:
+    """A body program that leaves the gradients of some parameters for another call to reduce, under a name; the same
+    object every time."""
+    made = body.of
+    others = [slot for slot in made.params if slot.path not in paths]
+    sync = _leading(made.sync, [slot.synced for slot in others])
+    publish = _leading(made.publish, [slot.published for slot in others])
+    gone = {one for s in {*made.sync, *made.publish} - {*sync, *publish} for one in results_of(s)}
+    gone |= {str(slot.updated) for slot in made.params if slot.path in paths}
+    return replace(
+        made,
+        name=name,
+        locals={own: local for own, local in made.locals.items() if own not in gone},
+        params=tuple(
+            replace(slot, synced=None, updated=None, published=None) if slot.path in paths else slot
+            for slot in made.params
+        ),
+        sync=sync,
+        publish=publish,
+    )
+
+
+def _leading(statements: Sequence[Statement], ends: Sequence[str | None]) -> tuple[Statement, ...]:
+    """The statements that lead to some names."""
+    wanted, found = set(ends), list[Statement]()
+    for statement in reversed(statements):
+        if not wanted.isdisjoint(results_of(statement)):
+            wanted.update(operands_of(statement))
+            found.append(statement)
+    return tuple(reversed(found))
