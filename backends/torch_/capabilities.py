@@ -43,7 +43,7 @@ _SCHEDULES = (
         f"ScheduleDualPipeV, the same lists action by action; {_PIPELINING}",
         min_microbatches_per_group=2,
     ),
-    ScheduleLine("custom", _LISTS),
+    *(ScheduleLine(name, _LISTS) for name in ("zb-h1", "zb-h2", "v-half", "v-min", "custom")),
 )
 _GATHER = Line("all_gather", f"DTensor redistribution of keys and values; {_TRIED}")
 _ULYSSES = Line("ulysses", f"functional all_to_all_single around attention; {_TRIED}")
