@@ -216,13 +216,6 @@ REFUSALS: dict[str, tuple[Capabilities, Degrees, Callable[[Decisions], Decisions
         MicrobatchesNotExpressible,
         "at least 4",
     ),
-    "a schedule that torch does not have": (
-        TORCH_CUDA,
-        Degrees(pp=2, schedule="zb-h1", microbatches=4),
-        identity,
-        ScheduleNotExpressible,
-        "zb-h1",
-    ),
     "no sharded storage": (
         replace(ANY, storage=()),
         Degrees(dp=2, zero=1),
