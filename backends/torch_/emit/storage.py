@@ -179,7 +179,7 @@ def _gathers_again(subject: Subject, piece: Piece) -> bool:
 def _sharded(piece: Piece, axes: Axes, experts: Experts | None) -> tuple[str, ...]:
     """The data and context axes that a plan shards its parameters over; the same for all parameters."""
     stored = {item.path: item for item in piece.plan.storage}
-    paths = [path for path in (param.path for param in piece.graph.params) if path not in _left(piece)]
+    paths = [param.path for param in piece.graph.params if param.path not in (_buffers(piece) | _left(piece))]
     routed = [path for path in paths if experts is not None and experts.holds(piece, path)]
     found = {path: _over(piece, path, stored.get(path), axes) for path in paths if path not in routed}
     if len(set(found.values())) > 1:
@@ -203,6 +203,11 @@ def _left(piece: Piece) -> set[str]:
     """Parameters that are not trained, and that no axis shards."""
     stored = {item.path for item in piece.plan.storage}
     return {param.path for param in piece.graph.params if not param.requires_grad and not param.buffer} - stored
+
+
+def _buffers(piece: Piece) -> set[str]:
+    """Those that no axis shards: `fully_shard` leaves them as they are."""
+    return {param.path for param in piece.graph.params if param.buffer} - {item.path for item in piece.plan.storage}
 
 
 def _over(piece: Piece, path: str, item: Storage | None, axes: Axes) -> tuple[str, ...]:
