@@ -30,6 +30,9 @@ from meshwright.ir.program import BodyProgram, Move
 ATTENTION = "attention"
 KINDS: Mapping[tuple[str, ...], str] = {("sq",): "all_gather", ("hk",): "ulysses", ("sq", "sk"): "ring"}
 MASKS = ("full", "causal")
+"""Those that torch's attention makes itself. Others a model makes for all positions, and gives to its blocks."""
+ROWS_OF_MASK = -2
+"""The dimension of queries in such a mask: it is cut as tables are, but where a rank attends for all tokens."""
 SEQUENCE = 1
 """The dimension of tokens in a sequence."""
 ROWS = 32
@@ -69,6 +72,8 @@ class Context:
     bodies: tuple[Body, ...]
     entries: tuple[str, ...]
     """What of the batch is cut."""
+    masked: bool
+    """Whether a model makes masks for all positions, and gives them to its blocks."""
     kernel: str
     """Which of torch's fused kernels computes attention in a ring: it is called by name there."""
 
@@ -92,6 +97,7 @@ def context_of(subject: Subject, axis: str) -> Context:
         ends=False,
         bodies=tuple(reader.body() for reader in found),
         entries=tuple(given.value for given, _ in subject.fold.inputs if "s" in given.labels),
+        masked=any(reader.masked for reader in found),
         kernel=_kernel(subject),
     )
 
@@ -119,6 +125,10 @@ class _Reader:
     def attentions(self) -> tuple[Op, ...]:
         return tuple(op for op in self.piece.graph.ops if op.kind == ATTENTION)
 
+    @property
+    def masked(self) -> bool:
+        return any(op.attr("mask") not in MASKS for op in self.attentions)
+
     def kinds(self) -> Iterator[str]:
         for op in self.attentions:
             if any(choice.layout != CONTIGUOUS for axis, choice in self.splits(op) if axis == self.axis):
@@ -127,8 +137,8 @@ class _Reader:
             kind = KINDS.get(named[0]) if len(named) == 1 else None
             if kind is None:
                 raise self.refuse(op, f"it is not split by queries or heads over {self.axis}")
-            if len(op.operands) > 3 or op.attr("mask") not in MASKS:
-                raise self.refuse(op, "masks other than a causal one are not emitted with a cut sequence yet")
+            if len(op.operands) > 3 or (op.attr("mask") not in MASKS and kind == "ring"):
+                raise self.refuse(op, "masks other than a causal one are not emitted in a ring yet")
             if kind == "ring":
                 self.check_ring(op)
             yield kind
@@ -152,6 +162,8 @@ class _Reader:
             if not self.piece.graph.ops:
                 return Body(self.piece, (), ())
             cut = {dim for dims in tables.values() for dim in dims}
+            if self.masked:
+                cut.add(ROWS_OF_MASK)
             own: tuple[Own, ...] = (Own("", self.one(cut, ""), leaves=True),)
         else:
             own = tuple(self.module(path, tables) for path in self.piece.owners())
