@@ -24,6 +24,7 @@ from meshwright.ir.graph import Param, Type
 from meshwright.ir.mesh import Mesh
 from meshwright.ir.placement import Placement
 from meshwright.ir.route import CALLED, DEVICE, ROWS, Line, Route
+from meshwright.ir.ties import slot_of
 
 CARRIED = "x"
 """What the value is called that goes from block to block."""
@@ -110,19 +111,19 @@ def pipeline_of(subject: Subject, axes: Axes, context: Context | None) -> Pipeli
 def _tied(
     subject: Subject, codes: Sequence[StageCode], held: tuple[tuple[int, ...], ...], axes: Axes
 ) -> tuple[tuple[int, str], ...]:
-    calls = list(subject.fold.calls())
-    found = []
-    for tie in subject.program.ties:
+    calls, found = list(subject.fold.calls()), []
+    for tie, (_, by) in zip(subject.program.ties, subject.fold.tied, strict=True):
         names = []
         for stage, number in tie.holders:
             params = [one for one in calls[number].body.graph.params if tie.path in _names(calls[number], one)]
             inside = {*codes[stage].beside, calls[number].path}
-            own = [name for name in _names(calls[number], params[0]) if name.rpartition(".")[0] in inside]
-            if not own:
+            here = [name for name in _names(calls[number], params[0]) if name.rpartition(".")[0] in inside]
+            if not here:
                 raise _refuse(f"stage {stage} reads {tie.path} of a module that it does not call")
-            names.append((stage, own[0]))
-        if axes.tensor is not None:
-            raise _refuse(f"{tie.path}, which several stages hold, beside tensor parallelism")
+            names.append((stage, here[0]))
+        parts = {_stored(subject, stage, *own) for (stage, _), own in zip(tie.holders, by, strict=True)}
+        if len(parts) > 1:
+            raise _refuse(f"{tie.path}, which stages hold in unlike parts")
         groups = {next(group for group in held if stage in group) for stage, _ in names}
         if len(groups) < len(names) and axes.copied is not None:
             raise _refuse(f"ranks that hold {tie.path} twice, beside other parallelism")
@@ -131,6 +132,12 @@ def _tied(
     if len(found) > 1 or any(len(names) > 2 for names in found):
         raise _refuse("more than one parameter that two stages share")
     return found[0] if found else ()
+
+
+def _stored(subject: Subject, stage: int, number: int, path: str) -> Placement:
+    """Where a stage holds a parameter of a call."""
+    body = subject.program.body(dict(subject.program.stages[stage].calls())[number])
+    return body.locals[slot_of(body, path).stored].placement
 
 
 def _names(call: Call, param: Param) -> tuple[str, ...]:
