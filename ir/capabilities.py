@@ -34,6 +34,7 @@ from meshwright.ir.errors import (
 )
 from meshwright.ir.factors import Loops, stem
 from meshwright.ir.fold import Fold
+from meshwright.ir.fused import cut_apart
 from meshwright.ir.graph import Graph, Op
 from meshwright.ir.lower_body import Lowering
 from meshwright.ir.mesh import Mesh
@@ -50,7 +51,9 @@ from meshwright.ir.same import Same
 from meshwright.ir.schedules import SCHEDULES
 from meshwright.ir.spread import compute_placements
 
-LAYOUTS = ("contiguous", "nested", "sections", "zigzag", "uneven")
+LAYOUTS = ("contiguous", "nested", "sections", "joined", "zigzag", "uneven")
+"""How a dimension may be cut. Sections are those of products that are cut apart (`ir.fused`); those of anything else,
+and weights in nested runs, are joined."""
 STORAGE = ("params", "grads", "optimizer")
 RECOMPUTE = ("none", "full", "selective")
 OVERLAP = ("data_parallel", "parameters", "ring")
@@ -195,18 +198,26 @@ class Capabilities:
         """Layouts that operators are split by, or that values or parameters lie in."""
         known, weights, strategies = _names(self.layouts), of_weights(Same(graph)), dict(plan.strategies)
         found = [
-            (f"%{op.name}", choice.layout, _cuts_any(op, graph, choice, weights))
+            (f"%{op.name}", choice.layout, _cuts_any(op, graph, choice, weights), cut_apart(graph, op, choice.layout))
             for op in graph.ops
             for _, choice in strategies.get(op.name, Strategy()).choices
             if isinstance(choice, Split) and choice.layout != CONTIGUOUS
         ]
-        lying = [(f"%{value}", state.value, value in weights) for value, state in plan.states]
-        lying += [
-            (item.path, where, True) for item in plan.storage for where in (item.params, item.grads, item.optimizer)
+        values = [(f"%{value}", state.value, value in weights, False) for value, state in plan.states]
+        stored = [
+            (item.path, where, True, True)
+            for item in plan.storage
+            for where in (item.params, item.grads, item.optimizer)
         ]
-        found += [(name, s.layout, weight) for name, placed, weight in lying for dim in placed.dims for s in dim]
-        for name, layout, weight in dict.fromkeys(found):
-            for unknown in (one for one in layout_names(layout, weight=weight) if one not in known):
+        found += [
+            (name, shard.layout, held, apart)
+            for name, placed, held, apart in (*values, *stored)  # parameters in sections are as operators read them
+            for dim in placed.dims
+            for shard in dim
+        ]
+        for name, layout, weight, apart in dict.fromkeys(found):
+            names = layout_names(layout, weight=weight, apart=apart)
+            for unknown in (one for one in names if one not in known):
                 yield self._refuse(LayoutNotExpressible, f"{plan.name}, {name}", f"layout {unknown}", _use(known))
 
     def _attention_refusals(self, plan: BodyPlan, graph: Graph, found: Loops, mesh: Mesh) -> Iterator[NotExpressible]:
@@ -328,15 +339,15 @@ def _cuts_any(op: Op, graph: Graph, choice: Split, weights: frozenset[str]) -> b
     return any(factor in names for own in held for names in own for factor in choice.factors)
 
 
-def layout_names(layout: Layout, *, weight: bool = False) -> tuple[str, ...]:
+def layout_names(layout: Layout, *, weight: bool = False, apart: bool = False) -> tuple[str, ...]:
     """The names a layout goes by in capabilities, all of which a target must have. The runs of a value are a view of
-    it, in local tensors too; a weight is stored in them, as in any other sections."""
+    it, in local tensors too; a weight is stored in them. `apart`: of a product that is cut apart."""
     if isinstance(layout, Nested):
-        return ("sections" if weight else "nested", *layout_names(layout.layout))
+        return ("joined" if weight else "nested", *layout_names(layout.layout))
     if isinstance(layout, Contiguous):
         return ("contiguous",)
     if isinstance(layout, Sections):
-        return ("sections",)
+        return ("sections" if apart else "joined",)
     return ("zigzag",) if isinstance(layout, Zigzag) else ("uneven",)
 
 

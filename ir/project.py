@@ -2,8 +2,8 @@
 
     Decisions of the model, fold of the model, fold of its twin -> Decisions of the twin
 
-Decisions name operators, values and mesh axes, and no sizes; so those of the twin are those of the model, word for
-word, on smaller meshes. Two things are checked or adapted on the way:
+Decisions name operators, values and mesh axes, and no sizes but those of sections; so those of the twin are those of
+the model, word for word, on smaller meshes. Three things are checked or adapted on the way:
 
 - The twin must have the same segments, and in every body the same operators in the same modules. Only operators that
   change nothing may be missing there (`SILENT`): a model in half precision has casts that one in fp32 has not. What was
@@ -11,6 +11,7 @@ word, on smaller meshes. Two things are checked or adapted on the way:
 - Every axis of several ranks keeps at least two, as long as that makes at most so many ranks in all; stages become two,
   or as many as there is room for, each with its virtual ones; where stages begin, and how many micro-batches there are,
   follows.
+- A product that is cut apart is cut into sections of its own sizes there.
 """
 
 from __future__ import annotations
@@ -19,12 +20,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
-from meshwright.ir.decisions import BodyPlan, Decisions, Schedule, StagePlan
+from meshwright.ir.adjoint import Split, Strategy
+from meshwright.ir.decisions import BodyPlan, Decisions, Schedule, StagePlan, Storage
 from meshwright.ir.errors import NoTwin
 from meshwright.ir.fold import Fold, Segment
+from meshwright.ir.fused import PRODUCTS
 from meshwright.ir.graph import Graph, Op
 from meshwright.ir.mesh import Mesh, MeshAxis
-from meshwright.ir.placement import State
+from meshwright.ir.placement import Layout, Placement, Sections, State
 
 SILENT = {"cast", "dropout"}
 SAME = "define twin() beside the factory, with the structure of the model it stands for"
@@ -121,22 +124,45 @@ class _Names:
 
     values: Mapping[str, str]
     ops: Mapping[str, str]
+    sections: Mapping[tuple[int, ...], tuple[int, ...]]
+    """The sizes of sections, by those in the model."""
+
+    def placed(self, placement: Placement) -> Placement:
+        dims = (tuple(replace(shard, layout=self.layout(shard.layout)) for shard in dim) for dim in placement.dims)
+        return replace(placement, dims=tuple(dims))
+
+    def layout(self, layout: Layout) -> Layout:
+        return Sections(self.sections.get(layout.sizes, layout.sizes)) if isinstance(layout, Sections) else layout
+
+    def strategy(self, strategy: Strategy) -> Strategy:
+        return Strategy(
+            tuple(
+                (axis, replace(one, layout=self.layout(one.layout)) if isinstance(one, Split) else one)
+                for axis, one in strategy.choices
+            )
+        )
 
 
 def _renamed(graph: Graph, twin: Graph, body: str) -> _Names:
     found: dict[str, str] = {}
     ops: dict[str, str] = {}
+    sections: dict[tuple[int, ...], tuple[int, ...]] = {}
     _pair(found, [item.value for item in graph.inputs], [item.value for item in twin.inputs], f"inputs of {body}")
     mine, its = {p.path: p.value for p in graph.params}, {p.path: p.value for p in twin.params}
     if mine.keys() != its.keys():
         raise _other(f"body {body}", f"parameters {', '.join(sorted(mine.keys() ^ its.keys()))} are in one of both")
     found |= {value: its[path] for path, value in mine.items()}
+    products = {value for op in graph.ops if op.kind in PRODUCTS for value in op.results}
     others = iter(twin.ops)
     other = next(others, None)
     for op in graph.ops:
         if other is not None and (op.kind, op.module) == (other.kind, other.module):
             _pair(found, op.results, other.results, f"results of %{op.name}")
             ops[op.name] = other.name
+            if op.kind == "split" and products.issuperset(op.operands):
+                sizes = op.integers("sizes")
+                if sections.setdefault(sizes, other.integers("sizes")) != other.integers("sizes"):
+                    raise _other(f"body {body}, %{op.name}", f"what is {sizes} is cut in several ways there")
             other = next(others, None)
         elif op.kind in SILENT:
             found |= dict.fromkeys(op.results, found[op.operands[0]])
@@ -144,7 +170,7 @@ def _renamed(graph: Graph, twin: Graph, body: str) -> _Names:
             raise _other(f"body {body}, %{op.name} ({op.kind}) of {op.module or 'the model'}", _instead(other))
     if other is not None:
         raise _other(f"body {body}", _instead(other))
-    return _Names(found, ops)
+    return _Names(found, ops, sections)
 
 
 def _pair(found: dict[str, str], mine: Sequence[str], its: Sequence[str], what: str) -> None:
@@ -168,7 +194,10 @@ def _plan(plan: BodyPlan, names: _Names) -> BodyPlan:
         states.setdefault(names.values[value], state)
     return replace(
         plan,
-        strategies=tuple((names.ops[op], strategy) for op, strategy in plan.strategies if op in names.ops),
+        strategies=tuple((names.ops[op], names.strategy(made)) for op, made in plan.strategies if op in names.ops),
+        storage=tuple(
+            Storage(item.path, *map(names.placed, (item.params, item.grads, item.optimizer))) for item in plan.storage
+        ),
         states=tuple(states.items()),
         recompute=tuple(dict.fromkeys(names.values[value] for value in plan.recompute)),
         first=min(plan.first, 1),

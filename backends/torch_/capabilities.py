@@ -2,9 +2,9 @@
 
 The gloo lines were tried with torch 2.13 on processes of one machine, gradients compared with a single device. The
 CUDA lines name the PyTorch feature they rest on; where the same feature was executed on gloo, they say so. Nothing is
-listed that was not tried or is not a documented feature: plain `ColwiseParallel` cannot say [q|k|v] sections, uneven
-head counts fail, so neither appears. Tokens in nested runs need no style: a block of experts works on the local tokens
-of its rank, in whatever order, as Megatron-Core's and torchtitan's do.
+listed that was not tried or is not a documented feature: uneven head counts fail, so they do not appear. Tokens in
+nested runs need no style: a block of experts works on the local tokens of its rank, in whatever order, as
+Megatron-Core's and torchtitan's do.
 """
 
 from __future__ import annotations
@@ -21,6 +21,11 @@ _LISTS = f"_PipelineScheduleRuntime action lists, a private interface; {_TRIED}"
 
 _LAYOUTS = (
     Line("contiguous", _STYLES),
+    Line(
+        "sections",
+        "products that are cut apart (q|k|v, gate|up): weights put in an order in which shards are parts of every "
+        f"section, in styles of {_STYLES}",
+    ),
     Line(
         "nested",
         "local tensors inside a module: tokens, cut along the sequence, are flattened as they are; to move them is to "

@@ -23,6 +23,7 @@ import numpy.typing as npt
 from meshwright.ir.adjoint import Choice, Idle, Pass, Split, Strategy, choices
 from meshwright.ir.capabilities import layout_names
 from meshwright.ir.factors import stem
+from meshwright.ir.fused import cut_apart
 from meshwright.ir.graph import Graph, Op
 from meshwright.ir.mesh import Mesh, MeshAxis
 from meshwright.ir.names.pinned import Words
@@ -169,7 +170,10 @@ class _Searching:
             found: tuple[Split, ...] = (Split(choice.factors, ZIGZAG),)
         else:
             found = self.layouts.single(op, choice, mesh)
-        yield from (one for one in dict.fromkeys(found) if self.known_layouts.issuperset(layout_names(one.layout)))
+        for one in dict.fromkeys(found):
+            names = layout_names(one.layout, apart=cut_apart(self.graph, op, one.layout))
+            if self.known_layouts.issuperset(names):
+                yield one
 
 
 class _Combining:

@@ -109,7 +109,7 @@ def test_lowering_uses_the_targets_steps_and_kernels() -> None:
     ("layout", "name"),
     [
         (CONTIGUOUS, "contiguous"),
-        (Sections((2, 2)), "sections"),
+        (Sections((2, 2)), "joined"),
         (ZIGZAG, "zigzag"),
         (Uneven((1, 3)), "uneven"),
         (Nested(2), "nested contiguous"),

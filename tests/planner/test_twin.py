@@ -4,6 +4,7 @@ twins' files, run."""
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -25,6 +26,7 @@ from tests.backends.torch_.emitted import job
 from tests.planner.twins import EXAMPLES, LLAMA, OWN, captured, planned, subject_of
 
 SCALE = Scale(layers=2, seq=32, tokens=4096)
+PHI = str(EXAMPLES / "configs" / "phi-3-mini")
 FSDP, BOTH = "dp=64,zero=3,microbatches=1", "tp=8,dp=8,zero=3,microbatches=1"
 
 
@@ -51,6 +53,16 @@ def test_the_twin_decides_what_the_plan_does(model: str, tmp_path: Path) -> None
         assert (mine.name, tuple(kept), mine.storage) == (its.name, its.strategies, its.storage)
     assert twin.decisions.stages[0].mesh == Mesh.parse("dp=2 tp=2")
     assert twin.decisions.target == "torch-gloo"
+
+
+def test_fused_weights_are_cut_into_the_twins_sections(tmp_path: Path) -> None:
+    plan = planned(PHI, BOTH)
+    twin = twinned(plan, tmp_path).subject
+    for decisions, sizes in (
+        (plan.decisions, {"3072, 3072, 3072", "8192, 8192"}),
+        (twin.decisions, {"64, 64, 64", "128, 128"}),
+    ):
+        assert set(re.findall(r"Sections\(sizes=\(([\d, ]+)\)\)", str(decisions.plans))) == sizes
 
 
 def test_stages_begin_where_they_did_in_proportion(tmp_path: Path) -> None:

@@ -70,6 +70,12 @@ def emit(subject: Subject, folder: Path) -> Files:
         experts=experts,
         model=Path(os.path.relpath(folder.resolve() / subject.calls.file, folder.resolve())).as_posix(),
     )
+    if subject.compiled and parts.fused:
+        raise EmissionSoftware(
+            place="style compiled",
+            cause="fused weights whose sections are cut are not emitted compiled yet",
+            fix="plan with --style eager, or with --fix tp=1",
+        )
     texts = (*scripts(parts), (LAUNCH, launch_script(subject)), (RANKS, rank_map(subject)))
     lists = [(LISTS, action_lists(parts))] if parts.pipeline and class_of(parts) is None else []
     told = built_whole(parts.subject, parts=parts.drawn_in_parts)

@@ -13,6 +13,7 @@ from meshwright.backends.torch_.emit.initial import drawn_in_parts
 from meshwright.backends.torch_.emit.pipeline import Pipeline, numbers_of, pipeline_of
 from meshwright.backends.torch_.emit.precision import Precision
 from meshwright.backends.torch_.emit.recompute import Again, recomputed
+from meshwright.backends.torch_.emit.sections import Fused, fused_of
 from meshwright.backends.torch_.emit.storage import Kept, check_sharded
 from meshwright.backends.torch_.emit.styles import Style, Styles
 from meshwright.backends.torch_.emit.subject import Piece, Subject
@@ -73,6 +74,18 @@ class Parts:
         """The pieces that a tensor axis cuts, with their styles; those to be applied first come first."""
         found = [(piece, self.styles[piece.plan.name]) for piece in self.subject.pieces if self.styles]
         return tuple((piece, styles) for piece, of in found for styles in (of.before, of.modules) if styles)
+
+    @cached_property
+    def fused(self) -> tuple[tuple[Piece, Fused], ...]:
+        """What of the pieces the tensor axis cuts in sections, where it does."""
+        axis = self.axes.tensor
+        found = [(piece, fused_of(self.subject, piece, axis)) for piece in self.subject.pieces if axis is not None]
+        return tuple((piece, fused) for piece, fused in found if fused.modules)
+
+    @property
+    def transposed(self) -> bool:
+        """Whether weights are cut that are stored as [in, out]."""
+        return any(style.transposed for _, styles in self.styled for style in styles.values())
 
     @property
     def one_again(self) -> tuple[tuple[str, ...], ...]:

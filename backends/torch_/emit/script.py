@@ -21,6 +21,7 @@ from meshwright.backends.torch_.emit.writing.microbatches import accumulating_st
 from meshwright.backends.torch_.emit.writing.model import along, build, parallelize
 from meshwright.backends.torch_.emit.writing.pipeline import pipeline_step, stage_constants, stage_sections, staged
 from meshwright.backends.torch_.emit.writing.recompute import recomputing
+from meshwright.backends.torch_.emit.writing.sections import of_sections, table, transposed
 from meshwright.backends.torch_.emit.writing.speed import flops, speed
 from meshwright.backends.torch_.emit.writing.step import train_step
 
@@ -41,6 +42,10 @@ def scripts(parts: Parts) -> tuple[tuple[str, str], ...]:
     step = one(parts) if parts.pipeline is None else pipeline_step(parts)
     added = [sum_copies(parts)] if parts.summed else []
     ahead = [*([along()] if any(unit.along for unit in parts.kept.units) else []), *recomputing(parts)]
+    if parts.fused:
+        ahead.append(of_sections(parts))
+    if parts.transposed:
+        ahead.append(transposed())
     sent = [send(parts.experts)] if parts.experts is not None else []
     sections = (
         load(),
@@ -86,7 +91,7 @@ def statements(lines: Iterator[str]) -> list[str]:
     """Constants, each with all of its lines."""
     found: list[str] = []
     for line in lines:
-        if line.startswith((" ", ")")):
+        if line.startswith((" ", ")", "}")):
             found[-1] += f"\n{line}"
         else:
             found.append(line)
@@ -144,5 +149,7 @@ def constants(parts: Parts) -> Iterator[str]:
     yield from flops(parts)
     if parts.pipeline is not None:
         yield from stage_constants(parts, parts.pipeline)
+    if parts.fused:
+        yield from table(parts)
     yield "CLIP = 0.0  # the largest norm of all gradients together; 0: whatever it is"
     yield FLAT

@@ -20,7 +20,7 @@ So states are followed from operator to operator (`_Reader`); what changes at an
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from meshwright.backends.torch_.emit.subject import Piece, Subject
@@ -46,9 +46,12 @@ class Style:
 
     name: str
     options: tuple[str, ...] = ()
+    transposed: bool = False
+    """Whether it is for a product whose weight is stored as [in, out], which torch has no style for."""
 
     def __str__(self) -> str:
-        return f"{self.name}({', '.join(self.options)})"
+        made = f"{self.name}({', '.join(self.options)})"
+        return f"Transposed({made})" if self.transposed else made
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,11 +197,12 @@ class _Reader:
             self.found[op.module] = Style("PrepareModuleOutput", given)
             return
         rank = len(self.piece.graph.types[op.results[0]].shape)
+        turned = self.transposed(op, [op.operands[slot] for slot in weights])
         if op.kind in ("linear", "embedding") and home[0] == SUM and out[0] != SUM:
-            self.found[op.module] = Style("RowwiseParallel", _leaving(out[0]))
+            self.found[op.module] = Style("RowwiseParallel", _leaving(out[0]), turned)
             inside = COPIES if op.kind == "embedding" else str(rank - 1)
         elif op.kind in ("linear", "embedding") and home[0] == str(rank - 1) and main != COPIES:
-            self.found[op.module] = Style("ColwiseParallel", () if out == home else _leaving(out[0]))
+            self.found[op.module] = Style("ColwiseParallel", () if out == home else _leaving(out[0]), turned)
             inside = COPIES
         elif op.kind == "embedding" and main == COPIES and want[0] == home[0] == out[0] == SEQUENCE:
             cut = ("input_layouts=(Replicate(),)", "desired_input_layouts=(Shard(1),)")
@@ -218,6 +222,14 @@ class _Reader:
             raise self.refuse(op, f"{self.found[op.module].name} wants its input as {inside}, the plan as {want[0]}")
         self.entering[op.module] = (inside, inside)
 
+    def transposed(self, op: Op, weights: list[str]) -> bool:
+        """Whether a product's weight is stored as [in, out]."""
+        turned = bool(op.attr("transposed", False))
+        names = {param.path for param in self.piece.graph.params if param.value in weights}
+        if turned and names - {f"{op.module}.weight", f"{op.module}.bias"}:
+            raise self.refuse(op, f"its weight is stored as [in, out], and named {' and '.join(sorted(names))}")
+        return turned
+
     def on_own(self, module: str, dim: str) -> bool:
         """Whether all that a module makes of values is cut along a dimension: tokens, or heads."""
         made = [value for op in self.ops if op.module == module for value in op.results if value not in self.weights]
@@ -227,7 +239,7 @@ class _Reader:
         """A style that says how the module's input comes, where that is not how it is wanted."""
         outside, inside = self.entering.get(path, ("", ""))
         if outside != inside or (style.name == "RowwiseParallel" and inside == COPIES):
-            return Style(style.name, (f"input_layouts={layout(outside)}", *style.options))
+            return replace(style, options=(f"input_layouts={layout(outside)}", *style.options))
         return style
 
     # values between modules
@@ -267,7 +279,8 @@ class _Reader:
         if style is None or style.name != "ColwiseParallel":
             raise self.refuse(op, "it reads sharded scores that no cut head makes")
         if not self.sharded_loss:
-            self.found[head] = Style(style.name, (*style.options, "output_layouts=Shard(-1)", "use_local_output=False"))
+            options = (*style.options, "output_layouts=Shard(-1)", "use_local_output=False")
+            self.found[head] = replace(style, options=options)
         self.sharded_loss = True
 
     def prepare(self, value: str, lies: At, wanted: set[At], readers: list[Op]) -> None:

@@ -138,7 +138,7 @@ def run(train: Any, steps: int, start: Path) -> list[dict[str, Any]]:
         if draws:
             train.draw(called, mesh)
         optimizer = train.make_optimizer(called)
-        drawn = {name: crc32(bits(whole(p))) for name, p in parameters_of(called)} if draws else {}
+        drawn = {name: crc32(bits(whole(train, name, p))) for name, p in parameters_of(called)} if draws else {}
         if draws:
             train.resume(start, called, optimizer)
     found = []
@@ -150,8 +150,8 @@ def run(train: Any, steps: int, start: Path) -> list[dict[str, Any]]:
         found.append(
             {
                 "loss": None if loss is None else loss.item(),
-                "grads": {name: whole(p.grad) for name, p in held.items() if p.grad is not None},
-                "parameters": {name: whole(p) for name, p in held.items()},
+                "grads": {name: whole(train, name, p.grad) for name, p in held.items() if p.grad is not None},
+                "parameters": {name: whole(train, name, p) for name, p in held.items()},
                 "collectives": dict(counting.found),
                 "peak": peak.most,
                 "drawn": drawn,
@@ -177,10 +177,11 @@ def named(module: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
     yield from inner.named_parameters(remove_duplicate=False)
 
 
-def whole(tensor: Tensor) -> Tensor:
-    """All of a tensor, of which this rank may hold a part."""
+def whole(train: Any, name: str, tensor: Tensor) -> Tensor:
+    """All of a parameter, or of its gradient, of which this rank may hold a part, in the model's order."""
     tensor = tensor.detach()
-    return (tensor.full_tensor() if isinstance(tensor, DTensor) else tensor).clone()
+    found = (tensor.full_tensor() if isinstance(tensor, DTensor) else tensor).clone()
+    return train.reordered(name, found, back=True) if hasattr(train, "reordered") else found
 
 
 def main(steps: int, jobs: Sequence[str]) -> int:

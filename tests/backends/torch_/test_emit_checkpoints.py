@@ -14,12 +14,15 @@ from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 
 from tests.backends.torch_.emitted import subject, written
 
-FIRST = "tp x pp x fsdp"
+FIRST, FUSED = "tp x pp x fsdp", "tp x fsdp, fused weights"
+MODEL = f"{Path(__file__).parent / 'llama_fused.py'}:fused"
 PLANS: dict[str, dict[str, Any]] = {
     FIRST: {"tp": 2, "pp": 2, "dp": 2, "zero": 3, "schedule": "1f1b", "microbatches": 2},
     "fsdp": {"dp": 4, "zero": 3},
     "dp x tp": {"dp": 2, "tp": 2},
     "one device": {},
+    FUSED: {"tp": 2, "dp": 2, "zero": 3, "sequence_parallel": True, "reference": MODEL},
+    "one device, fused weights": {"reference": MODEL},
 }
 CLIP = 0.05
 """Gradients are a hundred times larger: clipped otherwise by one plan than by another, losses would not go on alike."""
@@ -58,13 +61,14 @@ def batch_of(step, mesh):
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """The first plan runs four steps and saves after two; the others go on from there, and save what they took up."""
+    """The first plan of a model runs four steps and saves after two; the others go on from there, and save what they
+    took up."""
     folders = {plan: tmp_path_factory.mktemp("run") for plan in PLANS}
-    first, *_ = folders.values()
     command = [sys.executable, "-m", "meshwright.backends.torch_.verify.ranks", "4"]
     for plan, folder in folders.items():
         made = subject(**PLANS[plan])
         script = written(made, folder)
+        first = folders[FUSED if "reference" in PLANS[plan] else FIRST]
         more = SAVES if folder == first else RESUMES
         text = script.read_text().replace("CLIP = 0.0", f"CLIP = {CLIP}")
         script.write_text(text + more.format(folder=folder / "saved", saved=first / "saved"))
@@ -110,3 +114,14 @@ def test_another_plan_takes_up_what_was_saved(plan: str, runs: dict[str, Path]) 
     clipped = torch.load(runs[plan] / "0.pt", weights_only=False)[0]["grads"]
     assert torch.nn.utils.get_total_norm(clipped.values()).item() == pytest.approx(CLIP, rel=1e-4)
     assert losses(runs[plan])[:2] == pytest.approx(losses(first)[2:], rel=1e-6)
+
+
+@pytest.mark.e2e
+def test_fused_weights_are_saved_in_the_models_order(runs: dict[str, Path]) -> None:
+    """One device goes on from what shards of another order were saved as: weights and states."""
+    first, alone = runs[FUSED], runs["one device, fused weights"]
+    assert losses(alone)[:2] == pytest.approx(losses(first)[2:], rel=1e-6)
+    one = torch.load(alone / "0.pt", weights_only=False)[0]["grads"]
+    two = torch.load(first / "0.pt", weights_only=False)[2]["grads"]
+    for name, grad in one.items():
+        torch.testing.assert_close(two[name], grad, rtol=1e-4, atol=1e-6)

@@ -18,9 +18,11 @@ from meshwright.planner.twin import twinned
 from tests.backends.torch_.emitted import TINY, job, subject, unclean, written
 from tests.planner.twins import LLAMA, planned
 
+FUSED = f"{Path(__file__).parent / 'llama_fused.py'}:fused"
 ODD = f"{Path(__file__).parent / 'llama_odd.py'}:odd"
 KINDS: dict[str, dict[str, Any]] = {
     "tp x fsdp, rows that shards do not divide": {"tp": 2, "dp": 2, "zero": 3, "reference": ODD},
+    "tp x fsdp, fused weights": {"tp": 2, "dp": 2, "zero": 3, "reference": FUSED},
     "stages": {"pp": 2, "tp": 2, "microbatches": 2, "schedule": "gpipe", "sequence_parallel": True},
 }
 

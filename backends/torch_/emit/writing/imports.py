@@ -41,6 +41,7 @@ FROM = {
         "ColwiseParallel",
         "ParallelStyle",
         "PrepareModuleInput",
+        "PrepareModuleInputOutput",
         "PrepareModuleOutput",
         "RowwiseParallel",
         "SequenceParallel",

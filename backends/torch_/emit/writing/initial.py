@@ -32,6 +32,8 @@ def draw(parts: Parts) -> Iterator[str]:
         yield '        if hasattr(module, "reset_parameters"):'
         yield "            module.reset_parameters()"
     yield "    for name, tensor in floats.items():"
+    if parts.fused:
+        yield "        tensor.copy_(reordered(name, tensor))"
     if not parts.distributed:
         yield "        if tensor.isnan().any():"
         yield '            raise SystemExit(f"no module draws {name}")'

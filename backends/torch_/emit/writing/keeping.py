@@ -28,7 +28,13 @@ def save(parts: Parts) -> Iterator[str]:
     yield '    """A checkpoint that this model can be resumed from on any number of ranks, however it is cut there."""'
     if parts.pipeline is None:
         yield "    weights, states = get_state_dict(model, optimizer, options=FLAT)"
+        if parts.fused:
+            yield "    weights, states = all_reordered(weights, back=True), all_reordered(states, back=True)"
         yield '    dcp.save({"model": weights, "optimizer": states, "step": step}, checkpoint_id=folder)'
+    elif parts.fused:
+        yield "    both = state_of(model, optimizer)"
+        yield "    kept = {part: all_reordered(state, back=True) for part, state in both.items()}"
+        yield '    dcp.save(kept | {"step": step}, checkpoint_id=folder)'
     else:
         yield '    dcp.save(state_of(model, optimizer) | {"step": step}, checkpoint_id=folder)'
 
@@ -40,9 +46,13 @@ def resume(parts: Parts) -> Iterator[str]:
     if parts.pipeline is None:
         yield '    saved: dict[str, Any] = {"model": weights, "optimizer": states, "step": 0}'
         yield "    dcp.load(saved, checkpoint_id=folder)"
+        if parts.fused:
+            yield "    weights, states = all_reordered(weights), all_reordered(states)"
     else:
         yield '    saved = state_of(model, optimizer) | {"step": 0}'
         yield "    dcp.load(saved, checkpoint_id=folder)"
+        if parts.fused:
+            yield '    saved |= {part: all_reordered(saved[part]) for part in ("model", "optimizer")}'
         yield '    weights = {name: saved["model"][plain(name)] for name in weights}'
         yield '    states = {name: saved["optimizer"][plain(name)] for name in states}'
     yield "    set_state_dict(model, optimizer, model_state_dict=weights, optim_state_dict=states, options=FLAT)"

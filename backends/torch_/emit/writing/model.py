@@ -14,6 +14,7 @@ from meshwright.backends.torch_.emit.writing.context import cut_sequences
 from meshwright.backends.torch_.emit.writing.experts import cut_experts
 from meshwright.backends.torch_.emit.writing.lines import WIDTH, call, indented, quoted
 from meshwright.backends.torch_.emit.writing.recompute import runs_again
+from meshwright.backends.torch_.emit.writing.sections import cut_as_whole, in_order
 
 
 def build(parts: Parts) -> Iterator[str]:
@@ -42,6 +43,8 @@ def parallelize(parts: Parts) -> Iterator[str]:
     else:
         yield "def shard(model: Stage, mesh: DeviceMesh) -> nn.Module:"
         yield '    """This rank\'s part of a stage, in place; names of parameters stay. Returns what to call."""'
+    if parts.fused:
+        yield from in_order()
     for piece, styles in parts.styled:
         yield from parts.only(piece, styled(parts, piece, styles))
     for name, *others in parts.one_again:
@@ -78,6 +81,8 @@ def styled(parts: Parts, piece: Piece, styles: Mapping[str, Style]) -> Iterator[
         yield from indented(parts.loop(piece))
     deep = "        " if piece.repeated else "    "
     yield f'{deep}parallelize_module({target}, mesh["{parts.axes.tensor}"], {name})'
+    if not before:
+        yield from (f"{deep}{line}" for line in cut_as_whole(parts, piece, target))
 
 
 def styled_line(path: str, style: Style) -> Iterator[str]:

@@ -1,0 +1,78 @@
+"""Fused weights: products that yield several values side by side (queries, keys and values; gate and up), of each of
+which a rank of the tensor axis computes its part.
+
+Shards of a DTensor are runs of rows. So the rows of such weights are put into another order when a script starts: first
+the parts of the first rank, then those of the second. Where whole weights are shown or kept they are in the model's
+order. The model's own code cuts the product by the sizes that it knows; in the script it is given a stand-in that is as
+wide as it expects, and yields this rank's parts where it is cut (`writing.sections`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from meshwright.backends.torch_.emit.subject import Piece, Subject
+from meshwright.ir.errors import EmissionModule
+from meshwright.ir.fused import cut_apart
+from meshwright.ir.graph import Op
+from meshwright.ir.placement import Placement, Sections
+from meshwright.ir.rewrite import facts_of
+
+Sizes = tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Fused:
+    """The fused products of one body."""
+
+    modules: Mapping[str, Sizes] = field(default_factory=dict)
+    """What each one yields side by side: sizes by module, relative to the instance."""
+    params: Mapping[str, tuple[int, Sizes]] = field(default_factory=dict)
+    """The dimension of each of their parameters that has them, and the sizes."""
+
+
+def fused_of(subject: Subject, piece: Piece, axis: str) -> Fused:
+    """What of a body an axis cuts in sections."""
+    modules, params, path_of = {}, {}, {param.value: param.path for param in piece.graph.params}
+    for op in piece.graph.ops:
+        applied = facts_of(piece.graph)[op.name].applied(piece.plan.strategy(op.name), subject.mesh)
+        for value, state in zip(op.operands, applied.operands, strict=True):
+            found = sections_on(state.value, axis)
+            if found is not None and value in path_of:
+                params[path_of[value]] = found
+            elif found is not None and op.kind != "split":
+                raise refuse(piece, op, f"it reads %{value} in sections")
+        for value, state in zip(op.results, applied.results, strict=True):
+            found = sections_on(state.value, axis)
+            if found is not None and not cut_apart(piece.graph, op, Sections(found[1])):
+                raise refuse(piece, op, f"it makes %{value} in sections, and is no product that is cut into them")
+            if found is not None:
+                modules[op.module] = found[1]
+    return Fused(modules, params)
+
+
+def sections_on(placement: Placement, axis: str) -> tuple[int, Sizes] | None:
+    """The dimension that an axis cuts in sections, and their sizes."""
+    for dim, shards in enumerate(placement.dims):
+        for shard in shards:
+            if shard.axis == axis and isinstance(shard.layout, Sections):
+                return dim, shard.layout.sizes
+    return None
+
+
+def pattern(piece: Piece, path: str) -> str:
+    """The names of a parameter in all instances of a body, as a regular expression."""
+    if not piece.repeated:
+        return re.escape(path)
+    every = piece.instances()
+    return rf"{re.escape(every.before)}\d+{re.escape(every.after)}\.{re.escape(path)}"
+
+
+def refuse(piece: Piece, op: Op, cause: str) -> EmissionModule:
+    return EmissionModule(
+        place=f"plan {piece.plan.name}, %{op.name} ({op.kind}) of {piece.path(op.module) or 'the model'}",
+        cause=f"this is not emitted yet: {cause}",
+        fix="plan with --target torch-gloo or torch-cuda, or with --fix tp=1",
+    )

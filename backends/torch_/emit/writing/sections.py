@@ -1,0 +1,122 @@
+"""What fused weights need: the order in which shards are parts of every section, and a product that looks whole."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from meshwright.backends.torch_.emit.parts import Parts
+from meshwright.backends.torch_.emit.sections import pattern
+from meshwright.backends.torch_.emit.subject import Piece
+
+
+def table(parts: Parts) -> Iterator[str]:
+    """`SECTIONS`, a constant."""
+    yield "SECTIONS = {  # parameters by name: the dimension that holds several values side by side, and their sizes"
+    for piece, fused in parts.fused:
+        for path, (dim, sizes) in fused.params.items():
+            yield f'    r"{pattern(piece, path)}": ({dim}, {sizes}),'
+    yield "}"
+
+
+def in_order() -> Iterator[str]:
+    """What `parallelize` does first."""
+    yield "    for name, parameter in model.named_parameters():"
+    yield "        parameter.data = reordered(name, parameter.data)"
+
+
+def cut_as_whole(parts: Parts, piece: Piece, holder: str) -> Iterator[str]:
+    """What `parallelize` does to the modules of a piece."""
+    for one, fused in parts.fused:
+        for path, sizes in fused.modules.items() if one is piece else ():
+            yield f'in_sections({holder}.get_submodule("{path}"), {", ".join(map(str, sizes))})'
+
+
+def of_sections(parts: Parts) -> Iterator[str]:
+    yield from REORDERED.replace("AXIS", str(parts.axes.tensor)).split("\n")
+    yield from ("", "")
+    yield from SECTIONS.replace("AXIS", str(parts.axes.tensor)).split("\n")
+
+
+REORDERED = '''\
+def reordered(name: str, tensor: Tensor, *, back: bool = False) -> Tensor:
+    """What SECTIONS says of a parameter, or of a state of it: shards in order hold a part of every section. Or `back`
+    in the model's own order."""
+    for pattern, (dim, sizes) in SECTIONS.items():
+        if tensor.ndim and re.fullmatch(rf"(state\\.)?{pattern}(\\.\\w+)?", name):
+            sections = torch.arange(sum(sizes), device=tensor.device).split(sizes)
+            parts = zip(*(section.chunk(MESH["AXIS"]) for section in sections), strict=True)
+            order = torch.cat([one for part in parts for one in part])
+            whole = tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+            moved = whole.index_select(dim, order.argsort() if back else order)
+            if isinstance(tensor, DTensor):
+                return distribute_tensor(moved, tensor.device_mesh, tensor.placements, src_data_rank=None)
+            return moved
+    return tensor
+
+
+def all_reordered(state: dict[str, Any], *, back: bool = False) -> dict[str, Any]:
+    """The same of all parameters, or of all states of them."""
+    return {name: reordered(name, one, back=back) if isinstance(one, Tensor) else one for name, one in state.items()}'''
+
+SECTIONS = '''\
+class Sections:
+    """What a fused product yields, as wide as the model takes it to be. It can be cut into its sections, which yields
+    this rank's parts of them, and nothing else can be done with it."""
+
+    def __init__(self, local: Tensor, sizes: tuple[int, ...]) -> None:
+        parts = local.split([size // MESH["AXIS"] for size in sizes], -1)
+        self.device = local.device
+        self.whole = torch.empty((*local.shape[:-1], sum(sizes)), dtype=local.dtype, device="meta")
+        cuts = [(one.storage_offset(), one.shape) for one in self.whole.split(sizes, -1)]
+        self.parts = dict(zip(cuts, parts, strict=True))
+
+    def of(self, found: Any) -> Any:
+        """What is the same of this rank's parts."""
+        if isinstance(found, Tensor):
+            return self.parts[found.storage_offset(), found.shape]
+        if isinstance(found, (tuple, list)):
+            return type(found)(self.of(one) for one in found)
+        return found
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return args[0].of(func(args[0].whole, *args[1:], **(kwargs or {})))
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self.whole, name)
+        return (lambda *args, **kwargs: self.of(found(*args, **kwargs))) if callable(found) else found
+
+    def __getitem__(self, index: Any) -> Any:
+        return self.of(self.whole[index])
+
+
+def in_sections(module: nn.Module, *sizes: int) -> None:
+    """Have the model's code cut what a fused product yields by the sizes that it knows."""
+    module.register_forward_hook(lambda module, args, local: Sections(local, sizes))'''
+
+TRANSPOSED = '''\
+class Transposed(ParallelStyle):
+    """`ColwiseParallel`, or `RowwiseParallel`, of a product whose weight is stored as [in, out]."""
+
+    def __init__(self, style: ColwiseParallel | RowwiseParallel) -> None:
+        super().__init__()
+        self.style = style
+
+    def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
+        columns = isinstance(self.style, ColwiseParallel)
+        cuts = {"weight": Shard(1), "bias": Shard(0)} if columns else {"weight": Shard(0)}
+        for name, parameter in list(module.named_parameters(recurse=False)):
+            cut = distribute_tensor(parameter.detach(), device_mesh, [cuts.get(name, Replicate())])
+            module.register_parameter(name, nn.Parameter(cut, requires_grad=parameter.requires_grad))
+        around = PrepareModuleInputOutput(
+            input_layouts=self.style.input_layouts,
+            desired_input_layouts=Replicate() if columns else Shard(-1),
+            output_layouts=Shard(-1) if columns else Partial(),
+            desired_output_layouts=self.style.output_layouts,
+            use_local_output=self.style.use_local_output,
+        )
+        return around._apply(module, device_mesh)'''
+
+
+def transposed() -> Iterator[str]:
+    yield from TRANSPOSED.split("\n")
