@@ -2,6 +2,8 @@
 PYTHON ?= python3
 # An extra package index for torch, e.g. PyTorch's CPU wheels: see README.md.
 TORCH_INDEX ?=
+# Of the tests, each of which may start some processes more.
+WORKERS ?= 2
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -32,7 +34,7 @@ demo: install
 	$(BIN)/python -m examples.demo
 
 test: lint
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
 
 lint: install
 	$(BIN)/ruff format --check .
