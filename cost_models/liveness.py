@@ -118,6 +118,8 @@ class BodyMemory:
     """Bytes that the optimizer makes of one parameter while it steps, at most."""
     slots: tuple[tuple[str, float, float, float], ...]
     """Trained parameters: path, and bytes of parameter, gradient and optimizer state."""
+    units: frozenset[str]
+    """The paths of those that a unit of `fully_shard` has shards of: other units that hold them have shards, too."""
     products: tuple[tuple[tuple[int, ...], float], ...]
     """Shapes of the weights that products read, those of one operand joined, with their bytes on one rank."""
 
@@ -270,6 +272,7 @@ class _States:
             cut=any(self.elements(slot.value) < self.body.locals[slot.value].type.elements for slot in trained),
             stepping=max(map(self.stepping, trained), default=0.0),
             slots=slots,
+            units=frozenset(slot.path for slot in trained if self.by_torch and self.in_unit(slot)),
             products=self.products() if self.repeated and self.runtime.placeholders else (),
         )
 
@@ -300,10 +303,14 @@ class _States:
         """Whether `fully_shard` scatters a gradient once per step, when it was added up."""
         return self.by_torch and self.at(slot, slot.optimizer) < self.at(slot, slot.grads)
 
+    def in_unit(self, slot: ParamSlot) -> bool:
+        """Whether shards of a parameter lie apart."""
+        return self.at(slot, slot.optimizer) < self.elements(slot.value)
+
     def spread(self, slot: ParamSlot) -> bool:
         """Whether a parameter that is planned whole rests in shards, as `fully_shard` does ZeRO-1 and ZeRO-2."""
         whole = slot.stored == slot.value and slot.grad is not None
-        return self.by_torch and whole and self.at(slot, slot.optimizer) < self.elements(slot.value)
+        return self.by_torch and whole and self.in_unit(slot)
 
     def resting(self, slot: ParamSlot) -> int:
         """Elements of a parameter that are there all the time."""

@@ -221,10 +221,12 @@ class _Group:
         names = {call: name for number in self.numbers for call, name in self.program.stages[number].calls()}
         for tie in self.program.ties:
             for _, call in [holder for holder in tie.holders if holder[0] in self.numbers][1:]:
-                slots = self.summaries[names[call]].slots
-                _, *sizes = max((slot for slot in slots if _ends(tie.path, slot[0])), key=lambda slot: len(slot[0]))
+                own = self.summaries[names[call]]
+                path, *sizes = max(
+                    (slot for slot in own.slots if _ends(tie.path, slot[0])), key=lambda slot: len(slot[0])
+                )
                 for name, size in zip(twice, sizes, strict=True):
-                    twice[name] += size
+                    twice[name] += size if path not in own.units or name == "optimizer" else 0.0
         return twice
 
     def held(self, states: Sequence[State], capacity: float, profile: MemoryConstants) -> Held:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 
 from meshwright.ir.decisions import BodyPlan, Decisions
 from meshwright.ir.fold import Fold
+from meshwright.ir.placement import Placement
 from meshwright.ir.schedules import SCHEDULES
 
 GATHERED = 3
@@ -23,10 +24,18 @@ def unlike_meshes(decisions: Decisions, fold: Fold) -> str:
 
 
 def shared_shards(decisions: Decisions, fold: Fold) -> str:
-    """A parameter of several parts of the model, while some are sharded."""
-    if not any(_stored(decisions)):
+    """A parameter of several parts of the model, while some are sharded, that several stages hold, or that parts store
+    otherwise."""
+    if not fold.tied or not any(_stored(decisions)):
         return ""
-    return next((f"shards beside {name}, which several parts share" for name, _ in fold.tied), "")
+    if len(decisions.stages) > 1:
+        return f"shards in stages beside {fold.tied[0][0]}, which several parts share"
+    calls = [call.body.name for call in fold.calls()]
+    plans = decisions.plans_for(0, calls)
+    for name, held in fold.tied:
+        if len({_storage(plans[number], path) for number, path in held}) > 1:
+            return f"shards beside {name}, which several parts share and store otherwise"
+    return ""
 
 
 def split_backward_shards(decisions: Decisions, fold: Fold) -> str:
@@ -45,6 +54,10 @@ def many_gathered_stages(decisions: Decisions, fold: Fold) -> str:
     most = max(Counter(stage.ranks for stage in decisions.stages).values())
     whole = any(item.grads != item.optimizer for plan in _stored(decisions) for item in plan.storage)
     return f"shards of states alone on ranks with {most} stages" if whole and most > GATHERED else ""
+
+
+def _storage(plan: BodyPlan, path: str) -> tuple[Placement, ...]:
+    return next(((one.params, one.grads, one.optimizer) for one in plan.storage if one.path == path), ())
 
 
 def _stored(decisions: Decisions) -> list[BodyPlan]:

@@ -3,7 +3,7 @@ they are reduced, and the optimizer steps once.
 
 The first call on those ranks reduces for all that hold the parameter as it does; body programs of the others leave
 their gradients as they are. A call that holds it otherwise (whole, beside shards of the vocabulary) has a tensor of its
-own, and reduces for itself.
+own, and reduces for itself. So does each unit of torch's `fully_shard`: of its shards a rank has as many as units.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ from meshwright.ir.program import BodyProgram, ParamSlot, Statement, operands_of
 from meshwright.ir.same import Same
 
 Ranks = tuple[int, ...]
+UNITS = ("eager", "compiled")
+"""The styles of torch, which shards unit by unit."""
 
 
 def with_added(
@@ -33,11 +35,11 @@ def with_added(
         for names, (first, ranks) in zip(named, on, strict=True)
         for at, name in enumerate(names)
     }
-    apart = {number: frozenset[str]() for number in held} | added(fold, bodies, held)
+    leaves = {number: frozenset[str]() for number in held} | added(fold, bodies, held)
     kinds: dict[str, list[frozenset[str]]] = {}
     for number, (_, name) in held.items():
-        if apart[number] not in kinds.setdefault(name, []):
-            kinds[name].append(apart[number])
+        if leaves[number] not in kinds.setdefault(name, []):
+            kinds[name].append(leaves[number])
     made: dict[str, BodyProgram] = {}
     called: dict[tuple[str, frozenset[str]], str] = {}
     for name, several in kinds.items():
@@ -48,7 +50,7 @@ def with_added(
                 raise PlanRepeated(place=f"plan {own}", cause="a program for tied parameters is named so", fix=fix)
             made[own] = left(Same(bodies[name]), own, paths) if paths else bodies[name]
     return made, [
-        [called[name, apart[first + at]] for at, name in enumerate(names)]
+        [called[name, leaves[first + at]] for at, name in enumerate(names)]
         for names, (first, _) in zip(named, on, strict=True)
     ]
 
@@ -65,7 +67,10 @@ def added(
             if number not in held:
                 continue
             ranks, name = held[number]
-            own = lies(bodies[name], slot_of(bodies[name], path))
+            slot = slot_of(bodies[name], path)
+            own = lies(bodies[name], slot)
+            if apart(bodies[name], slot):
+                continue
             if ranks not in first:
                 first[ranks] = own
             elif first[ranks] == own:
@@ -75,6 +80,11 @@ def added(
 
 def slot_of(body: BodyProgram, path: str) -> ParamSlot:
     return next(slot for slot in body.params if slot.path == path)
+
+
+def apart(body: BodyProgram, slot: ParamSlot) -> bool:
+    """Whether a unit of `fully_shard` has shards of it."""
+    return body.kernels.style in UNITS and slot.optimizer != body.locals[slot.value].placement
 
 
 def lies(body: BodyProgram, slot: ParamSlot) -> tuple[Any, ...]:

@@ -36,6 +36,7 @@ from meshwright.ir.errors import (
     StorageNotExpressible,
     StrategyNotExpressible,
 )
+from meshwright.ir.fold import Fold
 from meshwright.ir.lower_body import Lowering, lower_body
 from meshwright.ir.mesh import Mesh, MeshAxis
 from meshwright.ir.names import CONTEXT, Degrees, template
@@ -333,8 +334,14 @@ def test_stages_of_unlike_meshes() -> None:
 
 
 def test_shards_beside_a_shared_parameter() -> None:
-    assert {type(one) for one in TORCH_CUDA.refusals(template(TIED, Degrees(dp=2, zero=3)), TIED)} == {
-        CombinationNotExpressible
-    }
-    assert not list(TORCH_CUDA.refusals(template(TIED, Degrees(dp=2)), TIED))
-    assert not list(TORCH_CUDA.refusals(template(FOLD, Degrees(dp=2, zero=3)), FOLD))
+    def refused(decisions: Decisions, fold: Fold = TIED) -> set[type[NotExpressible]]:
+        return {type(one) for one in TORCH_CUDA.refusals(decisions, fold)}
+
+    stages = Degrees(dp=2, pp=2, zero=3, microbatches=2, schedule="1f1b")
+    assert refused(template(TIED, stages)) == {CombinationNotExpressible}
+    assert refused(template(FOLD, stages), FOLD) == set()
+    whole = template(TIED, Degrees(dp=2, zero=3))
+    assert refused(whole) == set()
+    embed, *others = whole.plans
+    unlike = replace(whole, plans=(replace(embed, storage=()), *others))
+    assert refused(unlike) == {CombinationNotExpressible}

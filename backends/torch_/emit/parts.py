@@ -90,7 +90,17 @@ class Parts:
     @property
     def one_again(self) -> tuple[tuple[str, ...], ...]:
         """The names of parameters that have several, which `parallelize_module` parts from one another."""
-        if self.axes.tensor is None or self.pipeline is not None:
+        return self._several if self.axes.tensor is not None and not self.kept.units else ()
+
+    @property
+    def untied(self) -> tuple[tuple[str, str], ...]:
+        """The same where units of `fully_shard` hold them: a name, and that of the parameter which is stepped."""
+        return tuple((other, first) for first, *others in self._several for other in others if self.kept.units)
+
+    @property
+    def _several(self) -> tuple[tuple[str, ...], ...]:
+        """The names of parameters that have several."""
+        if self.pipeline is not None:
             return ()
         calls = list(self.subject.fold.calls())
         held = [[calls[number] for _, number in tie.holders] for tie in self.subject.program.ties]

@@ -68,14 +68,6 @@ def kept_of(subject: Subject, axes: Axes, experts: Experts | None = None) -> Kep
     sharded = {piece.plan.name: _sharded(piece, axes, experts) for piece in subject.pieces}
     if not any(sharded.values()):
         return Kept(())
-    ties = ((tie.path, [stage for stage, _ in tie.holders]) for tie in subject.program.ties)
-    tied = next((path for path, stages in ties if len(set(stages)) < len(stages)), None)
-    if tied is not None:
-        raise EmissionStorage(
-            place=tied,
-            cause="a parameter that several parts of the model share is not emitted in shards yet",
-            fix="plan with --fix zero=0, or untie it in the model",
-        )
     some = [piece.plan.name for piece in subject.pieces if _trained(piece) and not sharded[piece.plan.name]]
     if some:
         raise _refuse(f"plan {some[0]}", "it keeps copies of its parameters while other plans shard theirs")
@@ -122,6 +114,7 @@ def whole_of(subject: Subject, axes: Axes) -> Kept:
     """Copies of which `fully_shard` makes what is computed with, and whose gradients it sums: its shards lie along an
     axis of one rank, where torch gathers and scatters nothing."""
     for wrong, what in (
+        (bool(subject.program.ties), f"{subject.fold.tied[0][0] if subject.fold.tied else ''} in several parts"),
         (len(axes.copies) > 1, f"copies along {' and '.join(axes.copies)}"),
         (axes.context is not None, f"sequences cut along {axes.context}"),
         (bool(axes.experts), f"experts apart along {' and '.join(axes.experts)}"),

@@ -14,8 +14,8 @@ from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 
 from tests.backends.torch_.emitted import subject, written
 
-FIRST, FUSED = "tp x pp x fsdp", "tp x fsdp, fused weights"
-MODEL = f"{Path(__file__).parent / 'llama_fused.py'}:fused"
+FIRST, FUSED, TIED = "tp x pp x fsdp", "tp x fsdp, fused weights", "fsdp, tied weights"
+MODEL, TIED_MODEL = (f"{Path(__file__).parent / f'llama_{kind}.py'}:{kind}" for kind in ("fused", "tied"))
 PLANS: dict[str, dict[str, Any]] = {
     FIRST: {"tp": 2, "pp": 2, "dp": 2, "zero": 3, "schedule": "1f1b", "microbatches": 2},
     "fsdp": {"dp": 4, "zero": 3},
@@ -23,6 +23,8 @@ PLANS: dict[str, dict[str, Any]] = {
     "one device": {},
     FUSED: {"tp": 2, "dp": 2, "zero": 3, "sequence_parallel": True, "reference": MODEL},
     "one device, fused weights": {"reference": MODEL},
+    TIED: {"dp": 2, "zero": 3, "reference": TIED_MODEL},
+    "one device, tied weights": {"reference": TIED_MODEL},
 }
 CLIP = 0.05
 """Gradients are a hundred times larger: clipped otherwise by one plan than by another, losses would not go on alike."""
@@ -68,7 +70,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     for plan, folder in folders.items():
         made = subject(**PLANS[plan])
         script = written(made, folder)
-        first = folders[FUSED if "reference" in PLANS[plan] else FIRST]
+        first = folders[{MODEL: FUSED, TIED_MODEL: TIED}.get(PLANS[plan].get("reference", ""), FIRST)]
         more = SAVES if folder == first else RESUMES
         text = script.read_text().replace("CLIP = 0.0", f"CLIP = {CLIP}")
         script.write_text(text + more.format(folder=folder / "saved", saved=first / "saved"))
@@ -117,11 +119,14 @@ def test_another_plan_takes_up_what_was_saved(plan: str, runs: dict[str, Path]) 
 
 
 @pytest.mark.e2e
-def test_fused_weights_are_saved_in_the_models_order(runs: dict[str, Path]) -> None:
-    """One device goes on from what shards of another order were saved as: weights and states."""
-    first, alone = runs[FUSED], runs["one device, fused weights"]
+@pytest.mark.parametrize("kind", ["fused", "tied"])
+def test_weights_are_saved_as_the_model_has_them(kind: str, runs: dict[str, Path]) -> None:
+    """One device goes on from what was saved of shards of another order, and of shards that two modules have of one
+    parameter: weights and states."""
+    first, alone = runs[FUSED if kind == "fused" else TIED], runs[f"one device, {kind} weights"]
     assert losses(alone)[:2] == pytest.approx(losses(first)[2:], rel=1e-6)
     one = torch.load(alone / "0.pt", weights_only=False)[0]["grads"]
     two = torch.load(first / "0.pt", weights_only=False)[2]["grads"]
-    for name, grad in one.items():
-        torch.testing.assert_close(two[name], grad, rtol=1e-4, atol=1e-6)
+    assert set(one) - set(two) <= {"head.weight"}  # whose gradient went to the embedding's
+    for name, grad in two.items():
+        torch.testing.assert_close(grad, one[name], rtol=1e-4, atol=1e-6)

@@ -39,8 +39,8 @@ def test_a_model_is_exact(model: str, found: dict[str, Row]) -> None:
     assert found[model].outcome == "exact", found[model].detail
 
 
-def test_one_parameter_with_two_names_is_not_emitted_in_shards() -> None:
-    (row,) = rows("gpt2", ["zero 3"], run=False)
+def test_one_parameter_with_two_names_is_not_emitted_in_shards_of_stages() -> None:
+    (row,) = rows("gpt2", ["pp 2 x cp 2 x zero 3"], run=False)
     assert (row.outcome, row.code) == ("refused", "MW5018")
 
 

@@ -12,17 +12,14 @@ from typing import Any
 import pytest
 from torch.distributed.pipelining import schedules
 
-from meshwright.backends.torch_.capabilities import TORCH_GLOO
 from meshwright.backends.torch_.emit import Subject, emit
 from meshwright.backends.torch_.emit.writing.schedule import CLASSES, LISTS, SINGLE
 from meshwright.backends.torch_.verify.emitted import Verified, verify
 from meshwright.ir.errors import EmissionSchedule, EmissionStorage
-from meshwright.ir.lower import lower
-from meshwright.ir.names import Degrees, template
 from meshwright.ir.route import Route
 from meshwright.ir.schedules import Shape, compute_actions, stage_groups
 from meshwright.planner.twin import twinned
-from tests.backends.torch_.emitted import BATCH, MIXED, WORKLOAD, job, model, subject, unclean, written
+from tests.backends.torch_.emitted import BATCH, MIXED, job, model, subject, unclean, written
 from tests.backends.torch_.measured import NEAR, assert_planned
 from tests.backends.torch_.test_emit import blocks_again, unlike
 from tests.planner.twins import LLAMA, planned
@@ -59,7 +56,10 @@ ONE_STAGE: dict[str, dict[str, Any]] = {
 TIED: dict[str, dict[str, Any]] = {
     "1f1b, tied, x dp": {"pp": 2, "dp": 2, "microbatches": 2, "schedule": "1f1b"},
     "tied, copies": {"dp": 2, "microbatches": 2, "schedule": "1f1b"},
+    "tied, zero 3": {"dp": 2, "microbatches": 2, "schedule": "1f1b", "zero": 3},
+    "tied, zero 1": {"dp": 2, "microbatches": 2, "schedule": "1f1b", "zero": 1},
 }
+TIED_MODEL = f"{Path(__file__).parent / 'llama_tied.py'}:tied"
 """Those of a model whose embedding is its head."""
 UNLIKE = {"zero 1", "1f1b, unlike stages"}
 """Those that train on batches whose sequences have unlike numbers of targets."""
@@ -74,28 +74,11 @@ def plan_of(degrees: dict[str, Any]) -> Subject:
     return subject(pins() if pins else None, **given)
 
 
-def tied(degrees: dict[str, Any], folder: Path) -> Subject:
-    """The plan that degrees mean, for a model whose embedding is its head."""
-    text = """
-def tied() -> Llama:
-    model = tiny()
-    model.head.weight = model.embedding.weight
-    nn.init.normal_(model.head.weight, std=0.05)
-    return model
-"""
-    file = folder / "tied.py"
-    file.write_text(model()[1].file.read_text() + text)
-    fold, calls = model(BATCH // degrees["microbatches"], f"{file}:tied")
-    decisions = template(fold, Degrees(**degrees), "torch-gloo")
-    program = lower(fold, decisions, TORCH_GLOO.lowering(), WORKLOAD)
-    return Subject(fold=fold, decisions=decisions, program=program, workload=WORKLOAD, calls=calls, config="tied")
-
-
 @pytest.fixture(scope="module")
 def plans(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Subject]:
     made = {kind: plan_of(degrees) for kind, degrees in (PIPELINES | ONE_STAGE).items()}
     made |= {kind: unlike(made[kind], tmp_path_factory.mktemp("model")) for kind in UNLIKE}
-    return made | {kind: tied(degrees, tmp_path_factory.mktemp("model")) for kind, degrees in TIED.items()}
+    return made | {kind: plan_of(degrees | {"reference": TIED_MODEL}) for kind, degrees in TIED.items()}
 
 
 @pytest.fixture(scope="module")

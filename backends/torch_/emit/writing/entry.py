@@ -21,7 +21,11 @@ def load() -> Iterator[str]:
 
 def make_optimizer(parts: Parts) -> Iterator[str]:
     yield "def make_optimizer(model: nn.Module) -> torch.optim.Optimizer:"
-    yield "    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]"
+    if parts.untied:
+        yield "    named = model.named_parameters()"
+        yield "    parameters = [one for name, one in named if one.requires_grad and name not in TIED]"
+    else:
+        yield "    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]"
     if parts.subject.calls.has_optimizer:
         yield "    optimizer: torch.optim.Optimizer = model_file.optimizer(parameters)"
         yield "    return optimizer"

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from meshwright.backends.torch_.emit.parts import Parts
-from meshwright.backends.torch_.emit.writing.step import after_backward, targets_of
+from meshwright.backends.torch_.emit.writing.step import after_backward, stepped, targets_of
 
 
 def accumulating_step(parts: Parts) -> Iterator[str]:
@@ -34,7 +34,7 @@ def accumulating_step(parts: Parts) -> Iterator[str]:
     yield from (f"        {line}" for line in (*syncing(parts), *lines))
     yield "        losses.append(loss.detach())"
     yield from after_backward(parts)
-    yield "    optimizer.step()"
+    yield from stepped(parts)
     if parts.sharded_loss:
         yield "    # All ranks of the tensor axis hold the whole sum."
         yield "    losses = [loss.to_local() if isinstance(loss, DTensor) else loss for loss in losses]"

@@ -15,6 +15,7 @@ from meshwright.backends.torch_.emit.writing.experts import cut_experts
 from meshwright.backends.torch_.emit.writing.lines import WIDTH, call, indented, quoted
 from meshwright.backends.torch_.emit.writing.recompute import runs_again
 from meshwright.backends.torch_.emit.writing.sections import cut_as_whole, in_order
+from meshwright.backends.torch_.emit.writing.tied import parted
 
 
 def build(parts: Parts) -> Iterator[str]:
@@ -43,6 +44,7 @@ def parallelize(parts: Parts) -> Iterator[str]:
     else:
         yield "def shard(model: Stage, mesh: DeviceMesh) -> nn.Module:"
         yield '    """This rank\'s part of a stage, in place; names of parameters stay. Returns what to call."""'
+    yield from parted(parts)
     if parts.fused:
         yield from in_order()
     for piece, styles in parts.styled:

@@ -38,7 +38,7 @@ def train_step(parts: Parts) -> Iterator[str]:
         else:
             yield f"{deep}(loss * group.size()).backward()  # gradients are averaged over the group"
     yield from after_backward(parts)
-    yield "    optimizer.step()"
+    yield from stepped(parts)
     yield "    total = loss.detach()"
     if parts.sharded_loss:
         yield "    if isinstance(total, DTensor):"
@@ -57,12 +57,20 @@ def after_backward(parts: Parts) -> Iterator[str]:
         yield "        grad = parameter.grad"
         yield "        if isinstance(grad, DTensor) and any(placement.is_partial() for placement in grad.placements):"
         yield "            parameter.grad = grad.redistribute(placements=[Replicate()])"
+    if parts.untied:
+        yield "    join_tied(model)"
     if parts.stays_gathered:
         yield "    for unit in model.modules():"
         yield "        if isinstance(unit, FSDPModule):"
         yield "            unit.reshard()"
     yield "    if CLIP:"
     yield f"        clip(model, CLIP{', mesh' * (parts.pipeline is not None)})"
+
+
+def stepped(parts: Parts) -> Iterator[str]:
+    yield "    optimizer.step()"
+    if parts.untied:
+        yield "    copy_tied(model)"
 
 
 def weight(parts: Parts) -> Iterator[str]:
