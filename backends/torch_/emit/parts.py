@@ -90,12 +90,20 @@ class Parts:
     @property
     def one_again(self) -> tuple[tuple[str, ...], ...]:
         """The names of parameters that have several, which `parallelize_module` parts from one another."""
-        return self._several if self.axes.tensor is not None and not self.kept.units else ()
+        return self._several if self.axes.tensor is not None and not self.untied else ()
 
     @property
     def untied(self) -> tuple[tuple[str, str], ...]:
         """The same where units of `fully_shard` hold them: a name, and that of the parameter which is stepped."""
-        return tuple((other, first) for first, *others in self._several for other in others if self.kept.units)
+        if not self.kept.units or self.kept.whole:
+            return ()
+        return tuple((other, first) for first, *others in self._several for other in others)
+
+    @property
+    def one_unit(self) -> bool:
+        """Whether what stands outside of blocks is one unit: of what `fully_shard` keeps whole, several names of one
+        parameter."""
+        return self.kept.whole and bool(self._several)
 
     @property
     def _several(self) -> tuple[tuple[str, ...], ...]:

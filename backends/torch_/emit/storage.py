@@ -114,7 +114,6 @@ def whole_of(subject: Subject, axes: Axes) -> Kept:
     """Copies of which `fully_shard` makes what is computed with, and whose gradients it sums: its shards lie along an
     axis of one rank, where torch gathers and scatters nothing."""
     for wrong, what in (
-        (bool(subject.program.ties), f"{subject.fold.tied[0][0] if subject.fold.tied else ''} in several parts"),
         (len(axes.copies) > 1, f"copies along {' and '.join(axes.copies)}"),
         (axes.context is not None, f"sequences cut along {axes.context}"),
         (bool(axes.experts), f"experts apart along {' and '.join(axes.experts)}"),

@@ -81,5 +81,5 @@ class Reference:
         """What the model makes of its inputs."""
         if not self.cast:
             return self.model(**inputs)
-        cast = {name: p.to(torch.bfloat16) for name, p in self.model.named_parameters(remove_duplicate=False)}
+        cast = {name: p.to(torch.bfloat16) for name, p in self.model.named_parameters()}
         return functional_call(self.model, cast, kwargs=inputs)

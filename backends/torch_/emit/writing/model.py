@@ -121,6 +121,7 @@ def sharded(parts: Parts) -> Iterator[str]:
         yield "    frozen = {parameter for parameter in model.parameters() if not parameter.requires_grad}"
         options.append("ignored_params=frozen")
     root: list[Unit] = []
+    together: list[str] = []
     for unit in parts.kept.units:
         resharded = [*options, f"reshard_after_forward={unit.reshard}"]
         if unit.piece.repeated:
@@ -132,12 +133,16 @@ def sharded(parts: Parts) -> Iterator[str]:
         root += [unit] * (len(owners) < len(unit.piece.owners()))
         modules = [f'model.get_submodule("{path}")' for path in owners]
         resharded += placed(parts, unit, routed=False)
-        if modules:
+        if parts.one_unit:
+            together += modules
+        elif modules:
             several = modules[0] if len(modules) == 1 else f"[{', '.join(modules)}]"
             arguments = [several, *resharded]
             deep = 4 if parts.pipeline is None else 8
             lines = [line[deep - 4 :] for line in call(deep, "fully_shard", arguments)]
             yield from parts.only(unit.piece, lines)
+    if together:
+        yield from call(4, "fully_shard", [f"[{', '.join(together)}]", *options, "reshard_after_forward=True"])
     kept = root[0].reshard if root else False
     options.append(f"reshard_after_forward={kept}")
     if parts.stays_gathered:
