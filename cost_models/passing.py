@@ -12,6 +12,9 @@ Where gradients of weights come apart, all that the forward pass kept but the lo
 gradients of the results of products besides (`_backward.py`: the pass that makes gradients of inputs retains the graph,
 but for what lies behind the last product). The first stage has no gradients of inputs: it makes all of its gradients
 then.
+
+Stages of unlike meshes are run by what `backends.torch_.emit` writes. It makes a tensor for what comes when it comes,
+which is kept as an input is; what a stage returned stays until its backward pass, which waits for what it sent.
 """
 
 from __future__ import annotations
@@ -89,6 +92,9 @@ def passings(program: Program, numbers: tuple[int, ...], summaries: Mapping[str,
     if workload is None or workload.stack.style not in ("eager", "compiled") or len(program.actions) == 1:
         return None
     ranks = program.stages[numbers[0]].ranks
+    if len({stage.mesh for stage in program.stages}) > 1:
+        passed = (Passing(left=_left(program, number)) for number in numbers)
+        return Passings(tuple(passed), program.microbatches, "each")
     kinds = [one.kind for group, actions in program.actions if group == ranks for one in actions if one.kind in "FBIW"]
     if len(numbers) > 1 or not {"I", "W"}.isdisjoint(kinds):
         waits = "at the end"
@@ -103,20 +109,26 @@ def _passing(program: Program, number: int, summaries: Mapping[str, BodyMemory])
     first, last = summaries[names[0]].passes, summaries[names[-1]].passes
     entering = [hop for hop in program.transfers if hop.to_stage == number]
     leaving = [hop for hop in program.transfers if hop.from_stage == number and hop.differentiable]
-    elsewhere = [hop for hop in leaving if program.stages[hop.to_stage].ranks != stage.ranks]
     activations = sum(_size(hop, hop.target, stage.mesh) for hop in entering if hop.differentiable)
     tables = sum(_size(hop, hop.target, stage.mesh) for hop in entering if not hop.differentiable)
     shared = sum({key: size for name in names for key, size in summaries[name].passes.shared}.values())
-    made = [hop for hop in elsewhere if stage.first <= hop.call < stage.last]
     back = [hop for hop in entering if hop.differentiable and program.stages[hop.from_stage].ranks != stage.ranks]
     return Passing(
         buffers=activations + tables + sum(_size(hop, hop.source, stage.mesh) for hop in leaving),
         within=min(activations, sum(size for _, size in first.entered)) + min(tables, shared),
         running=activations + min(tables, shared),
         scores=last.scores,
-        left=sum(_size(hop, hop.source, stage.mesh) for hop in made),
+        left=_left(program, number),
         sent=sum(_size(hop, hop.target, stage.mesh) for hop in back),
     )
+
+
+def _left(program: Program, number: int) -> float:
+    """What a stage makes and sends to other ranks, that gradients come back of."""
+    stage = program.stages[number]
+    hops = [hop for hop in program.transfers if hop.from_stage == number and hop.differentiable]
+    made = [hop for hop in hops if stage.first <= hop.call < stage.last]
+    return sum(_size(hop, hop.source, stage.mesh) for hop in made if program.stages[hop.to_stage].ranks != stage.ranks)
 
 
 def _size(hop: Transfer, placement: Placement, mesh: Mesh) -> float:

@@ -23,6 +23,23 @@ def unlike_meshes(decisions: Decisions, fold: Fold) -> str:
     return f"{len(meshes)} meshes in one pipeline" if len(meshes) > 1 else ""
 
 
+def beside_unlike_meshes(decisions: Decisions, fold: Fold) -> str:
+    """What makes stages of unlike meshes more than stages that pass values on."""
+    if not unlike_meshes(decisions, fold):
+        return ""
+    stage_of = [index for index, stage in enumerate(decisions.stages) for _ in range(stage.first, stage.last)]
+    shared = (name for name, held in fold.tied if len({stage_of[number] for number, _ in held}) > 1)
+    others = (axis for stage in decisions.stages for axis in stage.mesh.names if axis not in ("dp", "tp"))
+    found = (
+        "several stages per rank" if len(decisions.stages) > len(decisions.groups) else "",
+        f"schedule {decisions.schedule.name}" if _splits(decisions) else "",
+        "shards" if _stored(decisions) else "",
+        *(f"{name}, which several stages hold" for name in shared),
+        *(f"axis {axis}" for axis in others),
+    )
+    return next((f"unlike meshes beside {what}" for what in found if what), "")
+
+
 def shared_shards(decisions: Decisions, fold: Fold) -> str:
     """A parameter of several parts of the model, while some are sharded, that several stages hold, or that parts store
     otherwise."""
@@ -40,13 +57,10 @@ def shared_shards(decisions: Decisions, fold: Fold) -> str:
 
 def split_backward_shards(decisions: Decisions, fold: Fold) -> str:
     """Gradients scattered for every micro-batch, where those of weights are computed apart."""
-    schedule = decisions.schedule
-    named = SCHEDULES.get(schedule.name)
-    apart = named.splits if named is not None else any("W" in action for one in schedule.actions for action in one)
     scattered = any(item.grads == item.optimizer for plan in _stored(decisions) for item in plan.storage)
-    if len(decisions.stages) == 1 or not (apart and scattered):
+    if len(decisions.stages) == 1 or not (_splits(decisions) and scattered):
         return ""
-    return f"gradients scattered for every micro-batch under schedule {schedule.name}"
+    return f"gradients scattered for every micro-batch under schedule {decisions.schedule.name}"
 
 
 def many_gathered_stages(decisions: Decisions, fold: Fold) -> str:
@@ -60,12 +74,20 @@ def _storage(plan: BodyPlan, path: str) -> tuple[Placement, ...]:
     return next(((one.params, one.grads, one.optimizer) for one in plan.storage if one.path == path), ())
 
 
+def _splits(decisions: Decisions) -> bool:
+    """Whether gradients of weights are computed apart."""
+    schedule = decisions.schedule
+    named = SCHEDULES.get(schedule.name)
+    return named.splits if named is not None else any("W" in action for one in schedule.actions for action in one)
+
+
 def _stored(decisions: Decisions) -> list[BodyPlan]:
     return [plan for plan in decisions.plans if plan.storage]
 
 
 COMBINED: Mapping[str, Callable[[Decisions, Fold], str]] = {
     "unlike_meshes": unlike_meshes,
+    "beside_unlike_meshes": beside_unlike_meshes,
     "shared_shards": shared_shards,
     "split_backward_shards": split_backward_shards,
     "many_gathered_stages": many_gathered_stages,

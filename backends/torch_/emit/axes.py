@@ -110,7 +110,7 @@ def _names(subject: Subject, axis: str) -> set[str]:
 def _only_scalars(subject: Subject, axis: str) -> None:
     """Must: over a data axis no value of more than one element is exchanged."""
     sent = {plan.name: exchanged(piece) for piece in subject.pieces for plan in (piece.plan, piece.ahead) if plan}
-    for body in subject.program.bodies:
+    for body in subject.bodies:
         for statement in (*body.forward, *body.backward):
             if _exchanges(statement, body, axis, sent[body.name]):
                 raise EmissionAxis(

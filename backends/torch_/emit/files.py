@@ -13,11 +13,13 @@ from meshwright.backends.torch_.emit.initial import built_whole
 from meshwright.backends.torch_.emit.launch import launch_script, rank_map
 from meshwright.backends.torch_.emit.parts import Parts
 from meshwright.backends.torch_.emit.precision import precision_of
-from meshwright.backends.torch_.emit.script import scripts
+from meshwright.backends.torch_.emit.script import scripts, unlike_scripts
 from meshwright.backends.torch_.emit.storage import kept_of, whole_of
 from meshwright.backends.torch_.emit.styles import styles_of
 from meshwright.backends.torch_.emit.subject import Subject
+from meshwright.backends.torch_.emit.unlike import joined_kinds, kinds_of
 from meshwright.backends.torch_.emit.writing.schedule import LISTS, action_lists, class_of
+from meshwright.backends.torch_.emit.writing.unlike import unlike_orders
 from meshwright.ir.errors import EmissionSoftware
 
 __all__ = ["Files", "Subject", "emit"]
@@ -45,6 +47,22 @@ def emit(subject: Subject, folder: Path) -> Files:
     """The files of a plan, for this folder: the script finds the model from there. Raises a `NotEmitted` for what no
     code is written for."""
     subject.check()
+    kinds = [_parts(kind, folder) for kind in kinds_of(subject)]
+    parts, lists = kinds[0], list[tuple[str, str]]()
+    if len(kinds) > 1:
+        unlike = joined_kinds(kinds)
+        parts, texts, lists = unlike.main, unlike_scripts(unlike), [(LISTS, unlike_orders(unlike))]
+    else:
+        texts = scripts(parts)
+        if parts.pipeline and class_of(parts) is None:
+            lists = [(LISTS, action_lists(parts))]
+    texts = (*texts, (LAUNCH, launch_script(subject)), (RANKS, rank_map(subject)))
+    told = built_whole(parts.subject, parts=parts.drawn_in_parts)
+    return Files((*texts, *lists, *subject.calls.beside), (told,) if told else ())
+
+
+def _parts(subject: Subject, folder: Path) -> Parts:
+    """What the script of a plan says; of one with unlike stages, of those of one kind."""
     axes = axes_of(subject)
     if subject.compiled and (axes.context is not None or axes.experts):
         raise EmissionSoftware(
@@ -76,7 +94,4 @@ def emit(subject: Subject, folder: Path) -> Files:
             cause="fused weights whose sections are cut are not emitted compiled yet",
             fix="plan with --style eager, or with --fix tp=1",
         )
-    texts = (*scripts(parts), (LAUNCH, launch_script(subject)), (RANKS, rank_map(subject)))
-    lists = [(LISTS, action_lists(parts))] if parts.pipeline and class_of(parts) is None else []
-    told = built_whole(parts.subject, parts=parts.drawn_in_parts)
-    return Files((*texts, *lists, *subject.calls.beside), (told,) if told else ())
+    return parts

@@ -43,10 +43,9 @@ def built_whole(subject: Subject, *, parts: bool) -> str:
 
 def whole_bytes(subject: Subject) -> int:
     """What all parameters of the model take as they are kept."""
+    graphs = [(segment, subject.fold.body[segment.period[0]].graph) for segment in subject.fold.segments]
     elements = sum(
-        piece.graph.types[param.value].elements * len(piece.segment.paths)
-        for piece in subject.pieces
-        for param in piece.graph.params
+        graph.types[param.value].elements * len(segment.paths) for segment, graph in graphs for param in graph.params
     )
     return round(elements * subject.workload.states.stored)
 

@@ -33,6 +33,8 @@ class Parts:
     experts: Experts | None
     model: str
     """The model file, from the folder of the script."""
+    by_stage: tuple[Axes, ...] = ()
+    """The axes of every stage, where their meshes are unlike: this is what the script says of one kind of them then."""
 
     @cached_property
     def drawn_in_parts(self) -> bool:
@@ -44,7 +46,8 @@ class Parts:
 
     @cached_property
     def pipeline(self) -> Pipeline | None:
-        found = pipeline_of(self.subject, self.axes, self.context)
+        stages = self.by_stage or (self.axes,) * len(self.subject.decisions.stages)
+        found = pipeline_of(self.subject, stages, self.context)
         if found is not None and self.kept.units:
             check_sharded(self.subject, self.kept, self.axes)
         return found
@@ -138,7 +141,8 @@ class Parts:
     @property
     def carries_shards(self) -> bool:
         """Whether what goes from stage to stage are shards of DTensors."""
-        return self.pipeline is not None and any(one.cut for one in self.pipeline.stages[0].leaves)
+        stages = self.pipeline.stages if self.pipeline is not None else ()
+        return any(one.cut for stage in stages for one in (*stage.enters, *stage.leaves))
 
     @property
     def microbatches(self) -> int:
@@ -166,8 +170,9 @@ class Parts:
 
     @property
     def added(self) -> bool:
-        """Whether gradients of copies are added up: each rank's loss is its share. Else they are averaged."""
-        return self.summed or self.experts is not None
+        """Whether gradients of copies are added up: each rank's loss is its share. Else they are averaged, over as many
+        copies in all stages."""
+        return self.summed or self.experts is not None or bool(self.by_stage)
 
     @property
     def cut_again(self) -> str | None:

@@ -84,8 +84,8 @@ class Pipeline:
         return self.glue[piece.plan.body]
 
 
-def pipeline_of(subject: Subject, axes: Axes, context: Context | None) -> Pipeline | None:
-    """The stages of a plan; None where there is only one."""
+def pipeline_of(subject: Subject, axes: Sequence[Axes], context: Context | None) -> Pipeline | None:
+    """The stages of a plan, whose axes are given for each; None where there is only one."""
     stages, groups = subject.decisions.stages, subject.decisions.groups
     if len(stages) == 1:
         return None
@@ -93,19 +93,19 @@ def pipeline_of(subject: Subject, axes: Axes, context: Context | None) -> Pipeli
     if route.problem or not route.lines:
         raise _refuse(f"the forward pass of {subject.calls.factory} cannot be cut: {route.problem}")
     schedule = subject.decisions.schedule
-    if any(stage.mesh != stages[0].mesh for stage in stages):
-        raise _refuse("stages of unlike meshes")
-    if subject.workload.global_batch % prod((schedule.microbatches, *(subject.mesh.axis(a).size for a in axes.batch))):
-        raise EmissionSchedule(
-            place=f"{schedule.microbatches} micro-batches",
-            cause=f"on ranks along {'.'.join(axes.batch)} they do not divide {subject.workload.global_batch} sequences",
-            fix="plan with a --global-batch that they divide",
-        )
+    for stage, own in zip(stages, axes, strict=True):
+        if subject.workload.global_batch % prod((schedule.microbatches, *(stage.mesh.axis(a).size for a in own.batch))):
+            along = ".".join(own.batch)
+            raise EmissionSchedule(
+                place=f"{schedule.microbatches} micro-batches",
+                cause=f"on ranks along {along} they do not divide {subject.workload.global_batch} sequences",
+                fix="plan with a --global-batch that they divide",
+            )
     held = tuple(tuple(n for n, stage in enumerate(stages) if stage.ranks == ranks) for ranks in groups)
     codes = tuple(_Cutter(subject, route, axes, context).stages())
     calls = list(subject.fold.calls())
     glue = {calls[number].body.name: n for n, stage in enumerate(stages) for number in range(stage.first, stage.last)}
-    return Pipeline(codes, held, _tied(subject, codes, held, axes), glue)
+    return Pipeline(codes, held, _tied(subject, codes, held, axes[0]), glue)
 
 
 def _tied(
@@ -147,22 +147,26 @@ def _names(call: Call, param: Param) -> tuple[str, ...]:
 class _Cutter:
     """Cuts the route of a model where its plan cuts the fold."""
 
-    def __init__(self, subject: Subject, route: Route, axes: Axes, context: Context | None) -> None:
+    def __init__(self, subject: Subject, route: Route, axes: Sequence[Axes], context: Context | None) -> None:
         self.subject, self.route = subject, route
-        self.cutting = tuple(axis for axis in (axes.context, axes.tensor) if axis is not None)
+        self.cutting = [tuple(axis for axis in (own.context, own.tensor) if axis is not None) for own in axes]
         cut = () if context is None else context.entries
-        self.entries = {name: ((str(axes.context), SEQUENCE),) for name in subject.calls.entries if name in cut}
+        self.entries = {name: ((str(axes[0].context), SEQUENCE),) for name in subject.calls.entries if name in cut}
         """Those that the model is called with and whose sequences are cut."""
-        parts = prod(subject.mesh.axis(axis).size for axis in axes.batch) * subject.decisions.schedule.microbatches
-        self.rows = subject.workload.global_batch // parts
-        """Sequences of one micro-batch on one rank."""
+        sequences = subject.workload.global_batch // subject.decisions.schedule.microbatches
+        self.rows = [
+            sequences // prod(stage.mesh.axis(axis).size for axis in own.batch)
+            for stage, own in zip(subject.decisions.stages, axes, strict=True)
+        ]
+        """Sequences of one micro-batch on one rank of every stage."""
         self.calls = tuple(subject.fold.calls())
         self.at = {line.module: number for number, line in enumerate(route.lines) if line.module}
         self.stacks = {
-            path: (piece.plan.body, piece.instances())
-            for piece in subject.pieces
-            if piece.repeated
-            for path in piece.segment.paths
+            path: (segment.period[0], instances)
+            for (_, instances), segment in zip(
+                subject.stacks, (one for one in subject.fold.segments if not one.glue), strict=True
+            )
+            for path in segment.paths
         }
         self.shape = {name: Type(shape, dtype) for name, dtype, shape in route.shapes}
         self.apart = any(action.kind == "W" for _, actions in subject.program.actions for action in actions)
@@ -174,9 +178,9 @@ class _Cutter:
         starts = [0, *ends[:-1]]
         crossing = [self.crossing(index, end) for index, end in enumerate(ends[:-1])]
         for index, (start, end) in enumerate(zip(starts, ends, strict=True)):
-            enters = crossing[index - 1] if index else ()
+            enters = crossing[index - 1][1] if index else ()
             lines = (*self.again(start, end, enters), *self.route.lines[start:end])
-            leaves = crossing[index] if index < len(crossing) else ()
+            leaves = crossing[index][0] if index < len(crossing) else ()
             yield StageCode(
                 index=index,
                 mesh=plans[index].mesh,
@@ -186,7 +190,7 @@ class _Cutter:
                 beside=tuple(line.module for line in lines if line.module and line.module not in self.stacks),
                 ahead=self.ahead(lines),
                 holds=tuple(dict.fromkeys(path for line in lines for path in line.holds)),
-                lines=tuple(_Writer(self, lines, enters, leaves).text()),
+                lines=tuple(_Writer(self, self.rows[index], lines, enters, leaves).text()),
             )
 
     def end(self, call: int) -> int:
@@ -200,8 +204,8 @@ class _Cutter:
             return self.line(after.path)
         raise _refuse(f"there is no block on either side of the cut after {before.body.name}")
 
-    def cut(self, placement: Placement) -> tuple[tuple[str, int], ...]:
-        return tuple((axis, dim) for axis in self.cutting if isinstance(dim := placement.on(axis), int))
+    def cut(self, placement: Placement, stage: int) -> tuple[tuple[str, int], ...]:
+        return tuple((axis, dim) for axis in self.cutting[stage] if isinstance(dim := placement.on(axis), int))
 
     def line(self, path: str) -> int:
         if path not in self.at:
@@ -218,19 +222,25 @@ class _Cutter:
         called = [line.module for line in lines if line.module]
         return next((n for n, path in enumerate(called) if path in self.stacks), len(called))
 
-    def crossing(self, stage: int, end: int) -> tuple[Crossing, ...]:
-        """What the Program sends from a stage to the next, by the names that it has in the route."""
+    def crossing(self, stage: int, end: int) -> tuple[tuple[Crossing, ...], tuple[Crossing, ...]]:
+        """What the Program sends from a stage to the next, by the names that it has in the route: as it leaves, and as
+        it enters. Where both stages are arranged alike it leaves as it enters."""
         lines = self.route.lines
         made = [name for line in lines[:end] for name in line.makes]
         read = {name for line in lines[end:] for name in line.reads} | {self.route.result}
         live = [name for name in made if name in read]
         hops = [hop for hop in self.subject.program.transfers if hop.from_stage == stage]
+        plans = self.subject.decisions.stages
+        alike = plans[stage].mesh == plans[stage + 1].mesh
         found = []
         for hop in hops:
             fits = [name for name in live if self.shape[name] == hop.type]
             if fits:
                 live.remove(fits[0])
-                found.append(Crossing(fits[0], hop.type, hop.target, hop.differentiable, self.cut(hop.target)))
+                ends = ((stage, hop.target if alike else hop.source), (stage + 1, hop.target))
+                found.append(
+                    [Crossing(fits[0], hop.type, how, hop.differentiable, self.cut(how, at)) for at, how in ends]
+                )
         if len(found) < len(hops):
             raise _refuse(
                 f"{len(hops)} values cross from stage {stage} in the plan, and not the same ones in the model's code"
@@ -238,7 +248,7 @@ class _Cutter:
         late = {name for line in lines[end:] for name in line.reads} & set(self.subject.calls.entries)
         if late:
             raise _refuse(f"{min(late)} of the batch is read behind the cut after stage {stage}")
-        return tuple(found)
+        return tuple(left for left, _ in found), tuple(entered for _, entered in found)
 
     def again(self, start: int, end: int, enters: tuple[Crossing, ...]) -> list[Line]:
         """The lines before a stage that it runs again: what they make is read here and not sent, since it depends on no
@@ -286,9 +296,14 @@ class _Writer:
     """Writes the forward pass of one stage."""
 
     def __init__(
-        self, cutter: _Cutter, lines: Sequence[Line], enters: tuple[Crossing, ...], leaves: tuple[Crossing, ...]
+        self,
+        cutter: _Cutter,
+        rows: int,
+        lines: Sequence[Line],
+        enters: tuple[Crossing, ...],
+        leaves: tuple[Crossing, ...],
     ) -> None:
-        self.cutter, self.lines, self.enters, self.leaves = cutter, list(lines), enters, leaves
+        self.cutter, self.rows, self.lines, self.enters, self.leaves = cutter, rows, list(lines), enters, leaves
         self.given = [one.name for one in enters] or list(cutter.subject.calls.entries)
         self.results = [one.name for one in leaves] or [cutter.route.result]
         self.names = self.carried()
@@ -400,16 +415,14 @@ class _Writer:
         where = next((name for name in self.given), "")
         text = NAME.sub(lambda found: self.called(found[1]), line.expression)
         text = text.replace(CALLED, "self").replace(DEVICE, f"{self.called(where)}.device")
-        rows = self.cutter.rows
-        text = re.sub(re.escape(ROWS).replace("%d", r"(\d+)"), lambda found: str(int(found[1]) * rows), text)
+        text = re.sub(re.escape(ROWS).replace("%d", r"(\d+)"), lambda found: str(int(found[1]) * self.rows), text)
         return f"{', '.join(self.called(name) for name in line.makes)} = {text}"
 
 
 def numbers_of(subject: Subject, body: str) -> str:
     """The constant that says which blocks of a stack every stage has."""
-    stacks = [piece for piece in subject.pieces if piece.repeated]
     words = re.sub(r"\W", "_", re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", body)).upper()
-    return "BLOCKS" if len(stacks) == 1 else f"{words}_BLOCKS"
+    return "BLOCKS" if len(subject.stacks) == 1 else f"{words}_BLOCKS"
 
 
 def _put(expression: str, name: str, into: str) -> str:

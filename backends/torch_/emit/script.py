@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from meshwright.backends.torch_.emit.parts import Parts
 from meshwright.backends.torch_.emit.storage import WHOLE
+from meshwright.backends.torch_.emit.unlike import Unlike
 from meshwright.backends.torch_.emit.writing.batch import batches
 from meshwright.backends.torch_.emit.writing.clipping import clip
 from meshwright.backends.torch_.emit.writing.context import attend, own_tokens
@@ -25,6 +26,16 @@ from meshwright.backends.torch_.emit.writing.sections import of_sections, table,
 from meshwright.backends.torch_.emit.writing.speed import flops, speed
 from meshwright.backends.torch_.emit.writing.step import train_step
 from meshwright.backends.torch_.emit.writing.tied import constant, copy_tied, join_tied
+from meshwright.backends.torch_.emit.writing.unlike import (
+    shards,
+    unlike_axes,
+    unlike_batches,
+    unlike_clip,
+    unlike_constants,
+    unlike_sections,
+    unlike_start,
+    unlike_step,
+)
 
 Section = Iterable[str]
 SCRIPT, HELPERS = "train.py", "train_parts"
@@ -50,35 +61,54 @@ def scripts(parts: Parts) -> tuple[tuple[str, str], ...]:
     if parts.transposed:
         ahead.append(transposed())
     sent = [send(parts.experts)] if parts.experts is not None else []
-    sections = (
-        load(),
-        ("model_file = load(Path(__file__).resolve().parent / MODEL)",),
-        build(parts),
-        *([] if parts.spread else ahead),
-        parallelize(parts),
-        *([staged()] if parts.pipeline is not None else []),
-        *([draw(parts)] if parts.drawn_in_parts else []),
-        *([] if parts.spread else sent),
-        batches(parts),
-        *([] if parts.spread else [*added, clip(parts)]),
-        step,
-        make_optimizer(parts),
-        start(parts),
-        save(parts),
-        resume(parts),
-        speed(parts),
-        main(parts),
-        ('if __name__ == "__main__":', "    main()"),
-    )
-    text, fixed = joined_sections(sections), statements(constants(parts))
-    if not parts.spread:
-        return ((SCRIPT, written(title(parts), fixed, text)),)
-    beside = joined_sections((*ahead, *around(parts), *sent, *added, clip(parts)))
+    cut = (parallelize(parts), *([staged()] if parts.pipeline is not None else []))
+    if parts.drawn_in_parts:
+        cut = (*cut, draw(parts))
+    head, fixed = title(parts, axes_told(parts)), constants(parts, mesh_constants(parts))
+    if parts.spread:
+        beside = (*ahead, *around(parts), *sent, *added, clip(parts))
+        return two_files(head, fixed, sections(parts, cut, (batches(parts), step), start(parts)), beside)
+    steps = (batches(parts), *added, clip(parts), step)
+    text = sections(parts, (*ahead, *cut, *sent), steps, start(parts))
+    return ((SCRIPT, written(head, statements(fixed), joined_sections(text))),)
+
+
+def unlike_scripts(unlike: Unlike) -> tuple[tuple[str, str], ...]:
+    """The same of a pipeline whose stages have unlike meshes."""
+    parts = unlike.main
+    ahead = dict.fromkeys(text for kind in unlike.kinds for text in map(tuple, recomputing(kind)))
+    cut = (*shards(unlike), staged())
+    text = sections(parts, cut, (unlike_batches(unlike), unlike_step(unlike)), unlike_start(unlike))
+    head, fixed = title(parts, unlike_axes(unlike)), constants(parts, unlike_constants(unlike))
+    return two_files(head, fixed, text, (*ahead, *unlike_sections(unlike), unlike_clip()))
+
+
+def sections(parts: Parts, cut: Iterable[Section], steps: Iterable[Section], start: Section) -> Iterator[Section]:
+    """train.py, but for what stands first: the model, how it is `cut`, batches and `steps`, and what runs them."""
+    yield load()
+    yield ("model_file = load(Path(__file__).resolve().parent / MODEL)",)
+    yield build(parts)
+    yield from cut
+    yield from steps
+    yield make_optimizer(parts)
+    yield start
+    yield save(parts)
+    yield resume(parts)
+    yield speed(parts)
+    yield main(parts)
+    yield ('if __name__ == "__main__":', "    main()")
+
+
+def two_files(
+    head: Iterator[str], fixed: Iterator[str], inside: Iterable[Section], around: Iterable[Section]
+) -> tuple[tuple[str, str], ...]:
+    """train.py, and the file beside it with what is around; constants stand where they are used."""
+    text, beside, given = joined_sections(inside), joined_sections(around), statements(fixed)
     used = names_in(beside)
-    shared = [one for one in fixed if one.partition(" ")[0].rstrip(":") in used]
-    ours = [one for one in fixed if one not in shared]
+    shared = [one for one in given if one.partition(" ")[0].rstrip(":") in used]
+    ours = [one for one in given if one not in shared]
     helpers = written(iter((ABOUT,)), shared, beside)
-    return (SCRIPT, written(title(parts), ours, text, {HELPERS: helpers})), (f"{HELPERS}.py", helpers)
+    return (SCRIPT, written(head, ours, text, {HELPERS: helpers})), (f"{HELPERS}.py", helpers)
 
 
 def around(parts: Parts) -> Iterator[Section]:
@@ -112,7 +142,7 @@ def written(head: Iterator[str], fixed: list[str], text: str, beside: Mapping[st
     return f"{first}\n\n{constant}\n\n\n{text}" if fixed else f"{first}\n\n\n{text}"
 
 
-def title(parts: Parts) -> Iterator[str]:
+def title(parts: Parts, axes: Iterable[str]) -> Iterator[str]:
     subject, calls = parts.subject, parts.subject.calls
     yield f'"""Train {calls.file.name}:{calls.factory} on {subject.ranks} ranks.'
     yield ""
@@ -120,37 +150,37 @@ def title(parts: Parts) -> Iterator[str]:
     yield ""
     yield from textwrap.wrap(f"Planned as {subject.config.replace(',', ' ')}.", WIDTH)
     if parts.pipeline is not None:
-        schedule = subject.decisions.schedule
+        schedule, groups = subject.decisions.schedule, f"groups of ranks{' (mesh axis pp)' * (not parts.by_stage)}"
         yield (
-            f"{len(parts.pipeline.stages)} stages on {len(parts.pipeline.held)} groups of ranks (mesh axis pp), "
+            f"{len(parts.pipeline.stages)} stages on {len(parts.pipeline.held)} {groups}, "
             f"schedule {schedule.name}, {schedule.microbatches} micro-batches."
         )
-    of = parts.axes
-    for use, axes in (("data", of.batch), ("context", (of.context,)), ("tensor", (of.tensor,))):
-        for axis in filter(None, axes):
-            meaning = MEANING["experts" if axis in of.experts else use]
-            yield f"Mesh axis {axis} ({subject.mesh.axis(axis).size} ranks): {meaning}."
+    yield from axes
     if parts.kept.whole:
         yield f"Mesh axis {WHOLE} (1 rank): fully_shard keeps parameters whole over it, and casts them."
     yield '"""'
 
 
-def constants(parts: Parts) -> Iterator[str]:
-    workload, mesh = parts.subject.workload, parts.subject.mesh
-    groups = len(parts.subject.decisions.groups)
-    axes = [*([("pp", groups)] if groups > 1 else []), *((axis.name, axis.size) for axis in mesh.axes)]
-    if parts.kept.whole:
-        axes.append((WHOLE, 1))
-    sizes = ", ".join(f'"{name}": {size}' for name, size in axes)
+def axes_told(parts: Parts) -> Iterator[str]:
+    """What every mesh axis is for."""
+    of = parts.axes
+    for use, axes in (("data", of.batch), ("context", (of.context,)), ("tensor", (of.tensor,))):
+        for axis in filter(None, axes):
+            meaning = MEANING["experts" if axis in of.experts else use]
+            yield f"Mesh axis {axis} ({parts.subject.mesh.axis(axis).size} ranks): {meaning}."
+
+
+def constants(parts: Parts, meshes: Iterable[str]) -> Iterator[str]:
+    workload = parts.subject.workload
     yield f'MODEL = "{parts.model}"'
-    yield f"MESH{': dict[str, int]' * (not sizes)} = {{{sizes}}}"
+    yield from meshes
     yield f"GLOBAL_BATCH = {workload.global_batch}"
     yield f"SEQ = {workload.seq}"
     yield "SEED = 0"
-    if parts.microbatches > 1:
+    if parts.microbatches > 1 or parts.by_stage:
         yield f"MICROBATCHES = {parts.microbatches}"
     yield from flops(parts)
-    if parts.pipeline is not None:
+    if parts.pipeline is not None and not parts.by_stage:
         yield from stage_constants(parts, parts.pipeline)
     if parts.fused:
         yield from table(parts)
@@ -158,3 +188,12 @@ def constants(parts: Parts) -> Iterator[str]:
         yield from constant(parts)
     yield "CLIP = 0.0  # the largest norm of all gradients together; 0: whatever it is"
     yield FLAT
+
+
+def mesh_constants(parts: Parts) -> Iterator[str]:
+    groups = len(parts.subject.decisions.groups)
+    axes = [*([("pp", groups)] if groups > 1 else []), *((axis.name, axis.size) for axis in parts.subject.mesh.axes)]
+    if parts.kept.whole:
+        axes.append((WHOLE, 1))
+    sizes = ", ".join(f'"{name}": {size}' for name, size in axes)
+    yield f"MESH{': dict[str, int]' * (not sizes)} = {{{sizes}}}"

@@ -14,7 +14,7 @@ from meshwright.ir.fold import Fold, Segment
 from meshwright.ir.graph import Graph, Param
 from meshwright.ir.mesh import Mesh
 from meshwright.ir.offload import NOTHING
-from meshwright.ir.program import Program
+from meshwright.ir.program import BodyProgram, Program
 from meshwright.ir.workload import Workload
 
 DEVICE = {"torch-gloo": "cpu", "torch-cuda": "cuda"}
@@ -37,10 +37,12 @@ class Subject:
     """FLOP/s of one device by which the plan's MFU is counted; 0 if that is not known."""
     init: str = ""
     """Where weights come from (`initial.INITS`); empty for what the model's size wants."""
+    only: tuple[int, ...] = ()
+    """The stages that are looked at, which have one mesh and the same plans; empty for all of them, if these do."""
 
     @property
     def mesh(self) -> Mesh:
-        return self.decisions.stages[0].mesh
+        return self.decisions.stages[self.only[0] if self.only else 0].mesh
 
     @cached_property
     def step_flops(self) -> float:
@@ -64,16 +66,34 @@ class Subject:
 
     @cached_property
     def pieces(self) -> tuple[Piece, ...]:
-        """Every segment with the plan of its body."""
+        """Every segment that the stages have, with the plan of its body."""
         return tuple(
             Piece(segment, *self._plans(segment.period[0]), self.fold.body[segment.period[0]].graph)
             for segment in self.fold.segments
+            if segment.period[0] in {self.decisions.plan[name].body for name in self._named}
         )
+
+    @cached_property
+    def stacks(self) -> tuple[tuple[str, Instances], ...]:
+        """The bodies that are repeated, and the paths of their instances, in all stages."""
+        return tuple(
+            (segment.period[0], Instances.of(segment.paths)) for segment in self.fold.segments if not segment.glue
+        )
+
+    @property
+    def bodies(self) -> tuple[BodyProgram, ...]:
+        """What the stages run."""
+        return tuple(body for body in self.program.bodies if body.name in self._named)
+
+    @property
+    def _named(self) -> list[str]:
+        """The plans of the stages."""
+        stages = self.decisions.stages
+        return [name for index in self.only or range(len(stages)) for name in stages[index].plans]
 
     def _plans(self, body: str) -> tuple[BodyPlan, BodyPlan | None]:
         """The plan of a body, which must be the same in all stages, and that of its first calls in each."""
-        named = [name for stage in self.decisions.stages for name in stage.plans]
-        plans = [plan for plan in self.decisions.plans if plan.body == body and plan.name in named]
+        plans = [plan for plan in self.decisions.plans if plan.body == body and plan.name in self._named]
         ahead, usual = [plan for plan in plans if plan.first], [plan for plan in plans if not plan.first]
         alike = {replace(plan, name="", first=0, recompute=()) for plan in plans}
         if len(ahead) > 1 or len(usual) > 1 or len(alike) > 1:

@@ -3,9 +3,9 @@
 Ranks are numbered as emitted scripts number them: group by group, in the order of the mesh within. Without a pipeline
 there is one group.
 
-Between stages every value is a message of its own: who sends it, who receives it, and its bytes. Where both stages are
-arranged alike, every rank sends its shard to the one that stands where it does. In a ring of attention keys and values
-are messages to the next rank, each of its own; on the way back their gradients are, too.
+Between stages every value is a message of its own: who sends it, who receives it, and its bytes (`ir.crossing`). Where
+both stages are arranged alike, every rank sends its shard to the one that stands where it does. In a ring of attention
+keys and values are messages to the next rank, each of its own; on the way back their gradients are, too.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from typing import TypeVar
 
 from meshwright.backends.torch_.verify.counting import Collective
 from meshwright.backends.torch_.verify.predicted import Predicted, predicted
+from meshwright.ir.crossing import End, messages
 from meshwright.ir.fold import Fold, joined
 from meshwright.ir.graph import ITEMSIZE
 from meshwright.ir.mesh import Mesh
@@ -86,14 +87,14 @@ def _messages(program: Program, ranks: list[range]) -> dict[Collective, int]:
         source, target = ranks[hop.from_stage], ranks[hop.to_stage]
         if source == target:
             continue
-        ways = [(source, target, hop.target, program.stages[hop.to_stage].mesh)]
-        if hop.differentiable:
-            ways.append((target, source, hop.source, program.stages[hop.from_stage].mesh))
-        for here, there, placement, mesh in ways:
-            size = _bytes(placement, hop.type.shape, hop.type.dtype, mesh)
-            for one, other in zip(here, there, strict=True):
-                found["send", (one, other), size] += program.microbatches
-                found["recv", (one, other), size] += program.microbatches
+        one_end = source, End(program.stages[hop.from_stage].mesh, hop.source)
+        other_end = target, End(program.stages[hop.to_stage].mesh, hop.target)
+        ways = (one_end, other_end), (other_end, one_end)
+        for (here, left), (there, arrives) in ways[: 1 + hop.differentiable]:
+            for one, other, elements in messages(hop.type.shape, left, arrives):
+                pair, size = (here[one], there[other]), int(elements * ITEMSIZE[hop.type.dtype])
+                found["send", pair, size] += program.microbatches
+                found["recv", pair, size] += program.microbatches
     for tie in program.ties:
         groups = list(dict.fromkeys(ranks[stage] for stage, _ in tie.holders))
         body = program.body(dict(program.stages[tie.holders[0][0]].calls())[tie.holders[0][1]])

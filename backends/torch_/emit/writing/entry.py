@@ -35,25 +35,28 @@ def make_optimizer(parts: Parts) -> Iterator[str]:
 
 def start(parts: Parts) -> Iterator[str]:
     device = parts.subject.device
-    backend = "gloo" if device == "cpu" else "nccl"
-    names, sizes = "tuple(MESH)", "tuple(MESH.values())"
-    yield "def start() -> DeviceMesh:"
-    yield '    """Join the other ranks."""'
-    yield '    ranks = int(os.environ.get("WORLD_SIZE", "1"))'
-    planned = parts.subject.ranks
-    yield f"    if ranks != {planned}:"
-    yield f'        raise SystemExit(f"planned for {planned} ranks, started on {{ranks}}: use ./launch.sh")'
-    if device == "cuda":
-        yield '    torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))'
-    yield "    if not dist.is_initialized():"
-    yield f'        dist.init_process_group("{backend}")'
-    made = f'init_device_mesh("{device}", {sizes}, mesh_dim_names={names})'
+    yield from joining(parts, "Join the other ranks.")
+    made = f'init_device_mesh("{device}", tuple(MESH.values()), mesh_dim_names=tuple(MESH))'
     if parts.flattened:
         yield f"    mesh = {made}"
         yield from (f'    mesh[{quoted(axes)}]._flatten("{joined(axes)}")' for axes in parts.flattened)
         yield "    return mesh"
     else:
         yield f"    return {made}"
+
+
+def joining(parts: Parts, says: str) -> Iterator[str]:
+    """How `start` begins."""
+    device, planned = parts.subject.device, parts.subject.ranks
+    yield "def start() -> DeviceMesh:"
+    yield f'    """{says}"""'
+    yield '    ranks = int(os.environ.get("WORLD_SIZE", "1"))'
+    yield f"    if ranks != {planned}:"
+    yield f'        raise SystemExit(f"planned for {planned} ranks, started on {{ranks}}: use ./launch.sh")'
+    if device == "cuda":
+        yield '    torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))'
+    yield "    if not dist.is_initialized():"
+    yield f'        dist.init_process_group("{"gloo" if device == "cpu" else "nccl"}")'
 
 
 def main(parts: Parts) -> Iterator[str]:

@@ -16,13 +16,13 @@ WHOLE = {
     "F": "import torch.nn.functional as F",
 }
 FROM = {
-    "collections.abc": ("Callable",),
+    "collections.abc": ("Callable", "Iterator"),
     "contextlib": ("nullcontext",),
     "functools": ("partial",),
     "importlib.machinery": ("SourceFileLoader",),
     "pathlib": ("Path",),
     "types": ("ModuleType", "SimpleNamespace"),
-    "typing": ("Any",),
+    "typing": ("Any", "NamedTuple"),
     "torch": ("Tensor", "nn"),
     "torch.distributed.checkpoint.state_dict": ("StateDictOptions", "get_state_dict", "set_state_dict"),
     "torch.distributed.device_mesh": ("DeviceMesh", "init_device_mesh"),

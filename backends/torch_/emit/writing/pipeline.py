@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from meshwright.backends.torch_.emit.parts import Parts
 from meshwright.backends.torch_.emit.pipeline import Crossing, Pipeline, StageCode, numbers_of
@@ -22,14 +22,17 @@ def stage_constants(parts: Parts, pipeline: Pipeline) -> Iterator[str]:
     if pipeline.tied:
         held = ", ".join(f'({stage}, "{name}")' for stage, name in pipeline.tied)
         yield f"TIED = ({held})  # stages and names of one parameter"
-    for piece in parts.subject.pieces:
-        if piece.repeated:
-            name = numbers_of(parts.subject, piece.plan.body)
-            ranges = []
-            for stage in pipeline.stages:
-                (first, last) = next(((a, b) for body, a, b in stage.blocks if body == piece.plan.body), (0, 0))
-                ranges.append(f"range({first}, {last})" if first else f"range({last})")
-            yield from wrapped(f"{name} = (", ranges, ")", keep=True)
+    yield from blocks_of_stages(parts, pipeline)
+
+
+def blocks_of_stages(parts: Parts, pipeline: Pipeline) -> Iterator[str]:
+    """Which blocks of every stack a stage has."""
+    for stacked, _ in parts.subject.stacks:
+        ranges = []
+        for stage in pipeline.stages:
+            (first, last) = next(((a, b) for body, a, b in stage.blocks if body == stacked), (0, 0))
+            ranges.append(f"range({first}, {last})" if first else f"range({last})")
+        yield from wrapped(f"{numbers_of(parts.subject, stacked)} = (", ranges, ")", keep=True)
 
 
 def stage_sections(parts: Parts, pipeline: Pipeline) -> Iterator[Iterator[str]]:
@@ -85,10 +88,8 @@ def stages(parts: Parts, pipeline: Pipeline) -> Iterator[str]:
     yield f"def stage_of(model: nn.Module, index: int{', mesh: DeviceMesh' if given else ''}) -> Stage:"
     yield '    """One stage of the model."""'
     paths = []
-    for piece in parts.subject.pieces:
-        if piece.repeated:
-            at, numbers = piece.instances(), numbers_of(parts.subject, piece.plan.body)
-            paths.append(f'*(f"{at.before}{{number}}{at.after}" for number in {numbers}[index])')
+    for body, at in parts.subject.stacks:
+        paths.append(f'*(f"{at.before}{{number}}{at.after}" for number in {numbers_of(parts.subject, body)}[index])')
     yield f"    paths = [{', '.join(paths)}]"
     for name, members in classes(pipeline):
         beside, ahead = members[0].beside, members[0].ahead
@@ -245,8 +246,20 @@ def _example(one: Crossing, stage: StageCode) -> str:
 
 
 def pipeline_step(parts: Parts) -> Iterator[str]:
-    labels, ignored = targets_of(parts.subject)
+    """`train_step` of stages that torch's schedules run."""
+    labels, _ = targets_of(parts.subject)
     given = ", ".join(f'batch["{name}"]' for name in parts.subject.calls.entries)
+    run = (
+        "losses: list[Tensor] = []",
+        f'model.schedule.step({given}, target=batch["{labels}"], losses=losses, return_outputs=False)',
+    )
+    tied = ["    sum_tied(model)"] if parts.pipeline is not None and parts.pipeline.tied else []
+    yield from staged_step(parts, run, (*after_backward(parts), *tied))
+
+
+def staged_step(parts: Parts, run: Sequence[str], after: Iterable[str]) -> Iterator[str]:
+    """`train_step` of stages, which `run` sends micro-batches through; what comes `after` the backward pass."""
+    labels, ignored = targets_of(parts.subject)
     averaged = bool(parts.kept.units) and not parts.added
     yield "def train_step("
     yield "    model: Pipeline, optimizer: torch.optim.Optimizer, batch: dict[str, Tensor], mesh: DeviceMesh"
@@ -263,16 +276,14 @@ def pipeline_step(parts: Parts) -> Iterator[str]:
         yield "        dist.all_reduce(targets, group=group)"
         mean = " / group.size()  # gradients are averaged over the group" if averaged else ""
         yield f"    model.targets = targets.sum(){mean}"
-    yield "    losses: list[Tensor] = []"
-    step = f'model.schedule.step({given}, target=batch["{labels}"], losses=losses, return_outputs=False)'
+    *first, step = run
+    yield from (f"    {line}" for line in first)
     if parts.sharded_loss:
         yield "    with loss_parallel():"
         yield f"        {step}"
     else:
         yield f"    {step}"
-    yield from after_backward(parts)
-    if parts.pipeline is not None and parts.pipeline.tied:
-        yield "    sum_tied(model)"
+    yield from after
     yield "    optimizer.step()"
     yield "    if not model.last:"
     yield "        return None"

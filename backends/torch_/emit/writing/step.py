@@ -63,6 +63,11 @@ def after_backward(parts: Parts) -> Iterator[str]:
         yield "    for unit in model.modules():"
         yield "        if isinstance(unit, FSDPModule):"
         yield "            unit.reshard()"
+    yield from clipping(parts)
+
+
+def clipping(parts: Parts) -> Iterator[str]:
+    """The norm of gradients, limited."""
     yield "    if CLIP:"
     yield f"        clip(model, CLIP{', mesh' * (parts.pipeline is not None)})"
 

@@ -1,0 +1,127 @@
+"""Stages of unlike meshes: each kind of them is looked at by itself, and one script says what all of them do.
+
+    Subject -> a Subject per kind of stage (`only` its stages) -> Parts each -> Unlike
+
+All ranks have the same names of mesh axes: along an axis that its own stage does not have, a rank stands alone. What
+crosses between stages is sent by the script itself (`writing.unlike`), as `meshwright.ir.crossing` says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from meshwright.backends.torch_.emit.axes import Axes
+from meshwright.backends.torch_.emit.parts import Parts
+from meshwright.backends.torch_.emit.pipeline import Pipeline
+from meshwright.backends.torch_.emit.subject import Subject
+from meshwright.ir.errors import EmissionSchedule
+from meshwright.ir.mesh import Mesh
+from meshwright.ir.placement import CONTIGUOUS, Placement
+
+
+@dataclass(frozen=True)
+class Unlike:
+    """What a script says of every kind of stage, the last stage's last."""
+
+    kinds: tuple[Parts, ...]
+
+    @property
+    def main(self) -> Parts:
+        """Of the last stage, which knows the loss."""
+        return self.kinds[-1]
+
+    @property
+    def pipeline(self) -> Pipeline:
+        found = self.main.pipeline
+        assert found is not None
+        return found
+
+    @property
+    def axes(self) -> tuple[str, ...]:
+        """All mesh axes, major to minor."""
+        return merged([kind.subject.mesh for kind in self.kinds])
+
+    @property
+    def meshes(self) -> tuple[Mesh, ...]:
+        """Of every stage."""
+        return tuple(stage.mesh for stage in self.main.subject.decisions.stages)
+
+    @property
+    def batch(self) -> str | None:
+        """The axis that cuts micro-batches, where a stage has one."""
+        return next((axis for kind in self.kinds for axis in kind.axes.batch), None)
+
+
+def kinds_of(subject: Subject) -> tuple[Subject, ...]:
+    """A plan as its stages of each mesh have it, the last stage's last; itself alone if all meshes are the same."""
+    stages = subject.decisions.stages
+    meshes = dict.fromkeys(stage.mesh for stage in reversed(stages))
+    if len(meshes) == 1:
+        return (subject,)
+    _check(subject, list(meshes))
+    return tuple(
+        replace(subject, only=tuple(index for index, stage in enumerate(stages) if stage.mesh == mesh))
+        for mesh in reversed(meshes)
+    )
+
+
+def joined_kinds(kinds: Sequence[Parts]) -> Unlike:
+    """What is said of kinds of stages, together."""
+    subject = kinds[0].subject
+    axes = {index: kind.axes for kind in kinds for index in kind.subject.only}
+    by_stage = tuple(axes[index] for index in range(len(axes)))
+    for problem in _problems(kinds, by_stage):
+        raise _refuse(problem)
+    found = Unlike(tuple(replace(kind, by_stage=by_stage) for kind in kinds))
+    if subject.init == "meta":
+        raise _refuse("weights that ranks draw in parts")
+    return found
+
+
+def merged(meshes: Sequence[Mesh]) -> tuple[str, ...]:
+    """The axes of several meshes, in an order that all of them have."""
+    places: dict[str, int] = {}
+    for mesh in meshes:
+        for place, name in enumerate(mesh.names):
+            places[name] = max(place, places.get(name, 0))
+    return tuple(sorted(places, key=lambda name: places[name]))
+
+
+def _check(subject: Subject, meshes: Sequence[Mesh]) -> None:
+    """Must: one stage per group of ranks, forward and whole backward passes, parameters of one stage each."""
+    decisions, order = subject.decisions, merged(meshes)
+    if len(decisions.stages) > len(decisions.groups):
+        raise _refuse("several stages per rank")
+    if any(action.kind in "IW" for _, actions in subject.program.actions for action in actions):
+        raise _refuse(f"schedule {decisions.schedule.name}, which computes gradients of weights apart")
+    tied = next((tie for tie in subject.program.ties if len({stage for stage, _ in tie.holders}) > 1), None)
+    if tied is not None:
+        raise _refuse(f"{tied.path}, which several stages hold")
+    if any(list(mesh.names) != [name for name in order if name in mesh.names] for mesh in meshes):
+        raise _refuse("mesh axes in unlike orders")
+    for hop in subject.program.transfers:
+        if not (_plain(hop.source) and _plain(hop.target)):
+            raise _refuse(f"what crosses after stage {hop.from_stage} as {hop.source} -> {hop.target}")
+
+
+def _plain(placement: Placement) -> bool:
+    """Whether every dimension is whole, or cut by one axis into as many runs."""
+    return all(not dim or (len(dim) == 1 and dim[0].layout == CONTIGUOUS) for dim in placement.dims)
+
+
+def _problems(kinds: Sequence[Parts], axes: Sequence[Axes]) -> Iterator[str]:
+    if any(own.context is not None or own.experts for own in axes):
+        yield "sequences or experts that an axis cuts"
+    if len({axis for own in axes for axis in own.batch}) > 1:
+        yield "several axes that cut the batch"
+    if any(kind.kept.units for kind in kinds):
+        yield "parameters or states in shards"
+
+
+def _refuse(what: str) -> EmissionSchedule:
+    return EmissionSchedule(
+        place="stages of unlike meshes",
+        cause=f"this is not emitted yet beside them: {what}",
+        fix="plan with --fix pp=1, or with degrees (--fix tp=, dp=), which all stages have",
+    )

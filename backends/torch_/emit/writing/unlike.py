@@ -1,0 +1,344 @@
+"""A pipeline whose stages have unlike meshes: its runtime, and what else is different where ranks of one stage are more
+than those of another.
+
+`torch.distributed.pipelining` sends what a stage makes to one rank of the next one. Here a rank sends, and receives, as
+many parts as there are on either side, and goes through the actions of its schedule itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import pairwise
+
+from meshwright.backends.torch_.emit.pipeline import Crossing
+from meshwright.backends.torch_.emit.unlike import Unlike
+from meshwright.backends.torch_.emit.writing.copies import sum_copies
+from meshwright.backends.torch_.emit.writing.entry import joining
+from meshwright.backends.torch_.emit.writing.keeping import plain
+from meshwright.backends.torch_.emit.writing.lines import wrapped
+from meshwright.backends.torch_.emit.writing.model import parallelize
+from meshwright.backends.torch_.emit.writing.pipeline import DTYPES, blocks_of_stages, staged_step, stages
+from meshwright.backends.torch_.emit.writing.schedule import LISTS
+from meshwright.backends.torch_.emit.writing.step import after_backward, clipping, targets_of
+from meshwright.ir.mesh import Mesh
+
+MEANING = {"batch": "ranks share the sequences of every micro-batch", "tensor": "ranks share every block"}
+
+
+def unlike_axes(unlike: Unlike) -> Iterator[str]:
+    """What a script says of its mesh axes first."""
+    for axis in unlike.axes:
+        sizes = " and ".join(str(mesh.axis(axis).size) if axis in mesh.names else "1" for mesh in unlike.meshes)
+        yield f"Mesh axis {axis} ({sizes} ranks): {MEANING['batch' if axis == unlike.batch else 'tensor']}."
+
+
+def unlike_constants(unlike: Unlike) -> Iterator[str]:
+    """Those that are about stages."""
+    sizes = [
+        ", ".join(f'"{axis}": {mesh.axis(axis).size if axis in mesh.names else 1}' for axis in unlike.axes)
+        for mesh in unlike.meshes
+    ]
+    ends = [0]
+    for mesh in unlike.meshes:
+        ends.append(ends[-1] + mesh.size)
+    yield from wrapped("MESHES = (", [f"{{{one}}}" for one in sizes], ")  # of every stage", keep=True)
+    ranks = [f"range({first}, {last})" for first, last in pairwise(ends)]
+    yield from wrapped("RANKS = (", ranks, ")", keep=True)
+    yield f"STAGES = {len(unlike.meshes)}"
+    yield from blocks_of_stages(unlike.main, unlike.pipeline)
+    yield "Box = tuple[range, ...]  # what a rank has of every dimension of a value"
+
+
+def shards(unlike: Unlike) -> Iterator[Iterator[str]]:
+    """`shard`, and a function for every kind of stage that is cut."""
+    cut: list[tuple[str, str]] = []
+    for kind in unlike.kinds:
+        first, *lines = parallelize(kind)
+        if lines[1:] != ["    return model"]:
+            name = f"shard_{'_'.join(f'{axis.name}{axis.size}' for axis in kind.subject.mesh.axes)}"
+            cut.append((name, _among(kind.subject.only)))
+            yield iter((first.replace("def shard(", f"def {name}("), *lines))
+    yield _shard(cut)
+
+
+def _shard(cut: list[tuple[str, str]]) -> Iterator[str]:
+    yield "def shard(model: Stage, mesh: DeviceMesh) -> nn.Module:"
+    yield '    """This rank\'s part of a stage, as the mesh of the stage wants it."""'
+    for name, among in cut:
+        yield f"    if model.index {among}:"
+        yield f"        return {name}(model, mesh)"
+    yield "    return model"
+
+
+def _among(stages: tuple[int, ...]) -> str:
+    return f"== {stages[0]}" if len(stages) == 1 else f"in ({', '.join(map(str, stages))})"
+
+
+def unlike_start(unlike: Unlike) -> Iterator[str]:
+    """`start`: groups are made by all ranks together, so that each makes the meshes of all stages."""
+    yield from joining(unlike.main, "Join the other ranks; returns the mesh of this rank's stage.")
+    yield "    meshes = []"
+    yield "    for ranks_of, axes in zip(RANKS, MESHES, strict=True):  # all ranks make the groups of all stages"
+    yield "        placed = torch.tensor(ranks_of).reshape(*axes.values())"
+    yield f'        meshes.append(DeviceMesh("{unlike.main.subject.device}", placed, mesh_dim_names=tuple(axes)))'
+    yield "    return next(mesh for mesh in meshes if dist.get_rank() in mesh.mesh)"
+
+
+def unlike_batches(unlike: Unlike) -> Iterator[str]:
+    """`batch_of`: all stages must see the same micro-batches, however many ranks share each."""
+    away = "" if unlike.main.subject.device == "cpu" else '.to("cuda")'
+    if unlike.batch is not None:
+        yield "def own_rows(tensor: Tensor, mesh: DeviceMesh) -> Tensor:"
+        yield '    """This rank\'s rows of each micro-batch, one after the other."""'
+        yield f'    here, parts = mesh["{unlike.batch}"].get_local_rank(), mesh["{unlike.batch}"].size()'
+        yield "    return torch.cat([micro.chunk(parts)[here] for micro in tensor.chunk(MICROBATCHES)])"
+        yield ""
+        yield ""
+    if unlike.batch is not None or away:
+        mine = "own_rows(tensor, mesh)" if unlike.batch is not None else "tensor"
+        yield "def own_part(whole: dict[str, Tensor], mesh: DeviceMesh) -> dict[str, Tensor]:"
+        yield '    """This rank\'s part of a batch; all ranks must cut the same one."""'
+        yield f"    return {{name: {mine}{away} for name, tensor in whole.items()}}"
+        yield ""
+        yield ""
+    yield "def batch_of(step: int, mesh: DeviceMesh) -> dict[str, Tensor]:"
+    yield '    """This rank\'s part of a step. Your own data goes here."""'
+    yield "    torch.manual_seed(SEED + step)"
+    yield "    whole: dict[str, Tensor] = model_file.example_inputs(GLOBAL_BATCH, SEQ)"
+    yield "    return own_part(whole, mesh)" if unlike.batch is not None or away else "    return whole"
+
+
+def unlike_step(unlike: Unlike) -> Iterator[str]:
+    """`train_step`."""
+    labels, _ = targets_of(unlike.main.subject)
+    given = ", ".join(f'batch["{name}"]' for name in (*unlike.main.subject.calls.entries, labels))
+    return staged_step(unlike.main, (f"losses = model.run({given})",), _after(unlike))
+
+
+def _after(unlike: Unlike) -> Iterator[str]:
+    """What each kind of stage does with its gradients, and what all do."""
+    every = list(clipping(unlike.main))
+    for kind in unlike.kinds:
+        lines = list(after_backward(kind))[: -len(every)]
+        if lines:
+            yield f"    if model.index {_among(kind.subject.only)}:"
+            yield from (f"    {line}" for line in lines)
+    yield from every
+
+
+def unlike_clip() -> Iterator[str]:
+    """`clip`: what ranks of a stage share is counted once."""
+    yield "def clip(model: nn.Module, most: float, mesh: DeviceMesh) -> None:"
+    yield '    """Scale all gradients down together, to a norm of at most so much."""'
+    yield "    alike: dict[DeviceMesh | None, list[nn.Parameter]] = {}"
+    yield "    for parameter in model.parameters():"
+    yield "        if parameter.grad is not None:"
+    yield "            over = parameter.grad.device_mesh if isinstance(parameter.grad, DTensor) else None"
+    yield "            alike.setdefault(over, []).append(parameter)"
+    yield "    norms = []"
+    yield "    for parameters in alike.values():"
+    yield "        norm = nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])"
+    yield "        norms.append(norm.full_tensor() if isinstance(norm, DTensor) else norm)"
+    yield "    squares = nn.utils.get_total_norm(norms) ** 2 / mesh.size()  # all ranks of a stage have its norm"
+    yield "    dist.all_reduce(squares)"
+    yield "    for parameters in alike.values():"
+    yield "        nn.utils.clip_grads_with_norm_(parameters, most, squares.sqrt())"
+
+
+def unlike_sections(unlike: Unlike) -> Iterator[Iterator[str]]:
+    """The stages, what they exchange, and what runs them."""
+    yield stages(unlike.main, unlike.pipeline)
+    yield _boxes()
+    yield _messages()
+    yield _way(unlike)
+    yield _crossing(unlike)
+    yield _runner(unlike)
+    summed = [kind for kind in unlike.kinds if kind.summed]
+    if summed:
+        yield sum_copies(max(summed, key=lambda kind: kind.partial_gradients))
+    yield plain()
+
+
+def _boxes() -> Iterator[str]:
+    yield "def boxes(shape: tuple[int, ...], stage: int, cut: dict[int, str]) -> dict[int, Box]:"
+    yield '    """What every rank of a stage has of a value, of which mesh axes cut dimensions."""'
+    yield "    axes = MESHES[stage]"
+    yield "    each = [size // axes[cut[dim]] if dim in cut else size for dim, size in enumerate(shape)]"
+    yield "    found = {}"
+    yield "    for rank, place in zip(RANKS[stage], itertools.product(*map(range, axes.values())), strict=True):"
+    yield "        at = dict(zip(axes, place, strict=True))"
+    yield "        first = [at[cut[dim]] * size if dim in cut else 0 for dim, size in enumerate(each)]"
+    yield "        found[rank] = tuple(range(start, start + size) for start, size in zip(first, each, strict=True))"
+    yield "    return found"
+
+
+def _messages() -> Iterator[str]:
+    yield "def messages(held: dict[int, Box], wanted: dict[int, Box]) -> Iterator[tuple[int, int, Box]]:"
+    yield '    """Who sends what to whom: every rank gets its part once, of ranks that have the same by turns."""'
+    yield "    turns: dict[Box, int] = {}"
+    yield "    for receiver, own in wanted.items():"
+    yield "        turn = turns[own] = turns.get(own, -1) + 1"
+    yield "        for there in dict.fromkeys(held.values()):"
+    yield "            copies = [rank for rank, other in held.items() if other == there]"
+    yield "            both = zip(own, there, strict=True)"
+    yield "            part = tuple(range(max(a.start, b.start), min(a.stop, b.stop)) for a, b in both)"
+    yield "            if all(part):"
+    yield "                yield copies[turn % len(copies)], receiver, part"
+
+
+def _way(unlike: Unlike) -> Iterator[str]:
+    device = "" if unlike.main.subject.device == "cpu" else ', device="cuda"'
+    yield "class Way:"
+    yield '    """How a value gets from the ranks of one stage to those of another."""'
+    yield ""
+    yield "    def __init__("
+    yield "        self,"
+    yield "        dtype: torch.dtype,"
+    yield "        held: dict[int, Box],"
+    yield "        wanted: dict[int, Box],"
+    yield "        group: dist.ProcessGroup | None,"
+    yield "    ) -> None:"
+    yield "        here, self.dtype, self.group = dist.get_rank(), dtype, group"
+    yield "        self.shape = [len(span) for span in wanted.get(here, ())]"
+    yield "        passed = list(messages(held, wanted))"
+    yield "        self.sends = [(to, within(part, held[here])) for of, to, part in passed if of == here]"
+    yield "        self.receives = [(of, within(part, wanted[here])) for of, to, part in passed if to == here]"
+    yield ""
+    yield "    def send(self, value: Tensor) -> list[dist.Work | None]:"
+    yield "        return [dist.isend(value[part].contiguous(), rank, group=self.group) for rank, part in self.sends]"
+    yield ""
+    yield "    def receive(self) -> Tensor:"
+    yield f"        value = torch.empty(self.shape, dtype=self.dtype{device})"
+    yield "        for rank, part in self.receives:"
+    yield "            arrived = value[part].contiguous()"
+    yield "            dist.recv(arrived, rank, group=self.group)"
+    yield "            value[part] = arrived"
+    yield "        return value"
+    yield ""
+    yield ""
+    yield "def wait(works: list[dist.Work | None]) -> None:"
+    yield "    for work in works:"
+    yield "        if work is not None:"
+    yield "            work.wait()"
+    yield ""
+    yield ""
+    yield "def within(part: Box, own: Box) -> tuple[slice, ...]:"
+    yield '    """Where a part is in what a rank has."""'
+    yield "    both = zip(part, own, strict=True)"
+    yield "    return tuple(slice(span.start - all_of.start, span.stop - all_of.start) for span, all_of in both)"
+
+
+def _crossing(unlike: Unlike) -> Iterator[str]:
+    yield "class Value(NamedTuple):"
+    yield '    """What goes from a stage to the next, and the mesh axes that cut its dimensions on either side."""'
+    yield ""
+    yield "    shape: tuple[int, ...]"
+    yield "    dtype: torch.dtype"
+    yield "    leaves: dict[int, str]"
+    yield "    enters: dict[int, str]"
+    yield "    grad: bool  # whether a gradient comes back"
+    yield ""
+    yield ""
+    yield "CROSSING = ("
+    for one, other in pairwise(unlike.pipeline.stages):
+        yield "    ("
+        for left, entered in zip(one.leaves, other.enters, strict=True):
+            shape = f"({', '.join(map(str, left.type.shape))}{',' * (len(left.type.shape) == 1)})"
+            cuts = f"{_cuts(left, one.mesh)}, {_cuts(entered, other.mesh)}"
+            yield f"        Value({shape}, torch.{DTYPES[left.type.dtype]}, {cuts}, {left.differentiable}),"
+        yield "    ),"
+    yield ")"
+
+
+def _cuts(one: Crossing, mesh: Mesh) -> str:
+    """The axes that cut the dimensions of a value, as a table."""
+    cut = {dim: shards[0].axis for dim, shards in enumerate(one.placement.dims) if shards}
+    return f"{{{', '.join(f'{dim}: {chr(34)}{axis}{chr(34)}' for dim, axis in cut.items())}}}"
+
+
+def _runner(unlike: Unlike) -> Iterator[str]:
+    parts = unlike.main
+    labels, ignored = targets_of(parts.subject)
+    made = "stage_of(model, self.index, mesh)" if parts.carries_shards else "stage_of(model, self.index)"
+    entries = parts.subject.calls.entries
+    within = parts.subject.calls.route.within
+    given = f"SimpleNamespace({within}=outputs)" if within else "outputs"
+    yield "class Pipeline(nn.Module):"
+    yield '    """The stage of this rank, and what sends micro-batches through it."""'
+    yield ""
+    yield "    def __init__("
+    yield "        self,"
+    yield "        model: nn.Module,"
+    yield "        mesh: DeviceMesh,"
+    yield "        shard: Callable[[Stage, DeviceMesh], nn.Module],"
+    yield "        loss: Callable[..., Tensor],"
+    yield "    ) -> None:"
+    yield "        super().__init__()"
+    yield "        self.mean = loss"
+    yield "        self.index = next(stage for stage, ranks in enumerate(RANKS) if dist.get_rank() in ranks)"
+    yield f"        self.stages = nn.ModuleList([shard({made}, mesh)])"
+    yield "        self.last = self.index == STAGES - 1"
+    yield "        self.targets = torch.ones(())  # what losses are divided by"
+    yield f'        lists = Path(__file__).with_name("{LISTS}").read_text().splitlines()'
+    yield '        self.schedule = lists[self.index].split(",")'
+    yield "        groups = dist.new_group(), dist.new_group()  # values and gradients overtake each other"
+    yield "        self.before = self.ways(self.index - 1, *groups)"
+    yield "        self.after = self.ways(self.index, *groups)"
+    yield ""
+    yield "    def ways("
+    yield "        self, stage: int, forth: dist.ProcessGroup | None, back: dist.ProcessGroup | None"
+    yield "    ) -> list[tuple[Way, Way | None]]:"
+    yield '        """Of what goes from a stage to the next: its way there, and its gradient\'s back."""'
+    yield "        found: list[tuple[Way, Way | None]] = []"
+    yield "        for value in CROSSING[stage] if 0 <= stage < STAGES - 1 else ():"
+    yield "            here = boxes(value.shape, stage, value.leaves)"
+    yield "            there = boxes(value.shape, stage + 1, value.enters)"
+    yield "            returns = Way(value.dtype, there, here, back) if value.grad else None"
+    yield "            found.append((Way(value.dtype, here, there, forth), returns))"
+    yield "        return found"
+    yield ""
+    arguments = ", ".join(f"{name}: Tensor" for name in dict.fromkeys((*entries, "target")))
+    yield f"    def run(self, {arguments}) -> list[Tensor]:"
+    yield '        """All micro-batches, in the order of the schedule; returns their losses, of the last stage."""'
+    yield "        (stage,) = self.stages"
+    chunked = ", ".join(f"{name}.chunk(MICROBATCHES)" for name in entries)
+    yield f"        inputs = list(zip({chunked}, strict=True))"
+    yield "        targets = target.chunk(MICROBATCHES)"
+    yield "        kept: dict[int, tuple[list[Tensor], list[Tensor], list[dist.Work | None]]] = {}"
+    yield "        losses: list[Tensor] = []"
+    yield "        sent: list[dist.Work | None] = []"
+    yield "        for action in self.schedule:"
+    yield "            number = int(action[1:])"
+    yield '            if action[0] == "F":'
+    yield "                given = [way.receive().requires_grad_(back is not None) for way, back in self.before]"
+    yield "                made = stage(*(given or inputs[number]))"
+    yield "                if self.last:"
+    yield "                    made = self.loss(made, targets[number])"
+    yield "                    losses.append(made.detach())"
+    yield "                results = [made] if isinstance(made, Tensor) else list(made)"
+    yield "                leaving = zip(self.after, results, strict=not self.last)"
+    yield "                works = [work for (way, _), one in leaving for work in way.send(one.detach())]"
+    yield "                kept[number] = given, results, works"
+    yield "            else:"
+    yield "                given, results, works = kept.pop(number)"
+    yield "                leaving = zip(self.after, results, strict=not self.last)"
+    yield "                ends = [(one, back.receive()) for (_, back), one in leaving if back]"
+    yield "                ends = [(results[0], None)] if self.last else ends"
+    yield "                torch.autograd.backward([one for one, _ in ends], [grad for _, grad in ends])"
+    yield "                wait(sent + works)  # they have arrived: others went on with them"
+    yield "                entered = zip(self.before, given, strict=True)"
+    yield "                grads = [(back, one.grad) for (_, back), one in entered if back]"
+    yield "                sent = [work for back, grad in grads for work in back.send(grad)]"
+    yield "        wait(sent)"
+    yield "        return losses"
+    yield ""
+    yield "    def loss(self, outputs: Tensor, labels: Tensor) -> Tensor:"
+    yield '        """The part of a micro-batch in the mean over all positions that have a target."""'
+    yield f'        loss = self.mean({given}, {{"{labels}": labels}})'
+    yield f"        return loss * ((labels != {ignored}).sum() / self.targets)"
+
+
+def unlike_orders(unlike: Unlike) -> str:
+    """schedule.csv: what every stage computes, in order: F (forward) or B (backward), micro-batch."""
+    lists = [[one for one in actions if one.kind in "FB"] for _, actions in unlike.main.subject.program.actions]
+    return "".join(f"{','.join(f'{one.kind}{one.microbatch}' for one in actions)}\n" for actions in lists)

@@ -1,0 +1,99 @@
+"""Emitted pipelines whose stages have unlike meshes: exact, with the messages and collectives of the Program."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from meshwright.backends.torch_.capabilities import TORCH_GLOO
+from meshwright.backends.torch_.emit import Subject, emit
+from meshwright.backends.torch_.verify.emitted import Verified, verify
+from meshwright.ir.decisions import Schedule
+from meshwright.ir.errors import EmissionSchedule, NotExpressible
+from meshwright.ir.names import Degrees
+from meshwright.planner.unlike import over_parts
+from tests.backends.torch_.emitted import BATCH, WORKLOAD, job, lowered, model, unclean, written
+from tests.backends.torch_.measured import assert_planned
+from tests.backends.torch_.test_emit import unlike
+from tests.planner.test_unlike import parts
+
+Case = tuple[Sequence[Degrees], Sequence[int], Schedule]
+ONE, COPIES, CUT = Degrees(), Degrees(dp=2), Degrees(tp=2)
+SEQUENCES = Degrees(tp=2, sequence_parallel=True)
+EXACT: dict[str, Case] = {
+    "1 + 2, tp": ((ONE, CUT), (1, 3), Schedule("1f1b", 4)),
+    "2 + 1, tp+sp": ((SEQUENCES, ONE), (3, 1), Schedule("1f1b", 2)),
+    "1 + 2, dp": ((ONE, COPIES), (1, 3), Schedule("gpipe", 2)),
+    "2 + 1, dp": ((COPIES, ONE), (2, 2), Schedule("1f1b", 4)),
+}
+"""Degrees of the stages, their blocks, and the schedule."""
+UNEVEN = {"1 + 2, dp"}
+"""Those that train on batches whose sequences have unlike numbers of targets."""
+
+
+def subject(case: Case) -> Subject:
+    """The plan of a case."""
+    degrees, counts, schedule = case
+    fold, calls = model(BATCH // schedule.microbatches)
+    decisions = over_parts(fold, parts(*degrees), counts, schedule, "torch-gloo")
+    program = lowered(decisions)
+    return Subject(fold=fold, decisions=decisions, program=program, workload=WORKLOAD, calls=calls, config="unlike")
+
+
+@pytest.fixture(scope="module")
+def plans(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Subject]:
+    made = {kind: subject(case) for kind, case in EXACT.items()}
+    return made | {kind: unlike(made[kind], tmp_path_factory.mktemp("model")) for kind in UNEVEN}
+
+
+@pytest.fixture(scope="module")
+def found(plans: dict[str, Subject], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Verified]:
+    """All of them in one launch."""
+    jobs = [job(plan, written(plan, tmp_path_factory.mktemp("plan"))) for plan in plans.values()]
+    return dict(zip(plans, verify(jobs, steps=2, limit_s=600), strict=True))
+
+
+@pytest.mark.e2e
+@pytest.mark.parametrize("kind", EXACT)
+def test_stages_of_unlike_meshes_are_exact_and_communicate_what_they_say(
+    kind: str, found: dict[str, Verified], plans: dict[str, Subject]
+) -> None:
+    one = found[kind]
+    assert one.differences == ()
+    assert one.ranks == 3
+    assert one.losses[1] < one.losses[0]
+    assert_planned(plans[kind], one)
+    TORCH_GLOO.check(plans[kind].decisions, plans[kind].fold)
+
+
+def test_scripts_of_unlike_stages_are_clean(plans: dict[str, Subject], tmp_path: Path) -> None:
+    for number, plan in enumerate(plans.values()):
+        text = written(plan, tmp_path / f"plan{number}").read_text()
+        assert len(text.splitlines()) <= 250
+    assert not unclean(tmp_path)
+
+
+def test_scripts_of_unlike_stages_have_types(plans: dict[str, Subject], tmp_path: Path) -> None:
+    for kind in ("2 + 1, tp+sp", "1 + 2, dp"):
+        written(plans[kind], tmp_path / kind.replace(" ", "_"))
+    assert not unclean(tmp_path, types=True)
+
+
+REFUSED: dict[str, tuple[Case, str]] = {
+    "shards": (((ONE, Degrees(dp=2, zero=3)), (1, 3), Schedule("1f1b", 2)), "shards"),
+    "gradients of weights apart": (((ONE, CUT), (1, 3), Schedule("zb-h1", 2)), "zb-h1"),
+    "sequences": (((ONE, Degrees(cp=2)), (1, 3), Schedule("1f1b", 2)), "sequences"),
+}
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_what_is_not_emitted_beside_unlike_meshes_is_refused(what: str, tmp_path: Path) -> None:
+    """By the target too, so that searches pass over it."""
+    case, says = REFUSED[what]
+    plan = subject(case)
+    with pytest.raises(EmissionSchedule, match=says):
+        emit(plan, tmp_path)
+    with pytest.raises(NotExpressible):
+        TORCH_GLOO.check(plan.decisions, plan.fold)
