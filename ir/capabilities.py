@@ -272,7 +272,8 @@ class Capabilities:
 
     def _use_refusals(self, decisions: Decisions, fold: Fold, found: Mapping[str, Loops]) -> Iterator[NotExpressible]:
         """Where an axis must do the same in all operators, it is used, its use has a name, and it cuts the batch in all
-        bodies or none, and experts apart only where no other body is cut inside of operators."""
+        bodies or none, and experts apart, or keys and values to pass on, only where no other body is cut inside of
+        operators."""
         if self.per_operator:
             return
         meshes: dict[Mesh, list[str]] = {}
@@ -284,7 +285,8 @@ class Capabilities:
                 names = {p.name: name_of(p, fold.body[p.body].graph, found[p.body], axis) for p in plans}
                 uses = {re.split(r"\W", name)[0] for name in names.values()}
                 data = "dp" in uses and uses & {"", "cp", "tp"}
-                if uses == {""} or uses - NAMED or data or uses >= {"ep", "tp"}:
+                passed = "tp" in uses and any(name.startswith("cp (") for name in names.values())
+                if uses == {""} or uses - NAMED or data or passed or uses >= {"ep", "tp"}:
                     yield self._refuse(
                         StrategyNotExpressible,
                         f"axis {axis}",

@@ -5,11 +5,15 @@ plan combines. A capability lists the combinations that it can; what they are in
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
+from meshwright.ir.adjoint import Split
 from meshwright.ir.decisions import BodyPlan, Decisions
 from meshwright.ir.fold import Fold
-from meshwright.ir.placement import Placement
+from meshwright.ir.names import name_of
+from meshwright.ir.names.cache import loops_of
+from meshwright.ir.placement import Placement, Sections
+from meshwright.ir.same import Same
 from meshwright.ir.schedules import SCHEDULES
 
 GATHERED = 3
@@ -29,13 +33,16 @@ def beside_unlike_meshes(decisions: Decisions, fold: Fold) -> str:
         return ""
     stage_of = [index for index, stage in enumerate(decisions.stages) for _ in range(stage.first, stage.last)]
     shared = (name for name, held in fold.tied if len({stage_of[number] for number, _ in held}) > 1)
-    others = (axis for stage in decisions.stages for axis in stage.mesh.names if axis not in ("dp", "tp"))
+    uses = list(_uses(decisions, fold))
+    others = (f"axis {axis} as {' and '.join(sorted(used))}" for axis, used in uses if not _simple(used))
+    batch = sorted({axis for axis, used in uses if used == {"dp"}})
     found = (
         "several stages per rank" if len(decisions.stages) > len(decisions.groups) else "",
         f"schedule {decisions.schedule.name}" if _splits(decisions) else "",
-        "shards" if _stored(decisions) else "",
         *(f"{name}, which several stages hold" for name in shared),
-        *(f"axis {axis}" for axis in others),
+        *others,
+        *(f"sections cut in {plan.name}" for plan in decisions.plans if _cuts_sections(plan)),
+        f"several axes that cut the batch, {' and '.join(batch)}" if len(batch) > 1 else "",
     )
     return next((f"unlike meshes beside {what}" for what in found if what), "")
 
@@ -72,6 +79,27 @@ def many_gathered_stages(decisions: Decisions, fold: Fold) -> str:
 
 def _storage(plan: BodyPlan, path: str) -> tuple[Placement, ...]:
     return next(((one.params, one.grads, one.optimizer) for one in plan.storage if one.path == path), ())
+
+
+def _uses(decisions: Decisions, fold: Fold) -> Iterator[tuple[str, set[str]]]:
+    """What every axis of every mesh is used as."""
+    loops = loops_of(Same(fold))
+    for mesh in dict.fromkeys(stage.mesh for stage in decisions.stages):
+        names = dict.fromkeys(name for stage in decisions.stages if stage.mesh == mesh for name in stage.plans)
+        plans = [decisions.plan[name] for name in names]
+        for axis in mesh.names:
+            yield axis, {name_of(plan, fold.body[plan.body].graph, loops[plan.body], axis) for plan in plans}
+
+
+def _simple(used: set[str]) -> bool:
+    """Whether an axis cuts nothing but the batch, or the insides of operators."""
+    return used == {"dp"} or (used <= {"tp", "tp+sp", "cp", "-"} and not used.isdisjoint({"tp", "tp+sp"}))
+
+
+def _cuts_sections(plan: BodyPlan) -> bool:
+    """Whether an axis cuts every one of several values that lie side by side."""
+    choices = (choice for _, strategy in plan.strategies for _, choice in strategy.choices)
+    return any(isinstance(choice, Split) and isinstance(choice.layout, Sections) for choice in choices)
 
 
 def _splits(decisions: Decisions) -> bool:

@@ -22,7 +22,7 @@ from meshwright.ir.capabilities import (
     layout_names,
 )
 from meshwright.ir.combined import COMBINED
-from meshwright.ir.decisions import Decisions
+from meshwright.ir.decisions import Decisions, Schedule
 from meshwright.ir.errors import (
     AttentionNotExpressible,
     CapabilityUnknown,
@@ -44,8 +44,10 @@ from meshwright.ir.offload import Offload
 from meshwright.ir.placement import CONTIGUOUS, ZIGZAG, Layout, Nested, Sections, Uneven
 from meshwright.ir.reshard import MOVES
 from meshwright.ir.schedules import SCHEDULES
+from meshwright.planner.unlike import over_parts
 from tests.ir.test_interp_step import PLANS
 from tests.llama_block import Sizes, block, model
+from tests.planner.test_unlike import parts
 
 FOLD = model()
 KNOWN = {
@@ -331,6 +333,25 @@ def test_stages_of_unlike_meshes() -> None:
     *others, last = decisions.stages
     unlike = replace(decisions, stages=(*others, replace(last, mesh=Mesh((MeshAxis("dp", 2),)))))
     assert COMBINED["unlike_meshes"](unlike, FOLD) == "2 meshes in one pipeline"
+
+
+def test_what_stages_of_unlike_meshes_are_not_emitted_with() -> None:
+    def beside(fold: Fold, *degrees: Degrees, schedule: str = "1f1b") -> str:
+        plan = over_parts(fold, parts(*degrees), (2,) * len(degrees), Schedule(schedule, 4), "any")
+        return COMBINED["beside_unlike_meshes"](plan, fold)
+
+    one, cut = Degrees(), Degrees(tp=2)
+    fold = model(Sizes(layers=4))
+    assert not beside(fold, one, cut)
+    assert not beside(fold, Degrees(dp=2, zero=3), Degrees(dp=2, tp=2, sequence_parallel=True))
+    assert "schedule zb-h1" in beside(fold, one, cut, schedule="zb-h1")
+    assert "axis cp as" in beside(fold, one, Degrees(cp=2))
+    assert "cut the batch" in beside(fold, one, Degrees(dp=4, shard=2, zero=3))
+    assert "which several stages hold" in beside(model(Sizes(layers=4), tied=True), one, cut)
+    plan = over_parts(model(Sizes(layers=6)), parts(one, cut, one), (2, 2, 2), Schedule("1f1b", 4), "any")
+    first, second, third = plan.stages
+    twice = replace(plan, stages=(first, second, replace(third, ranks=first.ranks)))
+    assert "several stages per rank" in COMBINED["beside_unlike_meshes"](twice, model(Sizes(layers=6)))
 
 
 def test_shards_beside_a_shared_parameter() -> None:

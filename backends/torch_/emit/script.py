@@ -32,6 +32,7 @@ from meshwright.backends.torch_.emit.writing.unlike import (
     unlike_batches,
     unlike_clip,
     unlike_constants,
+    unlike_draw,
     unlike_sections,
     unlike_start,
     unlike_step,
@@ -76,8 +77,11 @@ def scripts(parts: Parts) -> tuple[tuple[str, str], ...]:
 def unlike_scripts(unlike: Unlike) -> tuple[tuple[str, str], ...]:
     """The same of a pipeline whose stages have unlike meshes."""
     parts = unlike.main
-    ahead = dict.fromkeys(text for kind in unlike.kinds for text in map(tuple, recomputing(kind)))
-    cut = (*shards(unlike), staged())
+    cuts = any(unit.along for kind in unlike.kinds for unit in kind.kept.units)
+    again = dict.fromkeys(text for kind in unlike.kinds for text in map(tuple, recomputing(kind)))
+    turned = [transposed()] if any(kind.transposed for kind in unlike.kinds) else []
+    ahead = (*([along()] if cuts else []), *again, *turned)
+    cut = (*shards(unlike), staged(), *([unlike_draw(unlike)] if parts.drawn_in_parts else []))
     text = sections(parts, cut, (unlike_batches(unlike), unlike_step(unlike)), unlike_start(unlike))
     head, fixed = title(parts, unlike_axes(unlike)), constants(parts, unlike_constants(unlike))
     return two_files(head, fixed, text, (*ahead, *unlike_sections(unlike), unlike_clip()))

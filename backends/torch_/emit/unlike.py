@@ -68,15 +68,11 @@ def kinds_of(subject: Subject) -> tuple[Subject, ...]:
 
 def joined_kinds(kinds: Sequence[Parts]) -> Unlike:
     """What is said of kinds of stages, together."""
-    subject = kinds[0].subject
     axes = {index: kind.axes for kind in kinds for index in kind.subject.only}
     by_stage = tuple(axes[index] for index in range(len(axes)))
     for problem in _problems(kinds, by_stage):
         raise _refuse(problem)
-    found = Unlike(tuple(replace(kind, by_stage=by_stage) for kind in kinds))
-    if subject.init == "meta":
-        raise _refuse("weights that ranks draw in parts")
-    return found
+    return Unlike(tuple(replace(kind, by_stage=by_stage) for kind in kinds))
 
 
 def merged(meshes: Sequence[Mesh]) -> tuple[str, ...]:
@@ -115,8 +111,8 @@ def _problems(kinds: Sequence[Parts], axes: Sequence[Axes]) -> Iterator[str]:
         yield "sequences or experts that an axis cuts"
     if len({axis for own in axes for axis in own.batch}) > 1:
         yield "several axes that cut the batch"
-    if any(kind.kept.units for kind in kinds):
-        yield "parameters or states in shards"
+    if any(kind.fused for kind in kinds):
+        yield "weights of several sections that an axis cuts"
 
 
 def _refuse(what: str) -> EmissionSchedule:

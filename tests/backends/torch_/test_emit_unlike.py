@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -13,33 +14,52 @@ from meshwright.backends.torch_.verify.emitted import Verified, verify
 from meshwright.ir.decisions import Schedule
 from meshwright.ir.errors import EmissionSchedule, NotExpressible
 from meshwright.ir.names import Degrees
+from meshwright.ir.workload import Workload
 from meshwright.planner.unlike import over_parts
-from tests.backends.torch_.emitted import BATCH, WORKLOAD, job, lowered, model, unclean, written
+from tests.backends.torch_.emitted import BATCH, MIXED, WORKLOAD, job, lowered, model, unclean, written
 from tests.backends.torch_.measured import assert_planned
 from tests.backends.torch_.test_emit import unlike
 from tests.planner.test_unlike import parts
 
-Case = tuple[Sequence[Degrees], Sequence[int], Schedule]
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """Degrees of the stages, their blocks, and what else a plan has."""
+
+    degrees: Sequence[Degrees]
+    blocks: Sequence[int]
+    schedule: Schedule
+    workload: Workload = WORKLOAD
+    init: str = ""
+
+
 ONE, COPIES, CUT = Degrees(), Degrees(dp=2), Degrees(tp=2)
 SEQUENCES = Degrees(tp=2, sequence_parallel=True)
+TWO = Schedule("1f1b", 2)
 EXACT: dict[str, Case] = {
-    "1 + 2, tp": ((ONE, CUT), (1, 3), Schedule("1f1b", 4)),
-    "2 + 1, tp+sp": ((SEQUENCES, ONE), (3, 1), Schedule("1f1b", 2)),
-    "1 + 2, dp": ((ONE, COPIES), (1, 3), Schedule("gpipe", 2)),
-    "2 + 1, dp": ((COPIES, ONE), (2, 2), Schedule("1f1b", 4)),
+    "1 + 2, tp": Case((ONE, CUT), (1, 3), Schedule("1f1b", 4)),
+    "2 + 1, tp+sp": Case((SEQUENCES, ONE), (3, 1), TWO),
+    "1 + 2, dp": Case((ONE, COPIES), (1, 3), Schedule("gpipe", 2)),
+    "2 + 1, zero 1 in bf16": Case((Degrees(dp=2, zero=1), ONE), (2, 2), TWO, MIXED),
+    "1 + 2, zero 3, drawn in parts": Case((ONE, Degrees(dp=2, zero=3)), (1, 3), TWO, init="meta"),
 }
-"""Degrees of the stages, their blocks, and the schedule."""
 UNEVEN = {"1 + 2, dp"}
 """Those that train on batches whose sequences have unlike numbers of targets."""
 
 
 def subject(case: Case) -> Subject:
     """The plan of a case."""
-    degrees, counts, schedule = case
-    fold, calls = model(BATCH // schedule.microbatches)
-    decisions = over_parts(fold, parts(*degrees), counts, schedule, "torch-gloo")
-    program = lowered(decisions)
-    return Subject(fold=fold, decisions=decisions, program=program, workload=WORKLOAD, calls=calls, config="unlike")
+    fold, calls = model(BATCH // case.schedule.microbatches, dtype=case.workload.precision)
+    decisions = over_parts(fold, parts(*case.degrees), case.blocks, case.schedule, "torch-gloo")
+    return Subject(
+        fold=fold,
+        decisions=decisions,
+        program=lowered(decisions, case.workload),
+        workload=case.workload,
+        calls=calls,
+        config="unlike",
+        init=case.init,
+    )
 
 
 @pytest.fixture(scope="module")
@@ -76,15 +96,15 @@ def test_scripts_of_unlike_stages_are_clean(plans: dict[str, Subject], tmp_path:
 
 
 def test_scripts_of_unlike_stages_have_types(plans: dict[str, Subject], tmp_path: Path) -> None:
-    for kind in ("2 + 1, tp+sp", "1 + 2, dp"):
+    for kind in ("2 + 1, tp+sp", "2 + 1, zero 1 in bf16"):
         written(plans[kind], tmp_path / kind.replace(" ", "_"))
     assert not unclean(tmp_path, types=True)
 
 
 REFUSED: dict[str, tuple[Case, str]] = {
-    "shards": (((ONE, Degrees(dp=2, zero=3)), (1, 3), Schedule("1f1b", 2)), "shards"),
-    "gradients of weights apart": (((ONE, CUT), (1, 3), Schedule("zb-h1", 2)), "zb-h1"),
-    "sequences": (((ONE, Degrees(cp=2)), (1, 3), Schedule("1f1b", 2)), "sequences"),
+    "gradients of weights apart": (Case((ONE, CUT), (1, 3), Schedule("zb-h1", 2)), "zb-h1"),
+    "sequences": (Case((ONE, Degrees(cp=2)), (1, 3), TWO), "sequences"),
+    "copies of shards": (Case((ONE, Degrees(dp=4, shard=2, zero=3)), (1, 3), TWO), "dp.dp_shard"),
 }
 
 

@@ -9,13 +9,19 @@ from meshwright.backends.torch_.emit.writing.lines import quoted
 
 
 def draw(parts: Parts) -> Iterator[str]:
-    device, tensor = parts.subject.device, parts.axes.tensor
+    """Along the axes of a plan."""
+    tensor = parts.axes.tensor
     if parts.kept.units:
         both = parts.kept.over != parts.axes.copies
         shards = parts.axes.copies if both else (str(parts.axes.copied),)
     else:
         shards = (parts.axes.copied,) if parts.axes.copied is not None else ()
-    axes = (*shards, *([tensor] if tensor is not None else []))
+    yield from drawn(parts, (*shards, *([tensor] if tensor is not None else [])), distributed=parts.distributed)
+
+
+def drawn(parts: Parts, axes: tuple[str, ...], *, distributed: bool) -> Iterator[str]:
+    """`draw`, where these axes copy parameters, or cut those that are DTensors."""
+    device, tensor = parts.subject.device, parts.axes.tensor
     yield "def draw(model: nn.Module, mesh: DeviceMesh) -> None:"
     yield '    """Weights for this rank\'s part, as modules draw them; those of copies are one rank\'s."""'
     yield f'    model.to_empty(device="{device}")'
@@ -34,7 +40,7 @@ def draw(parts: Parts) -> Iterator[str]:
     yield "    for name, tensor in floats.items():"
     if parts.fused:
         yield "        tensor.copy_(reordered(name, tensor))"
-    if not parts.distributed:
+    if not distributed:
         yield "        if tensor.isnan().any():"
         yield '            raise SystemExit(f"no module draws {name}")'
         for axis in axes:

@@ -10,12 +10,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import pairwise
 
+from meshwright.backends.torch_.emit.axes import joined
 from meshwright.backends.torch_.emit.pipeline import Crossing
+from meshwright.backends.torch_.emit.storage import WHOLE
 from meshwright.backends.torch_.emit.unlike import Unlike
 from meshwright.backends.torch_.emit.writing.copies import sum_copies
 from meshwright.backends.torch_.emit.writing.entry import joining
+from meshwright.backends.torch_.emit.writing.initial import drawn
 from meshwright.backends.torch_.emit.writing.keeping import plain
-from meshwright.backends.torch_.emit.writing.lines import wrapped
+from meshwright.backends.torch_.emit.writing.lines import quoted, wrapped
 from meshwright.backends.torch_.emit.writing.model import parallelize
 from meshwright.backends.torch_.emit.writing.pipeline import DTYPES, blocks_of_stages, staged_step, stages
 from meshwright.backends.torch_.emit.writing.schedule import LISTS
@@ -34,8 +37,9 @@ def unlike_axes(unlike: Unlike) -> Iterator[str]:
 
 def unlike_constants(unlike: Unlike) -> Iterator[str]:
     """Those that are about stages."""
+    axes = (*unlike.axes, *([WHOLE] if any(kind.kept.whole for kind in unlike.kinds) else []))
     sizes = [
-        ", ".join(f'"{axis}": {mesh.axis(axis).size if axis in mesh.names else 1}' for axis in unlike.axes)
+        ", ".join(f'"{axis}": {mesh.axis(axis).size if axis in mesh.names else 1}' for axis in axes)
         for mesh in unlike.meshes
     ]
     ends = [0]
@@ -81,7 +85,14 @@ def unlike_start(unlike: Unlike) -> Iterator[str]:
     yield "    for ranks_of, axes in zip(RANKS, MESHES, strict=True):  # all ranks make the groups of all stages"
     yield "        placed = torch.tensor(ranks_of).reshape(*axes.values())"
     yield f'        meshes.append(DeviceMesh("{unlike.main.subject.device}", placed, mesh_dim_names=tuple(axes)))'
+    for axes in dict.fromkeys(axes for kind in unlike.kinds for axes in kind.flattened):
+        yield f'        meshes[-1][{quoted(axes)}]._flatten("{joined(axes)}")'
     yield "    return next(mesh for mesh in meshes if dist.get_rank() in mesh.mesh)"
+
+
+def unlike_draw(unlike: Unlike) -> Iterator[str]:
+    """`draw`: along an axis that a stage does not have, a rank is alone."""
+    return drawn(unlike.main, unlike.axes, distributed=any(kind.distributed for kind in unlike.kinds))
 
 
 def unlike_batches(unlike: Unlike) -> Iterator[str]:
@@ -324,6 +335,12 @@ def _runner(unlike: Unlike) -> Iterator[str]:
     yield "                leaving = zip(self.after, results, strict=not self.last)"
     yield "                ends = [(one, back.receive()) for (_, back), one in leaving if back]"
     yield "                ends = [(results[0], None)] if self.last else ends"
+    summing = [index for kind in unlike.kinds if kind.kept.level == 1 for index in kind.subject.only]
+    if summing:
+        yield f"                if self.index {_among(tuple(sorted(summing)))} and isinstance(stage, FSDPModule):"
+        yield "                    done = action == self.schedule[-1]"
+        yield "                    stage.set_requires_gradient_sync(done)"
+        yield "                    stage.set_reshard_after_backward(done)"
     yield "                torch.autograd.backward([one for one, _ in ends], [grad for _, grad in ends])"
     yield "                wait(sent + works)  # they have arrived: others went on with them"
     yield "                entered = zip(self.before, given, strict=True)"
