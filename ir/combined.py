@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from meshwright.ir.adjoint import Split
 from meshwright.ir.decisions import BodyPlan, Decisions
 from meshwright.ir.fold import Fold
+from meshwright.ir.fused import GROUPED
 from meshwright.ir.names import name_of
 from meshwright.ir.names.cache import loops_of
 from meshwright.ir.placement import Placement, Sections
@@ -70,6 +71,19 @@ def split_backward_shards(decisions: Decisions, fold: Fold) -> str:
     return f"gradients scattered for every micro-batch under schedule {decisions.schedule.name}"
 
 
+def experts_cut_twice(decisions: Decisions, fold: Fold) -> str:
+    """Experts that one axis cuts apart, and another one in themselves."""
+    for plan in decisions.plans:
+        for op in fold.body[plan.body].graph.ops:
+            if op.kind != GROUPED:
+                continue
+            choices = plan.strategy(op.name).choices
+            split = {factor for _, one in choices if isinstance(one, Split) for factor in one.factors}
+            if {"e"} < split - {"c"}:
+                return "experts apart on one axis and cut on another"
+    return ""
+
+
 def many_gathered_stages(decisions: Decisions, fold: Fold) -> str:
     """States in shards of more stages on a rank than torch keeps gathered."""
     most = max(Counter(stage.ranks for stage in decisions.stages).values())
@@ -119,5 +133,6 @@ COMBINED: Mapping[str, Callable[[Decisions, Fold], str]] = {
     "shared_shards": shared_shards,
     "split_backward_shards": split_backward_shards,
     "many_gathered_stages": many_gathered_stages,
+    "experts_cut_twice": experts_cut_twice,
 }
 """What a plan has of it, in words; empty if it does not have it."""

@@ -5,14 +5,20 @@ from __future__ import annotations
 from meshwright.ir.graph import Graph, Op
 from meshwright.ir.placement import Layout, Sections
 
-PRODUCTS = ("linear",)
+PRODUCTS = ("linear", "grouped_linear")
+GROUPED = "grouped_linear"
+"""The product of stacked experts, which their module cuts itself."""
 
 
 def cut_apart(graph: Graph, op: Op, layout: Layout) -> bool:
-    """Whether an operator is a product of which nothing is read but these sections, each by itself, and not in the
-    module that makes it."""
+    """Whether an operator is a product of which nothing is read but these sections, each by itself: not in the module
+    that makes it, or, of experts, in halves."""
     if op.kind not in PRODUCTS or not isinstance(layout, Sections):
         return False
     readers = [graph.ops[index] for index, _ in graph.readers.get(op.results[0], ())]
-    apart = all(one.kind == "split" and one.integers("sizes") == layout.sizes for one in readers)
-    return apart and op.results[0] not in graph.outputs and all(one.module != op.module for one in readers)
+    if op.results[0] in graph.outputs or any(one.kind != "split" for one in readers):
+        return False
+    if op.kind == GROUPED and len(set(layout.sizes)) > 1:
+        return False
+    apart = op.kind == GROUPED or all(one.module != op.module for one in readers)
+    return apart and all(one.integers("sizes") == layout.sizes for one in readers)

@@ -88,10 +88,10 @@ def _parts(subject: Subject, folder: Path) -> Parts:
         experts=experts,
         model=Path(os.path.relpath(folder.resolve() / subject.calls.file, folder.resolve())).as_posix(),
     )
-    if subject.compiled and parts.fused:
+    if subject.compiled and (parts.fused or parts.cut_experts):
         raise EmissionSoftware(
             place="style compiled",
-            cause="fused weights whose sections are cut are not emitted compiled yet",
+            cause="fused weights whose sections are cut, and experts that are, are not emitted compiled yet",
             fix="plan with --style eager, or with --fix tp=1",
         )
     return parts

@@ -8,6 +8,7 @@ from functools import cached_property
 
 from meshwright.backends.torch_.emit.axes import Axes
 from meshwright.backends.torch_.emit.context import Context
+from meshwright.backends.torch_.emit.cut_experts import CutExperts, cut_experts_of
 from meshwright.backends.torch_.emit.experts import Experts
 from meshwright.backends.torch_.emit.initial import drawn_in_parts
 from meshwright.backends.torch_.emit.pipeline import Pipeline, numbers_of, pipeline_of
@@ -83,7 +84,16 @@ class Parts:
         """What of the pieces the tensor axis cuts in sections, where it does."""
         axis = self.axes.tensor
         found = [(piece, fused_of(self.subject, piece, axis)) for piece in self.subject.pieces if axis is not None]
-        return tuple((piece, fused) for piece, fused in found if fused.modules)
+        return tuple((piece, fused) for piece, fused in found if fused.params)
+
+    @property
+    def cut_experts(self) -> tuple[tuple[Piece, CutExperts], ...]:
+        """Experts that the tensor axis cuts in themselves."""
+        axis = self.axes.tensor
+        found = [
+            (piece, cut_experts_of(self.subject, piece, axis)) for piece in self.subject.pieces if axis is not None
+        ]
+        return tuple((piece, cut) for piece, cut in found if cut.modules)
 
     @property
     def transposed(self) -> bool:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 from meshwright.backends.torch_.emit.subject import Piece, Subject
 from meshwright.ir.errors import EmissionModule
-from meshwright.ir.fused import cut_apart
+from meshwright.ir.fused import GROUPED, cut_apart
 from meshwright.ir.graph import Op
 from meshwright.ir.placement import Placement, Sections
 from meshwright.ir.rewrite import facts_of
@@ -48,7 +48,7 @@ def fused_of(subject: Subject, piece: Piece, axis: str) -> Fused:
             found = sections_on(state.value, axis)
             if found is not None and not cut_apart(piece.graph, op, Sections(found[1])):
                 raise refuse(piece, op, f"it makes %{value} in sections, and is no product that is cut into them")
-            if found is not None:
+            if found is not None and op.kind != GROUPED:
                 modules[op.module] = found[1]
     return Fused(modules, params)
 

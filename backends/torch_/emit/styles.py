@@ -23,6 +23,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
+from meshwright.backends.torch_.emit.cut_experts import CutExperts, cut_experts_of
 from meshwright.backends.torch_.emit.subject import Piece, Subject
 from meshwright.ir.errors import EmissionModule
 from meshwright.ir.graph import Op
@@ -35,6 +36,16 @@ SEQUENCE = "1"
 """The dimension of tokens in a sequence."""
 LOSS = "cross_entropy"
 HOW = "plan with --target torch-gloo, or pin the module, as in --fix '*.q_proj:sharding=column'"
+
+OWN_TOKENS = (
+    "input_layouts=Shard(1)",
+    "desired_input_layouts=Shard(1)",
+    "use_local_input=True",
+    "output_layouts=Shard(1)",
+    "desired_output_layouts=Shard(1)",
+    "use_local_output=False",
+)
+"""How a module is given its tokens, of DTensors, and makes them such again."""
 
 At = tuple[str, bool]
 """How a value lies along the axis, and whether its gradient is a sum."""
@@ -102,10 +113,17 @@ class _Reader:
         return found
 
     @cached_property
+    def experts(self) -> CutExperts:
+        """Modules whose insides are theirs: tokens enter, and leave, as copies."""
+        return cut_experts_of(self.subject, self.piece, self.axis)
+
+    @cached_property
     def leaves(self) -> dict[str, Op]:
         """The operators that read weights, by module."""
         found: dict[str, Op] = {}
         for op in self.ops:
+            if self.experts.holds(op.module):
+                continue
             if self.weights.intersection(op.operands) and not self.weights.issuperset(op.operands):
                 if op.module in found:
                     raise self.refuse(op, "its module reads weights in two operators")
@@ -117,6 +135,8 @@ class _Reader:
             self.of_leaf(op)
         for value in self.values():
             self.check_value(value)
+        for path in self.experts.around:
+            self.found[path] = Style("PrepareModuleInputOutput", OWN_TOKENS)
         options = {path: self.with_input(path, style) for path, style in self.found.items()}
         return Styles(dict(sorted(options.items(), key=self.order)), self.before, self.sharded_loss)
 
@@ -247,8 +267,10 @@ class _Reader:
     def check_value(self, value: str) -> None:
         """Find where a value changes its placement; it must be where a style says so."""
         graph = self.piece.graph
-        lies = self.leaves_as(value)
         maker = self.maker.get(value)
+        if maker is not None and self.experts.holds(maker.module) and not self.leaves_experts(value):
+            return
+        lies = self.leaves_as(value)
         if maker is not None and lies != self.made(value) and maker.module not in self.found:
             raise self.refuse(maker, "its result changes its placement outside of a module with weights")
         if not graph.types[value].floating:
@@ -263,6 +285,11 @@ class _Reader:
             self.loss_of(next(op for op, _ in self.readers(value) if op.kind == LOSS))
         if changed:
             self.prepare(value, lies, wanted, [op for op, _ in changed])
+
+    def leaves_experts(self, value: str) -> bool:
+        """Whether what such a module makes is read outside of it."""
+        readers = self.readers(value)
+        return not readers or any(not self.experts.holds(op.module) for op, _ in readers)
 
     def reads_shards(self, value: str, lies: At) -> bool:
         """Whether the loss reads scores whose vocabulary is cut."""

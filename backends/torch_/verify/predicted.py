@@ -7,7 +7,8 @@ Tokens and labels are read whole by every rank, where the Program has them cut a
 
 How many rows travel to an expert that drops none depends on values: the Program has the mean. So of these exchanges
 each rank must execute the planned number, and the ranks of a group together the planned bytes. Before rows, ranks tell
-one another how many come, a number for each expert: `counts`. They are not priced.
+one another how many come, a number for each expert, or where rows are gathered whose each one is: `counts`. They are
+not priced.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import prod
 
 from meshwright.ir.fold import Call, Fold, FromInput
 from meshwright.ir.graph import Graph
@@ -70,6 +72,12 @@ def predicted(program: Program, fold: Fold, stages: Sequence[int] = (0,)) -> Pre
                 if sent[_value(statement)] and statement.reason == "value":
                     reached = local.placement.local_shape(local.type.shape, body.mesh)[EXPERT]
                     counts[kind, axes, int(reached) * COUNT_BYTES] += times
+            elif kind == "all_gather" and sent.get(_value(statement)) and statement.reason == "value":
+                local = body.locals[statement.operand]
+                values[kind, axes, size] += times
+                counts[
+                    kind, axes, prod(local.placement.local_shape(local.type.shape, body.mesh)[:2]) * COUNT_BYTES
+                ] += times
             elif statement.operand.partition("@")[0] in given:
                 whole[kind, axes, size] += times
             else:

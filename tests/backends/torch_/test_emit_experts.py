@@ -17,7 +17,7 @@ from meshwright.backends.torch_.verify.emitted import Verified, verify
 from meshwright.backends.torch_.verify.groups import Group, unlike, unlike_together
 from meshwright.backends.torch_.verify.predicted import Predicted
 from meshwright.ir.calls import Calls
-from meshwright.ir.errors import EmissionAxis, EmissionModule, MeshwrightError
+from meshwright.ir.errors import CombinationNotExpressible, EmissionAxis, EmissionModule, MeshwrightError
 from meshwright.ir.fold import Fold
 from meshwright.ir.frontends.calls import calls_of
 from meshwright.ir.frontends.capture import capture
@@ -48,6 +48,11 @@ KINDS: dict[str, dict[str, Any]] = {
         "schedule": "1f1b",
     },
 }
+CUT: dict[str, dict[str, Any]] = {
+    "tp": {"tp": 2, "recompute": "full"},
+    "tp+sp x fsdp": {"tp": 2, "dp": 2, "zero": 3, "sequence_parallel": True},
+}
+"""Experts that the tensor axis cuts in themselves."""
 
 
 @cache
@@ -69,7 +74,7 @@ def plan_of(factory: str = "tiny", **degrees: Any) -> Subject:
 @pytest.fixture(scope="module")
 def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Verified]:
     """All plans in one launch."""
-    plans = {kind: plan_of(**degrees) for kind, degrees in KINDS.items()}
+    plans = {kind: plan_of(**degrees) for kind, degrees in (KINDS | CUT).items()}
     jobs = [job(plan, written(plan, tmp_path_factory.mktemp("plan"))) for plan in plans.values()]
     return dict(zip(plans, verify(jobs, steps=2, limit_s=600), strict=True))
 
@@ -90,6 +95,31 @@ def test_experts_apart_are_exact_and_communicate_what_the_plan_says(kind: str, f
         assert (counts["all_gather dp"], counts["reduce_scatter dp"]) == (4, 2)
 
 
+@pytest.mark.e2e
+@pytest.mark.parametrize("kind", CUT)
+def test_experts_cut_in_themselves_are_exact(kind: str, found: dict[str, Verified]) -> None:
+    one = found[kind]
+    assert one.differences == ()
+    assert one.tensors == 2 * 21
+    assert_planned(plan_of(**CUT[kind]), one, 0.2)  # and indices of rows are an eighth of such short rows
+
+
+def test_a_part_of_every_expert_is_kept_and_routers_see_their_own_tokens(tmp_path: Path) -> None:
+    text = written(plan_of(**CUT["tp+sp x fsdp"]), tmp_path).read_text()
+    cut = 'cut_experts(block.get_submodule("feed_forward.experts"), mesh["tp"], '
+    assert f"        {cut}Shard(0), gate_up_proj=1, down_proj=2)\n" in text
+    assert '        add_gradients(block.get_submodule("feed_forward.gate"), mesh["tp"])\n' in text
+    assert r'r"blocks\.\d+\.feed_forward\.experts\.gate_up_proj": (1, (24, 24)),' in text
+    text = written(plan_of(**CUT["tp"]), tmp_path).read_text()
+    assert f"        {cut}Replicate(), gate_up_proj=1, down_proj=2)\n" in text
+
+
+def test_experts_apart_and_cut_are_no_plan_for_torch() -> None:
+    plan = plan_of(dp=2, tp=2, ep=2, etp=2)
+    with pytest.raises(CombinationNotExpressible, match="experts apart on one axis and cut on another"):
+        TORCH_GLOO.check(plan.decisions, plan.fold)
+
+
 def test_experts_and_routers_are_cut_where_shards_divide_them(tmp_path: Path) -> None:
     text = written(plan_of(**KINDS["shards of other dimensions"]), tmp_path).read_text()
     assert 'along(block, {"feed_forward.gate.weight": 1})' in text
@@ -97,7 +127,7 @@ def test_experts_and_routers_are_cut_where_shards_divide_them(tmp_path: Path) ->
 
 
 def test_scripts_are_clean(tmp_path: Path) -> None:
-    for number, degrees in enumerate(KINDS.values()):
+    for number, degrees in enumerate((KINDS | CUT).values()):
         written(plan_of(**degrees), tmp_path / f"plan{number}")
     assert unclean(tmp_path) == ""
 

@@ -29,12 +29,20 @@ def cut_as_whole(parts: Parts, piece: Piece, holder: str) -> Iterator[str]:
     for one, fused in parts.fused:
         for path, sizes in fused.modules.items() if one is piece else ():
             yield f'in_sections({holder}.get_submodule("{path}"), {", ".join(map(str, sizes))})'
+    for one, experts in parts.cut_experts:
+        for path, dims in experts.modules.items() if one is piece else ():
+            cuts = ", ".join(f"{name}={dim}" for name, dim in dims.items())
+            lies = "Shard(0)" if path.rpartition(".")[0] in experts.around else "Replicate()"
+            yield f'cut_experts({holder}.get_submodule("{path}"), mesh["{parts.axes.tensor}"], {lies}, {cuts})'
+        for path in experts.routers if one is piece else ():
+            yield f'add_gradients({holder}.get_submodule("{path}"), mesh["{parts.axes.tensor}"])'
 
 
 def of_sections(parts: Parts) -> Iterator[str]:
     yield from REORDERED.replace("AXIS", str(parts.axes.tensor)).split("\n")
-    yield from ("", "")
-    yield from SECTIONS.replace("AXIS", str(parts.axes.tensor)).split("\n")
+    if any(fused.modules for _, fused in parts.fused):
+        yield from ("", "")
+        yield from SECTIONS.replace("AXIS", str(parts.axes.tensor)).split("\n")
 
 
 REORDERED = '''\
@@ -120,3 +128,50 @@ class Transposed(ParallelStyle):
 
 def transposed() -> Iterator[str]:
     yield from TRANSPOSED.split("\n")
+
+
+EXPERTS = '''\
+def cut_experts(module: nn.Module, ranks: DeviceMesh, lies: Shard | Replicate, **dims: int) -> None:
+    """Keep this rank's part of every expert; what the parts make of a row is added up. `lies`: whether ranks call it
+    with tokens of their own, or all with the same."""
+    for name, dim in dims.items():
+        weight = module.get_parameter(name)
+        cut = distribute_tensor(weight.detach(), ranks, [Shard(dim)], src_data_rank=None)
+        module.register_parameter(name, nn.Parameter(cut, requires_grad=weight.requires_grad))
+    own = copy.copy(module)  # the module as it was written, with this rank's parts
+
+    def forward(tokens: Tensor, chosen: Tensor, weights: Tensor) -> Tensor:
+        order = chosen.flatten().argsort(stable=True)
+        token = order // chosen.shape[1]
+        rows = DTensor.from_local(tokens[token], ranks, [lies]).redistribute(placements=[Replicate()])
+        expert = DTensor.from_local(chosen.flatten()[order, None], ranks, [lies]).full_tensor()
+        own._parameters = {name: weight.to_local() for name, weight in module.named_parameters(recurse=False)}
+        even = torch.ones_like(expert, dtype=tokens.dtype)
+        parts = own.forward(rows.to_local(grad_placements=[Partial()]), expert, even)
+        rows = DTensor.from_local(parts, ranks, [Partial()]).redistribute(placements=[lies]).to_local()
+        return torch.zeros_like(tokens).index_add(0, token, rows * weights.flatten()[order, None])
+
+    module.forward = forward'''
+
+
+ROUTERS = '''\
+def add_gradients(module: nn.Module, ranks: DeviceMesh) -> None:
+    """Have a module with whole parameters run on this rank's tokens: the gradients of all ranks are added up."""
+    for name, parameter in list(module.named_parameters(recurse=False)):
+        whole = distribute_tensor(parameter.detach(), ranks, [Replicate()], src_data_rank=None)
+        module.register_parameter(name, nn.Parameter(whole, requires_grad=parameter.requires_grad))
+    own = copy.copy(module)
+
+    def forward(*args: Any) -> Any:
+        named = module.named_parameters(recurse=False)
+        own._parameters = {name: weight.to_local(grad_placements=[Partial()]) for name, weight in named}
+        return own.forward(*args)
+
+    module.forward = forward'''
+
+
+def of_experts(parts: Parts) -> Iterator[str]:
+    yield from EXPERTS.split("\n")
+    if any(experts.routers for _, experts in parts.cut_experts):
+        yield from ("", "")
+        yield from ROUTERS.split("\n")
