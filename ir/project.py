@@ -49,6 +49,12 @@ class Sizes:
 def sizes_of(decisions: Decisions, most: int, enough: int) -> Sizes:
     """The sizes of the twin: as few ranks as keep every degree at two or more, then more where it was larger, up to
     `enough`; what makes more than `most` in all is given up, outer axes first."""
+    if len({stage.mesh for stage in decisions.stages}) > 1:
+        raise NoTwin(
+            place="stages of unlike meshes",
+            cause="a twin has one mesh in all stages",
+            fix="verify one rank of each stage with --alone, or the plan itself if it is small and for torch-gloo",
+        )
     mesh, groups = decisions.stages[0].mesh, len(decisions.groups)
     axes = {axis.name: min(axis.size, 2) for axis in mesh.axes}
     stages = min(groups, 2)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import atexit
 import tempfile
 from dataclasses import dataclass
-from math import prod
+from math import lcm, prod
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -17,6 +17,7 @@ from typing import Any
 from meshwright.backends.torch_.emit import emit
 from meshwright.backends.torch_.emit.axes import axes_of
 from meshwright.backends.torch_.emit.script import SCRIPT
+from meshwright.backends.torch_.emit.unlike import kinds_of
 from meshwright.backends.torch_.verify.loading import load
 from meshwright.ir.account import parameters
 from meshwright.ir.errors import BatchImpossible, PlanOfAnotherModel
@@ -77,7 +78,8 @@ def parallelize(model: Any, plan: str | Path, *, reference: str | None = None) -
             atexit.register(_leave, script.dist)
         mesh = script.start()
         module = script.parallelize(model, mesh)
-    parts = prod(subject.mesh.axis(axis).size for axis in axes_of(subject).batch)
+    kinds = [(kind, axes_of(kind).batch) for kind in kinds_of(subject)]
+    parts = lcm(*(prod(kind.mesh.axis(axis).size for axis in batch) for kind, batch in kinds))
     return Parallelized(
         module=module,
         schedule=getattr(module, "schedule", None),

@@ -107,7 +107,7 @@ class HookUnusable(ModelError):
 
 
 class NoTwin(ModelError):
-    """No small twin of a model can be made, on which its plan could be run: its sizes are not found, or what comes of
-    smaller ones is another structure."""
+    """No small twin of a model can be made, on which its plan could be run: its sizes are not found, what comes of
+    smaller ones is another structure, or stages of the plan have unlike meshes."""
 
     code = "MW1014"

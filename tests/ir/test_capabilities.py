@@ -42,6 +42,7 @@ from meshwright.ir.mesh import Mesh, MeshAxis
 from meshwright.ir.names import CONTEXT, Degrees, template
 from meshwright.ir.offload import Offload
 from meshwright.ir.placement import CONTIGUOUS, ZIGZAG, Layout, Nested, Sections, Uneven
+from meshwright.ir.plan_text import decisions_text, parse_decisions
 from meshwright.ir.reshard import MOVES
 from meshwright.ir.schedules import SCHEDULES
 from meshwright.planner.unlike import over_parts
@@ -307,6 +308,16 @@ def test_ulysses_is_lowered_to_all_to_all_where_there_is_one() -> None:
     program = lower_body(block(), plan, degrees.mesh(), TORCH_CUDA.lowering())
     assert {move.step.kind for move in program.moves()} == {"all_to_all"}
     assert len(program.moves()) == 8, "q, k, v and the result, forward and backward"
+
+
+def test_an_axis_that_passes_keys_on_cuts_no_other_body() -> None:
+    """A tensor axis, and a ring, are emitted each for all bodies."""
+    ring = template(FOLD, Degrees(cp=2, context="ring"))
+    tensor = parse_decisions(decisions_text(template(FOLD, Degrees(tp=2))).replace("tp", "cp"))
+    both = replace(tensor, plans=tuple(ring.plan[one.name] if one.body == "block" else one for one in tensor.plans))
+    assert not [*TORCH_CUDA.refusals(ring, FOLD), *TORCH_CUDA.refusals(tensor, FOLD)]
+    with pytest.raises(StrategyNotExpressible, match=r"cp \(ring\) in block, tp in embed"):
+        TORCH_CUDA.check(both, FOLD)
 
 
 # Together ------------------------------------------------------------------------------------------------------------

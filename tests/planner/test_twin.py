@@ -88,6 +88,14 @@ def test_another_structure_is_refused() -> None:
         projected(plan.decisions, plan.fold, replace(plan.fold, bodies=bodies), sizes_of(plan.decisions, 8, 4), "any")
 
 
+def test_stages_of_unlike_meshes_have_no_twin() -> None:
+    plan = planned(OWN, "pp=2,dp=16,tp=2")
+    *others, last = plan.decisions.stages
+    unlike = replace(plan.decisions, stages=(*others, replace(last, mesh=Mesh.parse("tp=32"))))
+    with pytest.raises(NoTwin, match="one mesh in all stages"):
+        sizes_of(unlike, 8, 4)
+
+
 # Models --------------------------------------------------------------------------------------------------------------
 
 
