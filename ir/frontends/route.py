@@ -10,7 +10,7 @@ from __future__ import annotations
 import builtins
 import keyword
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -40,27 +40,50 @@ def route_of(
     batch: Mapping[str, Tensor],
     blocks: Sequence[str],
 ) -> Route:
-    """The lines of a forward pass on these inputs, and what the loss reads of the batch."""
+    """The lines of a forward pass on these inputs, and what the loss reads of the batch. They are those of any batch:
+    the numbers in them that grow with it are found by running a larger one. A single sequence may go another way than
+    several do (Hugging Face's positions are not repeated for it); the lines of several then hold for it, too."""
     try:
         # Models ask fake tensors for no values, unlike those on meta.
         with FakeTensorMode(allow_non_fake_inputs=True) as mode, torch.no_grad():
             fake = {name: mode.from_tensor(tensor) for name, tensor in batch.items()}
+            rows = next(tensor.shape[0] for tensor in inputs.values())
             route, result = _watch(module, {name: fake[name] for name in inputs}, blocks)
             read = _Noting(fake)
             loss(result, read)
-            twice = {name: torch.cat((fake[name], fake[name])) if fake[name].dim() else fake[name] for name in inputs}
-            again, _ = _watch(module, twice, blocks)
+            twice, _ = _watch(module, _repeated(fake, inputs, 2), blocks)
+            try:
+                route = _of_any_batch(route, twice, rows, rows)
+            except ValueError:
+                larger, _ = _watch(module, _repeated(fake, inputs, 4), blocks)
+                route = _of_any_batch(twice, larger, 2 * rows, rows)
     except Unwritable as found:
         return Route(problem=str(found))
-    rows = next(tensor.shape[0] for tensor in inputs.values())
-    try:
-        lines = tuple(_of_any_batch(one, other, rows) for one, other in zip(route.lines, again.lines, strict=True))
     except ValueError:
         return Route(problem="other lines run for another size of the batch")
-    return replace(route, lines=lines, targets=tuple(dict.fromkeys(read.read)))
+    return replace(route, targets=tuple(dict.fromkeys(read.read)))
 
 
-def _of_any_batch(line: Line, twice: Line, rows: int) -> Line:
+def _repeated(fake: Mapping[str, Tensor], names: Iterable[str], times: int) -> dict[str, Tensor]:
+    """A batch so many times as large."""
+    return {name: torch.cat([fake[name]] * times) if fake[name].dim() else fake[name] for name in names}
+
+
+def _of_any_batch(route: Route, twice: Route, watched: int, rows: int) -> Route:
+    """The route of a batch of `watched` rows, given that of twice as many: its lines for any batch, its shapes on
+    one of `rows`. Raises `ValueError` if the lines differ in anything else."""
+    lines = tuple(_any_line(one, other, watched) for one, other in zip(route.lines, twice.lines, strict=True))
+    shapes = []
+    for (name, dtype, shape), (other, _, larger) in zip(route.shapes, twice.shapes, strict=True):
+        if name != other or len(shape) != len(larger):
+            raise ValueError
+        grows = [found != doubled for found, doubled in zip(shape, larger, strict=True)]
+        sizes = [size * rows // watched if grown else size for size, grown in zip(shape, grows, strict=True)]
+        shapes.append((name, dtype, tuple(sizes)))
+    return replace(route, lines=lines, shapes=tuple(shapes))
+
+
+def _any_line(line: Line, twice: Line, rows: int) -> Line:
     """A line whose numbers that double with the batch are told from it."""
     one, other = (re.split(r"(\d+)", text.expression) for text in (line, twice))
     if len(one) != len(other):

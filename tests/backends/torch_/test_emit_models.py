@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.emitted_matrix import Made, Row, Small, compared, rows
+from benchmarks.emitted_matrix import LAYERS, SEQ, Made, Row, Small, compared, rows
+from meshwright.ir.frontends.calls import calls_of
+from meshwright.ir.frontends.load import load_model
 
 PAIRS = {
     "gemma-3": ("tp", "norms over heads, and an embedding that is the head, cut as vocabulary"),
@@ -48,6 +50,20 @@ def test_the_module_that_reads_a_shared_parameter_is_the_one_that_is_changed(tmp
     made = Small("gpt2", tmp_path).made("cp", tmp_path / "plan")
     assert isinstance(made, Made)
     assert 'on_own_tokens(model.get_submodule("lm_head"), context' in made.script.read_text()
+
+
+def test_stages_of_one_sequence_have_the_lines_of_several(tmp_path: Path) -> None:
+    """Hugging Face repeats positions over a batch, but not over a batch of one."""
+    small = Small("llama, HF", tmp_path)
+    blocks = [f"model.layers.{number}" for number in range(LAYERS)]
+    one, two = (
+        calls_of(load_model(small.reference, dtype="fp32"), small.reference, batch=batch, seq=SEQ, blocks=blocks).route
+        for batch in (1, 2)
+    )
+    assert one.problem == ""
+    assert one.lines == two.lines
+    grown = {name: shape for name, _, shape in two.shapes}
+    assert all(shape in (grown[name], (1, *grown[name][1:])) for name, _, shape in one.shapes)
 
 
 def test_what_is_sent_lies_in_one_piece(tmp_path: Path) -> None:
