@@ -199,7 +199,7 @@ def _result(op: Op, operands: tuple[DTensor, ...], left: list[list[Placement]], 
     attrs = {key: "f64" if key == "dtype" and value in FLOATING else value for key, value in op.attrs}
     try:
         made = _EAGER[op.kind](operands, attrs)
-    except RuntimeError as error:  # among them NotImplementedError
+    except RuntimeError as error:  # DTensor has no rule for it, or torch no kernel
         raise NoRule(f"{op.kind}: {str(error).splitlines()[0]}") from error
     results = [one for one in made if isinstance(one, DTensor)]
     if len(results) < len(made):

@@ -29,6 +29,10 @@ def batches(parts: Parts) -> Iterator[str]:
             yield f"    return {own} | {{{cut}}}"
         yield ""
         yield ""
+    yield from batch_of(cuts=cuts)
+
+
+def batch_of(*, cuts: bool) -> Iterator[str]:
     yield "def batch_of(step: int, mesh: DeviceMesh) -> dict[str, Tensor]:"
     yield '    """This rank\'s part of a step. Your own data goes here."""'
     yield "    torch.manual_seed(SEED + step)"

@@ -15,6 +15,17 @@ def clip(parts: Parts) -> Iterator[str]:
     if not parts.distributed and not staged:
         yield "    nn.utils.clip_grad_norm_(model.parameters(), most)"
         return
+    yield from norms()
+    yield "    total = nn.utils.get_total_norm(norms)"
+    if staged:
+        yield "    squares = total**2"
+        yield '    dist.all_reduce(squares, group=mesh["pp"].get_group())'
+        yield "    total = squares.sqrt()"
+    yield from scaled("total")
+
+
+def norms() -> Iterator[str]:
+    """Those of gradients over one mesh each."""
     yield "    alike: dict[DeviceMesh | None, list[nn.Parameter]] = {}"
     yield "    for parameter in model.parameters():"
     yield "        if parameter.grad is not None:"
@@ -24,10 +35,9 @@ def clip(parts: Parts) -> Iterator[str]:
     yield "    for parameters in alike.values():"
     yield "        norm = nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])"
     yield "        norms.append(norm.full_tensor() if isinstance(norm, DTensor) else norm)"
-    yield "    total = nn.utils.get_total_norm(norms)"
-    if staged:
-        yield "    squares = total**2"
-        yield '    dist.all_reduce(squares, group=mesh["pp"].get_group())'
-        yield "    total = squares.sqrt()"
+
+
+def scaled(total: str) -> Iterator[str]:
+    """All gradients, by the norm of all of them."""
     yield "    for parameters in alike.values():"
-    yield "        nn.utils.clip_grads_with_norm_(parameters, most, total)"
+    yield f"        nn.utils.clip_grads_with_norm_(parameters, most, {total})"

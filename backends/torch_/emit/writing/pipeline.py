@@ -156,18 +156,7 @@ def runner(parts: Parts, pipeline: Pipeline) -> Iterator[str]:
         yield "        return self.stage(*args)"
         yield ""
         yield ""
-    yield "class Pipeline(nn.Module):"
-    yield '    """The stages of this rank, and the schedule that sends micro-batches through them."""'
-    yield ""
-    yield "    def __init__("
-    yield "        self,"
-    yield "        model: nn.Module,"
-    yield "        mesh: DeviceMesh,"
-    yield "        shard: Callable[[Stage, DeviceMesh], nn.Module],"
-    yield "        loss: Callable[..., Tensor],"
-    yield "    ) -> None:"
-    yield "        super().__init__()"
-    yield "        self.mean = loss"
+    yield from pipeline_of("The stages of this rank, and the schedule that sends micro-batches through them.")
     yield '        group = mesh["pp"].get_group()'
     yield '        indices = STAGES_OF[mesh["pp"].get_local_rank()]'
     made = "stage_of(model, index, mesh)" if parts.carries_shards else "stage_of(model, index)"
@@ -198,6 +187,22 @@ def runner(parts: Parts, pipeline: Pipeline) -> Iterator[str]:
 
 def _group(pipeline: Pipeline, stage: int) -> int:
     return next(number for number, held in enumerate(pipeline.held) if stage in held)
+
+
+def pipeline_of(what: str) -> Iterator[str]:
+    """How `Pipeline` begins."""
+    yield "class Pipeline(nn.Module):"
+    yield f'    """{what}"""'
+    yield ""
+    yield "    def __init__("
+    yield "        self,"
+    yield "        model: nn.Module,"
+    yield "        mesh: DeviceMesh,"
+    yield "        shard: Callable[[Stage, DeviceMesh], nn.Module],"
+    yield "        loss: Callable[..., Tensor],"
+    yield "    ) -> None:"
+    yield "        super().__init__()"
+    yield "        self.mean = loss"
 
 
 def sum_tied() -> Iterator[str]:

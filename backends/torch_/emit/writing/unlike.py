@@ -14,13 +14,15 @@ from meshwright.backends.torch_.emit.axes import joined
 from meshwright.backends.torch_.emit.pipeline import Crossing
 from meshwright.backends.torch_.emit.storage import WHOLE
 from meshwright.backends.torch_.emit.unlike import Unlike
+from meshwright.backends.torch_.emit.writing.batch import batch_of
+from meshwright.backends.torch_.emit.writing.clipping import norms, scaled
 from meshwright.backends.torch_.emit.writing.copies import sum_copies
 from meshwright.backends.torch_.emit.writing.entry import joining
 from meshwright.backends.torch_.emit.writing.initial import drawn
 from meshwright.backends.torch_.emit.writing.keeping import plain
 from meshwright.backends.torch_.emit.writing.lines import quoted, wrapped
 from meshwright.backends.torch_.emit.writing.model import parallelize
-from meshwright.backends.torch_.emit.writing.pipeline import DTYPES, blocks_of_stages, staged_step, stages
+from meshwright.backends.torch_.emit.writing.pipeline import DTYPES, blocks_of_stages, pipeline_of, staged_step, stages
 from meshwright.backends.torch_.emit.writing.schedule import LISTS
 from meshwright.backends.torch_.emit.writing.step import after_backward, clipping, targets_of
 from meshwright.ir.mesh import Mesh
@@ -112,11 +114,7 @@ def unlike_batches(unlike: Unlike) -> Iterator[str]:
         yield f"    return {{name: {mine}{away} for name, tensor in whole.items()}}"
         yield ""
         yield ""
-    yield "def batch_of(step: int, mesh: DeviceMesh) -> dict[str, Tensor]:"
-    yield '    """This rank\'s part of a step. Your own data goes here."""'
-    yield "    torch.manual_seed(SEED + step)"
-    yield "    whole: dict[str, Tensor] = model_file.example_inputs(GLOBAL_BATCH, SEQ)"
-    yield "    return own_part(whole, mesh)" if unlike.batch is not None or away else "    return whole"
+    yield from batch_of(cuts=unlike.batch is not None or bool(away))
 
 
 def unlike_step(unlike: Unlike) -> Iterator[str]:
@@ -141,19 +139,10 @@ def unlike_clip() -> Iterator[str]:
     """`clip`: what ranks of a stage share is counted once."""
     yield "def clip(model: nn.Module, most: float, mesh: DeviceMesh) -> None:"
     yield '    """Scale all gradients down together, to a norm of at most so much."""'
-    yield "    alike: dict[DeviceMesh | None, list[nn.Parameter]] = {}"
-    yield "    for parameter in model.parameters():"
-    yield "        if parameter.grad is not None:"
-    yield "            over = parameter.grad.device_mesh if isinstance(parameter.grad, DTensor) else None"
-    yield "            alike.setdefault(over, []).append(parameter)"
-    yield "    norms = []"
-    yield "    for parameters in alike.values():"
-    yield "        norm = nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])"
-    yield "        norms.append(norm.full_tensor() if isinstance(norm, DTensor) else norm)"
+    yield from norms()
     yield "    squares = nn.utils.get_total_norm(norms) ** 2 / mesh.size()  # all ranks of a stage have its norm"
     yield "    dist.all_reduce(squares)"
-    yield "    for parameters in alike.values():"
-    yield "        nn.utils.clip_grads_with_norm_(parameters, most, squares.sqrt())"
+    yield from scaled("squares.sqrt()")
 
 
 def unlike_sections(unlike: Unlike) -> Iterator[Iterator[str]]:
@@ -274,18 +263,7 @@ def _runner(unlike: Unlike) -> Iterator[str]:
     entries = parts.subject.calls.entries
     within = parts.subject.calls.route.within
     given = f"SimpleNamespace({within}=outputs)" if within else "outputs"
-    yield "class Pipeline(nn.Module):"
-    yield '    """The stage of this rank, and what sends micro-batches through it."""'
-    yield ""
-    yield "    def __init__("
-    yield "        self,"
-    yield "        model: nn.Module,"
-    yield "        mesh: DeviceMesh,"
-    yield "        shard: Callable[[Stage, DeviceMesh], nn.Module],"
-    yield "        loss: Callable[..., Tensor],"
-    yield "    ) -> None:"
-    yield "        super().__init__()"
-    yield "        self.mean = loss"
+    yield from pipeline_of("The stage of this rank, and what sends micro-batches through it.")
     yield "        self.index = next(stage for stage, ranks in enumerate(RANKS) if dist.get_rank() in ranks)"
     yield f"        self.stages = nn.ModuleList([shard({made}, mesh)])"
     yield "        self.last = self.index == STAGES - 1"
