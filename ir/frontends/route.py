@@ -2,7 +2,9 @@
 
 The model runs on the meta device under a mode that sees every torch function as the model's author called it. Blocks,
 and modules that hold no block, are called as wholes; modules around blocks are seen through, so their own lines are
-written down. What is no tensor (sizes, dtypes) stands as it was in this run, for the batch that is watched.
+written down. What is no tensor (sizes, dtypes) stands as it was in this run, for the batch that is watched. What
+depends on no parameter and no entry of the batch is computed, too: models ask positions whether they are packed, and
+make no mask where they are not.
 """
 
 from __future__ import annotations
@@ -10,22 +12,30 @@ from __future__ import annotations
 import builtins
 import keyword
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._subclasses.fake_tensor import FakeTensorMode, unset_fake_temporarily
 from torch.overrides import TorchFunctionMode, resolve_name
+from torch.utils._pytree import tree_leaves, tree_map
 
 from meshwright.ir.frontends.dtypes import type_of
+from meshwright.ir.frontends.stand_ins import with_values
 from meshwright.ir.route import CALLED, DEVICE, ROWS, Line, Route
 
 _INFIX = {
     "add": "+", "sub": "-", "mul": "*", "truediv": "/", "floordiv": "//", "mod": "%", "pow": "**", "matmul": "@",
     "lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "==", "ne": "!=", "and": "&", "or": "|", "xor": "^",
 }  # fmt: skip
+_CREATES = {torch.arange, torch.linspace, torch.ones, torch.zeros, torch.full, torch.tensor}
+_ASKS = {Tensor.__bool__, Tensor.__int__, Tensor.__float__, Tensor.__index__, Tensor.item, Tensor.tolist}
+COMPUTED = 1 << 20
+"""Elements, at most, of a value that is computed while a model is watched."""
+WATCHED = 2
+"""Sequences on which a model is watched, and then on twice as many."""
 _RESERVED = {*dir(builtins), *keyword.kwlist, "self", "model", "mesh", "torch", "nn", "F", "index", "x"}
 
 
@@ -40,23 +50,20 @@ def route_of(
     batch: Mapping[str, Tensor],
     blocks: Sequence[str],
 ) -> Route:
-    """The lines of a forward pass on these inputs, and what the loss reads of the batch. They are those of any batch:
-    the numbers in them that grow with it are found by running a larger one. A single sequence may go another way than
-    several do (Hugging Face's positions are not repeated for it); the lines of several then hold for it, too."""
+    """The lines of a forward pass on these inputs, and what the loss reads of the batch. They are those of any batch of
+    several sequences: the numbers in them that grow with it are found by running a larger one. A single one may go
+    another way (Hugging Face's positions are not repeated for it); the lines of several hold for it, too."""
+    rows = next(tensor.shape[0] for tensor in inputs.values())
     try:
-        # Models ask fake tensors for no values, unlike those on meta.
         with FakeTensorMode(allow_non_fake_inputs=True) as mode, torch.no_grad():
             fake = {name: mode.from_tensor(tensor) for name, tensor in batch.items()}
-            rows = next(tensor.shape[0] for tensor in inputs.values())
-            route, result = _watch(module, {name: fake[name] for name in inputs}, blocks)
-            read = _Noting(fake)
+            few = _of_rows(fake, rows, WATCHED)
+            route, result = _watch(module, {name: few[name] for name in inputs}, blocks)
+            read = _Noting(few)
             loss(result, read)
-            twice, _ = _watch(module, _repeated(fake, inputs, 2), blocks)
-            try:
-                route = _of_any_batch(route, twice, rows, rows)
-            except ValueError:
-                larger, _ = _watch(module, _repeated(fake, inputs, 4), blocks)
-                route = _of_any_batch(twice, larger, 2 * rows, rows)
+            twice = _of_rows(fake, rows, 2 * WATCHED)
+            more, _ = _watch(module, {name: twice[name] for name in inputs}, blocks)
+            route = _of_any_batch(route, more, WATCHED, rows)
     except Unwritable as found:
         return Route(problem=str(found))
     except ValueError:
@@ -64,9 +71,12 @@ def route_of(
     return replace(route, targets=tuple(dict.fromkeys(read.read)))
 
 
-def _repeated(fake: Mapping[str, Tensor], names: Iterable[str], times: int) -> dict[str, Tensor]:
-    """A batch so many times as large."""
-    return {name: torch.cat([fake[name]] * times) if fake[name].dim() else fake[name] for name in names}
+def _of_rows(batch: Mapping[str, Tensor], rows: int, wanted: int) -> dict[str, Tensor]:
+    """A batch of `rows` sequences with another number of them."""
+    return {
+        name: torch.cat([tensor[:1]] * wanted) if tensor.shape[:1] == (rows,) else tensor
+        for name, tensor in batch.items()
+    }
 
 
 def _of_any_batch(route: Route, twice: Route, watched: int, rows: int) -> Route:
@@ -117,7 +127,7 @@ def _watch(module: nn.Module, inputs: Mapping[str, Tensor], blocks: Sequence[str
             handles.append(one.register_forward_pre_hook(watcher.enters(path), with_kwargs=True))
             handles.append(one.register_forward_hook(watcher.leaves(path)))
     try:
-        with watcher:
+        with watcher, with_values(watcher.knows):
             result = module(**inputs)
     finally:
         for handle in handles:
@@ -148,6 +158,8 @@ class _Watcher(TorchFunctionMode):
     names: dict[int, str] = field(default_factory=dict)
     kept: list[Tensor] = field(default_factory=list)
     """All tensors that have names: identities stay theirs while they live."""
+    values: dict[int, Tensor] = field(default_factory=dict)
+    """What was computed, by the tensor without data that stands for it."""
     depth: int = 0
 
     def __post_init__(self) -> None:
@@ -207,14 +219,37 @@ class _Watcher(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
+        if func in _ASKS and self.knows(args[0]):
+            with unset_fake_temporarily():
+                return func(self.values[id(args[0])])
         result = func(*args, **kwargs)
         if self.depth or not _tensors(result):
             return result
+        self.compute(func, args, kwargs, result)
         if all(id(one) in self.names for one in _tensors(result)) and not _in_place(func):
             return result  # a view of nothing new: the same object
         expression, reads, holds = self.called(func, args, kwargs)
         self.write(expression, reads, holds, result, func.__name__.strip("_"), "")
         return result
+
+    def knows(self, tensor: Tensor) -> bool:
+        """Whether the values of a tensor were computed."""
+        return id(tensor) in self.values
+
+    def compute(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
+        """Do to values what was done to the tensors without data that stand for them."""
+        given = [one for one in tree_leaves((args, kwargs)) if isinstance(one, Tensor)]
+        known = all(map(self.knows, given)) if given else func in _CREATES
+        if not known or not isinstance(result, Tensor) or result.numel() > COMPUTED:
+            return
+
+        def value(one: Any) -> Any:
+            if isinstance(one, torch.device):
+                return torch.device("cpu")
+            return self.values[id(one)] if isinstance(one, Tensor) else one
+
+        with unset_fake_temporarily():
+            self.values[id(result)] = func(*tree_map(value, args), **tree_map(value, kwargs))
 
     def called(self, func: Any, args: Any, kwargs: Any) -> tuple[str, tuple[str, ...], tuple[str, ...]]:
         """A call as its author may have written it."""

@@ -9,12 +9,14 @@ on it:
     checkpoint, either kind                   throws away what its function saves: what to recompute is for a plan to
                                               decide, so the function is traced as if it were called, and a note says so
 
-A fourth prints: an export that fails writes its graph to standard error, a page before our two lines.
+A fourth prints: an export that fails writes its graph to standard error, a page before our two lines. And transformers
+looks at no values where it takes itself to be traced.
 """
 
 from __future__ import annotations
 
 import contextlib
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 from unittest import mock
@@ -55,3 +57,16 @@ def _hinted(_mask: Any, is_causal: bool | None = None, _size: int | None = None)
 
 def _nothing(*_args: Any, **_kwargs: Any) -> None:
     """Prints nothing."""
+
+
+@contextlib.contextmanager
+def with_values(known: Callable[[Any], bool]) -> Iterator[None]:
+    """Have transformers ask `known` tensors for their values, although they are fake: so it makes no masks for
+    sequences that it takes for packed as long as it cannot look."""
+    masks = sys.modules.get("transformers.masking_utils")
+    tracing = getattr(masks, "is_tracing", None)
+    if tracing is None:
+        yield
+        return
+    with mock.patch.object(masks, "is_tracing", lambda tensor=None: tracing(tensor) and not known(tensor)):
+        yield

@@ -62,6 +62,7 @@ def test_stages_of_one_sequence_have_the_lines_of_several(tmp_path: Path) -> Non
     )
     assert one.problem == ""
     assert one.lines == two.lines
+    assert all("attention_mask=None" in line.expression for line in one.lines if line.module in blocks)
     grown = {name: shape for name, _, shape in two.shapes}
     assert all(shape in (grown[name], (1, *grown[name][1:])) for name, _, shape in one.shapes)
 
