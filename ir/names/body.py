@@ -10,7 +10,7 @@ where that leaves an operator without what it must have, the innermost axis that
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
@@ -47,9 +47,10 @@ def computed(
     planning = _Planning(graph, found, mesh, degrees, pins or {})
     chosen = {op.name: planning.strategy(op) for op in graph.ops}
     _follow_readers(graph, planning, chosen)
-    _pass_weight_gradients(graph, planning.rules, chosen, mesh)
     ends = dict.fromkeys([*(item.value for item in graph.inputs), *graph.outputs])
-    return chosen, {value: planning.state(value) for value in ends}
+    states = {value: planning.state(value) for value in ends}
+    _pass_weight_gradients(graph, planning.rules, chosen, states, mesh)
+    return chosen, states
 
 
 def with_storage(
@@ -277,14 +278,25 @@ class _Planning:
                 if at is not None and fits(shape[at], (*dims[at], Shard(axis, layout)), self.mesh):
                     dims[at] = (*dims[at], Shard(axis, layout))
                     break
-        return State(tuple(dims))
+        return State(tuple(dims), (), self.summed(value, dims))
+
+    def summed(self, value: str, dims: Sequence[tuple[Shard, ...]]) -> tuple[str, ...]:
+        """The axes over which the gradient of a value between bodies stays a sum: what all samples share (a bias of
+        positions that blocks hand on) is made of parameters, and its gradient is reduced with theirs."""
+        if not dims or "b" in self.loops(value) or value not in self.graph.differentiable:
+            return ()
+        cut = {shard.axis for shards in dims for shard in shards}
+        return tuple(axis for axis in self.mesh.names if self.outside[axis] == "dp" and axis not in cut)
 
     def is_table(self, value: str) -> bool:
         """A value without gradient and without samples (rotary tables, masks): cheap to hold, and cut where used. Of a
         single sample what is made of trained values for every token (which experts it goes to) is none either."""
-        loops = {stem(name) for names in self.found.dims[value] for name in names}
+        loops = self.loops(value)
         of_tokens = "b" in loops or (SEQUENCE in loops and value in self.learned)
         return value not in self.graph.differentiable and not of_tokens
+
+    def loops(self, value: str) -> set[str]:
+        return {stem(name) for names in self.found.dims[value] for name in names}
 
 
 def _is_plain(choice: Choice) -> bool:
@@ -337,18 +349,23 @@ def _follow_readers(graph: Graph, planning: _Planning, chosen: dict[str, Strateg
         chosen[op.name] = Strategy(tuple(cuts))
 
 
-def _pass_weight_gradients(graph: Graph, rules: Mapping[str, Rule], chosen: dict[str, Strategy], mesh: Mesh) -> None:
+def _pass_weight_gradients(
+    graph: Graph, rules: Mapping[str, Rule], chosen: dict[str, Strategy], ends: Mapping[str, State], mesh: Mesh
+) -> None:
     """What is computed from parameters alone (a cast, 1 + weight), or looked up in them at places that no batch says
-    (positions), passes gradients through as the partial sums that all its readers leave, so that they are reduced with
-    the parameter's, once a step and not once a micro-batch."""
-    for op in reversed(_from_weights(graph)):
+    (positions), here or in bodies before, passes gradients through as the partial sums that all its readers leave, so
+    that they are reduced with the parameter's, once a step and not once a micro-batch."""
+    given = [item.value for item in graph.inputs if ends[item.value].grad_partial]
+    for op in reversed(_from_weights(graph, given)):
         readers = [reader for value in op.results for reader in graph.readers[value]]
-        if not readers or set(op.results) - graph.differentiable or set(op.results) & set(graph.outputs):
+        if set(op.results) - graph.differentiable:
             continue
         states = [
             apply(rules[r.name], graph.operand_types(r), chosen[r.name], mesh).operands[slot]
             for r, slot in ((graph.ops[index], slot) for index, slot in readers)
-        ]
+        ] + [ends[value] for value in graph.outputs if value in op.results]
+        if not states:
+            continue
         through = [
             (axis, Idle(grad_partial=True))
             for axis in mesh.names
@@ -357,9 +374,9 @@ def _pass_weight_gradients(graph: Graph, rules: Mapping[str, Rule], chosen: dict
         chosen[op.name] = Strategy((*chosen[op.name].choices, *through))
 
 
-def _from_weights(graph: Graph) -> list[Op]:
-    """The operators that derive from nothing but parameters and what is made of them."""
-    weights = {param.value for param in graph.params if not param.buffer}
+def _from_weights(graph: Graph, given: Iterable[str] = ()) -> list[Op]:
+    """The operators that derive from nothing but parameters, what is made of them, and what is given."""
+    weights = {param.value for param in graph.params if not param.buffer}.union(given)
     found = []
     for op in graph.ops:
         if weights.intersection(op.operands) and weights.issuperset(graph.differentiable.intersection(op.operands)):

@@ -108,9 +108,26 @@ class Parts:
     @property
     def untied(self) -> tuple[tuple[str, str], ...]:
         """The same where units of `fully_shard` hold them: a name, and that of the parameter which is stepped."""
+        return tuple((other, read[0]) for read, _ in self._in_units for other in read[1:])
+
+    @property
+    def unread(self) -> tuple[tuple[str, str], ...]:
+        """Names there under which no module reads a parameter, and that of the parameter which is stepped."""
+        return tuple((name, read[0]) for read, others in self._in_units for name in others)
+
+    @property
+    def _in_units(self) -> Iterator[tuple[list[str], list[str]]]:
+        """The names of parameters that have several, in units of `fully_shard`: those under which modules read them,
+        and the others."""
         if not self.kept.units or self.kept.whole:
-            return ()
-        return tuple((other, first) for first, *others in self._several for other in others)
+            return
+        owners = {piece.path(owner) for piece in self.subject.pieces for owner in piece.owners()}
+        for names in self._several:
+            reads = [name.rpartition(".")[0] in owners for name in names]
+            yield (
+                [n for n, read in zip(names, reads, strict=True) if read],
+                [n for n, read in zip(names, reads, strict=True) if not read],
+            )
 
     @property
     def one_unit(self) -> bool:

@@ -17,6 +17,7 @@ PAIRS = {
     "phi-3": ("cp, ulysses", "a mask that stays whole: heads attend within a window of all tokens"),
     "gemma-3, rows": ("cp", "a mask of which a rank has its rows"),
     "deepseek-v3": ("zero 3", "buffers whole, beside shards"),
+    "t5": ("zero 3", "a bias of positions that blocks hand on, and a parameter of four names, one of them unread"),
 }
 """By model; after a comma, a second one of it."""
 

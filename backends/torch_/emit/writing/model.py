@@ -15,7 +15,7 @@ from meshwright.backends.torch_.emit.writing.experts import cut_experts
 from meshwright.backends.torch_.emit.writing.lines import WIDTH, call, indented, quoted
 from meshwright.backends.torch_.emit.writing.recompute import runs_again
 from meshwright.backends.torch_.emit.writing.sections import cut_as_whole, in_order
-from meshwright.backends.torch_.emit.writing.tied import parted
+from meshwright.backends.torch_.emit.writing.tied import named_again, parted
 
 
 def build(parts: Parts) -> Iterator[str]:
@@ -63,6 +63,7 @@ def parallelize(parts: Parts) -> Iterator[str]:
         yield from compiled(parts)
     if parts.kept.units:
         yield from sharded(parts)
+        yield from named_again(parts)
     if parts.wrapped:
         group = f'mesh["{parts.axes.copied}"].get_group()'
         yield f"    return DistributedDataParallel(model, process_group={group}, broadcast_buffers=False)"

@@ -9,16 +9,33 @@ from meshwright.backends.torch_.emit.parts import Parts
 
 def parted(parts: Parts) -> Iterator[str]:
     """What `parallelize` does first, where `parallelize_module` does not."""
-    if parts.axes.tensor is None:
-        for other, first in parts.untied:
-            module, _, last = other.rpartition(".")
-            value = f'model.get_parameter("{first}").detach().clone()'
-            yield f'    model.get_submodule("{module}").{last} = nn.Parameter({value})  # see TIED'
+    for name, _ in parts.unread:
+        yield f'    {_holder(name)}.register_parameter("{_last(name)}", None)  # no unit\'s'
+    if parts.untied and parts.axes.tensor is None:
+        yield "    for name, stepped in TIED.items():"
+        yield '        holder, _, last = name.rpartition(".")'
+        yield "        own = nn.Parameter(model.get_parameter(stepped).detach().clone())"
+        yield "        model.get_submodule(holder).register_parameter(last, own)"
+
+
+def named_again(parts: Parts) -> Iterator[str]:
+    """What `parallelize` does last with names that it took away."""
+    for name, first in parts.unread:
+        yield f'    {_holder(name)}.register_parameter("{_last(name)}", model.get_parameter("{first}"))'
+
+
+def _holder(name: str) -> str:
+    return f'model.get_submodule("{name.rpartition(".")[0]}")'
+
+
+def _last(name: str) -> str:
+    return name.rpartition(".")[-1]
 
 
 def constant(parts: Parts) -> Iterator[str]:
-    names = ", ".join(f'"{other}": "{first}"' for other, first in parts.untied)
-    yield f"TIED = {{{names}}}  # one parameter each, sharded where each module needs it: the second name's is stepped"
+    yield "TIED = {  # one parameter each, sharded where each module needs it: the second name's is stepped"
+    yield from (f'    "{other}": "{first}",' for other, first in parts.untied)
+    yield "}"
 
 
 def join_tied() -> Iterator[str]:
