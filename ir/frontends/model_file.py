@@ -20,7 +20,7 @@ from meshwright.ir.frontends.language import TARGETS
 MODEL, CONFIG = "model.py", "config.json"
 
 HUGGING_FACE = '''\
-"""{model} of {config}, as transformers has it, and what it is trained on: tokens in, the next token out."""
+"""{model} of {config}, as transformers has it, and how it is trained: to tell the next token."""
 
 from functools import cache
 from pathlib import Path

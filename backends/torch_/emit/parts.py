@@ -96,9 +96,9 @@ class Parts:
         return tuple((piece, cut) for piece, cut in found if cut.modules)
 
     @property
-    def transposed(self) -> bool:
-        """Whether weights are cut that are stored as [in, out]."""
-        return any(style.transposed for _, styles in self.styled for style in styles.values())
+    def added_styles(self) -> set[str]:
+        """The styles that torch lacks."""
+        return {name for _, styles in self.styled for style in styles.values() for name in style.added}
 
     @property
     def one_again(self) -> tuple[tuple[str, ...], ...]:

@@ -22,9 +22,10 @@ from meshwright.backends.torch_.emit.writing.microbatches import accumulating_st
 from meshwright.backends.torch_.emit.writing.model import along, build, parallelize
 from meshwright.backends.torch_.emit.writing.pipeline import pipeline_step, stage_constants, stage_sections, staged
 from meshwright.backends.torch_.emit.writing.recompute import recomputing
-from meshwright.backends.torch_.emit.writing.sections import of_experts, of_sections, table, transposed
+from meshwright.backends.torch_.emit.writing.sections import of_experts, of_sections, table
 from meshwright.backends.torch_.emit.writing.speed import flops, speed
 from meshwright.backends.torch_.emit.writing.step import train_step
+from meshwright.backends.torch_.emit.writing.styles import styles
 from meshwright.backends.torch_.emit.writing.tied import constant, copy_tied, join_tied
 from meshwright.backends.torch_.emit.writing.unlike import (
     shards,
@@ -61,8 +62,7 @@ def scripts(parts: Parts) -> tuple[tuple[str, str], ...]:
         ahead.append(of_sections(parts))
     if parts.cut_experts:
         ahead.append(of_experts(parts))
-    if parts.transposed:
-        ahead.append(transposed())
+    ahead += styles(parts.added_styles)
     sent = [send(parts.experts)] if parts.experts is not None else []
     cut = (parallelize(parts), *([staged()] if parts.pipeline is not None else []))
     if parts.drawn_in_parts:
@@ -81,8 +81,8 @@ def unlike_scripts(unlike: Unlike) -> tuple[tuple[str, str], ...]:
     parts = unlike.main
     cuts = any(unit.along for kind in unlike.kinds for unit in kind.kept.units)
     again = dict.fromkeys(text for kind in unlike.kinds for text in map(tuple, recomputing(kind)))
-    turned = [transposed()] if any(kind.transposed for kind in unlike.kinds) else []
-    ahead = (*([along()] if cuts else []), *again, *turned)
+    added = {name for kind in unlike.kinds for name in kind.added_styles}
+    ahead = (*([along()] if cuts else []), *again, *styles(added))
     cut = (*shards(unlike), staged(), *([unlike_draw(unlike)] if parts.drawn_in_parts else []))
     text = sections(parts, cut, (unlike_batches(unlike), unlike_step(unlike)), unlike_start(unlike))
     head, fixed = title(parts, unlike_axes(unlike)), constants(parts, unlike_constants(unlike))

@@ -7,7 +7,7 @@ placement can be said:
 
     a product whose output width is cut           ColwiseParallel
     a product that sums over what is cut          RowwiseParallel, output_layouts: what its readers want
-    a table whose rows are cut                    RowwiseParallel
+    a table whose rows are cut                    RowwiseParallel, in SumFirst if the module goes on with the rows
     a norm, or another whole module, on own tokens   SequenceParallel; of own heads too
     a whole table on its own tokens               the same, after PrepareModuleInput has cut the tokens
     a whole module whose result is cut            PrepareModuleOutput
@@ -59,10 +59,17 @@ class Style:
     options: tuple[str, ...] = ()
     transposed: bool = False
     """Whether it is for a product whose weight is stored as [in, out], which torch has no style for."""
+    goes_on: bool = False
+    """Whether its module does more with a product that is a sum over ranks: torch would reduce that to copies."""
+
+    @property
+    def added(self) -> tuple[str, ...]:
+        """The classes around it that torch lacks, outermost first."""
+        return (*(["SumFirst"] * self.goes_on), *(["Transposed"] * self.transposed))
 
     def __str__(self) -> str:
-        made = f"{self.name}({', '.join(self.options)})"
-        return f"Transposed({made})" if self.transposed else made
+        names = (*self.added, self.name)
+        return f"{'('.join(names)}({', '.join(self.options)}{')' * len(names)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,7 +226,8 @@ class _Reader:
         rank = len(self.piece.graph.types[op.results[0]].shape)
         turned = self.transposed(op, [op.operands[slot] for slot in weights])
         if op.kind in ("linear", "embedding") and home[0] == SUM and out[0] != SUM:
-            self.found[op.module] = Style("RowwiseParallel", _leaving(out[0]), turned)
+            goes_on = out[0] == SEQUENCE and any(one.module == op.module for one, _ in self.readers(op.results[0]))
+            self.found[op.module] = Style("RowwiseParallel", _leaving(out[0]), turned, goes_on)
             inside = COPIES if op.kind == "embedding" else str(rank - 1)
         elif op.kind in ("linear", "embedding") and home[0] == str(rank - 1) and main != COPIES:
             self.found[op.module] = Style("ColwiseParallel", () if out == home else _leaving(out[0]), turned)

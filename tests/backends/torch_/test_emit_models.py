@@ -9,9 +9,13 @@ import pytest
 from benchmarks.emitted_matrix import LAYERS, SEQ, Made, Row, Small, compared, rows
 from meshwright.ir.frontends.calls import calls_of
 from meshwright.ir.frontends.load import load_model
+from tests.backends.torch_.emitted import unclean
 
 PAIRS = {
-    "gemma-3": ("tp", "norms over heads, and an embedding that is the head, cut as vocabulary"),
+    "gemma-3": (
+        "tp+sp",
+        "norms over heads, and an embedding that is the head, cut as vocabulary, whose rows are scaled",
+    ),
     "lora": ("zero 3", "frozen parameters whole, beside shards"),
     "vit": ("tp+sp", "images, patches, a table of positions"),
     "phi-3": ("cp, ulysses", "a mask that stays whole: heads attend within a window of all tokens"),
@@ -23,13 +27,18 @@ PAIRS = {
 
 
 @pytest.fixture(scope="module")
-def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Row]:
-    """All in one launch."""
-    made = [
-        Small(model.partition(",")[0], folder(tmp_path_factory)).made(kind, folder(tmp_path_factory))
+def made(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Made]:
+    written = {
+        model: Small(model.partition(",")[0], folder(tmp_path_factory)).made(kind, folder(tmp_path_factory))
         for model, (kind, _) in PAIRS.items()
-    ]
-    return dict(zip(PAIRS, compared("", [one for one in made if isinstance(one, Made)]), strict=True))
+    }
+    return {model: one for model, one in written.items() if isinstance(one, Made)}
+
+
+@pytest.fixture(scope="module")
+def found(made: dict[str, Made]) -> dict[str, Row]:
+    """All in one launch."""
+    return dict(zip(PAIRS, compared("", list(made.values())), strict=True))
 
 
 def folder(factory: pytest.TempPathFactory) -> Path:
@@ -40,6 +49,15 @@ def folder(factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("model", PAIRS)
 def test_a_model_is_exact(model: str, found: dict[str, Row]) -> None:
     assert found[model].outcome == "exact", found[model].detail
+
+
+@pytest.mark.parametrize("model", PAIRS)
+def test_scripts_are_clean(model: str, made: dict[str, Made]) -> None:
+    assert unclean(made[model].script.parent) == ""
+
+
+def test_rows_of_a_table_are_summed_before_they_are_scaled(made: dict[str, Made]) -> None:
+    assert '"model.embed_tokens": SumFirst(' in made["gemma-3"].script.read_text()
 
 
 def test_one_parameter_with_two_names_is_not_emitted_in_shards_of_stages() -> None:

@@ -126,11 +126,10 @@ def own_tokens(context: Context, again: str | None) -> Iterator[str]:
         yield "            local = value.to_local()"
         yield f'            cut_again = DTensor.from_local(local, mesh["{again}"], [Shard(1)])'
         yield "            return cut_again if value.device_mesh.ndim > 1 else local"
-    whole = context.masked and context.kind == "ulysses"
-    mask = " and value.dtype is not torch.bool" if whole else ""
-    if whole:
-        yield "        # masks, of torch.bool, stay whole: some of the heads attend for all tokens"
-    yield f"        if tables is not None and isinstance(value, Tensor){mask} and value.shape[tables:][:1] == (SEQ,):"
+    if context.masked and context.kind == "ulysses":
+        yield "        if isinstance(value, Tensor) and value.dtype is torch.bool:"
+        yield "            return value  # a mask stays whole: some of the heads attend for all tokens"
+    yield "        if tables is not None and isinstance(value, Tensor) and value.shape[tables:][:1] == (SEQ,):"
     yield f"            return part(value, tables, {over})"
     yield "        return value"
     yield ""

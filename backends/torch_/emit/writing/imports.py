@@ -16,7 +16,7 @@ WHOLE = {
     "F": "import torch.nn.functional as F",
 }
 FROM = {
-    "collections.abc": ("Callable", "Iterator"),
+    "collections.abc": ("Callable", "Iterator", "Sequence"),
     "contextlib": ("nullcontext",),
     "functools": ("partial",),
     "importlib.machinery": ("SourceFileLoader",),
@@ -48,6 +48,7 @@ FROM = {
         "loss_parallel",
         "parallelize_module",
     ),
+    "torch.distributed.tensor.placement_types": ("Placement",),
     "torch.nn.attention.bias": ("causal_lower_right",),
     "torch.nn.parallel": ("DistributedDataParallel",),
     "torch.overrides": ("TorchFunctionMode",),

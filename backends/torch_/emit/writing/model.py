@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping, Sequence
 
 from meshwright.backends.torch_.emit.axes import joined
 from meshwright.backends.torch_.emit.parts import Parts
@@ -89,14 +89,21 @@ def styled(parts: Parts, piece: Piece, styles: Mapping[str, Style]) -> Iterator[
 
 
 def styled_line(path: str, style: Style) -> Iterator[str]:
-    line = f'        "{path}": {style},'
+    yield from entry(8, f'"{path}": ', (*style.added, style.name), style.options, ",")
+
+
+def entry(deep: int, before: str, names: Sequence[str], options: Sequence[str], after: str) -> Iterator[str]:
+    """A call, in calls of one argument each, on as few lines as it fits on."""
+    line = f"{' ' * deep}{before}{''.join(f'{name}(' for name in names)}{', '.join(options)}{')' * len(names)}{after}"
     if len(line) <= WIDTH:
         yield line
         return
-    yield f'        "{path}": {style.name}('
-    for option in style.options:
-        yield f"            {option},"
-    yield "        ),"
+    yield f"{' ' * deep}{before}{names[0]}("
+    if len(names) > 1:
+        yield from entry(deep + 4, "", names[1:], options, "")
+    else:
+        yield from (f"{' ' * deep}    {option}," for option in options)
+    yield f"{' ' * deep}){after}"
 
 
 def compiled(parts: Parts) -> Iterator[str]:

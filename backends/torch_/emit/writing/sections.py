@@ -102,34 +102,6 @@ def in_sections(module: nn.Module, *sizes: int) -> None:
     """Have the model's code cut what a fused product yields by the sizes that it knows."""
     module.register_forward_hook(lambda module, args, local: Sections(local, sizes))'''
 
-TRANSPOSED = '''\
-class Transposed(ParallelStyle):
-    """`ColwiseParallel`, or `RowwiseParallel`, of a product whose weight is stored as [in, out]."""
-
-    def __init__(self, style: ColwiseParallel | RowwiseParallel) -> None:
-        super().__init__()
-        self.style = style
-
-    def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
-        columns = isinstance(self.style, ColwiseParallel)
-        cuts = {"weight": Shard(1), "bias": Shard(0)} if columns else {"weight": Shard(0)}
-        for name, parameter in list(module.named_parameters(recurse=False)):
-            cut = distribute_tensor(parameter.detach(), device_mesh, [cuts.get(name, Replicate())])
-            module.register_parameter(name, nn.Parameter(cut, requires_grad=parameter.requires_grad))
-        around = PrepareModuleInputOutput(
-            input_layouts=self.style.input_layouts,
-            desired_input_layouts=Replicate() if columns else Shard(-1),
-            output_layouts=Shard(-1) if columns else Partial(),
-            desired_output_layouts=self.style.output_layouts,
-            use_local_output=self.style.use_local_output,
-        )
-        return around._apply(module, device_mesh)'''
-
-
-def transposed() -> Iterator[str]:
-    yield from TRANSPOSED.split("\n")
-
-
 EXPERTS = '''\
 def cut_experts(module: nn.Module, ranks: DeviceMesh, lies: Shard | Replicate, **dims: int) -> None:
     """Keep this rank's part of every expert; what the parts make of a row is added up. `lies`: whether ranks call it
