@@ -23,7 +23,7 @@ from itertools import count
 from math import prod
 
 from meshwright.ir.adjoint import Split, apply
-from meshwright.ir.placement import Zigzag
+from meshwright.ir.placement import Placement, Uneven, Zigzag
 from meshwright.ir.program import BodyProgram, Compute, Gradient, Move, Ring, Statement, operands_of, results_of
 from meshwright.ir.rules.base import Engine, Rule, infer
 
@@ -80,11 +80,32 @@ def sizes_of(names: Iterable[str], body: BodyProgram) -> tuple[object, ...]:
 
 
 def group_bytes(move: Move, body: BodyProgram) -> float:
-    """The whole tensor of a collective's group, as traced: what a gather yields, what others take."""
-    nbytes = body.nbytes[move.operand]
-    if move.step.kind != "all_gather":
-        return nbytes
-    return nbytes * prod(body.mesh.axis(axis).size for axis in move.step.axes)
+    """The whole tensor of a collective's group, as traced: what a gather yields, what others take. Shards of sizes of
+    their own are padded to the largest."""
+    kind, over, nbytes = move.step.kind, move.step.axes, body.nbytes[move.operand]
+    if kind == "all_gather":
+        largest = _largest(body.locals[move.operand].placement, over)
+        return nbytes * largest * prod(body.mesh.axis(axis).size for axis in over)
+    return nbytes * _padding(body.locals[move.result].placement, over) if kind == "reduce_scatter" else nbytes
+
+
+def _largest(placement: Placement, axes: tuple[str, ...]) -> float:
+    """The largest shard along some axes over the first rank's."""
+    return prod(max(sizes) / sizes[0] for sizes in _own_sizes(placement, axes))
+
+
+def _padding(placement: Placement, axes: tuple[str, ...]) -> float:
+    """The largest shards of all ranks along some axes, over the whole."""
+    return prod(max(sizes) * len(sizes) / sum(sizes) for sizes in _own_sizes(placement, axes))
+
+
+@lru_cache(maxsize=4096)
+def _own_sizes(placement: Placement, axes: tuple[str, ...]) -> tuple[tuple[int, ...], ...]:
+    """Where sizes are wanted to differ. Parts as equal as an extent allows are pieces of a flat buffer, which is cut
+    where it must be."""
+    layouts = (shard.layout for dim in placement.dims for shard in dim if shard.axis in axes)
+    found = (layout.sizes for layout in layouts if isinstance(layout, Uneven))
+    return tuple(sizes for sizes in found if max(sizes) > min(sizes) + 1)
 
 
 def bucketed_bytes(statements: Iterable[Statement], body: BodyProgram) -> tuple[tuple[float, str], ...]:

@@ -36,7 +36,7 @@ from typing import TypeGuard, cast
 from meshwright.cost_models.chains import Chains, local_bytes
 from meshwright.cost_models.collectives import Collective
 from meshwright.cost_models.compute import Kernel
-from meshwright.cost_models.forms import BUCKETED, bucketed_bytes, forms
+from meshwright.cost_models.forms import BUCKETED, bucketed_bytes, forms, group_bytes
 from meshwright.ir.adjoint import Split, Strategy, apply
 from meshwright.ir.graph import ITEMSIZE
 from meshwright.ir.mesh import Mesh
@@ -374,10 +374,8 @@ class _List:
         step = move.step
         if step.free:
             return
-        n = prod(self.body.mesh.axis(axis).size for axis in step.axes)
-        nbytes = self.nbytes(move.operand) * self.wire_scale(move)
-        full = nbytes * n if step.kind == "all_gather" else nbytes
-        kind = cast(Collective, step.kind)
+        scale, kind = self.wire_scale(move), cast(Collective, step.kind)
+        nbytes, full = self.nbytes(move.operand) * scale, group_bytes(move, self.body) * scale
         if move.reason in BUCKETED:
             key = (kind, step.axes, move.reason)
             self.buckets[key] = self.buckets.get(key, 0.0) + full

@@ -33,7 +33,7 @@ Sources: Korthikanti et al. 2205.05198 (activations), Rajbhandari et al. 1910.02
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib import resources
@@ -47,6 +47,7 @@ from meshwright.cost_models.prediction import HELD, Held
 from meshwright.cost_models.quantity import Kind, weakest_kind
 from meshwright.cost_models.stage_memory import Parts, StageMemory, stages_of
 from meshwright.ir.errors import WorkloadImpossible
+from meshwright.ir.peers import At, Peers, peers_of, seen_by
 from meshwright.ir.program import Program
 from meshwright.ir.workload import Workload
 
@@ -104,19 +105,32 @@ def allocated_bytes(held: Held) -> float:
 
 
 def held(program: Program, cluster: Cluster, profile: MemoryConstants) -> tuple[Held, ...]:
-    """For every stage, the fullest instant of the ranks that run it."""
-    found: dict[int, Held] = {}
-    for (ranks, group), states in zip(_groups(program), states_of(program), strict=True):
-        one = group.held(states, _capacity(cluster, ranks), profile)
-        found |= dict.fromkeys(group.numbers, one)
+    """For every stage, the fullest instant of the ranks that run it; of ranks that are not alike, of those that have
+    least room."""
+    held_by = held_by_peers(program, cluster, profile)
+    return tuple(max((one for _, one in own), key=lambda one: one.peak_bytes - one.capacity_bytes) for own in held_by)
+
+
+def held_by_peers(
+    program: Program, cluster: Cluster, profile: MemoryConstants
+) -> tuple[tuple[tuple[Peers, Held], ...], ...]:
+    """For every stage, the fullest instant of its ranks, those together that are alike."""
+    found: dict[int, tuple[tuple[Peers, Held], ...]] = {}
+    device = (lambda rank: cluster.device(rank).name) if len(cluster.pools) > 1 else None
+    for groups, states in zip(_groups(program, device), states_of(program), strict=True):
+        held_by = tuple(
+            (own, group.held(states, _capacity(cluster, own.ranks), profile)) for own, group in groups.items()
+        )
+        found |= dict.fromkeys(next(iter(groups.values())).numbers, held_by)
     return tuple(found[index] for index in range(len(program.stages)))
 
 
 def tensors_held(program: Program) -> tuple[Held, ...]:
     """For every stage, the fullest instant in bytes of tensors: nothing of the runtime, and no limit."""
     found: dict[int, Held] = {}
-    for (_, group), states in zip(_groups(program), states_of(program), strict=True):
-        one = group.held(states, inf, NO_RUNTIME)
+    for groups, states in zip(_groups(program), states_of(program), strict=True):
+        group, *others = groups.values()
+        one = max((own.held(states, inf, NO_RUNTIME) for own in (group, *others)), key=allocated_bytes)
         parts = tuple((name, 0.0 if name in RUNTIME else size) for name, size in one.parts)
         found |= dict.fromkeys(group.numbers, replace(one, peak_bytes=allocated_bytes(one), parts=parts))
     return tuple(found[index] for index in range(len(program.stages)))
@@ -140,22 +154,51 @@ class Holding:
 
 
 def holdings(program: Program, cluster: Cluster, profile: MemoryConstants) -> tuple[Holding, ...]:
-    """For every group of ranks."""
-    return tuple(group.holding(_capacity(cluster, ranks), profile) for ranks, group in _groups(program))
+    """For every group of ranks. Of ranks that are not alike: the least room, and the most of all else."""
+    device = (lambda rank: cluster.device(rank).name) if len(cluster.pools) > 1 else None
+    return tuple(
+        _tightest([group.holding(_capacity(cluster, own.ranks), profile) for own, group in groups.items()])
+        for groups in _groups(program, device)
+    )
 
 
-def _groups(program: Program) -> Iterator[tuple[tuple[int, ...], _Group]]:
-    """Every group of ranks, and what it holds."""
+def _tightest(found: Sequence[Holding]) -> Holding:
+    return Holding(
+        min(one.room_bytes for one in found),
+        tuple(map(max, zip(*(one.kept_bytes for one in found), strict=True))),
+        tuple(map(max, zip(*(one.waiting_bytes for one in found), strict=True))),
+        tuple(
+            (
+                max(w[0] for w in several),
+                max(w[1] for w in several),
+                max(w[2] for w in several),
+                max(w[3] for w in several),
+            )
+            for several in zip(*(one.working_bytes for one in found), strict=True)
+        ),
+    )
+
+
+def _groups(program: Program, device: Callable[[int], str] | None = None) -> Iterator[dict[Peers, _Group]]:
+    """What every group of ranks holds, those of its ranks together that are alike."""
     workload = program.workload
     if workload is None:
         raise WorkloadImpossible(
             place="program", cause="it carries no workload", fix="lower it with the workload that it is for"
         )
-    summaries = _summaries(program, workload)
-    stages = stages_of(program, summaries, workload)
+    bodies = {body.name: body for body in program.bodies}
+    seen: dict[At, tuple[Program, dict[str, BodyMemory], list[StageMemory]]] = {}
     for ranks, _ in program.actions:
         numbers = [index for index, stage in enumerate(program.stages) if stage.ranks == ranks]
-        yield ranks, _Group(program, numbers, [stages[number] for number in numbers], summaries, workload)
+        found = {}
+        for own in peers_of([program.stages[number] for number in numbers], bodies, device):
+            if own.at not in seen:
+                view = seen_by(program, own.at)
+                summaries = _summaries(view, workload)
+                seen[own.at] = view, summaries, stages_of(view, summaries, workload)
+            view, summaries, stages = seen[own.at]
+            found[own] = _Group(view, numbers, [stages[number] for number in numbers], summaries, workload)
+        yield found
 
 
 def _capacity(cluster: Cluster, ranks: Sequence[int]) -> float:

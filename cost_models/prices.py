@@ -7,7 +7,7 @@ what was made of it, so that no other can take its place; what is remembered cha
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import islice
 from typing import Any
 
@@ -19,7 +19,9 @@ from meshwright.cost_models.ledger import Known, Ledger, Phase, ledger
 from meshwright.cost_models.profile import Profile
 from meshwright.cost_models.topology import GroupShape, group_shape
 from meshwright.ir.mesh import Mesh
+from meshwright.ir.peers import Peers, peers_of, seen
 from meshwright.ir.program import BodyProgram, Stage
+from meshwright.ir.same import AllSame
 from meshwright.ir.workload import Workload
 
 MOST_KNOWN = 2048
@@ -50,6 +52,7 @@ class Prices:
         self._lists: Known = {}
         self._phases: dict[tuple[object, ...], tuple[Phase, Cost]] = {}
         self._costs: dict[tuple[object, ...], tuple[Ledger, Costs]] = {}
+        self._together: dict[AllSame[Costs], Costs] = {}
         self._devices: dict[int, tuple[tuple[int, ...], tuple[tuple[Device, int], ...]]] = {}
 
     def devices(self, ranks: tuple[int, ...]) -> tuple[Device, ...]:
@@ -92,9 +95,28 @@ class Prices:
             self._ledgers[key] = (body, ledger(body, workload, accumulates=accumulates, known=self._lists))
         return self._ledgers[key][1]
 
-    def costs(self, book: Ledger, stage: Stage, workload: Workload) -> Costs:
-        """The phases of one body program on a stage."""
-        devices = self.devices(stage.ranks)
+    def peers(self, stages: Sequence[Stage], bodies: Mapping[str, BodyProgram]) -> tuple[Peers, ...]:
+        """The ranks of stages that share theirs, those together that are alike."""
+        several = len(self.cluster.pools) > 1
+        return peers_of(stages, bodies, (lambda rank: self.cluster.device(rank).name) if several else None)
+
+    def run(self, body: BodyProgram, stage: Stage, own: Peers, workload: Workload, accumulates: bool) -> Costs:
+        """The phases of one body program on some ranks of a stage."""
+        return self.costs(self.ledger(seen(body, own.at), workload, accumulates), stage, workload, own.ranks)
+
+    def together(self, found: Sequence[Costs]) -> Costs:
+        """What ranks that wait for each other take, of several sorts."""
+        if len(found) == 1:
+            return found[0]
+        key = AllSame(found)
+        if key not in self._together:
+            _make_room(self._together)
+            self._together[key] = {name: slowest(one[name] for one in found) for name in found[0]}
+        return self._together[key]
+
+    def costs(self, book: Ledger, stage: Stage, workload: Workload, ranks: tuple[int, ...] | None = None) -> Costs:
+        """The phases of one body program on a stage, or on some of its ranks."""
+        devices = self.devices(stage.ranks if ranks is None else ranks)
         shapes = {axes: group_shape(self.cluster, stage.ranks, stage.mesh, axes) for axes in book.axes}
         key = (id(book), *(device.name for device in devices), workload, *shapes.values())
         found = self._costs.get(key)

@@ -21,6 +21,7 @@ from meshwright.cost_models.schedule import Seconds, Simulated, compiled, makes_
 from meshwright.cost_models.topology import GroupShape, group_shape, pair_shape
 from meshwright.cost_models.traffic import tied, traffic
 from meshwright.ir.graph import ITEMSIZE
+from meshwright.ir.peers import Peers
 from meshwright.ir.program import Program, Stage, Transfer
 from meshwright.ir.schedules import work_of
 from meshwright.ir.workload import Stack, Workload
@@ -46,6 +47,7 @@ class Step:
         self.apart = makes_weights_apart(work_of(program))
         bodies = {body.name: body for body in program.bodies}
         self.ledgers = {name: prices.ledger(body, workload, self.accumulates) for name, body in bodies.items()}
+        self.bodies = bodies
         self.runs = [self.run_costs(stage) for stage in program.stages]
         self.first = self.first_alike()
         self.costs = self.each(self.stage_costs)
@@ -60,11 +62,16 @@ class Step:
 
     def run_costs(self, stage: Stage) -> list[tuple[Costs, int]]:
         """What the body programs of a stage cost, and how often they run."""
+        found = self.prices.peers([stage], self.bodies)
         return [
-            (self.prices.costs(self.ledgers[name], stage, self.workload), run.repeats)
+            (self.prices.together([self.run_on(name, stage, own) for own in found]), run.repeats)
             for run in stage.runs
             for name in run.programs
         ]
+
+    def run_on(self, name: str, stage: Stage, own: Peers) -> Costs:
+        """What a body program costs ranks that are alike."""
+        return self.prices.run(self.bodies[name], stage, own, self.workload, self.accumulates)
 
     def first_alike(self) -> list[int]:
         """For every stage the first one that runs the same, in the same order at the same cost, on the same kinds of
@@ -101,23 +108,44 @@ class Step:
     # one micro-batch on one stage
 
     def forward(self, index: int) -> Taken:
-        return self.together(self.costs[index]["forward"], self.host_s(index))
+        return self.forward_of(self.costs[index], self.host_s(index))
 
     def backward_inputs(self, index: int) -> Taken:
+        return self.inputs_of(self.costs[index], self.host_s(index))
+
+    def backward_weights(self, index: int) -> Taken:
+        return self.weights_of(self.costs[index], self.host_s(index))
+
+    def seconds_on(self, index: int, ranks: tuple[int, ...]) -> float:
+        """What a micro-batch takes on some of a stage's ranks, each with a share as the first rank has it."""
+        stage, costs = self.program.stages[index], dict.fromkeys(PHASES, NOTHING)
+        for run in stage.runs:
+            for name in run.programs:
+                for phase, cost in self.run_on(name, stage, Peers(ranks)).items():
+                    costs[phase] = costs[phase].plus(cost, run.repeats)
+        host_s = self.host_of(ranks)
+        taken = (self.forward_of(costs, host_s), self.inputs_of(costs, host_s), self.weights_of(costs, host_s))
+        return _seconds(taken)
+
+    def forward_of(self, costs: Mapping[str, Cost], host_s: float) -> Taken:
+        return self.together(costs["forward"], host_s)
+
+    def inputs_of(self, costs: Mapping[str, Cost], host_s: float) -> Taken:
         """Reductions run behind all of the backward pass, or, where weight gradients are made apart, behind those."""
-        costs = self.costs[index]
         again, inputs, weights = costs["recompute"], costs["inputs"], costs["weights"]
         if self.apart:
             inputs, weights = replace(inputs, reductions_s=0.0), Cost()
-        return self.together(again.plus(inputs), self.host_s(index), beside=weights, again=again)
+        return self.together(again.plus(inputs), host_s, beside=weights, again=again)
 
-    def backward_weights(self, index: int) -> Taken:
-        costs = self.costs[index]
+    def weights_of(self, costs: Mapping[str, Cost], host_s: float) -> Taken:
         reductions_s = costs["inputs"].reductions_s if self.apart else 0.0
-        return self.together(replace(costs["weights"], reductions_s=reductions_s), self.host_s(index))
+        return self.together(replace(costs["weights"], reductions_s=reductions_s), host_s)
 
     def host_s(self, index: int) -> float:
-        devices = self.prices.devices(self.program.stages[index].ranks)
+        return self.host_of(self.program.stages[index].ranks)
+
+    def host_of(self, ranks: tuple[int, ...]) -> float:
+        devices = self.prices.devices(ranks)
         return max(self.prices.compute(device, self.workload).host_s for device in devices)
 
     def together(self, cost: Cost, host_s: float, *, beside: Cost | None = None, again: Cost = NOTHING) -> Taken:

@@ -30,10 +30,10 @@ neighbour, reduce-scatter with its dual all-gather.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from math import prod
+from math import gcd, prod
 
 from meshwright.ir.errors import IllegalStrategy, IndivisibleExtent
 from meshwright.ir.graph import Type
@@ -154,7 +154,7 @@ class Strategy:
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """A strategy applied: states of operands and results, and the local size of every factor (uneven: the largest)."""
+    """A strategy applied: states of operands and results, and the local size of every factor on the first rank."""
 
     operands: tuple[State, ...]
     results: tuple[State, ...]
@@ -285,7 +285,7 @@ def _dim(rule: Rule, strategy: Strategy, mesh: Mesh, at: tuple[str, int, int], e
             if not (isinstance(choice, Split) and name in choice.factors):
                 continue
             parts = mesh.axis(axis).size
-            _check_cut(choice, left, parts, last=position == len(factors) - 1)
+            _check_cut(choice, left, parts, inside=strategy.split.intersection(factors[position + 1 :]))
             if sections is not None:
                 shards.append(Shard(axis, _sectioned(choice, sections)))
                 sections = tuple(size // parts for size in sections)
@@ -293,17 +293,19 @@ def _dim(rule: Rule, strategy: Strategy, mesh: Mesh, at: tuple[str, int, int], e
                 if groups is not None:
                     _check_groups(choice, left, parts)
                 shards.append(Shard(axis, _nested(choice, outer, inner)))
-            left = max(1, left // parts)
+            left = max(1, gcd(*choice.layout.sizes) if isinstance(choice.layout, Uneven) else left // parts)
         outer *= left
     return tuple(shards)
 
 
-def _check_cut(choice: Split, left: int, parts: int, *, last: bool) -> None:
-    """Must: what is left of a factor divides; uneven parts have no later factor inside them."""
+def _check_cut(choice: Split, left: int, parts: int, *, inside: Collection[str]) -> None:
+    """Must: what is left of a factor divides; no later factor is cut inside uneven parts."""
     if isinstance(choice.layout, Uneven):
-        if not last:
+        if inside:
             raise IllegalStrategy(
-                place=str(choice), cause="uneven parts of an outer factor", fix="cut the innermost factor unevenly"
+                place=str(choice),
+                cause=f"uneven parts, and {', '.join(sorted(inside))} cut inside them",
+                fix="cut the innermost factor unevenly",
             )
     elif left % parts:
         raise IndivisibleExtent(
@@ -358,7 +360,7 @@ def _local_sizes(rule: Rule, strategy: Strategy, mesh: Mesh) -> tuple[tuple[str,
             for name in choice.factors:
                 parts = mesh.axis(axis).size
                 layout = choice.layout
-                sizes[name] = max(layout.sizes) if isinstance(layout, Uneven) else sizes[name] // parts
+                sizes[name] = layout.sizes[0] if isinstance(layout, Uneven) else sizes[name] // parts
     return tuple(sizes.items())
 
 

@@ -30,7 +30,7 @@ from meshwright.ir.adjoint import Strategy
 from meshwright.ir.errors import UnknownStyle
 from meshwright.ir.graph import ITEMSIZE, Type, Update
 from meshwright.ir.mesh import Mesh
-from meshwright.ir.placement import Placement
+from meshwright.ir.placement import Placement, Uneven
 from meshwright.ir.reshard import Step
 from meshwright.ir.rules.base import Signature, infer
 from meshwright.ir.workload import ATTENTION, COPY_BYTES, STYLES, Workload
@@ -265,6 +265,17 @@ class BodyProgram:
         """How many bytes they are."""
         elements = self.elements
         return {name: elements[name] * ITEMSIZE[local.type.dtype] for name, local in self.locals.items()}
+
+    @cached_property
+    def uneven(self) -> tuple[tuple[str, tuple[int, ...]], ...]:
+        """The axes that cut anything into parts of unequal sizes, with these sizes: one for each such cut."""
+        placements = {id(local.placement): local.placement for local in self.locals.values()}.values()
+        shards = (shard for one in placements for dim in one.dims for shard in dim)
+        stored = (
+            shard for slot in self.params for p in (slot.grads, slot.optimizer) for dim in p.dims for shard in dim
+        )
+        found = {(one.axis, one.layout.sizes): None for one in (*shards, *stored) if isinstance(one.layout, Uneven)}
+        return tuple(found)
 
     @cached_property
     def offloads(self) -> bool:

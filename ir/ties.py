@@ -30,29 +30,29 @@ def with_added(
     each stage's first call, and its ranks. Where only some calls of a program differ, theirs is named `.tied`."""
     if not fold.tied:
         return dict(bodies), [list(names) for names in named]
-    held = {
-        first + at: (ranks, name)
+    found: dict[Ranks, dict[int, frozenset[str]]] = {}
+    for ranks in dict.fromkeys(ranks for _, ranks in on):
+        own = [(names, first) for names, (first, where) in zip(named, on, strict=True) if where == ranks]
+        held = {first + at: (ranks, name) for names, first in own for at, name in enumerate(names)}
+        found[ranks] = added(fold, bodies, held)
+    calls = [
+        [(name, found[ranks].get(first + at, frozenset[str]())) for at, name in enumerate(names)]
         for names, (first, ranks) in zip(named, on, strict=True)
-        for at, name in enumerate(names)
-    }
-    leaves = {number: frozenset[str]() for number in held} | added(fold, bodies, held)
+    ]
     kinds: dict[str, list[frozenset[str]]] = {}
-    for number, (_, name) in held.items():
-        if leaves[number] not in kinds.setdefault(name, []):
-            kinds[name].append(leaves[number])
+    for name, paths in dict.fromkeys(call for own in calls for call in own):
+        kinds.setdefault(name, []).append(paths)
     made: dict[str, BodyProgram] = {}
     called: dict[tuple[str, frozenset[str]], str] = {}
     for name, several in kinds.items():
         for at, paths in enumerate(several):
-            called[name, paths] = own = name if len(several) == 1 or not paths else f"{name}.tied{at if at > 1 else ''}"
-            if own != name and own in bodies:
+            alone = len(several) == 1 or not paths
+            called[name, paths] = new = name if alone else f"{name}.tied{at if at > 1 else ''}"
+            if new != name and new in bodies:
                 fix = "name the plan otherwise"
-                raise PlanRepeated(place=f"plan {own}", cause="a program for tied parameters is named so", fix=fix)
-            made[own] = left(Same(bodies[name]), own, paths) if paths else bodies[name]
-    return made, [
-        [called[name, leaves[first + at]] for at, name in enumerate(names)]
-        for names, (first, _) in zip(named, on, strict=True)
-    ]
+                raise PlanRepeated(place=f"plan {new}", cause="a program for tied parameters is named so", fix=fix)
+            made[new] = left(Same(bodies[name]), new, paths) if paths else bodies[name]
+    return made, [[called[call] for call in own] for own in calls]
 
 
 def added(

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from math import inf
 
 from meshwright.cost_models.prediction import Prediction
 from meshwright.ir.errors import MeshwrightError, ScheduleImpossible
@@ -22,6 +23,7 @@ from meshwright.planner.placement import MOST_PRICED as MOST_PLACED
 from meshwright.planner.placement import idle_ranks
 from meshwright.planner.refine import Refined, improved
 from meshwright.planner.search import Found, Search
+from meshwright.planner.shares import unevenly
 from meshwright.planner.space import LAYERS
 from meshwright.planner.stages import counts_of
 from meshwright.planner.waiting import parts_badly, silent_s
@@ -45,6 +47,8 @@ CLOSE = 1.05
 PINNED_CLOSE = 1.25
 """The same where something is asked of modules: what templates lose by that differs from kind to kind, and the block
 solver wins it back."""
+MOST_SHARED = 24
+"""Configurations that are looked at for unequal shares of the batch."""
 MOST_EMPTIED = 60
 """Prices, for every plan that leaves a stage without layers: a second or less, with few layers as such plans have."""
 
@@ -85,7 +89,9 @@ def finished(search: Search, asked: Asked, stop: Stop) -> tuple[Refined | None, 
             mixing=not {"tp", "pp", "dp"} & set(asked.wishes.only),
             stop=stop,
         )
-        plans = sorted([*plans, *_emptied(search, plans, stop)], key=lambda one: one.worth)
+        plans += _emptied(search, plans, stop)
+        plans += _unequal(search, plans, stop)
+        plans.sort(key=lambda one: one.worth)
     if asked.modules:  # templates have more to gain, each another share of it
         sharp = FINALISTS
     plans[:sharp] = [_sharpened(search, asked, stop, one) for one in plans[:sharp]]
@@ -124,6 +130,26 @@ def _talkative(search: Search, plans: Sequence[Refined]) -> list[Refined]:
             made = _as_is(search, one.config)
             return [made] if parts_badly(made.decisions, made.prediction) else []
     return []
+
+
+def _unequal(search: Search, plans: Sequence[Refined], stop: Stop) -> list[Refined]:
+    """The best plan in which copies on unlike devices take unequal shares of the batch. It has no origin that operators
+    could be chosen anew for."""
+    ranked = sorted(search.found.values(), key=lambda one: (one.step_s, str(one.config)))
+    made = unevenly(
+        search.setting,
+        [one.config for one in ranked[:MOST_SHARED]],
+        search.space.global_batch,
+        search.prices,
+        below_s=min((one.step_s for one in plans if one.prediction.fits), default=inf),
+        grants=search.space.grants,
+        stop=stop,
+    )
+    if made is None:
+        return []
+    counts = counts_of(made.decisions, search.setting.fold(made.config))
+    idle = idle_ranks(made.decisions, search.prices.cluster)
+    return [Refined(made.decisions, made.prediction, counts, idle, config=made.config)]
 
 
 def _emptied(search: Search, plans: Sequence[Refined], stop: Stop) -> list[Refined]:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import groupby
 from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
 
 from meshwright.ir.schedules import CUSTOM
+from meshwright.ir.shares import shares_of
 from meshwright.planner.pins import Config, word
 from meshwright.planner.plan_types import Plan, Rival
 from meshwright.planner.relax import Nothing
@@ -28,7 +30,7 @@ def show(plan: Plan, written: Path | None = None) -> None:
     _heading(console, plan)
     _answer(console, plan)
     console.print()
-    for line in in_words(plan.config):
+    for line in in_words(plan.config, shares_of(plan.decisions)):
         console.print(line)
     console.print()
     console.print(_stages(plan))
@@ -108,10 +110,15 @@ def amount(objective: str, value: float) -> str:
     return nbytes(value) if objective == "memory" else seconds(value)
 
 
-def in_words(config: Config) -> list[str]:
-    """What a configuration means, one line for each thing that it does."""
+def in_words(config: Config, shares: Sequence[int] = ()) -> list[str]:
+    """What a configuration means, one line for each thing that it does; `shares` of a batch on every copy, if they are
+    not all alike."""
     found = []
-    if config.dp > 1:
+    if shares:
+        sequences = [share * config.batch // sum(shares) for share in shares]
+        each = ", ".join(f"{len(list(run))} x {size}" for size, run in groupby(sequences))
+        found.append(f"data parallel {config.dp}: of {config.batch} sequences of a micro-batch copies take {each}")
+    elif config.dp > 1:
         found.append(
             f"data parallel {config.dp}: {_several(config.mbs * config.microbatches, 'sequence')} a step on every copy"
         )
@@ -126,15 +133,16 @@ def in_words(config: Config) -> list[str]:
         found.append(f"expert parallel {config.ep}: experts are apart{inside}")
     if config.pp > 1:
         virtual = f", {config.vp} stages for each group of ranks" if config.vp > 1 else ""
-        shares = "+".join(map(str, config.stage_blocks)) or config.split
-        found.append(f"pipeline parallel {config.pp}: schedule {config.schedule}{virtual}, layers shared {shares}")
+        layers = "+".join(map(str, config.stage_blocks)) or config.split
+        found.append(f"pipeline parallel {config.pp}: schedule {config.schedule}{virtual}, layers shared {layers}")
     over = f" over {config.shard} ranks each" if config.shard else ""
     again = "" if config.regather or config.zero < 3 else ", parameters kept from forward to backward"
     shared = f"ZeRO-{config.zero}: {ZERO[config.zero]} are shared out{over}{again}"
     found.append(
         shared if config.zero else f"no ZeRO: {ZERO[0]}" if config.dp * config.cp > 1 else "no copies to share"
     )
-    found.append(f"{_several(config.microbatches, 'micro-batch', 'es')} of {_several(config.mbs, 'sequence')}")
+    mean = " on average" if shares else ""
+    found.append(f"{_several(config.microbatches, 'micro-batch', 'es')} of {_several(config.mbs, 'sequence')}{mean}")
     found.append(f"computed again in the backward pass: {_again(config)}")
     return found
 

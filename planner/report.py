@@ -28,6 +28,7 @@ from meshwright.ir.errors import (
     SequenceIndivisible,
     WidthIndivisible,
 )
+from meshwright.ir.shares import shares_of, weights_of
 from meshwright.planner.baselines import Baseline, baselines
 from meshwright.planner.pins import Config
 from meshwright.planner.plan_types import Binding, Bounds, Machines, Model, Plan, Provenance, Rival, blocks_of
@@ -166,6 +167,12 @@ def _refinements(solved: Solved) -> Iterator[str]:
         yield "its stages have meshes of their own; the configuration shown is the one that it was made of"
     elif refined.config.stage_blocks:
         yield f"layers of the stages, shared out by what they take: {'+'.join(map(str, refined.counts))}"
+    if shares := shares_of(refined.decisions):
+        yield f"copies on unlike devices take unequal shares of every micro-batch: {':'.join(map(str, shares))}"
+    if weights := weights_of(refined.decisions):
+        total = sum(weights)
+        held = ":".join(f"{weight / total:.1%}" for weight in weights)
+        yield f"of what ZeRO cuts they hold as much as they have room for: {held}"
     if any(stage.ranks != tuple(range(min(stage.ranks), max(stage.ranks) + 1)) for stage in refined.decisions.stages):
         yield "ranks are placed where links and devices want them: see `ranks` of plan.json"
     if refined.changed:

@@ -37,6 +37,7 @@ from meshwright.ir.names.stages import layer_calls
 from meshwright.ir.offload import Offload
 from meshwright.ir.program import Program
 from meshwright.ir.same import Same
+from meshwright.ir.shares import apportioned
 
 MOST_MIXES = 6
 """Choices of one way for every pool that are answered."""
@@ -132,7 +133,7 @@ def mixes(
     for _, used in sorted(choices, key=lambda choice: choice[0])[:MOST_MIXES]:
         for order in permutations(used) if len(used) <= MOST_POOLS else [used]:
             parts = [part for way in order for part in way.parts]
-            counts = _proportional(layers, [1 / way.layer_s for way in order for _ in way.parts])
+            counts = apportioned(layers, [1 / way.layer_s for way in order for _ in way.parts])
             yield over_parts(fold, parts, counts, schedule, target, pins)
 
 
@@ -201,14 +202,3 @@ def _layer_s(
     assert program.workload is not None
     step = Step(prices, program, program.workload)
     return sum(taken[0].seconds for taken in (step.forwards, step.inputs, step.weights)) / layers
-
-
-def _proportional(layers: int, rates: Sequence[float]) -> tuple[int, ...]:
-    """Layers in proportion to rates, at least one each; what rounding leaves goes where most is missing."""
-    free = layers - len(rates)
-    shares = [free * rate / sum(rates) for rate in rates]
-    counts = [int(share) for share in shares]
-    missing = sorted(range(len(rates)), key=lambda index: (counts[index] - shares[index], index))
-    for index in missing[: free - sum(counts)]:
-        counts[index] += 1
-    return tuple(1 + count for count in counts)

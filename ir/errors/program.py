@@ -373,3 +373,11 @@ class OffloadImpossible(ProgramError):
 
     code = "MW4078"
     exit_code = 2
+
+
+class SharesImpossible(ProgramError):
+    """Unequal shares of a batch that the plan's copies cannot take: not one for each, or of something else than whole
+    sequences."""
+
+    code = "MW4079"
+    exit_code = 2

@@ -12,7 +12,7 @@ from meshwright.ir.lower import lower
 from meshwright.ir.names import Degrees, template
 from meshwright.ir.program import Move, Program
 from meshwright.ir.same import Same
-from meshwright.ir.ties import added, left
+from meshwright.ir.ties import added, left, with_added
 from meshwright.ir.verify_meaning import verify_meaning
 from meshwright.ir.verify_program import verify_program
 from tests.llama_block import model
@@ -56,6 +56,19 @@ def test_who_holds_it_otherwise_reduces_for_itself() -> None:
     bodies = {"embed": whole.body("embed"), "head": cut.body("head")}
     assert added(FOLD, bodies, held) == {}
     assert added(FOLD, {**bodies, "head": whole.body("head")}, held) == {last: {TABLE}}
+
+
+def test_stages_that_overlap_hold_each_their_own() -> None:
+    """As cuts are looked at when layers are shared out: a call may be in two stages, with another plan in each."""
+    one, other = (program(degrees) for degrees in (Degrees(dp=2), Degrees(dp=2, zero=1)))
+    bodies = {f"{body.name}@1": body for body in one.bodies} | {f"{body.name}@2": body for body in other.bodies}
+    named = [["embed@1", "block@1", "head@1"], ["block@2", "head@2"]]
+    made, names = with_added(FOLD, bodies, named, [(0, (0, 1)), (1, (2, 3))])
+    assert names == named
+    assert set(made) == {"embed@1", "block@1", "head@1", "block@2", "head@2"}
+    alone, again = with_added(FOLD, bodies, named[1:], [(1, (2, 3))])
+    assert again == named[1:]
+    assert all(made[name] is alone[name] for name in again[0])
 
 
 @pytest.mark.parametrize(("name", "path"), [("embed", TABLE), ("block", "q.weight")])
