@@ -87,4 +87,4 @@ def tied(program: Program, workload: Workload) -> Iterator[tuple[list[int], floa
             slot = max(held, key=lambda slot: len(slot.path))
             local = body.locals[slot.synced or slot.grad or ""]  # reduced over the ranks of each stage before
             shape = local.placement.local_shape(local.type.shape, body.mesh)
-            yield sorted(groups.values()), prod(shape) * workload.states.reduced
+            yield sorted(groups.values()), prod(shape) * workload.states.gradient

@@ -50,7 +50,7 @@ class Parts:
         stages = self.by_stage or (self.axes,) * len(self.subject.decisions.stages)
         found = pipeline_of(self.subject, stages, self.context)
         if found is not None and self.kept.units:
-            check_sharded(self.subject, self.kept, self.axes)
+            check_sharded(self.subject, self.kept, self.axes, twice=bool(found.twice))
         return found
 
     def routed(self, piece: Piece, path: str) -> bool:

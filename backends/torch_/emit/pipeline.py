@@ -75,6 +75,8 @@ class Pipeline:
     held: tuple[tuple[int, ...], ...]
     tied: tuple[tuple[int, str], ...] = ()
     """The stage and name of every copy of a parameter that groups of ranks share."""
+    twice: tuple[tuple[tuple[int, str], ...], ...] = ()
+    """The same of parameters that ranks hold in several stages."""
 
     glue: Mapping[str, int] = field(default_factory=dict)
     """The stage of every body that is not repeated."""
@@ -105,12 +107,17 @@ def pipeline_of(subject: Subject, axes: Sequence[Axes], context: Context | None)
     codes = tuple(_Cutter(subject, route, axes, context).stages())
     calls = list(subject.fold.calls())
     glue = {calls[number].body.name: n for n, stage in enumerate(stages) for number in range(stage.first, stage.last)}
-    return Pipeline(codes, held, _tied(subject, codes, held, axes[0]), glue)
+    tied = _tied(subject, codes)
+    on = [len({stages[stage].ranks for stage, _ in names}) for names in tied]
+    apart = [names for names, several in zip(tied, on, strict=True) if several > 1]
+    twice = [names for names, several in zip(tied, on, strict=True) if several < len(names)]
+    if len(apart) > 1 or any(len(names) > 2 for names in apart):
+        raise _refuse("more than one parameter that two stages share")
+    return Pipeline(codes, held, next(iter(apart), ()), tuple(twice), glue)
 
 
-def _tied(
-    subject: Subject, codes: Sequence[StageCode], held: tuple[tuple[int, ...], ...], axes: Axes
-) -> tuple[tuple[int, str], ...]:
+def _tied(subject: Subject, codes: Sequence[StageCode]) -> list[tuple[tuple[int, str], ...]]:
+    """The stages and names of every parameter that several stages hold."""
     calls, found = list(subject.fold.calls()), []
     for tie, (_, by) in zip(subject.program.ties, subject.fold.tied, strict=True):
         names = []
@@ -124,14 +131,8 @@ def _tied(
         parts = {_stored(subject, stage, *own) for (stage, _), own in zip(tie.holders, by, strict=True)}
         if len(parts) > 1:
             raise _refuse(f"{tie.path}, which stages hold in unlike parts")
-        groups = {next(group for group in held if stage in group) for stage, _ in names}
-        if len(groups) < len(names) and axes.copied is not None:
-            raise _refuse(f"ranks that hold {tie.path} twice, beside other parallelism")
-        if len(groups) > 1:
-            found.append(tuple(names))
-    if len(found) > 1 or any(len(names) > 2 for names in found):
-        raise _refuse("more than one parameter that two stages share")
-    return found[0] if found else ()
+        found.append(tuple(dict.fromkeys(names)))
+    return [names for names in found if len(names) > 1]
 
 
 def _stored(subject: Subject, stage: int, number: int, path: str) -> Placement:

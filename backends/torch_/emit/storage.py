@@ -30,6 +30,8 @@ WHOLE = "whole"
 """The mesh axis of one rank over which `fully_shard` shards what is to stay whole."""
 ACTIVE = 3
 """Stages of a rank that the runtime of pipelines keeps gathered at once."""
+COPIED = "plan with --fix zero=0 (all copied), or with --fix zero=1 and up to three stages per rank"
+APART = "plan with --fix schedule=1f1b, whose first and last stage are on different ranks"
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,10 +129,11 @@ def whole_of(subject: Subject, axes: Axes) -> Kept:
     return Kept(tuple(Unit(piece, reshard=True) for piece in subject.pieces if piece.graph.params), (WHOLE,), level=1)
 
 
-def check_sharded(subject: Subject, kept: Kept, axes: Axes) -> None:
-    """Must: the runtime of pipelines does what the plan says with sharded parameters."""
-    if subject.program.ties:
-        raise _refuse_staged("shards of a parameter that several stages hold")
+def check_sharded(subject: Subject, kept: Kept, axes: Axes, *, twice: bool) -> None:
+    """Must: the runtime of pipelines does what the plan says with sharded parameters. `twice`: whether ranks hold a
+    parameter in several stages."""
+    if twice:
+        raise _refuse_staged("a parameter that several stages of a rank hold, in units of each", APART)
     of_rank = max(Counter(stage.ranks for stage in subject.decisions.stages).values())
     kinds = {action.kind for _, actions in subject.program.actions for action in actions}
     if kept.level > 1 and "W" in kinds:
@@ -141,11 +144,11 @@ def check_sharded(subject: Subject, kept: Kept, axes: Axes) -> None:
         raise _refuse_staged(f"{of_rank} stages per rank, of which torch keeps {ACTIVE} gathered")
 
 
-def _refuse_staged(what: str) -> EmissionStorage:
+def _refuse_staged(what: str, fix: str = COPIED) -> EmissionStorage:
     return EmissionStorage(
         place="pipeline stages",
         cause=f"this is not emitted yet: {what}",
-        fix="plan with --fix zero=0 (all copied), or with --fix zero=1 and up to three stages per rank",
+        fix=fix,
     )
 
 

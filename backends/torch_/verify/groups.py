@@ -22,8 +22,8 @@ from meshwright.ir.crossing import End, messages
 from meshwright.ir.fold import Fold, joined
 from meshwright.ir.graph import ITEMSIZE
 from meshwright.ir.mesh import Mesh
-from meshwright.ir.placement import Placement
-from meshwright.ir.program import BodyProgram, Program, Ring, Tie
+from meshwright.ir.program import Program, Ring, Tie
+from meshwright.ir.workload import Workload
 
 T = TypeVar("T")
 
@@ -97,10 +97,9 @@ def _messages(program: Program, ranks: list[range]) -> dict[Collective, int]:
                 found["recv", pair, size] += program.microbatches
     for tie in program.ties:
         groups = list(dict.fromkeys(ranks[stage] for stage, _ in tie.holders))
-        body = program.body(dict(program.stages[tie.holders[0][0]].calls())[tie.holders[0][1]])
         for members in zip(*groups, strict=True):
             if len(groups) > 1:
-                found["all_reduce", tuple(sorted(members)), tied_bytes(tie, body)] += 1
+                found["all_reduce", tuple(sorted(members)), _tied_bytes(program, tie)] += 1
     return dict(found)
 
 
@@ -124,15 +123,14 @@ def _shifts(program: Program, ranks: list[range]) -> dict[Collective, int]:
     return dict(found)
 
 
-def tied_bytes(tie: Tie, body: BodyProgram) -> int:
-    """The bytes of one rank's part of the gradient of a parameter that several stages hold."""
+def _tied_bytes(program: Program, tie: Tie) -> int:
+    """The bytes of one rank's part of the gradient of a parameter that several stages hold, as it is kept."""
+    stage, call = tie.holders[0]
+    body = program.body(dict(program.stages[stage].calls())[call])
     held = [slot for slot in body.params if slot.synced and f".{tie.path}".endswith(f".{slot.path}")]
     local = body.locals[str(max(held, key=lambda slot: len(slot.path)).synced)]
-    return _bytes(local.placement, local.type.shape, local.type.dtype, body.mesh)
-
-
-def _bytes(placement: Placement, shape: tuple[int, ...], dtype: str, mesh: Mesh) -> int:
-    return int(prod(placement.local_shape(shape, mesh)) * ITEMSIZE[dtype])
+    states = (program.workload or Workload(global_batch=1, seq=1, recipe="fp32")).states
+    return int(prod(local.placement.local_shape(local.type.shape, body.mesh)) * states.gradient)
 
 
 def unlike(found: Mapping[Collective, int], group: Group, rank: int, sent: Counter[tuple[int, ...]]) -> list[str]:

@@ -25,6 +25,7 @@ PLANS: dict[str, dict[str, Any]] = {
     "one device, fused weights": {"reference": MODEL},
     TIED: {"dp": 2, "zero": 3, "reference": TIED_MODEL},
     "one device, tied weights": {"reference": TIED_MODEL},
+    "1f1b, tied weights": {"pp": 2, "schedule": "1f1b", "microbatches": 2, "reference": TIED_MODEL},
 }
 CLIP = 0.05
 """Gradients are a hundred times larger: clipped otherwise by one plan than by another, losses would not go on alike."""
@@ -130,3 +131,9 @@ def test_weights_are_saved_as_the_model_has_them(kind: str, runs: dict[str, Path
     assert set(one) - set(two) <= {"head.weight"}  # whose gradient went to the embedding's
     for name, grad in two.items():
         torch.testing.assert_close(grad, one[name], rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.e2e
+def test_a_parameter_of_two_stages_is_clipped_as_one(runs: dict[str, Path]) -> None:
+    """Its gradient is summed before the norm is taken, in which it counts once."""
+    assert losses(runs["1f1b, tied weights"])[:2] == pytest.approx(losses(runs[TIED])[2:], rel=1e-6)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.emitted_matrix import LAYERS, SEQ, Made, Row, Small, compared, rows
+from benchmarks.emitted_matrix import LAYERS, SEQ, Made, Row, Small, compared
 from meshwright.ir.frontends.calls import calls_of
 from meshwright.ir.frontends.load import load_model
 from tests.backends.torch_.emitted import unclean
@@ -58,11 +58,6 @@ def test_scripts_are_clean(model: str, made: dict[str, Made]) -> None:
 
 def test_rows_of_a_table_are_summed_before_they_are_scaled(made: dict[str, Made]) -> None:
     assert '"model.embed_tokens": SumFirst(' in made["gemma-3"].script.read_text()
-
-
-def test_one_parameter_with_two_names_is_not_emitted_in_shards_of_stages() -> None:
-    (row,) = rows("gpt2", ["pp 2 x cp 2 x zero 3"], run=False)
-    assert (row.outcome, row.code) == ("refused", "MW5018")
 
 
 def test_the_module_that_reads_a_shared_parameter_is_the_one_that_is_changed(tmp_path: Path) -> None:

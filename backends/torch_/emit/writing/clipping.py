@@ -10,12 +10,16 @@ from meshwright.backends.torch_.emit.parts import Parts
 
 def clip(parts: Parts) -> Iterator[str]:
     staged = parts.pipeline is not None
-    yield f"def clip(model: nn.Module, most: float{', mesh: DeviceMesh' * staged}) -> None:"
+    tied = parts.pipeline is not None and bool(parts.pipeline.tied)
+    yield f"def clip(model: {'Pipeline' if tied else 'nn.Module'}, most: float{', mesh: DeviceMesh' * staged}) -> None:"
     yield '    """Scale all gradients down together, to a norm of at most so much."""'
     if not parts.distributed and not staged:
         yield "    nn.utils.clip_grad_norm_(model.parameters(), most)"
         return
-    yield from norms()
+    if tied:
+        yield "    stage_of, name = TIED[-1]  # the parameter of two stages counts on the first one"
+        yield "    twice = {stage.get_parameter(name) for stage in model.stages if stage.index == stage_of}"
+    yield from norms(" and p not in twice" if tied else "")
     yield "    total = nn.utils.get_total_norm(norms)"
     if staged:
         yield "    squares = total**2"
@@ -24,7 +28,7 @@ def clip(parts: Parts) -> Iterator[str]:
     yield from scaled("total")
 
 
-def norms() -> Iterator[str]:
+def norms(counted: str = "") -> Iterator[str]:
     """Those of gradients over one mesh each."""
     yield "    alike: dict[DeviceMesh | None, list[nn.Parameter]] = {}"
     yield "    for parameter in model.parameters():"
@@ -33,7 +37,7 @@ def norms() -> Iterator[str]:
     yield "            alike.setdefault(over, []).append(parameter)"
     yield "    norms = []"
     yield "    for parameters in alike.values():"
-    yield "        norm = nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])"
+    yield f"        norm = nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None{counted}])"
     yield "        norms.append(norm.full_tensor() if isinstance(norm, DTensor) else norm)"
 
 

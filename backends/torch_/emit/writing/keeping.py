@@ -10,10 +10,17 @@ from meshwright.backends.torch_.emit.parts import Parts
 FLAT = "FLAT = StateDictOptions(flatten_optimizer_state_dict=True)  # states by names of parameters"
 
 
-def plain() -> Iterator[str]:
+def plain(*, tied: bool) -> Iterator[str]:
     yield "def plain(name: str) -> str:"
     yield '    """What a parameter, or a state of it, is called in the model that stages are made of."""'
-    yield '    return re.sub(r"stages\\.\\d+\\.", "", name, count=1)'
+    own = 're.sub(r"stages\\.\\d+\\.", "", name, count=1)'
+    if not tied:
+        yield f"    return {own}"
+        return
+    yield f"    own, ((_, first), (_, other)) = {own}, TIED"
+    yield '    if not own.startswith((f"state.{other}.", f"param_groups.{other}.")):'
+    yield "        return own"
+    yield "    return own.replace(other, first, 1)  # states of one parameter"
 
 
 def save(parts: Parts) -> Iterator[str]:

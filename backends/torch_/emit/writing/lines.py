@@ -37,6 +37,23 @@ def call(deep: int, function: str, arguments: list[str]) -> Iterator[str]:
     yield f"{indent})"
 
 
+def loss_of(deep: int, called: str, batch: str, weight: str = "") -> Iterator[str]:
+    """The loss of what the model makes of a batch, times its weight, on as few lines as it fits on."""
+    indent, product = " " * deep, f" * {weight}" if weight else ""
+    whole = f"model_file.loss(model({called}), {batch}){product}"
+    if len(f"{indent}loss: Tensor = {whole}") <= WIDTH:
+        yield f"{indent}loss: Tensor = {whole}"
+    elif not weight or weight.startswith("("):
+        *lines, last = call(deep, "loss: Tensor = model_file.loss", [f"model({called}), {batch}"])
+        yield from (*lines, f"{last}{product}")
+    elif deep + 4 + len(whole) <= WIDTH:
+        yield from (f"{indent}loss: Tensor = (", f"{indent}    {whole}", f"{indent})")
+    else:
+        yield f"{indent}loss: Tensor = ("
+        yield from call(deep + 4, "model_file.loss", [f"model({called}), {batch}"])
+        yield from (f"{indent}    * {weight}", f"{indent})")
+
+
 def wrapped(before: str, items: list[str], after: str, *, keep: bool = False) -> Iterator[str]:
     """A list on one line if it fits, without brackets unless they are to be kept; else one entry a line."""
     line = f"{before}{', '.join(items)}{after}" if keep else f"{before[:-1]}{', '.join(items)}"

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from meshwright.backends.torch_.emit.parts import Parts
+from meshwright.backends.torch_.emit.writing.lines import loss_of
 from meshwright.backends.torch_.emit.writing.step import after_backward, stepped, targets_of
 
 
@@ -30,8 +31,8 @@ def accumulating_step(parts: Parts) -> Iterator[str]:
     yield "        micro = {name: tensor.chunk(MICROBATCHES)[number] for name, tensor in batch.items()}"
     for name in cut:
         yield f'        {name} = DTensor.from_local(micro["{name}"], mesh["{parts.axes.context}"], [Shard(1)])'
-    lines = tuple(one_batch(parts, called, averaged))
-    yield from (f"        {line}" for line in (*syncing(parts), *lines))
+    yield from (f"        {line}" for line in syncing(parts))
+    yield from one_batch(parts, called, averaged)
     yield "        losses.append(loss.detach())"
     yield from after_backward(parts)
     yield from stepped(parts)
@@ -57,14 +58,13 @@ def syncing(parts: Parts) -> Iterator[str]:
 
 def one_batch(parts: Parts, called: str, averaged: bool) -> Iterator[str]:
     """Forward and backward of one micro-batch."""
-    lines = [f"loss: Tensor = model_file.loss(model({called}), micro) * (count / targets.sum())"]
-    lines.append(
-        "(loss * group.size()).backward()  # gradients are averaged over the group" if averaged else "loss.backward()"
-    )
+    deep = 8
     if parts.wrapped:
-        yield "with nullcontext() if number == MICROBATCHES - 1 else model.no_sync():"
-        lines = [f"    {line}" for line in lines]
+        yield f"{' ' * deep}with nullcontext() if number == MICROBATCHES - 1 else model.no_sync():"
+        deep += 4
     if parts.sharded_loss:
-        yield "with loss_parallel():"
-        lines = [f"    {line}" for line in lines]
-    yield from lines
+        yield f"{' ' * deep}with loss_parallel():"
+        deep += 4
+    yield from loss_of(deep, called, "micro", "(count / targets.sum())")
+    mean = "  # gradients are averaged over the group"
+    yield f"{' ' * deep}{f'(loss * group.size()).backward(){mean}' if averaged else 'loss.backward()'}"

@@ -44,7 +44,7 @@ def stage_sections(parts: Parts, pipeline: Pipeline) -> Iterator[Iterator[str]]:
     yield runner(parts, pipeline)
     if pipeline.tied:
         yield sum_tied()
-    yield plain()
+    yield plain(tied=bool(pipeline.tied))
 
 
 def staged() -> Iterator[str]:
@@ -161,6 +161,14 @@ def runner(parts: Parts, pipeline: Pipeline) -> Iterator[str]:
     yield '        indices = STAGES_OF[mesh["pp"].get_local_rank()]'
     made = "stage_of(model, index, mesh)" if parts.carries_shards else "stage_of(model, index)"
     yield f"        self.stages = nn.ModuleList(shard({made}, mesh) for index in indices)"
+    if pipeline.twice and parts.axes.tensor is not None:
+        yield "        held = dict(zip(indices, self.stages, strict=True))"
+        for (one, first), *others in pipeline.twice:
+            yield f"        if {one} in held:  # one parameter again"
+            for other, name in others:
+                module, _, last = name.rpartition(".")
+                again = f'held[{other}].get_submodule("{module}").{last}'
+                yield f'            {again} = held[{one}].get_parameter("{first}")'
     yield "        self.last = STAGES - 1 in indices"
     yield "        self.targets = torch.ones(())  # what losses are divided by"
     yield f"        device = torch.device({device})"
@@ -258,8 +266,7 @@ def pipeline_step(parts: Parts) -> Iterator[str]:
         "losses: list[Tensor] = []",
         f'model.schedule.step({given}, target=batch["{labels}"], losses=losses, return_outputs=False)',
     )
-    tied = ["    sum_tied(model)"] if parts.pipeline is not None and parts.pipeline.tied else []
-    yield from staged_step(parts, run, (*after_backward(parts), *tied))
+    yield from staged_step(parts, run, after_backward(parts))
 
 
 def staged_step(parts: Parts, run: Sequence[str], after: Iterable[str]) -> Iterator[str]:

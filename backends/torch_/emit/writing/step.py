@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from meshwright.backends.torch_.emit.parts import Parts
 from meshwright.backends.torch_.emit.styles import LOSS
 from meshwright.backends.torch_.emit.subject import Piece, Subject
+from meshwright.backends.torch_.emit.writing.lines import loss_of
 from meshwright.ir.errors import EmissionAxis
 from meshwright.ir.fold import FromInput
 from meshwright.ir.graph import Op
@@ -25,18 +26,14 @@ def train_step(parts: Parts) -> Iterator[str]:
     yield from weight(parts)
     for name in cut:
         yield f'    {name} = DTensor.from_local(batch["{name}"], mesh["{parts.axes.context}"], [Shard(1)])'
-    deep = "        " if parts.sharded_loss else "    "
+    deep = 8 if parts.sharded_loss else 4
     if parts.sharded_loss:
         yield "    with loss_parallel():"
-    if parts.axes.copied is None:
-        yield f"{deep}loss: Tensor = model_file.loss(model({called}), batch)"
-        yield f"{deep}loss.backward()"
+    yield from loss_of(deep, called, "batch", "" if parts.axes.copied is None else "share")
+    if parts.axes.copied is None or parts.added:
+        yield f"{' ' * deep}loss.backward()"
     else:
-        yield f"{deep}loss: Tensor = model_file.loss(model({called}), batch) * share"
-        if parts.added:
-            yield f"{deep}loss.backward()"
-        else:
-            yield f"{deep}(loss * group.size()).backward()  # gradients are averaged over the group"
+        yield f"{' ' * deep}(loss * group.size()).backward()  # gradients are averaged over the group"
     yield from after_backward(parts)
     yield from stepped(parts)
     yield "    total = loss.detach()"
@@ -57,12 +54,14 @@ def after_backward(parts: Parts) -> Iterator[str]:
         yield "        grad = parameter.grad"
         yield "        if isinstance(grad, DTensor) and any(placement.is_partial() for placement in grad.placements):"
         yield "            parameter.grad = grad.redistribute(placements=[Replicate()])"
-    if parts.untied:
-        yield "    join_tied(model)"
     if parts.stays_gathered:
         yield "    for unit in model.modules():"
         yield "        if isinstance(unit, FSDPModule):"
         yield "            unit.reshard()"
+    if parts.untied:
+        yield "    join_tied(model)"
+    if parts.pipeline is not None and parts.pipeline.tied:
+        yield "    sum_tied(model)"
     yield from clipping(parts)
 
 

@@ -156,7 +156,7 @@ def unlike_sections(unlike: Unlike) -> Iterator[Iterator[str]]:
     summed = [kind for kind in unlike.kinds if kind.summed]
     if summed:
         yield sum_copies(max(summed, key=lambda kind: kind.partial_gradients))
-    yield plain()
+    yield plain(tied=False)
 
 
 def _boxes() -> Iterator[str]:
