@@ -71,15 +71,25 @@ def moved(body: BodyProgram, workload: Workload) -> Moved:
     """What one call moves."""
     states, shards = workload.states, [slot for slot in body.params if slot.host]
     elements = sum(local_elements(s.optimizer, body.locals[s.value].type.shape, body.mesh) for s in shards)
-    own = states.master or states.stored
-    written = states.stored if states.master else 0.0
     return Moved(
         kept_bytes=sum(kept.nbytes for kept in body.kept if kept.host),
         busiest_bytes=body_memory(body, workload, True).passes.hosted,
         down_bytes=elements * states.gradient,
         up_bytes=elements * states.stored,
-        touched_bytes=elements * (states.gradient + 2 * own + 2 * workload.moments + written),
+        touched_bytes=elements * step_bytes_per_element(workload),
     )
+
+
+def step_bytes_per_element(workload: Workload) -> float:
+    """What the host's processors read and write for the step of one parameter."""
+    states = workload.states
+    written = states.stored if states.master else 0.0
+    return states.gradient + 2 * (states.master or states.stored) + 2 * workload.moments + written
+
+
+def stepped_bytes_per_s(device: Device) -> float:
+    """What they read and write for one of the devices, at most. Raises `HostUnknown`."""
+    return host_constants()[1] * _memory_bytes_per_s(device)
 
 
 def host_traffic(program: Program, workload: Workload) -> float:
@@ -125,7 +135,7 @@ class Host:
     def __init__(self, prices: Prices, program: Program, workload: Workload, ledgers: Mapping[str, Ledger]) -> None:
         self.prices, self.program, self.workload, self.ledgers = prices, program, workload, ledgers
         self.moved = {body.name: moved(body, workload) for body in program.bodies if body.offloads}
-        self.copied, self.stepped, kind = host_constants()
+        self.copied, _, kind = host_constants()
         wires = [device.host_link for stage in program.stages for device in prices.devices(stage.ranks)]
         numbers = [n for wire in wires for n in (wire.bandwidth, wire.sharers, wire.memory) if n]
         self.kind: Kind = weakest_kind(kind, *(number.kind for number in numbers))
@@ -140,7 +150,7 @@ class Host:
     def step_s(self, nbytes: float, stage: Stage) -> float:
         """Seconds of the optimizer on the host's processors."""
         devices = self.prices.devices(stage.ranks)
-        return nbytes / (self.stepped * min(map(_memory_bytes_per_s, devices))) if nbytes else 0.0
+        return nbytes / min(map(stepped_bytes_per_s, devices)) if nbytes else 0.0
 
     # activations
 

@@ -59,11 +59,15 @@ class Held:
             self.optimizer + times * other.optimizer,
         )
 
-    def stored(self, zero: int, copies: int, gathered: float) -> float:
+    def stored(self, zero: int, copies: int, gathered: float, *, hosted: bool = False) -> float:
         """Bytes of parameters and optimizer state on a rank under this ZeRO stage, at least; `gathered` is what part of
-        the bytes of parameters those take that are gathered."""
+        the bytes of parameters those take that are gathered, `hosted` says that the optimizer's state is elsewhere."""
         part = 1 / copies if zero > 2 else min(1.0, gathered) if zero else 1.0
-        return self.parameters * part + self.optimizer / (copies if zero else 1)
+        return self.parameters * part + (0.0 if hosted else self.stepped(zero, copies))
+
+    def stepped(self, zero: int, copies: int) -> float:
+        """Bytes of optimizer state on a rank."""
+        return self.optimizer / (copies if zero else 1)
 
 
 @dataclass(frozen=True)

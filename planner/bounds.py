@@ -419,13 +419,26 @@ class Bounds:
             for number, own in self.common.groups(pipeline)
         )
 
-    def lacks_bytes(self, loads: Sequence[Load], pipeline: Config, storage: Storage) -> float:
-        """By how much the fullest group is too full at least; negative where it may fit."""
+    def stepped_bytes(self, loads: Sequence[Load], pipeline: Config, storage: Storage) -> float:
+        """Optimizer state of a rank, where there is most."""
+        storage, dense, expert = self._copies(pipeline, storage)
+        return max(
+            load.dense.stepped(storage.zero, dense) + load.expert.stepped(storage.zero, expert) for load in loads
+        )
+
+    def _copies(self, pipeline: Config, storage: Storage) -> tuple[Storage, int, int]:
+        """A storage as the target has it, and over how many ranks it goes outside and inside the experts."""
         dense, expert = copies(pipeline)
         ran = self.common.setting.ran(storage.on(pipeline))
         storage = replace(storage, zero=ran.zero, regather=ran.regather)
         if storage.shard:
             dense, expert = storage.shard, max(1, expert * storage.shard // dense)
+        return storage, dense, expert
+
+    def lacks_bytes(self, loads: Sequence[Load], pipeline: Config, storage: Storage, *, hosted: bool = False) -> float:
+        """By how much the fullest group is too full at least; negative where it may fit. `hosted`: with the optimizer's
+        state in the host's memory."""
+        storage, dense, expert = self._copies(pipeline, storage)
         cut = (dense, expert) if storage.zero > 1 else (1, 1)
         kept = self.common.workload.states.used if storage.zero > 2 and not storage.regather else 0.0
         from_start = self.common.stack.style == "fused"
@@ -433,7 +446,8 @@ class Bounds:
         part = states.used / states.stored
         fullest = 0.0
         for load in loads:
-            state = load.dense.stored(storage.zero, dense, part) + load.expert.stored(storage.zero, expert, part)
+            state = load.dense.stored(storage.zero, dense, part, hosted=hosted)
+            state += load.expert.stored(storage.zero, expert, part, hosted=hosted)
             stay = kept * (load.dense.stay * (dense > 1) + load.expert.stay * (expert > 1))
             state += max(0.0, stay - load.gathered)  # what stays is not made anew
             gradients = load.dense.gradients / cut[0] + load.expert.gradients / cut[1]

@@ -9,6 +9,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
+from meshwright.ir.offload import Offload
 from meshwright.ir.schedules import CUSTOM
 from meshwright.ir.shares import shares_of
 from meshwright.planner.pins import Config, word
@@ -20,6 +21,10 @@ from meshwright.planner.units import count, nbytes, percent, seconds
 ZERO = ("everything is on every copy", "optimizer states", "optimizer states and gradients",
         "optimizer states, gradients and parameters")  # fmt: skip
 CONTEXTS = {"all_gather": "keys and values gathered", "ring": "in a ring", "ulysses": "by heads, all-to-all (Ulysses)"}
+WAITING = {
+    "optimizer": "the optimizer's state; the host makes the step",
+    "activations": "what blocks keep for backward",
+}
 RECOMPUTED = {"none": "nothing", "full": "every block", "selective": "the core of attention",
               "selective_op": "all but attention and every other product"}  # fmt: skip
 
@@ -144,6 +149,7 @@ def in_words(config: Config, shares: Sequence[int] = ()) -> list[str]:
     mean = " on average" if shares else ""
     found.append(f"{_several(config.microbatches, 'micro-batch', 'es')} of {_several(config.mbs, 'sequence')}{mean}")
     found.append(f"computed again in the backward pass: {_again(config)}")
+    found += [f"in the host's memory: {WAITING[kind]}" for kind in Offload.parse(config.offload).kinds]
     return found
 
 

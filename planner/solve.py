@@ -31,7 +31,7 @@ from meshwright.ir.errors import MeshwrightError, ScheduleNotExpressible, Wishes
 from meshwright.ir.names.check import extents
 from meshwright.ir.names.counts import divisors
 from meshwright.ir.schedules import CUSTOM
-from meshwright.planner import partial, pricing
+from meshwright.planner import hosted, partial, pricing
 from meshwright.planner.baselines import baselines
 from meshwright.planner.estimate import Ask
 from meshwright.planner.finalists import UNLIKE_PRICED, finished
@@ -174,6 +174,7 @@ def solve(
     complete = _run(search, asked, stop, told)
     if objective == "time" and not stop():
         partial.improve(search, stop)
+        hosted.improve(search, stop)
     better, notes = finished(search, asked, stop) if objective == "time" else (None, ())
     lower = search.lower_bytes if isinstance(search, Roomiest) else search.lower_s
     solved = Solved(
@@ -231,6 +232,7 @@ def _cheapest(ask: Ask, setting: Setting, asked: Asked, stop: Stop, told: Callab
     assert answer is not None
     if not stop():
         partial.improve(answer.search, stop)
+        hosted.improve(answer.search, stop)
     better, notes = finished(answer.search, asked, stop)
     answer = replace(answer, refined=better, notes=notes)
     return replace(answer, hosts=ask.cluster.hosts, complete=complete, lower=lower if answer.best else 0.0)

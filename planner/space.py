@@ -137,7 +137,7 @@ class Space:
             f"less than {LEAST_TOKENS} tokens of a sequence on a rank",
             f"more than {MOST_VIRTUAL} virtual stages",
             "parts of a block in recompute; the first layers of every stage only are tried, not proved",
-            "optimizer state in the host's memory; activations of the first layers are tried, not proved",
+            "what waits in the host's memory; activations of layers and optimizer state are tried, not proved",
             "orders of a pipeline's work without a name",
         )
 
