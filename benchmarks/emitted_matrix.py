@@ -15,7 +15,7 @@ import sys
 import tempfile
 from argparse import ArgumentParser
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,7 @@ from meshwright.ir.frontends.load import load_model
 from meshwright.ir.frontends.twin import Scale, twin_of
 from meshwright.ir.lower import lower
 from meshwright.ir.names import Degrees, check, template
+from meshwright.ir.names.stages import layer_calls
 from meshwright.ir.workload import Workload
 
 EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
@@ -78,7 +79,7 @@ KINDS: Mapping[str, Mapping[str, Any]] = {
     "ep": {"dp": 2, "ep": 2},
     "gpipe": {"pp": 2, "microbatches": 2, "schedule": "gpipe"},
     "1f1b": {"pp": 2, "microbatches": 4, "schedule": "1f1b"},
-    "1f1b, uneven": {"pp": 2, "microbatches": 4, "schedule": "1f1b", "stage_blocks": (1, LAYERS - 1)},
+    "1f1b, uneven": {"pp": 2, "microbatches": 4, "schedule": "1f1b", "stage_blocks": (1, 0)},
     "interleaved": {"pp": 2, "vp": 2, "microbatches": 4, "schedule": "interleaved"},
     "zb-h1": {"pp": 2, "microbatches": 4, "schedule": "zb-h1"},
     "zb-h2": {"pp": 2, "microbatches": 4, "schedule": "zb-h2"},
@@ -97,7 +98,7 @@ KINDS: Mapping[str, Mapping[str, Any]] = {
     "pp 2 x cp 2 x zero 3": {"pp": 2, "cp": 2, "dp": 2, "microbatches": 2, "schedule": "1f1b", "zero": 3},
     "hsdp 4 x tp 2": {"dp": 4, "tp": 2, "shard": 2, **FULL},
 }
-"""Degrees of every kind of plan."""
+"""Degrees of every kind of plan; the last stage has the layers that are left."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -216,6 +217,9 @@ class Small:
             calls = calls_of(source, self.reference, batch=batch, seq=SEQ, blocks=fold.instances)
             self.captured[batch] = fold, calls
         fold, calls = self.captured[batch]
+        if degrees.stage_blocks:
+            given = degrees.stage_blocks[:-1]
+            degrees = replace(degrees, stage_blocks=(*given, len(layer_calls(fold)) - sum(given)))
         workload = Workload(global_batch=BATCH, seq=SEQ, precision="fp32", recipe="fp32")
         try:
             check(degrees, fold, degrees.ranks, BATCH)

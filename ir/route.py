@@ -11,6 +11,7 @@ DEVICE = "{device}"
 """Stands in an expression for where the stage's inputs lie."""
 ROWS = "{rows*%d}"
 """Stands in an expression for so many times the size of the batch."""
+NOTHING = "_"
 CALLED = "{modules}"
 """Stands in an expression for the module that holds the others."""
 
@@ -19,7 +20,8 @@ CALLED = "{modules}"
 class Line:
     """One line: `makes = expression`, where values stand as %name.
 
-    - `reads` and `makes` are the names of values; every name is made once, or is an entry of the batch.
+    - `reads` and `makes` are the names of values; every name is made once, or is an entry of the batch. NOTHING stands
+      among `makes` for what has a name already, and for None.
     - `module` is the path of the module that is called, `holds` those of parameters and buffers that are read by
       themselves.
     """
@@ -29,6 +31,11 @@ class Line:
     reads: tuple[str, ...]
     module: str = ""
     holds: tuple[str, ...] = ()
+
+    @property
+    def named(self) -> tuple[str, ...]:
+        """The names among `makes`."""
+        return tuple(name for name in self.makes if name != NOTHING)
 
     def __str__(self) -> str:
         return f"{', '.join(self.makes)} = {self.expression}"
@@ -40,6 +47,7 @@ class Route:
 
     - Lines read nothing but what earlier lines make, and entries of the batch.
     - `shapes` has one entry per name: the dtype and the sizes on the whole batch.
+    - `created` are lines by which values that modules make out of nothing are made without them.
     - `problem` says why it could not be written down; there are no lines then.
     """
 
@@ -50,6 +58,7 @@ class Route:
     shapes: tuple[tuple[str, str, tuple[int, ...]], ...] = ()
     strided: tuple[str, ...] = ()
     """The names of values that do not lie in one piece, as what is sent must."""
+    created: tuple[Line, ...] = ()
     targets: tuple[str, ...] = ()
     """The entries of the batch that the loss reads."""
     problem: str = ""

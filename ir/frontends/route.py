@@ -24,7 +24,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from meshwright.ir.frontends.dtypes import type_of
 from meshwright.ir.frontends.stand_ins import with_values
-from meshwright.ir.route import CALLED, DEVICE, ROWS, Line, Route
+from meshwright.ir.route import CALLED, DEVICE, NOTHING, ROWS, Line, Route
 
 _INFIX = {
     "add": "+", "sub": "-", "mul": "*", "truediv": "/", "floordiv": "//", "mod": "%", "pow": "**", "matmul": "@",
@@ -58,11 +58,10 @@ def route_of(
         with FakeTensorMode(allow_non_fake_inputs=True) as mode, torch.no_grad():
             fake = {name: mode.from_tensor(tensor) for name, tensor in batch.items()}
             few = _of_rows(fake, rows, WATCHED)
-            route, result = _watch(module, {name: few[name] for name in inputs}, blocks)
             read = _Noting(few)
-            loss(result, read)
+            route = _watch(module, {name: few[name] for name in inputs}, blocks, lambda made: loss(made, read))
             twice = _of_rows(fake, rows, 2 * WATCHED)
-            more, _ = _watch(module, {name: twice[name] for name in inputs}, blocks)
+            more = _watch(module, {name: twice[name] for name in inputs}, blocks, lambda made: loss(made, twice))
             route = _of_any_batch(route, more, WATCHED, rows)
     except Unwritable as found:
         return Route(problem=str(found))
@@ -82,7 +81,10 @@ def _of_rows(batch: Mapping[str, Tensor], rows: int, wanted: int) -> dict[str, T
 def _of_any_batch(route: Route, twice: Route, watched: int, rows: int) -> Route:
     """The route of a batch of `watched` rows, given that of twice as many: its lines for any batch, its shapes on
     one of `rows`. Raises `ValueError` if the lines differ in anything else."""
-    lines = tuple(_any_line(one, other, watched) for one, other in zip(route.lines, twice.lines, strict=True))
+    lines, created = (
+        tuple(_any_line(one, other, watched) for one, other in zip(*both, strict=True))
+        for both in ((route.lines, twice.lines), (route.created, twice.created))
+    )
     shapes = []
     for (name, dtype, shape), (other, _, larger) in zip(route.shapes, twice.shapes, strict=True):
         if name != other or len(shape) != len(larger):
@@ -90,7 +92,7 @@ def _of_any_batch(route: Route, twice: Route, watched: int, rows: int) -> Route:
         grows = [found != doubled for found, doubled in zip(shape, larger, strict=True)]
         sizes = [size * rows // watched if grown else size for size, grown in zip(shape, grows, strict=True)]
         shapes.append((name, dtype, tuple(sizes)))
-    return replace(route, lines=lines, shapes=tuple(shapes))
+    return replace(route, lines=lines, created=created, shapes=tuple(shapes))
 
 
 def _any_line(line: Line, twice: Line, rows: int) -> Line:
@@ -119,7 +121,7 @@ class _Noting(dict[str, Tensor]):
         return super().__getitem__(name)
 
 
-def _watch(module: nn.Module, inputs: Mapping[str, Tensor], blocks: Sequence[str]) -> tuple[Route, Any]:
+def _watch(module: nn.Module, inputs: Mapping[str, Tensor], blocks: Sequence[str], loss: Callable[[Any], Any]) -> Route:
     watcher = _Watcher(module, dict(inputs), tuple(blocks))
     handles = []
     for path, one in module.named_modules():
@@ -132,19 +134,32 @@ def _watch(module: nn.Module, inputs: Mapping[str, Tensor], blocks: Sequence[str
     finally:
         for handle in handles:
             handle.remove()
+    asked = _Asked(result)
+    loss(result if isinstance(result, Tensor) else asked)
     name = watcher.names.get(id(result))
     if name is not None:
-        return watcher.route(name), result
-    known = {key: watcher.names[id(one)] for key, one in _entries(result) if id(one) in watcher.names}
+        return watcher.route(name)
+    known = {key: watcher.names[id(one)] for key, one in asked.given.items() if id(one) in watcher.names}
     if len(known) != 1:
-        raise Unwritable("the model does not return one tensor")
+        raise Unwritable("the loss does not read one tensor of what the model returns")
     ((within, name),) = known.items()
-    return replace(watcher.route(name), within=within), result
+    return replace(watcher.route(name), within=within)
 
 
-def _entries(result: Any) -> list[tuple[str, Any]]:
-    """The attributes of an output that is no tensor."""
-    return list(result.items()) if isinstance(result, Mapping) else list(getattr(result, "__dict__", {}).items())
+class _Asked:
+    """What a model returns, where that is no tensor; it notes the tensors that it is asked for by name."""
+
+    def __init__(self, result: Any) -> None:
+        self._result, self.given = result, dict[str, Tensor]()
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._result, name)
+        if isinstance(found, Tensor):
+            self.given[name] = found
+        return found
+
+    def __getitem__(self, key: Any) -> Any:
+        return self.__getattr__(key) if isinstance(key, str) else self._result[key]
 
 
 @dataclass
@@ -156,10 +171,14 @@ class _Watcher(TorchFunctionMode):
     blocks: tuple[str, ...]
     lines: list[Line] = field(default_factory=list)
     names: dict[int, str] = field(default_factory=dict)
-    kept: list[Tensor] = field(default_factory=list)
-    """All tensors that have names: identities stay theirs while they live."""
+    kept: list[tuple[str, Tensor]] = field(default_factory=list)
+    """All names, and their tensors: identities stay theirs while they live."""
     values: dict[int, Tensor] = field(default_factory=dict)
     """What was computed, by the tensor without data that stands for it."""
+    apart: list[Line] = field(default_factory=list)
+    """What modules make out of nothing and hand on, as lines."""
+    created: dict[int, tuple[Tensor, str]] = field(default_factory=dict)
+    """What was made out of nothing, wherever, and how."""
     depth: int = 0
 
     def __post_init__(self) -> None:
@@ -175,11 +194,17 @@ class _Watcher(TorchFunctionMode):
 
     def route(self, result: str) -> Route:
         shapes = []
-        for tensor in self.kept:
-            type_ = type_of(tensor, self.names[id(tensor)])
-            shapes.append((self.names[id(tensor)], type_.dtype, type_.shape))
-        strided = tuple(self.names[id(tensor)] for tensor in self.kept if not tensor.is_contiguous())
-        return Route(lines=tuple(self.lines), result=result, shapes=tuple(shapes), strided=strided)
+        for name, tensor in self.kept:
+            type_ = type_of(tensor, name)
+            shapes.append((name, type_.dtype, type_.shape))
+        strided = tuple(name for name, tensor in self.kept if not tensor.is_contiguous())
+        return Route(
+            lines=tuple(self.lines),
+            result=result,
+            shapes=tuple(shapes),
+            strided=strided,
+            created=tuple(self.apart),
+        )
 
     # names
 
@@ -187,11 +212,11 @@ class _Watcher(TorchFunctionMode):
         """Give a tensor a name."""
         word = re.sub(r"\W", "_", like).strip("_") or "value"
         word = f"{word}_" if word in _RESERVED else word
-        taken, name, number = set(self.names.values()), word, 2
+        taken, name, number = {name for name, _ in self.kept}, word, 2
         while name in taken:
             name, number = f"{word}_{number}", number + 1
         self.names[id(tensor)] = name
-        self.kept.append(tensor)
+        self.kept.append((name, tensor))
         return name
 
     # calls of modules
@@ -209,9 +234,7 @@ class _Watcher(TorchFunctionMode):
             self.depth -= 1
             if not self.depth:
                 text, reads, holds = self.arguments
-                self.write(
-                    f'{CALLED}.get_submodule("{path}")({text})', reads, holds, result, path.rpartition(".")[2], path
-                )
+                self.write(f'{CALLED}.get_submodule("{path}")({text})', reads, holds, result, _word(path), path)
 
         return after
 
@@ -223,6 +246,8 @@ class _Watcher(TorchFunctionMode):
             with unset_fake_temporarily():
                 return func(self.values[id(args[0])])
         result = func(*args, **kwargs)
+        if func in _CREATES and not any(isinstance(one, Tensor) for one in tree_leaves((args, kwargs))):
+            self.created[id(result)] = result, self.called(func, args, kwargs)[0]
         if self.depth or not _tensors(result):
             return result
         self.compute(func, args, kwargs, result)
@@ -289,11 +314,14 @@ class _Watcher(TorchFunctionMode):
         self, expression: str, reads: tuple[str, ...], holds: tuple[str, ...], result: Any, like: str, module: str
     ) -> None:
         made = [result] if isinstance(result, Tensor) else result
-        if not isinstance(made, list | tuple) or not all(isinstance(one, Tensor) for one in made):
+        if not isinstance(made, list | tuple) or not all(one is None or isinstance(one, Tensor) for one in made):
             raise Unwritable(f"{expression} returns more than tensors")
-        like = f"value_{like}" if like.isdigit() else like
-        makes = tuple(self.name(one, like) for one in made)
+        known = self.names if made is result else ()
+        makes = tuple(NOTHING if one is None or id(one) in known else self.name(one, like) for one in made)
         self.lines.append(Line(makes=makes, expression=expression, reads=reads, module=module, holds=holds))
+        for name, one in zip(makes, made, strict=True):
+            if module and name != NOTHING and id(one) in self.created:
+                self.apart.append(Line(makes=(name,), expression=self.created[id(one)][1], reads=()))
 
     # arguments
 
@@ -347,6 +375,12 @@ def _tensors(result: Any) -> list[Tensor]:
     if isinstance(result, Tensor):
         return [result]
     return [one for one in result if isinstance(one, Tensor)] if isinstance(result, list | tuple) else []
+
+
+def _word(path: str) -> str:
+    """What a module makes is called like it; like a list that it is of, with its number."""
+    *around, last = path.split(".")
+    return f"{around[-1] if around else 'value'}_{last}" if last.isdigit() else last
 
 
 def _in_place(func: Any) -> bool:

@@ -11,10 +11,11 @@ from meshwright.backends.torch_.emit.context import Context
 from meshwright.backends.torch_.emit.cut_experts import CutExperts, cut_experts_of
 from meshwright.backends.torch_.emit.experts import Experts
 from meshwright.backends.torch_.emit.initial import drawn_in_parts
-from meshwright.backends.torch_.emit.pipeline import Pipeline, numbers_of, pipeline_of
+from meshwright.backends.torch_.emit.pipeline import Pipeline, pipeline_of
 from meshwright.backends.torch_.emit.precision import Precision
 from meshwright.backends.torch_.emit.recompute import Again, recomputed
 from meshwright.backends.torch_.emit.sections import Fused, fused_of
+from meshwright.backends.torch_.emit.stage_code import numbers_of
 from meshwright.backends.torch_.emit.storage import Kept, check_sharded
 from meshwright.backends.torch_.emit.styles import Style, Styles
 from meshwright.backends.torch_.emit.subject import Piece, Subject

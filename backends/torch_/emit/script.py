@@ -53,7 +53,7 @@ MEANING = {
 def scripts(parts: Parts) -> tuple[tuple[str, str], ...]:
     """train.py, and, where stages or cut sequences make it long, the file beside it, by name."""
     one = train_step if parts.microbatches == 1 else accumulating_step
-    step = one(parts) if parts.pipeline is None else pipeline_step(parts)
+    step = one(parts) if parts.pipeline is None else pipeline_step(parts, parts.pipeline)
     added = [sum_copies(parts)] if parts.summed else []
     if parts.untied:
         added += [join_tied(), copy_tied()]

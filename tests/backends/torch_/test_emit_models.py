@@ -22,6 +22,7 @@ PAIRS = {
     "gemma-3, rows": ("cp", "a mask of which a rank has its rows"),
     "deepseek-v3": ("zero 3", "buffers whole, beside shards"),
     "t5": ("zero 3", "a bias of positions that blocks hand on, and a parameter of four names, one of them unread"),
+    "t5, stages": ("zbv", "stages of encoder and decoder, gradients of weights that several blocks read apart"),
 }
 """By model; after a comma, a second one of it."""
 
@@ -87,3 +88,18 @@ def test_what_is_sent_lies_in_one_piece(tmp_path: Path) -> None:
     assert isinstance(made, Made)
     written = "".join(file.read_text() for file in made.script.parent.glob("*.py"))
     assert "return x.contiguous()" in written
+
+
+def test_stages_hand_on_all_that_blocks_do(tmp_path: Path) -> None:
+    """T5's blocks return a bias of positions and None beside what goes on; the decoder reads an entry of its own."""
+    made = Small("t5", tmp_path).made("zbv", tmp_path / "plan")
+    assert isinstance(made, Made)
+    assert not unclean(tmp_path / "plan", types=True)
+    text = (tmp_path / "plan" / "train_parts.py").read_text()
+    first, second, third, last = (text.split(f"class Stage{n}(")[1].partition("class ")[0] for n in range(4))
+    assert "x, block_0_2, _ = " in first
+    assert "x, block_0_2, _ = " not in second
+    assert "embed_tokens_2 = Following.apply(embed_tokens_2, entered)" in second
+    assert "return dropout_2, block_0_4.contiguous(), x" in third
+    assert "block_0_5 = torch.zeros((1, 8, 16, 16), device=dropout_2.device" in last
+    assert 'decoder_input_ids=batch["decoder_input_ids"]' in made.script.read_text()

@@ -60,7 +60,8 @@ def wrapped(before: str, items: list[str], after: str, *, keep: bool = False) ->
     if len(line) <= WIDTH:
         yield line
         return
+    indent = before[: len(before) - len(before.lstrip())]
     yield before
     for item in items:
-        yield f"    {item},"
-    yield after
+        yield f"{indent}    {item},"
+    yield f"{indent}{after}"

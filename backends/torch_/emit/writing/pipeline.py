@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from meshwright.backends.torch_.emit.parts import Parts
-from meshwright.backends.torch_.emit.pipeline import Crossing, Pipeline, StageCode, numbers_of
+from meshwright.backends.torch_.emit.pipeline import Pipeline
+from meshwright.backends.torch_.emit.stage_code import FOLLOWING, Crossing, StageCode, numbers_of
 from meshwright.backends.torch_.emit.writing.keeping import plain
 from meshwright.backends.torch_.emit.writing.lines import WIDTH, call, quoted, wrapped
 from meshwright.backends.torch_.emit.writing.schedule import by_lists, class_of, made_of
@@ -37,6 +38,8 @@ def blocks_of_stages(parts: Parts, pipeline: Pipeline) -> Iterator[str]:
 
 def stage_sections(parts: Parts, pipeline: Pipeline) -> Iterator[Iterator[str]]:
     """The stages, and what runs them."""
+    if any(FOLLOWING in line for stage in pipeline.stages for line in stage.lines):
+        yield following()
     yield stages(parts, pipeline)
     yield crossing(parts, pipeline)
     if class_of(parts) is None:
@@ -45,6 +48,19 @@ def stage_sections(parts: Parts, pipeline: Pipeline) -> Iterator[Iterator[str]]:
     if pipeline.tied:
         yield sum_tied()
     yield plain(tied=bool(pipeline.tied))
+
+
+def following() -> Iterator[str]:
+    yield f"class {FOLLOWING}(torch.autograd.Function):"
+    yield '    """Hands on a value as if it were made of another one: torch looks for weights behind what enters."""'
+    yield ""
+    yield "    @staticmethod"
+    yield "    def forward(ctx: Any, value: Tensor, entered: Tensor) -> Tensor:"
+    yield "        return value.clone()  # no view: torch detaches what leaves in place"
+    yield ""
+    yield "    @staticmethod"
+    yield "    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:"
+    yield "        return grad, None"
 
 
 def staged() -> Iterator[str]:
@@ -90,13 +106,13 @@ def stages(parts: Parts, pipeline: Pipeline) -> Iterator[str]:
     paths = []
     for body, at in parts.subject.stacks:
         paths.append(f'*(f"{at.before}{{number}}{at.after}" for number in {numbers_of(parts.subject, body)}[index])')
-    yield f"    paths = [{', '.join(paths)}]"
+    yield from wrapped("    paths = [", paths, "]", keep=True)
     for name, members in classes(pipeline):
         beside, ahead = members[0].beside, members[0].ahead
         held = ", ".join(one for one in (quoted(beside[:ahead]), "*paths", quoted(beside[ahead:])) if one)
         made = f"{name}(model, index{given}, {f'[{held}]' if beside else 'paths'})"
         if members[-1] is pipeline.stages[-1]:
-            yield f"    return {made}"
+            yield from fitted(f"    return {made}")
         else:
             condition = (
                 f"index == {members[0].index}"
@@ -104,7 +120,7 @@ def stages(parts: Parts, pipeline: Pipeline) -> Iterator[str]:
                 else f"index in ({', '.join(str(one.index) for one in members)})"
             )
             yield f"    if {condition}:"
-            yield f"        return {made}"
+            yield from fitted(f"        return {made}")
 
 
 def fitted(line: str) -> Iterator[str]:
@@ -152,8 +168,9 @@ def runner(parts: Parts, pipeline: Pipeline) -> Iterator[str]:
         yield "        super().__init__()"
         yield "        self.stage = stage"
         yield ""
-        yield "    def forward(self, *args: Tensor) -> Any:"
-        yield "        return self.stage(*args)"
+        given = "*args, **kwargs" if pipeline.late else "*args"
+        yield f"    def forward(self, {given.replace('args', 'args: Tensor')}) -> Any:"
+        yield f"        return self.stage({given})"
         yield ""
         yield ""
     yield from pipeline_of("The stages of this rank, and the schedule that sends micro-batches through them.")
@@ -258,14 +275,14 @@ def _example(one: Crossing, stage: StageCode) -> str:
     return f'torch.empty({shape}, dtype=torch.{DTYPES[one.type.dtype]}, device="meta"{grad})'
 
 
-def pipeline_step(parts: Parts) -> Iterator[str]:
+def pipeline_step(parts: Parts, pipeline: Pipeline) -> Iterator[str]:
     """`train_step` of stages that torch's schedules run."""
     labels, _ = targets_of(parts.subject)
-    given = ", ".join(f'batch["{name}"]' for name in parts.subject.calls.entries)
-    run = (
-        "losses: list[Tensor] = []",
-        f'model.schedule.step({given}, target=batch["{labels}"], losses=losses, return_outputs=False)',
-    )
+    late = pipeline.late
+    given = [f'batch["{name}"]' for name in parts.subject.calls.entries if name not in late]
+    options = [f'target=batch["{labels}"]', "losses=losses", "return_outputs=False"]
+    options += [f'{name}=batch["{name}"]' for name in late]
+    run = ("losses: list[Tensor] = []", f"model.schedule.step({', '.join((*given, *options))})")
     yield from staged_step(parts, run, after_backward(parts))
 
 
@@ -292,9 +309,9 @@ def staged_step(parts: Parts, run: Sequence[str], after: Iterable[str]) -> Itera
     yield from (f"    {line}" for line in first)
     if parts.sharded_loss:
         yield "    with loss_parallel():"
-        yield f"        {step}"
+        yield from fitted(f"        {step}")
     else:
-        yield f"    {step}"
+        yield from fitted(f"    {step}")
     yield from after
     yield "    optimizer.step()"
     yield "    if not model.last:"

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from itertools import pairwise
 
 from meshwright.backends.torch_.emit.axes import joined
-from meshwright.backends.torch_.emit.pipeline import Crossing
+from meshwright.backends.torch_.emit.stage_code import Crossing
 from meshwright.backends.torch_.emit.storage import WHOLE
 from meshwright.backends.torch_.emit.unlike import Unlike
 from meshwright.backends.torch_.emit.writing.batch import batch_of
