@@ -125,15 +125,15 @@ def held_by_peers(
     return tuple(found[index] for index in range(len(program.stages)))
 
 
-def tensors_held(program: Program) -> tuple[Held, ...]:
-    """For every stage, the fullest instant in bytes of tensors: nothing of the runtime, and no limit."""
+def tensors_held(program: Program) -> dict[int, Held]:
+    """For every rank, the fullest instant in bytes of tensors: nothing of the runtime, and no limit."""
     found: dict[int, Held] = {}
-    for groups, states in zip(_groups(program), states_of(program), strict=True):
-        group, *others = groups.values()
-        one = max((own.held(states, inf, NO_RUNTIME) for own in (group, *others)), key=allocated_bytes)
-        parts = tuple((name, 0.0 if name in RUNTIME else size) for name, size in one.parts)
-        found |= dict.fromkeys(group.numbers, replace(one, peak_bytes=allocated_bytes(one), parts=parts))
-    return tuple(found[index] for index in range(len(program.stages)))
+    for groups, states in zip(_groups(program, device=str), states_of(program), strict=True):
+        for own, group in groups.items():
+            one = group.held(states, inf, NO_RUNTIME)
+            parts = tuple((name, 0.0 if name in RUNTIME else size) for name, size in one.parts)
+            found |= dict.fromkeys(own.ranks, replace(one, peak_bytes=allocated_bytes(one), parts=parts))
+    return found
 
 
 @dataclass(frozen=True, slots=True)

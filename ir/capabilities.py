@@ -12,7 +12,7 @@ emit for.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -49,11 +49,12 @@ from meshwright.ir.reshard import MOVES
 from meshwright.ir.rules.base import rule_of
 from meshwright.ir.same import Same
 from meshwright.ir.schedules import SCHEDULES
+from meshwright.ir.shares import BATCH
 from meshwright.ir.spread import compute_placements
 
-LAYOUTS = ("contiguous", "nested", "sections", "joined", "zigzag", "uneven")
+LAYOUTS = ("contiguous", "nested", "sections", "joined", "zigzag", "shares", "uneven")
 """How a dimension may be cut. Sections are those of products that are cut apart (`ir.fused`); those of anything else,
-and weights in nested runs, are joined."""
+and weights in nested runs, are joined. Shares are uneven parts of a batch, whole sequences each."""
 STORAGE = ("params", "grads", "optimizer")
 RECOMPUTE = ("none", "full", "selective")
 OVERLAP = ("data_parallel", "parameters", "ring")
@@ -182,7 +183,7 @@ class Capabilities:
         return _of_body(Same(self), Same(plan), Same(graph), Same(found), mesh)
 
     def _body_refusals(self, plan: BodyPlan, graph: Graph, found: Loops, mesh: Mesh | None) -> Iterator[NotExpressible]:
-        yield from self._layout_refusals(plan, graph)
+        yield from self._layout_refusals(plan, graph, found)
         yield from self._recompute_refusals(plan, graph)
         if mesh is not None:
             yield from self._attention_refusals(plan, graph, found, mesh)
@@ -194,29 +195,35 @@ class Capabilities:
         for refusal in self.refusals(decisions, fold):
             raise refusal
 
-    def _layout_refusals(self, plan: BodyPlan, graph: Graph) -> Iterator[NotExpressible]:
+    def _layout_refusals(self, plan: BodyPlan, graph: Graph, loops: Loops) -> Iterator[NotExpressible]:
         """Layouts that operators are split by, or that values or parameters lie in."""
         known, weights, strategies = _names(self.layouts), of_weights(Same(graph)), dict(plan.strategies)
         found = [
-            (f"%{op.name}", choice.layout, _cuts_any(op, graph, choice, weights), cut_apart(graph, op, choice.layout))
+            (
+                f"%{op.name}",
+                choice.layout,
+                _cuts_any(op, graph, choice, weights),
+                cut_apart(graph, op, choice.layout),
+                loops.factors[op.name][choice.factors[0]],
+            )
             for op in graph.ops
             for _, choice in strategies.get(op.name, Strategy()).choices
             if isinstance(choice, Split) and choice.layout != CONTIGUOUS
         ]
-        values = [(f"%{value}", state.value, value in weights, False) for value, state in plan.states]
+        values = [(f"%{v}", state.value, v in weights, False, loops.dims[v]) for v, state in plan.states]
         stored = [
-            (item.path, where, True, True)
+            (item.path, where, True, True, ((),) * len(where.dims))
             for item in plan.storage
             for where in (item.params, item.grads, item.optimizer)
         ]
         found += [
-            (name, shard.layout, held, apart)
-            for name, placed, held, apart in (*values, *stored)  # parameters in sections are as operators read them
-            for dim in placed.dims
+            (name, shard.layout, held, apart, names)
+            for name, placed, held, apart, runs in (*values, *stored)  # parameters in sections are as they are read
+            for dim, names in zip(placed.dims, runs, strict=True)
             for shard in dim
         ]
-        for name, layout, weight, apart in dict.fromkeys(found):
-            names = layout_names(layout, weight=weight, apart=apart)
+        for name, layout, weight, apart, over in dict.fromkeys(found):
+            names = layout_names(layout, weight=weight, apart=apart, over=over)
             for unknown in (one for one in names if one not in known):
                 yield self._refuse(LayoutNotExpressible, f"{plan.name}, {name}", f"layout {unknown}", _use(known))
 
@@ -341,16 +348,21 @@ def _cuts_any(op: Op, graph: Graph, choice: Split, weights: frozenset[str]) -> b
     return any(factor in names for own in held for names in own for factor in choice.factors)
 
 
-def layout_names(layout: Layout, *, weight: bool = False, apart: bool = False) -> tuple[str, ...]:
+def layout_names(
+    layout: Layout, *, weight: bool = False, apart: bool = False, over: Sequence[str] = ()
+) -> tuple[str, ...]:
     """The names a layout goes by in capabilities, all of which a target must have. The runs of a value are a view of
-    it, in local tensors too; a weight is stored in them. `apart`: of a product that is cut apart."""
+    it, in local tensors too; a weight is stored in them. `apart`: of a product that is cut apart; `over`: the loops
+    that are cut."""
     if isinstance(layout, Nested):
         return ("joined" if weight else "nested", *layout_names(layout.layout))
     if isinstance(layout, Contiguous):
         return ("contiguous",)
     if isinstance(layout, Sections):
         return ("sections" if apart else "joined",)
-    return ("zigzag",) if isinstance(layout, Zigzag) else ("uneven",)
+    if isinstance(layout, Zigzag):
+        return ("zigzag",)
+    return ("shares",) if over and stem(over[0]) == BATCH else ("uneven",)
 
 
 _PRICED = "whatever the evaluator can price"

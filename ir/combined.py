@@ -16,6 +16,7 @@ from meshwright.ir.names.cache import loops_of
 from meshwright.ir.placement import Placement, Sections
 from meshwright.ir.same import Same
 from meshwright.ir.schedules import SCHEDULES
+from meshwright.ir.shares import shares_of
 
 GATHERED = 3
 """Stages of a rank whose parameters `torch.distributed.pipelining` keeps gathered at once (torch 2.13, the default of
@@ -46,6 +47,21 @@ def beside_unlike_meshes(decisions: Decisions, fold: Fold) -> str:
         f"several axes that cut the batch, {' and '.join(batch)}" if len(batch) > 1 else "",
     )
     return next((f"unlike meshes beside {what}" for what in found if what), "")
+
+
+def beside_shares(decisions: Decisions, fold: Fold) -> str:
+    """What makes unequal shares of a batch more than data that is cut otherwise."""
+    if not shares_of(decisions):
+        return ""
+    if len(decisions.stages) > 1:
+        return "unequal shares of a batch in a pipeline"
+    uses = _uses(decisions, fold)
+    others = (
+        f"unequal shares of a batch beside axis {axis} as {' and '.join(sorted(u))}"
+        for axis, u in uses
+        if not _simple(u)
+    )
+    return next(others, "")
 
 
 def shared_shards(decisions: Decisions, fold: Fold) -> str:
@@ -142,6 +158,7 @@ def _stored(decisions: Decisions) -> list[BodyPlan]:
 COMBINED: Mapping[str, Callable[[Decisions, Fold], str]] = {
     "unlike_meshes": unlike_meshes,
     "beside_unlike_meshes": beside_unlike_meshes,
+    "beside_shares": beside_shares,
     "shared_shards": shared_shards,
     "split_backward_shards": split_backward_shards,
     "many_gathered_stages": many_gathered_stages,

@@ -16,6 +16,7 @@ from functools import lru_cache
 
 from meshwright.ir.adjoint import Choice, Split, Strategy, apply
 from meshwright.ir.kept import COPY, is_derivative, needs_of
+from meshwright.ir.mesh import Mesh
 from meshwright.ir.placement import Layout, Placement, Uneven
 from meshwright.ir.program import BodyProgram, Compute, Gradient, Kept, Local, Move, Program, Ring, Stage, Statement
 from meshwright.ir.rules.base import infer
@@ -45,8 +46,7 @@ def peers_of(
         return (Peers(stage.ranks),)
     found: dict[tuple[Hashable, tuple[tuple[int, ...], ...]], tuple[At, list[int]]] = {}
     for place, rank in enumerate(stage.ranks):
-        here = stage.mesh.coordinates(place)
-        at = tuple((axis, parts.index(parts[here[axis]])) for axis, parts in sizes.items())
+        at = _at(stage.mesh, sizes, place)
         own = tuple(sizes[axis][part] for axis, part in at)
         found.setdefault((device(rank) if device else None, own), (at, []))[1].append(rank)
     return tuple(
@@ -54,6 +54,19 @@ def peers_of(
         for (where, own), (at, ranks) in found.items()
         if not any(where == there and own != more and _within(own, more) for there, more in found)
     )
+
+
+def places_of(program: Program, stages: Sequence[int]) -> tuple[At, ...]:
+    """For every rank of stages that share theirs, the coordinates of the first one like it."""
+    own = [program.stages[number] for number in stages]
+    names = dict.fromkeys(name for stage in own for run in stage.runs for name in run.programs)
+    sizes, mesh = _sizes([program.body(name) for name in names]), own[0].mesh
+    return tuple(_at(mesh, sizes, place) for place in range(mesh.size))
+
+
+def _at(mesh: Mesh, sizes: Mapping[str, Sequence[object]], place: int) -> At:
+    here = mesh.coordinates(place)
+    return tuple((axis, parts.index(parts[here[axis]])) for axis, parts in sizes.items())
 
 
 def _sizes(bodies: Sequence[BodyProgram]) -> Mapping[str, tuple[tuple[int, ...], ...]]:

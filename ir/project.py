@@ -11,6 +11,7 @@ the model, word for word, on smaller meshes. Three things are checked or adapted
 - Every axis of several ranks keeps at least two, as long as that makes at most so many ranks in all; stages become two,
   or as many as there is room for, each with its virtual ones; where stages begin, and how many micro-batches there are,
   follows.
+- Shares of a batch stay as unequal as few sequences allow.
 - A product that is cut apart is cut into sections of its own sizes there.
 """
 
@@ -28,6 +29,7 @@ from meshwright.ir.fused import PRODUCTS
 from meshwright.ir.graph import Graph, Op
 from meshwright.ir.mesh import Mesh, MeshAxis
 from meshwright.ir.placement import Layout, Placement, Sections, State
+from meshwright.ir.shares import apportioned, axis_of, batch_of, batch_shares, equally, shares_of
 
 SILENT = {"cast", "dropout"}
 SAME = "define twin() beside the factory, with the structure of the model it stands for"
@@ -94,6 +96,7 @@ def layers_of(decisions: Decisions, fold: Fold, sizes: Sizes) -> int:
 def projected(decisions: Decisions, fold: Fold, twin: Fold, sizes: Sizes, target: str) -> Decisions:
     """The decisions for the twin. Raises `NoTwin` where its structure is another one."""
     _same_segments(fold, twin)
+    shares, decisions = shares_of(decisions), equally(decisions)
     renamed = {body.name: _renamed(body.graph, twin.body[body.name].graph, body.name) for body in fold.bodies}
     stages = tuple(_stages(decisions, fold, twin, sizes))
     used = {name for stage in stages for name in stage.plans}
@@ -102,7 +105,12 @@ def projected(decisions: Decisions, fold: Fold, twin: Fold, sizes: Sizes, target
     if schedule.actions or sizes.microbatches != schedule.microbatches:
         name = schedule.name if not schedule.actions else "1f1b" if len(stages) == sizes.groups else "interleaved"
         schedule = Schedule(name, sizes.microbatches)
-    return replace(decisions, plans=plans, stages=stages, schedule=schedule, target=target, style="eager")
+    found = replace(decisions, plans=plans, stages=stages, schedule=schedule, target=target, style="eager")
+    copies = sizes.axes.get(axis_of(found), 1)
+    if not shares or copies == 1:
+        return found
+    few = [shares[copy * len(shares) // copies] for copy in range(copies)]
+    return batch_shares(found, twin, apportioned(batch_of(twin), few))
 
 
 # Operators -----------------------------------------------------------------------------------------------------------

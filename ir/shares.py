@@ -54,6 +54,40 @@ def shares_of(decisions: Decisions) -> tuple[int, ...]:
     return ()
 
 
+def shares_along(decisions: Decisions, axes: Sequence[str]) -> tuple[int, ...]:
+    """The same for each rank along axes that cut the batch, major to minor: inner ones cut what a copy takes in equal
+    parts."""
+    found, axis = shares_of(decisions), axis_of(decisions)
+    inner = prod(decisions.stages[0].mesh.axis(name).size for name in axes if name != axis)
+    return tuple(share for share in found for _ in range(inner))
+
+
+def equally(decisions: Decisions) -> Decisions:
+    """The plan with equal shares of the batch."""
+    axis = axis_of(decisions)
+
+    def chosen(strategy: Strategy) -> Strategy:
+        return Strategy(
+            tuple((one, Split(c.factors) if one == axis and isinstance(c, Split) else c) for one, c in strategy.choices)
+        )
+
+    def cut(dim: Dim) -> Dim:
+        return tuple(Shard(axis) if shard.axis == axis else shard for shard in dim)
+
+    plans = (
+        replace(
+            plan,
+            strategies=tuple((name, chosen(strategy)) for name, strategy in plan.strategies),
+            states=tuple(
+                (name, State(tuple(map(cut, state.dims)), state.partial, state.grad_partial))
+                for name, state in plan.states
+            ),
+        )
+        for plan in decisions.plans
+    )
+    return replace(decisions, plans=tuple(plans)) if shares_of(decisions) else decisions
+
+
 def weights_of(decisions: Decisions) -> tuple[int, ...]:
     """What each copy holds of the largest thing that is stored in unequal shards; nothing where there is none."""
     axis = axis_of(decisions)
@@ -72,7 +106,7 @@ def batch_shares(decisions: Decisions, fold: Fold, sizes: Sequence[int]) -> Deci
     """The plan with so many sequences of a micro-batch on each copy. Raises `SharesImpossible`."""
     axis = axis_of(decisions)
     loops = loops_of(Same(fold))
-    _check(decisions, axis, sizes, next(iter(loops.values())))
+    _check(decisions, axis, sizes, batch_of(fold))
     plans = tuple(
         replace(
             plan,
@@ -87,14 +121,19 @@ def batch_shares(decisions: Decisions, fold: Fold, sizes: Sequence[int]) -> Deci
     return replace(decisions, plans=plans)
 
 
-def _check(decisions: Decisions, axis: str, sizes: Sequence[int], found: Loops) -> None:
+def batch_of(fold: Fold) -> int:
+    """The sequences of a micro-batch; 0 if it has none."""
+    loops = next(iter(loops_of(Same(fold)).values())).loops
+    return next((loop.size for loop in loops if stem(loop.name) == BATCH), 0)
+
+
+def _check(decisions: Decisions, axis: str, sizes: Sequence[int], batch: int) -> None:
     """Must: a share for each copy, and all of the batch shared out."""
     if not axis:
         raise SharesImpossible(
             place="shares", cause="there is no axis of copies that all stages have", fix="plan with dp > 1"
         )
     copies = decisions.stages[0].mesh.axis(axis).size
-    batch = next((loop.size for loop in found.loops if stem(loop.name) == BATCH), 0)
     if len(sizes) != copies or min(sizes) < 1 or sum(sizes) != batch:
         raise SharesImpossible(
             place=f"shares {tuple(sizes)}",

@@ -53,7 +53,7 @@ def each_alone(subject: Subject, folder: Path, run: Run, *, limit_s: float) -> I
     from meshwright.backends.torch_.verify.groups import groups_of, unlike
 
     groups = groups_of(subject.program, subject.fold)
-    if any(group.predicted.routed for group in groups):
+    if any(group.predicted[0].routed for group in groups):
         raise VerificationTooLarge(
             place="a rank alone",
             cause="how many rows its experts are sent depends on values, which it has none of",

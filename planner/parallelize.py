@@ -22,6 +22,7 @@ from meshwright.backends.torch_.verify.loading import load
 from meshwright.ir.account import parameters
 from meshwright.ir.errors import BatchImpossible, PlanOfAnotherModel
 from meshwright.ir.fold import Fold
+from meshwright.ir.shares import shares_along
 from meshwright.planner.emit import subject_of
 from meshwright.planner.plan_file import load_plan
 from meshwright.planner.reenter import reenter
@@ -80,6 +81,7 @@ def parallelize(model: Any, plan: str | Path, *, reference: str | None = None) -
         module = script.parallelize(model, mesh)
     kinds = [(kind, axes_of(kind).batch) for kind in kinds_of(subject)]
     parts = lcm(*(prod(kind.mesh.axis(axis).size for axis in batch) for kind, batch in kinds))
+    parts = sum(shares_along(subject.decisions, kinds[0][1])) or parts
     return Parallelized(
         module=module,
         schedule=getattr(module, "schedule", None),

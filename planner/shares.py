@@ -31,7 +31,7 @@ from meshwright.planner.pins import Config
 from meshwright.planner.placement import Worth, worth
 from meshwright.planner.pricing import Setting
 
-LAYOUT = "uneven"
+LAYOUT = "shares"
 """What a target must be able to do (`ir.capabilities`)."""
 
 MOST_KINDS = 3
@@ -195,14 +195,19 @@ class _Case:
             plan = self.setting.allowed(batch_shares(self.even, self.fold, sizes), self.fold)
             program = self.lowered(plan)
             prediction = self.setting.price(program)
-            if not prediction.fits and self.config.zero:
-                roomy = self.setting.allowed(state_shares(plan, self.fold, self._rooms(program)), self.fold)
-                again = self.setting.price(self.lowered(roomy))
-                if worth(again) < worth(prediction):
-                    plan, prediction = roomy, again
         except MeshwrightError:
             return None
-        return Uneven(self.config, plan, prediction, sizes)
+        found = Uneven(self.config, plan, prediction, sizes)
+        return found if prediction.fits or not self.config.zero else self._roomier(found, program)
+
+    def _roomier(self, found: Uneven, program: Program) -> Uneven:
+        """With states shared out by room, if the target can have that and it helps."""
+        try:
+            plan = self.setting.allowed(state_shares(found.decisions, self.fold, self._rooms(program)), self.fold)
+        except MeshwrightError:
+            return found
+        again = replace(found, decisions=plan, prediction=self.setting.price(self.lowered(plan)))
+        return min(found, again, key=lambda one: one.worth)
 
     def _moves(self, best: Uneven) -> Iterator[tuple[int, ...]]:
         """One sequence from each copy of the slowest kind, where the plan does not fit of any, to as many of another;

@@ -67,7 +67,7 @@ def run(args: Namespace) -> int:
             groups=groups_of(subject.program, subject.fold),
         )
         (found,) = verify([job], steps=args.steps, limit_s=args.time_limit)
-    whole = sum(sum(group.predicted.whole.values()) for group in job.groups)
+    whole = sum(sum(group.predicted[0].whole.values()) for group in job.groups)
     planned = planned_memory(subject.program)
     if args.json:
         sys.stdout.write(f"{json.dumps(to_json(found, whole, planned), indent=2)}\n")
@@ -78,8 +78,9 @@ def run(args: Namespace) -> int:
 
 def planned_memory(program: Program) -> tuple[float, ...]:
     """What tensors take at the fullest instant, as planned, on every rank, group after group."""
-    groups = dict(zip((stage.ranks for stage in program.stages), tensors_held(program), strict=True))
-    return tuple(held.peak_bytes for ranks, held in groups.items() for _ in ranks)
+    held = tensors_held(program)
+    ranks = dict.fromkeys(rank for stage in program.stages for rank in stage.ranks)
+    return tuple(held[rank].peak_bytes for rank in ranks)
 
 
 def shown(found: Verified, whole: int, planned: tuple[float, ...]) -> Iterable[str]:

@@ -14,7 +14,8 @@ from meshwright.ir.peers import peers_of, seen_by
 from meshwright.ir.plan_text import decisions_text, parse_decisions
 from meshwright.ir.program import Program, Stage
 from meshwright.ir.program_text import program_text
-from meshwright.ir.shares import apportioned, axis_of, batch_shares, shares_of, state_shares, weights_of
+from meshwright.ir.project import projected, sizes_of
+from meshwright.ir.shares import apportioned, axis_of, batch_shares, equally, shares_of, state_shares, weights_of
 from meshwright.ir.verify_meaning import verify_meaning
 from meshwright.ir.verify_program import verify_program
 from tests.llama_block import Sizes, model
@@ -77,6 +78,16 @@ def test_units_are_apportioned_to_weights() -> None:
     assert apportioned(10, (1, 1)) == (5, 5)
     assert apportioned(9, (1, 2, 3)) == (2, 3, 4)
     assert apportioned(3, (0, 0, 5)) == (1, 1, 1)
+
+
+def test_a_twin_takes_shares_as_unequal_as_it_can() -> None:
+    fold, twin = model(Sizes(batch=64)), model(Sizes(batch=8, layers=2))
+    plan = batch_shares(template(fold, Degrees(dp=16, zero=1)), fold, (6,) * 8 + (2,) * 8)
+    sizes = sizes_of(plan, 8, 4)
+    small = projected(plan, fold, twin, sizes, "torch-gloo")
+    assert shares_of(small) == (3, 3, 1, 1)
+    assert not step_differences(twin, small)
+    assert equally(small) == projected(template(fold, Degrees(dp=16, zero=1)), fold, twin, sizes, "torch-gloo")
 
 
 # As other ranks see it -----------------------------------------------------------------------------------------------

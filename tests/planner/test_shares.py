@@ -153,9 +153,12 @@ def test_only_unlike_devices_and_targets_that_can_have_them_get_them(small: str)
     assert found_of(like, "mbs=4,zero=1") is None
     case = Case(small, pools("H100", "A100-80G"))
     config = case.config("mbs=4,zero=1")
-    masked = replace(case.setting, target=TORCH_CUDA)
-    assert unevenly(masked, [config], case.batch, case.prices) is None
+    lines = tuple(line for line in TORCH_CUDA.layouts if line.name != "shares")
+    without = replace(TORCH_CUDA, layouts=lines)
+    assert unevenly(replace(case.setting, target=without), [config], case.batch, case.prices) is None
     fold, plan = case.plan("mbs=4,zero=1")
-    with pytest.raises(LayoutNotExpressible, match="uneven"):
-        TORCH_CUDA.check(replace(batch_shares(plan, fold, (5,) * 4 + (3,) * 4), target="torch-cuda"), fold)
+    shared = batch_shares(plan, fold, (5,) * 4 + (3,) * 4)
+    TORCH_CUDA.check(shared, fold)
+    with pytest.raises(LayoutNotExpressible, match="layout shares"):
+        without.check(shared, fold)
     assert unevenly(case.setting, [config], case.batch, case.prices, grants=lambda one: False) is None

@@ -20,6 +20,7 @@ from meshwright.backends.torch_.emit.storage import Kept, check_sharded
 from meshwright.backends.torch_.emit.styles import Style, Styles
 from meshwright.backends.torch_.emit.subject import Piece, Subject
 from meshwright.ir.fold import joined
+from meshwright.ir.shares import shares_along
 
 
 @dataclass(frozen=True)
@@ -41,6 +42,11 @@ class Parts:
     @cached_property
     def drawn_in_parts(self) -> bool:
         return drawn_in_parts(self.subject, self.kept, self.axes, self.experts, self.pipeline)
+
+    @cached_property
+    def shares(self) -> tuple[int, ...]:
+        """What each rank of the data axes takes of a batch, relative to the others; nothing if all take the same."""
+        return shares_along(self.subject.decisions, self.axes.batch)
 
     @cached_property
     def recomputed(self) -> tuple[Again, ...]:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from meshwright.backends.torch_.emit.parts import Parts
 from meshwright.backends.torch_.emit.storage import WHOLE
 from meshwright.backends.torch_.emit.unlike import Unlike
-from meshwright.backends.torch_.emit.writing.batch import batches
+from meshwright.backends.torch_.emit.writing.batch import batches, shares
 from meshwright.backends.torch_.emit.writing.clipping import clip
 from meshwright.backends.torch_.emit.writing.context import attend, own_tokens
 from meshwright.backends.torch_.emit.writing.copies import sum_copies
@@ -181,6 +181,8 @@ def constants(parts: Parts, meshes: Iterable[str]) -> Iterator[str]:
     yield f'MODEL = "{parts.model}"'
     yield from meshes
     yield f"GLOBAL_BATCH = {workload.global_batch}"
+    if parts.shares:
+        yield from shares(parts)
     yield f"SEQ = {workload.seq}"
     yield "SEED = 0"
     if parts.microbatches > 1 or parts.by_stage:

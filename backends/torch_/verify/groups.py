@@ -22,6 +22,7 @@ from meshwright.ir.crossing import End, messages
 from meshwright.ir.fold import Fold, joined
 from meshwright.ir.graph import ITEMSIZE
 from meshwright.ir.mesh import Mesh
+from meshwright.ir.peers import places_of, seen_by
 from meshwright.ir.program import Program, Ring, Tie
 from meshwright.ir.workload import Workload
 
@@ -34,7 +35,8 @@ class Group:
 
     ranks: range
     mesh: Mesh
-    predicted: Predicted
+    predicted: tuple[Predicted, ...]
+    """Of every rank."""
     messages: Mapping[Collective, int]
     parameters: tuple[tuple[str, ...], ...]
     """What of the model it holds: of each parameter all names."""
@@ -66,12 +68,14 @@ def groups_of(program: Program, fold: Fold) -> tuple[Group, ...]:
     found = []
     for ranks, stages in held.items():
         numbers = [number for index in stages for number, _ in program.stages[index].calls()]
+        places = places_of(program, stages)
+        planned = {at: predicted(seen_by(program, at), fold, stages) for at in dict.fromkeys(places)}
         params = [(calls[number].path, param) for number in numbers for param in calls[number].body.graph.params]
         found.append(
             Group(
                 ranks=ranks_of[ranks],
                 mesh=program.stages[stages[0]].mesh,
-                predicted=predicted(program, fold, stages),
+                predicted=tuple(planned[at] for at in places),
                 messages=messages,
                 parameters=tuple(tuple(joined(path, name) for name in param.paths) for path, param in params),
                 last=len(program.stages) - 1 in stages,
@@ -137,7 +141,7 @@ def unlike(found: Mapping[Collective, int], group: Group, rank: int, sent: Count
     """How the collectives and messages of a rank differ from the planned ones. To `sent` are added the bytes that ranks
     that exchange rows with experts send: see `unlike_together`."""
     left: Counter[Collective] = Counter(found)
-    planned, wrong = group.predicted, []
+    planned, wrong = group.predicted[rank - group.ranks[0]], []
     for (kind, ends, size), number in sorted(group.messages.items()):
         if rank in ends if kind == "all_reduce" else rank == ends[kind == "recv"]:
             executed = left.pop((kind, ends, size), 0)
@@ -170,7 +174,7 @@ def unlike(found: Mapping[Collective, int], group: Group, rank: int, sent: Count
 def unlike_together(sent: Mapping[tuple[int, ...], int], group: Group) -> list[str]:
     """How the bytes that ranks send to the experts among them differ from the planned ones."""
     wrong = []
-    for axes, (_, size, within) in sorted(group.predicted.routed.items()):
+    for axes, (_, size, within) in sorted(group.predicted[0].routed.items()):
         for ranks in dict.fromkeys(group.along(rank, within) for rank in group.ranks):
             executed = sum(sent.get(peers, 0) for peers in {group.along(rank, axes) for rank in ranks})
             if executed != size * len(ranks):

@@ -175,7 +175,7 @@ def test_exchanges_with_experts_are_held_against_the_plan(what: str) -> None:
     group = Group(
         ranks=range(2),
         mesh=Mesh.parse("ep=2"),
-        predicted=ROUTED,
+        predicted=(ROUTED,) * 2,
         messages={},
         parameters=frozenset(),
         last=True,

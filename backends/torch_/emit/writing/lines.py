@@ -31,10 +31,25 @@ def call(deep: int, function: str, arguments: list[str]) -> Iterator[str]:
             inner, bracket, given = one.partition("(")
             if deep + 5 + len(one) <= WIDTH or not bracket:
                 yield f"{indent}    {one},"
+            elif one.startswith("["):
+                yield f"{indent}    ["
+                yield from (f"{indent}        {entry}," for entry in _apart(one[1:-1]))
+                yield f"{indent}    ],"
             else:
-                *lines, last = call(deep + 4, inner, [given.removesuffix(")")])
+                *lines, last = call(deep + 4, inner, _apart(given.removesuffix(")")))
                 yield from (*lines, f"{last},")
     yield f"{indent})"
+
+
+def _apart(text: str) -> list[str]:
+    """What stands between commas, brackets kept together."""
+    found, deep = [""], 0
+    for word in text.split(", "):
+        found[-1] += word if not found[-1] else f", {word}"
+        deep += sum((letter in "([{") - (letter in ")]}") for letter in word)
+        if deep == 0:
+            found.append("")
+    return found[:-1]
 
 
 def loss_of(deep: int, called: str, batch: str, weight: str = "") -> Iterator[str]:
