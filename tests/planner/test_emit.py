@@ -13,6 +13,7 @@ from meshwright.ir.errors import DependencyMissing, EmissionTarget, Verification
 from meshwright.planner import verify
 from meshwright.planner.cli import main
 from tests.planner.solved import TINY
+from tests.planner.twins import EXAMPLES
 
 SEARCH = (TINY, "--cluster", "cpu:4", "--target", "torch-gloo", "--global-batch", "8", "--seq", "16", "--dtype", "fp32")
 
@@ -37,6 +38,16 @@ def test_a_searched_plan_is_emitted_and_proved(
     assert found["exact"]
     assert found["differences"] == []
     assert {row["axes"] for row in found["collectives"]} == {"dp", "tp"}
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_what_is_answered_for_a_vocabulary_that_no_axis_divides_is_emitted(tmp_path: Path) -> None:
+    told = json.loads((EXAMPLES / "configs" / "gpt2" / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(told | {"n_layer": 2}))
+    search = (str(tmp_path), "--cluster", "1x4xH100", "--target", "torch-cuda", "--global-batch", "8", "--seq", "128")
+    for pins in ("tp=2", "tp=4"):
+        assert main([*search, "--fix", pins, "--out", str(tmp_path / "plan")]) == 0
+        assert main(["emit", str(tmp_path / "plan"), "--out", str(tmp_path / "train")]) == 0
 
 
 def test_a_difference_ends_with_its_exit_code(

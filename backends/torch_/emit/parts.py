@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from meshwright.backends.torch_.emit.axes import Axes
+from meshwright.backends.torch_.emit.axes import joined as made_one
 from meshwright.backends.torch_.emit.context import Context
 from meshwright.backends.torch_.emit.cut_experts import CutExperts, cut_experts_of
 from meshwright.backends.torch_.emit.experts import Experts
@@ -224,6 +225,25 @@ class Parts:
         return any(styles.sharded_loss for styles in self.styles.values())
 
     @property
+    def own_loss(self) -> bool:
+        """Whether ranks of the tensor axis take the loss of their own tokens."""
+        return any(styles.own_loss for styles in self.styles.values())
+
+    @property
+    def shared(self) -> str | None:
+        """What the script calls the axes along which each rank has its share of the loss."""
+        return made_one(self._sharing) or None
+
+    @property
+    def _sharing(self) -> tuple[str, ...]:
+        return (*self.axes.copies, *([str(self.axes.tensor)] if self.own_loss else []))
+
+    @property
+    def copies_said(self) -> str:
+        """How many copies average gradients, as the script says it."""
+        return "group.size()" if self.shared == self.axes.copied else f'mesh["{self.axes.copied}"].size()'
+
+    @property
     def partial_gradients(self) -> bool:
         """Whether parameters are left with gradients that are sums over the tensor axis. `fully_shard` reduces its
         own."""
@@ -235,7 +255,7 @@ class Parts:
         """Axes of the mesh that the script makes one, to communicate over them together."""
         copies, tensor = self.axes.copies, (self.axes.tensor,) if self.axes.tensor is not None else ()
         both = [(*copies, *tensor)] if self.summed and self.partial_gradients else []
-        wanted = dict.fromkeys((self.axes.batch, copies, self.expert_copies, *both))
+        wanted = dict.fromkeys((self.axes.batch, copies, self.expert_copies, *both, self._sharing))
         return tuple(axes for axes in wanted if len(axes) > 1)
 
     @property

@@ -10,7 +10,7 @@ from meshwright.backends.torch_.emit.storage import WHOLE
 from meshwright.backends.torch_.emit.unlike import Unlike
 from meshwright.backends.torch_.emit.writing.batch import batches, shares
 from meshwright.backends.torch_.emit.writing.clipping import clip
-from meshwright.backends.torch_.emit.writing.context import attend, own_tokens
+from meshwright.backends.torch_.emit.writing.context import attend, own_positions, own_tokens
 from meshwright.backends.torch_.emit.writing.copies import sum_copies
 from meshwright.backends.torch_.emit.writing.entry import load, main, make_optimizer, start
 from meshwright.backends.torch_.emit.writing.experts import send
@@ -63,6 +63,8 @@ def scripts(parts: Parts) -> tuple[tuple[str, str], ...]:
     if parts.cut_experts:
         ahead.append(of_experts(parts))
     ahead += styles(parts.added_styles)
+    if parts.own_loss and parts.context is None:
+        ahead.append(own_positions())
     sent = [send(parts.experts)] if parts.experts is not None else []
     cut = (parallelize(parts), *([staged()] if parts.pipeline is not None else []))
     if parts.drawn_in_parts:

@@ -7,6 +7,7 @@ placement can be said:
 
     a product whose output width is cut           ColwiseParallel
     a product that sums over what is cut          RowwiseParallel, output_layouts: what its readers want
+    a whole head on its own tokens                the same; the loss is taken of these, as plain tensors
     a table whose rows are cut                    RowwiseParallel, in SumFirst if the module goes on with the rows
     a norm, or another whole module, on own tokens   SequenceParallel; of own heads too
     a whole table on its own tokens               the same, after PrepareModuleInput has cut the tokens
@@ -81,6 +82,8 @@ class Styles:
     """Styles that modules are given before those of `modules`."""
     sharded_loss: bool
     """Whether the loss reads scores whose vocabulary is cut."""
+    own_loss: bool
+    """Whether the loss is taken of each rank's tokens: of a vocabulary that cannot be cut, for instance."""
 
 
 def styles_of(subject: Subject, piece: Piece, axis: str) -> Styles:
@@ -105,6 +108,7 @@ class _Reader:
     """For modules with weights: how their input lies outside and inside."""
     before: dict[str, Style] = field(default_factory=dict)
     sharded_loss: bool = False
+    own_loss: bool = False
 
     @cached_property
     def ops(self) -> tuple[Op, ...]:
@@ -145,7 +149,7 @@ class _Reader:
         for path in self.experts.around:
             self.found[path] = Style("PrepareModuleInputOutput", OWN_TOKENS)
         options = {path: self.with_input(path, style) for path, style in self.found.items()}
-        return Styles(dict(sorted(options.items(), key=self.order)), self.before, self.sharded_loss)
+        return Styles(dict(sorted(options.items(), key=self.order)), self.before, self.sharded_loss, self.own_loss)
 
     def order(self, pair: tuple[str, Style]) -> int:
         """In the order in which modules run."""
@@ -279,7 +283,9 @@ class _Reader:
         if maker is not None and self.experts.holds(maker.module) and not self.leaves_experts(value):
             return
         lies = self.leaves_as(value)
-        if maker is not None and lies != self.made(value) and maker.module not in self.found:
+        if maker is not None and maker.kind == LOSS and self.scores_tokens(maker):
+            self.of_own_tokens(maker)
+        elif maker is not None and lies != self.made(value) and maker.module not in self.found:
             raise self.refuse(maker, "its result changes its placement outside of a module with weights")
         if not graph.types[value].floating:
             return  # every rank is given whole sequences of tokens and labels
@@ -306,10 +312,7 @@ class _Reader:
 
     def loss_of(self, op: Op) -> None:
         """Scores stay DTensors up to a loss that reads their shards."""
-        made = self.maker[op.operands[0]]
-        while made.kind == "cast" and made.operands[0] in self.maker:
-            made = self.maker[made.operands[0]]
-        head = made.module
+        head = self.head_of(op)
         style = self.found.get(head)
         if style is None or style.name != "ColwiseParallel":
             raise self.refuse(op, "it reads sharded scores that no cut head makes")
@@ -317,6 +320,27 @@ class _Reader:
             options = (*style.options, "output_layouts=Shard(-1)", "use_local_output=False")
             self.found[head] = replace(style, options=options)
         self.sharded_loss = True
+
+    def scores_tokens(self, op: Op) -> bool:
+        """Whether a loss reads scores whose tokens are cut."""
+        rank = len(self.piece.graph.types[op.operands[0]].shape)
+        return rank > len(("sequence", "scores")) and self.wanted(op, 0)[0] == SEQUENCE
+
+    def of_own_tokens(self, op: Op) -> None:
+        """The head makes plain scores of its own tokens for the loss."""
+        head = self.head_of(op)
+        style = self.found.get(head)
+        if style is None or style.name != "SequenceParallel":
+            raise self.refuse(op, "it reads scores of a rank's own tokens that no head makes of these")
+        self.found[head] = replace(style, options=("use_local_output=True",))
+        self.own_loss = True
+
+    def head_of(self, op: Op) -> str:
+        """The module that makes the scores that a loss reads."""
+        made = self.maker[op.operands[0]]
+        while made.kind == "cast" and made.operands[0] in self.maker:
+            made = self.maker[made.operands[0]]
+        return made.module
 
     def prepare(self, value: str, lies: At, wanted: set[At], readers: list[Op]) -> None:
         """A value that modules want as copies whose gradients add up: the innermost module around them brings it

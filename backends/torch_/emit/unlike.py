@@ -111,6 +111,8 @@ def _problems(kinds: Sequence[Parts], axes: Sequence[Axes]) -> Iterator[str]:
         yield "sequences or experts that an axis cuts"
     if len({axis for own in axes for axis in own.batch}) > 1:
         yield "several axes that cut the batch"
+    if any(kind.own_loss for kind in kinds):
+        yield "a loss that is taken of each rank's tokens, since its vocabulary is not cut"
     if any(kind.fused for kind in kinds):
         yield "weights of several sections that an axis cuts"
 

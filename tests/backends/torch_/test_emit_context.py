@@ -50,6 +50,7 @@ KINDS: dict[str, dict[str, Any]] = {
 }
 
 
+NO_DROPOUT = {"attn_pdrop": 0, "embd_pdrop": 0, "resid_pdrop": 0, "bos_token_id": None, "eos_token_id": None}
 HF = "1f1b x cp, a model of transformers"
 SMALL = {
     "hidden_size": 32,
@@ -62,6 +63,14 @@ SMALL = {
     "bos_token_id": None,
     "eos_token_id": None,
 }
+
+
+ODD: dict[str, dict[str, Any]] = {
+    "an odd vocabulary, cp x tp+sp": {"cp": 2, "tp": 2, "sequence_parallel": True},
+    "an odd vocabulary, tp+sp x fsdp": {"tp": 2, "dp": 2, "zero": 3, "microbatches": 2, "sequence_parallel": True},
+}
+"""Of GPT-2: no axis cuts the vocabulary, so that every rank takes the loss of its own tokens."""
+SMALL_GPT2 = {"n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": SEQ, "vocab_size": 67, **NO_DROPOUT}
 
 
 def of_configuration(folder: Path, name: str, settings: dict[str, Any], **degrees: Any) -> Subject:
@@ -89,8 +98,13 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Verified]:
     jobs = [job(plan_of(kind), written(plan_of(kind), tmp_path_factory.mktemp("plan"))) for kind in KINDS]
     degrees = {"pp": 2, "cp": 2, "microbatches": 2, "schedule": "1f1b"}
     plan = of_configuration(tmp_path_factory.mktemp("model"), "llama-3.1-8b", SMALL, **degrees)
-    jobs.append(job(plan, written(plan, tmp_path_factory.mktemp("plan"))))
-    return dict(zip((*KINDS, HF), verify(jobs, steps=2, limit_s=600), strict=True))
+    others = [plan, *(odd(kind, tmp_path_factory.mktemp("model")) for kind in ODD)]
+    jobs += [job(one, written(one, tmp_path_factory.mktemp("plan"))) for one in others]
+    return dict(zip((*KINDS, HF, *ODD), verify(jobs, steps=2, limit_s=600), strict=True))
+
+
+def odd(kind: str, folder: Path) -> Subject:
+    return of_configuration(folder, "gpt2", SMALL_GPT2, **ODD[kind])
 
 
 @pytest.mark.e2e
@@ -121,11 +135,26 @@ def test_tables_that_blocks_are_given_are_cut(found: dict[str, Verified]) -> Non
     assert found[HF].tensors == 2 * 21
 
 
+@pytest.mark.e2e
+@pytest.mark.parametrize("kind", ODD)
+@pytest.mark.filterwarnings("ignore")
+def test_the_loss_is_taken_of_own_tokens_where_the_vocabulary_is_not_cut(
+    kind: str, found: dict[str, Verified], tmp_path: Path
+) -> None:
+    assert found[kind].differences == ()
+    plan = odd(kind, tmp_path)
+    assert_planned(plan, found[kind])
+    text = written(plan, tmp_path / "plan").read_text()
+    assert '"lm_head": SequenceParallel(use_local_output=True)' in text
+    assert '{"targets": part(own["targets"], 1, mesh["tp"])}' in text
+    assert not unclean(tmp_path / "plan", types=kind.endswith("fsdp"))
+
+
 @pytest.mark.filterwarnings("ignore")
 def test_tied_parameters_in_shards_are_kept_equal(tmp_path: Path) -> None:
     plan = of_configuration(tmp_path, "llama-3.1-8b", SMALL | {"tie_word_embeddings": True}, dp=2, zero=3)
     text = written(plan, tmp_path).read_text()
-    assert 'TIED = {"lm_head.weight": "model.embed_tokens.weight"}' in text
+    assert '"lm_head.weight": "model.embed_tokens.weight",' in text
     assert text.index("    join_tied(model)") < text.index("    optimizer.step()") < text.index("    copy_tied(model)")
 
 

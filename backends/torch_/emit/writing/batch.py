@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from itertools import groupby
 
 from meshwright.backends.torch_.emit.parts import Parts
+from meshwright.backends.torch_.emit.writing.step import targets_of
 
 WIDE = 80
 """Letters of an expression that stands on one line."""
@@ -31,7 +32,7 @@ def batches(parts: Parts) -> Iterator[str]:
     if shares:
         mine = "tensor.split(rows)[here]"
     mine += "" if parts.subject.device == "cpu" else '.to("cuda")'
-    cuts = mine != "tensor" or context is not None
+    cuts = mine != "tensor" or context is not None or parts.own_loss
     if cuts:
         yield "def own_part(whole: dict[str, Tensor], mesh: DeviceMesh) -> dict[str, Tensor]:"
         yield '    """This rank\'s part of a batch; all ranks must cut the same one."""'
@@ -41,19 +42,29 @@ def batches(parts: Parts) -> Iterator[str]:
             yield "    rows = [each * share for share in SHARES]"
         elif data is not None:
             yield f'    here, parts = mesh["{data}"].get_local_rank(), mesh["{data}"].size()'
-        own = f"{{name: {mine} for name, tensor in whole.items()}}" if mine != "tensor" else "whole"
-        if context is None:
-            yield f"    return {own}"
-        else:
-            if own != "whole":
-                yield f"    own = {own}"
-                own = "own"
+        if context is not None:
             yield f'    context = mesh["{context.axis}"]'
-            cut = ", ".join(f'"{name}": part({own}["{name}"], 1, context)' for name in context.entries)
-            yield f"    return {own} | {{{cut}}}"
+        *first, last = parted(parts, mine)
+        yield from (f"    own = {one}" for one in first)
+        yield f"    return {last}"
         yield ""
         yield ""
     yield from batch_of(cuts=cuts)
+
+
+def parted(parts: Parts, mine: str) -> Iterator[str]:
+    """What a rank has of a batch, in steps: of sequences, then of their tokens, then of those that its loss reads."""
+    own = "whole"
+    if mine != "tensor":
+        yield f"{{name: {mine} for name, tensor in whole.items()}}"
+        own = "own"
+    if parts.context is not None:
+        cut = ", ".join(f'"{name}": part({own}["{name}"], 1, context)' for name in parts.context.entries)
+        yield f"{own} | {{{cut}}}"
+        own = "own"
+    if parts.own_loss:
+        labels, _ = targets_of(parts.subject)
+        yield f'{own} | {{"{labels}": part({own}["{labels}"], 1, mesh["{parts.axes.tensor}"])}}'
 
 
 def batch_of(*, cuts: bool) -> Iterator[str]:

@@ -41,9 +41,9 @@ def _at(holder: str, path: str) -> str:
 
 
 PART = '''\
-def part(tensor: Tensor, dim: int, context: DeviceMesh) -> Tensor:
+def part(tensor: Tensor, dim: int, ranks: DeviceMesh) -> Tensor:
     """This rank's positions, of all."""
-    return tensor.chunk(context.size(), dim)[context.get_local_rank()]'''
+    return tensor.chunk(ranks.size(), dim)[ranks.get_local_rank()]'''
 
 GATHER = (
     '''\
@@ -147,6 +147,10 @@ def own_tokens(context: Context, again: str | None) -> Iterator[str]:
     yield "    if leaves:"
     yield "        module.register_forward_hook(leave)"
     yield from ("", "")
+    yield from own_positions()
+
+
+def own_positions() -> Iterator[str]:
     yield from PART.split("\n")
 
 

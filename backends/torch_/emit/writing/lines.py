@@ -18,7 +18,8 @@ def quoted(names: Iterable[str]) -> str:
 
 
 def call(deep: int, function: str, arguments: list[str]) -> Iterator[str]:
-    """A call on one line if it fits, else its arguments on a line of their own, or on one each."""
+    """A call on one line if it fits, else its arguments on a line of their own, or on one each: of an argument that is
+    a call, or a list, too."""
     indent, line = " " * deep, ", ".join(arguments)
     if deep + len(function) + len(line) + 2 <= WIDTH:
         yield f"{indent}{function}({line})"

@@ -11,11 +11,11 @@ from meshwright.backends.torch_.emit.writing.step import after_backward, stepped
 
 
 def accumulating_step(parts: Parts) -> Iterator[str]:
-    data, (labels, ignored) = parts.axes.copied, targets_of(parts.subject)
+    shared, (labels, ignored) = parts.shared, targets_of(parts.subject)
     cut = [name for name in parts.subject.calls.entries if parts.context is not None and name in parts.context.entries]
     given = {name: name if name in cut else f'micro["{name}"]' for name in parts.subject.calls.entries}
     called = ", ".join(f"{name}={value}" for name, value in given.items())
-    averaged = data is not None and not parts.added
+    averaged = parts.axes.copied is not None and not parts.added
     yield "def train_step("
     yield f"    model: {parts.called}, optimizer: torch.optim.Optimizer, batch: dict[str, Tensor], mesh: DeviceMesh"
     yield ") -> Tensor:"
@@ -23,8 +23,8 @@ def accumulating_step(parts: Parts) -> Iterator[str]:
     yield "    optimizer.zero_grad()"
     yield f'    counts = [(labels != {ignored}).sum() for labels in batch["{labels}"].chunk(MICROBATCHES)]'
     yield "    targets = torch.stack(counts).float()"
-    if data is not None:
-        yield f'    group = mesh["{data}"].get_group()'
+    if shared is not None:
+        yield f'    group = mesh["{shared}"].get_group()'
         yield "    dist.all_reduce(targets, group=group)"
     yield "    losses = []"
     yield "    for number, count in enumerate(counts):"
@@ -39,7 +39,7 @@ def accumulating_step(parts: Parts) -> Iterator[str]:
     if parts.sharded_loss:
         yield "    # All ranks of the tensor axis hold the whole sum."
         yield "    losses = [loss.to_local() if isinstance(loss, DTensor) else loss for loss in losses]"
-    if data is None:
+    if shared is None:
         yield "    return torch.stack(losses).sum()"
     else:
         yield "    total = torch.stack(losses)"
@@ -67,4 +67,4 @@ def one_batch(parts: Parts, called: str, averaged: bool) -> Iterator[str]:
         deep += 4
     yield from loss_of(deep, called, "micro", "(count / targets.sum())")
     mean = "  # gradients are averaged over the group"
-    yield f"{' ' * deep}{f'(loss * group.size()).backward(){mean}' if averaged else 'loss.backward()'}"
+    yield f"{' ' * deep}{f'(loss * {parts.copies_said}).backward(){mean}' if averaged else 'loss.backward()'}"

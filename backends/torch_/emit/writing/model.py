@@ -16,6 +16,7 @@ from meshwright.backends.torch_.emit.writing.lines import WIDTH, call, indented,
 from meshwright.backends.torch_.emit.writing.recompute import runs_again
 from meshwright.backends.torch_.emit.writing.sections import cut_as_whole, in_order
 from meshwright.backends.torch_.emit.writing.tied import named_again, parted
+from meshwright.ir.graph import Param
 
 
 def build(parts: Parts) -> Iterator[str]:
@@ -171,10 +172,17 @@ def sharded(parts: Parts) -> Iterator[str]:
 def placed(parts: Parts, unit: Unit, *, routed: bool) -> list[str]:
     """What `fully_shard` is told of parameters, those of experts or the others, that are not cut along the first
     dimension."""
-    found = {path: dim for path, dim in unit.along.items() if routed == parts.routed(unit.piece, path)}
+    held = {param.path: own_name(unit.piece, param) for param in unit.piece.graph.params}
+    found = {held[path]: dim for path, dim in unit.along.items() if routed == parts.routed(unit.piece, path)}
     holder = "block" if unit.piece.repeated else "model"
     table = ", ".join(f'"{path}": {dim}' for path, dim in found.items())
     return [f"shard_placement_fn=along({holder}, {{{table}}})"] if found else []
+
+
+def own_name(piece: Piece, param: Param) -> str:
+    """Of the names of a parameter, relative to the instance, that under which a module of the piece holds it."""
+    owners = piece.owners()
+    return next((path for path in param.paths if path.rpartition(".")[0] in owners), param.path)
 
 
 def along() -> Iterator[str]:

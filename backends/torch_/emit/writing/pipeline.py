@@ -289,21 +289,21 @@ def pipeline_step(parts: Parts, pipeline: Pipeline) -> Iterator[str]:
 def staged_step(parts: Parts, run: Sequence[str], after: Iterable[str]) -> Iterator[str]:
     """`train_step` of stages, which `run` sends micro-batches through; what comes `after` the backward pass."""
     labels, ignored = targets_of(parts.subject)
-    averaged = bool(parts.kept.units) and not parts.added
+    averaged = bool(parts.kept.units) and parts.axes.copied is not None and not parts.added
     yield "def train_step("
     yield "    model: Pipeline, optimizer: torch.optim.Optimizer, batch: dict[str, Tensor], mesh: DeviceMesh"
     yield ") -> Tensor | None:"
     yield '    """One step; returns the loss of the global batch where the last stage is. Gradients stay for a look."""'
     yield "    optimizer.zero_grad()"
-    if parts.axes.copied is None:
+    if parts.shared is None:
         yield f'    model.targets = (batch["{labels}"] != {ignored}).sum()'
     else:
-        yield f'    group = mesh["{parts.axes.copied}"].get_group()'
+        yield f'    group = mesh["{parts.shared}"].get_group()'
         yield f'    counts = [(labels != {ignored}).sum() for labels in batch["{labels}"].chunk(MICROBATCHES)]'
         yield "    targets = torch.stack(counts).float()"
         yield "    if model.last:"
         yield "        dist.all_reduce(targets, group=group)"
-        mean = " / group.size()  # gradients are averaged over the group" if averaged else ""
+        mean = f" / {parts.copies_said}  # gradients are averaged over the group" if averaged else ""
         yield f"    model.targets = targets.sum(){mean}"
     *first, step = run
     yield from (f"    {line}" for line in first)
@@ -320,9 +320,9 @@ def staged_step(parts: Parts, run: Sequence[str], after: Iterable[str]) -> Itera
         yield "    # All ranks of the tensor axis hold the whole sum."
         yield "    whole = [loss.to_local() if isinstance(loss, DTensor) else loss for loss in losses]"
     total = f"torch.stack({'whole' if parts.sharded_loss else 'losses'}).detach()"
-    if parts.axes.copied is None:
+    if parts.shared is None:
         yield f"    return {total}.sum()"
     else:
         yield f"    total = {total}"
         yield "    dist.all_reduce(total, group=group)"
-        yield f"    return total.sum(){' / group.size()' if averaged else ''}"
+        yield f"    return total.sum(){f' / {parts.copies_said}' if averaged else ''}"

@@ -29,18 +29,18 @@ def train_step(parts: Parts) -> Iterator[str]:
     deep = 8 if parts.sharded_loss else 4
     if parts.sharded_loss:
         yield "    with loss_parallel():"
-    yield from loss_of(deep, called, "batch", "" if parts.axes.copied is None else "share")
+    yield from loss_of(deep, called, "batch", "" if parts.shared is None else "share")
     if parts.axes.copied is None or parts.added:
         yield f"{' ' * deep}loss.backward()"
     else:
-        yield f"{' ' * deep}(loss * group.size()).backward()  # gradients are averaged over the group"
+        yield f"{' ' * deep}(loss * {parts.copies_said}).backward()  # gradients are averaged over the group"
     yield from after_backward(parts)
     yield from stepped(parts)
     yield "    total = loss.detach()"
     if parts.sharded_loss:
         yield "    if isinstance(total, DTensor):"
         yield "        total = total.to_local()  # all ranks of the tensor axis hold the whole sum"
-    if parts.axes.copied is not None:
+    if parts.shared is not None:
         yield "    dist.all_reduce(total, group=group)"
     yield "    return total"
 
@@ -79,10 +79,10 @@ def stepped(parts: Parts) -> Iterator[str]:
 
 def weight(parts: Parts) -> Iterator[str]:
     """The share of this rank in the mean over all positions that have a target."""
-    if parts.axes.copied is None:
+    if parts.shared is None:
         return
     labels, ignored = targets_of(parts.subject)
-    yield f'    group = mesh["{parts.axes.copied}"].get_group()'
+    yield f'    group = mesh["{parts.shared}"].get_group()'
     yield f'    targets = (batch["{labels}"] != {ignored}).sum().float()'
     yield "    share = targets.clone()"
     yield "    dist.all_reduce(share, group=group)"

@@ -8,10 +8,10 @@ from meshwright.backends.torch_.emit.parts import Parts
 
 
 def parted(parts: Parts) -> Iterator[str]:
-    """What `parallelize` does first, where `parallelize_module` does not."""
+    """What `parallelize` does first."""
     for name, _ in parts.unread:
         yield f'    {_holder(name)}.register_parameter("{_last(name)}", None)  # no unit\'s'
-    if parts.untied and parts.axes.tensor is None:
+    if parts.untied:
         yield "    for name, stepped in TIED.items():"
         yield '        holder, _, last = name.rpartition(".")'
         yield "        own = nn.Parameter(model.get_parameter(stepped).detach().clone())"
