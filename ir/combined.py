@@ -11,12 +11,17 @@ from meshwright.ir.adjoint import Split
 from meshwright.ir.decisions import BodyPlan, Decisions
 from meshwright.ir.fold import Fold
 from meshwright.ir.fused import GROUPED
+from meshwright.ir.graph import Op
 from meshwright.ir.names import name_of
 from meshwright.ir.names.cache import loops_of
 from meshwright.ir.placement import Placement, Sections
 from meshwright.ir.same import Same
 from meshwright.ir.schedules import SCHEDULES
 from meshwright.ir.shares import shares_of
+
+ATTENTION = "attention"
+PLAIN_MASKS = ("full", "causal")
+WAYS = {("sq",): "all_gather", ("sq", "sk"): "ring", ("hk",): "ulysses"}
 
 GATHERED = 3
 """Stages of a rank whose parameters `torch.distributed.pipelining` keeps gathered at once (torch 2.13, the default of
@@ -94,6 +99,46 @@ def split_backward_shards(decisions: Decisions, fold: Fold) -> str:
     return f"gradients scattered for every micro-batch under schedule {decisions.schedule.name}"
 
 
+def attention_two_ways(decisions: Decisions, fold: Fold) -> str:
+    """Attention of cut sequences that runs in a ring in one body and otherwise in another."""
+    ways = contexts(decisions, fold)
+    return f"attention as {' and '.join(sorted(ways))}" if len(ways) > 1 else ""
+
+
+def turns_in_stages(decisions: Decisions, fold: Fold) -> str:
+    """Blocks of several kinds that take turns, in a pipeline."""
+    if len(decisions.stages) == 1:
+        return ""
+    turning = (segment for segment in fold.segments if len(set(segment.period)) > 1)
+    return next((f"stages of blocks that take turns, {' and '.join(sorted(set(t.period)))}" for t in turning), "")
+
+
+def rings_of_windows(decisions: Decisions, fold: Fold) -> str:
+    """Attention in a ring under another mask than a causal one."""
+    for plan in decisions.plans:
+        for op in fold.body[plan.body].graph.ops:
+            ways = {WAYS.get(factors) for _, factors in _cuts_of_attention(plan, op)}
+            if "ring" in ways and op.attr("mask") not in PLAIN_MASKS:
+                return f"a ring in which attention sees a {op.attr('mask')}"
+    return ""
+
+
+def contexts(decisions: Decisions, fold: Fold) -> set[str]:
+    """How attention meets the tokens of other ranks."""
+    return {
+        WAYS[factors]
+        for plan in decisions.plans
+        for op in fold.body[plan.body].graph.ops
+        for axis, factors in _cuts_of_attention(plan, op)
+        if factors in WAYS and axis.startswith("cp")
+    }
+
+
+def _cuts_of_attention(plan: BodyPlan, op: Op) -> list[tuple[str, tuple[str, ...]]]:
+    choices = plan.strategy(op.name).choices if op.kind == ATTENTION else ()
+    return [(axis, choice.factors) for axis, choice in choices if isinstance(choice, Split)]
+
+
 def experts_cut_twice(decisions: Decisions, fold: Fold) -> str:
     """Experts that one axis cuts apart, and another one in themselves."""
     for plan in decisions.plans:
@@ -159,6 +204,9 @@ COMBINED: Mapping[str, Callable[[Decisions, Fold], str]] = {
     "unlike_meshes": unlike_meshes,
     "beside_unlike_meshes": beside_unlike_meshes,
     "beside_shares": beside_shares,
+    "attention_two_ways": attention_two_ways,
+    "rings_of_windows": rings_of_windows,
+    "turns_in_stages": turns_in_stages,
     "shared_shards": shared_shards,
     "split_backward_shards": split_backward_shards,
     "many_gathered_stages": many_gathered_stages,

@@ -14,7 +14,10 @@ from dataclasses import replace
 from math import inf
 
 from meshwright.cost_models.prediction import Prediction
+from meshwright.ir.combined import contexts
+from meshwright.ir.decisions import Decisions
 from meshwright.ir.errors import MeshwrightError, ScheduleImpossible
+from meshwright.ir.fold import Fold
 from meshwright.ir.schedules import CUSTOM
 from meshwright.planner.custom import customised
 from meshwright.planner.operators import MOST_AXES, sharpened
@@ -239,11 +242,16 @@ def _sharpened(search: Search, asked: Asked, stop: Stop, best: Refined) -> Refin
         first = sharpened(
             setting, start.decisions, fold, global_batch, search.prices, free_ends=free, free_copies=alike
         )[0]
-        if first.changed:
+        if first.changed and _attends_as_asked(first.decisions, fold, asked):
             answers.append(
                 replace(start, decisions=first.decisions, prediction=first.prediction, changed=first.changed)
             )
     return min(answers, key=lambda one: one.worth)
+
+
+def _attends_as_asked(decisions: Decisions, fold: Fold, asked: Asked) -> bool:
+    """Whether attention of cut sequences runs in no way that was not wished for."""
+    return all(asked.wishes.grants("context", way) for way in contexts(decisions, fold))
 
 
 def _whole(search: Search, best: Refined) -> list[Refined]:

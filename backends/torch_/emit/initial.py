@@ -43,7 +43,7 @@ def built_whole(subject: Subject, *, parts: bool) -> str:
 
 def whole_bytes(subject: Subject) -> int:
     """What all parameters of the model take as they are kept."""
-    graphs = [(segment, subject.fold.body[segment.period[0]].graph) for segment in subject.fold.segments]
+    graphs = [(segment, subject.fold.body[segment.period[0]].graph) for segment in subject.segments]
     elements = sum(
         graph.types[param.value].elements * len(segment.paths) for segment, graph in graphs for param in graph.params
     )

@@ -70,7 +70,7 @@ class Parts:
         several."""
         if self.pipeline is not None:
             counted = f"{numbers_of(self.subject, piece.plan.body)}[model.index]"
-            return piece.instances().loop(counted=f"{counted}{again.which if again is not None else ''}")
+            return piece.instances().loop(of=f"{counted}{again.which if again is not None else ''}")
         return piece.instances().part(again.start, again.stop).loop() if again is not None else piece.instances().loop()
 
     def only(self, piece: Piece, lines: Iterable[str]) -> Iterator[str]:

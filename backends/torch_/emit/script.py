@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from meshwright.backends.torch_.emit.parts import Parts
 from meshwright.backends.torch_.emit.storage import WHOLE
+from meshwright.backends.torch_.emit.turns import merged
 from meshwright.backends.torch_.emit.unlike import Unlike
 from meshwright.backends.torch_.emit.writing.batch import batches, shares
 from meshwright.backends.torch_.emit.writing.clipping import clip
@@ -140,7 +141,7 @@ def statements(lines: Iterator[str]) -> list[str]:
 
 
 def joined_sections(sections: Iterable[Section]) -> str:
-    return "\n\n\n".join("\n".join(lines) for lines in sections) + "\n"
+    return "\n\n\n".join("\n".join(merged(lines)) for lines in sections) + "\n"
 
 
 def written(head: Iterator[str], fixed: list[str], text: str, beside: Mapping[str, str] | None = None) -> str:

@@ -73,7 +73,7 @@ class Around:
     @cached_property
     def stacks(self) -> Mapping[str, tuple[str, Instances]]:
         """Of every block the body, and all its instances."""
-        segments = (one for one in self.subject.fold.segments if not one.glue)
+        segments = (one for one in self.subject.segments if not one.glue)
         found = zip(self.subject.stacks, segments, strict=True)
         return {path: (one.period[0], instances) for (_, instances), one in found for path in one.paths}
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import pairwise
 
+from meshwright.backends.torch_.emit.turns import counted, segments
 from meshwright.ir.account import account_fold
 from meshwright.ir.calls import Calls
 from meshwright.ir.decisions import BodyPlan, Decisions
@@ -69,16 +71,19 @@ class Subject:
         """Every segment that the stages have, with the plan of its body."""
         return tuple(
             Piece(segment, *self._plans(segment.period[0]), self.fold.body[segment.period[0]].graph)
-            for segment in self.fold.segments
+            for segment in self.segments
             if segment.period[0] in {self.decisions.plan[name].body for name in self._named}
         )
 
     @cached_property
+    def segments(self) -> tuple[Segment, ...]:
+        """Those of the model, with one for each body where blocks take turns."""
+        return segments(self.fold)
+
+    @cached_property
     def stacks(self) -> tuple[tuple[str, Instances], ...]:
         """The bodies that are repeated, and the paths of their instances, in all stages."""
-        return tuple(
-            (segment.period[0], Instances.of(segment.paths)) for segment in self.fold.segments if not segment.glue
-        )
+        return tuple((segment.period[0], Instances.of(segment.paths)) for segment in self.segments if not segment.glue)
 
     @property
     def bodies(self) -> tuple[BodyProgram, ...]:
@@ -148,13 +153,12 @@ class Subject:
                 cause="it is not emitted yet",
                 fix="plan with --dtype fp32 or --dtype bf16",
             )
-        for segment in self.fold.segments:
-            if len(segment.period) > 1:
-                raise EmissionSchedule(
-                    place=f"segment {', '.join(segment.period)}",
-                    cause="blocks that take turns are not emitted yet",
-                    fix="emit a model whose stacks repeat one kind of block",
-                )
+        if len(decisions.stages) > 1 and self.segments != self.fold.segments:
+            raise EmissionSchedule(
+                place=f"blocks {', '.join(body for body, _ in self.stacks)}",
+                cause="blocks that take turns are not emitted in stages yet",
+                fix="plan with --fix pp=1",
+            )
 
 
 @dataclass(frozen=True)
@@ -196,18 +200,18 @@ class Piece:
 
 @dataclass(frozen=True)
 class Instances:
-    """The paths of a stack as a loop: `before`, numbers from `start` to `stop`, `after`."""
+    """The paths of a stack as a loop: `before`, rising `numbers`, `after`."""
 
     before: str
-    start: int
-    stop: int
+    numbers: tuple[int, ...]
     after: str
 
     @staticmethod
     def of(paths: tuple[str, ...]) -> Instances:
-        for before, number, after in _cuts(paths[0]):
-            if all(path == f"{before}{number + index}{after}" for index, path in enumerate(paths)):
-                return Instances(before, number, number + len(paths), after)
+        for before, _, after in _cuts(paths[0]):
+            numbers = tuple(_number(path, before, after) for path in paths)
+            if numbers[0] >= 0 and all(one < other for one, other in pairwise(numbers)):
+                return Instances(before, numbers, after)
         raise EmissionSchedule(
             place=f"blocks {paths[0]} to {paths[-1]}",
             cause="their names do not count",
@@ -216,20 +220,24 @@ class Instances:
 
     def part(self, start: int, stop: int | None) -> Instances:
         """Some of them."""
-        end = self.stop if stop is None else min(self.stop, self.start + stop)
-        return replace(self, start=self.start + start, stop=end)
+        return replace(self, numbers=self.numbers[start:stop])
 
     def number(self, path: str) -> int:
         """The number of one of them."""
-        return int(path.removeprefix(self.before).removesuffix(self.after))
+        return _number(path, self.before, self.after)
 
-    def loop(self, name: str = "block", counted: str = "") -> tuple[str, ...]:
-        """The head of the loop over them, or over those that are `counted`."""
-        counted = counted or (f"range({self.stop})" if not self.start else f"range({self.start}, {self.stop})")
+    def loop(self, name: str = "block", of: str = "") -> tuple[str, ...]:
+        """The head of the loop over them, or over those that are named."""
         return (
-            f"for index in {counted}:",
+            f"for index in {of or counted(self.numbers)}:",
             f'    {name} = model.get_submodule(f"{self.before}{{index}}{self.after}")',
         )
+
+
+def _number(path: str, before: str, after: str) -> int:
+    """What stands between; -1 where that is no number."""
+    inside = path[len(before) : len(path) - len(after)]
+    return int(inside) if path == f"{before}{inside}{after}" and inside.isdecimal() else -1
 
 
 def _cuts(path: str) -> Iterator[tuple[str, int, str]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, MutableMapping, Sequence
 
 from meshwright.backends.torch_.emit.axes import joined
 from meshwright.backends.torch_.emit.parts import Parts
@@ -48,8 +48,9 @@ def parallelize(parts: Parts) -> Iterator[str]:
     yield from parted(parts)
     if parts.fused:
         yield from in_order()
+    named: dict[str, list[str]] = {}
     for piece, styles in parts.styled:
-        yield from parts.only(piece, styled(parts, piece, styles))
+        yield from parts.only(piece, styled(parts, piece, styles, named))
     for name, *others in parts.one_again:
         for other in others:
             module, _, last = other.rpartition(".")
@@ -72,15 +73,18 @@ def parallelize(parts: Parts) -> Iterator[str]:
         yield "    return model"
 
 
-def styled(parts: Parts, piece: Piece, styles: Mapping[str, Style]) -> Iterator[str]:
-    """`parallelize_module` for one body."""
+def styled(
+    parts: Parts, piece: Piece, styles: Mapping[str, Style], named: MutableMapping[str, list[str]]
+) -> Iterator[str]:
+    """`parallelize_module` for one body; `named` are the styles that stand above."""
     before = styles is parts.styles[piece.plan.name].before
     name = "of_block" if piece.repeated else re.sub(r"\W", "_", f"of_{piece.plan.body}")
     name, target = f"before_{name}" if before else name, "block" if piece.repeated else "model"
-    yield f"    {name}: dict[str, ParallelStyle] = {{"
-    for path, style in styles.items():
-        yield from styled_line(path, style)
-    yield "    }"
+    said = [line for path, style in styles.items() for line in styled_line(path, style)]
+    if named.get(name) != said:
+        yield f"    {name} = {{" if name in named else f"    {name}: dict[str, ParallelStyle] = {{"
+        yield from (*said, "    }")
+    named[name] = said
     if piece.repeated:
         yield from indented(parts.loop(piece))
     deep = "        " if piece.repeated else "    "
