@@ -49,6 +49,7 @@ from meshwright.cost_models.stage_memory import Parts, StageMemory, stages_of
 from meshwright.ir.errors import WorkloadImpossible
 from meshwright.ir.peers import At, Peers, peers_of, seen_by
 from meshwright.ir.program import Program
+from meshwright.ir.ties import casts_in_units
 from meshwright.ir.workload import Workload
 
 RUNTIME = ("communicators", "context", "idle", "rounding")
@@ -208,13 +209,17 @@ def _capacity(cluster: Cluster, ranks: Sequence[int]) -> float:
 
 
 def _summaries(program: Program, workload: Workload) -> dict[str, BodyMemory]:
-    """A summary for each body program; those called more than once are blocks of a stack."""
+    """A summary for each body program; those called more than once are blocks of a stack. Where gradients of weights
+    are computed apart, scripts keep what units of torch cast up to then."""
     calls: dict[str, int] = {}
     for stage in program.stages:
         for run in stage.runs:
             for name in run.programs:
                 calls[name] = calls.get(name, 0) + run.repeats
-    return {body.name: body_memory(body, workload, calls.get(body.name, 0) > 1) for body in program.bodies}
+    found = {body.name: body_memory(body, workload, calls.get(body.name, 0) > 1) for body in program.bodies}
+    if casts_in_units(workload) and any(action.kind == "W" for _, actions in program.actions for action in actions):
+        return {name: replace(one, unit_kept=True) for name, one in found.items()}
+    return found
 
 
 class _Group:
@@ -262,14 +267,17 @@ class _Group:
         if not self.program.ties:
             return twice
         names = {call: name for number in self.numbers for call, name in self.program.stages[number].calls()}
+        casts = casts_in_units(self.workload)
         for tie in self.program.ties:
-            for _, call in [holder for holder in tie.holders if holder[0] in self.numbers][1:]:
+            here = [holder for holder in tie.holders if holder[0] in self.numbers]
+            for stage, call in here[1:]:
                 own = self.summaries[names[call]]
                 path, *sizes = max(
                     (slot for slot in own.slots if _ends(tie.path, slot[0])), key=lambda slot: len(slot[0])
                 )
+                in_units = path in own.units or (casts and stage != here[0][0])
                 for name, size in zip(twice, sizes, strict=True):
-                    twice[name] += size if path not in own.units or name == "optimizer" else 0.0
+                    twice[name] += size if not in_units or name == "optimizer" else 0.0
         return twice
 
     def held(self, states: Sequence[State], capacity: float, profile: MemoryConstants) -> Held:

@@ -38,7 +38,7 @@ def beside_unlike_meshes(decisions: Decisions, fold: Fold) -> str:
     """What makes stages of unlike meshes more than stages that pass values on."""
     if not unlike_meshes(decisions, fold):
         return ""
-    stage_of = _stages(decisions)
+    stage_of = [index for index, stage in enumerate(decisions.stages) for _ in range(stage.first, stage.last)]
     shared = (name for name, held in fold.tied if len({stage_of[number] for number, _ in held}) > 1)
     uses = list(_uses(decisions, fold))
     others = (f"axis {axis} as {' and '.join(sorted(used))}" for axis, used in uses if not _simple(used))
@@ -70,11 +70,10 @@ def beside_shares(decisions: Decisions, fold: Fold) -> str:
 
 
 def shared_shards(decisions: Decisions, fold: Fold) -> str:
-    """A parameter of several parts of the model, while some are sharded, that these store otherwise, or that ranks hold
-    in several stages."""
+    """A parameter of several parts of the model, while some are sharded, that these store otherwise."""
     if not fold.tied or not any(_stored(decisions)):
         return ""
-    calls, stage_of = list(fold.calls()), _stages(decisions)
+    calls = list(fold.calls())
     plans = {
         stage.first + at: plan
         for number, stage in enumerate(decisions.stages)
@@ -85,9 +84,6 @@ def shared_shards(decisions: Decisions, fold: Fold) -> str:
     for name, held in fold.tied:
         if len({_storage(plans[number], path) for number, path in held}) > 1:
             return f"shards beside {name}, which several parts share and store otherwise"
-        stages = {stage_of[number] for number, _ in held}
-        if len({decisions.stages[stage].ranks for stage in stages}) < len(stages):
-            return f"shards in stages beside {name}, which several stages of a rank share"
     return ""
 
 
@@ -157,11 +153,6 @@ def many_gathered_stages(decisions: Decisions, fold: Fold) -> str:
     most = max(Counter(stage.ranks for stage in decisions.stages).values())
     whole = any(item.grads != item.optimizer for plan in _stored(decisions) for item in plan.storage)
     return f"shards of states alone on ranks with {most} stages" if whole and most > GATHERED else ""
-
-
-def _stages(decisions: Decisions) -> list[int]:
-    """The stage of every call."""
-    return [index for index, stage in enumerate(decisions.stages) for _ in range(stage.first, stage.last)]
 
 
 def _storage(plan: BodyPlan, path: str) -> tuple[Placement, ...]:

@@ -25,7 +25,7 @@ from meshwright.ir.placement import Placement
 from meshwright.ir.program import BodyProgram, Program, Run, Stage, Tie, Transfer
 from meshwright.ir.same import Same
 from meshwright.ir.schedules import ActionList, Shape, verify_work, work_lists
-from meshwright.ir.ties import with_added
+from meshwright.ir.ties import casts_in_units, with_added
 from meshwright.ir.workload import Stack, Workload
 
 CUDA = Lowering()
@@ -107,7 +107,8 @@ def stages_of(
     for what waits on the host. The stages need not cover the model."""
     calls = _wired(Same(fold)).calls
     names = [_names(index, plan, calls, decisions) for index, plan in enumerate(decisions.stages)]
-    bodies, names = with_added(fold, bodies, names, [(plan.first, plan.ranks) for plan in decisions.stages])
+    on = [(plan.first, plan.ranks) for plan in decisions.stages]
+    bodies, names = with_added(fold, bodies, names, on, casts=casts_in_units(workload))
     if decisions.offload != NOTHING:
         stateless = workload is not None and not workload.states.master and not workload.moments
         bodies, names = _offloaded(fold, decisions, bodies, names, calls, stateless)

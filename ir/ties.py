@@ -3,12 +3,13 @@ they are reduced, and the optimizer steps once.
 
 The first call on those ranks reduces for all that hold the parameter as it does; body programs of the others leave
 their gradients as they are. A call that holds it otherwise (whole, beside shards of the vocabulary) has a tensor of its
-own, and reduces for itself. So does each unit of torch's `fully_shard`: of its shards a rank has as many as units.
+own, and reduces for itself. So does each unit of torch's `fully_shard`: of its shards a rank has as many as units, and
+of what units are there to cast, though nothing is sharded, every stage has its own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any
@@ -17,23 +18,35 @@ from meshwright.ir.errors import PlanRepeated
 from meshwright.ir.fold import Fold
 from meshwright.ir.program import BodyProgram, ParamSlot, Statement, operands_of, results_of
 from meshwright.ir.same import Same
+from meshwright.ir.workload import Workload
 
 Ranks = tuple[int, ...]
 UNITS = ("eager", "compiled")
 """The styles of torch, which shards unit by unit."""
 
 
+def casts_in_units(workload: Workload | None) -> bool:
+    """Whether units of `fully_shard` cast parameters."""
+    return workload is not None and workload.stack.style in UNITS and workload.states.used != workload.states.stored
+
+
 def with_added(
-    fold: Fold, bodies: Mapping[str, BodyProgram], named: Sequence[Sequence[str]], on: Sequence[tuple[int, Ranks]]
+    fold: Fold,
+    bodies: Mapping[str, BodyProgram],
+    named: Sequence[Sequence[str]],
+    on: Sequence[tuple[int, Ranks]],
+    *,
+    casts: bool = False,
 ) -> tuple[dict[str, BodyProgram], list[list[str]]]:
     """The body program of every call of every stage, given those that reduce all gradients for themselves; `on` tells
-    each stage's first call, and its ranks. Where only some calls of a program differ, theirs is named `.tied`."""
+    each stage's first call, and its ranks, `casts` whether units of stages cast parameters. Where only some calls of a
+    program differ, theirs is named `.tied`."""
     if not fold.tied:
         return dict(bodies), [list(names) for names in named]
     found: dict[Ranks, dict[int, frozenset[str]]] = {}
     for ranks in dict.fromkeys(ranks for _, ranks in on):
         own = [(names, first) for names, (first, where) in zip(named, on, strict=True) if where == ranks]
-        held = {first + at: (ranks, name) for names, first in own for at, name in enumerate(names)}
+        held = {first + at: (casts and first, name) for names, first in own for at, name in enumerate(names)}
         found[ranks] = added(fold, bodies, held)
     calls = [
         [(name, found[ranks].get(first + at, frozenset[str]())) for at, name in enumerate(names)]
@@ -56,24 +69,24 @@ def with_added(
 
 
 def added(
-    fold: Fold, bodies: Mapping[str, BodyProgram], held: Mapping[int, tuple[Ranks, str]]
+    fold: Fold, bodies: Mapping[str, BodyProgram], held: Mapping[int, tuple[Hashable, str]]
 ) -> dict[int, frozenset[str]]:
-    """By call, those of its parameters whose gradients are added to an earlier call's. `held` tells where calls run,
-    and their programs."""
+    """By call, those of its parameters whose gradients are added to an earlier call's. `held` tells which calls
+    may have one tensor of a parameter, those of the same place, and their programs."""
     found: dict[int, frozenset[str]] = {}
     for _, holders in fold.tied:
-        first: dict[Ranks, tuple[Any, ...]] = {}
+        first: dict[Hashable, tuple[Any, ...]] = {}
         for number, path in holders:
             if number not in held:
                 continue
-            ranks, name = held[number]
+            place, name = held[number]
             slot = slot_of(bodies[name], path)
             own = lies(bodies[name], slot)
             if apart(bodies[name], slot):
                 continue
-            if ranks not in first:
-                first[ranks] = own
-            elif first[ranks] == own:
+            if place not in first:
+                first[place] = own
+            elif first[place] == own:
                 found[number] = found.get(number, frozenset()) | {path}
     return found
 

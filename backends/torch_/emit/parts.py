@@ -58,7 +58,7 @@ class Parts:
         stages = self.by_stage or (self.axes,) * len(self.subject.decisions.stages)
         found = pipeline_of(self.subject, stages, self.context)
         if found is not None and self.kept.units:
-            check_sharded(self.subject, self.kept, self.axes, twice=bool(found.twice))
+            check_sharded(self.subject, self.kept, self.axes)
         return found
 
     def routed(self, piece: Piece, path: str) -> bool:
@@ -117,6 +117,11 @@ class Parts:
     def untied(self) -> tuple[tuple[str, str], ...]:
         """The same where units of `fully_shard` hold them: a name, and that of the parameter which is stepped."""
         return tuple((other, read[0]) for read, _ in self._in_units for other in read[1:])
+
+    @property
+    def held_twice(self) -> tuple[tuple[tuple[int, str], ...], ...]:
+        """The same where stages of a rank have units of their own: stages and names; the first one's is stepped."""
+        return self.pipeline.twice if self.pipeline is not None and self.kept.units else ()
 
     @property
     def unread(self) -> tuple[tuple[str, str], ...]:

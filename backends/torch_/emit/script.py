@@ -27,7 +27,7 @@ from meshwright.backends.torch_.emit.writing.sections import of_experts, of_sect
 from meshwright.backends.torch_.emit.writing.speed import flops, speed
 from meshwright.backends.torch_.emit.writing.step import train_step
 from meshwright.backends.torch_.emit.writing.styles import styles
-from meshwright.backends.torch_.emit.writing.tied import constant, copy_tied, join_tied
+from meshwright.backends.torch_.emit.writing.tied import constant, joining
 from meshwright.backends.torch_.emit.writing.unlike import (
     shards,
     unlike_axes,
@@ -56,8 +56,7 @@ def scripts(parts: Parts) -> tuple[tuple[str, str], ...]:
     one = train_step if parts.microbatches == 1 else accumulating_step
     step = one(parts) if parts.pipeline is None else pipeline_step(parts, parts.pipeline)
     added = [sum_copies(parts)] if parts.summed else []
-    if parts.untied:
-        added += [join_tied(), copy_tied()]
+    added += joining(parts)
     ahead = [*([along()] if any(unit.along for unit in parts.kept.units) else []), *recomputing(parts)]
     if parts.fused:
         ahead.append(of_sections(parts))
@@ -195,8 +194,7 @@ def constants(parts: Parts, meshes: Iterable[str]) -> Iterator[str]:
         yield from stage_constants(parts, parts.pipeline)
     if parts.fused:
         yield from table(parts)
-    if parts.untied:
-        yield from constant(parts)
+    yield from constant(parts)
     yield "CLIP = 0.0  # the largest norm of all gradients together; 0: whatever it is"
     yield FLAT
 

@@ -30,8 +30,6 @@ WHOLE = "whole"
 """The mesh axis of one rank over which `fully_shard` shards what is to stay whole."""
 ACTIVE = 3
 """Stages of a rank that the runtime of pipelines keeps gathered at once."""
-COPIED = "plan with --fix zero=0 (all copied), or with --fix zero=1 and up to three stages per rank"
-APART = "plan with --fix schedule=1f1b, whose first and last stage are on different ranks"
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,17 +124,14 @@ def whole_of(subject: Subject, axes: Axes) -> Kept:
                 cause=f"what is kept whole in fp32, and computed with in bf16, is not emitted yet with {what}",
                 fix="plan with --fix zero=3, or with --recipe bf16",
             )
-    return Kept(tuple(Unit(piece, reshard=True) for piece in subject.pieces if piece.graph.params), (WHOLE,), level=1)
+    again = not _weights_apart(subject)  # torch loses gradients of weights that are made of copies given back before
+    return Kept(tuple(Unit(piece, reshard=again) for piece in subject.pieces if piece.graph.params), (WHOLE,), level=1)
 
 
-def check_sharded(subject: Subject, kept: Kept, axes: Axes, *, twice: bool) -> None:
-    """Must: the runtime of pipelines does what the plan says with sharded parameters. `twice`: whether ranks hold a
-    parameter in several stages."""
-    if twice:
-        raise _refuse_staged("a parameter that several stages of a rank hold, in units of each", APART)
+def check_sharded(subject: Subject, kept: Kept, axes: Axes) -> None:
+    """Must: the runtime of pipelines does what the plan says with sharded parameters."""
     of_rank = max(Counter(stage.ranks for stage in subject.decisions.stages).values())
-    kinds = {action.kind for _, actions in subject.program.actions for action in actions}
-    if kept.level > 1 and "W" in kinds:
+    if kept.level > 1 and _weights_apart(subject):
         raise _refuse_staged("gradients of weights that are computed apart, and scattered for every micro-batch")
     if kept.level > 1 and kept.over != axes.copies:
         raise _refuse_staged(f"gradients scattered for every micro-batch, with copies along {axes.copies[0]}")
@@ -144,11 +139,16 @@ def check_sharded(subject: Subject, kept: Kept, axes: Axes, *, twice: bool) -> N
         raise _refuse_staged(f"{of_rank} stages per rank, of which torch keeps {ACTIVE} gathered")
 
 
-def _refuse_staged(what: str, fix: str = COPIED) -> EmissionStorage:
+def _weights_apart(subject: Subject) -> bool:
+    """Whether gradients of weights are computed apart."""
+    return any(action.kind == "W" for _, actions in subject.program.actions for action in actions)
+
+
+def _refuse_staged(what: str) -> EmissionStorage:
     return EmissionStorage(
         place="pipeline stages",
         cause=f"this is not emitted yet: {what}",
-        fix=fix,
+        fix="plan with --fix zero=0 (all copied), or with --fix zero=1 and up to three stages per rank",
     )
 
 

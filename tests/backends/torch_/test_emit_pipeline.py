@@ -57,6 +57,15 @@ TIED: dict[str, dict[str, Any]] = {
     "1f1b, tied, x dp": {"pp": 2, "dp": 2, "microbatches": 2, "schedule": "1f1b"},
     "1f1b, tied, zero 3": {"pp": 2, "dp": 2, "microbatches": 2, "schedule": "1f1b", "zero": 3},
     "zbv, tied, tp": {"pp": 2, "vp": 2, "tp": 2, "microbatches": 4, "schedule": "zbv"},
+    "zbv, tied, zero 1": {"pp": 2, "vp": 2, "dp": 2, "microbatches": 4, "schedule": "zbv", "zero": 1},
+    "zbv, tied, copies in bf16": {
+        "pp": 2,
+        "vp": 2,
+        "dp": 2,
+        "microbatches": 4,
+        "schedule": "zbv",
+        "workload": MIXED,
+    },
     "tied, copies": {"dp": 2, "microbatches": 2, "schedule": "1f1b"},
     "tied, zero 3": {"dp": 2, "microbatches": 2, "schedule": "1f1b", "zero": 3},
     "tied, copies in bf16": {"dp": 2, "microbatches": 2, "schedule": "1f1b", "workload": MIXED},
@@ -166,11 +175,6 @@ def unwatched() -> Subject:
 
 REFUSED: dict[str, tuple[Callable[[], Subject], type[Exception], str]] = {
     "a forward pass that cannot be cut": (unwatched, EmissionSchedule, "sort_"),
-    "a parameter of two stages of a rank, in units of each": (
-        lambda: subject(pp=2, vp=2, dp=2, microbatches=4, schedule="zbv", zero=1, reference=TIED_MODEL),
-        EmissionStorage,
-        "schedule=1f1b",
-    ),
     "weights' gradients apart": (
         lambda: subject(pp=2, vp=2, dp=2, microbatches=4, schedule="zbv", zero=3),
         EmissionStorage,

@@ -20,8 +20,12 @@ def load() -> Iterator[str]:
 
 
 def make_optimizer(parts: Parts) -> Iterator[str]:
-    yield "def make_optimizer(model: nn.Module) -> torch.optim.Optimizer:"
-    if parts.untied:
+    holder = "Pipeline" if parts.held_twice else "nn.Module"
+    yield f"def make_optimizer(model: {holder}) -> torch.optim.Optimizer:"
+    if parts.held_twice:
+        yield "    others = {own for own, _ in tied(model)}"
+        yield "    parameters = [one for one in model.parameters() if one.requires_grad and one not in others]"
+    elif parts.untied:
         yield "    named = model.named_parameters()"
         yield "    parameters = [one for name, one in named if one.requires_grad and name not in TIED]"
     else:

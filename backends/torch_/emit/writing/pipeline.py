@@ -10,7 +10,7 @@ from meshwright.backends.torch_.emit.stage_code import FOLLOWING, Crossing, Stag
 from meshwright.backends.torch_.emit.writing.keeping import plain
 from meshwright.backends.torch_.emit.writing.lines import WIDTH, call, quoted, wrapped
 from meshwright.backends.torch_.emit.writing.schedule import by_lists, class_of, made_of
-from meshwright.backends.torch_.emit.writing.step import after_backward, targets_of
+from meshwright.backends.torch_.emit.writing.step import after_backward, stepped, targets_of
 from meshwright.ir.errors import EmissionSchedule
 
 DTYPES = {"f64": "float64", "f32": "float32", "bf16": "bfloat16", "f16": "float16", "i64": "int64", "bool": "bool"}
@@ -178,7 +178,7 @@ def runner(parts: Parts, pipeline: Pipeline) -> Iterator[str]:
     yield '        indices = STAGES_OF[mesh["pp"].get_local_rank()]'
     made = "stage_of(model, index, mesh)" if parts.carries_shards else "stage_of(model, index)"
     yield f"        self.stages = nn.ModuleList(shard({made}, mesh) for index in indices)"
-    if pipeline.twice and parts.axes.tensor is not None:
+    if pipeline.twice and parts.axes.tensor is not None and not parts.held_twice:
         yield "        held = dict(zip(indices, self.stages, strict=True))"
         for (one, first), *others in pipeline.twice:
             yield f"        if {one} in held:  # one parameter again"
@@ -313,7 +313,7 @@ def staged_step(parts: Parts, run: Sequence[str], after: Iterable[str]) -> Itera
     else:
         yield from fitted(f"    {step}")
     yield from after
-    yield "    optimizer.step()"
+    yield from stepped(parts)
     yield "    if not model.last:"
     yield "        return None"
     if parts.sharded_loss:

@@ -58,7 +58,7 @@ def after_backward(parts: Parts) -> Iterator[str]:
         yield "    for unit in model.modules():"
         yield "        if isinstance(unit, FSDPModule):"
         yield "            unit.reshard()"
-    if parts.untied:
+    if parts.untied or parts.held_twice:
         yield "    join_tied(model)"
     if parts.pipeline is not None and parts.pipeline.tied:
         yield "    sum_tied(model)"
@@ -73,7 +73,7 @@ def clipping(parts: Parts) -> Iterator[str]:
 
 def stepped(parts: Parts) -> Iterator[str]:
     yield "    optimizer.step()"
-    if parts.untied:
+    if parts.untied or parts.held_twice:
         yield "    copy_tied(model)"
 
 

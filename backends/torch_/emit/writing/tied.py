@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from meshwright.backends.torch_.emit.parts import Parts
 
@@ -33,24 +33,58 @@ def _last(name: str) -> str:
 
 
 def constant(parts: Parts) -> Iterator[str]:
-    yield "TIED = {  # one parameter each, sharded where each module needs it: the second name's is stepped"
-    yield from (f'    "{other}": "{first}",' for other, first in parts.untied)
-    yield "}"
+    if parts.untied:
+        yield "TIED = {  # one parameter each, sharded where each module needs it: the second name's is stepped"
+        yield from (f'    "{other}": "{first}",' for other, first in parts.untied)
+        yield "}"
+    if parts.held_twice:
+        yield "TWICE = (  # one parameter each, by stages of a rank that have units for it: the first one is stepped"
+        yield from (f"    {names}," for names in map(named, parts.held_twice))
+        yield ")"
 
 
-def join_tied() -> Iterator[str]:
-    yield "def join_tied(model: nn.Module) -> None:"
-    yield '    """Add gradients of tied parameters to that of the one which is stepped."""'
+def named(holders: Sequence[tuple[int, str]]) -> str:
+    """Stages and names, as the script writes them."""
+    each = [f'({stage}, "{name}")' for stage, name in holders]
+    return f"({', '.join(each)})"
+
+
+def joining(parts: Parts) -> list[Iterator[str]]:
+    """The functions around the optimizer's step."""
+    if parts.untied:
+        return [of_names(), join_tied("nn.Module"), copy_tied("nn.Module")]
+    return [of_stages(), join_tied("Pipeline"), copy_tied("Pipeline")] if parts.held_twice else []
+
+
+def of_names() -> Iterator[str]:
+    yield "def tied(model: nn.Module) -> Iterator[tuple[nn.Parameter, nn.Parameter]]:"
+    yield '    """Tied parameters, each with the one which is stepped."""'
     yield "    for name, stepped in TIED.items():"
-    yield "        own, kept = model.get_parameter(name), model.get_parameter(stepped)"
-    yield "        if own.grad is not None and kept.grad is not None:"
-    yield "            kept.grad += own.grad"
+    yield "        yield model.get_parameter(name), model.get_parameter(stepped)"
+
+
+def of_stages() -> Iterator[str]:
+    yield "def tied(model: Pipeline) -> Iterator[tuple[nn.Parameter, nn.Parameter]]:"
+    yield '    """What several stages of this rank hold of a parameter, each with the one which is stepped."""'
+    yield "    held: dict[Any, nn.Module] = {stage.index: stage for stage in model.stages}"
+    yield "    for (first, stepped), *others in TWICE:"
+    yield "        for index, name in others:"
+    yield "            if index in held:"
+    yield "                yield held[index].get_parameter(name), held[first].get_parameter(stepped)"
+
+
+def join_tied(holder: str) -> Iterator[str]:
+    yield f"def join_tied(model: {holder}) -> None:"
+    yield '    """Add gradients of tied parameters to that of the one which is stepped."""'
+    yield "    for own, stepped in tied(model):"
+    yield "        if own.grad is not None and stepped.grad is not None:"
+    yield "            stepped.grad += own.grad"
     yield "        own.grad = None"
 
 
-def copy_tied() -> Iterator[str]:
-    yield "def copy_tied(model: nn.Module) -> None:"
+def copy_tied(holder: str) -> Iterator[str]:
+    yield f"def copy_tied(model: {holder}) -> None:"
     yield '    """Bring what was stepped to all that are tied to it."""'
     yield "    with torch.no_grad():"
-    yield "        for name, stepped in TIED.items():"
-    yield "            model.get_parameter(name).copy_(model.get_parameter(stepped))"
+    yield "        for own, stepped in tied(model):"
+    yield "            own.copy_(stepped)"
