@@ -101,14 +101,6 @@ def attention_two_ways(decisions: Decisions, fold: Fold) -> str:
     return f"attention as {' and '.join(sorted(ways))}" if len(ways) > 1 else ""
 
 
-def turns_in_stages(decisions: Decisions, fold: Fold) -> str:
-    """Blocks of several kinds that take turns, in a pipeline."""
-    if len(decisions.stages) == 1:
-        return ""
-    turning = (segment for segment in fold.segments if len(set(segment.period)) > 1)
-    return next((f"stages of blocks that take turns, {' and '.join(sorted(set(t.period)))}" for t in turning), "")
-
-
 def rings_of_windows(decisions: Decisions, fold: Fold) -> str:
     """Attention in a ring under another mask than a causal one."""
     for plan in decisions.plans:
@@ -197,7 +189,6 @@ COMBINED: Mapping[str, Callable[[Decisions, Fold], str]] = {
     "beside_shares": beside_shares,
     "attention_two_ways": attention_two_ways,
     "rings_of_windows": rings_of_windows,
-    "turns_in_stages": turns_in_stages,
     "shared_shards": shared_shards,
     "split_backward_shards": split_backward_shards,
     "many_gathered_stages": many_gathered_stages,

@@ -5,13 +5,16 @@ wholes, and so are the modules beside them; only what happens between these call
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import re
+from dataclasses import dataclass, replace
+from itertools import groupby
 
 DEVICE = "{device}"
 """Stands in an expression for where the stage's inputs lie."""
 ROWS = "{rows*%d}"
 """Stands in an expression for so many times the size of the batch."""
 NOTHING = "_"
+_NAME = re.compile(r"%(\w+)")
 CALLED = "{modules}"
 """Stands in an expression for the module that holds the others."""
 
@@ -62,3 +65,44 @@ class Route:
     targets: tuple[str, ...] = ()
     """The entries of the batch that the loss reads."""
     problem: str = ""
+
+
+def settled(route: Route) -> Route:
+    """The route with calls of one module in a row, none of which reads another's result, in the order of what they are
+    given: a model may go through a set, whose order is another one in every process."""
+    lines, renamed = list(route.lines), dict[str, str]()
+    start = 0
+    for module, run in groupby(route.lines, key=lambda line: line.module):
+        calls = list(run)
+        made = {name for line in calls for name in line.makes}
+        alike = len({tuple(name == NOTHING for name in line.makes) for line in calls}) == 1
+        if module and alike and not any(made.intersection(line.reads) for line in calls):
+            for number, (call, place) in enumerate(zip(sorted(calls, key=_given), calls, strict=True)):
+                lines[start + number] = replace(call, makes=place.makes)
+                renamed |= dict(zip(call.makes, place.makes, strict=True))
+        start += len(calls)
+    renamed = {old: new for old, new in renamed.items() if old != new and NOTHING not in (old, new)}
+    if not renamed:
+        return route
+
+    def called(name: str) -> str:
+        return renamed.get(name, name)
+
+    def line_of(line: Line, makes: tuple[str, ...]) -> Line:
+        expression = _NAME.sub(lambda found: f"%{called(found[1])}", line.expression)
+        return replace(line, makes=makes, expression=expression, reads=tuple(map(called, line.reads)))
+
+    typed = {called(name): (dtype, shape) for name, dtype, shape in route.shapes}
+    strided = {called(name) for name in route.strided}
+    return replace(
+        route,
+        lines=tuple(line_of(line, line.makes) for line in lines),
+        result=called(route.result),
+        shapes=tuple((name, *typed[name]) for name, _, _ in route.shapes),
+        strided=tuple(name for name, _, _ in route.shapes if name in strided),
+        created=tuple(line_of(line, tuple(map(called, line.makes))) for line in route.created),
+    )
+
+
+def _given(line: Line) -> str:
+    return line.expression

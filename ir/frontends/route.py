@@ -24,7 +24,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from meshwright.ir.frontends.dtypes import type_of
 from meshwright.ir.frontends.stand_ins import with_values
-from meshwright.ir.route import CALLED, DEVICE, NOTHING, ROWS, Line, Route
+from meshwright.ir.route import CALLED, DEVICE, NOTHING, ROWS, Line, Route, settled
 
 _INFIX = {
     "add": "+", "sub": "-", "mul": "*", "truediv": "/", "floordiv": "//", "mod": "%", "pow": "**", "matmul": "@",
@@ -67,7 +67,7 @@ def route_of(
         return Route(problem=str(found))
     except ValueError:
         return Route(problem="other lines run for another size of the batch")
-    return replace(route, targets=tuple(dict.fromkeys(read.read)))
+    return replace(settled(route), targets=tuple(dict.fromkeys(read.read)))
 
 
 def _of_rows(batch: Mapping[str, Tensor], rows: int, wanted: int) -> dict[str, Tensor]:
@@ -350,7 +350,7 @@ class _Watcher(TorchFunctionMode):
             ends = ["" if one is None else repr(one) for one in (given.start, given.stop)]
             return ":".join([*ends, *([repr(given.step)] if given.step is not None else [])]), (), ()
         if isinstance(given, int | float | str | bool | torch.dtype | None):
-            text = repr(given)
+            text = f'"{given}"' if isinstance(given, str) and given.isprintable() and '"' not in given else repr(given)
             return text, (), ()
         if given is Ellipsis:
             return "...", (), ()

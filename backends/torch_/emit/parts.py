@@ -16,10 +16,11 @@ from meshwright.backends.torch_.emit.pipeline import Pipeline, pipeline_of
 from meshwright.backends.torch_.emit.precision import Precision
 from meshwright.backends.torch_.emit.recompute import Again, recomputed
 from meshwright.backends.torch_.emit.sections import Fused, fused_of
-from meshwright.backends.torch_.emit.stage_code import numbers_of
+from meshwright.backends.torch_.emit.stage_code import instances_of, numbers_of
 from meshwright.backends.torch_.emit.storage import Kept, check_sharded
 from meshwright.backends.torch_.emit.styles import Style, Styles
 from meshwright.backends.torch_.emit.subject import Piece, Subject
+from meshwright.backends.torch_.emit.turns import among
 from meshwright.ir.fold import joined
 from meshwright.ir.shares import shares_along
 
@@ -69,8 +70,10 @@ class Parts:
         """The head of the loop over a piece's blocks, or those that run again: of the stage at hand, where there are
         several."""
         if self.pipeline is not None:
-            counted = f"{numbers_of(self.subject, piece.plan.body)}[model.index]"
-            return piece.instances().loop(of=f"{counted}{again.which if again is not None else ''}")
+            given = f"{numbers_of(self.subject, piece.plan.body)}[model.index]"
+            given += again.which if again is not None else ""
+            own, every = piece.instances(), instances_of(self.subject, piece.plan.body)
+            return own.loop(of=given if own == every else among(given, own.numbers, every.numbers))
         return piece.instances().part(again.start, again.stop).loop() if again is not None else piece.instances().loop()
 
     def only(self, piece: Piece, lines: Iterable[str]) -> Iterator[str]:

@@ -11,6 +11,7 @@ from functools import cached_property
 from itertools import groupby, pairwise
 
 from meshwright.backends.torch_.emit.subject import Instances, Subject
+from meshwright.backends.torch_.emit.turns import counted
 from meshwright.ir.fold import joined
 from meshwright.ir.graph import Type
 from meshwright.ir.mesh import Mesh
@@ -19,6 +20,8 @@ from meshwright.ir.route import CALLED, DEVICE, ROWS, Line, Route
 
 CARRIED = "x"
 """What the value is called that goes from block to block."""
+BLOCK = "%block"
+"""What stands for the block of a loop."""
 FIRST, FOLLOWING = "entered", "Following"
 NAME = re.compile(r"%(\w+)")
 WIDTH = 110
@@ -72,10 +75,19 @@ class Around:
 
     @cached_property
     def stacks(self) -> Mapping[str, tuple[str, Instances]]:
-        """Of every block the body, and all its instances."""
-        segments = (one for one in self.subject.segments if not one.glue)
-        found = zip(self.subject.stacks, segments, strict=True)
-        return {path: (one.period[0], instances) for (_, instances), one in found for path in one.paths}
+        """Of every block the stack, by its first body, and all instances of that."""
+        found = zip(self.subject.stacks, (one for one in self.subject.stacked if not one[0].glue), strict=True)
+        return {
+            path: (bodies[0], instances)
+            for (bodies, instances), several in found
+            for one in several
+            for path in one.paths
+        }
+
+    @cached_property
+    def bodies(self) -> Mapping[str, str]:
+        """Of every block the body."""
+        return {path: one.period[0] for one in self.subject.segments if not one.glue for path in one.paths}
 
     @cached_property
     def shape(self) -> Mapping[str, Type]:
@@ -95,7 +107,7 @@ class Around:
         """What a block makes that gradients flow through."""
         if block not in self.stacks:
             return []
-        graph = self.subject.fold.body[self.stacks[block][0]].graph
+        graph = self.subject.fold.body[self.bodies[block]].graph
         return [graph.types[value] for value in graph.outputs if value in graph.differentiable]
 
     @cached_property
@@ -227,7 +239,7 @@ class Writer:
         return lines
 
     def loops(self, lines: Sequence[Line]) -> Iterator[str]:
-        for key, run in groupby(lines, key=self.pattern):
+        for key, run in groupby(lines, key=self.stack):
             members = list(run)
             if key is None or len(members) == 1:
                 for line in members:
@@ -235,20 +247,40 @@ class Writer:
                     after = [self.called(name) for name in line.makes if name in self.follows]
                     yield from (f"{name} = {FOLLOWING}.apply({name}, {FIRST})" for name in after)
                 continue
-            body, instances = self.around.stacks[members[0].module]
-            yield f"for index in {numbers_of(self.around.subject, body)}[self.index]:"
-            call = self.written(members[0]).replace(
-                f'get_submodule("{members[0].module}")',
-                f'get_submodule(f"{instances.before}{{index}}{instances.after}")',
-            )
-            yield f"    {call}"
+            yield from self.loop(members)
 
-    def pattern(self, line: Line) -> str | None:
-        """What blocks of one loop have in common; None for what is in no loop."""
-        if line.module not in self.around.stacks or not self.names:
-            return None
-        body, _ = self.around.stacks[line.module]
-        return f"{body} {self.written(line).replace(line.module, '')}"
+    def stack(self, line: Line) -> str | None:
+        """The stack of a block that is called in a loop; None for what is in none."""
+        return self.around.stacks[line.module][0] if line.module in self.around.stacks and self.names else None
+
+    def loop(self, members: Sequence[Line]) -> Iterator[str]:
+        """Blocks of a stack, one after the other; those that take turns as their bodies are called."""
+        stack, instances = self.around.stacks[members[0].module]
+        calls: dict[str, dict[str, list[str]]] = {}
+        for line in members:
+            call = self.written(line).replace(f'self.get_submodule("{line.module}")', BLOCK)
+            calls.setdefault(call, {}).setdefault(self.around.bodies[line.module], []).append(line.module)
+        bodies = [body for found in calls.values() for body in found]
+        if len(set(bodies)) < len(bodies):  # one body, called in several ways
+            yield from map(self.written, members)
+            return
+        block = f'self.get_submodule(f"{instances.before}{{index}}{instances.after}")'
+        yield f"for index in {numbers_of(self.around.subject, stack)}[self.index]:"
+        if len(calls) == 1:
+            yield f"    {next(iter(calls)).replace(BLOCK, block)}"
+            return
+        yield f"    block = {block}"
+        *others, last = sorted(calls, key=lambda call: sum(len(self.every(body)) for body in calls[call]))
+        for number, call in enumerate(others):
+            numbers = sorted(instances.number(path) for body in calls[call] for path in self.every(body))
+            yield f"    {'elif' if number else 'if'} index in {counted(tuple(numbers))}:"
+            yield f"        {call.replace(BLOCK, 'block')}"
+        yield "    else:"
+        yield f"        {last.replace(BLOCK, 'block')}"
+
+    def every(self, body: str) -> list[str]:
+        """All instances of a body, those of other stages too."""
+        return [path for path, own in self.around.bodies.items() if own == body]
 
     def written(self, line: Line) -> str:
         where = next((name for name in self.given), "")
@@ -259,9 +291,15 @@ class Writer:
 
 
 def numbers_of(subject: Subject, body: str) -> str:
-    """The constant that says which blocks of a stack every stage has."""
-    words = re.sub(r"\W", "_", re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", body)).upper()
+    """The constant that says which blocks of a body's stack every stage has."""
+    first = next(bodies[0] for bodies, _ in subject.stacks if body in bodies)
+    words = re.sub(r"\W", "_", re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", first)).upper()
     return "BLOCKS" if len(subject.stacks) == 1 else f"{words}_BLOCKS"
+
+
+def instances_of(subject: Subject, body: str) -> Instances:
+    """All blocks of a body's stack."""
+    return next(instances for bodies, instances in subject.stacks if body in bodies)
 
 
 def _put(expression: str, name: str, into: str) -> str:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
 
-from meshwright.backends.torch_.emit.turns import counted, segments
+from meshwright.backends.torch_.emit.turns import counted, stacked
 from meshwright.ir.account import account_fold
 from meshwright.ir.calls import Calls
 from meshwright.ir.decisions import BodyPlan, Decisions
@@ -75,15 +75,25 @@ class Subject:
             if segment.period[0] in {self.decisions.plan[name].body for name in self._named}
         )
 
-    @cached_property
+    @property
     def segments(self) -> tuple[Segment, ...]:
         """Those of the model, with one for each body where blocks take turns."""
-        return segments(self.fold)
+        return tuple(segment for several in self.stacked for segment in several)
 
     @cached_property
-    def stacks(self) -> tuple[tuple[str, Instances], ...]:
-        """The bodies that are repeated, and the paths of their instances, in all stages."""
-        return tuple((segment.period[0], Instances.of(segment.paths)) for segment in self.segments if not segment.glue)
+    def stacked(self) -> tuple[tuple[Segment, ...], ...]:
+        """The same, those of bodies that take turns together."""
+        return stacked(self.fold)
+
+    @cached_property
+    def stacks(self) -> tuple[tuple[tuple[str, ...], Instances], ...]:
+        """The bodies that are repeated, those that take turns together, and the paths of their instances, in all
+        stages."""
+        return tuple(
+            (tuple(one.period[0] for one in several), Instances.of(_in_order(several)))
+            for several in self.stacked
+            if not several[0].glue
+        )
 
     @property
     def bodies(self) -> tuple[BodyProgram, ...]:
@@ -153,12 +163,12 @@ class Subject:
                 cause="it is not emitted yet",
                 fix="plan with --dtype fp32 or --dtype bf16",
             )
-        if len(decisions.stages) > 1 and self.segments != self.fold.segments:
-            raise EmissionSchedule(
-                place=f"blocks {', '.join(body for body, _ in self.stacks)}",
-                cause="blocks that take turns are not emitted in stages yet",
-                fix="plan with --fix pp=1",
-            )
+
+
+def _in_order(several: Sequence[Segment]) -> tuple[str, ...]:
+    """The paths of instances, by their numbers where several bodies take turns."""
+    paths = [path for one in several for path in one.paths]
+    return tuple(paths if len(several) == 1 else sorted(paths, key=lambda path: int(path.rpartition(".")[2])))
 
 
 @dataclass(frozen=True)

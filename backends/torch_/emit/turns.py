@@ -1,6 +1,7 @@
 """Blocks that take turns: several bodies in a period, Gemma's that see a window five times and everything once.
 
-    segments   of a fold -> one for each body of a list of blocks, with the instances that it has there
+    stacked    of a fold -> its segments; of a list of blocks one for each body, with the instances that it has there
+    among      the head of a loop over those instances of a stage that are of one body
     merged     loops over such instances that say the same -> one loop over all of them
 
 A script treats the instances of a body in a loop. What it says of bodies that take turns is mostly the same, since they
@@ -11,23 +12,25 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import groupby, pairwise
 
 from meshwright.ir.fold import Fold, Segment
 
-LOOP = re.compile(r"^( *)for index in (range\([\d, ]+\)|\([\d, ]+\)):$")
+_COUNTED = r"(range\([\d, ]+\)|\([\d, ]+\))"
+LOOP = re.compile(rf"^( *)for index in {_COUNTED}:$")
+PART = re.compile(rf"^( *)for index in (.+) among {_COUNTED} of {_COUNTED}:$")
 
 
-def segments(fold: Fold) -> tuple[Segment, ...]:
-    """The segments of a model, where bodies of one list take turns a segment for each of them."""
-    found: list[Segment] = []
+def stacked(fold: Fold) -> tuple[tuple[Segment, ...], ...]:
+    """The segments of a model; where bodies of one list take turns, one for each of them, together."""
+    found: list[tuple[Segment, ...]] = []
     for home, run in groupby(fold.segments, key=_home):
         several = list(run)
         if home is None or all(len(one.period) == 1 for one in several):
-            found += several
+            found += [(one,) for one in several]
         else:
-            found += _by_body(several)
+            found.append(tuple(_by_body(several)))
     return tuple(found)
 
 
@@ -60,37 +63,68 @@ def counted(numbers: tuple[int, ...]) -> str:
     return f"({', '.join(map(str, numbers))})"
 
 
+def among(given: str, numbers: tuple[int, ...], every: tuple[int, ...]) -> str:
+    """Those of the given instances that have these numbers; `merged` knows it when it is all of them."""
+    return f"{given} among {counted(numbers)} of {counted(every)}"
+
+
 def _numbers(text: str) -> tuple[int, ...]:
     given = tuple(int(word) for word in re.findall(r"\d+", text))
     return tuple(range(*given)) if text.startswith("range") else given
 
 
+@dataclass(frozen=True, slots=True)
+class _Loop:
+    """A loop over instances: `given` is what a stage has, nothing where there are no stages."""
+
+    indent: str
+    given: str
+    numbers: tuple[int, ...]
+    every: tuple[int, ...]
+    inside: tuple[str, ...]
+
+    @staticmethod
+    def of(head: str, inside: tuple[str, ...]) -> _Loop | None:
+        if found := PART.match(head):
+            return _Loop(found[1], found[2], _numbers(found[3]), _numbers(found[4]), inside)
+        found = LOOP.match(head)
+        return _Loop(found[1], "", _numbers(found[2]), (), inside) if found else None
+
+    def says(self, other: _Loop) -> bool:
+        """Whether both say the same of other instances."""
+        return replace(self, numbers=()) == replace(other, numbers=())
+
+    @property
+    def lines(self) -> list[str]:
+        over = counted(self.numbers)
+        if self.given:
+            part = f"[number for number in {self.given} if number in {over}]"
+            over = self.given if self.numbers == self.every else part
+        return [f"{self.indent}for index in {over}:", *self.inside]
+
+
 def merged(lines: Iterable[str]) -> list[str]:
     """Lines in which neighbouring loops that say the same over other instances are one."""
     found: list[str] = []
-    before: tuple[str, str, list[str]] | None = None
+    before: _Loop | None = None
     for head, inside in _loops(list(lines)):
-        loop = LOOP.match(head)
-        if loop is None:
-            found += [head, *inside]
-            before = None
-        elif before is not None and (before[0], before[2]) == (loop[1], inside):
-            together = counted(tuple(sorted({*_numbers(before[1]), *_numbers(loop[2])})))
-            found[-len(inside) - 1] = f"{loop[1]}for index in {together}:"
-            before = loop[1], together, inside
-        else:
-            found += [head, *inside]
-            before = loop[1], loop[2], inside
-    return found
+        loop = _Loop.of(head, inside)
+        if before is not None and loop is not None and before.says(loop):
+            before = replace(before, numbers=tuple(sorted({*before.numbers, *loop.numbers})))
+            continue
+        found += before.lines if before is not None else []
+        found += [] if loop is not None else [head, *inside]
+        before = loop
+    return [*found, *(before.lines if before is not None else [])]
 
 
-def _loops(lines: list[str]) -> Iterator[tuple[str, list[str]]]:
+def _loops(lines: list[str]) -> Iterator[tuple[str, tuple[str, ...]]]:
     """Every line, loops over instances with what is in them."""
     at = 0
     while at < len(lines):
         head, end = lines[at], at + 1
-        loop = LOOP.match(head)
+        loop = PART.match(head) or LOOP.match(head)
         while loop and end < len(lines) and lines[end].startswith(f"{loop[1]}    "):
             end += 1
-        yield head, lines[at + 1 : end]
+        yield head, tuple(lines[at + 1 : end])
         at = end

@@ -11,7 +11,8 @@ import pytest
 from meshwright.backends.torch_.capabilities import TORCH_GLOO
 from meshwright.backends.torch_.emit.turns import counted, merged
 from meshwright.backends.torch_.verify.emitted import Verified, verify
-from meshwright.ir.errors import EmissionSchedule, NotExpressible
+from meshwright.ir.errors import NotExpressible
+from meshwright.ir.route import Line, Route, settled
 from tests.backends.torch_.emitted import job, subject, unclean, written
 
 ROOT = Path(__file__).parents[3]
@@ -28,11 +29,13 @@ SMALL: dict[str, Any] = {
     "query_pre_attn_scalar": 8,
     "layer_types": [*["sliding_attention", "sliding_attention", "full_attention"] * 2, *["sliding_attention"] * 2],
 }
+LOOPS = {"for index in range(8):", "for index in BLOCKS[self.index]:", "for index in BLOCKS[model.index]:"}
 CASES: dict[str, dict[str, Any]] = {
     "shards, computed again": {"dp": 2, "zero": 3, "recompute": "full"},
     "tensor": {"tp": 2},
     "sequences gathered": {"cp": 2},
     "sequences exchanged": {"cp": 2, "context": "ulysses"},
+    "stages": {"pp": 2, "microbatches": 2, "schedule": "1f1b", "recompute": "full"},
 }
 
 
@@ -53,8 +56,11 @@ def found(model: str, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Ver
     plans = {name: subject(reference=model, **degrees) for name, degrees in CASES.items()}
     jobs = [job(plan, written(plan, folder / name.replace(" ", "_"))) for name, plan in plans.items()]
     for one in jobs:
-        loops = [line for line in one.script.read_text().splitlines() if "for index in" in line]
-        assert all("range(8)" in line for line in loops), loops
+        texts = [path.read_text() for path in one.script.parent.glob("train*.py")]
+        loops = [
+            line.strip() for text in texts for line in text.splitlines() if line.strip().startswith("for index in")
+        ]
+        assert {line for line in loops if "TIED" not in line} <= LOOPS, loops
     assert not unclean(folder)
     return dict(zip(CASES, verify(jobs, steps=2, limit_s=240), strict=True))
 
@@ -66,9 +72,7 @@ def test_a_script_of_blocks_that_take_turns_is_exact(name: str, found: dict[str,
     assert found[name].losses[1] < found[name].losses[0]
 
 
-def test_what_is_not_emitted_of_turns_is_refused(model: str, tmp_path: Path) -> None:
-    with pytest.raises(EmissionSchedule, match="take turns"):
-        written(subject(reference=model, pp=2, microbatches=2, schedule="1f1b"), tmp_path)
+def test_windows_in_a_ring_are_refused(model: str) -> None:
     ring = subject(reference=model, cp=2, context="ring")
     with pytest.raises(NotExpressible, match="attention sees a window"):
         TORCH_GLOO.check(ring.decisions, ring.fold)
@@ -99,5 +103,29 @@ def test_neighbouring_loops_that_say_the_same_are_one() -> None:
     assert merged(same) == loop("range(5)", "a", "if b:", "    c")
     three = [*loop("(0, 3)", "a"), *loop("(1, 4)", "a"), *loop("(2, 5)", "a"), "d"]
     assert merged(three) == [*loop("range(6)", "a"), "d"]
-    for others in ([*loop("(0, 3)", "a"), "d", *loop("(1, 2)", "a")], [*loop("(0, 3)", "a"), *loop("(1, 2)", "b")]):
+    for others in ([*loop("(0, 3)", "a"), "d", *loop("(1, 4)", "a")], [*loop("(0, 3)", "a"), *loop("(1, 4)", "b")]):
         assert merged(others) == others
+
+
+def test_loops_over_a_part_of_a_stage_become_one_where_they_are_all_of_it() -> None:
+    parts = [f"for index in BLOCKS[model.index] among {numbers} of range(6):" for numbers in ("(0, 1, 3, 4)", "(2, 5)")]
+    assert merged([parts[0], "    a", parts[1], "    a"]) == ["for index in BLOCKS[model.index]:", "    a"]
+    alone = "for index in [number for number in BLOCKS[model.index] if number in (2, 5)]:"
+    assert merged([parts[1], "    a"]) == [alone, "    a"]
+
+
+def test_calls_through_a_set_are_in_one_order() -> None:
+    """A model makes two tables, in any order, and reads them after."""
+
+    def route(*kinds: str) -> Route:
+        names = [("rotary", "rotary_2"), ("rotary_3", "rotary_4")]
+        made = dict(zip(kinds, names, strict=True))
+        calls = [Line(makes=made[k], expression=f'm(%x, "{k}")', reads=("x",), module="m") for k in kinds]
+        cos, sin = made["full"]
+        last = Line(makes=("y",), expression=f"%{cos} + %{sin}", reads=(cos, sin))
+        types = {name: ("f32" if k == "full" else "bf16", (1,)) for k in kinds for name in made[k]}
+        shapes = [(name, *types[name]) for pair in names for name in pair]
+        return Route(lines=(*calls, last), result="y", shapes=(*shapes, ("y", "f32", (1,))), strided=(sin,))
+
+    one, other = settled(route("full", "window")), settled(route("window", "full"))
+    assert one == other == route("full", "window")

@@ -28,7 +28,7 @@ def stage_constants(parts: Parts, pipeline: Pipeline) -> Iterator[str]:
 
 def blocks_of_stages(parts: Parts, pipeline: Pipeline) -> Iterator[str]:
     """Which blocks of every stack a stage has."""
-    for stacked, _ in parts.subject.stacks:
+    for (stacked, *_), _ in parts.subject.stacks:
         ranges = []
         for stage in pipeline.stages:
             (first, last) = next(((a, b) for body, a, b in stage.blocks if body == stacked), (0, 0))
@@ -104,7 +104,7 @@ def stages(parts: Parts, pipeline: Pipeline) -> Iterator[str]:
     yield f"def stage_of(model: nn.Module, index: int{', mesh: DeviceMesh' if given else ''}) -> Stage:"
     yield '    """One stage of the model."""'
     paths = []
-    for body, at in parts.subject.stacks:
+    for (body, *_), at in parts.subject.stacks:
         paths.append(f'*(f"{at.before}{{number}}{at.after}" for number in {numbers_of(parts.subject, body)}[index])')
     yield from wrapped("    paths = [", paths, "]", keep=True)
     for name, members in classes(pipeline):
