@@ -103,7 +103,8 @@ def projected(decisions: Decisions, fold: Fold, twin: Fold, sizes: Sizes, target
     plans = tuple(_plan(plan, renamed[plan.body]) for plan in decisions.plans if plan.name in used)
     schedule = decisions.schedule
     if schedule.actions or sizes.microbatches != schedule.microbatches:
-        name = schedule.name if not schedule.actions else "1f1b" if len(stages) == sizes.groups else "interleaved"
+        several = "zbv" if _folded(decisions) else "interleaved"
+        name = schedule.name if not schedule.actions else "1f1b" if len(stages) == sizes.groups else several
         schedule = Schedule(name, sizes.microbatches)
     found = replace(decisions, plans=plans, stages=stages, schedule=schedule, target=target, style="eager")
     copies = sizes.axes.get(axis_of(found), 1)
@@ -228,7 +229,7 @@ def _stages(decisions: Decisions, fold: Fold, twin: Fold, sizes: Sizes) -> Itera
     starts = [stages[index * len(stages) // count].first for index in range(count)]
     begins = [_there(start, fold, twin) for start in starts]
     ends = [*begins[1:], sum(segment.calls for segment in twin.segments)]
-    folded = virtual > 1 and stages[-1].ranks == groups[0]
+    folded = _folded(decisions)
     for index, (first, last) in enumerate(zip(begins, ends, strict=True)):
         source = stages[index * len(stages) // count]
         turn, place = divmod(index, sizes.groups)
@@ -241,6 +242,13 @@ def _stages(decisions: Decisions, fold: Fold, twin: Fold, sizes: Sizes) -> Itera
             ranks=tuple(range(group * mesh.size, (group + 1) * mesh.size)),
             plans=tuple(_plans(decisions, index * len(stages) // count, (index + 1) * len(stages) // count)),
         )
+
+
+def _folded(decisions: Decisions) -> bool:
+    """Whether the first ranks hold the last stages too, under a schedule that stays, or one that ZB-V can stand for."""
+    stages, groups, schedule = decisions.stages, decisions.groups, decisions.schedule
+    both = len(stages) == 2 * len(groups) and stages[-1].ranks == groups[0]
+    return both and (not schedule.actions or any("W" in action for one in schedule.actions for action in one))
 
 
 def _plans(decisions: Decisions, first: int, last: int) -> Iterator[str]:

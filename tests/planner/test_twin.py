@@ -14,12 +14,14 @@ import pytest
 
 from meshwright.backends.torch_.emit import emit
 from meshwright.backends.torch_.verify.emitted import Verified, verify
+from meshwright.ir.decisions import Schedule
 from meshwright.ir.errors import NoTwin
 from meshwright.ir.frontends.contract import Source
 from meshwright.ir.frontends.load import load_model
 from meshwright.ir.frontends.twin import Scale, scaled, twin_of
 from meshwright.ir.mesh import Mesh
 from meshwright.ir.project import projected, sizes_of
+from meshwright.ir.schedules import Shape, check_schedule, compute_actions, stage_groups
 from meshwright.ir.workload import STACKS
 from meshwright.planner.twin import twinned
 from tests.backends.torch_.emitted import job
@@ -72,6 +74,19 @@ def test_stages_begin_where_they_did_in_proportion(tmp_path: Path) -> None:
     made = projected(plan.decisions, plan.fold, twin, sizes_of(plan.decisions, 8, 4), "torch-gloo")
     assert [(stage.first, stage.last) for stage in made.stages] == [(0, 2), (2, 6)]
     assert [stage.ranks for stage in made.stages] == [(0, 1), (2, 3)]
+
+
+@pytest.mark.parametrize("apart", [True, False])
+def test_a_list_of_actions_becomes_a_schedule_for_the_same_seats(apart: bool) -> None:
+    plan = planned(OWN, "pp=2,vp=2,dp=16,tp=2,microbatches=4,schedule=zbv,zero=0")
+    both = compute_actions("zbv", Shape(stage_groups("zbv", 2, 2), 4))
+    actions = tuple(tuple(str(one) for one in each if apart or one.kind != "W") for each in both)
+    listed = replace(plan.decisions, schedule=Schedule("custom", 4, actions))
+    twin = captured(OWN.replace("llama_8b", "tiny"), 4)[1]
+    made = projected(listed, plan.fold, twin, sizes_of(listed, 8, 4), "torch-gloo")
+    assert made.schedule == Schedule("zbv" if apart else "interleaved", 4)
+    check_schedule(made.schedule.name, Shape(((0, 3), (1, 2)) if apart else ((0, 2), (1, 3)), 4))
+    assert (made.stages[0].ranks == made.stages[3].ranks) == apart
 
 
 def test_another_structure_is_refused() -> None:
