@@ -41,6 +41,7 @@ from meshwright.ir.mesh import Mesh
 from meshwright.ir.names import CONTEXT, name_of
 from meshwright.ir.names.cache import loops_of
 from meshwright.ir.names.degrees import TABLE
+from meshwright.ir.names.gradients import THROUGH, leave_sums
 from meshwright.ir.names.pinned import of_weights
 from meshwright.ir.names.words import loops_split
 from meshwright.ir.offload import KINDS as OFFLOAD
@@ -254,17 +255,23 @@ class Capabilities:
 
     def _strategy_refusals(self, plan: BodyPlan, graph: Graph, found: Loops, mesh: Mesh) -> Iterator[NotExpressible]:
         """Where an axis must do the same in all operators: one that has a loop that it splits elsewhere splits one.
-        Experts and routing are left out: they have names of their own for what an axis does around them."""
+        Experts and routing are left out: they have names of their own for what an axis does around them; and what
+        leaves a sum of gradients (`names.gradients`)."""
         if self.per_operator:
             return
-        strategies = dict(plan.strategies)
+        strategies = {op.name: plan.strategy(op.name) for op in graph.ops}
+        rules = {op.name: rule_of(op, graph.types) for op in graph.ops}
         for axis in mesh.names:
             split = {stem(loop) for loop in loops_split(plan, found, axis)}.intersection(ONE_MIND)
             tensor = TENSOR if name_of(plan, graph, found, axis).startswith("tp") else set[str]()
+            through = any(one.of(axis) == THROUGH for one in strategies.values())
+            sums = leave_sums(graph, rules, strategies, mesh, axis) if through else {}
             for op in graph.ops:
                 if not graph.differentiable.intersection(op.results):
                     continue
-                loops, choice = found.factors.get(op.name, {}), strategies.get(op.name, Strategy()).of(axis)
+                loops, choice = found.factors.get(op.name, {}), strategies[op.name].of(axis)
+                if choice == THROUGH and op.name in sums:
+                    continue
                 own = {stem(loop) for merged in loops.values() for loop in merged}
                 here = {stem(loops[one][0]) for one in choice.factors} if isinstance(choice, Split) else set()
                 if (split & own and not here) or (tensor & own and not tensor & here):

@@ -348,7 +348,7 @@ class WidthIndivisible(ProgramError):
 
 
 class SequenceIndivisible(ProgramError):
-    """A sequence that context or sequence parallelism does not divide."""
+    """A sequence that context or sequence parallelism does not divide, or a model that has none."""
 
     code = "MW4075"
     exit_code = 2

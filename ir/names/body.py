@@ -10,12 +10,12 @@ where that leaves an operator without what it must have, the innermost axis that
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
 
-from meshwright.ir.adjoint import IDLE, SPLITTABLE, Choice, Idle, Split, Strategy, apply
+from meshwright.ir.adjoint import SPLITTABLE, Choice, Split, Strategy, apply
 from meshwright.ir.decisions import BodyPlan
 from meshwright.ir.errors import IllegalStrategy, IndivisibleExtent, ModulePinUnmet, SectionsMismatch
 from meshwright.ir.factors import Loops, stem
@@ -23,6 +23,7 @@ from meshwright.ir.fold import Body
 from meshwright.ir.graph import Graph, Op, Type
 from meshwright.ir.mesh import Mesh
 from meshwright.ir.names.degrees import SEQUENCE, Degrees
+from meshwright.ir.names.gradients import from_weights, leave_sums, pass_weight_gradients
 from meshwright.ir.names.pinned import FREE, Allowed, Words, recomputing
 from meshwright.ir.names.recompute import recomputed
 from meshwright.ir.names.storage import fits, stored
@@ -49,7 +50,9 @@ def computed(
     _follow_readers(graph, planning, chosen)
     ends = dict.fromkeys([*(item.value for item in graph.inputs), *graph.outputs])
     states = {value: planning.state(value) for value in ends}
-    _pass_weight_gradients(graph, planning.rules, chosen, states, mesh)
+    pass_weight_gradients(graph, planning.rules, planning.shared, chosen, states, mesh)
+    for axis in (axis for axis, outside in planning.outside.items() if outside == "tp"):
+        chosen |= leave_sums(graph, planning.rules, chosen, mesh, axis)
     return chosen, states
 
 
@@ -283,7 +286,7 @@ class _Planning:
     def summed(self, value: str, dims: Sequence[tuple[Shard, ...]]) -> tuple[str, ...]:
         """The axes over which the gradient of a value between bodies stays a sum: what all samples share (a bias of
         positions that blocks hand on) is made of parameters, and its gradient is reduced with theirs."""
-        if not dims or "b" in self.loops(value) or value not in self.graph.differentiable:
+        if not dims or not self.shared(value) or value not in self.graph.differentiable:
             return ()
         cut = {shard.axis for shards in dims for shard in shards}
         return tuple(axis for axis in self.mesh.names if self.outside[axis] == "dp" and axis not in cut)
@@ -294,6 +297,10 @@ class _Planning:
         loops = self.loops(value)
         of_tokens = "b" in loops or (SEQUENCE in loops and value in self.learned)
         return value not in self.graph.differentiable and not of_tokens
+
+    def shared(self, value: str) -> bool:
+        """Whether all samples have it in common."""
+        return "b" not in self.loops(value)
 
     def loops(self, value: str) -> set[str]:
         return {stem(name) for names in self.found.dims[value] for name in names}
@@ -333,7 +340,7 @@ def _has_ring(strategy: Strategy) -> bool:
 def _follow_readers(graph: Graph, planning: _Planning, chosen: dict[str, Strategy]) -> None:
     """What is made of parameters alone for an operator with a pin is made as that operator reads it, or a weight that
     is to be whole would be cut and gathered."""
-    for op in reversed(_from_weights(graph)):
+    for op in reversed(from_weights(graph, planning.shared)):
         readers = [place for value in op.results for place in graph.readers[value]]
         if len(readers) != 1 or len(op.results) != 1 or graph.ops[readers[0][0]].name not in planning.pins:
             continue
@@ -347,39 +354,3 @@ def _follow_readers(graph: Graph, planning: _Planning, chosen: dict[str, Strateg
             if len(names) == 1
         ]
         chosen[op.name] = Strategy(tuple(cuts))
-
-
-def _pass_weight_gradients(
-    graph: Graph, rules: Mapping[str, Rule], chosen: dict[str, Strategy], ends: Mapping[str, State], mesh: Mesh
-) -> None:
-    """What is computed from parameters alone (a cast, 1 + weight), or looked up in them at places that no batch says
-    (positions), here or in bodies before, passes gradients through as the partial sums that all its readers leave, so
-    that they are reduced with the parameter's, once a step and not once a micro-batch."""
-    given = [item.value for item in graph.inputs if ends[item.value].grad_partial]
-    for op in reversed(_from_weights(graph, given)):
-        readers = [reader for value in op.results for reader in graph.readers[value]]
-        if set(op.results) - graph.differentiable:
-            continue
-        states = [
-            apply(rules[r.name], graph.operand_types(r), chosen[r.name], mesh).operands[slot]
-            for r, slot in ((graph.ops[index], slot) for index, slot in readers)
-        ] + [ends[value] for value in graph.outputs if value in op.results]
-        if not states:
-            continue
-        through = [
-            (axis, Idle(grad_partial=True))
-            for axis in mesh.names
-            if chosen[op.name].of(axis) == IDLE and all(axis in state.grad_partial for state in states)
-        ]
-        chosen[op.name] = Strategy((*chosen[op.name].choices, *through))
-
-
-def _from_weights(graph: Graph, given: Iterable[str] = ()) -> list[Op]:
-    """The operators that derive from nothing but parameters, what is made of them, and what is given."""
-    weights = {param.value for param in graph.params if not param.buffer}.union(given)
-    found = []
-    for op in graph.ops:
-        if weights.intersection(op.operands) and weights.issuperset(graph.differentiable.intersection(op.operands)):
-            weights.update(op.results)
-            found.append(op)
-    return found

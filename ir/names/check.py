@@ -110,6 +110,9 @@ def _sequence(degrees: Degrees, fold: Fold) -> Iterator[MeshwrightError]:
         "tp, for sequence parallelism": degrees.tp if degrees.sequence_parallel else 1,
     }
     by = prod(factors.values())
+    if degrees.cp > 1 and not extents(fold, SEQUENCE):
+        cause = f"cp={degrees.cp}, and no input of the model is a sequence of tokens"
+        yield SequenceIndivisible(place="cp", cause=cause, fix="use cp=1")
     for size in extents(fold, SEQUENCE):
         if size % by:
             named = " * ".join(f"{factor} ({name})" for name, factor in factors.items() if factor > 1)

@@ -29,10 +29,15 @@ class CutExperts:
     """The modules around them that run on this rank's tokens."""
     routers: tuple[str, ...] = ()
     """Those in these with whole parameters, whose gradients are sums."""
+    shared: tuple[str, ...] = ()
+    """Those in these that all tokens run through, cut as any other modules are."""
 
     def holds(self, module: str) -> bool:
         """Whether a module is one of them or in one, or one that runs on this rank's tokens."""
-        return any(_in(module, path) for path in (*self.modules, *self.around))
+        return any(_in(module, path) for path in (*self.modules, *self.around)) and not self.shares(module)
+
+    def shares(self, module: str) -> bool:
+        return any(_in(module, path) for path in self.shared)
 
 
 def cut_experts_of(subject: Subject, piece: Piece, axis: str) -> CutExperts:
@@ -52,8 +57,22 @@ class _Reader:
         cut = {op.module: (op, self.dims(op)) for op in self.piece.graph.ops if op.kind == "dispatch"}
         modules = {path: dims for path, (_, dims) in cut.items() if dims}
         own = [path for path in modules if self.cuts(cut[path][0])[0] is not None]
-        routers = tuple(dict.fromkeys(router for path in own for router in self.routers(path, cut[path][0])))
-        return CutExperts(modules, tuple(_around(path) for path in own), routers)
+        shared = {path: self.shared(path) for path in own}
+        routers = [router for path in own for router in self.routers(path, cut[path][0], shared[path])]
+        around = tuple(_around(path) for path in own)
+        return CutExperts(modules, around, tuple(dict.fromkeys(routers)), sum(shared.values(), ()))
+
+    def shared(self, experts: str) -> tuple[str, ...]:
+        """The modules beside experts whose weights the axis cuts."""
+        around, weights = _around(experts), {param.value for param in self.piece.graph.params}
+        found = [
+            ".".join(op.module.split(".")[: len(around.split(".")) + 1])
+            for op in self.piece.graph.ops
+            if _in(op.module, around) and not _in(op.module, experts)
+            for value, dim in zip(op.operands, self.cuts(op), strict=True)
+            if value in weights and dim is not None
+        ]
+        return tuple(dict.fromkeys(found))
 
     def cuts(self, op: Op) -> tuple[int | None, ...]:
         """The dimensions of what an operator reads that the axis cuts."""
@@ -80,7 +99,7 @@ class _Reader:
             raise self.refuse(dispatch, "tokens beyond a capacity are dropped")
         return {path.removeprefix(f"{module}."): dim for path, dim in found.items()}
 
-    def routers(self, experts: str, dispatch: Op) -> Iterator[str]:
+    def routers(self, experts: str, dispatch: Op, shared: tuple[str, ...]) -> Iterator[str]:
         """The modules with parameters beside experts, in a module that runs on this rank's tokens."""
         around, calls = _around(experts), self.subject.calls
         path = self.piece.path(around)
@@ -88,7 +107,7 @@ class _Reader:
             raise self.refuse(dispatch, "the module around them is not called with one argument, its tokens")
         weights = {param.value for param in self.piece.graph.params}
         for op in self.piece.graph.ops:
-            if not _in(op.module, around) or _in(op.module, experts):
+            if not _in(op.module, around) or any(_in(op.module, path) for path in (experts, *shared)):
                 continue
             held = weights.intersection(op.operands)
             for value, dim in zip(op.operands, self.cuts(op), strict=True):

@@ -98,6 +98,12 @@ class Parts:
         return tuple((piece, fused) for piece, fused in found if fused.params)
 
     @property
+    def in_sections(self) -> bool:
+        """Whether products are cut apart that are not what the model takes them to be."""
+        shared = any(styles.shared for styles in self.styles.values())
+        return shared or any(fused.modules for _, fused in self.fused)
+
+    @property
     def cut_experts(self) -> tuple[tuple[Piece, CutExperts], ...]:
         """Experts that the tensor axis cuts in themselves."""
         axis = self.axes.tensor
@@ -109,7 +115,7 @@ class Parts:
     @property
     def added_styles(self) -> set[str]:
         """The styles that torch lacks."""
-        return {name for _, styles in self.styled for style in styles.values() for name in style.added}
+        return {name for _, styles in self.styled for style in styles.values() for name in (*style.added, style.name)}
 
     @property
     def one_again(self) -> tuple[tuple[str, ...], ...]:
@@ -255,8 +261,15 @@ class Parts:
     def partial_gradients(self) -> bool:
         """Whether parameters are left with gradients that are sums over the tensor axis. `fully_shard` reduces its
         own."""
-        norms = any(style.name == "SequenceParallel" for _, styles in self.styled for style in styles.values())
-        return norms and not self.kept.units
+        names = {style.name for _, styles in self.styled for style in styles.values()}
+        return not names.isdisjoint(("SequenceParallel", "Copied")) and not self.kept.units
+
+    @property
+    def stays_frozen(self) -> bool:
+        """Whether parameters that are not trained must be told so again: torch forgets it of a copied module."""
+        names = {style.name for _, styles in self.styled for style in styles.values()}
+        params = (param for piece in self.subject.pieces for param in piece.graph.params)
+        return "SequenceParallel" in names and any(not one.requires_grad and not one.buffer for one in params)
 
     @property
     def flattened(self) -> tuple[tuple[str, ...], ...]:

@@ -23,7 +23,7 @@ from meshwright.backends.torch_.emit.writing.microbatches import accumulating_st
 from meshwright.backends.torch_.emit.writing.model import along, build, parallelize
 from meshwright.backends.torch_.emit.writing.pipeline import pipeline_step, stage_constants, stage_sections, staged
 from meshwright.backends.torch_.emit.writing.recompute import recomputing
-from meshwright.backends.torch_.emit.writing.sections import of_experts, of_sections, table
+from meshwright.backends.torch_.emit.writing.sections import in_order_of_ranks, of_experts, of_sections, table
 from meshwright.backends.torch_.emit.writing.speed import flops, speed
 from meshwright.backends.torch_.emit.writing.step import train_step
 from meshwright.backends.torch_.emit.writing.styles import styles
@@ -59,6 +59,8 @@ def scripts(parts: Parts) -> tuple[tuple[str, str], ...]:
     added += joining(parts)
     ahead = [*([along()] if any(unit.along for unit in parts.kept.units) else []), *recomputing(parts)]
     if parts.fused:
+        ahead.append(in_order_of_ranks(parts))
+    if parts.in_sections:
         ahead.append(of_sections(parts))
     if parts.cut_experts:
         ahead.append(of_experts(parts))

@@ -84,6 +84,8 @@ class Styles:
     """Whether the loss reads scores whose vocabulary is cut."""
     own_loss: bool
     """Whether the loss is taken of each rank's tokens: of a vocabulary that cannot be cut, for instance."""
+    shared: Mapping[str, tuple[int, tuple[int, ...]]] = field(default_factory=dict)
+    """Products of which a part is whole on every rank, since all heads read it: which, and the sizes of all parts."""
 
 
 def styles_of(subject: Subject, piece: Piece, axis: str) -> Styles:
@@ -107,6 +109,7 @@ class _Reader:
     entering: dict[str, tuple[str, str]] = field(default_factory=dict)
     """For modules with weights: how their input lies outside and inside."""
     before: dict[str, Style] = field(default_factory=dict)
+    shared: dict[str, tuple[int, tuple[int, ...]]] = field(default_factory=dict)
     sharded_loss: bool = False
     own_loss: bool = False
 
@@ -117,7 +120,7 @@ class _Reader:
     @cached_property
     def weights(self) -> set[str]:
         """Parameters, and what is made of nothing else (1 + weight)."""
-        found = {param.value for param in self.piece.graph.params}
+        found = {param.value for param in self.piece.graph.params if not param.buffer}
         for op in self.ops:
             if op.operands and found.issuperset(op.operands):
                 found.update(op.results)
@@ -149,7 +152,8 @@ class _Reader:
         for path in self.experts.around:
             self.found[path] = Style("PrepareModuleInputOutput", OWN_TOKENS)
         options = {path: self.with_input(path, style) for path, style in self.found.items()}
-        return Styles(dict(sorted(options.items(), key=self.order)), self.before, self.sharded_loss, self.own_loss)
+        modules = dict(sorted(options.items(), key=self.order))
+        return Styles(modules, self.before, self.sharded_loss, self.own_loss, self.shared)
 
     def order(self, pair: tuple[str, Style]) -> int:
         """In the order in which modules run."""
@@ -227,14 +231,17 @@ class _Reader:
             given = ("output_layouts=Replicate()", "desired_output_layouts=Shard(1)", "use_local_output=False")
             self.found[op.module] = Style("PrepareModuleOutput", given)
             return
+        if main == COPIES and want[0] == COPIES and home == out == (COPIES, True):
+            self.found[op.module] = Style("Copied")
+            return
         rank = len(self.piece.graph.types[op.results[0]].shape)
         turned = self.transposed(op, [op.operands[slot] for slot in weights])
         if op.kind in ("linear", "embedding") and home[0] == SUM and out[0] != SUM:
             goes_on = out[0] == SEQUENCE and any(one.module == op.module for one, _ in self.readers(op.results[0]))
-            self.found[op.module] = Style("RowwiseParallel", _leaving(out[0]), turned, goes_on)
+            self.found[op.module] = Style("RowwiseParallel", self.leaving(op, out[0]), turned, goes_on)
             inside = COPIES if op.kind == "embedding" else str(rank - 1)
         elif op.kind in ("linear", "embedding") and home[0] == str(rank - 1) and main != COPIES:
-            self.found[op.module] = Style("ColwiseParallel", () if out == home else _leaving(out[0]), turned)
+            self.found[op.module] = Style("ColwiseParallel", () if out == home else self.leaving(op, out[0]), turned)
             inside = COPIES
         elif op.kind == "embedding" and main == COPIES and want[0] == home[0] == out[0] == SEQUENCE:
             cut = ("input_layouts=(Replicate(),)", "desired_input_layouts=(Shard(1),)")
@@ -253,6 +260,11 @@ class _Reader:
         if want[0] != inside:
             raise self.refuse(op, f"{self.found[op.module].name} wants its input as {inside}, the plan as {want[0]}")
         self.entering[op.module] = (inside, inside)
+
+    def leaving(self, op: Op, at: str) -> tuple[str, ...]:
+        """How a style says where its result goes: tokens stay DTensors, but beside experts that run on own tokens."""
+        stays = at == SEQUENCE and not self.experts.shares(op.module)
+        return (f"output_layouts={layout(at)}", *(["use_local_output=False"] if stays else []))
 
     def transposed(self, op: Op, weights: list[str]) -> bool:
         """Whether a product's weight is stored as [in, out]."""
@@ -297,8 +309,17 @@ class _Reader:
         changed = [(op, slot) for op, slot in other if op.kind != LOSS]
         if self.reads_shards(value, lies):
             self.loss_of(next(op for op, _ in self.readers(value) if op.kind == LOSS))
-        if changed:
+        if changed and maker is not None and self.is_part(maker) and wanted == {(COPIES, True)}:
+            sizes = tuple(graph.types[part].shape[-1] for part in maker.results)
+            self.shared[self.maker[maker.operands[0]].module] = maker.results.index(value), sizes
+        elif changed:
             self.prepare(value, lies, wanted, [op for op, _ in changed])
+
+    def is_part(self, op: Op) -> bool:
+        """Whether an operator cuts a product apart that a module hands on, along its width."""
+        made, shape = self.maker.get(op.operands[0]), self.piece.graph.types[op.operands[0]].shape
+        alone = len(self.readers(op.operands[0])) == 1 and made is not None and made in self.leaves.values()
+        return op.kind == "split" and op.attr("dim") == len(shape) - 1 and alone
 
     def leaves_experts(self, value: str) -> bool:
         """Whether what such a module makes is read outside of it."""
@@ -346,7 +367,8 @@ class _Reader:
         """A value that modules want as copies whose gradients add up: the innermost module around them brings it
         there."""
         place = readers[0]
-        if wanted != {(COPIES, True)} or lies[1] or lies[0] == SUM:
+        gradients = value in self.piece.graph.differentiable
+        if wanted != {(COPIES, gradients)} or lies[1] or lies[0] == SUM:
             raise self.refuse(place, f"%{value} lies as {lies[0]} and is wanted otherwise than as copies")
         around = _common([op.module for op in readers])
         strangers = [op for op, _ in self.readers(value) if _inside(op.module, around) and op not in readers]
@@ -389,11 +411,6 @@ class _Reader:
             cause=f"no style says this: {cause}",
             fix=HOW,
         )
-
-
-def _leaving(at: str) -> tuple[str, ...]:
-    """How a style says where its result goes."""
-    return (f"output_layouts={layout(at)}", *(["use_local_output=False"] if at == SEQUENCE else []))
 
 
 def _common(paths: list[str]) -> str:

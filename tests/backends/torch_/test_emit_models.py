@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.emitted_matrix import LAYERS, SEQ, Made, Row, Small, compared
+from benchmarks.emitted_matrix import LAYERS, SEQ, Made, Row, Small, compared, rows
 from meshwright.ir.frontends.calls import calls_of
 from meshwright.ir.frontends.load import load_model
 from tests.backends.torch_.emitted import unclean
@@ -21,6 +21,11 @@ PAIRS = {
     "phi-3": ("cp, ulysses", "a mask that stays whole: heads attend within a window of all tokens"),
     "gemma-3, rows": ("cp", "a mask of which a rank has its rows"),
     "deepseek-v3": ("zero 3", "buffers whole, beside shards"),
+    "deepseek-v3, heads": (
+        "tp+sp",
+        "keys that all heads share, and experts that all tokens run through, beside others",
+    ),
+    "lora, heads": ("tp+sp", "adapters of low rank beside products that are cut"),
     "t5": ("zero 3", "a bias of positions that blocks hand on, and a parameter of four names, one of them unread"),
     "t5, stages": ("zbv", "stages of encoder and decoder, gradients of weights that several blocks read apart"),
 }
@@ -88,6 +93,12 @@ def test_what_is_sent_lies_in_one_piece(tmp_path: Path) -> None:
     assert isinstance(made, Made)
     written = "".join(file.read_text() for file in made.script.parent.glob("*.py"))
     assert "return x.contiguous()" in written
+
+
+def test_images_are_no_sequence_that_can_be_cut() -> None:
+    (row,) = rows("vit", ["cp"], run=False)
+    assert row.outcome == "none"
+    assert "no input of the model is a sequence" in row.detail
 
 
 def test_stages_hand_on_all_that_blocks_do(tmp_path: Path) -> None:

@@ -36,7 +36,7 @@ FROM = {
         "ScheduleZBVZeroBubble",
     ),
     "torch.distributed.pipelining.schedules": ("_PipelineScheduleRuntime",),
-    "torch.distributed.tensor": ("DTensor", "Partial", "Replicate", "Shard", "distribute_tensor"),
+    "torch.distributed.tensor": ("DTensor", "Partial", "Replicate", "Shard", "distribute_module", "distribute_tensor"),
     "torch.distributed.tensor.parallel": (
         "ColwiseParallel",
         "ParallelStyle",

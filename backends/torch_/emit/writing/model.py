@@ -48,9 +48,14 @@ def parallelize(parts: Parts) -> Iterator[str]:
     yield from parted(parts)
     if parts.fused:
         yield from in_order()
+    if parts.stays_frozen:
+        yield "    untrained = [name for name, parameter in model.named_parameters() if not parameter.requires_grad]"
     named: dict[str, list[str]] = {}
     for piece, styles in parts.styled:
         yield from parts.only(piece, styled(parts, piece, styles, named))
+    if parts.stays_frozen:
+        yield "    for name in untrained:  # still: torch makes new parameters of them"
+        yield "        model.get_parameter(name).requires_grad_(False)"
     for name, *others in parts.one_again:
         for other in others:
             module, _, last = other.rpartition(".")

@@ -29,6 +29,10 @@ def cut_as_whole(parts: Parts, piece: Piece, holder: str) -> Iterator[str]:
     for one, fused in parts.fused:
         for path, sizes in fused.modules.items() if one is piece else ():
             yield f'in_sections({holder}.get_submodule("{path}"), {", ".join(map(str, sizes))})'
+    styles = parts.styles.get(piece.plan.name)
+    for path, (part, sizes) in styles.shared.items() if styles is not None else ():
+        given = f'{holder}.get_submodule("{path}"), mesh["{parts.axes.tensor}"], {part}, {", ".join(map(str, sizes))}'
+        yield f"share_part({given})"
     for one, experts in parts.cut_experts:
         for path, dims in experts.modules.items() if one is piece else ():
             cuts = ", ".join(f"{name}={dim}" for name, dim in dims.items())
@@ -38,11 +42,18 @@ def cut_as_whole(parts: Parts, piece: Piece, holder: str) -> Iterator[str]:
             yield f'add_gradients({holder}.get_submodule("{path}"), mesh["{parts.axes.tensor}"])'
 
 
-def of_sections(parts: Parts) -> Iterator[str]:
+def in_order_of_ranks(parts: Parts) -> Iterator[str]:
     yield from REORDERED.replace("AXIS", str(parts.axes.tensor)).split("\n")
+
+
+def of_sections(parts: Parts) -> Iterator[str]:
+    yield from SECTIONS.split("\n")
     if any(fused.modules for _, fused in parts.fused):
         yield from ("", "")
-        yield from SECTIONS.replace("AXIS", str(parts.axes.tensor)).split("\n")
+        yield from IN_SECTIONS.replace("AXIS", str(parts.axes.tensor)).split("\n")
+    if any(styles.shared for styles in parts.styles.values()):
+        yield from ("", "")
+        yield from SHARE_PART.split("\n")
 
 
 REORDERED = '''\
@@ -68,13 +79,13 @@ def all_reordered(state: dict[str, Any], *, back: bool = False) -> dict[str, Any
 
 SECTIONS = '''\
 class Sections:
-    """What a fused product yields, as wide as the model takes it to be. It can be cut into its sections, which yields
-    this rank's parts of them, and nothing else can be done with it."""
+    """What a product yields, as wide as the model takes it to be. It can be cut into its sections, which yields what
+    this rank has of them, and nothing else can be done with it."""
 
-    def __init__(self, local: Tensor, sizes: tuple[int, ...]) -> None:
-        parts = local.split([size // MESH["AXIS"] for size in sizes], -1)
-        self.device = local.device
-        self.whole = torch.empty((*local.shape[:-1], sum(sizes)), dtype=local.dtype, device="meta")
+    def __init__(self, parts: Sequence[Tensor], sizes: tuple[int, ...]) -> None:
+        first = parts[0]
+        self.device = first.device
+        self.whole = torch.empty((*first.shape[:-1], sum(sizes)), dtype=first.dtype, device="meta")
         cuts = [(one.storage_offset(), one.shape) for one in self.whole.split(sizes, -1)]
         self.parts = dict(zip(cuts, parts, strict=True))
 
@@ -95,12 +106,27 @@ class Sections:
         return (lambda *args, **kwargs: self.of(found(*args, **kwargs))) if callable(found) else found
 
     def __getitem__(self, index: Any) -> Any:
-        return self.of(self.whole[index])
+        return self.of(self.whole[index])'''
 
-
+IN_SECTIONS = '''\
 def in_sections(module: nn.Module, *sizes: int) -> None:
     """Have the model's code cut what a fused product yields by the sizes that it knows."""
-    module.register_forward_hook(lambda module, args, local: Sections(local, sizes))'''
+    own = [size // MESH["AXIS"] for size in sizes]
+    module.register_forward_hook(lambda module, args, local: Sections(local.split(own, -1), sizes))'''
+
+SHARE_PART = '''\
+def share_part(module: nn.Module, ranks: DeviceMesh, number: int, *sizes: int) -> None:
+    """Have one part of a product whole on every rank, where heads of all ranks read it: their gradients add up."""
+
+    def shared(module: nn.Module, args: Any, made: Tensor) -> Sections:
+        parts = list(made.split(sizes, -1))
+        one = parts[number]
+        whole = one if isinstance(one, DTensor) else DTensor.from_local(one, ranks, [Replicate()])
+        whole = whole.redistribute(placements=[Replicate()])
+        parts[number] = whole.to_local(grad_placements=[Partial()])
+        return Sections(parts, sizes)
+
+    module.register_forward_hook(shared)'''
 
 EXPERTS = '''\
 def cut_experts(module: nn.Module, ranks: DeviceMesh, lies: Shard | Replicate, **dims: int) -> None:

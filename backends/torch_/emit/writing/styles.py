@@ -58,7 +58,15 @@ class Summing(TorchFunctionMode):
         result = func(*args, **kwargs or {})
         return result.redistribute(placements=self.wanted) if func in (F.embedding, F.linear) else result'''
 
-TEXTS = {"Transposed": TRANSPOSED, "SumFirst": SUM_FIRST}
+COPIED = '''\
+class Copied(ParallelStyle):
+    """A module that every rank runs on the same values: the gradients that they have of them add up."""
+
+    def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
+        whole = PrepareModuleInput(input_layouts=Replicate(), desired_input_layouts=Replicate())
+        return whole._apply(distribute_module(module, device_mesh), device_mesh)'''
+
+TEXTS = {"Copied": COPIED, "Transposed": TRANSPOSED, "SumFirst": SUM_FIRST}
 
 
 def styles(names: Iterable[str]) -> Iterator[Iterator[str]]:
