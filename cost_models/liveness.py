@@ -34,6 +34,7 @@ from functools import lru_cache
 from weakref import ref
 
 from meshwright.cost_models.forms import forms
+from meshwright.cost_models.losses import made_again
 from meshwright.cost_models.storages import Fullest, Mix, Names, Shared, rule_of, shared
 from meshwright.ir.graph import ITEMSIZE
 from meshwright.ir.placement import Placement
@@ -187,7 +188,7 @@ class _Passes(Names):
     def backward(self) -> Fullest:
         arrive = {name: self.size(name) for name in self.body.output_grads if name}
         stay = {name for name in self.body.input_grads if name}
-        again = {name: self.size(name) for name in self.exps}
+        again = {name: self.size(name) for name in made_again(self.body, self.exps, self.inner)}
         return self.walk(self.body.backward, self.kept | again | arrive, stay)
 
     def summary(self) -> PassMemory:
@@ -326,8 +327,10 @@ class _States:
         return self.at(slot, slot.optimizer) * self.states.reduced if moved and not summed else 0.0
 
     def bucket(self, slot: ParamSlot) -> float:
-        """What DDP, which sums gradients as they are, copies a gradient to."""
-        summed = self.by_torch and slot.synced not in (slot.grad, None) and not self.late(slot)
+        """What DDP, which sums gradients as they are, copies a gradient to. `fully_shard`, which casts what is stored,
+        sums copies in what their gradients become."""
+        ddp = self.by_torch and self.states.used == self.states.stored
+        summed = ddp and slot.synced not in (slot.grad, None) and not self.late(slot)
         return self.at(slot, slot.grads) * self.states.reduced if summed else 0.0
 
     def stepping(self, slot: ParamSlot) -> float:
@@ -353,7 +356,9 @@ class _States:
 
     def unit_kept(self) -> bool:
         gathered = {s.result for s in self.body.forward if isinstance(s, Move) and s.reason == "parameter"}
-        return any(kept.name in gathered for kept in self.body.kept) or any(map(self.spread, self.slots))
+        again = any(isinstance(s, Move) and s.reason == "parameter" for s in self.body.backward)
+        stays = self.by_torch and bool(gathered) and not again  # what is not gathered again was not given back
+        return stays or any(kept.name in gathered for kept in self.body.kept) or any(map(self.spread, self.slots))
 
     def scattered(self) -> int:
         """Elements of the gradients that the backward pass reduces to shards."""

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from math import inf
 
+from meshwright.cost_models.losses import exponentials, inside_losses
 from meshwright.ir.kept import COPY
 from meshwright.ir.placement import Placement
 from meshwright.ir.program import (
@@ -80,7 +81,9 @@ class Names:
         self.logits = self.fused_logits()
         self.tables = {name for name, grad in zip(body.inputs, body.input_grads, strict=True) if grad is None}
         self.free = self.taking_nothing()
-        self.exps = self.made_by_losses()
+        kernels = self.runtime.style == "eager" and not self.logits
+        self.exps = exponentials(body, self.logits_names) if kernels else {}
+        self.inner = inside_losses(body, self.exps)
         self.kept = self.kept_storages()
         self.waiting = {kept.name for kept in body.kept if kept.host and kept.name in self.kept}
         """Of it, what waits in the host's memory."""
@@ -178,13 +181,6 @@ class Names:
         straight = piecewise or (self.runtime.placeholders and self.repeated)
         return self.resident | self.gathers | self.reduces | self.tables | (self.weight_grads if straight else set())
 
-    def made_by_losses(self) -> set[str]:
-        """Exponentials of scores: torch's kernels keep logarithms of probabilities, and make these from them again."""
-        if self.runtime.style != "eager" or self.logits:
-            return set()
-        computed = [s for s in self.body.forward if isinstance(s, Compute) and s.signature.kind == "exp"]
-        return {name for s in computed for name in s.results if name in self.logits_names}
-
     # storages
 
     def kept_storages(self) -> dict[str, float]:
@@ -226,7 +222,9 @@ class Names:
 
     def _reads(self, statement: Statement) -> tuple[str, ...]:
         if not (isinstance(statement, Gradient) or (isinstance(statement, Ring) and statement.backward)):
-            return (*operands_of(statement), *self.copies(operands_of(statement)))
+            operands = operands_of(statement)
+            logs = () if self.inner.isdisjoint(operands) else self.exps.values()
+            return (*operands, *logs, *self.copies(operands))
         slots, reruns = _read(statement.signature, statement.wanted)
         needed = [statement.operands[slot] for slot in slots]
         outputs = statement.outputs if reruns else ()
@@ -250,7 +248,7 @@ class _List:
 
     def __init__(self, of: Names, statements: Sequence[Statement], begin: dict[str, float], stay: set[str]) -> None:
         self.of, self.statements, self.stay = of, statements, stay
-        self.inside = of.interiors(statements, {*stay, *of.kept})
+        self.inside = of.interiors(statements, {*stay, *of.kept}) | of.inner
         self.size: dict[str, float] = dict(begin)
         self.kind: dict[str, str] = {}
         self.backward = statements is of.body.backward
@@ -395,7 +393,7 @@ class _List:
             grad = statement.grads[0]
             at = self.storage(grad)
             return at if at is not None and self.of.size(grad) == self.of.size(name) else None
-        if isinstance(statement, Add):
+        if isinstance(statement, Add) and self.of.inner.isdisjoint(statement.operands):
             for operand in statement.operands:
                 at = self.storage(operand)
                 if at is not None and at not in self.of.kept and not self.needed(at, index):
