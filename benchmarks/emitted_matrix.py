@@ -35,6 +35,8 @@ from meshwright.ir.workload import Workload
 
 EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
 BATCH, SEQ, LAYERS = 8, 16, 4
+TURNING = {"gemma-3": 12}
+"""Layers of models whose blocks take turns: two periods, five that see a window and one that sees everything."""
 STEPS, LIMIT_S, TOGETHER = 2, 120.0, 6
 """Of a run; and how many scripts are run in one launch."""
 
@@ -193,7 +195,7 @@ class Small:
     def __init__(self, name: str, folder: Path) -> None:
         self.name, reference = name, str(EXAMPLES / MODELS[name])
         if Path(reference).is_dir():
-            scale = Scale(layers=LAYERS, seq=SEQ, tokens=4096)
+            scale = Scale(layers=TURNING.get(name, LAYERS), seq=SEQ, tokens=4096)
             for file, text in twin_of(load_model(reference), reference, scale, folder).files:
                 (folder / file).write_text(text)
             reference = str(folder)
