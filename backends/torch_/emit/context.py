@@ -137,7 +137,9 @@ class _Reader:
             kind = KINDS.get(named[0]) if len(named) == 1 else None
             if kind is None:
                 raise self.refuse(op, f"it is not split by queries or heads over {self.axis}")
-            if len(op.operands) > 3 or (op.attr("mask") not in MASKS and kind == "ring"):
+            if len(op.operands) > 3:
+                raise self.refuse(op, "a bias of positions that is trained is not emitted for cut sequences yet", "")
+            if op.attr("mask") not in MASKS and kind == "ring":
                 raise self.refuse(op, "masks other than a causal one are not emitted in a ring yet")
             if kind == "ring":
                 self.check_ring(op)
@@ -216,11 +218,11 @@ class _Reader:
             found.setdefault(value, set()).add(statement.step.dim - len(graph.types[value].shape))
         return found
 
-    def refuse(self, op: Op, cause: str) -> EmissionModule:
+    def refuse(self, op: Op, cause: str, other: str = ", or with --fix context=all_gather") -> EmissionModule:
         return EmissionModule(
             place=f"plan {self.piece.plan.name}, %{op.name} of {self.piece.path(op.module) or 'the model'}",
             cause=cause,
-            fix="plan with --fix cp=1, or with --fix context=all_gather",
+            fix=f"plan with --fix cp=1{other}",
         )
 
 
