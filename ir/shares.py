@@ -23,7 +23,7 @@ from meshwright.ir.graph import Graph
 from meshwright.ir.mesh import Mesh
 from meshwright.ir.names.cache import loops_of
 from meshwright.ir.names.degrees import TABLE
-from meshwright.ir.placement import CONTIGUOUS, Dim, Placement, Shard, State, Uneven
+from meshwright.ir.placement import CONTIGUOUS, Dim, Layout, Placement, Shard, State, Uneven
 from meshwright.ir.rules.base import rule_of
 from meshwright.ir.same import Same
 
@@ -151,8 +151,8 @@ def _chosen(name: str, strategy: Strategy, graph: Graph, found: Loops, axis: str
         if not isinstance(choice, Split):
             return choice
         (factor,) = choice.factors
-        whole = _plain(f"%{name}", found.factors[name][factor], choice.layout == CONTIGUOUS)
-        return Split(choice.factors, _layout(whole, rule.factor(factor).size, sizes))
+        names, extent = found.factors[name][factor], rule.factor(factor).size
+        return Split(choice.factors, _shared(f"%{name}", names, choice.layout, extent, sizes))
 
     return Strategy(tuple((one, shared(choice) if one == axis else choice) for one, choice in strategy.choices))
 
@@ -161,29 +161,22 @@ def _state(name: str, state: State, graph: Graph, found: Loops, axis: str, sizes
     def shared(at: int, shard: Shard) -> Shard:
         if shard.axis != axis:
             return shard
-        whole = _plain(f"%{name}", found.dims[name][at], shard.layout == CONTIGUOUS)
-        return Shard(axis, _layout(whole, graph.types[name].shape[at], sizes))
+        names, extent = found.dims[name][at], graph.types[name].shape[at]
+        return Shard(axis, _shared(f"%{name}", names, shard.layout, extent, sizes))
 
     dims = tuple(tuple(shared(at, shard) for shard in dim) for at, dim in enumerate(state.dims))
     return State(dims, state.partial, state.grad_partial)
 
 
-def _plain(place: str, names: Names, contiguous: bool) -> str:
-    """Must: it runs over the sequences first, and is cut as they come."""
-    if not contiguous or not names or stem(names[0]) != BATCH:
+def _shared(place: str, names: Names, layout: Layout, extent: int, sizes: Sequence[int]) -> Uneven:
+    """What copies cut there, in these shares. Must: it runs over the sequences first, cut as they come."""
+    each, rest = divmod(extent, sum(sizes))
+    if layout != CONTIGUOUS or not names or stem(names[0]) != BATCH or rest:
+        over = ".".join(names) or "nothing"
         raise SharesImpossible(
             place=place,
-            cause=f"what copies cut there runs over {'.'.join(names) or 'nothing'}, not over whole sequences",
+            cause=f"what copies cut there, {extent} over {over}, is not {sum(sizes)} whole sequences",
             fix="share out the batch equally",
-        )
-    return place
-
-
-def _layout(place: str, extent: int, sizes: Sequence[int]) -> Uneven:
-    each, rest = divmod(extent, sum(sizes))
-    if rest:
-        raise SharesImpossible(
-            place=place, cause=f"{extent} is no multiple of {sum(sizes)} sequences", fix="share out the batch equally"
         )
     return Uneven(tuple(size * each for size in sizes))
 
