@@ -58,6 +58,8 @@ def shares_along(decisions: Decisions, axes: Sequence[str]) -> tuple[int, ...]:
     """The same for each rank along axes that cut the batch, major to minor: inner ones cut what a copy takes in equal
     parts."""
     found, axis = shares_of(decisions), axis_of(decisions)
+    if not found:
+        return ()
     inner = prod(decisions.stages[0].mesh.axis(name).size for name in axes if name != axis)
     return tuple(share for share in found for _ in range(inner))
 
