@@ -27,7 +27,7 @@ from meshwright.cost_models.cluster import Cluster
 from meshwright.cost_models.prices import Prices
 from meshwright.cost_models.step import Step
 from meshwright.ir.decisions import BodyPlan, Decisions, Schedule
-from meshwright.ir.errors import MeshwrightError
+from meshwright.ir.errors import DegreeImpossible, MeshwrightError
 from meshwright.ir.fold import Fold
 from meshwright.ir.mesh import Mesh
 from meshwright.ir.names import Degrees, check, template
@@ -167,10 +167,12 @@ def _ways(
 
 
 def _inside(degrees: Degrees, size: int) -> Iterator[Degrees]:
-    """Degrees of a group of this size: tp and dp chosen anew."""
+    """Degrees of a group of this size, as far as there are such: tp and dp chosen anew."""
     for tp in divisors(size):
         dp, rest = divmod(size, tp * degrees.cp)
-        if rest == 0 and dp:
+        if rest or not dp:
+            continue
+        try:
             yield replace(
                 degrees.of_body(),
                 offload=degrees.offload,
@@ -181,6 +183,8 @@ def _inside(degrees: Degrees, size: int) -> Iterator[Degrees]:
                 zero=max(degrees.zero, 1) if dp * degrees.cp > 1 else 0,
                 sequence_parallel=tp > 1 and (degrees.sequence_parallel or degrees.tp == 1),
             )
+        except DegreeImpossible:  # fewer ranks than its experts are apart on
+            continue
 
 
 def _layer_s(

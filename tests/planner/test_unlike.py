@@ -12,7 +12,7 @@ from meshwright.ir.verify_meaning import verify_meaning
 from meshwright.ir.verify_program import verify_program
 from meshwright.planner.refine import improved, mixed
 from meshwright.planner.stages import counts_of
-from meshwright.planner.unlike import Part, over_parts
+from meshwright.planner.unlike import Part, _inside, over_parts
 from tests.llama_block import model
 from tests.planner.refining import LLAMA, Case, example, hosts
 
@@ -92,3 +92,10 @@ def test_three_generations_of_gpus_get_stages_of_their_own() -> None:
     assert all(len({case.cluster.device(rank).name for rank in ranks}) == 1 for ranks in best.decisions.groups)
     assert sum(best.counts) == 32
     assert mixed(case.setting, Case(LLAMA, hosts(2)).config("tp=4"), case.batch, Case(LLAMA, hosts(2)).prices) == []
+
+
+def test_groups_with_fewer_ranks_than_experts_are_apart_on_are_left_out() -> None:
+    """Pools are cut into groups of every size; those of four cannot hold experts apart on eight ranks."""
+    inside = list(_inside(Degrees(dp=8, ep=8), 4))
+    assert inside == []
+    assert [one.dp for one in _inside(Degrees(dp=8, ep=4), 8)] == [8, 4, 2, 1]
