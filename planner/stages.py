@@ -28,7 +28,7 @@ from meshwright.cost_models.prediction import Prediction
 from meshwright.cost_models.prices import Prices
 from meshwright.cost_models.step import Step
 from meshwright.ir.decisions import BodyPlan, Decisions
-from meshwright.ir.errors import BodyUnplanned, LayersIndivisible, NotExpressible
+from meshwright.ir.errors import BodyUnplanned, LayersIndivisible, NotExpressible, PartialAcross
 from meshwright.ir.fold import Fold
 from meshwright.ir.lower import stages_of
 from meshwright.ir.names.stages import Cuts, cuts_at, layer_calls
@@ -357,10 +357,10 @@ class _Search:
         try:
             decisions = recut(self.decisions, self.fold, counts)
             self.allowed(decisions)
-        except (LayersIndivisible, BodyUnplanned, NotExpressible):
+            prediction = self.judge(decisions)
+        except (LayersIndivisible, BodyUnplanned, NotExpressible, PartialAcross):
             return False
         self.priced += 1
-        prediction = self.judge(decisions)
         if (found := worth(prediction)) >= self.worth:
             return False
         self.decisions, self.counts, self.prediction, self.worth = decisions, counts, prediction, found

@@ -9,7 +9,9 @@ import pytest
 from meshwright.cost_models.cluster import Cluster
 from meshwright.cost_models.cluster_text import read_cluster
 from meshwright.cost_models.cluster_toml import read
+from meshwright.cost_models.prediction import Prediction
 from meshwright.ir.decisions import Decisions
+from meshwright.ir.errors import PartialAcross
 from meshwright.ir.fold import Fold
 from meshwright.planner.placement import worth
 from meshwright.planner.stages import Cells, Counts, Shared, best_cuts, counts_of, recut, shared_out
@@ -149,3 +151,18 @@ def test_layers_of_several_kinds_may_move_between_stages() -> None:
     for counts in all_counts(6, 4):
         assert counts_of(recut(plan, fold, counts), fold) == counts
     assert worth(shared(case, fold, plan).prediction) <= worth(case.price(fold, plan))
+
+
+def test_cuts_that_a_sum_would_have_to_cross_are_left_alone(small: str) -> None:
+    """T5's bias of positions: between some blocks its gradient is a sum that no transfer carries."""
+    case = Case(small, hosts(2), batch=8)
+    fold, plan = case.plan("tp=2,pp=4,stage_blocks=1+3+3+1")
+
+    def judge(decisions: Decisions) -> Prediction:
+        if counts_of(decisions, fold) != (1, 3, 3, 1):
+            raise PartialAcross(place="here", cause="a sum crosses", fix="cut elsewhere")
+        return case.price(fold, decisions)
+
+    found = shared_out(plan, fold, lambda one: case.lowered(fold, one), judge, case.prices)
+    assert found.counts == (1, 3, 3, 1)
+    assert found.priced == 1
