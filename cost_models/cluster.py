@@ -34,7 +34,7 @@ none, a pool of several hosts is refused. `faults` says what is wrong with a clu
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import accumulate, islice
 from typing import Literal, NamedTuple
@@ -228,6 +228,11 @@ class Cluster:
 
     def device(self, rank: int) -> Device:
         return self.pools[self.place(rank).pool].device
+
+    @property
+    def kinds(self) -> Callable[[int], str] | None:
+        """Tells the kind of device of a rank; None where there is one pool."""
+        return (lambda rank: self.device(rank).name) if len(self.pools) > 1 else None
 
     def tier(self, one: int, other: int) -> Tier:
         """What joins two ranks."""

@@ -33,7 +33,7 @@ Sources: Korthikanti et al. 2205.05198 (activations), Rajbhandari et al. 1910.02
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib import resources
@@ -117,8 +117,7 @@ def held_by_peers(
 ) -> tuple[tuple[tuple[Peers, Held], ...], ...]:
     """For every stage, the fullest instant of its ranks, those together that are alike."""
     found: dict[int, tuple[tuple[Peers, Held], ...]] = {}
-    device = (lambda rank: cluster.device(rank).name) if len(cluster.pools) > 1 else None
-    for groups, states in zip(_groups(program, device), states_of(program), strict=True):
+    for groups, states in zip(_groups(program, cluster.kinds), states_of(program), strict=True):
         held_by = tuple(
             (own, group.held(states, _capacity(cluster, own.ranks), profile)) for own, group in groups.items()
         )
@@ -156,27 +155,22 @@ class Holding:
 
 def holdings(program: Program, cluster: Cluster, profile: MemoryConstants) -> tuple[Holding, ...]:
     """For every group of ranks. Of ranks that are not alike: the least room, and the most of all else."""
-    device = (lambda rank: cluster.device(rank).name) if len(cluster.pools) > 1 else None
     return tuple(
         _tightest([group.holding(_capacity(cluster, own.ranks), profile) for own, group in groups.items()])
-        for groups in _groups(program, device)
+        for groups in _groups(program, cluster.kinds)
     )
 
 
 def _tightest(found: Sequence[Holding]) -> Holding:
+    def most(sizes: Iterable[tuple[float, ...]]) -> tuple[float, ...]:
+        return tuple(map(max, *several)) if len(several := list(sizes)) > 1 else several[0]
+
+    working = zip(*(one.working_bytes for one in found), strict=True)
     return Holding(
         min(one.room_bytes for one in found),
-        tuple(map(max, zip(*(one.kept_bytes for one in found), strict=True))),
-        tuple(map(max, zip(*(one.waiting_bytes for one in found), strict=True))),
-        tuple(
-            (
-                max(w[0] for w in several),
-                max(w[1] for w in several),
-                max(w[2] for w in several),
-                max(w[3] for w in several),
-            )
-            for several in zip(*(one.working_bytes for one in found), strict=True)
-        ),
+        most(one.kept_bytes for one in found),
+        most(one.waiting_bytes for one in found),
+        tuple((w[0], w[1], w[2], w[3]) for w in map(most, working)),
     )
 
 

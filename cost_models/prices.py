@@ -97,8 +97,7 @@ class Prices:
 
     def peers(self, stages: Sequence[Stage], bodies: Mapping[str, BodyProgram]) -> tuple[Peers, ...]:
         """The ranks of stages that share theirs, those together that are alike."""
-        several = len(self.cluster.pools) > 1
-        return peers_of(stages, bodies, (lambda rank: self.cluster.device(rank).name) if several else None)
+        return peers_of(stages, bodies, self.cluster.kinds)
 
     def run(self, body: BodyProgram, stage: Stage, own: Peers, workload: Workload, accumulates: bool) -> Costs:
         """The phases of one body program on some ranks of a stage."""

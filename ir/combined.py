@@ -21,7 +21,9 @@ from meshwright.ir.shares import shares_of
 
 ATTENTION = "attention"
 PLAIN_MASKS = ("full", "causal")
-WAYS = {("sq",): "all_gather", ("sq", "sk"): "ring", ("hk",): "ulysses"}
+"""Those that torch's attention makes itself. Others a model makes for all positions, and gives to its blocks."""
+WAYS: Mapping[tuple[str, ...], str] = {("sq",): "all_gather", ("hk",): "ulysses", ("sq", "sk"): "ring"}
+"""How attention meets the tokens of other ranks, by what an axis that cuts sequences splits of it."""
 
 GATHERED = 3
 """Stages of a rank whose parameters `torch.distributed.pipelining` keeps gathered at once (torch 2.13, the default of

@@ -19,6 +19,7 @@ from operator import itemgetter
 from meshwright.cost_models.offload import step_bytes_per_element, stepped_bytes_per_s
 from meshwright.ir.errors import HostUnknown, MeshwrightError
 from meshwright.planner.bounds import Bounds
+from meshwright.planner.partial import WORTH, unasked
 from meshwright.planner.pins import Config
 from meshwright.planner.search import Search
 
@@ -28,8 +29,6 @@ MOST_BASES = 12
 """That are looked into, the quickest by floors."""
 MOST_TRIED = 12
 """Configurations that are priced."""
-WORTH = 0.99
-"""Of the answer: what is not estimated to be faster by this much is left alone."""
 
 
 def improve(search: Search, stop: Callable[[], bool]) -> None:
@@ -52,9 +51,8 @@ def improve(search: Search, stop: Callable[[], bool]) -> None:
 def may(search: Search) -> bool:
     """Whether the target can, the optimizer has a state, and nobody asks for something else."""
     can = any(line.name == WORD for line in search.space.target.offload)
-    wishes, workload = search.space.wishes, search.setting.workload
-    asked = wishes.only.get(NAME), wishes.never.get(NAME)
-    return can and not any(asked) and bool(workload.states.master or workload.moments)
+    workload = search.setting.workload
+    return can and unasked(search, NAME) and bool(workload.states.master or workload.moments)
 
 
 def _bases(search: Search) -> list[Config]:

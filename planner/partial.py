@@ -151,18 +151,17 @@ RECOMPUTED, HOSTED = Way("recompute", "full_layers", whole=False), Way("offload"
 
 def ways(search: Search) -> list[Way]:
     """How layers can be treated, as far as target and wishes let them."""
-    recomputed = "full" in search.space.recompute() and _open(search, RECOMPUTED)
+    recomputed = "full" in search.space.recompute() and unasked(search, RECOMPUTED.name)
     return [way for way, may in ((RECOMPUTED, recomputed), (HOSTED, _hosts(search))) if may]
 
 
 def _hosts(search: Search) -> bool:
-    return any(line.name == HOSTED.word for line in search.space.target.offload) and _open(search, HOSTED)
+    return any(line.name == HOSTED.word for line in search.space.target.offload) and unasked(search, HOSTED.name)
 
 
-def _open(search: Search, way: Way) -> bool:
+def unasked(search: Search, name: str) -> bool:
     """Whether nobody asks for values of the name."""
-    asked = search.space.wishes.only.get(way.name, ()), search.space.wishes.never.get(way.name, ())
-    return not any(asked)
+    return not any((search.space.wishes.only.get(name, ()), search.space.wishes.never.get(name, ())))
 
 
 def _fitted(search: Search, config: Config, way: Way) -> None:

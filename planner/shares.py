@@ -50,6 +50,9 @@ MOST_MOVES = 6
 FEW_MOVES = 2
 """Times that sequences are moved, of plans that fit and of others."""
 
+LEAST_ROOM = 1e-3
+"""Of the roomiest copy's, what a copy without room counts as having: each holds a part of everything."""
+
 SLACK = 0.98
 """Of the room that a copy has for states, the part that is meant to be filled: shards are whole rows."""
 
@@ -238,8 +241,7 @@ class _Case:
                 for peers, one in own:
                     if kinds & {self.prices.cluster.device(rank).name for rank in peers.ranks}:
                         rooms[copy] = min(rooms[copy], _room_bytes(one, self.config.zero))
-        least = max(rooms) / 1e3
-        return [max(room, least) for room in rooms]
+        return [max(room, LEAST_ROOM * max(rooms)) for room in rooms]
 
 
 def _by_copy(

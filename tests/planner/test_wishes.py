@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from meshwright.ir.combined import contexts
 from meshwright.ir.errors import PinRepeated, PinUnknown, PinValue, WishesContradict
+from meshwright.ir.names import Degrees, template
+from meshwright.planner.finalists import _attends_as_asked
 from meshwright.planner.pins import Pins, parse
 from meshwright.planner.wishes import asked
+from tests.llama_block import model
 
 
 def test_what_each_option_leaves() -> None:
@@ -63,3 +67,13 @@ def test_a_name_can_be_taken_back_or_pinned_anew() -> None:
     assert again.wishes.only == {"pp": (1, 2), "tp": (4,), "zero": (3,)}
     assert again.wishes.never == {}
     assert found.text == "tp=2, pp=1|2, not zero=3"
+
+
+@pytest.mark.parametrize(("way", "kept"), [("ring", True), ("all_gather", False)])
+def test_attention_that_was_not_wished_for_is_not_taken(way: str, kept: bool) -> None:
+    """What the block solver made of attention is held against `context=`."""
+    fold = model()
+    ring = template(fold, Degrees(cp=2, context="ring"))
+    assert contexts(ring, fold) == {"ring"}
+    assert _attends_as_asked(ring, fold, asked(parse([f"context={way}"]))) is kept
+    assert _attends_as_asked(ring, fold, asked(parse([])))

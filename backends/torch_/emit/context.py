@@ -15,22 +15,19 @@ operands and results of attention, rows for experts, scalars. Anything else is r
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
 from meshwright.backends.torch_.emit.experts import exchanged
 from meshwright.backends.torch_.emit.subject import Piece, Subject
 from meshwright.ir.adjoint import Split
+from meshwright.ir.combined import ATTENTION, PLAIN_MASKS, WAYS
 from meshwright.ir.errors import EmissionAxis, EmissionModule
 from meshwright.ir.graph import Op
 from meshwright.ir.placement import CONTIGUOUS
 from meshwright.ir.program import BodyProgram, Move
 
-ATTENTION = "attention"
-KINDS: Mapping[tuple[str, ...], str] = {("sq",): "all_gather", ("hk",): "ulysses", ("sq", "sk"): "ring"}
-MASKS = ("full", "causal")
-"""Those that torch's attention makes itself. Others a model makes for all positions, and gives to its blocks."""
 ROWS_OF_MASK = -2
 """The dimension of queries in such a mask: it is cut as tables are, but where a rank attends for all tokens."""
 SEQUENCE = 1
@@ -127,19 +124,19 @@ class _Reader:
 
     @property
     def masked(self) -> bool:
-        return any(op.attr("mask") not in MASKS for op in self.attentions)
+        return any(op.attr("mask") not in PLAIN_MASKS for op in self.attentions)
 
     def kinds(self) -> Iterator[str]:
         for op in self.attentions:
             if any(choice.layout != CONTIGUOUS for axis, choice in self.splits(op) if axis == self.axis):
                 raise self.refuse(op, "a sequence that is not cut into one run per rank is not emitted yet")
             named = [choice.factors for axis, choice in self.splits(op) if axis == self.axis]
-            kind = KINDS.get(named[0]) if len(named) == 1 else None
+            kind = WAYS.get(named[0]) if len(named) == 1 else None
             if kind is None:
                 raise self.refuse(op, f"it is not split by queries or heads over {self.axis}")
             if len(op.operands) > 3:
                 raise self.refuse(op, "a bias of positions that is trained is not emitted for cut sequences yet", "")
-            if op.attr("mask") not in MASKS and kind == "ring":
+            if op.attr("mask") not in PLAIN_MASKS and kind == "ring":
                 raise self.refuse(op, "masks other than a causal one are not emitted in a ring yet")
             if kind == "ring":
                 self.check_ring(op)
