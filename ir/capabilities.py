@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from meshwright.ir.adjoint import Split, Strategy
-from meshwright.ir.combined import COMBINED
+from meshwright.ir.combined import CAST, COMBINED
 from meshwright.ir.decisions import BodyPlan, Decisions
 from meshwright.ir.errors import (
     AttentionNotExpressible,
@@ -52,6 +52,7 @@ from meshwright.ir.same import Same
 from meshwright.ir.schedules import SCHEDULES
 from meshwright.ir.shares import BATCH
 from meshwright.ir.spread import compute_placements
+from meshwright.ir.workload import Workload
 
 LAYOUTS = ("contiguous", "nested", "sections", "joined", "zigzag", "shares", "uneven")
 """How a dimension may be cut. Sections are those of products that are cut apart (`ir.fused`); those of anything else,
@@ -130,7 +131,7 @@ class Capabilities:
             ("recompute", self.recompute, RECOMPUTE),
             ("moves", self.moves, MOVES),
             ("strategies", self.strategies, STRATEGIES),
-            ("combined", self.combined, tuple(COMBINED)),
+            ("combined", self.combined, (*COMBINED, *CAST)),
             ("schedules", self.schedules, (*SCHEDULES, "custom")),
         ):
             for line in lines:
@@ -161,15 +162,16 @@ class Capabilities:
         """The collective that the target's library runs for a reshard step."""
         return next((line.executes or line.name for line in self.moves if line.name == move), move)
 
-    def refusals(self, decisions: Decisions, fold: Fold) -> Iterator[NotExpressible]:
-        """Everything in a plan for this model that this target cannot express."""
+    def refusals(self, decisions: Decisions, fold: Fold, workload: Workload | None = None) -> Iterator[NotExpressible]:
+        """Everything in a plan for this model, and this workload, that this target cannot express."""
         meshes = {name: stage.mesh for stage in decisions.stages for name in stage.plans}
         found = loops_of(Same(fold))
         for plan in decisions.plans:
             yield from self.body_refusals(plan, fold.body[plan.body].graph, found[plan.body], meshes.get(plan.name))
         yield from self._use_refusals(decisions, fold, found)
         yield from self._schedule_refusals(decisions)
-        for name, found_in in COMBINED.items():
+        casts = workload is not None and workload.states.casts
+        for name, found_in in {**COMBINED, **(CAST if casts else {})}.items():
             what = "" if name in _names(self.combined) else found_in(decisions, fold)
             if what:
                 yield self._refuse(CombinationNotExpressible, "the plan", what, "pin one of them otherwise with --fix")
@@ -191,9 +193,9 @@ class Capabilities:
             yield from self._storage_refusals(plan, graph, mesh)
             yield from self._strategy_refusals(plan, graph, found, mesh)
 
-    def check(self, decisions: Decisions, fold: Fold) -> None:
+    def check(self, decisions: Decisions, fold: Fold, workload: Workload | None = None) -> None:
         """Raise the first refusal."""
-        for refusal in self.refusals(decisions, fold):
+        for refusal in self.refusals(decisions, fold, workload):
             raise refusal
 
     def _layout_refusals(self, plan: BodyPlan, graph: Graph, loops: Loops) -> Iterator[NotExpressible]:
@@ -387,7 +389,7 @@ ANY = Capabilities(
     recompute=tuple(Line(name, _PRICED) for name in RECOMPUTE),
     moves=tuple(Line(name, _PRICED) for name in MOVES),
     strategies=tuple(Line(name, _PRICED) for name in STRATEGIES),
-    combined=tuple(Line(name, _PRICED) for name in COMBINED),
+    combined=tuple(Line(name, _PRICED) for name in (*COMBINED, *CAST)),
     overlap=tuple(Line(name, _PRICED) for name in OVERLAP),
     offload=tuple(Line(name, _PRICED) for name in OFFLOAD),
 )

@@ -52,6 +52,7 @@ def beside_unlike_meshes(decisions: Decisions, fold: Fold) -> str:
         *others,
         *(f"sections cut in {plan.name}" for plan in decisions.plans if _cuts_sections(plan)),
         f"several axes that cut the batch, {' and '.join(batch)}" if len(batch) > 1 else "",
+        "a loss that is taken of each rank's tokens" if _takes_own_loss(decisions, fold) else "",
     )
     return next((f"unlike meshes beside {what}" for what in found if what), "")
 
@@ -142,6 +143,19 @@ def experts_cut_twice(decisions: Decisions, fold: Fold) -> str:
     return ""
 
 
+def cast_copies(decisions: Decisions, fold: Fold) -> str:
+    """Parameters that every rank holds whole, but for what cuts modules, and casts before use, along more than one axis
+    that cuts the batch alone."""
+    if any(_stored(decisions)):
+        return ""
+    uses = dict(_uses(decisions, fold))
+    others = (f"axis {axis} as {' and '.join(sorted(used))}" for axis, used in uses.items() if not _simple(used))
+    batch = sorted(axis for axis, used in uses.items() if used == {"dp"})
+    several = f"axes {' and '.join(batch)}" if len(batch) > 1 else ""
+    what = next(others, several)
+    return f"parameters that are cast, and kept whole, beside {what}" if what else ""
+
+
 def many_gathered_stages(decisions: Decisions, fold: Fold) -> str:
     """States in shards of more stages on a rank than torch keeps gathered."""
     most = max(Counter(stage.ranks for stage in decisions.stages).values())
@@ -166,6 +180,15 @@ def _uses(decisions: Decisions, fold: Fold) -> Iterator[tuple[str, set[str]]]:
 def _simple(used: set[str]) -> bool:
     """Whether an axis cuts nothing but the batch, or the insides of operators."""
     return used == {"dp"} or (used <= {"tp", "tp+sp", "cp", "-"} and not used.isdisjoint({"tp", "tp+sp"}))
+
+
+def _takes_own_loss(decisions: Decisions, fold: Fold) -> bool:
+    """Whether a tensor axis cuts tokens where the loss is taken, and not the vocabulary."""
+    tensor = {axis for axis, used in _uses(decisions, fold) if used & {"tp", "tp+sp"}}
+    loops = loops_of(Same(fold))
+    ends = ((plan, fold.body[plan.body].graph) for plan in decisions.plans)
+    losses = [(plan, graph) for plan, graph in ends if any(graph.types[value].shape == () for value in graph.outputs)]
+    return any(name_of(plan, graph, loops[plan.body], axis) == "cp" for plan, graph in losses for axis in tensor)
 
 
 def _cuts_sections(plan: BodyPlan) -> bool:
@@ -197,3 +220,5 @@ COMBINED: Mapping[str, Callable[[Decisions, Fold], str]] = {
     "experts_cut_twice": experts_cut_twice,
 }
 """What a plan has of it, in words; empty if it does not have it."""
+CAST: Mapping[str, Callable[[Decisions, Fold], str]] = {"cast_copies": cast_copies}
+"""The same of plans whose parameters are stored in another dtype than they are used in."""

@@ -79,8 +79,7 @@ def _for_workload(lowering: Lowering, style: str, workload: Workload | None) -> 
     lowering = replace(lowering, style=style)
     if workload is None:
         return lowering
-    casts = workload.states.used != workload.states.stored
-    return replace(_on_stack(lowering, workload.stack), copied=workload.copied, casts=casts)
+    return replace(_on_stack(lowering, workload.stack), copied=workload.copied, casts=workload.states.casts)
 
 
 def _on_stack(lowering: Lowering, stack: Stack) -> Lowering:

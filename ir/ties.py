@@ -27,7 +27,7 @@ UNITS = ("eager", "compiled")
 
 def casts_in_units(workload: Workload | None) -> bool:
     """Whether units of `fully_shard` cast parameters."""
-    return workload is not None and workload.stack.style in UNITS and workload.states.used != workload.states.stored
+    return workload is not None and workload.stack.style in UNITS and workload.states.casts
 
 
 def with_added(

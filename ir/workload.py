@@ -76,6 +76,11 @@ class Recipe:
                 place="recipe", cause=f"{self} has a size of no bytes", fix="give positive sizes; master may be 0"
             )
 
+    @property
+    def casts(self) -> bool:
+        """Whether parameters are stored in another dtype than operators read them in."""
+        return self.used != self.stored
+
 
 RECIPES: Mapping[str, Recipe] = MappingProxyType(
     {

@@ -182,7 +182,7 @@ class Setting:
         if self.modules:
             check_held(decisions, fold, self.modules)
         if self.target is not ANY:
-            self.target.check(decisions, fold)
+            self.target.check(decisions, fold, self.workload)
         style = self.workload.stack.style
         return decisions if decisions.style == style else replace(decisions, style=style)
 

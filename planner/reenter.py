@@ -78,7 +78,7 @@ def on_target(again: Reentered, name: str) -> Reentered:
     decisions = replace(again.plan.decisions, target=name)
     setting = replace(again.setting, target=target, bodies={})
     if target is not ANY:
-        target.check(decisions, setting.fold(again.plan.config))
+        target.check(decisions, setting.fold(again.plan.config), setting.workload)
     plan = replace(again.plan, decisions=decisions)
     return replace(again, plan=plan, setting=setting, prediction=setting.price(program_of(plan, setting)))
 

@@ -91,7 +91,7 @@ def twinned(planned: Planned, folder: Path) -> Twinned:
     if files and not calls.beside:
         calls = replace(calls, file=Path(files[0][0]), beside=files)
     decisions = projected(planned.decisions, planned.fold, twin, sizes, TARGET)
-    setting.target.check(decisions, twin)
+    setting.target.check(decisions, twin, workload)
     program = setting.lowered(twin, decisions, workload.global_batch)
     subject = Subject(
         fold=twin,

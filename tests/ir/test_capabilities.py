@@ -21,7 +21,7 @@ from meshwright.ir.capabilities import (
     ScheduleLine,
     layout_names,
 )
-from meshwright.ir.combined import COMBINED
+from meshwright.ir.combined import CAST, COMBINED
 from meshwright.ir.decisions import Decisions, Schedule
 from meshwright.ir.errors import (
     AttentionNotExpressible,
@@ -45,6 +45,7 @@ from meshwright.ir.placement import CONTIGUOUS, ZIGZAG, Layout, Nested, Sections
 from meshwright.ir.plan_text import decisions_text, parse_decisions
 from meshwright.ir.reshard import MOVES
 from meshwright.ir.schedules import SCHEDULES
+from meshwright.ir.workload import Workload
 from meshwright.planner.unlike import over_parts
 from tests.ir.test_interp_step import PLANS
 from tests.llama_block import Sizes, block, model
@@ -59,7 +60,7 @@ KNOWN = {
     "recompute": RECOMPUTE,
     "moves": MOVES,
     "strategies": STRATEGIES,
-    "combined": tuple(COMBINED),
+    "combined": (*COMBINED, *CAST),
 }
 EVERY = [ANY, *TARGETS.values()]
 
@@ -363,6 +364,28 @@ def test_what_stages_of_unlike_meshes_are_not_emitted_with() -> None:
     first, second, third = plan.stages
     twice = replace(plan, stages=(first, second, replace(third, ranks=first.ranks)))
     assert "several stages per rank" in COMBINED["beside_unlike_meshes"](twice, model(Sizes(layers=6)))
+    sp = Degrees(tp=2, sequence_parallel=True)
+    assert not beside(fold, one, sp)
+    assert "a loss that is taken of each rank's tokens" in beside(model(Sizes(layers=4, vocab=15)), one, sp)
+
+
+@pytest.mark.parametrize(
+    ("degrees", "refused"),
+    [
+        (Degrees(cp=2), "axis cp as"),
+        (Degrees(dp=4, zero=3, shard=2), ""),
+        (Degrees(dp=2, tp=2, sequence_parallel=True), ""),
+        (Degrees(cp=2, zero=1), ""),
+    ],
+    ids=str,
+)
+def test_what_is_cast_is_copied_along_one_axis_of_batches_alone(degrees: Degrees, refused: str) -> None:
+    decisions = template(FOLD, degrees)
+    assert refused in CAST["cast_copies"](decisions, FOLD)
+    assert bool(CAST["cast_copies"](decisions, FOLD)) == bool(refused)
+    mixed, low = (Workload(global_batch=8, seq=16, precision="bf16", recipe=recipe) for recipe in ("fsdp", "bf16"))
+    assert bool([*TORCH_CUDA.refusals(decisions, FOLD, mixed)]) == bool(refused)
+    assert not [*TORCH_CUDA.refusals(decisions, FOLD, low)]
 
 
 def test_shards_beside_a_shared_parameter() -> None:
