@@ -54,6 +54,10 @@ class Island:
         return int(self.size.value)
 
 
+LOOPBACK = "loopback"
+"""The kind of the link between a device and its host where they are one: a CPU."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostLink:
     """The link between a device and its host, bytes/s in one direction, and the host behind it.

@@ -106,7 +106,7 @@ class BodyMemory:
     """What of them lies in such memory: what was reduced to shards in the backward pass."""
     optimizer: float
     host_state: float
-    """Bytes of optimizer state in the host's memory."""
+    """Bytes of optimizer state in the host's memory, and of what is stepped there."""
     stepped: float
     """Bytes of the gradients that the optimizer reads, where they are not those that micro-batches added up."""
     left_behind: float
@@ -266,7 +266,7 @@ class _States:
             gradients=gradients,
             pooled_gradients=gradients if self.pooled() and self.scattered() else 0.0,
             optimizer=sum(optimizer for _, _, _, optimizer in slots),
-            host_state=sum(self.state(slot) for slot in trained if slot.host),
+            host_state=sum(self.hosted(slot) for slot in trained if slot.host),
             stepped=sum(self.stepped(slot) for slot in trained),
             left_behind=sum(self.held_gradient(slot) for slot in trained if self.late(slot)),
             buckets=sum(self.bucket(slot) for slot in trained),
@@ -312,6 +312,12 @@ class _States:
         """Whether a parameter that is planned whole rests in shards, as `fully_shard` does ZeRO-1 and ZeRO-2."""
         whole = slot.stored == slot.value and slot.grad is not None
         return self.by_torch and whole and self.in_unit(slot)
+
+    def hosted(self, slot: ParamSlot) -> float:
+        """The optimizer's state, what it updates if that is no part of the state, and a gradient that has come down."""
+        states = self.states
+        beside = states.gradient + (0.0 if states.master else states.stored)
+        return self.state(slot) + self.at(slot, slot.optimizer) * beside
 
     def resting(self, slot: ParamSlot) -> int:
         """Elements of a parameter that are there all the time."""

@@ -19,11 +19,11 @@ from operator import itemgetter
 from meshwright.cost_models.offload import step_bytes_per_element, stepped_bytes_per_s
 from meshwright.ir.errors import HostUnknown, MeshwrightError
 from meshwright.planner.bounds import Bounds
-from meshwright.planner.partial import WORTH, unasked
+from meshwright.planner.partial import WORTH, may_wait
 from meshwright.planner.pins import Config
 from meshwright.planner.search import Search
 
-NAME, WORD = "offload", "optimizer"
+WORD = "optimizer"
 
 MOST_BASES = 12
 """That are looked into, the quickest by floors."""
@@ -50,9 +50,8 @@ def improve(search: Search, stop: Callable[[], bool]) -> None:
 
 def may(search: Search) -> bool:
     """Whether the target can, the optimizer has a state, and nobody asks for something else."""
-    can = any(line.name == WORD for line in search.space.target.offload)
     workload = search.setting.workload
-    return can and unasked(search, NAME) and bool(workload.states.master or workload.moments)
+    return may_wait(search, WORD) and bool(workload.states.master or workload.moments)
 
 
 def _bases(search: Search) -> list[Config]:

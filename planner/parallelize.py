@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import atexit
 import tempfile
+from collections.abc import Callable
 from dataclasses import dataclass
 from math import lcm, prod
 from pathlib import Path
@@ -20,7 +21,7 @@ from meshwright.backends.torch_.emit.script import SCRIPT
 from meshwright.backends.torch_.emit.unlike import kinds_of
 from meshwright.backends.torch_.verify.loading import load
 from meshwright.ir.account import parameters
-from meshwright.ir.errors import BatchImpossible, PlanOfAnotherModel
+from meshwright.ir.errors import BatchImpossible, OptimizerElsewhere, PlanOfAnotherModel
 from meshwright.ir.fold import Fold
 from meshwright.ir.shares import shares_along
 from meshwright.planner.emit import subject_of
@@ -32,7 +33,8 @@ from meshwright.planner.reenter import reenter
 class Parallelized:
     """This rank's part.
 
-    - `module` is what to call instead of the model; names of parameters stay. Make the optimizer of its parameters.
+    - `module` is what to call instead of the model; names of parameters stay. Make the optimizer of its parameters, or
+      by `optimizer`, which a plan with its state on the host asks for.
     - `schedule` runs the stages of a pipeline; None where there is one stage.
     """
 
@@ -44,9 +46,27 @@ class Parallelized:
     parts: int = 1
     """How many a batch is cut into, over ranks and micro-batches."""
 
+    def optimizer(self, make: Callable[[list[Any]], Any]) -> Any:
+        """An optimizer of the trained parameters, given what makes one: `lambda params: AdamW(params)`. Its state lies
+        where the plan has it."""
+        if self.on_host:
+            return self.script.make_optimizer(self.module, make)
+        return make([parameter for parameter in self.module.parameters() if parameter.requires_grad])
+
+    @property
+    def on_host(self) -> bool:
+        """Whether the plan has the optimizer's state in the host's memory."""
+        return hasattr(self.script, "OnHost")
+
     def step(self, optimizer: Any, batch: dict[str, Any]) -> Any:
         """One step on a whole batch, of which every rank takes its part; returns the loss of all of it."""
         self.check(batch)
+        if self.on_host and not isinstance(optimizer, self.script.OnHost):
+            raise OptimizerElsewhere(
+                place=type(optimizer).__name__,
+                cause="its state is beside the parameters, and in the host's memory as planned",
+                fix="make it by part.optimizer(make), or plan with --fix offload=none",
+            )
         own = getattr(self.script, "own_part", None)
         mine = batch if own is None else own(batch, self.mesh)
         return self.script.train_step(self.module, optimizer, mine, self.mesh)

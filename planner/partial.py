@@ -20,6 +20,7 @@ from heapq import nsmallest
 from math import inf
 from operator import itemgetter
 
+from meshwright.cost_models.hardware import LOOPBACK
 from meshwright.ir.errors import MeshwrightError
 from meshwright.planner.bounds import Bounds
 from meshwright.planner.pins import Config
@@ -72,7 +73,7 @@ class Treated:
         devices = search.prices.cluster.pools
         wire = max(pool.device.host_link.share_bytes_per_s for pool in devices)
         again_s = floors.work_s(replace(base, recompute="full"), most) - work_s
-        return Treated(work_s, again_s, kept / wire if _hosts(search) else inf)
+        return Treated(work_s, again_s, kept / wire if may_wait(search, HOSTED.word) else inf)
 
     def seconds(self, share: float) -> float:
         """Of this share of all activations, for one micro-batch on all stages."""
@@ -152,11 +153,15 @@ RECOMPUTED, HOSTED = Way("recompute", "full_layers", whole=False), Way("offload"
 def ways(search: Search) -> list[Way]:
     """How layers can be treated, as far as target and wishes let them."""
     recomputed = "full" in search.space.recompute() and unasked(search, RECOMPUTED.name)
-    return [way for way, may in ((RECOMPUTED, recomputed), (HOSTED, _hosts(search))) if may]
+    return [way for way, may in ((RECOMPUTED, recomputed), (HOSTED, may_wait(search, HOSTED.word))) if may]
 
 
-def _hosts(search: Search) -> bool:
-    return any(line.name == HOSTED.word for line in search.space.target.offload) and unasked(search, HOSTED.name)
+def may_wait(search: Search, kind: str) -> bool:
+    """Whether the target can have this in the host's memory, which is another one than the devices', and nobody asks
+    for anything of the kind."""
+    can = any(line.name == kind for line in search.space.target.offload)
+    apart = all(pool.device.host_link.kind != LOOPBACK for pool in search.prices.cluster.pools)
+    return can and apart and unasked(search, HOSTED.name)
 
 
 def unasked(search: Search, name: str) -> bool:

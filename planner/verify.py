@@ -77,10 +77,11 @@ def run(args: Namespace) -> int:
 
 
 def planned_memory(program: Program) -> tuple[float, ...]:
-    """What tensors take at the fullest instant, as planned, on every rank, group after group."""
+    """What tensors take at the fullest instant, as planned, on every rank, group after group. Where ranks run on CPUs,
+    what waits in the host's memory is in the same."""
     held = tensors_held(program)
     ranks = dict.fromkeys(rank for stage in program.stages for rank in stage.ranks)
-    return tuple(held[rank].peak_bytes for rank in ranks)
+    return tuple(held[rank].peak_bytes + held[rank].host_bytes for rank in ranks)
 
 
 def shown(found: Verified, whole: int, planned: tuple[float, ...]) -> Iterable[str]:

@@ -95,6 +95,12 @@ class BatchImpossible(SearchError):
     code = "MW7028"
 
 
+class OptimizerElsewhere(SearchError):
+    """An optimizer in a loop of one's own whose state does not lie where the plan has it."""
+
+    code = "MW7029"
+
+
 class WishesContradict(SearchError):
     """What --fix, --allow and --forbid leave of a name is nothing."""
 

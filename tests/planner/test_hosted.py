@@ -49,4 +49,7 @@ def test_what_is_asked_of_offload_is_kept(wishes: Wishes) -> None:
 
 def test_only_targets_that_can_have_it_get_it() -> None:
     assert may(opened(FULL).search())
-    assert not may(opened(replace(FULL, target="torch-cuda")).search())
+    assert may(opened(replace(FULL, target="torch-cuda")).search())
+    own = opened(replace(FULL, target="torch-cuda"))
+    cannot = replace(own, space=replace(own.space, target=replace(own.space.target, offload=())))
+    assert not may(cannot.search())

@@ -18,7 +18,7 @@ import torch
 from torch import nn
 
 import meshwright
-from meshwright.ir.errors import BatchImpossible, PlanOfAnotherModel
+from meshwright.ir.errors import BatchImpossible, OptimizerElsewhere, PlanOfAnotherModel
 from meshwright.ir.frontends.load import load_model
 from meshwright.ir.frontends.twin import Scale, scaled
 from meshwright.planner.cli import main
@@ -130,3 +130,16 @@ def test_a_batch_that_cannot_be_shared_out_is_refused(schedule: str | None, rows
     part.script.GLOBAL_BATCH = 8  # type: ignore[attr-defined]
     with pytest.raises(BatchImpossible, match=says) if says else nullcontext():
         part.check({"tokens": torch.zeros(rows, 16)})
+
+
+def test_an_optimizer_whose_state_is_elsewhere_is_refused() -> None:
+    """The plan's lies in the host's memory: the script makes it."""
+    script, model = ModuleType("train"), nn.Linear(2, 2)
+    part = Parallelized(module=model, schedule=None, mesh=None, script=script)
+    own = part.optimizer(torch.optim.SGD)
+    assert own.param_groups[0]["params"] == list(model.parameters())
+    script.GLOBAL_BATCH, script.OnHost = 8, type("OnHost", (), {})  # type: ignore[attr-defined]
+    script.make_optimizer = lambda module, make: (module, make)  # type: ignore[attr-defined]
+    assert part.optimizer(torch.optim.SGD) == (model, torch.optim.SGD)
+    with pytest.raises(OptimizerElsewhere, match="SGD"):
+        part.step(own, {})

@@ -115,6 +115,8 @@ def _launch(hosts: list[int], each: int, network: str) -> Iterator[str]:
     for name, value, why in (*VARIABLES.get(network if len(hosts) > 1 else "", ()), *ALWAYS):
         yield f"# {why[0].upper()}{why[1:]}."
         yield f'export {name}="${{{name}:-{value}}}"'
+    yield "# Ranks share the cores of a host; torchrun would give each one."
+    yield f'export OMP_NUM_THREADS="${{OMP_NUM_THREADS:-$(( ($(nproc) + {each - 1}) / {each} ))}}"'
     yield 'exec "${PYTHON:-python3}" -m torch.distributed.run \\'
     if len(hosts) == 1:
         yield f'    --standalone --nproc-per-node {each} train.py "$@"'

@@ -172,6 +172,11 @@ class Parts:
         )
 
     @property
+    def hosted(self) -> bool:
+        """Whether the optimizer's state lies in the host's memory."""
+        return self.subject.decisions.offload.optimizer
+
+    @property
     def spread(self) -> bool:
         """Whether the script has a file beside it: with stages, or with cut sequences, it would be long."""
         return self.pipeline is not None or self.context is not None

@@ -15,6 +15,7 @@ from meshwright.backends.torch_.emit.writing.context import attend, own_position
 from meshwright.backends.torch_.emit.writing.copies import sum_copies
 from meshwright.backends.torch_.emit.writing.entry import load, main, make_optimizer, start
 from meshwright.backends.torch_.emit.writing.experts import send
+from meshwright.backends.torch_.emit.writing.host import on_host
 from meshwright.backends.torch_.emit.writing.imports import imports, names_in
 from meshwright.backends.torch_.emit.writing.initial import draw
 from meshwright.backends.torch_.emit.writing.keeping import FLAT, resume, save
@@ -100,6 +101,8 @@ def sections(parts: Parts, cut: Iterable[Section], steps: Iterable[Section], sta
     yield build(parts)
     yield from cut
     yield from steps
+    if parts.hosted:
+        yield on_host(parts)
     yield make_optimizer(parts)
     yield start
     yield save(parts)

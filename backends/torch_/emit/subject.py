@@ -15,7 +15,6 @@ from meshwright.ir.errors import EmissionRecompute, EmissionSchedule, EmissionSo
 from meshwright.ir.fold import Fold, Segment
 from meshwright.ir.graph import Graph, Param
 from meshwright.ir.mesh import Mesh
-from meshwright.ir.offload import NOTHING
 from meshwright.ir.program import BodyProgram, Program
 from meshwright.ir.workload import Workload
 
@@ -134,11 +133,11 @@ class Subject:
                 cause=f"they do not divide a batch of {self.workload.global_batch} sequences",
                 fix="plan with a --global-batch that they divide",
             )
-        if decisions.offload != NOTHING:
+        if decisions.offload.activations:
             raise EmissionRecompute(
-                place=f"offload {'+'.join(decisions.offload.words)}",
-                cause="what waits in the host's memory is not emitted yet",
-                fix="plan with --fix offload=none",
+                place=f"offload {decisions.offload}",
+                cause="activations that wait in the host's memory are not emitted yet",
+                fix="plan with --fix offload=none, or with --fix offload=optimizer",
             )
         for what, value, known in (
             ("style", decisions.style, STYLES),

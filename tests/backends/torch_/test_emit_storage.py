@@ -39,6 +39,9 @@ KINDS: dict[str, dict[str, Any]] = {
         "sequence_parallel": True,
         "recompute": "selective_op",
     },
+    "tp x fsdp, states on the host": {"tp": 2, "dp": 2, "zero": 3, "microbatches": 2, "offload": "optimizer"},
+    "copies in bf16, states on the host": {"dp": 2, "workload": MIXED, "offload": "optimizer"},
+    "dp, states on the host": {"dp": 2, "offload": "optimizer"},
     "hsdp x tp+sp": {"dp": 4, "tp": 2, "zero": 3, "shard": 2, "sequence_parallel": True},
 }
 

@@ -21,7 +21,12 @@ def load() -> Iterator[str]:
 
 def make_optimizer(parts: Parts) -> Iterator[str]:
     holder = "Pipeline" if parts.held_twice else "nn.Module"
-    yield f"def make_optimizer(model: {holder}) -> torch.optim.Optimizer:"
+    own = parts.subject.calls.has_optimizer
+    if parts.hosted:
+        usual = "model_file.optimizer" if own else "partial(torch.optim.AdamW, lr=3e-4, fused=True)"
+        yield f"def make_optimizer(model: {holder}, make: Callable[..., Any] = {usual}) -> OnHost:"
+    else:
+        yield f"def make_optimizer(model: {holder}) -> torch.optim.Optimizer:"
     if parts.held_twice:
         yield "    others = {own for own, _ in tied(model)}"
         yield "    parameters = [one for one in model.parameters() if one.requires_grad and one not in others]"
@@ -30,7 +35,9 @@ def make_optimizer(parts: Parts) -> Iterator[str]:
         yield "    parameters = [one for name, one in named if one.requires_grad and name not in TIED]"
     else:
         yield "    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]"
-    if parts.subject.calls.has_optimizer:
+    if parts.hosted:
+        yield "    return OnHost(model, parameters, make)"
+    elif own:
         yield "    optimizer: torch.optim.Optimizer = model_file.optimizer(parameters)"
         yield "    return optimizer"
     else:

@@ -24,7 +24,15 @@ FROM = {
     "types": ("ModuleType", "SimpleNamespace"),
     "typing": ("Any", "NamedTuple"),
     "torch": ("Tensor", "nn"),
-    "torch.distributed.checkpoint.state_dict": ("StateDictOptions", "get_state_dict", "set_state_dict"),
+    "torch.distributed.checkpoint.state_dict": (
+        "StateDictOptions",
+        "get_model_state_dict",
+        "get_optimizer_state_dict",
+        "get_state_dict",
+        "set_model_state_dict",
+        "set_optimizer_state_dict",
+        "set_state_dict",
+    ),
     "torch.distributed.device_mesh": ("DeviceMesh", "init_device_mesh"),
     "torch.distributed.fsdp": ("FSDPModule", "MixedPrecisionPolicy", "fully_shard"),
     "torch.distributed.pipelining": (

@@ -23,18 +23,25 @@ def plain(*, tied: bool) -> Iterator[str]:
     yield "    return own.replace(other, first, 1)  # states of one parameter"
 
 
+def got(parts: Parts) -> str:
+    """The line that asks for weights and states."""
+    both = "get_state_dict(model, optimizer, options=FLAT)"
+    return f"    weights, states = {'get_model_state_dict(model), optimizer.states()' if parts.hosted else both}"
+
+
 def save(parts: Parts) -> Iterator[str]:
+    kind = "OnHost" if parts.hosted else "torch.optim.Optimizer"
     if parts.pipeline is not None:
-        yield "def state_of(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any]:"
-        yield "    weights, states = get_state_dict(model, optimizer, options=FLAT)"
+        yield f"def state_of(model: nn.Module, optimizer: {kind}) -> dict[str, Any]:"
+        yield got(parts)
         yield '    both: dict[str, dict[str, Any]] = {"model": weights, "optimizer": states}'
         yield "    return {part: {plain(name): one for name, one in state.items()} for part, state in both.items()}"
         yield ""
         yield ""
-    yield "def save(folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer, step: int) -> None:"
+    yield f"def save(folder: Path, model: nn.Module, optimizer: {kind}, step: int) -> None:"
     yield '    """A checkpoint that this model can be resumed from on any number of ranks, however it is cut there."""'
     if parts.pipeline is None:
-        yield "    weights, states = get_state_dict(model, optimizer, options=FLAT)"
+        yield got(parts)
         if parts.fused:
             yield "    weights, states = all_reordered(weights, back=True), all_reordered(states, back=True)"
         yield '    dcp.save({"model": weights, "optimizer": states, "step": step}, checkpoint_id=folder)'
@@ -47,9 +54,10 @@ def save(parts: Parts) -> Iterator[str]:
 
 
 def resume(parts: Parts) -> Iterator[str]:
-    yield "def resume(folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> int:"
+    kind = "OnHost" if parts.hosted else "torch.optim.Optimizer"
+    yield f"def resume(folder: Path, model: nn.Module, optimizer: {kind}) -> int:"
     yield '    """Take up a checkpoint; returns the step to go on with."""'
-    yield "    weights, states = get_state_dict(model, optimizer, options=FLAT)"
+    yield got(parts)
     if parts.pipeline is None:
         yield '    saved: dict[str, Any] = {"model": weights, "optimizer": states, "step": 0}'
         yield "    dcp.load(saved, checkpoint_id=folder)"
@@ -62,5 +70,9 @@ def resume(parts: Parts) -> Iterator[str]:
             yield '    saved |= {part: all_reordered(saved[part]) for part in ("model", "optimizer")}'
         yield '    weights = {name: saved["model"][plain(name)] for name in weights}'
         yield '    states = {name: saved["optimizer"][plain(name)] for name in states}'
-    yield "    set_state_dict(model, optimizer, model_state_dict=weights, optim_state_dict=states, options=FLAT)"
+    if parts.hosted:
+        yield "    set_model_state_dict(model, weights)"
+        yield "    optimizer.take_up(states)"
+    else:
+        yield "    set_state_dict(model, optimizer, model_state_dict=weights, optim_state_dict=states, options=FLAT)"
     yield '    return int(saved["step"])'
