@@ -1,6 +1,7 @@
 """An emitted plan on the hosts that it was made for: where every rank sits, and how all of them are started.
 
-    Files, seats -> Files       ranks.json with hosts, GPUs and NICs; launch.sh for every host; train.sbatch for Slurm
+    Files, seats -> Files       ranks.json with hosts, GPUs and NICs; launch.sh for every host; train.sbatch for Slurm;
+                                ray_train.py for Ray Train
 
 The ranks of a script are numbered as its mesh counts them, and torchrun numbers hosts by --node-rank and processes of a
 host one after the other. So every host must hold ranks that follow one another, which the planner's placement gives for
@@ -19,7 +20,38 @@ from meshwright.backends.torch_.emit.files import LAUNCH, RANKS, Files
 from meshwright.backends.torch_.emit.needed import CHECK
 from meshwright.ir.errors import EmissionTarget
 
-SLURM = "train.sbatch"
+SLURM, RAY = "train.sbatch", "ray_train.py"
+RAY_TRAIN = '''\
+"""Start train.py by Ray Train, from a folder that all hosts have: python {name} --steps 10"""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import ray
+from ray.train import ScalingConfig
+from ray.train.torch import TorchTrainer
+
+RANKS = {ranks}
+HERE = str(Path(__file__).resolve().parent)
+# {reasons}
+ENVIRONMENT = {{{environment}}}
+
+
+def work(config: dict[str, Any]) -> None:
+    sys.path.insert(0, HERE)
+    import train
+
+    sys.argv = ["train.py", *config["arguments"]]
+    train.main()
+
+
+if __name__ == "__main__":
+    ray.init(runtime_env={{"env_vars": ENVIRONMENT}})
+    # Ray fills one host after the other, and numbers ranks so; which host comes first is its choice.
+    scaling = ScalingConfig(num_workers=RANKS, use_gpu={gpus}, placement_strategy="PACK")
+    TorchTrainer(work, train_loop_config={{"arguments": sys.argv[1:]}}, scaling_config=scaling).fit()
+'''
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,6 +109,7 @@ def on_hosts(files: Files, seats: Sequence[Seat]) -> Files:
     lines = ",\n".join(f"  {json.dumps(row)}" for row in rows)
     texts[RANKS] = f"[\n{lines}\n]\n"
     texts[LAUNCH] = "\n".join(_launch(hosts, each, placed[0].network)) + "\n"
+    texts[RAY] = ray_script(len(placed), placed[0].network if len(hosts) > 1 else "")
     if len(hosts) > 1:
         texts[SLURM] = "\n".join(_slurm(hosts, each)) + "\n"
     return Files(tuple(texts.items()))
@@ -123,6 +156,18 @@ def _launch(hosts: list[int], each: int, network: str) -> Iterator[str]:
     else:
         yield f'    --nnodes {len(hosts)} --node-rank "${{NODE_RANK:?}}" --nproc-per-node {each} \\'
         yield '    --master-addr "${HEAD:?}" --master-port "${PORT:-29500}" train.py "$@"'
+
+
+def ray_script(ranks: int, network: str, *, gpus: bool = True) -> str:
+    """What starts the ranks by Ray Train."""
+    told = (*VARIABLES.get(network, ()), *ALWAYS) if gpus else ()
+    return RAY_TRAIN.format(
+        name=RAY,
+        ranks=ranks,
+        gpus=gpus,
+        reasons="\n# ".join(f"{name}: {why}." for name, _, why in told) or "Nothing is set for CPUs.",
+        environment=", ".join(f'"{name}": "{value}"' for name, value, _ in told),
+    )
 
 
 def _slurm(hosts: list[int], each: int) -> Iterator[str]:

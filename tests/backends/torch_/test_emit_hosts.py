@@ -91,6 +91,34 @@ def test_slurm_starts_one_task_on_each_host(tmp_path: Path) -> None:
     assert subprocess.run(["bash", "-n"], input=made["train.sbatch"], text=True, check=False).returncode == 0
 
 
+RAY = """
+import json, sys, types
+def module(name, **names):
+    sys.modules[name] = types.SimpleNamespace(**names)
+class Trainer:
+    def __init__(self, work, train_loop_config, scaling_config):
+        self.fit = lambda: (print(json.dumps(scaling_config)), work(train_loop_config))
+module("ray", init=lambda **asked: print(json.dumps(asked)))
+module("ray.train", ScalingConfig=dict)
+module("ray.train.torch", TorchTrainer=Trainer)
+sys.argv = ["ray_train.py", "--steps", "3"]
+exec(compile(open("ray_train.py").read(), "ray_train.py", "exec"), {"__name__": "__main__", "__file__": "ray_train.py"})
+"""
+"""Stands in for Ray: says what it is asked for, and runs the work of a rank."""
+
+
+def test_ray_train_runs_the_same_script(tmp_path: Path) -> None:
+    on_hosts(files(list(range(16))), seats(read_cluster("2x8xH100"))).write(tmp_path)
+    (tmp_path / "train.py").write_text("import sys\ndef main():\n    print(*sys.argv)\n")
+    done = subprocess.run(
+        [sys.executable, "-c", RAY], cwd=tmp_path, capture_output=True, text=True, check=True, timeout=60
+    )
+    asked, scaling, ran = done.stdout.splitlines()
+    assert json.loads(asked)["runtime_env"]["env_vars"]["NCCL_CROSS_NIC"] == "0"
+    assert json.loads(scaling) == {"num_workers": 16, "use_gpu": True, "placement_strategy": "PACK"}
+    assert ran == "train.py --steps 3"
+
+
 def test_a_host_with_fewer_gpus_is_refused_where_it_starts(tmp_path: Path) -> None:
     done = started(on_hosts(files(list(range(4))), seats(read_cluster("1x4xH100"))), tmp_path)
     assert done.returncode == 1
