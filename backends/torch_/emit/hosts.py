@@ -34,8 +34,7 @@ from ray.train.torch import TorchTrainer
 
 RANKS = {ranks}
 HERE = str(Path(__file__).resolve().parent)
-# {reasons}
-ENVIRONMENT = {{{environment}}}
+ENVIRONMENT: dict[str, str] = {{{environment}}}
 
 
 def work(config: dict[str, Any]) -> None:
@@ -165,8 +164,7 @@ def ray_script(ranks: int, network: str, *, gpus: bool = True) -> str:
         name=RAY,
         ranks=ranks,
         gpus=gpus,
-        reasons="\n# ".join(f"{name}: {why}." for name, _, why in told) or "Nothing is set for CPUs.",
-        environment=", ".join(f'"{name}": "{value}"' for name, value, _ in told),
+        environment="".join(f'\n    "{name}": "{value}",  # {why}' for name, value, why in told) + "\n" * bool(told),
     )
 
 
