@@ -164,7 +164,7 @@ def ray_script(ranks: int, network: str, *, gpus: bool = True) -> str:
         name=RAY,
         ranks=ranks,
         gpus=gpus,
-        environment="".join(f'\n    "{name}": "{value}",  # {why}' for name, value, why in told) + "\n" * bool(told),
+        environment="".join(f'\n    # {why}\n    "{name}": "{value}",' for name, value, why in told) + "\n" * bool(told),
     )
 
 
