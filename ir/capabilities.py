@@ -59,7 +59,7 @@ LAYOUTS = ("contiguous", "nested", "sections", "joined", "zigzag", "shares", "un
 and weights in nested runs, are joined. Shares are uneven parts of a batch, whole sequences each."""
 STORAGE = ("params", "grads", "optimizer")
 RECOMPUTE = ("none", "full", "selective")
-OVERLAP = ("data_parallel", "parameters", "ring")
+OVERLAP = ("data_parallel", "parameters", "ring", "tensor")
 STRATEGIES = ("uniform", "per_operator")
 """What an axis may do in the operators of a body: the same in all, as named degrees have it, or anything in each."""
 ONE_MIND = ("b", "s", "heads", "group", "ffn", "vocab")

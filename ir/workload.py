@@ -205,6 +205,12 @@ STACKS: Mapping[str, Stack] = MappingProxyType(
             style="compiled", attention="flash2", hides=("gradients", "parameters", "pipeline"), recipe="fsdp",
             source="torchtitan: regional torch.compile over FSDP2; docs/performance.md of its repository",
         ),
+        "torch-async-tp": Stack(
+            name="torch-async-tp",
+            style="compiled", attention="flash2", hides=("gradients", "parameters", "tensor", "pipeline"),
+            recipe="fsdp",
+            source="torchtitan: async tensor parallelism besides, micro-pipelines that torch._inductor makes",
+        ),
         "megatron": Stack(
             name="megatron",
             style="fused", attention="flash3", hides=("gradients", "parameters", "publish", "ring", "pipeline"),

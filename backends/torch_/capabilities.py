@@ -95,6 +95,7 @@ TORCH_CUDA = replace(
     overlap=(
         Line("data_parallel", "fully_shard reduces gradients on its own stream behind later backward"),
         Line("parameters", "fully_shard prefetches the next group's parameters"),
+        Line("tensor", "compiled blocks: torch._inductor cuts products into pieces beside what is sent (async TP)"),
     ),
 )
 

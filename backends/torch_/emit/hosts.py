@@ -164,7 +164,8 @@ def ray_script(ranks: int, network: str, *, gpus: bool = True) -> str:
         name=RAY,
         ranks=ranks,
         gpus=gpus,
-        environment="".join(f'\n    # {why}\n    "{name}": "{value}",' for name, value, why in told) + "\n" * bool(told),
+        environment="".join(f'\n    # {why}\n    "{name}": "{value}",' for name, value, why in told)
+        + "\n" * bool(told),
     )
 
 

@@ -177,6 +177,11 @@ class Parts:
         return self.subject.decisions.offload.optimizer
 
     @property
+    def async_tp(self) -> bool:
+        """Whether products of compiled blocks run in pieces beside what the tensor axis sends."""
+        return "tensor" in self.subject.workload.stack.hides and self.axes.tensor is not None
+
+    @property
     def spread(self) -> bool:
         """Whether the script has a file beside it: with stages, or with cut sequences, it would be long."""
         return self.pipeline is not None or self.context is not None

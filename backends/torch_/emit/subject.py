@@ -139,6 +139,12 @@ class Subject:
                 cause="activations that wait in the host's memory are not emitted yet",
                 fix="plan with --fix offload=none, or with --fix offload=optimizer",
             )
+        if "tensor" in self.workload.stack.hides and self.device == "cpu":
+            raise EmissionSoftware(
+                place=f"stack {self.workload.stack.name}",
+                cause="tensor parallel collectives hide behind pieces of products on GPUs only",
+                fix="plan with --target torch-cuda, or with --stack torch-compile",
+            )
         for what, value, known in (
             ("style", decisions.style, STYLES),
             ("optimizer", self.workload.optimizer, ("adamw",)),

@@ -44,6 +44,19 @@ def test_every_block_is_compiled_before_it_is_sharded(degrees: dict[str, Any], c
     assert unclean(tmp_path) == ""
 
 
+def test_async_tensor_parallelism_is_asked_of_the_compiler(tmp_path: Path) -> None:
+    line = "inductor._micro_pipeline_tp = True"
+    stack = replace(WORKLOAD, stack=STACKS["torch-async-tp"])
+    plan = replace(compiled(tp=2, sequence_parallel=True, target="torch-cuda"), workload=stack)
+    text = written(plan, tmp_path / "hidden").read_text()
+    assert text.index(line) < text.index("torch.compile(")
+    assert unclean(tmp_path) == ""
+    alone = replace(compiled(dp=2, target="torch-cuda"), workload=stack)
+    assert line not in written(alone, tmp_path / "alone").read_text()
+    with pytest.raises(EmissionSoftware, match="on GPUs only"):
+        emit(replace(compiled(tp=2), workload=stack), tmp_path)
+
+
 @pytest.mark.parametrize(
     ("degrees", "kind", "fix"),
     [

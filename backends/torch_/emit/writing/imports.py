@@ -10,6 +10,7 @@ from meshwright.backends.torch_.emit.writing.lines import wrapped
 STANDARD = ("argparse", "copy", "itertools", "os", "re", "sys", "time")
 WHOLE = {
     "torch": "import torch",
+    "inductor": "import torch._inductor.config as inductor",
     "dist": "import torch.distributed as dist",
     "funcol": "import torch.distributed._functional_collectives as funcol",
     "dcp": "import torch.distributed.checkpoint as dcp",

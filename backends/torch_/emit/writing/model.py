@@ -118,6 +118,9 @@ def entry(deep: int, before: str, names: Sequence[str], options: Sequence[str], 
 
 def compiled(parts: Parts) -> Iterator[str]:
     """`torch.compile` of each block by itself. Hooks of `fully_shard` on it stay outside."""
+    if parts.async_tp:
+        yield "    # Products run in pieces, beside what the tensor axis gathers and scatters (async TP)."
+        yield "    inductor._micro_pipeline_tp = True"
     yield "    # Each block is compiled by itself: once for all that are alike."
     for piece in parts.subject.pieces:
         if piece.repeated:
