@@ -250,17 +250,8 @@ def vars_of(degrees: Degrees) -> Iterator[tuple[str, Any]]:
 def compared(model: str, made: Sequence[Made]) -> Iterator[Row]:
     """Run scripts in one launch, or one by one if that fails, and compare."""
     from meshwright.backends.torch_.verify.emitted import Job, verify
-    from meshwright.backends.torch_.verify.groups import groups_of
 
-    jobs = [
-        Job(
-            script=one.script,
-            calls=one.subject.calls,
-            workload=one.subject.workload,
-            groups=groups_of(one.subject.program, one.subject.fold),
-        )
-        for one in made
-    ]
+    jobs = [Job.of(one.subject, one.script) for one in made]
     try:
         for one, found in zip(made, verify(jobs, steps=STEPS, limit_s=LIMIT_S * len(jobs)), strict=True):
             yield one.row(model, "differs" if found.differences else "exact", "; ".join(found.differences[:3]))

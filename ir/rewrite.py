@@ -69,8 +69,7 @@ Inner = tuple[str, Mapping[str, str]]
 
 def rewritten(graph: Graph, chosen: Mapping[str, Strategy]) -> tuple[Graph, Mapping[str, Strategy]]:
     """Replace operators that an expanded factor is split in; give every operator of the result its strategy."""
-    facts = facts_of(graph)
-    expanded = tuple(name for name, strategy in chosen.items() if name in facts and _splits(facts[name].rule, strategy))
+    expanded = _expanding(graph, chosen)
     if not expanded:
         return graph, chosen
     whole, inner = _expanded(Same(graph), expanded)
@@ -79,6 +78,18 @@ def rewritten(graph: Graph, chosen: Mapping[str, Strategy]) -> tuple[Graph, Mapp
         name: Strategy(tuple((axis, _inner(choice, mapping, ops[outer])) for axis, choice in chosen[outer].choices))
         for name, (outer, mapping) in inner.items()
     }
+
+
+def expanded_from(graph: Graph, chosen: Mapping[str, Strategy]) -> Mapping[str, str]:
+    """For the operators of expansions in what `rewritten` makes, by name: what they expand."""
+    expanded = _expanding(graph, chosen)
+    return {name: outer for name, (outer, _) in _expanded(Same(graph), expanded)[1].items()} if expanded else {}
+
+
+def _expanding(graph: Graph, chosen: Mapping[str, Strategy]) -> tuple[str, ...]:
+    """The operators that are replaced."""
+    facts = facts_of(graph)
+    return tuple(name for name, strategy in chosen.items() if name in facts and _splits(facts[name].rule, strategy))
 
 
 def _splits(rule: Rule, strategy: Strategy) -> bool:

@@ -28,7 +28,7 @@ from meshwright.ir.graph import Graph, Op, Param, Type, Update
 from meshwright.ir.mesh import Mesh
 from meshwright.ir.placement import Placement, State
 from meshwright.ir.program import Add, Compute, Gradient, Local, Move, Ring, Statement, Zero
-from meshwright.ir.rewrite import facts_of, rewritten
+from meshwright.ir.rewrite import expanded_from, facts_of, rewritten
 from meshwright.ir.rules.base import Role, Rule
 from meshwright.ir.same import Same
 
@@ -107,6 +107,8 @@ class Spread:
     updates: tuple[Update, ...]
     sizes: Mapping[str, Mapping[str, int]]
     """The local factors of every operator."""
+    expanded_from: Mapping[str, str]
+    """For operators that stand for a part of another one, which."""
     gathered: frozenset[str] = frozenset()
     """The parameters that are stored otherwise than operators want them: `forward` gathers them."""
 
@@ -120,10 +122,11 @@ def spread_of(
     known_moves: tuple[str, ...],
 ) -> Spread:
     """The passes of a body under these strategies, and these states at hubs."""
-    body = _Body(*rewritten(key.of, dict(strategies)), states, mesh, known_moves)
+    chosen = dict(strategies)
+    body = _Body(*rewritten(key.of, chosen), states, mesh, known_moves)
     body.forward_pass()
     body.backward_pass()
-    return body.spread()
+    return body.spread(expanded_from(key.of, chosen))
 
 
 def compute_placements(graph: Graph, plan: BodyPlan, mesh: Mesh) -> dict[str, Placement]:
@@ -320,7 +323,7 @@ class _Body:
 
     # the result
 
-    def spread(self) -> Spread:
+    def spread(self, expanded_from: Mapping[str, str]) -> Spread:
         graph = self.graph
         return Spread(
             graph=graph,
@@ -335,6 +338,7 @@ class _Body:
             grad_of=self.grad_of,
             updates=tuple(replace(update, value=self.copies(update.value)) for update in graph.updates),
             sizes={op: dict(applied.sizes) for op, applied in self.applied.items()},
+            expanded_from=expanded_from,
         )
 
     def copies(self, value: str) -> str:

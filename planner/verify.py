@@ -53,19 +53,13 @@ def run(args: Namespace) -> int:
         )
     check_torch()
     from meshwright.backends.torch_.verify.emitted import Job, verify
-    from meshwright.backends.torch_.verify.groups import groups_of
 
     again = reenter(plan, args.model)
     with tempfile.TemporaryDirectory() as own:
         folder = made(Path(args.out)) if args.out is not None else Path(own)
         subject = tiny(again, folder) if args.tiny else subject_of(again)
         emit(subject, folder).write(folder)
-        job = Job(
-            script=folder / "train.py",
-            calls=subject.calls,
-            workload=subject.workload,
-            groups=groups_of(subject.program, subject.fold),
-        )
+        job = Job.of(subject, folder / "train.py")
         (found,) = verify([job], steps=args.steps, limit_s=args.time_limit)
     whole = sum(sum(group.predicted[0].whole.values()) for group in job.groups)
     planned = planned_memory(subject.program)
@@ -89,6 +83,9 @@ def shown(found: Verified, whole: int, planned: tuple[float, ...]) -> Iterable[s
     yield f"{found.ranks} ranks, {found.steps} steps against one device: {'exact' if found.exact else 'DIFFERENT'}"
     yield f"loss          {', '.join(f'{loss:.6f}' for loss in found.losses)}"
     yield f"compared      {found.tensors} tensors per rank and step, the worst off by {found.worst:.1e}"
+    if found.kinks:
+        steps = ", ".join(map(str, found.kinks))
+        yield f"kinks         a value lies on one in steps {steps}: compared on its other side"
     for kind, axes, number, size in found.collectives:
         yield f"per step      {number} {kind} over {axes}, {nbytes(size)}"
     for kind, axes, number, size in found.once:
@@ -121,5 +118,6 @@ def to_json(found: Verified, whole: int, planned: tuple[float, ...]) -> dict[str
         "once": rows(found.once),
         "read_whole": whole,
         "memory": [{"bytes": run, "planned_bytes": plan} for run, plan in zip(found.memory, planned, strict=False)],
+        "kinks": list(found.kinks),
         "differences": list(found.differences),
     }

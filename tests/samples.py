@@ -154,6 +154,8 @@ _LIST = [
     sample("batch_norm", "f32[4, 4, 4, 4] f32[4] f32[4] f32[4] f32[4]", training=True, momentum=0.1, eps=1e-5),
     sample("batch_norm", "f32[4, 8] f32[8] f32[8] f32[8] f32[8]", training=True),
     sample("batch_norm", "f32[4, 4, 8] f32[4] f32[4] f32[4] f32[4]", training=False),
+    sample("batch_moments", "f32[4, 4, 4, 4]"),
+    sample("batch_normalize", "f32[4, 4, 4, 4] f64[2, 4] f32[4] f32[4]", eps=1e-5),
     # attention
     *(
         sample("attention", "f32[4, 4, 8, 8] f32[4, 4, 8, 8] f32[4, 4, 8, 8]", mask=mask, width=width, scale=0.3)
@@ -278,6 +280,8 @@ def tensors(signature: Signature, seed: int = 0) -> tuple[Tensor, ...]:
 def _floats(signature: Signature, index: int, values: Tensor) -> Tensor:
     if signature.kind in _POSITIVE or (signature.kind == "batch_norm" and index == 4):
         return values.abs() + 0.5
+    if signature.kind == "batch_normalize" and index == 1:  # a mean square is no less than the square of the mean
+        return torch.stack((values[0], values[0].square() + values[1].abs() + 0.5))
     if signature.kind == "kl_div" and index == 1 and not signature.attr("log_target"):
         return values.abs()
     if signature.kind == "binary_cross_entropy":

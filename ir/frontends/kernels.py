@@ -216,6 +216,14 @@ def batch_norm(t: Emitter, call: Call) -> Handle:
     return t.emit_all("batch_norm", operands, (call.type, statistics, statistics), attrs)
 
 
+def instance_norm(t: Emitter, call: Call) -> Handle:
+    """Of its samples alone: a norm of groups of one channel. Running statistics are means over samples: opaque."""
+    if call["running_mean"] is not None or not call["use_input_stats"]:
+        return opaque(t, call)
+    operands = [handle for handle in (call["input"], call["weight"], call["bias"]) if handle is not None]
+    return t.emit("group_norm", operands, call.types, {"groups": call.type.shape[1], "eps": call["eps"]})
+
+
 def softmax(t: Emitter, call: Call) -> Handle:
     operand = t.cast(call["self"], call.type.dtype)
     kind = "log_softmax" if call.target.startswith("log_") else "softmax"

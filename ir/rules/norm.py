@@ -116,8 +116,7 @@ def batch_norm(signature: Signature) -> Rule:
     Training statistics run over the batch: batch and positions split by expansion. In evaluation it is affine in x."""
     x = signature.operands[0]
     training = bool(signature.attr("training", True))
-    dims: Dims = (("n",), ("c",), *((f"s{index}",) for index in range(len(x.shape) - 2)))
-    channel: Dims = (("c",),)
+    dims, channel = _by_channel(x), (("c",),)
     sizes = zip((name for (name,) in dims), x.shape, strict=True)
     # The new statistics do not scale with the weight: in training a partial weight may not pass.
     scales = (Law.NONLINEAR, Law.NONLINEAR) if training else (Law.LINEAR, Law.ADDITIVE)
@@ -137,39 +136,79 @@ def batch_norm(signature: Signature) -> Rule:
     )
 
 
+@rule("batch_moments")
+def batch_moments(signature: Signature) -> Rule:
+    """x[n, c, …] -> [2, c]: of every channel the mean, and the mean square, over batch and positions. Shards add up.
+
+    In f64, since the variance is what is left of the two: where a mean is much larger than the spread around it, that
+    would be nothing but rounding in f32."""
+    x = signature.operands[0]
+    dims = _by_channel(x)
+    return Rule(
+        factors=(
+            *(Factor(name, size, _summed(name)) for (name,), size in zip(dims, x.shape, strict=True)),
+            Factor("m", 2, Role.WHOLE),
+        ),
+        operands=(dims,),
+        results=((("m",), ("c",)),),
+        types=(Type((2, x.shape[1]), "f64"),),
+        laws=(Law.NONLINEAR,),
+        saves=(Save("operand", 0),),
+    )
+
+
+@rule("batch_normalize")
+def batch_normalize(signature: Signature) -> Rule:
+    """x[n, c, …], its moments, w, b -> (x - mean) / sqrt(var + eps) · w + b."""
+    x = signature.operands[0]
+    dims, channel = _by_channel(x), (("c",),)
+    return Rule(
+        factors=(
+            *(Factor(name, size) for (name,), size in zip(dims, x.shape, strict=True)),
+            Factor("m", 2, Role.WHOLE),
+        ),
+        operands=(dims, (("m",), ("c",)), channel, channel),
+        results=(dims,),
+        types=(x,),
+        laws=(Law.NONLINEAR, Law.NONLINEAR, Law.LINEAR, Law.ADDITIVE),
+        saves=tuple(Save("operand", index) for index in range(3)),
+    )
+
+
+def _by_channel(x: Type) -> Dims:
+    return (("n",), ("c",), *((f"s{index}",) for index in range(len(x.shape) - 2)))
+
+
+def _summed(factor: str) -> Role:
+    return Role.PARALLEL if factor == "c" else Role.SUM
+
+
 @expansion("batch_norm")
 def expand_batch_norm(signature: Signature) -> Expansion:
-    """Mean and variance as sums of shards, then elementwise."""
+    """Both moments together, which shards add up; what is made of them; and the running statistics anew.
+
+    So an axis that cuts the batch adds up two numbers per channel each way: the moments, and their gradients. Those of
+    weight and bias are sums that stay so, like those of any other parameter."""
     x = signature.operands[0]
     write = Writer(signature)
-    splits = {"n": "d0", "c": "d1"} | {f"s{index}": f"d{index + 2}" for index in range(len(x.shape) - 2)}
-    over = tuple(dim for dim in range(len(x.shape)) if dim != 1)
-    count = prod(x.shape[dim] for dim in over)
-    flat, column = (x.shape[1],), (x.shape[1], *(1 for _ in x.shape[2:]))
+    over = [0, *range(2, len(x.shape))]
+    splits = {factor: factor for (factor,) in _by_channel(x)}
+    count, keep = prod(x.shape[dim] for dim in over), float(_momentum(signature))
+    moments = write("batch_moments", "0", splits=splits)
+    eps = {"eps": float(_eps(signature))}
+    y = write("batch_normalize", "0", moments, "1", "2", attrs=eps, splits=splits)
 
-    def channelwise(value: str, shape: tuple[int, ...]) -> str:
-        return write("view", value, attrs={"shape": shape}, splits={"c": "f0"})
-
-    def pointwise(kind: str, *values: str, no_grad: bool = False, **attrs: Attr) -> str:
-        return write(kind, *values, attrs=attrs, splits=splits, no_grad=no_grad)
-
-    mean = write("mean", "0", attrs={"dim": over, "keepdim": True}, splits=splits)
-    centred = pointwise("sub", "0", mean)
-    square = pointwise("mul", centred, centred)
-    variance = write("mean", square, attrs={"dim": over, "keepdim": True}, splits=splits)
-    spread = pointwise("rsqrt", pointwise("add", variance, scalar=float(_eps(signature))))
-    scaled = pointwise("mul", pointwise("mul", centred, spread), channelwise("1", column))
-    y = pointwise("add", scaled, channelwise("2", column))
-    keep = float(_momentum(signature))
+    def of_channels(kind: str, *values: str, **attrs: Attr) -> str:
+        split = "d1" if values[0] == moments else "d0"
+        return write(kind, *values, attrs=attrs, splits={"c": split}, no_grad=True)
 
     def running(old: str, new: str, factor: float) -> str:
-        flattened = write("view", new, attrs={"shape": flat}, splits={"c": "f0"}, no_grad=True)
-        parts = [(old, 1 - keep), (flattened, keep * factor)]
-        terms = [
-            write("mul", value, attrs={"scalar": scale}, splits={"c": "d0"}, no_grad=True) for value, scale in parts
-        ]
-        return write("add", *terms, splits={"c": "d0"}, no_grad=True)
+        new = of_channels("cast", new, dtype=write.types[old].dtype)
+        parts = [of_channels("mul", value, scalar=scale) for value, scale in ((old, 1 - keep), (new, keep * factor))]
+        return of_channels("add", *parts)
 
+    mean, square = (of_channels("select", moments, dim=0, index=index) for index in range(2))
+    variance = of_channels("sub", square, of_channels("mul", mean, mean))
     return write.done(y, running("3", mean, 1.0), running("4", variance, count / max(count - 1, 1)))
 
 

@@ -1,6 +1,7 @@
 """What every mesh axis is for: it cuts the batch (data), the sequence (context), or the insides of operators (tensor).
 
-data      all operators take their own sequences; nothing but scalars and gradients of parameters is exchanged
+data      all operators take their own sequences; nothing but scalars, statistics of the batch and gradients of
+          parameters is exchanged
 context   all operators take their own tokens, and attention exchanges; `context` says how
 tensor    modules are cut; `styles` says how
 
@@ -13,6 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from meshwright.backends.torch_.emit.experts import exchanged
+from meshwright.backends.torch_.emit.statistics import moments_in
 from meshwright.backends.torch_.emit.subject import Subject
 from meshwright.ir.errors import EmissionAxis
 from meshwright.ir.names import name_of
@@ -108,8 +110,13 @@ def _names(subject: Subject, axis: str) -> set[str]:
 
 
 def _only_scalars(subject: Subject, axis: str) -> None:
-    """Must: over a data axis no value of more than one element is exchanged."""
-    sent = {plan.name: exchanged(piece) for piece in subject.pieces for plan in (piece.plan, piece.ahead) if plan}
+    """Must: over a data axis no value of more than one element is exchanged, but statistics of the batch."""
+    sent = {
+        plan.name: exchanged(piece) | moments_in(piece.graph)
+        for piece in subject.pieces
+        for plan in (piece.plan, piece.ahead)
+        if plan
+    }
     for body in subject.bodies:
         for statement in (*body.forward, *body.backward):
             if _exchanges(statement, body, axis, sent[body.name]):

@@ -17,6 +17,7 @@ from meshwright.backends.torch_.emit.precision import Precision
 from meshwright.backends.torch_.emit.recompute import Again, recomputed
 from meshwright.backends.torch_.emit.sections import Fused, fused_of
 from meshwright.backends.torch_.emit.stage_code import instances_of, numbers_of
+from meshwright.backends.torch_.emit.statistics import shared_statistics
 from meshwright.backends.torch_.emit.storage import Kept, check_sharded
 from meshwright.backends.torch_.emit.styles import Style, Styles
 from meshwright.backends.torch_.emit.subject import Piece, Subject
@@ -49,6 +50,11 @@ class Parts:
     def shares(self) -> tuple[int, ...]:
         """What each rank of the data axes takes of a batch, relative to the others; nothing if all take the same."""
         return shares_along(self.subject.decisions, self.axes.batch)
+
+    @cached_property
+    def statistics(self) -> tuple[tuple[Piece, tuple[str, ...]], ...]:
+        """The modules whose batch norms have the statistics of all copies."""
+        return shared_statistics(self.subject, self.axes.batch)
 
     @cached_property
     def recomputed(self) -> tuple[Again, ...]:

@@ -35,6 +35,8 @@ class Again:
     """Modules that run again, relative to the instance; empty for the instance itself."""
     attention: tuple[str, ...] = ()
     """Modules whose attention alone does."""
+    changed: tuple[str, ...] = ()
+    """Buffers of the instance that what runs again has changed already."""
     kept: tuple[int, ...] | None = None
     """The products that are kept, by number, where the instance runs again but for them and attention."""
 
@@ -85,7 +87,9 @@ class _Reader:
     def again(
         self, *, paths: tuple[str, ...], attention: tuple[str, ...] = (), kept: tuple[int, ...] | None = None
     ) -> Again:
-        return Again(piece=self.piece, paths=paths, attention=attention, kept=kept)
+        buffers = [update.buffer for update in self.piece.graph.updates]
+        changed = tuple(name for name in buffers if any(inside(name, path) for path in paths))
+        return Again(piece=self.piece, paths=paths, attention=attention, kept=kept, changed=changed)
 
     def modules(self) -> Iterator[str]:
         """The outermost modules of which all is computed again."""

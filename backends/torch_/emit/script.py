@@ -26,6 +26,7 @@ from meshwright.backends.torch_.emit.writing.pipeline import pipeline_step, stag
 from meshwright.backends.torch_.emit.writing.recompute import recomputing
 from meshwright.backends.torch_.emit.writing.sections import in_order_of_ranks, of_experts, of_sections, table
 from meshwright.backends.torch_.emit.writing.speed import flops, speed
+from meshwright.backends.torch_.emit.writing.statistics import shared_by_copies
 from meshwright.backends.torch_.emit.writing.step import train_step
 from meshwright.backends.torch_.emit.writing.styles import styles
 from meshwright.backends.torch_.emit.writing.tied import constant, joining
@@ -59,6 +60,8 @@ def scripts(parts: Parts) -> tuple[tuple[str, str], ...]:
     added = [sum_copies(parts)] if parts.summed else []
     added += joining(parts)
     ahead = [*([along()] if any(unit.along for unit in parts.kept.units) else []), *recomputing(parts)]
+    if parts.statistics:
+        ahead.append(shared_by_copies())
     if parts.fused:
         ahead.append(in_order_of_ranks(parts))
     if parts.in_sections:

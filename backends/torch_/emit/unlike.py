@@ -113,6 +113,8 @@ def _problems(kinds: Sequence[Parts], axes: Sequence[Axes]) -> Iterator[str]:
         yield "several axes that cut the batch"
     if any(kind.own_loss for kind in kinds):
         yield "a loss that is taken of each rank's tokens, since its vocabulary is not cut"
+    if any(kind.statistics for kind in kinds):
+        yield "batch norms whose batch several ranks have parts of"
     if any(kind.fused for kind in kinds):
         yield "weights of several sections that an axis cuts"
 

@@ -201,6 +201,19 @@ def _batch_norm(operands: tuple[Tensor, ...], attrs: Attrs) -> Results:
     return (y, mean, var) if training else (y,)
 
 
+def _batch_moments(operands: tuple[Tensor, ...], attrs: Attrs) -> Results:
+    (x,) = operands
+    over = [0, *range(2, x.ndim)]
+    return (torch.stack((x.double().mean(over), x.double().square().mean(over))),)
+
+
+def _batch_normalize(operands: tuple[Tensor, ...], attrs: Attrs) -> Results:
+    x, moments, w, b = operands
+    mean, spread = moments[0], (moments[1] - moments[0].square() + attrs.get("eps", 1e-5)).rsqrt()
+    mean, spread, w, b = (one.reshape(-1, *[1] * (x.ndim - 2)) for one in (mean, spread, w, b))
+    return (((x - mean) * spread * w + b).to(x.dtype),)
+
+
 def _attention(operands: tuple[Tensor, ...], attrs: Attrs) -> Results:
     q, k, v, *bias = operands
     mask, width, scale = attrs.get("mask", "full"), attrs.get("width", 0), attrs.get("scale")
@@ -478,6 +491,8 @@ EAGER: dict[str, Run] = {
     "rms_norm": _rms_norm,
     "group_norm": _group_norm,
     "batch_norm": _batch_norm,
+    "batch_moments": _batch_moments,
+    "batch_normalize": _batch_normalize,
     "attention": _attention,
     "embedding": _embedding,
     "cross_entropy": _cross_entropy,

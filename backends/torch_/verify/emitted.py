@@ -3,7 +3,7 @@
 The ranks run the script's own functions (`ranks`). The reference is the user's model on one device, from the same seed:
 no line of it is the script's. Compared are, for every step and on every rank,
 
-    the loss; every gradient; every parameter after the optimizer's step
+    the loss; every gradient; every parameter after the optimizer's step, and every buffer of the model's state
     the collectives: kind, group and bytes, against those of the Program
 
 *Exact* is what docs/emit.md says: the largest difference of a tensor is at most 1e-5 of its largest element, or of a
@@ -20,21 +20,23 @@ import sys
 import tempfile
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
+from meshwright.backends.torch_.emit.subject import Subject
+from meshwright.backends.torch_.verify.apart import Apart, apart_of
 from meshwright.backends.torch_.verify.counting import Collective
-from meshwright.backends.torch_.verify.groups import Group, unlike, unlike_together
+from meshwright.backends.torch_.verify.equal import compared
+from meshwright.backends.torch_.verify.groups import Group, groups_of, unlike, unlike_together
 from meshwright.backends.torch_.verify.ranks import START
 from meshwright.backends.torch_.verify.reference import Reference
 from meshwright.ir.calls import Calls
 from meshwright.ir.errors import RanksFailed
 from meshwright.ir.workload import Workload
 
-FLOOR = 1e-3
 QUESTION_BYTES = 4
 PATIENCE_S = 5.0
 """For processes that were told to end."""
@@ -60,6 +62,8 @@ class Verified:
     memory: tuple[int, ...] = ()
     """The fullest instant of every rank, in bytes of tensors, after the first step; empty if there was but one, or if
     compiled code makes tensors that cannot be watched."""
+    kinks: tuple[int, ...] = ()
+    """Steps whose gradients are those of the model at parameters with other last bits (`Reference.nearby`)."""
     differences: tuple[str, ...]
 
     @property
@@ -75,6 +79,22 @@ class Job:
     calls: Calls
     workload: Workload
     groups: tuple[Group, ...]
+    apart: Apart | None = None
+
+    @staticmethod
+    def of(subject: Subject, script: Path) -> Job:
+        """The job of a plan whose script is written."""
+        return Job(
+            script=script,
+            calls=subject.calls,
+            workload=subject.workload,
+            groups=groups_of(subject.program, subject.fold),
+            apart=apart_of(subject),
+        )
+
+    @property
+    def reference(self) -> Reference:
+        return Reference(self.script.parent, self.calls, self.workload, self.apart)
 
     @property
     def watched(self) -> bool:
@@ -98,7 +118,7 @@ def verify(jobs: Sequence[Job], *, steps: int, limit_s: float) -> list[Verified]
         for job, folder in zip(jobs, folders, strict=True):
             folder.mkdir()
             if job.drawn_in_parts:
-                Reference(job.script.parent, job.calls, job.workload).save(folder / START)
+                job.reference.save(folder / START)
         _run(jobs, folders, steps, limit_s)
         return [_held_against(job, folder, steps) for job, folder in zip(jobs, folders, strict=True)]
 
@@ -107,25 +127,27 @@ def _held_against(job: Job, folder: Path, steps: int) -> Verified:
     """What the ranks of a script left, compared."""
     runs = [torch.load(folder / f"{rank}.pt", weights_only=False) for rank in range(job.ranks)]
     once = [_once([one["collectives"] for one in run]) for run in runs]
-    reference = Reference(job.script.parent, job.calls, job.workload)
+    reference, last = job.reference, next(group.ranks[0] for group in job.groups if group.last)
     differences = list(drawn_apart([run[0]["drawn"] for run in runs]))
-    worst, tensors = 0.0, 0
+    worst, tensors, kinks = 0.0, 0, tuple[int, ...]()
     for step in range(steps):
-        loss, grads, parameters = reference.step(step, _together(run[step]["grads"] for run in runs))
-        tensors = len(grads) + len(parameters)
+        grads = _together(run[step]["grads"] for run in runs)
+        model = reference.step(step, grads)
+        losses = {"": torch.tensor(runs[last][step]["loss"])}
+        pairs = (losses, {"": model.loss}), (grads, model.grads)
+        off = [bool(compared("", *pair, reference.tolerance)[0]) for pair in pairs]
+        if off == [False, True] and (other := reference.nearby(step, grads)):
+            model, kinks = replace(model, grads=other), (*kinks, step)
+        tensors = len(model.grads) + len(model.parameters) + len(model.buffers)
         sent: Counter[tuple[int, ...]] = Counter()
         for group, rank in ((one, rank) for one in job.groups for rank in one.ranks):
             run, place = runs[rank], f"step {step}, rank {rank}"
-            losses = {} if run[step]["loss"] is None else {"": torch.tensor(run[step]["loss"])}
+            loss = {} if run[step]["loss"] is None else {"": torch.tensor(run[step]["loss"])}
             for what, found, expected, tolerance in (
-                ("the loss", losses, {"": loss} if group.last else {}, reference.tolerance),
-                ("the gradient of ", run[step]["grads"], group.of(grads, run[step]["grads"]), reference.tolerance),
-                (
-                    "the parameter ",
-                    run[step]["parameters"],
-                    group.of(parameters, run[step]["parameters"]),
-                    reference.after,
-                ),
+                ("the loss", loss, {"": model.loss} if group.last else {}, reference.tolerance),
+                ("the gradient of ", *both(group, run[step]["grads"], model.grads), reference.tolerance),
+                ("the parameter ", *both(group, run[step]["parameters"], model.parameters), reference.after),
+                ("the buffer ", *both(group, run[step]["buffers"], model.buffers), reference.tolerance),
             ):
                 wrong, far = compared(what, found, expected, tolerance)
                 differences += [f"{place}: {one}" for one in wrong]
@@ -137,14 +159,22 @@ def _held_against(job: Job, folder: Path, steps: int) -> Verified:
     return Verified(
         ranks=job.ranks,
         steps=steps,
-        losses=tuple(one["loss"] for one in runs[next(group.ranks[0] for group in job.groups if group.last)]),
+        losses=tuple(one["loss"] for one in runs[last]),
         tensors=tensors,
         worst=worst,
         collectives=summary(runs[0][0]["collectives"], job.groups[0]),
         once=summary(once[0], job.groups[0]),
         memory=tuple(max(one["peak"] for one in run[1:]) for run in runs) if steps > 1 and job.watched else (),
+        kinks=kinks,
         differences=tuple(differences),
     )
+
+
+def both(
+    group: Group, found: Mapping[str, Tensor], model: Mapping[str, Tensor]
+) -> tuple[Mapping[str, Tensor], Mapping[str, Tensor]]:
+    """What a rank holds, and what of the model's it must be equal to."""
+    return found, group.of(model, found)
 
 
 def drawn_apart(drawn: Sequence[Mapping[str, int]]) -> Iterator[str]:
@@ -181,27 +211,6 @@ def _broadcast(key: Collective) -> bool:
 
 def _question(key: Collective) -> bool:
     return key[0] in ("send", "recv") and key[2] == QUESTION_BYTES
-
-
-def compared(
-    what: str, found: Mapping[str, Tensor], expected: Mapping[str, Tensor], tolerance: float
-) -> tuple[list[str], float]:
-    """What differs, and by how much the worst does."""
-    wrong = [f"{what}{name} is missing" for name in expected if name not in found]
-    wrong += [f"{what}{name} is not the model's" for name in found if name not in expected]
-    floor = FLOOR * max((one.abs().max().item() for one in expected.values()), default=0.0)
-    worst = 0.0
-    for name, one in expected.items():
-        if name not in found:
-            continue
-        if found[name].shape != one.shape:
-            wrong.append(f"{what}{name} is {tuple(found[name].shape)}, not {tuple(one.shape)}")
-            continue
-        far = ((found[name] - one).abs().max() / max(one.abs().max().item(), floor, torch.finfo(one.dtype).tiny)).item()
-        worst = max(worst, far)
-        if not far <= tolerance:
-            wrong.append(f"{what}{name} is off by {far:.1e}, {tolerance:.0e} allowed")
-    return wrong, worst
 
 
 def _run(jobs: Sequence[Job], folders: Sequence[Path], steps: int, limit_s: float) -> None:

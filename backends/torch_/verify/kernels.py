@@ -152,6 +152,12 @@ def _mean(call: LocalCall) -> Results:
     return (x.sum(tuple(dims), keepdim=bool(call.attrs.get("keepdim", False))) / count,)
 
 
+def _batch_moments(call: LocalCall) -> Results:
+    x = call.operands[0]
+    of_all = prod(size for factor, size in call.sizes.items() if factor not in ("c", "m"))
+    return (eager(call)[0] * (x.numel() / x.shape[1] / of_all),)
+
+
 def _sum(call: LocalCall) -> Results:
     return (eager(call)[0].to(_computing(call.results[0].dtype)),)
 
@@ -273,6 +279,7 @@ _PLACED: Mapping[str, Kernel] = {
     "tril": _triangle,
     "triu": _triangle,
     "mean": _mean,
+    "batch_moments": _batch_moments,
     "sum": _sum,
     "gather": _gather,
     "index_select": _index_select,

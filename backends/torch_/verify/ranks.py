@@ -4,9 +4,9 @@ do not race for a port, and none depends on another one that ended before it.
 
     python -m meshwright.backends.torch_.verify.ranks STEPS  SCRIPT RANKS FOLDER  [SCRIPT RANKS FOLDER …]
 
-Every rank writes FOLDER/RANK.pt, with an entry per step: the loss, all gradients and parameters whole, and what was
-communicated. Where a rank fails, the others are ended, FOLDER/failed names it, and no further script is run. Where the
-time is up (SIGTERM), every rank that still runs prints where it is, and FOLDER/waiting names them.
+Every rank writes FOLDER/RANK.pt, with an entry per step: the loss, all gradients, parameters and buffers whole, and
+what was communicated. Where a rank fails, the others are ended, FOLDER/failed names it, and no further script is run.
+Where the time is up (SIGTERM), every rank that still runs prints where it is, and FOLDER/waiting names them.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ from torch.nn.parallel import DistributedDataParallel
 from meshwright.backends.torch_.verify.counting import Counting
 from meshwright.backends.torch_.verify.loading import load
 from meshwright.backends.torch_.verify.memory import Peak, make_masks_unwatched
+from meshwright.backends.torch_.verify.state import buffers_of
 
 START = "start"
 """The checkpoint, in the folder of a script, that its ranks begin with if they draw their parts."""
@@ -152,6 +153,7 @@ def run(train: Any, steps: int, start: Path) -> list[dict[str, Any]]:
                 "loss": None if loss is None else loss.item(),
                 "grads": {name: whole(train, name, p.grad) for name, p in held.items() if p.grad is not None},
                 "parameters": {name: whole(train, name, p) for name, p in held.items()},
+                "buffers": {name: one for part in parts_of(called) for name, one in buffers_of(part).items()},
                 "collectives": dict(counting.found),
                 "peak": peak.most,
                 "drawn": drawn,
@@ -162,19 +164,19 @@ def run(train: Any, steps: int, start: Path) -> list[dict[str, Any]]:
 
 def parameters_of(called: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
     """Those that a rank holds, of its stages or of the whole model."""
+    for part in parts_of(called):
+        yield from part.named_parameters(remove_duplicate=False)
+
+
+def parts_of(called: nn.Module) -> Iterator[nn.Module]:
+    """The stages that a rank holds, or the whole model, whatever it is wrapped into."""
     for part in getattr(called, "stages", [called]):
-        yield from named(part)
+        yield part.module if isinstance(part, DistributedDataParallel) else part
 
 
 def bits(tensor: Tensor) -> bytes:
     """What a tensor holds, to the last bit."""
     return bytes(tensor.contiguous().view(torch.uint8).numpy().data)
-
-
-def named(module: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
-    """The parameters of a module by all of their names in the model, whatever it is wrapped into."""
-    inner = module.module if isinstance(module, DistributedDataParallel) else module
-    yield from inner.named_parameters(remove_duplicate=False)
 
 
 def whole(train: Any, name: str, tensor: Tensor) -> Tensor:

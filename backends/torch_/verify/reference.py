@@ -9,7 +9,8 @@ recipes fsdp*     parameters in fp32, of which every forward pass reads copies i
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,10 @@ from torch import Tensor, nn
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_dict
 from torch.func import functional_call
 
+from meshwright.backends.torch_.verify.apart import Apart
+from meshwright.backends.torch_.verify.equal import compared
 from meshwright.backends.torch_.verify.loading import load
+from meshwright.backends.torch_.verify.state import buffers_of
 from meshwright.ir.calls import Calls
 from meshwright.ir.workload import Workload
 
@@ -30,12 +34,26 @@ EXACT, IN_BF16 = 1e-5, 2**-5
 numbers. Products in bf16 round what they yield, and what is added up in another order, or over another part of the
 batch, rounds otherwise."""
 
+LAST_BITS, PLACES = 2**-22, 12
+"""How far from one another, relative to their size, parameters are that differ in their last two bits; and at how many
+such places gradients are taken before a run is said to differ."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stepped:
+    """What a step leaves: the loss, gradients, and the parameters and buffers after it."""
+
+    loss: Tensor
+    grads: Mapping[str, Tensor]
+    parameters: Mapping[str, Tensor]
+    buffers: Mapping[str, Tensor]
+
 
 class Reference:
     """The user's model on one device."""
 
-    def __init__(self, folder: Path, calls: Calls, workload: Workload) -> None:
-        self.calls, self.workload = calls, workload
+    def __init__(self, folder: Path, calls: Calls, workload: Workload, apart: Apart | None = None) -> None:
+        self.calls, self.workload, self.apart = calls, workload, apart
         recipe = workload.recipe or workload.stack.recipe
         low = workload.precision == "bf16"
         self.cast = low and recipe != "bf16"
@@ -52,21 +70,65 @@ class Reference:
         trained = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
         make = self.file.optimizer if calls.has_optimizer else lambda given: torch.optim.AdamW(given, lr=3e-4)
         self.optimizer = make(trained)
+        self.before = self._held()
 
-    def step(self, step: int, grads: Mapping[str, Tensor]) -> tuple[Tensor, dict[str, Tensor], dict[str, Tensor]]:
-        """The loss, the gradients, and the parameters after an optimizer's step with `grads`."""
-        torch.manual_seed(SEED + step)
-        batch = self.file.example_inputs(self.workload.global_batch, self.workload.seq)
+    def step(self, step: int, grads: Mapping[str, Tensor]) -> Stepped:
+        """A step, in which the optimizer is given `grads`."""
+        self.before = self._held()
         self.optimizer.zero_grad()
-        loss = self.file.loss(self.outputs({name: batch[name] for name in self.calls.entries}), batch)
-        loss.backward()
+        loss = self._pass(step)
         named = dict(self.model.named_parameters(remove_duplicate=False))
         made = {name: p.grad.clone() for name, p in named.items() if p.grad is not None}
         for name, grad in grads.items():
             if name in made and grad.shape == made[name].shape:
                 named[name].grad = grad
         self.optimizer.step()
-        return loss.detach(), made, {name: p.detach().clone() for name, p in named.items()}
+        after = {name: p.detach().clone() for name, p in named.items()}
+        return Stepped(loss=loss, grads=made, parameters=after, buffers=buffers_of(self.model))
+
+    def nearby(self, step: int, found: Mapping[str, Tensor]) -> dict[str, Tensor] | None:
+        """The gradients of a step that was made, at parameters whose last bits are others, if `found` are equal to
+        them. Where the model has kinks (ReLU, a maximum) and a value lies on one, gradients on its two sides are both
+        right, and rounding chooses. None if there is no such place where they are equal."""
+        after, random = self._held(), torch.Generator().manual_seed(SEED + step)
+        grads = {name: p.grad for name, p in self.model.named_parameters()}
+        try:
+            for _ in range(PLACES):
+                self._hold(self.before, random)
+                self.optimizer.zero_grad()
+                self._pass(step)
+                named = self.model.named_parameters(remove_duplicate=False)
+                made = {name: p.grad for name, p in named if p.grad is not None}
+                if not compared("", found, made, self.tolerance)[0]:
+                    return made
+            return None
+        finally:
+            self._hold(after)
+            for name, parameter in self.model.named_parameters():
+                parameter.grad = grads[name]
+
+    def _pass(self, step: int) -> Tensor:
+        """Forward and backward."""
+        torch.manual_seed(SEED + step)
+        batch = self.file.example_inputs(self.workload.global_batch, self.workload.seq)
+        loss = torch.zeros(())
+        for weight, part in self.apart.parts(batch) if self.apart is not None else [(1.0, batch)]:
+            one = self.file.loss(self.outputs({name: part[name] for name in self.calls.entries}), part) * weight
+            one.backward()
+            loss = loss + one.detach()
+        return loss
+
+    def _held(self) -> list[Tensor]:
+        """All that the model holds."""
+        return [one.detach().clone() for one in (*self.model.parameters(), *self.model.buffers())]
+
+    @torch.no_grad()
+    def _hold(self, held: Sequence[Tensor], random: torch.Generator | None = None) -> None:
+        """Have the model hold that; with `random`, parameters with other last bits."""
+        for one, value in zip((*self.model.parameters(), *self.model.buffers()), held, strict=True):
+            one.copy_(value)
+        for parameter in self.model.parameters() if random is not None else ():
+            parameter.mul_(1 + LAST_BITS * torch.randn(parameter.shape, generator=random))
 
     def save(self, folder: Path) -> None:
         """A checkpoint before the first step, as emitted scripts take it up."""

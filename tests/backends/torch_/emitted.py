@@ -12,7 +12,6 @@ from typing import Any
 from meshwright.backends.torch_.capabilities import TORCH_GLOO
 from meshwright.backends.torch_.emit import Subject, emit
 from meshwright.backends.torch_.verify.emitted import Job
-from meshwright.backends.torch_.verify.groups import groups_of
 from meshwright.ir.calls import Calls
 from meshwright.ir.decisions import Decisions
 from meshwright.ir.fold import Fold
@@ -75,7 +74,7 @@ def written(plan: Subject, folder: Path) -> Path:
 
 def job(plan: Subject, script: Path) -> Job:
     """A script, to be run and compared."""
-    return Job(script=script, calls=plan.calls, workload=plan.workload, groups=groups_of(plan.program, plan.fold))
+    return Job.of(plan, script)
 
 
 def unclean(folder: Path, *, types: bool = False) -> str:

@@ -281,6 +281,7 @@ BODIES: Mapping[str, Body] = {
         F.layer_norm(x, (4,), n.v, n.v) + F.layer_norm(x, (3, 4)) + F.rms_norm(x, (4,), n.v) + F.rms_norm(x, (4,))
     ),
     "group norm": lambda n, x, i: F.group_norm(x.transpose(1, 2), 2, n.v, n.v),
+    "instance norm": lambda n, x, i: F.instance_norm(x.transpose(1, 2), weight=n.v, bias=n.v),
     "batch norm": lambda n, x, i: n.norm(x),
     "cross entropy": lambda n, x, i: (
         F.cross_entropy(x.flatten(0, 1), i.flatten(), ignore_index=1, label_smoothing=0.1)

@@ -32,6 +32,8 @@ UNCOUNTED = {
 REFERENCE_ONLY = {
     "dispatch": "what is kept is the implementation's choice; the rule says what is needed",
     "combine": "as dispatch",
+    "batch_moments": "scripts normalise by one function with its own derivative, which keeps its operands",
+    "batch_normalize": "as batch_moments",
     "opaque": "is taken to keep everything",
 }
 

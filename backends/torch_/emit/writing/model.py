@@ -15,6 +15,7 @@ from meshwright.backends.torch_.emit.writing.experts import cut_experts
 from meshwright.backends.torch_.emit.writing.lines import WIDTH, call, indented, quoted
 from meshwright.backends.torch_.emit.writing.recompute import runs_again
 from meshwright.backends.torch_.emit.writing.sections import cut_as_whole, in_order
+from meshwright.backends.torch_.emit.writing.statistics import shares_statistics
 from meshwright.backends.torch_.emit.writing.tied import named_again, parted
 from meshwright.ir.graph import Param
 
@@ -64,6 +65,8 @@ def parallelize(parts: Parts) -> Iterator[str]:
         yield from cut_experts(parts, parts.experts)
     if parts.context is not None:
         yield from cut_sequences(parts, parts.context)
+    if parts.statistics:
+        yield from shares_statistics(parts)
     for again in parts.recomputed:
         yield from runs_again(parts, again)
     if parts.subject.compiled:

@@ -1,0 +1,13 @@
+"""What of a model's state is compared beside its parameters."""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
+
+
+def buffers_of(model: nn.Module) -> dict[str, Tensor]:
+    """Those that checkpoints hold, by name: copies, whole, and in a dtype in which they are compared."""
+    kept, named = model.state_dict(), dict(model.named_buffers(remove_duplicate=False))
+    whole = {n: one.full_tensor() if isinstance(one, DTensor) else one for n, one in named.items() if n in kept}
+    return {name: one.clone() if one.is_floating_point() else one.double() for name, one in whole.items()}
