@@ -5,7 +5,7 @@ plan combines. A capability lists the combinations that it can; what they are in
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from meshwright.ir.adjoint import Split
 from meshwright.ir.decisions import BodyPlan, Decisions
@@ -143,6 +143,37 @@ def experts_cut_twice(decisions: Decisions, fold: Fold) -> str:
     return ""
 
 
+def compiled_blocks(decisions: Decisions, fold: Fold) -> str:
+    """What blocks that torch compiles, each by itself, do not run with (torch 2.13): backward passes in halves, which
+    split what the compiler has joined; values of DTensors that are computed again; a mask of torch's own class that is;
+    stand-ins for products whose sections are cut, and for experts that are."""
+    if decisions.style != "compiled":
+        return ""
+    meshes, loops = {name: stage.mesh for stage in decisions.stages for name in stage.plans}, loops_of(Same(fold))
+    found = [f"schedule {decisions.schedule.name}" if len(decisions.stages) > 1 and _splits(decisions) else ""]
+    for plan in decisions.plans:
+        graph, mesh = fold.body[plan.body].graph, meshes.get(plan.name)
+        used = {name_of(plan, graph, loops[plan.body], axis) for axis in mesh.names} if mesh is not None else set()
+        again = [op for op in graph.ops if op.kind == ATTENTION and not set(plan.recompute).isdisjoint(op.results)]
+        gathered = any(WAYS.get(split) == "all_gather" for op in again for _, split in _cuts_of_attention(plan, op))
+        alone = again and len(plan.recompute) == sum(len(op.results) for op in again)
+        found += [
+            f"{plan.name} computed again beside tensor parallelism"
+            if plan.recompute and ("tp" in used or ("tp+sp" in used and again))
+            else "",
+            f"attention of cut sequences computed again in {plan.name}" if alone and gathered else "",
+            f"experts cut in themselves in {plan.name}" if _cuts_experts(plan, graph.ops) else "",
+            f"sections cut in {plan.name}" if _cuts_sections(plan) else "",
+        ]
+    return next((f"compiled blocks beside {what}" for what in found if what), "")
+
+
+def _cuts_experts(plan: BodyPlan, ops: Sequence[Op]) -> bool:
+    """Whether an axis cuts experts in themselves."""
+    choices = (choice for op in ops if op.kind == GROUPED for _, choice in plan.strategy(op.name).choices)
+    return any(isinstance(choice, Split) and not {"e", "c"}.issuperset(choice.factors) for choice in choices)
+
+
 def cast_copies(decisions: Decisions, fold: Fold) -> str:
     """Parameters that every rank holds whole, but for what cuts modules, and casts before use, along more than one axis
     that cuts the batch alone."""
@@ -218,6 +249,7 @@ COMBINED: Mapping[str, Callable[[Decisions, Fold], str]] = {
     "split_backward_shards": split_backward_shards,
     "many_gathered_stages": many_gathered_stages,
     "experts_cut_twice": experts_cut_twice,
+    "compiled_blocks": compiled_blocks,
 }
 """What a plan has of it, in words; empty if it does not have it."""
 CAST: Mapping[str, Callable[[Decisions, Fold], str]] = {"cast_copies": cast_copies}

@@ -181,10 +181,11 @@ class Setting:
         """A plan in the style of the workload, if the target can have it and it does what is asked of modules."""
         if self.modules:
             check_held(decisions, fold, self.modules)
-        if self.target is not ANY:
-            self.target.check(decisions, fold, self.workload)
         style = self.workload.stack.style
-        return decisions if decisions.style == style else replace(decisions, style=style)
+        made = decisions if decisions.style == style else replace(decisions, style=style)
+        if self.target is not ANY:
+            self.target.check(made, fold, self.workload)
+        return made
 
     def program(self, config: Config, global_batch: int) -> Program:
         """The program that carries it out."""

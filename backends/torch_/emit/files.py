@@ -20,7 +20,6 @@ from meshwright.backends.torch_.emit.subject import Subject
 from meshwright.backends.torch_.emit.unlike import joined_kinds, kinds_of
 from meshwright.backends.torch_.emit.writing.schedule import LISTS, action_lists, class_of
 from meshwright.backends.torch_.emit.writing.unlike import unlike_orders
-from meshwright.ir.errors import EmissionSoftware
 
 __all__ = ["Files", "Subject", "emit"]
 
@@ -64,12 +63,6 @@ def emit(subject: Subject, folder: Path) -> Files:
 def _parts(subject: Subject, folder: Path) -> Parts:
     """What the script of a plan says; of one with unlike stages, of those of one kind."""
     axes = axes_of(subject)
-    if subject.compiled and (axes.context is not None or axes.experts):
-        raise EmissionSoftware(
-            place="style compiled",
-            cause="blocks whose attention or experts are exchanged with other ranks are not emitted compiled yet",
-            fix="plan with --style eager, or with --fix cp=1,ep=1",
-        )
     experts = experts_of(subject, axes.experts) if axes.experts else None
     styles = {
         piece.plan.name: styles_of(subject, piece, axes.tensor) for piece in subject.pieces if axes.tensor is not None
@@ -78,7 +71,7 @@ def _parts(subject: Subject, folder: Path) -> Parts:
     kept = kept_of(subject, axes, experts)
     if precision.sums and not kept.units:
         kept = whole_of(subject, axes)
-    parts = Parts(
+    return Parts(
         subject=subject,
         axes=axes,
         styles=styles,
@@ -88,10 +81,3 @@ def _parts(subject: Subject, folder: Path) -> Parts:
         experts=experts,
         model=Path(os.path.relpath(folder.resolve() / subject.calls.file, folder.resolve())).as_posix(),
     )
-    if subject.compiled and (parts.fused or parts.cut_experts):
-        raise EmissionSoftware(
-            place="style compiled",
-            cause="fused weights whose sections are cut, and experts that are, are not emitted compiled yet",
-            fix="plan with --style eager, or with --fix tp=1",
-        )
-    return parts

@@ -10,6 +10,7 @@ from itertools import pairwise
 from meshwright.backends.torch_.emit.turns import counted, stacked
 from meshwright.ir.account import account_fold
 from meshwright.ir.calls import Calls
+from meshwright.ir.combined import compiled_blocks
 from meshwright.ir.decisions import BodyPlan, Decisions
 from meshwright.ir.errors import EmissionRecompute, EmissionSchedule, EmissionSoftware, EmissionTarget
 from meshwright.ir.fold import Fold, Segment
@@ -155,12 +156,11 @@ class Subject:
                     cause="it is not emitted yet",
                     fix=f"plan with --{what} {' or '.join(known)}",
                 )
-        again = next((plan.name for plan in decisions.plans if plan.recompute), None)
-        if self.compiled and again is not None:
-            raise EmissionRecompute(
-                place=f"style compiled, plan {again}",
-                cause="compiled blocks that run again are not emitted yet: torch 2.13 fails on those with DTensors",
-                fix="plan with --fix recompute=none, or with --style eager",
+        if problem := compiled_blocks(decisions, self.fold):
+            raise EmissionSoftware(
+                place=f"style {decisions.style}",
+                cause=f"this is not emitted: {problem}",
+                fix="plan with --style eager, or with --fix recompute=none,tp=1,schedule=1f1b",
             )
         if self.workload.precision not in ("fp32", "bf16"):
             raise EmissionSoftware(

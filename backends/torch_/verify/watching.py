@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from torch._guards import TracingContext
 from torch._ops import HigherOrderOperator
 from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -22,8 +23,8 @@ class Watching(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if any(issubclass(one, DTensor) for one in types):
             return NotImplemented  # DTensor first: what it runs instead, collectives too, comes here by itself
-        if isinstance(func, HigherOrderOperator):
-            return func(*args, **(kwargs or {}))
+        if isinstance(func, HigherOrderOperator) or TracingContext.try_get() is not None:
+            return func(*args, **(kwargs or {}))  # the compiler looks at what code would do; nothing is sent
         self.before(func._schema, args)
         made = func(*args, **(kwargs or {}))
         self.after(func._schema, made)

@@ -9,10 +9,13 @@ from typing import Any
 
 import pytest
 
+from meshwright.backends.torch_.capabilities import TORCH_CUDA
 from meshwright.backends.torch_.emit import Subject, emit
-from meshwright.ir.errors import EmissionRecompute, EmissionSoftware, MeshwrightError
+from meshwright.ir.errors import CombinationNotExpressible, EmissionSoftware
 from meshwright.ir.workload import STACKS
-from tests.backends.torch_.emitted import WORKLOAD, subject, unclean, written
+from tests.backends.torch_.emitted import ROOT, WORKLOAD, subject, unclean, written
+
+MIXTURE = f"{ROOT / 'tests' / 'backends' / 'torch_' / 'mixture.py'}:tiny"
 
 
 def compiled(**degrees: Any) -> Subject:
@@ -57,16 +60,40 @@ def test_async_tensor_parallelism_is_asked_of_the_compiler(tmp_path: Path) -> No
         emit(replace(compiled(tp=2), workload=stack), tmp_path)
 
 
-@pytest.mark.parametrize(
-    ("degrees", "kind", "fix"),
-    [
-        ({"dp": 2, "recompute": "full_layers:1"}, EmissionRecompute, "recompute=none"),
-        ({"cp": 2}, EmissionSoftware, "--style eager"),
-    ],
-)
-def test_what_was_not_seen_to_run_compiled_is_refused(
-    degrees: dict[str, Any], kind: type[MeshwrightError], fix: str, tmp_path: Path
-) -> None:
-    with pytest.raises(kind) as refused:
-        emit(compiled(**degrees), tmp_path)
-    assert fix in refused.value.fix
+TWICE = {"schedule": "zbv", "pp": 2, "vp": 2, "microbatches": 2}
+RUN: dict[str, dict[str, Any]] = {
+    "blocks again": {"dp": 2, "zero": 3, "recompute": "full"},
+    "first layers again": {"dp": 2, "recompute": "full_layers:1"},
+    "all but products again, tp+sp": {"tp": 2, "sequence_parallel": True, "recompute": "selective_op"},
+    "heads exchanged, attention again": {"cp": 2, "context": "ulysses", "recompute": "selective"},
+    "keys and values gathered": {"cp": 2},
+    "a ring": {"cp": 2, "context": "ring", "recompute": "full"},
+    "experts apart": {"dp": 2, "ep": 2, "reference": MIXTURE},
+}
+"""What was run with compiled blocks, and exact (docs/emit.md)."""
+NOT_RUN: dict[str, tuple[dict[str, Any], str]] = {
+    "halves": (TWICE, "schedule zbv"),
+    "tp, all but products again": ({"tp": 2, "recompute": "selective_op"}, "beside tensor parallelism"),
+    "tp+sp, blocks again": ({"tp": 2, "sequence_parallel": True, "recompute": "full"}, "beside tensor parallelism"),
+    "keys and values gathered, attention again": ({"cp": 2, "recompute": "selective"}, "attention of cut sequences"),
+    "experts cut": ({"tp": 2, "reference": MIXTURE}, "experts cut in themselves"),
+}
+
+
+@pytest.mark.parametrize("name", RUN)
+def test_what_was_run_compiled_is_emitted(name: str, tmp_path: Path) -> None:
+    text = written(compiled(**RUN[name]), tmp_path).read_text()
+    assert text.find("run_again(block") < text.index("torch.compile(block.forward)")
+    assert unclean(tmp_path) == ""
+
+
+@pytest.mark.parametrize("name", NOT_RUN)
+def test_what_does_not_run_compiled_is_refused_and_not_searched_for(name: str, tmp_path: Path) -> None:
+    degrees, says = NOT_RUN[name]
+    plan = compiled(**degrees)
+    with pytest.raises(EmissionSoftware, match=says):
+        emit(plan, tmp_path)
+    with pytest.raises(CombinationNotExpressible, match=says):
+        TORCH_CUDA.check(plan.decisions, plan.fold)
+    eager = replace(plan.decisions, style="eager")
+    assert not [*TORCH_CUDA.refusals(eager, plan.fold)]

@@ -119,9 +119,11 @@ def all_but(device: str) -> Iterator[str]:
     yield "def all_but(products: tuple[int, ...]) -> Any:"
     yield '    """Contexts of a checkpoint that keep attention, and of all products those with these numbers."""'
     yield "    aten, ran = torch.ops.aten, itertools.count()"
-    yield "    attention = ("
-    yield from (f"        aten.{kernel}.default," for kernel in KERNELS[device])
-    yield "    )"
+    kernels = [f"aten.{kernel}.default," for kernel in KERNELS[device]]
+    if len(kernels) == 1:
+        yield f"    attention = ({kernels[0]})"
+    else:
+        yield from ("    attention = (", *(f"        {kernel}" for kernel in kernels), "    )")
     yield ""
     yield "    def policy(context: Any, op: Any, *args: Any, **kwargs: Any) -> CheckpointPolicy:"
     yield "        kept = op in attention or (op in (aten.mm.default, aten.addmm.default) and next(ran) in products)"
