@@ -6,6 +6,9 @@
                         `MixedPrecisionPolicy` of `fully_shard`
     fsdp-bf16-reduce    the same with gradients summed in bf16
 
+In float8 (`fp8_tensorwise`) the products of repeated blocks multiply, by torchao, with one scale per tensor, found anew
+each time; everything else is as in bf16.
+
 It is `fully_shard` that casts, also where every rank holds all parameters: it then shards over one rank. Autocast is
 not used: it computes some operators in fp32, so that other bytes are kept and sent than planned.
 """
@@ -16,8 +19,11 @@ from dataclasses import dataclass
 
 from meshwright.backends.torch_.emit.subject import Subject
 from meshwright.ir.errors import EmissionSoftware
+from meshwright.ir.rules.base import Engine, rule_of
 
-RECIPES = {"fp32": ("fp32",), "bf16": ("bf16", "fsdp", "fsdp-bf16-reduce")}
+LOW = ("bf16", "fsdp", "fsdp-bf16-reduce")
+FLOAT8 = "fp8_tensorwise"
+RECIPES = {"fp32": ("fp32",), "bf16": LOW, FLOAT8: LOW}
 """By precision."""
 SUMS = {"fsdp": "torch.float32", "fsdp-bf16-reduce": "torch.bfloat16"}
 """The dtype in which gradients are summed."""
@@ -31,12 +37,20 @@ class Precision:
     """Whether parameters are kept in bf16."""
     sums: str = ""
     """The dtype in which `fully_shard` sums gradients, where it casts."""
+    float8: tuple[str, ...] = ()
+    """How the names of modules begin whose products multiply in float8."""
 
 
 def precision_of(subject: Subject) -> Precision:
     """The dtypes of a plan."""
     workload = subject.workload
-    recipe, known = workload.recipe or workload.stack.recipe, RECIPES[workload.precision]
+    recipe, known = workload.recipe or workload.stack.recipe, RECIPES.get(workload.precision, ())
+    if not known:
+        raise EmissionSoftware(
+            place=f"dtype {workload.precision}",
+            cause="it is not emitted yet",
+            fix=f"plan with --dtype {' or '.join(RECIPES)}",
+        )
     if recipe not in known:
         raise EmissionSoftware(
             place=f"recipe {recipe} with dtype {workload.precision}",
@@ -48,10 +62,27 @@ def precision_of(subject: Subject) -> Precision:
     dtypes = {piece.graph.types[param.value].dtype for piece in subject.pieces for param in piece.graph.params}
     if dtypes != {"bf16"}:
         raise EmissionSoftware(
-            place=f"dtype bf16, parameters in {' and '.join(sorted(dtypes))}",
+            place=f"dtype {workload.precision}, parameters in {' and '.join(sorted(dtypes))}",
             cause="what is planned computes in bf16 inside of products only, and no code is written for that",
             fix="plan with --dtype fp32, or make the model run with parameters in bf16",
         )
+    float8 = _in_float8(subject) if workload.precision == FLOAT8 else ()
     if recipe == "bf16":
-        return Precision(low=True)
-    return Precision(sums=SUMS[recipe])
+        return Precision(low=True, float8=float8)
+    return Precision(sums=SUMS[recipe], float8=float8)
+
+
+def _in_float8(subject: Subject) -> tuple[str, ...]:
+    """The blocks. Must: all of their products of weights are modules that torchao takes."""
+    blocks = [piece for piece in subject.pieces if piece.repeated]
+    for piece in blocks:
+        weights = {param.value for param in piece.graph.params}
+        for op in piece.graph.ops:
+            multiplies = rule_of(op, piece.graph.types).engine is Engine.MATMUL and not weights.isdisjoint(op.operands)
+            if multiplies and (op.kind != "linear" or op.attr("transposed", False)):
+                raise EmissionSoftware(
+                    place=f"dtype {FLOAT8}, %{op.name} of {piece.path(op.module)}",
+                    cause="it is no nn.Linear, and torchao makes no other products float8",
+                    fix="plan with --dtype bf16",
+                )
+    return tuple(dict.fromkeys(piece.instances().before for piece in blocks))

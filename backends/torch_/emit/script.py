@@ -21,7 +21,7 @@ from meshwright.backends.torch_.emit.writing.initial import draw
 from meshwright.backends.torch_.emit.writing.keeping import FLAT, resume, save
 from meshwright.backends.torch_.emit.writing.lines import WIDTH
 from meshwright.backends.torch_.emit.writing.microbatches import accumulating_step
-from meshwright.backends.torch_.emit.writing.model import along, build, parallelize
+from meshwright.backends.torch_.emit.writing.model import along, build, in_float8, parallelize
 from meshwright.backends.torch_.emit.writing.pipeline import pipeline_step, stage_constants, stage_sections, staged
 from meshwright.backends.torch_.emit.writing.recompute import recomputing
 from meshwright.backends.torch_.emit.writing.sections import in_order_of_ranks, of_experts, of_sections, table
@@ -101,6 +101,8 @@ def sections(parts: Parts, cut: Iterable[Section], steps: Iterable[Section], sta
     """train.py, but for what stands first: the model, how it is `cut`, batches and `steps`, and what runs them."""
     yield load()
     yield ("model_file = load(Path(__file__).resolve().parent / MODEL)",)
+    if parts.precision.float8:
+        yield in_float8(parts)
     yield build(parts)
     yield from cut
     yield from steps

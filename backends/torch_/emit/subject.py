@@ -162,12 +162,6 @@ class Subject:
                 cause=f"this is not emitted: {problem}",
                 fix="plan with --style eager, or with --fix recompute=none,tp=1,schedule=1f1b",
             )
-        if self.workload.precision not in ("fp32", "bf16"):
-            raise EmissionSoftware(
-                place=f"dtype {self.workload.precision}",
-                cause="it is not emitted yet",
-                fix="plan with --dtype fp32 or --dtype bf16",
-            )
 
 
 def _in_order(several: Sequence[Segment]) -> tuple[str, ...]:

@@ -67,6 +67,7 @@ FROM = {
         "create_selective_checkpoint_contexts",
         "noop_context_fn",
     ),
+    "torchao.float8": ("convert_to_float8_training",),
 }
 """What a script may use, by the module that has it."""
 

@@ -32,11 +32,23 @@ def build(parts: Parts) -> Iterator[str]:
         yield "    torch.manual_seed(SEED)"
     kept = ".float()" if parts.precision.sums else ""
     yield f"{deep}model: nn.Module = model_file.{parts.subject.calls.factory}(){kept}"
+    if parts.precision.float8:
+        yield f"{deep}convert_to_float8_training(model, module_filter_fn=in_float8)"
     if parts.precision.low:
         yield "    for parameter in model.parameters():  # buffers stay: tables of positions lose far ones in bf16"
         yield "        parameter.data = parameter.data.to(torch.bfloat16)"
     stays = parts.drawn_in_parts or parts.subject.device == "cpu"
     yield "    return model" if stays else '    return model.to("cuda")'
+
+
+def in_float8(parts: Parts) -> Iterator[str]:
+    """`in_float8`: what torchao is told to take."""
+    yield "def in_float8(module: nn.Module, name: str) -> bool:"
+    yield '    """Whether a module multiplies in float8: products of blocks, of sizes that its kernels take."""'
+    yield "    sizes = (module.in_features, module.out_features) if isinstance(module, nn.Linear) else (1,)"
+    begins = ", ".join(f'"{before}"' for before in parts.precision.float8)
+    begins = begins if len(parts.precision.float8) == 1 else f"({begins})"
+    yield f"    return name.startswith({begins}) and not any(size % 16 for size in sizes)"
 
 
 def parallelize(parts: Parts) -> Iterator[str]:
