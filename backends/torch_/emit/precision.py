@@ -6,6 +6,8 @@
                         `MixedPrecisionPolicy` of `fully_shard`
     fsdp-bf16-reduce    the same with gradients summed in bf16
 
+In fp16 (recipe `fsdp` alone) losses are scaled, since small gradients vanish (`writing.scaling`).
+
 In float8 (`fp8_tensorwise`) the products of repeated blocks multiply, by torchao, with one scale per tensor, found anew
 each time; everything else is as in bf16.
 
@@ -23,8 +25,10 @@ from meshwright.ir.rules.base import Engine, rule_of
 
 LOW = ("bf16", "fsdp", "fsdp-bf16-reduce")
 FLOAT8 = "fp8_tensorwise"
-RECIPES = {"fp32": ("fp32",), "bf16": LOW, FLOAT8: LOW}
+RECIPES = {"fp32": ("fp32",), "bf16": LOW, "fp16": ("fsdp",), FLOAT8: LOW}
 """By precision."""
+TRACED = {"fp16": "f16"}
+"""The dtype that parameters are traced in, where it is not bf16."""
 SUMS = {"fsdp": "torch.float32", "fsdp-bf16-reduce": "torch.bfloat16"}
 """The dtype in which gradients are summed."""
 
@@ -37,8 +41,15 @@ class Precision:
     """Whether parameters are kept in bf16."""
     sums: str = ""
     """The dtype in which `fully_shard` sums gradients, where it casts."""
+    used: str = "torch.bfloat16"
+    """The dtype that it casts to."""
     float8: tuple[str, ...] = ()
     """How the names of modules begin whose products multiply in float8."""
+
+    @property
+    def scaled(self) -> bool:
+        """Whether losses are, for gradients that would vanish."""
+        return self.used == "torch.float16"
 
 
 def precision_of(subject: Subject) -> Precision:
@@ -60,16 +71,17 @@ def precision_of(subject: Subject) -> Precision:
     if workload.precision == "fp32":
         return Precision()
     dtypes = {piece.graph.types[param.value].dtype for piece in subject.pieces for param in piece.graph.params}
-    if dtypes != {"bf16"}:
+    traced = TRACED.get(workload.precision, "bf16")
+    if dtypes != {traced}:
         raise EmissionSoftware(
             place=f"dtype {workload.precision}, parameters in {' and '.join(sorted(dtypes))}",
-            cause="what is planned computes in bf16 inside of products only, and no code is written for that",
-            fix="plan with --dtype fp32, or make the model run with parameters in bf16",
+            cause=f"what is planned computes in {traced} inside of products only, and no code is written for that",
+            fix="plan with --dtype fp32, or make the model run with such parameters",
         )
     float8 = _in_float8(subject) if workload.precision == FLOAT8 else ()
     if recipe == "bf16":
         return Precision(low=True, float8=float8)
-    return Precision(sums=SUMS[recipe], float8=float8)
+    return Precision(sums=SUMS[recipe], used=f"torch.{'float16' if traced == 'f16' else 'bfloat16'}", float8=float8)
 
 
 def _in_float8(subject: Subject) -> tuple[str, ...]:

@@ -24,6 +24,7 @@ from meshwright.backends.torch_.emit.writing.microbatches import accumulating_st
 from meshwright.backends.torch_.emit.writing.model import along, build, in_float8, parallelize
 from meshwright.backends.torch_.emit.writing.pipeline import pipeline_step, stage_constants, stage_sections, staged
 from meshwright.backends.torch_.emit.writing.recompute import recomputing
+from meshwright.backends.torch_.emit.writing.scaling import loss_scale
 from meshwright.backends.torch_.emit.writing.sections import in_order_of_ranks, of_experts, of_sections, table
 from meshwright.backends.torch_.emit.writing.speed import flops, speed
 from meshwright.backends.torch_.emit.writing.statistics import shared_by_copies
@@ -59,6 +60,8 @@ def scripts(parts: Parts) -> tuple[tuple[str, str], ...]:
     step = one(parts) if parts.pipeline is None else pipeline_step(parts, parts.pipeline)
     added = [sum_copies(parts)] if parts.summed else []
     added += joining(parts)
+    if parts.precision.scaled:
+        added.append(loss_scale())
     ahead = [*([along()] if any(unit.along for unit in parts.kept.units) else []), *recomputing(parts)]
     if parts.statistics:
         ahead.append(shared_by_copies())
@@ -94,7 +97,8 @@ def unlike_scripts(unlike: Unlike) -> tuple[tuple[str, str], ...]:
     cut = (*shards(unlike), staged(), *([unlike_draw(unlike)] if parts.drawn_in_parts else []))
     text = sections(parts, cut, (unlike_batches(unlike), unlike_step(unlike)), unlike_start(unlike))
     head, fixed = title(parts, unlike_axes(unlike)), constants(parts, unlike_constants(unlike))
-    return two_files(head, fixed, text, (*ahead, *unlike_sections(unlike), unlike_clip()))
+    scaled = [loss_scale()] if parts.precision.scaled else []
+    return two_files(head, fixed, text, (*ahead, *unlike_sections(unlike), *scaled, unlike_clip()))
 
 
 def sections(parts: Parts, cut: Iterable[Section], steps: Iterable[Section], start: Section) -> Iterator[Section]:

@@ -34,6 +34,9 @@ EXACT, IN_BF16 = 1e-5, 2**-5
 numbers. Products in bf16 round what they yield, and what is added up in another order, or over another part of the
 batch, rounds otherwise."""
 
+LOW = {"bf16": torch.bfloat16, "fp16": torch.float16}
+"""Precisions that are compared as those in bf16 are."""
+
 LAST_BITS, PLACES = 2**-22, 12
 """How far from one another, relative to their size, parameters are that differ in their last two bits; and at how many
 such places gradients are taken before a run is said to differ."""
@@ -55,7 +58,7 @@ class Reference:
     def __init__(self, folder: Path, calls: Calls, workload: Workload, apart: Apart | None = None) -> None:
         self.calls, self.workload, self.apart = calls, workload, apart
         recipe = workload.recipe or workload.stack.recipe
-        low = workload.precision == "bf16"
+        low = workload.precision in LOW
         self.cast = low and recipe != "bf16"
         self.tolerance = IN_BF16 if low else EXACT
         """Of losses and gradients."""
@@ -66,7 +69,7 @@ class Reference:
         model: nn.Module = getattr(self.file, calls.factory)()
         self.model = model.float() if self.cast else model
         for parameter in self.model.parameters() if low and not self.cast else ():
-            parameter.data = parameter.data.to(torch.bfloat16)
+            parameter.data = parameter.data.to(LOW[workload.precision])
         trained = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
         make = self.file.optimizer if calls.has_optimizer else lambda given: torch.optim.AdamW(given, lr=3e-4)
         self.optimizer = make(trained)
@@ -143,5 +146,5 @@ class Reference:
         """What the model makes of its inputs."""
         if not self.cast:
             return self.model(**inputs)
-        cast = {name: p.to(torch.bfloat16) for name, p in self.model.named_parameters()}
+        cast = {name: p.to(LOW[self.workload.precision]) for name, p in self.model.named_parameters()}
         return functional_call(self.model, cast, kwargs=inputs)

@@ -1,18 +1,70 @@
-"""Scripts in float8, as text: torchao is no dependency of the tests. docs/emit.md says what was run."""
+"""Scripts in fp16, run on two processes; and in float8, as text: torchao is no dependency of the tests. docs/emit.md
+says what of these was run."""
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+import torch
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 
 from meshwright.backends.torch_.emit import emit
+from meshwright.backends.torch_.emit.writing.scaling import TEXT
+from meshwright.backends.torch_.verify.emitted import verify
 from meshwright.ir.errors import EmissionSoftware
-from tests.backends.torch_.emitted import MIXED, ROOT, subject, unclean, written
+from tests.backends.torch_.emitted import MIXED, ROOT, job, subject, unclean, written
+from tests.backends.torch_.measured import assert_planned
 
 FLOAT8 = replace(MIXED, precision="fp8_tensorwise")
 MIXTURE = f"{ROOT / 'tests' / 'backends' / 'torch_' / 'mixture.py'}:tiny"
+FP16: dict[str, dict[str, Any]] = {
+    "fsdp": {"dp": 2, "zero": 2, "microbatches": 2},
+    "tp+sp, states on the host": {"tp": 2, "sequence_parallel": True, "offload": "optimizer"},
+    "1f1b": {"pp": 2, "microbatches": 2, "schedule": "1f1b"},
+}
+
+
+@pytest.mark.e2e
+def test_in_fp16_losses_are_scaled(tmp_path: Path) -> None:
+    """All that ranks send beside what was planned is whether gradients are finite."""
+    workload = replace(MIXED, precision="fp16")
+    plans = [subject(workload=workload, **degrees) for degrees in FP16.values()]
+    jobs = [job(plan, written(plan, tmp_path / str(number))) for number, plan in enumerate(plans)]
+    assert unclean(tmp_path) == ""
+    for plan, one in zip(plans, verify(jobs, steps=2, limit_s=300), strict=True):
+        assert one.differences
+        for line in one.differences:
+            sent = re.search(
+                r"all_reduce over .*: (?:(\d+) bytes planned, (\d+) executed|4 bytes executed, none)", line
+            )
+            assert sent is not None, line
+            assert sent[1] is None or int(sent[2]) == int(sent[1]) + 4, line
+        assert_planned(plan, one)
+
+
+def test_a_step_with_infinite_gradients_is_left_out() -> None:
+    ranks = SimpleNamespace(all_reduce=lambda wrong, op: wrong, ReduceOp=SimpleNamespace(MAX=None))
+    names: dict[str, Any] = {"torch": torch, "nn": nn, "Tensor": Tensor, "DTensor": DTensor, "dist": ranks}
+    exec(TEXT, names)  # noqa: S102 - as it stands in scripts
+    scale, model = names["SCALE"], nn.Linear(2, 2)
+    before = scale.now
+
+    def step(worst: float) -> bool:
+        model.weight.grad, model.bias.grad = torch.full((2, 2), worst), torch.full((2,), 2 * scale.now)
+        return bool(scale.undo(model))
+
+    assert step(1.0)
+    assert model.bias.grad.tolist() == [2.0, 2.0]
+    assert not step(torch.inf)
+    assert (scale.now, scale.good) == (before / 2, 0)
+    assert all(step(1.0) for _ in range(2000))
+    assert scale.now == before
 
 
 def test_products_of_blocks_are_in_float8_before_they_are_cut(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from meshwright.backends.torch_.emit.parts import Parts
 from meshwright.backends.torch_.emit.writing.lines import loss_of
+from meshwright.backends.torch_.emit.writing.scaling import SCALED
 from meshwright.backends.torch_.emit.writing.step import after_backward, stepped, targets_of
 
 
@@ -66,5 +67,7 @@ def one_batch(parts: Parts, called: str, averaged: bool) -> Iterator[str]:
         yield f"{' ' * deep}with loss_parallel():"
         deep += 4
     yield from loss_of(deep, called, "micro", "(count / targets.sum())")
+    if parts.precision.scaled:
+        yield f"{' ' * deep}loss.{SCALED}"
     mean = "  # gradients are averaged over the group"
     yield f"{' ' * deep}{f'(loss * {parts.copies_said}).backward(){mean}' if averaged else 'loss.backward()'}"

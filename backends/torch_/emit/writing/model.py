@@ -150,7 +150,7 @@ def sharded(parts: Parts) -> Iterator[str]:
     yield f"    shards = mesh[{over}]{'  # copies, and the shards of each' if len(held) > 1 and both else ''}"
     options = ["mesh=shards"]
     if parts.precision.sums:
-        given = f"param_dtype=torch.bfloat16, reduce_dtype={parts.precision.sums}"
+        given = f"param_dtype={parts.precision.used}, reduce_dtype={parts.precision.sums}"
         yield f"    precision = MixedPrecisionPolicy({given})"
         options.append("mp_policy=precision")
     if parts.kept.frozen:

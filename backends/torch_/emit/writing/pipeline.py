@@ -9,6 +9,7 @@ from meshwright.backends.torch_.emit.pipeline import Pipeline
 from meshwright.backends.torch_.emit.stage_code import FOLLOWING, Crossing, StageCode, numbers_of
 from meshwright.backends.torch_.emit.writing.keeping import plain
 from meshwright.backends.torch_.emit.writing.lines import WIDTH, call, quoted, wrapped
+from meshwright.backends.torch_.emit.writing.scaling import SCALED
 from meshwright.backends.torch_.emit.writing.schedule import by_lists, class_of, made_of
 from meshwright.backends.torch_.emit.writing.step import after_backward, stepped, targets_of
 from meshwright.ir.errors import EmissionSchedule
@@ -207,7 +208,18 @@ def runner(parts: Parts, pipeline: Pipeline) -> Iterator[str]:
     within = parts.subject.calls.route.within
     given = f"SimpleNamespace({within}=outputs)" if within else "outputs"
     yield f'        loss = self.mean({given}, {{"{labels}": labels}})'
-    yield f"        return loss * ((labels != {ignored}).sum() / self.targets)"
+    yield from weighed(parts, ignored)
+
+
+def weighed(parts: Parts, ignored: int) -> Iterator[str]:
+    """How the loss of a micro-batch ends: with its share."""
+    share = f"loss * ((labels != {ignored}).sum() / self.targets)"
+    if parts.precision.scaled:
+        yield f"        part: Tensor = {share}"
+        yield f"        part.{SCALED}"
+        yield "        return part"
+    else:
+        yield f"        return {share}"
 
 
 def _group(pipeline: Pipeline, stage: int) -> int:

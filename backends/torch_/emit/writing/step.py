@@ -8,6 +8,7 @@ from meshwright.backends.torch_.emit.parts import Parts
 from meshwright.backends.torch_.emit.styles import LOSS
 from meshwright.backends.torch_.emit.subject import Piece, Subject
 from meshwright.backends.torch_.emit.writing.lines import loss_of
+from meshwright.backends.torch_.emit.writing.scaling import SCALED
 from meshwright.ir.errors import EmissionAxis
 from meshwright.ir.fold import FromInput
 from meshwright.ir.graph import Op
@@ -30,6 +31,8 @@ def train_step(parts: Parts) -> Iterator[str]:
     if parts.sharded_loss:
         yield "    with loss_parallel():"
     yield from loss_of(deep, called, "batch", "" if parts.shared is None else "share")
+    if parts.precision.scaled:
+        yield f"{' ' * deep}loss.{SCALED}"
     if parts.axes.copied is None or parts.added:
         yield f"{' ' * deep}loss.backward()"
     else:
@@ -67,12 +70,18 @@ def after_backward(parts: Parts) -> Iterator[str]:
 
 def clipping(parts: Parts) -> Iterator[str]:
     """The norm of gradients, limited."""
+    if parts.precision.scaled:
+        yield "    finite = SCALE.undo(model)"
     yield "    if CLIP:"
     yield f"        clip(model, CLIP{', mesh' * (parts.pipeline is not None)})"
 
 
 def stepped(parts: Parts) -> Iterator[str]:
-    yield "    optimizer.step()"
+    if parts.precision.scaled:
+        yield "    if finite:"
+        yield "        optimizer.step()"
+    else:
+        yield "    optimizer.step()"
     if parts.untied or parts.held_twice:
         yield "    copy_tied(model)"
 

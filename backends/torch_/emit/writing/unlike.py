@@ -22,7 +22,14 @@ from meshwright.backends.torch_.emit.writing.initial import drawn
 from meshwright.backends.torch_.emit.writing.keeping import plain
 from meshwright.backends.torch_.emit.writing.lines import quoted, wrapped
 from meshwright.backends.torch_.emit.writing.model import parallelize
-from meshwright.backends.torch_.emit.writing.pipeline import DTYPES, blocks_of_stages, pipeline_of, staged_step, stages
+from meshwright.backends.torch_.emit.writing.pipeline import (
+    DTYPES,
+    blocks_of_stages,
+    pipeline_of,
+    staged_step,
+    stages,
+    weighed,
+)
 from meshwright.backends.torch_.emit.writing.schedule import LISTS
 from meshwright.backends.torch_.emit.writing.step import after_backward, clipping, targets_of
 from meshwright.ir.mesh import Mesh
@@ -330,7 +337,7 @@ def _runner(unlike: Unlike) -> Iterator[str]:
     yield "    def loss(self, outputs: Tensor, labels: Tensor) -> Tensor:"
     yield '        """The part of a micro-batch in the mean over all positions that have a target."""'
     yield f'        loss = self.mean({given}, {{"{labels}": labels}})'
-    yield f"        return loss * ((labels != {ignored}).sum() / self.targets)"
+    yield from weighed(unlike.main, ignored)
 
 
 def unlike_orders(unlike: Unlike) -> str:
