@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from meshwright.backends.torch_.emit import Subject, emit
-from meshwright.backends.torch_.emit.hosts import SLURM, Seat, on_hosts
+from meshwright.backends.torch_.emit.hosts import SLURM, Seat, on_hosts, on_several
 from meshwright.cost_models.cluster import Cluster
 from meshwright.ir.frontends.calls import calls_of
 from meshwright.planner.plan import unwritable
@@ -54,7 +54,8 @@ def run(args: Namespace) -> int:
         sys.stdout.write(f"{json.dumps({'written': written}, indent=2)}\n")
         return 0
     sys.stdout.write("".join(f"written: {path}\n" for path in written))
-    where = "on every host, or under Slurm" if SLURM in dict(files.texts) else "on this machine"
+    slurm = ", or under Slurm" if SLURM in dict(files.texts) else ""
+    where = f"on every host{slurm}" if on_several(files) else "on this machine"
     sys.stdout.write(f"start it {where}: {folder / 'launch.sh'} --steps 10\n")
     return 0
 

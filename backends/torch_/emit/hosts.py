@@ -4,8 +4,9 @@
                                 ray_train.py for Ray Train
 
 The ranks of a script are numbered as its mesh counts them, and torchrun numbers hosts by --node-rank and processes of a
-host one after the other. So every host must hold ranks that follow one another, which the planner's placement gives for
-hosts that are alike; then the order of hosts is all there is to say.
+host one after the other, however many these are. So every host must hold ranks that follow one another; then the order
+of hosts, and which GPUs of each the ranks have, is all there is to say. Slurm and Ray choose the order of hosts
+themselves, so that they start hosts that are alike only.
 """
 
 from __future__ import annotations
@@ -96,65 +97,116 @@ ALWAYS = (
 )
 
 
+@dataclass(frozen=True, slots=True)
+class Host:
+    """A host of the cluster, and the GPUs of it that have ranks, in the order of these."""
+
+    number: int
+    gpus: tuple[int, ...]
+
+    @property
+    def in_order(self) -> bool:
+        """Whether its ranks have the first GPUs, as they are counted."""
+        return self.gpus == tuple(range(len(self.gpus)))
+
+
+def on_several(files: Files) -> bool:
+    """Whether files are started on more hosts than one."""
+    return "NODE_RANK" in dict(files.texts)[LAUNCH]
+
+
 def on_hosts(files: Files, seats: Sequence[Seat]) -> Files:
     """The files of a plan for GPUs, with where its ranks sit. `seats` are those of the cluster's ranks."""
     texts = dict(files.texts)
     rows: list[dict[str, Any]] = json.loads(texts[RANKS])
     placed = [seats[row["cluster_rank"]] for row in rows]
     hosts = _hosts(placed)
-    each = len(placed) // len(hosts)
     for row, seat in zip(rows, placed, strict=True):
         row.update({"host": seat.host, "gpu": seat.gpu} | ({"nic": seat.nic} if seat.nic >= 0 else {}))
     lines = ",\n".join(f"  {json.dumps(row)}" for row in rows)
+    networks = {seat.network for seat in placed} if len(hosts) > 1 else set()
+    network = networks.pop() if len(networks) == 1 else ""
     texts[RANKS] = f"[\n{lines}\n]\n"
-    texts[LAUNCH] = "\n".join(_launch(hosts, each, placed[0].network)) + "\n"
-    texts[RAY] = ray_script(len(placed), placed[0].network if len(hosts) > 1 else "")
-    if len(hosts) > 1:
-        texts[SLURM] = "\n".join(_slurm(hosts, each)) + "\n"
+    texts[LAUNCH] = "\n".join(_launch(hosts, network)) + "\n"
+    if _alike(hosts):
+        texts[RAY] = ray_script(len(placed), network)
+        if len(hosts) > 1:
+            texts[SLURM] = "\n".join(_slurm(hosts)) + "\n"
     return Files(tuple(texts.items()))
 
 
-def _hosts(placed: Sequence[Seat]) -> list[int]:
+def _hosts(placed: Sequence[Seat]) -> list[Host]:
     """The hosts in the order of their ranks."""
-    hosts = list(dict.fromkeys(seat.host for seat in placed))
-    each = len(placed) // len(hosts)
+    hosts: list[Host] = []
     for number, seat in enumerate(placed):
-        if seat.host != hosts[min(number // each, len(hosts) - 1)]:
+        if hosts and hosts[-1].number == seat.host:
+            hosts[-1] = Host(seat.host, (*hosts[-1].gpus, seat.gpu))
+        elif any(one.number == seat.host for one in hosts):
             raise EmissionTarget(
                 place=f"rank {number} on host {seat.host}",
-                cause="hosts do not hold equally many ranks that follow one another, as torchrun numbers them",
+                cause="ranks of a host do not follow one another, and torchrun numbers them so",
                 fix="plan with a cluster of hosts with as many GPUs each",
             )
+        else:
+            hosts.append(Host(seat.host, (seat.gpu,)))
     return hosts
 
 
-def _launch(hosts: list[int], each: int, network: str) -> Iterator[str]:
+def _alike(hosts: Sequence[Host]) -> bool:
+    """Whether it does not matter which host is which but for its place: as many ranks on each, on its first GPUs."""
+    return all(one.in_order and len(one.gpus) == len(hosts[0].gpus) for one in hosts)
+
+
+def _launch(hosts: Sequence[Host], network: str) -> Iterator[str]:
+    alike, ranks = _alike(hosts), sum(len(one.gpus) for one in hosts)
+    each: int | str = len(hosts[0].gpus) if alike or len(hosts) == 1 else '"$each"'
     yield "#!/bin/sh"
     if len(hosts) == 1:
-        yield f"# Start train.py on the {each} GPUs of this host. Arguments are handed on: ./launch.sh --steps 10"
+        yield f"# Start train.py on {each} GPUs of this host. Arguments are handed on: ./launch.sh --steps 10"
     else:
-        yield f"# Start this host's {each} of {each * len(hosts)} ranks of train.py. On every host, with its number:"
+        yield f"# Start this host's ranks of train.py, which has {ranks}. On every host, with its number:"
         yield f"#   HEAD=<address of host 0> NODE_RANK=<0 to {len(hosts) - 1}> ./launch.sh --steps 10"
-        if hosts != sorted(hosts):
-            yield f"# Hosts of the planned cluster in the order of NODE_RANK: {' '.join(map(str, hosts))}"
+        numbers = [one.number for one in hosts]
+        if numbers != sorted(numbers) or not alike:
+            yield f"# Hosts of the planned cluster in the order of NODE_RANK: {' '.join(map(str, numbers))}"
     yield 'cd "$(dirname "$0")" || exit 1'
     yield from CHECK.splitlines()
+    if not alike:
+        yield from _which(hosts)
     yield "found=$(nvidia-smi -L | wc -l)"
     yield f'if [ "$found" -lt {each} ]; then'
-    yield f'    echo "ranks.json has {each} ranks on each host, and this one has $found GPUs: plan for such hosts" >&2'
+    told = f"{each} ranks on each host" if alike else f"{each if len(hosts) == 1 else '$each'} ranks on this host"
+    yield f'    echo "ranks.json has {told}, and this one has $found GPUs: plan for such hosts" >&2'
     yield "    exit 1"
     yield "fi"
-    for name, value, why in (*VARIABLES.get(network if len(hosts) > 1 else "", ()), *ALWAYS):
+    for name, value, why in (*VARIABLES.get(network, ()), *ALWAYS):
         yield f"# {why[0].upper()}{why[1:]}."
         yield f'export {name}="${{{name}:-{value}}}"'
     yield "# Ranks share the cores of a host; torchrun would give each one."
-    yield f'export OMP_NUM_THREADS="${{OMP_NUM_THREADS:-$(( ($(nproc) + {each - 1}) / {each} ))}}"'
+    among = each if isinstance(each, int) else "each"
+    yield f'export OMP_NUM_THREADS="${{OMP_NUM_THREADS:-$(( ($(nproc) + {among} - 1) / {among} ))}}"'
     yield 'exec "${PYTHON:-python3}" -m torch.distributed.run \\'
     if len(hosts) == 1:
         yield f'    --standalone --nproc-per-node {each} train.py "$@"'
     else:
         yield f'    --nnodes {len(hosts)} --node-rank "${{NODE_RANK:?}}" --nproc-per-node {each} \\'
         yield '    --master-addr "${HEAD:?}" --master-port "${PORT:-29500}" train.py "$@"'
+
+
+def _which(hosts: Sequence[Host]) -> Iterator[str]:
+    """What differs from host to host: how many ranks it has, and which GPUs these have."""
+    chosen = not all(host.in_order for host in hosts)
+    if len(hosts) > 1:
+        yield 'case "${NODE_RANK:?}" in'
+        for number, host in enumerate(hosts):
+            gpus = f" gpus={','.join(map(str, host.gpus))}" if chosen else ""
+            yield f"    {number}) each={len(host.gpus)}{gpus} ;;"
+        yield '    *) echo "NODE_RANK is $NODE_RANK, and there are hosts 0 to ' + f'{len(hosts) - 1}" >&2; exit 1 ;;'
+        yield "esac"
+    if chosen:
+        gpus = '"$gpus"' if len(hosts) > 1 else ",".join(map(str, hosts[0].gpus))
+        yield "# The plan chose which GPU each rank has."
+        yield f"export CUDA_VISIBLE_DEVICES={gpus}"
 
 
 def ray_script(ranks: int, network: str, *, gpus: bool = True) -> str:
@@ -169,7 +221,8 @@ def ray_script(ranks: int, network: str, *, gpus: bool = True) -> str:
     )
 
 
-def _slurm(hosts: list[int], each: int) -> Iterator[str]:
+def _slurm(hosts: Sequence[Host]) -> Iterator[str]:
+    each = len(hosts[0].gpus)
     yield "#!/bin/bash"
     yield f"# Start train.py under Slurm: sbatch {SLURM} --steps 10"
     yield "#SBATCH --job-name=train"

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -16,6 +18,7 @@ from meshwright.cost_models.cluster_text import read_cluster
 from meshwright.ir.errors import EmissionTarget
 from meshwright.planner.emit import seats
 
+ROOT = Path(__file__).parents[3]
 PYTHON = f"""#!/bin/sh
 [ "$1" = -c ] && exec {sys.executable} -c "import importlib.metadata as m; m.version = lambda _: '$TORCH'
 $2"
@@ -77,6 +80,51 @@ def test_every_host_starts_its_own_ranks(tmp_path: Path) -> None:
     ]
     assert "NODE_RANK" in started(made, tmp_path, HEAD="a").stderr
     assert 'export NCCL_CROSS_NIC="${NCCL_CROSS_NIC:-0}"' in dict(made.texts)["launch.sh"]
+
+
+def test_hosts_may_have_unlike_numbers_of_gpus(tmp_path: Path) -> None:
+    """torchrun numbers ranks host after host, however many each has. No file starts hosts in an order of its own."""
+    cluster = read_cluster(str(ROOT / "examples" / "clusters" / "three_gpus.toml"))
+    made = on_hosts(files([1, 2, 0]), seats(cluster))
+    rows = json.loads(dict(made.texts)["ranks.json"])
+    counts = Counter(row["host"] for row in rows)
+    assert len(set(counts.values())) > 1
+    for number, host in enumerate(counts):
+        done = started(made, tmp_path, HEAD="a", NODE_RANK=str(number))
+        assert f"--nnodes {len(counts)} --node-rank {number} --nproc-per-node {counts[host]} " in done.stdout
+    assert "there are hosts 0 to 1" in started(made, tmp_path, HEAD="a", NODE_RANK="2").stderr
+    assert set(dict(made.texts)) == {"train.py", "launch.sh", "ranks.json"}
+
+
+def test_ranks_get_the_gpus_that_the_plan_chose(tmp_path: Path) -> None:
+    made = on_hosts(files([1, 0]), seats(read_cluster("1x2xH100")))
+    assert "export CUDA_VISIBLE_DEVICES=1,0" in dict(made.texts)["launch.sh"]
+    assert "--standalone --nproc-per-node 2 train.py --steps 3" in started(made, tmp_path).stdout
+
+
+@pytest.mark.e2e
+def test_torchrun_numbers_ranks_over_unlike_hosts(tmp_path: Path) -> None:
+    (tmp_path / "say.py").write_text("import os\nprint('RANK', os.environ['RANK'], os.environ['WORLD_SIZE'])\n")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nnodes", "2"]
+    torchrun += ["--master-addr", "127.0.0.1", "--master-port", port]
+    agents = [
+        subprocess.Popen(
+            [*torchrun, "--node-rank", node, "--nproc-per-node", count, str(tmp_path / "say.py")],
+            stdout=subprocess.PIPE,
+            text=True,
+            env=os.environ | {"OMP_NUM_THREADS": "1"},
+        )
+        for node, count in (("0", "2"), ("1", "1"))
+    ]
+    try:
+        told = [sorted(one.communicate(timeout=120)[0].splitlines()) for one in agents]
+    finally:
+        for one in agents:
+            one.kill()
+    assert told == [["RANK 0 3", "RANK 1 3"], ["RANK 2 3"]]
 
 
 def test_one_host_needs_no_address(tmp_path: Path) -> None:
