@@ -11,6 +11,7 @@ from meshwright.backends.torch_.emit.axes import joined as made_one
 from meshwright.backends.torch_.emit.context import Context
 from meshwright.backends.torch_.emit.cut_experts import CutExperts, cut_experts_of
 from meshwright.backends.torch_.emit.experts import Experts
+from meshwright.backends.torch_.emit.heads import masked_heads
 from meshwright.backends.torch_.emit.initial import drawn_in_parts
 from meshwright.backends.torch_.emit.pipeline import Pipeline, pipeline_of
 from meshwright.backends.torch_.emit.precision import Precision
@@ -118,6 +119,13 @@ class Parts:
         ]
         return tuple((piece, cut) for piece, cut in found if cut.modules)
 
+    @cached_property
+    def masked_heads(self) -> tuple[tuple[Piece, tuple[str, ...]], ...]:
+        """Modules whose attention is given a mask of all heads, and has some of these."""
+        axis = self.axes.tensor
+        found = [(piece, masked_heads(self.subject, piece, axis)) for piece in self.subject.pieces if axis is not None]
+        return tuple((piece, modules) for piece, modules in found if modules)
+
     @property
     def added_styles(self) -> set[str]:
         """The styles that torch lacks."""
@@ -125,8 +133,14 @@ class Parts:
 
     @property
     def one_again(self) -> tuple[tuple[str, ...], ...]:
-        """The names of parameters that have several, which `parallelize_module` parts from one another."""
-        return self._several if self.axes.tensor is not None and not self.untied else ()
+        """The names of parameters that have several, which `parallelize_module` parts from one another; those under
+        which modules read them come first."""
+        if self.axes.tensor is None or self.untied:
+            return ()
+        return tuple(
+            tuple(sorted(names, key=lambda name: name.rpartition(".")[0] not in self._owners))
+            for names in self._several
+        )
 
     @property
     def untied(self) -> tuple[tuple[str, str], ...]:
@@ -149,13 +163,17 @@ class Parts:
         and the others."""
         if not self.kept.units or self.kept.whole:
             return
-        owners = {piece.path(owner) for piece in self.subject.pieces for owner in piece.owners()}
         for names in self._several:
-            reads = [name.rpartition(".")[0] in owners for name in names]
+            reads = [name.rpartition(".")[0] in self._owners for name in names]
             yield (
                 [n for n, read in zip(names, reads, strict=True) if read],
                 [n for n, read in zip(names, reads, strict=True) if not read],
             )
+
+    @cached_property
+    def _owners(self) -> set[str]:
+        """The modules that read parameters."""
+        return {piece.path(owner) for piece in self.subject.pieces for owner in piece.owners()}
 
     @property
     def one_unit(self) -> bool:

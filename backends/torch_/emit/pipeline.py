@@ -90,7 +90,7 @@ def _tied(subject: Subject, codes: Sequence[StageCode]) -> list[tuple[tuple[int,
             here = [name for name in _names(calls[number], params[0]) if name.rpartition(".")[0] in inside]
             if not here:
                 raise _refuse(f"stage {stage} reads {tie.path} of a module that it does not call")
-            names.append((stage, here[0]))
+            names += [(stage, name) for name in here]
         parts = {_stored(subject, stage, *own) for (stage, _), own in zip(tie.holders, by, strict=True)}
         if len(parts) > 1:
             raise _refuse(f"{tie.path}, which stages hold in unlike parts")
@@ -174,6 +174,9 @@ class _Cutter:
         raise _refuse(f"there is no block on either side of the cut after {before.body.name}")
 
     def cut(self, placement: Placement, stage: int) -> tuple[tuple[str, int], ...]:
+        """The cuts of a DTensor: of sequences. Of a bias of positions a rank has a plain part, that of its heads."""
+        if len(placement.dims) > len(("batch", "sequence", "width")):
+            return ()
         return tuple((axis, dim) for axis in self.cutting[stage] if isinstance(dim := placement.on(axis), int))
 
     def line(self, path: str) -> int:

@@ -9,6 +9,7 @@ from meshwright.backends.torch_.emit.parts import Parts
 from meshwright.backends.torch_.emit.storage import WHOLE
 from meshwright.backends.torch_.emit.turns import merged
 from meshwright.backends.torch_.emit.unlike import Unlike
+from meshwright.backends.torch_.emit.writing.attention import within
 from meshwright.backends.torch_.emit.writing.batch import batches, shares
 from meshwright.backends.torch_.emit.writing.clipping import clip
 from meshwright.backends.torch_.emit.writing.context import attend, own_positions, own_tokens
@@ -72,6 +73,7 @@ def scripts(parts: Parts) -> tuple[tuple[str, str], ...]:
     if parts.cut_experts:
         ahead.append(of_experts(parts))
     ahead += styles(parts.added_styles)
+    ahead += within(parts)
     if parts.own_loss and parts.context is None:
         ahead.append(own_positions())
     sent = [send(parts.experts)] if parts.experts is not None else []

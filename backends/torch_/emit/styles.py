@@ -385,7 +385,7 @@ class _Reader:
         maker, calls = self.maker.get(value), self.subject.calls
         arguments = calls.arguments.get(self.piece.path(around), ())
         keywords = calls.keywords.get(self.piece.path(around), {})
-        made_by = self.piece.path(maker.module) if maker is not None else None
+        made_by = self.piece.path(maker.module) if maker is not None else self.subject.maker(self.piece, value)
         named = [name for name, made in keywords.items() if made == made_by]
         if not around or made_by is None or arguments.count(made_by) + len(named) != 1:
             raise self.refuse(place, f"%{value} is no argument of module {around or 'of the block'!r}")

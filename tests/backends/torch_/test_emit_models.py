@@ -27,6 +27,10 @@ PAIRS = {
     ),
     "lora, heads": ("tp+sp", "adapters of low rank beside products that are cut"),
     "t5": ("zero 3", "a bias of positions that blocks hand on, and a parameter of four names, one of them unread"),
+    "t5, heads": (
+        "tp+sp",
+        "a bias of positions of own heads, a mask made for all of them, and keys of what is made outside of blocks",
+    ),
     "t5, stages": ("zbv", "stages of encoder and decoder, gradients of weights that several blocks read apart"),
 }
 """By model; after a comma, a second one of it."""

@@ -90,21 +90,10 @@ class AttentionOfHeads(TorchFunctionMode):
 
     def exchanged(self, tensor: Tensor, *, cut: int, joined: int) -> Tensor:
         """The parts that all ranks cut off for this one, joined."""
-        parts = torch.stack(tensor.chunk(self.context.size(), cut))
-        received = funcol.all_to_all_single_autograd(parts, None, None, self.context)
+        parts = torch.stack(tensor.chunk(self.ranks.size(), cut))
+        received = funcol.all_to_all_single_autograd(parts, None, None, self.ranks)
         return torch.cat(received.unbind(), joined)'''
 )
-
-WITHIN = '''\
-def attend_with(mode: TorchFunctionMode, module: nn.Module) -> None:
-    """Run a module with its attention replaced."""
-    run = module.forward
-
-    def forward(*args: Any, **kwargs: Any) -> Any:
-        with mode:
-            return run(*args, **kwargs)
-
-    module.forward = forward'''
 
 
 def own_tokens(context: Context, again: str | None) -> Iterator[str]:
@@ -158,5 +147,3 @@ def attend(context: Context) -> Iterator[str]:
     texts = {"all_gather": GATHER, "ulysses": ULYSSES}
     text = ring(context.kernel) if context.kind == "ring" else texts[context.kind]
     yield from text.split("\n")
-    yield from ("", "")
-    yield from WITHIN.split("\n")

@@ -72,7 +72,8 @@ def parallelize(parts: Parts) -> Iterator[str]:
     for name, *others in parts.one_again:
         for other in others:
             module, _, last = other.rpartition(".")
-            yield f'    model.get_submodule("{module}").{last} = model.get_parameter("{name}")  # one parameter again'
+            yield "    # One parameter again."
+            yield f'    model.get_submodule("{module}").{last} = model.get_parameter("{name}")'
     if parts.experts is not None:
         yield from cut_experts(parts, parts.experts)
     if parts.context is not None:

@@ -247,10 +247,13 @@ def sum_tied() -> Iterator[str]:
     yield '    """Add up the gradients of the parameter that two stages hold."""'
     yield "    for stage in model.stages:"
     yield "        for index, name in TIED:"
-    yield "            grad = stage.get_parameter(name).grad if stage.index == index else None"
-    yield "            if grad is not None:"
-    yield "                local = grad.to_local() if isinstance(grad, DTensor) else grad"
-    yield "                dist.all_reduce(local, group=model.sharing)"
+    yield "            parameter = stage.get_parameter(name) if stage.index == index else None"
+    yield "            if parameter is None or parameter.grad is None:"
+    yield "                continue"
+    yield "            if isinstance(parameter, DTensor) and isinstance(parameter.grad, DTensor):"
+    yield "                parameter.grad = parameter.grad.redistribute(placements=parameter.placements)"
+    yield "            grad = parameter.grad"
+    yield "            dist.all_reduce(grad.to_local() if isinstance(grad, DTensor) else grad, group=model.sharing)"
 
 
 def crossing(parts: Parts, pipeline: Pipeline) -> Iterator[str]:

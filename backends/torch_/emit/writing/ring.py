@@ -75,7 +75,7 @@ class AttentionInRing(TorchFunctionMode):
     def attention(self, query: Tensor, key: Tensor, value: Tensor, **options: Any) -> Any:
         """All of [batch, heads, tokens, width]."""
         causal, scale = options.get("is_causal", False), options.get("scale")
-        return Ring.apply(query, key.contiguous(), value.contiguous(), self.context, causal, scale)
+        return Ring.apply(query, key.contiguous(), value.contiguous(), self.ranks, causal, scale)
 
 
 class Ring(torch.autograd.Function):

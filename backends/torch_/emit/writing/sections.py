@@ -33,6 +33,10 @@ def cut_as_whole(parts: Parts, piece: Piece, holder: str) -> Iterator[str]:
     for path, (part, sizes) in styles.shared.items() if styles is not None else ():
         given = f'{holder}.get_submodule("{path}"), mesh["{parts.axes.tensor}"], {part}, {", ".join(map(str, sizes))}'
         yield f"share_part({given})"
+    for one, masked in parts.masked_heads:
+        for path in masked if one is piece else ():
+            mode = f'AttentionOfMasked(mesh["{parts.axes.tensor}"])'
+            yield f'attend_with({mode}, {holder}.get_submodule("{path}"))'
     for one, experts in parts.cut_experts:
         for path, dims in experts.modules.items() if one is piece else ():
             cuts = ", ".join(f"{name}={dim}" for name, dim in dims.items())

@@ -16,6 +16,11 @@ def parted(parts: Parts) -> Iterator[str]:
         yield '        holder, _, last = name.rpartition(".")'
         yield "        own = nn.Parameter(model.get_parameter(stepped).detach().clone())"
         yield "        model.get_submodule(holder).register_parameter(last, own)"
+    for (stage, _), *others in parts.held_twice:
+        for name in [name for index, name in others if index == stage]:
+            yield f"    if model.index == {stage}:  # each module's unit has its own"
+            yield f'        own = nn.Parameter(model.get_parameter("{name}").detach().clone())'
+            yield f'        {_holder(name)}.register_parameter("{_last(name)}", own)'
 
 
 def named_again(parts: Parts) -> Iterator[str]:
