@@ -30,6 +30,7 @@ from meshwright.ir.program import (
     results_of,
     values_read,
 )
+from meshwright.ir.rules.attention import ring_saves
 from meshwright.ir.rules.base import Engine, Save, Signature, infer
 from meshwright.ir.saved import Need, Step, Tape, kept_of, reads
 from meshwright.ir.workload import COPY_BYTES
@@ -165,7 +166,8 @@ def is_derivative(statement: Statement) -> TypeGuard[Gradient | Ring]:
 
 def needs_of(statement: Gradient | Ring, sizes: Sizes, kernels: Kernels) -> Iterator[Need]:
     """What one derivative reads: local names, or extra tensors, numbered under the operator's name."""
-    for number, save in enumerate(_saves(statement.signature, statement.wanted, kernels)):
+    in_ring = isinstance(statement, Ring)
+    for number, save in enumerate(_saves(statement.signature, statement.wanted, kernels, in_ring=in_ring)):
         if save.what == "extra":
             elements = prod(sizes[factor] for dim in save.dims for factor in dim)
             yield Need(f"{statement.op}!{number}", statement.op, int(elements * ITEMSIZE[save.dtype]))
@@ -175,7 +177,9 @@ def needs_of(statement: Gradient | Ring, sizes: Sizes, kernels: Kernels) -> Iter
 
 
 @lru_cache(maxsize=65536)
-def _saves(signature: Signature, wanted: tuple[int, ...], kernels: Kernels) -> tuple[Save, ...]:
+def _saves(signature: Signature, wanted: tuple[int, ...], kernels: Kernels, *, in_ring: bool) -> tuple[Save, ...]:
+    if in_ring and kernels.attention != "math":
+        return tuple(save for save in ring_saves(signature) if save.kept(kernels.device, set(wanted)))
     return reads(infer(signature), signature, wanted, kernels)
 
 

@@ -74,7 +74,10 @@ TORCH_GLOO = Capabilities(
     ),
     strategies=(Line("uniform", "backends.torch_.emit writes parallelize_module styles; tests/backends run them"),),
     offload=(Line("optimizer", f"copies that the host steps, in the script itself; {_TRIED}"),),
-    combined=(Line("unlike_meshes", f"isend and recv of parts between stages, in the script itself; {_TRIED}"),),
+    combined=(
+        Line("unlike_meshes", f"isend and recv of parts between stages, in the script itself; {_TRIED}"),
+        Line("rings_of_windows", f"each visit is given its part of the mask that the model makes; {_TRIED}"),
+    ),
     sums_first=True,
     keeps_whole=False,
 )

@@ -95,13 +95,14 @@ def _on(device: str, saves: tuple[Save, ...]) -> tuple[Save, ...]:
     return tuple(replace(save, devices=(device,)) for save in saves)
 
 
-def _fused(signature: Signature, head: tuple[str, ...]) -> tuple[Save, ...]:
+def _fused(signature: Signature, head: tuple[str, ...], *, masked: bool = True) -> tuple[Save, ...]:
     """A fused kernel keeps its operands, its result, the logarithm of each row's sum, and a mask that it cannot
     compute, as numbers, in the shape that it was given (`mask_shape`)."""
     operands = tuple(Save("operand", index) for index in range(len(signature.operands)))
     lse: Dims = (("b",), head, ("sq",))
     saves = (*operands, Save("result", 0), Save("extra", dims=lse, dtype="f32"))
-    if signature.attr("mask", "full") in ("full", "causal") and signature.attr("mask_shape") is None:
+    plain = signature.attr("mask", "full") in ("full", "causal") and signature.attr("mask_shape") is None
+    if plain or not masked:
         return saves
     q, k = signature.operands[:2]
     shape: tuple[int, ...] = (1, 1, q.shape[2], k.shape[2])
@@ -109,6 +110,13 @@ def _fused(signature: Signature, head: tuple[str, ...]) -> tuple[Save, ...]:
         shape = (1, 1, 1, 1, *signature.integers("mask_shape"))[-4:]
     mask = _bias_dims(signature, Type(shape, q.dtype), (("b",), head, ("sq",)))
     return (*saves, Save("extra", dims=mask, dtype=q.dtype))
+
+
+def ring_saves(signature: Signature) -> tuple[Save, ...]:
+    """What attention in a ring keeps: what a fused kernel does, of any widths and on any device. Visits are given their
+    part of a mask as they come by, and keep nothing of it."""
+    head = ("hk",) if signature.operands[0].shape[1] == signature.operands[1].shape[1] else ("hk", "g")
+    return _fused(signature, head, masked=False)
 
 
 def _composed(signature: Signature, head: tuple[str, ...]) -> tuple[Save, ...]:

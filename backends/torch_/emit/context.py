@@ -73,6 +73,8 @@ class Context:
     """Whether a model makes masks for all positions, and gives them to its blocks."""
     kernel: str
     """Which of torch's fused kernels computes attention in a ring: it is called by name there."""
+    narrow: bool
+    """Whether values are narrower than keys."""
 
 
 def context_of(subject: Subject, axis: str) -> Context:
@@ -95,14 +97,15 @@ def context_of(subject: Subject, axis: str) -> Context:
         bodies=tuple(reader.body() for reader in found),
         entries=tuple(given.value for given, _ in subject.fold.inputs if "s" in given.labels),
         masked=any(reader.masked for reader in found),
-        kernel=_kernel(subject),
+        kernel=_kernel(subject, masked=any(reader.masked for reader in found)),
+        narrow=any(reader.narrow for reader in found),
     )
 
 
-def _kernel(subject: Subject) -> str:
+def _kernel(subject: Subject, *, masked: bool) -> str:
     if subject.device == "cpu":
         return "cpu"
-    return "efficient" if subject.workload.precision == "fp32" else "flash"
+    return "efficient" if subject.workload.precision == "fp32" or masked else "flash"
 
 
 @dataclass
@@ -126,6 +129,13 @@ class _Reader:
     def masked(self) -> bool:
         return any(op.attr("mask") not in PLAIN_MASKS for op in self.attentions)
 
+    @property
+    def narrow(self) -> bool:
+        return any(self.width(op, 2) < self.width(op, 1) for op in self.attentions)
+
+    def width(self, op: Op, slot: int) -> int:
+        return self.piece.graph.types[op.operands[slot]].shape[-1]
+
     def kinds(self) -> Iterator[str]:
         for op in self.attentions:
             if any(choice.layout != CONTIGUOUS for axis, choice in self.splits(op) if axis == self.axis):
@@ -136,20 +146,18 @@ class _Reader:
                 raise self.refuse(op, f"it is not split by queries or heads over {self.axis}")
             if len(op.operands) > 3:
                 raise self.refuse(op, "a bias of positions that is trained is not emitted for cut sequences yet", "")
-            if op.attr("mask") not in PLAIN_MASKS and kind == "ring":
-                raise self.refuse(op, "masks other than a causal one are not emitted in a ring yet")
             if kind == "ring":
                 self.check_ring(op)
             yield kind
 
     def check_ring(self, op: Op) -> None:
         """Must: the fused kernel takes what every rank has."""
-        (*_, tokens, width), values = (self.piece.graph.types[op.operands[slot]].shape for slot in (0, 2))
-        if width != values[3] or op.attr("dropout"):
+        keys, values = (self.width(op, slot) for slot in (1, 2))
+        if values > keys or op.attr("dropout"):
             raise self.refuse(op, "torch has no fused kernel for it, by which a ring puts parts together")
-        own = tokens // self.subject.mesh.axis(self.axis).size
-        if _kernel(self.subject) == "efficient" and own % ROWS:
-            raise self.refuse(op, f"a ring of {own} tokens per rank; in fp32 CUDA's kernel counts rows in {ROWS}s")
+        own = self.piece.graph.types[op.operands[0]].shape[-2] // self.subject.mesh.axis(self.axis).size
+        if _kernel(self.subject, masked=self.masked) == "efficient" and own % ROWS:
+            raise self.refuse(op, f"a ring of {own} tokens per rank; this kernel of CUDA counts rows in {ROWS}s")
 
     def splits(self, op: Op) -> list[tuple[str, Split]]:
         choices = self.piece.plan.strategy(op.name).choices

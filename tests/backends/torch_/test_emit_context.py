@@ -4,6 +4,7 @@ collectives of the Program."""
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -11,10 +12,11 @@ from typing import Any
 
 import pytest
 import torch
+from torch.overrides import TorchFunctionMode
 
 from meshwright.backends.torch_.capabilities import TORCH_GLOO
 from meshwright.backends.torch_.emit import Subject, emit
-from meshwright.backends.torch_.emit.writing.ring import KERNELS
+from meshwright.backends.torch_.emit.writing.ring import KERNELS, ring
 from meshwright.backends.torch_.verify.emitted import Verified, verify
 from meshwright.ir.errors import EmissionModule, MeshwrightError
 from meshwright.ir.frontends.calls import calls_of
@@ -177,10 +179,6 @@ def attending(plan: Subject, **changed: str | int | float) -> Subject:
     return replace(plan, fold=replace(plan.fold, bodies=bodies))
 
 
-def window() -> Subject:
-    return attending(subject(cp=2, context="ring"), mask="window", width=4)
-
-
 def dropout() -> Subject:
     return attending(subject(cp=2, context="ring"), dropout=0.1)
 
@@ -195,16 +193,42 @@ def norm_of_all() -> Subject:
     return replace(plan, decisions=decisions, program=lowered(decisions))
 
 
+def functions(text: str) -> dict[str, Any]:
+    """What a part of a script defines."""
+    made: dict[str, Any] = {"torch": torch, "math": math, "F": torch.nn.functional, "dist": torch.distributed}
+    made |= {"Any": Any, "Tensor": torch.Tensor, "DeviceMesh": Any, "TorchFunctionMode": TorchFunctionMode}
+    exec(text, made)  # noqa: S102
+    return made
+
+
 @pytest.mark.parametrize(("kernel", "dtype"), [("flash", torch.bfloat16), ("efficient", torch.float32)])
 def test_kernels_of_gpus_take_what_a_ring_gives_them(kernel: str, dtype: torch.dtype) -> None:
     """Of their results there are only shapes here."""
-    made: dict[str, Any] = {"torch": torch, "Tensor": torch.Tensor}
-    exec(KERNELS[kernel], made)  # noqa: S102
+    made = functions(KERNELS[kernel])
     query, key = (torch.empty(2, heads, 64, 8, dtype=dtype, device="meta") for heads in (4, 2))
     result, norm = made["attend"](query, key, key, causal=True, scale=None)
     assert (result.shape, norm.shape) == (query.shape, (2, 4, 64))
     grads = made["attend_backward"](result, [query, key, key, result, norm], causal=True, scale=None)
     assert [grad.shape for grad in grads] == [query.shape, key.shape, key.shape]
+
+
+def test_a_kernel_of_gpus_takes_a_window_of_a_ring() -> None:
+    made = functions(ring("efficient", masked=True, narrow=False))
+    query, key = (torch.empty(2, heads, 64, 8, device="meta") for heads in (4, 2))
+    mask = made["numbers"](torch.ones(1, 1, 64, 64, dtype=torch.bool, device="meta"), query)
+    result, norm = made["attend"](query, key, key, causal=False, scale=None, mask=mask)
+    assert (result.shape, norm.shape) == (query.shape, (2, 4, 64))
+    grads = made["attend_backward"](result, [query, key, key, result, norm], causal=False, scale=None, mask=mask)
+    assert [grad.shape for grad in grads] == [query.shape, key.shape, key.shape]
+
+
+def test_a_row_that_sees_nothing_has_a_sum_of_nothing() -> None:
+    """Torch's kernel says 0 of it."""
+    made = functions(ring("cpu", masked=True, narrow=False))
+    query, mask = torch.randn(1, 1, 4, 8), torch.ones(1, 1, 4, 4, dtype=torch.bool).tril(-2)
+    result, norm = made["attend"](query, query, query, causal=False, scale=None, mask=made["numbers"](mask, query))
+    assert norm[0, 0].isneginf().tolist() == [True, True, False, False]
+    assert not result[0, 0, :2].any()
 
 
 REFUSED: dict[str, tuple[Callable[[], Subject], type[MeshwrightError], str]] = {
@@ -214,7 +238,6 @@ REFUSED: dict[str, tuple[Callable[[], Subject], type[MeshwrightError], str]] = {
         EmissionModule,
         "8 tokens per rank",
     ),
-    "a window": (window, EmissionModule, "masks other than"),
     "zigzag": (lambda: subject(cp=2, zigzag=True), EmissionModule, "not cut into one run"),
     "all tokens inside of a block": (norm_of_all, EmissionModule, "no operand of attention"),
 }

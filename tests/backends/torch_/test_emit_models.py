@@ -25,6 +25,7 @@ PAIRS = {
         "tp+sp",
         "keys that all heads share, and experts that all tokens run through, beside others",
     ),
+    "deepseek-v3, ring": ("cp, ring", "values narrower than keys, in a kernel that wants them alike"),
     "lora, heads": ("tp+sp", "adapters of low rank beside products that are cut"),
     "t5": ("zero 3", "a bias of positions that blocks hand on, and a parameter of four names, one of them unread"),
     "t5, heads": (

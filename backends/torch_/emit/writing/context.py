@@ -145,5 +145,6 @@ def own_positions() -> Iterator[str]:
 
 def attend(context: Context) -> Iterator[str]:
     texts = {"all_gather": GATHER, "ulysses": ULYSSES}
-    text = ring(context.kernel) if context.kind == "ring" else texts[context.kind]
+    in_ring = ring(context.kernel, masked=context.masked, narrow=context.narrow)
+    text = in_ring if context.kind == "ring" else texts[context.kind]
     yield from text.split("\n")

@@ -4,6 +4,10 @@ Torch's fused kernel says, beside its result, the logarithm of each row's sum, b
 together; and its derivative, given the whole result and that logarithm, is that of the part alone. So in both passes
 every visit is a call of the kernel. Gradients of keys and values travel with the next visit, and one shift more brings
 them home.
+
+Of a mask that the model makes (a window), of which a rank has its rows, every visit is given the columns of its keys; a
+visit that sees nothing is passed on. Kernels say any logarithm of a row that sees nothing, and it is that of nothing.
+Values narrower than keys are widened by zeros for kernels that want both alike.
 """
 
 from __future__ import annotations
@@ -61,7 +65,28 @@ def attend_backward(grad: Tensor, kept: list[Tensor], *, causal: bool, scale: fl
     return [of_query, *(one.unflatten(1, (key.shape[1], -1)).sum(2) for one in found)]''',
     }
 )
-"""Calls of torch's fused kernels; `efficient` alone of those for CUDA computes in fp32."""
+"""Calls of torch's fused kernels; `efficient` alone of those for CUDA computes in fp32, and takes masks."""
+EQUAL_WIDTHS = ("cpu", "flash")
+"""Those that want values as wide as keys."""
+MASKED = {
+    "value: Tensor, *, causal: bool, scale: float | None) -> tuple": """\
+value: Tensor, *, causal: bool, scale: float | None, mask: Tensor | None
+) -> tuple""",
+    "kept: list[Tensor], *, causal: bool, scale: float | None) -> list": """\
+kept: list[Tensor], *, causal: bool, scale: float | None, mask: Tensor | None
+) -> list""",
+    "def attend(": "def attend(\n    ",
+    "def attend_backward(": "def attend_backward(\n    ",
+    "causal, scale=scale)": "causal, attn_mask=mask, scale=scale)",
+    "return result, norm": "return of_seen(result, norm, mask)",
+}
+"""What other text a kernel has that is given masks, which are added to scores."""
+BIASED = MASKED | {
+    "causal, scale=scale)": "causal, scale=scale)",
+    "None, True, 0.0": "for_all(mask, query), True, 0.0",
+    "(None, result": "(for_all(mask, query), result",
+}
+"""The same of `efficient`."""
 
 RING = (
     '''\
@@ -140,6 +165,90 @@ def arrived(tensors: list[Tensor], works: list[dist.Work]) -> list[Tensor]:
 )
 
 
-def ring(kernel: str) -> str:
-    """Attention in a ring, by a kernel."""
-    return f"{RING}\n\n\n{KERNELS[kernel]}"
+WITH_MASKS = {
+    'options.get("scale")\n': """\
+options.get("scale")
+        masks = of_visits(options.get("attn_mask"), self.ranks)
+""",
+    "self.ranks, causal, scale)": "self.ranks, causal, scale, masks)",
+    "ranks, causal, scale = given": "ranks, causal, scale, masks = given",
+    "ctx.given = (ranks, causal, scale)": "ctx.given = (ranks, causal, scale, masks)",
+    "ranks, causal, scale = ctx.given": "ranks, causal, scale, masks = ctx.given",
+    "        for hop in range(size):\n": "        for hop, mask in enumerate(masks or [None] * size):\n",
+    "hop <= here or not causal:": "reaches(mask, hop <= here or not causal):",
+    "causal=causal, scale=scale)": "causal=causal, scale=scale, mask=numbers(mask, query))",
+    "causal=False, scale=scale)": "causal=False, scale=scale, mask=numbers(mask, query))",
+    "                another, *found = ": """\
+                added, own = numbers(mask, query), causal and hop == 0
+                another, *found = """,
+    "causal=causal and hop == 0, scale=scale)": "causal=own, scale=scale, mask=added)",
+    "None, None, None": "None, None, None, None",
+}
+"""What other text a ring has whose visits are given masks."""
+MASKS = '''\
+def of_visits(mask: Tensor | None, ranks: DeviceMesh) -> list[Tensor] | None:
+    """What a mask says of the keys of every rank, in the order in which they come by."""
+    if mask is None:
+        return None
+    columns, here = mask.chunk(ranks.size(), -1), ranks.get_local_rank()
+    return [columns[(here - hop) % ranks.size()] for hop in range(ranks.size())]
+
+
+def reaches(mask: Tensor | None, otherwise: bool) -> bool:
+    """Whether any of these keys is seen."""
+    return otherwise if mask is None else bool(mask.any())
+
+
+def numbers(mask: Tensor | None, like: Tensor) -> Tensor | None:
+    """A mask as numbers that are added to scores."""
+    return None if mask is None else like.new_zeros(mask.shape).masked_fill(~mask, -math.inf)
+
+
+def of_seen(result: Tensor, norm: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
+    """A row that sees nothing has a sum of nothing, whatever a kernel says of it."""
+    if mask is None:
+        return result, norm
+    seen = (mask > -math.inf).any(-1)
+    return result.where(seen.unsqueeze(-1), 0.0), norm.where(seen, -math.inf)'''
+
+FOR_ALL = '''\
+def for_all(mask: Tensor | None, query: Tensor) -> Tensor | None:
+    """A mask for every head."""
+    return None if mask is None else mask.expand(*query.shape[:2], -1, -1)'''
+
+NARROW = '''\
+def attend_narrow(query: Tensor, key: Tensor, value: Tensor, **options: Any) -> tuple[Tensor, Tensor]:
+    """The same of values that are narrower than keys: the kernel is given them widened by zeros."""
+    result, norm = attend(query, key, widened(value, key), **options)
+    return result[..., : value.shape[-1]].contiguous(), norm
+
+
+def attend_narrow_backward(grad: Tensor, kept: list[Tensor], **options: Any) -> list[Tensor]:
+    query, key, value, result, norm = kept
+    grad, wide, result = (widened(one, key) for one in (grad, value, result))
+    of_query, of_key, of_value = attend_backward(grad, [query, key, wide, result, norm], **options)
+    return [of_query, of_key, of_value[..., : value.shape[-1]]]
+
+
+def widened(tensor: Tensor, like: Tensor) -> Tensor:
+    return F.pad(tensor, (0, like.shape[-1] - tensor.shape[-1]))'''
+
+
+def ring(kernel: str, *, masked: bool, narrow: bool) -> str:
+    """Attention in a ring, by a kernel: whether the model makes masks for it, and whether values are narrower than
+    keys."""
+    text, calls, beside = RING, KERNELS[kernel], list[str]()
+    if masked:
+        text = _other(text, WITH_MASKS)
+        calls = _other(calls, BIASED if kernel == "efficient" else MASKED)
+        beside += [MASKS, *([FOR_ALL] if kernel == "efficient" else [])]
+    if narrow and kernel in EQUAL_WIDTHS:
+        text = _other(text, {" attend(": " attend_narrow(", " attend_backward(": " attend_narrow_backward("})
+        beside.append(NARROW)
+    return "\n\n\n".join((text, calls, *beside))
+
+
+def _other(text: str, changes: Mapping[str, str]) -> str:
+    for one, other in changes.items():
+        text = text.replace(one, other)
+    return text
