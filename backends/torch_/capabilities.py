@@ -76,6 +76,7 @@ TORCH_GLOO = Capabilities(
     offload=(Line("optimizer", f"copies that the host steps, in the script itself; {_TRIED}"),),
     combined=(
         Line("unlike_meshes", f"isend and recv of parts between stages, in the script itself; {_TRIED}"),
+        Line("attention_two_ways", f"each module that calls attention has a way of its own; {_TRIED}"),
         Line("rings_of_windows", f"each visit is given its part of the mask that the model makes; {_TRIED}"),
     ),
     sums_first=True,

@@ -139,7 +139,7 @@ def around(parts: Parts) -> Iterator[Section]:
     """What stages and cut sequences need."""
     if parts.context is not None:
         yield own_tokens(parts.context, parts.cut_again)
-        yield attend(parts.context)
+        yield from attend(parts.context)
     if parts.pipeline is not None:
         yield from stage_sections(parts, parts.pipeline)
 

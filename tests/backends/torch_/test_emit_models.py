@@ -32,6 +32,11 @@ PAIRS = {
         "tp+sp",
         "a bias of positions of own heads, a mask made for all of them, and keys of what is made outside of blocks",
     ),
+    "t5, ring": (
+        "cp, ring",
+        "rows of a bias that is trained, with all keys gathered, in a ring where the decoder reads what is encoded",
+    ),
+    "t5, exchanged": ("cp, ulysses", "a bias of whose rows each rank gets those of its heads"),
     "t5, stages": ("zbv", "stages of encoder and decoder, gradients of weights that several blocks read apart"),
 }
 """By model; after a comma, a second one of it."""

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from itertools import groupby
 
 from meshwright.backends.torch_.emit.parts import Parts
+from meshwright.backends.torch_.emit.writing.lines import WIDTH
 from meshwright.backends.torch_.emit.writing.step import targets_of
 
 WIDE = 80
@@ -45,11 +46,22 @@ def batches(parts: Parts) -> Iterator[str]:
         if context is not None:
             yield f'    context = mesh["{context.axis}"]'
         *first, last = parted(parts, mine)
-        yield from (f"    own = {one}" for one in first)
-        yield f"    return {last}"
+        yield from (line for one in first for line in table(f"own = {one}"))
+        yield from table(f"return {last}")
         yield ""
         yield ""
     yield from batch_of(cuts=cuts)
+
+
+def table(line: str) -> Iterator[str]:
+    """A statement that ends with a table, with an entry on each line if it is long."""
+    if len(line) + 4 <= WIDTH:
+        yield f"    {line}"
+        return
+    before, _, entries = line.removesuffix("}").partition("{")
+    yield f"    {before}{{"
+    yield from (f"        {entry.removesuffix(')')})," for entry in entries.split("), "))
+    yield "    }"
 
 
 def parted(parts: Parts, mine: str) -> Iterator[str]:
