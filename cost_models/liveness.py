@@ -6,7 +6,8 @@ storage, and a storage goes back after the last statement that reads it. Two wal
 
     kept        bytes between a micro-batch's forward and its backward pass, without what calls share
     forward     the fullest instant of the forward list: inputs, what is kept so far, what dies inside
-    backward    the fullest instant of the backward list, from all that is kept to the gradients that leave
+    backward    the fullest instant of the backward list, from all that is kept to the gradients that leave. Gradients
+                of weights are added to those that are there; where there are none yet (`first`), they stay
 
 What takes no storage of its own:
 
@@ -34,8 +35,10 @@ from functools import lru_cache
 from weakref import ref
 
 from meshwright.cost_models.forms import forms
+from meshwright.cost_models.fullest import Fullest, Mix
 from meshwright.cost_models.losses import made_again
-from meshwright.cost_models.storages import Fullest, Mix, Names, Shared, rule_of, shared
+from meshwright.cost_models.routing import routing_of
+from meshwright.cost_models.storages import Names, Shared, rule_of, shared
 from meshwright.ir.graph import ITEMSIZE
 from meshwright.ir.placement import Placement
 from meshwright.ir.program import BodyProgram, Compute, Gradient, Move, ParamSlot, local_elements, results_of
@@ -63,6 +66,8 @@ class PassMemory:
     left: tuple[tuple[Shared, float], ...]
     forward: Fullest
     backward: Fullest
+    first: Fullest
+    """The backward pass that finds no gradients of weights: those that it makes stay."""
     weight_kept: float
     captured: float
     """The part of `weight_kept` that is gradients."""
@@ -87,6 +92,8 @@ class BodyMemory:
     """Bytes of its parameters in the form that operators read, where that is another than the stored one."""
     message: float
     """The part of it that is gathered from other ranks, in one message."""
+    message_routed: float
+    """Of that, what is a message of its own, since experts have other copies than the rest."""
     unit_gradients: float
     """Bytes of their gradients before they are reduced to shards in the backward pass; 0 if they are not."""
     travelling: float
@@ -124,6 +131,10 @@ class BodyMemory:
     products: tuple[tuple[tuple[int, ...], float], ...]
     """Shapes of the weights that products read, those of one operand joined, with their bytes on one rank."""
 
+    def rest(self, nbytes: float) -> float:
+        """What of a unit, in some form, is not of experts with messages of their own."""
+        return nbytes * (1 - self.message_routed / self.message) if self.message else nbytes
+
 
 _Key = tuple[Stack, str, str, float, bool]
 _CACHE: dict[int, tuple[ref[BodyProgram], dict[_Key, BodyMemory]]] = {}
@@ -158,6 +169,7 @@ class _Alike:
             tuple([shared(body, name) for name in ends]),
             tuple([(slot.value, slot.stored, slot.grad, slot.buffer) for slot in body.params]),
             body.kernels,
+            routing_of(body),
         )
 
     def __eq__(self, other: object) -> bool:
@@ -185,9 +197,11 @@ class _Passes(Names):
         stay = {*self.kept, *(name for name in self.body.outputs)}
         return self.walk(self.body.forward, inputs, stay)
 
-    def backward(self) -> Fullest:
+    def backward(self, *, first: bool = False) -> Fullest:
         arrive = {name: self.size(name) for name in self.body.output_grads if name}
         stay = {name for name in self.body.input_grads if name}
+        if first:
+            stay |= {slot.grad for slot in self.slots if slot.grad}
         again = {name: self.size(name) for name in made_again(self.body, self.exps, self.inner)}
         return self.walk(self.body.backward, self.kept | again | arrive, stay)
 
@@ -204,6 +218,7 @@ class _Passes(Names):
             left=tuple((self.shared(name), self.kept[name]) for name in sorted(outputs) if name in here),
             forward=self.forward(),
             backward=self.backward(),
+            first=self.backward(first=True),
             weight_kept=sum(self.weight_kept().values()),
             captured=sum(size for name, size in self.weight_kept().items() if name not in self.kept),
             scores=self.scores(),
@@ -256,6 +271,7 @@ class _States:
             passes=passes,
             unit=self.unit(),
             message=self.message(),
+            message_routed=self.message(routed=True),
             returned=self.unit() if self.unit_kept() and not any(map(self.spread, self.slots)) else 0.0,
             unit_kept=self.unit_kept(),
             unit_gradients=self.scattered() * self.states.used,
@@ -356,9 +372,19 @@ class _States:
             live = min(live, LIVE_ELEMENTS + max(sizes))
         return live * self.states.used
 
-    def message(self) -> float:
-        gathered = (slot for slot in self.slots if slot.stored != slot.value or self.spread(slot))
+    def message(self, *, routed: bool = False) -> float:
+        gathered = [slot for slot in self.slots if slot.stored != slot.value or self.spread(slot)]
+        if routed:
+            experts = routing_of(self.body).weights
+            own, other = ([one for one in gathered if (one.value in experts) == kind] for kind in (True, False))
+            gathered = [] if {*map(self.over, own)} == {*map(self.over, other)} else own
         return sum(self.elements(slot.value) for slot in gathered) * self.states.used
+
+    def over(self, slot: ParamSlot) -> frozenset[str]:
+        """The axes over which shards of a parameter lie."""
+        placements = (slot.optimizer, self.body.locals[slot.value].placement)
+        stored, used = ({shard.axis for dim in one.dims for shard in dim} for one in placements)
+        return frozenset(stored - used)
 
     def unit_kept(self) -> bool:
         gathered = {s.result for s in self.body.forward if isinstance(s, Move) and s.reason == "parameter"}

@@ -21,9 +21,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
+from meshwright.cost_models.fullest import Fullest
 from meshwright.cost_models.inflight import State
 from meshwright.cost_models.liveness import BodyMemory
-from meshwright.cost_models.storages import Fullest
 from meshwright.ir.program import Program, Stage
 from meshwright.ir.workload import Workload
 
@@ -79,8 +79,12 @@ class _Position:
     returned: float
     """Units of the calls after it that were given back, if this is the backward pass."""
     previous_message: float
+    previous_routed: float
+    """The part of it that is a message of its own."""
     travelling: float
     """The buffer in which the gradients of the call after it travel."""
+    travelling_rest: float
+    """That in which those travel that set out last."""
     passing: float
     """What the latest call before it that keeps something on the host keeps there, which is on its way: down beside
     this forward pass, up beside this backward pass."""
@@ -145,7 +149,9 @@ class StageMemory:
                         pooled,
                         staying,
                         shown[at - 1].message if at else 0.0,
+                        shown[at - 1].message_routed if at else 0.0,
                         shown[at + 1].travelling if at + 1 < len(shown) else 0.0,
+                        shown[at + 1].rest(shown[at + 1].travelling) if at + 1 < len(shown) else 0.0,
                         next((one.passes.hosted for one in reversed(shown[:at]) if one.passes.hosted), 0.0),
                     )
                     self._keep(last, one, 1)
@@ -179,32 +185,38 @@ class StageMemory:
 
     def backward_at(self, position: _Position, graded: bool) -> Parts:
         """The fullest of two: while it runs, beside gradients of the call after it, which still travel; and at its end,
-        when its own set out."""
+        when its own set out. Where there are no gradients yet (not `graded`), those of the calls after it are there,
+        and its own as soon as they are made."""
         one = position.memory
-        always, apart = {"staging": position.passing}, self.fetched(position) if one.pooled else 0.0
-        if not graded:
-            always["gradients"] = position.gradients_after + one.gradients
-            apart += position.pooled_after + one.pooled_gradients
-        instant = "recompute" if one.passes.backward.recomputing else "backward"
+        passing = {"staging": position.passing}
+        after, pooled = (0.0, 0.0) if graded else (position.gradients_after, position.pooled_after)
+        there = graded or one.unit_gradients  # a unit's gradients are let go before there are shards of their sum
+        own, own_pooled = (0.0, 0.0) if there else (one.gradients, one.pooled_gradients)
+        walk = one.passes.backward if graded else one.passes.first
+        instant = "recompute" if walk.recomputing else "backward"
+        fetched, last = self.fetched(position, routed=walk.routed), self.fetched(position, routed=False)
+        travelling = position.travelling
+        if one.message_routed:  # experts set out before the rest
+            travelling = position.travelling_rest if walk.routed else one.travelling - one.rest(one.travelling)
         running = Parts(instant="loss" if one.passes.has_logits else instant).plus(
             position.before,
-            always,
-            _mix(one.passes.backward),
-            {"gathered": self.unit(one) + self.fetched(position) + position.travelling + one.piece - position.returned},
-            apart=apart,
+            passing,
+            _mix(walk),
+            {
+                "gradients": after,
+                "gathered": self.unit(one) + fetched + travelling + one.piece - position.returned,
+            },
+            apart=(fetched if one.pooled else 0.0) + pooled,
         )
         ending = Parts(instant="backward").plus(
             position.before,
-            always,
+            passing,
             {
+                "gradients": after + own,
                 "transient": one.passes.entering_gradients,
-                "gathered": one.unit_gradients
-                + one.travelling
-                + self.fetched(position)
-                - position.returned
-                - one.returned,
+                "gathered": one.rest(one.unit_gradients + one.travelling) + last - position.returned - one.returned,
             },
-            apart=apart,
+            apart=(last if one.pooled else 0.0) + pooled + own_pooled,
         )
         return max(running, ending, key=lambda parts: parts.own)
 
@@ -217,9 +229,14 @@ class StageMemory:
         """The unit that is used, where it does not stay."""
         return 0.0 if one.unit_kept else one.unit
 
-    def fetched(self, position: _Position) -> float:
-        """The unit that is fetched behind the backward pass."""
-        return position.previous_message if self.prefetches and not position.memory.unit_kept else 0.0
+    def fetched(self, position: _Position, *, routed: bool) -> float:
+        """The unit that is fetched behind the backward pass. Where experts are units of their own, the rest of the call
+        before is fetched while they run, and its experts while the rest runs."""
+        if not self.prefetches or position.memory.unit_kept:
+            return 0.0
+        if not position.memory.message_routed:
+            return position.previous_message
+        return position.previous_message - position.previous_routed if routed else position.previous_routed
 
     def action(self, state: State, graded: bool) -> Parts:
         if state.kind == "F":

@@ -7,12 +7,14 @@ statement that reads it, and remembers the fullest instant.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from math import inf
 
+from meshwright.cost_models.extras import extras_again
+from meshwright.cost_models.fullest import Fullest, Mix
 from meshwright.cost_models.losses import exponentials, inside_losses
+from meshwright.cost_models.routing import NOTHING, routing_of
 from meshwright.ir.kept import COPY
 from meshwright.ir.placement import Placement
 from meshwright.ir.program import (
@@ -33,28 +35,6 @@ Shared = tuple[str, tuple[int, ...], Placement]
 """What tells two inputs without gradient apart: dtype, shape on a rank, placement."""
 
 
-@dataclass(frozen=True, slots=True)
-class Mix:
-    """Bytes by what they are."""
-
-    activations: float = 0.0
-    recomputed: float = 0.0
-    transient: float = 0.0
-    logits: float = 0.0
-
-    @property
-    def total(self) -> float:
-        return self.activations + self.recomputed + self.transient + self.logits
-
-
-@dataclass(frozen=True, slots=True)
-class Fullest:
-    """The fullest instant of a list: how much, and whether a recomputed value was being made."""
-
-    held: Mix
-    recomputing: bool = False
-
-
 _NEARLY = 1 - 1e-9
 """Of a sum: what rounding cannot take from it."""
 
@@ -73,11 +53,15 @@ class Names:
         self.runtime, self.states = workload.stack, workload.states
         self.statements = (*body.forward, *body.backward)
         self.slots = [slot for slot in body.params if not slot.buffer]
+        self.trained = {slot.value for slot in self.slots if slot.grad}
         self.resident = {name for slot in body.params for name in (slot.value, slot.stored)}
         self.gathers = {s.result for s in self.statements if isinstance(s, Move) and s.reason == "parameter"}
         self.reduces = {s.result for s in body.backward if isinstance(s, Move) and s.reason == "sync"}
         self.weight_grads = self.made_for_weights()
+        self.routing = routing_of(body)
         self.routed = self.sent_to_experts()
+        self.modules = self.routing if self.runtime.style == "eager" else NOTHING
+        """What of it runs as modules of their own."""
         self.logits = self.fused_logits()
         self.tables = {name for name, grad in zip(body.inputs, body.input_grads, strict=True) if grad is None}
         self.free = self.taking_nothing()
@@ -93,6 +77,11 @@ class Names:
             op, mark, _ = name.partition("!")
             if mark:
                 self.extras.setdefault(op, []).append(name)
+        self.again = {op: dict(sizes) for op, sizes in extras_again(body).items()}
+        if self.modules.looped and self.modules.weighted not in self.kept:
+            self.again.setdefault(self.modules.last, {})[self.modules.weighted] = self.size(self.modules.returned)
+        for op, sizes in self.again.items():
+            self.extras.setdefault(op, []).extend(name for name in sizes if name not in self.kept)
         self.read: dict[int, tuple[str, ...]] = {}
 
     # sizes
@@ -107,8 +96,24 @@ class Names:
             return self.elements(name) * self.states.used
         return self.body.nbytes[name] * scale
 
+    def beside(self, statement: Statement) -> float:
+        """Bytes that are there while a statement runs, and are no value of the program."""
+        return self.modules.beside(statement, self.size, self.graded) if self.modules.ops else 0.0
+
+    def graded(self, name: str) -> float:
+        """Bytes of a parameter's gradient, if it has one, as it is made."""
+        return self.elements(name) * self.states.used if name in self.trained else 0.0
+
     def shared(self, name: str) -> Shared:
         return shared(self.body, name)
+
+    def own(self, statement: Statement, *, backward: bool) -> Mapping[str, float]:
+        """What an operator keeps of its own, with bytes."""
+        if not isinstance(statement, Compute | Ring) or (isinstance(statement, Ring) and statement.backward):
+            return {}
+        if backward:
+            return {name: size for name, size in self.again.get(statement.op, {}).items() if name not in self.kept}
+        return {name: self.kept[name] for name in self.extras.get(statement.op, ()) if name in self.kept}
 
     # what names are
 
@@ -126,13 +131,7 @@ class Names:
         """Values and gradients between dispatch and combine."""
         if self.workload.imbalance == 1:
             return set()
-        values: set[str] = set()
-        for statement in self.body.forward:
-            sent = isinstance(statement, Compute) and statement.signature.kind == "dispatch"
-            back = isinstance(statement, Compute) and statement.signature.kind == "combine"
-            if sent or (not back and values.intersection(operands_of(statement))):
-                values |= set(results_of(statement))
-        return self.with_gradients(values) - self.weight_grads
+        return self.with_gradients(set(self.routing.values)) - self.weight_grads
 
     def with_gradients(self, values: set[str]) -> set[str]:
         """These values, their gradients, and what gradients become on their way."""
@@ -195,6 +194,9 @@ class Names:
             else:
                 routed = kept.name.removesuffix(COPY) in self.routed
                 found[kept.name] = kept.nbytes * (self.workload.imbalance if routed else 1.0)
+        back = {one.name.partition("!")[0] for one in self.body.kept}
+        if self.modules.looped and self.modules.back in back:
+            found[self.modules.weighted] = self.size(self.modules.returned)
         return found
 
     def interiors(self, statements: Sequence[Statement], pinned: set[str]) -> set[str]:
@@ -329,16 +331,17 @@ class _List:
     def run(self) -> Fullest:
         most, total = self.sums()
         now = total  # added up as it comes: near enough to tell when to sum anew
-        recomputing = False
+        recomputing = routed = False
         due: dict[float, list[str]] = {}
         for index, statement in enumerate(self.statements):
-            made = self.make(statement, index)
+            made, beside = self.make(statement, index), self.of.beside(statement)
             now += made
-            if made and now >= total * _NEARLY:
+            if (made or beside) and now + beside >= total * _NEARLY:
                 sums, now = self.sums()
-                if now > total:
-                    most, total = sums, now
+                if now + beside > total:
+                    most, total = sums | {"transient": sums["transient"] + beside}, now + beside
                     recomputing = self.backward and isinstance(statement, (Compute, Ring))
+                    routed = isinstance(statement, Compute | Gradient) and statement.op in self.of.routing.ops
             for at in (*self.changed, *due.pop(index, ())):
                 if at not in self.size or at in self.spared:
                     continue
@@ -347,7 +350,7 @@ class _List:
                 else:
                     now -= self.size.pop(at)
             self.changed.clear()
-        return Fullest(Mix(**most), recomputing)
+        return Fullest(Mix(**most), recomputing, routed)
 
     def make(self, statement: Statement, index: int) -> float:
         """Give the results of a statement their storages; the bytes of those that are new."""
@@ -368,6 +371,11 @@ class _List:
                 self.kind[root] = self.kind_of(root, statement)
                 self.changed.add(root)
                 new += self.size[root]
+        for name, size in self.of.own(statement, backward=self.backward).items():
+            self.own(name, name)
+            self.size[name], self.kind[name] = size, "recomputed" if self.backward else "activations"
+            self.changed.add(name)
+            new += size
         return new
 
     def kind_of(self, name: str, statement: Statement) -> str:

@@ -55,6 +55,7 @@ from meshwright.ir.frontends.lowerings import (
     reduction,
     repeated,
     reversed_sub,
+    routed,
     selected,
     shaped,
     sliced,
@@ -84,12 +85,8 @@ LOWERINGS: dict[str, Lowering] = {
     "conv_transpose2d.input": convolution,
     "conv_transpose3d.input": convolution,
     # routed experts (`moe.py`)
-    "meshwright.dispatch.default": op(
-        "dispatch", "x idx", num_experts="experts", capacity="capacity", dropless="dropless"
-    ),
-    "meshwright.combine.default": op(
-        "combine", "rows idx weights", num_experts="experts", capacity="capacity", dropless="dropless"
-    ),
+    "meshwright.dispatch.default": routed("dispatch", "x idx"),
+    "meshwright.combine.default": routed("combine", "rows idx weights"),
     # elementwise, two operands
     "add.Tensor": binary("add"),
     "add.Scalar": binary("add"),

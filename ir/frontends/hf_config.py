@@ -69,7 +69,7 @@ def adopted(source: Source) -> Source:
     if not hasattr(config, "model_type") or not hasattr(config, "is_encoder_decoder"):
         return source
     config.use_cache = False
-    config._experts_implementation = moe.use_with_transformers()
+    config._experts_implementation = moe.use_with_transformers(getattr(config, "_experts_implementation", None))
     generates = type(source.module).__name__.endswith(("ForCausalLM", "ForConditionalGeneration", "LMHeadModel"))
     if not generates or source.hooks.example_inputs is not None or source.hooks.loss is not None:
         return source

@@ -35,6 +35,17 @@ def op(kind: str, operands: str, **attrs: str) -> Lowering:
     return lower
 
 
+def routed(kind: str, operands: str) -> Lowering:
+    """Routing of experts (`moe.py`)."""
+
+    def lower(t: Emitter, call: Call) -> Handle:
+        told = {name: call[name] for name in ("groups", "looped") if call[name]}
+        attrs = {"num_experts": call["experts"], "capacity": call["capacity"], "dropless": call["dropless"], **told}
+        return t.emit(kind, [call[name] for name in operands.split()], call.types, attrs)
+
+    return lower
+
+
 def unary(kind: str) -> Lowering:
     return lambda t, call: t.emit(kind, [call["self"]], call.types)
 

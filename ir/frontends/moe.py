@@ -19,6 +19,7 @@ Hugging Face models call their experts through a registry; `use_with_transformer
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import Any
 
 import torch
@@ -26,7 +27,9 @@ from torch import Tensor, nn
 
 from meshwright.ir.rules.moe import dropless_capacity
 
-NAME = "meshwright"
+NAME, LOOPED = "meshwright", "meshwright_looped"
+LOOPS = ("eager", None, LOOPED)
+"""Implementations that go through experts one by one; modules that no model of transformers holds have none."""
 
 
 def _slots(idx: Tensor, experts: int, capacity: int, dropless: bool) -> Tensor:
@@ -55,14 +58,31 @@ def _(x: Tensor, idx: Tensor, experts: int, capacity: int, dropless: bool = Fals
 
 
 @torch.library.custom_op("meshwright::combine", mutates_args=())
-def combine(rows: Tensor, idx: Tensor, weights: Tensor, experts: int, capacity: int, dropless: bool = False) -> Tensor:
-    """Bring every token's rows back, weighted and summed."""
+def combine(
+    rows: Tensor,
+    idx: Tensor,
+    weights: Tensor,
+    experts: int,
+    capacity: int,
+    dropless: bool = False,
+    looped: bool = False,
+) -> Tensor:
+    """Bring every token's rows back, weighted and summed. `looped`: the module that it stands for goes through its
+    experts one by one."""
     padded = torch.cat((rows.flatten(0, 1), rows.new_zeros(1, rows.shape[2])))
     return (padded[_slots(idx, experts, capacity, dropless)] * weights[..., None]).sum(1).to(rows.dtype)
 
 
 @combine.register_fake
-def _(rows: Tensor, idx: Tensor, weights: Tensor, experts: int, capacity: int, dropless: bool = False) -> Tensor:
+def _(
+    rows: Tensor,
+    idx: Tensor,
+    weights: Tensor,
+    experts: int,
+    capacity: int,
+    dropless: bool = False,
+    looped: bool = False,
+) -> Tensor:
     return rows.new_empty(idx.shape[0], rows.shape[2])
 
 
@@ -77,7 +97,7 @@ def _dispatch_backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
 
 
 def _remember_combine(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    *tensors, experts, capacity, dropless = inputs
+    *tensors, experts, capacity, dropless, _ = inputs
     ctx.sizes = (experts, capacity, dropless)
     ctx.save_for_backward(*tensors)
 
@@ -90,14 +110,14 @@ def _combine_backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
     back[slots.flatten()] = (grad[:, None] * weights[..., None]).flatten(0, 1).to(rows.dtype)
     padded = torch.cat((rows.flatten(0, 1), rows.new_zeros(1, width)))
     by_weight = (padded[slots] * grad[:, None]).sum(-1).to(weights.dtype)
-    return back[:-1].view_as(rows), None, by_weight, None, None, None
+    return back[:-1].view_as(rows), None, by_weight, None, None, None, None
 
 
 dispatch.register_autograd(_dispatch_backward, setup_context=_remember_dispatch)
 combine.register_autograd(_combine_backward, setup_context=_remember_combine)
 
 
-def routed_experts(self: Any, hidden: Tensor, idx: Tensor, weights: Tensor) -> Tensor:
+def routed_experts(self: Any, hidden: Tensor, idx: Tensor, weights: Tensor, *, looped: bool = False) -> Tensor:
     """The forward pass of a Hugging Face experts module (`use_experts_implementation`) over our operators."""
 
     def product(rows: Tensor, weight: nn.Parameter, bias: nn.Parameter | None) -> Tensor:
@@ -112,12 +132,15 @@ def routed_experts(self: Any, hidden: Tensor, idx: Tensor, weights: Tensor) -> T
         rows = self._apply_gate(product(rows, self.gate_up_proj, up_bias))
     else:
         rows = self.act_fn(product(rows, self.up_proj, up_bias))
-    return combine(product(rows, self.down_proj, down_bias), idx, weights, self.num_experts, capacity, dropless=True)
+    rows = product(rows, self.down_proj, down_bias)
+    return combine(rows, idx, weights, self.num_experts, capacity, dropless=True, looped=looped)
 
 
-def use_with_transformers() -> str:
-    """Enter `routed_experts` into Hugging Face's registry; the name to set as `_experts_implementation`."""
+def use_with_transformers(implementation: str | None = "grouped_mm") -> str:
+    """Enter `routed_experts` into Hugging Face's registry; the name to set as `_experts_implementation`, instead of the
+    one that the model runs with."""
     from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS
 
     ALL_EXPERTS_FUNCTIONS.register(NAME, routed_experts)
-    return NAME
+    ALL_EXPERTS_FUNCTIONS.register(LOOPED, partial(routed_experts, looped=True))
+    return LOOPED if implementation in LOOPS else NAME

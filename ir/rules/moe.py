@@ -74,6 +74,7 @@ def _routed(signature: Signature, idx: Type, rows: Type, *, back: bool) -> Rule:
     lead = tuple((name,) for name in names)
     slots: Dims = (("e",), names, ("d",))
     chosen = (*lead, ("k",))
+    places = Save("extra", dims=chosen, dtype="i64")
     return Rule(
         factors=(
             *(Factor(name, size) for name, size in zip(names, idx.shape, strict=False)),
@@ -85,7 +86,7 @@ def _routed(signature: Signature, idx: Type, rows: Type, *, back: bool) -> Rule:
         results=((*lead, ("d",)),) if back else (slots,),
         types=(Type((*idx.shape[:-1], rows.shape[2]), rows.dtype) if back else rows,),
         laws=(Law.LINEAR, Law.INDEX, *((Law.LINEAR,) if back else ())),
-        saves=tuple(Save("operand", index) for index in range(3)) if back else (Save("operand", 1),),
+        saves=(*(Save("operand", index) for index in ((0, 1, 2) if back else (1,))), places),
         slots=(("operand" if back else "result", 0, 1, groups),),
     )
 
@@ -100,6 +101,7 @@ def dispatch(signature: Signature) -> Rule:
 
 @rule("combine")
 def combine(signature: Signature) -> Rule:
-    """Each token's rows, weighted and summed; slots are counted as in `dispatch` (attributes alike)."""
+    """Each token's rows, weighted and summed; slots are counted as in `dispatch` (attributes alike). Experts may be
+    `looped` over, one by one."""
     rows, idx, _ = signature.operands
     return _routed(signature, idx, rows, back=True)

@@ -29,7 +29,7 @@ class Block(nn.Module):
 
 
 class Mixture(nn.Module):
-    def __init__(self, experts: int = 8) -> None:
+    def __init__(self, experts: int = 8, implementation: str = "eager") -> None:
         super().__init__()
         self.config = Qwen3MoeConfig(
             hidden_size=LLAMA.width,
@@ -37,7 +37,7 @@ class Mixture(nn.Module):
             num_experts=experts,
             num_experts_per_tok=2,
             norm_topk_prob=True,
-            experts_implementation="eager",
+            experts_implementation=implementation,
         )
         self.embedding = nn.Embedding(LLAMA.vocab, LLAMA.width)
         self.blocks = nn.ModuleList(Block(self.config) for _ in range(LLAMA.layers))
@@ -61,6 +61,11 @@ def tiny() -> Mixture:
 
 def few() -> Mixture:
     return Mixture(experts=2)
+
+
+def grouped() -> Mixture:
+    """Experts as grouped products, as models of transformers have them; else they are looped over."""
+    return Mixture(implementation="grouped_mm")
 
 
 dims = {"tokens": ("b", "s"), "labels": ("b", "s")}

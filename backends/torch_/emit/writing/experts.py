@@ -35,17 +35,17 @@ def send_to_experts(module: nn.Module, ranks: DeviceMesh) -> None:
 
     def forward(tokens: Tensor, chosen: Tensor, weights: Tensor) -> Tensor:
         order = chosen.flatten().argsort(stable=True)
-        token = order // chosen.shape[1]
         sent = chosen.flatten().bincount(minlength=held * size)  # rows for each expert
         received = torch.empty_like(sent)
         dist.all_to_all_single(received, sent, group=group)
         outgoing, incoming = sent.view(size, held).sum(1).tolist(), received.view(size, held).sum(1).tolist()
-        rows = funcol.all_to_all_single_autograd(tokens[token], incoming, outgoing, group)
+        rows = funcol.all_to_all_single_autograd(tokens[order // chosen.shape[1]], incoming, outgoing, group)
         expert = torch.arange(held, device=rows.device).repeat(size).repeat_interleave(received)
         own._parameters = {name: weight.to_local() for name, weight in module.named_parameters(recurse=False)}
         rows = own.forward(rows, expert[:, None], torch.ones_like(rows[:, :1]))
         rows = funcol.all_to_all_single_autograd(rows, outgoing, incoming, group)
-        return torch.zeros_like(tokens).index_add(0, token, rows * weights.flatten()[order, None])
+        rows = rows[order.argsort()].unflatten(0, chosen.shape) * weights[..., None]
+        return rows.sum(1).to(tokens.dtype)
 
     module.forward = forward'''
 
@@ -84,9 +84,9 @@ def send_to_experts(module: nn.Module, ranks: DeviceMesh, *hops: DeviceMesh) -> 
     def forward(tokens: Tensor, chosen: Tensor, weights: Tensor) -> Tensor:
         expert = number.to(chosen.device)[chosen.flatten()]
         order = expert.argsort(stable=True)
-        token = order // chosen.shape[1]
-        rows = visit(tokens[token], expert[order], module.num_experts, *hops)
-        return torch.zeros_like(tokens).index_add(0, token, rows * weights.flatten()[order, None])
+        rows = visit(tokens[order // chosen.shape[1]], expert[order], module.num_experts, *hops)
+        rows = rows[order.argsort()].unflatten(0, chosen.shape) * weights[..., None]
+        return rows.sum(1).to(tokens.dtype)
 
     module.forward = forward'''
 

@@ -143,15 +143,14 @@ def cut_experts(module: nn.Module, ranks: DeviceMesh, lies: Shard | Replicate, *
     own = copy.copy(module)  # the module as it was written, with this rank's parts
 
     def forward(tokens: Tensor, chosen: Tensor, weights: Tensor) -> Tensor:
-        order = chosen.flatten().argsort(stable=True)
-        token = order // chosen.shape[1]
-        rows = DTensor.from_local(tokens[token], ranks, [lies]).redistribute(placements=[Replicate()])
-        expert = DTensor.from_local(chosen.flatten()[order, None], ranks, [lies]).full_tensor()
+        rows = DTensor.from_local(tokens.repeat_interleave(chosen.shape[1], 0), ranks, [lies])
+        rows = rows.redistribute(placements=[Replicate()])
+        expert = DTensor.from_local(chosen.view(-1, 1), ranks, [lies]).full_tensor()
         own._parameters = {name: weight.to_local() for name, weight in module.named_parameters(recurse=False)}
         even = torch.ones_like(expert, dtype=tokens.dtype)
         parts = own.forward(rows.to_local(grad_placements=[Partial()]), expert, even)
         rows = DTensor.from_local(parts, ranks, [Partial()]).redistribute(placements=[lies]).to_local()
-        return torch.zeros_like(tokens).index_add(0, token, rows * weights.flatten()[order, None])
+        return (rows.unflatten(0, chosen.shape) * weights[..., None]).sum(1).to(tokens.dtype)
 
     module.forward = forward'''
 
