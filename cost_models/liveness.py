@@ -131,6 +131,12 @@ class BodyMemory:
     products: tuple[tuple[tuple[int, ...], float], ...]
     """Shapes of the weights that products read, those of one operand joined, with their bytes on one rank."""
 
+    @property
+    def behind(self) -> float:
+        """What is fetched for its backward pass, behind that of the call after it: nothing that stayed; experts with
+        messages of their own only when the rest is there."""
+        return 0.0 if self.unit_kept else self.message - self.message_routed
+
     def rest(self, nbytes: float) -> float:
         """What of a unit, in some form, is not of experts with messages of their own."""
         return nbytes * (1 - self.message_routed / self.message) if self.message else nbytes
@@ -394,9 +400,9 @@ class _States:
 
     def scattered(self) -> int:
         """Elements of the gradients that the backward pass reduces to shards."""
-        if not any(isinstance(s, Move) and s.reason == "sync" for s in self.body.backward):
-            return 0
-        return 0 if self.runtime.piecewise else sum(self.elements(slot.value) for slot in self.slots if slot.grad)
+        reduced = {s.result for s in self.body.backward if isinstance(s, Move) and s.reason == "sync"}
+        own = () if self.runtime.piecewise else (slot for slot in self.slots if slot.grad in reduced)
+        return sum(self.elements(slot.value) for slot in own)
 
     def pooled(self) -> bool:
         """`fully_shard` on GPUs; fused stacks keep buffers of their own, XLA allocates by itself."""

@@ -79,8 +79,8 @@ class _Position:
     returned: float
     """Units of the calls after it that were given back, if this is the backward pass."""
     previous_message: float
-    previous_routed: float
-    """The part of it that is a message of its own."""
+    behind: float
+    """The part of it that is fetched behind this call's backward pass."""
     travelling: float
     """The buffer in which the gradients of the call after it travel."""
     travelling_rest: float
@@ -149,7 +149,7 @@ class StageMemory:
                         pooled,
                         staying,
                         shown[at - 1].message if at else 0.0,
-                        shown[at - 1].message_routed if at else 0.0,
+                        shown[at - 1].behind if at else 0.0,
                         shown[at + 1].travelling if at + 1 < len(shown) else 0.0,
                         shown[at + 1].rest(shown[at + 1].travelling) if at + 1 < len(shown) else 0.0,
                         next((one.passes.hosted for one in reversed(shown[:at]) if one.passes.hosted), 0.0),
@@ -194,7 +194,7 @@ class StageMemory:
         own, own_pooled = (0.0, 0.0) if there else (one.gradients, one.pooled_gradients)
         walk = one.passes.backward if graded else one.passes.first
         instant = "recompute" if walk.recomputing else "backward"
-        fetched, last = self.fetched(position, routed=walk.routed), self.fetched(position, routed=False)
+        fetched = self.fetched(position)
         travelling = position.travelling
         if one.message_routed:  # experts set out before the rest
             travelling = position.travelling_rest if walk.routed else one.travelling - one.rest(one.travelling)
@@ -214,9 +214,9 @@ class StageMemory:
             {
                 "gradients": after + own,
                 "transient": one.passes.entering_gradients,
-                "gathered": one.rest(one.unit_gradients + one.travelling) + last - position.returned - one.returned,
+                "gathered": one.rest(one.unit_gradients + one.travelling) + fetched - position.returned - one.returned,
             },
-            apart=(last if one.pooled else 0.0) + pooled + own_pooled,
+            apart=(fetched if one.pooled else 0.0) + pooled + own_pooled,
         )
         return max(running, ending, key=lambda parts: parts.own)
 
@@ -229,14 +229,9 @@ class StageMemory:
         """The unit that is used, where it does not stay."""
         return 0.0 if one.unit_kept else one.unit
 
-    def fetched(self, position: _Position, *, routed: bool) -> float:
-        """The unit that is fetched behind the backward pass. Where experts are units of their own, the rest of the call
-        before is fetched while they run, and its experts while the rest runs."""
-        if not self.prefetches or position.memory.unit_kept:
-            return 0.0
-        if not position.memory.message_routed:
-            return position.previous_message
-        return position.previous_message - position.previous_routed if routed else position.previous_routed
+    def fetched(self, position: _Position) -> float:
+        """The unit that is fetched behind the backward pass."""
+        return position.behind if self.prefetches and not position.memory.unit_kept else 0.0
 
     def action(self, state: State, graded: bool) -> Parts:
         if state.kind == "F":

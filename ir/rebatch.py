@@ -8,7 +8,8 @@ label "b" is the batch, wherever it comes by, alone or fused with others, (b·s)
 atoms. The slots of experts are atoms of their own:
 
     dropless routing     `dropless_capacity`, the mean, counted again from the new tokens
-    a capacity in slots  in proportion: a capacity factor is a share of the tokens
+    a capacity in slots  in proportion: a capacity factor is a share of the tokens. So are runs of tokens that have
+                         slots of their own (`groups`)
 
 *What follows*: an extent is the product of its atoms, so every type has its new shape. Attributes that carry sizes are
 written anew from the types of the results (`shape`, `capacity`), or in proportion (the end of a slice that takes
@@ -267,8 +268,15 @@ def _changed(op: Op, graph: Graph, types: Mapping[str, Type], old: int, new: int
     if op.kind in SHAPED:
         return {"shape": after}
     if op.kind in ROUTING:
-        rows = types[op.name if op.kind == "dispatch" else op.operands[0]].shape
-        return {"capacity": rows[1]}
+        value = op.name if op.kind == "dispatch" else op.operands[0]
+        was, now = (kinds[value].shape[1] for kinds in (graph.types, types))
+        if not isinstance(groups := op.attr("groups"), int):
+            return {"capacity": now}
+        if groups * now % was:
+            raise _refused(
+                _place(op), f"{groups} runs of tokens with slots of their own at {was} slots, for {now} slots"
+            )
+        return {"capacity": now, "groups": groups * now // was}
     if op.kind == "slice":
         dim = op.integer("dim")
         was, now = (kinds[op.operands[0]].shape[dim] for kinds in (graph.types, types))

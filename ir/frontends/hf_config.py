@@ -70,6 +70,7 @@ def adopted(source: Source) -> Source:
         return source
     config.use_cache = False
     config._experts_implementation = moe.use_with_transformers(getattr(config, "_experts_implementation", None))
+    moe.limit(source.module)
     generates = type(source.module).__name__.endswith(("ForCausalLM", "ForConditionalGeneration", "LMHeadModel"))
     if not generates or source.hooks.example_inputs is not None or source.hooks.loss is not None:
         return source

@@ -14,12 +14,17 @@ tensors, the operators have c rows either way and drop what exceeds them, the la
 the finest routing groups (`meshwright.ir.rules.moe`), so that tokens may be split anywhere.
 
 Hugging Face models call their experts through a registry; `use_with_transformers` enters ours and returns its name.
+
+A module of such experts has a capacity if it has a `capacity_factor` other than None: of each run of `group_size`
+tokens an expert takes ceil(capacity_factor * group_size * choices / experts) rows, the earlier ones, and the others
+contribute nothing. Runs have slots of their own (`groups`), so that ranks may take whole runs each.
 """
 
 from __future__ import annotations
 
 import math
 from functools import partial
+from types import MethodType
 from typing import Any
 
 import torch
@@ -32,9 +37,9 @@ LOOPS = ("eager", None, LOOPED)
 """Implementations that go through experts one by one; modules that no model of transformers holds have none."""
 
 
-def _slots(idx: Tensor, experts: int, capacity: int, dropless: bool) -> Tensor:
+def _slots(idx: Tensor, experts: int, capacity: int, dropless: bool, groups: int) -> Tensor:
     """For each (token, choice), its row among experts * capacity; the row after the last one means dropped."""
-    groups = math.gcd(idx.shape[0], capacity) if dropless else 1
+    groups = math.gcd(idx.shape[0], capacity) if dropless else max(1, groups)
     room = capacity // groups
     grouped = idx.reshape(groups, -1)
     chosen = grouped[..., None] == torch.arange(experts, device=idx.device)
@@ -45,15 +50,16 @@ def _slots(idx: Tensor, experts: int, capacity: int, dropless: bool) -> Tensor:
 
 
 @torch.library.custom_op("meshwright::dispatch", mutates_args=())
-def dispatch(x: Tensor, idx: Tensor, experts: int, capacity: int, dropless: bool = False) -> Tensor:
-    """Copy every token's row to its experts."""
+def dispatch(x: Tensor, idx: Tensor, experts: int, capacity: int, dropless: bool = False, groups: int = 0) -> Tensor:
+    """Copy every token's row to its experts. `groups`: runs of tokens that have slots of their own; 0: as dropless
+    routing has them, or one."""
     rows = x.new_zeros(experts * capacity + 1, x.shape[1])
-    rows[_slots(idx, experts, capacity, dropless).flatten()] = x.repeat_interleave(idx.shape[1], dim=0)
+    rows[_slots(idx, experts, capacity, dropless, groups).flatten()] = x.repeat_interleave(idx.shape[1], dim=0)
     return rows[:-1].unflatten(0, (experts, capacity)).clone()
 
 
 @dispatch.register_fake
-def _(x: Tensor, idx: Tensor, experts: int, capacity: int, dropless: bool = False) -> Tensor:
+def _(x: Tensor, idx: Tensor, experts: int, capacity: int, dropless: bool = False, groups: int = 0) -> Tensor:
     return x.new_empty(experts, capacity, x.shape[1])
 
 
@@ -65,12 +71,13 @@ def combine(
     experts: int,
     capacity: int,
     dropless: bool = False,
+    groups: int = 0,
     looped: bool = False,
 ) -> Tensor:
     """Bring every token's rows back, weighted and summed. `looped`: the module that it stands for goes through its
     experts one by one."""
     padded = torch.cat((rows.flatten(0, 1), rows.new_zeros(1, rows.shape[2])))
-    return (padded[_slots(idx, experts, capacity, dropless)] * weights[..., None]).sum(1).to(rows.dtype)
+    return (padded[_slots(idx, experts, capacity, dropless, groups)] * weights[..., None]).sum(1).to(rows.dtype)
 
 
 @combine.register_fake
@@ -81,6 +88,7 @@ def _(
     experts: int,
     capacity: int,
     dropless: bool = False,
+    groups: int = 0,
     looped: bool = False,
 ) -> Tensor:
     return rows.new_empty(idx.shape[0], rows.shape[2])
@@ -93,24 +101,24 @@ def _remember_dispatch(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> Non
 
 def _dispatch_backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
     (idx,) = ctx.saved_tensors
-    return combine(grad, idx, torch.ones_like(idx, dtype=grad.dtype), *ctx.sizes), None, None, None, None
+    return combine(grad, idx, torch.ones_like(idx, dtype=grad.dtype), *ctx.sizes), None, None, None, None, None
 
 
 def _remember_combine(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    *tensors, experts, capacity, dropless, _ = inputs
-    ctx.sizes = (experts, capacity, dropless)
+    *tensors, experts, capacity, dropless, groups, _ = inputs
+    ctx.sizes = (experts, capacity, dropless, groups)
     ctx.save_for_backward(*tensors)
 
 
 def _combine_backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
     rows, idx, weights = ctx.saved_tensors
-    (experts, capacity, dropless), width = ctx.sizes, rows.shape[2]
-    slots = _slots(idx, experts, capacity, dropless)
+    (experts, capacity, dropless, groups), width = ctx.sizes, rows.shape[2]
+    slots = _slots(idx, experts, capacity, dropless, groups)
     back = rows.new_zeros(experts * capacity + 1, width)
     back[slots.flatten()] = (grad[:, None] * weights[..., None]).flatten(0, 1).to(rows.dtype)
     padded = torch.cat((rows.flatten(0, 1), rows.new_zeros(1, width)))
     by_weight = (padded[slots] * grad[:, None]).sum(-1).to(weights.dtype)
-    return back[:-1].view_as(rows), None, by_weight, None, None, None, None
+    return back[:-1].view_as(rows), None, by_weight, None, None, None, None, None
 
 
 dispatch.register_autograd(_dispatch_backward, setup_context=_remember_dispatch)
@@ -124,8 +132,15 @@ def routed_experts(self: Any, hidden: Tensor, idx: Tensor, weights: Tensor, *, l
         result = torch.bmm(rows, weight if self.is_transposed else weight.transpose(1, 2))
         return result if bias is None else result + bias[:, None]
 
-    capacity = dropless_capacity(hidden.shape[0], idx.shape[1], self.num_experts)
-    rows = dispatch(hidden, idx, self.num_experts, capacity, dropless=True)
+    tokens, topk, experts = hidden.shape[0], idx.shape[1], self.num_experts
+    factor = getattr(self, "capacity_factor", None)
+    if factor is None:
+        capacity, groups = dropless_capacity(tokens, topk, experts), 0
+    else:
+        groups = tokens // self.group_size
+        capacity = groups * math.ceil(factor * self.group_size * topk / experts)
+    dropless = factor is None
+    rows = dispatch(hidden, idx, experts, capacity, dropless=dropless, groups=groups)
     biases = (getattr(self, f"{name}_proj_bias", None) for name in ("gate_up" if self.has_gate else "up", "down"))
     up_bias, down_bias = biases if self.has_bias else (None, None)
     if self.has_gate:
@@ -133,7 +148,16 @@ def routed_experts(self: Any, hidden: Tensor, idx: Tensor, weights: Tensor, *, l
     else:
         rows = self.act_fn(product(rows, self.up_proj, up_bias))
     rows = product(rows, self.down_proj, down_bias)
-    return combine(rows, idx, weights, self.num_experts, capacity, dropless=True, looped=looped)
+    return combine(rows, idx, weights, experts, capacity, dropless=dropless, groups=groups, looped=looped)
+
+
+def limit(model: nn.Module) -> None:
+    """Have modules of experts run as `routed_experts` that have a capacity (`capacity_factor`, `group_size`), whose own
+    code drops tokens before it calls what they are made of."""
+    for module in model.modules():
+        if getattr(module, "capacity_factor", None) is not None and hasattr(module, "_apply_gate"):
+            looped = getattr(module.config, "_experts_implementation", None) == LOOPED
+            module.forward = MethodType(partial(routed_experts, looped=looped), module)
 
 
 def use_with_transformers(implementation: str | None = "grouped_mm") -> str:

@@ -18,7 +18,7 @@ from meshwright.ir.rebatch import batch_of, with_batch
 from meshwright.ir.text import fold_text
 from meshwright.ir.verify import verify_fold
 from tests.build import Builder
-from tests.e2e.spine import BATCH, BY_NAME, SEQ, STRUCTURES, SpineModel, captured
+from tests.e2e.spine import BATCH, BY_NAME, EXAMPLES, SEQ, STRUCTURES, SpineModel, captured
 
 OTHER = 6
 REAL = ("own-llama-8b", "gpt2", "mixtral-8x7b", "lora-llama-8b")
@@ -59,6 +59,11 @@ def test_slots_that_were_rounded_up_are_counted_again(name: str, tmp_path: Path)
     """15 tokens a sample do not divide by the experts."""
     source = BY_NAME[name].tiny(tmp_path)
     agree(at(source, 3, seq=15), at(source, 4, seq=15))
+
+
+def test_runs_of_tokens_keep_their_slots() -> None:
+    source = load_model(f"{EXAMPLES / 'mixture.py'}:limited")
+    agree(at(source, 3, seq=16), at(source, 4, seq=16))
 
 
 def test_down_to_one_sample(tmp_path: Path) -> None:

@@ -2,7 +2,9 @@
 
 A module of routed experts is called with tokens [t, d], the experts chosen for each [t, k], and their weights [t, k].
 It holds all experts in stacked parameters [experts, ...], and their number as `num_experts`: those of transformers do.
-In the script every rank keeps its own experts, and calls the module, as it is, on the rows that are sent to it.
+In the script every rank keeps its own experts, and calls the module, as it is, on the rows that are sent to it. Experts
+with a capacity (`capacity_factor`, `group_size`: `meshwright.ir.frontends.moe`) are sent as many rows by each rank, and
+called without one.
 """
 
 from __future__ import annotations
@@ -31,6 +33,8 @@ class Experts:
 
     axes: tuple[str, ...]
     bodies: tuple[Routed, ...]
+    limited: bool
+    """Whether they have a capacity."""
 
     def holds(self, piece: Piece, path: str) -> bool:
         """Whether a parameter belongs to such experts."""
@@ -47,7 +51,14 @@ def experts_of(subject: Subject, axes: tuple[str, ...]) -> Experts:
             cause="experts are cut apart in several ways",
             fix="plan with --fix ep=1",
         )
-    return Experts(orders.pop(), tuple(one for one in found if one.modules))
+    sent = [(piece, op) for piece in subject.pieces for op in piece.graph.ops if op.kind == "dispatch"]
+    limits = {not op.attr("dropless") for _, op in sent}
+    if len(limits) > 1 or (limits == {True} and len(axes) > 1):
+        several = (
+            "only some experts of the model have" if len(limits) > 1 else "several axes cut experts apart that have"
+        )
+        raise _refuse(*sent[0], f"{several} a capacity, which is not emitted yet")
+    return Experts(orders.pop(), tuple(one for one in found if one.modules), limits.pop())
 
 
 def _order(subject: Subject, piece: Piece) -> tuple[str, ...]:
@@ -71,8 +82,8 @@ def _modules(subject: Subject, piece: Piece, axes: tuple[str, ...]) -> Iterator[
     for op in graph.ops:
         if op.kind != "dispatch":
             continue
-        if not op.attr("dropless"):
-            raise _refuse(piece, op, "tokens beyond a capacity are dropped, which is not emitted yet")
+        if not op.attr("dropless") and not op.attr("groups"):
+            raise _refuse(piece, op, "tokens of all ranks share slots: the module that drops them has no `group_size`")
         if not op.module or back.count(op.module) != 1:
             raise _refuse(piece, op, "tokens go to experts and come back in different modules")
         for other in graph.ops:

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from meshwright.backends.torch_.capabilities import TORCH_GLOO
 from meshwright.backends.torch_.emit import Subject, emit
@@ -22,14 +23,16 @@ from meshwright.ir.fold import Fold
 from meshwright.ir.frontends.calls import calls_of
 from meshwright.ir.frontends.capture import capture
 from meshwright.ir.frontends.load import load_model
+from meshwright.ir.frontends.moe import routed_experts
 from meshwright.ir.graph import Op
 from meshwright.ir.lower import lower
 from meshwright.ir.mesh import Mesh
 from meshwright.ir.names import Degrees, template
 from tests.backends.torch_.emitted import BATCH, SEQ, WORKLOAD, job, unclean, written
 from tests.backends.torch_.measured import assert_planned
+from tests.backends.torch_.mixtures import limited
 
-MIXTURE = Path(__file__).parent / "mixture.py"
+MIXTURE = Path(__file__).parent / "mixtures.py"
 KINDS: dict[str, dict[str, Any]] = {
     "ep": {"dp": 2, "ep": 2},
     "ep, grouped products": {"dp": 2, "ep": 2, "factory": "grouped"},
@@ -49,12 +52,20 @@ KINDS: dict[str, dict[str, Any]] = {
         "schedule": "1f1b",
     },
 }
+LIMITED: dict[str, dict[str, Any]] = {
+    "a capacity": {"dp": 2, "ep": 2, "factory": "limited"},
+    "a capacity, cut sequences": {"dp": 2, "cp": 2, "ep": 2, "zero": 3, "microbatches": 2, "factory": "short"},
+}
+"""Experts that drop what they have no room for."""
 CUT: dict[str, dict[str, Any]] = {
     "tp": {"tp": 2, "recompute": "full"},
     "tp, grouped products": {"tp": 2, "recompute": "full", "factory": "grouped"},
     "tp+sp x fsdp": {"tp": 2, "dp": 2, "zero": 3, "sequence_parallel": True},
 }
 """Experts that the tensor axis cuts in themselves."""
+
+
+EVERYTHING = KINDS | LIMITED | CUT
 
 
 @cache
@@ -76,7 +87,7 @@ def plan_of(factory: str = "tiny", **degrees: Any) -> Subject:
 @pytest.fixture(scope="module")
 def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Verified]:
     """All plans in one launch."""
-    plans = {kind: plan_of(**degrees) for kind, degrees in (KINDS | CUT).items()}
+    plans = {kind: plan_of(**degrees) for kind, degrees in EVERYTHING.items()}
     jobs = [job(plan, written(plan, tmp_path_factory.mktemp("plan"))) for plan in plans.values()]
     return dict(zip(plans, verify(jobs, steps=2, limit_s=600), strict=True))
 
@@ -98,12 +109,42 @@ def test_experts_apart_are_exact_and_communicate_what_the_plan_says(kind: str, f
 
 
 @pytest.mark.e2e
+@pytest.mark.parametrize("kind", LIMITED)
+def test_experts_with_a_capacity_drop_the_same_tokens(kind: str, found: dict[str, Verified]) -> None:
+    one = found[kind]
+    assert one.differences == ()
+    assert one.tensors == 2 * 21
+    assert_planned(plan_of(**LIMITED[kind]), one)
+    counts = {kind: number for kind, _, number, _ in one.collectives}
+    assert counts["all_to_all"] == LIMITED[kind].get("microbatches", 1) * 2 * 4  # their numbers are known
+
+
+@pytest.mark.e2e
 @pytest.mark.parametrize("kind", CUT)
 def test_experts_cut_in_themselves_are_exact(kind: str, found: dict[str, Verified]) -> None:
     one = found[kind]
     assert one.differences == ()
     assert one.tensors == 2 * 21
     assert_planned(plan_of(**CUT[kind]), one)
+
+
+def test_traced_experts_drop_what_their_module_drops() -> None:
+    """Tokens that some experts find no room for; backward, too."""
+    torch.manual_seed(0)
+    experts: Any = limited().get_submodule("blocks.0.feed_forward.experts")
+    tokens, scores = torch.randn(64, 32), torch.randn(64, 8)
+    weights, chosen = scores.softmax(-1).topk(2, -1)
+    found = []
+    for run in (partial(routed_experts, experts), experts):
+        given = [one.clone().requires_grad_() for one in (tokens, weights)]
+        made = run(given[0], chosen, given[1])
+        made.square().sum().backward()
+        found.append((made, *(one.grad for one in given)))
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-6)
+    assert ((found[0][2] == 0).sum(0) > 0).all()  # first and second choices were dropped
+    experts.capacity_factor = None
+    assert not torch.allclose(experts(tokens, chosen, weights), found[0][0])
 
 
 def test_a_part_of_every_expert_is_kept_and_routers_see_their_own_tokens(tmp_path: Path) -> None:
@@ -129,26 +170,31 @@ def test_experts_and_routers_are_cut_where_shards_divide_them(tmp_path: Path) ->
 
 
 def test_scripts_are_clean(tmp_path: Path) -> None:
-    for number, degrees in enumerate((KINDS | CUT).values()):
+    for number, degrees in enumerate(EVERYTHING.values()):
         written(plan_of(**degrees), tmp_path / f"plan{number}")
     assert unclean(tmp_path) == ""
 
 
 def dropping() -> Subject:
-    """Experts with a capacity."""
+    """Experts with slots for all tokens together."""
     plan = plan_of(dp=2, ep=2)
 
-    def limited(op: Op) -> Op:
+    def shared(op: Op) -> Op:
         return replace(op, attrs=tuple(pair for pair in op.attrs if pair[0] != "dropless"))
 
     bodies = tuple(
-        replace(body, graph=replace(body.graph, ops=tuple(map(limited, body.graph.ops)))) for body in plan.fold.bodies
+        replace(body, graph=replace(body.graph, ops=tuple(map(shared, body.graph.ops)))) for body in plan.fold.bodies
     )
     return replace(plan, fold=replace(plan.fold, bodies=bodies))
 
 
 REFUSED: dict[str, tuple[Callable[[], Subject], type[MeshwrightError], str]] = {
-    "a capacity": (dropping, EmissionModule, "capacity"),
+    "slots that all ranks share": (dropping, EmissionModule, "share slots"),
+    "a capacity, several axes": (
+        lambda: plan_of("short", dp=2, cp=2, ep=4, context="ulysses"),
+        EmissionModule,
+        "several axes cut experts apart that have a capacity",
+    ),
     "experts cut in themselves": (lambda: plan_of(dp=2, tp=2, ep=2, etp=2), EmissionModule, "by experts"),
     "experts over a tensor axis": (lambda: plan_of(tp=2, ep=2, etp=1, sequence_parallel=True), EmissionAxis, "ep"),
 }

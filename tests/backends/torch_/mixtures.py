@@ -1,0 +1,48 @@
+"""Mixtures of two layers, of `examples/mixture.py`, as a model file."""
+
+import sys
+from pathlib import Path
+
+sys.path.append(str(Path(__file__).parents[3] / "examples"))
+import torch
+from llama import LlamaConfig
+from mixture import Limited, Mixture, dims, loss
+from torch import Tensor
+
+__all__ = ["dims", "example_inputs", "few", "grouped", "limited", "loss", "short", "tiny"]
+
+SMALL = LlamaConfig(vocab=64, width=32, ffn=48, layers=2, heads=4, kv_heads=2)
+
+
+def tiny() -> Mixture:
+    """Experts are looped over, as transformers does where nothing else is said."""
+    return Mixture(SMALL, implementation="eager")
+
+
+def few() -> Mixture:
+    return Mixture(SMALL, experts=2, implementation="eager")
+
+
+def grouped() -> Mixture:
+    """Experts as grouped products."""
+    return Mixture(SMALL)
+
+
+def limited() -> Mixture:
+    """Experts with a capacity."""
+    return Mixture(SMALL, limited=True)
+
+
+def short() -> Mixture:
+    """Experts with a capacity for runs of half a sequence."""
+    model = limited()
+    for block in model.blocks:
+        experts = block.feed_forward.experts
+        assert isinstance(experts, Limited)
+        experts.group_size = 8
+    return model
+
+
+def example_inputs(batch: int, seq: int) -> dict[str, Tensor]:
+    text = torch.randint(0, SMALL.vocab, (batch, seq + 1))
+    return {"tokens": text[:, :-1], "labels": text[:, 1:]}
