@@ -15,7 +15,7 @@ from meshwright.ir.errors import CombinationNotExpressible, EmissionSoftware
 from meshwright.ir.workload import STACKS
 from tests.backends.torch_.emitted import ROOT, WORKLOAD, subject, unclean, written
 
-MIXTURE = f"{ROOT / 'tests' / 'backends' / 'torch_' / 'mixture.py'}:tiny"
+MIXTURE = f"{ROOT / 'tests' / 'backends' / 'torch_' / 'mixtures.py'}:tiny"
 
 
 def compiled(**degrees: Any) -> Subject:

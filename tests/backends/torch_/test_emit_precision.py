@@ -22,7 +22,7 @@ from tests.backends.torch_.emitted import MIXED, ROOT, job, subject, unclean, wr
 from tests.backends.torch_.measured import assert_planned
 
 FLOAT8 = replace(MIXED, precision="fp8_tensorwise")
-MIXTURE = f"{ROOT / 'tests' / 'backends' / 'torch_' / 'mixture.py'}:tiny"
+MIXTURE = f"{ROOT / 'tests' / 'backends' / 'torch_' / 'mixtures.py'}:tiny"
 FP16: dict[str, dict[str, Any]] = {
     "fsdp": {"dp": 2, "zero": 2, "microbatches": 2},
     "tp+sp, states on the host": {"tp": 2, "sequence_parallel": True, "offload": "optimizer"},
