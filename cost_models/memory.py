@@ -136,6 +136,12 @@ def tensors_held(program: Program) -> dict[int, Held]:
     return found
 
 
+def stepped_on_host(program: Program) -> dict[int, float]:
+    """For every rank, the bytes of what the host steps for it."""
+    groups = (one for groups in _groups(program, device=str) for one in groups.items())
+    return {rank: group.host_state for own, group in groups for rank in own.ranks}
+
+
 @dataclass(frozen=True, slots=True)
 class Holding:
     """What of a group's memory the order of its work decides. While it runs an action it holds, of every stage,

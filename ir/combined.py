@@ -168,6 +168,22 @@ def compiled_blocks(decisions: Decisions, fold: Fold) -> str:
     return next((f"compiled blocks beside {what}" for what in found if what), "")
 
 
+def waiting_blocks(decisions: Decisions, fold: Fold) -> str:
+    """What blocks do not have beside activations that wait in the host's memory, of which hooks of autograd tell."""
+    if not decisions.offload.activations:
+        return ""
+    kinds = {segment.period for segment in fold.segments if not segment.glue}
+    found = (
+        "blocks computed again" if any(plan.recompute for plan in decisions.plans) else "",
+        "compiled blocks" if decisions.style == "compiled" else "",
+        unlike_meshes(decisions, fold),
+        f"{len(kinds)} kinds of blocks, of which the first count"
+        if decisions.offload.blocks and len(kinds) > 1
+        else "",
+    )
+    return next((f"activations on the host beside {what}" for what in found if what), "")
+
+
 def _cuts_experts(plan: BodyPlan, ops: Sequence[Op]) -> bool:
     """Whether an axis cuts experts in themselves."""
     choices = (choice for op in ops if op.kind == GROUPED for _, choice in plan.strategy(op.name).choices)
@@ -250,6 +266,7 @@ COMBINED: Mapping[str, Callable[[Decisions, Fold], str]] = {
     "many_gathered_stages": many_gathered_stages,
     "experts_cut_twice": experts_cut_twice,
     "compiled_blocks": compiled_blocks,
+    "waiting_blocks": waiting_blocks,
 }
 """What a plan has of it, in words; empty if it does not have it."""
 CAST: Mapping[str, Callable[[Decisions, Fold], str]] = {"cast_copies": cast_copies}

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from meshwright.backends.torch_.emit import emit
 from meshwright.backends.torch_.emit.needed import check_torch
-from meshwright.cost_models.memory import tensors_held
+from meshwright.cost_models.memory import stepped_on_host, tensors_held
 from meshwright.ir.errors import VerificationTooLarge
 from meshwright.ir.program import Program
 from meshwright.planner.alone import verify_alone
@@ -72,10 +72,10 @@ def run(args: Namespace) -> int:
 
 def planned_memory(program: Program) -> tuple[float, ...]:
     """What tensors take at the fullest instant, as planned, on every rank, group after group. Where ranks run on CPUs,
-    what waits in the host's memory is in the same."""
-    held = tensors_held(program)
+    what the host steps is in the same memory; activations that wait there are not counted (`Peak.leave_out`)."""
+    held, stepped = tensors_held(program), stepped_on_host(program)
     ranks = dict.fromkeys(rank for stage in program.stages for rank in stage.ranks)
-    return tuple(held[rank].peak_bytes + held[rank].host_bytes for rank in ranks)
+    return tuple(held[rank].peak_bytes + stepped[rank] for rank in ranks)
 
 
 def shown(found: Verified, whole: int, planned: tuple[float, ...]) -> Iterable[str]:

@@ -73,7 +73,10 @@ TORCH_GLOO = Capabilities(
         Line("all_to_all", f"functional all_to_all_single; {_TRIED}"),
     ),
     strategies=(Line("uniform", "backends.torch_.emit writes parallelize_module styles; tests/backends run them"),),
-    offload=(Line("optimizer", f"copies that the host steps, in the script itself; {_TRIED}"),),
+    offload=(
+        Line("optimizer", f"copies that the host steps, in the script itself; {_TRIED}"),
+        Line("activations", f"hooks of saved tensors around blocks, in the script itself; {_TRIED}"),
+    ),
     combined=(
         Line("unlike_meshes", f"isend and recv of parts between stages, in the script itself; {_TRIED}"),
         Line("attention_two_ways", f"each module that calls attention has a way of its own; {_TRIED}"),

@@ -137,15 +137,15 @@ def test_any_refuses_nothing(name: str) -> None:
     assert kinds(ANY, template(FOLD, PLANS[name])) == set()
 
 
-EXPRESSIBLE = [name for name in PLANS if not any(words in name for words in ("zigzag", "dp cp tp pp", "on the host"))]
+EXPRESSIBLE = [name for name in PLANS if not any(words in name for words in ("zigzag", "dp cp tp pp"))]
 
 
 @pytest.mark.parametrize("name", PLANS)
 @pytest.mark.parametrize("target", TARGETS.values(), ids=lambda target: target.target)
-def test_torch_expresses_all_but_zigzags_and_offload(target: Capabilities, name: str) -> None:
+def test_torch_expresses_all_but_zigzags(target: Capabilities, name: str) -> None:
     refused = kinds(target, template(FOLD, PLANS[name]))
     assert (refused == set()) == (name in EXPRESSIBLE)
-    assert refused <= {LayoutNotExpressible, OffloadNotExpressible}
+    assert refused <= {LayoutNotExpressible}
 
 
 def uneven(decisions: Decisions) -> Decisions:
@@ -246,7 +246,7 @@ REFUSALS: dict[str, tuple[Capabilities, Degrees, Callable[[Decisions], Decisions
     ),
     "one operator of its own": (TORCH_GLOO, Degrees(dp=2), without("q"), StrategyNotExpressible, "splits b elsewhere"),
     "no host memory": (
-        TORCH_CUDA,
+        replace(TORCH_CUDA, offload=TORCH_CUDA.offload[:1]),
         Degrees(dp=2),
         lambda plan: replace(plan, offload=Offload(activations=True)),
         OffloadNotExpressible,
@@ -328,6 +328,7 @@ STAGES = {"pp": 2, "dp": 2, "microbatches": 4}
 COMBINATIONS: dict[str, Degrees] = {
     "split_backward_shards": Degrees(**STAGES, zero=2, schedule="zbv", vp=2),
     "many_gathered_stages": Degrees(**STAGES, zero=1, schedule="interleaved", vp=4, split="spread"),
+    "waiting_blocks": Degrees(dp=4, recompute="selective", offload="activations"),
 }
 
 

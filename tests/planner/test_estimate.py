@@ -266,10 +266,10 @@ REFUSALS = {
     "blocks on the host": (LLAMA, ["--fix", "pp=2,offload=activations:3"], 2, "OffloadImpossible", "activations:2"),
     "a host that a target does not use": (
         LLAMA,
-        ["--target", "torch-cuda", "--fix", "offload=activations"],
+        ["--target", "torch-cuda", "--fix", "offload=activations,recompute=full"],
         6,
-        "OffloadNotExpressible",
-        "activations on the host",
+        "CombinationNotExpressible",
+        "activations on the host beside blocks computed again",
     ),
     "what a target cannot do": (
         LLAMA,

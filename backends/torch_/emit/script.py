@@ -43,6 +43,7 @@ from meshwright.backends.torch_.emit.writing.unlike import (
     unlike_start,
     unlike_step,
 )
+from meshwright.backends.torch_.emit.writing.waiting import waiting
 
 Section = Iterable[str]
 SCRIPT, HELPERS = "train.py", "train_parts"
@@ -66,6 +67,8 @@ def scripts(parts: Parts) -> tuple[tuple[str, str], ...]:
     ahead = [*([along()] if any(unit.along for unit in parts.kept.units) else []), *recomputing(parts)]
     if parts.statistics:
         ahead.append(shared_by_copies())
+    if parts.subject.decisions.offload.activations:
+        ahead.append(waiting(parts))
     if parts.fused:
         ahead.append(in_order_of_ranks(parts))
     if parts.in_sections:

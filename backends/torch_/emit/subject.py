@@ -10,7 +10,7 @@ from itertools import pairwise
 from meshwright.backends.torch_.emit.turns import counted, stacked
 from meshwright.ir.account import account_fold
 from meshwright.ir.calls import Calls
-from meshwright.ir.combined import compiled_blocks
+from meshwright.ir.combined import compiled_blocks, waiting_blocks
 from meshwright.ir.decisions import BodyPlan, Decisions
 from meshwright.ir.errors import EmissionRecompute, EmissionSchedule, EmissionSoftware, EmissionTarget
 from meshwright.ir.fold import Fold, FromInput, FromPrevious, Segment, joined
@@ -152,10 +152,10 @@ class Subject:
                 cause=f"they do not divide a batch of {self.workload.global_batch} sequences",
                 fix="plan with a --global-batch that they divide",
             )
-        if decisions.offload.activations:
+        if problem := waiting_blocks(decisions, self.fold):
             raise EmissionRecompute(
                 place=f"offload {decisions.offload}",
-                cause="activations that wait in the host's memory are not emitted yet",
+                cause=f"this is not emitted: {problem}",
                 fix="plan with --fix offload=none, or with --fix offload=optimizer",
             )
         if "tensor" in self.workload.stack.hides and self.device == "cpu":

@@ -12,6 +12,7 @@ from weakref import ref
 
 import torch
 from torch import Tensor, UntypedStorage
+from torch.distributed.tensor import DTensor
 from torch.nn.attention import bias
 from torch.utils._python_dispatch import _disable_current_modes
 
@@ -38,6 +39,20 @@ class Peak(Watching):
         key = storage._cdata
         if key not in self.live:
             self.live[key] = ref(storage, lambda _: self.live.pop(key, None))
+
+    def leave_out(self, away: Any) -> None:
+        """Do not count tensors from when objects of this class are made that have them in the host's memory, which is
+        the same one on CPUs."""
+        make = away.__init__
+
+        @wraps(make)
+        def made(self_: Any, *args: Any) -> None:
+            make(self_, *args)
+            tensor = self_.tensor
+            own = tensor.to_local() if isinstance(tensor, DTensor) else tensor
+            self.live.pop(own.untyped_storage()._cdata, None)
+
+        away.__init__ = made
 
     def now(self) -> int:
         """Bytes of all that is there; a storage may have been resized."""

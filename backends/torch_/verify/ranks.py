@@ -31,6 +31,7 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
+from meshwright.backends.torch_.emit.script import HELPERS
 from meshwright.backends.torch_.verify.counting import Counting
 from meshwright.backends.torch_.verify.loading import load
 from meshwright.backends.torch_.verify.memory import Peak, make_masks_unwatched
@@ -133,6 +134,8 @@ def run(train: Any, steps: int, start: Path) -> list[dict[str, Any]]:
     ranks draw their parts, they take up the reference's weights from `start`."""
     mesh = train.start()
     peak = Peak()
+    if away := getattr(sys.modules.get(HELPERS, train), "Away", None):
+        peak.leave_out(away)
     with peak:
         called: nn.Module = train.parallelize(train.build(), mesh)  # what other stages hold is let go, as by the script
         draws = hasattr(train, "draw")

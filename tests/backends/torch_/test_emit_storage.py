@@ -42,6 +42,10 @@ KINDS: dict[str, dict[str, Any]] = {
     "tp x fsdp, states on the host": {"tp": 2, "dp": 2, "zero": 3, "microbatches": 2, "offload": "optimizer"},
     "copies in bf16, states on the host": {"dp": 2, "workload": MIXED, "offload": "optimizer"},
     "dp, states on the host": {"dp": 2, "offload": "optimizer"},
+    "dp, activations on the host": {"dp": 2, "offload": "activations"},
+    "tp+sp, activations on the host": {"tp": 2, "sequence_parallel": True, "microbatches": 2, "offload": "activations"},
+    "fsdp, first activations and states on the host": {"dp": 2, "zero": 3, "offload": "activations:2+optimizer"},
+    "1f1b, activations on the host": {"pp": 2, "microbatches": 4, "schedule": "1f1b", "offload": "activations"},
     "hsdp x tp+sp": {"dp": 4, "tp": 2, "zero": 3, "shard": 2, "sequence_parallel": True},
 }
 

@@ -23,8 +23,10 @@ FROM = {
     "importlib.machinery": ("SourceFileLoader",),
     "pathlib": ("Path",),
     "types": ("ModuleType", "SimpleNamespace"),
-    "typing": ("Any", "NamedTuple"),
-    "torch": ("Tensor", "nn"),
+    "typing": ("Any", "NamedTuple", "cast"),
+    "weakref": ("ref",),
+    "torch": ("Tensor", "UntypedStorage", "nn"),
+    "torch.autograd.graph": ("saved_tensors_hooks",),
     "torch.distributed.checkpoint.state_dict": (
         "StateDictOptions",
         "get_model_state_dict",

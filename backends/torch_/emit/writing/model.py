@@ -17,6 +17,7 @@ from meshwright.backends.torch_.emit.writing.recompute import runs_again
 from meshwright.backends.torch_.emit.writing.sections import cut_as_whole, in_order
 from meshwright.backends.torch_.emit.writing.statistics import shares_statistics
 from meshwright.backends.torch_.emit.writing.tied import named_again, parted
+from meshwright.backends.torch_.emit.writing.waiting import waits
 from meshwright.ir.graph import Param
 
 
@@ -82,6 +83,8 @@ def parallelize(parts: Parts) -> Iterator[str]:
         yield from shares_statistics(parts)
     for again in parts.recomputed:
         yield from runs_again(parts, again)
+    if parts.subject.decisions.offload.activations:
+        yield from waits(parts)
     if parts.subject.compiled:
         yield from compiled(parts)
     if parts.kept.units:
