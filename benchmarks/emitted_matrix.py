@@ -53,6 +53,7 @@ MODELS: Mapping[str, str] = {
     "vit": "vit.py:tiny",
     "lora": "lora_llama.py:tiny",
     "unet": "unet.py:tiny",
+    "mixture": "mixture.py:limited",
 }
 """References from `examples`; a configuration is made small as for a twin."""
 
@@ -60,7 +61,7 @@ ABOUT = """\
 Written by `python -m benchmarks.emitted_matrix --done FILE --table docs/emitted.md`: small models on 2 to 8 local
 processes, compared as by `plan verify`: loss, every gradient, every parameter after the step, and collectives by kind,
 group and bytes. *exact*: all of it is; a code: the plan is refused with it ([errors.md](errors.md)); `-`: the model has
-no such plan; empty: not run."""
+no such plan; empty: not run. `mixture` is `examples/mixture.py:limited`, whose experts have a capacity."""
 
 EMITTED = "emitted"
 """The outcome of what was not run; it is not noted as done."""
@@ -79,6 +80,7 @@ KINDS: Mapping[str, Mapping[str, Any]] = {
     "cp, ring": {"cp": 2, "context": "ring"},
     "cp, ulysses": {"cp": 2, "context": "ulysses"},
     "ep": {"dp": 2, "ep": 2},
+    "ep, capacity": {"dp": 2, "ep": 2},
     "gpipe": {"pp": 2, "microbatches": 2, "schedule": "gpipe"},
     "1f1b": {"pp": 2, "microbatches": 4, "schedule": "1f1b"},
     "1f1b, uneven": {"pp": 2, "microbatches": 4, "schedule": "1f1b", "stage_blocks": (1, 0)},
@@ -101,6 +103,8 @@ KINDS: Mapping[str, Mapping[str, Any]] = {
     "hsdp 4 x tp 2": {"dp": 4, "tp": 2, "shard": 2, **FULL},
 }
 """Degrees of every kind of plan; the last stage has the layers that are left."""
+LIMITED = {"ep": False, "ep, capacity": True}
+"""Kinds for models whose experts have no capacity, or one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -204,13 +208,13 @@ class Small:
 
     def made(self, kind: str, folder: Path) -> Made | Row:
         """Plan and emit; a row where there is no such plan."""
-        subject = self.subject(Degrees(**KINDS[kind]))
+        subject = self.subject(kind, Degrees(**KINDS[kind]))
         if isinstance(subject, str):
             return Row(model=self.name, kind=kind, outcome="none", detail=subject)
         emit(subject, folder).write(folder)
         return Made(kind=kind, subject=subject, script=folder / "train.py")
 
-    def subject(self, degrees: Degrees) -> Subject | str:
+    def subject(self, kind: str, degrees: Degrees) -> Subject | str:
         """The plan, or why there is none."""
         batch = BATCH // degrees.microbatches
         if batch not in self.captured:
@@ -219,6 +223,8 @@ class Small:
             calls = calls_of(source, self.reference, batch=batch, seq=SEQ, blocks=fold.instances)
             self.captured[batch] = fold, calls
         fold, calls = self.captured[batch]
+        if kind in LIMITED and limited(fold) not in (LIMITED[kind], None):
+            return f"experts with{'out' * LIMITED[kind]} a capacity"
         if degrees.stage_blocks:
             given = degrees.stage_blocks[:-1]
             degrees = replace(degrees, stage_blocks=(*given, len(layer_calls(fold)) - sum(given)))
@@ -237,6 +243,12 @@ class Small:
             calls=calls,
             config=",".join(f"{name}={value}" for name, value in vars_of(degrees)),
         )
+
+
+def limited(fold: Fold) -> bool | None:
+    """Whether the experts of a model have a capacity; None without experts."""
+    sent = [op for body in fold.bodies for op in body.graph.ops if op.kind == "dispatch"]
+    return not all(op.attr("dropless") for op in sent) if sent else None
 
 
 def vars_of(degrees: Degrees) -> Iterator[tuple[str, Any]]:

@@ -25,7 +25,7 @@ class Limited(Qwen3MoeExperts):
     """Experts with a capacity; without one, if `capacity_factor` is None."""
 
     capacity_factor: float | None = 1.0
-    group_size = 16
+    group_size = 8
 
     def forward(self, tokens: Tensor, chosen: Tensor, weights: Tensor) -> Tensor:
         if self.capacity_factor is not None:

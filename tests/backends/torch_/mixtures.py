@@ -6,10 +6,10 @@ from pathlib import Path
 sys.path.append(str(Path(__file__).parents[3] / "examples"))
 import torch
 from llama import LlamaConfig
-from mixture import Limited, Mixture, dims, loss
+from mixture import Mixture, dims, loss
 from torch import Tensor
 
-__all__ = ["dims", "example_inputs", "few", "grouped", "limited", "loss", "short", "tiny"]
+__all__ = ["dims", "example_inputs", "few", "grouped", "limited", "loss", "tiny"]
 
 SMALL = LlamaConfig(vocab=64, width=32, ffn=48, layers=2, heads=4, kv_heads=2)
 
@@ -31,16 +31,6 @@ def grouped() -> Mixture:
 def limited() -> Mixture:
     """Experts with a capacity."""
     return Mixture(SMALL, limited=True)
-
-
-def short() -> Mixture:
-    """Experts with a capacity for runs of half a sequence."""
-    model = limited()
-    for block in model.blocks:
-        experts = block.feed_forward.experts
-        assert isinstance(experts, Limited)
-        experts.group_size = 8
-    return model
 
 
 def example_inputs(batch: int, seq: int) -> dict[str, Tensor]:

@@ -54,7 +54,7 @@ KINDS: dict[str, dict[str, Any]] = {
 }
 LIMITED: dict[str, dict[str, Any]] = {
     "a capacity": {"dp": 2, "ep": 2, "factory": "limited"},
-    "a capacity, cut sequences": {"dp": 2, "cp": 2, "ep": 2, "zero": 3, "microbatches": 2, "factory": "short"},
+    "a capacity, cut sequences": {"dp": 2, "cp": 2, "ep": 2, "zero": 3, "microbatches": 2, "factory": "limited"},
 }
 """Experts that drop what they have no room for."""
 CUT: dict[str, dict[str, Any]] = {
@@ -191,7 +191,7 @@ def dropping() -> Subject:
 REFUSED: dict[str, tuple[Callable[[], Subject], type[MeshwrightError], str]] = {
     "slots that all ranks share": (dropping, EmissionModule, "share slots"),
     "a capacity, several axes": (
-        lambda: plan_of("short", dp=2, cp=2, ep=4, context="ulysses"),
+        lambda: plan_of("limited", dp=2, cp=2, ep=4, context="ulysses"),
         EmissionModule,
         "several axes cut experts apart that have a capacity",
     ),
