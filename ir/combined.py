@@ -25,6 +25,8 @@ PLAIN_MASKS = ("full", "causal")
 WAYS: Mapping[tuple[str, ...], str] = {("sq",): "all_gather", ("hk",): "ulysses", ("sq", "sk"): "ring"}
 """How attention meets the tokens of other ranks, by what an axis that cuts sequences splits of it."""
 
+UNBIASED = 3
+"""Operands of attention that no bias of positions is trained for: queries, keys, values."""
 GATHERED = 3
 """Stages of a rank whose parameters `torch.distributed.pipelining` keeps gathered at once (torch 2.13, the default of
 `max_active_stages` where its schedules are written out)."""
@@ -146,7 +148,7 @@ def experts_cut_twice(decisions: Decisions, fold: Fold) -> str:
 def compiled_blocks(decisions: Decisions, fold: Fold) -> str:
     """What blocks that torch compiles, each by itself, do not run with (torch 2.13): backward passes in halves, which
     split what the compiler has joined; values of DTensors that are computed again; a mask of torch's own class that is;
-    stand-ins for products whose sections are cut, and for experts that are."""
+    stand-ins for products whose sections are cut, for experts that are, and for sequences where positions are made."""
     if decisions.style != "compiled":
         return ""
     meshes, loops = {name: stage.mesh for stage in decisions.stages for name in stage.plans}, loops_of(Same(fold))
@@ -155,6 +157,8 @@ def compiled_blocks(decisions: Decisions, fold: Fold) -> str:
         graph, mesh = fold.body[plan.body].graph, meshes.get(plan.name)
         used = {name_of(plan, graph, loops[plan.body], axis) for axis in mesh.names} if mesh is not None else set()
         again = [op for op in graph.ops if op.kind == ATTENTION and not set(plan.recompute).isdisjoint(op.results)]
+        biased = [op for op in graph.ops if op.kind == ATTENTION and len(op.operands) > UNBIASED]
+        shared = {factor for op in biased for _, split in _cuts_of_attention(plan, op) for factor in split}
         gathered = any(WAYS.get(split) == "all_gather" for op in again for _, split in _cuts_of_attention(plan, op))
         alone = again and len(plan.recompute) == sum(len(op.results) for op in again)
         found += [
@@ -164,6 +168,7 @@ def compiled_blocks(decisions: Decisions, fold: Fold) -> str:
             f"attention of cut sequences computed again in {plan.name}" if alone and gathered else "",
             f"experts cut in themselves in {plan.name}" if _cuts_experts(plan, graph.ops) else "",
             f"sections cut in {plan.name}" if _cuts_sections(plan) else "",
+            f"a trained bias of positions that is cut in {plan.name}" if shared & {"sq", "hk"} else "",
         ]
     return next((f"compiled blocks beside {what}" for what in found if what), "")
 

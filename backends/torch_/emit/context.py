@@ -26,14 +26,13 @@ from functools import cached_property
 from meshwright.backends.torch_.emit.experts import exchanged
 from meshwright.backends.torch_.emit.subject import Piece, Subject
 from meshwright.ir.adjoint import Split
-from meshwright.ir.combined import ATTENTION, PLAIN_MASKS, WAYS
+from meshwright.ir.combined import ATTENTION, PLAIN_MASKS, UNBIASED, WAYS
 from meshwright.ir.errors import EmissionModule
 from meshwright.ir.graph import Op
 from meshwright.ir.placement import CONTIGUOUS
 from meshwright.ir.program import BodyProgram, Move
 from meshwright.ir.rewrite import facts_of
 
-QKV = ("queries", "keys", "values")
 ROWS_OF_MASK = -2
 """The dimension of queries in such a mask: it is cut as tables are, but where a rank attends for all tokens."""
 SEQUENCE = 1
@@ -112,7 +111,7 @@ class Context:
     def biased(self) -> bool:
         """Whether a bias of positions in attention is trained."""
         ops = (op for body in self.bodies for op in body.piece.graph.ops)
-        return any(op.kind == ATTENTION and len(op.operands) > len(QKV) for op in ops)
+        return any(op.kind == ATTENTION and len(op.operands) > UNBIASED for op in ops)
 
     @property
     def several(self) -> bool:
@@ -223,7 +222,7 @@ class _Reader:
         return Body(self.piece, own, tuple(self.kinds().items()), unmasked, tuple(self.inside()))
 
     def hides_nothing(self, op: Op) -> bool:
-        return op.attr("mask") == "full" and op.attr("mask_shape") is not None and len(op.operands) == len(QKV)
+        return op.attr("mask") == "full" and op.attr("mask_shape") is not None and len(op.operands) == UNBIASED
 
     def inside(self) -> Iterator[Inside]:
         """Modules that make tables of positions, of which they have rows."""

@@ -9,9 +9,11 @@ from typing import Any
 
 import pytest
 
+from benchmarks.emitted_matrix import Small
 from meshwright.backends.torch_.capabilities import TORCH_CUDA
 from meshwright.backends.torch_.emit import Subject, emit
 from meshwright.ir.errors import CombinationNotExpressible, EmissionSoftware
+from meshwright.ir.names import Degrees
 from meshwright.ir.workload import STACKS
 from tests.backends.torch_.emitted import ROOT, WORKLOAD, subject, unclean, written
 
@@ -97,3 +99,14 @@ def test_what_does_not_run_compiled_is_refused_and_not_searched_for(name: str, t
         TORCH_CUDA.check(plan.decisions, plan.fold)
     eager = replace(plan.decisions, style="eager")
     assert not [*TORCH_CUDA.refusals(eager, plan.fold)]
+
+
+@pytest.mark.parametrize("degrees", [{"tp": 2}, {"cp": 2}], ids=str)
+def test_a_trained_bias_that_is_cut_is_not_compiled(degrees: dict[str, Any], tmp_path: Path) -> None:
+    """T5's: its blocks run as they are."""
+    plan = Small("t5", tmp_path).subject(Degrees(**degrees))
+    assert isinstance(plan, Subject)
+    decisions = replace(plan.decisions, style="compiled")
+    with pytest.raises(CombinationNotExpressible, match="a trained bias of positions that is cut in T5Block"):
+        TORCH_CUDA.check(decisions, plan.fold)
+    assert not [*TORCH_CUDA.refusals(plan.decisions, plan.fold)]
