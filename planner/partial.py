@@ -40,14 +40,14 @@ def improve(search: Search, stop: Callable[[], bool]) -> None:
     """Price the plans between that look best; what is faster than the search's answer becomes it."""
     if search.best is None or "none" not in search.space.recompute():
         return
-    quickest: dict[tuple[object, ...], tuple[float, Config]] = {}
-    for base in bases(search):
-        for step_s, config in promising(search, base):
-            key = base, config.pp, config.zero, config.regather
-            if key not in quickest or step_s < quickest[key][0]:
-                quickest[key] = step_s, config
-    for _, config in nsmallest(MOST_TRIED, quickest.values(), key=itemgetter(0)):
-        for way in ways(search):
+    for way in ways(search):  # each by its own estimates: what seems to cost nothing on the host is no better for that
+        quickest: dict[tuple[object, ...], tuple[float, Config]] = {}
+        for base in bases(search, way):
+            for step_s, config in promising(search, base, way):
+                key = base, config.pp, config.zero, config.regather
+                if key not in quickest or step_s < quickest[key][0]:
+                    quickest[key] = step_s, config
+        for _, config in nsmallest(MOST_TRIED, quickest.values(), key=itemgetter(0)):
             if stop():
                 return
             _fitted(search, config, way)
@@ -61,27 +61,31 @@ class Treated:
 
     work_s: float
     again_s: float
+    """Infinite where nothing is computed again."""
     sent_s: float
+    """Infinite where nothing is sent."""
 
     @staticmethod
-    def of(search: Search, base: Config) -> Treated:
+    def of(search: Search, base: Config, way: Way) -> Treated:
         floors, most = search.floors, search.space.most_sequences
         work_s = floors.work_s(base, most)
+        if way is RECOMPUTED:
+            return Treated(work_s, floors.work_s(replace(base, recompute="full"), most) - work_s, inf)
         kept = sum(
             times * one for (_, times), one in zip(floors.common.calls, floors.kept_bytes(base, most), strict=True)
         )
         devices = search.prices.cluster.pools
         wire = max(pool.device.host_link.share_bytes_per_s for pool in devices)
-        again_s = floors.work_s(replace(base, recompute="full"), most) - work_s
-        return Treated(work_s, again_s, kept / wire if may_wait(search, HOSTED.word) else inf)
+        return Treated(work_s, inf, kept / wire)
 
     def seconds(self, share: float) -> float:
         """Of this share of all activations, for one micro-batch on all stages."""
-        waited_s = 2 * max(0.0, share * self.sent_s - self.work_s / 3)  # a third of the work is forward
-        return min(share * self.again_s, waited_s)
+        if self.again_s < inf:
+            return share * self.again_s
+        return 2 * max(0.0, share * self.sent_s - self.work_s / 3)  # a third of the work is forward
 
 
-def bases(search: Search) -> list[Config]:
+def bases(search: Search, way: Way) -> list[Config]:
     """Bases of the kinds that were priced, the quickest kinds first (plans that a person would write are among them,
     whether they fit or not), that compute nothing again: of each the quickest, with what does not fit treated."""
     space, floors = search.space, search.floors
@@ -92,7 +96,7 @@ def bases(search: Search) -> list[Config]:
     for number, base in enumerate(space.bases()):
         if base.recompute != "none" or _kind(base) not in alike:
             continue
-        treated = Treated.of(search, base)
+        treated = Treated.of(search, base, way)
         kept, least = (
             floors.kept_bytes(replace(base, recompute=again), space.most_sequences) for again in ("none", "full")
         )
@@ -110,10 +114,10 @@ def _kind(config: Config) -> tuple[object, ...]:
     return config.tp, config.cp, config.ep, config.etp, config.context
 
 
-def promising(search: Search, base: Config) -> Iterator[tuple[float, Config]]:
+def promising(search: Search, base: Config, way: Way) -> Iterator[tuple[float, Config]]:
     """Configurations of a base that do not fit as they are, with what they may take if they did, where that is less
     than the answer takes."""
-    space, most, treated = search.space, WORTH * search.upper_s, Treated.of(search, base)
+    space, most, treated = search.space, WORTH * search.upper_s, Treated.of(search, base, way)
     try:
         bounds = Bounds(search.common, search.floors.priced(base))
     except MeshwrightError:

@@ -36,12 +36,15 @@ def test_as_few_layers_are_computed_again_as_fit() -> None:
 def test_what_is_asked_of_recomputation_is_kept(wishes: Wishes) -> None:
     search = searched(opened(TIGHT, wishes))
     answer = search.best
-    assert not ways(search)
+    assert RECOMPUTED not in ways(search)
     improve(search, never)
-    assert search.best is answer
+    assert search.best is not None
+    assert search.best is answer or search.best.config.offload.startswith(HOSTED.word)
 
 
 def test_only_targets_that_can_keep_activations_on_the_host() -> None:
-    for target, expected in (("any", [RECOMPUTED, HOSTED]), ("torch-cuda", [RECOMPUTED])):
-        own = opened(replace(TIGHT, target=target))
-        assert ways(own.search()) == expected
+    for target in ("any", "torch-cuda"):
+        assert ways(opened(replace(TIGHT, target=target)).search()) == [RECOMPUTED, HOSTED]
+    own = opened(TIGHT)
+    cannot = replace(own, space=replace(own.space, target=replace(own.space.target, offload=())))
+    assert ways(cannot.search()) == [RECOMPUTED]
