@@ -218,7 +218,7 @@ class _Body:
             for value, state in zip(op.results, self.applied[op.name].results, strict=True):
                 self.place(value, state)
         for update in self.graph.updates:
-            self.materialise(update.value, Placement.replicated(len(self.graph.types[update.value].shape)))
+            self.stored(update)
 
     def compute(self, op: Op, operands: tuple[str, ...]) -> Compute | Ring:
         strategy, signature = self.strategies[op.name], self.facts[op.name].signature
@@ -336,11 +336,12 @@ class _Body:
             outputs=tuple(self.hub_name[value] for value in graph.outputs),
             output_grads=tuple(self.output_grads),
             grad_of=self.grad_of,
-            updates=tuple(replace(update, value=self.copies(update.value)) for update in graph.updates),
+            updates=tuple(replace(update, value=self.stored(update)) for update in graph.updates),
             sizes={op: dict(applied.sizes) for op, applied in self.applied.items()},
             expanded_from=expanded_from,
         )
 
-    def copies(self, value: str) -> str:
-        """The local name of a value of which every rank holds all."""
-        return self.materialise(value, Placement.replicated(len(self.graph.types[value].shape)))
+    def stored(self, update: Update) -> str:
+        """The local name of a buffer's new value, which lies where operators read the buffer."""
+        buffer = next(param.value for param in self.graph.params if update.buffer in param.paths)
+        return self.materialise(update.value, self.home[buffer].value)

@@ -14,7 +14,7 @@
                    per-operator policy; its products with a bias are another operator, and are computed again)
 
 A part that a body does not have selects nothing there. What stands outside of blocks, embedding and head, is not
-computed again, unless nothing repeats and the model is one body.
+computed again, unless nothing repeats and the model is one body: then all of it is, but for the loss.
 """
 
 from __future__ import annotations
@@ -45,8 +45,14 @@ def recomputed(graph: Graph, found: Loops, kind: str) -> tuple[str, ...]:
         chosen = {op.name for part in recompute_parts(kind) for op in _PARTS[part](graph, found)}
         return tuple(value for op in graph.ops if op.name in chosen for value in op.results)
     kept = _kept(graph) if kind == "selective_op" else frozenset[str]()
+    kept |= {graph.producer[value].name for value in graph.outputs if is_loss(graph, value)}
     inputs = tuple(item.value for item in graph.inputs)
     return (*inputs, *(value for op in graph.ops if op.name not in kept for value in op.results))
+
+
+def is_loss(graph: Graph, value: str) -> bool:
+    """Whether an output of a body is what the model is trained on."""
+    return graph.types[value].shape == () and graph.types[value].floating and value in graph.producer
 
 
 def _kept(graph: Graph) -> frozenset[str]:

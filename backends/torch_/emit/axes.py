@@ -77,7 +77,7 @@ def axes_of(subject: Subject) -> Axes:
         elif {name.removesuffix(EXPERTS) for name in names} <= CONTEXT | {"-"} and names & CONTEXT:
             context.append(axis)
             experts += [axis] * any(name.endswith(EXPERTS) for name in names)
-        elif names <= TENSOR | BESIDE and names & TENSOR:
+        elif names <= TENSOR | BESIDE | (inner := set(filter(_inner, names))) and names & (TENSOR | inner):
             tensor.append(axis)
         else:
             shown = " and ".join(sorted(names))
@@ -102,6 +102,11 @@ def axes_of(subject: Subject) -> Axes:
         context=context[0] if context else None,
         experts=tuple(experts),
     )
+
+
+def _inner(name: str) -> bool:
+    """Whether an axis cuts something that has no name of its own: the channels of convolutions."""
+    return name.removesuffix(EXPERTS) not in {"dp", "ep"} | TENSOR | CONTEXT | BESIDE
 
 
 def _names(subject: Subject, axis: str) -> set[str]:

@@ -20,11 +20,14 @@ from meshwright.backends.torch_.emit.sections import Fused, fused_of
 from meshwright.backends.torch_.emit.stage_code import instances_of, numbers_of
 from meshwright.backends.torch_.emit.statistics import shared_statistics
 from meshwright.backends.torch_.emit.storage import Kept, check_sharded
-from meshwright.backends.torch_.emit.styles import Style, Styles
+from meshwright.backends.torch_.emit.styles import LOSS, Style, Styles
 from meshwright.backends.torch_.emit.subject import Piece, Subject
 from meshwright.backends.torch_.emit.turns import among
 from meshwright.ir.fold import joined
 from meshwright.ir.shares import shares_along
+
+FLAT = len(("samples", "positions", "scores"))
+"""The dimensions of scores that `loss_parallel` differentiates right."""
 
 
 @dataclass(frozen=True)
@@ -128,8 +131,9 @@ class Parts:
 
     @property
     def added_styles(self) -> set[str]:
-        """The styles that torch lacks."""
-        return {name for _, styles in self.styled for style in styles.values() for name in (*style.added, style.name)}
+        """The styles that torch lacks, and what `loss_parallel` does."""
+        named = {name for _, styles in self.styled for style in styles.values() for name in (*style.added, style.name)}
+        return named | ({"InOneRow"} if self.in_one_row else set())
 
     @property
     def one_again(self) -> tuple[tuple[str, ...], ...]:
@@ -271,6 +275,17 @@ class Parts:
     @property
     def sharded_loss(self) -> bool:
         return any(styles.sharded_loss for styles in self.styles.values())
+
+    @property
+    def loss_context(self) -> str:
+        """In what sharded scores are read."""
+        return f"loss_parallel(){', InOneRow()' * self.in_one_row}"
+
+    @property
+    def in_one_row(self) -> bool:
+        """Whether sharded scores are those of pixels."""
+        ops = ((piece.graph, op) for piece in self.subject.pieces for op in piece.graph.ops if op.kind == LOSS)
+        return self.sharded_loss and any(len(graph.types[op.operands[0]].shape) > FLAT for graph, op in ops)
 
     @property
     def own_loss(self) -> bool:

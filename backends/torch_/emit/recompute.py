@@ -18,6 +18,7 @@ from meshwright.backends.torch_.emit.subject import Piece, Subject
 from meshwright.ir.adjoint import Split
 from meshwright.ir.decisions import BodyPlan
 from meshwright.ir.errors import EmissionRecompute
+from meshwright.ir.names.recompute import is_loss
 from meshwright.ir.program import Move
 
 ATTENTION, PRODUCT = "attention", "linear"
@@ -35,8 +36,8 @@ class Again:
     """Modules that run again, relative to the instance; empty for the instance itself."""
     attention: tuple[str, ...] = ()
     """Modules whose attention alone does."""
-    changed: tuple[str, ...] = ()
-    """Buffers of the instance that what runs again has changed already."""
+    changes: bool = False
+    """Whether it has changed buffers by then."""
     kept: tuple[int, ...] | None = None
     """The products that are kept, by number, where the instance runs again but for them and attention."""
 
@@ -68,28 +69,39 @@ class _Reader:
     def found(self) -> Iterator[Again]:
         if not self.chosen:
             return
-        if self.piece.repeated and len(self.chosen) == len(self.maker):
+        left = self.maker.keys() - self.chosen
+        if left == self.losses() and (self.piece.repeated or self.alone):
             yield self.again(paths=("",))
             return
         self.check_rings()
         whole = tuple(self.modules())
-        left = [self.maker[value] for value in self.chosen if not self.covered(self.maker[value].module, whole)]
+        others = [self.maker[value] for value in self.chosen if not self.covered(self.maker[value].module, whole)]
         if not self.piece.repeated and not whole:
             raise self.refuse("computing again what stands outside of blocks")
-        if all(op.kind == ATTENTION for op in left):
-            again = self.again(paths=whole, attention=tuple(dict.fromkeys(op.module for op in left)))
+        if all(op.kind == ATTENTION for op in others):
+            again = self.again(paths=whole, attention=tuple(dict.fromkeys(op.module for op in others)))
             self.check_attention(again)
             self.check_exchanges(again)
             yield again
         else:
-            yield self.again(paths=("",), kept=tuple(self.products(len(left))))
+            yield self.again(paths=("",), kept=tuple(self.products(len(others))))
+
+    def losses(self) -> set[str]:
+        """What is made of the model's outputs, outside of it."""
+        graph = self.piece.graph
+        return {value for value in graph.outputs if is_loss(graph, value)}
+
+    @property
+    def alone(self) -> bool:
+        """Whether the model is one body, which nothing of the model is outside of."""
+        return len(self.subject.pieces) == 1
 
     def again(
         self, *, paths: tuple[str, ...], attention: tuple[str, ...] = (), kept: tuple[int, ...] | None = None
     ) -> Again:
         buffers = [update.buffer for update in self.piece.graph.updates]
-        changed = tuple(name for name in buffers if any(inside(name, path) for path in paths))
-        return Again(piece=self.piece, paths=paths, attention=attention, kept=kept, changed=changed)
+        changes = any(inside(name, path) for path in paths for name in buffers)
+        return Again(piece=self.piece, paths=paths, attention=attention, kept=kept, changes=changes)
 
     def modules(self) -> Iterator[str]:
         """The outermost modules of which all is computed again."""

@@ -24,6 +24,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
+from meshwright.backends.torch_.emit.channels import CHANNEL, cut_of, has_channels
+from meshwright.backends.torch_.emit.channels import NAME as OWN_CHANNELS
 from meshwright.backends.torch_.emit.cut_experts import CutExperts, cut_experts_of
 from meshwright.backends.torch_.emit.subject import Piece, Subject
 from meshwright.ir.errors import EmissionModule
@@ -33,6 +35,7 @@ from meshwright.ir.rewrite import facts_of
 
 COPIES, SUM = "R", "P"
 """How a value lies along the axis: copies, a sum, or the number of the dimension that is cut."""
+WHOLE = (COPIES, False)
 SEQUENCE = "1"
 """The dimension of tokens in a sequence."""
 LOSS = "cross_entropy"
@@ -209,15 +212,59 @@ class _Reader:
         if hub is not None and hub != home:
             return hub
         if home[0] != SUM:
-            return home
+            return WHOLE if self.gathers(value, home) else home
         wanted = {self.wanted(op, slot)[0] for op, slot in self.readers(value)}
         if len(wanted) != 1:
             raise self.refuse(self.maker[value], f"its readers want its sum in {len(wanted)} ways")
         return next(iter(wanted)), False
 
+    def gathers(self, value: str, home: At) -> bool:
+        """Whether channels are cut in the module that makes them alone: all that read them want all of them."""
+        maker, readers = self.maker.get(value), self.readers(value)
+        if home[0] != CHANNEL or maker is None or {self.wanted(op, slot) for op, slot in readers} != {WHOLE}:
+            return False
+        return has_channels(maker) or (self.cuts_channels and self.returned(maker.module) == {value})
+
+    @cached_property
+    def cuts_channels(self) -> bool:
+        return any(has_channels(op) and self.made(op.results[0])[0] == CHANNEL for op in self.ops)
+
+    def returned(self, module: str) -> set[str]:
+        """What of the values that a module makes is read outside of it."""
+        made = {value for op in self.ops if module and _inside(op.module, module) for value in op.results}
+        return {value for value in made if any(not _inside(op.module, module) for op, _ in self.readers(value))}
+
     # modules with weights
 
+    def of_channels(self, op: Op) -> None:
+        """A module whose channels the axis cuts, or none."""
+        applied = facts_of(self.piece.graph)[op.name].applied(self.piece.plan.strategy(op.name), self.subject.mesh)
+        if not any(state.value.on(self.axis) is not None for state in (*applied.operands, *applied.results)):
+            return
+        cut = cut_of(op, self.piece.plan.strategy(op.name).of(self.axis))
+        if cut is None:
+            raise self.refuse(op, f"{self.axis} cuts it otherwise than by channels, or some of several groups")
+        prefix, held = f"{op.module}.", {param.value: param.paths for param in self.piece.graph.params}
+        dims: dict[str, int] = {}
+        for slot, value in enumerate(op.operands[1:], 1):
+            at = self.wanted(op, slot)[0]
+            names = [path.removeprefix(prefix) for path in held.get(value, ()) if path.startswith(prefix)]
+            if not names:
+                raise self.refuse(op, f"%{value} is no parameter of its module")
+            if at not in (COPIES, SUM):
+                dims[names[0]] = int(at)
+        out = self.leaves_as(op.results[0])[0]
+        leaving = (f"output_layouts={layout(out)}",) if out != cut.makes else ()
+        if out == SEQUENCE != cut.makes and "bias" in dict(self.piece.graph.types) and len(op.operands) > 2:
+            raise self.refuse(op, "its sum is cut by channels, and its bias is not")
+        self.found[op.module] = Style(OWN_CHANNELS, (*cut.options(dims), *leaving))
+        self.entering[op.module] = (cut.takes, cut.takes)
+
     def of_leaf(self, op: Op) -> None:
+        main = self.wanted(op, 1)[0] if has_channels(op) and len(op.operands) > 1 else COPIES
+        if op.kind == "batch_norm" or main != COPIES:
+            self.of_channels(op)
+            return
         weights = [slot for slot, value in enumerate(op.operands) if value in self.weights]
         inputs = [slot for slot, value in enumerate(op.operands) if value not in self.weights]
         if len(inputs) != 1 or len(op.results) != 1:
@@ -297,7 +344,7 @@ class _Reader:
         lies = self.leaves_as(value)
         if maker is not None and maker.kind == LOSS and self.scores_tokens(maker):
             self.of_own_tokens(maker)
-        elif maker is not None and lies != self.made(value) and maker.module not in self.found:
+        elif maker is not None and not self.says(maker, value, lies):
             raise self.refuse(maker, "its result changes its placement outside of a module with weights")
         if not graph.types[value].floating:
             return  # every rank is given whole sequences of tokens and labels
@@ -312,8 +359,36 @@ class _Reader:
         if changed and maker is not None and self.is_part(maker) and wanted == {(COPIES, True)}:
             sizes = tuple(graph.types[part].shape[-1] for part in maker.results)
             self.shared[self.maker[maker.operands[0]].module] = maker.results.index(value), sizes
-        elif changed:
+        elif changed and not self.brings(value, changed, lies):
             self.prepare(value, lies, wanted, [op for op, _ in changed])
+
+    def says(self, maker: Op, value: str, lies: At) -> bool:
+        """Whether a value leaves its module as a style says: a module with weights, or one whose channels end there."""
+        home = self.made(value)
+        if lies != home and self.gathers(value, home):
+            whole = ("output_layouts=Shard(1)", "desired_output_layouts=Replicate()")
+            self.found.setdefault(maker.module, Style("PrepareModuleOutput", whole))
+        return lies == home or maker.module in self.found
+
+    def brings(self, value: str, changed: list[tuple[Op, int]], lies: At) -> bool:
+        """Whether one module alone wants a value otherwise: its channels of it, or, of what is cut by channels, all."""
+        (op, slot), *others = changed
+        style, wanted = self.found.get(op.module), self.wanted(op, slot)
+        if others or slot or lies[1]:
+            return False
+        if style is not None and style.name == OWN_CHANNELS and (lies[0], wanted[0]) == (COPIES, CHANNEL):
+            self.entering[op.module] = (lies[0], wanted[0])
+            return True
+        if (
+            style is None
+            and self.leaves.get(op.module) is op
+            and has_channels(op)
+            and (lies[0], wanted) == (CHANNEL, WHOLE)
+        ):
+            prepared = self.prepared(op, value, op.module, lies[0])
+            self.found[op.module] = replace(prepared, options=(*prepared.options, "use_local_output=True"))
+            return True
+        return False
 
     def is_part(self, op: Op) -> bool:
         """Whether an operator cuts a product apart that a module hands on, along its width."""
@@ -335,10 +410,11 @@ class _Reader:
         """Scores stay DTensors up to a loss that reads their shards."""
         head = self.head_of(op)
         style = self.found.get(head)
-        if style is None or style.name != "ColwiseParallel":
+        if style is None or style.name not in ("ColwiseParallel", OWN_CHANNELS):
             raise self.refuse(op, "it reads sharded scores that no cut head makes")
         if not self.sharded_loss:
-            options = (*style.options, "output_layouts=Shard(-1)", "use_local_output=False")
+            goes = ("output_layouts=Shard(-1)",) if style.name == "ColwiseParallel" else ()
+            options = (*style.options, *goes, "use_local_output=False")
             self.found[head] = replace(style, options=options)
         self.sharded_loss = True
 
@@ -359,7 +435,7 @@ class _Reader:
     def head_of(self, op: Op) -> str:
         """The module that makes the scores that a loss reads."""
         made = self.maker[op.operands[0]]
-        while made.kind == "cast" and made.operands[0] in self.maker:
+        while made.kind in ("cast", "permute") and made.operands[0] in self.maker:
             made = self.maker[made.operands[0]]
         return made.module
 

@@ -22,6 +22,7 @@ class Normed(nn.Module):
         self.instance_norm = nn.InstanceNorm2d(width, affine=True)
         self.blocks = nn.ModuleList(Block(width) for _ in range(4))
         self.group_norm = nn.GroupNorm(4, width)
+        self.depth = nn.Conv2d(width, width, 3, padding=1, groups=width, bias=False)
         self.pool = nn.AvgPool2d(2)
         self.batch_norm = nn.BatchNorm1d(width)
         self.head = nn.Linear(width * 16, classes)
@@ -30,7 +31,7 @@ class Normed(nn.Module):
         x = self.instance_norm(self.stem(image))
         for block in self.blocks:
             x = block(x)
-        x = self.batch_norm(self.pool(F.silu(self.group_norm(x))).flatten(2))
+        x = self.batch_norm(self.pool(self.depth(F.silu(self.group_norm(x)))).flatten(2))
         return self.head(x.flatten(1))
 
 

@@ -22,7 +22,7 @@ KINDS: dict[str, dict[str, Any]] = {
 }
 FAULTS = {
     "statistics of own samples": ("dist.all_reduce(moments, group=self.group)", "moments /= self.share", "buffer"),
-    "statistics twice": (', "norm.num_batches_tracked")', ")", "buffer blocks.0.norm.num_batches_tracked"),
+    "statistics twice": ("buffer.copy_(one)", "pass", "buffer blocks.0.norm.num_batches_tracked"),
     "gradients of own samples": ("dist.all_reduce(sums, group=ctx.group)", "sums /= ctx.share", "gradient"),
 }
 """Of the first one's script: what is changed, and a word of what is found then."""

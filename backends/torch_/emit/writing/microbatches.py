@@ -64,7 +64,7 @@ def one_batch(parts: Parts, called: str, averaged: bool) -> Iterator[str]:
         yield f"{' ' * deep}with nullcontext() if number == MICROBATCHES - 1 else model.no_sync():"
         deep += 4
     if parts.sharded_loss:
-        yield f"{' ' * deep}with loss_parallel():"
+        yield f"{' ' * deep}with {parts.loss_context}:"
         deep += 4
     yield from loss_of(deep, called, "micro", "(count / targets.sum())")
     if parts.precision.scaled:

@@ -323,7 +323,7 @@ def staged_step(parts: Parts, run: Sequence[str], after: Iterable[str]) -> Itera
     *first, step = run
     yield from (f"    {line}" for line in first)
     if parts.sharded_loss:
-        yield "    with loss_parallel():"
+        yield f"    with {parts.loss_context}:"
         yield from fitted(f"        {step}")
     else:
         yield from fitted(f"    {step}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from meshwright.backends.torch_.emit.parts import Parts
-from meshwright.backends.torch_.emit.recompute import Again, inside
+from meshwright.backends.torch_.emit.recompute import Again
 from meshwright.backends.torch_.emit.writing.lines import indented, quoted
 
 KERNELS = {
@@ -22,23 +22,12 @@ KERNELS = {
 def runs_again(parts: Parts, again: Again) -> Iterator[str]:
     """What is done to the modules of a body."""
     if again.kept is not None:
-        yield from _each(
-            parts, again, ("",), "run_again", f", partial(all_but, {_numbers(again.kept)}){_changed(again)}"
-        )
+        yield from _each(parts, again, ("",), "run_again", f", partial(all_but, {_numbers(again.kept)})")
         return
-    if again.changed:
-        for path in again.paths:
-            yield from _each(parts, again, (path,), "run_again", _changed(again, path))
-    elif again.paths:
+    if again.paths:
         yield from _each(parts, again, again.paths, "run_again", "")
     if again.attention:
         yield from _each(parts, again, again.attention, "attend_again", "")
-
-
-def _changed(again: Again, path: str = "") -> str:
-    """The buffers that a module changes, as an argument."""
-    names = [name.removeprefix(f"{path}.") for name in again.changed if inside(name, path)]
-    return f", changed=({quoted(names)}{',' * (len(names) == 1)})" if names else ""
 
 
 def _numbers(kept: Sequence[int]) -> str:
@@ -68,7 +57,7 @@ def recomputing(parts: Parts) -> tuple[Iterator[str], ...]:
     found = []
     if any(again.paths or again.kept is not None for again in parts.recomputed):
         policy = any(again.kept is not None for again in parts.recomputed)
-        changing = any(again.changed for again in parts.recomputed)
+        changing = any(again.changes for again in parts.recomputed)
         found += [iter(UNCHANGED.split("\n"))] * changing + [run_again(policy, changing)]
     if any(again.kept is not None for again in parts.recomputed):
         found.append(all_but(parts.subject.device))
@@ -96,7 +85,6 @@ class Unchanged:
 
 def run_again(policy: bool, changing: bool) -> Iterator[str]:
     contexts = ", contexts: Callable[[], Any] = noop_context_fn" if policy or changing else ""
-    contexts += ", changed: tuple[str, ...] = ()" if changing else ""
     yield f"def run_again(module: nn.Module{contexts}) -> None:"
     kept = "what it is given, and what contexts keep" if policy else "what it is given only"
     yield f'    """Have a module keep {kept}: it runs again in the backward pass."""'
@@ -105,7 +93,7 @@ def run_again(policy: bool, changing: bool) -> Iterator[str]:
     if changing:
         yield "    def both() -> tuple[Any, Any]:"
         yield "        first, again = contexts()"
-        yield "        return first, Unchanged([module.get_buffer(name) for name in changed], again)"
+        yield "        return first, Unchanged(list(module.buffers()), again)"
         yield ""
     yield "    def forward(*args: Any, **kwargs: Any) -> Any:"
     named = "both" if changing else "contexts"

@@ -29,7 +29,7 @@ def train_step(parts: Parts) -> Iterator[str]:
         yield f'    {name} = DTensor.from_local(batch["{name}"], mesh["{parts.axes.context}"], [Shard(1)])'
     deep = 8 if parts.sharded_loss else 4
     if parts.sharded_loss:
-        yield "    with loss_parallel():"
+        yield f"    with {parts.loss_context}:"
     yield from loss_of(deep, called, "batch", "" if parts.shared is None else "share")
     if parts.precision.scaled:
         yield f"{' ' * deep}loss.{SCALED}"

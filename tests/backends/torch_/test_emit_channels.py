@@ -1,0 +1,101 @@
+"""Convolutions and norms whose channels the tensor axis cuts: by output, by input, by groups; also beside copies."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import pytest
+
+from meshwright.backends.torch_.emit import Subject, emit
+from meshwright.backends.torch_.verify.emitted import Verified, verify
+from meshwright.ir.adjoint import Split, Strategy
+from meshwright.ir.errors import EmissionModule
+from tests.backends.torch_.emitted import job, lowered, subject, unclean, written
+from tests.backends.torch_.test_emit_statistics import NORMED, UNET
+
+CUTS: dict[str, dict[str, dict[str, str]]] = {
+    NORMED: {
+        "embed": {"conv2d": "co", "group_norm": "g"},
+        "Block": {"conv2d": "co", "batch_norm.0": "c"},
+        "head": {
+            "group_norm": "g",
+            "silu": "d1",
+            "conv2d": "g",
+            "avg_pool2d": "d1",
+            "view": "f1",
+            "batch_norm.0": "c",
+        },
+    },
+    UNET: {
+        "model": {
+            "conv2d_3": "co",
+            "batch_norm.0_3": "c",
+            "relu_3": "d1",
+            "conv2d_4": "ci",
+            "batch_norm.0_4": "c",
+            "relu_4": "d1",
+            "conv2d_5": "co",
+            "conv2d_6": "ci",
+            "conv_transpose2d": "ci",
+            "conv_transpose2d_2": "co",
+            "conv2d_10": "ci",
+            "batch_norm.0_10": "c",
+            "relu_10": "d1",
+        }
+    },
+}
+"""The factor that the tensor axis cuts of operators, by body: of convolutions output or input channels, or groups."""
+
+
+def cut(plan: Subject, cuts: Mapping[str, Mapping[str, str]]) -> Subject:
+    """The plan, with these operators cut."""
+    plans = []
+    for one in plan.decisions.plans:
+        factors = cuts.get(one.body, {})
+        graph = plan.fold.body[one.body].graph
+        before = [(op.name, one.strategy(op.name)) for op in graph.ops]
+        after = [
+            (name, Strategy((*kept.choices, ("tp", Split((factors[name],))))) if name in factors else kept)
+            for name, kept in before
+        ]
+        plans.append(replace(one, strategies=tuple(after)))
+    decisions = replace(plan.decisions, plans=tuple(plans))
+    reference = NORMED if "Block" in cuts else UNET
+    return replace(plan, decisions=decisions, program=lowered(decisions, reference=reference))
+
+
+@pytest.fixture(scope="module")
+def plans() -> dict[str, Subject]:
+    return {
+        "groups": cut(subject(reference=NORMED, tp=2), CUTS[NORMED]),
+        "beside copies": cut(subject(reference=UNET, dp=2, tp=2), CUTS[UNET]),
+    }
+
+
+@pytest.fixture(scope="module")
+def found(plans: dict[str, Subject], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Verified]:
+    """All in one launch."""
+    jobs = [job(plan, written(plan, tmp_path_factory.mktemp("plan"))) for plan in plans.values()]
+    return dict(zip(plans, verify(jobs, steps=2, limit_s=120), strict=True))
+
+
+@pytest.mark.e2e
+@pytest.mark.parametrize("kind", ["groups", "beside copies"])
+def test_a_script_is_exact(kind: str, found: dict[str, Verified]) -> None:
+    assert found[kind].exact, found[kind].differences[:4]
+
+
+@pytest.mark.e2e
+def test_scripts_are_clean(plans: dict[str, Subject], tmp_path_factory: pytest.TempPathFactory) -> None:
+    folder = tmp_path_factory.mktemp("clean")
+    for kind, plan in plans.items():
+        written(plan, folder / kind)
+    assert unclean(folder, types=True) == ""
+
+
+def test_what_modules_cannot_say_is_refused(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Channels that end between modules, where the model's own code reads all of them."""
+    plan = cut(subject(reference=UNET, tp=2), {"model": {"max_pool2d": "d1"}})
+    with pytest.raises(EmissionModule, match="wanted otherwise"):
+        emit(plan, tmp_path_factory.mktemp("refused"))
