@@ -31,6 +31,8 @@ class CutExperts:
     """Those in these with whole parameters, whose gradients are sums."""
     shared: tuple[str, ...] = ()
     """Those in these that all tokens run through, cut as any other modules are."""
+    limited: bool = False
+    """Whether they have a capacity."""
 
     def holds(self, module: str) -> bool:
         """Whether a module is one of them or in one, or one that runs on this rank's tokens."""
@@ -60,7 +62,10 @@ class _Reader:
         shared = {path: self.shared(path) for path in own}
         routers = [router for path in own for router in self.routers(path, cut[path][0], shared[path])]
         around = tuple(_around(path) for path in own)
-        return CutExperts(modules, around, tuple(dict.fromkeys(routers)), sum(shared.values(), ()))
+        limits = {not cut[path][0].attr("dropless") for path in modules}
+        if len(limits) > 1:
+            raise self.refuse(cut[next(iter(modules))][0], "only some of the model have a capacity")
+        return CutExperts(modules, around, tuple(dict.fromkeys(routers)), sum(shared.values(), ()), limits == {True})
 
     def shared(self, experts: str) -> tuple[str, ...]:
         """The modules beside experts whose weights the axis cuts."""
@@ -95,8 +100,8 @@ class _Reader:
             return {}
         if found.keys() != {path for path in path_of.values() if path.startswith(f"{module}.")}:
             raise self.refuse(dispatch, "its module holds more than weights of products that are cut")
-        if not dispatch.attr("dropless"):
-            raise self.refuse(dispatch, "tokens beyond a capacity are dropped")
+        if not dispatch.attr("dropless") and not dispatch.attr("groups"):
+            raise self.refuse(dispatch, "tokens of all ranks share slots: their module has no `group_size`")
         return {path.removeprefix(f"{module}."): dim for path, dim in found.items()}
 
     def routers(self, experts: str, dispatch: Op, shared: tuple[str, ...]) -> Iterator[str]:

@@ -91,36 +91,45 @@ def send_to_experts(module: nn.Module, ranks: DeviceMesh, *hops: DeviceMesh) -> 
     module.forward = forward'''
 
 
+SLOTS = '''\
+def slots_of(module: nn.Module, chosen: Tensor) -> tuple[Tensor, int]:
+    """The slot of every choice, and how many slots there are, expert by expert. Choices of a run of tokens that an
+    expert has no room for have the slot after the last."""
+    runs, experts = len(chosen) // module.group_size, module.num_experts
+    room = math.ceil(module.capacity_factor * module.group_size * chosen.shape[1] / experts)
+    asked = chosen.view(runs, -1)
+    before = F.one_hot(asked, experts).cumsum(1).gather(2, asked[..., None]).squeeze(2) - 1  # of the same expert
+    slot = (asked * runs + torch.arange(runs, device=asked.device)[:, None]) * room + before
+    return torch.where(before < room, slot, experts * runs * room).view_as(chosen), experts * runs * room'''
+
+
 SEND_LIMITED = '''\
 def send_to_experts(module: nn.Module, ranks: DeviceMesh) -> None:
-    """Keep this rank's experts only; tokens travel to the ranks that hold theirs, and back. Of each run of tokens they
-    take as many as they have room for."""
-    experts, size, group = module.num_experts, ranks.size(), ranks.get_group()
+    """Keep this rank's experts only; what is in slots travels to the ranks that hold them, and back."""
+    size, group = ranks.size(), ranks.get_group()
     for name, weight in list(module.named_parameters(recurse=False)):
         cut = distribute_tensor(weight.detach(), ranks, [Shard(0)], src_data_rank=None)
         module.register_parameter(name, nn.Parameter(cut, requires_grad=weight.requires_grad))
     own = copy.copy(module)  # the module as it was written, for the experts of this rank, which take what they are sent
-    own.num_experts, own.capacity_factor = experts // size, None
+    own.num_experts, own.capacity_factor = module.num_experts // size, None
 
     def forward(tokens: Tensor, chosen: Tensor, weights: Tensor) -> Tensor:
-        runs, choices = len(tokens) // module.group_size, chosen.shape[1]
-        room = math.ceil(module.capacity_factor * module.group_size * choices / experts)
-        asked = chosen.view(runs, -1)
-        before = F.one_hot(asked, experts).cumsum(1).gather(2, asked[..., None]).squeeze(2) - 1  # of the same expert
-        slot = (asked * runs + torch.arange(runs, device=asked.device)[:, None]) * room + before
-        slot = torch.where(before < room, slot, experts * runs * room)  # the last one is for what is dropped
-        rows = tokens.new_zeros(experts * runs * room + 1, tokens.shape[1])
-        rows[slot.flatten()] = tokens.repeat_interleave(choices, 0)
+        slot, slots = slots_of(module, chosen)
+        rows = tokens.new_zeros(slots + 1, tokens.shape[1])
+        rows[slot.flatten()] = tokens.repeat_interleave(chosen.shape[1], 0)
         rows = funcol.all_to_all_single_autograd(rows[:-1], None, None, group)
-        expert = torch.arange(own.num_experts, device=rows.device).repeat_interleave(runs * room).repeat(size)
+        expert = torch.arange(own.num_experts, device=rows.device).repeat_interleave(slots // module.num_experts)
         own._parameters = {name: weight.to_local() for name, weight in module.named_parameters(recurse=False)}
-        rows = own.forward(rows, expert[:, None], torch.ones_like(rows[:, :1]))
+        rows = own.forward(rows, expert.repeat(size)[:, None], torch.ones_like(rows[:, :1]))
         rows = funcol.all_to_all_single_autograd(rows, None, None, group)
-        return (F.pad(rows, (0, 0, 0, 1))[slot.view_as(chosen)] * weights[..., None]).sum(1).to(tokens.dtype)
+        rows = F.pad(rows, (0, 0, 0, 1))[slot]
+        return (rows * weights[..., None]).sum(1).to(tokens.dtype)
 
     module.forward = forward'''
 
 
 def send(experts: Experts) -> Iterator[str]:
-    far = SEND if len(experts.axes) == 1 else SEND_FAR
-    yield from (SEND_LIMITED if experts.limited else far).split("\n")
+    if experts.limited:
+        yield from (*SLOTS.split("\n"), "", "", *SEND_LIMITED.split("\n"))
+    else:
+        yield from (SEND if len(experts.axes) == 1 else SEND_FAR).split("\n")

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from meshwright.backends.torch_.emit.parts import Parts
 from meshwright.backends.torch_.emit.sections import pattern
 from meshwright.backends.torch_.emit.subject import Piece
+from meshwright.backends.torch_.emit.writing.experts import SLOTS
 
 
 def table(parts: Parts) -> Iterator[str]:
@@ -40,7 +41,8 @@ def cut_as_whole(parts: Parts, piece: Piece, holder: str) -> Iterator[str]:
     for one, experts in parts.cut_experts:
         for path, dims in experts.modules.items() if one is piece else ():
             cuts = ", ".join(f"{name}={dim}" for name, dim in dims.items())
-            lies = "Shard(0)" if path.rpartition(".")[0] in experts.around else "Replicate()"
+            rows = "Shard(1)" if experts.limited else "Shard(0)"
+            lies = rows if path.rpartition(".")[0] in experts.around else "Replicate()"
             yield f'cut_experts({holder}.get_submodule("{path}"), mesh["{parts.axes.tensor}"], {lies}, {cuts})'
         for path in experts.routers if one is piece else ():
             yield f'add_gradients({holder}.get_submodule("{path}"), mesh["{parts.axes.tensor}"])'
@@ -155,6 +157,34 @@ def cut_experts(module: nn.Module, ranks: DeviceMesh, lies: Shard | Replicate, *
     module.forward = forward'''
 
 
+LIMITED = '''\
+def cut_experts(module: nn.Module, ranks: DeviceMesh, lies: Shard | Replicate, **dims: int) -> None:
+    """Keep this rank's part of every expert; what the parts make of a row is added up. `lies`: whether ranks fill slots
+    of their own, or all the same."""
+    for name, dim in dims.items():
+        weight = module.get_parameter(name)
+        cut = distribute_tensor(weight.detach(), ranks, [Shard(dim)], src_data_rank=None)
+        module.register_parameter(name, nn.Parameter(cut, requires_grad=weight.requires_grad))
+    own = copy.copy(module)  # the module as it was written, with this rank's parts, which takes what it is given
+    own.capacity_factor = None
+
+    def forward(tokens: Tensor, chosen: Tensor, weights: Tensor) -> Tensor:
+        slot, slots = slots_of(module, chosen)
+        rows = tokens.new_zeros(slots + 1, tokens.shape[1])
+        rows[slot.flatten()] = tokens.repeat_interleave(chosen.shape[1], 0)
+        filled = DTensor.from_local(rows[:-1].unflatten(0, (module.num_experts, -1)), ranks, [lies])
+        rows = filled.redistribute(placements=[Replicate()]).to_local(grad_placements=[Partial()]).flatten(0, 1)
+        each = len(rows) // module.num_experts
+        expert = torch.arange(module.num_experts, device=rows.device).repeat_interleave(each)
+        own._parameters = {name: weight.to_local() for name, weight in module.named_parameters(recurse=False)}
+        rows = own.forward(rows, expert[:, None], torch.ones_like(rows[:, :1]))
+        rows = DTensor.from_local(rows.unflatten(0, (-1, each)), ranks, [Partial()]).redistribute(placements=[lies])
+        rows = F.pad(rows.to_local().flatten(0, 1), (0, 0, 0, 1))[slot]
+        return (rows * weights[..., None]).sum(1).to(tokens.dtype)
+
+    module.forward = forward'''
+
+
 ROUTERS = '''\
 def add_gradients(module: nn.Module, ranks: DeviceMesh) -> None:
     """Have a module with whole parameters run on this rank's tokens: the gradients of all ranks are added up."""
@@ -172,7 +202,10 @@ def add_gradients(module: nn.Module, ranks: DeviceMesh) -> None:
 
 
 def of_experts(parts: Parts) -> Iterator[str]:
-    yield from EXPERTS.split("\n")
+    if any(experts.limited for _, experts in parts.cut_experts):
+        yield from (*SLOTS.split("\n"), "", "", *LIMITED.split("\n"))
+    else:
+        yield from EXPERTS.split("\n")
     if any(experts.routers for _, experts in parts.cut_experts):
         yield from ("", "")
         yield from ROUTERS.split("\n")
