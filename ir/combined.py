@@ -53,6 +53,7 @@ def beside_unlike_meshes(decisions: Decisions, fold: Fold) -> str:
         *(f"{name}, which several stages hold" for name in shared),
         *others,
         *(f"sections cut in {plan.name}" for plan in decisions.plans if _cuts_sections(plan)),
+        *(f"statistics that copies share in {plan.name}" for plan in decisions.plans if _shares_statistics(plan, fold)),
         f"several axes that cut the batch, {' and '.join(batch)}" if len(batch) > 1 else "",
         "a loss that is taken of each rank's tokens" if _takes_own_loss(decisions, fold) else "",
     )
@@ -148,7 +149,8 @@ def experts_cut_twice(decisions: Decisions, fold: Fold) -> str:
 def compiled_blocks(decisions: Decisions, fold: Fold) -> str:
     """What blocks that torch compiles, each by itself, do not run with (torch 2.13): backward passes in halves, which
     split what the compiler has joined; values of DTensors that are computed again; a mask of torch's own class that is;
-    stand-ins for products whose sections are cut, for experts that are, and for sequences where positions are made."""
+    stand-ins for products whose sections are cut, for experts that are, and for sequences where positions are made;
+    statistics of copies, which are exchanged inside."""
     if decisions.style != "compiled":
         return ""
     meshes, loops = {name: stage.mesh for stage in decisions.stages for name in stage.plans}, loops_of(Same(fold))
@@ -168,6 +170,7 @@ def compiled_blocks(decisions: Decisions, fold: Fold) -> str:
             f"attention of cut sequences computed again in {plan.name}" if alone and gathered else "",
             f"experts cut in themselves in {plan.name}" if _cuts_experts(plan, graph.ops) else "",
             f"sections cut in {plan.name}" if _cuts_sections(plan) else "",
+            f"statistics that copies share in {plan.name}" if _shares_statistics(plan, fold) else "",
             f"a trained bias of positions that is cut in {plan.name}" if shared & {"sq", "hk"} else "",
         ]
     return next((f"compiled blocks beside {what}" for what in found if what), "")
@@ -232,6 +235,13 @@ def _uses(decisions: Decisions, fold: Fold) -> Iterator[tuple[str, set[str]]]:
 def _simple(used: set[str]) -> bool:
     """Whether an axis cuts nothing but the batch, or the insides of operators."""
     return used == {"dp"} or (used <= {"tp", "tp+sp", "cp", "-"} and not used.isdisjoint({"tp", "tp+sp"}))
+
+
+def _shares_statistics(plan: BodyPlan, fold: Fold) -> bool:
+    """Whether an axis cuts what batch norms normalise over."""
+    norms = [op for op in fold.body[plan.body].graph.ops if op.kind == "batch_norm" and op.attr("training", True)]
+    choices = (choice for op in norms for _, choice in plan.strategy(op.name).choices)
+    return any(isinstance(choice, Split) and choice.factors != ("c",) for choice in choices)
 
 
 def _takes_own_loss(decisions: Decisions, fold: Fold) -> bool:

@@ -3,6 +3,7 @@ buffers that hold them, which are compared as parameters are."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,8 @@ import pytest
 
 from meshwright.backends.torch_.emit import Subject
 from meshwright.backends.torch_.verify.emitted import Verified, verify
+from meshwright.ir.combined import COMBINED
+from meshwright.ir.mesh import Mesh, MeshAxis
 from tests.backends.torch_.emitted import ROOT, job, subject, unclean, written
 from tests.backends.torch_.measured import assert_planned
 
@@ -60,6 +63,17 @@ def test_a_script_is_exact_and_holds_what_is_planned(
 def test_a_script_with_a_fault_does_not_pass(fault: str, found: dict[str, Verified]) -> None:
     says = FAULTS[fault][-1]
     assert any(says in one for one in found[fault].differences), found[fault].differences[:4]
+
+
+def test_searches_pass_over_what_statistics_of_copies_are_not_emitted_beside(plans: dict[str, Subject]) -> None:
+    plan = plans["copies"]
+    compiled = replace(plan.decisions, style="compiled")
+    assert "statistics that copies share in Block" in COMBINED["compiled_blocks"](compiled, plan.fold)
+    assert COMBINED["compiled_blocks"](plan.decisions, plan.fold) == ""
+    (stage,) = plan.decisions.stages
+    other = replace(stage, mesh=Mesh((MeshAxis("dp", 4),)), ranks=tuple(range(2, 6)))
+    unlike = replace(plan.decisions, stages=(stage, other))
+    assert "statistics that copies share" in COMBINED["beside_unlike_meshes"](unlike, plan.fold)
 
 
 @pytest.mark.e2e
