@@ -104,7 +104,7 @@ def test_what_does_not_run_compiled_is_refused_and_not_searched_for(name: str, t
 @pytest.mark.parametrize("degrees", [{"tp": 2}, {"cp": 2}], ids=str)
 def test_a_trained_bias_that_is_cut_is_not_compiled(degrees: dict[str, Any], tmp_path: Path) -> None:
     """T5's: its blocks run as they are."""
-    plan = Small("t5", tmp_path).subject(Degrees(**degrees))
+    plan = Small("t5", tmp_path).subject("compiled", Degrees(**degrees))
     assert isinstance(plan, Subject)
     decisions = replace(plan.decisions, style="compiled")
     with pytest.raises(CombinationNotExpressible, match="a trained bias of positions that is cut in T5Block"):

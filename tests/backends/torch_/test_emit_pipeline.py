@@ -99,7 +99,7 @@ def plans(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Subject]:
     made |= {kind: plan_of(degrees | {"reference": TIED_MODEL}) for kind, degrees in TIED.items()}
     t5 = Small("t5", tmp_path_factory.mktemp("t5"))
     for kind, degrees in SEVERAL.items():
-        plan = t5.subject(Degrees(**degrees))
+        plan = t5.subject(kind, Degrees(**degrees))
         assert isinstance(plan, Subject)
         made[kind] = plan
     return made
