@@ -101,6 +101,18 @@ def split_backward_shards(decisions: Decisions, fold: Fold) -> str:
     return f"gradients scattered for every micro-batch under schedule {decisions.schedule.name}"
 
 
+def again_in_halves(decisions: Decisions, fold: Fold) -> str:
+    """More than attention computed again, where gradients of weights are computed apart: torch does it in both halves
+    of the backward pass, and keeps it in between."""
+    if len(decisions.stages) == 1 or not _splits(decisions):
+        return ""
+    for plan in decisions.plans:
+        attended = {value for op in fold.body[plan.body].graph.ops if op.kind == ATTENTION for value in op.results}
+        if not attended.issuperset(plan.recompute):
+            return f"{plan.name} computed again under schedule {decisions.schedule.name}"
+    return ""
+
+
 def attention_two_ways(decisions: Decisions, fold: Fold) -> str:
     """Attention of cut sequences that runs in a ring in one body and otherwise in another."""
     ways = contexts(decisions, fold)
@@ -185,9 +197,8 @@ def waiting_blocks(decisions: Decisions, fold: Fold) -> str:
         "blocks computed again" if any(plan.recompute for plan in decisions.plans) else "",
         "compiled blocks" if decisions.style == "compiled" else "",
         unlike_meshes(decisions, fold),
-        f"{len(kinds)} kinds of blocks, of which the first count"
-        if decisions.offload.blocks and len(kinds) > 1
-        else "",
+        f"schedule {decisions.schedule.name}" if len(decisions.stages) > 1 and _splits(decisions) else "",
+        f"{len(kinds)} kinds of blocks" if decisions.offload.blocks and len(kinds) > 1 else "",
     )
     return next((f"activations on the host beside {what}" for what in found if what), "")
 
@@ -278,6 +289,7 @@ COMBINED: Mapping[str, Callable[[Decisions, Fold], str]] = {
     "rings_of_windows": rings_of_windows,
     "shared_shards": shared_shards,
     "split_backward_shards": split_backward_shards,
+    "again_in_halves": again_in_halves,
     "many_gathered_stages": many_gathered_stages,
     "experts_cut_twice": experts_cut_twice,
     "compiled_blocks": compiled_blocks,

@@ -10,7 +10,7 @@ from itertools import pairwise
 from meshwright.backends.torch_.emit.turns import counted, stacked
 from meshwright.ir.account import account_fold
 from meshwright.ir.calls import Calls
-from meshwright.ir.combined import compiled_blocks, waiting_blocks
+from meshwright.ir.combined import again_in_halves, compiled_blocks, waiting_blocks
 from meshwright.ir.decisions import BodyPlan, Decisions
 from meshwright.ir.errors import EmissionRecompute, EmissionSchedule, EmissionSoftware, EmissionTarget
 from meshwright.ir.fold import Fold, FromInput, FromPrevious, Segment, joined
@@ -151,6 +151,12 @@ class Subject:
                 place=f"{schedule.microbatches} micro-batches",
                 cause=f"they do not divide a batch of {self.workload.global_batch} sequences",
                 fix="plan with a --global-batch that they divide",
+            )
+        if problem := again_in_halves(decisions, self.fold):
+            raise EmissionRecompute(
+                place="recompute",
+                cause=f"this is not emitted: {problem}",
+                fix="plan with --fix schedule=1f1b, or with --fix recompute=none",
             )
         if problem := waiting_blocks(decisions, self.fold):
             raise EmissionRecompute(

@@ -40,7 +40,7 @@ from meshwright.ir.workload import Workload
 QUESTION_BYTES = 4
 PATIENCE_S = 5.0
 """For processes that were told to end."""
-LAST, STACKS = 12, 60
+LAST, STACKS = 30, 60
 """Lines of what ranks printed that an error shows: of one that died, and of all that were still running."""
 
 

@@ -165,7 +165,7 @@ def test_a_rank_that_dies_is_named_and_the_others_are_ended(tmp_path: Path) -> N
     died = 'def build() -> nn.Module:\n    if dist.get_rank() == 2:\n        raise RuntimeError("no more")'
     script.write_text(script.read_text().replace("def build() -> nn.Module:", died))
     with pytest.raises(RanksFailed, match="rank 2 ended with 1") as refused:
-        verify([job(plan, script)], steps=1, limit_s=60)
+        verify([job(plan, script)], steps=1, limit_s=120)
     assert "no more" in refused.value.fix
 
 
