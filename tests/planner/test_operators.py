@@ -17,6 +17,7 @@ from meshwright.ir.fold import Fold
 from meshwright.ir.names import Degrees
 from meshwright.ir.plan_json import decisions_to_json
 from meshwright.ir.spread import compute_placements
+from meshwright.ir.workload import Workload
 from meshwright.planner.operators import LEAST_GAIN, Blocks, Sharpened, sharpened
 from meshwright.planner.solve import solve
 from meshwright.planner.unlike import Part, over_parts
@@ -134,7 +135,7 @@ def test_a_change_that_is_refused_is_left_out(toy: Case) -> None:
     fold, plan = toy.plan("tp=2,dp=2,zero=1")
 
     class Stubborn(type(toy.setting.target)):  # type: ignore[misc]
-        def check(self, decisions: Decisions, fold: Fold) -> None:
+        def check(self, decisions: Decisions, fold: Fold, workload: Workload | None = None) -> None:
             if decisions != plan:
                 raise LayoutNotExpressible(place="test", cause="another plan", fix="keep the plan")
 

@@ -65,5 +65,5 @@ def test_emission_refuses_sections_elsewhere() -> None:
 def test_compiled_blocks_are_refused(tmp_path: Path) -> None:
     plan = subject(reference=FUSED, tp=2)
     compiled = replace(plan, decisions=replace(plan.decisions, style="compiled"))
-    with pytest.raises(EmissionSoftware, match="fused weights"):
+    with pytest.raises(EmissionSoftware, match="sections cut in"):
         emit(compiled, tmp_path)
