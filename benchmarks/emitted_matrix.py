@@ -1,11 +1,12 @@
 """Models by kinds of plans: what of it is emitted, and exact in `plan verify`; what is refused, with its code.
 
-    python -m benchmarks.emitted_matrix --done FILE [--models A B] [--kinds A B] [--table docs/emitted.md]
+    python -m benchmarks.emitted_matrix --done FILE [--models A B] [--kinds A B] [--table docs/emitted.md] [--compiled]
 
 Every pair is a plan by degrees of a small model for torch-gloo. Its script is run on as many processes as it has ranks
 and held against the model on one device: loss, gradients, parameters after the step, and collectives by kind, group and
-bytes (`backends.torch_.verify`). Pairs that FILE has are not run again, so a run that was stopped goes on where it was.
-The exit code is 1 if a pair differs or fails.
+bytes (`backends.torch_.verify`); and the fullest instant of every rank against the planned one. With `--compiled`
+blocks are compiled, which takes a minute each, and memory is not measured. Pairs that FILE has are not run again, so a
+run that was stopped goes on where it was. The exit code is 1 if a pair differs or fails.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import tempfile
 from argparse import ArgumentParser
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +33,9 @@ from meshwright.ir.frontends.twin import Scale, twin_of
 from meshwright.ir.lower import lower
 from meshwright.ir.names import Degrees, check, template
 from meshwright.ir.names.stages import layer_calls
-from meshwright.ir.workload import Workload
+from meshwright.ir.workload import STACK_OF_STYLE, STACKS, Workload
+from meshwright.planner.unlike import Part, over_parts
+from meshwright.planner.verify import planned_memory
 
 EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
 BATCH, SEQ, LAYERS = 8, 16, 4
@@ -57,11 +61,15 @@ MODELS: Mapping[str, str] = {
 }
 """References from `examples`; a configuration is made small as for a twin."""
 
+NEAR = 0.05
+"""What planned and measured memory may be apart."""
+
 ABOUT = """\
 Written by `python -m benchmarks.emitted_matrix --done FILE --table docs/emitted.md`: small models on 2 to 8 local
 processes, compared as by `plan verify`: loss, every gradient, every parameter after the step, and collectives by kind,
 group and bytes. *exact*: all of it is; a code: the plan is refused with it ([errors.md](errors.md)); `-`: the model has
-no such plan; empty: not run. `mixture` is `examples/mixture.py:limited`, whose experts have a capacity."""
+no such plan; empty: not run. `mixture` is `examples/mixture.py:limited`, whose experts have a capacity. Beside *exact*
+stands how far the memory planned for the fullest rank is from the measured one, where that is more than 5 %."""
 
 EMITTED = "emitted"
 """The outcome of what was not run; it is not noted as done."""
@@ -101,8 +109,11 @@ KINDS: Mapping[str, Mapping[str, Any]] = {
     "cp 2 x tp 2 x zero 3": {"cp": 2, "tp": 2, "dp": 2, **FULL},
     "pp 2 x cp 2 x zero 3": {"pp": 2, "cp": 2, "dp": 2, "microbatches": 2, "schedule": "1f1b", "zero": 3},
     "hsdp 4 x tp 2": {"dp": 4, "tp": 2, "shard": 2, **FULL},
+    "unequal, 1 + 2": {"pp": 2, "microbatches": 2, "schedule": "1f1b", "stage_blocks": (1, 0)},
 }
 """Degrees of every kind of plan; the last stage has the layers that are left."""
+UNEQUAL = {"unequal, 1 + 2": (Degrees(), Degrees(tp=2))}
+"""Degrees inside of stages whose meshes are unlike."""
 LIMITED = {"ep": False, "ep, capacity": True}
 """Kinds for models whose experts have no capacity, or one."""
 
@@ -117,6 +128,10 @@ class Row:
     outcome: str
     code: str = ""
     detail: str = ""
+    fullest: float | None = None
+    """Planned by measured memory, of the fullest rank."""
+    worst: float | None = None
+    """The same of the rank that is furthest off."""
 
     @property
     def bad(self) -> bool:
@@ -124,7 +139,12 @@ class Row:
 
     @property
     def cell(self) -> str:
-        return {"refused": self.code, "none": "-"}.get(self.outcome, self.outcome)
+        far = f" {_off(self.fullest):+.1%}" if abs(_off(self.fullest)) > NEAR else ""
+        return {"refused": self.code, "none": "-"}.get(self.outcome, self.outcome) + far
+
+
+def _off(ratio: float | None) -> float:
+    return 0.0 if ratio is None else ratio - 1
 
 
 def main(argv: Sequence[str]) -> int:
@@ -133,8 +153,9 @@ def main(argv: Sequence[str]) -> int:
     done = {(row.model, row.kind): row for row in _read(args.done)} if args.done else {}
     for model in args.models or MODELS:
         kinds = [kind for kind in args.kinds or KINDS if (model, kind) not in done]
-        for row in rows(model, kinds, run=not args.emit_only):
-            print(f"{row.model:12} {row.kind:24} {row.cell:8} {row.detail[:200]}", flush=True)
+        for row in rows(model, kinds, "compiled" if args.compiled else "eager", run=not args.emit_only):
+            memory = f"{_off(row.fullest):+.1%} {_off(row.worst):+.1%}" if row.fullest is not None else ""
+            print(f"{row.model:12} {row.kind:24} {row.cell:8} {memory} {row.detail[:200]}", flush=True)
             if row.outcome == EMITTED:
                 continue
             done[row.model, row.kind] = row
@@ -152,6 +173,7 @@ def _parser() -> ArgumentParser:
     parser.add_argument("--models", nargs="+", choices=MODELS, metavar="MODEL")
     parser.add_argument("--kinds", nargs="+", choices=KINDS, metavar="KIND")
     parser.add_argument("--table", type=Path, help="the page that is written")
+    parser.add_argument("--compiled", action="store_true", help="blocks are compiled (give a --done of its own)")
     parser.add_argument("--emit-only", action="store_true", help="run nothing: note only what is refused")
     return parser
 
@@ -161,10 +183,10 @@ def _read(file: Path) -> Iterator[Row]:
         yield from (Row(**json.loads(line)) for line in file.read_text().splitlines())
 
 
-def rows(model: str, kinds: Sequence[str], *, run: bool) -> Iterator[Row]:
+def rows(model: str, kinds: Sequence[str], style: str = "eager", *, run: bool) -> Iterator[Row]:
     """The pairs of a model: refused ones first, then what runs, several in one launch."""
     with tempfile.TemporaryDirectory() as name:
-        small, made = Small(model, Path(name)), list[Made]()
+        small, made = Small(model, Path(name), style), list[Made]()
         for number, kind in enumerate(kinds):
             try:
                 found = small.made(kind, Path(name) / str(number))
@@ -189,15 +211,21 @@ class Made:
     subject: Subject
     script: Path
 
-    def row(self, model: str, outcome: str, detail: str = "") -> Row:
-        return Row(model=model, kind=self.kind, outcome=outcome, detail=detail)
+    def row(self, model: str, outcome: str, detail: str = "", measured: Sequence[int] = ()) -> Row:
+        """With planned memory by measured, if there is something measured."""
+        row = Row(model=model, kind=self.kind, outcome=outcome, detail=detail)
+        if not measured:
+            return row
+        planned = planned_memory(self.subject.program)
+        ratios = [one / run for one, run in zip(planned, measured, strict=True)]
+        return replace(row, fullest=max(planned) / max(measured), worst=max(ratios, key=lambda one: abs(one - 1)))
 
 
 class Small:
     """A model of the matrix, small."""
 
-    def __init__(self, name: str, folder: Path) -> None:
-        self.name, reference = name, str(EXAMPLES / MODELS[name])
+    def __init__(self, name: str, folder: Path, style: str = "eager") -> None:
+        self.name, self.stack, reference = name, STACKS[STACK_OF_STYLE[style]], str(EXAMPLES / MODELS[name])
         if Path(reference).is_dir():
             scale = Scale(layers=TURNING.get(name, LAYERS), seq=SEQ, tokens=4096)
             for file, text in twin_of(load_model(reference), reference, scale, folder).files:
@@ -208,14 +236,14 @@ class Small:
 
     def made(self, kind: str, folder: Path) -> Made | Row:
         """Plan and emit; a row where there is no such plan."""
-        subject = self.subject(kind, Degrees(**KINDS[kind]))
+        subject = self.subject(kind, Degrees(**KINDS[kind]), UNEQUAL.get(kind, ()))
         if isinstance(subject, str):
             return Row(model=self.name, kind=kind, outcome="none", detail=subject)
         emit(subject, folder).write(folder)
         return Made(kind=kind, subject=subject, script=folder / "train.py")
 
-    def subject(self, kind: str, degrees: Degrees) -> Subject | str:
-        """The plan, or why there is none."""
+    def subject(self, kind: str, degrees: Degrees, unequal: Sequence[Degrees] = ()) -> Subject | str:
+        """The plan, or why there is none; of stages with unlike meshes if degrees inside of them are given."""
         batch = BATCH // degrees.microbatches
         if batch not in self.captured:
             source = load_model(self.reference, dtype="fp32")
@@ -228,21 +256,33 @@ class Small:
         if degrees.stage_blocks:
             given = degrees.stage_blocks[:-1]
             degrees = replace(degrees, stage_blocks=(*given, len(layer_calls(fold)) - sum(given)))
-        workload = Workload(global_batch=BATCH, seq=SEQ, precision="fp32", recipe="fp32")
+        workload = Workload(global_batch=BATCH, seq=SEQ, precision="fp32", recipe="fp32", stack=self.stack)
         try:
             check(degrees, fold, degrees.ranks, BATCH)
             decisions = template(fold, degrees, TORCH_GLOO.target)
+            if unequal:
+                stages, schedule = degrees.stage_blocks, decisions.schedule
+                decisions = over_parts(fold, parts_of(unequal), stages, schedule, TORCH_GLOO.target)
+            decisions = replace(decisions, style=self.stack.style)
         except MeshwrightError as error:
             return str(error)
-        TORCH_GLOO.check(decisions, fold)
+        TORCH_GLOO.check(decisions, fold, workload)
         return Subject(
             fold=fold,
             decisions=decisions,
-            program=lower(fold, decisions, TORCH_GLOO.lowering(), workload),
+            program=lower(fold, decisions, TORCH_GLOO.lowering().for_stack(self.stack), workload),
             workload=workload,
             calls=calls,
             config=",".join(f"{name}={value}" for name, value in vars_of(degrees)),
         )
+
+
+def parts_of(unequal: Sequence[Degrees]) -> Sequence[Part]:
+    """Neighbouring ranks for each."""
+    starts = accumulate((one.stage_ranks for one in unequal), initial=0)
+    return [
+        Part(tuple(range(start, start + one.stage_ranks)), one) for start, one in zip(starts, unequal, strict=False)
+    ]
 
 
 def limited(fold: Fold) -> bool | None:
@@ -266,7 +306,8 @@ def compared(model: str, made: Sequence[Made]) -> Iterator[Row]:
     jobs = [Job.of(one.subject, one.script) for one in made]
     try:
         for one, found in zip(made, verify(jobs, steps=STEPS, limit_s=LIMIT_S * len(jobs)), strict=True):
-            yield one.row(model, "differs" if found.differences else "exact", "; ".join(found.differences[:3]))
+            outcome = "differs" if found.differences else "exact"
+            yield one.row(model, outcome, "; ".join(found.differences[:3]), found.memory)
     except RanksFailed as error:
         if len(made) == 1:
             yield made[0].row(model, "failed", str(error))
@@ -293,7 +334,11 @@ def page(done: Mapping[tuple[str, str], Row]) -> Iterable[str]:
         for outcome, word in (("exact", "exact"), ("refused", "refused"), ("none", "do not apply"))
     )
     bad = [row for row in run if row.bad]
+    measured = [row for row in run if row.fullest is not None]
     yield f"Of {len(MODELS) * len(KINDS)} pairs {len(run)} were tried: {counts}, {len(bad)} differ or fail."
+    yield f"Memory was measured of {len(measured)}: it is within 5 % of the planned on the fullest rank of "
+    yield f"{sum(abs(_off(row.fullest)) <= NEAR for row in measured)}, and on every rank of "
+    yield f"{sum(abs(_off(row.worst)) <= NEAR for row in measured)}."
     if bad:
         yield ""
         yield from (f"- {row.model}, {row.kind}: {row.detail.splitlines()[0].partition(';')[0]}" for row in bad)

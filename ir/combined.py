@@ -5,7 +5,7 @@ plan combines. A capability lists the combinations that it can; what they are in
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 
 from meshwright.ir.adjoint import Split
 from meshwright.ir.decisions import BodyPlan, Decisions
@@ -14,6 +14,7 @@ from meshwright.ir.fused import GROUPED
 from meshwright.ir.graph import Op
 from meshwright.ir.names import name_of
 from meshwright.ir.names.cache import loops_of
+from meshwright.ir.names.recompute import is_loss
 from meshwright.ir.placement import Placement, Sections
 from meshwright.ir.same import Same
 from meshwright.ir.schedules import SCHEDULES
@@ -147,15 +148,8 @@ def _cuts_of_attention(plan: BodyPlan, op: Op) -> list[tuple[str, tuple[str, ...
 
 def experts_cut_twice(decisions: Decisions, fold: Fold) -> str:
     """Experts that one axis cuts apart, and another one in themselves."""
-    for plan in decisions.plans:
-        for op in fold.body[plan.body].graph.ops:
-            if op.kind != GROUPED:
-                continue
-            choices = plan.strategy(op.name).choices
-            split = {factor for _, one in choices if isinstance(one, Split) for factor in one.factors}
-            if {"e"} < split - {"c"}:
-                return "experts apart on one axis and cut on another"
-    return ""
+    split = (one for plan in decisions.plans for one in _splits_of_experts(plan, fold))
+    return "experts apart on one axis and cut on another" if any({"e"} < one - {"c"} for one in split) else ""
 
 
 def compiled_blocks(decisions: Decisions, fold: Fold) -> str:
@@ -174,13 +168,14 @@ def compiled_blocks(decisions: Decisions, fold: Fold) -> str:
         biased = [op for op in graph.ops if op.kind == ATTENTION and len(op.operands) > UNBIASED]
         shared = {factor for op in biased for _, split in _cuts_of_attention(plan, op) for factor in split}
         gathered = any(WAYS.get(split) == "all_gather" for op in again for _, split in _cuts_of_attention(plan, op))
+        inside = any(split - {"e", "c"} for split in _splits_of_experts(plan, fold))
         alone = again and len(plan.recompute) == sum(len(op.results) for op in again)
         found += [
             f"{plan.name} computed again beside tensor parallelism"
             if plan.recompute and ("tp" in used or ("tp+sp" in used and again))
             else "",
             f"attention of cut sequences computed again in {plan.name}" if alone and gathered else "",
-            f"experts cut in themselves in {plan.name}" if _cuts_experts(plan, graph.ops) else "",
+            f"experts cut in themselves in {plan.name}" if inside else "",
             f"sections cut in {plan.name}" if _cuts_sections(plan) else "",
             f"statistics that copies share in {plan.name}" if _shares_statistics(plan, fold) else "",
             f"a trained bias of positions that is cut in {plan.name}" if shared & {"sq", "hk"} else "",
@@ -201,12 +196,6 @@ def waiting_blocks(decisions: Decisions, fold: Fold) -> str:
         f"{len(kinds)} kinds of blocks" if decisions.offload.blocks and len(kinds) > 1 else "",
     )
     return next((f"activations on the host beside {what}" for what in found if what), "")
-
-
-def _cuts_experts(plan: BodyPlan, ops: Sequence[Op]) -> bool:
-    """Whether an axis cuts experts in themselves."""
-    choices = (choice for op in ops if op.kind == GROUPED for _, choice in plan.strategy(op.name).choices)
-    return any(isinstance(choice, Split) and not {"e", "c"}.issuperset(choice.factors) for choice in choices)
 
 
 def cast_copies(decisions: Decisions, fold: Fold) -> str:
@@ -248,6 +237,13 @@ def _simple(used: set[str]) -> bool:
     return used == {"dp"} or (used <= {"tp", "tp+sp", "cp", "-"} and not used.isdisjoint({"tp", "tp+sp"}))
 
 
+def _splits_of_experts(plan: BodyPlan, fold: Fold) -> Iterator[set[str]]:
+    """What axes cut of the products of experts."""
+    for op in (one for one in fold.body[plan.body].graph.ops if one.kind == GROUPED):
+        choices = (choice for _, choice in plan.strategy(op.name).choices)
+        yield {factor for choice in choices if isinstance(choice, Split) for factor in choice.factors}
+
+
 def _shares_statistics(plan: BodyPlan, fold: Fold) -> bool:
     """Whether an axis cuts what batch norms normalise over."""
     norms = [op for op in fold.body[plan.body].graph.ops if op.kind == "batch_norm" and op.attr("training", True)]
@@ -259,9 +255,9 @@ def _takes_own_loss(decisions: Decisions, fold: Fold) -> bool:
     """Whether a tensor axis cuts tokens where the loss is taken, and not the vocabulary."""
     tensor = {axis for axis, used in _uses(decisions, fold) if used & {"tp", "tp+sp"}}
     loops = loops_of(Same(fold))
-    ends = ((plan, fold.body[plan.body].graph) for plan in decisions.plans)
-    losses = [(plan, graph) for plan, graph in ends if any(graph.types[value].shape == () for value in graph.outputs)]
-    return any(name_of(plan, graph, loops[plan.body], axis) == "cp" for plan, graph in losses for axis in tensor)
+    bodies = ((plan, fold.body[plan.body].graph) for plan in decisions.plans)
+    ends = [(plan, graph) for plan, graph in bodies if any(is_loss(graph, value) for value in graph.outputs)]
+    return any(name_of(plan, graph, loops[plan.body], axis) == "cp" for plan, graph in ends for axis in tensor)
 
 
 def _cuts_sections(plan: BodyPlan) -> bool:

@@ -60,29 +60,27 @@ class Treated:
     host and back behind the work of other layers."""
 
     work_s: float
-    again_s: float
-    """Infinite where nothing is computed again."""
-    sent_s: float
-    """Infinite where nothing is sent."""
+    """Of the micro-batch itself."""
+    treated_s: float
+    """Of all its activations."""
+    behind_s: float
+    """What of that takes no time, behind the work."""
 
     @staticmethod
     def of(search: Search, base: Config, way: Way) -> Treated:
         floors, most = search.floors, search.space.most_sequences
         work_s = floors.work_s(base, most)
         if way is RECOMPUTED:
-            return Treated(work_s, floors.work_s(replace(base, recompute="full"), most) - work_s, inf)
+            return Treated(work_s, floors.work_s(replace(base, recompute="full"), most) - work_s, 0.0)
         kept = sum(
             times * one for (_, times), one in zip(floors.common.calls, floors.kept_bytes(base, most), strict=True)
         )
-        devices = search.prices.cluster.pools
-        wire = max(pool.device.host_link.share_bytes_per_s for pool in devices)
-        return Treated(work_s, inf, kept / wire)
+        wire = max(pool.device.host_link.share_bytes_per_s for pool in search.prices.cluster.pools)
+        return Treated(work_s, 2 * kept / wire, 2 * work_s / 3)  # there behind a third of the work, forward, and back
 
     def seconds(self, share: float) -> float:
         """Of this share of all activations, for one micro-batch on all stages."""
-        if self.again_s < inf:
-            return share * self.again_s
-        return 2 * max(0.0, share * self.sent_s - self.work_s / 3)  # a third of the work is forward
+        return max(0.0, share * self.treated_s - self.behind_s)
 
 
 def bases(search: Search, way: Way) -> list[Config]:

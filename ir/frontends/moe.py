@@ -59,7 +59,7 @@ def dispatch(x: Tensor, idx: Tensor, experts: int, capacity: int, dropless: bool
 
 
 @dispatch.register_fake
-def _(x: Tensor, idx: Tensor, experts: int, capacity: int, dropless: bool = False, groups: int = 0) -> Tensor:
+def _(x: Tensor, idx: Tensor, experts: int, capacity: int, *_: object, **__: object) -> Tensor:
     return x.new_empty(experts, capacity, x.shape[1])
 
 
@@ -81,16 +81,7 @@ def combine(
 
 
 @combine.register_fake
-def _(
-    rows: Tensor,
-    idx: Tensor,
-    weights: Tensor,
-    experts: int,
-    capacity: int,
-    dropless: bool = False,
-    groups: int = 0,
-    looped: bool = False,
-) -> Tensor:
+def _(rows: Tensor, idx: Tensor, *_: object, **__: object) -> Tensor:
     return rows.new_empty(idx.shape[0], rows.shape[2])
 
 

@@ -77,7 +77,7 @@ def axes_of(subject: Subject) -> Axes:
         elif {name.removesuffix(EXPERTS) for name in names} <= CONTEXT | {"-"} and names & CONTEXT:
             context.append(axis)
             experts += [axis] * any(name.endswith(EXPERTS) for name in names)
-        elif names <= TENSOR | BESIDE | (inner := set(filter(_inner, names))) and names & (TENSOR | inner):
+        elif names <= (cutting := TENSOR | set(filter(_inner, names))) | BESIDE and names & cutting:
             tensor.append(axis)
         else:
             shown = " and ".join(sorted(names))

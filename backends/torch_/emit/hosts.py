@@ -49,7 +49,7 @@ def work(config: dict[str, Any]) -> None:
 if __name__ == "__main__":
     ray.init(runtime_env={{"env_vars": ENVIRONMENT}})
     # Ray fills one host after the other, and numbers ranks so; which host comes first is its choice.
-    scaling = ScalingConfig(num_workers=RANKS, use_gpu={gpus}, placement_strategy="PACK")
+    scaling = ScalingConfig(num_workers=RANKS, use_gpu=True, placement_strategy="PACK")
     TorchTrainer(work, train_loop_config={{"arguments": sys.argv[1:]}}, scaling_config=scaling).fit()
 '''
 
@@ -129,7 +129,7 @@ def on_hosts(files: Files, seats: Sequence[Seat]) -> Files:
     texts[RANKS] = f"[\n{lines}\n]\n"
     texts[LAUNCH] = "\n".join(_launch(hosts, network)) + "\n"
     if _alike(hosts):
-        texts[RAY] = ray_script(len(placed), network)
+        texts[RAY] = _ray(len(placed), network)
         if len(hosts) > 1:
             texts[SLURM] = "\n".join(_slurm(hosts)) + "\n"
     return Files(tuple(texts.items()))
@@ -158,67 +158,61 @@ def _alike(hosts: Sequence[Host]) -> bool:
 
 
 def _launch(hosts: Sequence[Host], network: str) -> Iterator[str]:
-    alike, ranks = _alike(hosts), sum(len(one.gpus) for one in hosts)
-    each: int | str = len(hosts[0].gpus) if alike or len(hosts) == 1 else '"$each"'
+    ranks = sum(len(one.gpus) for one in hosts)
     yield "#!/bin/sh"
     if len(hosts) == 1:
-        yield f"# Start train.py on {each} GPUs of this host. Arguments are handed on: ./launch.sh --steps 10"
+        yield f"# Start train.py on {ranks} GPUs of this host. Arguments are handed on: ./launch.sh --steps 10"
     else:
         yield f"# Start this host's ranks of train.py, which has {ranks}. On every host, with its number:"
         yield f"#   HEAD=<address of host 0> NODE_RANK=<0 to {len(hosts) - 1}> ./launch.sh --steps 10"
         numbers = [one.number for one in hosts]
-        if numbers != sorted(numbers) or not alike:
+        if numbers != sorted(numbers) or not _alike(hosts):
             yield f"# Hosts of the planned cluster in the order of NODE_RANK: {' '.join(map(str, numbers))}"
     yield 'cd "$(dirname "$0")" || exit 1'
     yield from CHECK.splitlines()
-    if not alike:
-        yield from _which(hosts)
+    yield from _each(hosts)
     yield "found=$(nvidia-smi -L | wc -l)"
-    yield f'if [ "$found" -lt {each} ]; then'
-    told = f"{each} ranks on each host" if alike else f"{each if len(hosts) == 1 else '$each'} ranks on this host"
-    yield f'    echo "ranks.json has {told}, and this one has $found GPUs: plan for such hosts" >&2'
+    yield 'if [ "$found" -lt "$each" ]; then'
+    yield '    echo "ranks.json has $each ranks on this host, which has $found GPUs: plan for such hosts" >&2'
     yield "    exit 1"
     yield "fi"
     for name, value, why in (*VARIABLES.get(network, ()), *ALWAYS):
         yield f"# {why[0].upper()}{why[1:]}."
         yield f'export {name}="${{{name}:-{value}}}"'
     yield "# Ranks share the cores of a host; torchrun would give each one."
-    among = each if isinstance(each, int) else "each"
-    yield f'export OMP_NUM_THREADS="${{OMP_NUM_THREADS:-$(( ($(nproc) + {among} - 1) / {among} ))}}"'
+    yield 'export OMP_NUM_THREADS="${OMP_NUM_THREADS:-$(( ($(nproc) + each - 1) / each ))}"'
     yield 'exec "${PYTHON:-python3}" -m torch.distributed.run \\'
     if len(hosts) == 1:
-        yield f'    --standalone --nproc-per-node {each} train.py "$@"'
+        yield '    --standalone --nproc-per-node "$each" train.py "$@"'
     else:
-        yield f'    --nnodes {len(hosts)} --node-rank "${{NODE_RANK:?}}" --nproc-per-node {each} \\'
+        yield f'    --nnodes {len(hosts)} --node-rank "${{NODE_RANK:?}}" --nproc-per-node "$each" \\'
         yield '    --master-addr "${HEAD:?}" --master-port "${PORT:-29500}" train.py "$@"'
 
 
-def _which(hosts: Sequence[Host]) -> Iterator[str]:
-    """What differs from host to host: how many ranks it has, and which GPUs these have."""
+def _each(hosts: Sequence[Host]) -> Iterator[str]:
+    """How many ranks a host has, and which GPUs these have if they are not the first ones in order."""
     chosen = not all(host.in_order for host in hosts)
-    if len(hosts) > 1:
+
+    def told(host: Host) -> str:
+        gpus = ",".join(map(str, host.gpus))
+        return f"each={len(host.gpus)}{f' gpus={gpus}' if chosen else ''}"
+
+    if _alike(hosts) or len(hosts) == 1:
+        yield told(hosts[0])
+    else:
         yield 'case "${NODE_RANK:?}" in'
-        for number, host in enumerate(hosts):
-            gpus = f" gpus={','.join(map(str, host.gpus))}" if chosen else ""
-            yield f"    {number}) each={len(host.gpus)}{gpus} ;;"
-        yield '    *) echo "NODE_RANK is $NODE_RANK, and there are hosts 0 to ' + f'{len(hosts) - 1}" >&2; exit 1 ;;'
+        yield from (f"    {number}) {told(host)} ;;" for number, host in enumerate(hosts))
+        yield f'    *) echo "NODE_RANK is $NODE_RANK, and there are hosts 0 to {len(hosts) - 1}" >&2; exit 1 ;;'
         yield "esac"
     if chosen:
-        gpus = '"$gpus"' if len(hosts) > 1 else ",".join(map(str, hosts[0].gpus))
         yield "# The plan chose which GPU each rank has."
-        yield f"export CUDA_VISIBLE_DEVICES={gpus}"
+        yield 'export CUDA_VISIBLE_DEVICES="$gpus"'
 
 
-def ray_script(ranks: int, network: str, *, gpus: bool = True) -> str:
-    """What starts the ranks by Ray Train."""
-    told = (*VARIABLES.get(network, ()), *ALWAYS) if gpus else ()
-    return RAY_TRAIN.format(
-        name=RAY,
-        ranks=ranks,
-        gpus=gpus,
-        environment="".join(f'\n    # {why}\n    "{name}": "{value}",' for name, value, why in told)
-        + "\n" * bool(told),
-    )
+def _ray(ranks: int, network: str) -> str:
+    told = (*VARIABLES.get(network, ()), *ALWAYS)
+    environment = "".join(f'\n    # {why}\n    "{name}": "{value}",' for name, value, why in told)
+    return RAY_TRAIN.format(name=RAY, ranks=ranks, environment=f"{environment}\n")
 
 
 def _slurm(hosts: Sequence[Host]) -> Iterator[str]:

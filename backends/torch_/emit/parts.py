@@ -205,6 +205,11 @@ class Parts:
         return self.subject.decisions.offload.optimizer
 
     @property
+    def optimizer(self) -> str:
+        """The class of what `make_optimizer` returns, as far as a script must know it."""
+        return "OnHost" if self.hosted else "torch.optim.Optimizer"
+
+    @property
     def async_tp(self) -> bool:
         """Whether products of compiled blocks run in pieces beside what the tensor axis sends."""
         return "tensor" in self.subject.workload.stack.hides and self.axes.tensor is not None

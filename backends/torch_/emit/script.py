@@ -64,21 +64,7 @@ def scripts(parts: Parts) -> tuple[tuple[str, str], ...]:
     added += joining(parts)
     if parts.precision.scaled:
         added.append(loss_scale())
-    ahead = [*([along()] if any(unit.along for unit in parts.kept.units) else []), *recomputing(parts)]
-    if parts.statistics:
-        ahead.append(shared_by_copies())
-    if parts.subject.decisions.offload.activations:
-        ahead.append(waiting(parts))
-    if parts.fused:
-        ahead.append(in_order_of_ranks(parts))
-    if parts.in_sections:
-        ahead.append(of_sections(parts))
-    if parts.cut_experts:
-        ahead.append(of_experts(parts))
-    ahead += styles(parts.added_styles)
-    ahead += within(parts)
-    if parts.own_loss and parts.context is None:
-        ahead.append(own_positions())
+    ahead = needed([parts])
     sent = [send(parts.experts)] if parts.experts is not None else []
     cut = (parallelize(parts), *([staged()] if parts.pipeline is not None else []))
     if parts.drawn_in_parts:
@@ -95,15 +81,37 @@ def scripts(parts: Parts) -> tuple[tuple[str, str], ...]:
 def unlike_scripts(unlike: Unlike) -> tuple[tuple[str, str], ...]:
     """The same of a pipeline whose stages have unlike meshes."""
     parts = unlike.main
-    cuts = any(unit.along for kind in unlike.kinds for unit in kind.kept.units)
-    again = dict.fromkeys(text for kind in unlike.kinds for text in map(tuple, recomputing(kind)))
-    added = {name for kind in unlike.kinds for name in kind.added_styles}
-    ahead = (*([along()] if cuts else []), *again, *styles(added))
+    ahead = needed(unlike.kinds)
     cut = (*shards(unlike), staged(), *([unlike_draw(unlike)] if parts.drawn_in_parts else []))
     text = sections(parts, cut, (unlike_batches(unlike), unlike_step(unlike)), unlike_start(unlike))
     head, fixed = title(parts, unlike_axes(unlike)), constants(parts, unlike_constants(unlike))
     scaled = [loss_scale()] if parts.precision.scaled else []
     return two_files(head, fixed, text, (*ahead, *unlike_sections(unlike), *scaled, unlike_clip()))
+
+
+def needed(kinds: Iterable[Parts]) -> list[Section]:
+    """What `parallelize` calls, of all kinds of stages, and torch lacks."""
+    return list(dict.fromkeys(tuple(lines) for parts in kinds for lines in _needed(parts)))
+
+
+def _needed(parts: Parts) -> Iterator[Section]:
+    if any(unit.along for unit in parts.kept.units):
+        yield along()
+    yield from recomputing(parts)
+    if parts.statistics:
+        yield shared_by_copies()
+    if parts.subject.decisions.offload.activations:
+        yield waiting(parts)
+    if parts.fused:
+        yield in_order_of_ranks(parts)
+    if parts.in_sections:
+        yield of_sections(parts)
+    if parts.cut_experts:
+        yield of_experts(parts)
+    yield from styles(parts.added_styles)
+    yield from within(parts)
+    if parts.own_loss and parts.context is None:
+        yield own_positions()
 
 
 def sections(parts: Parts, cut: Iterable[Section], steps: Iterable[Section], start: Section) -> Iterator[Section]:

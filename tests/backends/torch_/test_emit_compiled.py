@@ -85,7 +85,10 @@ NOT_RUN: dict[str, tuple[dict[str, Any], str]] = {
 @pytest.mark.parametrize("name", RUN)
 def test_what_was_run_compiled_is_emitted(name: str, tmp_path: Path) -> None:
     text = written(compiled(**RUN[name]), tmp_path).read_text()
-    assert text.find("run_again(block") < text.index("torch.compile(block.forward)")
+    again = [text.find(f"{call}(block") for call in ("run_again", "run_within")]
+    compiles = text.index("torch.compile(block")
+    assert max(again) < compiles
+    assert (max(again) > 0) == any(asked in RUN[name] for asked in ("recompute", "cp"))
     assert unclean(tmp_path) == ""
 
 

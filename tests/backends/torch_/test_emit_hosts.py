@@ -98,7 +98,7 @@ def test_hosts_may_have_unlike_numbers_of_gpus(tmp_path: Path) -> None:
 
 def test_ranks_get_the_gpus_that_the_plan_chose(tmp_path: Path) -> None:
     made = on_hosts(files([1, 0]), seats(read_cluster("1x2xH100")))
-    assert "export CUDA_VISIBLE_DEVICES=1,0" in dict(made.texts)["launch.sh"]
+    assert "each=2 gpus=1,0\n" in dict(made.texts)["launch.sh"]
     assert "--standalone --nproc-per-node 2 train.py --steps 3" in started(made, tmp_path).stdout
 
 
@@ -173,7 +173,7 @@ def test_ray_train_runs_the_same_script(tmp_path: Path) -> None:
 def test_a_host_with_fewer_gpus_is_refused_where_it_starts(tmp_path: Path) -> None:
     done = started(on_hosts(files(list(range(4))), seats(read_cluster("1x4xH100"))), tmp_path)
     assert done.returncode == 1
-    assert "4 ranks on each host, and this one has 2 GPUs" in done.stderr
+    assert "4 ranks on this host, which has 2 GPUs" in done.stderr
 
 
 def test_ranks_that_are_scattered_are_refused() -> None:

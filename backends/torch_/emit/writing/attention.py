@@ -1,4 +1,5 @@
-"""What stands in for attention while a module runs: modes that are made with a mesh, and called in its place."""
+"""What stands in for torch's functions while a module runs: modes, most of which are made with a mesh and called in the
+place of attention."""
 
 from __future__ import annotations
 
@@ -35,8 +36,8 @@ class AttentionOfMasked(TorchFunctionMode):
 )
 
 WITHIN = '''\
-def attend_with(mode: TorchFunctionMode, module: nn.Module) -> None:
-    """Run a module with its attention replaced."""
+def run_within(module: nn.Module, mode: TorchFunctionMode) -> None:
+    """Have a module run with functions of torch replaced."""
     run = module.forward
 
     def forward(*args: Any, **kwargs: Any) -> Any:
@@ -47,8 +48,9 @@ def attend_with(mode: TorchFunctionMode, module: nn.Module) -> None:
 
 
 def within(parts: Parts) -> Iterator[Iterator[str]]:
-    """The functions of attention that more than cut sequences need."""
+    """What more than cut sequences need of it."""
     if parts.masked_heads:
         yield iter(OF_MASKED.split("\n"))
-    if parts.masked_heads or parts.context is not None:
+    attended = any(again.attention for again in parts.recomputed)
+    if parts.masked_heads or parts.statistics or attended or parts.context is not None:
         yield iter(WITHIN.split("\n"))

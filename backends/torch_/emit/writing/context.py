@@ -36,9 +36,9 @@ def of_body(context: Context, body: Body, over: str) -> Iterator[str]:
     for one in body.inside:
         yield f"see_whole({_at(holder, one.path)}, context)"
     for path in body.unmasked:
-        yield f"attend_with(Unmasked(), {_at(holder, path)})"
+        yield f"run_within({_at(holder, path)}, Unmasked())"
     for path, kind in body.attention:
-        yield f"attend_with({MODES[kind]}(context), {_at(holder, path)})"
+        yield f"run_within({_at(holder, path)}, {MODES[kind]}(context))"
 
 
 def _at(holder: str, path: str) -> str:

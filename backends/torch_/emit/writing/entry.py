@@ -22,11 +22,9 @@ def load() -> Iterator[str]:
 def make_optimizer(parts: Parts) -> Iterator[str]:
     holder = "Pipeline" if parts.held_twice else "nn.Module"
     own = parts.subject.calls.has_optimizer
-    if parts.hosted:
-        usual = "model_file.optimizer" if own else "partial(torch.optim.AdamW, lr=3e-4, fused=True)"
-        yield f"def make_optimizer(model: {holder}, make: Callable[..., Any] = {usual}) -> OnHost:"
-    else:
-        yield f"def make_optimizer(model: {holder}) -> torch.optim.Optimizer:"
+    usual = "model_file.optimizer" if own else "partial(torch.optim.AdamW, lr=3e-4, fused=True)"
+    given = f", make: Callable[..., Any] = {usual}" if parts.hosted else ""
+    yield f"def make_optimizer(model: {holder}{given}) -> {parts.optimizer}:"
     if parts.held_twice:
         yield "    others = {own for own, _ in tied(model)}"
         yield "    parameters = [one for one in model.parameters() if one.requires_grad and one not in others]"

@@ -30,15 +30,14 @@ def got(parts: Parts) -> str:
 
 
 def save(parts: Parts) -> Iterator[str]:
-    kind = "OnHost" if parts.hosted else "torch.optim.Optimizer"
     if parts.pipeline is not None:
-        yield f"def state_of(model: nn.Module, optimizer: {kind}) -> dict[str, Any]:"
+        yield f"def state_of(model: nn.Module, optimizer: {parts.optimizer}) -> dict[str, Any]:"
         yield got(parts)
         yield '    both: dict[str, dict[str, Any]] = {"model": weights, "optimizer": states}'
         yield "    return {part: {plain(name): one for name, one in state.items()} for part, state in both.items()}"
         yield ""
         yield ""
-    yield f"def save(folder: Path, model: nn.Module, optimizer: {kind}, step: int) -> None:"
+    yield f"def save(folder: Path, model: nn.Module, optimizer: {parts.optimizer}, step: int) -> None:"
     yield '    """A checkpoint that this model can be resumed from on any number of ranks, however it is cut there."""'
     if parts.pipeline is None:
         yield got(parts)
@@ -54,8 +53,7 @@ def save(parts: Parts) -> Iterator[str]:
 
 
 def resume(parts: Parts) -> Iterator[str]:
-    kind = "OnHost" if parts.hosted else "torch.optim.Optimizer"
-    yield f"def resume(folder: Path, model: nn.Module, optimizer: {kind}) -> int:"
+    yield f"def resume(folder: Path, model: nn.Module, optimizer: {parts.optimizer}) -> int:"
     yield '    """Take up a checkpoint; returns the step to go on with."""'
     yield got(parts)
     if parts.pipeline is None:

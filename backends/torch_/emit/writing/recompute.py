@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from meshwright.backends.torch_.emit.parts import Parts
 from meshwright.backends.torch_.emit.recompute import Again
-from meshwright.backends.torch_.emit.writing.lines import indented, quoted
+from meshwright.backends.torch_.emit.writing.lines import indented, quoted, wrapped
 
 KERNELS = {
     "cpu": ("_scaled_dot_product_flash_attention_for_cpu",),
@@ -22,19 +22,19 @@ KERNELS = {
 def runs_again(parts: Parts, again: Again) -> Iterator[str]:
     """What is done to the modules of a body."""
     if again.kept is not None:
-        yield from _each(parts, again, ("",), "run_again", f", partial(all_but, {_numbers(again.kept)})")
+        yield from on_modules(parts, again, ("",), "run_again", f", partial(all_but, {_numbers(again.kept)})")
         return
     if again.paths:
-        yield from _each(parts, again, again.paths, "run_again", "")
+        yield from on_modules(parts, again, again.paths, "run_again", "")
     if again.attention:
-        yield from _each(parts, again, again.attention, "attend_again", "")
+        yield from on_modules(parts, again, again.attention, "run_within", ", AttentionAgain()")
 
 
 def _numbers(kept: Sequence[int]) -> str:
     return f"({', '.join(map(str, kept))}{',' * (len(kept) == 1)})"
 
 
-def _each(parts: Parts, again: Again, paths: Sequence[str], function: str, given: str) -> Iterator[str]:
+def on_modules(parts: Parts, again: Again, paths: Sequence[str], function: str, given: str) -> Iterator[str]:
     """A function called on modules of every instance of a body."""
     piece, deep, whole = again.piece, "    ", "model"
     lines: list[str] = []
@@ -45,10 +45,8 @@ def _each(parts: Parts, again: Again, paths: Sequence[str], function: str, given
     if len(modules) == 1:
         lines.append(f"{deep}{function}({modules[0]}{given})")
     else:
-        lines += [
-            f"{deep}for path in ({quoted(paths)}):",
-            f"{deep}    {function}({whole}.get_submodule(path){given})",
-        ]
+        lines += wrapped(f"{deep}for path in (", quoted(paths).split(", "), "):", keep=True)
+        lines.append(f"{deep}    {function}({whole}.get_submodule(path){given})")
     yield from parts.only(piece, lines)
 
 
@@ -62,7 +60,7 @@ def recomputing(parts: Parts) -> tuple[Iterator[str], ...]:
     if any(again.kept is not None for again in parts.recomputed):
         found.append(all_but(parts.subject.device))
     if any(again.attention for again in parts.recomputed):
-        found.append(attend_again())
+        found.append(attention_again())
     return tuple(found)
 
 
@@ -120,7 +118,7 @@ def all_but(device: str) -> Iterator[str]:
     yield "    return create_selective_checkpoint_contexts(policy)"
 
 
-def attend_again() -> Iterator[str]:
+def attention_again() -> Iterator[str]:
     yield "class AttentionAgain(TorchFunctionMode):"
     yield '    """While it is entered, attention keeps what it is given only: it runs again in the backward pass."""'
     yield ""
@@ -128,14 +126,3 @@ def attend_again() -> Iterator[str]:
     yield "        if func is F.scaled_dot_product_attention:"
     yield "            return checkpoint(func, *args, use_reentrant=False, **kwargs or {})"
     yield "        return func(*args, **kwargs or {})"
-    yield ""
-    yield ""
-    yield "def attend_again(module: nn.Module) -> None:"
-    yield '    """Have what attention makes in a module computed again."""'
-    yield "    run = module.forward"
-    yield ""
-    yield "    def forward(*args: Any, **kwargs: Any) -> Any:"
-    yield "        with AttentionAgain():"
-    yield "            return run(*args, **kwargs)"
-    yield ""
-    yield "    module.forward = forward"

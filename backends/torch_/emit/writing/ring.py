@@ -249,6 +249,8 @@ def ring(kernel: str, *, masked: bool, narrow: bool) -> str:
 
 
 def _other(text: str, changes: Mapping[str, str]) -> str:
+    """Must: all that is to be changed is there."""
     for one, other in changes.items():
+        assert one in text, one
         text = text.replace(one, other)
     return text

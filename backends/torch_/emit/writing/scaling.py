@@ -1,4 +1,8 @@
-"""`LossScale`: in fp16 small gradients vanish, and large ones overflow. So the loss is scaled, as far as goes well."""
+"""`LossScale`: in fp16 small gradients vanish, and large ones overflow. So the loss is scaled, as far as goes well.
+
+Where it begins and how it changes is what `torch.amp.GradScaler` does by default (torch 2.13). That one does not ask
+ranks of other stages whether gradients are finite, so that some ranks would step and others would not.
+"""
 
 from __future__ import annotations
 

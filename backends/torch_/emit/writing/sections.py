@@ -37,7 +37,7 @@ def cut_as_whole(parts: Parts, piece: Piece, holder: str) -> Iterator[str]:
     for one, masked in parts.masked_heads:
         for path in masked if one is piece else ():
             mode = f'AttentionOfMasked(mesh["{parts.axes.tensor}"])'
-            yield f'attend_with({mode}, {holder}.get_submodule("{path}"))'
+            yield f'run_within({holder}.get_submodule("{path}"), {mode})'
     for one, experts in parts.cut_experts:
         for path, dims in experts.modules.items() if one is piece else ():
             cuts = ", ".join(f"{name}={dim}" for name, dim in dims.items())

@@ -1,11 +1,12 @@
-"""`share_statistics`: batch norms by the statistics of all copies."""
+"""`StatisticsOfAll`: batch norms by the statistics of all copies."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 from meshwright.backends.torch_.emit.parts import Parts
-from meshwright.backends.torch_.emit.writing.lines import indented, quoted, wrapped
+from meshwright.backends.torch_.emit.recompute import Again
+from meshwright.backends.torch_.emit.writing.recompute import on_modules
 
 TEXT = '''\
 class Normalize(torch.autograd.Function):
@@ -68,18 +69,7 @@ class StatisticsOfAll(TorchFunctionMode):
             running_mean.lerp_(mean, momentum)
             running_var.lerp_(var * (count / (count - 1)), momentum)
         normalized: Tensor = Normalize.apply(input, mean, var, weight, bias, eps, self.share, self.group)
-        return normalized
-
-
-def share_statistics(module: nn.Module, group: Any, share: float) -> None:
-    """Have what is normalised in a module have the statistics of all copies."""
-    run, mode = module.forward, StatisticsOfAll(group, share)
-
-    def forward(*args: Any, **kwargs: Any) -> Any:
-        with mode:
-            return run(*args, **kwargs)
-
-    module.forward = forward'''
+        return normalized'''
 
 
 def shared_by_copies() -> Iterator[str]:
@@ -92,13 +82,6 @@ def shares_statistics(parts: Parts) -> Iterator[str]:
     axis = parts.axes.data
     yield f'    copies = mesh["{axis}"]'
     share = "SHARES[copies.get_local_rank()] / sum(SHARES)" if parts.shares else "1 / copies.size()"
+    mode = f", StatisticsOfAll(copies.get_group(), {share})"
     for piece, modules in parts.statistics:
-        lines, deep, whole = list[str](), "    ", "model"
-        if piece.repeated:
-            lines += indented(parts.loop(piece))
-            deep, whole = "        ", "block"
-        lines += wrapped(
-            f"{deep}for path in (", quoted(modules).split(", "), f"{',' * (len(modules) == 1)}):", keep=True
-        )
-        lines.append(f"{deep}    share_statistics({whole}.get_submodule(path), copies.get_group(), {share})")
-        yield from parts.only(piece, lines)
+        yield from on_modules(parts, Again(piece=piece), modules, "run_within", mode)

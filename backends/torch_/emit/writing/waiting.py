@@ -15,15 +15,16 @@ from meshwright.backends.torch_.emit.writing.lines import indented
 
 CALL = '''\
 class Call:
-    """One forward pass of a block: what of it is away, and the block that ran before it."""
+    """One forward pass of a block: what of it is away, and that of the block before it, which is fetched with it."""
 
     def __init__(self, waiting: "Waiting", before: "Call | None") -> None:
         self.waiting, self.before, self.away = waiting, before, list[ref[Away]]()
 
     def fetch(self) -> None:
-        for one in self.away:
-            if (away := one()) is not None and not away.here:
-                away.fetch()
+        for call in (self, self.before):
+            for one in call.away if call is not None else ():
+                if (away := one()) is not None and not away.here:
+                    away.fetch()
 
 
 class Away:
@@ -41,9 +42,7 @@ CPU = """\
         self.tensor, self.here = torch.empty_like(self.tensor).copy_(self.tensor), True
 
     def back(self) -> Tensor:
-        for call in (self.call, self.call.before):
-            if call is not None:
-                call.fetch()
+        self.call.fetch()
         return self.tensor
 """
 
@@ -64,9 +63,7 @@ CUDA = """\
         self.tensor, self.here, self.came = there, True, up.record_event()
 
     def back(self) -> Tensor:
-        for call in (self.call, self.call.before):
-            if call is not None:
-                call.fetch()
+        self.call.fetch()
         torch.cuda.current_stream().wait_event(self.came)
         own(self.tensor).record_stream(torch.cuda.current_stream())
         return self.tensor
