@@ -238,18 +238,18 @@ def _run(jobs: Sequence[Job], folders: Sequence[Path], steps: int, limit_s: floa
 
 
 def _failed(jobs: Sequence[Job], folders: Sequence[Path], too_long: str, said: str) -> RanksFailed:
-    """Who failed, and what was printed last."""
-    lines = said.strip().splitlines()[-(STACKS if too_long else LAST) :]
-    printed = "\n".join(["what was printed last:", *lines])
+    """Who failed, and what it died of, or what was printed last."""
     for job, folder in zip(jobs, folders, strict=True):
         failed = folder / "failed"
         if failed.exists():
-            rank, _, status = failed.read_text().partition(" ")
+            head, _, why = failed.read_text().partition("\n")
+            rank, _, status = head.partition(" ")
             return RanksFailed(
                 place=str(job.script),
                 cause=f"rank {rank} ended with {status}; the others were ended",
-                fix=f"correct what it died of; {printed}",
+                fix=f"correct what it died of; {_last(why or said, LAST)}",
             )
+    printed = _last(said, STACKS if too_long else LAST)
     if too_long:
         waiting = [(job, folder / "waiting") for job, folder in zip(jobs, folders, strict=True)]
         job, ranks = next(((job, one.read_text()) for job, one in waiting if one.exists()), (jobs[0], "all"))
@@ -259,6 +259,10 @@ def _failed(jobs: Sequence[Job], folders: Sequence[Path], too_long: str, said: s
             fix=f"give them longer with --time-limit; {printed}",
         )
     return RanksFailed(place=str(jobs[0].script), cause="the process that starts the ranks ended", fix=printed)
+
+
+def _last(said: str, lines: int) -> str:
+    return "\n".join(["what was printed last:", *said.strip().splitlines()[-lines:]])
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

@@ -5,7 +5,8 @@ do not race for a port, and none depends on another one that ended before it.
     python -m meshwright.backends.torch_.verify.ranks STEPS  SCRIPT RANKS FOLDER  [SCRIPT RANKS FOLDER …]
 
 Every rank writes FOLDER/RANK.pt, with an entry per step: the loss, all gradients, parameters and buffers whole, and
-what was communicated. Where a rank fails, the others are ended, FOLDER/failed names it, and no further script is run.
+what was communicated. Where a rank fails, the others are ended, FOLDER/failed names it and says what it died of, and no
+further script is run.
 Where the time is up (SIGTERM), every rank that still runs prints where it is, and FOLDER/waiting names them.
 """
 
@@ -18,7 +19,7 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from zlib import crc32
@@ -81,12 +82,10 @@ def _wait(children: dict[int, int], folder: Path) -> int:
     """Reap all ranks; where one fails, or this process is told to end, the others are ended."""
     try:
         while children:
-            child, status = os.wait()
-            rank = children.pop(child, None)
-            if rank is None:
-                raise RuntimeError("the process that holds the store ended")
-            if status:
-                (folder / "failed").write_text(f"{rank} {os.waitstatus_to_exitcode(status)}")
+            failed = {rank: status for rank, status in _reaped(children) if status}
+            if failed:
+                rank, why = _first(failed, folder)
+                (folder / "failed").write_text(f"{rank} {os.waitstatus_to_exitcode(failed[rank])}\n{why}")
                 return 1
     except SystemExit:
         (folder / "waiting").write_text(", ".join(str(rank) for rank in sorted(children.values())))
@@ -97,6 +96,29 @@ def _wait(children: dict[int, int], folder: Path) -> int:
     finally:
         _kill(list(children))
     return 0
+
+
+def _reaped(children: dict[int, int]) -> Iterator[tuple[int, int]]:
+    """Ranks that ended, taken out of `children`: one at least, and all that did by now; and their statuses."""
+    child, status = os.wait()
+    while child:
+        rank = children.pop(child, None)
+        if rank is None:
+            raise RuntimeError("the process that holds the store ended")
+        yield rank, status
+        child, status = os.waitpid(-1, os.WNOHANG) if children else (0, 0)
+
+
+def _first(failed: Mapping[int, int], folder: Path) -> tuple[int, str]:
+    """The rank that failed first, and what it died of. Where one dies, those that wait for it die, too, and may be
+    reaped before it: it is one that was ended before it could say why, or the one that said so first."""
+    said = {rank: folder / f"{rank}.died" for rank in failed}
+    for rank, file in said.items():
+        if not file.exists():
+            return rank, ""
+    found = {rank: file.read_text().partition("\n") for rank, file in said.items()}
+    rank = min(found, key=lambda one: int(found[one][0]))
+    return rank, found[rank][-1]
 
 
 def _kill(children: Sequence[int]) -> None:
@@ -123,6 +145,7 @@ def _child(script: str, rank: int, ranks: int, port: int, steps: int, folder: Pa
         torch.save(run(load(script), steps, folder / START), folder / f"{rank}.pt")
         dist.barrier()  # whoever ends closes connections that others may still read from
     except BaseException:  # noqa: BLE001 - a forked process must not return into its parent's code
+        (folder / f"{rank}.died").write_text(f"{time.monotonic_ns()}\n{traceback.format_exc()}")
         traceback.print_exc()
         sys.stderr.flush()
         os._exit(1)

@@ -1,0 +1,36 @@
+"""Which rank a failed verification names."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from meshwright.backends.torch_.verify.ranks import _first, _wait
+
+
+def test_the_rank_that_said_so_first_is_named_whichever_is_reaped_first(tmp_path: Path) -> None:
+    (tmp_path / "1.died").write_text("200\na connection was closed by 2")
+    (tmp_path / "2.died").write_text("100\nno more\nof it")
+    assert _first({1: 256, 2: 256}, tmp_path) == (2, "no more\nof it")
+
+
+def test_a_rank_that_was_ended_before_it_could_say_why_is_named(tmp_path: Path) -> None:
+    (tmp_path / "1.died").write_text("200\na connection was closed by 3")
+    assert _first({1: 256, 3: 9}, tmp_path) == (3, "")
+
+
+def test_ranks_that_end_together_are_looked_at_together(tmp_path: Path) -> None:
+    """Rank 0 is reaped first, and failed last."""
+    children = {_ended(tmp_path, rank, at): rank for rank, at in enumerate((300, 200, 100))}
+    for child in children:
+        os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)
+    assert _wait(children, tmp_path) == 1
+    assert (tmp_path / "failed").read_text() == "2 1\nbroke at 100"
+
+
+def _ended(folder: Path, rank: int, at: int) -> int:
+    (folder / f"{rank}.died").write_text(f"{at}\nbroke at {at}")
+    child = os.fork()
+    if not child:
+        os._exit(1)
+    return child
