@@ -62,12 +62,13 @@ def _kept(graph: Graph) -> frozenset[str]:
 
 
 def _core_attention(graph: Graph, found: Loops) -> list[Op]:
-    """Attention, and what reads or makes scores: values with the sequence in two dimensions."""
+    """Attention; where no operator is it, what reads or makes scores: values with the sequence in two dimensions."""
 
     def handles_scores(op: Op) -> bool:
         return any(_stems(found, value).count(SEQUENCE) > 1 for value in (*op.operands, *op.results))
 
-    return [op for op in graph.ops if op.kind in _FUSED or handles_scores(op)]
+    fused = [op for op in graph.ops if op.kind in _FUSED]
+    return fused or [op for op in graph.ops if handles_scores(op)]
 
 
 def _norms(graph: Graph, found: Loops) -> list[Op]:
