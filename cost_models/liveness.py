@@ -30,6 +30,7 @@ Tokens sent to experts take `Workload.imbalance` times their mean on the busiest
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from weakref import ref
@@ -96,6 +97,8 @@ class BodyMemory:
     """Of that, what is a message of its own, since experts have other copies than the rest."""
     unit_gradients: float
     """Bytes of their gradients before they are reduced to shards in the backward pass; 0 if they are not."""
+    summed: float
+    """The largest of them that is summed over ranks which all hold it, into a buffer of its own, before that."""
     travelling: float
     """Bytes of the buffer in which those travel to their shards, which stays until the next one takes its place."""
     piece: float
@@ -280,8 +283,9 @@ class _States:
             message_routed=self.message(routed=True),
             returned=self.unit() if self.unit_kept() and not any(map(self.spread, self.slots)) else 0.0,
             unit_kept=self.unit_kept(),
-            unit_gradients=self.scattered() * self.states.used,
-            travelling=self.scattered() * self.states.reduced,
+            unit_gradients=sum(map(self.elements, self.scattered())) * self.states.used,
+            summed=max(self.summed(), default=0) * self.states.used,
+            travelling=sum(map(self.elements, self.scattered())) * self.states.reduced,
             piece=self.piece(),
             pooled=self.pooled(),
             parameters=parameters + sum(self.table(slot.stored) for slot in self.body.params if slot.buffer),
@@ -398,11 +402,21 @@ class _States:
         stays = self.by_torch and bool(gathered) and not again  # what is not gathered again was not given back
         return stays or any(kept.name in gathered for kept in self.body.kept) or any(map(self.spread, self.slots))
 
-    def scattered(self) -> int:
-        """Elements of the gradients that the backward pass reduces to shards."""
-        reduced = {s.result for s in self.body.backward if isinstance(s, Move) and s.reason == "sync"}
-        own = () if self.runtime.piecewise else (slot for slot in self.slots if slot.grad in reduced)
-        return sum(self.elements(slot.value) for slot in own)
+    def scattered(self) -> set[str]:
+        """Parameters whose gradients the backward pass reduces to shards."""
+        reduced = {move.result for move in self.syncs()}
+        return set() if self.runtime.piecewise else {slot.value for slot in self.slots if slot.grad in reduced}
+
+    def summed(self) -> Iterator[int]:
+        """Elements of gradients that the backward pass sums over ranks which all hold them, as they are made."""
+        moved = {move.result for move in self.syncs()}
+        if self.by_torch:
+            first = (move for move in self.syncs() if move.operand not in moved)
+            yield from (self.elements(move.operand) for move in first if move.step.kind == "all_reduce")
+
+    def syncs(self) -> list[Move]:
+        """How the backward pass reduces gradients of parameters."""
+        return [s for s in self.body.backward if isinstance(s, Move) and s.reason == "sync"]
 
     def pooled(self) -> bool:
         """`fully_shard` on GPUs; fused stacks keep buffers of their own, XLA allocates by itself."""
@@ -411,7 +425,7 @@ class _States:
     def piece(self) -> float:
         """Gradients that are reduced one by one: the one that is made, and the bucket that is on its way."""
         sizes = [self.elements(slot.value) for slot in self.slots if slot.grad]
-        if not (self.runtime.piecewise and any(isinstance(s, Move) and s.reason == "sync" for s in self.body.backward)):
+        if not (self.runtime.piecewise and self.syncs()):
             return 0.0
         bucket = min(sum(sizes), max(BUCKET_ELEMENTS, *sizes))
         return max(sizes) * self.states.used + bucket * self.states.reduced

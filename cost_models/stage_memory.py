@@ -184,8 +184,8 @@ class StageMemory:
         return max(running, starting, key=lambda parts: parts.own)
 
     def backward_at(self, position: _Position, graded: bool) -> Parts:
-        """The fullest of two: while it runs, beside gradients of the call after it, which still travel; and at its end,
-        when its own set out. Where there are no gradients yet (not `graded`), those of the calls after it are there,
+        """The fullest of three: while it runs, beside gradients of the call after it, which still travel; when some of
+        its own are summed before they are scattered, while its unit is still there; and when they set out. Where there are no gradients yet (not `graded`), those of the calls after it are there,
         and its own as soon as they are made."""
         one = position.memory
         passing = {"staging": position.passing}
@@ -208,6 +208,16 @@ class StageMemory:
             },
             apart=(fetched if one.pooled else 0.0) + pooled,
         )
+        summing = Parts(instant="backward").plus(
+            position.before,
+            passing,
+            {
+                "gradients": after,
+                "transient": one.passes.entering_gradients + one.summed,
+                "gathered": self.unit(one) + fetched + travelling + one.unit_gradients - position.returned,
+            },
+            apart=(fetched if one.pooled else 0.0) + pooled,
+        )
         ending = Parts(instant="backward").plus(
             position.before,
             passing,
@@ -218,7 +228,7 @@ class StageMemory:
             },
             apart=(fetched if one.pooled else 0.0) + pooled + own_pooled,
         )
-        return max(running, ending, key=lambda parts: parts.own)
+        return max(running, *([summing] if one.summed else []), ending, key=lambda parts: parts.own)
 
     def messages(self, position: _Position) -> float:
         """What the pool of messages holds while a call's parameters arrive."""
