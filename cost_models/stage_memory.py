@@ -185,8 +185,9 @@ class StageMemory:
 
     def backward_at(self, position: _Position, graded: bool) -> Parts:
         """The fullest of three: while it runs, beside gradients of the call after it, which still travel; when some of
-        its own are summed before they are scattered, while its unit is still there; and when they set out. Where there are no gradients yet (not `graded`), those of the calls after it are there,
-        and its own as soon as they are made."""
+        its own are summed before they are scattered, while its unit is still there; and when they set out. Where there
+        are no gradients yet (not `graded`), those of the calls after it are there, and its own as soon as they are
+        made."""
         one = position.memory
         passing = {"staging": position.passing}
         after, pooled = (0.0, 0.0) if graded else (position.gradients_after, position.pooled_after)
