@@ -259,7 +259,8 @@ class Small:
         workload = Workload(global_batch=BATCH, seq=SEQ, precision="fp32", recipe="fp32", stack=self.stack)
         try:
             check(degrees, fold, degrees.ranks, BATCH)
-            decisions = template(fold, degrees, TORCH_GLOO.target)
+            ran = replace(degrees, **TORCH_GLOO.ran(degrees.zero, degrees.microbatches))
+            decisions = template(fold, ran, TORCH_GLOO.target)
             if unequal:
                 stages, schedule = degrees.stage_blocks, decisions.schedule
                 decisions = over_parts(fold, parts_of(unequal), stages, schedule, TORCH_GLOO.target)

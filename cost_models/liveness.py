@@ -7,7 +7,8 @@ storage, and a storage goes back after the last statement that reads it. Two wal
     kept        bytes between a micro-batch's forward and its backward pass, without what calls share
     forward     the fullest instant of the forward list: inputs, what is kept so far, what dies inside
     backward    the fullest instant of the backward list, from all that is kept to the gradients that leave. Gradients
-                of weights are added to those that are there; where there are none yet (`first`), they stay
+                of weights are added to those that are there; where there are none yet (`first`), they stay. Where a
+                schedule computes them apart, a pass makes those of inputs alone (`inputs`)
 
 What takes no storage of its own:
 
@@ -30,19 +31,30 @@ Tokens sent to experts take `Workload.imbalance` times their mean on the busiest
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
-from functools import lru_cache
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
+from itertools import pairwise
 from weakref import ref
 
 from meshwright.cost_models.forms import forms
 from meshwright.cost_models.fullest import Fullest, Mix
-from meshwright.cost_models.losses import made_again
 from meshwright.cost_models.routing import routing_of
 from meshwright.cost_models.storages import Names, Shared, rule_of, shared
 from meshwright.ir.graph import ITEMSIZE
 from meshwright.ir.placement import Placement
-from meshwright.ir.program import BodyProgram, Compute, Gradient, Move, ParamSlot, local_elements, results_of
+from meshwright.ir.program import (
+    BodyProgram,
+    Compute,
+    Gradient,
+    Move,
+    ParamSlot,
+    Ring,
+    Statement,
+    local_elements,
+    operands_of,
+    results_of,
+)
 from meshwright.ir.rules.base import Engine
 from meshwright.ir.workload import Stack, Workload
 
@@ -69,9 +81,14 @@ class PassMemory:
     backward: Fullest
     first: Fullest
     """The backward pass that finds no gradients of weights: those that it makes stay."""
+    inputs: Fullest | None
+    """The pass that makes gradients of inputs alone, where a schedule has one: what is kept stays, and what gradients
+    of weights need is added to it."""
     weight_kept: float
     captured: float
     """The part of `weight_kept` that is gradients."""
+    beyond: float
+    """The part of `kept` that is let go when gradients of inputs are made, if no later call has trained weights."""
     scores: float
     """Bytes of what a loss is made of, where they are not kept."""
     hosted: float
@@ -127,6 +144,8 @@ class BodyMemory:
     """Whether an axis cuts any of its trained parameters in compute."""
     stepping: float
     """Bytes that the optimizer makes of one parameter while it steps, at most."""
+    neighbours: float
+    """Bytes of the gradients of two parameters that follow one another, at most, as they are made."""
     slots: tuple[tuple[str, float, float, float], ...]
     """Trained parameters: path, and bytes of parameter, gradient and optimizer state."""
     units: frozenset[str]
@@ -145,19 +164,20 @@ class BodyMemory:
         return nbytes * (1 - self.message_routed / self.message) if self.message else nbytes
 
 
-_Key = tuple[Stack, str, str, float, bool]
+_Key = tuple[Stack, str, str, float, bool, bool]
 _CACHE: dict[int, tuple[ref[BodyProgram], dict[_Key, BodyMemory]]] = {}
 
 
-def body_memory(body: BodyProgram, workload: Workload, repeated: bool) -> BodyMemory:
-    """The summary of a body program, made once for each program and workload; `repeated`: it is one of a stack."""
-    key = (workload.stack, workload.recipe, workload.optimizer, workload.imbalance, repeated)
+def body_memory(body: BodyProgram, workload: Workload, repeated: bool, *, apart: bool = False) -> BodyMemory:
+    """The summary of a body program, made once for each program and workload; `repeated`: it is one of a stack;
+    `apart`: gradients of weights are computed apart."""
+    key = (workload.stack, workload.recipe, workload.optimizer, workload.imbalance, repeated, apart)
     at = id(body)
     if at not in _CACHE:
         _CACHE[at] = (ref(body, lambda _: _CACHE.pop(at, None)), {})
     known = _CACHE[at][1]
     if key not in known:
-        known[key] = _States(body, workload, repeated).summary(_passes(_Alike(body), workload, repeated))
+        known[key] = _States(body, workload, repeated).summary(_passes(_Alike(body), workload, repeated, apart))
     return known[key]
 
 
@@ -189,13 +209,13 @@ class _Alike:
 
 
 @lru_cache(maxsize=1024)
-def _passes(key: _Alike, workload: Workload, repeated: bool) -> PassMemory:
-    return pass_memory(key.body, workload, repeated)
+def _passes(key: _Alike, workload: Workload, repeated: bool, apart: bool) -> PassMemory:
+    return pass_memory(key.body, workload, repeated, apart=apart)
 
 
-def pass_memory(body: BodyProgram, workload: Workload, repeated: bool) -> PassMemory:
+def pass_memory(body: BodyProgram, workload: Workload, repeated: bool, *, apart: bool = False) -> PassMemory:
     """What the passes of a body program hold, walked through anew."""
-    return _Passes(body, workload, repeated).summary()
+    return _Passes(body, workload, repeated).summary(apart)
 
 
 class _Passes(Names):
@@ -211,10 +231,50 @@ class _Passes(Names):
         stay = {name for name in self.body.input_grads if name}
         if first:
             stay |= {slot.grad for slot in self.slots if slot.grad}
-        again = {name: self.size(name) for name in made_again(self.body, self.exps, self.inner)}
+        again = {name: self.size(name) for name in self.exps_again}
         return self.walk(self.body.backward, self.kept | again | arrive, stay)
 
-    def summary(self) -> PassMemory:
+    def inputs(self) -> Fullest:
+        arrive = {name: self.size(name) for name in self.body.output_grads if name}
+        again = {name: self.size(name) for name in self.exps_again}
+        stay = {name for name in self.body.input_grads if name} | self.weight_kept().keys()
+        stay |= {name for name in self.kept if name not in self.logits_names}
+        return self.walk(self.without_weights, self.kept | again | arrive, stay)
+
+    @cached_property
+    def without_weights(self) -> tuple[Statement, ...]:
+        """The backward pass, without gradients of weights and what becomes of them."""
+        found: list[Statement] = []
+        gone = set(self.apart)
+        for statement in self.body.backward:
+            if isinstance(statement, Gradient):
+                made = zip(statement.wanted, statement.results, strict=True)
+                left = [(slot, name) for slot, name in made if name not in gone]
+                if left:
+                    slots, names = zip(*left, strict=True)
+                    found.append(replace(statement, wanted=slots, results=names))
+            elif gone.isdisjoint(operands_of(statement)):
+                found.append(statement)
+            else:
+                gone.update(results_of(statement))
+        return tuple(found)
+
+    @cached_property
+    def apart(self) -> set[str]:
+        """Gradients of parameters, and of what is made of parameters alone: where these come apart, autograd stops at
+        operators that read both, and goes on from there later."""
+        made = {slot.value for slot in self.slots}
+        for statement in self.body.forward:
+            if isinstance(statement, Compute) and statement.operands and made.issuperset(statement.operands):
+                made.update(statement.results)
+        found = set(self.weight_grads)
+        for statement in self.body.backward:
+            if isinstance(statement, Gradient):
+                results = zip(statement.wanted, statement.results, strict=True)
+                found |= {name for slot, name in results if statement.operands[slot] in made}
+        return found
+
+    def summary(self, apart: bool) -> PassMemory:
         logits = sum(size for name, size in self.kept.items() if name in self.logits_names)
         kept = Mix(activations=sum(self.kept.values()) - logits, logits=logits)
         outputs = {name for name, grad in zip(self.body.outputs, self.body.output_grads, strict=True) if grad}
@@ -228,8 +288,10 @@ class _Passes(Names):
             forward=self.forward(),
             backward=self.backward(),
             first=self.backward(first=True),
+            inputs=self.inputs() if apart else None,
             weight_kept=sum(self.weight_kept().values()),
             captured=sum(size for name, size in self.weight_kept().items() if name not in self.kept),
+            beyond=self.beyond() if apart else 0.0,
             scores=self.scores(),
             hosted=sum(size for name, size in self.kept.items() if name in self.waiting),
             entering_gradients=sum(self.size(name) for name in set(self.body.input_grads) if name),
@@ -239,17 +301,37 @@ class _Passes(Names):
         made = [name for s in self.body.forward for name in results_of(s) if name in self.logits_names]
         return self.size(made[0]) if made and made[0] not in self.kept and not self.logits else 0.0
 
-    def weight_kept(self) -> dict[str, float]:
-        """The operands of products with weights, and the gradients of their results."""
-        found: dict[str, float] = {}
+    @cached_property
+    def lying(self) -> Mapping[str, str]:
+        """The name whose storage a name shares, its own if none."""
         owner = {name: name for name in self.body.locals}
         for statement in self.body.forward:
             if isinstance(statement, Compute) and rule_of(statement).engine is Engine.VIEW:
                 owner |= dict.fromkeys(statement.results, owner[statement.operands[0]])
+        return owner
+
+    def beyond(self) -> float:
+        """What is kept for operators that no operator with trained weights comes after: nobody waits for it when
+        gradients of inputs are made."""
+        gradients = [one for one in self.body.backward if isinstance(one, Gradient)]
+        found = {one.op for one in gradients if not self.apart.isdisjoint(one.results)}
+        before: set[str] = set()
+        for statement in reversed(self.body.forward):
+            op = statement.op if isinstance(statement, Compute | Ring) else ""
+            if op in found or not before.isdisjoint(results_of(statement)):
+                before.update(operands_of(statement))
+                found.add(op)
+        needed = {name for one in gradients if one.op in found for name in self.reads(one)}
+        needed |= {self.lying.get(name, name) for name in needed}
+        return sum(size for name, size in self.kept.items() if name not in self.logits_names | needed)
+
+    def weight_kept(self) -> dict[str, float]:
+        """The operands of products with weights, and the gradients of their results."""
+        found: dict[str, float] = {}
         for statement in self.body.backward:
-            if isinstance(statement, Gradient) and any(name in self.weight_grads for name in statement.results):
+            if isinstance(statement, Gradient) and not self.apart.isdisjoint(statement.results):
                 for name in self.reads(statement):
-                    at = owner.get(name, name)
+                    at = self.lying.get(name, name)
                     if at in self.kept or name in statement.grads:
                         found[at] = self.kept.get(at, 0.0) or self.size(name)
         return found
@@ -298,6 +380,7 @@ class _States:
             buckets=sum(self.bucket(slot) for slot in trained),
             cut=any(self.elements(slot.value) < self.body.locals[slot.value].type.elements for slot in trained),
             stepping=max(map(self.stepping, trained), default=0.0),
+            neighbours=max((one + other for one, other in pairwise([0.0, *map(self.made, trained)])), default=0.0),
             slots=slots,
             units=frozenset(slot.path for slot in trained if self.by_torch and self.in_unit(slot)),
             products=self.products() if self.repeated and self.runtime.placeholders else (),
@@ -313,6 +396,10 @@ class _States:
     def at(self, slot: ParamSlot, placement: Placement) -> int:
         """Elements of a parameter on one rank in a placement."""
         return local_elements(placement, self.body.locals[slot.value].type.shape, self.body.mesh)
+
+    def made(self, slot: ParamSlot) -> float:
+        """A gradient as it is made."""
+        return self.elements(slot.value) * self.states.used
 
     def held_gradient(self, slot: ParamSlot) -> float:
         return self.at(slot, slot.grads) * self.states.gradient

@@ -9,14 +9,24 @@ torchtitan on H100 (`tests/cost_models/test_memory.py`) come out 16 and 18 % low
 from __future__ import annotations
 
 from collections.abc import Mapping, Set
+from typing import TypeGuard
 
-from meshwright.ir.program import BodyProgram, Compute, Gradient
+from meshwright.ir.program import BodyProgram, Compute, Gradient, Statement
 
 
 def exponentials(body: BodyProgram, scores: Set[str]) -> dict[str, str]:
     """Exponentials of scores, and what they are made of."""
     computed = [s for s in body.forward if isinstance(s, Compute) and s.signature.kind == "exp"]
     return {name: s.operands[0] for s in computed for name in s.results if name in scores}
+
+
+def takes_two_steps(statement: Statement, scores: Set[str], exps: Set[str]) -> TypeGuard[Gradient]:
+    """Whether a derivative makes gradients as large as the scores one beside the other: of a cross entropy, of the
+    logarithms first; of scores in shards (`exps` are made again), of the chosen ones, and of all."""
+    if not isinstance(statement, Gradient):
+        return False
+    kind, made = statement.signature.kind, not scores.isdisjoint(statement.results)
+    return kind == "cross_entropy" or (kind == "gather" and made and bool(exps))
 
 
 def inside_losses(body: BodyProgram, exps: Mapping[str, str]) -> set[str]:

@@ -1,6 +1,7 @@
 """Peak memory of every stage: what one rank holds at its fullest instant, by liveness over the Program.
 
-    peak(group)   = state + held beside the action + fullest instant of the action + what the runtime takes
+    peak(group)   = batch + state + held beside the action + fullest instant of the action + what the runtime takes
+    batch         the inputs of all micro-batches of a step, on every rank, as scripts have them
     state         parameters as stored, gradients where micro-batches add up, the optimizer's copies and moments, each
                   as many elements as its placement leaves on a rank, in the bytes of the recipe; a tied parameter once
     beside        for every stage of the group, micro-batches in flight x bytes kept (`meshwright.cost_models.inflight`)
@@ -163,7 +164,7 @@ def holdings(program: Program, cluster: Cluster, profile: MemoryConstants) -> tu
     """For every group of ranks. Of ranks that are not alike: the least room, and the most of all else."""
     return tuple(
         _tightest([group.holding(_capacity(cluster, own.ranks), profile) for own, group in groups.items()])
-        for groups in _groups(program, cluster.kinds)
+        for groups in _groups(program, cluster.kinds, apart=True)
     )
 
 
@@ -180,8 +181,11 @@ def _tightest(found: Sequence[Holding]) -> Holding:
     )
 
 
-def _groups(program: Program, device: Callable[[int], str] | None = None) -> Iterator[dict[Peers, _Group]]:
-    """What every group of ranks holds, those of its ranks together that are alike."""
+def _groups(
+    program: Program, device: Callable[[int], str] | None = None, *, apart: bool = False
+) -> Iterator[dict[Peers, _Group]]:
+    """What every group of ranks holds, those of its ranks together that are alike; `apart`: gradients of weights may be
+    computed apart, whatever the program's actions are."""
     workload = program.workload
     if workload is None:
         raise WorkloadImpossible(
@@ -195,7 +199,7 @@ def _groups(program: Program, device: Callable[[int], str] | None = None) -> Ite
         for own in peers_of([program.stages[number] for number in numbers], bodies, device):
             if own.at not in seen:
                 view = seen_by(program, own.at)
-                summaries = _summaries(view, workload)
+                summaries = _summaries(view, workload, apart)
                 seen[own.at] = view, summaries, stages_of(view, summaries, workload)
             view, summaries, stages = seen[own.at]
             found[own] = _Group(view, numbers, [stages[number] for number in numbers], summaries, workload)
@@ -208,7 +212,7 @@ def _capacity(cluster: Cluster, ranks: Sequence[int]) -> float:
     return min((one.driver_memory or one.memory).value for one in map(cluster.device, asked))
 
 
-def _summaries(program: Program, workload: Workload) -> dict[str, BodyMemory]:
+def _summaries(program: Program, workload: Workload, apart: bool) -> dict[str, BodyMemory]:
     """A summary for each body program; those called more than once are blocks of a stack. Where gradients of weights
     are computed apart, scripts keep what units of torch cast up to then."""
     calls: dict[str, int] = {}
@@ -216,8 +220,12 @@ def _summaries(program: Program, workload: Workload) -> dict[str, BodyMemory]:
         for run in stage.runs:
             for name in run.programs:
                 calls[name] = calls.get(name, 0) + run.repeats
-    found = {body.name: body_memory(body, workload, calls.get(body.name, 0) > 1) for body in program.bodies}
-    if casts_in_units(workload) and any(action.kind == "W" for _, actions in program.actions for action in actions):
+    splits = any(action.kind == "W" for _, actions in program.actions for action in actions)
+    repeated = {name for name, times in calls.items() if times > 1}
+    found = {
+        body.name: body_memory(body, workload, body.name in repeated, apart=splits or apart) for body in program.bodies
+    }
+    if casts_in_units(workload) and splits:
         return {name: replace(one, unit_kept=True) for name, one in found.items()}
     return found
 
@@ -245,6 +253,7 @@ class _Group:
             "optimizer": sum(one.optimizer * times for one, times in calls) - tied["optimizer"],
             "gathered": sum(one.unit * times for one, times in calls if one.unit_kept),
             "gradients": 0.0,
+            "activations": program.microbatches * sum(entry.nbytes for entry in program.entries),
         }
         if len(program.stages) == 1 and not any(one.cut for one, _ in calls):  # else scripts sum gradients in place
             summed = workload.states.reduced / workload.states.gradient
@@ -299,8 +308,9 @@ class _Group:
         working = []
         for number, stage in zip(self.numbers, self.stages, strict=True):
             backward = stage.backward[True].own
-            weights = backward if stage.torch and number == 0 else stage.waiting_bytes
-            working.append((stage.forward.own, backward, backward, weights))
+            whole = stage.torch and number == 0
+            inputs, weights = (backward, backward) if whole else (stage.inputs.own, stage.weights.own)
+            working.append((stage.forward.own, backward, inputs, weights))
         return Holding(
             room - always,
             tuple(stage.kept_bytes for stage in self.stages),

@@ -18,12 +18,14 @@ the sum. `fully_shard` allocates in three streams (torch.distributed.fsdp, `_fsd
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from meshwright.cost_models.fullest import Fullest
 from meshwright.cost_models.inflight import State
 from meshwright.cost_models.liveness import BodyMemory
+from meshwright.cost_models.storages import Shared
 from meshwright.ir.program import Program, Stage
 from meshwright.ir.workload import Workload
 
@@ -85,6 +87,10 @@ class _Position:
     """The buffer in which the gradients of the call after it travel."""
     travelling_rest: float
     """That in which those travel that set out last."""
+    kept_with: float
+    """What all calls up to it keep, of activations."""
+    captured_after: float
+    """Gradients that calls after it leave for gradients of weights, where these come apart."""
     passing: float
     """What the latest call before it that keeps something on the host keeps there, which is on its way: down beside
     this forward pass, up beside this backward pass."""
@@ -97,15 +103,23 @@ SHOWN = 4
 class StageMemory:
     """One stage's calls, put together."""
 
-    def __init__(self, stage: Stage, summaries: Mapping[str, BodyMemory], workload: Workload) -> None:
+    def __init__(
+        self, stage: Stage, summaries: Mapping[str, BodyMemory], workload: Workload, entries: Set[Shared] = frozenset()
+    ) -> None:
+        """`entries` are of the model's inputs, which are there all the time."""
         self.workload = workload
         self.prefetches = "parameters" in workload.stack.hides and not workload.stack.piecewise
         self.runs = [([summaries[name] for name in run.programs], run.repeats) for run in stage.runs]
         self.gradients = sum(one.gradients * repeats for period, repeats in self.runs for one in period)
         self.pooled_gradients = sum(one.pooled_gradients * repeats for period, repeats in self.runs for one in period)
         self.shared = sum(
-            dict(entry for period, _ in self.runs for one in period for entry in one.passes.shared).values()
+            size
+            for key, size in dict(
+                table for period, _ in self.runs for one in period for table in one.passes.shared
+            ).items()
+            if key not in entries
         )
+        self.captured = sum(one.passes.captured * repeats for period, repeats in self.runs for one in period)
         self.kept: dict[str, float] = {"activations": self.shared}
         self.positions = tuple(self._positions())
         self.pooled_messages = max(map(self.messages, self.positions))
@@ -113,19 +127,33 @@ class StageMemory:
         self.torch = workload.stack.style in ("eager", "compiled")
         self.hosted = sum(one.passes.hosted * repeats for period, repeats in self.runs for one in period)
         self.kept_bytes = sum(self.kept.values())
-        captured = sum(one.passes.captured * repeats for period, repeats in self.runs for one in period)
-        self.waiting_bytes = self.kept["activations"] + captured if self.torch else self.weight_kept
+        waiting = self.kept["activations"] - self.beyond() + self.captured
+        self.waiting_bytes = waiting if self.torch else self.weight_kept
         """What a micro-batch holds that waits for gradients of weights (`meshwright.cost_models.passing`)."""
+        neighbours = max(one.neighbours for period, _ in self.runs for one in period) if self.torch else 0.0
+        self.weights = Parts({"activations": self.waiting_bytes, "transient": neighbours}, "backward")
+        """When gradients of weights are made: torch lets a parameter's go when it has the next one's."""
         self.forward = max((self.forward_at(p) for p in self.positions), key=lambda parts: parts.own)
         self.backward = {
             graded: max((self.backward_at(p, graded) for p in self.positions), key=lambda parts: parts.own)
             for graded in (False, True)
         }
 
+    def beyond(self) -> float:
+        """What is kept behind the last operator with trained weights."""
+        found = 0.0
+        for period, repeats in reversed(self.runs):
+            trained = any(one.slots for one in period)
+            for one in reversed(period if trained else period * repeats):
+                found += one.passes.beyond
+                if one.slots:
+                    return found
+        return found
+
     def _positions(self) -> Iterator[_Position]:
         """Of every call the first two repeats and the last two, that is those with other calls beside them and those
         without; sums up what is kept on the way."""
-        left_over, pooled, last = self.gradients, self.pooled_gradients, None
+        left_over, pooled, captured, last = self.gradients, self.pooled_gradients, self.captured, None
         staying = sum(one.returned * repeats for period, repeats in self.runs for one in period)
         shown = [one for period, repeats in self.runs for _ in range(min(repeats, SHOWN)) for one in period]
         at = 0
@@ -138,13 +166,17 @@ class StageMemory:
                     left_over -= own * (repeats - SHOWN)
                     pooled -= own_pooled * (repeats - SHOWN)
                     staying -= sum(one.returned for one in period) * (repeats - SHOWN)
+                    captured -= sum(one.passes.captured for one in period) * (repeats - SHOWN)
                 for one in period:
                     left_over -= one.gradients
                     pooled -= one.pooled_gradients
                     staying -= one.returned
+                    captured -= one.passes.captured
+                    before = dict(self.kept)
+                    self._keep(last, one, 1)
                     yield _Position(
                         one,
-                        dict(self.kept),
+                        before,
                         left_over,
                         pooled,
                         staying,
@@ -152,9 +184,10 @@ class StageMemory:
                         shown[at - 1].behind if at else 0.0,
                         shown[at + 1].travelling if at + 1 < len(shown) else 0.0,
                         shown[at + 1].rest(shown[at + 1].travelling) if at + 1 < len(shown) else 0.0,
+                        self.kept["activations"],
+                        captured,
                         next((one.passes.hosted for one in reversed(shown[:at]) if one.passes.hosted), 0.0),
                     )
-                    self._keep(last, one, 1)
                     last, at = one, at + 1
 
     def _keep(self, previous: BodyMemory | None, one: BodyMemory, times: int) -> None:
@@ -231,6 +264,15 @@ class StageMemory:
         )
         return max(running, *([summing] if one.summed else []), ending, key=lambda parts: parts.own)
 
+    def inputs_at(self, position: _Position, walk: Fullest) -> Parts:
+        """While gradients of inputs alone are made: all that is kept stays."""
+        one, after = position.memory, self.kept["activations"] - position.kept_with
+        return Parts(instant="loss" if one.passes.has_logits else "backward").plus(
+            position.before,
+            _mix(walk),
+            {"activations": after + position.captured_after, "gathered": self.unit(one)},
+        )
+
     def messages(self, position: _Position) -> float:
         """What the pool of messages holds while a call's parameters arrive."""
         one = position.memory
@@ -247,26 +289,30 @@ class StageMemory:
     def action(self, state: State, graded: bool) -> Parts:
         if state.kind == "F":
             return self.forward
-        if state.kind == "W" and not (self.torch and state.stage == 0):
-            return Parts({"activations": self.waiting_bytes}, "backward")
-        if state.kind != "I":
-            return self.backward[graded]
-        inputs = self.backward[True]  # without gradients of weights
-        if not self.torch or state.stage == 0:
-            return inputs
-        entering = self.positions[0].memory.passes.entering_gradients
-        whole = Parts(
-            {"activations": self.waiting_bytes, "logits": self.kept.get("logits", 0.0), "transient": entering}
-        )
-        whole.instant = "backward"
-        return max(inputs, whole, key=lambda parts: parts.own)
+        whole = self.torch and state.stage == 0  # which makes all of its gradients when those of weights are due
+        if state.kind == "I":
+            return self.backward[True] if whole else self.inputs
+        if state.kind == "W" and not whole:
+            return self.weights
+        return self.backward[graded]
+
+    @cached_property
+    def inputs(self) -> Parts:
+        """The fullest instant of the pass that makes gradients of inputs alone."""
+        if not self.torch:
+            return self.backward[True]
+        walks = [(position, position.memory.passes.inputs) for position in self.positions]
+        return max((self.inputs_at(at, walk) for at, walk in walks if walk is not None), key=lambda parts: parts.own)
 
 
 def stages_of(program: Program, summaries: Mapping[str, BodyMemory], workload: Workload) -> list[StageMemory]:
     """Every stage; those that run the same bodies as often hold the same."""
     runs = [tuple((run.programs, run.repeats) for run in stage.runs) for stage in program.stages]
+    entries = {
+        (one.type.dtype, one.placement.local_shape(one.type.shape, one.mesh), one.placement) for one in program.entries
+    }
     made = {
-        key: StageMemory(stage, summaries, workload)
+        key: StageMemory(stage, summaries, workload, entries)
         for key, stage in dict(zip(runs, program.stages, strict=True)).items()
     }
     return [made[key] for key in runs]

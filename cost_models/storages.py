@@ -13,9 +13,9 @@ from math import inf
 
 from meshwright.cost_models.extras import extras_again
 from meshwright.cost_models.fullest import Fullest, Mix
-from meshwright.cost_models.losses import exponentials, inside_losses
+from meshwright.cost_models.losses import exponentials, inside_losses, made_again, takes_two_steps
 from meshwright.cost_models.routing import NOTHING, routing_of
-from meshwright.ir.kept import COPY
+from meshwright.ir.kept import COPY, saves_of
 from meshwright.ir.placement import Placement
 from meshwright.ir.program import (
     Add,
@@ -68,6 +68,7 @@ class Names:
         kernels = self.runtime.style == "eager" and not self.logits
         self.exps = exponentials(body, self.logits_names) if kernels else {}
         self.inner = inside_losses(body, self.exps)
+        self.exps_again = made_again(body, self.exps, self.inner)
         self.kept = self.kept_storages()
         self.waiting = {kept.name for kept in body.kept if kept.host and kept.name in self.kept}
         """Of it, what waits in the host's memory."""
@@ -98,6 +99,12 @@ class Names:
 
     def beside(self, statement: Statement) -> float:
         """Bytes that are there while a statement runs, and are no value of the program."""
+        if (
+            self.runtime.style == "eager"
+            and not self.logits
+            and takes_two_steps(statement, self.logits_names, self.exps_again)
+        ):
+            return self.size(statement.results[0])
         return self.modules.beside(statement, self.size, self.graded) if self.modules.ops else 0.0
 
     def graded(self, name: str) -> float:
@@ -227,12 +234,19 @@ class Names:
             operands = operands_of(statement)
             logs = () if self.inner.isdisjoint(operands) else self.exps.values()
             return (*operands, *logs, *self.copies(operands))
-        slots, reruns = _read(statement.signature, statement.wanted)
-        needed = [statement.operands[slot] for slot in slots]
-        outputs = statement.outputs if reruns else ()
         extras = self.extras.get(statement.op, ())
         grads = (name for name in statement.grads if name)
-        return (*needed, *outputs, *grads, *extras, *self.copies(statement.operands[:1]))
+        return (*self.held_for(statement), *grads, *extras, *self.copies(statement.operands[:1]))
+
+    def held_for(self, statement: Gradient | Ring) -> tuple[str, ...]:
+        """What autograd has at hand for a derivative: what kernels keep for it. Compilers read what they like."""
+        if self.runtime.style == "eager":
+            ring = isinstance(statement, Ring)
+            saves = saves_of(statement.signature, statement.wanted, self.body.kernels, in_ring=ring)
+            sides = {"operand": statement.operands, "result": statement.outputs}
+            return tuple(sides[save.what][save.index] for save in saves if save.what in sides)
+        slots, reruns = _read(statement.signature, statement.wanted)
+        return (*(statement.operands[slot] for slot in slots), *(statement.outputs if reruns else ()))
 
     def copies(self, operands: tuple[str, ...]) -> tuple[str, ...]:
         """What is kept of these as copies."""
@@ -253,7 +267,7 @@ class _List:
         self.inside = of.interiors(statements, {*stay, *of.kept}) | of.inner
         self.size: dict[str, float] = dict(begin)
         self.kind: dict[str, str] = {}
-        self.backward = statements is of.body.backward
+        self.backward = statements is not of.body.forward
         self.last: dict[str, int] = {}
         for index, statement in enumerate(statements):
             for name in of.reads(statement):

@@ -15,6 +15,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
 from meshwright.ir.adjoint import Split, Strategy
 from meshwright.ir.combined import CAST, COMBINED
@@ -161,6 +162,12 @@ class Capabilities:
     def executed(self, move: str) -> str:
         """The collective that the target's library runs for a reshard step."""
         return next((line.executes or line.name for line in self.moves if line.name == move), move)
+
+    def ran(self, zero: int, microbatches: int) -> dict[str, Any]:
+        """What is otherwise in named degrees as the target runs them (`keeps_whole`)."""
+        if self.keeps_whole or zero not in (1, 2) or microbatches > 1:
+            return {}
+        return {"zero": 3, "regather": False}
 
     def refusals(self, decisions: Decisions, fold: Fold, workload: Workload | None = None) -> Iterator[NotExpressible]:
         """Everything in a plan for this model, and this workload, that this target cannot express."""

@@ -167,7 +167,7 @@ def is_derivative(statement: Statement) -> TypeGuard[Gradient | Ring]:
 def needs_of(statement: Gradient | Ring, sizes: Sizes, kernels: Kernels) -> Iterator[Need]:
     """What one derivative reads: local names, or extra tensors, numbered under the operator's name."""
     in_ring = isinstance(statement, Ring)
-    for number, save in enumerate(_saves(statement.signature, statement.wanted, kernels, in_ring=in_ring)):
+    for number, save in enumerate(saves_of(statement.signature, statement.wanted, kernels, in_ring=in_ring)):
         if save.what == "extra":
             elements = prod(sizes[factor] for dim in save.dims for factor in dim)
             yield Need(f"{statement.op}!{number}", statement.op, int(elements * ITEMSIZE[save.dtype]))
@@ -177,7 +177,8 @@ def needs_of(statement: Gradient | Ring, sizes: Sizes, kernels: Kernels) -> Iter
 
 
 @lru_cache(maxsize=65536)
-def _saves(signature: Signature, wanted: tuple[int, ...], kernels: Kernels, *, in_ring: bool) -> tuple[Save, ...]:
+def saves_of(signature: Signature, wanted: tuple[int, ...], kernels: Kernels, *, in_ring: bool) -> tuple[Save, ...]:
+    """What kernels keep for a derivative; `in_ring`: of attention in a ring."""
     if in_ring and kernels.attention != "math":
         return tuple(save for save in ring_saves(signature) if save.kept(kernels.device, set(wanted)))
     return reads(infer(signature), signature, wanted, kernels)

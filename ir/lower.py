@@ -22,7 +22,7 @@ from meshwright.ir.lower_body import Lowering, lower_body
 from meshwright.ir.mesh import Mesh
 from meshwright.ir.offload import NOTHING, offloaded, waiting_calls
 from meshwright.ir.placement import Placement
-from meshwright.ir.program import BodyProgram, Program, Run, Stage, Tie, Transfer
+from meshwright.ir.program import BodyProgram, Entry, Program, Run, Stage, Tie, Transfer
 from meshwright.ir.same import Same
 from meshwright.ir.schedules import ActionList, Shape, verify_work, work_lists
 from meshwright.ir.ties import casts_in_units, with_added
@@ -54,7 +54,8 @@ def lower(
             if name not in bodies:
                 plan = decisions.plan[name]
                 bodies[name] = _body(fold.body[plan.body].graph, plan, stage.mesh, lowering, made)
-    transfers = _Boundaries(wired, decisions, bodies).transfers()
+    boundaries = _Boundaries(wired, decisions, bodies)
+    transfers = boundaries.transfers()
     bodies, stages = stages_of(fold, decisions, bodies, workload)
     return Program(
         bodies=tuple(bodies.values()),
@@ -62,6 +63,7 @@ def lower(
         transfers=transfers,
         actions=_actions(decisions, transfers),
         ties=_ties(stages, fold),
+        entries=boundaries.entries(),
         microbatches=decisions.schedule.microbatches,
         workload=workload,
     )
@@ -234,6 +236,17 @@ class _Boundaries:
             for port, until in sorted(needed.items())
             for stage in range(self.stage_of[port.call], until)
         )
+
+    def entries(self) -> tuple[Entry, ...]:
+        """The model's inputs that are read."""
+        found: dict[str, Entry] = {}
+        for number, sources in enumerate(self.sources):
+            for slot, source in enumerate(sources):
+                if isinstance(source, str) and source not in found:
+                    body = self.program[number]
+                    local = body.locals[body.inputs[slot]]
+                    found[source] = Entry(source, local.type, local.placement, body.mesh)
+        return tuple(found.values())
 
     def hop(self, port: Port, stage: int) -> Transfer:
         graph = self.calls[port.call].body.graph

@@ -99,6 +99,7 @@ def seen_by(program: Program, at: At) -> Program:
         transfers=tuple(
             replace(hop, source=_turned(hop.source, at), target=_turned(hop.target, at)) for hop in program.transfers
         ),
+        entries=tuple(replace(entry, placement=_turned(entry.placement, at)) for entry in program.entries),
     )
 
 

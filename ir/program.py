@@ -361,6 +361,21 @@ class Tie:
     """(stage, call) of every holder, in running order."""
 
 
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """An input of the model, as the first call that reads it has it of a micro-batch."""
+
+    name: str
+    type: Type
+    placement: Placement
+    mesh: Mesh
+
+    @property
+    def nbytes(self) -> float:
+        """Of one micro-batch, on a rank."""
+        return float(local_elements(self.placement, self.type.shape, self.mesh) * ITEMSIZE[self.type.dtype])
+
+
 @dataclass(frozen=True)
 class Program:
     """The whole step."""
@@ -371,6 +386,7 @@ class Program:
     actions: tuple[tuple[tuple[int, ...], Sequence[Action]], ...]
     """For each group of ranks its list of actions."""
     ties: tuple[Tie, ...] = ()
+    entries: tuple[Entry, ...] = ()
     microbatches: int = 1
     workload: Workload | None = None
     """What it trains and on which software; prices depend on it, what is computed does not."""

@@ -42,6 +42,7 @@ from meshwright.ir.program import (
     Add,
     BodyProgram,
     Compute,
+    Entry,
     Gradient,
     Kept,
     Kernels,
@@ -84,6 +85,7 @@ def program_text(program: Program) -> str:
     for tie in program.ties:
         holders = ", ".join(f"{stage}.{call}" for stage, call in tie.holders)
         lines.append(f"  tie {string_text(tie.path)} held {holders}".rstrip())
+    lines += [f"  entry {value_text(e.name)}  {e.type}  {e.placement} on ({e.mesh})" for e in program.entries]
     for body in program.bodies:
         lines += [f"  {line}" for line in body_lines(body)]
     return "\n".join(lines) + "\n"
@@ -198,9 +200,10 @@ def parse_program(text: str) -> Program:
     transfers = tuple(_repeated(scanner, "transfer", _read_transfer))
     actions = tuple(_repeated(scanner, "actions", _read_actions))
     ties = tuple(_repeated(scanner, "tie", _read_tie))
+    entries = tuple(_repeated(scanner, "entry", _read_entry))
     bodies = tuple(_repeated(scanner, "body", lambda _: _BodyReader(scanner).body()))
     scanner.finish()
-    return Program(bodies, stages, transfers, actions, ties, microbatches, workload)
+    return Program(bodies, stages, transfers, actions, ties, entries, microbatches, workload)
 
 
 def _repeated(scanner: Scanner, keyword: str, read: Callable[[Scanner], T]) -> Iterator[T]:
@@ -280,6 +283,14 @@ def _read_tie(scanner: Scanner) -> Tie:
     holders = scanner.listed(lambda: _pair(scanner)) if scanner.look("[0-9]") else ()
     scanner.end_line()
     return Tie(path, holders)
+
+
+def _read_entry(scanner: Scanner) -> Entry:
+    name, type_, placement = scanner.value(), read_type(scanner), read_placement(scanner)
+    scanner.expect("on")
+    mesh = read_mesh(scanner)
+    scanner.end_line()
+    return Entry(name, type_, placement, mesh)
 
 
 def read_type(scanner: Scanner) -> Type:

@@ -44,6 +44,7 @@ from meshwright.ir.placement import Placement
 from meshwright.ir.program import (
     BodyProgram,
     Compute,
+    Entry,
     Gradient,
     ParamSlot,
     Program,
@@ -316,10 +317,17 @@ class _Boundaries:
         self.used: set[tuple[Port, int]] = set()
 
     def verify(self) -> None:
+        entries: dict[str, Entry] = {}
         for number, sources in enumerate(sources_of(self.calls)):
             for slot, port in enumerate(sources):
                 if isinstance(port, Port):
                     self.verify_read(number, slot, port)
+                elif port not in entries:
+                    body = self.bodies[number]
+                    local = body.locals[body.inputs[slot]]
+                    entries[port] = Entry(port, local.type, local.placement, body.mesh)
+        for one in self.program.entries:
+            self.same(f"input {one.name}", f"it is {one}", entries.get(one.name) == one, f"{entries.get(one.name)}")
         for (port, stage), hop in self.hops.items():
             if (port, stage) not in self.used:
                 raise WrongTransfer(

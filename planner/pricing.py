@@ -169,9 +169,7 @@ class Setting:
 
     def ran(self, config: Config) -> Config:
         """The configuration as the target runs it (`Capabilities.keeps_whole`)."""
-        if self.target.keeps_whole or config.zero not in (1, 2) or config.microbatches > 1:
-            return config
-        return replace(config, zero=3, regather=False)
+        return replace(config, **self.target.ran(config.zero, config.microbatches))
 
     def template(self, fold: Fold, degrees: Degrees) -> Decisions:
         """The plan that degrees mean, and what is asked of modules."""

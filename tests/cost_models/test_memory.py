@@ -104,6 +104,7 @@ class Heap:
         assert program.workload is not None
         self.recipe = program.workload.states
         self.calls = [program.body(name) for _, name in stage.calls()]
+        self.entries = {(one.type, one.placement) for one in program.entries}
         self.kept: dict[tuple[int, int], float] = {}
         self.tables: dict[int, float] = {}
         self.graded: set[int] = set()
@@ -128,7 +129,7 @@ class Heap:
             del self.tables[microbatch]
 
     def without_gradient(self) -> float:
-        """Tokens, labels and rotary tables of a micro-batch: each once."""
+        """Rotary tables of a micro-batch, each once; tokens and labels are there all the time."""
         found = {}
         for body in self.calls:
             ends = (
@@ -137,7 +138,7 @@ class Heap:
             )
             for name in (name for name, grad in ends if not grad):
                 found[body.locals[name].type, body.locals[name].placement] = self.size(body, name)
-        return sum(found.values())
+        return sum(size for key, size in found.items() if key not in self.entries)
 
     def run(self, kind: str, index: int, microbatch: int, state: float, *, first: bool) -> None:
         """One list of one call: what is handed over comes in, storages are shared, and freed when nobody reads on. Of
@@ -174,7 +175,10 @@ class Heap:
                 made = {name: size for name, size in own.items() if name.startswith(f"{statement.op}!")}
                 where |= dict(zip(made, made, strict=True))
                 sizes |= made
-            self.peak = max(self.peak, beside + sum(sizes.values()))
+            logarithms = 0.0  # whose gradient comes first
+            if isinstance(statement, Gradient) and statement.signature.kind == "cross_entropy":
+                logarithms = self.size(body, statement.results[0])
+            self.peak = max(self.peak, beside + logarithms + sum(sizes.values()))
             needed = {where[name] for name in later if name in where} | (set(kept) - ever if kind == "B" else set())
             sizes = {name: size for name, size in sizes.items() if name in needed}
         if kind == "F":
@@ -204,9 +208,9 @@ def again(body: BodyProgram) -> dict[str, float]:
 
 def read(body: BodyProgram, statement: Statement) -> set[str]:
     if isinstance(statement, Gradient):
-        rule = infer(statement.signature)
-        names = {statement.operands[slot] for slot in rule.reads(statement.wanted)}
-        names |= set(statement.outputs) if rule.reruns(statement.wanted) else set()
+        loops = {factor.name: factor.size for factor in infer(statement.signature).factors}
+        needs = needs_of(statement, loops, body.kernels)
+        names = {one.value for one in needs if one.extra_bytes is None}
         names |= {one.name for one in body.kept if one.name.startswith(f"{statement.op}!")}
         names |= {name for name in again(body) if name.startswith(f"{statement.op}!")}
         return names | {name for name in statement.grads if name}
@@ -242,7 +246,8 @@ def test_agrees_with_simulated_allocation(
     for number, (stage, one) in enumerate(zip(made.stages, stages(made), strict=True)):
         bodies = [made.body(name) for _, name in stage.calls()]
         counts = [sum(body.locals[slot.value].type.elements for slot in body.params) for body in bodies]
-        state = sum(counts) * (states.stored + states.master + made.workload.moments)  # type: ignore[union-attr]
+        batch = microbatches * sum(one.type.nbytes for one in made.entries)
+        state = batch + sum(counts) * (states.stored + states.master + made.workload.moments)  # type: ignore[union-attr]
         heap = Heap(made, stage)
         for action in made.actions[number][1]:
             if action.kind in "FB":
@@ -356,8 +361,8 @@ def test_more_zero_is_never_more_state(stack: str) -> None:
 def test_more_in_flight_is_never_less() -> None:
     peaks = [stages(program(pp=4, microbatches=count))[0].peak_bytes for count in (1, 2, 4, 8, 12)]
     assert peaks == sorted(peaks)
-    # 1F1B: four in flight on the first of four stages, however many there are; and a buffer for each gradient.
-    assert peaks[4] - peaks[3] == 4 * SEQ * SMALL.hidden * 2
+    # 1F1B: four in flight on the first of four stages, however many there are; a buffer for each gradient; the batch.
+    assert peaks[4] - peaks[3] == 4 * SEQ * (SMALL.hidden * 2 + 2 * 8)
     assert stages(program(pp=4, microbatches=12, schedule="gpipe"))[0].peak_bytes > peaks[4]
 
 

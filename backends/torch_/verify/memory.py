@@ -5,7 +5,7 @@ process itself) is not counted, nor is what the checks make.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import wraps
 from typing import Any
 from weakref import ref
@@ -58,8 +58,10 @@ class Peak(Watching):
         """Bytes of all that is there; a storage may have been resized."""
         return sum(storage.nbytes() for one in list(self.live.values()) if (storage := one()) is not None)
 
-    def begin(self) -> None:
-        """Forget what was the most so far."""
+    def begin(self, given: Iterable[Tensor]) -> None:
+        """Forget what was the most so far. What is `given` to a step was made unwatched."""
+        for tensor in given:
+            self.add(tensor)
         self.most = self.now()
 
 

