@@ -68,7 +68,7 @@ def parallelize(model: nn.Module, mesh: DeviceMesh) -> nn.Module:
 def own_part(whole: dict[str, Tensor], mesh: DeviceMesh) -> dict[str, Tensor]:
     """This rank's part of a batch; all ranks must cut the same one."""
     here, parts = mesh["dp"].get_local_rank(), mesh["dp"].size()
-    return {name: tensor.chunk(parts)[here] for name, tensor in whole.items()}
+    return {name: tensor.chunk(parts)[here].clone() for name, tensor in whole.items()}
 
 
 def batch_of(step: int, mesh: DeviceMesh) -> dict[str, Tensor]:
