@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from meshwright.ir.adjoint import Split, Strategy
+from meshwright.ir.adjoint import IDLE, Split, Strategy
 from meshwright.ir.combined import CAST, COMBINED
 from meshwright.ir.decisions import BodyPlan, Decisions
 from meshwright.ir.errors import (
@@ -68,6 +68,7 @@ ONE_MIND = ("b", "s", "heads", "group", "ffn", "vocab")
 TENSOR = {"heads", "group", "ffn", "vocab"}
 """Those that tensor parallelism splits: in a body where it splits one of them, it does so in every operator that has
 one."""
+ROUTING = ("dispatch", "combine")
 NAMED = {"", *(degree.name for degree in TABLE)}
 """How the names of an axis' uses begin; that of an idle one has no letters."""
 
@@ -265,9 +266,12 @@ class Capabilities:
     def _strategy_refusals(self, plan: BodyPlan, graph: Graph, found: Loops, mesh: Mesh) -> Iterator[NotExpressible]:
         """Where an axis must do the same in all operators: one that has a loop that it splits elsewhere splits one.
         Experts and routing are left out: they have names of their own for what an axis does around them; and what
-        leaves a sum of gradients (`names.gradients`)."""
+        leaves a sum of gradients (`names.gradients`). Slots of experts may be those of all ranks of an axis that cuts
+        experts in themselves, where runs of tokens that share them are longer than what a rank has; experts apart
+        are sent what slots hold, which must be cut by tokens first."""
         if self.per_operator:
             return
+        routing = [op for op in graph.ops if op.kind in ROUTING]
         strategies = {op.name: plan.strategy(op.name) for op in graph.ops}
         rules = {op.name: rule_of(op, graph.types) for op in graph.ops}
         for axis in mesh.names:
@@ -275,14 +279,23 @@ class Capabilities:
             tensor = TENSOR if name_of(plan, graph, found, axis).startswith("tp") else set[str]()
             through = any(one.of(axis) == THROUGH for one in strategies.values())
             sums = leave_sums(graph, rules, strategies, mesh, axis) if through else {}
+            joined = bool(tensor) and all(strategies[op.name].of(axis) == IDLE for op in routing)
             for op in graph.ops:
                 if not graph.differentiable.intersection(op.results):
                     continue
                 loops, choice = found.factors.get(op.name, {}), strategies[op.name].of(axis)
-                if choice == THROUGH and op.name in sums:
+                if (choice == THROUGH and op.name in sums) or (joined and op in routing):
                     continue
                 own = {stem(loop) for merged in loops.values() for loop in merged}
                 here = {stem(loops[one][0]) for one in choice.factors} if isinstance(choice, Split) else set()
+                if op in routing and "experts" in here:
+                    yield self._refuse(
+                        StrategyNotExpressible,
+                        f"{plan.name}, %{op.name}",
+                        f"axis {axis} on experts, whose tokens it does not cut",
+                        "use degrees that cut tokens into whole runs of those that share slots",
+                    )
+                    break
                 if (split & own and not here) or (tensor & own and not tensor & here):
                     elsewhere = " and ".join(sorted(split & own or tensor & split))
                     yield self._refuse(

@@ -4,7 +4,8 @@ row is added up.
 In the script the module is called as it is, with this rank's part of its stacked weights: every row that goes to an
 expert goes to all ranks of the axis, and the results are summed before they are weighted, as priced. Where the axis
 cuts sequences around, the module that holds experts and their router runs on this rank's tokens: rows are gathered, and
-each rank is given back the sum of its own.
+each rank is given back the sum of its own. Runs of tokens that share a capacity may be longer than what a rank has of
+a sequence: then tokens are gathered before they take their slots, which are those of all ranks.
 """
 
 from __future__ import annotations
@@ -31,6 +32,8 @@ class CutExperts:
     """Those in these with whole parameters, whose gradients are sums."""
     shared: tuple[str, ...] = ()
     """Those in these that all tokens run through, cut as any other modules are."""
+    joined: tuple[str, ...] = ()
+    """Those of them that take the tokens of all ranks, where these have tokens of their own around."""
     limited: bool = False
     """Whether they have a capacity."""
 
@@ -58,14 +61,17 @@ class _Reader:
     def found(self) -> CutExperts:
         cut = {op.module: (op, self.dims(op)) for op in self.piece.graph.ops if op.kind == "dispatch"}
         modules = {path: dims for path, (_, dims) in cut.items() if dims}
-        own = [path for path in modules if self.cuts(cut[path][0])[0] is not None]
+        own = [path for path in modules if self.made_cut(cut[path][0].operands[0])]
+        joined = tuple(path for path in own if self.cuts(cut[path][0])[0] is None)
         shared = {path: self.shared(path) for path in own}
         routers = [router for path in own for router in self.routers(path, cut[path][0], shared[path])]
         around = tuple(_around(path) for path in own)
         limits = {not cut[path][0].attr("dropless") for path in modules}
         if len(limits) > 1:
             raise self.refuse(cut[next(iter(modules))][0], "only some of the model have a capacity")
-        return CutExperts(modules, around, tuple(dict.fromkeys(routers)), sum(shared.values(), ()), limits == {True})
+        return CutExperts(
+            modules, around, tuple(dict.fromkeys(routers)), sum(shared.values(), ()), joined, limits == {True}
+        )
 
     def shared(self, experts: str) -> tuple[str, ...]:
         """The modules beside experts whose weights the axis cuts."""
@@ -84,6 +90,12 @@ class _Reader:
         applied = facts_of(self.piece.graph)[op.name].applied(self.piece.plan.strategy(op.name), self.subject.mesh)
         places = [state.value.on(self.axis) for state in applied.operands]
         return tuple(place if isinstance(place, int) else None for place in places)
+
+    def made_cut(self, value: str) -> bool:
+        """Whether the axis cuts a value where it is made."""
+        op = next(op for op in self.piece.graph.ops if value in op.results)
+        applied = facts_of(self.piece.graph)[op.name].applied(self.piece.plan.strategy(op.name), self.subject.mesh)
+        return isinstance(applied.results[op.results.index(value)].value.on(self.axis), int)
 
     def dims(self, dispatch: Op) -> dict[str, int]:
         """How the axis cuts what a module of experts holds; empty if it does not, or if it cuts experts apart."""

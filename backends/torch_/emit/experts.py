@@ -53,11 +53,8 @@ def experts_of(subject: Subject, axes: tuple[str, ...]) -> Experts:
         )
     sent = [(piece, op) for piece in subject.pieces for op in piece.graph.ops if op.kind == "dispatch"]
     limits = {not op.attr("dropless") for _, op in sent}
-    if len(limits) > 1 or (limits == {True} and len(axes) > 1):
-        several = (
-            "only some experts of the model have" if len(limits) > 1 else "several axes cut experts apart that have"
-        )
-        raise _refuse(*sent[0], f"{several} a capacity, which is not emitted yet")
+    if len(limits) > 1:
+        raise _refuse(*sent[0], "only some experts of the model have a capacity, which is not emitted yet")
     return Experts(orders.pop(), tuple(one for one in found if one.modules), limits.pop())
 
 

@@ -18,7 +18,13 @@ from meshwright.backends.torch_.verify.emitted import Verified, verify
 from meshwright.backends.torch_.verify.groups import Group, unlike, unlike_together
 from meshwright.backends.torch_.verify.predicted import Predicted
 from meshwright.ir.calls import Calls
-from meshwright.ir.errors import CombinationNotExpressible, EmissionAxis, EmissionModule, MeshwrightError
+from meshwright.ir.errors import (
+    CombinationNotExpressible,
+    EmissionAxis,
+    EmissionModule,
+    MeshwrightError,
+    StrategyNotExpressible,
+)
 from meshwright.ir.fold import Fold
 from meshwright.ir.frontends.calls import calls_of
 from meshwright.ir.frontends.capture import capture
@@ -57,6 +63,8 @@ LIMITED: dict[str, dict[str, Any]] = {
     "a capacity, tp": {"tp": 2, "factory": "limited"},
     "a capacity, tp+sp x fsdp": {"tp": 2, "dp": 2, "zero": 3, "sequence_parallel": True, "factory": "limited"},
     "a capacity, cut sequences": {"dp": 2, "cp": 2, "ep": 2, "zero": 3, "microbatches": 2, "factory": "limited"},
+    "a capacity, ep over dp and cp": {"dp": 2, "cp": 2, "ep": 4, "zero": 1, "factory": "limited"},
+    "a capacity, runs longer than parts": {"cp": 2, "tp": 2, "sequence_parallel": True, "factory": "limited"},
 }
 """Experts that drop what they have no room for."""
 CUT: dict[str, dict[str, Any]] = {
@@ -119,9 +127,11 @@ def test_experts_apart_exchange_rows_and_their_numbers(kind: str, found: dict[st
 @pytest.mark.e2e
 @pytest.mark.parametrize("kind", LIMITED)
 def test_experts_with_a_capacity_exchange_slots_alone(kind: str, found: dict[str, Verified]) -> None:
-    counts = {kind: number for kind, _, number, _ in found[kind].collectives}
-    exchanges = LIMITED[kind].get("microbatches", 1) * 2 * 4 if "ep" in LIMITED[kind] else 0  # their numbers are known
-    assert counts.get("all_to_all", 0) == exchanges
+    counts = {axes: number for one, axes, number, _ in found[kind].collectives if one == "all_to_all"}
+    axes = {"a capacity, cut sequences": ("cp_ep",), "a capacity, ep over dp and cp": ("ep", "cp_ep")}
+    along = axes.get(kind, ("ep",) if "ep" in LIMITED[kind] else ())
+    exchanges = LIMITED[kind].get("microbatches", 1) * 2 * 4  # their numbers are known
+    assert counts == dict.fromkeys(along, exchanges)
 
 
 def test_traced_experts_drop_what_their_module_drops() -> None:
@@ -159,6 +169,24 @@ def test_experts_apart_and_cut_are_no_plan_for_torch() -> None:
         TORCH_GLOO.check(plan.decisions, plan.fold)
 
 
+def test_runs_of_tokens_that_a_rank_has_parts_of_are_joined(tmp_path: Path) -> None:
+    plan = plan_of(**LIMITED["a capacity, runs longer than parts"])
+    TORCH_GLOO.check(plan.decisions, plan.fold)
+    text = written(plan, tmp_path).read_text()
+    assert 'mesh["tp"], Replicate(), gate_up_proj=1, down_proj=2)\n' in text
+    assert '        join_tokens(block.get_submodule("feed_forward"), "experts", mesh["tp"])\n' in text
+
+
+@pytest.mark.parametrize("degrees", [{"cp": 4, "ep": 4, "context": "ulysses"}, {"cp": 4}], ids=["apart", "whole"])
+def test_slots_of_tokens_that_no_tensor_axis_has_are_no_plan_for_torch(degrees: dict[str, Any]) -> None:
+    """Each rank has four tokens of a sequence, and eight share slots."""
+    plan = plan_of("limited", **degrees)
+    with pytest.raises(StrategyNotExpressible, match="%dispatch"):
+        TORCH_GLOO.check(plan.decisions, plan.fold)
+    with pytest.raises(MeshwrightError):
+        emit(plan, Path("unused"))
+
+
 def test_experts_and_routers_are_cut_where_shards_divide_them(tmp_path: Path) -> None:
     text = written(plan_of(**KINDS["shards of other dimensions"]), tmp_path).read_text()
     assert 'along(block, {"feed_forward.gate.weight": 1})' in text
@@ -186,11 +214,6 @@ def dropping() -> Subject:
 
 REFUSED: dict[str, tuple[Callable[[], Subject], type[MeshwrightError], str]] = {
     "slots that all ranks share": (dropping, EmissionModule, "share slots"),
-    "a capacity, several axes": (
-        lambda: plan_of("limited", dp=2, cp=2, ep=4, context="ulysses"),
-        EmissionModule,
-        "several axes cut experts apart that have a capacity",
-    ),
     "experts cut in themselves": (lambda: plan_of(dp=2, tp=2, ep=2, etp=2), EmissionModule, "by experts"),
     "experts over a tensor axis": (lambda: plan_of(tp=2, ep=2, etp=1, sequence_parallel=True), EmissionAxis, "ep"),
 }

@@ -50,9 +50,7 @@ def send_to_experts(module: nn.Module, ranks: DeviceMesh) -> None:
     module.forward = forward'''
 
 
-SEND_FAR = '''\
-def send_to_experts(module: nn.Module, ranks: DeviceMesh, *hops: DeviceMesh) -> None:
-    """Keep this rank's experts only; tokens travel to the ranks that hold theirs, hop by hop, and back."""
+KEEP_FAR = """\
     held = module.num_experts // ranks.size()
     for name, weight in list(module.named_parameters(recurse=False)):
         cut = distribute_tensor(weight.detach(), ranks, [Shard(0)] * ranks.ndim, src_data_rank=None)
@@ -61,6 +59,17 @@ def send_to_experts(module: nn.Module, ranks: DeviceMesh, *hops: DeviceMesh) -> 
     turned = [names.index(name) for hop in hops for name in hop.mesh_dim_names or ()]
     experts = torch.arange(module.num_experts).view(*ranks.shape, held).permute(*turned, -1)
     number = experts.flatten().argsort()  # of each expert, as hops lead to them
+"""
+"""How a module begins to keep its experts where tokens follow several axes to them."""
+
+
+SEND_FAR = (
+    '''\
+def send_to_experts(module: nn.Module, ranks: DeviceMesh, *hops: DeviceMesh) -> None:
+    """Keep this rank's experts only; tokens travel to the ranks that hold theirs, hop by hop, and back."""
+'''
+    + KEEP_FAR
+    + '''\
     own = copy.copy(module)  # the module as it was written, for the experts of this rank
     own.num_experts = held
 
@@ -89,6 +98,7 @@ def send_to_experts(module: nn.Module, ranks: DeviceMesh, *hops: DeviceMesh) -> 
         return rows.sum(1).to(tokens.dtype)
 
     module.forward = forward'''
+)
 
 
 SLOTS = '''\
@@ -128,8 +138,40 @@ def send_to_experts(module: nn.Module, ranks: DeviceMesh) -> None:
     module.forward = forward'''
 
 
+SEND_LIMITED_FAR = (
+    '''\
+def send_to_experts(module: nn.Module, ranks: DeviceMesh, *hops: DeviceMesh) -> None:
+    """Keep this rank's experts only; what is in slots travels to the ranks that hold them, hop by hop, and back."""
+'''
+    + KEEP_FAR
+    + """\
+    own = copy.copy(module)  # the module as it was written, for the experts of this rank, which take what they are sent
+    own.num_experts, own.capacity_factor = held, None
+
+    def forward(tokens: Tensor, chosen: Tensor, weights: Tensor) -> Tensor:
+        slot, slots = slots_of(module, number.to(chosen.device)[chosen])
+        rows = tokens.new_zeros(slots + 1, tokens.shape[1])
+        rows[slot.flatten()] = tokens.repeat_interleave(chosen.shape[1], 0)
+        rows, behind = rows[:-1], module.num_experts
+        for hop in hops:
+            rows, behind = funcol.all_to_all_single_autograd(rows, None, None, hop.get_group()), behind // hop.size()
+            rows = rows.unflatten(0, (hop.size(), behind, -1)).transpose(0, 1).flatten(0, 2)  # expert by expert
+        expert = torch.arange(held, device=rows.device).repeat_interleave(len(rows) // held)
+        own._parameters = {name: weight.to_local() for name, weight in module.named_parameters(recurse=False)}
+        rows = own.forward(rows, expert[:, None], torch.ones_like(rows[:, :1]))
+        for hop in reversed(hops):
+            rows = rows.unflatten(0, (behind, hop.size(), -1)).transpose(0, 1).flatten(0, 2)
+            rows, behind = funcol.all_to_all_single_autograd(rows, None, None, hop.get_group()), behind * hop.size()
+        rows = F.pad(rows, (0, 0, 0, 1))[slot]
+        return (rows * weights[..., None]).sum(1).to(tokens.dtype)
+
+    module.forward = forward"""
+)
+
+
 def send(experts: Experts) -> Iterator[str]:
+    alone = len(experts.axes) == 1
     if experts.limited:
-        yield from (*SLOTS.split("\n"), "", "", *SEND_LIMITED.split("\n"))
+        yield from (*SLOTS.split("\n"), "", "", *(SEND_LIMITED if alone else SEND_LIMITED_FAR).split("\n"))
     else:
-        yield from (SEND if len(experts.axes) == 1 else SEND_FAR).split("\n")
+        yield from (SEND if alone else SEND_FAR).split("\n")

@@ -42,8 +42,12 @@ def cut_as_whole(parts: Parts, piece: Piece, holder: str) -> Iterator[str]:
         for path, dims in experts.modules.items() if one is piece else ():
             cuts = ", ".join(f"{name}={dim}" for name, dim in dims.items())
             rows = "Shard(1)" if experts.limited else "Shard(0)"
-            lies = rows if path.rpartition(".")[0] in experts.around else "Replicate()"
+            around = path.rpartition(".")[0]
+            lies = rows if around in experts.around and path not in experts.joined else "Replicate()"
             yield f'cut_experts({holder}.get_submodule("{path}"), mesh["{parts.axes.tensor}"], {lies}, {cuts})'
+            if path in experts.joined:
+                last = path.rpartition(".")[2]
+                yield f'join_tokens({holder}.get_submodule("{around}"), "{last}", mesh["{parts.axes.tensor}"])'
         for path in experts.routers if one is piece else ():
             yield f'add_gradients({holder}.get_submodule("{path}"), mesh["{parts.axes.tensor}"])'
 
@@ -201,6 +205,30 @@ def add_gradients(module: nn.Module, ranks: DeviceMesh) -> None:
     module.forward = forward'''
 
 
+JOINED = '''\
+def join_tokens(module: nn.Module, name: str, ranks: DeviceMesh) -> None:
+    """Have experts, a part of a module that runs on this rank's tokens, take whole sequences: runs of tokens that share
+    slots are longer than what a rank has. Each goes on with what they make of its own."""
+    experts, samples = module.get_submodule(name), 1
+    own = experts.forward
+
+    def count(module: nn.Module, args: Any) -> None:
+        nonlocal samples
+        samples = len(args[0])
+
+    def joined(part: Tensor) -> Tensor:
+        tokens = DTensor.from_local(part.unflatten(0, (samples, -1)), ranks, [Shard(1)])
+        return tokens.redistribute(placements=[Replicate()]).to_local().flatten(0, 1)
+
+    def forward(tokens: Tensor, chosen: Tensor, weights: Tensor) -> Tensor:
+        made = own(joined(tokens), joined(chosen), joined(weights)).unflatten(0, (samples, -1))
+        whole = DTensor.from_local(made, ranks, [Replicate()])
+        return whole.redistribute(placements=[Shard(1)]).to_local().flatten(0, 1)
+
+    module.register_forward_pre_hook(count)
+    experts.forward = forward'''
+
+
 def of_experts(parts: Parts) -> Iterator[str]:
     if any(experts.limited for _, experts in parts.cut_experts):
         yield from (*SLOTS.split("\n"), "", "", *LIMITED.split("\n"))
@@ -209,3 +237,6 @@ def of_experts(parts: Parts) -> Iterator[str]:
     if any(experts.routers for _, experts in parts.cut_experts):
         yield from ("", "")
         yield from ROUTERS.split("\n")
+    if any(experts.joined for _, experts in parts.cut_experts):
+        yield from ("", "")
+        yield from JOINED.split("\n")
