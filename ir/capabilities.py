@@ -24,6 +24,7 @@ from meshwright.ir.errors import (
     AttentionNotExpressible,
     CapabilityUnknown,
     CombinationNotExpressible,
+    EmissionSoftware,
     LayoutNotExpressible,
     MicrobatchesNotExpressible,
     NotExpressible,
@@ -47,13 +48,14 @@ from meshwright.ir.names.pinned import of_weights
 from meshwright.ir.names.words import loops_split
 from meshwright.ir.offload import KINDS as OFFLOAD
 from meshwright.ir.placement import CONTIGUOUS, Contiguous, Layout, Nested, Sections, Zigzag
+from meshwright.ir.precisions import PrecisionLine, unwritten
 from meshwright.ir.reshard import MOVES
 from meshwright.ir.rules.base import rule_of
 from meshwright.ir.same import Same
 from meshwright.ir.schedules import SCHEDULES
 from meshwright.ir.shares import BATCH
 from meshwright.ir.spread import compute_placements
-from meshwright.ir.workload import Workload
+from meshwright.ir.workload import PRECISIONS, RECIPES, STYLES, Workload
 
 LAYOUTS = ("contiguous", "nested", "sections", "joined", "zigzag", "shares", "uneven")
 """How a dimension may be cut. Sections are those of products that are cut apart (`ir.fused`); those of anything else,
@@ -117,6 +119,10 @@ class Capabilities:
     """What it can have together (`ir.combined`)."""
     overlap: tuple[Line, ...] = ()
     offload: tuple[Line, ...] = ()
+    styles: tuple[Line, ...] = ()
+    """Execution styles, of stacks, that code is written for."""
+    precisions: tuple[PrecisionLine, ...] = ()
+    """What that code computes in."""
     sums_first: bool = False
     """How its library reduces gradients that are sums over several axes (`Lowering.sums_first`)."""
     keeps_whole: bool = True
@@ -135,6 +141,8 @@ class Capabilities:
             ("strategies", self.strategies, STRATEGIES),
             ("combined", self.combined, (*COMBINED, *CAST)),
             ("schedules", self.schedules, (*SCHEDULES, "custom")),
+            ("styles", self.styles, STYLES),
+            ("precisions", self.precisions, PRECISIONS),
         ):
             for line in lines:
                 if line.name not in known:
@@ -143,6 +151,13 @@ class Capabilities:
                         cause=f"{field}: {line.name!r}",
                         fix=f"use {', '.join(known)}",
                     )
+        for line in self.precisions:
+            for recipe in (one for one in line.recipes if one not in RECIPES):
+                raise CapabilityUnknown(
+                    place=f"capabilities of {self.target}, {line.name}",
+                    cause=f"recipes: {recipe!r}",
+                    fix=f"use {', '.join(RECIPES)}",
+                )
         for line in self.moves:
             if line.executes and line.executes not in MOVES:
                 raise CapabilityUnknown(
@@ -200,6 +215,12 @@ class Capabilities:
             yield from self._attention_refusals(plan, graph, found, mesh)
             yield from self._storage_refusals(plan, graph, mesh)
             yield from self._strategy_refusals(plan, graph, found, mesh)
+
+    def unwritten(self, workload: Workload, fold: Fold) -> tuple[EmissionSoftware, ...]:
+        """What of a workload's precision no code is written for, where there is any for its stack."""
+        if workload.stack.style not in _names(self.styles):
+            return ()
+        return tuple(unwritten(self.precisions, workload, fold))
 
     def check(self, decisions: Decisions, fold: Fold, workload: Workload | None = None) -> None:
         """Raise the first refusal."""
@@ -355,7 +376,7 @@ class Capabilities:
         return kind(place=place, cause=f"target {self.target} cannot express {what}", fix=fix)
 
 
-def _names(lines: Iterable[Line | ScheduleLine]) -> tuple[str, ...]:
+def _names(lines: Iterable[Line | ScheduleLine | PrecisionLine]) -> tuple[str, ...]:
     return tuple(line.name for line in lines)
 
 
@@ -412,4 +433,6 @@ ANY = Capabilities(
     combined=tuple(Line(name, _PRICED) for name in (*COMBINED, *CAST)),
     overlap=tuple(Line(name, _PRICED) for name in OVERLAP),
     offload=tuple(Line(name, _PRICED) for name in OFFLOAD),
+    styles=tuple(Line(name, _PRICED) for name in STYLES),
+    precisions=tuple(PrecisionLine(name, _PRICED, tuple(RECIPES)) for name in PRECISIONS),
 )

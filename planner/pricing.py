@@ -215,6 +215,13 @@ class Setting:
         """What it costs."""
         return self.price(self.program(config, global_batch))
 
+    def unwritten(self, config: Config) -> tuple[str, ...]:
+        """What is to be said where `plan emit` will refuse the precision."""
+        refused = self.target.unwritten(self.workload, self.fold(config))
+        return tuple(
+            f"plan emit refuses this plan ({one.code}), {one.place}: {one.cause}; {one.fix}" for one in refused
+        )
+
     def cautions(self) -> tuple[str, ...]:
         """What is to be said where micro-batches would change the result."""
         blockers = microbatch(unfold(shortened(self.folds.first(LEAST_BATCH).fold, 2))).blockers

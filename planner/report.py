@@ -143,6 +143,7 @@ def plan_of(solved: Solved, top: int = ALTERNATIVES) -> Plan:
             *suspicions(ask.cluster),
             *setting.folds.first(best.config.batch).notes,
             *cautions,
+            *setting.unwritten(best.config),
         ),
     )
 

@@ -43,9 +43,10 @@ from meshwright.ir.names import CONTEXT, Degrees, template
 from meshwright.ir.offload import Offload
 from meshwright.ir.placement import CONTIGUOUS, ZIGZAG, Layout, Nested, Sections, Uneven
 from meshwright.ir.plan_text import decisions_text, parse_decisions
+from meshwright.ir.precisions import PrecisionLine
 from meshwright.ir.reshard import MOVES
 from meshwright.ir.schedules import SCHEDULES
-from meshwright.ir.workload import Workload
+from meshwright.ir.workload import PRECISIONS, STACKS, STYLES, Workload
 from meshwright.planner.unlike import over_parts
 from tests.ir.test_interp_step import PLANS
 from tests.llama_block import Sizes, block, model
@@ -61,6 +62,8 @@ KNOWN = {
     "moves": MOVES,
     "strategies": STRATEGIES,
     "combined": (*COMBINED, *CAST),
+    "styles": STYLES,
+    "precisions": PRECISIONS,
 }
 EVERY = [ANY, *TARGETS.values()]
 
@@ -92,6 +95,25 @@ def test_any_can_do_everything() -> None:
 def test_a_line_that_means_nothing_is_refused(field: str) -> None:
     with pytest.raises(CapabilityUnknown, match=field):
         replace(ANY, **{field: (Line("telepathy", "made up"),)})
+
+
+def test_a_recipe_that_means_nothing_is_refused() -> None:
+    with pytest.raises(CapabilityUnknown, match="recipes: 'telepathy'"):
+        replace(ANY, precisions=(PrecisionLine("bf16", "made up", ("bf16", "telepathy")),))
+
+
+@pytest.mark.parametrize("target", EVERY, ids=lambda target: target.target)
+def test_precisions_without_code_are_told_of_stacks_that_code_is_written_for(target: Capabilities) -> None:
+    """Only these can be emitted at all, and any stands for no runtime."""
+
+    def told(precision: str, stack: str) -> list[str]:
+        workload = Workload(global_batch=8, seq=16, precision=precision, stack=STACKS[stack])
+        return [refused.place for refused in target.unwritten(workload, FOLD)]
+
+    emitted = target is not ANY
+    for precision in ("fp8_blockwise", "mxfp8", "nvfp4", "tf32"):
+        assert told(precision, "torch") == told(precision, "torch-compile") == [f"dtype {precision}"] * emitted
+        assert told(precision, "megatron") == []
 
 
 def test_what_the_library_really_runs() -> None:

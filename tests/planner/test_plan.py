@@ -83,6 +83,20 @@ def test_alternatives_are_of_other_kinds(plan: Plan) -> None:
     assert plan.config not in [one.config for one in plan.alternatives]
 
 
+def test_a_precision_that_no_code_is_written_for_is_noted(solved: Solved) -> None:
+    """It is planned all the same."""
+
+    def noted(precision: str) -> list[str]:
+        setting = replace(solved.setting, workload=replace(solved.setting.workload, precision=precision))
+        return [note for note in plan_of(replace(solved, setting=setting)).notes if "MW5017" in note]
+
+    assert noted("bf16") == noted("fp8_tensorwise") == []
+    (note,) = noted("mxfp8")
+    assert note.startswith(
+        "plan emit refuses this plan (MW5017), dtype mxfp8: it is not emitted yet; plan with --dtype "
+    )
+
+
 def test_a_rival_is_called_what_it_is(solved: Solved) -> None:
     """Faster, where a schedule of its own was asked for and made the plan slower; another plan than the answer, where
     that was refined from the same configuration."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
 
+from meshwright.backends.torch_.capabilities import TARGETS
 from meshwright.backends.torch_.emit.turns import counted, stacked
 from meshwright.ir.account import account_fold
 from meshwright.ir.calls import Calls
@@ -21,7 +22,6 @@ from meshwright.ir.workload import Workload
 
 DEVICE = {"torch-gloo": "cpu", "torch-cuda": "cuda"}
 """What the targets that code is written for run on."""
-STYLES = ("eager", "compiled")
 
 
 @dataclass(frozen=True)
@@ -170,8 +170,9 @@ class Subject:
                 cause="tensor parallel collectives hide behind pieces of products on GPUs only",
                 fix="plan with --target torch-cuda, or with --stack torch-compile",
             )
+        styles = tuple(line.name for line in TARGETS[decisions.target].styles)
         for what, value, known in (
-            ("style", decisions.style, STYLES),
+            ("style", decisions.style, styles),
             ("optimizer", self.workload.optimizer, ("adamw",)),
         ):
             if value not in known:

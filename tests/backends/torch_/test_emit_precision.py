@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
+from meshwright.backends.torch_.capabilities import TORCH_GLOO
 from meshwright.backends.torch_.emit import emit
 from meshwright.backends.torch_.emit.writing.scaling import TEXT
 from meshwright.backends.torch_.verify.emitted import verify
@@ -92,5 +93,7 @@ def test_what_no_code_is_written_for_is_refused(workload: object, says: str, tmp
 
 def test_experts_are_not_emitted_in_float8(tmp_path: Path) -> None:
     plan = subject(workload=MIXED, dp=2, zero=3, reference=MIXTURE)
-    with pytest.raises(EmissionSoftware, match=r"no nn\.Linear"):
+    with pytest.raises(EmissionSoftware, match=r"no nn\.Linear") as refused:
         emit(replace(plan, workload=FLOAT8), tmp_path)
+    (told,) = TORCH_GLOO.unwritten(FLOAT8, plan.fold)  # what a plan says beforehand
+    assert str(told) == str(refused.value)
