@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
+from meshwright.backends.torch_.emit.experts import limited_in
 from meshwright.backends.torch_.emit.subject import Piece, Subject
 from meshwright.ir.errors import EmissionModule
 from meshwright.ir.fused import GROUPED
@@ -34,8 +35,8 @@ class CutExperts:
     """Those in these that all tokens run through, cut as any other modules are."""
     joined: tuple[str, ...] = ()
     """Those of them that take the tokens of all ranks, where these have tokens of their own around."""
-    limited: bool = False
-    """Whether they have a capacity."""
+    limited: tuple[str, ...] = ()
+    """Those of them that have a capacity."""
 
     def holds(self, module: str) -> bool:
         """Whether a module is one of them or in one, or one that runs on this rank's tokens."""
@@ -66,12 +67,8 @@ class _Reader:
         shared = {path: self.shared(path) for path in own}
         routers = [router for path in own for router in self.routers(path, cut[path][0], shared[path])]
         around = tuple(_around(path) for path in own)
-        limits = {not cut[path][0].attr("dropless") for path in modules}
-        if len(limits) > 1:
-            raise self.refuse(cut[next(iter(modules))][0], "only some of the model have a capacity")
-        return CutExperts(
-            modules, around, tuple(dict.fromkeys(routers)), sum(shared.values(), ()), joined, limits == {True}
-        )
+        limited = tuple(path for path in limited_in(self.piece) if path in modules)
+        return CutExperts(modules, around, tuple(dict.fromkeys(routers)), sum(shared.values(), ()), joined, limited)
 
     def shared(self, experts: str) -> tuple[str, ...]:
         """The modules beside experts whose weights the axis cuts."""

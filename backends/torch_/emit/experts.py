@@ -25,6 +25,8 @@ class Routed:
 
     piece: Piece
     modules: tuple[str, ...]
+    limited: tuple[str, ...]
+    """Those of them that have a capacity."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,8 +35,6 @@ class Experts:
 
     axes: tuple[str, ...]
     bodies: tuple[Routed, ...]
-    limited: bool
-    """Whether they have a capacity."""
 
     def holds(self, piece: Piece, path: str) -> bool:
         """Whether a parameter belongs to such experts."""
@@ -43,7 +43,7 @@ class Experts:
 
 def experts_of(subject: Subject, axes: tuple[str, ...]) -> Experts:
     """The modules of a plan that hold experts."""
-    found = [Routed(piece, tuple(_modules(subject, piece, axes))) for piece in subject.pieces]
+    found = [Routed(piece, tuple(_modules(subject, piece, axes)), limited_in(piece)) for piece in subject.pieces]
     orders = {_order(subject, piece) for piece in subject.pieces} - {()}
     if len(orders) != 1:
         raise EmissionAxis(
@@ -51,11 +51,12 @@ def experts_of(subject: Subject, axes: tuple[str, ...]) -> Experts:
             cause="experts are cut apart in several ways",
             fix="plan with --fix ep=1",
         )
-    sent = [(piece, op) for piece in subject.pieces for op in piece.graph.ops if op.kind == "dispatch"]
-    limits = {not op.attr("dropless") for _, op in sent}
-    if len(limits) > 1:
-        raise _refuse(*sent[0], "only some experts of the model have a capacity, which is not emitted yet")
-    return Experts(orders.pop(), tuple(one for one in found if one.modules), limits.pop())
+    return Experts(orders.pop(), tuple(one for one in found if one.modules))
+
+
+def limited_in(piece: Piece) -> tuple[str, ...]:
+    """The modules of a body whose experts have a capacity."""
+    return tuple(op.module for op in piece.graph.ops if op.kind == "dispatch" and not op.attr("dropless"))
 
 
 def _order(subject: Subject, piece: Piece) -> tuple[str, ...]:

@@ -9,7 +9,7 @@ from llama import LlamaConfig
 from mixture import Mixture, dims, loss
 from torch import Tensor
 
-__all__ = ["dims", "example_inputs", "few", "grouped", "limited", "loss", "tiny"]
+__all__ = ["dims", "example_inputs", "few", "grouped", "limited", "loss", "some", "tiny"]
 
 SMALL = LlamaConfig(vocab=64, width=32, ffn=48, layers=2, heads=4, kv_heads=2)
 
@@ -31,6 +31,13 @@ def grouped() -> Mixture:
 def limited() -> Mixture:
     """Experts with a capacity."""
     return Mixture(SMALL, limited=True)
+
+
+def some() -> Mixture:
+    """Experts of which those of the first layer alone have a capacity."""
+    made = Mixture(SMALL, limited=True)
+    made.get_submodule("blocks.1.feed_forward.experts").capacity_factor = None
+    return made
 
 
 def example_inputs(batch: int, seq: int) -> dict[str, Tensor]:

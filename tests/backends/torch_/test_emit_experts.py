@@ -64,6 +64,7 @@ LIMITED: dict[str, dict[str, Any]] = {
     "a capacity, tp+sp x fsdp": {"tp": 2, "dp": 2, "zero": 3, "sequence_parallel": True, "factory": "limited"},
     "a capacity, cut sequences": {"dp": 2, "cp": 2, "ep": 2, "zero": 3, "microbatches": 2, "factory": "limited"},
     "a capacity, ep over dp and cp": {"dp": 2, "cp": 2, "ep": 4, "zero": 1, "factory": "limited"},
+    "a capacity, of some": {"tp": 2, "sequence_parallel": True, "factory": "some"},
     "a capacity, runs longer than parts": {"cp": 2, "tp": 2, "sequence_parallel": True, "factory": "limited"},
 }
 """Experts that drop what they have no room for."""

@@ -16,7 +16,10 @@ def cut_experts(parts: Parts, experts: Experts) -> Iterator[str]:
     given = ", ".join(("experts", *(hops if len(hops) > 1 else [])))
     for body in experts.bodies:
         holder = "block" if body.piece.repeated else "model"
-        lines = [f'send_to_experts({holder}.get_submodule("{path}"), {given})' for path in body.modules]
+        lines = [
+            f'{"send_slots" if path in body.limited else "send_to_experts"}({holder}.get_submodule("{path}"), {given})'
+            for path in body.modules
+        ]
         if body.piece.repeated:
             yield from indented((*parts.loop(body.piece), *(f"    {line}" for line in lines)))
         else:
@@ -114,7 +117,7 @@ def slots_of(module: nn.Module, chosen: Tensor) -> tuple[Tensor, int]:
 
 
 SEND_LIMITED = '''\
-def send_to_experts(module: nn.Module, ranks: DeviceMesh) -> None:
+def send_slots(module: nn.Module, ranks: DeviceMesh) -> None:
     """Keep this rank's experts only; what is in slots travels to the ranks that hold them, and back."""
     size, group = ranks.size(), ranks.get_group()
     for name, weight in list(module.named_parameters(recurse=False)):
@@ -140,7 +143,7 @@ def send_to_experts(module: nn.Module, ranks: DeviceMesh) -> None:
 
 SEND_LIMITED_FAR = (
     '''\
-def send_to_experts(module: nn.Module, ranks: DeviceMesh, *hops: DeviceMesh) -> None:
+def send_slots(module: nn.Module, ranks: DeviceMesh, *hops: DeviceMesh) -> None:
     """Keep this rank's experts only; what is in slots travels to the ranks that hold them, hop by hop, and back."""
 '''
     + KEEP_FAR
@@ -171,7 +174,7 @@ def send_to_experts(module: nn.Module, ranks: DeviceMesh, *hops: DeviceMesh) -> 
 
 def send(experts: Experts) -> Iterator[str]:
     alone = len(experts.axes) == 1
-    if experts.limited:
-        yield from (*SLOTS.split("\n"), "", "", *(SEND_LIMITED if alone else SEND_LIMITED_FAR).split("\n"))
-    else:
-        yield from (SEND if alone else SEND_FAR).split("\n")
+    limited = {path in body.limited for body in experts.bodies for path in body.modules}
+    found = [SEND if alone else SEND_FAR] if False in limited else []
+    found += [SLOTS, SEND_LIMITED if alone else SEND_LIMITED_FAR] if True in limited else []
+    yield from "\n\n\n".join(found).split("\n")

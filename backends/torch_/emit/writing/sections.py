@@ -8,6 +8,7 @@ from meshwright.backends.torch_.emit.parts import Parts
 from meshwright.backends.torch_.emit.sections import pattern
 from meshwright.backends.torch_.emit.subject import Piece
 from meshwright.backends.torch_.emit.writing.experts import SLOTS
+from meshwright.backends.torch_.emit.writing.lines import call
 
 
 def table(parts: Parts) -> Iterator[str]:
@@ -38,13 +39,15 @@ def cut_as_whole(parts: Parts, piece: Piece, holder: str) -> Iterator[str]:
         for path in masked if one is piece else ():
             mode = f'AttentionOfMasked(mesh["{parts.axes.tensor}"])'
             yield f'run_within({holder}.get_submodule("{path}"), {mode})'
+    deep = 8 if piece.repeated else 4  # where these lines will stand
     for one, experts in parts.cut_experts:
         for path, dims in experts.modules.items() if one is piece else ():
-            cuts = ", ".join(f"{name}={dim}" for name, dim in dims.items())
-            rows = "Shard(1)" if experts.limited else "Shard(0)"
+            cuts = [f"{name}={dim}" for name, dim in dims.items()]
+            name, rows = ("cut_slots", "Shard(1)") if path in experts.limited else ("cut_experts", "Shard(0)")
             around = path.rpartition(".")[0]
             lies = rows if around in experts.around and path not in experts.joined else "Replicate()"
-            yield f'cut_experts({holder}.get_submodule("{path}"), mesh["{parts.axes.tensor}"], {lies}, {cuts})'
+            handed = [f'{holder}.get_submodule("{path}")', f'mesh["{parts.axes.tensor}"]', lies, *cuts]
+            yield from (line[deep:] for line in call(deep, name, handed))
             if path in experts.joined:
                 last = path.rpartition(".")[2]
                 yield f'join_tokens({holder}.get_submodule("{around}"), "{last}", mesh["{parts.axes.tensor}"])'
@@ -162,7 +165,7 @@ def cut_experts(module: nn.Module, ranks: DeviceMesh, lies: Shard | Replicate, *
 
 
 LIMITED = '''\
-def cut_experts(module: nn.Module, ranks: DeviceMesh, lies: Shard | Replicate, **dims: int) -> None:
+def cut_slots(module: nn.Module, ranks: DeviceMesh, lies: Shard | Replicate, **dims: int) -> None:
     """Keep this rank's part of every expert; what the parts make of a row is added up. `lies`: whether ranks fill slots
     of their own, or all the same."""
     for name, dim in dims.items():
@@ -230,13 +233,9 @@ def join_tokens(module: nn.Module, name: str, ranks: DeviceMesh) -> None:
 
 
 def of_experts(parts: Parts) -> Iterator[str]:
-    if any(experts.limited for _, experts in parts.cut_experts):
-        yield from (*SLOTS.split("\n"), "", "", *LIMITED.split("\n"))
-    else:
-        yield from EXPERTS.split("\n")
-    if any(experts.routers for _, experts in parts.cut_experts):
-        yield from ("", "")
-        yield from ROUTERS.split("\n")
-    if any(experts.joined for _, experts in parts.cut_experts):
-        yield from ("", "")
-        yield from JOINED.split("\n")
+    limited = {path in experts.limited for _, experts in parts.cut_experts for path in experts.modules}
+    found = [EXPERTS] if False in limited else []
+    found += [SLOTS, LIMITED] if True in limited else []
+    found += [ROUTERS] if any(experts.routers for _, experts in parts.cut_experts) else []
+    found += [JOINED] if any(experts.joined for _, experts in parts.cut_experts) else []
+    yield from "\n\n\n".join(found).split("\n")
