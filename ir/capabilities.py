@@ -71,6 +71,7 @@ TENSOR = {"heads", "group", "ffn", "vocab"}
 """Those that tensor parallelism splits: in a body where it splits one of them, it does so in every operator that has
 one."""
 ROUTING = ("dispatch", "combine")
+RUNS = "use degrees that cut tokens into whole runs of those that share slots"
 NAMED = {"", *(degree.name for degree in TABLE)}
 """How the names of an axis' uses begin; that of an idle one has no letters."""
 
@@ -292,7 +293,10 @@ class Capabilities:
         are sent what slots hold, which must be cut by tokens first."""
         if self.per_operator:
             return
-        routing = [op for op in graph.ops if op.kind in ROUTING]
+        routing: dict[str, list[Op]] = {}
+        for op in graph.ops:
+            if op.kind in ROUTING:
+                routing.setdefault(op.module, []).append(op)
         strategies = {op.name: plan.strategy(op.name) for op in graph.ops}
         rules = {op.name: rule_of(op, graph.types) for op in graph.ops}
         for axis in mesh.names:
@@ -300,47 +304,42 @@ class Capabilities:
             tensor = TENSOR if name_of(plan, graph, found, axis).startswith("tp") else set[str]()
             through = any(one.of(axis) == THROUGH for one in strategies.values())
             sums = leave_sums(graph, rules, strategies, mesh, axis) if through else {}
-            joined = bool(tensor) and all(strategies[op.name].of(axis) == IDLE for op in routing)
+            idle = (many for many in routing.values() if all(strategies[op.name].of(axis) == IDLE for op in many))
+            joined = {op.name for many in idle for op in many} if tensor else set[str]()
             for op in graph.ops:
                 if not graph.differentiable.intersection(op.results):
                     continue
                 loops, choice = found.factors.get(op.name, {}), strategies[op.name].of(axis)
-                if (choice == THROUGH and op.name in sums) or (joined and op in routing):
+                if (choice == THROUGH and op.name in sums) or op.name in joined:
                     continue
                 own = {stem(loop) for merged in loops.values() for loop in merged}
                 here = {stem(loops[one][0]) for one in choice.factors} if isinstance(choice, Split) else set()
-                if op in routing and "experts" in here:
-                    yield self._refuse(
-                        StrategyNotExpressible,
-                        f"{plan.name}, %{op.name}",
-                        f"axis {axis} on experts, whose tokens it does not cut",
-                        "use degrees that cut tokens into whole runs of those that share slots",
-                    )
-                    break
-                if (split & own and not here) or (tensor & own and not tensor & here):
+                routes = op.kind in ROUTING
+                if (routes and "experts" in here) or (split & own and not here) or (tensor & own and not tensor & here):
                     elsewhere = " and ".join(sorted(split & own or tensor & split))
                     yield self._refuse(
                         StrategyNotExpressible,
                         f"{plan.name}, %{op.name}",
                         f"axis {axis} {f'on {min(here)}' if here else 'idle'} here, which splits {elsewhere} elsewhere",
-                        f"split one of them here, or none on {axis} anywhere",
+                        f"{RUNS if routes else 'split one of them here'}, or none on {axis} anywhere",
                     )
                     break
 
     def _use_refusals(self, decisions: Decisions, fold: Fold, found: Mapping[str, Loops]) -> Iterator[NotExpressible]:
         """Where an axis must do the same in all operators, it is used, its use has a name, and it cuts the batch in all
         bodies or none, and experts apart, or keys and values to pass on, only where no other body is cut inside of
-        operators."""
+        operators. One axis of a mesh cuts sequences, and nothing inside of operators."""
         if self.per_operator:
             return
         meshes: dict[Mesh, list[str]] = {}
         for stage in decisions.stages:
             meshes.setdefault(stage.mesh, []).extend(stage.plans)
         for mesh, run in meshes.items():
-            plans = [decisions.plan[name] for name in dict.fromkeys(run)]
+            plans, context = [decisions.plan[name] for name in dict.fromkeys(run)], list[str]()
             for axis in mesh.names:
                 names = {p.name: name_of(p, fold.body[p.body].graph, found[p.body], axis) for p in plans}
                 uses = {re.split(r"\W", name)[0] for name in names.values()}
+                context += [axis] * ("cp" in uses and "tp" not in uses)
                 data = "dp" in uses and uses & {"", "cp", "tp"}
                 passed = "tp" in uses and any(name.startswith("cp (") for name in names.values())
                 if uses == {""} or uses - NAMED or data or passed or uses >= {"ep", "tp"}:
@@ -350,6 +349,13 @@ class Capabilities:
                         f"one axis as {', '.join(f'{name} in {plan}' for plan, name in sorted(names.items()))}",
                         "use it alike in all bodies",
                     )
+            if len(context) > 1:
+                yield self._refuse(
+                    StrategyNotExpressible,
+                    f"axes {' and '.join(context)}",
+                    "sequences that several axes cut",
+                    "cut them over one, with experts over all of it or none",
+                )
 
     def _recompute_refusals(self, plan: BodyPlan, graph: Graph) -> Iterator[NotExpressible]:
         known, chosen = _names(self.recompute), set(plan.recompute)

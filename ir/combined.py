@@ -141,6 +141,16 @@ def contexts(decisions: Decisions, fold: Fold) -> set[str]:
     }
 
 
+def attention_outside_blocks(decisions: Decisions, fold: Fold) -> str:
+    """Attention of cut sequences in no block that is repeated, where the model's own code sees whole sequences."""
+    glue = {name for segment in fold.segments if segment.glue for name in segment.period}
+    for plan in decisions.plans:
+        for op in fold.body[plan.body].graph.ops if plan.body in glue else ():
+            if any(axis.startswith("cp") and split in WAYS for axis, split in _cuts_of_attention(plan, op)):
+                return f"%{op.name} of cut sequences in {plan.name}, which is no repeated block"
+    return ""
+
+
 def _cuts_of_attention(plan: BodyPlan, op: Op) -> list[tuple[str, tuple[str, ...]]]:
     choices = plan.strategy(op.name).choices if op.kind == ATTENTION else ()
     return [(axis, choice.factors) for axis, choice in choices if isinstance(choice, Split)]
@@ -283,6 +293,7 @@ COMBINED: Mapping[str, Callable[[Decisions, Fold], str]] = {
     "beside_shares": beside_shares,
     "attention_two_ways": attention_two_ways,
     "rings_of_windows": rings_of_windows,
+    "attention_outside_blocks": attention_outside_blocks,
     "shared_shards": shared_shards,
     "split_backward_shards": split_backward_shards,
     "again_in_halves": again_in_halves,

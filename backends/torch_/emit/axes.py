@@ -74,7 +74,7 @@ def axes_of(subject: Subject) -> Axes:
             _only_scalars(subject, axis)
             data.append(axis)
             experts += [axis] * ("ep" in names)
-        elif {name.removesuffix(EXPERTS) for name in names} <= CONTEXT | {"-"} and names & CONTEXT:
+        elif (outside := {name.removesuffix(EXPERTS) for name in names}) <= CONTEXT | {"-"} and outside & CONTEXT:
             context.append(axis)
             experts += [axis] * any(name.endswith(EXPERTS) for name in names)
         elif names <= (cutting := TENSOR | set(filter(_inner, names))) | BESIDE and names & cutting:

@@ -26,7 +26,7 @@ from functools import cached_property
 from meshwright.backends.torch_.emit.experts import exchanged
 from meshwright.backends.torch_.emit.subject import Piece, Subject
 from meshwright.ir.adjoint import Split
-from meshwright.ir.combined import ATTENTION, PLAIN_MASKS, UNBIASED, WAYS
+from meshwright.ir.combined import ATTENTION, PLAIN_MASKS, UNBIASED, WAYS, attention_outside_blocks
 from meshwright.ir.errors import EmissionModule
 from meshwright.ir.graph import Op
 from meshwright.ir.placement import CONTIGUOUS
@@ -127,6 +127,12 @@ def context_of(subject: Subject, axis: str) -> Context:
             place=f"plan {owners[-1][0].plan.name}",
             cause="the loss is taken of a block's result, which is a DTensor",
             fix="plan with --fix cp=1",
+        )
+    if problem := attention_outside_blocks(subject.decisions, subject.fold):
+        raise EmissionModule(
+            place=f"axis {axis}",
+            cause=f"this is not emitted: {problem}",
+            fix="plan with --fix cp=1, or repeat a block in the model",
         )
     found = [_Reader(subject, piece, axis, last=owners[-1]) for piece in subject.pieces]
     return Context(

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache, partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -182,10 +183,28 @@ def test_runs_of_tokens_that_a_rank_has_parts_of_are_joined(tmp_path: Path) -> N
 def test_slots_of_tokens_that_no_tensor_axis_has_are_no_plan_for_torch(degrees: dict[str, Any]) -> None:
     """Each rank has four tokens of a sequence, and eight share slots."""
     plan = plan_of("limited", **degrees)
-    with pytest.raises(StrategyNotExpressible, match="%dispatch"):
+    with pytest.raises(StrategyNotExpressible, match=r"%dispatch.* splits s elsewhere") as refused:
         TORCH_GLOO.check(plan.decisions, plan.fold)
-    with pytest.raises(MeshwrightError):
-        emit(plan, Path("unused"))
+    assert "whole runs" in refused.value.fix
+
+
+@pytest.mark.parametrize("factory", ["tiny", "limited", "some"])
+def test_searches_pass_over_what_emit_refuses_and_over_nothing_else(factory: str, tmp_path: Path) -> None:
+    wrong, said = list[str](), Counter[bool]()
+    for dp, cp, tp in product((1, 2), (1, 2, 4), (1, 2)):
+        for ep in (1, 2, 4):
+            if dp * cp % ep == 0:
+                plan = plan_of(factory, dp=dp, cp=cp, tp=tp, ep=ep, zero=3 * (dp > 1), sequence_parallel=tp > 1)
+                refused = any(TORCH_GLOO.refusals(plan.decisions, plan.fold))
+                try:
+                    emit(plan, tmp_path)
+                except MeshwrightError:
+                    wrong += [plan.config] * (not refused)
+                else:
+                    wrong += [plan.config] * refused
+                said[refused] += 1
+    assert wrong == []
+    assert min(said[True], said[False]) > 1
 
 
 def test_experts_and_routers_are_cut_where_shards_divide_them(tmp_path: Path) -> None:
@@ -215,6 +234,7 @@ def dropping() -> Subject:
 
 REFUSED: dict[str, tuple[Callable[[], Subject], type[MeshwrightError], str]] = {
     "slots that all ranks share": (dropping, EmissionModule, "share slots"),
+    "cut sequences in unlike layers": (lambda: plan_of("some", cp=2), EmissionModule, "no repeated block"),
     "experts cut in themselves": (lambda: plan_of(dp=2, tp=2, ep=2, etp=2), EmissionModule, "by experts"),
     "experts over a tensor axis": (lambda: plan_of(tp=2, ep=2, etp=1, sequence_parallel=True), EmissionAxis, "ep"),
 }
@@ -225,7 +245,7 @@ def test_what_cannot_be_said_of_experts_is_refused(what: str, tmp_path: Path) ->
     made, kind, says = REFUSED[what]
     with pytest.raises(kind, match=says) as refused:
         emit(made(), tmp_path)
-    assert "ep=1" in refused.value.fix
+    assert ("cp=1" if "sequences" in what else "ep=1") in refused.value.fix
 
 
 ROUTED = Predicted({}, {}, {}, routed={("ep",): (2, 200, ("ep",))}, counts={("all_to_all", ("ep",), 64): 1})
