@@ -77,6 +77,7 @@ FULL = {"zero": 3, "sequence_parallel": True}
 KINDS: Mapping[str, Mapping[str, Any]] = {
     "dp": {"dp": 2},
     "zero 1": {"dp": 2, "zero": 1},
+    "zero 1, micro-batches": {"dp": 2, "zero": 1, "microbatches": 2},
     "zero 2": {"dp": 2, "zero": 2},
     "zero 3": {"dp": 2, "zero": 3},
     "zero 3, kept": {"dp": 2, "zero": 3, "regather": False},
@@ -104,6 +105,7 @@ KINDS: Mapping[str, Mapping[str, Any]] = {
     "recompute, selective_op": {"dp": 2, "recompute": "selective_op"},
     "recompute, full_layers:1": {"dp": 2, "recompute": "full_layers:1"},
     "tp 2 x zero 3": {"tp": 2, "dp": 2, **FULL},
+    "pp 2 x zero 1": {"pp": 2, "dp": 2, "zero": 1, "microbatches": 2, "schedule": "1f1b"},
     "pp 2 x tp 2 x dp 2": {"pp": 2, "tp": 2, "dp": 2, "microbatches": 2, "schedule": "1f1b"},
     "pp 2 x tp 2 x zero 3": {"pp": 2, "tp": 2, "dp": 2, "microbatches": 2, "schedule": "1f1b", **FULL},
     "cp 2 x tp 2 x zero 3": {"cp": 2, "tp": 2, "dp": 2, **FULL},

@@ -127,6 +127,8 @@ class BodyMemory:
     """The part of it that stays from the forward to the backward pass, and is given back behind that."""
     unit_kept: bool
     """Whether that form stays from the forward to the backward pass."""
+    stays: bool
+    """Whether it stays from one micro-batch to the next."""
     parameters: float
     gradients: float
     pooled_gradients: float
@@ -365,6 +367,7 @@ class _States:
             message_routed=self.message(routed=True),
             returned=self.unit() if self.unit_kept() and not any(map(self.spread, self.slots)) else 0.0,
             unit_kept=self.unit_kept(),
+            stays=any(map(self.late, trained)),
             unit_gradients=sum(map(self.elements, self.scattered())) * self.states.used,
             summed=max(self.summed(), default=0) * self.states.used,
             travelling=sum(map(self.elements, self.scattered())) * self.states.reduced,

@@ -310,7 +310,7 @@ class _Group:
             backward = stage.backward[True].own
             whole = stage.torch and number == 0
             inputs, weights = (backward, backward) if whole else (stage.inputs.own, stage.weights.own)
-            working.append((stage.forward.own, backward, inputs, weights))
+            working.append((stage.forward[False].own, backward, inputs, weights))
         return Holding(
             room - always,
             tuple(stage.kept_bytes for stage in self.stages),
@@ -332,7 +332,7 @@ class _Group:
     def own_at(self, state: State) -> float:
         """How much `at` finds in the pool of the compute stream, as far as states differ."""
         index = self.numbers.index(state.stage)
-        own = self.stages[index].action(state, self.from_start or state.graded[index]).own
+        own = self.stages[index].action(state, index, self.from_start or state.graded[index]).own
         for stage, live, waiting, has in zip(self.stages, state.live, state.waiting, state.graded, strict=True):
             own += live * stage.kept_bytes + waiting * stage.waiting_bytes
             own += stage.gradients - stage.pooled_gradients if has and not self.from_start else 0.0
@@ -345,7 +345,7 @@ class _Group:
     def at(self, state: State) -> Parts:
         """What is held in a state, with the action that runs."""
         index = self.numbers.index(state.stage)
-        parts = self.stages[index].action(state, self.from_start or state.graded[index])
+        parts = self.stages[index].action(state, index, self.from_start or state.graded[index])
         parts = parts.plus(self.state, {"gradients": self.placeholders})
         for stage, live, waiting in zip(self.stages, state.live, state.waiting, strict=True):
             parts.add(stage.kept, live)

@@ -133,7 +133,10 @@ class StageMemory:
         neighbours = max(one.neighbours for period, _ in self.runs for one in period) if self.torch else 0.0
         self.weights = Parts({"activations": self.waiting_bytes, "transient": neighbours}, "backward")
         """When gradients of weights are made: torch lets a parameter's go when it has the next one's."""
-        self.forward = max((self.forward_at(p) for p in self.positions), key=lambda parts: parts.own)
+        self.forward = {
+            first: max((self.forward_at(p, first) for p in self.positions), key=lambda parts: parts.own)
+            for first in (False, True)
+        }
         self.backward = {
             graded: max((self.backward_at(p, graded) for p in self.positions), key=lambda parts: parts.own)
             for graded in (False, True)
@@ -197,13 +200,14 @@ class StageMemory:
         self.kept["activations"] += times * (one.passes.kept.activations - one.passes.hosted - twice)
         self.kept["logits"] = self.kept.get("logits", 0.0) + times * one.passes.kept.logits
 
-    def forward_at(self, position: _Position) -> Parts:
+    def forward_at(self, position: _Position, first: bool) -> Parts:
         """The fullest of two: while it runs; and at its start, when its unit was copied out of the message that it came
-        in, while the message before it is still held."""
+        in, while the message before it is still held. What stays comes with the `first` micro-batch."""
         one = position.memory
         always = {"staging": position.passing}
-        message = one.message if self.prefetches else 0.0
-        both = message + (position.previous_message if self.prefetches else 0.0)
+        arrives = self.prefetches and (first or not one.stays)
+        message = one.message if arrives else 0.0
+        both = message + (position.previous_message if arrives else 0.0)
         running = Parts(instant="loss" if one.passes.has_logits else "forward end").plus(
             position.before,
             always,
@@ -286,9 +290,10 @@ class StageMemory:
         """The unit that is fetched behind the backward pass."""
         return position.behind if self.prefetches and not position.memory.unit_kept else 0.0
 
-    def action(self, state: State, graded: bool) -> Parts:
+    def action(self, state: State, index: int, graded: bool) -> Parts:
+        """What a state's action holds, on the stage with that number in its group."""
         if state.kind == "F":
-            return self.forward
+            return self.forward[not (state.live[index] or state.waiting[index] or state.graded[index])]
         whole = self.torch and state.stage == 0  # which makes all of its gradients when those of weights are due
         if state.kind == "I":
             return self.backward[True] if whole else self.inputs
