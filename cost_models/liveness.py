@@ -31,10 +31,10 @@ Tokens sent to experts take `Workload.imbalance` times their mean on the busiest
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
-from itertools import pairwise
 from weakref import ref
 
 from meshwright.cost_models.forms import forms
@@ -87,6 +87,8 @@ class PassMemory:
     weight_kept: float
     captured: float
     """The part of `weight_kept` that is gradients."""
+    beside_waiting: float
+    """What is there beside `weight_kept`, at most, while gradients of weights alone are made."""
     beyond: float
     """The part of `kept` that is let go when gradients of inputs are made, if no later call has trained weights."""
     scores: float
@@ -146,8 +148,6 @@ class BodyMemory:
     """Whether an axis cuts any of its trained parameters in compute."""
     stepping: float
     """Bytes that the optimizer makes of one parameter while it steps, at most."""
-    neighbours: float
-    """Bytes of the gradients of two parameters that follow one another, at most, as they are made."""
     slots: tuple[tuple[str, float, float, float], ...]
     """Trained parameters: path, and bytes of parameter, gradient and optimizer state."""
     units: frozenset[str]
@@ -262,18 +262,24 @@ class _Passes(Names):
         return tuple(found)
 
     @cached_property
-    def apart(self) -> set[str]:
-        """Gradients of parameters, and of what is made of parameters alone: where these come apart, autograd stops at
-        operators that read both, and goes on from there later."""
-        made = {slot.value for slot in self.slots}
+    def roots(self) -> Mapping[str, frozenset[str]]:
+        """Parameters, and what is made of parameters alone: of which ones."""
+        found = {slot.value: frozenset([slot.value]) for slot in self.slots}
         for statement in self.body.forward:
-            if isinstance(statement, Compute) and statement.operands and made.issuperset(statement.operands):
-                made.update(statement.results)
+            if isinstance(statement, Compute) and statement.operands and found.keys() >= {*statement.operands}:
+                of = frozenset[str]().union(*(found[name] for name in statement.operands))
+                found |= dict.fromkeys(statement.results, of)
+        return found
+
+    @cached_property
+    def apart(self) -> set[str]:
+        """Gradients of these: where they come apart, autograd stops at operators that read them and something else,
+        and goes on from there later."""
         found = set(self.weight_grads)
         for statement in self.body.backward:
             if isinstance(statement, Gradient):
                 results = zip(statement.wanted, statement.results, strict=True)
-                found |= {name for slot, name in results if statement.operands[slot] in made}
+                found |= {name for slot, name in results if statement.operands[slot] in self.roots}
         return found
 
     def summary(self, apart: bool) -> PassMemory:
@@ -293,6 +299,7 @@ class _Passes(Names):
             inputs=self.inputs() if apart else None,
             weight_kept=sum(self.weight_kept().values()),
             captured=sum(size for name, size in self.weight_kept().items() if name not in self.kept),
+            beside_waiting=self.beside_waiting() if apart else 0.0,
             beyond=self.beyond() if apart else 0.0,
             scores=self.scores(),
             hosted=sum(size for name, size in self.kept.items() if name in self.waiting),
@@ -327,16 +334,39 @@ class _Passes(Names):
         needed |= {self.lying.get(name, name) for name in needed}
         return sum(size for name, size in self.kept.items() if name not in self.logits_names | needed)
 
-    def weight_kept(self) -> dict[str, float]:
-        """The operands of products with weights, and the gradients of their results."""
-        found: dict[str, float] = {}
+    @cached_property
+    def needed_by(self) -> Mapping[str, Mapping[str, float]]:
+        """By parameter, what its gradient alone still needs: operands of products with it, and gradients of results."""
+        found: dict[str, dict[str, float]] = {slot.value: {} for slot in self.slots}
         for statement in self.body.backward:
             if isinstance(statement, Gradient) and not self.apart.isdisjoint(statement.results):
-                for name in self.reads(statement):
-                    at = self.lying.get(name, name)
-                    if at in self.kept or name in statement.grads:
-                        found[at] = self.kept.get(at, 0.0) or self.size(name)
+                at = {self.lying.get(name, name): name for name in self.reads(statement)}
+                sizes = {
+                    own: self.kept.get(own, 0.0) or self.size(own)
+                    for own, name in at.items()
+                    if own in self.kept or name in statement.grads
+                }
+                for slot in statement.wanted:
+                    for parameter in self.roots.get(statement.operands[slot], ()):
+                        found[parameter] |= sizes
         return found
+
+    def weight_kept(self) -> dict[str, float]:
+        """What gradients of weights still need."""
+        return {name: size for sizes in self.needed_by.values() for name, size in sizes.items()}
+
+    def beside_waiting(self) -> float:
+        """What is there beside all that gradients of weights need, at most, while they are made parameter by
+        parameter: torch lets one go when it has the next one's, and what no other one needs with it."""
+        most = gone = before = 0.0
+        left = Counter(name for sizes in self.needed_by.values() for name in sizes)
+        for parameter, sizes in self.needed_by.items():
+            own = self.graded(parameter)
+            most, before = max(most, before + own - gone), own
+            for name, size in sizes.items():
+                left[name] -= 1
+                gone += 0.0 if left[name] else size
+        return most
 
 
 class _States:
@@ -383,7 +413,6 @@ class _States:
             buckets=sum(self.bucket(slot) for slot in trained),
             cut=any(self.elements(slot.value) < self.body.locals[slot.value].type.elements for slot in trained),
             stepping=max(map(self.stepping, trained), default=0.0),
-            neighbours=max((one + other for one, other in pairwise([0.0, *map(self.made, trained)])), default=0.0),
             slots=slots,
             units=frozenset(slot.path for slot in trained if self.by_torch and self.in_unit(slot)),
             products=self.products() if self.repeated and self.runtime.placeholders else (),
@@ -399,10 +428,6 @@ class _States:
     def at(self, slot: ParamSlot, placement: Placement) -> int:
         """Elements of a parameter on one rank in a placement."""
         return local_elements(placement, self.body.locals[slot.value].type.shape, self.body.mesh)
-
-    def made(self, slot: ParamSlot) -> float:
-        """A gradient as it is made."""
-        return self.elements(slot.value) * self.states.used
 
     def held_gradient(self, slot: ParamSlot) -> float:
         return self.at(slot, slot.grads) * self.states.gradient

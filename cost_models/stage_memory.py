@@ -130,9 +130,10 @@ class StageMemory:
         waiting = self.kept["activations"] - self.beyond() + self.captured
         self.waiting_bytes = waiting if self.torch else self.weight_kept
         """What a micro-batch holds that waits for gradients of weights (`meshwright.cost_models.passing`)."""
-        neighbours = max(one.neighbours for period, _ in self.runs for one in period) if self.torch else 0.0
-        self.weights = Parts({"activations": self.waiting_bytes, "transient": neighbours}, "backward")
-        """When gradients of weights are made: torch lets a parameter's go when it has the next one's."""
+        self.weights = Parts({"activations": self.waiting_bytes}, "backward")
+        """When gradients of weights are made."""
+        if self.torch:
+            self.weights.sizes["transient"] = max(0.0, *self._made_of_weights())
         self.forward = {
             first: max((self.forward_at(p, first) for p in self.positions), key=lambda parts: parts.own)
             for first in (False, True)
@@ -141,6 +142,16 @@ class StageMemory:
             graded: max((self.backward_at(p, graded) for p in self.positions), key=lambda parts: parts.own)
             for graded in (False, True)
         }
+
+    def _made_of_weights(self) -> Iterator[float]:
+        """What every call adds to what waits, less what calls before it let go."""
+        gone = 0.0
+        for period, repeats in self.runs:
+            first = gone
+            for one in period:
+                yield one.passes.beside_waiting - first
+                first += one.passes.weight_kept
+            gone += repeats * (first - gone)
 
     def beyond(self) -> float:
         """What is kept behind the last operator with trained weights."""
