@@ -53,7 +53,6 @@ def beside_unlike_meshes(decisions: Decisions, fold: Fold) -> str:
         f"schedule {decisions.schedule.name}" if _splits(decisions) else "",
         *(f"{name}, which several stages hold" for name in shared),
         *others,
-        *(f"sections cut in {plan.name}" for plan in decisions.plans if _cuts_sections(plan)),
         *(f"statistics that copies share in {plan.name}" for plan in decisions.plans if _shares_statistics(plan, fold)),
         f"several axes that cut the batch, {' and '.join(batch)}" if len(batch) > 1 else "",
         "a loss that is taken of each rank's tokens" if _takes_own_loss(decisions, fold) else "",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 from meshwright.backends.torch_.emit.axes import Axes
@@ -16,7 +16,7 @@ from meshwright.backends.torch_.emit.initial import drawn_in_parts
 from meshwright.backends.torch_.emit.pipeline import Pipeline, pipeline_of
 from meshwright.backends.torch_.emit.precision import Precision
 from meshwright.backends.torch_.emit.recompute import Again, recomputed
-from meshwright.backends.torch_.emit.sections import Fused, fused_of
+from meshwright.backends.torch_.emit.sections import Fused, Sizes, fused_of
 from meshwright.backends.torch_.emit.stage_code import instances_of, numbers_of
 from meshwright.backends.torch_.emit.statistics import shared_statistics
 from meshwright.backends.torch_.emit.storage import Kept, check_sharded
@@ -45,6 +45,8 @@ class Parts:
     """The model file, from the folder of the script."""
     by_stage: tuple[Axes, ...] = ()
     """The axes of every stage, where their meshes are unlike: this is what the script says of one kind of them then."""
+    sections_by_stage: Mapping[str, tuple[int, Sizes, tuple[int, ...]]] = field(default_factory=dict)
+    """What all of them cut in sections: dimensions and sizes by names, and the parts of every stage."""
 
     @cached_property
     def drawn_in_parts(self) -> bool:
@@ -106,6 +108,11 @@ class Parts:
         axis = self.axes.tensor
         found = [(piece, fused_of(self.subject, piece, axis)) for piece in self.subject.pieces if axis is not None]
         return tuple((piece, fused) for piece, fused in found if fused.params)
+
+    @property
+    def reorders(self) -> bool:
+        """Whether parameters have another order than in the model, on this stage or another."""
+        return bool(self.fused or self.sections_by_stage)
 
     @property
     def in_sections(self) -> bool:

@@ -105,7 +105,7 @@ def _needed(parts: Parts) -> Iterator[Section]:
     if parts.fused:
         yield in_order_of_ranks(parts)
     if parts.in_sections:
-        yield of_sections(parts)
+        yield from of_sections(parts)
     if parts.cut_experts:
         yield of_experts(parts)
     yield from styles(parts.added_styles)
@@ -219,7 +219,7 @@ def constants(parts: Parts, meshes: Iterable[str]) -> Iterator[str]:
     yield from flops(parts)
     if parts.pipeline is not None and not parts.by_stage:
         yield from stage_constants(parts, parts.pipeline)
-    if parts.fused:
+    if parts.reorders:
         yield from table(parts)
     yield from constant(parts)
     yield "CLIP = 0.0  # the largest norm of all gradients together; 0: whatever it is"

@@ -10,7 +10,7 @@ wide as it expects, and yields this rank's parts where it is cut (`writing.secti
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from meshwright.backends.torch_.emit.subject import Piece, Subject
@@ -60,6 +60,11 @@ def sections_on(placement: Placement, axis: str) -> tuple[int, Sizes] | None:
             if shard.axis == axis and isinstance(shard.layout, Sections):
                 return dim, shard.layout.sizes
     return None
+
+
+def named(several: Iterable[tuple[Piece, Fused]]) -> dict[str, tuple[int, Sizes]]:
+    """The parameters of several bodies: what a regular expression of their names says of each."""
+    return {pattern(piece, path): found for piece, fused in several for path, found in fused.params.items()}
 
 
 def pattern(piece: Piece, path: str) -> str:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from meshwright.backends.torch_.emit.axes import Axes
 from meshwright.backends.torch_.emit.parts import Parts
 from meshwright.backends.torch_.emit.pipeline import Pipeline
+from meshwright.backends.torch_.emit.sections import Sizes, named
 from meshwright.backends.torch_.emit.subject import Subject
 from meshwright.ir.errors import EmissionSchedule
 from meshwright.ir.mesh import Mesh
@@ -72,7 +73,20 @@ def joined_kinds(kinds: Sequence[Parts]) -> Unlike:
     by_stage = tuple(axes[index] for index in range(len(axes)))
     for problem in _problems(kinds, by_stage):
         raise _refuse(problem)
-    return Unlike(tuple(replace(kind, by_stage=by_stage) for kind in kinds))
+    sections = _sections(kinds, len(by_stage))
+    return Unlike(tuple(replace(kind, by_stage=by_stage, sections_by_stage=sections) for kind in kinds))
+
+
+def _sections(kinds: Sequence[Parts], stages: int) -> dict[str, tuple[int, Sizes, tuple[int, ...]]]:
+    """What stages cut in sections, and into how many parts each."""
+    found: dict[str, tuple[int, Sizes, tuple[int, ...]]] = {}
+    for kind in kinds:
+        for name, (dim, sizes) in named(kind.fused).items():
+            *_, ranks = found.get(name, (dim, sizes, (1,) * stages))
+            own = kind.subject.mesh.axis(str(kind.axes.tensor)).size
+            ranks = tuple(own if stage in kind.subject.only else one for stage, one in enumerate(ranks))
+            found[name] = dim, sizes, ranks
+    return found
 
 
 def merged(meshes: Sequence[Mesh]) -> tuple[str, ...]:
@@ -115,8 +129,6 @@ def _problems(kinds: Sequence[Parts], axes: Sequence[Axes]) -> Iterator[str]:
         yield "a loss that is taken of each rank's tokens, since its vocabulary is not cut"
     if any(kind.statistics for kind in kinds):
         yield "batch norms whose batch several ranks have parts of"
-    if any(kind.fused for kind in kinds):
-        yield "weights of several sections that an axis cuts"
 
 
 def _refuse(what: str) -> EmissionSchedule:

@@ -16,7 +16,7 @@ from meshwright.ir.errors import EmissionSchedule, NotExpressible
 from meshwright.ir.names import Degrees
 from meshwright.ir.workload import Workload
 from meshwright.planner.unlike import over_parts
-from tests.backends.torch_.emitted import BATCH, MIXED, WORKLOAD, job, lowered, model, unclean, written
+from tests.backends.torch_.emitted import BATCH, MIXED, TINY, WORKLOAD, job, lowered, model, unclean, written
 from tests.backends.torch_.measured import assert_planned
 from tests.backends.torch_.test_emit import unlike
 from tests.planner.test_unlike import parts
@@ -31,16 +31,19 @@ class Case:
     schedule: Schedule
     workload: Workload = WORKLOAD
     init: str = ""
+    reference: str = TINY
 
 
 ONE, COPIES, CUT = Degrees(), Degrees(dp=2), Degrees(tp=2)
 SEQUENCES = Degrees(tp=2, sequence_parallel=True)
+FUSED = f"{Path(__file__).parent / 'llama_fused.py'}:fused"
 TWO = Schedule("1f1b", 2)
 EXACT: dict[str, Case] = {
     "1 + 2, tp": Case((ONE, CUT), (1, 3), Schedule("1f1b", 4)),
     "2 + 1, tp+sp": Case((SEQUENCES, ONE), (3, 1), TWO),
     "1 + 2, dp": Case((ONE, COPIES), (1, 3), Schedule("gpipe", 2)),
     "2 + 1, zero 1 in bf16": Case((Degrees(dp=2, zero=1), ONE), (2, 2), TWO, MIXED),
+    "1 + 2, fused weights": Case((ONE, CUT), (1, 1), TWO, reference=FUSED, init="meta"),
     "1 + 2, zero 3, drawn in parts": Case((ONE, Degrees(dp=2, zero=3)), (1, 3), TWO, init="meta"),
 }
 UNEVEN = {"1 + 2, dp"}
@@ -49,12 +52,12 @@ UNEVEN = {"1 + 2, dp"}
 
 def subject(case: Case) -> Subject:
     """The plan of a case."""
-    fold, calls = model(BATCH // case.schedule.microbatches, dtype=case.workload.precision)
+    fold, calls = model(BATCH // case.schedule.microbatches, case.reference, case.workload.precision)
     decisions = over_parts(fold, parts(*case.degrees), case.blocks, case.schedule, "torch-gloo")
     return Subject(
         fold=fold,
         decisions=decisions,
-        program=lowered(decisions, case.workload),
+        program=lowered(decisions, case.workload, case.reference),
         workload=case.workload,
         calls=calls,
         config="unlike",
@@ -95,8 +98,18 @@ def test_scripts_of_unlike_stages_are_clean(plans: dict[str, Subject], tmp_path:
     assert not unclean(tmp_path)
 
 
+@pytest.mark.parametrize("fused", ["first", "last"])
+def test_the_order_of_fused_weights_is_told_by_stage(fused: str, tmp_path: Path) -> None:
+    """Of those that another stage cuts, a checkpoint has the model's own order, too."""
+    degrees, parts = ((CUT, ONE), (2, 1)) if fused == "first" else ((ONE, CUT), (1, 2))
+    text = written(subject(Case(degrees, (1, 1), TWO, reference=FUSED)), tmp_path).read_text()
+    assert "all_reordered(state, back=True)" in text
+    assert "all_reordered(saved[part])" in text
+    assert f'qkv\\.bias": (0, (32, 16, 16), {parts}),' in (tmp_path / "train_parts.py").read_text()
+
+
 def test_scripts_of_unlike_stages_have_types(plans: dict[str, Subject], tmp_path: Path) -> None:
-    for kind in ("2 + 1, tp+sp", "2 + 1, zero 1 in bf16"):
+    for kind in ("2 + 1, tp+sp", "2 + 1, zero 1 in bf16", "1 + 2, fused weights"):
         written(plans[kind], tmp_path / kind.replace(" ", "_"))
     assert not unclean(tmp_path, types=True)
 

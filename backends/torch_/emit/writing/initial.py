@@ -38,7 +38,7 @@ def drawn(parts: Parts, axes: tuple[str, ...], *, distributed: bool) -> Iterator
         yield '        if hasattr(module, "reset_parameters"):'
         yield "            module.reset_parameters()"
     yield "    for name, tensor in floats.items():"
-    if parts.fused:
+    if parts.reorders:
         yield "        tensor.copy_(reordered(name, tensor))"
     if not distributed:
         yield "        if tensor.isnan().any():"

@@ -41,10 +41,10 @@ def save(parts: Parts) -> Iterator[str]:
     yield '    """A checkpoint that this model can be resumed from on any number of ranks, however it is cut there."""'
     if parts.pipeline is None:
         yield got(parts)
-        if parts.fused:
+        if parts.reorders:
             yield "    weights, states = all_reordered(weights, back=True), all_reordered(states, back=True)"
         yield '    dcp.save({"model": weights, "optimizer": states, "step": step}, checkpoint_id=folder)'
-    elif parts.fused:
+    elif parts.reorders:
         yield "    both = state_of(model, optimizer)"
         yield "    kept = {part: all_reordered(state, back=True) for part, state in both.items()}"
         yield '    dcp.save(kept | {"step": step}, checkpoint_id=folder)'
@@ -59,12 +59,12 @@ def resume(parts: Parts) -> Iterator[str]:
     if parts.pipeline is None:
         yield '    saved: dict[str, Any] = {"model": weights, "optimizer": states, "step": 0}'
         yield "    dcp.load(saved, checkpoint_id=folder)"
-        if parts.fused:
+        if parts.reorders:
             yield "    weights, states = all_reordered(weights), all_reordered(states)"
     else:
         yield '    saved = state_of(model, optimizer) | {"step": 0}'
         yield "    dcp.load(saved, checkpoint_id=folder)"
-        if parts.fused:
+        if parts.reorders:
             yield '    saved |= {part: all_reordered(saved[part]) for part in ("model", "optimizer")}'
         yield '    weights = {name: saved["model"][plain(name)] for name in weights}'
         yield '    states = {name: saved["optimizer"][plain(name)] for name in states}'

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from meshwright.backends.torch_.emit.parts import Parts
-from meshwright.backends.torch_.emit.sections import pattern
+from meshwright.backends.torch_.emit.sections import named
 from meshwright.backends.torch_.emit.subject import Piece
 from meshwright.backends.torch_.emit.writing.experts import SLOTS
 from meshwright.backends.torch_.emit.writing.lines import call
@@ -13,10 +13,9 @@ from meshwright.backends.torch_.emit.writing.lines import call
 
 def table(parts: Parts) -> Iterator[str]:
     """`SECTIONS`, a constant."""
-    yield "SECTIONS = {  # parameters by name: the dimension that holds several values side by side, and their sizes"
-    for piece, fused in parts.fused:
-        for path, (dim, sizes) in fused.params.items():
-            yield f'    r"{pattern(piece, path)}": ({dim}, {sizes}),'
+    sizes = "their sizes, parts by stage" if parts.sections_by_stage else "and their sizes"
+    yield f"SECTIONS = {{  # parameters by name: the dimension that holds several values side by side, {sizes}"
+    yield from (f'    r"{name}": {one},' for name, one in (parts.sections_by_stage or named(parts.fused)).items())
     yield "}"
 
 
@@ -56,27 +55,33 @@ def cut_as_whole(parts: Parts, piece: Piece, holder: str) -> Iterator[str]:
 
 
 def in_order_of_ranks(parts: Parts) -> Iterator[str]:
-    yield from REORDERED.replace("AXIS", str(parts.axes.tensor)).split("\n")
+    said, begins, ranks = ("", "", f'MESH["{parts.axes.tensor}"]') if not parts.sections_by_stage else BY_STAGE
+    yield from REORDERED.replace("SAID", said).replace("BEGINS", begins).replace("PARTS", ranks).split("\n")
 
 
-def of_sections(parts: Parts) -> Iterator[str]:
-    yield from SECTIONS.split("\n")
+def of_sections(parts: Parts) -> Iterator[Sequence[str]]:
+    yield SECTIONS.split("\n")
     if any(fused.modules for _, fused in parts.fused):
-        yield from ("", "")
-        yield from IN_SECTIONS.replace("AXIS", str(parts.axes.tensor)).split("\n")
+        yield IN_SECTIONS.split("\n")
     if any(styles.shared for styles in parts.styles.values()):
-        yield from ("", "")
-        yield from SHARE_PART.split("\n")
+        yield SHARE_PART.split("\n")
 
+
+BY_STAGE = (
+    ", ranks",
+    "    stage = next(stage for stage, ranks in enumerate(RANKS) if dist.get_rank() in ranks)\n",
+    "ranks[stage]",
+)
+"""What differs in `reordered` where every stage has a mesh of its own."""
 
 REORDERED = '''\
 def reordered(name: str, tensor: Tensor, *, back: bool = False) -> Tensor:
     """What SECTIONS says of a parameter, or of a state of it: shards in order hold a part of every section. Or `back`
     in the model's own order."""
-    for pattern, (dim, sizes) in SECTIONS.items():
+BEGINS    for pattern, (dim, sizesSAID) in SECTIONS.items():
         if tensor.ndim and re.fullmatch(rf"(state\\.)?{pattern}(\\.\\w+)?", name):
             sections = torch.arange(sum(sizes), device=tensor.device).split(sizes)
-            parts = zip(*(section.chunk(MESH["AXIS"]) for section in sections), strict=True)
+            parts = zip(*(section.chunk(PARTS) for section in sections), strict=True)
             order = torch.cat([one for part in parts for one in part])
             whole = tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
             moved = whole.index_select(dim, order.argsort() if back else order)
@@ -124,8 +129,12 @@ class Sections:
 IN_SECTIONS = '''\
 def in_sections(module: nn.Module, *sizes: int) -> None:
     """Have the model's code cut what a fused product yields by the sizes that it knows."""
-    own = [size // MESH["AXIS"] for size in sizes]
-    module.register_forward_hook(lambda module, args, local: Sections(local.split(own, -1), sizes))'''
+
+    def parted(module: nn.Module, args: Any, local: Tensor) -> Sections:
+        own = [size * local.shape[-1] // sum(sizes) for size in sizes]
+        return Sections(local.split(own, -1), sizes)
+
+    module.register_forward_hook(parted)'''
 
 SHARE_PART = '''\
 def share_part(module: nn.Module, ranks: DeviceMesh, number: int, *sizes: int) -> None:
