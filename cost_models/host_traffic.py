@@ -85,7 +85,7 @@ def _paired(program: Program, host: Sequence[int]) -> Iterator[tuple[int, int, f
             share = nbytes * len(target.ranks) / len(pairs) * program.microbatches
             yield from ((one, other, share) for one, other in pairs)
     assert program.workload is not None
-    for (first, *others), nbytes in tied(program, program.workload):
-        for number in others:
-            for one, other in pairs_between(program.stages[first].ranks, program.stages[number].ranks).tolist():
-                yield one, other, 2 * nbytes
+    for tie in tied(program, program.workload):
+        first, second = (program.stages[stage].ranks for stage in tie.stages)
+        pairs = pairs_between(first, second).tolist()
+        yield from ((one, other, tie.received / len(pairs)) for one, other in pairs)

@@ -276,17 +276,16 @@ class Step:
 
     def tied_s(self) -> list[float]:
         """For every group, the reductions over stages of the gradients of parameters that it shares with other groups:
-        the first holder's ranks with each other's (Megatron-LM's embedding group), one parameter after another."""
+        the first holder's ranks with each other's (Megatron-LM's embedding group), one parameter after another; between
+        unlike meshes by messages."""
         found = [0.0] * len(self.program.actions)
-        for stages, nbytes in tied(self.program, self.workload):
-            ranks = [self.program.stages[stage].ranks for stage in stages]
-            library = library_of(self.prices.devices(ranks[0])[0], self.workload)
-            for other in ranks[1:]:
-                shape = pair_shape(self.prices.cluster, ranks[0], other)
-                moved = collective("all_reduce", nbytes, shape, library)
-                self.kinds.append(("collectives", moved.provenance))
-                for group, (members, _) in enumerate(self.program.actions):
-                    found[group] += moved.seconds if members in (ranks[0], other) else 0.0
+        kind: Collective = "p2p" if len({stage.mesh for stage in self.program.stages}) > 1 else "all_reduce"
+        for tie in tied(self.program, self.workload):
+            one, other = (self.program.stages[stage].ranks for stage in tie.stages)
+            library = library_of(self.prices.devices(one)[0], self.workload)
+            taken = self.moved(kind, tie.busiest, pair_shape(self.prices.cluster, one, other), library)
+            for group, (members, _) in enumerate(self.program.actions):
+                found[group] += taken if members in (one, other) else 0.0
         return found
 
     def transfers(self) -> dict[tuple[int, int], float]:

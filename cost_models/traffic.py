@@ -12,15 +12,20 @@ library sends most of them inside the hosts.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
 from math import prod
 
 from meshwright.cost_models.cluster import Cluster
 from meshwright.cost_models.ledger import ONCE, Ledger
 from meshwright.cost_models.offload import host_traffic
 from meshwright.cost_models.topology import group_shape, pair_shape
+from meshwright.ir.crossing import End, messages
 from meshwright.ir.graph import ITEMSIZE
 from meshwright.ir.program import Program, Stage
+from meshwright.ir.ties import ends_of
 from meshwright.ir.workload import Workload
 
 
@@ -66,25 +71,45 @@ def _passed(program: Program, cluster: Cluster) -> Iterator[tuple[str, float]]:
 
 
 def _tied(program: Program, cluster: Cluster, workload: Workload) -> Iterator[tuple[str, float]]:
-    for (first, *others), nbytes in tied(program, workload):
-        for other in others:
-            one, two = program.stages[first], program.stages[other]
-            yield _tier(cluster, one, two), nbytes * (len(one.ranks) + len(two.ranks))
+    for tie in tied(program, workload):
+        one, other = (program.stages[stage] for stage in tie.stages)
+        yield _tier(cluster, one, other), tie.received
 
 
 def _tier(cluster: Cluster, one: Stage, other: Stage) -> str:
     return pair_shape(cluster, one.ranks, other.ranks).levels[-1].tier
 
 
-def tied(program: Program, workload: Workload) -> Iterator[tuple[list[int], float]]:
-    """Parameters that stages on different ranks hold: a stage of each, and the bytes of one rank's gradient."""
+@dataclass(frozen=True, slots=True)
+class Tied:
+    """A parameter that two groups of ranks hold: a stage of each, and bytes of its gradient."""
+
+    stages: tuple[int, int]
+    busiest: float
+    """What a rank sends, or receives, whichever is more; of all ranks the most."""
+    received: float
+    """By all ranks together."""
+
+
+def tied(program: Program, workload: Workload) -> Iterator[Tied]:
+    """What stages on different ranks exchange of parameters that they hold: the first one with each other one."""
     for tie in program.ties:
-        groups = {program.stages[stage].ranks: stage for stage, _ in reversed(tie.holders)}
-        if len(groups) > 1:
-            stage, call = tie.holders[0]
-            body = program.body(dict(program.stages[stage].calls())[call])
-            held = [slot for slot in body.params if slot.grad and f".{tie.path}".endswith(f".{slot.path}")]
-            slot = max(held, key=lambda slot: len(slot.path))
-            local = body.locals[slot.synced or slot.grad or ""]  # reduced over the ranks of each stage before
-            shape = local.placement.local_shape(local.type.shape, body.mesh)
-            yield sorted(groups.values()), prod(shape) * workload.states.gradient
+        (first, (shape, one)), *others = ends_of(program, tie).items()
+        for stage, (_, other) in others:
+            busiest, received = _exchanged(shape, one, other)
+            each = workload.states.gradient
+            yield Tied((first, stage), busiest * each, received * each)
+
+
+@lru_cache(maxsize=4096)
+def _exchanged(shape: tuple[int, ...], one: End, other: End) -> tuple[int, int]:
+    """Elements: of the busiest rank, and of all."""
+    if one == other:
+        own = prod(one.placement.local_shape(shape, one.mesh))
+        return own, 2 * own * one.mesh.size
+    passed = Counter[tuple[End, str, int]]()
+    for here, there in ((one, other), (other, one)):
+        for sender, receiver, elements in messages(shape, here, there):
+            passed[here, "sent", sender] += elements
+            passed[there, "received", receiver] += elements
+    return max(passed.values()), sum(number for (_, what, _), number in passed.items() if what == "received")

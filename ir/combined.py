@@ -44,14 +44,16 @@ def beside_unlike_meshes(decisions: Decisions, fold: Fold) -> str:
     if not unlike_meshes(decisions, fold):
         return ""
     stage_of = [index for index, stage in enumerate(decisions.stages) for _ in range(stage.first, stage.last)]
-    shared = (name for name, held in fold.tied if len({stage_of[number] for number, _ in held}) > 1)
+    held_by = {name: len({stage_of[number] for number, _ in held}) for name, held in fold.tied}
+    shared = [name for name, stages in held_by.items() if stages > 1]
     uses = list(_uses(decisions, fold))
     others = (f"axis {axis} as {' and '.join(sorted(used))}" for axis, used in uses if not _simple(used))
     batch = sorted({axis for axis, used in uses if used == {"dp"}})
     found = (
         "several stages per rank" if len(decisions.stages) > len(decisions.groups) else "",
         f"schedule {decisions.schedule.name}" if _splits(decisions) else "",
-        *(f"{name}, which several stages hold" for name in shared),
+        f"{len(shared)} parameters of several stages" if len(shared) > 1 else "",
+        *(f"{name}, which {held_by[name]} stages hold" for name in shared if held_by[name] > 2),
         *others,
         *(f"statistics that copies share in {plan.name}" for plan in decisions.plans if _shares_statistics(plan, fold)),
         f"several axes that cut the batch, {' and '.join(batch)}" if len(batch) > 1 else "",
@@ -76,19 +78,21 @@ def beside_shares(decisions: Decisions, fold: Fold) -> str:
 
 
 def shared_shards(decisions: Decisions, fold: Fold) -> str:
-    """A parameter of several parts of the model, while some are sharded, that these store otherwise."""
+    """A parameter of several parts of the model, while some are sharded, that these store otherwise. Stages of unlike
+    meshes each have parts of their own."""
     if not fold.tied or not any(_stored(decisions)):
         return ""
-    calls = list(fold.calls())
+    calls, apart = list(fold.calls()), bool(unlike_meshes(decisions, fold))
     plans = {
-        stage.first + at: plan
+        stage.first + at: (number if apart else 0, plan)
         for number, stage in enumerate(decisions.stages)
         for at, plan in enumerate(
             decisions.plans_for(number, [call.body.name for call in calls[stage.first : stage.last]])
         )
     }
     for name, held in fold.tied:
-        if len({_storage(plans[number], path) for number, path in held}) > 1:
+        found = {(plans[number][0], _storage(plans[number][1], path)) for number, path in held}
+        if len(found) > len({place for place, _ in found}):
             return f"shards beside {name}, which several parts share and store otherwise"
     return ""
 

@@ -5,18 +5,23 @@ The first call on those ranks reduces for all that hold the parameter as it does
 their gradients as they are. A call that holds it otherwise (whole, beside shards of the vocabulary) has a tensor of its
 own, and reduces for itself. So does each unit of torch's `fully_shard`: of its shards a rank has as many as units, and
 of what units are there to cast, though nothing is sharded, every stage has its own.
+
+Over stages, gradients are summed once these have reduced them: by an all-reduce between ranks that stand alike, or, in
+a pipeline of unlike meshes, by messages, of which every rank gets of the other stage's gradient what it has of its own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
+from itertools import permutations
 from typing import Any
 
+from meshwright.ir.crossing import End, messages
 from meshwright.ir.errors import PlanRepeated
 from meshwright.ir.fold import Fold
-from meshwright.ir.program import BodyProgram, ParamSlot, Statement, operands_of, results_of
+from meshwright.ir.program import BodyProgram, ParamSlot, Program, Statement, Tie, operands_of, results_of
 from meshwright.ir.same import Same
 from meshwright.ir.workload import Workload
 
@@ -89,6 +94,28 @@ def added(
             elif first[place] == own:
                 found[number] = found.get(number, frozenset()) | {path}
     return found
+
+
+def ends_of(program: Program, tie: Tie) -> dict[int, tuple[tuple[int, ...], End]]:
+    """Where groups of ranks hold a parameter: by the first stage of each its shape, and how its gradient lies as
+    these ranks have reduced it."""
+    found: dict[Ranks, tuple[int, tuple[tuple[int, ...], End]]] = {}
+    for stage, call in tie.holders:
+        body = program.body(dict(program.stages[stage].calls())[call])
+        held = [slot for slot in body.params if slot.grad and f".{tie.path}".endswith(f".{slot.path}")]
+        slot = max(held, key=lambda slot: len(slot.path))
+        local = body.locals[slot.synced or slot.grad or ""]
+        end = local.type.shape, End(body.mesh, local.placement)
+        found.setdefault(program.stages[stage].ranks, (stage, end))
+    return dict(found.values())
+
+
+def exchanged(program: Program, tie: Tie) -> Iterator[tuple[tuple[int, int], tuple[int, int], int]]:
+    """What stages of unlike meshes send of the gradient of a parameter, so that each has the sum: from a stage to
+    another, from a rank of it to one of the other, so many elements."""
+    for (one, (shape, left)), (other, (_, arrives)) in permutations(ends_of(program, tie).items(), 2):
+        for sender, receiver, elements in messages(shape, left, arrives):
+            yield (one, other), (sender, receiver), elements
 
 
 def slot_of(body: BodyProgram, path: str) -> ParamSlot:

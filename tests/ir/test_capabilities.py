@@ -40,6 +40,7 @@ from meshwright.ir.fold import Fold
 from meshwright.ir.lower_body import Lowering, lower_body
 from meshwright.ir.mesh import Mesh, MeshAxis
 from meshwright.ir.names import CONTEXT, Degrees, template
+from meshwright.ir.names.stages import layer_calls
 from meshwright.ir.offload import Offload
 from meshwright.ir.placement import CONTIGUOUS, ZIGZAG, Layout, Nested, Sections, Uneven
 from meshwright.ir.plan_text import decisions_text, parse_decisions
@@ -383,7 +384,13 @@ def test_what_stages_of_unlike_meshes_are_not_emitted_with() -> None:
     assert "schedule zb-h1" in beside(fold, one, cut, schedule="zb-h1")
     assert "axis cp as" in beside(fold, one, Degrees(cp=2))
     assert "cut the batch" in beside(fold, one, Degrees(dp=4, shard=2, zero=3))
-    assert "which several stages hold" in beside(model(Sizes(layers=4), tied=True), one, cut)
+    tied = model(Sizes(layers=6), tied=True)
+    assert not beside(tied, one, cut, one)
+    ends, path = (0, 7), "embed.weight"
+    vars(tied)["tied"] = ((path, tuple((number, path) for number in (*ends, 3))),)
+    assert "embed.weight, which 3 stages hold" in beside(tied, one, cut, one)
+    vars(tied)["tied"] = tuple((name, tuple((number, name) for number in ends)) for name in (path, "norm.weight"))
+    assert "2 parameters of several stages" in beside(tied, one, cut, one)
     plan = over_parts(model(Sizes(layers=6)), parts(one, cut, one), (2, 2, 2), Schedule("1f1b", 4), "any")
     first, second, third = plan.stages
     twice = replace(plan, stages=(first, second, replace(third, ranks=first.ranks)))
@@ -425,3 +432,6 @@ def test_shards_beside_a_shared_parameter() -> None:
     embed, *others = whole.plans
     unlike = replace(whole, plans=(replace(embed, storage=()), *others))
     assert refused(unlike) == {CombinationNotExpressible}
+    layers = len(layer_calls(TIED))
+    meshes = over_parts(TIED, parts(stages, Degrees()), (1, layers - 1), Schedule("1f1b", 2), "torch-cuda")
+    assert refused(meshes) == set()

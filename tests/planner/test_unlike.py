@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from math import prod
+
 import pytest
 
 from meshwright.backends.torch_.verify.step import step_differences
+from meshwright.cost_models.traffic import tied
 from meshwright.ir.decisions import Schedule
+from meshwright.ir.lower import lower
 from meshwright.ir.names import Degrees
 from meshwright.ir.plan_text import decisions_text, parse_decisions
+from meshwright.ir.ties import ends_of, exchanged
 from meshwright.ir.verify_meaning import verify_meaning
 from meshwright.ir.verify_program import verify_program
+from meshwright.ir.workload import Workload
 from meshwright.planner.refine import improved, mixed
 from meshwright.planner.stages import counts_of
 from meshwright.planner.unlike import Part, _inside, over_parts
@@ -50,14 +56,31 @@ PAIRS = (
 )
 
 
-@pytest.mark.parametrize("tied", [False, True], ids=["untied", "tied"])
+@pytest.mark.parametrize("shared", [False, True], ids=["untied", "tied"])
 @pytest.mark.parametrize(("first", "second"), PAIRS)
-def test_a_step_over_unlike_parts_is_exact(first: Degrees, second: Degrees, tied: bool) -> None:
+def test_a_step_over_unlike_parts_is_exact(first: Degrees, second: Degrees, shared: bool) -> None:
     """Every gradient and parameter, as autograd has them on the whole model; embedding and head may share a table over
     unlike meshes."""
-    fold = model(tied=tied)
+    fold = model(tied=shared)
     plan = over_parts(fold, parts(first, second, first, second), (1, 1, 1, 1), Schedule("1f1b", 3), "any")
     assert not step_differences(fold, plan)
+
+
+def test_what_unlike_parts_send_of_a_shared_table() -> None:
+    """A rank that has it whole, and four that have two halves of it: each of these is given its half of the other's
+    gradient, by the one; and that one is given both halves, once."""
+    fold, inside = model(tied=True), (Degrees(), Degrees(dp=2, tp=2))
+    plan = over_parts(fold, parts(*inside), (2, 2), Schedule("1f1b", 2), "any")
+    program = lower(fold, plan, workload=Workload(global_batch=8, seq=16, recipe="fp32"))
+    (tie,) = program.ties
+    ((shape, _), _) = ends_of(program, tie).values()
+    half, sent = prod(shape) // 2, list(exchanged(program, tie))
+    assert sent[:4] == [((0, 1), (0, rank), half) for rank in range(4)]
+    assert sorted(rank for _, (rank, _), _ in sent[4:]) == [0, 1]
+    assert {(ends, there, elements) for ends, (_, there), elements in sent[4:]} == {((1, 0), 0, half)}
+    assert program.workload is not None
+    (priced,) = tied(program, program.workload)
+    assert (priced.busiest, priced.received) == (4 * half * 4, 6 * half * 4)
 
 
 @pytest.mark.parametrize(("first", "second"), PAIRS)

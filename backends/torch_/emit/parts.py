@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -47,6 +47,8 @@ class Parts:
     """The axes of every stage, where their meshes are unlike: this is what the script says of one kind of them then."""
     sections_by_stage: Mapping[str, tuple[int, Sizes, tuple[int, ...]]] = field(default_factory=dict)
     """What all of them cut in sections: dimensions and sizes by names, and the parts of every stage."""
+    in_units: Set[int] = frozenset()
+    """Those of them that have units of `fully_shard`."""
 
     @cached_property
     def drawn_in_parts(self) -> bool:
@@ -161,6 +163,8 @@ class Parts:
     @property
     def held_twice(self) -> tuple[tuple[tuple[int, str], ...], ...]:
         """The same where stages of a rank have units of their own: stages and names; the first one's is stepped."""
+        if self.by_stage and self.pipeline is not None:
+            return tuple(names for names in self.pipeline.twice if names[0][0] in self.in_units)
         return self.pipeline.twice if self.pipeline is not None and self.kept.units else ()
 
     @property

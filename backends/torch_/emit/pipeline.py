@@ -91,8 +91,11 @@ def _tied(subject: Subject, codes: Sequence[StageCode]) -> list[tuple[tuple[int,
             if not here:
                 raise _refuse(f"stage {stage} reads {tie.path} of a module that it does not call")
             names += [(stage, name) for name in here]
-        parts = {_stored(subject, stage, *own) for (stage, _), own in zip(tie.holders, by, strict=True)}
-        if len(parts) > 1:
+        parts = {
+            (subject.decisions.stages[stage].mesh, _stored(subject, stage, *own))
+            for (stage, _), own in zip(tie.holders, by, strict=True)
+        }
+        if len(parts) > len({mesh for mesh, _ in parts}):
             raise _refuse(f"{tie.path}, which stages hold in unlike parts")
         found.append(tuple(dict.fromkeys(names)))
     return [names for names in found if len(names) > 1]
@@ -130,8 +133,8 @@ class _Cutter:
             cut={name: ((str(axes[0].context), SEQUENCE),) for name in subject.calls.entries if name in cut},
         )
         self.shape, self.stacks = self.around.shape, self.around.stacks
-        if self.around.late and (context is not None or len({stage.mesh for stage in subject.decisions.stages}) > 1):
-            raise _refuse(f"{self.around.late[0]} of the batch is read by later stages, beside cut sequences or meshes")
+        if self.around.late and context is not None:
+            raise _refuse(f"{self.around.late[0]} of the batch is read by later stages, beside cut sequences")
 
     def stages(self) -> Iterator[StageCode]:
         plans = self.subject.decisions.stages

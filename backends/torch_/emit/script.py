@@ -85,8 +85,8 @@ def unlike_scripts(unlike: Unlike) -> tuple[tuple[str, str], ...]:
     cut = (*shards(unlike), staged(), *([unlike_draw(unlike)] if parts.drawn_in_parts else []))
     text = sections(parts, cut, (unlike_batches(unlike), unlike_step(unlike)), unlike_start(unlike))
     head, fixed = title(parts, unlike_axes(unlike)), constants(parts, unlike_constants(unlike))
-    scaled = [loss_scale()] if parts.precision.scaled else []
-    return two_files(head, fixed, text, (*ahead, *unlike_sections(unlike), *scaled, unlike_clip()))
+    scaled = [*joining(parts), *([loss_scale()] if parts.precision.scaled else [])]
+    return two_files(head, fixed, text, (*ahead, *unlike_sections(unlike), *scaled, unlike_clip(unlike)))
 
 
 def needed(kinds: Iterable[Parts]) -> list[Section]:

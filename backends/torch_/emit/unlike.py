@@ -19,6 +19,7 @@ from meshwright.backends.torch_.emit.subject import Subject
 from meshwright.ir.errors import EmissionSchedule
 from meshwright.ir.mesh import Mesh
 from meshwright.ir.placement import CONTIGUOUS, Placement
+from meshwright.ir.ties import ends_of
 
 
 @dataclass(frozen=True)
@@ -49,6 +50,14 @@ class Unlike:
         return tuple(stage.mesh for stage in self.main.subject.decisions.stages)
 
     @property
+    def tied(self) -> tuple[tuple[int, str, Placement], ...]:
+        """The stages and names of one parameter, and how it lies there."""
+        program, names = self.main.subject.program, dict(self.pipeline.tied)
+        ends = (ends_of(program, tie) for tie in program.ties)
+        lies = next((found for found in ends if found.keys() == names.keys()), {})
+        return tuple((stage, name, lies[stage][1].placement) for stage, name in names.items())
+
+    @property
     def batch(self) -> str | None:
         """The axis that cuts micro-batches, where a stage has one."""
         return next((axis for kind in self.kinds for axis in kind.axes.batch), None)
@@ -74,7 +83,9 @@ def joined_kinds(kinds: Sequence[Parts]) -> Unlike:
     for problem in _problems(kinds, by_stage):
         raise _refuse(problem)
     sections = _sections(kinds, len(by_stage))
-    return Unlike(tuple(replace(kind, by_stage=by_stage, sections_by_stage=sections) for kind in kinds))
+    kinds = [replace(kind, by_stage=by_stage, sections_by_stage=sections) for kind in kinds]
+    in_units = {stage for kind in kinds if kind.kept.units for stage in kind.subject.only}
+    return Unlike(tuple(replace(kind, in_units=in_units) for kind in kinds))
 
 
 def _sections(kinds: Sequence[Parts], stages: int) -> dict[str, tuple[int, Sizes, tuple[int, ...]]]:
@@ -99,25 +110,25 @@ def merged(meshes: Sequence[Mesh]) -> tuple[str, ...]:
 
 
 def _check(subject: Subject, meshes: Sequence[Mesh]) -> None:
-    """Must: one stage per group of ranks, forward and whole backward passes, parameters of one stage each."""
+    """Must: one stage per group of ranks, forward and whole backward passes; parts of what is exchanged are runs."""
     decisions, order = subject.decisions, merged(meshes)
     if len(decisions.stages) > len(decisions.groups):
         raise _refuse("several stages per rank")
     if any(action.kind in "IW" for _, actions in subject.program.actions for action in actions):
         raise _refuse(f"schedule {decisions.schedule.name}, which computes gradients of weights apart")
-    tied = next((tie for tie in subject.program.ties if len({stage for stage, _ in tie.holders}) > 1), None)
-    if tied is not None:
-        raise _refuse(f"{tied.path}, which several stages hold")
     if any(list(mesh.names) != [name for name in order if name in mesh.names] for mesh in meshes):
         raise _refuse("mesh axes in unlike orders")
     for hop in subject.program.transfers:
         if not (_plain(hop.source) and _plain(hop.target)):
             raise _refuse(f"what crosses after stage {hop.from_stage} as {hop.source} -> {hop.target}")
+    for tie in subject.program.ties:
+        if not all(_plain(end.placement) for _, end in ends_of(subject.program, tie).values()):
+            raise _refuse(f"{tie.path}, of which stages have other parts than runs")
 
 
 def _plain(placement: Placement) -> bool:
-    """Whether every dimension is whole, or cut by one axis into as many runs."""
-    return all(not dim or (len(dim) == 1 and dim[0].layout == CONTIGUOUS) for dim in placement.dims)
+    """Whether every dimension is whole, or cut into runs."""
+    return all(shard.layout == CONTIGUOUS for dim in placement.dims for shard in dim)
 
 
 def _problems(kinds: Sequence[Parts], axes: Sequence[Axes]) -> Iterator[str]:

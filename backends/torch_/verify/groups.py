@@ -24,6 +24,7 @@ from meshwright.ir.graph import ITEMSIZE
 from meshwright.ir.mesh import Mesh
 from meshwright.ir.peers import places_of, seen_by
 from meshwright.ir.program import Program, Ring, Tie
+from meshwright.ir.ties import ends_of, exchanged
 from meshwright.ir.workload import Workload
 
 T = TypeVar("T")
@@ -99,11 +100,15 @@ def _messages(program: Program, ranks: list[range]) -> dict[Collective, int]:
                 pair, size = (here[one], there[other]), int(elements * ITEMSIZE[hop.type.dtype])
                 found["send", pair, size] += program.microbatches
                 found["recv", pair, size] += program.microbatches
+    unlike = len({stage.mesh for stage in program.stages}) > 1
     for tie in program.ties:
+        for (one, other), (sender, receiver), elements in exchanged(program, tie) if unlike else ():
+            pair, size = (ranks[one][sender], ranks[other][receiver]), elements * _gradient_bytes(program)
+            found["send", pair, size] += 1
+            found["recv", pair, size] += 1
         groups = list(dict.fromkeys(ranks[stage] for stage, _ in tie.holders))
-        for members in zip(*groups, strict=True):
-            if len(groups) > 1:
-                found["all_reduce", tuple(sorted(members)), _tied_bytes(program, tie)] += 1
+        for members in zip(*groups, strict=True) if len(groups) > 1 and not unlike else ():
+            found["all_reduce", tuple(sorted(members)), _tied_bytes(program, tie)] += 1
     return dict(found)
 
 
@@ -129,12 +134,12 @@ def _shifts(program: Program, ranks: list[range]) -> dict[Collective, int]:
 
 def _tied_bytes(program: Program, tie: Tie) -> int:
     """The bytes of one rank's part of the gradient of a parameter that several stages hold, as it is kept."""
-    stage, call = tie.holders[0]
-    body = program.body(dict(program.stages[stage].calls())[call])
-    held = [slot for slot in body.params if slot.synced and f".{tie.path}".endswith(f".{slot.path}")]
-    local = body.locals[str(max(held, key=lambda slot: len(slot.path)).synced)]
-    states = (program.workload or Workload(global_batch=1, seq=1, recipe="fp32")).states
-    return int(prod(local.placement.local_shape(local.type.shape, body.mesh)) * states.gradient)
+    shape, end = next(iter(ends_of(program, tie).values()))
+    return prod(end.placement.local_shape(shape, end.mesh)) * _gradient_bytes(program)
+
+
+def _gradient_bytes(program: Program) -> int:
+    return int((program.workload or Workload(global_batch=1, seq=1, recipe="fp32")).states.gradient)
 
 
 def unlike(found: Mapping[Collective, int], group: Group, rank: int, sent: Counter[tuple[int, ...]]) -> list[str]:

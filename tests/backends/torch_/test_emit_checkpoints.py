@@ -12,7 +12,11 @@ import pytest
 import torch
 from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 
+from meshwright.ir.decisions import Schedule
+from meshwright.ir.names import Degrees
 from tests.backends.torch_.emitted import subject, written
+from tests.backends.torch_.test_emit_unlike import Case
+from tests.backends.torch_.test_emit_unlike import subject as of_unlike
 
 FIRST, FUSED, TIED = "tp x pp x fsdp", "tp x fsdp, fused weights", "fsdp, tied weights"
 MODEL, TIED_MODEL = (f"{Path(__file__).parent / f'llama_{kind}.py'}:{kind}" for kind in ("fused", "tied"))
@@ -27,6 +31,10 @@ PLANS: dict[str, dict[str, Any]] = {
     TIED: {"dp": 2, "zero": 3, "reference": TIED_MODEL},
     "one device, tied weights": {"reference": TIED_MODEL},
     "1f1b, tied weights": {"pp": 2, "schedule": "1f1b", "microbatches": 2, "reference": TIED_MODEL},
+}
+UNLIKE: dict[str, Case] = {
+    "2 + 1, fused weights": Case((Degrees(tp=2), Degrees()), (1, 1), Schedule("1f1b", 2), reference=MODEL),
+    "1 + 2, tied weights": Case((Degrees(), Degrees(tp=2)), (1, 3), Schedule("1f1b", 2), reference=TIED_MODEL),
 }
 CLIP = 0.05
 """Gradients are a hundred times larger: clipped otherwise by one plan than by another, losses would not go on alike."""
@@ -67,12 +75,14 @@ def batch_of(step, mesh):
 def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """The first plan of a model runs four steps and saves after two; the others go on from there, and save what they
     took up."""
-    folders = {plan: tmp_path_factory.mktemp("run") for plan in PLANS}
+    plans = {plan: subject(**given) for plan, given in PLANS.items()}
+    plans |= {plan: of_unlike(case) for plan, case in UNLIKE.items()}
+    folders = {plan: tmp_path_factory.mktemp("run") for plan in plans}
     command = [sys.executable, "-m", "meshwright.backends.torch_.verify.ranks", "4"]
     for plan, folder in folders.items():
-        made = subject(**PLANS[plan])
+        made = plans[plan]
         script = written(made, folder)
-        first = folders[{MODEL: FUSED, TIED_MODEL: TIED}.get(PLANS[plan].get("reference", ""), FIRST)]
+        first = folders[FUSED if "fused" in plan else TIED if "tied" in plan else FIRST]
         more = SAVES if folder == first else RESUMES
         text = script.read_text().replace("CLIP = 0.0", f"CLIP = {CLIP}")
         script.write_text(text + more.format(folder=folder / "saved", saved=first / "saved"))
@@ -135,6 +145,17 @@ def test_weights_are_saved_as_the_model_has_them(kind: str, runs: dict[str, Path
 
 
 @pytest.mark.e2e
-def test_a_parameter_of_two_stages_is_clipped_as_one(runs: dict[str, Path]) -> None:
+@pytest.mark.parametrize("plan", ["1f1b", "1 + 2"])
+def test_a_parameter_of_two_stages_is_clipped_as_one(plan: str, runs: dict[str, Path]) -> None:
     """Its gradient is summed before the norm is taken, in which it counts once."""
-    assert losses(runs["1f1b, tied weights"])[:2] == pytest.approx(losses(runs[TIED])[2:], rel=1e-6)
+    assert losses(runs[f"{plan}, tied weights"])[:2] == pytest.approx(losses(runs[TIED])[2:], rel=1e-6)
+
+
+@pytest.mark.e2e
+def test_stages_of_unlike_meshes_save_what_they_took_up(runs: dict[str, Path]) -> None:
+    """Fused weights that one of them cuts are in the model's order."""
+    before, after = saved(runs[FUSED]), saved(runs["2 + 1, fused weights"])
+    assert before.keys() == after.keys()
+    for name, one in before.items():
+        assert not isinstance(one, torch.Tensor) or torch.equal(one, after[name]), name
+    assert losses(runs["2 + 1, fused weights"])[:2] == pytest.approx(losses(runs[FUSED])[2:], rel=1e-6)

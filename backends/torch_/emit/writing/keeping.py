@@ -10,14 +10,16 @@ from meshwright.backends.torch_.emit.parts import Parts
 FLAT = "FLAT = StateDictOptions(flatten_optimizer_state_dict=True)  # states by names of parameters"
 
 
-def plain(*, tied: bool) -> Iterator[str]:
+def plain(*, tied: bool, cuts: bool = False) -> Iterator[str]:
+    """`plain`; TIED may say how stages cut what is tied."""
     yield "def plain(name: str) -> str:"
     yield '    """What a parameter, or a state of it, is called in the model that stages are made of."""'
     own = 're.sub(r"stages\\.\\d+\\.", "", name, count=1)'
     if not tied:
         yield f"    return {own}"
         return
-    yield f"    own, ((_, first), (_, other)) = {own}, TIED"
+    more = ", _" * cuts
+    yield f"    own, ((_, first{more}), (_, other{more})) = {own}, TIED"
     yield '    if not own.startswith((f"state.{other}.", f"param_groups.{other}.")):'
     yield "        return own"
     yield "    return own.replace(other, first, 1)  # states of one parameter"

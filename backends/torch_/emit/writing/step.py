@@ -61,6 +61,11 @@ def after_backward(parts: Parts) -> Iterator[str]:
         yield "    for unit in model.modules():"
         yield "        if isinstance(unit, FSDPModule):"
         yield "            unit.reshard()"
+    yield from summed(parts)
+
+
+def summed(parts: Parts) -> Iterator[str]:
+    """What is done to the gradients of all stages."""
     if parts.untied or parts.held_twice:
         yield "    join_tied(model)"
     if parts.pipeline is not None and parts.pipeline.tied:

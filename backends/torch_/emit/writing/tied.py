@@ -17,7 +17,8 @@ def parted(parts: Parts) -> Iterator[str]:
         yield "        own = nn.Parameter(model.get_parameter(stepped).detach().clone())"
         yield "        model.get_submodule(holder).register_parameter(last, own)"
     for (stage, _), *others in parts.held_twice:
-        for name in [name for index, name in others if index == stage]:
+        here = not parts.by_stage or stage in parts.subject.only
+        for name in [name for index, name in others if index == stage and here]:
             yield f"    if model.index == {stage}:  # each module's unit has its own"
             yield f'        own = nn.Parameter(model.get_parameter("{name}").detach().clone())'
             yield f'        {_holder(name)}.register_parameter("{_last(name)}", own)'

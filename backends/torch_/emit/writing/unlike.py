@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from itertools import pairwise
 
 from meshwright.backends.torch_.emit.axes import joined
-from meshwright.backends.torch_.emit.stage_code import Crossing
 from meshwright.backends.torch_.emit.storage import WHOLE
 from meshwright.backends.torch_.emit.unlike import Unlike
 from meshwright.backends.torch_.emit.writing.batch import batch_of
@@ -31,8 +30,8 @@ from meshwright.backends.torch_.emit.writing.pipeline import (
     weighed,
 )
 from meshwright.backends.torch_.emit.writing.schedule import LISTS
-from meshwright.backends.torch_.emit.writing.step import after_backward, clipping, targets_of
-from meshwright.ir.mesh import Mesh
+from meshwright.backends.torch_.emit.writing.step import after_backward, summed, targets_of
+from meshwright.ir.placement import Placement
 
 MEANING = {"batch": "ranks share the sequences of every micro-batch", "tensor": "ranks share every block"}
 
@@ -60,6 +59,12 @@ def unlike_constants(unlike: Unlike) -> Iterator[str]:
     yield f"STAGES = {len(unlike.meshes)}"
     yield from blocks_of_stages(unlike.main, unlike.pipeline)
     yield "Box = tuple[range, ...]  # what a rank has of every dimension of a value"
+    yield "Cuts = dict[int, tuple[str, ...]]  # the mesh axes that cut its dimensions, major to minor"
+    if unlike.tied:
+        held = [f'({stage}, "{name}", {_cuts(lies)})' for stage, name, lies in unlike.tied]
+        yield "TIED: tuple[tuple[int, str, Cuts], ...] = (  # one parameter: stages, its names there, and what cuts it"
+        yield from (f"    {one}," for one in held)
+        yield ")"
 
 
 def shards(unlike: Unlike) -> Iterator[Iterator[str]]:
@@ -127,13 +132,15 @@ def unlike_batches(unlike: Unlike) -> Iterator[str]:
 def unlike_step(unlike: Unlike) -> Iterator[str]:
     """`train_step`."""
     labels, _ = targets_of(unlike.main.subject)
-    given = ", ".join(f'batch["{name}"]' for name in (*unlike.main.subject.calls.entries, labels))
+    late = unlike.pipeline.late
+    entries = [name for name in unlike.main.subject.calls.entries if name not in late]
+    given = ", ".join(f'batch["{name}"]' for name in (*entries, labels, *late))
     return staged_step(unlike.main, (f"losses = model.run({given})",), _after(unlike))
 
 
 def _after(unlike: Unlike) -> Iterator[str]:
     """What each kind of stage does with its gradients, and what all do."""
-    every = list(clipping(unlike.main))
+    every = list(summed(unlike.main))
     for kind in unlike.kinds:
         lines = list(after_backward(kind))[: -len(every)]
         if lines:
@@ -142,11 +149,14 @@ def _after(unlike: Unlike) -> Iterator[str]:
     yield from every
 
 
-def unlike_clip() -> Iterator[str]:
+def unlike_clip(unlike: Unlike) -> Iterator[str]:
     """`clip`: what ranks of a stage share is counted once."""
-    yield "def clip(model: nn.Module, most: float, mesh: DeviceMesh) -> None:"
+    yield f"def clip(model: {'Pipeline' if unlike.tied else 'nn.Module'}, most: float, mesh: DeviceMesh) -> None:"
     yield '    """Scale all gradients down together, to a norm of at most so much."""'
-    yield from norms()
+    if unlike.tied:
+        yield "    stage_of, name, _ = TIED[-1]  # the parameter of two stages counts on the first one"
+        yield "    twice = {stage.get_parameter(name) for stage in model.stages if stage.index == stage_of}"
+    yield from norms(" and p not in twice" if unlike.tied else "")
     yield "    squares = nn.utils.get_total_norm(norms) ** 2 / mesh.size()  # all ranks of a stage have its norm"
     yield "    dist.all_reduce(squares)"
     yield from scaled("squares.sqrt()")
@@ -160,22 +170,39 @@ def unlike_sections(unlike: Unlike) -> Iterator[Iterator[str]]:
     yield _way(unlike)
     yield _crossing(unlike)
     yield _runner(unlike)
-    summed = [kind for kind in unlike.kinds if kind.summed]
-    if summed:
-        yield sum_copies(max(summed, key=lambda kind: kind.partial_gradients))
-    yield plain(tied=False)
+    added = [kind for kind in unlike.kinds if kind.summed]
+    if added:
+        yield sum_copies(max(added, key=lambda kind: kind.partial_gradients))
+    if unlike.tied:
+        yield _sum_tied()
+    yield plain(tied=bool(unlike.tied), cuts=True)
+
+
+def _sum_tied() -> Iterator[str]:
+    yield "def sum_tied(model: Pipeline) -> None:"
+    yield '    """Add up the gradients of the parameter that two stages hold, part by part."""'
+    yield "    for name, there, here in model.sharing:"
+    yield "        parameter = model.stages[0].get_parameter(name)"
+    yield "        if isinstance(parameter, DTensor) and isinstance(parameter.grad, DTensor):"
+    yield "            parameter.grad = parameter.grad.redistribute(placements=parameter.placements)"
+    yield "        grad = parameter.grad.to_local() if isinstance(parameter.grad, DTensor) else parameter.grad"
+    yield "        works, other = there.send(grad), here.receive()"
+    yield "        wait(works)"
+    yield "        grad += other"
 
 
 def _boxes() -> Iterator[str]:
-    yield "def boxes(shape: tuple[int, ...], stage: int, cut: dict[int, str]) -> dict[int, Box]:"
-    yield '    """What every rank of a stage has of a value, of which mesh axes cut dimensions."""'
+    yield "def boxes(shape: Sequence[int], stage: int, cut: Cuts) -> dict[int, Box]:"
+    yield '    """What every rank of a stage has of a value."""'
     yield "    axes = MESHES[stage]"
-    yield "    each = [size // axes[cut[dim]] if dim in cut else size for dim, size in enumerate(shape)]"
+    yield "    each = [size // math.prod(axes[axis] for axis in cut.get(dim, ())) for dim, size in enumerate(shape)]"
     yield "    found = {}"
     yield "    for rank, place in zip(RANKS[stage], itertools.product(*map(range, axes.values())), strict=True):"
-    yield "        at = dict(zip(axes, place, strict=True))"
-    yield "        first = [at[cut[dim]] * size if dim in cut else 0 for dim, size in enumerate(each)]"
-    yield "        found[rank] = tuple(range(start, start + size) for start, size in zip(first, each, strict=True))"
+    yield "        at, part = dict(zip(axes, place, strict=True)), [0] * len(shape)"
+    yield "        for dim, over in cut.items():"
+    yield "            for axis in over:"
+    yield "                part[dim] = part[dim] * axes[axis] + at[axis]"
+    yield "        found[rank] = tuple(range(n * size, (n + 1) * size) for n, size in zip(part, each, strict=True))"
     yield "    return found"
 
 
@@ -242,8 +269,8 @@ def _crossing(unlike: Unlike) -> Iterator[str]:
     yield ""
     yield "    shape: tuple[int, ...]"
     yield "    dtype: torch.dtype"
-    yield "    leaves: dict[int, str]"
-    yield "    enters: dict[int, str]"
+    yield "    leaves: Cuts"
+    yield "    enters: Cuts"
     yield "    grad: bool  # whether a gradient comes back"
     yield ""
     yield ""
@@ -252,23 +279,24 @@ def _crossing(unlike: Unlike) -> Iterator[str]:
         yield "    ("
         for left, entered in zip(one.leaves, other.enters, strict=True):
             shape = f"({', '.join(map(str, left.type.shape))}{',' * (len(left.type.shape) == 1)})"
-            cuts = f"{_cuts(left, one.mesh)}, {_cuts(entered, other.mesh)}"
+            cuts = f"{_cuts(left.placement)}, {_cuts(entered.placement)}"
             yield f"        Value({shape}, torch.{DTYPES[left.type.dtype]}, {cuts}, {left.differentiable}),"
         yield "    ),"
     yield ")"
 
 
-def _cuts(one: Crossing, mesh: Mesh) -> str:
+def _cuts(lies: Placement) -> str:
     """The axes that cut the dimensions of a value, as a table."""
-    cut = {dim: shards[0].axis for dim, shards in enumerate(one.placement.dims) if shards}
-    return f"{{{', '.join(f'{dim}: {chr(34)}{axis}{chr(34)}' for dim, axis in cut.items())}}}"
+    cut = {dim: tuple(shard.axis for shard in shards) for dim, shards in enumerate(lies.dims) if shards}
+    return f"{{{', '.join(f'{dim}: ({quoted(axes)}{chr(44) * (len(axes) == 1)})' for dim, axes in cut.items())}}}"
 
 
 def _runner(unlike: Unlike) -> Iterator[str]:
     parts = unlike.main
     labels, ignored = targets_of(parts.subject)
     made = "stage_of(model, self.index, mesh)" if parts.carries_shards else "stage_of(model, self.index)"
-    entries = parts.subject.calls.entries
+    late = unlike.pipeline.late
+    entries = [name for name in parts.subject.calls.entries if name not in late]
     within = parts.subject.calls.route.within
     given = f"SimpleNamespace({within}=outputs)" if within else "outputs"
     yield "class Kept(NamedTuple):"
@@ -282,6 +310,15 @@ def _runner(unlike: Unlike) -> Iterator[str]:
     yield from pipeline_of("The stage of this rank, and what sends micro-batches through it.")
     yield "        self.index = next(stage for stage, ranks in enumerate(RANKS) if dist.get_rank() in ranks)"
     yield f"        self.stages = nn.ModuleList([shard({made}, mesh)])"
+    for (stage, first), *others in unlike.pipeline.twice:
+        if (
+            any(kind.axes.tensor and stage in kind.subject.only for kind in unlike.kinds)
+            and stage not in parts.in_units
+        ):
+            yield f"        if self.index == {stage}:  # one parameter again"
+            for module, _, last in (name.rpartition(".") for _, name in others):
+                again = f'self.stages[0].get_submodule("{module}").{last}'
+                yield f'            {again} = self.stages[0].get_parameter("{first}")'
     yield "        self.last = self.index == STAGES - 1"
     yield "        self.targets = torch.ones(())  # what losses are divided by"
     yield f'        lists = Path(__file__).with_name("{LISTS}").read_text().splitlines()'
@@ -289,6 +326,8 @@ def _runner(unlike: Unlike) -> Iterator[str]:
     yield "        groups = dist.new_group(), dist.new_group()  # values and gradients overtake each other"
     yield "        self.before = self.ways(self.index - 1, *groups)"
     yield "        self.after = self.ways(self.index, *groups)"
+    if unlike.tied:
+        yield "        self.sharing = list(self.tied(groups[0]))"
     yield ""
     yield "    def ways("
     yield "        self, stage: int, forth: dist.ProcessGroup | None, back: dist.ProcessGroup | None"
@@ -302,19 +341,31 @@ def _runner(unlike: Unlike) -> Iterator[str]:
     yield "            found.append((Way(value.dtype, here, there, forth), returns))"
     yield "        return found"
     yield ""
-    arguments = ", ".join(f"{name}: Tensor" for name in dict.fromkeys((*entries, "target")))
+    if unlike.tied:
+        yield "    def tied(self, group: dist.ProcessGroup | None) -> Iterator[tuple[str, Way, Way]]:"
+        yield '        """A parameter that another stage holds, too: what goes there of its gradient, what comes."""'
+        yield "        for (stage, name, cut), (other, _, cut_there) in itertools.permutations(TIED):"
+        yield "            if stage == self.index:"
+        yield "                one = self.stages[0].get_parameter(name)"
+        yield "                own, there = boxes(one.shape, stage, cut), boxes(one.shape, other, cut_there)"
+        yield "                yield name, Way(one.dtype, own, there, group), Way(one.dtype, there, own, group)"
+        yield ""
+    arguments = ", ".join(f"{name}: Tensor" for name in dict.fromkeys((*entries, "target", *late)))
     yield f"    def run(self, {arguments}) -> list[Tensor]:"
     yield '        """All micro-batches, in the order of the schedule; returns their losses, of the last stage."""'
     chunked = ", ".join(f"{name}.chunk(MICROBATCHES)" for name in entries)
     yield f"        inputs = list(zip({chunked}, strict=True))"
     yield "        targets = target.chunk(MICROBATCHES)"
+    if late:
+        chunked = ", ".join(f"{name}.chunk(MICROBATCHES)" for name in late)
+        yield f"        late = list(zip({chunked}, strict=True))  # what all stages read"
     yield "        kept: dict[int, Kept] = {}"
     yield "        sent: list[dist.Work | None] = []"
     yield "        losses: list[Tensor] = []"
     yield "        for action in self.schedule:"
     yield "            number = int(action[1:])"
     yield '            if action[0] == "F":'
-    yield "                kept[number] = self.forth(inputs[number], targets[number])"
+    yield f"                kept[number] = self.forth(inputs[number], targets[number]{', *late[number]' * bool(late)})"
     yield "                losses += [loss.detach() for loss in kept[number].results if self.last]"
     yield "            else:"
     summing = [index for kind in unlike.kinds if kind.kept.level == 1 for index in kind.subject.only]
@@ -329,10 +380,10 @@ def _runner(unlike: Unlike) -> Iterator[str]:
     yield "        wait(sent)"
     yield "        return losses"
     yield ""
-    yield "    def forth(self, entries: tuple[Tensor, ...], labels: Tensor) -> Kept:"
+    yield f"    def forth(self, entries: tuple[Tensor, ...], labels: Tensor{', *late: Tensor' * bool(late)}) -> Kept:"
     yield '        """The forward pass of a micro-batch."""'
     yield "        given = [way.receive().requires_grad_(back is not None) for way, back in self.before]"
-    yield "        made = self.stages[0](*(given or entries))"
+    yield f"        made = self.stages[0](*(given or entries){', *late' * bool(late)})"
     yield "        if self.last:"
     yield "            made = self.loss(made, labels)"
     yield "        results = [made] if isinstance(made, Tensor) else list(made)"
