@@ -90,8 +90,9 @@ def unlike_scripts(unlike: Unlike) -> tuple[tuple[str, str], ...]:
 
 
 def needed(kinds: Iterable[Parts]) -> list[Section]:
-    """What `parallelize` calls, of all kinds of stages, and torch lacks."""
-    return list(dict.fromkeys(tuple(lines) for parts in kinds for lines in _needed(parts)))
+    """What `parallelize` calls, of all kinds of stages, and torch lacks: every function once."""
+    texts = (text for parts in kinds for lines in _needed(parts) for text in "\n".join(lines).split("\n\n\n"))
+    return [text.split("\n") for text in dict.fromkeys(texts)]
 
 
 def _needed(parts: Parts) -> Iterator[Section]:
@@ -105,7 +106,7 @@ def _needed(parts: Parts) -> Iterator[Section]:
     if parts.fused:
         yield in_order_of_ranks(parts)
     if parts.in_sections:
-        yield from of_sections(parts)
+        yield of_sections(parts)
     if parts.cut_experts:
         yield of_experts(parts)
     yield from styles(parts.added_styles)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from meshwright.backends.torch_.emit.parts import Parts
 from meshwright.backends.torch_.emit.sections import named
@@ -59,12 +59,14 @@ def in_order_of_ranks(parts: Parts) -> Iterator[str]:
     yield from REORDERED.replace("SAID", said).replace("BEGINS", begins).replace("PARTS", ranks).split("\n")
 
 
-def of_sections(parts: Parts) -> Iterator[Sequence[str]]:
-    yield SECTIONS.split("\n")
+def of_sections(parts: Parts) -> Iterator[str]:
+    yield from SECTIONS.split("\n")
     if any(fused.modules for _, fused in parts.fused):
-        yield IN_SECTIONS.split("\n")
+        yield from ("", "")
+        yield from IN_SECTIONS.split("\n")
     if any(styles.shared for styles in parts.styles.values()):
-        yield SHARE_PART.split("\n")
+        yield from ("", "")
+        yield from SHARE_PART.split("\n")
 
 
 BY_STAGE = (
