@@ -40,9 +40,9 @@ from functools import cache
 from importlib import resources
 from math import inf
 
+from meshwright.cost_models.body_memory import BodyMemory, body_memory
 from meshwright.cost_models.cluster import Cluster
 from meshwright.cost_models.inflight import State, states_of
-from meshwright.cost_models.liveness import BodyMemory, body_memory
 from meshwright.cost_models.passing import passings
 from meshwright.cost_models.prediction import HELD, Held
 from meshwright.cost_models.quantity import Kind, weakest_kind

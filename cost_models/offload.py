@@ -40,10 +40,10 @@ from dataclasses import dataclass, replace
 from functools import cache
 from importlib import resources
 
+from meshwright.cost_models.body_memory import body_memory
 from meshwright.cost_models.cost import Taken
 from meshwright.cost_models.hardware import Device
 from meshwright.cost_models.ledger import Ledger
-from meshwright.cost_models.liveness import body_memory
 from meshwright.cost_models.prices import Prices
 from meshwright.cost_models.quantity import Kind, weakest_kind
 from meshwright.ir.errors import HostUnknown

@@ -23,8 +23,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
 
+from meshwright.cost_models.body_memory import BodyMemory
 from meshwright.cost_models.inflight import State
-from meshwright.cost_models.liveness import BodyMemory
 from meshwright.ir.graph import ITEMSIZE
 from meshwright.ir.mesh import Mesh
 from meshwright.ir.placement import Placement

@@ -1,7 +1,7 @@
 """What the calls of one stage hold, put together: the fullest instant of every kind of action.
 
 Calls run one after another: what the calls before have kept, and the fullest instant of the call that runs
-(`meshwright.cost_models.liveness`), with parameters gathered for it and for the next one.
+(`meshwright.cost_models.body_memory`), with parameters gathered for it and for the next one.
 
 torch's allocator keeps what is freed for the stream that it was allocated in (c10/cuda/CUDACachingAllocator.cpp), so
 what it reserves is the sum of what every stream's *pool* holds at its own fullest instant, not the fullest instant of
@@ -22,9 +22,9 @@ from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass, field
 from functools import cached_property
 
+from meshwright.cost_models.body_memory import BodyMemory
 from meshwright.cost_models.fullest import Fullest
 from meshwright.cost_models.inflight import State
-from meshwright.cost_models.liveness import BodyMemory
 from meshwright.cost_models.storages import Shared
 from meshwright.ir.program import Program, Stage
 from meshwright.ir.workload import Workload

@@ -15,10 +15,10 @@ from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from itertools import accumulate
 
+from meshwright.cost_models.body_memory import BodyMemory, body_memory
 from meshwright.cost_models.cluster import Cluster
 from meshwright.cost_models.cost import NOTHING, Cost, fastest
 from meshwright.cost_models.ledger import PHASES, Phase
-from meshwright.cost_models.liveness import BodyMemory, body_memory
 from meshwright.cost_models.prices import Prices
 from meshwright.cost_models.profile import StepConstants
 from meshwright.cost_models.stage_memory import StageMemory

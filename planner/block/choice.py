@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from meshwright.cost_models.body_memory import body_memory
 from meshwright.cost_models.ledger import Ledger, ledger
-from meshwright.cost_models.liveness import body_memory
 from meshwright.cost_models.topology import group_shape
 from meshwright.ir.decisions import BodyPlan
 from meshwright.ir.graph import Graph

@@ -6,9 +6,10 @@ from dataclasses import replace
 
 import pytest
 
+from meshwright.cost_models.body_memory import body_memory
 from meshwright.cost_models.forms import forms
 from meshwright.cost_models.ledger import Known, ledger
-from meshwright.cost_models.liveness import body_memory, pass_memory
+from meshwright.cost_models.liveness import pass_memory
 from meshwright.ir.names import Degrees
 from meshwright.ir.program import BodyProgram, Program
 from tests.cost_models.programs import DENSE, SHAPES, program
