@@ -23,7 +23,7 @@ TIGHT = """
 [[device]]
 name = "Tight"
 like = "A100"
-memory_gb = 1.1
+memory_gb = 1.09
 [[pool]]
 name = "p"
 hosts = 1

@@ -368,14 +368,14 @@ def test_the_leanest_plan_holds_pins_too(capsys: pytest.CaptureFixture[str]) -> 
 
 def test_what_is_computed_again_makes_room(tmp_path: Path) -> None:
     """What `tests.planner.test_relax` shows not to fit does, once feed-forward parts are computed again."""
-    ask, setting, wished = question(*tight(tmp_path, 1.1), "--fix", f"{PINS},blocks.*.feed_forward:recompute=on")
+    ask, setting, wished = question(*tight(tmp_path, 1.09), "--fix", f"{PINS},blocks.*.feed_forward:recompute=on")
     best = solve_all(ask, setting, wished).best
     assert best is not None
     assert best.config.recompute == "none"
 
 
 def test_a_pin_that_leaves_no_room_is_to_be_taken_back(tmp_path: Path) -> None:
-    argv = (*tight(tmp_path, 1.1), "--fix", "tp=1,cp=1,pp=1,recompute=full,blocks.*:recompute=off")
+    argv = (*tight(tmp_path, 1.09), "--fix", "tp=1,cp=1,pp=1,recompute=full,blocks.*:recompute=off")
     solved = solve_all(*question(*argv))
     assert solved.best is None
     found = list(takewhile(lambda one: one.kind == "wish", relaxations(solved)))

@@ -18,7 +18,7 @@ def never() -> bool:
 
 
 def test_as_few_layers_are_computed_again_as_fit() -> None:
-    own = opened(TIGHT, Wishes(only={"cp": (1,)}))
+    own = opened(TIGHT, Wishes(only={"cp": (1,), "offload": ("none",)}))
     search = searched(own)
     assert search.best
     before, proved = search.best, search.lower_s

@@ -30,7 +30,7 @@ def small(folder: Path, gb: float) -> tuple[str, ...]:
 
 @pytest.fixture(scope="module")
 def nothing(tmp_path_factory: pytest.TempPathFactory) -> Nothing:
-    ask, setting, wished = question(*small(tmp_path_factory.mktemp("small"), 1.1), "--fix", PINS)
+    ask, setting, wished = question(*small(tmp_path_factory.mktemp("small"), 1.09), "--fix", PINS)
     solved = solve(ask, setting, wished)
     assert solved.complete
     assert solved.best is None
@@ -85,7 +85,7 @@ def test_more_hosts_are_the_fewest_that_do(nothing: Nothing, monkeypatch: pytest
 
 
 def test_the_command_ends_with_3(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    argv = (*small(tmp_path, 1.1), "--fix", PINS)
+    argv = (*small(tmp_path, 1.09), "--fix", PINS)
     assert main([*argv, "--json"]) == 3
     found = json.loads(capsys.readouterr().out)
     assert found["fits"] is False
@@ -98,7 +98,7 @@ def test_the_command_ends_with_3(tmp_path: Path, capsys: pytest.CaptureFixture[s
 
 
 def test_too_little_time_for_any_plan(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([*small(tmp_path, 1.1), "--time-limit", "0", "--json"]) == 2
+    assert main([*small(tmp_path, 1.09), "--time-limit", "0", "--json"]) == 2
     assert json.loads(capsys.readouterr().out)["error"]["kind"] == NoPlanInTime.__name__
 
 

@@ -38,6 +38,8 @@ from meshwright.backends.torch_.verify.loading import load
 from meshwright.backends.torch_.verify.memory import Peak, make_masks_unwatched
 from meshwright.backends.torch_.verify.state import buffers_of
 
+PATIENCE_S = 2.0
+"""For ranks that print where they are."""
 START = "start"
 """The checkpoint, in the folder of a script, that its ranks begin with if they draw their parts."""
 
@@ -89,13 +91,23 @@ def _wait(children: dict[int, int], folder: Path) -> int:
                 return 1
     except SystemExit:
         (folder / "waiting").write_text(", ".join(str(rank) for rank in sorted(children.values())))
-        for child in children:
-            os.kill(child, signal.SIGABRT)  # faulthandler prints where it is
-        time.sleep(1)
+        _stopped(children)
         raise
     finally:
         _kill(list(children))
     return 0
+
+
+def _stopped(children: dict[int, int]) -> None:
+    """Have ranks end and print where they are (faulthandler), one after the other as far as they do so at once."""
+    deadline = time.monotonic() + PATIENCE_S
+    for child in list(children):
+        os.kill(child, signal.SIGABRT)
+        while time.monotonic() < deadline:
+            if os.waitpid(child, os.WNOHANG)[0]:
+                del children[child]
+                break
+            time.sleep(0.01)
 
 
 def _reaped(children: dict[int, int]) -> Iterator[tuple[int, int]]:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import signal
+import time
 from pathlib import Path
 
-from meshwright.backends.torch_.verify.ranks import _first, _wait
+from meshwright.backends.torch_.verify.ranks import PATIENCE_S, _first, _stopped, _wait
 
 
 def test_the_rank_that_said_so_first_is_named_whichever_is_reaped_first(tmp_path: Path) -> None:
@@ -26,6 +28,33 @@ def test_ranks_that_end_together_are_looked_at_together(tmp_path: Path) -> None:
         os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)
     assert _wait(children, tmp_path) == 1
     assert (tmp_path / "failed").read_text() == "2 1\nbroke at 100"
+
+
+def test_ranks_that_are_told_to_end_print_one_after_the_other() -> None:
+    """Whoever does not end at once does not hold up the others for long."""
+    reading, writing = os.pipe()
+    children = {_asleep(writing, str(rank)): rank for rank in range(3)}
+    for _ in children:
+        os.read(reading, 1)
+    stubborn = next(iter(children))
+    begin = time.monotonic()
+    _stopped(children)
+    assert time.monotonic() - begin < 2 * PATIENCE_S
+    assert stubborn in children
+    for child in children:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+
+
+def _asleep(writing: int, said: str) -> int:
+    """A process; the first one ends only when it is killed."""
+    child = os.fork()
+    if not child:
+        signal.signal(signal.SIGABRT, signal.SIG_IGN if said == "0" else signal.SIG_DFL)
+        os.write(writing, b"!")
+        while True:
+            signal.pause()
+    return child
 
 
 def _ended(folder: Path, rank: int, at: int) -> int:
