@@ -145,6 +145,11 @@ class Row:
         return {"refused": self.code, "none": "-"}.get(self.outcome, self.outcome) + far
 
 
+def _ratios(measured: Sequence[Row]) -> tuple[list[float | None], list[float | None]]:
+    """Planned by measured memory: of the fullest ranks, and of those furthest off."""
+    return [row.fullest for row in measured], [row.worst for row in measured]
+
+
 def _off(ratio: float | None) -> float:
     return 0.0 if ratio is None else ratio - 1
 
@@ -339,9 +344,9 @@ def page(done: Mapping[tuple[str, str], Row]) -> Iterable[str]:
     bad = [row for row in run if row.bad]
     measured = [row for row in run if row.fullest is not None]
     yield f"Of {len(MODELS) * len(KINDS)} pairs {len(run)} were tried: {counts}, {len(bad)} differ or fail."
-    yield f"Memory was measured of {len(measured)}: it is within 5 % of the planned on the fullest rank of "
-    yield f"{sum(abs(_off(row.fullest)) <= NEAR for row in measured)}, and on every rank of "
-    yield f"{sum(abs(_off(row.worst)) <= NEAR for row in measured)}."
+    fullest, all_of = (sum(abs(_off(one)) <= NEAR for one in ratios) for ratios in _ratios(measured))
+    yield f"Memory was measured of {len(measured)}: planned, it is within 5 % of that on the fullest rank of {fullest},"
+    yield f"and on every rank of {all_of}."
     if bad:
         yield ""
         yield from (f"- {row.model}, {row.kind}: {row.detail.splitlines()[0].partition(';')[0]}" for row in bad)
