@@ -69,7 +69,7 @@ Written by `python -m benchmarks.emitted_matrix --done FILE --table docs/emitted
 processes, compared as by `plan verify`: loss, every gradient, every parameter after the step, and collectives by kind,
 group and bytes. *exact*: all of it is; a code: the plan is refused with it ([errors.md](errors.md)); `-`: the model has
 no such plan; empty: not run. `mixture` is `examples/mixture.py:limited`, whose experts have a capacity. Beside *exact*
-stands how far the memory planned for the fullest rank is from the measured one, where that is more than 5 %."""
+stands how far planned memory is from the measured one, on the rank where it is furthest, if that is more than 5 %."""
 
 EMITTED = "emitted"
 """The outcome of what was not run; it is not noted as done."""
@@ -130,28 +130,22 @@ class Row:
     outcome: str
     code: str = ""
     detail: str = ""
-    fullest: float | None = None
-    """Planned by measured memory, of the fullest rank."""
-    worst: float | None = None
-    """The same of the rank that is furthest off."""
+    memory: float | None = None
+    """Planned by measured memory, of the rank where they are furthest apart."""
 
     @property
     def bad(self) -> bool:
         return self.outcome in ("differs", "failed")
 
     @property
+    def off(self) -> float:
+        """How far planned memory is from the measured one."""
+        return 0.0 if self.memory is None else self.memory - 1
+
+    @property
     def cell(self) -> str:
-        far = f" {_off(self.fullest):+.1%}" if abs(_off(self.fullest)) > NEAR else ""
+        far = f" {self.off:+.1%}" if abs(self.off) > NEAR else ""
         return {"refused": self.code, "none": "-"}.get(self.outcome, self.outcome) + far
-
-
-def _ratios(measured: Sequence[Row]) -> tuple[list[float | None], list[float | None]]:
-    """Planned by measured memory: of the fullest ranks, and of those furthest off."""
-    return [row.fullest for row in measured], [row.worst for row in measured]
-
-
-def _off(ratio: float | None) -> float:
-    return 0.0 if ratio is None else ratio - 1
 
 
 def main(argv: Sequence[str]) -> int:
@@ -161,7 +155,7 @@ def main(argv: Sequence[str]) -> int:
     for model in args.models or MODELS:
         kinds = [kind for kind in args.kinds or KINDS if (model, kind) not in done]
         for row in rows(model, kinds, "compiled" if args.compiled else "eager", run=not args.emit_only):
-            memory = f"{_off(row.fullest):+.1%} {_off(row.worst):+.1%}" if row.fullest is not None else ""
+            memory = f"{row.off:+.1%}" if row.memory is not None else ""
             print(f"{row.model:12} {row.kind:24} {row.cell:8} {memory} {row.detail[:200]}", flush=True)
             if row.outcome == EMITTED:
                 continue
@@ -224,8 +218,8 @@ class Made:
         if not measured:
             return row
         planned = planned_memory(self.subject.program)
-        ratios = [one / run for one, run in zip(planned, measured, strict=True)]
-        return replace(row, fullest=max(planned) / max(measured), worst=max(ratios, key=lambda one: abs(one - 1)))
+        ratios = (one / run for one, run in zip(planned, measured, strict=True))
+        return replace(row, memory=max(ratios, key=lambda one: abs(one - 1)))
 
 
 class Small:
@@ -342,11 +336,10 @@ def page(done: Mapping[tuple[str, str], Row]) -> Iterable[str]:
         for outcome, word in (("exact", "exact"), ("refused", "refused"), ("none", "do not apply"))
     )
     bad = [row for row in run if row.bad]
-    measured = [row for row in run if row.fullest is not None]
+    measured = [row for row in run if row.memory is not None]
     yield f"Of {len(MODELS) * len(KINDS)} pairs {len(run)} were tried: {counts}, {len(bad)} differ or fail."
-    fullest, all_of = (sum(abs(_off(one)) <= NEAR for one in ratios) for ratios in _ratios(measured))
-    yield f"Memory was measured of {len(measured)}: planned, it is within 5 % of that on the fullest rank of {fullest},"
-    yield f"and on every rank of {all_of}."
+    near = sum(abs(row.off) <= NEAR for row in measured)
+    yield f"Memory was measured of {len(measured)}: planned, it is within 5 % of that on every rank of {near}."
     if bad:
         yield ""
         yield from (f"- {row.model}, {row.kind}: {row.detail.splitlines()[0].partition(';')[0]}" for row in bad)

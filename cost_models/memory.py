@@ -306,10 +306,9 @@ class _Group:
         always = sum(self.state.values()) + self.gradients + self.placeholders + profile.workspace_bytes
         always += self.pools - self.pooled_gradients + (self.passings.most if self.passings else 0.0)
         working = []
-        for number, stage in zip(self.numbers, self.stages, strict=True):
+        for stage in self.stages:
             backward = stage.backward[True].own
-            whole = stage.torch and number == 0
-            inputs, weights = (backward, backward) if whole else (stage.inputs.own, stage.weights.own)
+            inputs, weights = (backward, backward) if stage.whole else (stage.inputs.own, stage.weights.own)
             working.append((stage.forward[False].own, backward, inputs, weights))
         return Holding(
             room - always,

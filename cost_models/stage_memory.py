@@ -104,10 +104,19 @@ class StageMemory:
     """One stage's calls, put together."""
 
     def __init__(
-        self, stage: Stage, summaries: Mapping[str, BodyMemory], workload: Workload, entries: Set[Shared] = frozenset()
+        self,
+        stage: Stage,
+        summaries: Mapping[str, BodyMemory],
+        workload: Workload,
+        entries: Set[Shared] = frozenset(),
+        *,
+        begins: bool = False,
     ) -> None:
-        """`entries` are of the model's inputs, which are there all the time."""
+        """`entries` are of the model's inputs, which are there all the time; `begins`: it is a pipeline's first one."""
         self.workload = workload
+        self.torch = workload.stack.style in ("eager", "compiled")
+        self.whole = self.torch and begins
+        """Whether it makes all of its gradients when those of weights are due, and none before."""
         self.prefetches = "parameters" in workload.stack.hides and not workload.stack.piecewise
         self.runs = [([summaries[name] for name in run.programs], run.repeats) for run in stage.runs]
         self.gradients = sum(one.gradients * repeats for period, repeats in self.runs for one in period)
@@ -124,11 +133,10 @@ class StageMemory:
         self.positions = tuple(self._positions())
         self.pooled_messages = max(map(self.messages, self.positions))
         self.weight_kept = sum(one.passes.weight_kept * repeats for period, repeats in self.runs for one in period)
-        self.torch = workload.stack.style in ("eager", "compiled")
         self.hosted = sum(one.passes.hosted * repeats for period, repeats in self.runs for one in period)
         self.kept_bytes = sum(self.kept.values())
         waiting = self.kept["activations"] - self.beyond() + self.captured
-        self.waiting_bytes = waiting if self.torch else self.weight_kept
+        self.waiting_bytes = self.kept_bytes if self.whole else waiting if self.torch else self.weight_kept
         """What a micro-batch holds that waits for gradients of weights (`meshwright.cost_models.passing`)."""
         self.weights = Parts({"activations": self.waiting_bytes}, "backward")
         """When gradients of weights are made."""
@@ -305,10 +313,9 @@ class StageMemory:
         """What a state's action holds, on the stage with that number in its group."""
         if state.kind == "F":
             return self.forward[not (state.live[index] or state.waiting[index] or state.graded[index])]
-        whole = self.torch and state.stage == 0  # which makes all of its gradients when those of weights are due
         if state.kind == "I":
-            return self.backward[True] if whole else self.inputs
-        if state.kind == "W" and not whole:
+            return Parts(dict(self.kept), "backward") if self.whole else self.inputs
+        if state.kind == "W" and not self.whole:
             return self.weights
         return self.backward[graded]
 
@@ -322,13 +329,15 @@ class StageMemory:
 
 
 def stages_of(program: Program, summaries: Mapping[str, BodyMemory], workload: Workload) -> list[StageMemory]:
-    """Every stage; those that run the same bodies as often hold the same."""
-    runs = [tuple((run.programs, run.repeats) for run in stage.runs) for stage in program.stages]
+    """Every stage; those that run the same bodies as often hold the same, but for the first one."""
+    keys = [
+        (not at, tuple((run.programs, run.repeats) for run in stage.runs)) for at, stage in enumerate(program.stages)
+    ]
     entries = {
         (one.type.dtype, one.placement.local_shape(one.type.shape, one.mesh), one.placement) for one in program.entries
     }
     made = {
-        key: StageMemory(stage, summaries, workload, entries)
-        for key, stage in dict(zip(runs, program.stages, strict=True)).items()
+        key: StageMemory(stage, summaries, workload, entries, begins=key[0])
+        for key, stage in dict(zip(keys, program.stages, strict=True)).items()
     }
-    return [made[key] for key in runs]
+    return [made[key] for key in keys]

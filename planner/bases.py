@@ -308,7 +308,7 @@ def room(workload: Workload, base: Base, calls: tuple[tuple[str, int], ...]) -> 
     passes = memory.forward[False], memory.backward[True]
     forward, backward = (max(kept, one.total) for one in passes)
     gathered = max(one.sizes.get("gathered", 0.0) for one in passes)
-    return Room(kept, memory.weight_kept, forward, backward, gathered, dense, expert)
+    return Room(kept, min(kept, memory.weight_kept), forward, backward, gathered, dense, expert)
 
 
 def copies(config: Config) -> tuple[int, int]:

@@ -118,7 +118,6 @@ class Load:
         rooms: Sequence[Room],
         own: Sequence[int],
         states: Sequence[Moment],
-        microbatches: int,
         twice: Iterable[tuple[Held, bool]],
     ) -> Load:
         """`twice`: state of parameters that another call of the group holds already, and whether inside experts."""
@@ -127,11 +126,11 @@ class Load:
             at = own.index(state.stage)
             beside = sum(count * one.kept for count, one in zip(state.live, rooms, strict=True))
             beside += sum(count * one.waiting for count, one in zip(state.pending, rooms, strict=True))
-            if state.kind != "W":
+            if state.kind == "F" or goes_back(state):
                 beside += rooms[at].forward if state.kind == "F" else rooms[at].backward
                 beside -= rooms[at].kept
             before = max(before, beside)
-            if all(a + b < microbatches for a, b in zip(state.live, state.pending, strict=True)):
+            if all(state.graded):
                 graded = max(graded, beside)
         dense, expert = Held(), Held()
         for one in rooms:
@@ -413,7 +412,6 @@ class Bounds:
                 [held[stage] for stage in own],
                 own,
                 flying(number),
-                pipeline.microbatches,
                 [self.base.pieces[body].slot(path) for path, body in self.common.twice(pipeline, own)],
             )
             for number, own in self.common.groups(pipeline)
@@ -465,6 +463,11 @@ def _sums(values: Iterable[float]) -> list[float]:
     return found
 
 
+def goes_back(moment: Moment) -> bool:
+    """Whether gradients of inputs are made: on the first stage torch makes none before those of weights."""
+    return moment.kind == "B" or (moment.kind == "I" and moment.stage > 0)
+
+
 @lru_cache(maxsize=4096)
 def in_flight(schedule: str, pp: int, vp: int, microbatches: int) -> Callable[[int], tuple[Moment, ...]]:
     """Of a group by its number, instants that it comes to: the fullest ones, where that is cheap to know."""
@@ -473,11 +476,11 @@ def in_flight(schedule: str, pp: int, vp: int, microbatches: int) -> Callable[[i
 
     def at_once(group: int) -> tuple[Moment, ...]:
         own = groups[group]
-        if schedule == "gpipe":
-            return (Moment("B", own[-1], (microbatches,) * len(own), (0,) * len(own)),)
-        if schedule == "1f1b":
-            return (Moment("B", own[0], (min(microbatches, pp - own[0]),), (0,)),)
-        return (Moment("B", own[0], (1,) + (0,) * (len(own) - 1), (0,) * len(own)),)
+        most = {"gpipe": microbatches, "1f1b": min(microbatches, pp - own[0])}.get(schedule, 1)
+        none = (0,) * (len(own) - 1)
+        first = Moment("B", own[-1], (most,) * len(own), (0, *none), (False,) * len(own))
+        later = Moment("B", own[0], (min(most, microbatches - 1), *none), (0, *none), (True,) * len(own))
+        return (first,) * (most == microbatches) + (later,) * (microbatches > 1)
 
     if schedule in ("gpipe", "1f1b") or pp * vp * few > MOST_ACTIONS:
         return at_once

@@ -40,7 +40,7 @@ from meshwright.ir.errors import MeshwrightError, RecomputeNotExpressible
 from meshwright.ir.names import CONTEXT, uses
 from meshwright.ir.schedules import SCHEDULES
 from meshwright.planner.bases import Base, Held, Piece, Pieces, copies, piece, places, priced
-from meshwright.planner.bounds import Common, in_flight
+from meshwright.planner.bounds import Common, goes_back, in_flight
 from meshwright.planner.pins import Config, Value
 from meshwright.planner.space import Space
 
@@ -135,7 +135,7 @@ class Sums:
     @cached_property
     def waiting(self) -> Vector:
         """What gradients of weights still need of that, where they are put off."""
-        return self.by_body(lambda one: one.memory.passes.weight_kept)
+        return np.minimum(self.kept, self.by_body(lambda one: one.memory.passes.weight_kept))
 
     @cached_property
     def working(self) -> Vector:
@@ -407,9 +407,8 @@ class Floors:
                 (
                     moment.live,
                     moment.pending,
-                    calls[moment.stage][-1][0] if moment.kind in "BI" else "",
-                    from_start
-                    or all(a + b < config.microbatches for a, b in zip(moment.live, moment.pending, strict=True)),
+                    calls[moment.stage][-1][0] if goes_back(moment) else "",
+                    from_start or all(moment.graded),
                 )
                 for moment in flying(number)
             }

@@ -1,10 +1,12 @@
-"""What a group holds while it works: how many micro-batches of each of its stages wait for their backward.
+"""What a group holds while it works: how many micro-batches of each of its stages wait for their backward, and of which
+stages there are gradients.
 
 A forward leaves saved tensors. A full backward frees all of them. An input gradient frees what only it reads; what the
-weight gradient reads waits on. So at every instant a group holds, per stage, `live` micro-batches with everything saved
-and `pending` ones with only what W reads, and its memory is
+weight gradient reads waits on. The first backward or weight gradient of a stage leaves its gradients, which stay. So at
+every instant a group holds, per stage, `live` micro-batches with everything saved and `pending` ones with only what W
+reads, and its memory is
 
-    sum over stages of live · saved + pending · saved for W      + what the running action needs by itself
+    sum over stages of live · saved + pending · saved for W + graded · gradients    + what the running action needs
 
 which is greatest at one of the moments returned here, whatever the (non-negative) sizes: those whose counts no other
 moment of the same action kind and stage exceeds or equals throughout.
@@ -21,12 +23,14 @@ from meshwright.ir.schedules.work import BACKWARD, FORWARD, INPUT, KINDS, WEIGHT
 @dataclass(frozen=True, slots=True, order=True)
 class Moment:
     """While a group runs an action of this kind and stage, it holds this many micro-batches of each of its stages, in
-    the order of the shape; that of the running action is counted (as live in F, B and I, as pending in W)."""
+    the order of the shape; that of the running action is counted (as live in F, B and I, as pending in W). And it has
+    the gradients of the stages that are `graded`, which an action before this one left."""
 
     kind: str
     stage: int
     live: tuple[int, ...]
     pending: tuple[int, ...]
+    graded: tuple[bool, ...]
 
     @property
     def held(self) -> int:
@@ -50,7 +54,7 @@ def _moments(work: WorkLists, group: int) -> tuple[Moment, ...]:
     then one operation, and a schedule's steady state one entry of a set."""
     stages, depth = work.shape.stages[group], work.shape.depth
     width = work.shape.microbatches.bit_length() + 1
-    fields = 2 * len(stages)
+    fields = 3 * len(stages)
     unit = {stage: 1 << (width * at) for at, stage in enumerate(stages)}
     shift = width * len(stages)
     classes = 4 * depth
@@ -62,7 +66,10 @@ def _moments(work: WorkLists, group: int) -> tuple[Moment, ...]:
         leave[4 * stage + WEIGHT] = -(one << shift)
     change = [entered + left for entered, left in zip(enter, leave, strict=True)]
     actions = [code % classes for code in work.lists[group]]
-    before = accumulate(map(change.__getitem__, actions), initial=0)
+    changes = [change[of] for of in actions]
+    for stage, one in unit.items():
+        changes[_first_graded(actions, stage)] += one << (2 * shift)
+    before = accumulate(changes, initial=0)
     seen: list[set[int]] = [set() for _ in range(classes)]
     for of, held in set(zip(actions, before, strict=False)):
         seen[of].add(held + enter[of])
@@ -70,9 +77,15 @@ def _moments(work: WorkLists, group: int) -> tuple[Moment, ...]:
     found = []
     for of, states in enumerate(seen):
         for state in _greatest(states, spare):
-            counts = tuple(state >> (width * field) & ((1 << width) - 1) for field in range(fields))
-            found.append(Moment(KINDS[of % 4], of // 4, counts[: len(stages)], counts[len(stages) :]))
+            counts = [state >> (width * field) & ((1 << width) - 1) for field in range(fields)]
+            live, pending, graded = (tuple(counts[at : at + len(stages)]) for at in range(0, fields, len(stages)))
+            found.append(Moment(KINDS[of % 4], of // 4, live, pending, tuple(map(bool, graded))))
     return tuple(sorted(found))
+
+
+def _first_graded(actions: list[int], stage: int) -> int:
+    """Where the action is that first leaves gradients of a stage."""
+    return min(actions.index(of) for of in (4 * stage + BACKWARD, 4 * stage + WEIGHT) if of in actions)
 
 
 def _greatest(states: set[int], spare: int) -> list[int]:

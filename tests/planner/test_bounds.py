@@ -100,16 +100,18 @@ def test_no_more_are_in_flight_with_more_micro_batches_than_twice_the_stages(nam
         groups = stage_groups(name, pp, vp)
         few, many = (moments(work_lists(name, Shape(groups, count))) for count in (2 * pp, 5 * pp))
         for group in range(pp):
-            fullest = [{(one.kind, one.stage, one.live, one.pending) for one in found[group]} for found in (few, many)]
+            fullest = [
+                {(one.kind, one.stage, one.live, one.pending, one.graded) for one in found[group]}
+                for found in (few, many)
+            ]
             if name != "gpipe":
                 assert all(any(_holds(a, b) for b in fullest[1]) for a in fullest[0])
 
 
 def _holds(one: tuple[object, ...], other: tuple[object, ...]) -> bool:
     """Whether in the other state at least as much is held as in the one, by the same action."""
-    (_, _, live, pending), (_, _, more_live, more_pending) = one, other
-    same = one[:2] == other[:2]
-    return same and all(a <= b for a, b in zip((*live, *pending), (*more_live, *more_pending), strict=True))  # type: ignore[misc]
+    pairs = zip(one[2:], other[2:], strict=True)
+    return one[:2] == other[:2] and all(a <= b for few, many in pairs for a, b in zip(few, many, strict=True))  # type: ignore[call-overload]
 
 
 @pytest.mark.parametrize("name", SCHEDULES)
@@ -120,8 +122,8 @@ def test_what_is_told_of_flight_happens(name: str) -> None:
         told = in_flight(name, pp, vp, microbatches)
         real = moments(work_lists(name, Shape(stage_groups(name, pp, vp), microbatches)))
         for group in range(pp):
-            states = [(one.kind, one.stage, one.live, one.pending) for one in real[group]]
+            states = [(one.kind, one.stage, one.live, one.pending, one.graded) for one in real[group]]
             assert all(
-                any(_holds((one.kind, one.stage, one.live, one.pending), state) for state in states)
+                any(_holds((one.kind, one.stage, one.live, one.pending, one.graded), state) for state in states)
                 for one in told(group)
             )

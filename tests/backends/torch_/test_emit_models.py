@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.emitted_matrix import LAYERS, SEQ, Made, Row, Small, compared, rows
+from benchmarks.emitted_matrix import LAYERS, NEAR, SEQ, Made, Row, Small, compared, rows
 from meshwright.ir.frontends.calls import calls_of
 from meshwright.ir.frontends.load import load_model
 from tests.backends.torch_.emitted import unclean
@@ -16,6 +16,7 @@ PAIRS = {
         "tp+sp",
         "norms over heads, and an embedding that is the head, cut as vocabulary, whose rows are scaled",
     ),
+    "gemma-3, stages": ("v-half", "a stage that begins and ends, and waits for gradients of weights alone"),
     "lora": ("zero 3", "frozen parameters whole, beside shards"),
     "vit": ("tp+sp", "images, patches, a table of positions"),
     "phi-3": ("cp, ulysses", "a mask that stays whole: heads attend within a window of all tokens"),
@@ -37,6 +38,7 @@ PAIRS = {
         "rows of a bias that is trained, with all keys gathered, in a ring where the decoder reads what is encoded",
     ),
     "t5, exchanged": ("cp, ulysses", "a bias of whose rows each rank gets those of its heads"),
+    "t5, both ways": ("dualpipev", "gradients of some stages of a rank before others have run"),
     "t5, stages": ("zbv", "stages of encoder and decoder, gradients of weights that several blocks read apart"),
 }
 """By model; after a comma, a second one of it."""
@@ -65,6 +67,12 @@ def folder(factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("model", PAIRS)
 def test_a_model_is_exact(model: str, found: dict[str, Row]) -> None:
     assert found[model].outcome == "exact", found[model].detail
+
+
+@pytest.mark.e2e
+@pytest.mark.parametrize("model", PAIRS)
+def test_every_rank_of_it_holds_as_much_as_planned(model: str, found: dict[str, Row]) -> None:
+    assert found[model].memory == pytest.approx(1, rel=NEAR)
 
 
 @pytest.mark.parametrize("model", PAIRS)

@@ -34,25 +34,28 @@ def history(stages: tuple[int, ...], actions: tuple[Action, ...]) -> list[Moment
     """What is held while each action runs, kept as sets of micro-batches."""
     live: dict[int, set[int]] = {stage: set() for stage in stages}
     pending: dict[int, set[int]] = {stage: set() for stage in stages}
+    graded: set[int] = set()
     found = []
     for action in actions:
         stage, mb = action.stage, action.microbatch
         if action.kind == "F":
             live[stage].add(mb)
         counts = tuple(tuple(len(held[one]) for one in stages) for held in (live, pending))
-        found.append(Moment(action.kind, stage, *counts))
+        found.append(Moment(action.kind, stage, *counts, tuple(one in graded for one in stages)))
         if action.kind in "BI":
             live[stage].remove(mb)
         if action.kind == "I":
             pending[stage].add(mb)
         if action.kind == "W":
             pending[stage].remove(mb)
+        if action.kind in "BW":
+            graded.add(stage)
     return found
 
 
 def exceeds(one: Moment, other: Moment) -> bool:
     same = (one.kind, one.stage) == (other.kind, other.stage)
-    pairs = zip((*one.live, *one.pending), (*other.live, *other.pending), strict=True)
+    pairs = zip((*one.live, *one.pending, *one.graded), (*other.live, *other.pending, *other.graded), strict=True)
     return same and all(a >= b for a, b in pairs)
 
 
