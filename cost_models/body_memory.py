@@ -57,6 +57,8 @@ class BodyMemory:
     """Whether that form stays from the forward to the backward pass."""
     stays: bool
     """Whether it stays from one micro-batch to the next."""
+    casts: bool
+    """Whether that form is made of what the rank stores whole, and given back."""
     parameters: float
     gradients: float
     pooled_gradients: float
@@ -138,6 +140,7 @@ class _States:
             returned=self.unit() if self.unit_kept() and not any(map(self.spread, self.slots)) else 0.0,
             unit_kept=self.unit_kept(),
             stays=any(map(self.late, trained)),
+            casts=not self.unit_kept() and not self.message(),
             unit_gradients=sum(map(self.elements, self.scattered())) * self.states.used,
             summed=max(self.summed(), default=0) * self.states.used,
             travelling=sum(map(self.elements, self.scattered())) * self.states.reduced,

@@ -12,14 +12,16 @@ from meshwright.ir.schedules import Moment, WorkLists, derived, moments, work_of
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """What is held beside an action: micro-batches in flight, those that wait for weight gradients, and whether there
-    are gradients yet, for each of the group's stages in the order of their numbers."""
+    """What is held beside an action: micro-batches in flight, those that wait for weight gradients, whether there are
+    gradients yet, and whether the last action before was no forward, for each of the group's stages in the order of
+    their numbers."""
 
     kind: str
     stage: int
     live: tuple[int, ...]
     waiting: tuple[int, ...]
     graded: tuple[bool, ...]
+    back: tuple[bool, ...]
 
 
 def states_of(program: Program) -> tuple[tuple[State, ...], ...]:
@@ -39,4 +41,4 @@ def _of(moment: Moment, stages: tuple[int, ...]) -> State:
     own = stages.index(moment.stage)
     live, waiting = list(moment.live), list(moment.pending)
     (waiting if moment.kind == "W" else live)[own] -= 1
-    return State(moment.kind, moment.stage, tuple(live), tuple(waiting), moment.graded)
+    return State(moment.kind, moment.stage, tuple(live), tuple(waiting), moment.graded, moment.back)

@@ -200,7 +200,7 @@ def _groups(
             if own.at not in seen:
                 view = seen_by(program, own.at)
                 summaries = _summaries(view, workload, apart)
-                seen[own.at] = view, summaries, stages_of(view, summaries, workload)
+                seen[own.at] = view, summaries, stages_of(view, summaries, workload, _apart(program))
             view, summaries, stages = seen[own.at]
             found[own] = _Group(view, numbers, [stages[number] for number in numbers], summaries, workload)
         yield found
@@ -220,14 +220,19 @@ def _summaries(program: Program, workload: Workload, apart: bool) -> dict[str, B
         for run in stage.runs:
             for name in run.programs:
                 calls[name] = calls.get(name, 0) + run.repeats
-    splits = any(action.kind == "W" for _, actions in program.actions for action in actions)
     repeated = {name for name, times in calls.items() if times > 1}
     found = {
-        body.name: body_memory(body, workload, body.name in repeated, apart=splits or apart) for body in program.bodies
+        body.name: body_memory(body, workload, body.name in repeated, apart=apart or _apart(program))
+        for body in program.bodies
     }
-    if casts_in_units(workload) and splits:
-        return {name: replace(one, unit_kept=True) for name, one in found.items()}
+    if casts_in_units(workload) and _apart(program):
+        return {name: replace(one, unit_kept=True, casts=False) for name, one in found.items()}
     return found
+
+
+def _apart(program: Program) -> bool:
+    """Whether gradients of weights are computed apart."""
+    return any(action.kind == "W" for _, actions in program.actions for action in actions)
 
 
 class _Group:
@@ -305,11 +310,12 @@ class _Group:
         room = (capacity * (1 - profile.margin_share) - runtime) / (1 + profile.fragments_share)
         always = sum(self.state.values()) + self.gradients + self.placeholders + profile.workspace_bytes
         always += self.pools - self.pooled_gradients + (self.passings.most if self.passings else 0.0)
+        always += sum(stage.stays_cast + stage.lingers for stage in self.stages)
         working = []
         for stage in self.stages:
-            backward = stage.backward[True].own
+            backward = stage.backward(True, True).own
             inputs, weights = (backward, backward) if stage.whole else (stage.inputs.own, stage.weights.own)
-            working.append((stage.forward[False].own, backward, inputs, weights))
+            working.append((stage.forward(False, True).own, backward, inputs, weights))
         return Holding(
             room - always,
             tuple(stage.kept_bytes for stage in self.stages),
@@ -331,30 +337,40 @@ class _Group:
     def own_at(self, state: State) -> float:
         """How much `at` finds in the pool of the compute stream, as far as states differ."""
         index = self.numbers.index(state.stage)
-        own = self.stages[index].action(state, index, self.from_start or state.graded[index]).own
+        own = self.stages[index].action(state, index, self.from_start).own
         for stage, live, waiting, has in zip(self.stages, state.live, state.waiting, state.graded, strict=True):
             own += live * stage.kept_bytes + waiting * stage.waiting_bytes
             own += stage.gradients - stage.pooled_gradients if has and not self.from_start else 0.0
-        return own + self.passing(state)
+        return own + self.passing(state) + self.left_cast(state) + self.lingering(state)
 
     def passing(self, state: State) -> float:
         """What of messages is not kept anyway."""
         return self.passings.beside(state, self.numbers.index(state.stage)) if self.passings else 0.0
 
+    def left_cast(self, state: State) -> float:
+        """What other stages have gathered since they went back."""
+        stages = zip(self.numbers, self.stages, state.back, strict=True)
+        return sum(stage.stays_cast for number, stage, back in stages if back and number != state.stage)
+
+    def lingering(self, state: State) -> float:
+        """Gradients that wait to be cast: of a stage that makes those of weights, they are only coming."""
+        stages = zip(self.numbers, self.stages, state.graded, strict=True)
+        return sum(stage.lingers for number, stage, has in stages if has and (number, "W") != (state.stage, state.kind))
+
     def at(self, state: State) -> Parts:
         """What is held in a state, with the action that runs."""
         index = self.numbers.index(state.stage)
-        parts = self.stages[index].action(state, index, self.from_start or state.graded[index])
+        parts = self.stages[index].action(state, index, self.from_start)
         parts = parts.plus(self.state, {"gradients": self.placeholders})
         for stage, live, waiting in zip(self.stages, state.live, state.waiting, strict=True):
             parts.add(stage.kept, live)
             parts.add({"activations": stage.waiting_bytes}, waiting)
-        parts.add({"activations": self.passing(state)})
+        parts.add({"activations": self.passing(state), "gathered": self.left_cast(state)})
         graded, pooled = self.gradients, self.pooled_gradients
         if not (self.from_start or all(state.graded)):
             having = [stage for stage, has in zip(self.stages, state.graded, strict=True) if has]
             graded, pooled = (sum(one.gradients for one in having), sum(one.pooled_gradients for one in having))
-        parts.add({"gradients": graded})
+        parts.add({"gradients": graded + self.lingering(state)})
         parts.apart += pooled
         return parts
 

@@ -86,13 +86,20 @@ class Passings:
         return found
 
 
+def by_torch(program: Program) -> bool:
+    """Whether torch's runtime of pipelines runs a program."""
+    workload = program.workload
+    styled = workload is not None and workload.stack.style in ("eager", "compiled")
+    return styled and len(program.actions) > 1 and len({stage.mesh for stage in program.stages}) == 1
+
+
 def passings(program: Program, numbers: tuple[int, ...], summaries: Mapping[str, BodyMemory]) -> Passings | None:
     """What a group of ranks holds of messages, where torch's pipelines pass them."""
     workload = program.workload
     if workload is None or workload.stack.style not in ("eager", "compiled") or len(program.actions) == 1:
         return None
     ranks = program.stages[numbers[0]].ranks
-    if len({stage.mesh for stage in program.stages}) > 1:
+    if not by_torch(program):
         passed = (Passing(left=_left(program, number)) for number in numbers)
         return Passings(tuple(passed), program.microbatches, "each")
     kinds = [one.kind for group, actions in program.actions if group == ranks for one in actions if one.kind in "FBIW"]

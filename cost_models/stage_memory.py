@@ -14,6 +14,11 @@ the sum. `fully_shard` allocates in three streams (torch.distributed.fsdp, `_fsd
     the rest     the pool of the compute stream
 
 `Parts.apart` is what of an instant lies in the first two; the fullest instant is that of the third.
+
+torch's runtime of pipelines has a stage that is a unit itself give nothing back behind its backward pass
+(torch.distributed.pipelining, `stage.py`): what its units cast stays until the next forward pass has used it. And
+gradients of weights that are made apart are cast to what is summed only when the next backward pass has gone through
+their unit.
 """
 
 from __future__ import annotations
@@ -25,6 +30,7 @@ from functools import cached_property
 from meshwright.cost_models.body_memory import BodyMemory
 from meshwright.cost_models.fullest import Fullest
 from meshwright.cost_models.inflight import State
+from meshwright.cost_models.passing import by_torch
 from meshwright.cost_models.storages import Shared
 from meshwright.ir.program import Program, Stage
 from meshwright.ir.workload import Workload
@@ -80,6 +86,8 @@ class _Position:
     """What of those lies in the pool of the stream that reduces."""
     returned: float
     """Units of the calls after it that were given back, if this is the backward pass."""
+    units_after: float
+    """Units of the calls after it."""
     previous_message: float
     behind: float
     """The part of it that is fetched behind this call's backward pass."""
@@ -100,6 +108,18 @@ SHOWN = 4
 """Repeats of a run that are looked at."""
 
 
+@dataclass(frozen=True, slots=True)
+class Way:
+    """How a stage is run."""
+
+    begins: bool = False
+    """Whether it is a pipeline's first one."""
+    by_torch: bool = False
+    """Whether torch's runtime of pipelines runs it."""
+    apart: bool = False
+    """Whether gradients of weights are made apart."""
+
+
 class StageMemory:
     """One stage's calls, put together."""
 
@@ -109,18 +129,25 @@ class StageMemory:
         summaries: Mapping[str, BodyMemory],
         workload: Workload,
         entries: Set[Shared] = frozenset(),
-        *,
-        begins: bool = False,
+        way: Way = Way(),
     ) -> None:
-        """`entries` are of the model's inputs, which are there all the time; `begins`: it is a pipeline's first one."""
-        self.workload = workload
+        """`entries` are of the model's inputs, which are there all the time."""
+        self.workload, self.way = workload, way
         self.torch = workload.stack.style in ("eager", "compiled")
-        self.whole = self.torch and begins
+        self.whole = self.torch and way.begins
         """Whether it makes all of its gradients when those of weights are due, and none before."""
         self.prefetches = "parameters" in workload.stack.hides and not workload.stack.piecewise
         self.runs = [([summaries[name] for name in run.programs], run.repeats) for run in stage.runs]
         self.gradients = sum(one.gradients * repeats for period, repeats in self.runs for one in period)
         self.pooled_gradients = sum(one.pooled_gradients * repeats for period, repeats in self.runs for one in period)
+        units = sum(one.unit * repeats for period, repeats in self.runs for one in period)
+        casts = all(one.casts for period, _ in self.runs for one in period)
+        self.stays_cast = units if way.by_torch and casts else 0.0
+        """Bytes of units that stay from a backward pass to the next forward pass."""
+        self.lingers = 0.0
+        """Bytes of gradients that are not yet cast to what is summed."""
+        if way.by_torch and way.apart and workload.states.casts and not self.whole:
+            self.lingers = self.gradients * workload.states.used / workload.states.gradient
         self.shared = sum(
             size
             for key, size in dict(
@@ -142,14 +169,23 @@ class StageMemory:
         """When gradients of weights are made."""
         if self.torch:
             self.weights.sizes["transient"] = max(0.0, *self._made_of_weights())
-        self.forward = {
-            first: max((self.forward_at(p, first) for p in self.positions), key=lambda parts: parts.own)
-            for first in (False, True)
-        }
-        self.backward = {
-            graded: max((self.backward_at(p, graded) for p in self.positions), key=lambda parts: parts.own)
-            for graded in (False, True)
-        }
+        self.known: dict[tuple[str, bool, bool], Parts] = {}
+
+    def forward(self, first: bool, back: bool) -> Parts:
+        """The fullest instant of a forward pass: the `first` one of a step, or one behind a `back`ward pass."""
+        key = ("F", first, back)
+        if key not in self.known:
+            found = (self.forward_at(position, first, back) for position in self.positions)
+            self.known[key] = max(found, key=lambda parts: parts.own)
+        return self.known[key]
+
+    def backward(self, graded: bool, back: bool) -> Parts:
+        """The fullest instant of a backward pass: whether there are gradients, and whether it is behind another one."""
+        key = ("B", graded, back)
+        if key not in self.known:
+            found = (self.backward_at(position, graded, back) for position in self.positions)
+            self.known[key] = max(found, key=lambda parts: parts.own)
+        return self.known[key]
 
     def _made_of_weights(self) -> Iterator[float]:
         """What every call adds to what waits, less what calls before it let go."""
@@ -177,6 +213,7 @@ class StageMemory:
         without; sums up what is kept on the way."""
         left_over, pooled, captured, last = self.gradients, self.pooled_gradients, self.captured, None
         staying = sum(one.returned * repeats for period, repeats in self.runs for one in period)
+        cast = self.stays_cast
         shown = [one for period, repeats in self.runs for _ in range(min(repeats, SHOWN)) for one in period]
         at = 0
         for period, repeats in self.runs:
@@ -188,11 +225,13 @@ class StageMemory:
                     left_over -= own * (repeats - SHOWN)
                     pooled -= own_pooled * (repeats - SHOWN)
                     staying -= sum(one.returned for one in period) * (repeats - SHOWN)
+                    cast -= sum(one.unit for one in period) * (repeats - SHOWN)
                     captured -= sum(one.passes.captured for one in period) * (repeats - SHOWN)
                 for one in period:
                     left_over -= one.gradients
                     pooled -= one.pooled_gradients
                     staying -= one.returned
+                    cast -= one.unit
                     captured -= one.passes.captured
                     before = dict(self.kept)
                     self._keep(last, one, 1)
@@ -202,6 +241,7 @@ class StageMemory:
                         left_over,
                         pooled,
                         staying,
+                        max(0.0, cast),
                         shown[at - 1].message if at else 0.0,
                         shown[at - 1].behind if at else 0.0,
                         shown[at + 1].travelling if at + 1 < len(shown) else 0.0,
@@ -219,33 +259,36 @@ class StageMemory:
         self.kept["activations"] += times * (one.passes.kept.activations - one.passes.hosted - twice)
         self.kept["logits"] = self.kept.get("logits", 0.0) + times * one.passes.kept.logits
 
-    def forward_at(self, position: _Position, first: bool) -> Parts:
+    def forward_at(self, position: _Position, first: bool, back: bool) -> Parts:
         """The fullest of two: while it runs; and at its start, when its unit was copied out of the message that it came
-        in, while the message before it is still held. What stays comes with the `first` micro-batch."""
+        in, while the message before it is still held. What stays comes with the `first` micro-batch, and what stays up
+        to a backward pass with that behind one."""
         one = position.memory
         always = {"staging": position.passing}
-        arrives = self.prefetches and (first or not one.stays)
+        arrives = self.prefetches and (first or (not one.stays and (back or not one.unit_kept)))
+        unit = self.unit(one) + (position.units_after if back else 0.0)
         message = one.message if arrives else 0.0
         both = message + (position.previous_message if arrives else 0.0)
         running = Parts(instant="loss" if one.passes.has_logits else "forward end").plus(
             position.before,
             always,
             _mix(one.passes.forward),
-            {"gathered": self.unit(one) + message},
+            {"gathered": unit + message},
             apart=message if one.pooled else 0.0,
         )
         starting = Parts(instant="forward end").plus(
-            position.before, always, {"gathered": self.unit(one) + both}, apart=both if one.pooled else 0.0
+            position.before, always, {"gathered": unit + both}, apart=both if one.pooled else 0.0
         )
         return max(running, starting, key=lambda parts: parts.own)
 
-    def backward_at(self, position: _Position, graded: bool) -> Parts:
+    def backward_at(self, position: _Position, graded: bool, back: bool) -> Parts:
         """The fullest of three: while it runs, beside gradients of the call after it, which still travel; when some of
         its own are summed before they are scattered, while its unit is still there; and when they set out. Where there
         are no gradients yet (not `graded`), those of the calls after it are there, and its own as soon as they are
         made."""
         one = position.memory
         passing = {"staging": position.passing}
+        unit = self.stays_cast if back and self.stays_cast else self.unit(one) + position.units_after
         after, pooled = (0.0, 0.0) if graded else (position.gradients_after, position.pooled_after)
         there = graded or one.unit_gradients  # a unit's gradients are let go before there are shards of their sum
         own, own_pooled = (0.0, 0.0) if there else (one.gradients, one.pooled_gradients)
@@ -261,7 +304,7 @@ class StageMemory:
             _mix(walk),
             {
                 "gradients": after,
-                "gathered": self.unit(one) + fetched + travelling + one.piece - position.returned,
+                "gathered": unit + fetched + travelling + one.piece - position.returned,
             },
             apart=(fetched if one.pooled else 0.0) + pooled,
         )
@@ -271,7 +314,7 @@ class StageMemory:
             {
                 "gradients": after,
                 "transient": one.passes.entering_gradients + one.summed,
-                "gathered": self.unit(one) + fetched + travelling + one.unit_gradients - position.returned,
+                "gathered": unit + fetched + travelling + one.unit_gradients - position.returned,
             },
             apart=(fetched if one.pooled else 0.0) + pooled,
         )
@@ -310,34 +353,41 @@ class StageMemory:
         return position.behind if self.prefetches and not position.memory.unit_kept else 0.0
 
     def action(self, state: State, index: int, graded: bool) -> Parts:
-        """What a state's action holds, on the stage with that number in its group."""
+        """What a state's action holds, on the stage with that number in its group; `graded`: there are gradients from
+        the start."""
+        graded, back = graded or state.graded[index], state.back[index]
         if state.kind == "F":
-            return self.forward[not (state.live[index] or state.waiting[index] or state.graded[index])]
+            return self.forward(not (state.live[index] or state.waiting[index] or state.graded[index]), back)
         if state.kind == "I":
             return Parts(dict(self.kept), "backward") if self.whole else self.inputs
         if state.kind == "W" and not self.whole:
             return self.weights
-        return self.backward[graded]
+        return self.backward(graded, back)
 
     @cached_property
     def inputs(self) -> Parts:
         """The fullest instant of the pass that makes gradients of inputs alone."""
         if not self.torch:
-            return self.backward[True]
+            return self.backward(True, False)
         walks = [(position, position.memory.passes.inputs) for position in self.positions]
         return max((self.inputs_at(at, walk) for at, walk in walks if walk is not None), key=lambda parts: parts.own)
 
 
-def stages_of(program: Program, summaries: Mapping[str, BodyMemory], workload: Workload) -> list[StageMemory]:
-    """Every stage; those that run the same bodies as often hold the same, but for the first one."""
+def stages_of(
+    program: Program, summaries: Mapping[str, BodyMemory], workload: Workload, apart: bool
+) -> list[StageMemory]:
+    """Every stage; those that run the same bodies as often hold the same, but for the first one. `apart`: gradients of
+    weights are."""
+    ways = [Way(begins=not at, by_torch=by_torch(program), apart=apart) for at in range(len(program.stages))]
     keys = [
-        (not at, tuple((run.programs, run.repeats) for run in stage.runs)) for at, stage in enumerate(program.stages)
+        (way, tuple((run.programs, run.repeats) for run in stage.runs))
+        for way, stage in zip(ways, program.stages, strict=True)
     ]
     entries = {
         (one.type.dtype, one.placement.local_shape(one.type.shape, one.mesh), one.placement) for one in program.entries
     }
     made = {
-        key: StageMemory(stage, summaries, workload, entries, begins=key[0])
+        key: StageMemory(stage, summaries, workload, entries, key[0])
         for key, stage in dict(zip(keys, program.stages, strict=True)).items()
     }
     return [made[key] for key in keys]

@@ -9,8 +9,8 @@ the model, word for word, on smaller meshes. Three things are checked or adapted
   change nothing may be missing there (`SILENT`): a model in half precision has casts that one in fp32 has not. What was
   said of their results is said of what they read.
 - Every axis of several ranks keeps at least two, as long as that makes at most so many ranks in all; stages become two,
-  or as many as there is room for, each with its virtual ones; where stages begin, and how many micro-batches there are,
-  follows.
+  each with its virtual ones; where stages begin, and how many micro-batches there are, follow from that. Where stages
+  have unlike meshes, neighbours of the same mesh become one, and as many of these are kept as there is room for.
 - Shares of a batch stay as unequal as few sequences allow.
 - A product that is cut apart is cut into sections of its own sizes there.
 """
@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
 from math import prod
 
 from meshwright.ir.adjoint import Split, Strategy
@@ -37,59 +38,86 @@ SAME = "define twin() beside the factory, with the structure of the model it sta
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """What becomes of the sizes of a plan: axes by stage mesh, groups of ranks in the pipeline, micro-batches."""
+    """What becomes of the sizes of a plan: a mesh for every group of ranks in the pipeline, micro-batches.
 
-    axes: Mapping[str, int]
-    groups: int
+    - `stands_for` has an index for every stage of the twin: the stage of the plan that it begins with.
+    """
+
+    meshes: tuple[Mesh, ...]
+    stands_for: tuple[int, ...]
     microbatches: int
 
     @property
+    def groups(self) -> int:
+        return len(self.meshes)
+
+    @property
     def ranks(self) -> int:
-        return prod(self.axes.values()) * self.groups
+        return sum(mesh.size for mesh in self.meshes)
+
+    def axis(self, name: str) -> int:
+        """The ranks along an axis, where it has most."""
+        return max((mesh.axis(name).size for mesh in self.meshes if name in mesh.names), default=1)
 
 
 def sizes_of(decisions: Decisions, most: int, enough: int) -> Sizes:
     """The sizes of the twin: as few ranks as keep every degree at two or more, then more where it was larger, up to
     `enough`; what makes more than `most` in all is given up, outer axes first."""
-    if len({stage.mesh for stage in decisions.stages}) > 1:
-        raise NoTwin(
-            place="stages of unlike meshes",
-            cause="a twin has one mesh in all stages",
-            fix="verify one rank of each stage with --alone, or the plan itself if it is small and for torch-gloo",
-        )
-    mesh, groups = decisions.stages[0].mesh, len(decisions.groups)
+    stages, groups = decisions.stages, len(decisions.groups)
+    if len({stage.mesh for stage in stages}) > 1:
+        return _unlike(decisions, most)
+    few, virtual = min(groups, 2), len(stages) // groups
+    mesh = _small(stages[0].mesh, most // few)
+    while grown := _grown(mesh, stages[0].mesh, enough // few):
+        mesh = grown
+    count = few * virtual
+    stands_for = tuple(index * len(stages) // count for index in range(count))
+    return Sizes((mesh,) * few, stands_for, min(decisions.schedule.microbatches, 2 * few))
+
+
+def _unlike(decisions: Decisions, most: int) -> Sizes:
+    """Of stages with meshes of their own: the first and the last, and those between as far as there is room."""
+    stages = decisions.stages
+    begins = [at for at, stage in enumerate(stages) if not at or stage.mesh != stages[at - 1].mesh]
+    meshes = [_small(stages[at].mesh, most // 2) for at in begins]
+    while len(meshes) > 2 and sum(mesh.size for mesh in meshes) > most:
+        del meshes[-2], begins[-2]
+    return Sizes(tuple(meshes), tuple(begins), min(decisions.schedule.microbatches, 2 * len(meshes)))
+
+
+def _small(mesh: Mesh, most: int) -> Mesh:
+    """Two ranks along every axis that has several, outer ones given up where those are too many."""
     axes = {axis.name: min(axis.size, 2) for axis in mesh.axes}
-    stages = min(groups, 2)
     for name in mesh.names:
-        if prod(axes.values()) * stages > most:
+        if prod(axes.values()) > most:
             axes[name] = 1
-    while grown := _grown(axes, mesh, enough // stages):
-        axes = grown
-    schedule = decisions.schedule
-    several = min(schedule.microbatches, 2 * stages)
-    return Sizes(axes, stages, several)
+    return _mesh(axes)
 
 
-def _grown(axes: dict[str, int], mesh: Mesh, room: int) -> dict[str, int] | None:
+def _mesh(axes: Mapping[str, int]) -> Mesh:
+    return Mesh(tuple(MeshAxis(name, size) for name, size in axes.items()))
+
+
+def _grown(small: Mesh, mesh: Mesh, room: int) -> Mesh | None:
     """One axis doubled: the one that has shrunk most."""
-    if prod(axes.values()) * 2 > room:
+    axes = {axis.name: axis.size for axis in small.axes}
+    if small.size * 2 > room:
         return None
     shrunk = [(axis.size / axes[axis.name], axis.name) for axis in mesh.axes if axis.size >= 2 * axes[axis.name] > 2]
     if not shrunk:
         return None
     name = max(shrunk)[1]
-    return axes | {name: axes[name] * 2}
+    return _mesh(axes | {name: axes[name] * 2})
 
 
 def layers_of(decisions: Decisions, fold: Fold, sizes: Sizes) -> int:
     """Blocks of every list of blocks in the twin: two of each kind, and for each stage two."""
-    virtual = len(decisions.stages) // len(decisions.groups)
     lists: dict[str, int] = {}
     for segment in fold.segments:
         if not segment.glue:
             home = segment.paths[0].rpartition(".")[0]
             lists[home] = lists.get(home, 0) + len(segment.period) * min(segment.repeats, 2)
-    wanted = 2 * sizes.groups * virtual if sizes.groups > 1 else 2
+    wanted = 2 * len(sizes.stands_for) if sizes.groups > 1 else 2
     return max([wanted, *lists.values()])
 
 
@@ -107,7 +135,7 @@ def projected(decisions: Decisions, fold: Fold, twin: Fold, sizes: Sizes, target
         name = schedule.name if not schedule.actions else "1f1b" if len(stages) == sizes.groups else several
         schedule = Schedule(name, sizes.microbatches)
     found = replace(decisions, plans=plans, stages=stages, schedule=schedule, target=target, style="eager")
-    copies = sizes.axes.get(axis_of(found), 1)
+    copies = sizes.axis(axis_of(found))
     if not shares or copies == 1:
         return found
     few = [shares[copy * len(shares) // copies] for copy in range(copies)]
@@ -223,24 +251,31 @@ def _plan(plan: BodyPlan, names: _Names) -> BodyPlan:
 
 
 def _stages(decisions: Decisions, fold: Fold, twin: Fold, sizes: Sizes) -> Iterator[StagePlan]:
-    stages, groups = decisions.stages, decisions.groups
-    virtual = len(stages) // len(groups)
-    count = sizes.groups * virtual
-    starts = [stages[index * len(stages) // count].first for index in range(count)]
-    begins = [_there(start, fold, twin) for start in starts]
-    ends = [*begins[1:], sum(segment.calls for segment in twin.segments)]
+    stages, stands_for = decisions.stages, sizes.stands_for
+    calls = list(twin.calls())
+    begins = [_there(stages[at].first, fold, twin) for at in stands_for]
+    for index in range(1, len(begins)):  # each has a call
+        begins[index] = min(max(begins[index], begins[index - 1] + 1), len(calls) - len(begins) + index)
     folded = _folded(decisions)
-    for index, (first, last) in enumerate(zip(begins, ends, strict=True)):
-        source = stages[index * len(stages) // count]
+    starts = list(accumulate((mesh.size for mesh in sizes.meshes), initial=0))
+    for index, (first, last) in enumerate(zip(begins, [*begins[1:], len(calls)], strict=True)):
         turn, place = divmod(index, sizes.groups)
         group = sizes.groups - 1 - place if folded and turn % 2 else place
-        mesh = Mesh(tuple(MeshAxis(axis.name, sizes.axes[axis.name]) for axis in source.mesh.axes))
+        until = stands_for[index + 1] if index + 1 < len(stands_for) else len(stages)
+        plans = tuple(_plans(decisions, stands_for[index], until))
+        missing = {call.body.name for call in calls[first:last]} - {decisions.plan[name].body for name in plans}
+        if missing:
+            raise NoTwin(
+                place=f"stage {index} of the twin",
+                cause=f"on mesh ({stages[stands_for[index]].mesh}) nothing is planned for {', '.join(sorted(missing))}",
+                fix="verify one rank of each stage with --alone, or the plan itself if it is small and for torch-gloo",
+            )
         yield StagePlan(
             first=first,
             last=last,
-            mesh=mesh,
-            ranks=tuple(range(group * mesh.size, (group + 1) * mesh.size)),
-            plans=tuple(_plans(decisions, index * len(stages) // count, (index + 1) * len(stages) // count)),
+            mesh=sizes.meshes[group],
+            ranks=tuple(range(starts[group], starts[group + 1])),
+            plans=plans,
         )
 
 
@@ -252,9 +287,10 @@ def _folded(decisions: Decisions) -> bool:
 
 
 def _plans(decisions: Decisions, first: int, last: int) -> Iterator[str]:
-    """The plans of stages that become one: for each body those of the first stage that has some."""
+    """The plans of stages that become one: for each body those of the first stage that has some, on the same mesh."""
     known: set[str] = set()
-    for stage in decisions.stages[first:last]:
+    mesh = decisions.stages[first].mesh
+    for stage in (one for one in decisions.stages[first:last] if one.mesh == mesh):
         bodies = {decisions.plan[name].body for name in stage.plans} - known
         yield from (name for name in stage.plans if decisions.plan[name].body in bodies)
         known |= bodies

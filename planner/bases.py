@@ -305,7 +305,7 @@ def room(workload: Workload, base: Base, calls: tuple[tuple[str, int], ...]) -> 
         outside, inside = base.pieces[name].states
         dense, expert = dense.plus(outside, times), expert.plus(inside, times)
     kept = memory.kept_bytes
-    passes = memory.forward[False], memory.backward[True]
+    passes = memory.forward(False, False), memory.backward(True, False)
     forward, backward = (max(kept, one.total) for one in passes)
     gathered = max(one.sizes.get("gathered", 0.0) for one in passes)
     return Room(kept, min(kept, memory.weight_kept), forward, backward, gathered, dense, expert)

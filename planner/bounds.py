@@ -477,9 +477,9 @@ def in_flight(schedule: str, pp: int, vp: int, microbatches: int) -> Callable[[i
     def at_once(group: int) -> tuple[Moment, ...]:
         own = groups[group]
         most = {"gpipe": microbatches, "1f1b": min(microbatches, pp - own[0])}.get(schedule, 1)
-        none = (0,) * (len(own) - 1)
-        first = Moment("B", own[-1], (most,) * len(own), (0, *none), (False,) * len(own))
-        later = Moment("B", own[0], (min(most, microbatches - 1), *none), (0, *none), (True,) * len(own))
+        none, no, yes = (0,) * (len(own) - 1), (False,) * len(own), (True,) * len(own)
+        first = Moment("B", own[-1], (most,) * len(own), (0, *none), no, no)
+        later = Moment("B", own[0], (min(most, microbatches - 1), *none), (0, *none), yes, no)
         return (first,) * (most == microbatches) + (later,) * (microbatches > 1)
 
     if schedule in ("gpipe", "1f1b") or pp * vp * few > MOST_ACTIONS:

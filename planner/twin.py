@@ -101,7 +101,11 @@ def twinned(planned: Planned, folder: Path) -> Twinned:
         calls=calls,
         config=f"{config}; the model's plan: {planned.config}",
     )
-    return Twinned(subject=subject, prediction=setting.price(program), told=tuple(_told(planned.decisions, decisions)))
+    return Twinned(
+        subject=subject,
+        prediction=setting.price(program),
+        told=tuple(_told(planned.decisions, decisions, sizes)),
+    )
 
 
 def _in(folder: Path, twin: Twin) -> str:
@@ -126,14 +130,19 @@ def _ask(model: str, sizes: Sizes, workload: Workload) -> Ask:
 
 
 def _config(config: Config, sizes: Sizes) -> Config:
-    """The degrees of the twin, as a person would write them."""
+    """The degrees of the twin, as a person would write them. Stages of unlike meshes have some of their own, and
+    micro-batches that all of them can share out."""
+    if len({*sizes.meshes}) > 1:
+        sequences = max(mesh.size for mesh in sizes.meshes)
+        one = replace(config, dp=1, cp=1, tp=1, ep=1, etp=0, shard=0, stage_blocks=(), split="even")
+        return replace(one, pp=sizes.groups, mbs=sequences, microbatches=sizes.microbatches)
     found = {"dp": 1, "cp": 1, "tp": 1, "ep": 1, "etp": 1}
     for use in uses(config.degrees()):
-        found[use.outside] *= sizes.axes.get(use.name, 1)
+        found[use.outside] *= sizes.axis(use.name)
         if use.inside == "ep":
-            found["ep"] *= sizes.axes.get(use.name, 1)
+            found["ep"] *= sizes.axis(use.name)
         if use.inside == "tp":
-            found["etp"] *= sizes.axes.get(use.name, 1)
+            found["etp"] *= sizes.axis(use.name)
     return replace(
         config,
         dp=found["dp"],
@@ -150,12 +159,19 @@ def _config(config: Config, sizes: Sizes) -> Config:
     )
 
 
-def _told(decisions: Decisions, twin: Decisions) -> Iterator[str]:
+def _told(decisions: Decisions, twin: Decisions, sizes: Sizes) -> Iterator[str]:
     """How the twin's structure differs, where it had to."""
-    mesh, small = decisions.stages[0].mesh, twin.stages[0].mesh
-    for axis in mesh.axes:
-        if axis.size > 1 and small.axis(axis.name).size == 1:
-            yield f"axis {axis.name} of {axis.size} ranks has one rank: {MOST_RANKS} processes have no room for it"
+    lost = {
+        (axis.name, axis.size)
+        for at, stage in zip(sizes.stands_for, twin.stages, strict=True)
+        for axis in decisions.stages[at].mesh.axes
+        if axis.size > 1 and stage.mesh.axis(axis.name).size == 1
+    }
+    for name, size in sorted(lost):
+        yield f"axis {name} of {size} ranks has one rank: {MOST_RANKS} processes have no room for it"
+    left = len({stage.mesh for stage in decisions.stages}) - len({decisions.stages[at].mesh for at in sizes.stands_for})
+    if left:
+        yield f"{left} kinds of stages are left out: {MOST_RANKS} processes have no room for them"
     if decisions.schedule.name != twin.schedule.name:
         yield f"its schedule is {twin.schedule.name}: the plan's is a list of actions for its own ranks"
     if decisions.style != twin.style:

@@ -1,12 +1,14 @@
-"""What a group holds while it works: how many micro-batches of each of its stages wait for their backward, and of which
-stages there are gradients.
+"""What a group holds while it works: how many micro-batches of each of its stages wait for their backward, of which
+stages there are gradients, and which ones went back last.
 
 A forward leaves saved tensors. A full backward frees all of them. An input gradient frees what only it reads; what the
-weight gradient reads waits on. The first backward or weight gradient of a stage leaves its gradients, which stay. So at
-every instant a group holds, per stage, `live` micro-batches with everything saved and `pending` ones with only what W
-reads, and its memory is
+weight gradient reads waits on. The first backward or weight gradient of a stage leaves its gradients, which stay; a
+runtime may keep parameters gathered from a stage's backward to its next forward, or gather them for a forward anew only
+behind a backward (`back`). So at every instant a group holds, per stage, `live` micro-batches with everything saved and
+`pending` ones with only what W reads, and its memory is
 
-    sum over stages of live · saved + pending · saved for W + graded · gradients    + what the running action needs
+    sum over stages of live · saved + pending · saved for W + graded · gradients + back · parameters
+    + what the running action needs
 
 which is greatest at one of the moments returned here, whatever the (non-negative) sizes: those whose counts no other
 moment of the same action kind and stage exceeds or equals throughout.
@@ -14,6 +16,7 @@ moment of the same action kind and stage exceeds or equals throughout.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import accumulate
 
@@ -24,13 +27,15 @@ from meshwright.ir.schedules.work import BACKWARD, FORWARD, INPUT, KINDS, WEIGHT
 class Moment:
     """While a group runs an action of this kind and stage, it holds this many micro-batches of each of its stages, in
     the order of the shape; that of the running action is counted (as live in F, B and I, as pending in W). And it has
-    the gradients of the stages that are `graded`, which an action before this one left."""
+    the gradients of the stages that are `graded`, which an action before this one left. The last action before this one
+    on the stages that are `back` was no forward."""
 
     kind: str
     stage: int
     live: tuple[int, ...]
     pending: tuple[int, ...]
     graded: tuple[bool, ...]
+    back: tuple[bool, ...]
 
     @property
     def held(self) -> int:
@@ -54,7 +59,7 @@ def _moments(work: WorkLists, group: int) -> tuple[Moment, ...]:
     then one operation, and a schedule's steady state one entry of a set."""
     stages, depth = work.shape.stages[group], work.shape.depth
     width = work.shape.microbatches.bit_length() + 1
-    fields = 3 * len(stages)
+    fields = 4 * len(stages)
     unit = {stage: 1 << (width * at) for at, stage in enumerate(stages)}
     shift = width * len(stages)
     classes = 4 * depth
@@ -67,6 +72,9 @@ def _moments(work: WorkLists, group: int) -> tuple[Moment, ...]:
     change = [entered + left for entered, left in zip(enter, leave, strict=True)]
     actions = [code % classes for code in work.lists[group]]
     changes = [change[of] for of in actions]
+    for at, of in _turns(actions, stages):
+        one = unit[of // 4] << (3 * shift)
+        changes[at] += -one if of % 4 == FORWARD else one
     for stage, one in unit.items():
         changes[_first_graded(actions, stage)] += one << (2 * shift)
     before = accumulate(changes, initial=0)
@@ -78,9 +86,22 @@ def _moments(work: WorkLists, group: int) -> tuple[Moment, ...]:
     for of, states in enumerate(seen):
         for state in _greatest(states, spare):
             counts = [state >> (width * field) & ((1 << width) - 1) for field in range(fields)]
-            live, pending, graded = (tuple(counts[at : at + len(stages)]) for at in range(0, fields, len(stages)))
-            found.append(Moment(KINDS[of % 4], of // 4, live, pending, tuple(map(bool, graded))))
+            live, pending, *flags = (tuple(counts[at : at + len(stages)]) for at in range(0, fields, len(stages)))
+            graded, back = (tuple(map(bool, one)) for one in flags)
+            found.append(Moment(KINDS[of % 4], of // 4, live, pending, graded, back))
     return tuple(sorted(found))
+
+
+def _turns(actions: list[int], stages: tuple[int, ...]) -> Iterator[tuple[int, int]]:
+    """The actions that go another way than the one before them on their stage, and where they are. The first one, a
+    forward, does not."""
+    forwards = {4 * stage + FORWARD for stage in stages}
+    goes = dict.fromkeys(stages, True)
+    for at, of in enumerate(actions):
+        forward = of in forwards
+        if goes[of // 4] is not forward:
+            goes[of // 4] = forward
+            yield at, of
 
 
 def _first_graded(actions: list[int], stage: int) -> int:

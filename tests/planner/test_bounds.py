@@ -101,7 +101,7 @@ def test_no_more_are_in_flight_with_more_micro_batches_than_twice_the_stages(nam
         few, many = (moments(work_lists(name, Shape(groups, count))) for count in (2 * pp, 5 * pp))
         for group in range(pp):
             fullest = [
-                {(one.kind, one.stage, one.live, one.pending, one.graded) for one in found[group]}
+                {(one.kind, one.stage, one.live, one.pending, one.graded, one.back) for one in found[group]}
                 for found in (few, many)
             ]
             if name != "gpipe":
@@ -122,8 +122,11 @@ def test_what_is_told_of_flight_happens(name: str) -> None:
         told = in_flight(name, pp, vp, microbatches)
         real = moments(work_lists(name, Shape(stage_groups(name, pp, vp), microbatches)))
         for group in range(pp):
-            states = [(one.kind, one.stage, one.live, one.pending, one.graded) for one in real[group]]
+            states = [(one.kind, one.stage, one.live, one.pending, one.graded, one.back) for one in real[group]]
             assert all(
-                any(_holds((one.kind, one.stage, one.live, one.pending, one.graded), state) for state in states)
+                any(
+                    _holds((one.kind, one.stage, one.live, one.pending, one.graded, one.back), state)
+                    for state in states
+                )
                 for one in told(group)
             )

@@ -7,6 +7,7 @@ import ast
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,12 +21,13 @@ from meshwright.ir.frontends.contract import Source
 from meshwright.ir.frontends.load import load_model
 from meshwright.ir.frontends.twin import Scale, scaled, twin_of
 from meshwright.ir.mesh import Mesh
+from meshwright.ir.names import Degrees
 from meshwright.ir.project import projected, sizes_of
 from meshwright.ir.schedules import Shape, check_schedule, compute_actions, stage_groups
 from meshwright.ir.workload import STACKS
-from meshwright.planner.twin import twinned
+from meshwright.planner.twin import Planned, twinned
 from tests.backends.torch_.emitted import job
-from tests.planner.twins import EXAMPLES, LLAMA, OWN, captured, planned, subject_of
+from tests.planner.twins import EXAMPLES, LLAMA, OWN, captured, over_unlike, planned, subject_of
 
 SCALE = Scale(layers=2, seq=32, tokens=4096)
 PHI = str(EXAMPLES / "configs" / "phi-3-mini")
@@ -34,16 +36,16 @@ FSDP, BOTH = "dp=64,zero=3,microbatches=1", "tp=8,dp=8,zero=3,microbatches=1"
 
 def test_every_degree_keeps_two_ranks() -> None:
     sizes = sizes_of(planned(OWN, "tp=8,dp=4,pp=2,zero=3,microbatches=8").decisions, 8, 4)
-    assert (sizes.axes, sizes.groups, sizes.microbatches, sizes.ranks) == ({"dp": 2, "tp": 2}, 2, 4, 8)
+    assert (sizes.meshes, sizes.microbatches, sizes.ranks) == ((Mesh.parse("dp=2 tp=2"),) * 2, 4, 8)
 
 
 def test_a_single_degree_takes_what_there_is_room_for() -> None:
-    assert sizes_of(planned(OWN, FSDP).decisions, 8, 4).axes == {"dp": 4}
+    assert sizes_of(planned(OWN, FSDP).decisions, 8, 4).meshes == (Mesh.parse("dp=4"),)
 
 
 def test_what_has_no_room_is_told(tmp_path: Path) -> None:
     plan = planned(OWN, "tp=4,dp=8,shard=2,pp=2,zero=3,microbatches=4")
-    assert sizes_of(plan.decisions, 4, 4).axes == {"dp": 1, "dp_shard": 1, "tp": 2}
+    assert sizes_of(plan.decisions, 4, 4).meshes == (Mesh.parse("dp=1 dp_shard=1 tp=2"),) * 2
     assert twinned(planned(OWN, FSDP), tmp_path).told == ()
 
 
@@ -103,12 +105,29 @@ def test_another_structure_is_refused() -> None:
         projected(plan.decisions, plan.fold, replace(plan.fold, bodies=bodies), sizes_of(plan.decisions, 8, 4), "any")
 
 
-def test_stages_of_unlike_meshes_have_no_twin() -> None:
-    plan = planned(OWN, "pp=2,dp=16,tp=2")
+def test_stages_of_unlike_meshes_keep_theirs(tmp_path: Path) -> None:
+    plan = over_unlike(OWN, Degrees(dp=2, tp=4), Degrees(tp=8), Degrees(tp=8))
+    made = twinned(plan, tmp_path)
+    first, second = made.subject.decisions.stages
+    assert (first.mesh, first.ranks) == (Mesh.parse("dp=2 tp=2"), (0, 1, 2, 3))
+    assert (second.mesh, second.ranks) == (Mesh.parse("tp=2"), (4, 5))
+    assert first.last == second.first
+    assert made.told == ()
+
+
+def test_kinds_of_stages_that_there_is_no_room_for_are_told(tmp_path: Path) -> None:
+    plan = over_unlike(OWN, Degrees(dp=2, tp=4), Degrees(tp=8), Degrees(dp=4, tp=2))
+    assert sizes_of(plan.decisions, 8, 4).ranks == 8
+    assert twinned(plan, tmp_path).told == ("1 kinds of stages are left out: 8 processes have no room for them",)
+
+
+def test_a_stage_without_plans_for_what_it_would_run_has_no_twin() -> None:
+    plan = over_unlike(OWN, Degrees(dp=2, tp=4), Degrees(tp=8))
     *others, last = plan.decisions.stages
-    unlike = replace(plan.decisions, stages=(*others, replace(last, mesh=Mesh.parse("tp=32"))))
-    with pytest.raises(NoTwin, match="one mesh in all stages"):
-        sizes_of(unlike, 8, 4)
+    stages = (*others, replace(last, plans=tuple(name for name in last.plans if "Block" not in name)))
+    unlike = replace(plan.decisions, stages=stages)
+    with pytest.raises(NoTwin, match=r"on mesh \(tp=8\) nothing is planned for Block"):
+        projected(unlike, plan.fold, captured(f"{EXAMPLES / 'llama.py'}:tiny", 4)[1], sizes_of(unlike, 8, 4), "any")
 
 
 # Models --------------------------------------------------------------------------------------------------------------
@@ -192,10 +211,11 @@ def test_a_model_without_sizes_is_refused(tmp_path: Path) -> None:
 
 # Runs ----------------------------------------------------------------------------------------------------------------
 
-RUN: dict[str, tuple[str, str]] = {
-    "own, tp+sp x fsdp": (OWN, BOTH),
-    "transformers, tp+sp x fsdp": (LLAMA, BOTH),
-    "transformers, tp": (LLAMA, "tp=8,dp=8,zero=1,sp=off,microbatches=1"),
+RUN: dict[str, Callable[[], Planned]] = {
+    "own, tp+sp x fsdp": lambda: planned(OWN, BOTH),
+    "transformers, tp+sp x fsdp": lambda: planned(LLAMA, BOTH),
+    "transformers, tp": lambda: planned(LLAMA, "tp=8,dp=8,zero=1,sp=off,microbatches=1"),
+    "transformers, unlike meshes": lambda: over_unlike(LLAMA, Degrees(dp=2, zero=1), Degrees(tp=8)),
 }
 
 
@@ -203,9 +223,9 @@ RUN: dict[str, tuple[str, str]] = {
 def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Verified]:
     """All twins, in one launch."""
     jobs = {}
-    for name, (model, pins) in RUN.items():
+    for name, plan in RUN.items():
         folder = tmp_path_factory.mktemp("twin")
-        twin = twinned(planned(model, pins), folder).subject
+        twin = twinned(plan(), folder).subject
         emit(twin, folder).write(folder)
         jobs[name] = job(twin, folder / "train.py")
     return dict(zip(jobs, verify(tuple(jobs.values()), steps=1, limit_s=400), strict=True))

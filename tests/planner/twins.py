@@ -8,16 +8,20 @@ from pathlib import Path
 
 from meshwright.backends.torch_.capabilities import TORCH_CUDA
 from meshwright.backends.torch_.emit import Subject
+from meshwright.ir.decisions import Schedule
 from meshwright.ir.fold import Fold
 from meshwright.ir.frontends.calls import calls_of
 from meshwright.ir.frontends.capture import capture
 from meshwright.ir.frontends.contract import Source
 from meshwright.ir.frontends.load import load_model
 from meshwright.ir.lower import lower
-from meshwright.ir.names import template
+from meshwright.ir.names import Degrees, template
+from meshwright.ir.names.stages import layer_calls
 from meshwright.ir.workload import Workload
 from meshwright.planner.pins import fill, parse
 from meshwright.planner.twin import Planned
+from meshwright.planner.unlike import over_parts
+from tests.planner.test_unlike import parts
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 LLAMA, OWN = str(EXAMPLES / "configs" / "llama-3.1-8b"), f"{EXAMPLES / 'llama.py'}:llama_8b"
@@ -40,6 +44,23 @@ def subject_of(plan: Planned) -> Subject:
         workload=workload,
         calls=calls_of(plan.source, plan.model, batch=plan.config.batch, seq=SEQ, blocks=plan.fold.instances),
         config=str(plan.config),
+    )
+
+
+def over_unlike(model: str, *degrees: Degrees, batch: int = 8, microbatches: int = 8) -> Planned:
+    """A plan of stages with these meshes, and as many blocks in each."""
+    source, fold = captured(model, batch)
+    blocks, several = len(layer_calls(fold)), len(degrees)
+    counts = [blocks * (at + 1) // several - blocks * at // several for at in range(several)]
+    asked = parse([f"tp=1,dp=1,mbs={batch},microbatches={microbatches}"])
+    config = fill(asked, ranks=1, global_batch=batch * microbatches)
+    return Planned(
+        model=model,
+        source=source,
+        fold=fold,
+        decisions=over_parts(fold, parts(*degrees), counts, Schedule("1f1b", microbatches), "torch-cuda"),
+        config=replace(config, split="even"),
+        workload=Workload(global_batch=batch * microbatches, seq=SEQ),
     )
 
 
