@@ -46,10 +46,12 @@ from meshwright.cost_models.inflight import State, states_of
 from meshwright.cost_models.passing import passings
 from meshwright.cost_models.prediction import HELD, Held
 from meshwright.cost_models.quantity import Kind, weakest_kind
+from meshwright.cost_models.schedule import makes_weights_apart
 from meshwright.cost_models.stage_memory import Parts, StageMemory, stages_of
 from meshwright.ir.errors import WorkloadImpossible
 from meshwright.ir.peers import At, Peers, peers_of, seen_by
 from meshwright.ir.program import Program
+from meshwright.ir.schedules import work_of
 from meshwright.ir.ties import casts_in_units
 from meshwright.ir.workload import Workload
 
@@ -192,6 +194,7 @@ def _groups(
             place="program", cause="it carries no workload", fix="lower it with the workload that it is for"
         )
     bodies = {body.name: body for body in program.bodies}
+    splits = makes_weights_apart(work_of(program))
     seen: dict[At, tuple[Program, dict[str, BodyMemory], list[StageMemory]]] = {}
     for ranks, _ in program.actions:
         numbers = [index for index, stage in enumerate(program.stages) if stage.ranks == ranks]
@@ -199,8 +202,8 @@ def _groups(
         for own in peers_of([program.stages[number] for number in numbers], bodies, device):
             if own.at not in seen:
                 view = seen_by(program, own.at)
-                summaries = _summaries(view, workload, apart)
-                seen[own.at] = view, summaries, stages_of(view, summaries, workload, _apart(program))
+                summaries = _summaries(view, workload, splits, apart)
+                seen[own.at] = view, summaries, stages_of(view, summaries, workload, splits or apart)
             view, summaries, stages = seen[own.at]
             found[own] = _Group(view, numbers, [stages[number] for number in numbers], summaries, workload)
         yield found
@@ -212,9 +215,9 @@ def _capacity(cluster: Cluster, ranks: Sequence[int]) -> float:
     return min((one.driver_memory or one.memory).value for one in map(cluster.device, asked))
 
 
-def _summaries(program: Program, workload: Workload, apart: bool) -> dict[str, BodyMemory]:
+def _summaries(program: Program, workload: Workload, splits: bool, apart: bool) -> dict[str, BodyMemory]:
     """A summary for each body program; those called more than once are blocks of a stack. Where gradients of weights
-    are computed apart, scripts keep what units of torch cast up to then."""
+    are computed apart (`splits`), scripts keep what units of torch cast up to then; `apart`: they may be."""
     calls: dict[str, int] = {}
     for stage in program.stages:
         for run in stage.runs:
@@ -222,17 +225,11 @@ def _summaries(program: Program, workload: Workload, apart: bool) -> dict[str, B
                 calls[name] = calls.get(name, 0) + run.repeats
     repeated = {name for name, times in calls.items() if times > 1}
     found = {
-        body.name: body_memory(body, workload, body.name in repeated, apart=apart or _apart(program))
-        for body in program.bodies
+        body.name: body_memory(body, workload, body.name in repeated, apart=splits or apart) for body in program.bodies
     }
-    if casts_in_units(workload) and _apart(program):
+    if casts_in_units(workload) and splits:
         return {name: replace(one, unit_kept=True, casts=False) for name, one in found.items()}
     return found
-
-
-def _apart(program: Program) -> bool:
-    """Whether gradients of weights are computed apart."""
-    return any(action.kind == "W" for _, actions in program.actions for action in actions)
 
 
 class _Group:

@@ -171,7 +171,7 @@ def _told(decisions: Decisions, twin: Decisions, sizes: Sizes) -> Iterator[str]:
         yield f"axis {name} of {size} ranks has one rank: {MOST_RANKS} processes have no room for it"
     left = len({stage.mesh for stage in decisions.stages}) - len({decisions.stages[at].mesh for at in sizes.stands_for})
     if left:
-        yield f"{left} kinds of stages are left out: {MOST_RANKS} processes have no room for them"
+        yield f"kinds of stages that {MOST_RANKS} processes have no room for are left out: {left}"
     if decisions.schedule.name != twin.schedule.name:
         yield f"its schedule is {twin.schedule.name}: the plan's is a list of actions for its own ranks"
     if decisions.style != twin.style:

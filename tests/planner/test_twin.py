@@ -118,7 +118,7 @@ def test_stages_of_unlike_meshes_keep_theirs(tmp_path: Path) -> None:
 def test_kinds_of_stages_that_there_is_no_room_for_are_told(tmp_path: Path) -> None:
     plan = over_unlike(OWN, Degrees(dp=2, tp=4), Degrees(tp=8), Degrees(dp=4, tp=2))
     assert sizes_of(plan.decisions, 8, 4).ranks == 8
-    assert twinned(plan, tmp_path).told == ("1 kinds of stages are left out: 8 processes have no room for them",)
+    assert twinned(plan, tmp_path).told == ("kinds of stages that 8 processes have no room for are left out: 1",)
 
 
 def test_a_stage_without_plans_for_what_it_would_run_has_no_twin() -> None:
