@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import atexit
 import tempfile
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from math import lcm, prod
@@ -19,6 +20,7 @@ from meshwright.backends.torch_.emit import emit
 from meshwright.backends.torch_.emit.axes import axes_of
 from meshwright.backends.torch_.emit.script import SCRIPT
 from meshwright.backends.torch_.emit.unlike import kinds_of
+from meshwright.backends.torch_.emit.writing.entry import GLOO_ENDS_S
 from meshwright.backends.torch_.verify.loading import load
 from meshwright.ir.account import parameters
 from meshwright.ir.errors import BatchImpossible, OptimizerElsewhere, PlanOfAnotherModel
@@ -112,9 +114,12 @@ def parallelize(model: Any, plan: str | Path, *, reference: str | None = None) -
 
 
 def _leave(ranks: ModuleType) -> None:
-    """Part from the other ranks, whose threads would be cut off where the process ends; a loop may have done so."""
+    """Part from the other ranks, whose threads would be cut off where the process ends; a loop may have done so. Those
+    of gloo go on, and need Python to let go of their last tensors: it must not be ending by then (`GLOO_ENDS_S`)."""
     if ranks.is_initialized():
+        gloo = ranks.get_backend() == "gloo"
         ranks.destroy_process_group()
+        time.sleep(GLOO_ENDS_S if gloo else 0.0)
 
 
 def same_parameters(model: Any, fold: Fold, reference: str) -> None:

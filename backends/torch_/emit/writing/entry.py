@@ -8,6 +8,11 @@ from meshwright.backends.torch_.emit.axes import joined
 from meshwright.backends.torch_.emit.parts import Parts
 from meshwright.backends.torch_.emit.writing.lines import quoted
 
+GLOO_ENDS_S = 0.2
+"""How long a process of gloo waits before it ends: threads of gloo outlive `destroy_process_group`, and need Python to
+let go of the tensors that they sent last. Where it is ending by then, they abort the process (pytorch/pytorch#190489).
+"""
+
 
 def load() -> Iterator[str]:
     yield "def load(path: Path) -> ModuleType:"
@@ -90,6 +95,8 @@ def main(parts: Parts) -> Iterator[str]:
     yield "    if args.save:"
     yield "        save(args.save, model, optimizer, first + args.steps)"
     yield "    dist.destroy_process_group()"
+    if parts.subject.device == "cpu":
+        yield f"    time.sleep({GLOO_ENDS_S})  # threads of gloo let go of tensors, which an ending Python does not allow"
 
 
 def printing(parts: Parts) -> str:
