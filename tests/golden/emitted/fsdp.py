@@ -170,7 +170,7 @@ def main() -> None:
     if args.save:
         save(args.save, model, optimizer, first + args.steps)
     dist.destroy_process_group()
-    time.sleep(0.2)  # threads of gloo let go of tensors, which an ending Python does not allow
+    time.sleep(0.2)  # threads of gloo let go of tensors, which Python must still allow
 
 
 if __name__ == "__main__":

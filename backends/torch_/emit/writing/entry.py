@@ -96,7 +96,7 @@ def main(parts: Parts) -> Iterator[str]:
     yield "        save(args.save, model, optimizer, first + args.steps)"
     yield "    dist.destroy_process_group()"
     if parts.subject.device == "cpu":
-        yield f"    time.sleep({GLOO_ENDS_S})  # threads of gloo let go of tensors, which an ending Python does not allow"
+        yield f"    time.sleep({GLOO_ENDS_S})  # threads of gloo let go of tensors, which Python must still allow"
 
 
 def printing(parts: Parts) -> str:
