@@ -167,8 +167,11 @@ def _level(subject: Subject, shards: tuple[str, ...], experts: Experts | None) -
 
 
 def _gathers_again(subject: Subject, piece: Piece) -> bool:
-    body = subject.program.body(piece.plan.name)
-    return any(isinstance(one, Move) and one.reason == "parameter" for one in body.backward)
+    name, bodies = piece.plan.name, subject.program.bodies
+    own = [body for body in bodies if body.name == name] or [
+        body for body in bodies if body.name.startswith(f"{name}.")
+    ]
+    return any(isinstance(one, Move) and one.reason == "parameter" for body in own[:1] for one in body.backward)
 
 
 def _sharded(piece: Piece, axes: Axes, experts: Experts | None) -> tuple[str, ...]:
