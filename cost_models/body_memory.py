@@ -57,8 +57,6 @@ class BodyMemory:
     """Whether that form stays from the forward to the backward pass."""
     stays: bool
     """Whether it stays from one micro-batch to the next."""
-    casts: bool
-    """Whether that form is made of what the rank stores whole, and given back."""
     parameters: float
     gradients: float
     pooled_gradients: float
@@ -82,6 +80,11 @@ class BodyMemory:
     """The paths of those that a unit of `fully_shard` has shards of: other units that hold them have shards, too."""
     products: tuple[tuple[tuple[int, ...], float], ...]
     """Shapes of the weights that products read, those of one operand joined, with their bytes on one rank."""
+
+    @property
+    def casts(self) -> bool:
+        """Whether the form that operators read is made of what the rank stores whole, and given back."""
+        return not self.unit_kept and not self.message
 
     @property
     def behind(self) -> float:
@@ -140,7 +143,6 @@ class _States:
             returned=self.unit() if self.unit_kept() and not any(map(self.spread, self.slots)) else 0.0,
             unit_kept=self.unit_kept(),
             stays=any(map(self.late, trained)),
-            casts=not self.unit_kept() and not self.message(),
             unit_gradients=sum(map(self.elements, self.scattered())) * self.states.used,
             summed=max(self.summed(), default=0) * self.states.used,
             travelling=sum(map(self.elements, self.scattered())) * self.states.reduced,

@@ -228,7 +228,7 @@ def _summaries(program: Program, workload: Workload, splits: bool, apart: bool) 
         body.name: body_memory(body, workload, body.name in repeated, apart=splits or apart) for body in program.bodies
     }
     if casts_in_units(workload) and splits:
-        return {name: replace(one, unit_kept=True, casts=False) for name, one in found.items()}
+        return {name: replace(one, unit_kept=True) for name, one in found.items()}
     return found
 
 
@@ -269,6 +269,8 @@ class _Group:
         self.stepped = sum(one.stepped * times for one, times in calls)
         self.stepping = max(one.stepping for one, _ in calls)
         self.passings = passings(program, self.numbers, summaries)
+        self.outlasting = any(stage.stays_cast or stage.lingers for stage in memories)
+        """Whether anything stays that an action left."""
         mesh = stages[0].mesh
         self.communicators = 1 + sum(axis.size > 1 for axis in mesh.axes) + (len(program.actions) > 1)
 
@@ -338,7 +340,8 @@ class _Group:
         for stage, live, waiting, has in zip(self.stages, state.live, state.waiting, state.graded, strict=True):
             own += live * stage.kept_bytes + waiting * stage.waiting_bytes
             own += stage.gradients - stage.pooled_gradients if has and not self.from_start else 0.0
-        return own + self.passing(state) + self.left_cast(state) + self.lingering(state)
+        own += self.left_cast(state) + self.lingering(state) if self.outlasting else 0.0
+        return own + self.passing(state)
 
     def passing(self, state: State) -> float:
         """What of messages is not kept anyway."""

@@ -86,17 +86,20 @@ class Passings:
         return found
 
 
+def staged_by_torch(program: Program) -> bool:
+    """Whether a program is a pipeline that torch runs, with a runtime of its own or what is emitted for it."""
+    workload = program.workload
+    return workload is not None and workload.stack.style in ("eager", "compiled") and len(program.actions) > 1
+
+
 def by_torch(program: Program) -> bool:
     """Whether torch's runtime of pipelines runs a program."""
-    workload = program.workload
-    styled = workload is not None and workload.stack.style in ("eager", "compiled")
-    return styled and len(program.actions) > 1 and len({stage.mesh for stage in program.stages}) == 1
+    return staged_by_torch(program) and len({stage.mesh for stage in program.stages}) == 1
 
 
 def passings(program: Program, numbers: tuple[int, ...], summaries: Mapping[str, BodyMemory]) -> Passings | None:
     """What a group of ranks holds of messages, where torch's pipelines pass them."""
-    workload = program.workload
-    if workload is None or workload.stack.style not in ("eager", "compiled") or len(program.actions) == 1:
+    if not staged_by_torch(program):
         return None
     ranks = program.stages[numbers[0]].ranks
     if not by_torch(program):

@@ -23,7 +23,7 @@ their unit.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Callable, Iterator, Mapping, Set
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -104,6 +104,8 @@ class _Position:
     this forward pass, up beside this backward pass."""
 
 
+_At = Callable[[_Position, bool, bool], Parts]
+
 SHOWN = 4
 """Repeats of a run that are looked at."""
 
@@ -132,7 +134,7 @@ class StageMemory:
         way: Way = Way(),
     ) -> None:
         """`entries` are of the model's inputs, which are there all the time."""
-        self.workload, self.way = workload, way
+        self.workload = workload
         self.torch = workload.stack.style in ("eager", "compiled")
         self.whole = self.torch and way.begins
         """Whether it makes all of its gradients when those of weights are due, and none before."""
@@ -169,22 +171,23 @@ class StageMemory:
         """When gradients of weights are made."""
         if self.torch:
             self.weights.sizes["transient"] = max(0.0, *self._made_of_weights())
-        self.known: dict[tuple[str, bool, bool], Parts] = {}
+        self.known: dict[tuple[_At, bool, bool], Parts] = {}
 
     def forward(self, first: bool, back: bool) -> Parts:
         """The fullest instant of a forward pass: the `first` one of a step, or one behind a `back`ward pass."""
-        key = ("F", first, back)
-        if key not in self.known:
-            found = (self.forward_at(position, first, back) for position in self.positions)
-            self.known[key] = max(found, key=lambda parts: parts.own)
-        return self.known[key]
+        return self._fullest(self.forward_at, first, back)
 
     def backward(self, graded: bool, back: bool) -> Parts:
         """The fullest instant of a backward pass: whether there are gradients, and whether it is behind another one."""
-        key = ("B", graded, back)
+        return self._fullest(self.backward_at, graded, back)
+
+    def _fullest(self, at: _At, first: bool, back: bool) -> Parts:
+        """The fullest instant of the calls; `at` finds that of one."""
+        key = at, first, back
         if key not in self.known:
-            found = (self.backward_at(position, graded, back) for position in self.positions)
-            self.known[key] = max(found, key=lambda parts: parts.own)
+            self.known[key] = max(
+                (at(position, first, back) for position in self.positions), key=lambda parts: parts.own
+            )
         return self.known[key]
 
     def _made_of_weights(self) -> Iterator[float]:
@@ -378,10 +381,13 @@ def stages_of(
 ) -> list[StageMemory]:
     """Every stage; those that run the same bodies as often hold the same, but for the first one. `apart`: gradients of
     weights are."""
-    ways = [Way(begins=not at, by_torch=by_torch(program), apart=apart) for at in range(len(program.stages))]
+    run_by_torch = by_torch(program)
     keys = [
-        (way, tuple((run.programs, run.repeats) for run in stage.runs))
-        for way, stage in zip(ways, program.stages, strict=True)
+        (
+            Way(begins=not at, by_torch=run_by_torch, apart=apart),
+            tuple((run.programs, run.repeats) for run in stage.runs),
+        )
+        for at, stage in enumerate(program.stages)
     ]
     entries = {
         (one.type.dtype, one.placement.local_shape(one.type.shape, one.mesh), one.placement) for one in program.entries

@@ -146,7 +146,10 @@ class Strategy:
         return Strategy(tuple(pairs))
 
     def of(self, axis: str) -> Choice:
-        return next((choice for name, choice in self.choices if name == axis), IDLE)
+        for name, choice in self.choices:  # asked most of all
+            if name == axis:
+                return choice
+        return IDLE
 
     def __str__(self) -> str:
         return " ".join(f"{axis}={choice}" for axis, choice in self.choices)

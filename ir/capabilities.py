@@ -297,8 +297,10 @@ class Capabilities:
         for op in graph.ops:
             if op.kind in ROUTING:
                 routing.setdefault(op.module, []).append(op)
-        strategies = {op.name: plan.strategy(op.name) for op in graph.ops}
+        chosen = dict(plan.strategies)
+        strategies = {op.name: chosen.get(op.name, Strategy()) for op in graph.ops}
         rules = {op.name: rule_of(op, graph.types) for op in graph.ops}
+        differentiable = [op for op in graph.ops if graph.differentiable.intersection(op.results)]
         for axis in mesh.names:
             split = {stem(loop) for loop in loops_split(plan, found, axis)}.intersection(ONE_MIND)
             tensor = TENSOR if name_of(plan, graph, found, axis).startswith("tp") else set[str]()
@@ -306,9 +308,7 @@ class Capabilities:
             sums = leave_sums(graph, rules, strategies, mesh, axis) if through else {}
             idle = (many for many in routing.values() if all(strategies[op.name].of(axis) == IDLE for op in many))
             joined = {op.name for many in idle for op in many} if tensor else set[str]()
-            for op in graph.ops:
-                if not graph.differentiable.intersection(op.results):
-                    continue
+            for op in differentiable:
                 loops, choice = found.factors.get(op.name, {}), strategies[op.name].of(axis)
                 if (choice == THROUGH and op.name in sums) or op.name in joined:
                     continue

@@ -20,9 +20,8 @@ That bounds never exceed prices is tested on random configurations (`tests/plann
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from itertools import groupby
 from math import log2, prod
 from typing import TypeVar
@@ -41,8 +40,9 @@ from meshwright.ir.mesh import Mesh
 from meshwright.ir.names import Degrees, cuts, uses
 from meshwright.ir.names.degrees import Use
 from meshwright.ir.same import Same
-from meshwright.ir.schedules import SCHEDULES, Moment, Shape, moments, stage_groups, work_lists
+from meshwright.ir.schedules import SCHEDULES, Shape, stage_groups, work_lists
 from meshwright.planner.bases import Base, Held, Room, Seconds, copies, experts_of, places, room, seconds
+from meshwright.planner.flights import Flight, flight
 from meshwright.planner.pins import Config
 from meshwright.planner.pricing import Setting
 from meshwright.planner.space import Storage
@@ -116,22 +116,15 @@ class Load:
     @staticmethod
     def of(
         rooms: Sequence[Room],
-        own: Sequence[int],
-        states: Sequence[Moment],
+        flight: Flight,
         twice: Iterable[tuple[Held, bool]],
     ) -> Load:
         """`twice`: state of parameters that another call of the group holds already, and whether inside experts."""
-        before = graded = 0.0
-        for state in states:
-            at = own.index(state.stage)
-            beside = sum(count * one.kept for count, one in zip(state.live, rooms, strict=True))
-            beside += sum(count * one.waiting for count, one in zip(state.pending, rooms, strict=True))
-            if state.kind == "F" or goes_back(state):
-                beside += rooms[at].forward if state.kind == "F" else rooms[at].backward
-                beside -= rooms[at].kept
-            before = max(before, beside)
-            if all(state.graded):
-                graded = max(graded, beside)
+        kept = np.array([one.kept for one in rooms])
+        waiting = np.array([one.waiting for one in rooms])
+        running = [np.array(side) - kept for side in zip(*((one.forward, one.backward) for one in rooms), strict=True)]
+        beside = flight.counts @ np.concatenate([kept, waiting, *running])
+        before, graded = (float(found.max(initial=0.0)) for found in (beside, beside[flight.graded]))
         dense, expert = Held(), Held()
         for one in rooms:
             dense, expert = dense.plus(one.dense, 1), expert.plus(one.expert, 1)
@@ -258,9 +251,13 @@ class Bounds:
         its gradients."""
         common, states, found = self.common, self.common.workload.states, uses(config.degrees())
 
+        shapes: dict[tuple[str, ...], GroupShape | None] = {(): None}
+
         def shape(over: Iterable[Use]) -> GroupShape | None:
-            names = [use.name for use in over]
-            return group_shape(common.prices.cluster, ranks, mesh, names) if names else None
+            names = tuple(use.name for use in over)
+            if names not in shapes:
+                shapes[names] = group_shape(common.prices.cluster, ranks, mesh, names)
+            return shapes[names]
 
         def taken(kind: Collective, loads: Iterable[tuple[float, GroupShape | None]]) -> float:
             """What is moved over like groups is moved together."""
@@ -406,12 +403,11 @@ class Bounds:
     def loads(self, pipeline: Config) -> tuple[Load, ...]:
         """What the groups of a pipeline hold, whatever is stored where."""
         held = [self.room(calls) for calls in self.common.stages(pipeline)]
-        flying = in_flight(pipeline.schedule, pipeline.pp, pipeline.vp, pipeline.microbatches)
+        key = pipeline.schedule, pipeline.pp, pipeline.vp, pipeline.microbatches
         return tuple(
             Load.of(
                 [held[stage] for stage in own],
-                own,
-                flying(number),
+                flight(*key, number),
                 [self.base.pieces[body].slot(path) for path, body in self.common.twice(pipeline, own)],
             )
             for number, own in self.common.groups(pipeline)
@@ -461,31 +457,3 @@ def _sums(values: Iterable[float]) -> list[float]:
         found.append(total)
         total += value
     return found
-
-
-def goes_back(moment: Moment) -> bool:
-    """Whether gradients of inputs are made: on the first stage torch makes none before those of weights."""
-    return moment.kind == "B" or (moment.kind == "I" and moment.stage > 0)
-
-
-@lru_cache(maxsize=4096)
-def in_flight(schedule: str, pp: int, vp: int, microbatches: int) -> Callable[[int], tuple[Moment, ...]]:
-    """Of a group by its number, instants that it comes to: the fullest ones, where that is cheap to know."""
-    groups = stage_groups(schedule, pp, vp)
-    few = min(microbatches, 2 * pp)  # with more there are no more in flight (`tests/planner/test_bounds.py`)
-
-    def at_once(group: int) -> tuple[Moment, ...]:
-        own = groups[group]
-        most = {"gpipe": microbatches, "1f1b": min(microbatches, pp - own[0])}.get(schedule, 1)
-        none, no, yes = (0,) * (len(own) - 1), (False,) * len(own), (True,) * len(own)
-        first = Moment("B", own[-1], (most,) * len(own), (0, *none), no, no)
-        later = Moment("B", own[0], (min(most, microbatches - 1), *none), (0, *none), yes, no)
-        return (first,) * (most == microbatches) + (later,) * (microbatches > 1)
-
-    if schedule in ("gpipe", "1f1b") or pp * vp * few > MOST_ACTIONS:
-        return at_once
-    return moments(work_lists(schedule, Shape(groups, few))).__getitem__
-
-
-MOST_ACTIONS = 4_000
-"""Forward actions of lists that are written for a bound on memory; longer ones are left to the evaluator."""

@@ -40,7 +40,8 @@ from meshwright.ir.errors import MeshwrightError, RecomputeNotExpressible
 from meshwright.ir.names import CONTEXT, uses
 from meshwright.ir.schedules import SCHEDULES
 from meshwright.planner.bases import Base, Held, Piece, Pieces, copies, piece, places, priced
-from meshwright.planner.bounds import Common, goes_back, in_flight
+from meshwright.planner.bounds import Common
+from meshwright.planner.flights import flight
 from meshwright.planner.pins import Config, Value
 from meshwright.planner.space import Space
 
@@ -363,19 +364,19 @@ class Floors:
         """The schedules of a configuration's stages and micro-batches."""
         key = config.pp, config.microbatches
         if key not in self._pipelines:
-            rows: list[list[float]] = []
+            rows: list[Vector] = []
             groups: list[tuple[Vector, Vector]] = []
             starts, firsts = [], []
             for schedule, vp in self.space.schedules(*key):
                 split = self.space.split(config.pp * vp)
                 if split:
-                    starts.append(len(rows))
+                    starts.append(sum(map(len, rows)))
                     firsts.append(len(groups))
                     own = replace(config, schedule=schedule, vp=vp, split=split)
                     rows += self._held(own)
                     groups += self._waiting(own)
             self._pipelines[key] = Pipelines(
-                np.array(rows),
+                np.concatenate(rows) if rows else np.zeros((0, 0)),
                 np.array(starts, dtype=np.intp),
                 np.array([waits for waits, _ in groups]),
                 np.array([work for _, work in groups]),
@@ -383,48 +384,42 @@ class Floors:
             )
         return self._pipelines[key]
 
-    def _stages(self, config: Config) -> list[list[float]]:
+    def _stages(self, config: Config) -> Vector:
         """Calls of each body on every stage."""
-        names = self.common.names
-        found = []
-        for calls in self.common.stages(config):
-            own = Counter[str]()
+        found = np.zeros((config.pp * config.vp, len(self.common.names)))
+        for own, calls in zip(found, self.common.stages(config), strict=True):
             for name, times in calls:
-                own[name] += times
-            found.append([float(own[name]) for name in names])
+                own[self.common.names.index(name)] += times
         return found
 
-    def _held(self, config: Config) -> Iterator[list[float]]:
+    def _held(self, config: Config) -> Iterator[Vector]:
         """The rows of a schedule. Gradients are there from the start where kernels are fused, else once every stage has
         been through a micro-batch; and at the end, when nothing else is."""
-        stages, calls = self._stages(config), self.common.stages(config)
-        names, from_start = self.common.names, self.common.stack.style == "fused"
-        flying = in_flight(config.schedule, config.pp, config.vp, config.microbatches)
-        for number, own in self.common.groups(config):
-            held = [sum(stages[stage][at] for stage in own) for at in range(len(names))]
-            yield [*held, *held, *(0.0 for _ in (*names, *names, *names))]
-            instants = {
-                (
-                    moment.live,
-                    moment.pending,
-                    calls[moment.stage][-1][0] if goes_back(moment) else "",
-                    from_start or all(moment.graded),
-                )
-                for moment in flying(number)
-            }
-            for live, pending, last, graded in sorted(instants):
-                flight = [
-                    sum(n * stages[stage][at] for n, stage in zip(counts, own, strict=True))
-                    for counts in (live, pending)
-                    for at in range(len(names))
+        stages = self._stages(config)
+        names = np.array(self.common.names)
+        last = np.array([[own[-1][0]] for own in self.common.stages(config)]) == names
+        key = config.schedule, config.pp, config.vp, config.microbatches
+        for number, group in self.common.groups(config):
+            own = list(group)
+            flying, held = flight(*key, number), stages[own].sum(axis=0)
+            nothing = np.zeros_like(held)
+            yield np.concatenate([held, held, nothing, nothing, nothing])[None]
+            there = np.ones_like(flying.graded) if self.common.stack.style == "fused" else flying.graded
+            yield np.hstack(
+                [
+                    np.tile(held, (len(there), 1)),
+                    np.outer(there, held),
+                    flying.live @ stages[own],
+                    flying.pending @ stages[own],
+                    flying.backward @ last[own],
                 ]
-                yield [*held, *(graded * one for one in held), *flight, *(float(name == last) for name in names)]
+            )
 
     def _waiting(self, config: Config) -> Iterator[tuple[Vector, Vector]]:
         """Of every group the calls that it waits for, by phase: forward, before its first micro-batch reaches it; and
         as what it did last goes back through the stages before. And its own calls. See `planner.bounds`."""
         apart = SCHEDULES[config.schedule].splits
-        stages = np.array(self._stages(config))
+        stages = self._stages(config)
         before = np.cumsum([np.zeros(len(self.common.calls)), *stages], axis=0)
         waits = np.array([1.0, *([0.0] * 3 if apart else [1.0] * 3), 0.0])
         if apart and self.common.stack.rolling:

@@ -119,7 +119,8 @@ def _leave(ranks: ModuleType) -> None:
     if ranks.is_initialized():
         gloo = ranks.get_backend() == "gloo"
         ranks.destroy_process_group()
-        time.sleep(GLOO_ENDS_S if gloo else 0.0)
+        if gloo:
+            time.sleep(GLOO_ENDS_S)
 
 
 def same_parameters(model: Any, fold: Fold, reference: str) -> None:

@@ -169,7 +169,8 @@ class Setting:
 
     def ran(self, config: Config) -> Config:
         """The configuration as the target runs it (`Capabilities.keeps_whole`)."""
-        return replace(config, **self.target.ran(config.zero, config.microbatches))
+        otherwise = self.target.ran(config.zero, config.microbatches)
+        return replace(config, **otherwise) if otherwise else config
 
     def template(self, fold: Fold, degrees: Degrees) -> Decisions:
         """The plan that degrees mean, and what is asked of modules."""

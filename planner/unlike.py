@@ -58,6 +58,12 @@ class Part:
     degrees: Degrees
 
 
+def neighbours(*inside: Degrees) -> list[Part]:
+    """Parts of neighbouring ranks, from the first on, with these degrees inside."""
+    starts = accumulate((one.stage_ranks for one in inside), initial=0)
+    return [Part(tuple(range(start, start + one.stage_ranks)), one) for start, one in zip(starts, inside, strict=False)]
+
+
 def over_parts(
     fold: Fold,
     parts: Sequence[Part],

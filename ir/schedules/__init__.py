@@ -11,7 +11,7 @@ value crosses to another group. Stages are numbered along the model.
     of_program.py the work lists of a program                 written.py    complete lists, written when read
 """
 
-from meshwright.ir.schedules.live import Moment, moments, peak
+from meshwright.ir.schedules.live import Moment, moments, moments_of, peak
 from meshwright.ir.schedules.of_program import with_work, work_of
 from meshwright.ir.schedules.table import (
     CUSTOM,
@@ -62,6 +62,7 @@ __all__ = [
     "derived",
     "encode",
     "moments",
+    "moments_of",
     "named",
     "parse_action",
     "peak",

@@ -46,7 +46,21 @@ class Moment:
 @derived
 def moments(work: WorkLists) -> tuple[tuple[Moment, ...], ...]:
     """For every group the greatest moments, in order."""
-    return tuple(_moments(work, group) for group in range(len(work.lists)))
+    return tuple(moments_of(work, group) for group in range(len(work.lists)))
+
+
+def moments_of(work: WorkLists, group: int) -> tuple[Moment, ...]:
+    """Those of one group."""
+    found = _by_group(work)
+    if group not in found:
+        found[group] = _moments(work, group)
+    return found[group]
+
+
+@derived
+def _by_group(work: WorkLists) -> dict[int, tuple[Moment, ...]]:
+    """Those that were asked for so far."""
+    return {}
 
 
 def peak(work: WorkLists) -> tuple[int, ...]:

@@ -15,8 +15,6 @@ from benchmarks.bound_check import Checker, check
 from benchmarks.searches import EXAMPLES, Case, drawn, opened
 from meshwright.ir.errors import MeshwrightError
 from meshwright.ir.program import Move
-from meshwright.ir.schedules import SCHEDULES, Shape, moments, stage_groups, work_lists
-from meshwright.planner.bounds import in_flight
 from meshwright.planner.pins import fill, parse
 
 EACH = 28
@@ -88,45 +86,3 @@ def test_computing_again_takes_longer() -> None:
             continue
         seen += 1
     assert seen >= 20
-
-
-@pytest.mark.parametrize("name", SCHEDULES)
-@pytest.mark.parametrize("pp", [2, 3, 4, 8])
-def test_no_more_are_in_flight_with_more_micro_batches_than_twice_the_stages(name: str, pp: int) -> None:
-    """But for GPipe, which holds all of them."""
-    own = SCHEDULES[name]
-    virtual = (2,) if own.vee else (2, 3) if name == "interleaved" else (1,)
-    for vp in virtual:
-        groups = stage_groups(name, pp, vp)
-        few, many = (moments(work_lists(name, Shape(groups, count))) for count in (2 * pp, 5 * pp))
-        for group in range(pp):
-            fullest = [
-                {(one.kind, one.stage, one.live, one.pending, one.graded, one.back) for one in found[group]}
-                for found in (few, many)
-            ]
-            if name != "gpipe":
-                assert all(any(_holds(a, b) for b in fullest[1]) for a in fullest[0])
-
-
-def _holds(one: tuple[object, ...], other: tuple[object, ...]) -> bool:
-    """Whether in the other state at least as much is held as in the one, by the same action."""
-    pairs = zip(one[2:], other[2:], strict=True)
-    return one[:2] == other[:2] and all(a <= b for few, many in pairs for a, b in zip(few, many, strict=True))  # type: ignore[call-overload]
-
-
-@pytest.mark.parametrize("name", SCHEDULES)
-def test_what_is_told_of_flight_happens(name: str) -> None:
-    """Every instant that a bound on memory counts is one that the schedule comes to, or less than one."""
-    vp = 2 if SCHEDULES[name].vee or name == "interleaved" else 1
-    for pp, microbatches in ((2, 4), (4, 8), (4, 16), (8, 16)):
-        told = in_flight(name, pp, vp, microbatches)
-        real = moments(work_lists(name, Shape(stage_groups(name, pp, vp), microbatches)))
-        for group in range(pp):
-            states = [(one.kind, one.stage, one.live, one.pending, one.graded, one.back) for one in real[group]]
-            assert all(
-                any(
-                    _holds((one.kind, one.stage, one.live, one.pending, one.graded, one.back), state)
-                    for state in states
-                )
-                for one in told(group)
-            )

@@ -18,20 +18,11 @@ from meshwright.ir.verify_program import verify_program
 from meshwright.ir.workload import Workload
 from meshwright.planner.refine import improved, mixed
 from meshwright.planner.stages import counts_of
-from meshwright.planner.unlike import Part, _inside, over_parts
+from meshwright.planner.unlike import _inside, neighbours, over_parts
 from tests.llama_block import model
 from tests.planner.refining import LLAMA, Case, example, hosts
 
 FOUR = Schedule("1f1b", 4)
-
-
-def parts(*degrees: Degrees) -> list[Part]:
-    """Neighbouring runs of ranks."""
-    found, start = [], 0
-    for one in degrees:
-        found.append(Part(tuple(range(start, start + one.stage_ranks)), one))
-        start += one.stage_ranks
-    return found
 
 
 def test_like_parts_are_the_template(small: str) -> None:
@@ -40,7 +31,7 @@ def test_like_parts_are_the_template(small: str) -> None:
     config = case.config("tp=2,pp=2,stage_blocks=3+5")
     fold, wanted = case.setting.fold(config), case.setting.decisions(config, 8)
     inside = config.degrees()
-    found = over_parts(fold, parts(inside, inside), (3, 5), wanted.schedule, "any")
+    found = over_parts(fold, neighbours(inside, inside), (3, 5), wanted.schedule, "any")
     found = case.setting.allowed(found, fold)
     assert [(one.first, one.last, one.mesh, one.ranks) for one in found.stages] == [
         (one.first, one.last, one.mesh, one.ranks) for one in wanted.stages
@@ -62,7 +53,7 @@ def test_a_step_over_unlike_parts_is_exact(first: Degrees, second: Degrees, shar
     """Every gradient and parameter, as autograd has them on the whole model; embedding and head may share a table over
     unlike meshes."""
     fold = model(tied=shared)
-    plan = over_parts(fold, parts(first, second, first, second), (1, 1, 1, 1), Schedule("1f1b", 3), "any")
+    plan = over_parts(fold, neighbours(first, second, first, second), (1, 1, 1, 1), Schedule("1f1b", 3), "any")
     assert not step_differences(fold, plan)
 
 
@@ -70,7 +61,7 @@ def test_what_unlike_parts_send_of_a_shared_table() -> None:
     """A rank that has it whole, and four that have two halves of it: each of these is given its half of the other's
     gradient, by the one; and that one is given both halves, once."""
     fold, inside = model(tied=True), (Degrees(), Degrees(dp=2, tp=2))
-    plan = over_parts(fold, parts(*inside), (2, 2), Schedule("1f1b", 2), "any")
+    plan = over_parts(fold, neighbours(*inside), (2, 2), Schedule("1f1b", 2), "any")
     program = lower(fold, plan, workload=Workload(global_batch=8, seq=16, recipe="fp32"))
     (tie,) = program.ties
     ((shape, _), _) = ends_of(program, tie).values()
@@ -89,7 +80,7 @@ def test_unlike_parts_mean_the_model(small: str, first: Degrees, second: Degrees
     what crosses takes at least as long as the larger shard on the wire."""
     case = Case(small, hosts(4), batch=16)
     fold = case.setting.folds.at(4)
-    plan = case.setting.allowed(over_parts(fold, parts(first, second), (3, 5), FOUR, "any"), fold)
+    plan = case.setting.allowed(over_parts(fold, neighbours(first, second), (3, 5), FOUR, "any"), fold)
     program = case.lowered(fold, plan)
     verify_program(program)
     verify_meaning(program, fold)

@@ -20,8 +20,7 @@ from meshwright.ir.names.stages import layer_calls
 from meshwright.ir.workload import Workload
 from meshwright.planner.pins import fill, parse
 from meshwright.planner.twin import Planned
-from meshwright.planner.unlike import over_parts
-from tests.planner.test_unlike import parts
+from meshwright.planner.unlike import neighbours, over_parts
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 LLAMA, OWN = str(EXAMPLES / "configs" / "llama-3.1-8b"), f"{EXAMPLES / 'llama.py'}:llama_8b"
@@ -58,7 +57,7 @@ def over_unlike(model: str, *degrees: Degrees, batch: int = 8, microbatches: int
         model=model,
         source=source,
         fold=fold,
-        decisions=over_parts(fold, parts(*degrees), counts, Schedule("1f1b", microbatches), "torch-cuda"),
+        decisions=over_parts(fold, neighbours(*degrees), counts, Schedule("1f1b", microbatches), "torch-cuda"),
         config=replace(config, split="even"),
         workload=Workload(global_batch=batch * microbatches, seq=SEQ),
     )

@@ -12,11 +12,13 @@ NEAR = 0.05
 """What the planned and the measured fullest instant may be apart."""
 
 
-def assert_planned(plan: Subject, found: Verified, near: float = NEAR, *, routed: bool = False) -> None:
-    """On every rank; on the fullest one where ranks hold what is `routed` to them, which is not planned by rank."""
+def assert_planned(plan: Subject, found: Verified) -> None:
+    """On every rank."""
+    assert planned_memory(plan.program) == pytest.approx(found.memory, rel=NEAR)
+
+
+def assert_fullest_planned(plan: Subject, found: Verified) -> None:
+    """On the fullest rank: where ranks hold what experts are sent, which is not planned by rank."""
     planned = planned_memory(plan.program)
     assert len(found.memory) == len(planned)
-    if routed:
-        assert max(planned) == pytest.approx(max(found.memory), rel=near)
-    else:
-        assert planned == pytest.approx(found.memory, rel=near)
+    assert max(planned) == pytest.approx(max(found.memory), rel=NEAR)

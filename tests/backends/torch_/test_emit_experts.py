@@ -36,7 +36,7 @@ from meshwright.ir.lower import lower
 from meshwright.ir.mesh import Mesh
 from meshwright.ir.names import Degrees, template
 from tests.backends.torch_.emitted import BATCH, SEQ, WORKLOAD, job, unclean, written
-from tests.backends.torch_.measured import assert_planned
+from tests.backends.torch_.measured import assert_fullest_planned, assert_planned
 from tests.backends.torch_.mixtures import limited
 
 MIXTURE = Path(__file__).parent / "mixtures.py"
@@ -111,7 +111,8 @@ def test_experts_are_exact(kind: str, found: dict[str, Verified]) -> None:
     one = found[kind]
     assert one.differences == ()
     assert one.tensors == 2 * 21
-    assert_planned(plan_of(**EVERYTHING[kind]), one, routed=kind in KINDS)
+    check = assert_fullest_planned if kind in KINDS else assert_planned
+    check(plan_of(**EVERYTHING[kind]), one)
 
 
 @pytest.mark.e2e

@@ -15,11 +15,10 @@ from meshwright.ir.decisions import Schedule
 from meshwright.ir.errors import EmissionSchedule, NotExpressible
 from meshwright.ir.names import Degrees
 from meshwright.ir.workload import Workload
-from meshwright.planner.unlike import over_parts
+from meshwright.planner.unlike import neighbours, over_parts
 from tests.backends.torch_.emitted import BATCH, MIXED, TINY, WORKLOAD, job, lowered, model, unclean, written
 from tests.backends.torch_.measured import assert_planned
 from tests.backends.torch_.test_emit import unlike
-from tests.planner.test_unlike import parts
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +54,7 @@ UNEVEN = {"1 + 2, dp"}
 def subject(case: Case) -> Subject:
     """The plan of a case."""
     fold, calls = model(BATCH // case.schedule.microbatches, case.reference, case.workload.precision)
-    decisions = over_parts(fold, parts(*case.degrees), case.blocks, case.schedule, "torch-gloo")
+    decisions = over_parts(fold, neighbours(*case.degrees), case.blocks, case.schedule, "torch-gloo")
     return Subject(
         fold=fold,
         decisions=decisions,

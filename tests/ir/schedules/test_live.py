@@ -21,6 +21,7 @@ from meshwright.ir.schedules import (
     stage_groups,
     work_lists,
 )
+from tests.ir.schedules.exceeding import exceeds
 from tests.ir.schedules.lists import random_lists
 
 GROUPS = (1, 2, 3, 4, 6, 8, 16)
@@ -54,16 +55,6 @@ def history(stages: tuple[int, ...], actions: tuple[Action, ...]) -> list[Moment
             graded.add(stage)
         back = back - {stage} if action.kind == "F" else back | {stage}
     return found
-
-
-def exceeds(one: Moment, other: Moment) -> bool:
-    same = (one.kind, one.stage) == (other.kind, other.stage)
-    pairs = zip(counts(one), counts(other), strict=True)
-    return same and all(a >= b for a, b in pairs)
-
-
-def counts(one: Moment) -> tuple[int, ...]:
-    return *one.live, *one.pending, *one.graded, *one.back
 
 
 @given(seed=st.integers(0, 2**32))

