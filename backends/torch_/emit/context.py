@@ -163,7 +163,7 @@ class _Reader:
 
     @cached_property
     def program(self) -> BodyProgram:
-        return self.subject.program.body(self.piece.plan.name)
+        return self.subject.body(self.piece.plan)
 
     @cached_property
     def attentions(self) -> tuple[Op, ...]:

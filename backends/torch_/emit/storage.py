@@ -167,11 +167,7 @@ def _level(subject: Subject, shards: tuple[str, ...], experts: Experts | None) -
 
 
 def _gathers_again(subject: Subject, piece: Piece) -> bool:
-    name, bodies = piece.plan.name, subject.program.bodies
-    own = [body for body in bodies if body.name == name] or [
-        body for body in bodies if body.name.startswith(f"{name}.")
-    ]
-    return any(isinstance(one, Move) and one.reason == "parameter" for body in own[:1] for one in body.backward)
+    return any(isinstance(one, Move) and one.reason == "parameter" for one in subject.body(piece.plan).backward)
 
 
 def _sharded(piece: Piece, axes: Axes, experts: Experts | None) -> tuple[str, ...]:

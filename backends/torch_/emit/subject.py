@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
@@ -72,7 +72,7 @@ class Subject:
         return tuple(
             Piece(segment, *self._plans(segment.period[0]), self.fold.body[segment.period[0]].graph)
             for segment in self.segments
-            if segment.period[0] in {self.decisions.plan[name].body for name in self._named}
+            if segment.period[0] in {self.decisions.plan[name].body for name in self.bodies}
         )
 
     @property
@@ -95,20 +95,25 @@ class Subject:
             if not several[0].glue
         )
 
-    @property
-    def bodies(self) -> tuple[BodyProgram, ...]:
-        """What the stages run."""
-        return tuple(body for body in self.program.bodies if body.name in self._named)
+    @cached_property
+    def bodies(self) -> Mapping[str, tuple[BodyProgram, ...]]:
+        """What the stages run, by plan: programs of one plan differ in what waits on the host, and in whose gradients
+        other calls reduce."""
+        calls, found = list(self.fold.calls()), dict[str, dict[str, None]]()
+        for index in self.only or range(len(self.decisions.stages)):
+            stage, run = self.decisions.stages[index], self.program.stages[index].calls()
+            plans = self.decisions.plans_for(index, (call.body.name for call in calls[stage.first : stage.last]))
+            for plan, (_, program) in zip(plans, run, strict=True):
+                found.setdefault(plan.name, {})[program] = None
+        return {plan: tuple(map(self.program.body, programs)) for plan, programs in found.items()}
 
-    @property
-    def _named(self) -> list[str]:
-        """The plans of the stages."""
-        stages = self.decisions.stages
-        return [name for index in self.only or range(len(stages)) for name in stages[index].plans]
+    def body(self, plan: BodyPlan) -> BodyProgram:
+        """What calls with a plan compute, and exchange: the same in all of its programs."""
+        return self.bodies[plan.name][0]
 
     def _plans(self, body: str) -> tuple[BodyPlan, BodyPlan | None]:
         """The plan of a body, which must be the same in all stages, and that of its first calls in each."""
-        plans = [plan for plan in self.decisions.plans if plan.body == body and plan.name in self._named]
+        plans = [plan for plan in self.decisions.plans if plan.body == body and plan.name in self.bodies]
         ahead, usual = [plan for plan in plans if plan.first], [plan for plan in plans if not plan.first]
         alike = {replace(plan, name="", first=0, recompute=()) for plan in plans}
         if len(ahead) > 1 or len(usual) > 1 or len(alike) > 1:

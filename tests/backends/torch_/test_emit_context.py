@@ -33,6 +33,7 @@ KINDS: dict[str, dict[str, Any]] = {
     "cp": {"cp": 2},
     "cp x dp, fsdp": {"cp": 2, "dp": 2, "zero": 3, "microbatches": 2},
     "cp x tp+sp, recompute": {"cp": 2, "tp": 2, "sequence_parallel": True, "pins": blocks_again},
+    "cp x fsdp, all of the first activations on the host": {"cp": 2, "dp": 2, "zero": 3, "offload": "activations:4"},
     "ring": {"cp": 4, "context": "ring"},
     "ring x tp+sp, recompute": {"cp": 2, "tp": 2, "context": "ring", "sequence_parallel": True, "pins": blocks_again},
     "ulysses": {"cp": 2, "context": "ulysses", "recompute": "selective"},

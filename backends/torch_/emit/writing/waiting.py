@@ -52,7 +52,7 @@ CUDA = """\
         down.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(down):
             self.tensor.copy_(tensor, non_blocking=True)
-        own(tensor).record_stream(down)
+        local_of(tensor).record_stream(down)
         call.away.append(ref(self))
 
     def fetch(self) -> None:
@@ -65,7 +65,7 @@ CUDA = """\
     def back(self) -> Tensor:
         self.call.fetch()
         torch.cuda.current_stream().wait_event(self.came)
-        own(self.tensor).record_stream(torch.cuda.current_stream())
+        local_of(self.tensor).record_stream(torch.cuda.current_stream())
         return self.tensor
 """
 
@@ -84,18 +84,19 @@ class Waiting:
         def forward(*args: Any, **kwargs: Any) -> Any:
             call = self.last = Call(self, None if first else self.last)
             given = [one for one in (*args, *kwargs.values()) if isinstance(one, Tensor) and not one.requires_grad]
-            stays = {{own(one).untyped_storage().data_ptr() for one in (*block.parameters(), *given)}}
-            made = dict[Any, tuple[ref[UntypedStorage], Away]]()
+            stays = {{local_of(one).untyped_storage().data_ptr() for one in (*block.parameters(), *given)}}
+            made = dict[Any, tuple[ref[UntypedStorage], ref[Away]]]()  # torch keeps hooks as long as what they packed
 
             def pack(tensor: Tensor) -> Tensor | Away:
-                storage = own(tensor).untyped_storage()
+                storage = local_of(tensor).untyped_storage()
                 if storage.data_ptr() in stays:
                     return tensor
                 key = storage.data_ptr(), tensor.dtype, tensor.shape, tensor.stride(), tensor.storage_offset()
-                found, away = made.get(key, (None, None))
+                found, packed = made.get(key, (None, None))
+                away = packed() if packed is not None else None
                 if away is None or found is None or found() is not storage:  # another one may lie in its place by now
                     away = Away(tensor, call)
-                    made[key] = ref(storage), away
+                    made[key] = ref(storage), ref(away)
                 return away
 
             with saved_tensors_hooks(pack, lambda kept: kept.back() if isinstance(kept, Away) else kept):
@@ -104,7 +105,7 @@ class Waiting:
         block.forward = forward
 
 
-def own(tensor: Tensor) -> Tensor:
+def local_of(tensor: Tensor) -> Tensor:
     """This rank's part of a tensor, once it is there."""
     local = tensor.to_local() if isinstance(tensor, DTensor) else tensor
     return local.trigger_wait() if isinstance(local, funcol.AsyncCollectiveTensor) else local'''
