@@ -306,6 +306,11 @@ class Workload:
             ) from mistake
 
     @property
+    def scaled(self) -> bool:
+        """Whether losses are multiplied before the backward pass, for gradients that would vanish."""
+        return self.precision == "fp16"
+
+    @property
     def tokens(self) -> int:
         return self.global_batch * self.seq
 

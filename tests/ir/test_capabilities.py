@@ -48,10 +48,9 @@ from meshwright.ir.precisions import PrecisionLine
 from meshwright.ir.reshard import MOVES
 from meshwright.ir.schedules import SCHEDULES
 from meshwright.ir.workload import PRECISIONS, STACKS, STYLES, Workload
-from meshwright.planner.unlike import over_parts
+from meshwright.planner.unlike import neighbours, over_parts
 from tests.ir.test_interp_step import PLANS
 from tests.llama_block import Sizes, block, model
-from tests.planner.test_unlike import parts
 
 FOLD = model()
 KNOWN = {
@@ -374,7 +373,7 @@ def test_stages_of_unlike_meshes() -> None:
 
 def test_what_stages_of_unlike_meshes_are_not_emitted_with() -> None:
     def beside(fold: Fold, *degrees: Degrees, schedule: str = "1f1b") -> str:
-        plan = over_parts(fold, parts(*degrees), (2,) * len(degrees), Schedule(schedule, 4), "any")
+        plan = over_parts(fold, neighbours(*degrees), (2,) * len(degrees), Schedule(schedule, 4), "any")
         return COMBINED["beside_unlike_meshes"](plan, fold)
 
     one, cut = Degrees(), Degrees(tp=2)
@@ -391,7 +390,7 @@ def test_what_stages_of_unlike_meshes_are_not_emitted_with() -> None:
     assert "embed.weight, which 3 stages hold" in beside(tied, one, cut, one)
     vars(tied)["tied"] = tuple((name, tuple((number, name) for number in ends)) for name in (path, "norm.weight"))
     assert "2 parameters of several stages" in beside(tied, one, cut, one)
-    plan = over_parts(model(Sizes(layers=6)), parts(one, cut, one), (2, 2, 2), Schedule("1f1b", 4), "any")
+    plan = over_parts(model(Sizes(layers=6)), neighbours(one, cut, one), (2, 2, 2), Schedule("1f1b", 4), "any")
     first, second, third = plan.stages
     twice = replace(plan, stages=(first, second, replace(third, ranks=first.ranks)))
     assert "several stages per rank" in COMBINED["beside_unlike_meshes"](twice, model(Sizes(layers=6)))
@@ -433,5 +432,5 @@ def test_shards_beside_a_shared_parameter() -> None:
     unlike = replace(whole, plans=(replace(embed, storage=()), *others))
     assert refused(unlike) == {CombinationNotExpressible}
     layers = len(layer_calls(TIED))
-    meshes = over_parts(TIED, parts(stages, Degrees()), (1, layers - 1), Schedule("1f1b", 2), "torch-cuda")
+    meshes = over_parts(TIED, neighbours(stages, Degrees()), (1, layers - 1), Schedule("1f1b", 2), "torch-cuda")
     assert refused(meshes) == set()

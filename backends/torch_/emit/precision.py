@@ -61,5 +61,5 @@ def precision_of(subject: Subject) -> Precision:
     float8 = dict.fromkeys(piece.instances().before for piece in blocks) if workload.precision == FLOAT8 else ()
     if recipe == "bf16":
         return Precision(low=True, float8=tuple(float8))
-    used = "torch.float16" if workload.precision == "fp16" else "torch.bfloat16"
+    used = "torch.float16" if workload.scaled else "torch.bfloat16"
     return Precision(sums=SUMS[recipe], used=used, float8=tuple(float8))

@@ -11,7 +11,7 @@ keys and values are messages to the next rank, each of its own; on the way back 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from math import prod
 from typing import TypeVar
@@ -27,6 +27,8 @@ from meshwright.ir.program import Program, Ring, Tie
 from meshwright.ir.ties import ends_of, exchanged
 from meshwright.ir.workload import Workload
 
+FINITE_BYTES = 4
+"""By which ranks tell one another whether gradients are finite, where losses are scaled."""
 T = TypeVar("T")
 
 
@@ -100,6 +102,9 @@ def _messages(program: Program, ranks: list[range]) -> dict[Collective, int]:
                 pair, size = (here[one], there[other]), int(elements * ITEMSIZE[hop.type.dtype])
                 found["send", pair, size] += program.microbatches
                 found["recv", pair, size] += program.microbatches
+    everyone = tuple(sorted({rank for own in ranks for rank in own}))
+    if program.workload is not None and program.workload.scaled and len(everyone) > 1:
+        found["all_reduce", everyone, FINITE_BYTES] += 1
     unlike = len({stage.mesh for stage in program.stages}) > 1
     for tie in program.ties:
         for (one, other), (sender, receiver), elements in exchanged(program, tie) if unlike else ():
@@ -147,18 +152,11 @@ def unlike(found: Mapping[Collective, int], group: Group, rank: int, sent: Count
     that exchange rows with experts send: see `unlike_together`."""
     left: Counter[Collective] = Counter(found)
     planned, wrong = group.predicted[rank - group.ranks[0]], []
-    for (kind, ends, size), number in sorted(group.messages.items()):
-        if rank in ends if kind == "all_reduce" else rank == ends[kind == "recv"]:
-            executed = left.pop((kind, ends, size), 0)
-            if executed != number:
-                between = f"{ends[0]} and {ends[1]}"
-                wrong.append(f"{kind} between {between} of {size} bytes: {number} planned, {executed} executed")
-    for (kind, axes, size), number in sorted((Counter(planned.values) + Counter(planned.counts)).items()):
-        key = kind, group.along(rank, axes), size
-        if left[key] < number:
-            shown = f"{kind} over {'.'.join(axes)} of {size} bytes"
-            wrong.append(f"{shown}: {number} planned, {left[key]} executed")
-        left[key] = max(0, left[key] - number)
+    for (kind, ranks, size), number, between in _one_by_one(group, rank, planned):
+        executed = left[kind, ranks, size]
+        if executed < number:
+            wrong.append(f"{kind} {between} of {size} bytes: {number} planned, {executed} executed")
+        left[kind, ranks, size] = max(0, executed - number)
     rest: Counter[tuple[str, tuple[int, ...]]] = Counter()
     for (kind, ranks, size), number in left.items():
         rest[kind, ranks] += number * size
@@ -173,7 +171,19 @@ def unlike(found: Mapping[Collective, int], group: Group, rank: int, sent: Count
         if executed != size:
             wrong.append(f"{kind} over {'.'.join(axes)}, packed: {size} bytes planned, {executed} executed")
     extra = [(kind, ranks, size) for (kind, ranks), size in sorted(rest.items()) if size]
-    return [*wrong, *(f"{kind} over ranks {ranks}: {size} bytes executed, none planned" for kind, ranks, size in extra)]
+    return [
+        *wrong,
+        *(f"{kind} over ranks {ranks}: {size} bytes executed, and not planned" for kind, ranks, size in extra),
+    ]
+
+
+def _one_by_one(group: Group, rank: int, planned: Predicted) -> Iterator[tuple[Collective, int, str]]:
+    """What a rank must execute so often, each by itself; and between whom, in words."""
+    for (kind, ends, size), number in sorted(group.messages.items()):
+        if rank in ends if kind == "all_reduce" else rank == ends[kind == "recv"]:
+            yield (kind, ends, size), number, f"between {' and '.join(map(str, ends))}"
+    for (kind, axes, size), number in sorted((Counter(planned.values) + Counter(planned.counts)).items()):
+        yield (kind, group.along(rank, axes), size), number, f"over {'.'.join(axes)}"
 
 
 def unlike_together(sent: Mapping[tuple[int, ...], int], group: Group) -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 
 from meshwright.ir.decisions import Schedule
 from meshwright.ir.names import Degrees
-from tests.backends.torch_.emitted import subject, written
+from tests.backends.torch_.emitted import MIXED, subject, written
 from tests.backends.torch_.test_emit_unlike import Case
 from tests.backends.torch_.test_emit_unlike import subject as of_unlike
 
@@ -32,10 +33,21 @@ PLANS: dict[str, dict[str, Any]] = {
     "one device, tied weights": {"reference": TIED_MODEL},
     "1f1b, tied weights": {"pp": 2, "schedule": "1f1b", "microbatches": 2, "reference": TIED_MODEL},
 }
+HALF = {"workload": replace(MIXED, precision="fp16")}
+SCALED, SCALED_STAGES, SCALED_ANEW = "fsdp, fp16", "1f1b, fp16", "fp16 from fp32"
+PLANS |= {
+    SCALED: {"dp": 2, "zero": 3, **HALF},
+    SCALED_STAGES: {"pp": 2, "schedule": "1f1b", "microbatches": 2, **HALF},
+    SCALED_ANEW: {"dp": 2, "zero": 3, **HALF},
+}
 UNLIKE: dict[str, Case] = {
     "2 + 1, fused weights": Case((Degrees(tp=2), Degrees()), (1, 1), Schedule("1f1b", 2), reference=MODEL),
     "1 + 2, tied weights": Case((Degrees(), Degrees(tp=2)), (1, 3), Schedule("1f1b", 2), reference=TIED_MODEL),
 }
+KINDS = {FUSED: "fused", TIED: "tied", SCALED: ", fp16"}
+"""The plans whose checkpoints are taken up, and what is in the names of the plans that do."""
+SOON = "2.0**16, 1999"
+"""How scales of losses begin where they double after the first step."""
 CLIP = 0.05
 """Gradients are a hundred times larger: clipped otherwise by one plan than by another, losses would not go on alike."""
 SAVES = """
@@ -82,9 +94,9 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     for plan, folder in folders.items():
         made = plans[plan]
         script = written(made, folder)
-        first = folders[FUSED if "fused" in plan else TIED if "tied" in plan else FIRST]
+        first = folders[next((one for one, kind in KINDS.items() if kind in plan), FIRST)]
         more = SAVES if folder == first else RESUMES
-        text = script.read_text().replace("CLIP = 0.0", f"CLIP = {CLIP}")
+        text = script.read_text().replace("CLIP = 0.0", f"CLIP = {CLIP}").replace("2.0**16, 0", SOON)
         script.write_text(text + more.format(folder=folder / "saved", saved=first / "saved"))
         command += [str(script), str(made.ranks), str(folder)]
     done = subprocess.run(
@@ -159,3 +171,11 @@ def test_stages_of_unlike_meshes_save_what_they_took_up(runs: dict[str, Path]) -
     for name, one in before.items():
         assert not isinstance(one, torch.Tensor) or torch.equal(one, after[name]), name
     assert losses(runs["2 + 1, fused weights"])[:2] == pytest.approx(losses(runs[FUSED])[2:], rel=1e-6)
+
+
+@pytest.mark.e2e
+def test_scales_of_losses_go_on(runs: dict[str, Path]) -> None:
+    before, after, anew = (saved(runs[plan]) for plan in (SCALED, SCALED_STAGES, SCALED_ANEW))
+    assert (before["/scale"], before["/good"]) == (after["/scale"], after["/good"]) == (2.0**17, 2001)
+    assert (anew["/scale"], anew["/good"]) == (2.0**16, 1999)
+    assert torch.equal(after["/model/head.weight"], before["/model/head.weight"])

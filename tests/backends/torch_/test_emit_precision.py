@@ -3,7 +3,6 @@ says what of these was run."""
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -33,25 +32,19 @@ FP16: dict[str, dict[str, Any]] = {
 
 @pytest.mark.e2e
 def test_in_fp16_losses_are_scaled(tmp_path: Path) -> None:
-    """All that ranks send beside what was planned is whether gradients are finite."""
+    """Ranks also tell one another whether gradients are finite."""
     workload = replace(MIXED, precision="fp16")
     plans = [subject(workload=workload, **degrees) for degrees in FP16.values()]
     jobs = [job(plan, written(plan, tmp_path / str(number))) for number, plan in enumerate(plans)]
     assert unclean(tmp_path) == ""
     for plan, one in zip(plans, verify(jobs, steps=2, limit_s=300), strict=True):
-        assert one.differences
-        for line in one.differences:
-            sent = re.search(
-                r"all_reduce over .*: (?:(\d+) bytes planned, (\d+) executed|4 bytes executed, none)", line
-            )
-            assert sent is not None, line
-            assert sent[1] is None or int(sent[2]) == int(sent[1]) + 4, line
+        assert one.differences == ()
         assert_planned(plan, one)
 
 
 def test_a_step_with_infinite_gradients_is_left_out() -> None:
     ranks = SimpleNamespace(all_reduce=lambda wrong, op: wrong, ReduceOp=SimpleNamespace(MAX=None))
-    names: dict[str, Any] = {"torch": torch, "nn": nn, "Tensor": Tensor, "DTensor": DTensor, "dist": ranks}
+    names: dict[str, Any] = {"Any": Any, "torch": torch, "nn": nn, "Tensor": Tensor, "DTensor": DTensor, "dist": ranks}
     exec(TEXT, names)  # noqa: S102 - as it stands in scripts
     scale, model = names["SCALE"], nn.Linear(2, 2)
     before = scale.now

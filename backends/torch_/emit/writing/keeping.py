@@ -32,6 +32,8 @@ def got(parts: Parts) -> str:
 
 
 def save(parts: Parts) -> Iterator[str]:
+    scale = " | SCALE.state()" if parts.precision.scaled else ""
+    told = f'{{"step": step}}{scale}'
     if parts.pipeline is not None:
         yield f"def state_of(model: nn.Module, optimizer: {parts.optimizer}) -> dict[str, Any]:"
         yield got(parts)
@@ -45,13 +47,14 @@ def save(parts: Parts) -> Iterator[str]:
         yield got(parts)
         if parts.reorders:
             yield "    weights, states = all_reordered(weights, back=True), all_reordered(states, back=True)"
-        yield '    dcp.save({"model": weights, "optimizer": states, "step": step}, checkpoint_id=folder)'
+        both = '{"model": weights, "optimizer": states, "step": step}'
+        yield f"    dcp.save({both}{scale}, checkpoint_id=folder)"
     elif parts.reorders:
         yield "    both = state_of(model, optimizer)"
         yield "    kept = {part: all_reordered(state, back=True) for part, state in both.items()}"
-        yield '    dcp.save(kept | {"step": step}, checkpoint_id=folder)'
+        yield f"    dcp.save(kept | {told}, checkpoint_id=folder)"
     else:
-        yield '    dcp.save(state_of(model, optimizer) | {"step": step}, checkpoint_id=folder)'
+        yield f"    dcp.save(state_of(model, optimizer) | {told}, checkpoint_id=folder)"
 
 
 def resume(parts: Parts) -> Iterator[str]:
@@ -60,12 +63,12 @@ def resume(parts: Parts) -> Iterator[str]:
     yield got(parts)
     if parts.pipeline is None:
         yield '    saved: dict[str, Any] = {"model": weights, "optimizer": states, "step": 0}'
-        yield "    dcp.load(saved, checkpoint_id=folder)"
+        yield from loaded(parts)
         if parts.reorders:
             yield "    weights, states = all_reordered(weights), all_reordered(states)"
     else:
         yield '    saved = state_of(model, optimizer) | {"step": 0}'
-        yield "    dcp.load(saved, checkpoint_id=folder)"
+        yield from loaded(parts)
         if parts.reorders:
             yield '    saved |= {part: all_reordered(saved[part]) for part in ("model", "optimizer")}'
         yield '    weights = {name: saved["model"][plain(name)] for name in weights}'
@@ -76,3 +79,13 @@ def resume(parts: Parts) -> Iterator[str]:
     else:
         yield "    set_state_dict(model, optimizer, model_state_dict=weights, optim_state_dict=states, options=FLAT)"
     yield '    return int(saved["step"])'
+
+
+def loaded(parts: Parts) -> Iterator[str]:
+    """Into `saved`; the scale of losses too, if the checkpoint is of a run that had one."""
+    if parts.precision.scaled:
+        yield "    there = dcp.FileSystemReader(folder).read_metadata().state_dict_metadata"
+        yield "    saved |= {name: one for name, one in SCALE.state().items() if name in there}"
+    yield "    dcp.load(saved, checkpoint_id=folder)"
+    if parts.precision.scaled:
+        yield "    SCALE.take_up(saved)"

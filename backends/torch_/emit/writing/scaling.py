@@ -33,6 +33,12 @@ class LossScale:
         self.now *= (2.0 if self.good % 2000 == 0 else 1.0) if finite else 0.5
         return finite
 
+    def state(self) -> dict[str, float]:
+        return {"scale": self.now, "good": self.good}
+
+    def take_up(self, saved: dict[str, Any]) -> None:
+        self.now, self.good = saved.get("scale", self.now), saved.get("good", self.good)
+
 
 SCALE = LossScale()'''
 
