@@ -61,6 +61,8 @@ MODELS: Mapping[str, str] = {
 }
 """References from `examples`; a configuration is made small as for a twin."""
 
+RECIPES = {"fp32": "fp32", "bf16": "fsdp"}
+"""What each precision is run with."""
 NEAR = 0.05
 """What planned and measured memory may be apart."""
 
@@ -154,7 +156,8 @@ def main(argv: Sequence[str]) -> int:
     done = {(row.model, row.kind): row for row in _read(args.done)} if args.done else {}
     for model in args.models or MODELS:
         kinds = [kind for kind in args.kinds or KINDS if (model, kind) not in done]
-        for row in rows(model, kinds, "compiled" if args.compiled else "eager", run=not args.emit_only):
+        style = "compiled" if args.compiled else "eager"
+        for row in rows(model, kinds, style, args.dtype, run=not args.emit_only):
             memory = f"{row.off:+.1%}" if row.off is not None else ""
             print(f"{row.model:12} {row.kind:24} {row.cell:8} {memory} {row.detail[:200]}", flush=True)
             if row.outcome == EMITTED:
@@ -175,6 +178,7 @@ def _parser() -> ArgumentParser:
     parser.add_argument("--kinds", nargs="+", choices=KINDS, metavar="KIND")
     parser.add_argument("--table", type=Path, help="the page that is written")
     parser.add_argument("--compiled", action="store_true", help="blocks are compiled (give a --done of its own)")
+    parser.add_argument("--dtype", choices=RECIPES, default="fp32", help="the precision (give a --done of its own)")
     parser.add_argument("--emit-only", action="store_true", help="run nothing: note only what is refused")
     return parser
 
@@ -184,10 +188,10 @@ def _read(file: Path) -> Iterator[Row]:
         yield from (Row(**json.loads(line)) for line in file.read_text().splitlines())
 
 
-def rows(model: str, kinds: Sequence[str], style: str = "eager", *, run: bool) -> Iterator[Row]:
+def rows(model: str, kinds: Sequence[str], style: str = "eager", dtype: str = "fp32", *, run: bool) -> Iterator[Row]:
     """The pairs of a model: refused ones first, then what runs, several in one launch."""
     with tempfile.TemporaryDirectory() as name:
-        small, made = Small(model, Path(name), style), list[Made]()
+        small, made = Small(model, Path(name), style, dtype), list[Made]()
         for number, kind in enumerate(kinds):
             try:
                 found = small.made(kind, Path(name) / str(number))
@@ -225,7 +229,8 @@ class Made:
 class Small:
     """A model of the matrix, small."""
 
-    def __init__(self, name: str, folder: Path, style: str = "eager") -> None:
+    def __init__(self, name: str, folder: Path, style: str = "eager", dtype: str = "fp32") -> None:
+        self.dtype = dtype
         self.name, self.stack, reference = name, STACKS[STACK_OF_STYLE[style]], str(EXAMPLES / MODELS[name])
         if Path(reference).is_dir():
             scale = Scale(layers=TURNING.get(name, LAYERS), seq=SEQ, tokens=4096)
@@ -247,7 +252,7 @@ class Small:
         """The plan, or why there is none; of stages with unlike meshes if degrees inside of them are given."""
         batch = BATCH // degrees.microbatches
         if batch not in self.captured:
-            source = load_model(self.reference, dtype="fp32")
+            source = load_model(self.reference, dtype=self.dtype)
             fold = capture(source, batch=batch, seq=SEQ).fold
             calls = calls_of(source, self.reference, batch=batch, seq=SEQ, blocks=fold.instances)
             self.captured[batch] = fold, calls
@@ -257,7 +262,9 @@ class Small:
         if degrees.stage_blocks:
             given = degrees.stage_blocks[:-1]
             degrees = replace(degrees, stage_blocks=(*given, len(layer_calls(fold)) - sum(given)))
-        workload = Workload(global_batch=BATCH, seq=SEQ, precision="fp32", recipe="fp32", stack=self.stack)
+        workload = Workload(
+            global_batch=BATCH, seq=SEQ, precision=self.dtype, recipe=RECIPES[self.dtype], stack=self.stack
+        )
         try:
             check(degrees, fold, degrees.ranks, BATCH)
             ran = replace(degrees, **TORCH_GLOO.ran(degrees.zero, degrees.microbatches))

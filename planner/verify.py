@@ -83,6 +83,8 @@ def shown(found: Verified, whole: int, planned: tuple[float, ...]) -> Iterable[s
     yield f"{found.ranks} ranks, {found.steps} steps against one device: {'exact' if found.exact else 'DIFFERENT'}"
     yield f"loss          {', '.join(f'{loss:.6f}' for loss in found.losses)}"
     yield f"compared      {found.tensors} tensors per rank and step, the worst off by {found.worst:.1e}"
+    if found.rounded:
+        yield f"rounding      {found.rounded} gradients are as near to those in fp32 as one device's are"
     if found.kinks:
         steps = ", ".join(map(str, found.kinks))
         yield f"kinks         a value lies on one in steps {steps}: compared on its other side"
@@ -118,6 +120,7 @@ def to_json(found: Verified, whole: int, planned: tuple[float, ...]) -> dict[str
         "once": rows(found.once),
         "read_whole": whole,
         "memory": [{"bytes": run, "planned_bytes": plan} for run, plan in zip(found.memory, planned, strict=False)],
+        "rounded": found.rounded,
         "kinks": list(found.kinks),
         "differences": list(found.differences),
     }

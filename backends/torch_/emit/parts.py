@@ -150,15 +150,16 @@ class Parts:
         which modules read them come first."""
         if self.axes.tensor is None or self.untied:
             return ()
-        return tuple(
-            tuple(sorted(names, key=lambda name: name.rpartition(".")[0] not in self._owners))
-            for names in self._several
-        )
+        away = {name for name, _ in self.unread}
+        several = [[name for name in (*read, *others) if name not in away] for read, others in self._read]
+        return tuple(tuple(names) for names in several if len(names) > 1)
 
     @property
     def untied(self) -> tuple[tuple[str, str], ...]:
         """The same where units of `fully_shard` hold them: a name, and that of the parameter which is stepped."""
-        return tuple((other, read[0]) for read, _ in self._in_units for other in read[1:])
+        if not self.kept.units or self.kept.whole:
+            return ()
+        return tuple((other, read[0]) for read, _ in self._read for other in read[1:])
 
     @property
     def held_twice(self) -> tuple[tuple[tuple[int, str], ...], ...]:
@@ -169,15 +170,12 @@ class Parts:
 
     @property
     def unread(self) -> tuple[tuple[str, str], ...]:
-        """Names there under which no module reads a parameter, and that of the parameter which is stepped."""
-        return tuple((name, read[0]) for read, others in self._in_units for name in others)
+        """Names under which no module reads a parameter that a unit holds, and that of the one which is stepped."""
+        return tuple((name, read[0]) for read, others in self._read for name in others) if self.kept.units else ()
 
     @property
-    def _in_units(self) -> Iterator[tuple[list[str], list[str]]]:
-        """The names of parameters that have several, in units of `fully_shard`: those under which modules read them,
-        and the others."""
-        if not self.kept.units or self.kept.whole:
-            return
+    def _read(self) -> Iterator[tuple[list[str], list[str]]]:
+        """The names of parameters that have several: those under which modules read them, and the others."""
         for names in self._several:
             reads = [name.rpartition(".")[0] in self._owners for name in names]
             yield (

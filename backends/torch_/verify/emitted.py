@@ -29,7 +29,7 @@ from torch import Tensor
 from meshwright.backends.torch_.emit.subject import Subject
 from meshwright.backends.torch_.verify.apart import Apart, apart_of
 from meshwright.backends.torch_.verify.counting import Collective
-from meshwright.backends.torch_.verify.equal import compared
+from meshwright.backends.torch_.verify.equal import compared, distances
 from meshwright.backends.torch_.verify.groups import Group, groups_of, unlike, unlike_together
 from meshwright.backends.torch_.verify.ranks import START
 from meshwright.backends.torch_.verify.reference import Reference
@@ -62,6 +62,8 @@ class Verified:
     memory: tuple[int, ...] = ()
     """The fullest instant of every rank, in bytes of tensors, after the first step; empty if there was but one, or if
     compiled code makes tensors that cannot be watched."""
+    rounded: int = 0
+    """Gradients in low precision that were held against those in fp32 (`Reference.rounded`)."""
     kinks: tuple[int, ...] = ()
     """Steps whose gradients are those of the model at parameters with other last bits (`Reference.nearby`)."""
     differences: tuple[str, ...]
@@ -129,13 +131,19 @@ def _held_against(job: Job, folder: Path, steps: int) -> Verified:
     once = [_once([one["collectives"] for one in run]) for run in runs]
     reference, last = job.reference, next(group.ranks[0] for group in job.groups if group.last)
     differences = list(drawn_apart([run[0]["drawn"] for run in runs]))
-    worst, tensors, kinks = 0.0, 0, tuple[int, ...]()
+    worst, tensors, rounded, kinks = 0.0, 0, 0, tuple[int, ...]()
     for step in range(steps):
         grads = _together(run[step]["grads"] for run in runs)
         model = reference.step(step, grads)
         losses = {"": torch.tensor(runs[last][step]["loss"])}
         pairs = (losses, {"": model.loss}), (grads, model.grads)
         off = [bool(compared("", *pair, reference.tolerance)[0]) for pair in pairs]
+        if off == [False, True] and reference.low:
+            near = reference.rounded(step, grads, model.grads)
+            apart = distances(grads, model.grads)
+            taken = {name: one for name, one in near.items() if not apart[name] <= reference.tolerance}
+            model, rounded = replace(model, grads={**model.grads, **taken}), rounded + len(taken)
+            off[1] = bool(compared("", grads, model.grads, reference.tolerance)[0])
         if off == [False, True] and (other := reference.nearby(step, grads)):
             model, kinks = replace(model, grads=other), (*kinks, step)
         tensors = len(model.grads) + len(model.parameters) + len(model.buffers)
@@ -165,6 +173,7 @@ def _held_against(job: Job, folder: Path, steps: int) -> Verified:
         collectives=summary(runs[0][0]["collectives"], job.groups[0]),
         once=summary(once[0], job.groups[0]),
         memory=tuple(max(one["peak"] for one in run[1:]) for run in runs) if steps > 1 and job.watched else (),
+        rounded=rounded,
         kinks=kinks,
         differences=tuple(differences),
     )
