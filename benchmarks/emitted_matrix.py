@@ -28,7 +28,7 @@ from meshwright.ir.errors import CapabilityError, MeshwrightError, RanksFailed
 from meshwright.ir.fold import Fold
 from meshwright.ir.frontends.calls import calls_of
 from meshwright.ir.frontends.capture import capture
-from meshwright.ir.frontends.load import load_model
+from meshwright.ir.frontends.load import in_dtype, load_model
 from meshwright.ir.frontends.twin import Scale, twin_of
 from meshwright.ir.lower import lower
 from meshwright.ir.names import Degrees, check, template
@@ -252,7 +252,7 @@ class Small:
         """The plan, or why there is none; of stages with unlike meshes if degrees inside of them are given."""
         batch = BATCH // degrees.microbatches
         if batch not in self.captured:
-            source = load_model(self.reference, dtype=self.dtype)
+            source = in_dtype(load_model(self.reference, dtype=self.dtype), self.dtype)
             fold = capture(source, batch=batch, seq=SEQ).fold
             calls = calls_of(source, self.reference, batch=batch, seq=SEQ, blocks=fold.instances)
             self.captured[batch] = fold, calls

@@ -46,6 +46,11 @@ class BodyMemory:
     """The largest of them that is summed over ranks which all hold it, into a buffer of its own, before that."""
     travelling: float
     """Bytes of the buffer in which those travel to their shards, which stays until the next one takes its place."""
+    travelling_last: float
+    """The same of gradients that are summed once a step, behind the last backward pass through their unit, since units
+    cast what every rank holds."""
+    divided: float
+    """What is made of those while they are divided (torch 2.13, `foreach_reduce`)."""
     piece: float
     """Bytes of gradients that are reduced one by one while it runs."""
     pooled: bool
@@ -146,6 +151,9 @@ class _States:
             unit_gradients=sum(map(self.elements, self.scattered())) * self.states.used,
             summed=max(self.summed(), default=0) * self.states.used,
             travelling=sum(map(self.elements, self.scattered())) * self.states.reduced,
+            travelling_last=sum(self.at(slot, slot.grads) for slot in trained if self.cast_copy(slot))
+            * self.states.reduced,
+            divided=0.0,
             piece=self.piece(),
             pooled=self.pooled(),
             parameters=parameters + sum(self.table(slot.stored) for slot in self.body.params if slot.buffer),
@@ -224,6 +232,10 @@ class _States:
         ddp = self.by_torch and self.states.used == self.states.stored
         summed = ddp and slot.synced not in (slot.grad, None) and not self.late(slot)
         return self.at(slot, slot.grads) * self.states.reduced if summed else 0.0
+
+    def cast_copy(self, slot: ParamSlot) -> bool:
+        """Whether a unit of `fully_shard` casts what every rank holds."""
+        return self.by_torch and self.states.casts and not self.in_unit(slot)
 
     def stepping(self, slot: ParamSlot) -> float:
         """Parameter by parameter, as on CPU, AdamW makes a root of the second moment, and divides it."""

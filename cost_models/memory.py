@@ -43,7 +43,7 @@ from math import inf
 from meshwright.cost_models.body_memory import BodyMemory, body_memory
 from meshwright.cost_models.cluster import Cluster
 from meshwright.cost_models.inflight import State, states_of
-from meshwright.cost_models.passing import passings
+from meshwright.cost_models.passing import by_torch, passings, staged_by_torch
 from meshwright.cost_models.prediction import HELD, Held
 from meshwright.cost_models.quantity import Kind, weakest_kind
 from meshwright.cost_models.schedule import makes_weights_apart
@@ -228,7 +228,11 @@ def _summaries(program: Program, workload: Workload, splits: bool, apart: bool) 
         body.name: body_memory(body, workload, body.name in repeated, apart=splits or apart) for body in program.bodies
     }
     if casts_in_units(workload) and splits:
-        return {name: replace(one, unit_kept=True) for name, one in found.items()}
+        found = {name: replace(one, unit_kept=True) for name, one in found.items()}
+    if by_torch(program):  # its pipelines sum gradients behind all of their work
+        found = {name: replace(one, travelling_last=0.0) for name, one in found.items()}
+    elif staged_by_torch(program):  # by what is emitted, where a rank's loss is its share: gradients are divided by one
+        found = {name: replace(one, divided=one.travelling_last) for name, one in found.items()}
     return found
 
 
@@ -299,9 +303,16 @@ class _Group:
         resting = {name: size for name, size in self.state.items() if name != "gathered"}
         passed = {"activations": self.passings.always if self.passings else 0.0}
         end = Parts(instant="optimizer").plus(resting, step, passed, apart=self.pooled_gradients)
-        best = max(end, self.at(max(states, key=self.own_at)), key=lambda parts: parts.own)
+        best = max(end, self.at(max((*states, *self.last()), key=self.own_at)), key=lambda parts: parts.own)
         finished = _finished(best, self.pools - best.apart, self.communicators, capacity, profile)
         return replace(finished, host_bytes=self.host_bytes(states))
+
+    def last(self) -> Iterator[State]:
+        """The last of several backward passes of every stage that sums gradients behind it, alone in flight."""
+        none, yes = (0,) * len(self.stages), (True,) * len(self.stages)
+        for number, stage in zip(self.numbers, self.stages, strict=True):
+            if stage.sums_last and self.program.microbatches > 1:
+                yield State("B", number, none, none, yes, yes)
 
     def holding(self, capacity: float, profile: MemoryConstants) -> Holding:
         """What the order of work decides."""

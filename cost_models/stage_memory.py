@@ -95,6 +95,8 @@ class _Position:
     """The buffer in which the gradients of the call after it travel."""
     travelling_rest: float
     """That in which those travel that set out last."""
+    travelling_last: float
+    """That of gradients that are summed once a step."""
     kept_with: float
     """What all calls up to it keep, of activations."""
     captured_after: float
@@ -104,7 +106,7 @@ class _Position:
     this forward pass, up beside this backward pass."""
 
 
-_At = Callable[[_Position, bool, bool], Parts]
+_At = Callable[..., Parts]
 
 SHOWN = 4
 """Repeats of a run that are looked at."""
@@ -150,6 +152,8 @@ class StageMemory:
         """Bytes of gradients that are not yet cast to what is summed."""
         if way.by_torch and way.apart and workload.states.casts and not self.whole:
             self.lingers = self.gradients * workload.states.used / workload.states.gradient
+        self.sums_last = any(one.travelling_last for period, _ in self.runs for one in period)
+        """Whether gradients are summed behind the last backward pass, unit by unit."""
         self.shared = sum(
             size
             for key, size in dict(
@@ -171,23 +175,22 @@ class StageMemory:
         """When gradients of weights are made."""
         if self.torch:
             self.weights.sizes["transient"] = max(0.0, *self._made_of_weights())
-        self.known: dict[tuple[_At, bool, bool], Parts] = {}
+        self.known: dict[tuple[_At, tuple[bool, ...]], Parts] = {}
 
     def forward(self, first: bool, back: bool) -> Parts:
         """The fullest instant of a forward pass: the `first` one of a step, or one behind a `back`ward pass."""
         return self._fullest(self.forward_at, first, back)
 
-    def backward(self, graded: bool, back: bool) -> Parts:
-        """The fullest instant of a backward pass: whether there are gradients, and whether it is behind another one."""
-        return self._fullest(self.backward_at, graded, back)
+    def backward(self, graded: bool, back: bool, last: bool = False) -> Parts:
+        """The fullest instant of a backward pass: whether there are gradients, whether it is behind another one, and
+        whether it is the last one of a step."""
+        return self._fullest(self.backward_at, graded, back, last)
 
-    def _fullest(self, at: _At, first: bool, back: bool) -> Parts:
+    def _fullest(self, at: _At, *when: bool) -> Parts:
         """The fullest instant of the calls; `at` finds that of one."""
-        key = at, first, back
+        key = at, when
         if key not in self.known:
-            self.known[key] = max(
-                (at(position, first, back) for position in self.positions), key=lambda parts: parts.own
-            )
+            self.known[key] = max((at(position, *when) for position in self.positions), key=lambda parts: parts.own)
         return self.known[key]
 
     def _made_of_weights(self) -> Iterator[float]:
@@ -249,6 +252,7 @@ class StageMemory:
                         shown[at - 1].behind if at else 0.0,
                         shown[at + 1].travelling if at + 1 < len(shown) else 0.0,
                         shown[at + 1].rest(shown[at + 1].travelling) if at + 1 < len(shown) else 0.0,
+                        shown[at + 1].travelling_last if at + 1 < len(shown) else 0.0,
                         self.kept["activations"],
                         captured,
                         next((one.passes.hosted for one in reversed(shown[:at]) if one.passes.hosted), 0.0),
@@ -284,11 +288,11 @@ class StageMemory:
         )
         return max(running, starting, key=lambda parts: parts.own)
 
-    def backward_at(self, position: _Position, graded: bool, back: bool) -> Parts:
+    def backward_at(self, position: _Position, graded: bool, back: bool, last: bool) -> Parts:
         """The fullest of three: while it runs, beside gradients of the call after it, which still travel; when some of
         its own are summed before they are scattered, while its unit is still there; and when they set out. Where there
         are no gradients yet (not `graded`), those of the calls after it are there, and its own as soon as they are
-        made."""
+        made. Behind the `last` pass gradients set out that were added up."""
         one = position.memory
         passing = {"staging": position.passing}
         unit = self.stays_cast if back and self.stays_cast else self.unit(one) + position.units_after
@@ -301,6 +305,8 @@ class StageMemory:
         travelling = position.travelling
         if one.message_routed:  # experts set out before the rest
             travelling = position.travelling_rest if walk.routed else one.travelling - one.rest(one.travelling)
+        travelling += position.travelling_last if last else 0.0
+        sums = one.travelling_last + one.divided if last else 0.0
         running = Parts(instant="loss" if one.passes.has_logits else instant).plus(
             position.before,
             passing,
@@ -326,7 +332,7 @@ class StageMemory:
             passing,
             {
                 "gradients": after + own,
-                "transient": one.passes.entering_gradients,
+                "transient": one.passes.entering_gradients + sums,
                 "gathered": one.rest(one.unit_gradients + one.travelling) + fetched - position.returned - one.returned,
             },
             apart=(fetched if one.pooled else 0.0) + pooled + own_pooled,
@@ -365,7 +371,7 @@ class StageMemory:
             return Parts(dict(self.kept), "backward") if self.whole else self.inputs
         if state.kind == "W" and not self.whole:
             return self.weights
-        return self.backward(graded, back)
+        return self.backward(graded, back, not any(state.live) and not any(state.waiting))
 
     @cached_property
     def inputs(self) -> Parts:

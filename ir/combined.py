@@ -224,6 +224,17 @@ def cast_copies(decisions: Decisions, fold: Fold) -> str:
     return f"parameters that are cast, and kept whole, beside {what}" if what else ""
 
 
+def cast_untrained(decisions: Decisions, fold: Fold) -> str:
+    """Parameters that are not trained, which every rank holds whole and casts before use, beside shards of others:
+    units of `fully_shard` cast what they have shards of."""
+    stored = {(plan.body, item.path) for plan in decisions.plans for item in plan.storage}
+    params = ((body.name, param) for body in fold.bodies for param in body.graph.params)
+    whole = any(
+        not param.requires_grad and not param.buffer and (name, param.path) not in stored for name, param in params
+    )
+    return "parameters that are not trained, and cast, beside shards of others" if stored and whole else ""
+
+
 def many_gathered_stages(decisions: Decisions, fold: Fold) -> str:
     """States in shards of more stages on a rank than torch keeps gathered."""
     most = max(Counter(stage.ranks for stage in decisions.stages).values())
@@ -306,5 +317,8 @@ COMBINED: Mapping[str, Callable[[Decisions, Fold], str]] = {
     "waiting_blocks": waiting_blocks,
 }
 """What a plan has of it, in words; empty if it does not have it."""
-CAST: Mapping[str, Callable[[Decisions, Fold], str]] = {"cast_copies": cast_copies}
+CAST: Mapping[str, Callable[[Decisions, Fold], str]] = {
+    "cast_copies": cast_copies,
+    "cast_untrained": cast_untrained,
+}
 """The same of plans whose parameters are stored in another dtype than they are used in."""

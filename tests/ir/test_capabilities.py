@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -37,6 +38,8 @@ from meshwright.ir.errors import (
     StrategyNotExpressible,
 )
 from meshwright.ir.fold import Fold
+from meshwright.ir.frontends.capture import capture
+from meshwright.ir.frontends.load import load_model
 from meshwright.ir.lower_body import Lowering, lower_body
 from meshwright.ir.mesh import Mesh, MeshAxis
 from meshwright.ir.names import CONTEXT, Degrees, template
@@ -434,3 +437,15 @@ def test_shards_beside_a_shared_parameter() -> None:
     layers = len(layer_calls(TIED))
     meshes = over_parts(TIED, neighbours(stages, Degrees()), (1, layers - 1), Schedule("1f1b", 2), "torch-cuda")
     assert refused(meshes) == set()
+
+
+@pytest.mark.parametrize(("degrees", "refused"), [(Degrees(dp=2), False), (Degrees(dp=2, zero=3), True)], ids=str)
+def test_what_is_not_trained_is_cast_where_nothing_is_in_shards(degrees: Degrees, refused: bool) -> None:
+    lora = capture(load_model(f"{Path(__file__).parents[2] / 'examples' / 'lora_llama.py'}:tiny"), batch=2, seq=16).fold
+    decisions = template(lora, degrees)
+    assert bool(CAST["cast_untrained"](decisions, lora)) == refused
+    assert not CAST["cast_untrained"](template(FOLD, degrees), FOLD)
+    for recipe, cast in (("fsdp", refused), ("bf16", False)):
+        workload = Workload(global_batch=2, seq=16, precision="bf16", recipe=recipe)
+        found = [one for one in TORCH_CUDA.refusals(decisions, lora, workload) if "not trained" in str(one)]
+        assert bool(found) == cast

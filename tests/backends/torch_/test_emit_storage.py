@@ -27,6 +27,7 @@ KINDS: dict[str, dict[str, Any]] = {
     "copies beside tp+sp in bf16": {"dp": 2, "tp": 2, "sequence_parallel": True, "workload": MIXED},
     "tp+sp in bf16, micro-batches": {"tp": 2, "sequence_parallel": True, "microbatches": 2, "workload": MIXED},
     "tp, all in bf16": {"tp": 2, "workload": replace(MIXED, recipe="bf16")},
+    "copies in bf16, micro-batches": {"dp": 2, "microbatches": 2, "workload": MIXED},
     "tp+sp, attention again": {"tp": 2, "sequence_parallel": True, "pins": ["attention"]},
     "fsdp, norms and feed-forward again": {"dp": 2, "zero": 3, "pins": ["feed_forward_norm", "feed_forward"]},
     "fsdp, first layers again": {"dp": 2, "zero": 3, "recompute": "full_layers:2"},
