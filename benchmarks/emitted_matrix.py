@@ -1,6 +1,7 @@
 """Models by kinds of plans: what of it is emitted, and exact in `plan verify`; what is refused, with its code.
 
-    python -m benchmarks.emitted_matrix --done FILE [--models A B] [--kinds A B] [--table docs/emitted.md] [--compiled]
+    python -m benchmarks.emitted_matrix --done FILE [--models A B] [--kinds A B] [--table docs/emitted.md]
+        [--compiled] [--dtype bf16]
 
 Every pair is a plan by degrees of a small model for torch-gloo. Its script is run on as many processes as it has ranks
 and held against the model on one device: loss, gradients, parameters after the step, and collectives by kind, group and
@@ -67,11 +68,12 @@ NEAR = 0.05
 """What planned and measured memory may be apart."""
 
 ABOUT = """\
-Written by `python -m benchmarks.emitted_matrix --done FILE --table docs/emitted.md`: small models on 2 to 8 local
-processes, compared as by `plan verify`: loss, every gradient, every parameter after the step, and collectives by kind,
-group and bytes. *exact*: all of it is; a code: the plan is refused with it ([errors.md](errors.md)); `-`: the model has
-no such plan; empty: not run. `mixture` is `examples/mixture.py:limited`, whose experts have a capacity. Beside *exact*
-stands how far planned memory is from the measured one, on the rank where it is furthest, if that is more than 5 %."""
+Written by `python -m benchmarks.emitted_matrix --done FILE --table docs/emitted.md`: small models in fp32 on 2 to 8
+local processes, compared as by `plan verify`: loss, every gradient, every parameter after the step, and collectives
+by kind, group and bytes. *exact*: all of it is; a code: the plan is refused with it ([errors.md](errors.md)); `-`:
+the model has no such plan; empty: not run. `mixture` is `examples/mixture.py:limited`, whose experts have a capacity.
+Beside *exact* stands how far planned memory is from the measured one, on the rank where it is furthest, if that is
+more than 5 %."""
 
 EMITTED = "emitted"
 """The outcome of what was not run; it is not noted as done."""
@@ -176,7 +178,7 @@ def _parser() -> ArgumentParser:
     parser.add_argument("--done", type=Path, help="a file of pairs that were run, which is added to")
     parser.add_argument("--models", nargs="+", choices=MODELS, metavar="MODEL")
     parser.add_argument("--kinds", nargs="+", choices=KINDS, metavar="KIND")
-    parser.add_argument("--table", type=Path, help="the page that is written")
+    parser.add_argument("--table", type=Path, help="the page that is written, of runs in fp32")
     parser.add_argument("--compiled", action="store_true", help="blocks are compiled (give a --done of its own)")
     parser.add_argument("--dtype", choices=RECIPES, default="fp32", help="the precision (give a --done of its own)")
     parser.add_argument("--emit-only", action="store_true", help="run nothing: note only what is refused")

@@ -49,8 +49,6 @@ class BodyMemory:
     travelling_last: float
     """The same of gradients that are summed once a step, behind the last backward pass through their unit, since units
     cast what every rank holds."""
-    divided: float
-    """What is made of those while they are divided (torch 2.13, `foreach_reduce`)."""
     piece: float
     """Bytes of gradients that are reduced one by one while it runs."""
     pooled: bool
@@ -153,7 +151,6 @@ class _States:
             travelling=sum(map(self.elements, self.scattered())) * self.states.reduced,
             travelling_last=sum(self.at(slot, slot.grads) for slot in trained if self.cast_copy(slot))
             * self.states.reduced,
-            divided=0.0,
             piece=self.piece(),
             pooled=self.pooled(),
             parameters=parameters + sum(self.table(slot.stored) for slot in self.body.params if slot.buffer),

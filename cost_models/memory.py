@@ -43,7 +43,7 @@ from math import inf
 from meshwright.cost_models.body_memory import BodyMemory, body_memory
 from meshwright.cost_models.cluster import Cluster
 from meshwright.cost_models.inflight import State, states_of
-from meshwright.cost_models.passing import by_torch, passings, staged_by_torch
+from meshwright.cost_models.passing import passings
 from meshwright.cost_models.prediction import HELD, Held
 from meshwright.cost_models.quantity import Kind, weakest_kind
 from meshwright.cost_models.schedule import makes_weights_apart
@@ -228,11 +228,7 @@ def _summaries(program: Program, workload: Workload, splits: bool, apart: bool) 
         body.name: body_memory(body, workload, body.name in repeated, apart=splits or apart) for body in program.bodies
     }
     if casts_in_units(workload) and splits:
-        found = {name: replace(one, unit_kept=True) for name, one in found.items()}
-    if by_torch(program):  # its pipelines sum gradients behind all of their work
-        found = {name: replace(one, travelling_last=0.0) for name, one in found.items()}
-    elif staged_by_torch(program):  # by what is emitted, where a rank's loss is its share: gradients are divided by one
-        found = {name: replace(one, divided=one.travelling_last) for name, one in found.items()}
+        return {name: replace(one, unit_kept=True) for name, one in found.items()}
     return found
 
 

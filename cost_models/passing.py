@@ -22,6 +22,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
+from typing import Literal
 
 from meshwright.cost_models.body_memory import BodyMemory
 from meshwright.cost_models.inflight import State
@@ -86,23 +87,25 @@ class Passings:
         return found
 
 
-def staged_by_torch(program: Program) -> bool:
-    """Whether a program is a pipeline that torch runs, with a runtime of its own or what is emitted for it."""
+Runtime = Literal["none", "torch", "emitted"]
+
+
+def runtime_of(program: Program) -> Runtime:
+    """What carries out a pipeline: torch's own runtime, or what is emitted for stages of unlike meshes; neither, if
+    there is one group of ranks, or another stack."""
     workload = program.workload
-    return workload is not None and workload.stack.style in ("eager", "compiled") and len(program.actions) > 1
-
-
-def by_torch(program: Program) -> bool:
-    """Whether torch's runtime of pipelines runs a program."""
-    return staged_by_torch(program) and len({stage.mesh for stage in program.stages}) == 1
+    if workload is None or workload.stack.style not in ("eager", "compiled") or len(program.actions) == 1:
+        return "none"
+    return "torch" if len({stage.mesh for stage in program.stages}) == 1 else "emitted"
 
 
 def passings(program: Program, numbers: tuple[int, ...], summaries: Mapping[str, BodyMemory]) -> Passings | None:
     """What a group of ranks holds of messages, where torch's pipelines pass them."""
-    if not staged_by_torch(program):
+    runtime = runtime_of(program)
+    if runtime == "none":
         return None
     ranks = program.stages[numbers[0]].ranks
-    if not by_torch(program):
+    if runtime == "emitted":
         passed = (Passing(left=_left(program, number)) for number in numbers)
         return Passings(tuple(passed), program.microbatches, "each")
     kinds = [one.kind for group, actions in program.actions if group == ranks for one in actions if one.kind in "FBIW"]

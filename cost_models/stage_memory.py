@@ -30,7 +30,7 @@ from functools import cached_property
 from meshwright.cost_models.body_memory import BodyMemory
 from meshwright.cost_models.fullest import Fullest
 from meshwright.cost_models.inflight import State
-from meshwright.cost_models.passing import by_torch
+from meshwright.cost_models.passing import Runtime, runtime_of
 from meshwright.cost_models.storages import Shared
 from meshwright.ir.program import Program, Stage
 from meshwright.ir.workload import Workload
@@ -118,8 +118,8 @@ class Way:
 
     begins: bool = False
     """Whether it is a pipeline's first one."""
-    by_torch: bool = False
-    """Whether torch's runtime of pipelines runs it."""
+    runtime: Runtime = "none"
+    """What runs the pipeline that it is in."""
     apart: bool = False
     """Whether gradients of weights are made apart."""
 
@@ -146,14 +146,18 @@ class StageMemory:
         self.pooled_gradients = sum(one.pooled_gradients * repeats for period, repeats in self.runs for one in period)
         units = sum(one.unit * repeats for period, repeats in self.runs for one in period)
         casts = all(one.casts for period, _ in self.runs for one in period)
-        self.stays_cast = units if way.by_torch and casts else 0.0
+        self.stays_cast = units if way.runtime == "torch" and casts else 0.0
         """Bytes of units that stay from a backward pass to the next forward pass."""
         self.lingers = 0.0
         """Bytes of gradients that are not yet cast to what is summed."""
-        if way.by_torch and way.apart and workload.states.casts and not self.whole:
+        if way.runtime == "torch" and way.apart and workload.states.casts and not self.whole:
             self.lingers = self.gradients * workload.states.used / workload.states.gradient
-        self.sums_last = any(one.travelling_last for period, _ in self.runs for one in period)
+        summed = any(one.travelling_last for period, _ in self.runs for one in period)
+        self.sums_last = summed and way.runtime != "torch"  # which sums behind all work
         """Whether gradients are summed behind the last backward pass, unit by unit."""
+        self.buffers = 2 if way.runtime == "emitted" else 1
+        """In how many buffers besides: torch 2.13 (`foreach_reduce`) makes another one to divide by a factor that is
+        set, as it is where a rank's loss is its share."""
         self.shared = sum(
             size
             for key, size in dict(
@@ -306,7 +310,7 @@ class StageMemory:
         if one.message_routed:  # experts set out before the rest
             travelling = position.travelling_rest if walk.routed else one.travelling - one.rest(one.travelling)
         travelling += position.travelling_last if last else 0.0
-        sums = one.travelling_last + one.divided if last else 0.0
+        sums = one.travelling_last * self.buffers if last else 0.0
         running = Parts(instant="loss" if one.passes.has_logits else instant).plus(
             position.before,
             passing,
@@ -371,7 +375,7 @@ class StageMemory:
             return Parts(dict(self.kept), "backward") if self.whole else self.inputs
         if state.kind == "W" and not self.whole:
             return self.weights
-        return self.backward(graded, back, not any(state.live) and not any(state.waiting))
+        return self.backward(graded, back, self.sums_last and not any(state.live) and not any(state.waiting))
 
     @cached_property
     def inputs(self) -> Parts:
@@ -387,10 +391,10 @@ def stages_of(
 ) -> list[StageMemory]:
     """Every stage; those that run the same bodies as often hold the same, but for the first one. `apart`: gradients of
     weights are."""
-    run_by_torch = by_torch(program)
+    runtime = runtime_of(program)
     keys = [
         (
-            Way(begins=not at, by_torch=run_by_torch, apart=apart),
+            Way(begins=not at, runtime=runtime, apart=apart),
             tuple((run.programs, run.repeats) for run in stage.runs),
         )
         for at, stage in enumerate(program.stages)

@@ -122,9 +122,9 @@ def _only_scalars(subject: Subject, axis: str) -> None:
         for plan in (piece.plan, piece.ahead)
         if plan
     }
-    for plan, bodies in subject.bodies.items():
-        for statement in (*bodies[0].forward, *bodies[0].backward):
-            if _exchanges(statement, bodies[0], axis, sent[plan]):
+    for plan, body in subject.bodies.items():
+        for statement in (*body.forward, *body.backward):
+            if _exchanges(statement, body, axis, sent[plan]):
                 raise EmissionAxis(
                     place=f"plan {plan}, {statement}",
                     cause=f"axis {axis} is data parallel, and this body exchanges values over it",

@@ -163,7 +163,7 @@ class _Reader:
 
     @cached_property
     def program(self) -> BodyProgram:
-        return self.subject.body(self.piece.plan)
+        return self.subject.bodies[self.piece.plan.name]
 
     @cached_property
     def attentions(self) -> tuple[Op, ...]:

@@ -62,7 +62,7 @@ def limited_in(piece: Piece) -> tuple[str, ...]:
 def _order(subject: Subject, piece: Piece) -> tuple[str, ...]:
     """The axes along which rows travel to experts of a body, in this order."""
     rows = {value for op in piece.graph.ops if op.kind == "dispatch" for value in op.results}
-    steps = (one for one in subject.body(piece.plan).forward if isinstance(one, Move))
+    steps = (one for one in subject.bodies[piece.plan.name].forward if isinstance(one, Move))
     sent = (one.step.axes for one in steps if one.step.kind == "all_to_all" and one.operand.partition("@")[0] in rows)
     return tuple(dict.fromkeys(axis for axes in sent for axis in axes))
 

@@ -119,7 +119,7 @@ class _Reader:
         if not self.piece.repeated or any(op.kind not in (ATTENTION, PRODUCT) for op in kept):
             shown = f"{others} of {len(self.chosen)} values are made in modules that do more"
             raise self.refuse(f"computing a part of a module again ({shown})")
-        held = {one.name for one in self.subject.body(self.plan).kept}
+        held = {one.name for one in self.subject.bodies[self.plan.name].kept}
         for op in kept:
             if any(name.startswith(f"{op.name}@") for name in held):
                 raise self.refuse(f"keeping %{op.name} as it is after an exchange, while others are computed again,")
@@ -146,7 +146,7 @@ class _Reader:
 
     def check_exchanges(self, again: Again) -> None:
         """Must: nothing is exchanged again but inside of modules that run again."""
-        graph, body = self.piece.graph, self.subject.body(self.plan)
+        graph, body = self.piece.graph, self.subject.bodies[self.plan.name]
         made = {value: op.module for value, op in self.maker.items()}
         for one in body.backward:
             if not isinstance(one, Move) or one.reason != "value" or one.step.free:

