@@ -16,6 +16,7 @@ from typing import Any
 from meshwright.ir.errors import EmissionModel
 from meshwright.ir.frontends.contract import Source
 from meshwright.ir.frontends.language import TARGETS
+from meshwright.ir.quoting import literal
 
 MODEL, CONFIG = "model.py", "config.json"
 
@@ -103,7 +104,7 @@ def _hugging_face(source: Source) -> ModelFile:
         imported=", ".join(sorted((model, settings))),
         config=CONFIG,
         vocabulary=f"{module.config.get_text_config().vocab_size}",
-        entries=", ".join([*(f'"{name}": text[:, :-1]' for name in entries), f'"{TARGETS}": text[:, 1:]']),
+        entries=", ".join([*(f"{literal(name)}: text[:, :-1]" for name in entries), f'"{TARGETS}": text[:, 1:]']),
         targets=TARGETS,
     )
     return ModelFile(

@@ -24,6 +24,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from meshwright.ir.frontends.dtypes import type_of
 from meshwright.ir.frontends.stand_ins import with_values
+from meshwright.ir.quoting import constant, identifier, keywords, literal
 from meshwright.ir.route import CALLED, DEVICE, NOTHING, ROWS, Line, Route, settled
 
 _INFIX = {
@@ -210,7 +211,8 @@ class _Watcher(TorchFunctionMode):
 
     def name(self, tensor: Tensor, like: str) -> str:
         """Give a tensor a name."""
-        word = re.sub(r"\W", "_", like).strip("_") or "value"
+        word = identifier(like).strip("_") or "value"
+        word = f"value_{word}" if word[0].isdigit() else word
         word = f"{word}_" if word in _RESERVED else word
         taken, name, number = {name for name, _ in self.kept}, word, 2
         while name in taken:
@@ -234,7 +236,7 @@ class _Watcher(TorchFunctionMode):
             self.depth -= 1
             if not self.depth:
                 text, reads, holds = self.arguments
-                self.write(f'{CALLED}.get_submodule("{path}")({text})', reads, holds, result, _word(path), path)
+                self.write(f"{CALLED}.get_submodule({literal(path)})({text})", reads, holds, result, _word(path), path)
 
         return after
 
@@ -327,9 +329,9 @@ class _Watcher(TorchFunctionMode):
 
     def written(self, args: Any, kwargs: Any) -> tuple[str, tuple[str, ...], tuple[str, ...]]:
         parts = [self.value(one) for one in args]
-        named = [(name, self.value(one)) for name, one in kwargs.items()]
-        text = ", ".join([part[0] for part in parts] + [f"{name}={part[0]}" for name, part in named])
-        return text, *_joined([part[1:] for part in parts] + [part[1:] for _, part in named])
+        named = {name: self.value(one) for name, one in kwargs.items()}
+        text = ", ".join([part[0] for part in parts] + keywords({name: part[0] for name, part in named.items()}))
+        return text, *_joined([part[1:] for part in parts] + [part[1:] for part in named.values()])
 
     def index(self, given: Any) -> tuple[str, tuple[str, ...], tuple[str, ...]]:
         parts = [self.value(one) for one in (given if isinstance(given, tuple) else (given,))]
@@ -342,16 +344,18 @@ class _Watcher(TorchFunctionMode):
                 return f"%{self.names[id(given)]}", (self.names[id(given)],), ()
             if id(given) in self.held:
                 kind, path = self.held[id(given)]
-                return f'{CALLED}.get_{kind}("{path}")', (), (path,)
+                return f"{CALLED}.get_{kind}({literal(path)})", (), (path,)
             raise Unwritable("it reads a tensor that is neither an input nor a parameter nor a buffer")
         if isinstance(given, torch.device):
             return DEVICE, (), ()
         if isinstance(given, slice):
-            ends = ["" if one is None else repr(one) for one in (given.start, given.stop)]
-            return ":".join([*ends, *([repr(given.step)] if given.step is not None else [])]), (), ()
+            limits = (given.start, given.stop, given.step)
+            if not all(one is None or isinstance(one, int) for one in limits):
+                raise Unwritable("it takes a slice whose ends are no numbers")
+            start, stop, step = ("" if one is None else constant(one) for one in limits)
+            return f"{start}:{stop}{step and f':{step}'}", (), ()
         if isinstance(given, int | float | str | bool | torch.dtype | None):
-            text = f'"{given}"' if isinstance(given, str) and given.isprintable() and '"' not in given else repr(given)
-            return text, (), ()
+            return repr(given) if isinstance(given, torch.dtype) else constant(given), (), ()
         if given is Ellipsis:
             return "...", (), ()
         if isinstance(given, list | tuple):
@@ -361,7 +365,7 @@ class _Watcher(TorchFunctionMode):
             return text, *_joined([part[1:] for part in parts])
         if isinstance(given, dict) and all(isinstance(key, str) for key in given):
             pairs = [(key, self.value(one)) for key, one in given.items()]
-            text = ", ".join(f'"{key}": {part[0]}' for key, part in pairs)
+            text = ", ".join(f"{literal(key)}: {part[0]}" for key, part in pairs)
             return f"{{{text}}}", *_joined([part[1:] for _, part in pairs])
         raise Unwritable(f"it hands on a {type(given).__name__} outside of blocks")
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 from meshwright.ir.adjoint import Choice, Split
 from meshwright.ir.graph import Op
+from meshwright.ir.quoting import literal
 
 NAME = "OwnChannels"
 CHANNEL = "1"
@@ -33,7 +34,7 @@ class Cut:
 
     def options(self, dims: Mapping[str, int]) -> tuple[str, ...]:
         """Of the style; `dims` are those along which parameters and buffers are cut."""
-        said = ", ".join(f'"{name}": {dim}' for name, dim in dims.items())
+        said = ", ".join(f"{literal(name)}: {dim}" for name, dim in dims.items())
         counted = ("groups=True",) if self.groups else ()
         return (f"dims={{{said}}}", f"takes={_layout(self.takes)}", f"makes={_layout(self.makes)}", *counted)
 

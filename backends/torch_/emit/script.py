@@ -44,6 +44,7 @@ from meshwright.backends.torch_.emit.writing.unlike import (
     unlike_step,
 )
 from meshwright.backends.torch_.emit.writing.waiting import waiting
+from meshwright.ir.quoting import literal, said
 
 Section = Iterable[str]
 SCRIPT, HELPERS = "train.py", "train_parts"
@@ -180,11 +181,11 @@ def written(head: Iterator[str], fixed: list[str], text: str, beside: Mapping[st
 
 def title(parts: Parts, axes: Iterable[str]) -> Iterator[str]:
     subject, calls = parts.subject, parts.subject.calls
-    yield f'"""Train {calls.file.name}:{calls.factory} on {subject.ranks} ranks.'
+    yield f'"""Train {said(calls.file.name)}:{said(calls.factory)} on {subject.ranks} ranks.'
     yield ""
     yield "    ./launch.sh --steps 10"
     yield ""
-    yield from textwrap.wrap(f"Planned as {subject.config.replace(',', ' ')}.", WIDTH)
+    yield from textwrap.wrap(f"Planned as {said(subject.config.replace(',', ' '))}.", WIDTH)
     if parts.pipeline is not None:
         schedule, groups = subject.decisions.schedule, f"groups of ranks{' (mesh axis pp)' * (not parts.by_stage)}"
         yield (
@@ -208,7 +209,7 @@ def axes_told(parts: Parts) -> Iterator[str]:
 
 def constants(parts: Parts, meshes: Iterable[str]) -> Iterator[str]:
     workload = parts.subject.workload
-    yield f'MODEL = "{parts.model}"'
+    yield f"MODEL = {literal(parts.model)}"
     yield from meshes
     yield f"GLOBAL_BATCH = {workload.global_batch}"
     if parts.shares:

@@ -16,6 +16,7 @@ from meshwright.ir.fold import joined
 from meshwright.ir.graph import Type
 from meshwright.ir.mesh import Mesh
 from meshwright.ir.placement import Placement
+from meshwright.ir.quoting import around, identifier, literal
 from meshwright.ir.route import CALLED, DEVICE, ROWS, Line, Route
 
 CARRIED = "x"
@@ -258,13 +259,13 @@ class Writer:
         stack, instances = self.around.stacks[members[0].module]
         calls: dict[str, dict[str, list[str]]] = {}
         for line in members:
-            call = self.written(line).replace(f'self.get_submodule("{line.module}")', BLOCK)
+            call = self.written(line).replace(f"self.get_submodule({literal(line.module)})", BLOCK)
             calls.setdefault(call, {}).setdefault(self.around.bodies[line.module], []).append(line.module)
         bodies = [body for found in calls.values() for body in found]
         if len(set(bodies)) < len(bodies):  # one body, called in several ways
             yield from map(self.written, members)
             return
-        block = f'self.get_submodule(f"{instances.before}{{index}}{instances.after}")'
+        block = f"self.get_submodule({around(instances.before, 'index', instances.after)})"
         yield f"for index in {numbers_of(self.around.subject, stack)}[self.index]:"
         if len(calls) == 1:
             yield f"    {next(iter(calls)).replace(BLOCK, block)}"
@@ -292,9 +293,12 @@ class Writer:
 
 def numbers_of(subject: Subject, body: str) -> str:
     """The constant that says which blocks of a body's stack every stage has."""
-    first = next(bodies[0] for bodies, _ in subject.stacks if body in bodies)
-    words = re.sub(r"\W", "_", re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", first)).upper()
-    return "BLOCKS" if len(subject.stacks) == 1 else f"{words}_BLOCKS"
+    if len(subject.stacks) == 1:
+        return "BLOCKS"
+    stacks = [bodies for bodies, _ in subject.stacks]
+    names = [identifier(re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", bodies[0])).upper() for bodies in stacks]
+    at = next(number for number, bodies in enumerate(stacks) if body in bodies)
+    return f"{names[at]}_{at}_BLOCKS" if names.count(names[at]) > 1 else f"{names[at]}_BLOCKS"
 
 
 def instances_of(subject: Subject, body: str) -> Instances:

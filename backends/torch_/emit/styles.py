@@ -31,6 +31,7 @@ from meshwright.backends.torch_.emit.subject import Piece, Subject
 from meshwright.ir.errors import EmissionModule
 from meshwright.ir.graph import Op
 from meshwright.ir.placement import State
+from meshwright.ir.quoting import literal
 from meshwright.ir.rewrite import facts_of
 
 COPIES, SUM = "R", "P"
@@ -469,8 +470,8 @@ class _Reader:
             return Style(
                 "PrepareModuleInput",
                 (
-                    f'input_kwarg_layouts={{"{named[0]}": {layout(outside)}}}',
-                    f'desired_input_kwarg_layouts={{"{named[0]}": Replicate()}}',
+                    f"input_kwarg_layouts={{{literal(named[0])}: {layout(outside)}}}",
+                    f"desired_input_kwarg_layouts={{{literal(named[0])}: Replicate()}}",
                 ),
             )
         given = [layout(outside) if made == made_by else "None" for made in arguments]

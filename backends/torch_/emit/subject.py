@@ -18,6 +18,7 @@ from meshwright.ir.fold import Fold, FromInput, FromPrevious, Segment, joined
 from meshwright.ir.graph import Graph, Param
 from meshwright.ir.mesh import Mesh
 from meshwright.ir.program import BodyProgram, Program
+from meshwright.ir.quoting import around
 from meshwright.ir.workload import Workload
 
 DEVICE = {"torch-gloo": "cpu", "torch-cuda": "cuda"}
@@ -266,7 +267,7 @@ class Instances:
         """The head of the loop over them, or over those that are named."""
         return (
             f"for index in {of or counted(self.numbers)}:",
-            f'    {name} = model.get_submodule(f"{self.before}{{index}}{self.after}")',
+            f"    {name} = model.get_submodule({around(self.before, 'index', self.after)})",
         )
 
 

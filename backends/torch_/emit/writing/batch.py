@@ -8,6 +8,7 @@ from itertools import groupby
 from meshwright.backends.torch_.emit.parts import Parts
 from meshwright.backends.torch_.emit.writing.lines import WIDTH
 from meshwright.backends.torch_.emit.writing.step import targets_of
+from meshwright.ir.quoting import literal
 
 WIDE = 80
 """Letters of an expression that stands on one line."""
@@ -74,12 +75,12 @@ def parted(parts: Parts, mine: str) -> Iterator[str]:
         yield f"{{name: {mine} for name, tensor in whole.items()}}"
         own = "own"
     if parts.context is not None:
-        cut = ", ".join(f'"{name}": part({own}["{name}"], 1, context)' for name in parts.context.entries)
+        cut = ", ".join(f"{literal(name)}: part({own}[{literal(name)}], 1, context)" for name in parts.context.entries)
         yield f"{own} | {{{cut}}}"
         own = "own"
     if parts.own_loss:
         labels, _ = targets_of(parts.subject)
-        yield f'{own} | {{"{labels}": part({own}["{labels}"], 1, mesh["{parts.axes.tensor}"])}}'
+        yield f'{own} | {{{literal(labels)}: part({own}[{literal(labels)}], 1, mesh["{parts.axes.tensor}"])}}'
 
 
 def batch_of(*, cuts: bool) -> Iterator[str]:

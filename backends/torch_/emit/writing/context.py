@@ -9,6 +9,7 @@ from meshwright.backends.torch_.emit.parts import Parts
 from meshwright.backends.torch_.emit.writing.attention import CALLED, MADE
 from meshwright.backends.torch_.emit.writing.lines import indented
 from meshwright.backends.torch_.emit.writing.ring import ring
+from meshwright.ir.quoting import literal
 
 MODES = {"all_gather": "AttentionToAll", "ulysses": "AttentionOfHeads", "ring": "AttentionInRing"}
 
@@ -42,7 +43,7 @@ def of_body(context: Context, body: Body, over: str) -> Iterator[str]:
 
 
 def _at(holder: str, path: str) -> str:
-    return f'{holder}.get_submodule("{path}")' if path else holder
+    return f"{holder}.get_submodule({literal(path)})" if path else holder
 
 
 PART = '''\

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from meshwright.backends.torch_.emit.experts import Experts
 from meshwright.backends.torch_.emit.parts import Parts
 from meshwright.backends.torch_.emit.writing.lines import indented, quoted
+from meshwright.ir.quoting import literal
 
 
 def cut_experts(parts: Parts, experts: Experts) -> Iterator[str]:
@@ -16,10 +17,8 @@ def cut_experts(parts: Parts, experts: Experts) -> Iterator[str]:
     given = ", ".join(("experts", *(hops if len(hops) > 1 else [])))
     for body in experts.bodies:
         holder = "block" if body.piece.repeated else "model"
-        lines = [
-            f'{"send_slots" if path in body.limited else "send_to_experts"}({holder}.get_submodule("{path}"), {given})'
-            for path in body.modules
-        ]
+        send = {path: "send_slots" if path in body.limited else "send_to_experts" for path in body.modules}
+        lines = [f"{name}({holder}.get_submodule({literal(path)}), {given})" for path, name in send.items()]
         if body.piece.repeated:
             yield from indented((*parts.loop(body.piece), *(f"    {line}" for line in lines)))
         else:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+from meshwright.ir.quoting import literal
+
 WIDTH = 120
 
 
@@ -14,7 +16,7 @@ def indented(lines: tuple[str, ...]) -> Iterator[str]:
 
 def quoted(names: Iterable[str]) -> str:
     """Names as arguments of a call."""
-    return ", ".join(f'"{name}"' for name in names)
+    return ", ".join(map(literal, names))
 
 
 def call(deep: int, function: str, arguments: list[str]) -> Iterator[str]:

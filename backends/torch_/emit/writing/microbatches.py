@@ -8,21 +8,20 @@ from collections.abc import Iterator
 from meshwright.backends.torch_.emit.parts import Parts
 from meshwright.backends.torch_.emit.writing.lines import loss_of
 from meshwright.backends.torch_.emit.writing.scaling import SCALED
-from meshwright.backends.torch_.emit.writing.step import after_backward, stepped, targets_of
+from meshwright.backends.torch_.emit.writing.step import after_backward, given, own_parts, stepped, targets_of
+from meshwright.ir.quoting import literal
 
 
 def accumulating_step(parts: Parts) -> Iterator[str]:
     shared, (labels, ignored) = parts.shared, targets_of(parts.subject)
-    cut = [name for name in parts.subject.calls.entries if parts.context is not None and name in parts.context.entries]
-    given = {name: name if name in cut else f'micro["{name}"]' for name in parts.subject.calls.entries}
-    called = ", ".join(f"{name}={value}" for name, value in given.items())
+    called = given(parts, "micro")
     averaged = parts.axes.copied is not None and not parts.added
     yield "def train_step("
     yield f"    model: {parts.called}, optimizer: torch.optim.Optimizer, batch: dict[str, Tensor], mesh: DeviceMesh"
     yield ") -> Tensor:"
     yield '    """One step; returns the loss of the global batch. Gradients stay until the next step."""'
     yield "    optimizer.zero_grad()"
-    yield f'    counts = [(labels != {ignored}).sum() for labels in batch["{labels}"].chunk(MICROBATCHES)]'
+    yield f"    counts = [(labels != {ignored}).sum() for labels in batch[{literal(labels)}].chunk(MICROBATCHES)]"
     yield "    targets = torch.stack(counts).float()"
     if shared is not None:
         yield f'    group = mesh["{shared}"].get_group()'
@@ -30,8 +29,7 @@ def accumulating_step(parts: Parts) -> Iterator[str]:
     yield "    losses = []"
     yield "    for number, count in enumerate(counts):"
     yield "        micro = {name: tensor.chunk(MICROBATCHES)[number] for name, tensor in batch.items()}"
-    for name in cut:
-        yield f'        {name} = DTensor.from_local(micro["{name}"], mesh["{parts.axes.context}"], [Shard(1)])'
+    yield from own_parts(parts, "micro", "        ")
     yield from (f"        {line}" for line in syncing(parts))
     yield from one_batch(parts, called, averaged)
     yield "        losses.append(loss.detach())"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Generator, Iterator, Mapping, MutableMapping, Sequence
 
 from meshwright.backends.torch_.emit.axes import joined
@@ -19,6 +18,7 @@ from meshwright.backends.torch_.emit.writing.statistics import shares_statistics
 from meshwright.backends.torch_.emit.writing.tied import named_again, parted
 from meshwright.backends.torch_.emit.writing.waiting import waits
 from meshwright.ir.graph import Param
+from meshwright.ir.quoting import assigned, attribute, identifier, literal
 
 
 def build(parts: Parts) -> Iterator[str]:
@@ -32,7 +32,7 @@ def build(parts: Parts) -> Iterator[str]:
         yield '    """The whole model; all ranks draw the same weights."""'
         yield "    torch.manual_seed(SEED)"
     kept = ".float()" if parts.precision.sums else ""
-    yield f"{deep}model: nn.Module = model_file.{parts.subject.calls.factory}(){kept}"
+    yield f"{deep}model: nn.Module = {attribute('model_file', parts.subject.calls.factory)}(){kept}"
     if parts.precision.float8:
         yield f"{deep}convert_to_float8_training(model, module_filter_fn=in_float8)"
     if parts.precision.low:
@@ -47,7 +47,7 @@ def in_float8(parts: Parts) -> Iterator[str]:
     yield "def in_float8(module: nn.Module, name: str) -> bool:"
     yield '    """Whether a module multiplies in float8: products of blocks, of sizes that its kernels take."""'
     yield "    sizes = (module.in_features, module.out_features) if isinstance(module, nn.Linear) else (1,)"
-    begins = ", ".join(f'"{before}"' for before in parts.precision.float8)
+    begins = quoted(parts.precision.float8)
     begins = begins if len(parts.precision.float8) == 1 else f"({begins})"
     yield f"    return name.startswith({begins}) and not any(size % 16 for size in sizes)"
 
@@ -74,7 +74,8 @@ def parallelize(parts: Parts) -> Iterator[str]:
         for other in others:
             module, _, last = other.rpartition(".")
             yield "    # One parameter again."
-            yield f'    model.get_submodule("{module}").{last} = model.get_parameter("{name}")'
+            twin = f"model.get_submodule({literal(module)})"
+            yield f"    {assigned(twin, last, f'model.get_parameter({literal(name)})')}"
     if parts.experts is not None:
         yield from cut_experts(parts, parts.experts)
     if parts.context is not None:
@@ -102,7 +103,7 @@ def styled(
 ) -> Iterator[str]:
     """`parallelize_module` for one body; `named` are the styles that stand above."""
     before = styles is parts.styles[piece.plan.name].before
-    name = "of_block" if piece.repeated else re.sub(r"\W", "_", f"of_{piece.plan.body}")
+    name = "of_block" if piece.repeated else identifier(f"of_{piece.plan.body}")
     name, target = f"before_{name}" if before else name, "block" if piece.repeated else "model"
     said = [line for path, style in styles.items() for line in styled_line(path, style)]
     if named.get(name) != said:
@@ -118,7 +119,7 @@ def styled(
 
 
 def styled_line(path: str, style: Style) -> Iterator[str]:
-    yield from entry(8, f'"{path}": ', (*style.added, style.name), style.options, ",")
+    yield from entry(8, f"{literal(path)}: ", (*style.added, style.name), style.options, ",")
 
 
 def entry(deep: int, before: str, names: Sequence[str], options: Sequence[str], after: str) -> Iterator[str]:
@@ -171,7 +172,7 @@ def sharded(parts: Parts) -> Iterator[str]:
             continue
         owners = [path for path in unit.piece.owners() if path]
         root += [unit] * (len(owners) < len(unit.piece.owners()))
-        modules = [f'model.get_submodule("{path}")' for path in owners]
+        modules = [f"model.get_submodule({literal(path)})" for path in owners]
         resharded += placed(parts, unit, routed=False)
         if parts.one_unit:
             together += modules
@@ -206,7 +207,7 @@ def placed(parts: Parts, unit: Unit, *, routed: bool) -> list[str]:
     held = {param.path: own_name(unit.piece, param) for param in unit.piece.graph.params}
     found = {held[path]: dim for path, dim in unit.along.items() if routed == parts.routed(unit.piece, path)}
     holder = "block" if unit.piece.repeated else "model"
-    table = ", ".join(f'"{path}": {dim}' for path, dim in found.items())
+    table = ", ".join(f"{literal(path)}: {dim}" for path, dim in found.items())
     return [f"shard_placement_fn=along({holder}, {{{table}}})"] if found else []
 
 
@@ -235,7 +236,7 @@ def sharded_experts(parts: Parts, unit: Unit) -> Generator[str, None, list[str]]
             over = f'mesh["{joined(parts.expert_copies)}"]'
             options = [f"mesh={over}", f"reshard_after_forward={unit.reshard}"]
             options += placed(parts, unit, routed=True)
-            yield from call(8, "fully_shard", [f'block.get_submodule("{path}")', *options])
+            yield from call(8, "fully_shard", [f"block.get_submodule({literal(path)})", *options])
         return []
-    ignored = ", ".join(f'*block.get_submodule("{path}").parameters()' for path in modules)
+    ignored = ", ".join(f"*block.get_submodule({literal(path)}).parameters()" for path in modules)
     return [f"ignored_params={{{ignored}}}"]

@@ -13,6 +13,7 @@ from meshwright.backends.torch_.emit.writing.scaling import SCALED
 from meshwright.backends.torch_.emit.writing.schedule import by_lists, class_of, made_of
 from meshwright.backends.torch_.emit.writing.step import after_backward, stepped, targets_of
 from meshwright.ir.errors import EmissionSchedule
+from meshwright.ir.quoting import around, assigned, keywords, literal
 
 DTYPES = {"f64": "float64", "f32": "float32", "bf16": "bfloat16", "f16": "float16", "i64": "int64", "bool": "bool"}
 
@@ -22,7 +23,7 @@ def stage_constants(parts: Parts, pipeline: Pipeline) -> Iterator[str]:
     yield f"STAGES = {len(pipeline.stages)}"
     yield f"STAGES_OF = ({held})  # which stages every rank along pp has"
     if pipeline.tied:
-        held = ", ".join(f'({stage}, "{name}")' for stage, name in pipeline.tied)
+        held = ", ".join(f"({stage}, {literal(name)})" for stage, name in pipeline.tied)
         yield f"TIED = ({held})  # stages and names of one parameter"
     yield from blocks_of_stages(parts, pipeline)
 
@@ -106,7 +107,8 @@ def stages(parts: Parts, pipeline: Pipeline) -> Iterator[str]:
     yield '    """One stage of the model."""'
     paths = []
     for (body, *_), at in parts.subject.stacks:
-        paths.append(f'*(f"{at.before}{{number}}{at.after}" for number in {numbers_of(parts.subject, body)}[index])')
+        path = around(at.before, "number", at.after)
+        paths.append(f"*({path} for number in {numbers_of(parts.subject, body)}[index])")
     yield from wrapped("    paths = [", paths, "]", keep=True)
     for name, members in classes(pipeline):
         beside, ahead = members[0].beside, members[0].ahead
@@ -185,8 +187,8 @@ def runner(parts: Parts, pipeline: Pipeline) -> Iterator[str]:
             yield f"        if {one} in held:  # one parameter again"
             for other, name in others:
                 module, _, last = name.rpartition(".")
-                again = f'held[{other}].get_submodule("{module}").{last}'
-                yield f'            {again} = held[{one}].get_parameter("{first}")'
+                again = f"held[{other}].get_submodule({literal(module)})"
+                yield f"            {assigned(again, last, f'held[{one}].get_parameter({literal(first)})')}"
     yield "        self.last = STAGES - 1 in indices"
     yield "        self.targets = torch.ones(())  # what losses are divided by"
     yield f"        device = torch.device({device})"
@@ -206,9 +208,13 @@ def runner(parts: Parts, pipeline: Pipeline) -> Iterator[str]:
     yield "    def loss(self, outputs: Tensor, labels: Tensor) -> Tensor:"
     yield '        """The part of a micro-batch in the mean over all positions that have a target."""'
     within = parts.subject.calls.route.within
-    given = f"SimpleNamespace({within}=outputs)" if within else "outputs"
-    yield f'        loss = self.mean({given}, {{"{labels}": labels}})'
+    yield f"        loss = self.mean({outputs_within(within)}, {{{literal(labels)}: labels}})"
     yield from weighed(parts, ignored)
+
+
+def outputs_within(name: str) -> str:
+    """What the loss is given of the model's outputs, which may read it as an attribute of these."""
+    return f"SimpleNamespace({', '.join(keywords({name: 'outputs'}))})" if name else "outputs"
 
 
 def weighed(parts: Parts, ignored: int) -> Iterator[str]:
@@ -294,10 +300,10 @@ def pipeline_step(parts: Parts, pipeline: Pipeline) -> Iterator[str]:
     """`train_step` of stages that torch's schedules run."""
     labels, _ = targets_of(parts.subject)
     late = pipeline.late
-    given = [f'batch["{name}"]' for name in parts.subject.calls.entries if name not in late]
-    options = [f'target=batch["{labels}"]', "losses=losses", "return_outputs=False"]
-    options += [f'{name}=batch["{name}"]' for name in late]
-    run = ("losses: list[Tensor] = []", f"model.schedule.step({', '.join((*given, *options))})")
+    entries = [f"batch[{literal(name)}]" for name in parts.subject.calls.entries if name not in late]
+    options = [f"target=batch[{literal(labels)}]", "losses=losses", "return_outputs=False"]
+    options += keywords({name: f"batch[{literal(name)}]" for name in late})
+    run = ("losses: list[Tensor] = []", f"model.schedule.step({', '.join((*entries, *options))})")
     yield from staged_step(parts, run, after_backward(parts))
 
 
@@ -311,10 +317,10 @@ def staged_step(parts: Parts, run: Sequence[str], after: Iterable[str]) -> Itera
     yield '    """One step; returns the loss of the global batch where the last stage is. Gradients stay for a look."""'
     yield "    optimizer.zero_grad()"
     if parts.shared is None:
-        yield f'    model.targets = (batch["{labels}"] != {ignored}).sum()'
+        yield f"    model.targets = (batch[{literal(labels)}] != {ignored}).sum()"
     else:
         yield f'    group = mesh["{parts.shared}"].get_group()'
-        yield f'    counts = [(labels != {ignored}).sum() for labels in batch["{labels}"].chunk(MICROBATCHES)]'
+        yield f"    counts = [(labels != {ignored}).sum() for labels in batch[{literal(labels)}].chunk(MICROBATCHES)]"
         yield "    targets = torch.stack(counts).float()"
         yield "    if model.last:"
         yield "        dist.all_reduce(targets, group=group)"

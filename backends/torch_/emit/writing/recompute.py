@@ -6,7 +6,8 @@ from collections.abc import Iterator, Sequence
 
 from meshwright.backends.torch_.emit.parts import Parts
 from meshwright.backends.torch_.emit.recompute import Again
-from meshwright.backends.torch_.emit.writing.lines import indented, quoted, wrapped
+from meshwright.backends.torch_.emit.writing.lines import indented, wrapped
+from meshwright.ir.quoting import literal
 
 KERNELS = {
     "cpu": ("_scaled_dot_product_flash_attention_for_cpu",),
@@ -41,11 +42,11 @@ def on_modules(parts: Parts, again: Again, paths: Sequence[str], function: str, 
     if piece.repeated:
         lines += indented(parts.loop(piece, again))
         deep, whole = "        ", "block"
-    modules = [f'{whole}.get_submodule("{path}")' if path else whole for path in paths]
+    modules = [f"{whole}.get_submodule({literal(path)})" if path else whole for path in paths]
     if len(modules) == 1:
         lines.append(f"{deep}{function}({modules[0]}{given})")
     else:
-        lines += wrapped(f"{deep}for path in (", quoted(paths).split(", "), "):", keep=True)
+        lines += wrapped(f"{deep}for path in (", list(map(literal, paths)), "):", keep=True)
         lines.append(f"{deep}    {function}({whole}.get_submodule(path){given})")
     yield from parts.only(piece, lines)
 

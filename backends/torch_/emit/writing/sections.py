@@ -9,13 +9,14 @@ from meshwright.backends.torch_.emit.sections import named
 from meshwright.backends.torch_.emit.subject import Piece
 from meshwright.backends.torch_.emit.writing.experts import SLOTS
 from meshwright.backends.torch_.emit.writing.lines import call
+from meshwright.ir.quoting import keywords, literal, pattern
 
 
 def table(parts: Parts) -> Iterator[str]:
     """`SECTIONS`, a constant."""
     sizes = "their sizes, parts by stage" if parts.sections_by_stage else "and their sizes"
     yield f"SECTIONS = {{  # parameters by name: the dimension that holds several values side by side, {sizes}"
-    yield from (f'    r"{name}": {one},' for name, one in (parts.sections_by_stage or named(parts.fused)).items())
+    yield from (f"    {pattern(name)}: {one}," for name, one in (parts.sections_by_stage or named(parts.fused)).items())
     yield "}"
 
 
@@ -29,29 +30,30 @@ def cut_as_whole(parts: Parts, piece: Piece, holder: str) -> Iterator[str]:
     """What `parallelize` does to the modules of a piece."""
     for one, fused in parts.fused:
         for path, sizes in fused.modules.items() if one is piece else ():
-            yield f'in_sections({holder}.get_submodule("{path}"), {", ".join(map(str, sizes))})'
+            yield f"in_sections({holder}.get_submodule({literal(path)}), {', '.join(map(str, sizes))})"
     styles = parts.styles.get(piece.plan.name)
     for path, (part, sizes) in styles.shared.items() if styles is not None else ():
-        given = f'{holder}.get_submodule("{path}"), mesh["{parts.axes.tensor}"], {part}, {", ".join(map(str, sizes))}'
-        yield f"share_part({given})"
+        where = f'{holder}.get_submodule({literal(path)}), mesh["{parts.axes.tensor}"]'
+        yield f"share_part({where}, {part}, {', '.join(map(str, sizes))})"
     for one, masked in parts.masked_heads:
         for path in masked if one is piece else ():
             mode = f'AttentionOfMasked(mesh["{parts.axes.tensor}"])'
-            yield f'run_within({holder}.get_submodule("{path}"), {mode})'
+            yield f"run_within({holder}.get_submodule({literal(path)}), {mode})"
     deep = 8 if piece.repeated else 4  # where these lines will stand
     for one, experts in parts.cut_experts:
         for path, dims in experts.modules.items() if one is piece else ():
-            cuts = [f"{name}={dim}" for name, dim in dims.items()]
+            cuts = keywords({name: str(dim) for name, dim in dims.items()})
             name, rows = ("cut_slots", "Shard(1)") if path in experts.limited else ("cut_experts", "Shard(0)")
             around = path.rpartition(".")[0]
             lies = rows if around in experts.around and path not in experts.joined else "Replicate()"
-            handed = [f'{holder}.get_submodule("{path}")', f'mesh["{parts.axes.tensor}"]', lies, *cuts]
+            handed = [f"{holder}.get_submodule({literal(path)})", f'mesh["{parts.axes.tensor}"]', lies, *cuts]
             yield from (line[deep:] for line in call(deep, name, handed))
             if path in experts.joined:
                 last = path.rpartition(".")[2]
-                yield f'join_tokens({holder}.get_submodule("{around}"), "{last}", mesh["{parts.axes.tensor}"])'
+                where = f"{holder}.get_submodule({literal(around)}), {literal(last)}"
+                yield f'join_tokens({where}, mesh["{parts.axes.tensor}"])'
         for path in experts.routers if one is piece else ():
-            yield f'add_gradients({holder}.get_submodule("{path}"), mesh["{parts.axes.tensor}"])'
+            yield f'add_gradients({holder}.get_submodule({literal(path)}), mesh["{parts.axes.tensor}"])'
 
 
 def in_order_of_ranks(parts: Parts) -> Iterator[str]:
@@ -153,7 +155,7 @@ def share_part(module: nn.Module, ranks: DeviceMesh, number: int, *sizes: int) -
     module.register_forward_hook(shared)'''
 
 EXPERTS = '''\
-def cut_experts(module: nn.Module, ranks: DeviceMesh, lies: Shard | Replicate, **dims: int) -> None:
+def cut_experts(module: nn.Module, ranks: DeviceMesh, lies: Shard | Replicate, /, **dims: int) -> None:
     """Keep this rank's part of every expert; what the parts make of a row is added up. `lies`: whether ranks call it
     with tokens of their own, or all with the same."""
     for name, dim in dims.items():
@@ -176,7 +178,7 @@ def cut_experts(module: nn.Module, ranks: DeviceMesh, lies: Shard | Replicate, *
 
 
 LIMITED = '''\
-def cut_slots(module: nn.Module, ranks: DeviceMesh, lies: Shard | Replicate, **dims: int) -> None:
+def cut_slots(module: nn.Module, ranks: DeviceMesh, lies: Shard | Replicate, /, **dims: int) -> None:
     """Keep this rank's part of every expert; what the parts make of a row is added up. `lies`: whether ranks fill slots
     of their own, or all the same."""
     for name, dim in dims.items():

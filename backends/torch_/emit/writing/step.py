@@ -7,26 +7,46 @@ from collections.abc import Iterator
 from meshwright.backends.torch_.emit.parts import Parts
 from meshwright.backends.torch_.emit.styles import LOSS
 from meshwright.backends.torch_.emit.subject import Piece, Subject
-from meshwright.backends.torch_.emit.writing.lines import loss_of
+from meshwright.backends.torch_.emit.writing.lines import WIDTH, loss_of, quoted
 from meshwright.backends.torch_.emit.writing.scaling import SCALED
 from meshwright.ir.errors import EmissionAxis
 from meshwright.ir.fold import FromInput
 from meshwright.ir.graph import Op
+from meshwright.ir.quoting import keywords, literal
+
+OWN = "own"
+"""What steps call this rank's parts of the entries of a batch that are cut by positions."""
+
+
+def own_parts(parts: Parts, batch: str, deep: str) -> Iterator[str]:
+    """The line that makes them."""
+    cut = [name for name in parts.subject.calls.entries if parts.context is not None and name in parts.context.entries]
+    if cut:
+        names = f"({quoted(cut)}{',' * (len(cut) == 1)})"
+        made = f'name: DTensor.from_local({batch}[name], mesh["{parts.axes.context}"], [Shard(1)])'
+        line = f"{deep}{OWN} = {{{made} for name in {names}}}"
+        if len(line) <= WIDTH:
+            yield line
+        else:
+            yield from (f"{deep}{OWN} = {{", f"{deep}    {made}", f"{deep}    for name in {names}", f"{deep}}}")
+
+
+def given(parts: Parts, batch: str) -> str:
+    """What the model is called with: entries of a batch, or this rank's parts of them."""
+    cut = parts.context.entries if parts.context is not None else ()
+    held = {name: OWN if name in cut else batch for name in parts.subject.calls.entries}
+    return ", ".join(keywords({name: f"{where}[{literal(name)}]" for name, where in held.items()}))
 
 
 def train_step(parts: Parts) -> Iterator[str]:
-    entries = parts.subject.calls.entries
-    cut = [name for name in entries if parts.context is not None and name in parts.context.entries]
-    given = {name: name if name in cut else f'batch["{name}"]' for name in entries}
-    called = ", ".join(f"{name}={value}" for name, value in given.items())
+    called = given(parts, "batch")
     yield "def train_step("
     yield "    model: nn.Module, optimizer: torch.optim.Optimizer, batch: dict[str, Tensor], mesh: DeviceMesh"
     yield ") -> Tensor:"
     yield '    """One step; returns the loss of the global batch. Gradients stay until the next step."""'
     yield "    optimizer.zero_grad()"
     yield from weight(parts)
-    for name in cut:
-        yield f'    {name} = DTensor.from_local(batch["{name}"], mesh["{parts.axes.context}"], [Shard(1)])'
+    yield from own_parts(parts, "batch", "    ")
     deep = 8 if parts.sharded_loss else 4
     if parts.sharded_loss:
         yield f"    with {parts.loss_context}:"
@@ -97,7 +117,7 @@ def weight(parts: Parts) -> Iterator[str]:
         return
     labels, ignored = targets_of(parts.subject)
     yield f'    group = mesh["{parts.shared}"].get_group()'
-    yield f'    targets = (batch["{labels}"] != {ignored}).sum().float()'
+    yield f"    targets = (batch[{literal(labels)}] != {ignored}).sum().float()"
     yield "    share = targets.clone()"
     yield "    dist.all_reduce(share, group=group)"
     yield "    share = targets / share  # of all positions that have a target, those of this rank"

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from meshwright.backends.torch_.emit.parts import Parts
+from meshwright.ir.quoting import literal
 
 
 def parted(parts: Parts) -> Iterator[str]:
     """What `parallelize` does first."""
     for name, _ in parts.unread:
-        yield f'    {_holder(name)}.register_parameter("{_last(name)}", None)  # no unit\'s'
+        yield f"    {_holder(name)}.register_parameter({_last(name)}, None)  # no unit's"
     if parts.untied:
         yield "    for name, stepped in TIED.items():"
         yield '        holder, _, last = name.rpartition(".")'
@@ -20,28 +21,28 @@ def parted(parts: Parts) -> Iterator[str]:
         here = not parts.by_stage or stage in parts.subject.only
         for name in [name for index, name in others if index == stage and here]:
             yield f"    if model.index == {stage}:  # each module's unit has its own"
-            yield f'        own = nn.Parameter(model.get_parameter("{name}").detach().clone())'
-            yield f'        {_holder(name)}.register_parameter("{_last(name)}", own)'
+            yield f"        own = nn.Parameter(model.get_parameter({literal(name)}).detach().clone())"
+            yield f"        {_holder(name)}.register_parameter({_last(name)}, own)"
 
 
 def named_again(parts: Parts) -> Iterator[str]:
     """What `parallelize` does last with names that it took away."""
     for name, first in parts.unread:
-        yield f'    {_holder(name)}.register_parameter("{_last(name)}", model.get_parameter("{first}"))'
+        yield f"    {_holder(name)}.register_parameter({_last(name)}, model.get_parameter({literal(first)}))"
 
 
 def _holder(name: str) -> str:
-    return f'model.get_submodule("{name.rpartition(".")[0]}")'
+    return f"model.get_submodule({literal(name.rpartition('.')[0])})"
 
 
 def _last(name: str) -> str:
-    return name.rpartition(".")[-1]
+    return literal(name.rpartition(".")[-1])
 
 
 def constant(parts: Parts) -> Iterator[str]:
     if parts.untied:
         yield "TIED = {  # one parameter each, sharded where each module needs it: the second name's is stepped"
-        yield from (f'    "{other}": "{first}",' for other, first in parts.untied)
+        yield from (f"    {literal(other)}: {literal(first)}," for other, first in parts.untied)
         yield "}"
     if parts.held_twice:
         yield "TWICE = (  # one parameter each, by stages of a rank that have units for it: the first one is stepped"
@@ -51,7 +52,7 @@ def constant(parts: Parts) -> Iterator[str]:
 
 def named(holders: Sequence[tuple[int, str]]) -> str:
     """Stages and names, as the script writes them."""
-    each = [f'({stage}, "{name}")' for stage, name in holders]
+    each = [f"({stage}, {literal(name)})" for stage, name in holders]
     return f"({', '.join(each)})"
 
 

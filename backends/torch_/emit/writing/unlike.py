@@ -24,6 +24,7 @@ from meshwright.backends.torch_.emit.writing.model import parallelize
 from meshwright.backends.torch_.emit.writing.pipeline import (
     DTYPES,
     blocks_of_stages,
+    outputs_within,
     pipeline_of,
     staged_step,
     stages,
@@ -32,6 +33,7 @@ from meshwright.backends.torch_.emit.writing.pipeline import (
 from meshwright.backends.torch_.emit.writing.schedule import LISTS
 from meshwright.backends.torch_.emit.writing.step import after_backward, summed, targets_of
 from meshwright.ir.placement import Placement
+from meshwright.ir.quoting import assigned, literal
 
 MEANING = {"batch": "ranks share the sequences of every micro-batch", "tensor": "ranks share every block"}
 
@@ -61,7 +63,7 @@ def unlike_constants(unlike: Unlike) -> Iterator[str]:
     yield "Box = tuple[range, ...]  # what a rank has of every dimension of a value"
     yield "Cuts = dict[int, tuple[str, ...]]  # the mesh axes that cut its dimensions, major to minor"
     if unlike.tied:
-        held = [f'({stage}, "{name}", {_cuts(lies)})' for stage, name, lies in unlike.tied]
+        held = [f"({stage}, {literal(name)}, {_cuts(lies)})" for stage, name, lies in unlike.tied]
         yield "TIED: tuple[tuple[int, str, Cuts], ...] = (  # one parameter: stages, its names there, and what cuts it"
         yield from (f"    {one}," for one in held)
         yield ")"
@@ -298,7 +300,6 @@ def _runner(unlike: Unlike) -> Iterator[str]:
     late = unlike.pipeline.late
     entries = [name for name in parts.subject.calls.entries if name not in late]
     within = parts.subject.calls.route.within
-    given = f"SimpleNamespace({within}=outputs)" if within else "outputs"
     yield "class Kept(NamedTuple):"
     yield '    """What a forward pass leaves for the backward pass of its micro-batch."""'
     yield ""
@@ -317,8 +318,8 @@ def _runner(unlike: Unlike) -> Iterator[str]:
         ):
             yield f"        if self.index == {stage}:  # one parameter again"
             for module, _, last in (name.rpartition(".") for _, name in others):
-                again = f'self.stages[0].get_submodule("{module}").{last}'
-                yield f'            {again} = self.stages[0].get_parameter("{first}")'
+                again = f"self.stages[0].get_submodule({literal(module)})"
+                yield f"            {assigned(again, last, f'self.stages[0].get_parameter({literal(first)})')}"
     yield "        self.last = self.index == STAGES - 1"
     yield "        self.targets = torch.ones(())  # what losses are divided by"
     yield f'        lists = Path(__file__).with_name("{LISTS}").read_text().splitlines()'
@@ -402,7 +403,7 @@ def _runner(unlike: Unlike) -> Iterator[str]:
     yield ""
     yield "    def loss(self, outputs: Tensor, labels: Tensor) -> Tensor:"
     yield '        """The part of a micro-batch in the mean over all positions that have a target."""'
-    yield f'        loss = self.mean({given}, {{"{labels}": labels}})'
+    yield f"        loss = self.mean({outputs_within(within)}, {{{literal(labels)}: labels}})"
     yield from weighed(unlike.main, ignored)
 
 
