@@ -184,6 +184,7 @@ def plan(parser: ArgumentParser) -> None:
     add("--max-gap", type=at_least_zero, metavar="G", help="exit with 4 if more is left unproved, as in 0.02")
     add("--top", type=positive, default=5, metavar="N", help="alternatives that are shown (default: %(default)s)")
     add("--out", metavar="DIR", help="write plan.json there")
+    add_force(parser)
     add_output(parser)
     add_seed(parser)
 
@@ -223,6 +224,7 @@ def emit(parser: ArgumentParser) -> None:
     """``plan emit``."""
     add_plan(parser)
     parser.add_argument("--out", required=True, metavar="DIR", help="write train.py, launch.sh and ranks.json there")
+    add_force(parser)
     parser.add_argument(
         "--target", metavar="TARGET", help="torch-cuda or torch-gloo: for that, whatever the plan was made for"
     )
@@ -232,6 +234,11 @@ def emit(parser: ArgumentParser) -> None:
         choices=("whole", "meta"),
         help="where weights come from: every rank draws the whole model, or its part only (default: by its size)",
     )
+
+
+def add_force(parser: ArgumentParser) -> None:
+    """What may be written over."""
+    parser.add_argument("--force", action="store_true", help="write over files that are of something else, or changed")
 
 
 def add_tiny(parser: ArgumentParser) -> None:

@@ -5,7 +5,8 @@ A verb is one entry of ``VERBS``: its name, its help, the function that declares
 is imported when the verb is run, and not before: ``plan --help`` and ``plan --version`` never see torch.
 
 Exit codes: 0 ok, 1 internal, 2 usage, 3 nothing fits, 4 gap above --max-gap, 5 cannot trace, 6 bad cluster or config,
-7 verification mismatch, 8 environment, 130 interrupted, 141 the reader of our output has gone.
+7 verification mismatch, 8 environment, 130 interrupted (`meshwright.planner.interrupts`),
+141 the reader of our output has gone.
 """
 
 from __future__ import annotations

@@ -16,6 +16,7 @@ from meshwright.backends.torch_.emit import Subject, emit
 from meshwright.backends.torch_.emit.hosts import SLURM, Seat, on_hosts, on_several
 from meshwright.cost_models.cluster import Cluster
 from meshwright.ir.frontends.calls import calls_of
+from meshwright.planner.output import check_files, folder_of, remember
 from meshwright.planner.plan import unwritable
 from meshwright.planner.plan_file import load_plan
 from meshwright.planner.reenter import Reentered, on_target, program_of, reenter
@@ -31,7 +32,7 @@ def run(args: Namespace) -> int:
     again = reenter(load_plan(args.plan), args.model)
     for said in again.changed:
         print(f"warning: {said}; the decisions are emitted as they stand", file=sys.stderr)  # noqa: T201
-    folder = Path(args.out)
+    folder = folder_of(args.out)
     if args.target is not None:
         planned, again = again, on_target(again, args.target)
         print(  # noqa: T201
@@ -45,8 +46,11 @@ def run(args: Namespace) -> int:
         print(f"note: {said}", file=sys.stderr)  # noqa: T201
     if subject.decisions.target == CUDA:
         files = on_hosts(files, seats(again.ask.cluster))
+    texts = dict(files.texts)
+    check_files(folder, texts, force=args.force)
     try:
         files.write(folder)
+        remember(folder, texts)
     except OSError as error:
         raise unwritable(folder, error) from None
     written = [str(folder / name) for name, _ in files.texts]

@@ -28,6 +28,7 @@ from meshwright.planner.estimate import NOTHING_FITS, Ask, missing
 from meshwright.planner.estimate import asked as asked_of_estimate
 from meshwright.planner.module_pins import OPTIONS, apart
 from meshwright.planner.objective import check_objective
+from meshwright.planner.output import check_plan, folder_of
 from meshwright.planner.pins import Pins, parse, word
 from meshwright.planner.plan_file import FILE, plan_text, plan_to_json
 from meshwright.planner.plan_types import Plan
@@ -49,7 +50,9 @@ def run(args: Namespace) -> int:
     started_s = time.monotonic()
     _known_step(args.dump_after)
     ask, wished = read_asked(args)
-    folder = made(Path(args.out)) if args.out is not None else None
+    folder = made(folder_of(args.out)) if args.out is not None else None
+    if folder is not None:
+        check_plan(folder / FILE, ask.model, force=args.force)
     stop = Stop(None if args.time_limit is None else started_s + args.time_limit)
     setting = ask.setting()
     if args.dump_after in BEFORE:

@@ -21,6 +21,7 @@ from meshwright.ir.errors import VerificationTooLarge
 from meshwright.ir.program import Program
 from meshwright.planner.alone import verify_alone
 from meshwright.planner.emit import subject_of, tiny
+from meshwright.planner.output import folder_of
 from meshwright.planner.plan import made
 from meshwright.planner.plan_file import load_plan
 from meshwright.planner.reenter import reenter
@@ -41,7 +42,7 @@ def run(args: Namespace) -> int:
     ranks = plan.machines.ranks
     if args.alone:
         with tempfile.TemporaryDirectory() as own:
-            folder = made(Path(args.out)) if args.out is not None else Path(own)
+            folder = made(folder_of(args.out)) if args.out is not None else Path(own)
             again = reenter(plan, args.model)
             subject = tiny(again, folder) if args.tiny else subject_of(again)
             return 0 if verify_alone(subject, folder, args) else MISMATCH
@@ -56,7 +57,7 @@ def run(args: Namespace) -> int:
 
     again = reenter(plan, args.model)
     with tempfile.TemporaryDirectory() as own:
-        folder = made(Path(args.out)) if args.out is not None else Path(own)
+        folder = made(folder_of(args.out)) if args.out is not None else Path(own)
         subject = tiny(again, folder) if args.tiny else subject_of(again)
         emit(subject, folder).write(folder)
         job = Job.of(subject, folder / "train.py")

@@ -27,6 +27,7 @@ from multiprocessing.connection import Connection, Pipe, wait
 from multiprocessing.context import ForkProcess
 from typing import Generic, TypeVar
 
+from meshwright.ir.processes import end_with
 from meshwright.planner.garbage import collect_rarely
 
 R = TypeVar("R")
@@ -57,7 +58,7 @@ class _Crew(Generic[R]):
     def hire(self) -> _Worker:
         ours, theirs = Pipe()
         others = [ours, *(worker.pipe for worker in self.workers)]
-        process = _FORK.Process(target=_serve, args=(self.work, theirs, others), daemon=True)
+        process = _FORK.Process(target=_serve, args=(self.work, theirs, others, os.getpid()), daemon=True)
         with warnings.catch_warnings():
             # Newer Pythons warn of threads that are not forked along. Those that frameworks start hold no lock of ours.
             warnings.simplefilter("ignore", DeprecationWarning)
@@ -99,8 +100,9 @@ class _Crew(Generic[R]):
         return code
 
 
-def _serve(work: Callable[[int], R], pipe: Connection, others: Sequence[Connection]) -> None:
+def _serve(work: Callable[[int], R], pipe: Connection, others: Sequence[Connection], parent: int) -> None:
     """What a child does: take a batch, answer piece by piece, until the parent closes the pipe."""
+    end_with(parent)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent is interrupted too, and ends us
     collect_rarely()
     for other in others:

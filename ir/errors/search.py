@@ -101,6 +101,14 @@ class OptimizerElsewhere(SearchError):
     code = "MW7029"
 
 
+class OutputTaken(SearchError):
+    """What would be written over is not what the same command wrote before: a plan of another model, a file that was
+    changed by hand, or one of something else."""
+
+    code = "MW7030"
+    exit_code = 8
+
+
 class WishesContradict(SearchError):
     """What --fix, --allow and --forbid leave of a name is nothing."""
 

@@ -29,6 +29,7 @@ from collections.abc import Sequence
 import numpy as np
 import pulp
 
+from meshwright.ir.processes import end_with
 from meshwright.planner.block_solver.linear import Linear, Solution
 from meshwright.planner.block_solver.problem import Array, Pair, Problem
 from meshwright.planner.block_solver.process import Finding
@@ -210,6 +211,7 @@ def _read(nodes: Nodes) -> tuple[int, ...] | None:
 
 def main() -> None:
     """Read (problems, until when, which solver or none), and write what was found for each, or what went wrong."""
+    end_with(int(sys.argv[1]))
     out = os.fdopen(os.dup(1), "wb")
     # Solvers print to the standard output as they please.
     os.dup2(2, 1)

@@ -111,7 +111,7 @@ def _asked(
     # Solvers that talk by files leave them behind when they are killed.
     with tempfile.TemporaryDirectory(prefix="meshwright-") as scratch:
         paths = os.pathsep.join(path for path in sys.path if path)
-        command = [sys.executable, "-P", "-m", CHILD]
+        command = [sys.executable, "-P", "-m", CHILD, str(os.getpid())]
         environment = {**os.environ, "PYTHONPATH": paths, "TMPDIR": scratch}
         pipe = subprocess.PIPE
         with subprocess.Popen(

@@ -31,7 +31,9 @@ def test_a_searched_plan_is_emitted_and_proved(
     planned: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["emit", str(planned), "--out", str(tmp_path / "train")]) == 0
-    assert sorted(path.name for path in (tmp_path / "train").iterdir()) == ["launch.sh", "ranks.json", "train.py"]
+    names = sorted(path.name for path in (tmp_path / "train").iterdir())
+    assert names == [".meshwright.json", "launch.sh", "ranks.json", "train.py"]
+    assert main(["emit", str(planned), "--out", str(tmp_path / "train")]) == 0  # again, over what it wrote
     capsys.readouterr()
     assert main(["verify", str(planned), "--steps", "1", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)

@@ -224,7 +224,7 @@ def _question(key: Collective) -> bool:
 
 def _run(jobs: Sequence[Job], folders: Sequence[Path], steps: int, limit_s: float) -> None:
     """Start the ranks, and leave none behind: they are a process group of their own, which is ended as a whole."""
-    command = [sys.executable, "-m", "meshwright.backends.torch_.verify.ranks", str(steps)]
+    command = [sys.executable, "-m", "meshwright.backends.torch_.verify.ranks", str(os.getpid()), str(steps)]
     for job, folder in zip(jobs, folders, strict=True):
         command += [str(job.script), str(job.ranks), str(folder)]
     said = folders[0] / "said"

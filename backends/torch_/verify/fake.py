@@ -35,6 +35,7 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 from meshwright.backends.torch_.verify.counting import Collective, Counting
 from meshwright.backends.torch_.verify.loading import load
 from meshwright.ir.errors import RanksFailed
+from meshwright.ir.processes import end_with
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +52,7 @@ def counted(script: Path, rank: int, ranks: int, *, limit_s: float) -> Counted:
     """Run one rank of a script in a process of its own, which is ended where it takes longer."""
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "out"
-        command = [sys.executable, "-m", __name__, str(script), str(rank), str(ranks), str(out)]
+        command = [sys.executable, "-m", __name__, str(os.getpid()), str(script), str(rank), str(ranks), str(out)]
         try:
             done = subprocess.run(command, capture_output=True, text=True, timeout=limit_s, check=False)
         except subprocess.TimeoutExpired:
@@ -113,8 +114,9 @@ def make_fake(model: nn.Module) -> None:
                 held[name] = made[id(tensor)]
 
 
-def main(script: str, rank: int, ranks: int, out: str) -> None:
+def main(parent: int, script: str, rank: int, ranks: int, out: str) -> None:
     """Build, one step, and save."""
+    end_with(parent)
     begin = time.monotonic()
     os.environ |= {"RANK": str(rank), "LOCAL_RANK": "0", "WORLD_SIZE": str(ranks)}
     dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=ranks)
@@ -137,4 +139,4 @@ def main(script: str, rank: int, ranks: int, out: str) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4])
+    main(int(sys.argv[1]), sys.argv[2], int(sys.argv[3]), int(sys.argv[4]), sys.argv[5])

@@ -2,11 +2,12 @@
 functions of an emitted script and saves what they leave. One more process holds the store where ranks meet: they then
 do not race for a port, and none depends on another one that ended before it.
 
-    python -m meshwright.backends.torch_.verify.ranks STEPS  SCRIPT RANKS FOLDER  [SCRIPT RANKS FOLDER …]
+    python -m meshwright.backends.torch_.verify.ranks PARENT STEPS  SCRIPT RANKS FOLDER  [SCRIPT RANKS FOLDER …]
 
 Every rank writes FOLDER/RANK.pt, with an entry per step: the loss, all gradients, parameters and buffers whole, and
 what was communicated. Where a rank fails, the others are ended, FOLDER/failed names it and says what it died of, and no
 further script is run.
+All end with the process PARENT that started them, and ranks with this one.
 Where the time is up (SIGTERM), every rank that still runs prints where it is, and FOLDER/waiting names them.
 """
 
@@ -37,6 +38,7 @@ from meshwright.backends.torch_.verify.counting import Counting
 from meshwright.backends.torch_.verify.loading import load
 from meshwright.backends.torch_.verify.memory import Peak, make_masks_unwatched
 from meshwright.backends.torch_.verify.state import buffers_of
+from meshwright.ir.processes import end_with
 
 PATIENCE_S = 2.0
 """For ranks that print where they are."""
@@ -50,10 +52,12 @@ def run_script(script: str, ranks: int, steps: int, folder: Path) -> int:
         load(script)  # what it imports, such as transformers, is imported once
     store, port = _store()
     children: dict[int, int] = {}
+    parent = os.getpid()
     try:
         for rank in range(ranks):
             child = os.fork()
             if not child:
+                end_with(parent)
                 _child(script, rank, ranks, port, steps, folder)
             children[child] = rank
         return _wait(children, folder)
@@ -64,8 +68,9 @@ def run_script(script: str, ranks: int, steps: int, folder: Path) -> int:
 def _store() -> tuple[int, int]:
     """The process that holds the store, and its port."""
     reading, writing = os.pipe()
-    child = os.fork()
+    parent, child = os.getpid(), os.fork()
     if not child:
+        end_with(parent)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
         os.write(writing, str(store.port).encode())
@@ -225,13 +230,14 @@ def whole(train: Any, name: str, tensor: Tensor) -> Tensor:
     return train.reordered(name, found, back=True) if hasattr(train, "reordered") else found
 
 
-def main(steps: int, jobs: Sequence[str]) -> int:
+def main(parent: int, steps: int, jobs: Sequence[str]) -> int:
     """Run one script after the other."""
     make_masks_unwatched()
+    end_with(parent)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     scripts = zip(jobs[::3], jobs[1::3], jobs[2::3], strict=True)
     return int(any(run_script(script, int(ranks), steps, Path(folder)) for script, ranks, folder in scripts))
 
 
 if __name__ == "__main__":
-    raise SystemExit(main(int(sys.argv[1]), sys.argv[2:]))
+    raise SystemExit(main(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3:]))

@@ -90,7 +90,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     plans = {plan: subject(**given) for plan, given in PLANS.items()}
     plans |= {plan: of_unlike(case) for plan, case in UNLIKE.items()}
     folders = {plan: tmp_path_factory.mktemp("run") for plan in plans}
-    command = [sys.executable, "-m", "meshwright.backends.torch_.verify.ranks", "4"]
+    command = [sys.executable, "-m", "meshwright.backends.torch_.verify.ranks", str(os.getpid()), "4"]
     for plan, folder in folders.items():
         made = plans[plan]
         script = written(made, folder)

@@ -1,0 +1,37 @@
+"""Processes that end when the one that started them does, however that ends.
+
+A process that is killed tells nobody, so its children must notice by themselves: Linux sends them a signal
+(PR_SET_PDEATHSIG, prctl(2)); elsewhere a thread looks for another parent now and then.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import sys
+import threading
+import time
+
+_PR_SET_PDEATHSIG = 1
+_LOOK_EVERY_S = 0.5
+
+
+def end_with(parent: int) -> None:
+    """Have this process killed when its parent ends; at once, if that is over.
+
+    `parent` is the parent's own process number: by the time it is asked for here, another one may have taken over.
+    Signals of Linux do not pass on to what this process forks.
+    """
+    if sys.platform == "linux":
+        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    else:
+        threading.Thread(target=_watch, args=(parent,), daemon=True).start()
+    if os.getppid() != parent:
+        os._exit(1)
+
+
+def _watch(parent: int) -> None:
+    while os.getppid() == parent:
+        time.sleep(_LOOK_EVERY_S)
+    os._exit(1)
