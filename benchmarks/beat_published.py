@@ -39,6 +39,7 @@ from meshwright.ir.errors import MeshwrightError
 from meshwright.ir.fold import Fold
 from meshwright.ir.frontends.shape_toml import build
 from meshwright.ir.schedules import WorkLists, with_work
+from meshwright.ir.workload import traced_in
 from meshwright.planner import partial
 from meshwright.planner.baselines import baselines
 from meshwright.planner.custom import job_of
@@ -176,9 +177,10 @@ def _words(run: Run) -> str:
 def asked(run: Run, pricer: Pricer) -> Opened:
     """The question of a row, ready to be searched."""
     shape = replace(run.shape, dropout=run.stack.dropout)
-    captured = fold_of(shape, seq=run.seq, batch=LEAST_BATCH)
+    dtype = traced_in(run.precision)
+    captured = fold_of(shape, seq=run.seq, batch=LEAST_BATCH, dtype=dtype)
     kind = Adapted if run.task == "lora" else Folds
-    folds = kind(build(shape, run.model.name), run.seq, captured=captured, captured_at=LEAST_BATCH)
+    folds = kind(build(shape, run.model.name, dtype), run.seq, captured=captured, captured_at=LEAST_BATCH)
     evaluator = Evaluator(run.cluster, pricer.profile)
     setting = Setting(folds, run.devices, workload_of(run), ANY, evaluator)
     return Opened(setting, evaluator, space_of(setting, run.cluster, Wishes()))

@@ -152,10 +152,10 @@ def parameters(shape: Shape) -> int:
 
 
 @lru_cache(maxsize=256)
-def fold_of(shape: Shape, *, seq: int, batch: int = 1) -> Captured:
+def fold_of(shape: Shape, *, seq: int, batch: int = 1, dtype: str = "bf16") -> Captured:
     """The captured training step on `batch` sequences."""
     name = ", ".join(f"{key}={value}" for key, value in asdict(shape).items() if key in REQUIRED)
-    return capture(build(shape, name), batch=batch, seq=seq)
+    return capture(build(shape, name, dtype), batch=batch, seq=seq)
 
 
 def adapted(fold: Fold) -> Fold:

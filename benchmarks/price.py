@@ -23,7 +23,7 @@ from meshwright.ir.names import Degrees, template
 from meshwright.ir.program import Program
 from meshwright.ir.rebatch import with_batch
 from meshwright.ir.same import Same
-from meshwright.ir.workload import Stack, Workload
+from meshwright.ir.workload import Stack, Workload, traced_in
 
 TRACED_BATCH = 2
 SCHEDULES = {"zb-1p": "zb-h1", "zb-2p": "zb-h2", "zb-v": "zbv"}
@@ -68,7 +68,7 @@ def reserved_bytes(held: Held) -> float:
 def program_of(run: Run) -> Program:
     """The program that a run carried out."""
     shape = replace(run.shape, dropout=run.stack.dropout)
-    fold = _fold(shape, run.seq, run.micro_batch * run.dp, run.task == "lora")
+    fold = _fold(shape, run.seq, run.micro_batch * run.dp, traced_in(run.precision), run.task == "lora")
     return _program(Same(fold), degrees_of(run), workload_of(run))
 
 
@@ -80,8 +80,8 @@ def _program(held: Same[Fold], degrees: Degrees, workload: Workload) -> Program:
 
 
 @lru_cache(maxsize=2048)
-def _fold(shape: Shape, seq: int, batch: int, adapters: bool) -> Fold:
-    fold = with_batch(fold_of(shape, seq=seq, batch=TRACED_BATCH).fold, batch)
+def _fold(shape: Shape, seq: int, batch: int, dtype: str, adapters: bool) -> Fold:
+    fold = with_batch(fold_of(shape, seq=seq, batch=TRACED_BATCH, dtype=dtype).fold, batch)
     return adapted(fold) if adapters else fold
 
 
@@ -163,7 +163,7 @@ def stack_of_run(run: Run) -> Stack:
         style=run.style,
         attention=public.attention,
         hides=tuple(hides),
-        recipe=recipe_of(public, run.grad_bytes),
+        recipe=recipe_of(public, run.precision, run.grad_bytes),
         regathers=public.style == "fused" and (run.sequence_parallel or public.sequence_parallel),
         fused_loss=public.fused_loss,
         dedupes=run.dedupes,
@@ -176,7 +176,10 @@ def stack_of_run(run: Run) -> Stack:
     )
 
 
-def recipe_of(public: Public, grad_bytes: int) -> str:
+def recipe_of(public: Public, precision: str, grad_bytes: int) -> str:
+    """A framework's recipe is of mixed precision; in fp32 nothing is held in fewer bytes."""
+    if traced_in(precision) == "fp32":
+        return "fp32"
     if public.states == "fsdp":
         return "fsdp" if grad_bytes == 4 else "fsdp-bf16-reduce"
     if public.states == "xla":

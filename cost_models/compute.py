@@ -57,6 +57,10 @@ EXPERT_LAUNCHES = 3
 after that, each by a kernel of its own, since none before makes them expert by expert (Transformer Engine's
 GroupedLinear, as of 2025). Each costs the host a launch, and the device a floor."""
 
+UNFUSED_KERNELS = {"forward": 3, "backward": 5}
+"""Of attention that is written out: scores, softmax, values; and backward two products for each of these, and one
+derivative of the softmax."""
+
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
@@ -79,6 +83,8 @@ class Kernel:
     shape: tuple[int, ...] = ()
     causal: bool = False
     window: int = 0
+    routed: bool = False
+    """Of MATMUL: each group is an expert, whose rows depend on routing. Other groups are a batch: one kernel."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,8 +127,8 @@ class Compute:
         one_by_one: bool = False,
     ) -> None:
         """`attention` is the generation of the stack's kernels; the attribute says what runs here of it
-        (`attention.DISPATCH`). `values`, `curves` and `table` replace those that are shipped. `one_by_one`: grouped
-        products run as one kernel for each group, which fills the device or does not."""
+        (`attention.DISPATCH`). `values`, `curves` and `table` replace those that are shipped. `one_by_one`: products of
+        experts run as one kernel for each expert, which fills the device or does not."""
         self.device, self.one_by_one = device, one_by_one
         self.constants = values or constants()
         self._chip = chip_of(device)
@@ -140,6 +146,26 @@ class Compute:
         if found is None:
             found = self._prices[kernel] = _BY_ENGINE[kernel.engine](self, kernel)
         return found
+
+    def kernels(self, kernel: Kernel) -> int:
+        """How many kernels of the device it is: each takes a floor there, and the host a launch.
+
+        A product of a batch is one, and so are all experts where a library has a kernel for them together; where it
+        runs them one by one, each is one, or `EXPERT_LAUNCHES`. Casts before a product are one more. Attention that is
+        written out is two products around a softmax, and two for each of these products backward. All else is one."""
+        if kernel.engine is Engine.VIEW:
+            return 0
+        if kernel.engine is Engine.MATMUL:
+            casts = cast_bytes(kernel.dtype, kernel.work, *_sizes(kernel, 4)) > 0
+            apart = self._apart(kernel)
+            return apart * (EXPERT_LAUNCHES if kernel.dtype in CAST_BYTES else 1) if apart > 1 else 1 + casts
+        if kernel.engine is Engine.ATTENTION and self._written_out(kernel):
+            return UNFUSED_KERNELS[kernel.work]
+        return 1
+
+    def _apart(self, kernel: Kernel) -> int:
+        """The kernels that multiply: one for each expert, or one."""
+        return kernel.shape[0] if self.one_by_one and kernel.routed else 1
 
     def _host_s(self, style: str) -> float:
         """Fused kernels are launched one by one too, by the same host; a program of XLA is launched whole."""
@@ -161,19 +187,19 @@ class Compute:
         groups, m, n, k = _sizes(kernel, 4)
         name = PEAK_OF.get(kernel.dtype, kernel.dtype)
         peak = self.device.peak(name)
-        found = self._measured(name, groups, m, n, k)
+        apart = self._apart(kernel)
+        together = groups // apart
+        found = self._measured(name, together, m, n, k)
         if found is None:
             share, kind = self._chip.ceiling(name)
             in_bytes = WIDTH_BYTES[name] + SCALE_BYTES.get(kernel.dtype, 0.0)
-            together, apart = (1, groups) if self.one_by_one else (groups, 1)
             product = Product(together, m, n, k, in_bytes, max(2.0, WIDTH_BYTES[name]))
-            seconds = apart * law_s(product, self._rates(peak.value * share * self._sustained))
+            seconds = law_s(product, self._rates(peak.value * share * self._sustained))
             found = seconds, weakest_kind("fitted", kind)
-        seconds, kind = found
+        each_s, kind = found
         cast = cast_bytes(kernel.dtype, kernel.work, groups, m, n, k)
-        by_expert = self.one_by_one and groups > 1 and kernel.dtype in CAST_BYTES
-        casts = groups * (EXPERT_LAUNCHES - 1) if by_expert else int(cast > 0)
-        seconds += streamed_s(cast, self.bytes_per_s, casts * self._floor_s)
+        casts_s = streamed_s(cast, self.bytes_per_s, (self.kernels(kernel) - apart) * self._floor_s)
+        seconds = apart * each_s + casts_s
         seconds = max(seconds, 2.0 * groups * m * n * k / peak.value)
         return Priced(seconds, kind, 2.0 * groups * m * n * k / (seconds * peak.value))
 
@@ -203,7 +229,7 @@ class Compute:
     def _attention(self, kernel: Kernel) -> Priced:
         batch, heads, _, sq, sk, d_qk, d_v = _sizes(kernel, 7)
         name = PEAK_OF.get(kernel.dtype, kernel.dtype)
-        if self.attention in UNFUSED or name in ("fp32", "tf32", "fp64"):
+        if self._written_out(kernel):
             return self._unfused(kernel, name)
         peak = self.device.peak(name)
         reach = min(sk, kernel.window) if kernel.window else sk
@@ -230,6 +256,10 @@ class Compute:
         seconds += self._floor_s
         return Priced(seconds, kind, min(1.0, work / (seconds * peak.value)))
 
+    def _written_out(self, kernel: Kernel) -> bool:
+        """Whether scores go through memory: fused attention wants 16 bits or fewer."""
+        return self.attention in UNFUSED or PEAK_OF.get(kernel.dtype, kernel.dtype) in ("fp32", "tf32", "fp64")
+
     def _unfused(self, kernel: Kernel, name: str) -> Priced:
         """Scores through memory: FLOP/s follow bandwidth."""
         *_, sk, d_qk, d_v = _sizes(kernel, 7)
@@ -239,7 +269,7 @@ class Compute:
         peak = self.device.peak(name)
         ceiling, _ = self._chip.ceiling(name)
         rate = min(per_byte * self.device.memory_bandwidth.value, peak.value * ceiling)
-        seconds = kernel.flops * share / rate + 3 * self._floor_s
+        seconds = kernel.flops * share / rate + self.kernels(kernel) * self._floor_s
         return Priced(seconds, "fitted", min(1.0, kernel.flops * share / (seconds * peak.value)))
 
     def _conv(self, kernel: Kernel) -> Priced:

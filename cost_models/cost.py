@@ -1,6 +1,6 @@
 """Costs: what one phase of a ledger takes on one device and over its wires, before its parts run together.
 
-    kernels         count x seconds of `compute`, by part of the device; a launch each
+    kernels         count x seconds of `compute`, by part of the device; a launch for each kernel of the device
     transmissions   count x steps x seconds of `collectives`, by what they are for: values that operators wait for
                     (tensor, context, expert), ring steps, gathers of parameters, reductions of gradients
 
@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from meshwright.cost_models.collectives import Library, collective
-from meshwright.cost_models.compute import EXPERT_LAUNCHES, Compute, Kernel
+from meshwright.cost_models.compute import Compute, Kernel
 from meshwright.cost_models.hardware import Device
 from meshwright.cost_models.ledger import Phase
 from meshwright.cost_models.quantity import Kind, weakest_kind
@@ -118,7 +118,7 @@ def cost_of(
         priced = compute.seconds(kernel)
         kinds.add(("kernels", priced.kind))
         engines[_ENGINES[kernel.engine]] += count * priced.seconds
-        launches += count * launched(kernel, workload.stack)
+        launches += count * launched(kernel, compute, workload.stack)
     for one, count in phase.transmissions.items():
         shape = shapes[one.axes]
         routed = workload.imbalance if one.kind == "all_to_all" else 1.0
@@ -156,14 +156,12 @@ _BY_OWNER = (("update", "all_gather"), ("sync", "reduce_scatter"))
 these. A reduction to one rank takes what a broadcast from it does."""
 
 
-def launched(kernel: Kernel, stack: Stack) -> int:
-    """Kernels that the host launches, of those that no graph replays: libraries run grouped products of trained weights
-    expert by expert. Where experts are padded, the size of no operator depends on routing."""
-    if stack.graphs == "step" or (stack.graphs == "static" and stack.padded):
-        return 0
-    groups = kernel.shape[0] if kernel.engine is Engine.MATMUL else 1
-    low = kernel.dtype.startswith(("fp8", "mx", "nv"))
-    return groups * (EXPERT_LAUNCHES if low else 1) if groups > 1 else int(stack.graphs == "none")
+def launched(kernel: Kernel, compute: Compute, stack: Stack) -> int:
+    """Kernels that the host launches, of those that no graph replays. Graphs of layers replay what has the same size
+    whatever the router says: all but experts, and these too where they are padded."""
+    sized = stack.padded or not kernel.routed
+    replayed = stack.graphs == "step" or (stack.graphs == "static" and sized)
+    return 0 if replayed else compute.kernels(kernel)
 
 
 def distinct(picks: int, shape: GroupShape) -> float:

@@ -28,7 +28,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from math import ceil, prod
 from typing import TypeGuard, cast
@@ -326,6 +326,7 @@ class _List:
             m = ceil(m * self.workload.imbalance)
         dtype = self.precision if trained else self.base
         itemsize = ITEMSIZE[statement.signature.operands[0].dtype]
+        routed = trained and statement.signature.kind in GROUPED
         for work, shape in _PRODUCTS:
             of = {"forward": None, "dgrad": 0, "wgrad": 1}[work]
             if (wanted is None) != (of is None) or (of is not None and wanted is not None and of not in wanted):
@@ -333,7 +334,7 @@ class _List:
             dims = {"m": m, "n": n, "k": k}
             a, b, c = (dims[letter] for letter in shape)
             nbytes = itemsize * g * (a * c + b * c + a * b)
-            yield Kernel(Engine.MATMUL, work, dtype, 2.0 * g * m * n * k, nbytes, (g, a, b, c))
+            yield Kernel(Engine.MATMUL, work, dtype, 2.0 * g * m * n * k, nbytes, (g, a, b, c), routed=routed)
 
     def attention(self, statement: Compute | Gradient | Ring, rule: Rule, sizes: Mapping[str, int]) -> None:
         """Attention on this rank: its queries against all the keys that they may see. Of a causal sequence a zigzag
@@ -467,4 +468,4 @@ def _joined(kernels: list[Kernel]) -> Kernel:
     shape = {"forward": (g, a, grown, c), "dgrad": (g, a, b, grown), "wgrad": (g, grown, b, c)}[first.work]
     nbytes = sum(kernel.nbytes for kernel in kernels)
     flops = sum(kernel.flops for kernel in kernels)
-    return Kernel(first.engine, first.work, first.dtype, flops, nbytes, shape)
+    return replace(first, flops=flops, nbytes=nbytes, shape=shape)

@@ -32,6 +32,14 @@ COPY_BYTES: Mapping[str, float] = MappingProxyType(
 )
 """Bytes of an element in the precisions of eight bits and fewer, with its share of the scales: one for a tensor; fp32
 for 128 elements (DeepSeek-V3, arXiv 2412.19437, section 3.3); 8 bits for 32 or 16 (OCP Microscaling Formats 1.0)."""
+_TRACED: Mapping[str, str] = MappingProxyType({"fp32": "fp32", "tf32": "fp32", "fp16": "fp16"})
+
+
+def traced_in(precision: str) -> str:
+    """The dtype in which a model is traced that multiplies in this precision: what its activations are kept in."""
+    return _TRACED.get(precision, "bf16")
+
+
 ATTENTION = ("math", "flash1", "flash2", "flash3", "cudnn", "splash")
 HIDES = ("gradients", "parameters", "publish", "ring", "tensor", "pipeline", "expert")
 """Communication that a stack may run beside compute: reductions of gradients behind the backward pass, gathers of

@@ -32,7 +32,7 @@ from meshwright.ir.plan_text import decisions_text
 from meshwright.ir.program import Action, Program
 from meshwright.ir.program_text import program_text
 from meshwright.ir.text import fold_text, graph_text
-from meshwright.ir.workload import STACK_OF_STYLE, Workload, stack_named
+from meshwright.ir.workload import STACK_OF_STYLE, Workload, stack_named, traced_in
 from meshwright.planner import pricing
 from meshwright.planner.module_pins import ModulePin, apart
 from meshwright.planner.pins import Config, Pins, fill, parse
@@ -40,9 +40,6 @@ from meshwright.planner.pricing import Folds, Setting, target_of
 
 FORMAT_VERSION = 1
 NOTHING_FITS = 3
-
-TRACED: Mapping[str, str] = {"fp32": "fp32", "tf32": "fp32", "fp16": "fp16"}
-"""The dtype that a configuration's model is traced in, by precision; else bf16."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +60,7 @@ class Ask:
 
     def setting(self) -> Setting:
         """Load the model. It is captured when a batch is asked for."""
-        traced = TRACED.get(self.workload.precision, "bf16")
+        traced = traced_in(self.workload.precision)
         source = in_dtype(load_model(self.model, dtype=traced), traced)
         gc.freeze()  # frameworks stay: a collection that walks them takes longer than a configuration
         folds = Folds(source, self.workload.seq, self.seed)
@@ -176,7 +173,7 @@ def _workload(args: Namespace) -> Workload:
         precision=args.dtype,
         optimizer=args.optimizer,
         stack=stack_named(stack),
-        recipe=args.recipe or ("fp32" if TRACED.get(args.dtype) == "fp32" else ""),
+        recipe=args.recipe or ("fp32" if traced_in(args.dtype) == "fp32" else ""),
         imbalance=args.imbalance,
     )
     if args.style not in (None, workload.stack.style):

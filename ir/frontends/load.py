@@ -18,12 +18,12 @@ from meshwright.ir.frontends.dtypes import WORKLOAD_DTYPES
 
 
 def load_model(reference: str, *, dtype: str | None = None, time_limit_s: float = TIME_LIMIT_S) -> Source:
-    """The model that MODEL names. `dtype` is for configurations; a factory decides for itself."""
+    """The model that MODEL names. `dtype` is for configurations and shapes; a factory decides for itself."""
     path = Path(reference)
     if path.suffix == ".toml":
         from meshwright.ir.frontends.shape_toml import load_shape
 
-        return load_shape(path)
+        return load_shape(path, dtype)
     if path.is_dir() or path.suffix == ".json":
         from meshwright.ir.frontends.hf_config import load_hf
 

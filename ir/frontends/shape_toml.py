@@ -34,7 +34,7 @@ from meshwright.ir.errors import (
 from meshwright.ir.frontends import language
 from meshwright.ir.frontends.contract import Source
 from meshwright.ir.frontends.decoder import Decoder, Shape
-from meshwright.ir.frontends.dtypes import TORCH_DTYPES
+from meshwright.ir.frontends.dtypes import TORCH_DTYPES, WORKLOAD_DTYPES
 
 FLOATS = ("bf16", "f16", "f32", "f64")
 
@@ -42,14 +42,15 @@ _KINDS = {field.name: int if field.default is MISSING else type(field.default) f
 _ZERO_ALLOWED = frozenset(field.name for field in fields(Shape) if field.default == 0)
 
 
-def load_shape(path: Path) -> Source:
+def load_shape(path: Path, dtype: str | None = None) -> Source:
     """The reference decoder of a shape file."""
-    return build(read_shape(path), str(path))
+    return build(read_shape(path), str(path), dtype)
 
 
-def build(shape: Shape, place: str) -> Source:
+def build(shape: Shape, place: str, dtype: str | None = None) -> Source:
+    """The decoder in the dtype of a workload, or in its own."""
     with torch.device("meta"):
-        model = Decoder(shape).to(TORCH_DTYPES[shape.dtype])
+        model = Decoder(shape).to(TORCH_DTYPES[shape.dtype] if dtype is None else WORKLOAD_DTYPES[dtype])
     settings = ", ".join(f"{key}={value}" for key, value in asdict(shape).items())
     return Source(model, language.hooks("tokens"), place, settings)
 

@@ -28,7 +28,7 @@ BIASED = replace(MOE, biases=True)
 
 def grouped(groups: int, m: int, dtype: str = "bf16", work: str = "forward") -> Kernel:
     n, k = 1024, 2048
-    return Kernel(Engine.MATMUL, work, dtype, 2.0 * groups * m * n * k, 0.0, (groups, m, n, k))
+    return Kernel(Engine.MATMUL, work, dtype, 2.0 * groups * m * n * k, 0.0, (groups, m, n, k), routed=True)
 
 
 def on(made: Program, stack: Stack) -> Program:
@@ -92,12 +92,51 @@ PADDED = replace(STACKS["megatron"], padded=True)
         (replace(STACKS["megatron"], graphs="step"), (0, 0, 0)),
         (PADDED, (1, 8, 8 * EXPERT_LAUNCHES)),
         (replace(PADDED, graphs="static"), (0, 0, 0)),
+        (STACKS["torch"], (1, 1, 2)),  # F.grouped_mm is one kernel, behind one that casts
     ],
 )
 def test_what_a_host_launches(stack: Stack, expected: tuple[int, int, int]) -> None:
     """No size depends on routing where experts are padded, so that graphs of layers replay all of them."""
-    kernels = grouped(1, 64), grouped(8, 64), grouped(8, 64, "mxfp8")
-    assert tuple(launched(kernel, stack) for kernel in kernels) == expected
+    batch = replace(grouped(1, 64), routed=False)
+    compute = Compute(H100, style=stack.style, one_by_one=stack.style == "fused")
+    kernels = batch, grouped(8, 64), grouped(8, 64, "mxfp8")
+    assert tuple(launched(kernel, compute, stack) for kernel in kernels) == expected
+
+
+@pytest.mark.parametrize("one_by_one", [False, True])
+def test_a_batch_of_products_is_one_kernel(one_by_one: bool) -> None:
+    """Scores of attention that a model writes out: 8 x 12 products of 1024 x 1024 x 64. On the device it takes what one
+    kernel over all of them does, whatever libraries do with experts."""
+    compute = Compute(H100, style="fused", one_by_one=one_by_one)
+    scores = Kernel(Engine.MATMUL, "forward", "bf16", 2.0 * 96 * 1024 * 1024 * 64, 0.0, (96, 1024, 1024, 64))
+    assert compute.kernels(scores) == 1
+    assert compute.seconds(scores) == Compute(H100, style="fused").seconds(scores)
+    assert compute.kernels(replace(scores, routed=True)) == (96 if one_by_one else 1)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "expected"),
+    [
+        (Kernel(Engine.VIEW, "forward", "bf16", 0.0, 0.0), 0),
+        (Kernel(Engine.MEMORY, "forward", "bf16", 0.0, 1e6), 1),
+        (Kernel(Engine.CONV, "forward", "bf16", 1e9, 1e6), 1),
+        (Kernel(Engine.ATTENTION, "forward", "bf16", 1e9, 0.0, (1, 8, 8, 64, 64, 64, 64)), 1),
+        (Kernel(Engine.ATTENTION, "forward", "fp32", 1e9, 0.0, (1, 8, 8, 64, 64, 64, 64)), 3),
+        (Kernel(Engine.ATTENTION, "backward", "fp32", 1e9, 0.0, (1, 8, 8, 64, 64, 64, 64)), 5),
+    ],
+    ids=lambda value: f"{value.engine.name} {value.dtype} {value.work}" if isinstance(value, Kernel) else str(value),
+)
+def test_kernels_of_other_engines(kernel: Kernel, expected: int) -> None:
+    """Attention that is written out is two products around a softmax, and twice two around one backward."""
+    assert Compute(H100).kernels(kernel) == expected
+
+
+def test_only_products_of_experts_depend_on_routing() -> None:
+    made = program(MOE, APART, stack="megatron")
+    kernels = [kernel for phase in book(made).phases.values() for kernel in phase.kernels]
+    products = [kernel for kernel in kernels if kernel.engine is Engine.MATMUL]
+    assert {kernel.routed for kernel in products} == {False, True}
+    assert all((kernel.shape[0] > 1) >= kernel.routed for kernel in products)
 
 
 def test_what_a_host_waits_for() -> None:
