@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -75,30 +71,3 @@ def test_a_search_that_has_no_time_says_so() -> None:
     for _ in search.run((), until_s=0.0):
         pass
     assert search.lower_s == 0.0 or search.best is None or search.lower_s <= search.upper_s
-
-
-SCRIPT = """
-import json
-from benchmarks.searches import opened, searched
-from tests.planner.test_search import CASES, FEW
-
-search = searched(opened(CASES[0], FEW))
-print(json.dumps([[str(config), found.step_s] for config, found in search.found.items()] + [str(search.best.config)]))
-"""
-
-
-def test_the_hash_seed_changes_nothing() -> None:
-    path = os.pathsep.join((str(ROOT / "src"), str(ROOT)))
-    said = [
-        subprocess.run(
-            [sys.executable, "-c", SCRIPT],
-            env=os.environ | {"PYTHONHASHSEED": seed, "PYTHONPATH": path},
-            cwd=ROOT,
-            capture_output=True,
-            text=True,
-            check=True,
-        ).stdout
-        for seed in ("1", "2")
-    ]
-    assert said[0] == said[1]
-    assert len(json.loads(said[0])) > 2

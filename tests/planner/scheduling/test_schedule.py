@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from collections.abc import Iterable, Iterator
 from itertools import pairwise, permutations, product
 
@@ -201,17 +198,3 @@ def told() -> list[str]:
     """Orders of some jobs."""
     found = [schedule(one, named(one), budget=Budget(20_000)) for one in small(range(6))]
     return [str(answer.best.lists) if answer else "" for answer in found]
-
-
-@pytest.mark.parametrize("seed", ["1"])
-def test_orders_do_not_depend_on_the_hash_seed(seed: str) -> None:
-    path = os.pathsep.join(path for path in sys.path if path)
-    command = "from tests.planner.scheduling.test_schedule import told; print(*told(), sep='\\n')"
-    run = subprocess.run(
-        [sys.executable, "-P", "-c", command],
-        env=os.environ | {"PYTHONHASHSEED": seed, "PYTHONPATH": path},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert run.stdout.splitlines() == told()
