@@ -140,6 +140,7 @@ def plan_of(solved: Solved, top: int = ALTERNATIVES) -> Plan:
             *_idle(solved),
             *_refinements(solved),
             *solved.notes,
+            *ask.notes,
             *suspicions(ask.cluster),
             *setting.folds.first(best.config.batch).notes,
             *cautions,

@@ -165,8 +165,7 @@ def solve(
     stop = stop or Stop()
     if asked.wishes.made_only:
         _check_made(objective, setting)
-    if setting.modules != asked.modules:
-        setting = replace(setting, modules=asked.modules)
+    setting = replace(setting, modules=asked.modules, wishes=asked.wishes)
     resolved(asked.modules, setting.folds.first(LEAST_BATCH).fold)
     if objective == "cost":
         return _cheapest(ask, setting, asked, stop, told)
@@ -307,7 +306,8 @@ def _run(search: Search, asked: Asked, stop: Stop, told: Callable[[Search], None
 def _first(setting: Setting, asked: Asked, space: Space) -> list[Config]:
     """What the pins alone would mean, if they mean something that is in the space."""
     try:
-        config = setting.settled(fill(asked.pins, ranks=space.ranks, global_batch=space.global_batch))
+        filled = fill(asked.pins, ranks=space.ranks, global_batch=space.global_batch)
+        config = setting.settled(filled, space.global_batch)
     except MeshwrightError:
         return []
     return [config] if space.grants(config) else []
