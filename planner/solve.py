@@ -241,6 +241,7 @@ def _one_pool(solved: Solved, told: Callable[[Search], None] | None) -> Solved:
     """The answer, or what one pool does alone if that is faster: others may only be waited for. What is proved is then
     proved of each."""
     whole, lower, complete = solved.ask.cluster, solved.lower, solved.complete
+    usual = solved.search.baselines
     for cluster in parts(whole)[1:]:
         if solved.stop():
             return replace(solved, lower=0.0, complete=False)
@@ -249,7 +250,7 @@ def _one_pool(solved: Solved, told: Callable[[Search], None] | None) -> Solved:
         complete = _run(search, solved.asked, solved.stop, told) and complete
         lower = min(lower, search.lower_s)
         if search.best is not None:
-            search.baselines = solved.search.baselines  # a person would use the whole cluster
+            search.baselines |= usual  # a person would use the whole cluster, where that can be
             better, notes = finished(search, solved.asked, solved.stop)
             solved = replace(
                 solved,
