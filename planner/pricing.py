@@ -154,15 +154,19 @@ class Setting:
         return self.folds.at(config.batch)
 
     def settled(self, config: Config, global_batch: int) -> Config:
-        """The configuration with nothing open: filled in as is preferred, otherwise where that cannot be."""
+        """The configuration with nothing open: filled in as is preferred, otherwise where that cannot be, on whatever
+        ranks it takes."""
         if not config.open:
             return config
 
+        ranks = config.tp * config.pp * config.cp * config.dp
+        own = replace(self, ranks=ranks)
+
         def judge(tried: Config) -> None:
             if self.target is ANY:
-                check(self.ran(tried).degrees(), self.fold(tried), self.ranks, global_batch)
+                check(self.ran(tried).degrees(), self.fold(tried), ranks, global_batch)
             else:
-                self.decisions(tried, global_batch)
+                own.decisions(tried, global_batch)
 
         return config.workable(judge)
 

@@ -5,17 +5,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from itertools import product
 from math import prod
 from pathlib import Path
 
 import pytest
 
+from meshwright.cost_models.cluster_text import read_cluster
 from meshwright.ir.decisions import Decisions
-from meshwright.ir.errors import MeshwrightError, PinUnmet
+from meshwright.ir.errors import MeshwrightError, PinUnmet, SequenceIndivisible
 from meshwright.ir.names.held import HELD
 from meshwright.ir.names.stages import layer_calls
-from meshwright.planner.estimate import Ask
-from meshwright.planner.pins import NAMES, Config, fill, parse
+from meshwright.planner.estimate import Ask, precision_of
+from meshwright.planner.pins import NAMES, Config, Pins, fill, parse
 from meshwright.planner.pricing import Setting
 from meshwright.planner.search import Search
 from meshwright.planner.solve import Stop, solve
@@ -194,3 +196,53 @@ def test_names_of_experts(text: str) -> None:
 def test_a_refusal_names_the_wish() -> None:
     with pytest.raises(PinUnmet, match=r"--fix etp=2: (.|\n)*pin ep"):
         estimated(TINY, "etp=2")
+
+
+# What nobody pins ----------------------------------------------------------------------------------------------------
+
+OPEN = {
+    "sp": (True, False),
+    "zigzag": (True, False),
+    "split": ("even", "ends", "spread"),
+    "context": ("all_gather", "ring", "ulysses"),
+}
+ODD = ("--cluster", "1x8xA100", "--global-batch", "24", "--seq", "18", "--target", "any")
+
+
+@pytest.mark.parametrize("cp", [1, 2, 3])
+@pytest.mark.parametrize("pp", [1, 2, 3])
+@pytest.mark.parametrize("tp", [1, 2, 3, 4])
+def test_what_nobody_pins_is_chosen_so_that_it_works(tp: int, pp: int, cp: int) -> None:
+    """Eighteen tokens, four layers and four heads: it works just where any way to pin the rest does."""
+    setting = replace(question(TINY, *ODD)[1], ranks=tp * pp * cp * 2)
+
+    def works(pins: Pins) -> bool:
+        try:
+            config = setting.settled(fill(pins, ranks=setting.ranks, global_batch=24), 24)
+            setting.decisions(config, 24)
+        except MeshwrightError:
+            return False
+        return True
+
+    sizes = Pins(tp=tp, pp=pp, cp=cp)
+    ways = [dict(zip(OPEN, values, strict=True)) for values in product(*OPEN.values())]
+    assert works(sizes) == any(works(Pins(**way).over(sizes)) for way in ways)
+    assert works(sizes) == (tp != 3)
+
+
+def test_sequence_parallelism_that_nobody_asked_for_is_left_out() -> None:
+    _, setting, _ = question(TINY, *ODD)
+    filled = [fill(parse([text]), ranks=8, global_batch=24) for text in ("tp=4,pp=2", "tp=4,pp=2,sp=on", "tp=2")]
+    assert setting.settled(filled[0], 24).sp is False
+    with pytest.raises(SequenceIndivisible):
+        setting.decisions(setting.settled(filled[1], 24), 24)
+    assert setting.settled(filled[2], 24).sp is True
+
+
+@pytest.mark.parametrize(
+    ("device", "asked_for", "taken"), [("cpu:4", None, "fp32"), ("cpu:4", "bf16", "bf16"), ("1x4xA100", None, "bf16")]
+)
+def test_the_usual_precision_is_one_that_devices_have(device: str, asked_for: str | None, taken: str) -> None:
+    precision, notes = precision_of(asked_for, read_cluster(device))
+    assert precision == taken
+    assert notes == (("precision fp32 instead of bf16, which CPU has no matrix peak for",) if taken == "fp32" else ())
