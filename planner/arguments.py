@@ -119,9 +119,8 @@ def add_workload(parser: ArgumentParser, target: str = "any") -> None:
     add(
         "--dtype",
         choices=PRECISIONS,
-        default="bf16",
         help="what matrix products multiply in; configurations are traced in fp32 for fp32 and tf32, in fp16 for fp16, "
-        "else in bf16 (default: %(default)s)",
+        "else in bf16 (default: bf16; fp32 where a device has no bf16)",
     )
     add("--optimizer", choices=tuple(OPTIMIZERS), default="adamw", help="(default: %(default)s)")
     add("--stack", choices=tuple(STACKS), help="the software that runs it (default: torch, or that of --style)")

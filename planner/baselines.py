@@ -22,6 +22,8 @@ from meshwright.ir.names.counts import divisors
 from meshwright.planner.pins import Config, Pins, fill
 from meshwright.planner.space import Space
 
+NAMES = ("data parallel", "fsdp", "hsdp", "tp in host + fsdp", "megatron")
+"""Of all of them, in the order in which they are shown."""
 AGAIN = ("none", "selective_op", "full")
 """What a person tries, one after another, until memory suffices."""
 
@@ -36,14 +38,14 @@ class Baseline:
 
 def baselines(space: Space) -> tuple[Baseline, ...]:
     """All of them, with the variants that this space, and what a person wished for, can have: perhaps none."""
-    pins = {
-        "data parallel": [Pins(zero=0, recompute=again) for again in AGAIN],
-        "fsdp": [Pins(zero=3, recompute=again) for again in AGAIN],
-        "hsdp": [Pins(zero=3, shard=space.per_host, recompute=again) for again in AGAIN],
-        "tp in host + fsdp": [Pins(tp=max(_inside(space)), zero=3, recompute=again) for again in AGAIN],
-        "megatron": list(_megatron(space)),
-    }
-    return tuple(Baseline(name, tuple(_configs(variants, space))) for name, variants in pins.items())
+    pins = (
+        [Pins(zero=0, recompute=again) for again in AGAIN],
+        [Pins(zero=3, recompute=again) for again in AGAIN],
+        [Pins(zero=3, shard=space.per_host, recompute=again) for again in AGAIN],
+        [Pins(tp=max(_inside(space)), zero=3, recompute=again) for again in AGAIN],
+        list(_megatron(space)),
+    )
+    return tuple(Baseline(name, tuple(_configs(variants, space))) for name, variants in zip(NAMES, pins, strict=True))
 
 
 def _inside(space: Space) -> list[int]:

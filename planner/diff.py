@@ -11,7 +11,7 @@ import json
 import sys
 from argparse import Namespace
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,7 @@ from meshwright.planner.plan_file import OPEN, load_plan, workload_to_json
 from meshwright.planner.plan_types import Plan
 from meshwright.planner.reenter import reenter
 from meshwright.planner.report import differences
+from meshwright.planner.space import Wishes
 
 FOLLOWS = {
     "tp": ("dp", "microbatches", "etp", "sp"),
@@ -112,8 +113,9 @@ def changed_by(plan: Plan, text: str) -> Side:
     pins = parse([text])
     again = reenter(plan)
     space = {"ranks": again.ask.cluster.ranks, "global_batch": plan.workload.global_batch}
-    config = again.setting.settled(fill(pins.over(kept(plan.config, pins)), **space, place=text))
-    setting = again.setting
+    setting = replace(again.setting, wishes=Wishes.of(pins))
+    filled = fill(pins.over(kept(plan.config, pins)), **space, place=text)
+    config = setting.settled(filled, plan.workload.global_batch)
     decisions = setting.decisions(config, plan.workload.global_batch)
     prediction = setting.predict(config, plan.workload.global_batch)
     return Side(text, config, decisions_to_json(decisions), side("", plan).about, prediction)

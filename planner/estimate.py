@@ -37,9 +37,13 @@ from meshwright.planner import pricing
 from meshwright.planner.module_pins import ModulePin, apart
 from meshwright.planner.pins import Config, Pins, fill, parse
 from meshwright.planner.pricing import Folds, Setting, target_of
+from meshwright.planner.space import Wishes
 
 FORMAT_VERSION = 1
 NOTHING_FITS = 3
+
+USUAL = ("bf16", "fp32")
+"""The precisions that are taken where none is asked for, the preferred one first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +61,8 @@ class Ask:
     seed: int
     modules: tuple[ModulePin, ...] = ()
     """What is asked of single modules of what is priced."""
+    notes: tuple[str, ...] = ()
+    """What was chosen otherwise than usual, and why."""
 
     def setting(self) -> Setting:
         """Load the model. It is captured when a batch is asked for."""
@@ -65,7 +71,15 @@ class Ask:
         gc.freeze()  # frameworks stay: a collection that walks them takes longer than a configuration
         folds = Folds(source, self.workload.seq, self.seed)
         price = pricing.price_of(self.cluster)
-        return Setting(folds, self.cluster.ranks, self.workload, self.target, price, modules=self.modules)
+        return Setting(
+            folds,
+            self.cluster.ranks,
+            self.workload,
+            self.target,
+            price,
+            modules=self.modules,
+            wishes=Wishes.of(self.pins),
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,9 +130,9 @@ def run(args: Namespace) -> int:
     if ask.global_batch is None:
         raise missing("--global-batch", "256", "the sequences of one optimizer step")
     config = fill(ask.pins, ranks=ask.cluster.ranks, global_batch=ask.global_batch)
-    config.degrees()  # what they refuse, they refuse before the model is touched
+    config.workable(Config.degrees)  # what degrees refuse, they refuse before the model is touched
     setting = ask.setting()
-    config = setting.settled(config)
+    config = setting.settled(config, ask.global_batch)
     if dump is not None:
         sys.stdout.write(f"{dump(setting, config)}\n")
         return 0
@@ -144,20 +158,33 @@ def asked(args: Namespace) -> Ask:
                 place=f"--micro-batch {args.micro_batch}", cause=f"--fix says mbs={pins.mbs}", fix="give one of them"
             )
         pins = Pins(mbs=args.micro_batch).over(pins)
-    target = target_of(args.target)
+    target, cluster = target_of(args.target), read_cluster(args.cluster)
+    precision, notes = precision_of(args.dtype, cluster)
     if "zigzag" not in {line.name for line in target.layouts}:
         pins = pins.over(Pins(zigzag=False))
     return Ask(
         model=args.model,
         cluster_reference=args.cluster,
-        cluster=read_cluster(args.cluster),
-        workload=_workload(args),
+        cluster=cluster,
+        workload=_workload(args, precision),
         global_batch=args.global_batch,
         target=target,
         pins=pins,
         seed=args.seed,
         modules=modules,
+        notes=notes,
     )
+
+
+def precision_of(asked: str | None, cluster: Cluster) -> tuple[str, tuple[str, ...]]:
+    """The precision as asked for, whatever the devices can; else the first usual one that all of them have a peak for,
+    and what is to be said of it."""
+    devices = {pool.device.name: pool.device.dtypes for pool in cluster.pools}
+    usual = next((one for one in USUAL if all(one in known for known in devices.values())), USUAL[0])
+    if asked is not None or usual == USUAL[0]:
+        return asked or usual, ()
+    without = ", ".join(name for name, known in devices.items() if USUAL[0] not in known)
+    return usual, (f"precision {usual} instead of {USUAL[0]}, which {without} has no matrix peak for",)
 
 
 def missing(option: str, example: str, what: str, place: str = "plan estimate") -> WorkloadMissing:
@@ -165,15 +192,15 @@ def missing(option: str, example: str, what: str, place: str = "plan estimate") 
     return WorkloadMissing(place=place, cause=f"{option} is missing", fix=f"give {what}: {option} {example}")
 
 
-def _workload(args: Namespace) -> Workload:
+def _workload(args: Namespace, precision: str) -> Workload:
     stack = args.stack or STACK_OF_STYLE[args.style or "eager"]
     workload = Workload(
         global_batch=args.global_batch or 1,
         seq=args.seq,
-        precision=args.dtype,
+        precision=precision,
         optimizer=args.optimizer,
         stack=stack_named(stack),
-        recipe=args.recipe or ("fp32" if traced_in(args.dtype) == "fp32" else ""),
+        recipe=args.recipe or ("fp32" if traced_in(precision) == "fp32" else ""),
         imbalance=args.imbalance,
     )
     if args.style not in (None, workload.stack.style):
@@ -203,7 +230,13 @@ def estimate(ask: Ask, setting: Setting, config: Config) -> Estimate:
         config=config,
         prediction=setting.price(program),
         work=stage_work(program, fold),
-        notes=(*map(str, ask.modules), *suspicions(ask.cluster), *setting.folds.first(config.batch).notes, *cautions),
+        notes=(
+            *ask.notes,
+            *map(str, ask.modules),
+            *suspicions(ask.cluster),
+            *setting.folds.first(config.batch).notes,
+            *cautions,
+        ),
     )
 
 

@@ -18,7 +18,7 @@ import sys
 from argparse import Namespace
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -34,8 +34,9 @@ from meshwright.ir.errors import (
     PricingLost,
 )
 from meshwright.planner.estimate import NOTHING_FITS, Ask, missing
-from meshwright.planner.pins import Config, Value, fill, read
+from meshwright.planner.pins import Config, Pins, Value, fill, read
 from meshwright.planner.pricing import Setting
+from meshwright.planner.space import Wishes
 from meshwright.planner.workers import shared_out
 
 GLOBAL_BATCH = "global_batch"
@@ -62,6 +63,7 @@ class Line:
     number: int
     global_batch: int = 0
     config: Config | None = None
+    pins: Pins = field(default_factory=Pins)
     given: dict[str, Any] | None = None
     error: MeshwrightError | None = None
 
@@ -144,7 +146,7 @@ def _line(text: str, number: int, ask: Ask) -> Line:
         config = fill(pins, ranks=ask.cluster.ranks, global_batch=batch, place=place)
     except MeshwrightError as error:
         return Line(number=number, given=given, error=error)
-    return Line(number=number, global_batch=batch, config=config, given=given)
+    return Line(number=number, global_batch=batch, config=config, pins=pins, given=given)
 
 
 def _object(text: str, number: int) -> dict[str, Any]:
@@ -194,7 +196,8 @@ class Pricer:
                     raise
                 self.refused[batch] = error
         cautions = self.setting.cautions() if any(config.microbatches > 1 for config in configs) else ()
-        for note in (*suspicions(self.ask.cluster), *self.setting.folds.first(configs[0].batch).notes, *cautions):
+        captured = self.setting.folds.first(configs[0].batch)
+        for note in (*self.ask.notes, *suspicions(self.ask.cluster), *captured.notes, *cautions):
             sys.stderr.write(f"note: {note}\n")
 
     def outcomes(self, jobs: int) -> Generator[tuple[int, Outcome], None, None]:
@@ -210,8 +213,9 @@ class Pricer:
         try:
             if line.config.batch in self.refused:
                 raise self.refused[line.config.batch]
-            config = self.setting.settled(line.config)
-            prediction = self.setting.predict(config, line.global_batch)
+            setting = replace(self.setting, wishes=Wishes.of(line.pins))
+            config = setting.settled(line.config, line.global_batch)
+            prediction = setting.predict(config, line.global_batch)
         except MeshwrightError as error:
             return self.failed(index, error)
         except Exception as error:  # noqa: BLE001 - a fault of ours in one configuration stops no other

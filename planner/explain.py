@@ -118,7 +118,8 @@ def refusal(solved: Solved, pins: Pins) -> str:
     """What the model, the batch or the target say to these pins with the rest filled in; empty if nothing."""
     space = solved.search.space
     try:
-        config = solved.setting.settled(fill(pins, ranks=space.ranks, global_batch=space.global_batch))
+        filled = fill(pins, ranks=space.ranks, global_batch=space.global_batch)
+        config = solved.setting.settled(filled, space.global_batch)
         solved.setting.decisions(config, space.global_batch)
     except MeshwrightError as error:
         return f"{error.cause} ({error.code}); {error.fix}"

@@ -368,11 +368,10 @@ class Floors:
             groups: list[tuple[Vector, Vector]] = []
             starts, firsts = [], []
             for schedule, vp in self.space.schedules(*key):
-                split = self.space.split(config.pp * vp)
-                if split:
+                for split, blocks in self.space.shares(config.pp * vp):
                     starts.append(sum(map(len, rows)))
                     firsts.append(len(groups))
-                    own = replace(config, schedule=schedule, vp=vp, split=split)
+                    own = replace(config, schedule=schedule, vp=vp, split=split, stage_blocks=blocks)
                     rows += self._held(own)
                     groups += self._waiting(own)
             self._pipelines[key] = Pipelines(

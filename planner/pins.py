@@ -3,19 +3,22 @@
     --fix tp=8,pp=4,recompute=full          words, each NAME=VALUE
     {"tp": 8, "pp": 4, "recompute": "full"} a line of --configs, the same names as keys
 
-Both are read into `Pins`, where what is not pinned is None. `fill` makes a `Config` of them, which leaves nothing open:
+Both are read into `Pins`, where what is not pinned is None. `fill` makes a `Config` of them with the values that are
+preferred, and says how else what nobody pinned may be; `Setting.settled`, which knows the model and the target, takes
+the first way that works:
 
-    tp pp cp ep        1
+    tp pp cp ep        1; as many stages as `stage_blocks` has numbers
     vp                 1; 2 for schedules that are folded to a V
     etp                as much of tp as there is room for (`Degrees.expert_tp`)
     dp                 ranks / (tp pp cp): every copy counts, those that expert parallelism takes too
     mbs                1, or global batch / (dp microbatches) where micro-batches are pinned
     microbatches       global batch / (dp mbs)
-    zero               1 where there are copies (dp cp > 1), else 0
-    sp                 on where tp > 1
+    zero               1 where there are copies (dp cp > 1), else 0; another level where only that can be
+    sp                 on where tp > 1 and sequences can be shared out so
     schedule           1f1b: with one stage gradients add up; interleaved where vp > 1
-    zigzag             on where cp > 1 cuts the sequence inside attention (not Ulysses)
-    split              even, or ends where only that divides the layers (`Setting.settled`, which can count them)
+    context            all_gather, or ring or ulysses where only that can be
+    zigzag             on where cp > 1 cuts the sequence inside attention (not Ulysses) and it can be cut so
+    split              even, or ends where only that divides the layers, else spread
     stage_blocks       by split; 8+8+10+6 gives the layers of every (virtual) stage
 
 Everything else starts as in `meshwright.ir.names.Degrees`, which knows what the names mean; `Config.degrees` is the way
@@ -25,13 +28,15 @@ there.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, fields, replace
+from itertools import product
 from math import prod
 from typing import Any
 
 from meshwright.ir.errors import (
     BatchIndivisible,
+    MeshwrightError,
     OffloadImpossible,
     PinRepeated,
     PinsContradict,
@@ -212,11 +217,30 @@ class Config:
     context: str
     zigzag: bool
     split: str
-    """Empty until it is settled."""
     regather: bool
     offload: str
     stage_blocks: tuple[int, ...] = ()
     """Layers of every (virtual) stage; without them `split` says how they are shared out."""
+    open: tuple[tuple[str, tuple[Value, ...]], ...] = ()
+    """What nobody asked for and how else it may be, the preferred value first in its field: until it is settled."""
+
+    def workable(self, judge: Callable[[Config], object]) -> Config:
+        """The first way to fill in what is open that nothing speaks against, with as little as possible otherwise than
+        preferred. Raises what speaks against the preferred way if something does against all."""
+        refusal: MeshwrightError | None = None
+        for ways in sorted(product(*(range(len(others) + 1) for _, others in self.open)), key=_otherwise):
+            chosen: dict[str, Any] = {
+                name: others[way - 1] for (name, others), way in zip(self.open, ways, strict=True) if way
+            }
+            config = replace(self, open=(), **chosen)
+            try:
+                judge(config)
+            except MeshwrightError as error:
+                refusal = refusal or error
+            else:
+                return config
+        assert refusal is not None, "there is one way at least"
+        raise refusal
 
     def __str__(self) -> str:
         """As --fix takes it: the degrees, and whatever else is not as it starts."""
@@ -270,6 +294,11 @@ class Config:
         )
 
 
+def _otherwise(ways: tuple[int, ...]) -> tuple[int, tuple[int, ...]]:
+    """How many names are otherwise than preferred; then the names of the first ones last."""
+    return sum(way > 0 for way in ways), ways
+
+
 def _plain(value: Any) -> Value:
     """A value as --fix and JSON have it."""
     return "+".join(map(str, value)) if isinstance(value, tuple) else value
@@ -282,6 +311,7 @@ def word(value: object) -> str:
 
 def fill(pins: Pins, *, ranks: int, global_batch: int, place: str = "--fix") -> Config:
     """The configuration that these pins mean on so many ranks."""
+    pins = _staged(pins)
     tp, pp, cp, ep = (size or 1 for size in (pins.tp, pins.pp, pins.cp, pins.ep))
     if pins.schedule == CUSTOM:
         raise PinsContradict(
@@ -295,6 +325,8 @@ def fill(pins: Pins, *, ranks: int, global_batch: int, place: str = "--fix") -> 
     mbs, count = _batches(pins, dp, global_batch, place)
     zero = pins.zero if pins.zero is not None else int(dp * cp > 1)
     context = pins.context or CONTEXT[0]
+    zigzag = cp > 1 and (context != "ulysses" if pins.zigzag is None else pins.zigzag)
+    sp = tp > 1 if pins.sp is None else pins.sp and tp > 1
     if vp > 1 and pp == 1:
         raise PinsContradict(
             place=place, cause=f"vp={vp} virtual stages without a pipeline (pp=1)", fix="pin pp too, or leave vp out"
@@ -317,14 +349,36 @@ def fill(pins: Pins, *, ranks: int, global_batch: int, place: str = "--fix") -> 
         microbatches=count,
         recompute=pins.recompute or RECOMPUTE[0],
         schedule=pins.schedule or ("interleaved" if vp > 1 else "1f1b"),
-        sp=tp > 1 if pins.sp is None else pins.sp and tp > 1,
+        sp=sp,
         context=context,
-        zigzag=cp > 1 and (context != "ulysses" if pins.zigzag is None else pins.zigzag),
-        split=pins.split or "",
+        zigzag=zigzag,
+        split=pins.split or SPLITS[0],
         regather=True if pins.regather is None else pins.regather,
         stage_blocks=pins.stage_blocks or (),
         offload=pins.offload or str(NOTHING),
+        open=tuple(
+            (name, others)
+            for name, others in (
+                ("sp", (False,) if sp else ()),
+                ("zigzag", (False,) if zigzag else ()),
+                ("etp", (1,) if tp > 1 else ()),
+                ("split", SPLITS[1:] if pp > 1 and not pins.stage_blocks else ()),
+                ("context", CONTEXT[1:] if cp > 1 else ()),
+                ("zero", (2, 3, *(() if pins.shard else (0,))) if zero else ()),
+            )
+            if others and getattr(pins, name) is None
+        ),
     )
+
+
+def _staged(pins: Pins) -> Pins:
+    """With as many stages as layers are given for."""
+    stages = len(pins.stage_blocks or ())
+    if pins.pp is None and stages and stages % (pins.vp or 1) == 0:
+        return Pins(pp=stages // (pins.vp or 1)).over(pins)
+    if pins.pp and pins.vp is None and stages % pins.pp == 0 and stages > pins.pp > 1:
+        return Pins(vp=stages // pins.pp).over(pins)
+    return pins
 
 
 def _copies(pins: Pins, ranks: int) -> int:

@@ -160,7 +160,9 @@ def nothing_to_json(nothing: Nothing) -> dict[str, Any]:
 
 def is_empty(space: Space) -> bool:
     """Whether nothing is as was asked for."""
-    return not any(True for base in space.bases() for _ in space.pipelines(base))
+    return not any(
+        True for base in space.bases() for pipeline in space.pipelines(base) for _ in space.storages(pipeline)
+    )
 
 
 def empty(solved: Solved) -> SpaceEmpty:

@@ -30,14 +30,15 @@ from meshwright.ir.lower import BodyCache, lower, lower_one
 from meshwright.ir.microbatch import microbatch
 from meshwright.ir.names import Degrees, check, share_loops, template
 from meshwright.ir.names.cache import loops_of, planned
-from meshwright.ir.names.degrees import SPLITS
 from meshwright.ir.program import BodyProgram, Program
 from meshwright.ir.rebatch import with_batch
 from meshwright.ir.same import Same
 from meshwright.ir.verify import verify_fold
 from meshwright.ir.workload import Workload
+from meshwright.planner.held import check_wishes
 from meshwright.planner.module_pins import ModulePin, check_held, resolved
 from meshwright.planner.pins import Config
+from meshwright.planner.space import Wishes
 
 Price = Callable[[Program], Prediction]
 
@@ -146,20 +147,28 @@ class Setting:
     """Body programs made before: configurations of one kind share them."""
     modules: tuple[ModulePin, ...] = ()
     """What is asked of single modules: every plan does it."""
+    wishes: Wishes = field(default_factory=Wishes)
+    """What is asked of names: every plan has it."""
 
     def fold(self, config: Config) -> Fold:
         return self.folds.at(config.batch)
 
-    def settled(self, config: Config) -> Config:
-        """The configuration with nothing open: layers are shared out evenly, and where they are not divisible, with
-        embedding and head counted as one each; what neither divides is left to be refused."""
-        if config.split:
+    def settled(self, config: Config, global_batch: int) -> Config:
+        """The configuration with nothing open: filled in as is preferred, otherwise where that cannot be, on whatever
+        ranks it takes."""
+        if not config.open:
             return config
-        if config.stage_blocks:
-            return replace(config, split=SPLITS[0])
-        layers, stages = layers_of(self.folds.first(config.batch).fold), config.pp * config.vp
-        ends = stages > 1 and layers % stages and (layers + 2) % stages == 0
-        return replace(config, split="ends" if ends else "even")
+
+        ranks = config.tp * config.pp * config.cp * config.dp
+        own = replace(self, ranks=ranks)
+
+        def judge(tried: Config) -> None:
+            if self.target is ANY:
+                check(self.ran(tried).degrees(), self.fold(tried), ranks, global_batch)
+            else:
+                own.decisions(tried, global_batch)
+
+        return config.workable(judge)
 
     def decisions(self, config: Config, global_batch: int) -> Decisions:
         """The plan that a configuration means, if the model can have it."""
@@ -177,9 +186,12 @@ class Setting:
         return template(fold, degrees, self.target.target, resolved(self.modules, fold))
 
     def allowed(self, decisions: Decisions, fold: Fold) -> Decisions:
-        """A plan in the style of the workload, if the target can have it and it does what is asked of modules."""
+        """A plan in the style of the workload, if the target can have it and it does what is asked of
+        names and modules."""
         if self.modules:
             check_held(decisions, fold, self.modules)
+        if self.wishes.only or self.wishes.never:
+            check_wishes(decisions, fold, self.wishes, self.target, resolved(self.modules, fold))
         style = self.workload.stack.style
         made = decisions if decisions.style == style else replace(decisions, style=style)
         if self.target is not ANY:

@@ -12,12 +12,13 @@ from meshwright.cost_models.cluster import Cluster
 from meshwright.cost_models.cluster_text import read_cluster
 from meshwright.cost_models.prediction import Prediction
 from meshwright.ir.capabilities import ANY
-from meshwright.ir.errors import ModulePinUnmet, PlanBroken, PlanOfAnotherCluster
+from meshwright.ir.errors import ModulePinUnmet, PinUnmet, PlanBroken, PlanOfAnotherCluster
 from meshwright.ir.fold import Fold
 from meshwright.ir.lower import lower
 from meshwright.ir.program import Program
 from meshwright.planner.estimate import Ask
-from meshwright.planner.module_pins import check_held
+from meshwright.planner.held import check_wishes
+from meshwright.planner.module_pins import check_held, resolved
 from meshwright.planner.pins import Pins
 from meshwright.planner.plan_types import Machines, Model, Plan, changes, same_model
 from meshwright.planner.pricing import Setting, target_of
@@ -66,7 +67,7 @@ def reenter(plan: Plan, model: str | None = None, cluster: str | None = None) ->
     setting = ask.setting()
     fold = setting.folds.first(plan.config.batch).fold
     same_model(plan, Model.of(ask.model, fold, setting.folds.source.config))
-    _does_what_it_says(plan, fold)
+    _does_what_it_says(plan, setting.fold(plan.config), setting)
     changed = changes(plan, Machines.of(ask.cluster_reference, machines))
     prediction = setting.price(program_of(plan, setting)) if changed else plan.prediction
     return Reentered(plan=plan, ask=ask, asked=asked, setting=setting, prediction=prediction, changed=changed)
@@ -89,13 +90,16 @@ def program_of(plan: Plan, setting: Setting) -> Program:
     return lower(setting.fold(plan.config), plan.decisions, lowering, replace(plan.workload), setting.bodies)
 
 
-def _does_what_it_says(plan: Plan, fold: Fold) -> None:
-    """Must: the decisions do what the plan says was asked of modules."""
+def _does_what_it_says(plan: Plan, fold: Fold, setting: Setting) -> None:
+    """Must: the decisions do what the plan says was asked of names and of modules."""
+    wishes, modules = Wishes(plan.bounds.only, plan.bounds.never), plan.bounds.modules
     try:
-        check_held(plan.decisions, fold, plan.bounds.modules)
-    except ModulePinUnmet as error:
+        check_held(plan.decisions, fold, modules)
+        check_wishes(plan.decisions, fold, wishes, setting.target, resolved(modules, fold))
+    except (ModulePinUnmet, PinUnmet) as error:
+        where = "modules" if isinstance(error, ModulePinUnmet) else "only"
         raise PlanBroken(
-            place=f"plan.bounds.space.modules, {error.place}", cause=f"{error.cause} ({error.code})", fix=error.fix
+            place=f"plan.bounds.space.{where}, {error.place}", cause=f"{error.cause} ({error.code})", fix=error.fix
         ) from error
 
 

@@ -19,7 +19,7 @@ from meshwright.cost_models.cluster import Cluster
 from meshwright.cost_models.prediction import Prediction
 from meshwright.cost_models.prices import Prices
 from meshwright.ir.decisions import Decisions
-from meshwright.ir.errors import NotExpressible, PartialAcross
+from meshwright.ir.errors import NotExpressible, PartialAcross, PinUnmet
 from meshwright.ir.fold import Fold
 from meshwright.ir.program import Program
 from meshwright.planner.module_pins import resolved
@@ -187,7 +187,7 @@ def mixed(setting: Setting, config: Config, global_batch: int, prices: Prices) -
     for plan in mixes(fold, config.batch, config.degrees(), cluster, lowered, prices, setting.target.target, pins):
         try:
             found.append(_refined(setting.allowed(plan, fold), judge(plan), fold, cluster))
-        except (NotExpressible, PartialAcross):
+        except (NotExpressible, PartialAcross, PinUnmet):
             continue
     best = sorted(found, key=lambda one: one.worth)[:MOST_MIXED]
     shared = [

@@ -29,7 +29,7 @@ from meshwright.ir.errors import (
     WidthIndivisible,
 )
 from meshwright.ir.shares import shares_of, weights_of
-from meshwright.planner.baselines import Baseline, baselines
+from meshwright.planner.baselines import NAMES
 from meshwright.planner.pins import Config
 from meshwright.planner.plan_types import Binding, Bounds, Machines, Model, Plan, Provenance, Rival, blocks_of
 from meshwright.planner.search import Found
@@ -140,6 +140,7 @@ def plan_of(solved: Solved, top: int = ALTERNATIVES) -> Plan:
             *_idle(solved),
             *_refinements(solved),
             *solved.notes,
+            *ask.notes,
             *suspicions(ask.cluster),
             *setting.folds.first(best.config.batch).notes,
             *cautions,
@@ -210,13 +211,13 @@ def _bounds(solved: Solved, best: Found) -> Bounds:
 
 
 def _baselines(solved: Solved, best: Found) -> Iterator[Rival]:
-    priced = solved.search.baselines
-    for baseline in baselines(solved.search.space):
-        if baseline.name in priced:
-            yield rival(baseline.name, priced[baseline.name], best, solved.objective)
-        else:
+    search = solved.search
+    for name in NAMES:
+        if name in search.baselines:
+            yield rival(name, search.baselines[name], best, solved.objective)
+        elif name in search.unpriced:
             yield Rival(
-                name=baseline.name,
+                name=name,
                 config=None,
                 step_time_s=0.0,
                 peak_memory_bytes=0.0,
@@ -224,24 +225,8 @@ def _baselines(solved: Solved, best: Found) -> Iterator[Rival]:
                 short_bytes=0.0,
                 slower=0.0,
                 differences=(),
-                lost=_missing(solved, baseline),
+                lost=search.unpriced[name],
             )
-
-
-def _missing(solved: Solved, baseline: Baseline) -> str:
-    """Why a baseline has no price."""
-    if not baseline.variants:
-        return "not possible: the batch, the cluster or what was asked for rule it out"
-    return _refusal(solved, baseline.variants[-1]) or "not priced: the search was cut short"
-
-
-def _refusal(solved: Solved, config: Config) -> str:
-    """Why the model or the target cannot have a configuration; empty if they can."""
-    try:
-        solved.setting.decisions(config, solved.global_batch)
-    except MeshwrightError as error:
-        return error.cause
-    return ""
 
 
 def _alternatives(solved: Solved, best: Found, top: int) -> Iterator[Rival]:

@@ -30,6 +30,9 @@ from meshwright.planner.pins import Config
 from meshwright.planner.pricing import LEAST_BATCH, Setting
 from meshwright.planner.space import Space
 
+CUT_SHORT = "not priced: the search was cut short"
+IMPOSSIBLE = "not possible: the batch, the cluster or what was asked for rule it out"
+"""Of baselines."""
 PROMISING = 0.97
 """Of the answer so far."""
 MOST_PRICED = 600
@@ -92,10 +95,13 @@ class Search:
         self.counts = Counts()
         self.found: dict[Config, Found] = {}
         """Everything that was priced, in order."""
-        self.refused: set[Config] = set()
+        self.refused: dict[Config, MeshwrightError] = {}
         self.refusal: MeshwrightError | None = None
         """The first that was met: where everything is refused, it says why."""
         self.baselines: dict[str, Found] = {}
+        """Those that have a price."""
+        self.unpriced: dict[str, str] = {}
+        """Why the others have none."""
         self.heap: list[Waiting] = []
         self.ceiling_s = inf
         """What an answer must be below."""
@@ -117,12 +123,17 @@ class Search:
         def late() -> bool:
             return until_s is not None and time.monotonic() >= until_s
 
+        known = tuple(known)
+        self.unpriced = {baseline.name: CUT_SHORT if baseline.variants else IMPOSSIBLE for baseline in known}
         for baseline in known:
             for config in baseline.variants:
                 found = self.price(config)
                 if found:
                     self.baselines[baseline.name] = found
+                    self.unpriced.pop(baseline.name, None)
                     yield
+                elif baseline.name in self.unpriced:
+                    self.unpriced[baseline.name] = self.refused[config].cause
                 if found and found.fits:
                     break
         for config in first:
@@ -283,7 +294,7 @@ class Search:
             prediction = self.setting.predict(config, self.space.global_batch)
         except MeshwrightError as error:
             self.refusal = self.refusal or error
-            self.refused.add(config)
+            self.refused[config] = error
             self.counts.refused += 1
             return None
         self.counts.priced += 1

@@ -165,8 +165,7 @@ def solve(
     stop = stop or Stop()
     if asked.wishes.made_only:
         _check_made(objective, setting)
-    if setting.modules != asked.modules:
-        setting = replace(setting, modules=asked.modules)
+    setting = replace(setting, modules=asked.modules, wishes=asked.wishes)
     resolved(asked.modules, setting.folds.first(LEAST_BATCH).fold)
     if objective == "cost":
         return _cheapest(ask, setting, asked, stop, told)
@@ -242,6 +241,7 @@ def _one_pool(solved: Solved, told: Callable[[Search], None] | None) -> Solved:
     """The answer, or what one pool does alone if that is faster: others may only be waited for. What is proved is then
     proved of each."""
     whole, lower, complete = solved.ask.cluster, solved.lower, solved.complete
+    usual = solved.search.baselines
     for cluster in parts(whole)[1:]:
         if solved.stop():
             return replace(solved, lower=0.0, complete=False)
@@ -250,7 +250,7 @@ def _one_pool(solved: Solved, told: Callable[[Search], None] | None) -> Solved:
         complete = _run(search, solved.asked, solved.stop, told) and complete
         lower = min(lower, search.lower_s)
         if search.best is not None:
-            search.baselines = solved.search.baselines  # a person would use the whole cluster
+            search.baselines |= usual  # a person would use the whole cluster, where that can be
             better, notes = finished(search, solved.asked, solved.stop)
             solved = replace(
                 solved,
@@ -307,7 +307,8 @@ def _run(search: Search, asked: Asked, stop: Stop, told: Callable[[Search], None
 def _first(setting: Setting, asked: Asked, space: Space) -> list[Config]:
     """What the pins alone would mean, if they mean something that is in the space."""
     try:
-        config = setting.settled(fill(asked.pins, ranks=space.ranks, global_batch=space.global_batch))
+        filled = fill(asked.pins, ranks=space.ranks, global_batch=space.global_batch)
+        config = setting.settled(filled, space.global_batch)
     except MeshwrightError:
         return []
     return [config] if space.grants(config) else []

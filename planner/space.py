@@ -18,16 +18,21 @@ would cost time, is said in `Space.truncated`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from itertools import pairwise
 from math import gcd
 
 from meshwright.ir.capabilities import Capabilities
+from meshwright.ir.errors import MeshwrightError
 from meshwright.ir.names import CONTEXT
 from meshwright.ir.names.counts import divisors
+from meshwright.ir.names.degrees import SPLITS
+from meshwright.ir.names.stages import shared
+from meshwright.ir.same import Same
 from meshwright.ir.schedules import CUSTOM, SCHEDULES
-from meshwright.planner.pins import Config, Pins, Value
+from meshwright.planner.pins import NAMES, Config, Pins, Value
 
 SEQUENCES = (1, 2, 4, 8)
 """Of a micro-batch of a model with experts. Products are as fast as they get at a few thousand rows, and memory grows
@@ -37,7 +42,10 @@ MOST_TOKENS = 131_072
 LEAST_TOKENS = 2048
 """Of a sequence, on each of the ranks that share it."""
 LAYERS = ("split", "stage_blocks")
-"""Names of a configuration that say how layers are shared out, which follows from the others."""
+"""Names of a configuration that say how layers are shared out, which follows from the others unless it is asked for."""
+ANYWHERE = tuple(name for name in NAMES if name not in LAYERS)
+OF_BASES = ("etp", "sp", "context", "zigzag")
+"""Names of a base that follow from others where nobody asks for them."""
 RECOMPUTE = ("none", "selective", "selective_op", "full")
 """Selective recomputation of the core of attention is tried where scores are written out: fused, it keeps little."""
 MOST_VIRTUAL = 8
@@ -68,6 +76,15 @@ class Wishes:
     def made_only(self) -> bool:
         """Whether a pipeline's schedule must be one that is made for it."""
         return self.only.get("schedule") == (CUSTOM,)
+
+    @property
+    def meant(self) -> Wishes:
+        """The same where 1F1B over several virtual stages goes by its own name."""
+        words = self.only.get("schedule", ())
+        if "1f1b" not in words or 1 in self.only.get("vp", (1,)):
+            return self
+        named = tuple(dict.fromkeys("interleaved" if name == "1f1b" else name for name in words))
+        return replace(self, only={**self.only, "schedule": named})
 
     def grants(self, name: str, value: Value) -> bool:
         only = self.only.get(name)
@@ -143,12 +160,29 @@ class Space:
 
     def grants(self, config: Config) -> bool:
         """Whether a configuration is one that was wished for."""
-        return all(self.wishes.grants(name, value) for name, value in config.to_json().items() if name not in LAYERS)
+        return self.as_asked(config, ANYWHERE) and (config.split, config.stage_blocks) in self.shares(
+            config.pp * config.vp
+        )
+
+    def as_asked(self, config: Config, names: Iterable[str]) -> bool:
+        """Whether these names of a configuration are as was asked for. Of a name that it has no use for no value is one
+        that must not be."""
+        said = config.to_json() | {"etp": config.degrees().expert_tp if self.experts else 1}
+        idle = (*(("schedule",) if config.pp == 1 else ()), *(("context",) if config.cp == 1 else ()))
+        return all(
+            said[name] in self.wishes.only.get(name, (said[name],))
+            and (name in idle or said[name] not in self.wishes.never.get(name, ()))
+            for name in names
+        )
 
     def settled(self, config: Config) -> Config:
         """The configuration with its layers shared out, and tensor parallelism of experts said."""
         etp = config.degrees().expert_tp if self.experts else 0
-        return replace(config, split=self.split(config.pp * config.vp) or "spread", etp=etp)
+        split, blocks = next(iter(self.shares(config.pp * config.vp)), ("spread", ()))
+        sp, zigzag = config.sp, config.zigzag
+        if "sp" in dict(config.open):
+            sp, zigzag = self.tokens(config.tp, config.cp, config.context)
+        return replace(config, split=split, stage_blocks=blocks, etp=etp, sp=sp, zigzag=zigzag, open=())
 
     # bases
 
@@ -164,12 +198,14 @@ class Space:
                     for context in self._contexts(cp):
                         for mbs in self.sequences:
                             for recompute in self.recompute():
-                                yield self.base(tp, cp, ep, etp, mbs, str(context), str(recompute))
+                                base = self.base(tp, cp, ep, etp, mbs, str(context), str(recompute))
+                                if self.as_asked(base, OF_BASES):
+                                    yield base
 
     def base(self, tp: int, cp: int, ep: int, etp: int, mbs: int, context: str, recompute: str) -> Config:
         """One base."""
         room = ep * (etp or 1)
-        zigzag = cp > 1 and context != "ulysses" and "zigzag" in {line.name for line in self.target.layouts}
+        sp, zigzag = self.tokens(tp, cp, context)
         return Config(
             tp=tp,
             pp=1,
@@ -184,13 +220,20 @@ class Space:
             microbatches=1,
             recompute=recompute,
             schedule="1f1b",
-            sp=tp > 1 and self.wishes.grants("sp", True) and self.seq % (tp * cp * (2 if zigzag else 1)) == 0,
+            sp=sp,
             context=context,
-            zigzag=zigzag and self.wishes.grants("zigzag", True),
+            zigzag=zigzag,
             split="even",
             regather=True,
             offload=NOWHERE,
         )
+
+    def tokens(self, tp: int, cp: int, context: str) -> tuple[bool, bool]:
+        """Whether tensor parallelism shares sequences too, and whether ranks hold two pieces of one each."""
+        known = "zigzag" in {line.name for line in self.target.layouts}
+        zigzag = cp > 1 and context != "ulysses" and known and self.wishes.grants("zigzag", True)
+        divides = self.seq % (tp * cp * (2 if zigzag else 1)) == 0
+        return tp > 1 and self.wishes.grants("sp", True) and divides, zigzag
 
     def recompute(self) -> list[Value]:
         """What may be computed again."""
@@ -232,12 +275,11 @@ class Space:
                 yield storage.on(pipeline)
 
     def pipelines(self, base: Config) -> Iterator[Config]:
-        """Numbers of copies and stages, and schedules."""
+        """Numbers of copies and stages, and schedules. What is asked of storage is asked in `storages`."""
         for sized in self.pipelined(base):
             for schedule, vp in self.schedules(sized.pp, sized.microbatches):
-                split = self.split(sized.pp * vp)
-                if split:
-                    yield replace(sized, vp=vp, schedule=schedule, split=split)
+                for split, blocks in self.shares(sized.pp * vp):
+                    yield replace(sized, vp=vp, schedule=schedule, split=split, stage_blocks=blocks)
 
     def pipelined(self, base: Config) -> Iterator[Config]:
         """Numbers of copies and stages."""
@@ -257,7 +299,7 @@ class Space:
     def schedules(self, pp: int, microbatches: int) -> Iterator[tuple[str, int]]:
         """With how many stages per group."""
         if pp == 1:
-            if self.wishes.grants("vp", 1):
+            if self.wishes.grants("vp", 1) and "1f1b" in self.wishes.only.get("schedule", ("1f1b",)):
                 yield "1f1b", 1
             return
         for line in self.target.schedules:
@@ -277,10 +319,10 @@ class Space:
                 if pp * vp <= self.layers and self.wishes.grants("vp", vp):
                     yield line.name, vp
 
-    def split(self, stages: int) -> str:
-        """Layers in equal shares, or with embedding and head as a layer each; else as evenly as they go."""
-        even = "even" if self.layers % stages == 0 else "ends" if (self.layers + 2) % stages == 0 else "spread"
-        return next((name for name in (even, "spread") if self.wishes.grants("split", name)), "")
+    def shares(self, stages: int) -> tuple[tuple[str, tuple[int, ...]], ...]:
+        """The ways to share layers out that are searched, each a word or the layers of every stage: those asked for,
+        else in equal shares, or with embedding and head as a layer each, or as evenly as they go."""
+        return _shares(Same(self.wishes), self.layers, stages)
 
     def storages(self, pipeline: Config) -> Iterator[Storage]:
         """What is stored in shards, and over which copies; the least sharded first."""
@@ -288,12 +330,45 @@ class Space:
         known = {line.name for line in self.target.storage}
         levels = [0, *(z for z, name in ((1, "optimizer"), (2, "grads"), (3, "params")) if name in known)]
         for zero in self.wishes.among("zero", levels if copies > 1 else [0]):
+            if zero and copies == 1:
+                continue
             near = self.per_host // pipeline.tp
             shards = [0, near] if zero and 1 < near < copies and copies % near == 0 and near % pipeline.cp == 0 else [0]
             for shard in self.wishes.among("shard", shards):
+                if shard and (not zero or copies % int(shard)):
+                    continue
                 for regather in (True, False) if zero == 3 else (True,):
                     if self.wishes.grants("regather", regather):
                         yield Storage(int(zero), int(shard), regather)
+
+
+@lru_cache(maxsize=1024)
+def _shares(wishes: Same[Wishes], layers: int, stages: int) -> tuple[tuple[str, tuple[int, ...]], ...]:
+    asked = [tuple(map(int, str(value).split("+"))) for value in wishes.of.only.get("stage_blocks", ())]
+    own = [(SPLITS[0], blocks) for blocks in asked if len(blocks) == stages and sum(blocks) == layers]
+    words = [(str(word), ()) for word in wishes.of.only.get("split", SPLITS) if _counted(layers, stages, str(word))]
+    granted = [one for one in (own if asked else words) if _granted(wishes.of, layers, stages, *one)]
+    return tuple(granted if asked else granted[:1])
+
+
+def _counted(layers: int, stages: int, word: str) -> tuple[int, ...]:
+    """The layers of every stage by a word; nothing where it cannot be."""
+    try:
+        return shared(layers, stages, word)
+    except MeshwrightError:
+        return ()
+
+
+def _granted(wishes: Wishes, layers: int, stages: int, word: str, blocks: tuple[int, ...]) -> bool:
+    """Whether a way to share layers out is as it was asked for, by any of its words."""
+    counts = blocks or _counted(layers, stages, word)
+    if stages > 1 and "+".join(map(str, counts)) in wishes.never.get("stage_blocks", ()):
+        return False
+    held = {word for word in SPLITS if _counted(layers, stages, word) == counts}
+    only = wishes.only.get("split")
+    return (only is None or not held.isdisjoint(only)) and (
+        stages == 1 or held.isdisjoint(wishes.never.get("split", ()))
+    )
 
 
 def _nest(*boundaries: int) -> bool:

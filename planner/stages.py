@@ -28,7 +28,7 @@ from meshwright.cost_models.prediction import Prediction
 from meshwright.cost_models.prices import Prices
 from meshwright.cost_models.step import Step
 from meshwright.ir.decisions import BodyPlan, Decisions
-from meshwright.ir.errors import BodyUnplanned, LayersIndivisible, NotExpressible, PartialAcross
+from meshwright.ir.errors import BodyUnplanned, LayersIndivisible, NotExpressible, PartialAcross, PinUnmet
 from meshwright.ir.fold import Fold
 from meshwright.ir.lower import stages_of
 from meshwright.ir.names.stages import Cuts, cuts_at, layer_calls
@@ -358,7 +358,7 @@ class _Search:
             decisions = recut(self.decisions, self.fold, counts)
             self.allowed(decisions)
             prediction = self.judge(decisions)
-        except (LayersIndivisible, BodyUnplanned, NotExpressible, PartialAcross):
+        except (LayersIndivisible, BodyUnplanned, NotExpressible, PartialAcross, PinUnmet):
             return False
         self.priced += 1
         if (found := worth(prediction)) >= self.worth:

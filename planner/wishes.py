@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from meshwright.ir.errors import PinRepeated, PinValue, WishesContradict
 from meshwright.ir.offload import NOTHING
@@ -86,8 +85,9 @@ class Asked:
         return replace(asked, wishes=wishes, pins=pins.over(asked.pins))
 
 
-def _pinned(values: dict[str, Any]) -> Pins:
-    return Pins(**values)
+def _pinned(values: Mapping[str, Value]) -> Pins:
+    """Pins from values as JSON has them."""
+    return read(values, "--fix")
 
 
 def asked(pins: Pins, allow: Iterable[str] = (), forbid: Iterable[str] = ()) -> Asked:
@@ -95,7 +95,7 @@ def asked(pins: Pins, allow: Iterable[str] = (), forbid: Iterable[str] = ()) -> 
     allowed, (never, off) = _lists(allow, "--allow"), _forbidden(forbid)
     only: dict[str, tuple[Value, ...]] = {}
     for name in NAMES:
-        pin = getattr(pins, name)
+        pin = pins.to_json().get(name)
         given: list[tuple[str, tuple[Value, ...]]] = [("--fix", (pin,))] if pin is not None else []
         given += [
             (option, table[name]) for option, table in (("--allow", allowed), ("--forbid all of", off)) if name in table
@@ -111,7 +111,7 @@ def asked(pins: Pins, allow: Iterable[str] = (), forbid: Iterable[str] = ()) -> 
         only[name] = tuple(left)
         if len(left) == 1:
             pins = _pinned({name: left[0]}).over(pins)
-    return Asked(Wishes(only, never), pins)
+    return Asked(Wishes(only, never).meant, pins)
 
 
 def _contradiction(name: str, given: Sequence[tuple[str, tuple[Value, ...]]]) -> WishesContradict:

@@ -111,3 +111,11 @@ class NoTwin(ModelError):
     smaller ones is another structure, or stages of the plan have unlike meshes."""
 
     code = "MW1014"
+
+
+class SequenceTooLong(ModelError):
+    """More tokens than the model has positions for: it looks up rows that a table has not, or runs with shorter
+    sequences only."""
+
+    code = "MW1015"
+    exit_code = 2

@@ -159,6 +159,13 @@ class ModulePinUnmet(SearchError):
     exit_code = 3
 
 
+class PinUnmet(SearchError):
+    """A plan that has not, or cannot have, what was asked of a name: the model, the cluster or other pins leave nothing
+    of it."""
+
+    code = "MW7048"
+
+
 class RanksMissing(SearchError):
     """Fewer ranks, or more, than a plan has places for, where it is to be put on others."""
 

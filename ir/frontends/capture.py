@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from meshwright.ir.errors import MeshwrightError
+from meshwright.ir.errors import ForwardRaised, MeshwrightError, SequenceTooLong
 from meshwright.ir.fold import Fold
 from meshwright.ir.frontends.contract import Source, example_batch
 from meshwright.ir.frontends.labels import labelled
@@ -22,6 +22,9 @@ from meshwright.ir.frontends.reduce import LONG_WALK, Stack, find_stacks, reduce
 from meshwright.ir.frontends.segment import NotFoldable, fold_trace, names_of
 from meshwright.ir.frontends.torch_export import Identity, trace
 from meshwright.ir.frontends.values import Traced
+
+MOST_TRIED = 12
+"""Lengths of sequences that are tried where a model does not run with the one that was asked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +40,40 @@ class Captured:
 def capture(source: Source, *, batch: int, seq: int, seed: int = 0) -> Captured:
     """The fold of a model's training step on `batch` sequences of `seq` tokens.
 
-    The seed draws the blocks that are traced for all that are like them; it changes nothing if they are.
+    The seed draws the blocks that are traced for all that are like them; it changes nothing if they are. Where the
+    model does not run, and does with the most positions that it has, that is said.
     """
+    try:
+        return _captured(source, batch, seq, seed)
+    except ForwardRaised as refused:
+        most = _most_positions(source, batch, seq, seed)
+        if not most:
+            raise
+        raise SequenceTooLong(
+            place=refused.place,
+            cause=f"sequences of {seq} tokens: the model runs with {most}, and not with one more ({refused.cause})",
+            fix=f"give sequences of {most} tokens at most (--seq), or the model more positions",
+        ) from refused
+
+
+def _most_positions(source: Source, batch: int, seq: int, seed: int) -> int:
+    """The greatest extent of a buffer or parameter with which, as its sequence, the model runs, and not with one token
+    more; 0 if there is none."""
+
+    def runs(tokens: int) -> bool:
+        try:
+            _captured(source, batch, tokens, seed)
+        except MeshwrightError:
+            return False
+        return True
+
+    tensors = (*source.module.buffers(), *source.module.parameters())
+    extents = sorted({size for tensor in tensors for size in tensor.shape if 1 < size < seq}, reverse=True)
+    found = next((size for size in extents[:MOST_TRIED] if runs(size)), 0)
+    return found if found and not runs(found + 1) else 0
+
+
+def _captured(source: Source, batch: int, seq: int, seed: int) -> Captured:
     example = example_batch(source, batch, seq)
     source, unlabelled = labelled(source, example, batch=batch, seq=seq)
     found = find_stacks(source.module, seed)

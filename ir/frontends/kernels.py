@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from meshwright.ir.errors import SequenceTooLong
 from meshwright.ir.frontends import masks
 from meshwright.ir.frontends.constants import NotEvaluable, Term
 from meshwright.ir.frontends.emit import Emitter
@@ -18,6 +19,9 @@ from meshwright.ir.graph import Attr, Type
 VERY_NEGATIVE = -1e4
 """What a number must be below to mean minus infinity in an attention mask, whatever the dtype (half precision ends at
 -65504)."""
+
+MOST_INDICES = 1 << 22
+"""Of a table, that are looked at."""
 
 # Products ------------------------------------------------------------------------------------------------------------
 
@@ -59,10 +63,27 @@ def matmul(t: Emitter, call: Call) -> Handle:
 
 
 def embedding(t: Emitter, call: Call) -> Handle:
-    """Rows of a table. The padding row, if there is one, gets no gradient."""
+    """Rows of a table. The padding row, if there is one, gets no gradient. Rows that are known must be there."""
+    last, rows = _last(call["indices"]), t.type(call["weight"]).shape[0]
+    if last >= rows:
+        raise SequenceTooLong(
+            place=t.place.source or t.place.module,
+            cause=f"position {last} is looked up, and the table has a row for each of {rows} positions",
+            fix=f"give sequences of {rows} tokens at most (--seq), or the model a longer table",
+        )
     padding = call["padding_idx"]
     attrs: dict[str, Attr] = {} if padding is None or padding < 0 else {"padding_idx": padding}
     return t.emit("embedding", [call["weight"], call["indices"]], call.types, attrs)
+
+
+def _last(indices: Handle) -> int:
+    """The greatest of constant indices; -1 if they are no constant that can be evaluated."""
+    if not isinstance(indices, Term) or not 0 < math.prod(indices.shape) <= MOST_INDICES:
+        return -1
+    try:
+        return int(indices.at(tuple(np.indices(indices.shape))).max())
+    except NotEvaluable:
+        return -1
 
 
 # Attention -----------------------------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ asked of operators that read a weight of two dimensions or more: a norm's scale 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from math import prod
@@ -99,7 +99,11 @@ class Words:
 
     def of_cuts(self, op: Op, what: str, strategy: Strategy, mesh: Mesh) -> set[str]:
         """The words for what axes cut; none if they cut nothing."""
-        found, samples = set[str | None](), dict[str, int]()
+        return {word for _, word in self.by_axis(op, what, strategy, mesh)}
+
+    def by_axis(self, op: Op, what: str, strategy: Strategy, mesh: Mesh) -> Iterator[tuple[str, str]]:
+        """Every axis that cuts something, with the word for it."""
+        samples = dict[str, int]()
         for axis, choice in strategy.choices:
             if not isinstance(choice, Split):
                 continue
@@ -108,8 +112,9 @@ class Words:
                 inner = isinstance(choice.layout, Nested) or left == 1
                 if not inner:
                     samples[factor] = max(1, left // mesh.axis(axis).size)
-                found.add(self.of_factor(op, what, factor, nested=inner))
-        return {word for word in found if word is not None}
+                word = self.of_factor(op, what, factor, nested=inner)
+                if word is not None:
+                    yield axis, word
 
     def samples(self, op: Op, factor: str) -> int:
         """What of a factor comes before the sequence: cut in plain runs, that is cut first."""

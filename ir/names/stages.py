@@ -76,25 +76,33 @@ def with_first(fold: Fold, stages: tuple[StagePlan, ...], plan: BodyPlan) -> tup
 
 def cuts(fold: Fold, degrees: Degrees) -> Cuts:
     """The call ranges that the degrees mean."""
-    if degrees.stage_blocks:
-        return cuts_at(fold, degrees.stage_blocks)
-    if degrees.split == "spread":
-        return even_cuts(fold, degrees.stages)
-    layers, stages = len(layer_calls(fold)), degrees.stages
-    if stages > max(layers, 1) and degrees.split == "even":
-        raise _too_many(stages, layers)
-    counted = layers + 2 if degrees.split == "ends" and stages > 1 else layers
+    layers, named = len(layer_calls(fold)), f"pp * vp = {degrees.pp} * {degrees.vp} = "
+    return cuts_at(fold, degrees.stage_blocks or shared(layers, degrees.stages, degrees.split, named))
+
+
+def shared(layers: int, stages: int, split: str, named: str = "") -> tuple[int, ...]:
+    """Layers of every stage, shared out as a word says. `named`: how messages call the number of stages."""
+    if split == "spread" or (stages > layers and split == "even"):
+        return _spread(layers, stages)
+    counted = layers + 2 if split == "ends" and stages > 1 else layers
     if counted % stages:
         raise LayersIndivisible(
             place="pp",
-            cause=f"{layers} layers{' with embedding and head' if counted > layers else ''} for "
-            f"pp * vp = {degrees.pp} * {degrees.vp} = {stages} stages",
+            cause=f"{layers} layers{' with embedding and head' if counted > layers else ''} for {named}{stages} stages",
             fix=_would_do(layers, stages),
         )
     each = counted // stages
     if counted == layers:
-        return cuts_at(fold, (each,) * stages)
-    return cuts_at(fold, (each - 1, *(each,) * (stages - 2), each - 1))
+        return (each,) * stages
+    return each - 1, *(each,) * (stages - 2), each - 1
+
+
+def _spread(layers: int, stages: int) -> tuple[int, ...]:
+    """As evenly as they go."""
+    if stages > max(layers, 1):
+        raise _too_many(stages, layers)
+    bounds = [layers * stage // stages for stage in range(stages + 1)]
+    return tuple(b - a for a, b in pairwise(bounds))
 
 
 def _would_do(layers: int, stages: int) -> str:
@@ -106,11 +114,7 @@ def _would_do(layers: int, stages: int) -> str:
 
 def even_cuts(fold: Fold, stages: int) -> Cuts:
     """Call ranges with as equal numbers of layers as possible."""
-    layers = len(layer_calls(fold))
-    if stages > max(layers, 1):
-        raise _too_many(stages, layers)
-    bounds = [layers * stage // stages for stage in range(stages + 1)]
-    return cuts_at(fold, tuple(b - a for a, b in pairwise(bounds)))
+    return cuts_at(fold, _spread(len(layer_calls(fold)), stages))
 
 
 def cuts_at(fold: Fold, counts: Sequence[int]) -> Cuts:

@@ -63,7 +63,7 @@ class Case:
 
     def config(self, pins: str, ranks: int = 0) -> Config:
         filled = fill(parse([pins]), ranks=ranks or self.cluster.ranks, global_batch=self.batch)
-        return self.setting.settled(filled)
+        return self.setting.settled(filled, self.batch)
 
     def plan(self, pins: str) -> tuple[Fold, Decisions]:
         config = self.config(pins)

@@ -59,7 +59,7 @@ def test_a_single_sample_moves_what_one_of_two_does() -> None:
 
     def exchanged(dp: int) -> dict[str, list[str]]:
         pins = f"tp=4,cp=2,ep=8,etp=1,dp={dp},mbs=1,recompute=none"
-        config = own.setting.settled(fill(parse([pins]), ranks=8 * dp, global_batch=dp))
+        config = own.setting.settled(fill(parse([pins]), ranks=8 * dp, global_batch=dp), dp)
         setting = replace(own.setting, ranks=8 * dp)
         moves = [
             (body.body, f"{move.step.kind} over {move.step.axes}")

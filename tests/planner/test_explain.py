@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from meshwright.ir.errors import PlanOfAnotherCluster, PlanOfAnotherModel
+from meshwright.ir.errors import PlanBroken, PlanOfAnotherCluster, PlanOfAnotherModel
 from meshwright.planner.cli import main
 from meshwright.planner.diff import kept
 from meshwright.planner.pins import Pins
 from meshwright.planner.plan_file import load_plan
 from meshwright.planner.plan_types import Plan
+from meshwright.planner.reenter import reenter
 from tests.planner.solved import ARGV
 
 
@@ -145,3 +147,9 @@ def test_what_follows_from_a_pin_is_filled_in_anew(plan: Plan) -> None:
     left = kept(plan.config, Pins(tp=2)).to_json()
     assert not {"dp", "microbatches", "sp"} & set(left)
     assert left["zero"] == plan.config.zero
+
+
+def test_a_plan_that_has_not_what_it_says_was_asked_for_is_refused(plan: Plan) -> None:
+    told = replace(plan, bounds=replace(plan.bounds, only={"recompute": ("full",)}))
+    with pytest.raises(PlanBroken, match="recompute"):
+        reenter(told)

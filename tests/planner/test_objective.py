@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -13,11 +14,13 @@ from meshwright.cost_models.cluster_text import read_cluster
 from meshwright.cost_models.prediction import Prediction
 from meshwright.ir.errors import MeshwrightError, ObjectiveUnknown, PriceMissing
 from meshwright.planner import pricing
+from meshwright.planner.baselines import NAMES
 from meshwright.planner.cli import main
 from meshwright.planner.objective import check_objective, price_per_s
 from meshwright.planner.plan_file import plan_from_json
 from meshwright.planner.report import plan_of
-from meshwright.planner.solve import parts, solve
+from meshwright.planner.search import CUT_SHORT
+from meshwright.planner.solve import Stop, parts, solve
 from tests.planner.solved import TINY, question
 
 PINS = ("--fix", "cp=1", "--allow", "recompute=none|full", "--forbid", "tp=4")
@@ -91,6 +94,24 @@ def test_one_pool_alone_where_the_other_would_be_waited_for() -> None:
     assert plan.notes[0] == "1 of 2 hosts stay idle: the plan is for the other 1"
     assert plan.machines.cluster().ranks == 1
     assert any(one.config and one.config.dp == 2 for one in plan.baselines), "a person would use both"
+
+
+def test_baselines_that_the_whole_cluster_cannot_have_are_of_the_pool() -> None:
+    """192 ranks in two pools, and 64 sequences: copies alone can be on the 64 ranks of one pool."""
+    cluster = str(Path(__file__).parents[2] / "examples" / "clusters" / "two_pools.toml")
+    solved = solve(*question(TINY, "--cluster", cluster, "--global-batch", "64", "--seq", "64"))
+    found = {one.name: one for one in plan_of(solved).baselines}
+    assert list(found) == list(NAMES)
+    assert [pool.name for pool in solved.ask.cluster.pools] == ["old"]
+    assert {name: one.config.dp for name, one in found.items() if one.config and one.config.tp == 1}["fsdp"] == 64
+    assert all(one.config for one in found.values())
+
+
+def test_a_search_that_is_cut_short_says_so_of_its_baselines() -> None:
+    ask, setting, wished = question()
+    stop = Stop()
+    plan = plan_of(solve(ask, setting, wished, stop, lambda search: setattr(stop, "interrupted", True)))
+    assert [one.lost for one in plan.baselines if not one.config] == [CUT_SHORT] * (len(NAMES) - 1)
 
 
 def test_which_parts_there_are() -> None:

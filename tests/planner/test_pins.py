@@ -112,10 +112,10 @@ def test_what_is_filled_in_multiplies_out(tp: int, pp: int, cp: int, dp: int, mb
     assert (one.dp, one.mbs, one.microbatches) == (dp, mbs, count)
     assert one.zero == (dp * cp > 1)
     assert one.sp == (tp > 1)
-    settled = replace(one, split="even")
+    settled = replace(one, open=())
     assert settled.degrees().ranks == ranks
     again = fill(parse([str(settled)]), ranks=ranks, global_batch=batch)
-    assert replace(again, split="even") == settled
+    assert replace(again, open=()) == settled
 
 
 def test_layers_of_stages_are_read_and_written() -> None:

@@ -1,0 +1,61 @@
+"""Sequences that are longer than a model has positions for: the refusal names the limit, however the model meets it."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from meshwright.ir.errors import ForwardRaised, SequenceTooLong
+from meshwright.ir.frontends.capture import capture
+from meshwright.ir.frontends.contract import Source, source_of
+
+POSITIONS, WIDTH = 24, 8
+
+
+class Positioned(nn.Module):
+    """Tokens and positions."""
+
+    def __init__(self, way: str) -> None:
+        super().__init__()
+        self.way = way
+        self.tokens, self.positions = nn.Embedding(50, WIDTH), nn.Embedding(POSITIONS, WIDTH)
+        self.head = nn.Linear(WIDTH, 50)
+        self.register_buffer("numbers", torch.arange(POSITIONS), persistent=False)
+        self.numbers: Tensor
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        length = tokens.shape[1]
+        if self.way == "counted":
+            found = self.positions(torch.arange(length, device=tokens.device))
+        elif self.way == "buffer":
+            found = self.positions(self.numbers[:length])
+        elif self.way == "expanded":
+            found = self.positions(self.numbers[:length].expand(length))
+        else:
+            found = self.positions.weight[:length]
+        if self.way == "broken":
+            raise RuntimeError("not with any sequence")
+        return torch.as_tensor(self.head(self.tokens(tokens) + found).mean())
+
+
+def source(way: str) -> Source:
+    with torch.device("meta"):
+        model = Positioned(way)
+
+    def example_inputs(batch: int, seq: int) -> dict[str, Tensor]:
+        return {"tokens": torch.zeros(batch, seq, dtype=torch.long)}
+
+    return source_of(model, place="positioned.py", beside={"example_inputs": example_inputs})
+
+
+@pytest.mark.parametrize("way", ["counted", "buffer", "expanded", "table"])
+def test_the_limit_is_named(way: str) -> None:
+    capture(source(way), batch=2, seq=POSITIONS)
+    with pytest.raises(SequenceTooLong, match=rf"{POSITIONS} tokens at most"):
+        capture(source(way), batch=2, seq=2 * POSITIONS)
+
+
+def test_a_model_that_never_runs_says_what_it_raised() -> None:
+    with pytest.raises(ForwardRaised, match="not with any sequence"):
+        capture(source("broken"), batch=2, seq=2 * POSITIONS)
