@@ -144,6 +144,18 @@ def test_trees_and_nvls_only_where_nccl_has_them() -> None:
     assert not any("NVLS" in how for how in choices("all_reduce", group("1x8xMI300X", 8), "rccl"))
 
 
+@pytest.mark.parametrize(("hosts", "times"), [(2, 1), (3, 2), (4, 2)])
+def test_a_tree_of_switches_sends_twice_over_the_network_but_between_two_hosts(hosts: int, times: int) -> None:
+    """Eight adapters of 50 Gb/s at 96 %, far slower than NVLink. Up and down; of two hosts each sends up what the other
+    needs, once."""
+    (tree,) = (
+        line
+        for line in law("all_reduce", group(f"{hosts}x8xB200,inter=50G", 8 * hosts)).lines
+        if line.how == "NVLS tree"
+    )
+    assert tree.beta_s_per_byte == pytest.approx(times / (8 * 50e9 / 8 * 0.96), rel=1e-6)
+
+
 def test_gloo_scatters_by_reducing_all() -> None:
     shape = group("cpu:4", 4)
     for nbytes in (1e3, 1e8):
