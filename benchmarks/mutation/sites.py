@@ -2,7 +2,7 @@
 
 In: the tree of a module. Out: one ``Site`` per fault, in the order of the source; ``plant`` changes the tree in place.
 
-    comparison         < and <=, > and >=, == and !=, in and not in, is and is not
+    comparison         < and <=, > and >=, < and >=, == and !=, in and not in, is and is not
     sign               + and -, * and /, -x and x
     extreme            min and max, any and all, ceil and floor
     off by one         a small whole number, one larger
@@ -11,8 +11,8 @@ In: the tree of a module. Out: one ``Site`` per fault, in the order of the sourc
     dropped condition  one side of `and` and `or`; the filter of a comprehension
     logic              and and or, not x and x, True and False, a condition turned around
 
-What decides nothing at run time is left alone: annotations, decorators, docstrings, `assert`, what a `raise` says, and
-branches for type checkers.
+What decides nothing at run time is left alone: annotations, decorators, docstrings, what a `raise` says, branches for
+type checkers; and what only checks what must be so anyhow: `assert`, and `strict` of `zip`.
 """
 
 from __future__ import annotations
@@ -37,6 +37,12 @@ _COMPARED: dict[type[ast.cmpop], type[ast.cmpop]] = {
     ast.NotIn: ast.In,
     ast.Is: ast.IsNot,
     ast.IsNot: ast.Is,
+}
+_OPPOSITE: dict[type[ast.cmpop], type[ast.cmpop]] = {
+    ast.Lt: ast.GtE,
+    ast.LtE: ast.Gt,
+    ast.Gt: ast.LtE,
+    ast.GtE: ast.Lt,
 }
 _TURNED: dict[type[ast.operator], type[ast.operator]] = {
     ast.Add: ast.Sub,
@@ -149,6 +155,8 @@ def _in_field(owner: ast.AST, name: str, value: object) -> Iterator[Change]:
 
 def _in_expression(node: ast.AST, put: Callable[[ast.AST], Callable[[], None]]) -> Iterator[Change]:
     """Faults at ``node`` itself, then those inside it; ``put`` says how another node comes into its place."""
+    if isinstance(node, ast.keyword) and node.arg == "strict":
+        return
     yield from _at(node, put)
     for name, value in ast.iter_fields(node):
         if name not in _SILENT or isinstance(node, ast.Call):
@@ -159,8 +167,9 @@ def _at(node: ast.AST, put: Callable[[ast.AST], Callable[[], None]]) -> Iterator
     match node:
         case ast.Compare():
             for at, compared in enumerate(node.ops):
-                if type(compared) in _COMPARED:
-                    yield "comparison", _put(node.ops, at, _COMPARED[type(compared)]())
+                for table in (_COMPARED, _OPPOSITE):
+                    if type(compared) in table:
+                        yield "comparison", _put(node.ops, at, table[type(compared)]())
         case ast.BinOp():
             yield from _at_sum(node, put)
         case ast.UnaryOp(op=ast.USub()):

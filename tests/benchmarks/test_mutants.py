@@ -56,6 +56,7 @@ def test_every_kind_of_fault_stands_where_the_source_has_it() -> None:
         ("dropped condition", condition, "if not b:\n    pass"),
         ("dropped condition", condition, "if a < b:\n    pass"),
         ("comparison", condition, "if a <= b and (not b):\n    pass"),
+        ("comparison", condition, "if a >= b and (not b):\n    pass"),
         ("logic", condition, "if a < b and b:\n    pass"),
         ("dropped term", "total += max(a, b) * b", "pass"),
         ("sign", "total += max(a, b) * b", "total -= max(a, b) * b"),

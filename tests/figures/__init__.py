@@ -13,6 +13,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import fields, is_dataclass
+from functools import cache
 from math import isclose
 from pathlib import Path
 from typing import Any
@@ -39,6 +40,7 @@ def text(value: Any) -> str:
     return str(value)
 
 
+@cache
 def kept(table: str) -> dict[str, list[str]]:
     """The kept lines of every case."""
     found: dict[str, list[str]] = {}
@@ -52,6 +54,12 @@ def kept(table: str) -> dict[str, list[str]]:
 
 def written(cases: Cases) -> str:
     return "\n\n".join("\n".join([f"== {name}", *lines()]) for name, lines in cases.items()) + "\n"
+
+
+def changes(table: str, name: str, found: Iterable[str]) -> str:
+    """What is no longer as it was kept, and how to keep it; empty if nothing."""
+    changed = "\n".join(differences(found, kept(table)[name]))
+    return f"{changed}\nif that is meant: python -m tests.figures {table}" if changed else ""
 
 
 def differences(found: Iterable[str], expected: Iterable[str]) -> Iterator[str]:

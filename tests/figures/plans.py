@@ -1,4 +1,4 @@
-"""Plans: what searches find, prove and say, on small models and many kinds of clusters; and what verbs print of them."""
+"""Plans: what searches find, prove and say, on small models and clusters of many kinds; what verbs print of them."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ QUESTIONS = {
     ),
     "xla": asked(TINY, "1x4xTPU-v5p", 8, 512, "--target", "any", "--stack", "jax"),
     "compiled": asked(TINY, "1x4xA100", 8, 512, "--stack", "torch-compile"),
-    "three unlike": asked(TINY, str(TOMLS / "three_gpus.toml"), 12, 512),
+    "three unlike": asked(TINY, str(TOMLS / "three_gpus.toml"), 12, 512, "--dtype", "fp16"),
     "seven unlike": asked(TINY, str(TOMLS / "seven_gpus.toml"), 14, 512, "--target", "any"),
     "pinned": asked(TINY, "1x8xA100", 16, 512, "--fix", "pp=2,tp=2,zero=1,mbs=2", "--forbid", "recompute=full"),
     "modules pinned": asked(TINY, "1x4xA100", 8, 512, "--fix", "blocks.*.feed_forward:sharding=row"),

@@ -3,6 +3,7 @@
 from functools import partial
 
 from tests.figures import Cases
+from tests.figures.artefacts import artefacts
 from tests.figures.plans import plans, printings
 from tests.figures.prices import STEPS, clusters, groups, step, table
 
@@ -11,4 +12,5 @@ TABLES: dict[str, Cases] = {
     "steps": table(STEPS, step),
     "plans": plans(),
     "words": printings(),
+    **artefacts(),
 }
