@@ -51,6 +51,7 @@ def serve(folder: Path, reach: Path | None = None) -> None:
     os.environ[CODE] = str(folder)
     if reach is not None:
         os.environ[REACH] = str(reach)
+    sys.path.append(str(folder))  # which some tests hand on instead
     os.environ["PYTHONPATH"] = os.pathsep.join([str(folder), *os.environ.get("PYTHONPATH", "").split(os.pathsep)])
     (folder / "sitecustomize.py").write_text(Path(__file__).read_text(encoding="utf-8") + "\ninstall()\n", "utf-8")
     install()
