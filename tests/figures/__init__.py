@@ -11,7 +11,7 @@ They say that a number has changed, not that it was right: other tests hold numb
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from dataclasses import fields, is_dataclass
 from functools import cache
 from math import isclose
@@ -32,6 +32,8 @@ def text(value: Any) -> str:
         return f"{value:.6g}"
     if isinstance(value, Mapping):
         return "{" + ", ".join(f"{text(key)}: {text(one)}" for key, one in value.items()) + "}"
+    if isinstance(value, Set):
+        return "{" + ", ".join(sorted(map(text, value))) + "}"
     if isinstance(value, tuple | list):
         return "[" + ", ".join(map(text, value)) + "]"
     if is_dataclass(value) and not isinstance(value, type):

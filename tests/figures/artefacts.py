@@ -1,19 +1,16 @@
-"""Artefacts between a model and its answer: folds, decisions, programs, spaces, block problems, orders, scripts.
+"""Artefacts between a model and its answer: folds, decisions, programs, spaces, block problems, orders of work.
 
-A long text is kept as its number of lines and a checksum; the text itself is what `--dump-after` prints, or `emit`.
+A long text is kept as its number of lines and a checksum; the text itself is what `--dump-after` prints.
 """
 
 from __future__ import annotations
 
-import ast
 from collections.abc import Iterator
-from functools import cache, partial
+from functools import partial
 from itertools import islice
-from pathlib import Path
 from random import Random
 from zlib import crc32
 
-from meshwright.backends.torch_.emit import Subject, emit
 from meshwright.cost_models.prices import Prices
 from meshwright.cost_models.profile import published
 from meshwright.ir.errors import MeshwrightError
@@ -36,16 +33,7 @@ from meshwright.planner.scheduling import floor, greedy, schedule
 from meshwright.planner.scheduling.job import ordered
 from meshwright.planner.solve import space_of
 from meshwright.planner.unlike import mixes
-from tests.backends.torch_ import (
-    test_emit,
-    test_emit_context,
-    test_emit_experts,
-    test_emit_meta,
-    test_emit_pipeline,
-    test_emit_storage,
-    test_emit_unlike,
-)
-from tests.cost_models.programs import SHAPES, fold
+from tests.cost_models.programs import DENSE, SHAPES, fold
 from tests.figures import Cases, text
 from tests.figures.plans import MOE as TINY_MOE
 from tests.figures.plans import QUESTIONS, ROOT, TINY
@@ -158,6 +146,7 @@ BLOCKS = {
         ("dense", "a=4", "torch-compile", "selective"),
         ("moe", "a=4", "torch", "none"),
         ("moe", "a=2 b=2", "jax", "full"),
+        ("zigzag", "a=2 b=2", "megatron", "none"),
     )
 }
 
@@ -165,10 +154,11 @@ BLOCKS = {
 def block(name: str) -> Iterator[str]:
     """The numbers of a block's problem, its best choice and what trades time for memory."""
     shape, mesh_, stack, recompute = BLOCKS[name]
-    held, mesh = fold(SHAPES[shape], 8), Mesh.parse(mesh_)
+    zigzag = ("a",) if shape == "zigzag" else ()
+    held, mesh = fold(SHAPES.get(shape, DENSE), 8), Mesh.parse(mesh_)
     body = next(segment.period[0] for segment in held.segments if not segment.glue)
     setting = terms(mesh, stack=stack, microbatches=4)
-    made = build(held, body, mesh, setting, Space(zero=1, recompute=recompute))
+    made = build(held, body, mesh, setting, Space(zero=1, recompute=recompute, zigzag=zigzag))
     problem = made.problem
     yield f"{len(problem.variables)} variables, {len(problem.pairs)} pairs"
     for variable, saved, state in zip(problem.variables, made.saved, made.state, strict=True):
@@ -178,7 +168,7 @@ def block(name: str) -> Iterator[str]:
     for pair in problem.pairs:
         allowed = int(pair.allowed.sum()) if pair.allowed is not None else pair.costs.size
         yield f"{pair.first} {pair.second}: {allowed} {text(float(pair.costs.sum()))}"
-    choice = solve_block(held, body, mesh, setting)
+    choice = solve_block(held, body, mesh, setting, Space(zigzag=zigzag))
     yield f"{choice.status.value} {text([choice.objective_s, choice.bound_s])}"
     for point in block_frontier(held, body, mesh, setting, Space(zero=1)).points:
         yield f"{point.objective_s:.6g} {text(point.cost)}"
@@ -204,7 +194,7 @@ def jobs(number: int) -> Iterator[str]:
     one = job(
         draw.choice([2, 3, 4]),
         vee := draw.choice([1, 2]),
-        draw.choice([4, 6, 8]),
+        draw.choice([1, 1, 2, 4, 6, 8]),
         number,
         vee=vee == 2 and draw.random() < 0.5,
         apart=draw.random() < 0.7,
@@ -223,35 +213,6 @@ def jobs(number: int) -> Iterator[str]:
         yield summed(f"{answer.best.step_s:.6g}", str(answer.best.lists))
 
 
-# Scripts -------------------------------------------------------------------------------------------------------------
-
-
-@cache
-def scripts() -> dict[str, partial[Subject]]:
-    """Plans of tests that run what is emitted."""
-    found = {f"plain: {kind}": partial(test_emit.plan_of, kind) for kind in test_emit.KINDS}
-    found |= {f"context: {kind}": partial(test_emit_context.plan_of, kind) for kind in test_emit_context.KINDS}
-    found |= {f"meta: {kind}": partial(test_emit_meta.plan_of, kind) for kind in test_emit_meta.KINDS}
-    found |= {f"storage: {kind}": partial(test_emit_storage.plan_of, kind) for kind in test_emit_storage.KINDS}
-    pipelines = test_emit_pipeline.PIPELINES | test_emit_pipeline.ONE_STAGE
-    found |= {f"stages: {kind}": partial(test_emit_pipeline.plan_of, given) for kind, given in pipelines.items()}
-    experts = test_emit_experts.EVERYTHING.items()
-    found |= {f"experts: {kind}": partial(test_emit_experts.plan_of, **given) for kind, given in experts}
-    return found | {
-        f"unlike: {kind}": partial(test_emit_unlike.subject, case) for kind, case in test_emit_unlike.EXACT.items()
-    }
-
-
-def script(name: str) -> Iterator[str]:
-    """The parts of an emitted script, and the files beside it."""
-    for file, content in emit(scripts()[name](), Path("/plan")).texts:
-        own = content.replace(str(ROOT), "")
-        parts = [own]
-        if file.endswith(".py"):
-            parts = [ast.get_source_segment(own, statement) or "" for statement in ast.parse(own).body]
-        yield f"{file}: {len(own.splitlines())} lines, {' '.join(f'{crc32(part.encode()):08x}' for part in parts)}"
-
-
 def artefacts() -> dict[str, Cases]:
     return {
         "models": {name: partial(model, name) for name in MODELS},
@@ -259,6 +220,5 @@ def artefacts() -> dict[str, Cases]:
         "spaces": {name: partial(space, name) for name in QUESTIONS},
         "blocks": {name: partial(block, name) for name in BLOCKS},
         "orders": {name: partial(order, name) for name in SCHEDULES},
-        "jobs": {str(number): partial(jobs, number) for number in range(16)},
-        "scripts": {name: partial(script, name) for name in scripts()},
+        "jobs": {str(number): partial(jobs, number) for number in range(24)},
     }

@@ -7,18 +7,21 @@ import io
 import re
 from collections.abc import Iterator
 from contextlib import redirect_stderr, redirect_stdout
+from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
 from shutil import rmtree
 from tempfile import mkdtemp
 from typing import Any
 
+from meshwright.backends.torch_.verify.emitted import Verified
 from meshwright.planner.cli import main
 from meshwright.planner.plan import nothing_to_json, read_asked
 from meshwright.planner.plan_file import plan_to_json
 from meshwright.planner.relax import relax
 from meshwright.planner.report import plan_of
 from meshwright.planner.solve import solve
+from meshwright.planner.verify import shown, to_json
 from tests.figures import Cases, text
 from tests.planner.solved import ARGV, TINY, parsed
 
@@ -46,13 +49,15 @@ QUESTIONS = {
     "three unlike": asked(TINY, str(TOMLS / "three_gpus.toml"), 12, 512, "--dtype", "fp16"),
     "seven unlike": asked(TINY, str(TOMLS / "seven_gpus.toml"), 14, 512, "--target", "any"),
     "pinned": asked(TINY, "1x8xA100", 16, 512, "--fix", "pp=2,tp=2,zero=1,mbs=2", "--forbid", "recompute=full"),
-    "modules pinned": asked(TINY, "1x4xA100", 8, 512, "--fix", "blocks.*.feed_forward:sharding=row"),
+    "modules pinned": asked(TINY, "1x4xA100", 8, 512, "--fix", "blocks.*.feed_forward:recompute=on"),
     "least memory": asked(TINY, "1x4xA100", 8, 2048, "--objective", "memory"),
     "least cost": asked(
         TINY, str(TOMLS / "two_pools.toml"), 192, 64, "--objective", "cost", "--fix", "tp=4,pp=1,mbs=1"
     ),
     "pipeline, own schedule": asked(TINY, "1x4xA100", 16, 512, "--target", "any", "--fix", "pp=4,schedule=custom"),
     "nothing fits": asked(TINY, "1x2xT4", 64, 65536, "--dtype", "fp16", "--fix", "mbs=32,pp=1,recompute=none"),
+    "short of memory": asked(TINY, "1x4xT4", 8, 16384, "--target", "any", "--dtype", "fp16", "--fix", "tp=1,pp=2"),
+    "alone": asked(TINY, "1x1xT4", 4, 32768, "--target", "any", "--dtype", "fp16"),
     "long": asked(TINY, "1x4xT4", 4, 65536, "--target", "any", "--dtype", "fp16"),
 }
 SILENT = ("format_version", "provenance", "model", "cluster", "config", "bodies", "placements")
@@ -116,6 +121,29 @@ def saved() -> Path:
     return folder
 
 
+FOUND = Verified(
+    ranks=4,
+    steps=2,
+    losses=(5.5, 5.25),
+    tensors=39,
+    worst=1.5e-6,
+    collectives=(("all_reduce", "dp", 3, 4096), ("send", "pp", 2, 128)),
+    once=(("broadcast", "dp", 1, 8),),
+    memory=(1000, 3000, 2000, 500),
+    rounded=2,
+    kinks=(1,),
+    differences=tuple(f"gradient {number}" for number in range(99)),
+)
+
+
+def verdicts(name: str) -> Iterator[str]:
+    """What `plan verify` prints of what was found."""
+    exact = replace(FOUND, differences=(), rounded=0, kinks=(), memory=())
+    found, whole, planned = (FOUND, 3, (900.0, 3500.0, 1.0, 1.0)) if name == "different" else (exact, 0, ())
+    yield from shown(found, whole, planned)
+    yield text(to_json(found, whole, planned))
+
+
 def printed(*argv: str) -> str:
     out = io.StringIO()
     with redirect_stdout(out), redirect_stderr(io.StringIO()):
@@ -128,4 +156,6 @@ def plans() -> Cases:
 
 
 def printings() -> Cases:
-    return {name: partial(words, name) for name in VERBS}
+    return {name: partial(words, name) for name in VERBS} | {
+        name: partial(verdicts, name) for name in ("different", "exact")
+    }

@@ -6,6 +6,7 @@ from tests.figures import Cases
 from tests.figures.artefacts import artefacts
 from tests.figures.plans import plans, printings
 from tests.figures.prices import STEPS, clusters, groups, step, table
+from tests.figures.scripts import script, scripts
 
 TABLES: dict[str, Cases] = {
     "groups": {name: partial(groups, name) for name in clusters()},
@@ -13,4 +14,5 @@ TABLES: dict[str, Cases] = {
     "plans": plans(),
     "words": printings(),
     **artefacts(),
+    "scripts": {name: partial(script, name) for name in scripts()},
 }
