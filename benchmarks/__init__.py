@@ -19,6 +19,7 @@ BENCHMARKS: dict[str, str] = {
     "custom_schedules": "step times with a schedule made for the plan, beside the best schedule that has a name",
     "emitted_matrix": "models by kinds of plans: what is emitted and exact in `plan verify`, and what is refused",
     "fake_ranks": "one rank of each stage of Llama-3.1-405B on 16,384 ranks, alone, beside what was priced",
+    "mutants": "faults planted in the five rooms, and whether the tests nearest to them notice",
     "simulate_cost": "time to make, order and simulate pipeline schedules, a large and a small one",
 }
 """Name of the module, and what it shows."""

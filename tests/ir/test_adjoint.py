@@ -6,6 +6,7 @@ from meshwright.ir.adjoint import Applied, Choice, Split, Strategy, apply, choic
 from meshwright.ir.errors import IllegalStrategy, IndivisibleExtent
 from meshwright.ir.graph import Type
 from meshwright.ir.mesh import Mesh
+from meshwright.ir.placement import CONTIGUOUS, ZIGZAG, Layout, Nested
 from meshwright.ir.rules.base import Rule, Signature
 from tests.ir import strategies
 
@@ -96,3 +97,23 @@ def test_a_factor_that_does_not_divide_is_refused() -> None:
 def test_an_axis_has_one_choice() -> None:
     with pytest.raises(IllegalStrategy):
         Strategy((("dp", Split(("a",))), ("dp", Split(("b",)))))
+
+
+@pytest.mark.parametrize(
+    ("layout", "merged"),
+    [
+        (CONTIGUOUS, Nested(2)),
+        (ZIGZAG, Nested(2, ZIGZAG)),
+        (Nested(3), Nested(6)),
+        (Nested(3, ZIGZAG), Nested(6, ZIGZAG)),
+    ],
+    ids=str,
+)
+def test_a_cut_of_rows_is_one_of_every_row_when_rows_are_merged(layout: Layout, merged: Layout) -> None:
+    """Two rows of twelve become one of 24; what was cut in three runs is cut in six."""
+    row = Type((2, 12), "f32")
+    rule = rules.infer(Signature("view", (row,), (("shape", (24,)),)))
+    inner = next(factor.name for factor in rule.factors if factor.size == 12)
+    applied = apply(rule, (row,), Strategy((("a", Split((inner,), layout)),)), Mesh.parse("a=2"))
+    assert applied.operands[0].value.dims[1][0].layout == layout
+    assert applied.results[0].value.dims[0][0].layout == merged

@@ -12,11 +12,13 @@ from meshwright.backends.torch_.verify.step import step_differences
 from meshwright.cost_models.cluster_toml import read
 from meshwright.cost_models.step import Step
 from meshwright.ir.decisions import Schedule
-from meshwright.ir.errors import PinsContradict, ScheduleNotExpressible, WishesContradict
+from meshwright.ir.errors import PinsContradict, ScheduleImpossible, ScheduleNotExpressible, WishesContradict
 from meshwright.ir.names import Degrees, template
 from meshwright.ir.plan_json import decisions_from_json, decisions_to_json
 from meshwright.ir.schedules import CUSTOM, KINDS, SCHEDULES, WorkLists, decode, moments, with_work, work_of
+from meshwright.planner import finalists
 from meshwright.planner.custom import customised, job_of
+from meshwright.planner.pins import Config
 from meshwright.planner.plan_file import plan_text, read_plan
 from meshwright.planner.refine import Refined, mixed
 from meshwright.planner.report import plan_of
@@ -27,7 +29,7 @@ from meshwright.planner.stages import counts_of
 from tests.llama_block import model
 from tests.planner.refining import Case, hosts
 from tests.planner.scheduling.jobs import job
-from tests.planner.solved import ARGV, question
+from tests.planner.solved import ARGV, TINY, question
 
 PINS = [
     "pp=4,tp=1",
@@ -341,3 +343,32 @@ def test_it_is_made_for_time_only(objective: str) -> None:
 def test_names_alone_do_not_say_it(small: str) -> None:
     with pytest.raises(PinsContradict, match="an order of work that the search makes"):
         Case(small, hosts(1)).config("pp=4,schedule=custom")
+
+
+def test_pipelines_that_would_be_fast_without_waits_get_a_schedule_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Behind what was refined come six more as the search priced them: its answer, then the least busy ones."""
+    tried: list[Refined] = []
+
+    def watched(setting: object, plans: list[Refined], *_: object, **__: object) -> tuple[None, tuple[str, ...]]:
+        tried.extend(plans)
+        return None, ()
+
+    monkeypatch.setattr(finalists, "customised", watched)
+    asked = (TINY, "--cluster", "1x4xA100", "--global-batch", "16", "--seq", "512", "--target", "any")
+    ask, setting, wished = question(*asked, "--fix", "schedule=custom", "--forbid", "pp=1")
+    searches: list[Search] = []
+    with pytest.raises(ScheduleImpossible):
+        solve(ask, setting, wished, told=searches.append)
+    found = searches[-1].found
+
+    def busy_s(config: Config) -> float:
+        return found[config].step_s - dict(found[config].prediction.shares)["bubble"]
+
+    as_priced = [one.config for one in tried if one.config and one.prediction is found[one.config].prediction]
+    taken = {one.origin for one in tried} - set(as_priced)
+    best = searches[-1].best
+    left = sorted((one for one in found if found[one].fits and one.pp > 1 and one not in taken), key=busy_s)
+    first = [best.config] if best and best.config in left else []
+    expected = [*first, *(one for one in left if one not in first)]
+    assert len(expected) > len(as_priced) == finalists.IDLE
+    assert [busy_s(one) for one in as_priced] == [busy_s(one) for one in expected[: finalists.IDLE]]

@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 from meshwright.cost_models.cluster_text import read_cluster
 from meshwright.cost_models.cluster_toml import read
 from meshwright.cost_models.host_traffic import between_hosts
+from meshwright.cost_models.prediction import Prediction
 from meshwright.ir.decisions import Decisions
 from meshwright.ir.errors import RanksMissing
-from meshwright.planner.placement import assignment_of, on_ranks, placed, worth
+from meshwright.planner.placement import assignment_of, on_ranks, placed, placements, worth
 from meshwright.planner.refine import refined
 from meshwright.planner.seats import Seats
 from tests.planner.refining import CLUSTERS, LLAMA, Case, example, hosts
@@ -148,6 +149,26 @@ def test_the_answer_is_never_worse_and_always_the_same(small: str) -> None:
         assert found.priced <= limit
         again = placed(plan, case.cluster, lambda one: case.price(fold, one), limit=limit)
         assert found.decisions == again.decisions
+
+
+def test_of_every_way_to_give_devices_to_groups_the_best_is_kept(small: str) -> None:
+    case = Case(small, example("seven_gpus"), batch=12)
+    fold, plan = case.plan("tp=1,pp=7,split=spread")
+    priced: dict[tuple[tuple[str, ...], ...], list[tuple[float, float, float]]] = {}
+
+    def way(decisions: Decisions) -> tuple[tuple[str, ...], ...]:
+        """By group, the kinds of device."""
+        names = [sorted({case.cluster.device(rank).name for rank in group}) for group in decisions.groups]
+        return tuple(map(tuple, names))
+
+    def judge(decisions: Decisions) -> Prediction:
+        prediction = case.price(fold, decisions)
+        priced.setdefault(way(decisions), []).append(worth(prediction))
+        return prediction
+
+    found = placements(plan, case.cluster, judge, limit=60)
+    assert len(found) > 2
+    assert [worth(one.prediction) for one in found] == [min(priced[way(one.decisions)]) for one in found]
 
 
 def test_ranks_must_be_as_many_as_places(small: str) -> None:

@@ -80,6 +80,12 @@ def test_alternatives_are_of_other_kinds(plan: Plan) -> None:
     assert plan.config not in [one.config for one in plan.alternatives]
 
 
+@pytest.mark.parametrize("top", [0, 1, 2])
+def test_as_many_alternatives_as_are_asked_for(solved: Solved, top: int) -> None:
+    """Beside what is faster and does not fit."""
+    assert len([one for one in plan_of(solved, top).alternatives if not one.name]) == top
+
+
 def test_a_precision_that_no_code_is_written_for_is_noted(solved: Solved) -> None:
     """It is planned all the same."""
 

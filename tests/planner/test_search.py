@@ -66,8 +66,12 @@ def test_more_memory_and_faster_links_never_make_it_slower() -> None:
 
 
 def test_a_search_that_has_no_time_says_so() -> None:
+    """It has looked at nothing, and claims nothing; with time, it proves its answer."""
     own = opened(CASES[0], FEW)
     search = own.search()
     for _ in search.run((), until_s=0.0):
         pass
-    assert search.lower_s == 0.0 or search.best is None or search.lower_s <= search.upper_s
+    assert (search.best, search.counts.priced, search.lower_s, search.expanded) == (None, 0, 0.0, False)
+    ended = searched(own)
+    assert ended.expanded
+    assert 0.0 < ended.lower_s == ended.upper_s

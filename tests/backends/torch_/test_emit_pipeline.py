@@ -120,7 +120,7 @@ def test_micro_batches_are_exact_and_communicate_what_they_say(
     one = found[kind]
     assert one.differences == ()
     assert_planned(plans[kind], one)
-    assert one.losses[1] < one.losses[0] or kind in TIED | SEVERAL
+    assert len(set(one.losses)) == 2  # each equal to the reference's: the second one is of parameters that were stepped
     sent = [number for what, axes, number, _ in one.collectives if (what, axes) == ("send", "pp")]
     if kind == "1f1b x zero 3":  # the tables of positions and the sequences, of four micro-batches
         assert sent == [3 * 4]

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from meshwright.backends.torch_.emit import Subject, emit
+from meshwright.backends.torch_.emit.storage import ACTIVE, Kept, check_sharded
 from meshwright.backends.torch_.verify.emitted import Verified, verify
 from meshwright.ir.errors import EmissionRecompute, EmissionSoftware, EmissionStorage
 from meshwright.ir.names.pinned import Allowed, Pinned
@@ -125,3 +128,16 @@ def test_copies_inside_of_shards_are_refused(tmp_path: Path) -> None:
     with pytest.raises(EmissionStorage, match="copies along an axis inside of dp") as refused:
         emit(outer_shards(), tmp_path)
     assert "zero=3" in refused.value.fix
+
+
+@pytest.mark.parametrize(("of_rank", "refused"), [(1, False), (ACTIVE, False), (ACTIVE + 1, True)])
+def test_torch_keeps_three_stages_of_a_rank_gathered_and_no_more(of_rank: int, refused: bool) -> None:
+    """Where the optimizer's state alone is sharded; where parameters are, stages are gathered as they run."""
+    stages = [SimpleNamespace(ranks=(rank, rank + 1)) for rank in (0, 2) for _ in range(of_rank)]
+    plan: Any = SimpleNamespace(decisions=SimpleNamespace(stages=stages), program=SimpleNamespace(actions=()))
+    axes: Any = SimpleNamespace(copies=("dp",))
+    check_sharded(plan, Kept((), ("dp",), level=2), axes)
+    with pytest.raises(EmissionStorage, match="keeps 3 gathered") if refused else nullcontext():
+        check_sharded(plan, Kept((), ("dp",), level=1), axes)
+    with pytest.raises(EmissionStorage, match="copies along dp"):
+        check_sharded(plan, Kept((), ("other",), level=2), axes)

@@ -179,3 +179,26 @@ def test_the_best_cycle_of_a_boundary_table_is_the_closed_block() -> None:
     best = solve(closed.problem).objective
     assert min(cycles) == pytest.approx(best, rel=ROUNDING)
     assert table.min() <= min(cycles)
+
+
+def handed_on() -> Fold:
+    """A value that is read twice and is an output, too: three gradients meet there."""
+    g = Builder()
+    x = g.input((64, 1024, 1024), labels=("b", "s", ""), dtype="f32", requires_grad=True)
+    middle = g.op("linear", x, g.param("in.weight", (1024, 1024), dtype="f32"))
+    g.output(middle, g.op("mul", g.op("silu", middle), g.op("sigmoid", middle)))
+    graph = g.graph()
+    segment = Segment(("block",), ("layers.0",), (FromInput("x"),), ((FromPrevious(0),),))
+    return Fold((Body("block", graph),), (segment,), ((graph.inputs[0], graph.types["x"]),), (FromPrevious(1),))
+
+
+def test_a_value_that_is_read_and_handed_on_has_the_gradient_of_who_takes_it_too() -> None:
+    """Three gradients are added, by one kernel or by two, exactly as the problem counts them."""
+    mesh = Mesh.parse("a=2")
+    setting, random = terms(mesh, batch=64, seq=1024), Random(1)
+    block = build(handed_on(), "block", mesh, setting, Space(zero=0, closed=False))
+    free = [chosen for chosen in (drawn(block, random) for _ in range(40)) if not shares(block, chosen)]
+    assert len(free) > 20
+    for chosen in free:
+        ours = block.problem.objective(chosen) - stored_s(block, chosen, setting)
+        assert ours == pytest.approx(lowered_s(block, body_plan(block, chosen), setting), rel=ROUNDING)

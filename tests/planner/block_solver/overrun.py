@@ -1,7 +1,8 @@
-"""A solver that heeds no limit: it starts a process of its own, says which, and sleeps."""
+"""A solver that heeds no limit: it starts a process of its own, says which in a file that is named, and sleeps."""
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import time
@@ -10,5 +11,7 @@ from pathlib import Path
 if __name__ == "__main__":
     sys.stdin.buffer.read()
     worker = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
-    (Path(__file__).parent / "overrun.pid").write_text(str(worker.pid))
+    note = Path(os.environ["OVERRUN_NOTE"])
+    note.with_suffix(".part").write_text(str(worker.pid))
+    note.with_suffix(".part").rename(note)
     time.sleep(60)

@@ -1,0 +1,133 @@
+"""Faults are planted where they change something, are named by what they are, and are noticed by tests that ask."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy
+import pytest
+
+from benchmarks import mutants
+from benchmarks.mutation import blocks, serving
+from benchmarks.mutation.nearest import nearest
+from benchmarks.mutation.reach import Reached, product
+from benchmarks.mutation.sites import header, sites
+
+SOURCE = '''
+"""A module."""
+from functools import lru_cache
+LIMIT: dict[int, str] = {2: "two"}
+@lru_cache(maxsize=4)
+def area(a: int, b: int = 3) -> float:
+    """Of a rectangle."""
+    total = 0
+    if a < b and not b:
+        raise ValueError(a + 1)
+    total += max(a, b) * b
+    assert total > 0
+    check(total)
+    return -total
+'''
+DEFINITION = "@lru_cache(maxsize=4)\ndef area(a: int, b: int=3) -> float:\n    pass"
+
+
+def planted(source: str) -> list[tuple[str, str, str]]:
+    """Every fault: its kind, and the statement before and after."""
+    found = []
+    for index in range(len(sites(ast.parse(source)))):
+        tree = ast.parse(source)
+        site = sites(tree)[index]
+        before = header(site.statement)
+        site.plant()
+        after = header(site.statement)
+        found.append((site.kind, before, after if after != before else "pass"))
+        compile(ast.fix_missing_locations(tree), "planted", "exec")
+    return found
+
+
+def test_every_kind_of_fault_stands_where_the_source_has_it() -> None:
+    condition = "if a < b and (not b):\n    pass"
+    assert planted(SOURCE) == [
+        ("off by one", "LIMIT: dict[int, str] = {2: 'two'}", "LIMIT: dict[int, str] = {3: 'two'}"),
+        ("off by one", DEFINITION, DEFINITION.replace("b: int=3", "b: int=4")),
+        ("off by one", "total = 0", "total = 1"),
+        ("logic", condition, "if a < b or not b:\n    pass"),
+        ("dropped condition", condition, "if not b:\n    pass"),
+        ("dropped condition", condition, "if a < b:\n    pass"),
+        ("comparison", condition, "if a <= b and (not b):\n    pass"),
+        ("comparison", condition, "if a >= b and (not b):\n    pass"),
+        ("logic", condition, "if a < b and b:\n    pass"),
+        ("dropped term", "total += max(a, b) * b", "pass"),
+        ("sign", "total += max(a, b) * b", "total -= max(a, b) * b"),
+        ("sign", "total += max(a, b) * b", "total += max(a, b) / b"),
+        ("dropped term", "total += max(a, b) * b", "total += max(a, b)"),
+        ("dropped term", "total += max(a, b) * b", "total += b"),
+        ("extreme", "total += max(a, b) * b", "total += min(a, b) * b"),
+        ("dropped call", "check(total)", "pass"),
+        ("sign", "return -total", "return total"),
+    ]
+
+
+def test_blocks_are_noted_as_they_are_entered() -> None:
+    source = "def sign(x):\n    'Doc.'\n    if x < 0:\n        return -1\n    else:\n        return 1\n"
+    tree = ast.parse(source)
+    assert blocks.names(tree, "m") == ["m:sign#0", "m:sign#1", "m:sign#2"]
+    inside = {header(statement): block for statement, block in blocks.owners(tree, "m").items()}
+    assert inside["return 1"] == "m:sign#2"
+    noted = bytearray(4)
+    scope: dict[str, object] = {serving.NOTED: noted}
+    exec(compile(blocks.noting(tree, 1), "noting", "exec"), scope)  # noqa: S102
+    assert scope["sign"](-3) == -1  # type: ignore[operator]
+    assert list(noted) == [0, 1, 1, 0]
+
+
+def test_code_is_served_in_place_of_a_file_in_processes_too(tmp_path: Path) -> None:
+    serving.write(tmp_path, "meshwright.ir.mesh", compile("PLANTED = 61", "planted", "exec"))
+    inner = "import meshwright.ir.mesh as mesh; print(mesh.PLANTED)"
+    script = (
+        f"import sys, subprocess; from pathlib import Path; from benchmarks.mutation.serving import serve\n"
+        f"serve(Path({str(tmp_path)!r}))\n{inner}\n"
+        f"sys.stdout.flush(); subprocess.run([sys.executable, '-c', {inner!r}], check=True)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], cwd=mutants.REPO, capture_output=True, text=True, timeout=120, check=True
+    )
+    assert done.stdout == "61\n61\n"
+
+
+def test_the_nearest_tests_enter_the_block_and_ask_different_things() -> None:
+    """Of three functions of tests two enter it; the cheapest case of each comes before a second case of one."""
+    tests = ("t.py::a[1]", "t.py::a[2]", "t.py::b", "t.py::c")
+    entered = numpy.array([[1, 0], [1, 0], [1, 1], [0, 1]], dtype=bool)
+    known = Reached(
+        file="t.py",
+        tests=tests,
+        seconds=(0.1, 0.2, 5.0, 0.1),
+        setups=((), (), (), ()),
+        setup_seconds=(),
+        names={"m:f#0": 0, "m:g#0": 1},
+        entered=entered,
+        modules={"m": "same"},
+    )
+    assert nearest("m:f#0", "same", [known], 60.0).tests == {"t.py": (tests[0], tests[2], tests[1])}
+    assert nearest("m:f#0", "same", [known], 5.6).tests == {"t.py": (tests[0], tests[2])}
+    assert nearest("m:#0", "same", [known], 60.0).tests["t.py"][-1] == tests[1]
+    assert nearest("m:h#0", "same", [known], 60.0).tests == {}
+
+
+def test_a_draw_is_the_same_for_a_seed() -> None:
+    first, again, other = (mutants.draw(5, seed, "ir.mesh") for seed in ("a", "a", "b"))
+    assert [one.key for one in first] == [one.key for one in again] != [one.key for one in other]
+    assert {one.module for one in first} == {"meshwright.ir.mesh"}
+
+
+@pytest.mark.parametrize("key", mutants.equivalents(), ids=lambda key: f"{key[0]}-{key[1]}")
+def test_a_fault_that_is_called_equivalent_can_be_planted(key: tuple[str, str, str, str]) -> None:
+    """The list says a reason, and does not outlive the statement."""
+    module, function, before, after = key
+    assert mutants.equivalents()[key]
+    source = product()[module].read_text(encoding="utf-8")
+    found = [(site.function, header(site.statement), site) for site in sites(ast.parse(source))]
+    assert any(name == function and text == before for name, text, _ in found)
+    assert (before, after) in [change[1:] for change in planted(source)]
