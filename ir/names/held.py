@@ -242,7 +242,9 @@ def _schedule(subject: Subject, value: str) -> bool:
 
 
 def _mbs(subject: Subject, value: int) -> bool:
-    return {value * copies for copies in subject.sizes("dp")} == {max(extents(subject.fold, "b"), default=1)}
+    """So many for each of the copies that a micro-batch was cut for: operators chosen anew may share them otherwise."""
+    copies, rest = divmod(max(extents(subject.fold, "b"), default=1), value)
+    return not rest and copies > 0 and all(mesh.size % copies == 0 for mesh, _ in subject.roles)
 
 
 def _context(subject: Subject, value: str) -> bool:
