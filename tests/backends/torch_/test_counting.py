@@ -30,6 +30,10 @@ def numbers(count: int) -> Tensor:
     return torch.ones(count, dtype=torch.float32)
 
 
+def waited(made: Tensor) -> Tensor:
+    return functional.wait_tensor(made)
+
+
 Sent = Callable[[dist.ProcessGroup], object]
 CASES: dict[str, tuple[Sent, tuple[str, tuple[int, ...], int]]] = {
     "all_reduce": (lambda pair: dist.all_reduce(numbers(6)), ("all_reduce", ALL, 24)),
@@ -59,13 +63,16 @@ CASES: dict[str, tuple[Sent, tuple[str, tuple[int, ...], int]]] = {
         ("all_to_all", PAIR, 16),
     ),
     "broadcast": (lambda pair: dist.broadcast(numbers(6), src=0), ("broadcast", ALL, 24)),
-    "functional all_reduce": (lambda pair: functional.all_reduce(numbers(6), "sum", pair), ("all_reduce", PAIR, 24)),
+    "functional all_reduce": (
+        lambda pair: waited(functional.all_reduce(numbers(6), "sum", pair)),
+        ("all_reduce", PAIR, 24),
+    ),
     "functional all_gather": (
-        lambda pair: functional.all_gather_tensor(numbers(6), 0, pair),
+        lambda pair: waited(functional.all_gather_tensor(numbers(6), 0, pair)),
         ("all_gather", PAIR, 24),
     ),
     "functional reduce_scatter": (
-        lambda pair: functional.reduce_scatter_tensor(numbers(6), "sum", 0, pair),
+        lambda pair: waited(functional.reduce_scatter_tensor(numbers(6), "sum", 0, pair)),
         ("reduce_scatter", PAIR, 24),
     ),
     "send": (lambda pair: dist.send(numbers(6), dst=3), ("send", (2, 3), 24)),
