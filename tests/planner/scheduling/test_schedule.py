@@ -13,8 +13,9 @@ from meshwright.cost_models.schedule import compiled, simulate
 from meshwright.ir.schedules import KINDS, Shape, WorkLists, moments, verify_work
 from meshwright.planner.scheduling import Budget, Job, Lists, all_fit, as_job, floor_s, listed, ordered, schedule
 from meshwright.planner.scheduling.exact import all_certified
+from meshwright.planner.scheduling.floor import group_floor_s
 from meshwright.planner.scheduling.greedy import RULES, roomy
-from tests.planner.scheduling.jobs import job, jobs, named
+from tests.planner.scheduling.jobs import AMPLE, job, jobs, named
 
 WORK = 2_000
 ROUNDING = 1e-6
@@ -198,3 +199,25 @@ def told() -> list[str]:
     """Orders of some jobs."""
     found = [schedule(one, named(one), budget=Budget(20_000)) for one in small(range(6))]
     return [str(answer.best.lists) if answer else "" for answer in found]
+
+
+@pytest.mark.parametrize("groups", [1, 2, 4])
+@pytest.mark.parametrize("count", [1, 3, 8])
+@pytest.mark.parametrize("room", [1.0, 2.0, AMPLE])
+def test_bounds_of_even_stages_by_hand(groups: int, count: int, room: float) -> None:
+    """Forward, input gradients and weight gradients take a second each, on p groups of one stage; m micro-batches. Group
+    g begins after g seconds. Behind its last input gradient those of the g groups before it follow, and a weight
+    gradient. A micro-batch is away for all groups from g on, there and back; so many as it has room for are."""
+    apart = job(groups, 1, count, 0, room=room, even=True)
+    whole = job(groups, 1, count, 0, room=room, even=True, apart=False)
+    for g in range(groups):
+        works = g + 3 * count
+        passes = g + 2 * count + g + 1
+        waits = count * 2 * (groups - g) / room + 2 * g + 1
+        assert group_floor_s(apart, g) == pytest.approx(max(works, passes, waits))
+        waits = count * 3 * (groups - g) / room + 3 * g
+        assert group_floor_s(whole, g) == pytest.approx(max(3 * g + 3 * count, waits))
+    alone = {True: 2 * groups + 1, False: 3 * groups}
+    for one in (apart, whole):
+        floors = [group_floor_s(one, g) for g in range(groups)]
+        assert floor_s(one) == pytest.approx(max(alone[one.apart], *floors))
