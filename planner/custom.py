@@ -71,10 +71,11 @@ def customised(
     asked: bool,
     layers: bool,
     stop: Callable[[], bool],
+    writes: Callable[[Refined], bool] = lambda _: True,
 ) -> tuple[Refined | None, tuple[str, ...]]:
     """The best of these plans with a schedule made for it, if that is better than all of them; and which were too large
     to try. `asked`: the best with such a schedule even if none is better, with more work. `layers`: they may be shared
-    out anew for it."""
+    out anew for it. `writes`: whether code is written for what would be the answer."""
     best = min(plans, key=lambda one: one.worth, default=None)
     found: Refined | None = None
     source: _Case | None = None
@@ -95,14 +96,15 @@ def customised(
         made = case.made(budget, certify=asked and not late)
         left -= share - budget.left
         if made is not None and (asked or _is_better(made, best)):
-            if found is None or made.worth < found.worth:
+            if (found is None or made.worth < found.worth) and writes(made):
                 found, source = made, case
-            best = best if asked else found
+            best = best if asked or found is None else found
     if found is not None and source is not None and layers:
-        found, last = _shared_again(source, found, looks=LOOKS_ASKED if asked else LOOKS, stop=stop)
+        shared, last = _shared_again(source, found, looks=LOOKS_ASKED if asked else LOOKS, stop=stop)
         if asked and last is not source:
             again = last.made(Budget(left), certify=not stop())
-            found = min(again or found, found, key=lambda one: one.worth)
+            shared = min(again or shared, shared, key=lambda one: one.worth)
+        found = shared if shared is found or writes(shared) else found
     return found, tuple(f"no schedule was made for {what}: {large}" for what, large in notes.items())
 
 

@@ -13,18 +13,15 @@ from dataclasses import replace
 from pathlib import Path
 
 from meshwright.backends.torch_.emit import Subject, emit
-from meshwright.backends.torch_.emit.hosts import SLURM, Seat, on_hosts, on_several
-from meshwright.cost_models.cluster import Cluster
-from meshwright.ir.frontends.calls import calls_of
+from meshwright.backends.torch_.emit.hosts import SLURM, on_hosts, on_several
+from meshwright.planner import emission
+from meshwright.planner.emission import CUDA, seats
 from meshwright.planner.output import check_files, folder_of, remember
 from meshwright.planner.plan import unwritable
 from meshwright.planner.plan_file import load_plan
 from meshwright.planner.reenter import Reentered, on_target, program_of, reenter
 from meshwright.planner.twin import Planned, twinned
 from meshwright.planner.units import seconds
-
-CUDA = "torch-cuda"
-"""The target whose ranks are GPUs of hosts."""
 
 
 def run(args: Namespace) -> int:
@@ -64,18 +61,6 @@ def run(args: Namespace) -> int:
     return 0
 
 
-def seats(cluster: Cluster) -> list[Seat]:
-    """Where every rank of a cluster is."""
-    found = []
-    for rank in range(cluster.ranks):
-        at = cluster.place(rank)
-        pool = cluster.pools[at.pool]
-        nic = at.slot * pool.ports // pool.gpus_per_host if pool.adapters else -1
-        kind = pool.adapters[0].kind if pool.adapters else ""
-        found.append(Seat(host=cluster.host_index(at), gpu=at.slot, nic=nic, network=kind))
-    return found
-
-
 def tiny(again: Reentered, folder: Path) -> Subject:
     """The twin of a plan, as the emitter takes it; how it differs is told."""
     made = twinned(Planned.of(again), folder)
@@ -86,17 +71,10 @@ def tiny(again: Reentered, folder: Path) -> Subject:
 
 def subject_of(again: Reentered) -> Subject:
     """A plan that was taken up again, as the emitter takes it."""
-    plan, folds = again.plan, again.setting.folds
-    fold = again.setting.fold(plan.config)
-    subject = Subject(
-        fold=fold,
-        decisions=plan.decisions,
-        program=program_of(plan, again.setting),
-        workload=plan.workload,
-        calls=calls_of(
-            folds.source, again.ask.model, batch=plan.config.batch, seq=plan.workload.seq, blocks=fold.instances
-        ),
-        config=str(plan.config),
+    plan = again.plan
+    subject = emission.subject_of(
+        again.setting, again.ask.model, plan.config, plan.decisions, program_of(plan, again.setting)
     )
     used = again.prediction.step_time_s * again.prediction.mfu * plan.machines.ranks
+    subject = replace(subject, workload=plan.workload)
     return replace(subject, peak_flops=subject.step_flops / used if used else 0.0)

@@ -9,7 +9,7 @@ Each step keeps what the evaluator finds faster. What becomes of them may be bey
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from math import inf
 
@@ -100,14 +100,23 @@ def finished(search: Search, asked: Asked, stop: Stop) -> tuple[Refined | None, 
     plans[:sharp] = [_sharpened(search, asked, stop, one) for one in plans[:sharp]]
     if sharp:
         plans += [_sharpened(search, asked, stop, one) for one in _talkative(search, plans)]
-    best = min(plans, key=lambda one: one.worth, default=None)
+    best = written(search, plans)
     notes: tuple[str, ...] = ()
     if asked.wishes.grants("schedule", CUSTOM) and CUSTOM in {line.name for line in search.space.target.schedules}:
         only = asked.wishes.made_only
         plans += [_as_is(search, config) for config in _idle(search, plans)] if only else []
         setting, global_batch = search.setting, search.space.global_batch
         free = not set(LAYERS) & set(asked.wishes.only)
-        made, notes = customised(setting, plans, global_batch, search.prices, asked=only, layers=free, stop=stop)
+        made, notes = customised(
+            setting,
+            _behind(best, plans),
+            global_batch,
+            search.prices,
+            asked=only,
+            layers=free,
+            stop=stop,
+            writes=lambda one: _writes(search, one),
+        )
         if only:
             best = _granted(search, plans, made, notes)
         elif made is not None:
@@ -117,6 +126,26 @@ def finished(search: Search, asked: Asked, stop: Stop) -> tuple[Refined | None, 
     if best.prediction.step_time_s >= search.upper_s and not (best.custom and asked.wishes.made_only):
         return None, notes
     return best, notes
+
+
+def written(search: Search, plans: Iterable[Refined]) -> Refined | None:
+    """The best of these plans that code is written for. What is no better than the search's answer is not asked about:
+    it is not taken."""
+    for one in sorted(plans, key=lambda one: one.worth):
+        if not one.prediction.fits or one.step_s >= search.upper_s or _writes(search, one):
+            return one
+    return None
+
+
+def _writes(search: Search, plan: Refined) -> bool:
+    config = plan.config or plan.origin
+    assert config is not None, "it was made of one"
+    return search.writes(config, plan.decisions, plan.prediction)
+
+
+def _behind(best: Refined | None, plans: Sequence[Refined]) -> list[Refined]:
+    """These plans without those that were passed over."""
+    return [one for one in plans if best is None or one.worth >= best.worth]
 
 
 def _talkative(search: Search, plans: Sequence[Refined]) -> list[Refined]:
@@ -196,7 +225,7 @@ def _granted(search: Search, plans: Sequence[Refined], made: Refined | None, not
     """The best of what has a schedule of its own, and of what needs none. Raises `ScheduleImpossible` where the search
     has an answer, and it is neither."""
     alone = [one for one in plans if len(one.decisions.groups) == 1]
-    best = min([*alone, *([made] if made else [])], key=lambda one: one.worth, default=None)
+    best = written(search, [*alone, *([made] if made else [])])
     if best is None and search.best and search.best.config.pp > 1:
         raise ScheduleImpossible(
             place=f"--fix schedule={CUSTOM}",
@@ -246,7 +275,7 @@ def _sharpened(search: Search, asked: Asked, stop: Stop, best: Refined) -> Refin
             answers.append(
                 replace(start, decisions=first.decisions, prediction=first.prediction, changed=first.changed)
             )
-    return min(answers, key=lambda one: one.worth)
+    return written(search, answers) or best
 
 
 def _attends_as_asked(decisions: Decisions, fold: Fold, asked: Asked) -> bool:

@@ -35,6 +35,7 @@ from meshwright.planner.plan_types import Plan
 from meshwright.planner.pricing import LEAST_BATCH, Setting
 from meshwright.planner.progress import Progress
 from meshwright.planner.relax import Nothing, relax
+from meshwright.planner.remedies import inexpressible, unwritten
 from meshwright.planner.report import plan_of
 from meshwright.planner.search import Found, Search
 from meshwright.planner.solve import Solved, Stop, solve, space_of
@@ -126,9 +127,11 @@ def _nothing(solved: Solved, args: Namespace) -> int:
         )
     if not solved.search.found and is_empty(solved.search.space):
         raise empty(solved)
+    if (nothing_emitted := unwritten(solved)) is not None:
+        raise nothing_emitted
     refusal = solved.search.refusal
     if not solved.search.found and refusal is not None and not isinstance(refusal, ModulePinUnmet):
-        raise refusal
+        raise inexpressible(solved, refusal)
     nothing = relax(solved)
     if args.json:
         sys.stdout.write(f"{json.dumps(nothing_to_json(nothing), indent=2, ensure_ascii=False)}\n")

@@ -238,7 +238,7 @@ def _space(console: Console, plan: Plan) -> None:
 COUNTED = {
     "bases": "bases priced", "shapes": "shapes bounded", "full": "of them too full", "slow": "too slow",
     "priced": "priced by the evaluator", "refused": "refused by the model or the target",
-    "left": "left that may be better",
+    "unwritten": "passed over since no code is written for them", "left": "left that may be better",
 }  # fmt: skip
 
 

@@ -20,10 +20,12 @@ from meshwright.cost_models.cluster import Cluster
 from meshwright.cost_models.evaluate import Evaluator
 from meshwright.cost_models.prediction import Prediction
 from meshwright.cost_models.profile import Profile, published
+from meshwright.ir.calls import Calls
 from meshwright.ir.capabilities import ANY, Capabilities
 from meshwright.ir.decisions import Decisions
 from meshwright.ir.errors import CannotRebatch, MeshwrightError, WorkloadImpossible, nearest
 from meshwright.ir.fold import Fold, shortened, unfold
+from meshwright.ir.frontends.calls import Watched
 from meshwright.ir.frontends.capture import Captured, capture
 from meshwright.ir.frontends.contract import Source
 from meshwright.ir.lower import BodyCache, lower, lower_one
@@ -89,6 +91,7 @@ class Folds:
     found: dict[int, Fold] = field(default_factory=dict)
     captured: Captured | None = None
     captured_at: int = 0
+    watched: Watched | None = None
 
     def at(self, batch: int) -> Fold:
         """The fold at this batch."""
@@ -102,6 +105,14 @@ class Folds:
             self.captured_at = max(batch, LEAST_BATCH)
             self.captured = self._capture(self.captured_at)
         return self.captured
+
+    def calls(self, reference: str, batch: int, *, staged: bool) -> Calls:
+        """How the modules of the model, which this names, call one another; watched once. With the route of a batch of
+        so many sequences if a plan has stages. Raises `EmissionModel`."""
+        if self.watched is None:
+            blocks = self.first(LEAST_BATCH).fold.instances
+            self.watched = Watched.of(self.source, reference, batch=LEAST_BATCH, seq=self.seq, blocks=blocks)
+        return self.watched.staged(batch) if staged else self.watched.calls
 
     def _made(self, batch: int) -> Fold:
         fold = self.first(batch).fold

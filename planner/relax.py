@@ -101,12 +101,12 @@ def relaxations(solved: Solved) -> Iterator[Relaxation]:
 
 def _wishes(solved: Solved) -> Iterator[Relaxation]:
     for name in solved.asked.names:
-        found = _tried(solved.ask, solved.setting, solved.asked.without(name))
+        found = tried(solved.ask, solved.setting, solved.asked.without(name))
         if found:
             value = word(getattr(found.config, name))
             yield Relaxation(kind="wish", what=f"ask nothing of {name}: with {name}={value} it fits", found=found)
     for pin in solved.asked.modules:
-        found = _tried(solved.ask, solved.setting, solved.asked.without_module(pin))
+        found = tried(solved.ask, solved.setting, solved.asked.without_module(pin))
         if found:
             yield Relaxation(kind="wish", what=f"take back {pin}", found=found)
 
@@ -129,7 +129,7 @@ def _batch(solved: Solved) -> Iterator[Relaxation]:
             return
         batch //= 2
         workload = replace(solved.setting.workload, global_batch=batch)
-        found = _tried(solved.ask, replace(solved.setting, workload=workload), solved.asked)
+        found = tried(solved.ask, replace(solved.setting, workload=workload), solved.asked)
         if found:
             yield Relaxation(kind="batch", what=f"a global batch of {batch:,} sequences", found=found)
             return
@@ -183,12 +183,14 @@ def _on(solved: Solved, ask: Ask, folds: Folds, profile: Profile | None = None) 
     setting = Setting(
         folds, ask.cluster.ranks, ask.workload, ask.target, Evaluator(ask.cluster, profile or published())
     )
-    return _tried(ask, setting, solved.asked)
+    return tried(ask, setting, solved.asked)
 
 
-def _tried(ask: Ask, setting: Setting, asked: Asked) -> Found | None:
-    """The first plan that fits; None if a whole search finds none."""
-    stop = Stop()
+def tried(ask: Ask, setting: Setting, asked: Asked, until: Stop | None = None) -> Found | None:
+    """The first plan that fits; None if a whole search finds none, or `until` says that there is no time for it."""
+    stop = Stop(until.until_s if until else None)
+    if until and until():
+        return None
 
     def told(search: Search) -> None:
         stop.interrupted = search.best is not None

@@ -30,6 +30,7 @@ from meshwright.ir.errors import (
 )
 from meshwright.ir.shares import shares_of, weights_of
 from meshwright.planner.baselines import NAMES
+from meshwright.planner.emission import by_code
 from meshwright.planner.pins import Config
 from meshwright.planner.plan_types import Binding, Bounds, Machines, Model, Plan, Provenance, Rival, blocks_of
 from meshwright.planner.search import Found
@@ -84,8 +85,8 @@ def shortest(prediction: Prediction) -> tuple[int, float]:
     return (-stage, most) if most > 0 else (-1, 0.0)
 
 
-def rival(name: str, found: Found, best: Found, objective: str = "time") -> Rival:
-    """A plan beside the answer."""
+def rival(name: str, found: Found, best: Found, objective: str = "time", unwritten: str = "") -> Rival:
+    """A plan beside the answer; `unwritten` is the code of the refusal of one that is not emitted."""
     stage, short = shortest(found.prediction)
     delta = differences(found.prediction, best.prediction)
     words = told(delta, best.step_s)
@@ -101,6 +102,8 @@ def rival(name: str, found: Found, best: Found, objective: str = "time") -> Riva
         lost = f"faster: {words}" if words else "hardly faster"
     else:
         lost = words or "hardly slower"
+    if unwritten:
+        lost = f"{lost}; plan emit refuses it ({unwritten})"
     return Rival(
         name=name,
         config=found.config,
@@ -144,9 +147,26 @@ def plan_of(solved: Solved, top: int = ALTERNATIVES) -> Plan:
             *suspicions(ask.cluster),
             *setting.folds.first(best.config.batch).notes,
             *cautions,
-            *setting.unwritten(best.config),
+            *_unwritten(solved, best),
         ),
     )
+
+
+def _unwritten(solved: Solved, best: Found) -> Iterator[str]:
+    """What no code is written for: what the answer was chosen in place of, and whatever the plan is."""
+    emission = solved.search.emission
+    outright = emission.notes() if emission else ()
+    yield from dict.fromkeys((*solved.setting.unwritten(best.config), *outright))
+    if emission is None:
+        return
+    ranked = sorted(emission.passed, key=lambda one: (solved.score(Found(one.config, one.prediction)), str(one.config)))
+    better = [one for one in ranked if solved.score(Found(one.config, one.prediction)) < solved.score(best)]
+    for code, several in by_code(better).items():
+        first, more = several[0], f", and of {len(several) - 1} more" * (len(several) > 1)
+        yield (
+            f"passed over, for no code is written for it: {first.config}, {seconds(first.prediction.step_time_s)} a "
+            f"step ({code}: {first.refusal.place}, {first.refusal.cause}){more}"
+        )
 
 
 def _idle(solved: Solved) -> Iterator[str]:
@@ -214,7 +234,8 @@ def _baselines(solved: Solved, best: Found) -> Iterator[Rival]:
     search = solved.search
     for name in NAMES:
         if name in search.baselines:
-            yield rival(name, search.baselines[name], best, solved.objective)
+            found = search.baselines[name]
+            yield rival(name, found, best, solved.objective, _code(solved, found))
         elif name in search.unpriced:
             yield Rival(
                 name=name,
@@ -227,6 +248,15 @@ def _baselines(solved: Solved, best: Found) -> Iterator[Rival]:
                 differences=(),
                 lost=search.unpriced[name],
             )
+
+
+def _code(solved: Solved, found: Found) -> str:
+    """The code with which the emission of a configuration that fits is refused; empty if it is not."""
+    emission = solved.search.emission
+    if emission is None or not found.fits or found == solved.best:
+        return ""
+    refusal = emission.refusal(found.config, solved.setting.decisions(found.config, solved.global_batch))
+    return refusal.code if refusal else ""
 
 
 def _alternatives(solved: Solved, best: Found, top: int) -> Iterator[Rival]:
@@ -243,7 +273,7 @@ def _alternatives(solved: Solved, best: Found, top: int) -> Iterator[Rival]:
         family = _family(found.config)
         if found.fits and family not in known and len(known) <= top:
             known.add(family)
-            yield rival("", found, best, solved.objective)
+            yield rival("", found, best, solved.objective, _code(solved, found))
 
 
 def _nearly(solved: Solved, best: Found) -> Found | None:

@@ -7,6 +7,9 @@ every base is priced once, every shape of it gets its bounds (`planner.bounds`),
 in the order of their bounds. Once the least bound left is no better than the answer, the answer is proved: nothing in
 the declared space undercuts it. A search that ends before says how far the two are apart.
 
+What would be the answer is emitted first, in memory (`planner.emission`): what no code is written for is no answer, so
+what is proved is proved of what can be emitted.
+
 Only the evaluator's prices are told. The order of work, and so the answer, depends on counts and never on the clock,
 unless a time limit cuts the search short.
 """
@@ -21,10 +24,12 @@ from math import inf
 
 from meshwright.cost_models.prediction import Prediction
 from meshwright.cost_models.prices import Prices
+from meshwright.ir.decisions import Decisions
 from meshwright.ir.errors import MeshwrightError
 from meshwright.planner.baselines import Baseline
 from meshwright.planner.bases import priced
 from meshwright.planner.bounds import Bounds, Common
+from meshwright.planner.emission import Emission
 from meshwright.planner.floors import Floors
 from meshwright.planner.pins import Config
 from meshwright.planner.pricing import LEAST_BATCH, Setting
@@ -68,6 +73,8 @@ class Counts:
     priced: int = 0
     refused: int = 0
     """Configurations that the model or the target cannot have."""
+    unwritten: int = 0
+    """Plans that would have been the answer, and that no code is written for."""
     left: int = 0
     """Shapes that were not priced though they may be better."""
 
@@ -98,6 +105,8 @@ class Search:
         self.refused: dict[Config, MeshwrightError] = {}
         self.refusal: MeshwrightError | None = None
         """The first that was met: where everything is refused, it says why."""
+        self.emission: Emission | None = None
+        """The guard of what becomes the answer, where code can be written for the target."""
         self.baselines: dict[str, Found] = {}
         """Those that have a price."""
         self.unpriced: dict[str, str] = {}
@@ -299,6 +308,20 @@ class Search:
             return None
         self.counts.priced += 1
         found = self.found[config] = Found(config, prediction)
-        if found.fits and self.better(found):
+        if found.fits and self.better(found) and self.written(found):
             self.best = found
         return found
+
+    def written(self, found: Found) -> bool:
+        """Whether code is written for a configuration that would be the answer."""
+        if self.emission is None:
+            return True
+        return self.writes(
+            found.config, self.setting.decisions(found.config, self.space.global_batch), found.prediction
+        )
+
+    def writes(self, config: Config, decisions: Decisions, prediction: Prediction) -> bool:
+        """Whether code is written for a plan that was made of a configuration."""
+        written = self.emission is None or self.emission.writes(config, decisions, prediction)
+        self.counts.unwritten += not written
+        return written

@@ -33,6 +33,7 @@ from meshwright.ir.names.counts import divisors
 from meshwright.ir.schedules import CUSTOM
 from meshwright.planner import hosted, partial, pricing
 from meshwright.planner.baselines import baselines
+from meshwright.planner.emission import Emission
 from meshwright.planner.estimate import Ask
 from meshwright.planner.finalists import UNLIKE_PRICED, finished
 from meshwright.planner.module_pins import resolved
@@ -289,7 +290,9 @@ def _by_time(setting: Setting) -> type[Search]:
 def _search(ask: Ask, setting: Setting, asked: Asked, kind: type[Search]) -> Search:
     assert isinstance(setting.price, Evaluator)
     most = UNLIKE_PRICED if ask.cluster.unlike else MOST_PRICED
-    return kind(setting, setting.price.prices, space_of(setting, ask.cluster, asked.wishes), most)
+    search = kind(setting, setting.price.prices, space_of(setting, ask.cluster, asked.wishes), most)
+    search.emission = Emission.of(setting, ask.model, ask.cluster)
+    return search
 
 
 def _run(search: Search, asked: Asked, stop: Stop, told: Callable[[Search], None] | None) -> bool:

@@ -1,6 +1,13 @@
 """MW5: capabilities."""
 
+from __future__ import annotations
+
+from collections.abc import Callable
+
 from meshwright.ir.errors.base import MeshwrightError
+
+AGAIN = "make the plan again, for this target: `plan` answers with what is emitted"
+"""What helps against the refusal of a plan of whatever origin."""
 
 
 class CapabilityError(MeshwrightError):
@@ -69,7 +76,25 @@ class StrategyNotExpressible(NotExpressible):
 
 
 class NotEmitted(CapabilityError):
-    """Something in a plan that no code is written for yet. Raised through its subclasses only."""
+    """Something in a plan that no code is written for yet. Raised through its subclasses only.
+
+    What is to be changed is said as options of `plan` (`ways`, one of which is enough), so that whoever knows the plan
+    can leave out those that it was made with (`apart_from`).
+    """
+
+    def __init__(self, *, place: str, cause: str, fix: str = "", ways: tuple[str, ...] = ()) -> None:
+        """``fix`` is what helps besides `ways`, or without them."""
+        planned = f"plan with {', or with '.join(ways)}" if ways else ""
+        super().__init__(place=place, cause=cause, fix=", or ".join(filter(None, (planned, fix))) or AGAIN)
+        self.ways = ways
+        self.besides = fix
+
+    def apart_from(self, had: Callable[[str], bool]) -> NotEmitted:
+        """The same refusal without the ways that the plan has gone already."""
+        if not any(map(had, self.ways)):
+            return self
+        left = tuple(way for way in self.ways if not had(way))
+        return type(self)(place=self.place, cause=self.cause, fix=self.besides, ways=left)
 
 
 class EmissionTarget(NotEmitted):
@@ -124,3 +149,9 @@ class CombinationNotExpressible(NotExpressible):
     """Things that the target can have each, and not together."""
 
     code = "MW5018"
+
+
+class NothingEmitted(NotEmitted):
+    """A question of whose plans that fit none is emitted, for reasons of several kinds."""
+
+    code = "MW5019"

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -16,42 +17,69 @@ from meshwright.ir.calls import Calls
 from meshwright.ir.errors import EmissionModel
 from meshwright.ir.frontends.contract import Source, example_batch, guarded
 from meshwright.ir.frontends.model_file import model_file
-from meshwright.ir.frontends.route import route_of
+from meshwright.ir.frontends.route import Routes, routes_of
 
 TIME_LIMIT_S = 60.0
 
 
+@dataclass(slots=True)
+class Watched:
+    """A model's forward pass, watched once for plans of any batch; its route when a plan has stages, which need it."""
+
+    source: Source
+    blocks: tuple[str, ...]
+    """The paths of what its stacks repeat."""
+    example: dict[str, Tensor]
+    calls: Calls
+    routes: Routes | None = None
+
+    @staticmethod
+    def of(source: Source, reference: str, *, batch: int, seq: int, blocks: Sequence[str] = ()) -> Watched:
+        """Watch the model of a reference. Raises `EmissionModel` for one that emitted code cannot call."""
+        made = model_file(source, reference)
+        file = source.place
+        example = example_batch(source, batch, seq)
+        if not isinstance(example, dict):
+            raise EmissionModel(
+                place=f"{file}, example_inputs", cause="the batch is no dict", fix="return a dict of named tensors"
+            )
+        if source.hooks.loss is None:
+            raise EmissionModel(
+                place=file, cause="there is no loss(outputs, batch)", fix="define it beside the factory"
+            )
+        accepted = inspect.signature(source.module.forward).parameters
+        entries = tuple(name for name in accepted if name in example)
+        with guarded(file, TIME_LIMIT_S):
+            found = _watched(source.module, {name: example[name] for name in entries}, seq)
+        draws = made.draws or source.hooks.draw_weights is not None
+        calls = Calls(
+            file=made.file,
+            factory=made.factory,
+            beside=made.beside,
+            entries=entries,
+            arguments=found[0],
+            keywords=found[1],
+            positioned=found[2],
+            has_optimizer=source.hooks.optimizer is not None,
+            draws=draws,
+            undrawn=() if draws else tuple(_undrawn(source.module)),
+        )
+        return Watched(source, tuple(blocks), example, calls)
+
+    def staged(self, batch: int) -> Calls:
+        """The calls, and the route of a batch of so many sequences."""
+        if self.routes is None:
+            loss = self.source.hooks.loss
+            assert loss is not None, "it was looked for"
+            inputs = {name: self.example[name] for name in self.calls.entries}
+            with guarded(self.source.place, TIME_LIMIT_S):
+                self.routes = routes_of(self.source.module, inputs, loss, self.example, self.blocks)
+        return replace(self.calls, route=self.routes.of(batch))
+
+
 def calls_of(source: Source, reference: str, *, batch: int, seq: int, blocks: Sequence[str] = ()) -> Calls:
     """How the model of a reference is called on a batch. `blocks` are the paths of what its stacks repeat."""
-    made = model_file(source, reference)
-    file = source.place
-    example = example_batch(source, batch, seq)
-    if not isinstance(example, dict):
-        raise EmissionModel(
-            place=f"{file}, example_inputs", cause="the batch is no dict", fix="return a dict of named tensors"
-        )
-    if source.hooks.loss is None:
-        raise EmissionModel(place=file, cause="there is no loss(outputs, batch)", fix="define it beside the factory")
-    accepted = inspect.signature(source.module.forward).parameters
-    entries = tuple(name for name in accepted if name in example)
-    with guarded(file, TIME_LIMIT_S):
-        arguments, keywords, positioned = _watched(source.module, {name: example[name] for name in entries}, seq)
-        route = route_of(
-            source.module, {name: example[name] for name in entries}, source.hooks.loss, example, tuple(blocks)
-        )
-    return Calls(
-        file=made.file,
-        factory=made.factory,
-        beside=made.beside,
-        entries=entries,
-        arguments=arguments,
-        keywords=keywords,
-        positioned=positioned,
-        has_optimizer=source.hooks.optimizer is not None,
-        draws=made.draws or source.hooks.draw_weights is not None,
-        undrawn=() if made.draws or source.hooks.draw_weights is not None else tuple(_undrawn(source.module)),
-        route=route,
-    )
+    return Watched.of(source, reference, batch=batch, seq=seq, blocks=blocks).staged(batch)
 
 
 def _undrawn(model: nn.Module) -> Iterator[str]:

@@ -44,16 +44,37 @@ class Unwritable(Exception):
     """Something in a forward pass that cannot stand as a line."""
 
 
-def route_of(
+@dataclass(frozen=True, slots=True)
+class Routes:
+    """A forward pass as it was watched on two sizes of the batch: its lines for any.
+
+    They are those of any batch of several sequences: the numbers in them that grow with it are found by running a
+    larger one. A single one may go another way (Hugging Face's positions are not repeated for it); the lines of several
+    hold for it, too.
+    """
+
+    few: Route
+    more: Route
+
+    def of(self, rows: int) -> Route:
+        """The route of a batch of so many sequences."""
+        if self.few.problem:
+            return self.few
+        try:
+            found = _of_any_batch(self.few, self.more, WATCHED, rows)
+        except ValueError:
+            return Route(problem="other lines run for another size of the batch")
+        return replace(settled(found), targets=self.few.targets)
+
+
+def routes_of(
     module: nn.Module,
     inputs: Mapping[str, Tensor],
     loss: Callable[[Any, Any], Any],
     batch: Mapping[str, Tensor],
     blocks: Sequence[str],
-) -> Route:
-    """The lines of a forward pass on these inputs, and what the loss reads of the batch. They are those of any batch of
-    several sequences: the numbers in them that grow with it are found by running a larger one. A single one may go
-    another way (Hugging Face's positions are not repeated for it); the lines of several hold for it, too."""
+) -> Routes:
+    """The lines of a forward pass on inputs like these, and what the loss reads of the batch."""
     rows = next(tensor.shape[0] for tensor in inputs.values())
     try:
         with FakeTensorMode(allow_non_fake_inputs=True) as mode, torch.no_grad():
@@ -63,12 +84,9 @@ def route_of(
             route = _watch(module, {name: few[name] for name in inputs}, blocks, lambda made: loss(made, read))
             twice = _of_rows(fake, rows, 2 * WATCHED)
             more = _watch(module, {name: twice[name] for name in inputs}, blocks, lambda made: loss(made, twice))
-            route = _of_any_batch(route, more, WATCHED, rows)
     except Unwritable as found:
-        return Route(problem=str(found))
-    except ValueError:
-        return Route(problem="other lines run for another size of the batch")
-    return replace(settled(route), targets=tuple(dict.fromkeys(read.read)))
+        return Routes(Route(problem=str(found)), Route())
+    return Routes(replace(route, targets=tuple(dict.fromkeys(read.read))), more)
 
 
 def _of_rows(batch: Mapping[str, Tensor], rows: int, wanted: int) -> dict[str, Tensor]:

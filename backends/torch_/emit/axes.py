@@ -10,6 +10,7 @@ An axis that cuts the batch, or sequences, may cut experts apart as well: their 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -28,7 +29,6 @@ EXPERTS = "+ep"
 CONTEXT = {"cp", "cp (ulysses)", "cp (ring)"}
 BESIDE = {"cp", "-"}
 """What a tensor axis may be called in bodies that have nothing but tokens to cut, an embedding for instance."""
-ONE_WAY = "make the plan again with --target torch-gloo or torch-cuda: an axis has one use there"
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,19 +82,19 @@ def axes_of(subject: Subject) -> Axes:
         else:
             shown = " and ".join(sorted(names))
             raise EmissionAxis(
-                place=f"axis {axis}", cause=f"it is used as {shown}, which is not emitted yet", fix=_instead(names)
+                place=f"axis {axis}", cause=f"it is used as {shown}, which is not emitted yet", ways=_without(names)
             )
     if len(tensor) > 1:
         raise EmissionAxis(
             place=f"axes {' and '.join(tensor)}",
             cause="they are all tensor parallel, and one such axis is emitted so far",
-            fix=ONE_WAY,
+            ways=("--fix tp=1",),
         )
     if len(context) > 1:
         raise EmissionAxis(
             place=f"axes {' and '.join(context)}",
             cause="they all cut sequences, and one such axis is emitted so far",
-            fix="plan with --fix shard=0, which shards storage over all copies",
+            ways=("--forbid shard",),
         )
     return Axes(
         tuple(data),
@@ -128,7 +128,6 @@ def _only_scalars(subject: Subject, axis: str) -> None:
                 raise EmissionAxis(
                     place=f"plan {plan}, {statement}",
                     cause=f"axis {axis} is data parallel, and this body exchanges values over it",
-                    fix=ONE_WAY,
                 )
 
 
@@ -148,5 +147,7 @@ def _value(move: Move) -> str:
     return value.removeprefix("d") if move.reason == "gradient" else value
 
 
-def _instead(names: set[str]) -> str:
-    return "plan with --fix ep=1" if any("ep" in name for name in names) else ONE_WAY
+def _without(names: set[str]) -> tuple[str, ...]:
+    """The degrees that an axis is used for, each switched off."""
+    used = {part for name in names for part in re.split(r"\W+", name)}
+    return tuple(f"--fix {degree}=1" for degree in ("tp", "cp", "ep") if degree in used)

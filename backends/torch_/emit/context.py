@@ -126,13 +126,14 @@ def context_of(subject: Subject, axis: str) -> Context:
         raise EmissionModule(
             place=f"plan {owners[-1][0].plan.name}",
             cause="the loss is taken of a block's result, which is a DTensor",
-            fix="plan with --fix cp=1",
+            ways=("--fix cp=1",),
         )
     if problem := attention_outside_blocks(subject.decisions, subject.fold):
         raise EmissionModule(
             place=f"axis {axis}",
             cause=f"this is not emitted: {problem}",
-            fix="plan with --fix cp=1, or repeat a block in the model",
+            ways=("--fix cp=1",),
+            fix="repeat a block in the model",
         )
     found = [_Reader(subject, piece, axis, last=owners[-1]) for piece in subject.pieces]
     return Context(
@@ -288,7 +289,8 @@ class _Reader:
             raise EmissionModule(
                 place=f"plan {self.piece.plan.name}, {self.piece.graph.params[0].path}",
                 cause="a parameter that the model holds itself is not emitted with a cut sequence",
-                fix="hold it in a module of its own, or plan with --fix cp=1",
+                ways=("--fix cp=1",),
+                fix="hold it in a module of its own",
             )
         read = {value for op in self.piece.graph.ops if _inside(op.module, path) for value in op.operands}
         cut = {dim for value in read for dim in tables.get(value, set())}
@@ -299,7 +301,7 @@ class _Reader:
             raise EmissionModule(
                 place=f"plan {self.piece.plan.name}, module {path or 'of the block'}",
                 cause="tables that come in whole are cut along different dimensions",
-                fix="plan with --fix cp=1",
+                ways=("--fix cp=1",),
             )
         return next(iter(cut)) if cut else None
 
@@ -321,16 +323,16 @@ class _Reader:
                 raise EmissionModule(
                     place=f"plan {self.piece.plan.name}, {statement}",
                     cause=f"axis {self.axis} cuts sequences, and this is no table and no operand of attention",
-                    fix="plan with --target torch-gloo or torch-cuda, or with --fix cp=1",
+                    ways=("--fix cp=1",),
                 )
             found.setdefault(value, set()).add(statement.step.dim - len(graph.types[value].shape))
         return found
 
-    def refuse(self, op: Op, cause: str, other: str = ", or with --fix context=all_gather") -> EmissionModule:
+    def refuse(self, op: Op, cause: str) -> EmissionModule:
         return EmissionModule(
             place=f"plan {self.piece.plan.name}, %{op.name} of {self.piece.path(op.module) or 'the model'}",
             cause=cause,
-            fix=f"plan with --fix cp=1{other}",
+            ways=("--fix cp=1", "--fix context=all_gather"),
         )
 
 

@@ -134,7 +134,7 @@ class _Reader:
         return EmissionModule(
             place=f"plan {self.piece.plan.name}, %{op.name} ({op.kind}) of {self.piece.path(op.module) or 'the model'}",
             cause=f"experts that are cut in themselves are not emitted so: {cause}",
-            fix="plan with --fix tp=1",
+            ways=("--fix tp=1",),
         )
 
 

@@ -49,7 +49,7 @@ def experts_of(subject: Subject, axes: tuple[str, ...]) -> Experts:
         raise EmissionAxis(
             place=f"axes {' and '.join(axes)}",
             cause="experts are cut apart in several ways",
-            fix="plan with --fix ep=1",
+            ways=("--fix ep=1",),
         )
     return Experts(orders.pop(), tuple(one for one in found if one.modules))
 
@@ -105,5 +105,5 @@ def _refuse(piece: Piece, op: Op, cause: str) -> EmissionModule:
     return EmissionModule(
         place=f"plan {piece.plan.name}, %{op.name} ({op.kind}) of {piece.path(op.module) or 'the model'}",
         cause=cause,
-        fix="plan with --fix ep=1, or with --fix etp=1 where experts are cut in themselves",
+        ways=("--fix ep=1", "--fix etp=1"),
     )

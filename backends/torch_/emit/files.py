@@ -20,6 +20,7 @@ from meshwright.backends.torch_.emit.subject import Subject
 from meshwright.backends.torch_.emit.unlike import joined_kinds, kinds_of
 from meshwright.backends.torch_.emit.writing.schedule import LISTS, action_lists, class_of
 from meshwright.backends.torch_.emit.writing.unlike import unlike_orders
+from meshwright.ir.errors import NotEmitted
 
 __all__ = ["Files", "Subject", "emit"]
 
@@ -44,7 +45,14 @@ class Files:
 
 def emit(subject: Subject, folder: Path) -> Files:
     """The files of a plan, for this folder: the script finds the model from there. Raises a `NotEmitted` for what no
-    code is written for."""
+    code is written for; its fix is none that the plan has already."""
+    try:
+        return _emitted(subject, folder)
+    except NotEmitted as refusal:
+        raise refusal.apart_from(subject.has) from None
+
+
+def _emitted(subject: Subject, folder: Path) -> Files:
     subject.check()
     kinds = [_parts(kind, folder) for kind in kinds_of(subject)]
     parts, lists = kinds[0], list[tuple[str, str]]()

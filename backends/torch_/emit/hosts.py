@@ -12,7 +12,7 @@ themselves, so that they start hosts that are alike only.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
@@ -135,13 +135,19 @@ def on_hosts(files: Files, seats: Sequence[Seat]) -> Files:
     return Files(tuple(texts.items()))
 
 
+def check_order(groups: Iterable[tuple[int, ...]], seats: Sequence[Seat]) -> None:
+    """Must: torchrun can number the ranks of a plan, whose groups are of ranks of the cluster."""
+    _hosts([seats[rank] for group in groups for rank in group])
+
+
 def _hosts(placed: Sequence[Seat]) -> list[Host]:
     """The hosts in the order of their ranks."""
     hosts: list[Host] = []
+    known = set[int]()
     for number, seat in enumerate(placed):
         if hosts and hosts[-1].number == seat.host:
             hosts[-1] = Host(seat.host, (*hosts[-1].gpus, seat.gpu))
-        elif any(one.number == seat.host for one in hosts):
+        elif seat.host in known:
             raise EmissionTarget(
                 place=f"rank {number} on host {seat.host}",
                 cause="ranks of a host do not follow one another, and torchrun numbers them so",
@@ -149,6 +155,7 @@ def _hosts(placed: Sequence[Seat]) -> list[Host]:
             )
         else:
             hosts.append(Host(seat.host, (seat.gpu,)))
+            known.add(seat.host)
     return hosts
 
 

@@ -259,6 +259,4 @@ class _Cutter:
 
 
 def _refuse(cause: str) -> EmissionSchedule:
-    return EmissionSchedule(
-        place="pipeline stages", cause=f"this is not emitted yet: {cause}", fix="plan with --fix pp=1"
-    )
+    return EmissionSchedule(place="pipeline stages", cause=f"this is not emitted yet: {cause}", ways=("--fix pp=1",))

@@ -162,7 +162,8 @@ class _Reader:
         return EmissionRecompute(
             place=f"plan {self.plan.name}",
             cause=f"{what} is not emitted yet",
-            fix=f"plan with --fix recompute=none, or pin whole blocks or modules, as in --fix '{blocks}:recompute=on'",
+            ways=("--fix recompute=none",),
+            fix=f"pin whole blocks or modules, as in --fix '{blocks}:recompute=on'",
         )
 
 

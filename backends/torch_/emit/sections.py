@@ -79,5 +79,5 @@ def refuse(piece: Piece, op: Op, cause: str) -> EmissionModule:
     return EmissionModule(
         place=f"plan {piece.plan.name}, %{op.name} ({op.kind}) of {piece.path(op.module) or 'the model'}",
         cause=f"this is not emitted yet: {cause}",
-        fix="plan with --target torch-gloo or torch-cuda, or with --fix tp=1",
+        ways=("--fix tp=1",),
     )

@@ -52,5 +52,4 @@ def _refuse(piece: Piece, op: Op) -> EmissionModule:
     return EmissionModule(
         place=f"plan {piece.plan.name}, %{op.name} ({op.kind}) of {piece.path(op.module) or 'the model'}",
         cause=f"batch norms that are cut otherwise than by the batch are not emitted yet, and this one is: {shown}",
-        fix="plan with --target torch-gloo or torch-cuda",
     )

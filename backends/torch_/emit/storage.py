@@ -122,7 +122,7 @@ def whole_of(subject: Subject, axes: Axes) -> Kept:
             raise EmissionSoftware(
                 place=f"recipe {subject.workload.recipe or subject.workload.stack.recipe}",
                 cause=f"what is kept whole in fp32, and computed with in bf16, is not emitted yet with {what}",
-                fix="plan with --fix zero=3, or with --recipe bf16",
+                ways=("--fix zero=3", "--recipe bf16"),
             )
     again = not _weights_apart(subject)  # torch loses gradients of weights that are made of copies given back before
     return Kept(tuple(Unit(piece, reshard=again) for piece in subject.pieces if piece.graph.params), (WHOLE,), level=1)
@@ -148,7 +148,7 @@ def _refuse_staged(what: str) -> EmissionStorage:
     return EmissionStorage(
         place="pipeline stages",
         cause=f"this is not emitted yet: {what}",
-        fix="plan with --fix zero=0 (all copied), or with --fix zero=1 and up to three stages per rank",
+        ways=("--fix zero=0", "--fix zero=1,vp=2"),
     )
 
 
@@ -234,5 +234,5 @@ def _refuse(place: str, cause: str) -> EmissionStorage:
     return EmissionStorage(
         place=place,
         cause=f"this is not emitted yet: {cause}",
-        fix="plan with --fix zero=3 (all sharded) or --fix zero=0 (all copied)",
+        ways=("--fix zero=3", "--fix zero=0"),
     )

@@ -40,7 +40,7 @@ WHOLE = (COPIES, False)
 SEQUENCE = "1"
 """The dimension of tokens in a sequence."""
 LOSS = "cross_entropy"
-HOW = "plan with --target torch-gloo, or pin the module, as in --fix '*.q_proj:sharding=column'"
+HOW = "pin the module, as in --fix '*.q_proj:sharding=column'"
 
 OWN_TOKENS = (
     "input_layouts=Shard(1)",
@@ -486,6 +486,7 @@ class _Reader:
         return EmissionModule(
             place=f"plan {self.piece.plan.name}, %{op.name} ({op.kind}) of {path or 'the model'}",
             cause=f"no style says this: {cause}",
+            ways=("--fix tp=1",),
             fix=HOW,
         )
 

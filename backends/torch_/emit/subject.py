@@ -23,6 +23,8 @@ from meshwright.ir.workload import Workload
 
 DEVICE = {"torch-gloo": "cpu", "torch-cuda": "cuda"}
 """What the targets that code is written for run on."""
+UNSAID = {"cp": "1", "ep": "1", "vp": "1", "context": "all_gather", "offload": "none"}
+"""Degrees that the text of a configuration leaves out, as they are then."""
 
 
 @dataclass(frozen=True)
@@ -52,6 +54,24 @@ class Subject:
         """Floating-point work of the model in one step, nothing computed again."""
         done = account_fold(self.fold)
         return (done.forward_flops + done.backward_flops) * self.decisions.schedule.microbatches
+
+    def has(self, way: str) -> bool:
+        """Whether this option of `plan`, with these values, is what the plan was made with."""
+        option, _, value = way.partition(" ")
+        if option == "--fix":
+            said = dict(pair.split("=", 1) for pair in self.config.partition(";")[0].split(",") if "=" in pair)
+            given = (pair.split("=", 1) for pair in value.split(","))
+            return all(said.get(name, UNSAID.get(name)) == wanted for name, wanted in given)
+        if option == "--forbid":
+            return value not in self.config
+        workload, stack = self.workload, self.workload.stack
+        return value == {
+            "--target": self.decisions.target,
+            "--style": self.decisions.style,
+            "--stack": stack.name,
+            "--recipe": workload.recipe or stack.recipe,
+            "--optimizer": workload.optimizer,
+        }.get(option)
 
     @property
     def compiled(self) -> bool:
@@ -118,7 +138,7 @@ class Subject:
             raise EmissionSchedule(
                 place=f"plans {', '.join(plan.name for plan in plans)}",
                 cause="stages that run a body in different ways are not emitted yet",
-                fix="plan with --fix pp=1, or pin what differs, as in --fix recompute=none",
+                ways=("--fix pp=1", "--fix recompute=none"),
             )
         return (usual[0], ahead[0] if ahead else None) if usual else (ahead[0], None)
 
@@ -147,7 +167,7 @@ class Subject:
             raise EmissionTarget(
                 place=f"target {decisions.target}",
                 cause="it is no runtime",
-                fix=f"plan with --target {' or '.join(DEVICE)}",
+                ways=tuple(f"--target {name}" for name in DEVICE),
             )
         if self.workload.global_batch % schedule.microbatches:
             raise EmissionSchedule(
@@ -159,36 +179,38 @@ class Subject:
             raise EmissionRecompute(
                 place="recompute",
                 cause=f"this is not emitted: {problem}",
-                fix="plan with --fix schedule=1f1b, or with --fix recompute=none",
+                ways=("--fix schedule=1f1b", "--fix recompute=none"),
             )
         if problem := waiting_blocks(decisions, self.fold):
             raise EmissionRecompute(
                 place=f"offload {decisions.offload}",
                 cause=f"this is not emitted: {problem}",
-                fix="plan with --fix offload=none, or with --fix offload=optimizer",
+                ways=("--fix offload=none", "--fix offload=optimizer"),
             )
-        if "tensor" in self.workload.stack.hides and self.device == "cpu":
-            raise EmissionSoftware(
-                place=f"stack {self.workload.stack.name}",
-                cause="tensor parallel collectives hide behind pieces of products on GPUs only",
-                fix="plan with --target torch-cuda, or with --stack torch-compile",
-            )
-        styles = tuple(line.name for line in TARGETS[decisions.target].styles)
-        for what, value, known in (
-            ("style", decisions.style, styles),
-            ("optimizer", self.workload.optimizer, ("adamw",)),
-        ):
-            if value not in known:
-                raise EmissionSoftware(
-                    place=f"{what} {value}",
-                    cause="it is not emitted yet",
-                    fix=f"plan with --{what} {' or '.join(known)}",
-                )
+        check_software(self.workload, decisions.target, decisions.style)
         if problem := compiled_blocks(decisions, self.fold):
             raise EmissionSoftware(
                 place=f"style {decisions.style}",
                 cause=f"this is not emitted: {problem}",
-                fix="plan with --style eager, or with --fix recompute=none,tp=1,schedule=1f1b",
+                ways=("--style eager", "--fix recompute=none,tp=1,schedule=1f1b"),
+            )
+
+
+def check_software(workload: Workload, target: str, style: str) -> None:
+    """Refuse a stack or an optimizer that no code is written for, whatever the plan."""
+    if "tensor" in workload.stack.hides and DEVICE[target] == "cpu":
+        raise EmissionSoftware(
+            place=f"stack {workload.stack.name}",
+            cause="tensor parallel collectives hide behind pieces of products on GPUs only",
+            ways=("--target torch-cuda", "--stack torch-compile"),
+        )
+    styles = tuple(line.name for line in TARGETS[target].styles)
+    for what, value, known in (("style", style, styles), ("optimizer", workload.optimizer, ("adamw",))):
+        if value not in known:
+            raise EmissionSoftware(
+                place=f"{what} {value}",
+                cause="it is not emitted yet",
+                ways=tuple(f"--{what} {name}" for name in known),
             )
 
 

@@ -146,5 +146,6 @@ def _refuse(what: str) -> EmissionSchedule:
     return EmissionSchedule(
         place="stages of unlike meshes",
         cause=f"this is not emitted yet beside them: {what}",
-        fix="plan with --fix pp=1, or with degrees (--fix tp=, dp=), which all stages have",
+        ways=("--fix pp=1",),
+        fix="with degrees (--fix tp=, dp=), which all stages have",
     )

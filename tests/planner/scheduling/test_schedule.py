@@ -205,7 +205,7 @@ def told() -> list[str]:
 @pytest.mark.parametrize("count", [1, 3, 8])
 @pytest.mark.parametrize("room", [1.0, 2.0, AMPLE])
 def test_bounds_of_even_stages_by_hand(groups: int, count: int, room: float) -> None:
-    """Forward, input gradients and weight gradients take a second each, on p groups of one stage; m micro-batches. Group
+    """Forward, input gradients and weight gradients take a second each, on p groups of one stage; m batches. Group
     g begins after g seconds. Behind its last input gradient those of the g groups before it follow, and a weight
     gradient. A micro-batch is away for all groups from g on, there and back; so many as it has room for are."""
     apart = job(groups, 1, count, 0, room=room, even=True)

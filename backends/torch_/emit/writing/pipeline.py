@@ -160,7 +160,7 @@ def runner(parts: Parts, pipeline: Pipeline) -> Iterator[str]:
         raise EmissionSchedule(
             place="the loss",
             cause=f"it reads {' and '.join(parts.subject.calls.route.targets)} of the batch, and a stage is given one",
-            fix="plan with --fix pp=1",
+            ways=("--fix pp=1",),
         )
     device = '"cpu"' if parts.subject.device == "cpu" else '"cuda", torch.cuda.current_device()'
     if parts.hidden:

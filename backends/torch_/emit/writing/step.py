@@ -145,5 +145,6 @@ def _unweighed(cause: str) -> EmissionAxis:
     return EmissionAxis(
         place="the loss",
         cause=f"what part each rank has in it cannot be told: {cause}",
-        fix="use F.cross_entropy on an entry of the batch, or plan with --fix dp=1",
+        ways=("--fix dp=1",),
+        fix="use F.cross_entropy on an entry of the batch",
     )

@@ -1,0 +1,81 @@
+"""Where the plans that are asked for cannot be expressed or emitted: what would help, each tried out.
+
+    wishes      take back what was asked of one name, or by one pin of modules; else of all
+    target      plan for `any`, which is for prices, and no code is written for
+
+A change is told only if a search under it finds a plan that fits, and that is emitted where it is for a runtime: no fix
+leads back to the refusal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from meshwright.ir.capabilities import ANY
+from meshwright.ir.errors import CapabilityError, MeshwrightError, NothingEmitted
+from meshwright.planner.emission import Passed, by_code
+from meshwright.planner.pins import word
+from meshwright.planner.relax import tried
+from meshwright.planner.solve import Solved
+from meshwright.planner.wishes import Asked
+
+
+def unwritten(solved: Solved) -> MeshwrightError | None:
+    """The refusal of a question to which there are plans that fit, and none of them is emitted: with the emission's
+    code if there is one alone."""
+    passed = solved.search.emission.passed if solved.search.emission else []
+    if not passed or solved.best is not None:
+        return None
+    codes = by_code(passed)
+    kind = type(passed[0].refusal) if len(codes) == 1 else NothingEmitted
+    fix = remedy(solved) or passed[0].refusal.fix
+    cause = f"no code is written for any plan that fits: {'; '.join(map(_why, codes.values()))}"
+    return kind(place=_place(solved), cause=cause, fix=fix)
+
+
+def inexpressible(solved: Solved, refusal: MeshwrightError) -> MeshwrightError:
+    """The refusal of a question that the model or the target has no plan for; of the target with what helps."""
+    if not isinstance(refusal, CapabilityError):
+        return refusal
+    fix = remedy(solved)
+    return type(refusal)(place=refusal.place, cause=refusal.cause, fix=fix) if fix else refusal
+
+
+def _why(several: list[Passed]) -> str:
+    first = several[0]
+    more = f", and {len(several) - 1} more" if len(several) > 1 else ""
+    return f"{first.refusal.code} at {first.refusal.place}, {first.refusal.cause} ({first.config}{more})"
+
+
+def _place(solved: Solved) -> str:
+    return f"plan, {solved.asked.text or solved.ask.model}"
+
+
+def remedy(solved: Solved) -> str:
+    """What helps, in words; empty if nothing that is tried does."""
+    return "; or ".join(_wishes(solved)) or next(_target(solved), "")
+
+
+def _wishes(solved: Solved) -> Iterator[str]:
+    """Each wish, taken back by itself; where none of them helps alone, all."""
+    ask, setting, asked = solved.ask, solved.setting, solved.asked
+    helped = False
+    for name in asked.names:
+        if found := tried(ask, setting, asked.without(name), solved.stop):
+            helped = True
+            yield f"ask nothing of {name}: with {name}={word(getattr(found.config, name))} there is a plan"
+    for pin in asked.modules:
+        if tried(ask, setting, asked.without_module(pin), solved.stop):
+            helped = True
+            yield f"take back {pin}"
+    if not helped and len(asked.names) + len(asked.modules) > 1:
+        found = tried(ask, setting, Asked(), solved.stop)
+        if found:
+            yield f"ask for nothing: there is a plan, {found.config}"
+
+
+def _target(solved: Solved) -> Iterator[str]:
+    ask, setting = replace(solved.ask, target=ANY), replace(solved.setting, target=ANY, bodies={})
+    if tried(ask, setting, solved.asked, solved.stop):
+        yield f"plan with --target {ANY.target}, which is for prices: no code is written for it"
