@@ -49,7 +49,7 @@ POOLS = Limit(
 )
 LINKS = Limit(most=64 * 63 // 2, what="links between pools", why="one for each pair of pools")
 NICS = Limit(most=64, what="NICs of one table", why="hosts have one or two for each device")
-MATRIX = Limit(most=4096, what="rows of a link matrix", why="every pair of them is read, checked and written out")
+MATRIX = Limit(most=1024, what="rows of a link matrix", why="every pair of them is read, checked and written out")
 OWN_DEVICES = Limit(most=64, what="devices of one's own", why="one for each pool")
 GLOBAL_BATCH = Limit(
     most=2**18,
@@ -69,7 +69,7 @@ MODULES = Limit(
 FILE_BYTES = Limit(most=2**20, what="bytes of a file that is written by hand", why="such files have some kilobytes")
 PLAN_BYTES = Limit(most=2**26, what="bytes of a plan.json", why="the plan of 100,000 devices has some megabytes")
 LINES_BYTES = Limit(most=2**26, what="bytes of a file of lines", why="all lines are read before the first is used")
-MATRIX_BYTES = Limit(most=2**28, what="bytes of a link matrix", why="4,096 rows of 4,096 rates have no more")
+MATRIX_BYTES = Limit(most=2**25, what="bytes of a link matrix", why="1,024 rows of 1,024 rates have some megabytes")
 DEPTH = Limit(most=64, what="levels of nesting", why="no file that is read here has more than a dozen")
 INTEGER = Limit(most=2**63 - 1, what="as a whole number", why="it is a count, a size or a rate")
 TEXT = Limit(most=2**16, what="characters of a name", why="names are printed")
