@@ -62,10 +62,16 @@ LAYERS = Limit(
     what="layers of a model",
     why="each is built, without memory; the deepest published transformer has 1,000",
 )
-SIZE = Limit(most=10**9, what="entries along one dimension", why="no published model has a dimension that long")
-MODULES = Limit(
-    most=2**18, what="modules of a model", why="each is built and looked at, which takes about a tenth of a millisecond"
+SIZE = Limit(
+    most=2**22,
+    what="entries along one dimension of a layer",
+    why="published vocabularies have up to a million words; bytes of a tensor must be countable in 64 bits",
 )
+HEADS = Limit(most=2**14, what="heads or experts of a layer", why="the most that are published are 2,048 experts")
+MODULES = Limit(
+    most=2**16, what="modules of a model", why="each is built and looked at; the largest published models have 50,000"
+)
+MODULE_DEPTH = Limit(most=128, what="levels of modules", why="torch walks them by calling itself")
 FILE_BYTES = Limit(most=2**20, what="bytes of a file that is written by hand", why="such files have some kilobytes")
 PLAN_BYTES = Limit(most=2**26, what="bytes of a plan.json", why="the plan of 100,000 devices has some megabytes")
 LINES_BYTES = Limit(most=2**26, what="bytes of a file of lines", why="all lines are read before the first is used")

@@ -36,6 +36,8 @@ from meshwright.ir.limits import FILE_BYTES, TEXT, Limit
 T = TypeVar("T")
 
 STRICT = ConfigDict(strict=True, extra="forbid", frozen=True, allow_inf_nan=False, protected_namespaces=())
+KNOWN_ONLY = ConfigDict(extra="forbid")
+"""Of a dataclass of ours that is its own schema; its fields are strict each."""
 
 
 class Table(BaseModel):
@@ -67,8 +69,9 @@ Some = Field(min_length=1)
 """Of a list: it is not empty."""
 Text = Annotated[str, Field(max_length=TEXT.most)]
 Name = Annotated[str, Field(min_length=1, max_length=TEXT.most)]
-Whole = Annotated[int, Field(ge=0)]
-Count = Annotated[int, Field(ge=1)]
+Whole = Annotated[int, Field(ge=0, strict=True)]
+Count = Annotated[int, Field(ge=1, strict=True)]
+Flag = Annotated[bool, Field(strict=True)]
 
 
 def _as_written(value: Any, check: Callable[[Any], Any]) -> Any:

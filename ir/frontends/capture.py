@@ -17,6 +17,7 @@ from typing import Any
 from meshwright.ir.errors import MeshwrightError
 from meshwright.ir.fold import Fold
 from meshwright.ir.frontends.contract import Source, example_batch
+from meshwright.ir.frontends.foreign import blamed
 from meshwright.ir.frontends.labels import labelled
 from meshwright.ir.frontends.reduce import LONG_WALK, Stack, find_stacks, reduced
 from meshwright.ir.frontends.segment import NotFoldable, fold_trace, names_of
@@ -39,6 +40,11 @@ def capture(source: Source, *, batch: int, seq: int, seed: int = 0) -> Captured:
 
     The seed draws the blocks that are traced for all that are like them; it changes nothing if they are.
     """
+    with blamed(source.place):
+        return _captured(source, batch=batch, seq=seq, seed=seed)
+
+
+def _captured(source: Source, *, batch: int, seq: int, seed: int) -> Captured:
     example = example_batch(source, batch, seq)
     source, unlabelled = labelled(source, example, batch=batch, seq=seq)
     found = find_stacks(source.module, seed)
