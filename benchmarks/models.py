@@ -36,8 +36,8 @@ from pathlib import Path
 from benchmarks.cells import finite
 from meshwright.ir.fold import Fold
 from meshwright.ir.frontends.capture import Captured, capture
-from meshwright.ir.frontends.decoder import Shape
-from meshwright.ir.frontends.shape_toml import build, validated
+from meshwright.ir.frontends.shape import Shape, validated
+from meshwright.ir.frontends.shape_toml import build
 from meshwright.ir.graph import Param, Type
 
 REQUIRED = ("layers", "hidden", "ffn_hidden", "heads", "vocab")

@@ -17,7 +17,7 @@ from meshwright.cost_models.memory import allocated_bytes
 from meshwright.cost_models.prediction import Held, Prediction
 from meshwright.cost_models.profile import Profile, published
 from meshwright.ir.fold import Fold
-from meshwright.ir.frontends.decoder import Shape
+from meshwright.ir.frontends.shape import Shape
 from meshwright.ir.lower import lower
 from meshwright.ir.names import Degrees, template
 from meshwright.ir.program import Program

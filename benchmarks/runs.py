@@ -20,7 +20,7 @@ from benchmarks.models import Model, shape_of
 from benchmarks.stacks import Stack
 from meshwright.cost_models.cluster import Cluster, Nic, Pool
 from meshwright.cost_models.hardware import Device
-from meshwright.ir.frontends.decoder import Shape
+from meshwright.ir.frontends.shape import Shape
 
 OPEN_RECOMPUTE = (
     Recompute(kind="none"),

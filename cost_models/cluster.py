@@ -52,6 +52,7 @@ from meshwright.ir.errors import (
     PoolsDisconnected,
     RankUnknown,
 )
+from meshwright.ir.limits import POOLS, RANKS
 
 Tier = Literal["island", "host", "rail", "pools"]
 TIERS: tuple[Tier, ...] = ("island", "host", "rail", "pools")
@@ -364,6 +365,10 @@ def faults(pools: tuple[Pool, ...], links: tuple[PoolLink, ...], matrix: LinkMat
     """Everything that forbids these parts to be a cluster."""
     if not pools:
         yield Fault(("pool",), ClusterValueBad, "there is no pool", "describe at least one [[pool]]")
+    beyond = POOLS.refused(len(pools)) or RANKS.refused(sum(pool.ranks for pool in pools))
+    if beyond:
+        yield Fault(("pool",), ClusterValueBad, beyond, "give fewer")
+        return
     for index, pool in enumerate(pools):
         yield from _pool_faults(index, pool)
         if pool.name in [earlier.name for earlier in pools[:index]]:

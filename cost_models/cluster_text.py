@@ -12,6 +12,7 @@ kind (default: the usual kind of the device, else infiniband); `price` is per GP
 
 from __future__ import annotations
 
+import os
 import re
 from decimal import Decimal, InvalidOperation
 from pathlib import Path
@@ -22,15 +23,17 @@ from meshwright.cost_models.hardware import NIC_KINDS, Device, device
 from meshwright.cost_models.quantity import Quantity, given
 from meshwright.ir.errors import (
     ClusterFileMissing,
-    ClusterFileNotToml,
     ClusterKeyUnknown,
     ClusterSyntax,
     ClusterValueBad,
     nearest,
 )
+from meshwright.ir.files.documents import SHOWN
+from meshwright.ir.files.reading import Unreadable, read_text
+from meshwright.ir.limits import DIGITS, FILE_BYTES, HOSTS, PER_HOST, Limit
 
-_SHORTHAND = re.compile(r"(?P<hosts>\d+)\s*[x×]\s*(?P<gpus>\d+)\s*[x×]\s*(?P<gpu>[^,=]+)(?P<options>(,[^,]*)*)")
-_CPU = re.compile(r"cpu:(?P<ranks>\d+)")
+_SHORTHAND = re.compile(r"(?P<hosts>[0-9]+)\s*[x×]\s*(?P<gpus>[0-9]+)\s*[x×]\s*(?P<gpu>[^,=]+)(?P<options>(,[^,]*)*)")
+_CPU = re.compile(r"cpu:(?P<ranks>[0-9]+)")
 OPTIONS = ("inter", "nic", "price")
 FALLBACK_NIC = "infiniband"
 
@@ -38,12 +41,12 @@ FALLBACK_NIC = "infiniband"
 def read_cluster(reference: str) -> Cluster:
     """The cluster that a person means by `reference`."""
     if found := _CPU.fullmatch(reference):
-        ranks = _count(reference, "ranks", found["ranks"])
+        ranks = _count(reference, "ranks", found["ranks"], PER_HOST)
         return Cluster(pools=(Pool(name="cpu", hosts=1, device=device("CPU"), gpus_per_host=ranks),))
     if found := _SHORTHAND.fullmatch(reference):
         return _shorthand(reference, found)
     path = Path(reference)
-    if path.suffix == ".toml" or path.is_file():
+    if path.suffix == ".toml" or os.path.isfile(path):  # noqa: PTH113 - Path raises where a name is too long
         return read_file(path)
     raise ClusterSyntax(
         place=f"cluster {reference!r}",
@@ -55,19 +58,17 @@ def read_cluster(reference: str) -> Cluster:
 def read_file(path: Path) -> Cluster:
     """A TOML file."""
     try:
-        text = path.read_text(encoding="utf-8")
-    except OSError as error:
+        text = read_text(path, FILE_BYTES)
+    except Unreadable as error:
         raise ClusterFileMissing(
-            place=str(path), cause=f"it cannot be read: {error.strerror}", fix="give the path of a cluster file"
+            place=str(path), cause=f"it cannot be read: {error.cause}", fix="give the path of a cluster file"
         ) from None
-    except UnicodeDecodeError as error:
-        raise ClusterFileNotToml(place=str(path), cause=str(error), fix="save it as UTF-8") from None
     return cluster_toml.read(text, place=str(path), folder=path.parent)
 
 
 def _shorthand(reference: str, found: re.Match[str]) -> Cluster:
-    hosts = _count(reference, "hosts", found["hosts"])
-    gpus = _count(reference, "GPUs per host", found["gpus"])
+    hosts = _count(reference, "hosts", found["hosts"], HOSTS)
+    gpus = _count(reference, "GPUs per host", found["gpus"], PER_HOST)
     one = device(found["gpu"].strip())
     options = _options(reference, found["options"])
     nics = _nics(reference, options, one, gpus)
@@ -75,12 +76,15 @@ def _shorthand(reference: str, found: re.Match[str]) -> Cluster:
     return Cluster(pools=(Pool(name=one.name, hosts=hosts, device=one, gpus_per_host=gpus, nics=nics, price=price),))
 
 
-def _count(reference: str, what: str, digits: str) -> int:
-    if not 1 <= int(digits) <= 10**7:
+def _count(reference: str, what: str, digits: str, limit: Limit) -> int:
+    number = int(digits[:DIGITS])
+    if not number or (cause := limit.refused(number)):
         raise ClusterValueBad(
-            place=f"cluster {reference!r}, {what}", cause=f"{digits} is no count", fix="give at least 1"
+            place=f"cluster {reference[:SHOWN]!r}, {what}",
+            cause=cause if number else f"{digits[:DIGITS]} is no count",
+            fix=f"give 1 to {limit.most:,}",
         )
-    return int(digits)
+    return number
 
 
 def _options(reference: str, text: str) -> dict[str, str]:
@@ -115,14 +119,14 @@ def _nics(reference: str, options: dict[str, str], one: Device, gpus: int) -> tu
 
 def _inter(reference: str, text: str) -> Quantity:
     place = f"cluster {reference!r}, inter"
-    if found := re.fullmatch(r"(\d+(?:\.\d+)?)\s*(GB|GBps|GB/s|GiB|GiB/s)", text):
+    if found := re.fullmatch(r"([0-9]{1,12}(?:\.[0-9]{1,12})?)\s*(GB|GBps|GB/s|GiB|GiB/s)", text):
         bits = 8 * Decimal(found[1])
         raise ClusterValueBad(
             place=place,
             cause=f"{text} is in bytes, and rates are in bits",
             fix=f"write inter={bits.normalize():f}G if you mean bytes, inter={found[1]}G if you mean bits",
         )
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([GT])?(?:b|bps|b/s|bit|bit/s)?", text)
+    found = re.fullmatch(r"([0-9]{1,12}(?:\.[0-9]{1,12})?)\s*([GT])?(?:b|bps|b/s|bit|bit/s)?", text)
     value = Decimal(found[1]) * (1000 if found[2] == "T" else 1) if found else Decimal(0)
     if not 0 < value <= 10**12:
         raise ClusterValueBad(place=place, cause=f"{text!r} is no rate", fix="write Gb/s per GPU, as in inter=400G")

@@ -13,7 +13,7 @@
     between = ["fast", "old"]
     kind = "ethernet"
     gbps = 800                                  # of the whole link, one direction
-    latency_us = 20
+    latency_us = 20                             # left out: of one hop of its kind, labelled assumed
 
     [[device]]
     name = "H100-oc"
@@ -21,35 +21,25 @@
     bf16_tflops = 1100                          # dense
 
 `link_matrix` names a CSV beside the file, or is a list of rows. Nothing is ignored: an unknown key is refused with the
-nearest known one. The reader goes through the whole text, collects faults, and raises the only one, or all as
-`ClusterFaults` in the order of their lines. TOML parsers keep no lines, so `Lines` finds a key's line by reading
+nearest known one (`cluster_schema`). The reader collects faults, and raises the only one, or all as `ClusterFaults` in
+the order of their lines. TOML parsers keep no lines, so `Lines` finds a key's line by reading
 headers and keys again; where a value spans lines, it is the line of the key.
-
-Decimal numbers are read exactly and scaled before they become floats, so writing and reading again changes no bit.
 """
 
 from __future__ import annotations
 
 import csv
 import re
-import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 from meshwright.cost_models.cluster import Cluster, LinkMatrix, Nic, Pool, PoolLink, faults, spelled
-from meshwright.cost_models.hardware import (
-    DTYPES,
-    NIC_KINDS,
-    Device,
-    HostLink,
-    Island,
-    device,
-    unknown_fix,
-)
-from meshwright.cost_models.quantity import Quantity, given
+from meshwright.cost_models.cluster_schema import GIGA, MICRO, TERA, TFLOPS, ClusterTable, LinkTable, PoolTable
+from meshwright.cost_models.hardware import DTYPES, Device, HostLink, Island, device, latency_of, unknown_fix
+from meshwright.cost_models.quantity import Quantity
 from meshwright.ir.errors import (
     ClusterError,
     ClusterFaults,
@@ -59,26 +49,25 @@ from meshwright.ir.errors import (
     ClusterKeyUnknown,
     ClusterValueBad,
     DeviceUnknown,
+    LinkMatrixSize,
     LinkMatrixValue,
     MeshwrightError,
     PoolRepeated,
-    nearest,
 )
+from meshwright.ir.files.documents import SHOWN, Fault, Path_, Unparsed, parse_toml, shown
+from meshwright.ir.files.reading import Unreadable, read_text
+from meshwright.ir.files.schema import faults_of
+from meshwright.ir.limits import MATRIX, MATRIX_BYTES
 
-Path_ = tuple[str | int, ...]
-
-TOP_KEYS = ("price_per_gpu_hour", "link_matrix", "pool", "link", "device")
-POOL_KEYS = ("name", "hosts", "gpu", "gpus_per_host", "nics", "price_per_gpu_hour")
-NIC_KEYS = ("kind", "gbps", "count")
-LINK_KEYS = ("between", "kind", "gbps", "latency_us")
-TFLOPS = {f"{dtype}_tflops": dtype for dtype in DTYPES}
-DEVICE_NUMBERS = (
-    "memory_gb", "memory_gb_per_s", "host_gb_per_s", "host_memory_gb_per_s", "island_gb_per_s", "island_size",
-)  # fmt: skip
-DEVICE_KEYS = ("name", "like", *TFLOPS, *DEVICE_NUMBERS, "island_kind", "island_spans_hosts")
-ISLAND_KINDS = ("nvlink", "xgmi", "ici", "pcie")
-
-TERA, GIGA, MICRO = Decimal(10**12), Decimal(10**9), Decimal("1e-6")
+KINDS: Mapping[str, type[ClusterError]] = {
+    "missing": ClusterKeyMissing,
+    "unknown": ClusterKeyUnknown,
+    "value": ClusterValueBad,
+}
+TABLES = ("pool", "link", "device")
+ISLAND = ("island_kind", "island_gb_per_s", "island_size", "island_spans_hosts")
+NUMBER = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d{1,3})?", re.ASCII)
+"""Of a link matrix: Python would take 1_000, ² and infinity too."""
 
 
 def read(text: str, *, place: str = "cluster", folder: Path | None = None) -> Cluster:
@@ -126,35 +115,36 @@ class Lines:
 
 
 class _Reader:
-    """One pass over the tables of a text. Methods return None where they have noted a fault."""
+    """One pass over a text. What is wrong is noted, and told at the end."""
 
     def __init__(self, text: str, place: str, folder: Path) -> None:
         self.place, self.folder = place, folder
         self.lines = Lines(text)
         self.noted: list[tuple[int, MeshwrightError]] = []
         try:
-            self.given: dict[str, Any] = tomllib.loads(text, parse_float=Decimal)
-        except tomllib.TOMLDecodeError as error:
+            self.given = parse_toml(text)
+        except Unparsed as error:
             raise ClusterFileNotToml(
-                place=place, cause=str(error), fix="correct the line; strings need quotes"
+                place=place, cause=error.cause, fix="correct the line; strings need quotes"
             ) from None
+        except Fault as fault:
+            self.fault(ClusterValueBad, fault.path, fault.cause, fault.fix)
+            self.judge()
 
     def cluster(self) -> Cluster:
-        top = self.given
-        self.known(top, (), TOP_KEYS)
-        own = self.devices()
-        price = self.price(top, ())
-        tables = self.tables(top, "pool")
-        pools = [self.pool(table, ("pool", index), own, price) for index, table in enumerate(tables)]
-        links = [self.link(table, ("link", index)) for index, table in enumerate(self.tables(top, "link"))]
-        matrix = self.matrix(top)
-        whole = [pool for pool in pools if pool], [link for link in links if link]
-        # A part that could not be read would be blamed on the others.
-        if len(whole[0]) == len(pools) and len(whole[1]) == len(links):
-            for path, kind, cause, fix in faults(tuple(whole[0]), tuple(whole[1]), matrix):
-                self.fault(kind, path, cause, fix)
+        table = self.table()
+        devices = self.devices(table.device if table else ())
+        self.known_devices()
+        if table is None or self.noted:
+            self.judge()
+        assert table is not None, "what forbids it was noted"
+        pools = tuple(self.pool(one, devices, table.price_per_gpu_hour) for one in table.pool)
+        links = tuple(map(_link, table.link))
+        matrix = self.matrix(table.link_matrix)
+        for path, kind, cause, fix in () if self.noted else faults(pools, links, matrix):
+            self.fault(kind, path, cause, fix)
         self.judge()
-        return Cluster(pools=tuple(whole[0]), links=tuple(whole[1]), matrix=matrix)
+        return Cluster(pools=pools, links=links, matrix=matrix)
 
     def judge(self) -> None:
         self.noted.sort(key=lambda noted: noted[0])
@@ -169,218 +159,166 @@ class _Reader:
         where = f", {spelled(path)}" if path else ""
         self.noted.append((line, kind(place=f"{self.place}:{line}{where}", cause=cause, fix=fix)))
 
-    # Values ----------------------------------------------------------------------------------------------------------
+    def table(self) -> ClusterTable | None:
+        """The text by its schema."""
+        found, refused = faults_of(ClusterTable, self.given)
+        for one in refused:
+            fix = f"write [[{one.path[-1]}]]" if one.path[-1] in TABLES and one.kind == "value" else one.fix
+            self.fault(KINDS[one.kind], one.path, one.cause, fix)
+        table: ClusterTable | None = found
+        return table
 
-    def known(self, table: Mapping[str, Any], path: Path_, keys: Iterable[str]) -> None:
-        for key in table:
-            if key not in keys:
-                meant = nearest(key, keys)
-                fix = f"did you mean {meant!r}?" if meant else f"use keys among {', '.join(keys)}"
-                self.fault(ClusterKeyUnknown, (*path, key), "it means nothing here", fix)
-
-    def tables(self, table: Mapping[str, Any], key: str, path: Path_ = ()) -> list[dict[str, Any]]:
-        value = table.get(key, [])
-        if isinstance(value, list) and all(isinstance(item, dict) for item in value):
-            return value
-        self.fault(ClusterValueBad, (*path, key), "it is no list of tables", f"write [[{key}]], or {key} = [{{ … }}]")
-        return []
-
-    def missing(self, table: Mapping[str, Any], path: Path_, key: str) -> bool:
-        if key in table:
-            return False
-        self.fault(ClusterKeyMissing, (*path, key), "it has no default", f"add `{key} = …`")
-        return True
-
-    def word(self, table: Mapping[str, Any], path: Path_, key: str, among: tuple[str, ...] = ()) -> str | None:
-        if self.missing(table, path, key):
-            return None
-        value = table[key]
-        if isinstance(value, str) and value and (not among or value in among):
-            return value
-        fix = f"use one of {', '.join(among)}" if among else "give a name in quotes"
-        self.fault(ClusterValueBad, (*path, key), f"{_shown(value)} is no {'such word' if among else 'name'}", fix)
-        return None
-
-    def whole(self, table: Mapping[str, Any], path: Path_, key: str) -> int | None:
-        if self.missing(table, path, key):
-            return None
-        value = table[key]
-        if type(value) is int and 1 <= value <= 10**7:
-            return value
-        self.fault(ClusterValueBad, (*path, key), f"{_shown(value)} is no count", "give a whole number, at least 1")
-        return None
-
-    def number(self, table: Mapping[str, Any], path: Path_, key: str, unit: str, scale: Decimal) -> Quantity | None:
-        if self.missing(table, path, key):
-            return None
-        value = table[key]
-        number = Decimal(value) if type(value) in (int, Decimal) else Decimal("NaN")
-        if number.is_finite() and 0 < number <= Decimal(10) ** 12:
-            return given(float(number * scale), unit)
-        self.fault(ClusterValueBad, (*path, key), f"{_shown(value)} is no positive number", "give a positive number")
-        return None
-
-    def price(self, table: Mapping[str, Any], path: Path_) -> Quantity | None:
-        key = "price_per_gpu_hour"
-        return self.number(table, path, key, "1/device-hour", Decimal(1)) if key in table else None
+    def known_devices(self) -> None:
+        """Must: every name of a device means one. This is told together with what the schema refuses."""
+        own = [one.get("name") for one in _tables(self.given, "device")]
+        for key, name, known in (("pool", "gpu", own), ("device", "like", [])):
+            for index, table in enumerate(_tables(self.given, key)):
+                said = table.get(name)
+                if isinstance(said, str) and said and said not in known and not _in_table(said):
+                    fix = unknown_fix(said[:SHOWN], [one for one in known if isinstance(one, str)])
+                    self.fault(DeviceUnknown, (key, index, name), f"{shown(said)} is not in the table of devices", fix)
 
     # Tables ----------------------------------------------------------------------------------------------------------
 
-    def pool(
-        self, table: dict[str, Any], path: Path_, own: Mapping[str, Device | None], price: Quantity | None
-    ) -> Pool | None:
-        self.known(table, path, POOL_KEYS)
-        name = self.word(table, path, "name")
-        hosts = self.whole(table, path, "hosts")
-        gpus = self.whole(table, path, "gpus_per_host")
-        gpu = self.gpu(table, path, "gpu", own)
-        nic_tables = self.tables(table, "nics", path)
-        nics = [self.nic(nic, (*path, "nics", index)) for index, nic in enumerate(nic_tables)]
-        own_price = self.price(table, path) or price
-        if name and hosts and gpus and gpu and all(nics):
-            found = tuple(nic for nic in nics if nic)
-            return Pool(name=name, hosts=hosts, device=gpu, gpus_per_host=gpus, nics=found, price=own_price)
-        return None
+    def pool(self, table: PoolTable, own: Mapping[str, Device], price: Quantity | None) -> Pool:
+        return Pool(
+            name=table.name,
+            hosts=table.hosts,
+            device=own[table.gpu] if table.gpu in own else device(table.gpu),
+            gpus_per_host=table.gpus_per_host,
+            nics=tuple(Nic(kind=nic.kind, rate=nic.gbps, count=nic.count) for nic in table.nics),
+            price=table.price_per_gpu_hour or price,
+        )
 
-    def gpu(self, table: dict[str, Any], path: Path_, key: str, own: Mapping[str, Device | None]) -> Device | None:
-        name = self.word(table, path, key)
-        if name is None:
-            return None
-        if name in own:
-            return own[name]
-        try:
-            return device(name)
-        except DeviceUnknown:
-            self.fault(DeviceUnknown, (*path, key), f"{name!r} is not in the table of devices", unknown_fix(name, own))
-            return None
-
-    def nic(self, table: dict[str, Any], path: Path_) -> Nic | None:
-        self.known(table, path, NIC_KEYS)
-        kind = self.word(table, path, "kind", NIC_KINDS)
-        rate = self.number(table, path, "gbps", "Gb/s", Decimal(1))
-        count = self.whole(table, path, "count")
-        return Nic(kind=kind, rate=rate, count=count) if kind and rate and count else None
-
-    def link(self, table: dict[str, Any], path: Path_) -> PoolLink | None:
-        self.known(table, path, LINK_KEYS)
-        kind = self.word(table, path, "kind", NIC_KINDS)
-        rate = self.number(table, path, "gbps", "Gb/s", Decimal(1))
-        latency = self.number(table, path, "latency_us", "s", MICRO)
-        ends = None if self.missing(table, path, "between") else table["between"]
-        if ends is None:
-            return None
-        if not (isinstance(ends, list) and len(ends) == 2 and all(isinstance(end, str) for end in ends)):
-            fix = 'write between = ["a", "b"]'
-            self.fault(ClusterValueBad, (*path, "between"), f"{_shown(ends)} does not name two pools", fix)
-            return None
-        if kind and rate and latency:
-            return PoolLink(between=(ends[0], ends[1]), kind=kind, rate=rate, latency=latency)
-        return None
-
-    def devices(self) -> dict[str, Device | None]:
-        """The user's devices by name; None for one that has faults of its own."""
-        found: dict[str, Device | None] = {}
-        for index, table in enumerate(self.tables(self.given, "device")):
+    def devices(self, tables: Sequence[Any]) -> dict[str, Device]:
+        """The user's devices by name, without those that have faults."""
+        found: dict[str, Device] = {}
+        for index, table in enumerate(tables):
             path: Path_ = ("device", index)
-            self.known(table, path, DEVICE_KEYS)
-            name = self.word(table, path, "name")
-            if name in found:
-                self.fault(PoolRepeated, (*path, "name"), f"there are two devices {name!r}", "give each its own name")
-            if name is not None:
-                found[name] = self.own_device(name, table, path)
+            if any(table.name == earlier.name for earlier in tables[:index]):
+                cause = f"there are two devices {table.name!r}"
+                self.fault(PoolRepeated, (*path, "name"), cause, "give each its own name")
+            if table.like is None or _in_table(table.like):
+                own = self.own_device(table, path)
+                found |= {table.name: own} if own else {}
         return found
 
-    def own_device(self, name: str, table: dict[str, Any], path: Path_) -> Device | None:
-        before = len(self.noted)
-        base = self.gpu(table, path, "like", {}) if "like" in table else None
-        peaks = {dtype: self.number(table, path, key, "flop/s", TERA) for key, dtype in TFLOPS.items() if key in table}
-        if base is None and not peaks and "like" not in table:
-            self.missing(table, path, "bf16_tflops")
-        needed = () if base or "like" in table else ("memory_gb", "memory_gb_per_s", "host_gb_per_s")
-        units = {"memory_gb": "bytes", "island_size": "devices"}
-        numbers = {
-            key: self.number(table, path, key, units.get(key, "bytes/s"), Decimal(1) if key == "island_size" else GIGA)
-            for key in DEVICE_NUMBERS
-            if key in table or key in needed
-        }
-        if "island_size" in table:
-            self.whole(table, path, "island_size")
-        island = self.island(table, path, base, numbers)
-        if len(self.noted) > before:
-            return None
-        return _own_device(name, base, peaks, numbers, island)
-
-    def island(
-        self, table: dict[str, Any], path: Path_, base: Device | None, numbers: Mapping[str, Quantity | None]
-    ) -> Island | None:
-        keys = ("island_kind", "island_gb_per_s", "island_size", "island_spans_hosts")
+    def own_device(self, table: Any, path: Path_) -> Device | None:
+        base = device(table.like) if table.like else None
+        peaks = {dtype: peak for key, dtype in TFLOPS.items() if (peak := getattr(table, key)) is not None}
+        needed = () if base else ("memory_gb", "memory_gb_per_s", "host_gb_per_s")
+        missing = [key for key in needed if getattr(table, key) is None]
+        if base is None and not peaks:
+            missing.append("bf16_tflops")
         inherited = base.island if base else None
-        if not any(key in table for key in keys):
-            return inherited
-        kind: str | None = inherited.kind if inherited else None
-        if inherited is None or "island_kind" in table:
-            kind = self.word(table, path, "island_kind", ISLAND_KINDS)
-        bandwidth, size = numbers.get("island_gb_per_s"), numbers.get("island_size")
-        if inherited is None and (self.missing(table, path, keys[1]) or self.missing(table, path, keys[2])):
+        island = {key: getattr(table, key) for key in ISLAND if getattr(table, key) is not None}
+        if island and inherited is None:
+            missing += [key for key in ISLAND[:3] if key not in island]
+        for key in missing:
+            self.fault(ClusterKeyMissing, (*path, key), "it has no default", f"add `{key} = …`")
+        if missing:
             return None
-        bandwidth = bandwidth or (inherited.bandwidth if inherited else None)
-        size = size or (inherited.size if inherited else None)
-        spans = table.get(keys[3], inherited.spans_hosts if inherited else False)
-        if not isinstance(spans, bool):
-            self.fault(ClusterValueBad, (*path, keys[3]), f"{_shown(spans)} is no truth value", "give true or false")
-        elif kind and bandwidth and size:
-            return Island(kind=kind, bandwidth=bandwidth, size=size, spans_hosts=spans)
-        return None
+        return _own_device(table, base, peaks, _island(island, inherited))
 
-    def matrix(self, table: dict[str, Any]) -> LinkMatrix | None:
-        if "link_matrix" not in table:
+    # The matrix ------------------------------------------------------------------------------------------------------
+
+    def matrix(self, value: Any) -> LinkMatrix | None:
+        if value is None:
             return None
-        value = table["link_matrix"]
         if isinstance(value, list):
-            return self.rows(value, "link_matrix")
-        if not isinstance(value, str):
-            self.fault(ClusterValueBad, ("link_matrix",), f"{_shown(value)} is no file", "name a CSV, or give rows")
-            return None
+            return self.rows(value, "link_matrix", _given)
         file = self.folder / value
         try:
-            with file.open(newline="", encoding="utf-8") as opened:
-                return self.rows([row for row in csv.reader(opened) if row], str(file))
-        except (OSError, UnicodeDecodeError) as error:
-            self.fault(ClusterFileMissing, ("link_matrix",), f"{file} cannot be read: {error}", "correct the path")
-            return None
+            text = read_text(file, MATRIX_BYTES)
+            return self.rows([row for row in csv.reader(text.splitlines(), strict=True) if row], str(file), _written)
+        except Unreadable as error:
+            self.fault(
+                ClusterFileMissing, ("link_matrix",), f"{file} cannot be read: {error.cause}", "correct the path"
+            )
+        except csv.Error as error:
+            self.fault(LinkMatrixValue, ("link_matrix",), f"{file} is no CSV: {error}", "give rows of numbers")
+        return None
 
-    def rows(self, rows: list[Any], where: str) -> LinkMatrix | None:
+    def rows(self, rows: list[Any], where: str, rate: Callable[[Any], float | None]) -> LinkMatrix | None:
         """Numbers of a matrix; what stands on the diagonal is not read."""
+        cause = MATRIX.refused(max([len(rows), *(len(row) for row in rows if isinstance(row, list))]))
+        if cause:
+            self.fault(LinkMatrixSize, ("link_matrix",), f"{where} has {cause}", "give one row per host")
+            return None
         found: list[tuple[float, ...]] = []
         for index, row in enumerate(rows):
             numbers: list[float] = []
             for column, entry in enumerate(row if isinstance(row, list) else [row]):
-                try:
-                    numbers.append(0.0 if index == column else float(entry))
-                except (TypeError, ValueError):
-                    cause = f"{where}, row {index + 1}, column {column + 1}: {_shown(entry)} is no number"
+                number = 0.0 if index == column else rate(entry)
+                if number is None:
+                    cause = f"{where}, row {index + 1}, column {column + 1}: {shown(entry)} is no number"
                     self.fault(LinkMatrixValue, ("link_matrix",), cause, "give rates in Gb/s, and no heading")
                     return None
+                numbers.append(number)
             found.append(tuple(numbers))
         return LinkMatrix(tuple(found))
 
 
-def _own_device(
-    name: str,
-    base: Device | None,
-    peaks: Mapping[str, Quantity | None],
-    numbers: Mapping[str, Quantity | None],
-    island: Island | None,
-) -> Device:
-    all_peaks = dict(base.peaks if base else ()) | {dtype: peak for dtype, peak in peaks.items() if peak}
-    ordered = tuple((dtype, all_peaks[dtype]) for dtype in DTYPES if dtype in all_peaks)
-    memory, speed, host, behind = map(
-        numbers.get, ("memory_gb", "memory_gb_per_s", "host_gb_per_s", "host_memory_gb_per_s")
+def _written(entry: str) -> float | None:
+    """A number of a CSV."""
+    return float(entry) if NUMBER.fullmatch(entry.strip()) else None
+
+
+def _given(entry: object) -> float | None:
+    """A number of a list."""
+    return float(entry) if type(entry) in (int, Decimal) else None  # type: ignore[arg-type]
+
+
+def _tables(given: Mapping[str, Any], key: str) -> list[dict[str, Any]]:
+    """The tables of a list, as far as it is one."""
+    found = given.get(key)
+    return [one if isinstance(one, dict) else {} for one in found] if isinstance(found, list) else []
+
+
+def _in_table(name: str) -> bool:
+    """Whether the table of devices has one of this name."""
+    try:
+        device(name)
+    except DeviceUnknown:
+        return False
+    return True
+
+
+def _link(table: LinkTable) -> PoolLink:
+    """A link; of the usual latency of its kind where none is given, which is labelled assumed."""
+    usual = latency_of(table.kind)
+    assumed = replace(usual, kind="assumed", source=f"{USUAL} {table.kind}, as no latency_us is given; {usual.source}")
+    return PoolLink(between=table.between, kind=table.kind, rate=table.gbps, latency=table.latency_us or assumed)
+
+
+USUAL = "one hop over"
+
+
+def _island(given: Mapping[str, Any], inherited: Island | None) -> Island | None:
+    """The scale-up domain of a device of one's own."""
+    if not given:
+        return inherited
+    kind, bandwidth, size, spans = (given.get(key) for key in ISLAND)
+    if inherited is None:
+        assert kind is not None, "it was asked for"
+        return Island(kind=kind, bandwidth=bandwidth, size=size, spans_hosts=bool(spans))  # type: ignore[arg-type]
+    return Island(
+        kind=kind or inherited.kind,
+        bandwidth=bandwidth or inherited.bandwidth,
+        size=size or inherited.size,
+        spans_hosts=inherited.spans_hosts if spans is None else spans,
     )
+
+
+def _own_device(table: Any, base: Device | None, peaks: Mapping[str, Quantity], island: Island | None) -> Device:
+    all_peaks = {**dict(base.peaks if base else ()), **peaks}
+    ordered = tuple((dtype, all_peaks[dtype]) for dtype in DTYPES if dtype in all_peaks)
+    memory, speed = table.memory_gb, table.memory_gb_per_s
+    host, behind = table.host_gb_per_s, table.host_memory_gb_per_s
     if base is not None:
         return replace(
             base,
-            name=name,
+            name=table.name,
             aliases=(),
             like=base.name,
             peaks=ordered,
@@ -390,22 +328,15 @@ def _own_device(
             host_link=replace(_own_link(base.host_link, host), memory=behind or base.host_link.memory),
             island=island,
         )
-    assert memory is not None
-    assert speed is not None
-    assert host is not None
     wire = HostLink(kind="pcie", bandwidth=host, memory=behind)
     return Device(
-        name=name, vendor="", peaks=ordered, memory=memory, memory_bandwidth=speed, host_link=wire, island=island
+        name=table.name, vendor="", peaks=ordered, memory=memory, memory_bandwidth=speed, host_link=wire, island=island
     )
 
 
 def _own_link(base: HostLink, own: Quantity | None) -> HostLink:
     """A host link of one's own is what each device has: nobody shares it."""
     return replace(base, bandwidth=own, sharers=None) if own else base
-
-
-def _shown(value: object) -> str:
-    return str(value) if isinstance(value, Decimal) else repr(value)
 
 
 # Writing -------------------------------------------------------------------------------------------------------------
@@ -428,7 +359,8 @@ def write(cluster: Cluster) -> str:
     for link in cluster.links:
         ends = ", ".join(_string(end) for end in link.between)
         lines += ["[[link]]", f"between = [{ends}]", f"kind = {_string(link.kind)}"]
-        lines += [f"gbps = {_number(link.rate.value)}", f"latency_us = {_number(link.latency.value, MICRO)}", ""]
+        lines.append(f"gbps = {_number(link.rate.value)}")
+        lines += [f"latency_us = {_number(link.latency.value, MICRO)}", ""] if link.latency.kind == "user" else [""]
     for own in _own_devices(cluster):
         lines += [*_device_lines(own), ""]
     return "\n".join(lines)

@@ -20,7 +20,7 @@ from math import prod
 
 from meshwright.ir.errors import AxisRepeated, BadAxisName, BadAxisSize, MeshSyntax, UnknownAxis
 
-_AXIS = re.compile(r"^(?P<name>[A-Za-z_][A-Za-z0-9_]*)=(?P<size>\d+)(@(?P<tier>[\w.-]+))?$")
+_AXIS = re.compile(r"^(?P<name>[A-Za-z_][A-Za-z0-9_]*)=(?P<size>[0-9]{1,9})(@(?P<tier>[\w.-]+))?$")
 _NAME = re.compile(r"^[A-Za-z_][A-Za-z0-9_]*$")
 
 LOCAL_TIER = "local"

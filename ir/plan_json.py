@@ -10,40 +10,36 @@
     schedule         {"name", "microbatches", "actions": [[…], …]}
     ranks            [[…] per stage]
 
-Meshes, states, placements and strategies are the text forms of their types. Reading trusts nothing: a wrong version, a
-missing or unknown key and a value of the wrong type are errors with the JSON path as their place, and everything else
-is checked by the types themselves. Order is that of the decisions, so that equal decisions give equal bytes.
+Meshes, states, placements and strategies are the text forms of their types. Reading trusts nothing: `DecisionsTable`
+says which keys there are and what each may be, errors have the path of the key as their place, and everything else is
+checked by the types themselves. Order is that of the decisions, so that equal decisions give equal bytes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from math import isfinite
-from typing import Any, TypeVar
+from collections.abc import Iterable
+from typing import Annotated, Any
 
 from meshwright.ir.adjoint import Strategy
 from meshwright.ir.decisions import BodyPlan, Decisions, Schedule, StagePlan, Storage
-from meshwright.ir.errors import MeshwrightError, PlanKeyMissing, PlanKeyUnknown, PlanValue, PlanVersion, nearest
+from meshwright.ir.errors import (
+    MeshwrightError,
+    PlanKeyMissing,
+    PlanKeyUnknown,
+    PlanUnreadable,
+    PlanValue,
+    PlanVersion,
+    nearest,
+)
+from meshwright.ir.files.schema import Count, Few, Form, Most, OneOf, Parsed, Table, Text, Tuple, Whole
+from meshwright.ir.limits import GLOBAL_BATCH, LAYERS, PLAN_BYTES, RANKS
 from meshwright.ir.mesh import Mesh
 from meshwright.ir.offload import Offload
 from meshwright.ir.placement import Placement, State
-
-T = TypeVar("T")
+from meshwright.ir.schedules import CUSTOM, SCHEDULES
+from meshwright.ir.workload import STYLES
 
 FORMAT_VERSION = 1
-KEYS = (
-    "format_version",
-    "target",
-    "style",
-    "stages",
-    "placements",
-    "storage",
-    "recompute",
-    "offload",
-    "schedule",
-    "ranks",
-)
-"""The keys of `plan.json` that decisions are made of; the others say where the plan comes from and what it costs."""
 
 
 # Writing -------------------------------------------------------------------------------------------------------------
@@ -92,159 +88,142 @@ def _storage(plan: BodyPlan) -> dict[str, Any]:
 # Reading -------------------------------------------------------------------------------------------------------------
 
 
-def decisions_from_json(data: object) -> Decisions:
+class StageTable(Table):
+    """One pipeline stage."""
+
+    first: Whole
+    last: Count
+    mesh: Annotated[Mesh, Parsed(Mesh.parse)]
+    plans: Tuple[Text]
+
+
+class PlacementsTable(Table):
+    """How one body runs."""
+
+    body: Text
+    regather: bool
+    first: Whole
+    states: dict[Text, Annotated[State, Parsed(State.parse)]]
+    strategies: dict[Text, Annotated[Strategy, Parsed(Strategy.parse)]]
+
+
+class StorageTable(Table):
+    """Where the copies of one parameter lie."""
+
+    params: Annotated[Placement, Parsed(Placement.parse)]
+    grads: Annotated[Placement, Parsed(Placement.parse)]
+    optimizer: Annotated[Placement, Parsed(Placement.parse)]
+
+
+class ScheduleTable(Table):
+    """The order of work."""
+
+    name: Annotated[str, OneOf((*SCHEDULES, CUSTOM))]
+    microbatches: Annotated[Count, Most(GLOBAL_BATCH)]
+    actions: Tuple[Tuple[Text]]
+
+
+class DecisionsTable(Table):
+    """The keys of `plan.json` that decisions are made of; the others say what they are for, and what they cost."""
+
+    format_version: Count
+    target: Text
+    style: Annotated[str, OneOf(STYLES)]
+    stages: Annotated[Tuple[StageTable], Few(LAYERS)]
+    placements: dict[Text, PlacementsTable]
+    storage: dict[Text, dict[Text, StorageTable]]
+    recompute: dict[Text, Tuple[Text]]
+    offload: Tuple[Text]
+    schedule: ScheduleTable
+    ranks: Tuple[Annotated[Tuple[Annotated[Whole, Most(RANKS)]], Few(RANKS)]]
+
+
+KEYS = tuple(DecisionsTable.model_fields)
+
+FORM: Form[DecisionsTable] = Form(
+    table=DecisionsTable,
+    unreadable=PlanUnreadable,
+    broken=PlanValue,
+    missing=PlanKeyMissing,
+    unknown=PlanKeyUnknown,
+    value=PlanValue,
+    give="name a plan.json",
+    limit=PLAN_BYTES,
+)
+
+
+def decisions_from_json(data: object, place: str = "plan") -> Decisions:
     """Rebuild decisions. Raises `PlanVersion`, `PlanKeyMissing`, `PlanKeyUnknown`, `PlanValue`, or what the types of
     the decisions refuse."""
-    at = At("plan", data)
-    version = at.key("format_version").integer()
-    if version != FORMAT_VERSION:
+    check_version(data, place)
+    return decisions_of(FORM.read(data, place), place)
+
+
+def check_version(data: object, place: str) -> None:
+    """Must: the version that this release reads, which says what all other keys mean."""
+    version = data.get("format_version") if isinstance(data, dict) else None
+    if type(version) is int and version != FORMAT_VERSION:
         raise PlanVersion(
-            place="plan.format_version",
-            cause=f"version {version}; this release reads {FORMAT_VERSION}",
-            fix="make the plan again",
+            place=f"{place}: format_version",
+            cause=f"format {version}; this release reads {FORMAT_VERSION}",
+            fix="make the plan again, or use the release that made it",
         )
-    at.keys(*KEYS)
-    ranks = at.key("ranks").items()
-    stages = at.key("stages").items()
-    if len(ranks) != len(stages):
+
+
+def decisions_of(table: DecisionsTable, place: str) -> Decisions:
+    """The decisions of a table."""
+    if len(table.ranks) != len(table.stages):
         raise PlanValue(
-            place="plan.ranks",
-            cause=f"{len(ranks)} lists of ranks for {len(stages)} stages",
+            place=f"{place}: ranks",
+            cause=f"{len(table.ranks)} lists of ranks for {len(table.stages)} stages",
             fix="give one list per stage",
         )
-    placements = at.key("placements").entries()
-    storage = at.key("storage").only(placements).entries()
-    recompute = at.key("recompute").only(placements).entries()
-    return Decisions(
-        plans=tuple(_read_plan(name, one, storage.get(name), recompute.get(name)) for name, one in placements.items()),
-        stages=tuple(_read_stage(one, held) for one, held in zip(stages, ranks, strict=True)),
-        schedule=_read_schedule(at.key("schedule")),
-        target=at.key("target").string(),
-        style=at.key("style").string(),
-        offload=_read_offload(at.key("offload")),
-    )
+    for key, given in (("storage", table.storage), ("recompute", table.recompute)):
+        _only(given, table.placements, f"{place}: {key}")
+    try:
+        return Decisions(
+            plans=tuple(_plan(name, one, table) for name, one in table.placements.items()),
+            stages=tuple(
+                StagePlan(first=one.first, last=one.last, mesh=one.mesh, ranks=held, plans=one.plans)
+                for one, held in zip(table.stages, table.ranks, strict=True)
+            ),
+            schedule=Schedule(**dict(table.schedule)),
+            target=table.target,
+            style=table.style,
+            offload=Offload.of(table.offload),
+        )
+    except MeshwrightError as error:
+        raise type(error)(place=f"{place}: {_key(error.place)}", cause=error.cause, fix=error.fix) from error
 
 
-def _read_offload(at: At) -> Offload:
-    return Offload.of(at.strings())
+def _key(place: str) -> str:
+    """The key of a place that the types of decisions name."""
+    kind, _, name = place.partition(" ")
+    keys = {"stage": f"stages[{name}]", "plan": f"placements.{name}", "plans": "placements"}
+    return keys.get(kind, place)
 
 
-def _read_stage(at: At, ranks: At) -> StagePlan:
-    at.keys("first", "last", "mesh", "plans")
-    return StagePlan(
-        first=at.key("first").integer(),
-        last=at.key("last").integer(),
-        mesh=at.key("mesh").parsed(Mesh.parse),
-        ranks=tuple(rank.integer() for rank in ranks.items()),
-        plans=at.key("plans").strings(),
-    )
-
-
-def _read_plan(name: str, at: At, storage: At | None, recompute: At | None) -> BodyPlan:
-    at.keys("body", "regather", "first", "states", "strategies")
-    stored = storage.entries() if storage else {}
+def _plan(name: str, one: PlacementsTable, table: DecisionsTable) -> BodyPlan:
+    stored = table.storage.get(name, {})
     return BodyPlan(
         name=name,
-        body=at.key("body").string(),
-        strategies=tuple((op, one.parsed(Strategy.parse)) for op, one in at.key("strategies").entries().items()),
-        states=tuple((value, one.parsed(State.parse)) for value, one in at.key("states").entries().items()),
-        storage=tuple(_read_storage(path, one) for path, one in stored.items()),
-        recompute=recompute.strings() if recompute else (),
-        regather=at.key("regather").boolean(),
-        first=at.key("first").integer(),
+        body=one.body,
+        strategies=tuple(one.strategies.items()),
+        states=tuple(one.states.items()),
+        storage=tuple(Storage(path, held.params, held.grads, held.optimizer) for path, held in stored.items()),
+        recompute=table.recompute.get(name, ()),
+        regather=one.regather,
+        first=one.first,
     )
 
 
-def _read_storage(path: str, at: At) -> Storage:
-    at.keys("params", "grads", "optimizer")
-    params, grads, optimizer = (at.key(kind).parsed(Placement.parse) for kind in ("params", "grads", "optimizer"))
-    return Storage(path, params, grads, optimizer)
-
-
-def _read_schedule(at: At) -> Schedule:
-    at.keys("name", "microbatches", "actions")
-    return Schedule(
-        name=at.key("name").string(),
-        microbatches=at.key("microbatches").integer(),
-        actions=tuple(actions.strings() for actions in at.key("actions").items()),
-    )
-
-
-class At:
-    """A value of a JSON document and the path to it."""
-
-    def __init__(self, path: str, value: object) -> None:
-        self.path = path
-        self.value = value
-
-    def refuse(self, wanted: str) -> PlanValue:
-        return PlanValue(place=self.path, cause=f"it is {self.value!r:.60}", fix=f"give {wanted}")
-
-    def table(self) -> Mapping[str, object]:
-        if not isinstance(self.value, dict) or not all(isinstance(key, str) for key in self.value):
-            raise self.refuse("an object")
-        return self.value
-
-    def key(self, name: str) -> At:
-        table = self.table()
-        if name not in table:
-            raise PlanKeyMissing(place=self.path, cause=f"there is no {name!r}", fix=f"add {name!r}")
-        return At(f"{self.path}.{name}", table[name])
-
-    def keys(self, *known: str) -> None:
-        """Must: these keys and no others."""
-        for name in known:
-            self.key(name)
-        self.only(known)
-
-    def only(self, known: Iterable[str]) -> At:
-        """Must: no other keys than these."""
-        for name in self.table():
-            if name not in known:
-                near = nearest(name, known)
-                raise PlanKeyUnknown(
-                    place=self.path,
-                    cause=f"{name!r} means nothing here",
-                    fix=f"did you mean {near!r}?" if near else "remove it",
-                )
-        return self
-
-    def entries(self) -> dict[str, At]:
-        """The values of an object by key."""
-        return {name: At(f"{self.path}.{name}", value) for name, value in self.table().items()}
-
-    def items(self) -> list[At]:
-        if not isinstance(self.value, list):
-            raise self.refuse("a list")
-        return [At(f"{self.path}[{index}]", value) for index, value in enumerate(self.value)]
-
-    def string(self) -> str:
-        if not isinstance(self.value, str):
-            raise self.refuse("a string")
-        return self.value
-
-    def strings(self) -> tuple[str, ...]:
-        return tuple(item.string() for item in self.items())
-
-    def integer(self) -> int:
-        if not isinstance(self.value, int) or isinstance(self.value, bool):
-            raise self.refuse("an integer")
-        return self.value
-
-    def number(self) -> float:
-        if not isinstance(self.value, int | float) or isinstance(self.value, bool) or not isfinite(self.value):
-            raise self.refuse("a number")
-        return self.value
-
-    def boolean(self) -> bool:
-        if not isinstance(self.value, bool):
-            raise self.refuse("true or false")
-        return self.value
-
-    def parsed(self, parse: Callable[[str], T]) -> T:
-        """A text form; what its reader refuses gets our place."""
-        text = self.string()
-        try:
-            return parse(text)
-        except MeshwrightError as error:
-            raise type(error)(place=f"{self.path} ({error.place})", cause=error.cause, fix=error.fix) from error
+def _only(given: Iterable[str], known: Iterable[str], place: str) -> None:
+    """Must: plans that there are."""
+    for name in given:
+        if name not in known:
+            near = nearest(name, known)
+            raise PlanKeyUnknown(
+                place=f"{place}.{name}",
+                cause="there is no such plan",
+                fix=f"did you mean {near!r}?" if near else "remove it",
+            )

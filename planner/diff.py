@@ -19,8 +19,9 @@ from typing import Any
 from meshwright.cost_models.prediction import Prediction
 from meshwright.ir.plan_json import decisions_to_json
 from meshwright.ir.schedules import CUSTOM
+from meshwright.planner.pin_schema import OPEN
 from meshwright.planner.pins import NAMES, Config, Pins, fill, parse, read, word
-from meshwright.planner.plan_file import OPEN, load_plan, workload_to_json
+from meshwright.planner.plan_file import load_plan, workload_to_json
 from meshwright.planner.plan_types import Plan
 from meshwright.planner.reenter import reenter
 from meshwright.planner.report import differences

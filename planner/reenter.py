@@ -1,7 +1,7 @@
 """A saved plan, taken up again where it was left: at its decisions.
 
 The model is loaded and held against the plan's; the cluster is the one that the plan tells, or another; the decisions
-are lowered as they stand, and priced again where cluster or profile have changed. What has changed is told.
+are lowered as they stand, and priced. What has changed, or is not what the plan says, is told.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from meshwright.cost_models.cluster_text import read_cluster
 from meshwright.cost_models.prediction import Prediction
 from meshwright.ir.capabilities import ANY
 from meshwright.ir.errors import ModulePinUnmet, PinUnmet, PlanBroken, PlanOfAnotherCluster
+from meshwright.ir.files.documents import differences, shown, spelled
 from meshwright.ir.fold import Fold
 from meshwright.ir.lower import lower
 from meshwright.ir.program import Program
@@ -20,6 +21,7 @@ from meshwright.planner.estimate import Ask
 from meshwright.planner.held import check_wishes
 from meshwright.planner.module_pins import check_held, resolved
 from meshwright.planner.pins import Pins
+from meshwright.planner.plan_schema import NEAR
 from meshwright.planner.plan_types import Machines, Model, Plan, changes, same_model
 from meshwright.planner.pricing import Setting, target_of
 from meshwright.planner.search import Found
@@ -66,10 +68,10 @@ def reenter(plan: Plan, model: str | None = None, cluster: str | None = None) ->
     )
     setting = ask.setting()
     fold = setting.folds.first(plan.config.batch).fold
-    same_model(plan, Model.of(ask.model, fold, setting.folds.source.config))
+    _same(plan, Model.of(ask.model, fold, setting.folds.source.config))
     _does_what_it_says(plan, setting.fold(plan.config), setting)
-    changed = changes(plan, Machines.of(ask.cluster_reference, machines))
-    prediction = setting.price(program_of(plan, setting)) if changed else plan.prediction
+    prediction = setting.price(program_of(plan, setting))
+    changed = changes(plan, Machines.of(ask.cluster_reference, machines)) or _misjudged(plan, prediction)
     return Reentered(plan=plan, ask=ask, asked=asked, setting=setting, prediction=prediction, changed=changed)
 
 
@@ -88,6 +90,27 @@ def program_of(plan: Plan, setting: Setting) -> Program:
     """What the decisions of a plan lower to."""
     lowering = setting.target.lowering().for_stack(plan.workload.stack)
     return lower(setting.fold(plan.config), plan.decisions, lowering, replace(plan.workload), setting.bodies)
+
+
+def _same(plan: Plan, model: Model) -> None:
+    """Must: the model that the plan was made for, as the plan describes it."""
+    same_model(plan, model)
+    for key in ("parameters", "tensors"):
+        said, found = getattr(plan.model, key), getattr(model, key)
+        if said != found:
+            raise PlanBroken(
+                place=f"plan.json: model.{key}",
+                cause="it is not what the model of this digest has" + (f", {found:,}" if key == "parameters" else ""),
+                fix="make the plan again",
+            )
+
+
+def _misjudged(plan: Plan, found: Prediction) -> tuple[str, ...]:
+    """What is to be said where a plan's own figures are not those of its decisions: whoever wrote it had another torch,
+    which traced the model otherwise, or changed one of both."""
+    for path, said, now in differences(plan.prediction.to_json(), found.to_json(), near=NEAR):
+        return (f"predicted.{spelled(path)} is {shown(said)} in plan.json, and {shown(now)} by its decisions",)
+    return ()
 
 
 def _does_what_it_says(plan: Plan, fold: Fold, setting: Setting) -> None:

@@ -50,3 +50,10 @@ class ConfigUnreadable(ConfigError):
     """The Hugging Face configuration is not a JSON object."""
 
     code = "MW2007"
+
+
+class ConfigValueBad(ConfigError):
+    """A value of a Hugging Face configuration that is of the wrong type or size, or given twice; or of which the
+    installed transformers builds no model."""
+
+    code = "MW2008"

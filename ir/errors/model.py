@@ -11,7 +11,7 @@ class ModelError(MeshwrightError):
 
 
 class ModelFileMissing(ModelError):
-    """MODEL names a file or a directory that does not exist."""
+    """MODEL names a file or a directory that does not exist, or that cannot be read: only regular files are."""
 
     code = "MW1001"
     exit_code = 2
@@ -25,7 +25,8 @@ class FactoryMissing(ModelError):
 
 
 class FactoryRaised(ModelError):
-    """The model file, or the factory that it defines, raised an exception. The place is the user's innermost line."""
+    """The model file, its factory, or an object of it raised an exception, of any kind; or the factory returned what is
+    no model. The place is the user's innermost line."""
 
     code = "MW1003"
 
@@ -119,3 +120,9 @@ class SequenceTooLong(ModelError):
 
     code = "MW1015"
     exit_code = 2
+
+
+class ModelTooLarge(ModelError):
+    """A model of more modules, or modules nested deeper, than are taken on (docs/limits.md)."""
+
+    code = "MW1016"

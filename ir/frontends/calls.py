@@ -15,7 +15,8 @@ from torch.overrides import TorchFunctionMode
 
 from meshwright.ir.calls import Calls
 from meshwright.ir.errors import EmissionModel
-from meshwright.ir.frontends.contract import Source, example_batch, guarded
+from meshwright.ir.frontends.contract import Source, example_batch
+from meshwright.ir.frontends.foreign import guarded
 from meshwright.ir.frontends.model_file import model_file
 from meshwright.ir.frontends.route import Routes, routes_of
 

@@ -17,6 +17,7 @@ from typing import Any
 from meshwright.ir.errors import ForwardRaised, MeshwrightError, SequenceTooLong
 from meshwright.ir.fold import Fold
 from meshwright.ir.frontends.contract import Source, example_batch
+from meshwright.ir.frontends.foreign import blamed
 from meshwright.ir.frontends.labels import labelled
 from meshwright.ir.frontends.reduce import LONG_WALK, Stack, find_stacks, reduced
 from meshwright.ir.frontends.segment import NotFoldable, fold_trace, names_of
@@ -44,7 +45,8 @@ def capture(source: Source, *, batch: int, seq: int, seed: int = 0) -> Captured:
     model does not run, and does with the most positions that it has, that is said.
     """
     try:
-        return _captured(source, batch, seq, seed)
+        with blamed(source.place):
+            return _captured(source, batch, seq, seed)
     except ForwardRaised as refused:
         most = _most_positions(source, batch, seq, seed)
         if not most:

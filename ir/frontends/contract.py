@@ -24,18 +24,16 @@ import contextlib
 import importlib.util
 import inspect
 import os
-import signal
 import sys
-import threading
-import traceback
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from types import FrameType, ModuleType
+from types import ModuleType
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.module import register_module_module_registration_hook
 from torch.utils import _pytree as pytree
 
 from meshwright.ir.errors import (
@@ -43,17 +41,15 @@ from meshwright.ir.errors import (
     FactoryMissing,
     FactoryRaised,
     HookUnusable,
-    MeshwrightError,
-    ModelFileExited,
     ModelFileMissing,
-    ModelTimedOut,
+    ModelTooLarge,
     NoExampleInputs,
     nearest,
 )
 from meshwright.ir.frontends.constants import Term
+from meshwright.ir.frontends.foreign import TIME_LIMIT_S, blamed, guarded, printed
 from meshwright.ir.frontends.recorder import Recorder
-
-TIME_LIMIT_S = 60.0
+from meshwright.ir.limits import MODULE_DEPTH, MODULES
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,13 +90,14 @@ def load_factory(reference: str, *, time_limit_s: float = TIME_LIMIT_S) -> Sourc
     """The model of `file.py:factory`, with its hooks."""
     path_text, _, name = reference.rpartition(":") if ":" in Path(reference).name else (reference, "", "")
     path = Path(path_text)
-    if not path.is_file():
+    if not os.path.isfile(path):  # noqa: PTH113 - Path raises where a name is too long
         raise ModelFileMissing(place=path_text, cause="there is no such file", fix="give the path of a Python file")
     with guarded(path_text, time_limit_s):
         namespace = _execute(path)
-    factory = _factory(namespace, name, path_text)
+    with blamed(path_text):
+        factory = _factory(namespace, name, path_text)
     recorder = Recorder()
-    with guarded(path_text, time_limit_s), torch.device("meta"), recorder:
+    with guarded(path_text, time_limit_s), counted_modules(path_text), torch.device("meta"), recorder:
         model = factory()
     if not isinstance(model, nn.Module):
         raise FactoryRaised(
@@ -108,7 +105,49 @@ def load_factory(reference: str, *, time_limit_s: float = TIME_LIMIT_S) -> Sourc
             cause=f"the factory returned {type(model).__name__}, not a torch.nn.Module",
             fix="return the model itself",
         )
-    return replace(source_of(model, place=path_text, beside=vars(namespace)), buffers=recorder.buffers(model))
+    check_tree(model, f"{path_text}:{name}")
+    with blamed(path_text):
+        return replace(source_of(model, place=path_text, beside=vars(namespace)), buffers=recorder.buffers(model))
+
+
+@contextlib.contextmanager
+def counted_modules(place: str) -> Iterator[None]:
+    """Build a model of no more modules than the limit: what builds more is stopped where it does."""
+    count = 0
+
+    def count_one(_parent: nn.Module, _name: str, _module: nn.Module | None) -> None:
+        nonlocal count
+        count += 1
+        if cause := MODULES.refused(count):
+            raise ModelTooLarge(place=place, cause=cause, fix="give a model of fewer layers")
+
+    hook = register_module_module_registration_hook(count_one)
+    try:
+        yield
+    finally:
+        hook.remove()
+
+
+def check_tree(model: nn.Module, place: str) -> None:
+    """Must: modules that contain one another as a tree, not too deep; torch walks them by calling itself."""
+    inside: dict[int, str] = {}
+    done = set[int]()
+    pending: list[tuple[nn.Module | None, str]] = [(model, "")]
+    while pending:
+        module, path = pending.pop()
+        if module is None:  # all that is inside was seen
+            done.add(inside.popitem()[0])
+            continue
+        if id(module) in inside:
+            cause = f"{path or 'the model'} contains itself: it is {inside[id(module)] or 'the model'}"
+            raise FactoryRaised(place=place, cause=cause, fix="let modules contain only others")
+        if id(module) in done:
+            continue
+        if cause := MODULE_DEPTH.refused(len(inside)):
+            raise ModelTooLarge(place=place, cause=cause, fix="put blocks beside each other, in a ModuleList")
+        inside[id(module)] = path
+        pending.append((None, ""))
+        pending += [(one, f"{path}.{name}".strip(".")) for name, one in module._modules.items() if one is not None]
 
 
 def source_of(model: nn.Module, *, place: str, beside: Mapping[str, Any] | None = None) -> Source:
@@ -143,7 +182,7 @@ def _check_hooks(found: Mapping[str, Any], place: str) -> None:
             continue
         if not callable(found[name]):
             raise HookUnusable(
-                place=f"{place}, {name}", cause=f"{name} is {found[name]!r}", fix=f"make it a function {shown}"
+                place=f"{place}, {name}", cause=f"{name} is {printed(found[name])}", fix=f"make it a function {shown}"
             )
         try:
             inspect.signature(found[name]).bind(*taken)
@@ -156,7 +195,7 @@ def _check_hooks(found: Mapping[str, Any], place: str) -> None:
     if dims is not None and not (isinstance(dims, Mapping) and all(isinstance(v, list | tuple) for v in dims.values())):
         raise HookUnusable(
             place=f"{place}, dims",
-            cause=f"dims is {dims!r}",
+            cause=f"dims is {printed(dims)}",
             fix='name the dimensions of each input, as in dims = {"tokens": ("b", "s")}',
         )
 
@@ -189,99 +228,6 @@ def example_batch(source: Source, batch: int, seq: int, *, time_limit_s: float =
     with guarded(source.place, time_limit_s), torch.device("meta"):
         made = make(batch, seq)
     return pytree.tree_map_only(Tensor, lambda t: torch.empty(t.shape, dtype=t.dtype, device="meta"), made)
-
-
-@contextlib.contextmanager
-def guarded(place: str, limit_s: float) -> Iterator[None]:
-    """Run the user's code; what it raises is an error of its file or factory, with its line."""
-    try:
-        with contained(place, limit_s):
-            yield
-    except MeshwrightError:
-        raise
-    except Exception as error:
-        raise FactoryRaised(
-            place=user_line(error, place),
-            cause=f"{type(error).__name__}: {_first_line(error)}",
-            fix="correct this line; the model is built on the meta device, where tensors have shapes but no values",
-        ) from error
-
-
-@contextlib.contextmanager
-def contained(place: str, limit_s: float) -> Iterator[None]:
-    """Run the user's code: its prints go to standard error, and it can neither hang nor exit."""
-    try:
-        with contextlib.redirect_stdout(sys.stderr), _children_print_to_stderr(), _alarm(limit_s):
-            yield
-    except _TimeIsUp as error:
-        raise ModelTimedOut(
-            place=user_line(error, place),
-            cause=f"still running after {limit_s:g} s",
-            fix="do this without waiting, downloading or computing; weights are not needed",
-        ) from None
-    except SystemExit as error:
-        raise ModelFileExited(
-            place=user_line(error, place),
-            cause=f"the code called sys.exit({error.code!r})",
-            fix='move what the script does under `if __name__ == "__main__":`',
-        ) from error
-
-
-@contextlib.contextmanager
-def _children_print_to_stderr() -> Iterator[None]:
-    """What processes and C code that the user's code starts print, beneath `sys.stdout`."""
-    try:
-        kept = os.dup(1)
-    except OSError:  # there is no standard output
-        yield
-        return
-    try:
-        os.dup2(2, 1)
-        yield
-    finally:
-        os.dup2(kept, 1)
-        os.close(kept)
-
-
-def user_line(error: BaseException, place: str) -> str:
-    """The innermost line of the user's that the error passed through: `model.py:12`."""
-    ours = Path(__file__).parent
-    frames = [f for f in traceback.extract_tb(error.__traceback__) if not _foreign(f.filename, ours)]
-    if isinstance(error, SyntaxError) and error.filename:
-        return f"{error.filename}:{error.lineno}"
-    return f"{frames[-1].filename}:{frames[-1].lineno}" if frames else place
-
-
-def _foreign(filename: str, ours: Path) -> bool:
-    libraries = ("site-packages", "dist-packages", "<frozen", f"lib/python{sys.version_info.major}")
-    return filename.startswith("<") or Path(filename).parent == ours or any(mark in filename for mark in libraries)
-
-
-def _first_line(error: BaseException) -> str:
-    return (str(error).strip().splitlines() or ["no message"])[0]
-
-
-class _TimeIsUp(BaseException):
-    """Not an `Exception`, so that a broad `except` in the user's code does not swallow it."""
-
-
-@contextlib.contextmanager
-def _alarm(limit_s: float) -> Iterator[None]:
-    """Interrupt the block after `limit_s`. Only a main thread can be interrupted; elsewhere there is no limit."""
-    if threading.current_thread() is not threading.main_thread() or not hasattr(signal, "setitimer"):
-        yield
-        return
-
-    def ring(_signal: int, _frame: FrameType | None) -> None:
-        raise _TimeIsUp
-
-    before = signal.signal(signal.SIGALRM, ring)
-    signal.setitimer(signal.ITIMER_REAL, limit_s)
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
 
 
 def _execute(path: Path) -> ModuleType:

@@ -16,75 +16,17 @@ are a softmax over experts and its top k, renormalised.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from meshwright.ir.frontends.moe import combine, dispatch
+from meshwright.ir.frontends.shape import Shape
 from meshwright.ir.rules.moe import dropless_capacity
 
 DROPOUT = 0.1
 """Megatron-LM's default (hidden_dropout, attention_dropout). What is kept depends on whether there is dropout, not on
 the rate."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Shape:
-    """A decoder as numbers. Names are those of `benchmarks/data/models.csv`, where it has a column for them."""
-
-    layers: int
-    hidden: int
-    ffn_hidden: int
-    heads: int
-    vocab: int
-    kv_heads: int = 0
-    head_dim: int = 0
-    glu: bool = True
-    tied_embeddings: bool = False
-    dtype: str = "bf16"
-    sliding_window: int = 0
-    full_attention_every: int = 0
-    experts: int = 0
-    topk: int = 0
-    moe_ffn: int = 0
-    shared_experts: int = 0
-    first_dense_layers: int = 0
-    moe_layer_freq: int = 1
-    q_lora_rank: int = 0
-    kv_lora_rank: int = 0
-    qk_nope_head_dim: int = 0
-    qk_rope_head_dim: int = 0
-    v_head_dim: int = 0
-    learned_positions: int = 0
-    parallel_block: bool = False
-    biases: bool = False
-    """Linear layers, router and experts have biases beside a gate too (arXiv:2508.10925)."""
-    dropout: bool = False
-    """Dropout of `DROPOUT` on the embedding, attention's probabilities and what each half of a block adds."""
-
-    @property
-    def head(self) -> int:
-        return self.head_dim or self.hidden // self.heads
-
-    @property
-    def biased(self) -> bool:
-        return self.biases or not self.glu
-
-    @property
-    def latent(self) -> bool:
-        return self.kv_lora_rank > 0
-
-    def routed(self, layer: int) -> bool:
-        """Whether a layer has experts."""
-        after = layer - self.first_dense_layers
-        return self.experts > 0 and after >= 0 and (after + 1) % self.moe_layer_freq == 0
-
-    def window(self, layer: int) -> int:
-        """The window of a layer; 0: it sees everything before."""
-        full = self.full_attention_every and (layer + 1) % self.full_attention_every == 0
-        return 0 if full else self.sliding_window
 
 
 def norm(shape: Shape, width: int) -> nn.Module:

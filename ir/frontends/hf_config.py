@@ -19,15 +19,16 @@ from typing import Any
 import torch
 
 from meshwright.ir.errors import (
-    ConfigUnreadable,
+    ConfigValueBad,
     DependencyMissing,
-    ModelFileMissing,
-    RemoteCodeRefused,
+    FactoryRaised,
     UnknownModelType,
     nearest,
 )
 from meshwright.ir.frontends import language, moe
-from meshwright.ir.frontends.contract import TIME_LIMIT_S, Source, guarded
+from meshwright.ir.frontends.contract import Source, counted_modules
+from meshwright.ir.frontends.foreign import TIME_LIMIT_S, guarded
+from meshwright.ir.frontends.hf_schema import check_sizes, settings_of
 
 LANGUAGE_HEADS = frozenset(("CausalLM", "MaskedLM", "ConditionalGeneration", "PreTraining"))
 """What architectures of language models are called, after `For`."""
@@ -38,12 +39,12 @@ _INCIDENTAL = frozenset(("_name_or_path", "transformers_version", "architectures
 def load_hf(path: Path, *, dtype: torch.dtype | None = None) -> Source:
     """The model of a Hugging Face directory or `config.json`, in its own dtype unless one is given."""
     file = path / "config.json" if path.is_dir() else path
-    settings = _read(file)
+    settings = settings_of(file)
     place = str(file)
     transformers = _transformers(place)
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
-    kind = settings.get("model_type")
+    kind = settings.get("model_type", "")
     if kind not in CONFIG_MAPPING:
         meant = nearest(str(kind), CONFIG_MAPPING)
         raise UnknownModelType(
@@ -52,12 +53,17 @@ def load_hf(path: Path, *, dtype: torch.dtype | None = None) -> Source:
             fix=(f"did you mean {meant!r}? If not, " if meant else "") + "write a model file with a factory",
         )
     _check_head(settings, place)
-    with guarded(place, TIME_LIMIT_S):
-        config = CONFIG_MAPPING[kind].from_dict(settings)
-        config.use_cache = False
-        config._experts_implementation = moe.use_with_transformers()
-        wanted = dtype or getattr(config, "dtype", None) or torch.float32
-        model = _build(config, getattr(torch, wanted) if isinstance(wanted, str) else wanted, place)
+    try:
+        with guarded(place, TIME_LIMIT_S), counted_modules(place):
+            config = CONFIG_MAPPING[kind].from_dict(settings)
+            check_sizes(config.get_text_config(), place)
+            config.use_cache = False
+            config._experts_implementation = moe.use_with_transformers()
+            wanted = dtype or getattr(config, "dtype", None) or torch.float32
+            model = _build(config, getattr(torch, wanted) if isinstance(wanted, str) else wanted, place)
+    except FactoryRaised as error:
+        fix = "correct the value that it names; transformers builds the model, on the meta device"
+        raise ConfigValueBad(place=place, cause=error.cause, fix=fix) from None
     told = {key: value for key, value in sorted(settings.items()) if key not in _INCIDENTAL}
     return Source(model, language.hooks(*_inputs(config)), place, json.dumps(told))
 
@@ -79,28 +85,6 @@ def adopted(source: Source) -> Source:
 
 def _inputs(config: Any) -> tuple[str, ...]:
     return ("input_ids", "decoder_input_ids") if config.is_encoder_decoder else ("input_ids",)
-
-
-def _read(file: Path) -> dict[str, Any]:
-    if not file.is_file():
-        raise ModelFileMissing(
-            place=str(file), cause="there is no such file", fix="give a directory with a config.json"
-        )
-    try:
-        settings = json.loads(file.read_text())
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise ConfigUnreadable(place=str(file), cause=f"it is not JSON: {error}", fix="correct the file") from None
-    if not isinstance(settings, dict):
-        raise ConfigUnreadable(place=str(file), cause="it is not a JSON object", fix="give the config.json of a model")
-    if "auto_map" in settings:
-        code = settings["auto_map"]
-        named = ", ".join(map(str, code.values())) if isinstance(code, dict) else str(code)
-        raise RemoteCodeRefused(
-            place=f"{file}, auto_map",
-            cause=f"it asks for code of its own ({named}), and only code of the installed transformers is run",
-            fix="delete auto_map to use the implementation that transformers has, or write a model file with a factory",
-        )
-    return settings
 
 
 def _check_head(settings: dict[str, Any], place: str) -> None:

@@ -7,14 +7,16 @@ a directory, *.json    a Hugging Face configuration                             
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from pathlib import Path
 
 import torch
 
 from meshwright.ir.errors import ModelFileMissing, ModelKindUnknown
-from meshwright.ir.frontends.contract import TIME_LIMIT_S, Source, load_factory
+from meshwright.ir.frontends.contract import Source, load_factory
 from meshwright.ir.frontends.dtypes import WORKLOAD_DTYPES
+from meshwright.ir.frontends.foreign import TIME_LIMIT_S, blamed
 
 
 def load_model(reference: str, *, dtype: str | None = None, time_limit_s: float = TIME_LIMIT_S) -> Source:
@@ -24,15 +26,16 @@ def load_model(reference: str, *, dtype: str | None = None, time_limit_s: float 
         from meshwright.ir.frontends.shape_toml import load_shape
 
         return load_shape(path, dtype)
-    if path.is_dir() or path.suffix == ".json":
+    if os.path.isdir(path) or path.suffix == ".json":  # noqa: PTH112
         from meshwright.ir.frontends.hf_config import load_hf
 
         return load_hf(path, dtype=None if dtype is None else WORKLOAD_DTYPES[dtype])
     if path.suffix == ".py" or ".py:" in reference:
         from meshwright.ir.frontends.hf_config import adopted
 
-        return adopted(load_factory(reference, time_limit_s=time_limit_s))
-    if not path.exists():
+        with blamed(reference):
+            return adopted(load_factory(reference, time_limit_s=time_limit_s))
+    if not os.path.exists(path):  # noqa: PTH110 - Path raises where a name is too long
         raise ModelFileMissing(
             place=reference, cause="there is no such file", fix="give file.py:factory, a directory or a file"
         )

@@ -33,8 +33,9 @@ from meshwright.ir.errors import (
 )
 from meshwright.ir.frontends import writing
 from meshwright.ir.frontends.constants import Term
-from meshwright.ir.frontends.contract import Hooks, Source, contained, user_line
+from meshwright.ir.frontends.contract import Hooks, Source
 from meshwright.ir.frontends.dtypes import type_of
+from meshwright.ir.frontends.foreign import Interrupted, contained, described, user_line, whole
 from meshwright.ir.frontends.stand_ins import standing_in
 from meshwright.ir.frontends.storage import Cell
 from meshwright.ir.frontends.translate import Translator
@@ -130,10 +131,10 @@ def _export(step: Step, batch: Any, place: str) -> Any:
         with contained(place, TRACE_LIMIT_S), warnings.catch_warnings(), _quiet():
             warnings.simplefilter("ignore")
             return torch.export.export(step, (batch,), strict=False)
-    except MeshwrightError:
+    except (MeshwrightError, Interrupted):
         raise
-    except Exception as error:
-        raise _explained(error, place) from error
+    except BaseException as error:  # noqa: BLE001 - it is whatever the user's code raises
+        raise _explained(error, place) from None
 
 
 @contextlib.contextmanager
@@ -151,9 +152,9 @@ def _quiet() -> Iterator[None]:
             logger.disabled = disabled
 
 
-def _explained(error: Exception, place: str) -> MeshwrightError:
+def _explained(error: BaseException, place: str) -> MeshwrightError:
     """A failed trace as an error of ours, with the user's line."""
-    where, text = user_line(error, place), f"{type(error).__name__}: {error}"
+    where, text = user_line(error, place), whole(error)
     data_dependent = (
         "GuardOnDataDependent",
         "DataDependentOutput",
@@ -164,7 +165,7 @@ def _explained(error: Exception, place: str) -> MeshwrightError:
         "boolean value of Tensor",
         "Cannot copy out of meta",
     )
-    if any(mark in text or mark in type(error).__name__ for mark in data_dependent):
+    if any(mark in text for mark in data_dependent):
         return DataDependentControlFlow(
             place=where,
             cause="the code needs the value of a tensor, and plans are made without values",
@@ -172,7 +173,7 @@ def _explained(error: Exception, place: str) -> MeshwrightError:
         )
     return ForwardRaised(
         place=where,
-        cause=f"the forward pass or the loss raised {text.splitlines()[0]}",
+        cause=f"the forward pass or the loss raised {described(error)}",
         fix="correct this line; the step is traced on the meta device, with the batch of example_inputs",
     )
 

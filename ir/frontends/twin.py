@@ -16,14 +16,15 @@ import dataclasses
 import inspect
 import json
 import os
-import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from meshwright.ir.errors import NoTwin
-from meshwright.ir.frontends.contract import TIME_LIMIT_S, Source, guarded
+from meshwright.ir.frontends import hf_schema, shape
+from meshwright.ir.frontends.contract import Source
+from meshwright.ir.frontends.foreign import TIME_LIMIT_S, guarded
 
 TWIN = "twin"
 """The hook, and the factory of a written file."""
@@ -85,11 +86,11 @@ def twin_of(source: Source, reference: str, scale: Scale, folder: Path) -> Twin:
     """The twin of the model that `reference` names. Files that it needs are for `folder`, and are not written here."""
     path = Path(reference)
     if path.suffix == ".toml":
-        settings = tomllib.loads(path.read_text())
+        settings = shape.settings_of(path)
         lines = "".join(f"{key} = {json.dumps(value)}\n" for key, value in scaled(settings, scale).items())
         return Twin(reference="twin.toml", files=(("twin.toml", lines),))
     if path.is_dir() or path.suffix == ".json":
-        settings = json.loads(Path(source.place).read_text())
+        settings = hf_schema.settings_of(Path(source.place))
         return Twin(
             reference="config.json", files=(("config.json", json.dumps(scaled(settings, scale), indent=2) + "\n"),)
         )

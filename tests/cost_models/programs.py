@@ -13,7 +13,7 @@ from meshwright.cost_models.hardware import Device, devices
 from meshwright.cost_models.quantity import Quantity, given
 from meshwright.ir.fold import Fold
 from meshwright.ir.frontends.capture import capture
-from meshwright.ir.frontends.decoder import Shape
+from meshwright.ir.frontends.shape import Shape
 from meshwright.ir.frontends.shape_toml import build
 from meshwright.ir.lower import BodyCache, lower
 from meshwright.ir.lower_body import Lowering

@@ -19,8 +19,8 @@ from meshwright.ir.adjoint import apply
 from meshwright.ir.decisions import BodyPlan
 from meshwright.ir.errors import IllegalStrategy, IndivisibleExtent
 from meshwright.ir.frontends.capture import capture
-from meshwright.ir.frontends.decoder import Shape
 from meshwright.ir.frontends.load import load_model
+from meshwright.ir.frontends.shape import Shape
 from meshwright.ir.lower import lower
 from meshwright.ir.lower_body import Lowering, lower_body
 from meshwright.ir.names import Degrees, template

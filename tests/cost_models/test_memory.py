@@ -24,7 +24,7 @@ from meshwright.cost_models.prediction import HELD, Held
 from meshwright.ir.errors import WorkloadImpossible
 from meshwright.ir.fold import Fold
 from meshwright.ir.frontends.capture import capture
-from meshwright.ir.frontends.decoder import Shape
+from meshwright.ir.frontends.shape import Shape
 from meshwright.ir.frontends.shape_toml import build
 from meshwright.ir.graph import ITEMSIZE
 from meshwright.ir.kept import needs_of

@@ -12,6 +12,8 @@ from meshwright.ir.graph import ITEMSIZE, Attr, Graph, Input, Op, Param, Type, U
 from meshwright.ir.mesh import LOCAL_TIER, Mesh, MeshAxis
 from meshwright.ir.offload import Offload
 from meshwright.ir.placement import CONTIGUOUS, ZIGZAG, Layout, Nested, Partial, Sections, Shard, State, Uneven
+from meshwright.ir.schedules import CUSTOM, SCHEDULES
+from meshwright.ir.workload import STYLES
 
 plain_names = st.from_regex(r"[a-z][a-z0-9_.]{0,5}", fullmatch=True)
 any_names = st.one_of(plain_names, st.text(st.characters(exclude_categories=["Cs"]), max_size=4))
@@ -148,11 +150,11 @@ def decisions(draw: st.DrawFn) -> Decisions:
         ranks = tuple(draw(st.permutations(range(start, start + mesh.size))))
         start += mesh.size
         used = draw(st.lists(st.sampled_from([plan.name for plan in plans]), max_size=2)) if plans else []
-        stages.append(StagePlan(index, draw(st.integers(0, 99)), mesh, ranks, tuple(used)))
+        stages.append(StagePlan(index, draw(st.integers(1, 99)), mesh, ranks, tuple(used)))
     if stages and draw(st.booleans()):
         stages.append(replace(stages[0], first=draw(st.integers(0, 99))))
     actions = tuple(map(tuple, draw(st.lists(st.lists(any_names, max_size=3), max_size=2))))
-    schedule = Schedule(draw(any_names), draw(st.integers(1, 99)), actions)
+    schedule = Schedule(draw(st.sampled_from((*SCHEDULES, CUSTOM))), draw(st.integers(1, 99)), actions)
     waits = draw(st.booleans())
     offload = Offload(draw(st.booleans()), waits, draw(st.integers(0, 99)) if waits else 0)
-    return Decisions(tuple(plans), tuple(stages), schedule, draw(any_names), draw(any_names), offload)
+    return Decisions(tuple(plans), tuple(stages), schedule, draw(any_names), draw(st.sampled_from(STYLES)), offload)

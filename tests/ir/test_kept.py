@@ -19,8 +19,8 @@ from meshwright.ir.decisions import BodyPlan
 from meshwright.ir.errors import UnknownStyle, WrongKept
 from meshwright.ir.fold import Fold
 from meshwright.ir.frontends.capture import capture
-from meshwright.ir.frontends.decoder import Shape
 from meshwright.ir.frontends.load import load_model
+from meshwright.ir.frontends.shape import Shape
 from meshwright.ir.frontends.shape_toml import build
 from meshwright.ir.graph import Graph
 from meshwright.ir.lower import lower

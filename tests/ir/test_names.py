@@ -21,7 +21,7 @@ from meshwright.ir.errors import (
 )
 from meshwright.ir.factors import body_loops
 from meshwright.ir.frontends.capture import capture
-from meshwright.ir.frontends.decoder import Shape
+from meshwright.ir.frontends.shape import Shape
 from meshwright.ir.frontends.shape_toml import build
 from meshwright.ir.lower import lower
 from meshwright.ir.names import TABLE, Degrees, check, cuts, even_cuts, name_of, template, uses

@@ -178,12 +178,12 @@ BREAK: dict[str, tuple[Callable[[Any], object], type[MeshwrightError], str]] = {
     "version": (lambda d: d.update(format_version=99), PlanOfAnotherRelease, "99"),
     "missing": (lambda d: d.pop("schedule"), PlanBroken, "schedule"),
     "unknown": (lambda d: d.update(baseline=[]), PlanBroken, "baseline"),
-    "type": (lambda d: d["predicted"].update(step_time_s="fast"), PlanBroken, "plan.predicted.step_time_s"),
-    "mesh": (lambda d: d["stages"][0].update(mesh="dp=x"), PlanBroken, "plan.stages[0].mesh"),
+    "type": (lambda d: d["predicted"].update(step_time_s="fast"), PlanBroken, "plan.json: predicted.step_time_s"),
+    "mesh": (lambda d: d["stages"][0].update(mesh="dp=x"), PlanBroken, "plan.json: stages[0].mesh"),
     "ranks": (lambda d: d["ranks"][0].pop(), PlanBroken, "rank"),
-    "config": (lambda d: d["config"].update(tp="two"), PlanBroken, "plan.config tp=two"),
-    "not finite": (lambda d: d["bounds"].update(gap=float("nan")), PlanBroken, "plan.bounds.gap"),
-    "list": (lambda d: d.update(baselines={}), PlanBroken, "plan.baselines"),
+    "config": (lambda d: d["config"].update(tp="two"), PlanBroken, "plan.json: config.tp"),
+    "not finite": (lambda d: d["bounds"].update(gap=float("nan")), PlanBroken, "plan.json: bounds.gap"),
+    "list": (lambda d: d.update(baselines={}), PlanBroken, "plan.json: baselines"),
     "provenance": (lambda d: d["provenance"].update(weakest="rumour"), PlanBroken, "rumour"),
 }
 

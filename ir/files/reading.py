@@ -1,0 +1,51 @@
+"""Texts of files that nobody vouches for.
+
+Only a regular file is read: a device may have no end, and a pipe may keep its reader waiting. It is opened without
+waiting, looked at through the very descriptor that is read, and read no further than its limit.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+from meshwright.ir.limits import Limit
+
+
+class Unreadable(Exception):
+    """Why a file gives no text. Whoever reads a kind of file makes an error of that kind of it."""
+
+    def __init__(self, cause: str) -> None:
+        """`cause`: as a clause, in lower case."""
+        super().__init__(cause)
+        self.cause = cause
+
+
+def read_text(path: str | Path, limit: Limit, *, errors: str = "strict") -> str:
+    """The text of a regular file."""
+    try:
+        return _read(path, limit).decode("utf-8-sig", errors).replace("\r\n", "\n")
+    except UnicodeDecodeError as error:
+        raise Unreadable(f"it is not UTF-8: byte {error.start} cannot be read") from None
+    except OSError as error:
+        raise Unreadable((error.strerror or "it cannot be read").lower()) from None
+    except ValueError:  # a path with a zero byte
+        raise Unreadable("no file can have this name") from None
+
+
+def _read(path: str | Path, limit: Limit) -> bytes:
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    with open(descriptor, "rb") as file:  # noqa: PTH123 - a descriptor has no path
+        mode = os.fstat(descriptor).st_mode
+        if not stat.S_ISREG(mode):
+            raise Unreadable(f"it is {_kind(mode)}, not a regular file")
+        found = file.read(limit.most + 1)
+    if too_many := limit.refused(len(found)):
+        raise Unreadable(f"it has at least {too_many}")
+    return found
+
+
+def _kind(mode: int) -> str:
+    kinds = ((stat.S_ISDIR, "a directory"), (stat.S_ISFIFO, "a pipe"), (stat.S_ISSOCK, "a socket"))
+    return next((name for is_kind, name in kinds if is_kind(mode)), "a device")

@@ -1,0 +1,208 @@
+"""Running code of users: nothing that it raises, prints or waits for escapes.
+
+A model file may raise anything, also what is no `Exception`, and what cannot even be printed. All of it becomes an
+error of ours that names the user's line. Only two things pass: errors of ours, and a Ctrl-C, which is told from a
+`KeyboardInterrupt` that the file raises by the signal that came before it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+import threading
+import traceback
+from collections.abc import Iterator
+from pathlib import Path
+from types import FrameType
+
+import meshwright
+from meshwright.ir.errors import FactoryRaised, MeshwrightError, ModelFileExited, ModelTimedOut
+
+TIME_LIMIT_S = 60.0
+
+LONGEST = 200
+"""Characters of a user's message, or of a value, that are repeated."""
+
+HOME = Path(meshwright.__file__).parent
+
+
+@contextlib.contextmanager
+def guarded(place: str, limit_s: float) -> Iterator[None]:
+    """Run the user's code; what it raises is an error of its file or factory, with its line."""
+    try:
+        with contained(place, limit_s):
+            yield
+    except (MeshwrightError, Interrupted):
+        raise
+    except BaseException as error:  # noqa: BLE001 - it is whatever the user's code raises
+        raise raised(error, place) from None
+
+
+@contextlib.contextmanager
+def blamed(place: str) -> Iterator[None]:
+    """Run code of ours that asks the user's objects; what passes through a line of the user's is an error of that."""
+    try:
+        with _told_apart():
+            yield
+    except (MeshwrightError, Interrupted):
+        raise
+    except BaseException as error:
+        if not user_frames(error):
+            raise
+        raise raised(error, place) from None
+
+
+def raised(error: BaseException, place: str) -> FactoryRaised:
+    """The refusal of a file that raises."""
+    return FactoryRaised(
+        place=user_line(error, place),
+        cause=described(error),
+        fix="correct this line; the model is built on the meta device, where tensors have shapes but no values",
+    )
+
+
+@contextlib.contextmanager
+def contained(place: str, limit_s: float) -> Iterator[None]:
+    """Run the user's code: its prints go to standard error, and it can neither hang nor exit."""
+    try:
+        with contextlib.redirect_stdout(sys.stderr), _children_print_to_stderr(), _alarm(limit_s), _told_apart():
+            yield
+    except _TimeIsUp as error:
+        raise ModelTimedOut(
+            place=user_line(error, place),
+            cause=f"still running after {limit_s:g} s",
+            fix="do this without waiting, downloading or computing; weights are not needed",
+        ) from None
+    except SystemExit as error:
+        raise ModelFileExited(
+            place=user_line(error, place),
+            cause=f"the code called sys.exit({printed(error.code)})",
+            fix='move what the script does under `if __name__ == "__main__":`',
+        ) from None
+
+
+class Interrupted(KeyboardInterrupt):
+    """A Ctrl-C while code of the user's ran."""
+
+
+@contextlib.contextmanager
+def _told_apart() -> Iterator[None]:
+    """Make `Interrupted` of a Ctrl-C, also where the user's code swallows it. What else is a `KeyboardInterrupt` was
+    raised by the code itself."""
+    came = False
+    before = signal.getsignal(signal.SIGINT)
+
+    def note(number: int, frame: FrameType | None) -> None:
+        nonlocal came
+        try:
+            before(number, frame)  # type: ignore[operator, misc]
+        except KeyboardInterrupt:
+            came = True
+            raise Interrupted from None
+
+    main = threading.current_thread() is threading.main_thread() and callable(before)
+    if main:
+        signal.signal(signal.SIGINT, note)
+    try:
+        yield
+    finally:
+        if main and signal.getsignal(signal.SIGINT) is note:
+            signal.signal(signal.SIGINT, before)
+        if came and not isinstance(sys.exception(), Interrupted):
+            raise Interrupted
+
+
+# What it raised ------------------------------------------------------------------------------------------------------
+
+
+def described(error: BaseException) -> str:
+    """An exception of the user's in one line. Its class and its message may be anything."""
+    name, _, text = whole(error).partition(": ")
+    return _clean(f"{name}: {next(iter(text.strip().splitlines()), 'no message')}")
+
+
+def whole(error: BaseException) -> str:
+    """An exception of the user's, its message whole."""
+    try:
+        text = "".join(str(error))  # a plain string, whatever class of strings it is
+    except BaseException:  # noqa: BLE001 - a message that cannot be had is none
+        text = "its message cannot be printed"
+    return f"{type.__dict__['__name__'].__get__(type(error))}: {text}"
+
+
+def printed(value: object) -> str:
+    """A value of the user's."""
+    try:
+        return _clean(repr(value))
+    except BaseException:  # noqa: BLE001
+        return f"a {type.__dict__['__name__'].__get__(type(value))} that cannot be printed"
+
+
+def _clean(text: str) -> str:
+    """Without what moves a terminal's cursor, and no longer than a message should be."""
+    plain = "".join(letter if letter.isprintable() else " " for letter in text[: LONGEST + 1])
+    return plain if len(plain) <= LONGEST else f"{plain[:LONGEST]}…"
+
+
+def user_line(error: BaseException, place: str) -> str:
+    """The innermost line of the user's that the error passed through: `model.py:12`."""
+    if isinstance(error, SyntaxError) and isinstance(error.filename, str):
+        return f"{error.filename}:{error.lineno}"
+    return next(reversed(user_frames(error)), place)
+
+
+def user_frames(error: BaseException) -> list[str]:
+    """The lines of the user's that an error passed through, outermost first."""
+    trace = BaseException.__dict__["__traceback__"].__get__(error)
+    found = ((frame.f_code.co_filename, line) for frame, line in traceback.walk_tb(trace))
+    return [f"{file}:{line}" for file, line in found if not _foreign(file)]
+
+
+def _foreign(filename: str) -> bool:
+    libraries = ("site-packages", "dist-packages", "<frozen", f"lib/python{sys.version_info.major}")
+    ours = Path(filename).is_relative_to(HOME)
+    return filename.startswith("<") or ours or any(mark in filename for mark in libraries)
+
+
+# What it prints, and how long it takes -------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def _children_print_to_stderr() -> Iterator[None]:
+    """What processes and C code that the user's code starts print, beneath `sys.stdout`."""
+    try:
+        kept = os.dup(1)
+    except OSError:  # there is no standard output
+        yield
+        return
+    try:
+        os.dup2(2, 1)
+        yield
+    finally:
+        os.dup2(kept, 1)
+        os.close(kept)
+
+
+class _TimeIsUp(BaseException):
+    """Not an `Exception`, so that a broad `except` in the user's code does not swallow it."""
+
+
+@contextlib.contextmanager
+def _alarm(limit_s: float) -> Iterator[None]:
+    """Interrupt the block after `limit_s`. Only a main thread can be interrupted; elsewhere there is no limit."""
+    if threading.current_thread() is not threading.main_thread() or not hasattr(signal, "setitimer"):
+        yield
+        return
+
+    def ring(_signal: int, _frame: FrameType | None) -> None:
+        raise _TimeIsUp
+
+    before = signal.signal(signal.SIGALRM, ring)
+    signal.setitimer(signal.ITIMER_REAL, limit_s)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
