@@ -25,6 +25,7 @@ from math import prod
 from meshwright.ir.adjoint import Split, apply
 from meshwright.ir.placement import Placement, Uneven, Zigzag
 from meshwright.ir.program import BodyProgram, Compute, Gradient, Move, Ring, Statement, operands_of, results_of
+from meshwright.ir.reshard import given_elements
 from meshwright.ir.rules.base import Engine, Rule, infer
 
 BUCKETED = frozenset(("parameter", "sync", "update"))
@@ -86,7 +87,10 @@ def group_bytes(move: Move, body: BodyProgram) -> float:
     if kind == "all_gather":
         largest = _largest(body.locals[move.operand].placement, over)
         return nbytes * largest * prod(body.mesh.axis(axis).size for axis in over)
-    return nbytes * _padding(body.locals[move.result].placement, over) if kind == "reduce_scatter" else nbytes
+    if kind != "reduce_scatter":
+        return nbytes
+    given = given_elements(move.step, body.elements[move.operand], body.elements[move.result], body.mesh)
+    return nbytes * given / body.elements[move.operand] * _padding(body.locals[move.result].placement, over)
 
 
 def _largest(placement: Placement, axes: tuple[str, ...]) -> float:

@@ -45,6 +45,7 @@ from meshwright.ir.placement import (
     Dim,
     Layout,
     Nested,
+    Padded,
     Partial,
     Sections,
     Shard,
@@ -209,6 +210,8 @@ def _check(rule: Rule, choice: Choice) -> None:
             raise illegal("a partial sum cannot pass here unnamed", "name a linear operand, or reduce first")
         if choice.operand is not None and choice.operand not in laws:
             raise illegal(f"operand {choice.operand} is not linear", "reduce the value first")
+    if isinstance(choice, Split) and isinstance(choice.layout, Padded):
+        raise illegal("operators compute on whole parts", "pad only what is stored")
     if isinstance(choice, Split) and len(choice.factors) == 1:
         role = rule.factor(choice.factors[0]).role
         if role not in SPLITTABLE:

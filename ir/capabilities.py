@@ -47,7 +47,7 @@ from meshwright.ir.names.gradients import THROUGH, leave_sums
 from meshwright.ir.names.pinned import of_weights
 from meshwright.ir.names.words import loops_split
 from meshwright.ir.offload import KINDS as OFFLOAD
-from meshwright.ir.placement import CONTIGUOUS, Contiguous, Layout, Nested, Sections, Zigzag
+from meshwright.ir.placement import CONTIGUOUS, Contiguous, Layout, Nested, Padded, Sections, Zigzag
 from meshwright.ir.precisions import PrecisionLine, unwritten
 from meshwright.ir.reshard import MOVES
 from meshwright.ir.rules.base import rule_of
@@ -57,9 +57,10 @@ from meshwright.ir.shares import BATCH
 from meshwright.ir.spread import compute_placements
 from meshwright.ir.workload import PRECISIONS, RECIPES, STYLES, Workload
 
-LAYOUTS = ("contiguous", "nested", "sections", "joined", "zigzag", "shares", "uneven")
+LAYOUTS = ("contiguous", "nested", "sections", "joined", "zigzag", "shares", "uneven", "padded")
 """How a dimension may be cut. Sections are those of products that are cut apart (`ir.fused`); those of anything else,
-and weights in nested runs, are joined. Shares are uneven parts of a batch, whole sequences each."""
+and weights in nested runs, are joined. Shares are uneven parts of a batch, whole sequences each. Padded is what is
+stored where its shards do not divide it."""
 STORAGE = ("params", "grads", "optimizer")
 RECOMPUTE = ("none", "full", "selective")
 OVERLAP = ("data_parallel", "parameters", "ring", "tensor")
@@ -418,6 +419,8 @@ def layout_names(
         return ("sections" if apart else "joined",)
     if isinstance(layout, Zigzag):
         return ("zigzag",)
+    if isinstance(layout, Padded):
+        return ("padded",)
     return ("shares",) if over and stem(over[0]) == BATCH else ("uneven",)
 
 

@@ -94,7 +94,7 @@ class Kernels(Protocol):
 
 def take(kernels: Kernels, tensor: Tensor, dim: int, spans: Sequence[Span]) -> Tensor:
     """The given index ranges of one dimension, in order."""
-    parts = [kernels.narrow(tensor, dim, start, stop) for start, stop in spans]
+    parts = [kernels.narrow(tensor, dim, start, stop) for start, stop in spans or ((0, 0),)]
     return parts[0] if len(parts) == 1 else kernels.concat(parts, dim)
 
 
@@ -162,11 +162,10 @@ def _gather(kernels: Kernels, shards: Shards, mesh: Mesh, axes: tuple[str, ...],
     return gathered
 
 
-def _cut(kernels: Kernels, shards: Shards, mesh: Mesh, axis: str, dim: int, layout: Layout) -> Shards:
-    parts = mesh.axis(axis).size
+def _cut(kernels: Kernels, shards: Shards, mesh: Mesh, axes: tuple[str, ...], dim: int, layout: Layout) -> Shards:
     return [
-        take(kernels, part, dim, layout.pieces(kernels.extent(part, dim), parts, mesh.coordinates(rank)[axis]))
-        for rank, part in enumerate(shards)
+        take(kernels, part, dim, layout.pieces(kernels.extent(part, dim), len(group), group.index(rank)))
+        for rank, (part, group) in enumerate(zip(shards, _groups(mesh, axes), strict=True))
     ]
 
 
@@ -177,20 +176,18 @@ def move(kernels: Kernels, shards: Shards, statement: Move, source: Placement, m
     first = [mesh.coordinates(rank)[axis] == 0 for rank in range(mesh.size)]
     match step.kind:
         case "slice":
-            return _cut(kernels, shards, mesh, axis, step.dim, step.layout)
+            return _cut(kernels, shards, mesh, step.axes, step.dim, step.layout)
         case "all_gather":
             return _gather(kernels, shards, mesh, step.axes, step.dim, step.layout)
         case "all_reduce":
             return _reduce(kernels, shards, mesh, step.axes, step.reduction)
         case "reduce_scatter":
             total = _reduce(kernels, shards, mesh, step.axes, step.reduction)
-            for name in step.axes:
-                total = _cut(kernels, total, mesh, name, step.dim, step.layout)
-            return total
+            return _cut(kernels, total, mesh, step.axes, step.dim, step.layout)
         case "all_to_all":
             held = source.dims[step.dim][-1].layout
             whole = _gather(kernels, shards, mesh, step.axes, step.dim, held)
-            return _cut(kernels, whole, mesh, axis, step.target, step.layout)
+            return _cut(kernels, whole, mesh, step.axes, step.target, step.layout)
         case "mask":
             if step.reduction == "max":
                 return shards

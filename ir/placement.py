@@ -6,6 +6,7 @@ may carry several shards, major to minor, and each one cuts what the previous on
 
     [dp.cp:zigzag, -, tp:sections(96,32,32)]   three dims: cut over dp then cp, whole, cut over tp by sections
     [tp:nested(4), -]                          each of four equal runs cut over tp: tokens, sample by sample
+    [dp:padded(3)]                             ten elements in runs of three: the fourth has one, and room for three
     [-, tp]+sum(dp)                            the value is the sum over dp of what the ranks hold
 
 An axis that is neither in a dimension nor partial holds copies.
@@ -155,12 +156,41 @@ class Uneven:
         return f"uneven({','.join(map(str, self.sizes))})"
 
 
-Layout = Contiguous | Sections | Zigzag | Nested | Uneven
+@dataclass(frozen=True, slots=True)
+class Padded:
+    """Part i is the i-th run of so many elements: the last parts hold less, or nothing, and have room for a whole run.
+
+    Trainers cut parameters so that nothing divides. What is stored, gathered and scattered has the size of the first
+    part. `runs`: of each axis that cuts, major to minor, where several do as one group.
+    """
+
+    runs: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        _positive(self.runs, "padded")
+
+    def pieces(self, extent: int, parts: int, part: int) -> tuple[Span, ...]:
+        run = self.runs[-1]
+        if parts * run < extent:
+            raise SectionsMismatch(
+                place=str(self), cause=f"{parts} runs do not hold {extent}", fix="give runs that hold all"
+            )
+        start, stop = part * run, min(part * run + run, extent)
+        return ((start, stop),) if start < stop else ()
+
+    def scaled(self, factor: int) -> Padded:
+        return Padded(tuple(run * factor for run in self.runs))
+
+    def __str__(self) -> str:
+        return f"padded({','.join(map(str, self.runs))})"
+
+
+Layout = Contiguous | Sections | Zigzag | Nested | Uneven | Padded
 
 CONTIGUOUS = Contiguous()
 ZIGZAG = Zigzag()
 
-LAYOUT_PATTERN = r"zigzag|nested\(\d+(?:,zigzag)?\)|(?:sections|uneven)\(\d+(?:,\d+)*\)"
+LAYOUT_PATTERN = r"zigzag|nested\(\d+(?:,zigzag)?\)|(?:sections|uneven|padded)\(\d+(?:,\d+)*\)"
 """What is written of layouts that are not contiguous."""
 
 
@@ -170,7 +200,9 @@ def parse_layout(text: str) -> Layout:
         return CONTIGUOUS
     if not re.fullmatch(LAYOUT_PATTERN, text):
         raise PlacementSyntax(
-            place=repr(text), cause="no such layout", fix="use zigzag, nested(…), sections(…), uneven(…) or nothing"
+            place=repr(text),
+            cause="no such layout",
+            fix="use zigzag, nested(…), sections(…), uneven(…), padded(…) or nothing",
         )
     kind, _, inside = text.rstrip(")").partition("(")
     words = inside.split(",")
@@ -179,7 +211,7 @@ def parse_layout(text: str) -> Layout:
     if kind == "nested":
         return Nested(int(words[0]), ZIGZAG if len(words) > 1 else CONTIGUOUS)
     sizes = tuple(map(int, words))
-    return Sections(sizes) if kind == "sections" else Uneven(sizes)
+    return {"sections": Sections, "uneven": Uneven, "padded": Padded}[kind](sizes)
 
 
 def merge(spans: Iterable[Span]) -> tuple[Span, ...]:
@@ -446,7 +478,7 @@ def _check_cuts(placement: Placement, shape: tuple[int, ...], mesh: Mesh) -> Non
 def _check_cut(dim: Dim, extent: int, mesh: Mesh) -> None:
     """Must: every part can be cut. What could be once is not tried again; only parts of unequal sizes can fail one by
     one, of others any shows what all are like."""
-    uneven = any(isinstance(shard.layout, Uneven) for shard in dim)
+    uneven = any(isinstance(shard.layout, Uneven | Padded) for shard in dim)
     for part in range(_parts(dim, mesh) if uneven else 1):
         _spans(dim, extent, mesh, _unravel(dim, mesh, part))
 

@@ -32,6 +32,7 @@ from meshwright.ir.placement import (
     LAYOUT_PATTERN,
     Dim,
     Layout,
+    Padded,
     Partial,
     Placement,
     Shard,
@@ -101,7 +102,7 @@ _STEP = re.compile(
 def after(placement: Placement, step: Step) -> Placement:
     """The placement that a step leads to. Raises `NoReshard` if the step does not apply."""
     dims, partial = list(placement.dims), placement.partial
-    for axis in reversed(step.axes) if step.kind == "all_gather" else step.axes:
+    for index, axis in enumerate(reversed(step.axes) if step.kind == "all_gather" else step.axes):
         held = placement.on(axis)
         if step.kind in ("all_gather", "all_to_all", "pad"):
             dims[step.dim] = _pop(placement, dims[step.dim], axis, step)
@@ -114,10 +115,15 @@ def after(placement: Placement, step: Step) -> Placement:
         if step.kind == "all_to_all":
             dims[step.target] = (*dims[step.target], Shard(axis, step.layout))
         if step.kind in ("slice", "reduce_scatter"):
-            dims[step.dim] = (*dims[step.dim], Shard(axis, step.layout))
+            dims[step.dim] = (*dims[step.dim], Shard(axis, _of_axis(step.layout, index)))
         if step.kind in ("mask", "pad"):
             partial = (*partial, Partial(axis, step.reduction))
     return Placement(tuple(dims), partial)
+
+
+def _of_axis(layout: Layout, index: int) -> Layout:
+    """How one of several axes cuts that act as one group."""
+    return Padded((layout.runs[index],)) if isinstance(layout, Padded) else layout
 
 
 def _pop(placement: Placement, dim: Dim, axis: str, step: Step) -> Dim:
@@ -140,6 +146,14 @@ def traffic_bytes(step: Step, local_bytes: float, mesh: Mesh) -> float:
         return local_bytes * (n - 1)
     scale = 2.0 if step.kind == "all_reduce" else 1.0
     return scale * local_bytes * (n - 1) / n
+
+
+def given_elements(step: Step, before: int, reached: int, mesh: Mesh) -> int:
+    """Elements that a rank gives to a step, of those that it holds before and then: padded parts are scattered from a
+    padded whole."""
+    if step.kind == "reduce_scatter" and isinstance(step.layout, Padded):
+        return reached * prod(mesh.axis(axis).size for axis in step.axes)
+    return before
 
 
 @lru_cache(maxsize=65536)
@@ -165,7 +179,7 @@ def reshard(source: Placement, target: Placement, mesh: Mesh, moves: tuple[str, 
     while queue:
         cost, length, _, placement, steps = heapq.heappop(queue)
         if placement == target:
-            return _grouped(steps)
+            return _grouped(steps, mesh)
         if cost > best.get(placement, cost):
             continue
         share = _share(placement, mesh)
@@ -223,32 +237,43 @@ def _moves(now: Placement, target: Placement) -> Iterator[Step]:
         yield Step("all_gather", (last.axis,), index, layout=last.layout)
 
 
-def _grouped(steps: tuple[Step, ...]) -> tuple[Step, ...]:
-    """Join neighbouring all-reduces, and gathers of one plainly cut dimension, into one collective over both axes."""
+def _grouped(steps: tuple[Step, ...], mesh: Mesh) -> tuple[Step, ...]:
+    """Join neighbouring all-reduces, and gathers of one dimension that is cut alike, into one collective over both
+    axes."""
     joined: list[Step] = []
     for step in steps:
         last = joined[-1] if joined else None
         if last and last.kind == step.kind == "all_reduce" and last.reduction == step.reduction:
             joined[-1] = Step("all_reduce", tuple(sorted((*last.axes, *step.axes))), reduction=step.reduction)
-        elif last and last.kind == step.kind == "all_gather" and last.dim == step.dim and _plain(last) and _plain(step):
-            joined[-1] = Step("all_gather", (*step.axes, *last.axes), step.dim)
+        elif last and last.kind == step.kind == "all_gather" and last.dim == step.dim and _alike(step, last, mesh):
+            joined[-1] = _over_both(step, last)
         else:
             joined.append(step)
     return tuple(joined)
 
 
-def at_once(steps: tuple[tuple[Step, Placement], ...]) -> tuple[tuple[Step, Placement], ...]:
-    """A path with neighbouring reduce-scatters of one plainly cut dimension as one collective over their axes."""
+def at_once(steps: tuple[tuple[Step, Placement], ...], mesh: Mesh) -> tuple[tuple[Step, Placement], ...]:
+    """A path with neighbouring reduce-scatters that cut one dimension alike as one collective over their axes."""
     joined: list[tuple[Step, Placement]] = []
     for step, reached in steps:
         last = joined[-1][0] if joined else step
         scatters = joined and last.kind == step.kind == "reduce_scatter" and last.dim == step.dim
-        if scatters and _plain(last) and _plain(step):
-            joined[-1] = replace(last, axes=(*last.axes, *step.axes)), reached
+        if scatters and _alike(last, step, mesh):
+            joined[-1] = _over_both(last, step), reached
         else:
             joined.append((step, reached))
     return tuple(joined)
 
 
-def _plain(step: Step) -> bool:
-    return step.layout == CONTIGUOUS
+def _alike(major: Step, minor: Step, mesh: Mesh) -> bool:
+    """Whether two steps cut as one group of both their axes does: plainly, or in runs of whole runs."""
+    if isinstance(major.layout, Padded) and isinstance(minor.layout, Padded):
+        return major.layout.runs[-1] == minor.layout.runs[0] * mesh.axis(minor.axes[0]).size
+    return major.layout == minor.layout == CONTIGUOUS
+
+
+def _over_both(major: Step, minor: Step) -> Step:
+    layout = major.layout
+    if isinstance(layout, Padded) and isinstance(minor.layout, Padded):
+        layout = Padded((*layout.runs, *minor.layout.runs))
+    return replace(major, axes=(*major.axes, *minor.axes), layout=layout)

@@ -71,7 +71,7 @@ class Names:
             return name
         steps = moves.path(source, target, self.mesh, self.moves)
         if at_once:
-            steps = moves.at_once(steps)
+            steps = moves.at_once(steps, self.mesh)
         type_ = self.locals[name].type
         for index, (step, reached) in enumerate(steps):
             result = final if final and index == len(steps) - 1 else self.fresh(f"{stem}@")

@@ -2,12 +2,13 @@
 
 Outside the experts copies are held for data and context parallelism, inside them by the ranks that hold the same
 experts. ZeRO-1 cuts the optimizer's state, ZeRO-2 the gradients too, ZeRO-3 the parameters (Rajbhandari et al. 2020).
-Axes that do not store (`Degrees.shard`) keep copies: hybrid sharding. What 48 ranks do not divide is cut unevenly.
+Axes that do not store (`Degrees.shard`) keep copies: hybrid sharding. What 48 ranks do not divide is padded.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from math import ceil, prod
 
 from meshwright.ir.adjoint import Split, Strategy
 from meshwright.ir.decisions import BodyPlan, Storage
@@ -16,7 +17,7 @@ from meshwright.ir.factors import Loops, stem
 from meshwright.ir.graph import Graph, Param
 from meshwright.ir.mesh import Mesh
 from meshwright.ir.names.degrees import Degrees, uses
-from meshwright.ir.placement import Placement, Shard, State, Uneven
+from meshwright.ir.placement import Padded, Placement, Shard, State
 from meshwright.ir.rewrite import facts_of
 from meshwright.ir.rules.base import rule_of
 from meshwright.ir.spread import compute_placements
@@ -80,27 +81,21 @@ def _expands(graph: Graph, index: int, chosen: Mapping[str, Strategy]) -> bool:
 
 
 def cut_further(placement: Placement, shape: Sequence[int], axes: Sequence[str], mesh: Mesh) -> Placement:
-    """Add the axes that hold copies to the first dimension that all of them divide together; if there is none, each to
-    the first that it divides, else unevenly to the one of which most is left: trainers shard flat buffers, or pad, so
-    that no number of copies keeps them from it."""
+    """Add the axes that hold copies to the first dimension that all of them divide together; if there is none, to the
+    first dimension, padded, as `fully_shard` does. A number by itself stays whole."""
     dims = list(placement.dims)
-    new = tuple(Shard(axis) for axis in axes if placement.on(axis) is None)
-    at = next((d for d, extent in enumerate(shape) if fits(extent, (*dims[d], *new), mesh)), None)
+    new = tuple(axis for axis in axes if placement.on(axis) is None)
+    plain = tuple(map(Shard, new))
+    if not new or not dims:
+        return placement
+    at = next((d for d, extent in enumerate(shape) if fits(extent, (*dims[d], *plain), mesh)), None)
     if at is not None:
-        dims[at] = (*dims[at], *new)
+        dims[at] = (*dims[at], *plain)
         return Placement(tuple(dims), placement.partial)
-    for axis in (shard.axis for shard in new):
-        at = next((d for d, extent in enumerate(shape) if fits(extent, (*dims[d], Shard(axis)), mesh)), None)
-        if at is not None:
-            dims[at] = (*dims[at], Shard(axis))
-            continue
-        left = Placement(tuple(dims)).local_shape(shape, mesh)
-        parts = mesh.axis(axis).size
-        even = [d for d in range(len(shape)) if not any(isinstance(shard.layout, Uneven) for shard in dims[d])]
-        at = max(even, key=lambda d: left[d], default=None)
-        if at is not None and left[at] >= parts:
-            sizes = tuple(left[at] // parts + (part < left[at] % parts) for part in range(parts))
-            dims[at] = (*dims[at], Shard(axis, Uneven(sizes)))
+    left = placement.local_shape(shape, mesh)[0]
+    sizes = [mesh.axis(axis).size for axis in new]
+    runs = [ceil(left / prod(sizes)) * prod(sizes[place + 1 :]) for place in range(len(new))]
+    dims[0] = (*dims[0], *(Shard(axis, Padded((run,))) for axis, run in zip(new, runs, strict=True)))
     return Placement(tuple(dims), placement.partial)
 
 

@@ -22,7 +22,7 @@ from meshwright.ir.mesh import Mesh
 from meshwright.ir.names.storage import cut_further
 from meshwright.ir.placement import Placement, State
 from meshwright.ir.program import local_elements
-from meshwright.ir.reshard import path
+from meshwright.ir.reshard import given_elements, path
 from meshwright.planner.block.exposure import Exposure
 from meshwright.planner.block.space import Space, Terms
 
@@ -127,7 +127,8 @@ class Storing:
         width = travelling_bytes(reason, self.terms.workload) or ITEMSIZE[self.graph.types[param.value].dtype]
         for step, reached in path(source, target, self.mesh, self.terms.lowering.moves) if source != target else ():
             if not step.free:
-                nbytes = self.elements(param, held) * width / share
+                given = given_elements(step, self.elements(param, held), self.elements(param, reached), self.mesh)
+                nbytes = given * width / share
                 seconds += share * self.transmitted(step.kind, step.axes, nbytes, reason)
             held = reached
         return seconds * self.exposure.parameters(what)

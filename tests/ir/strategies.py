@@ -11,7 +11,7 @@ from meshwright.ir.decisions import BodyPlan, Decisions, Schedule, StagePlan, St
 from meshwright.ir.graph import ITEMSIZE, Attr, Graph, Input, Op, Param, Type, Update
 from meshwright.ir.mesh import LOCAL_TIER, Mesh, MeshAxis
 from meshwright.ir.offload import Offload
-from meshwright.ir.placement import CONTIGUOUS, ZIGZAG, Layout, Nested, Partial, Sections, Shard, State, Uneven
+from meshwright.ir.placement import CONTIGUOUS, ZIGZAG, Layout, Nested, Padded, Partial, Sections, Shard, State, Uneven
 from meshwright.ir.schedules import CUSTOM, SCHEDULES
 from meshwright.ir.workload import STYLES
 
@@ -80,7 +80,7 @@ def meshes(draw: st.DrawFn) -> Mesh:
 @st.composite
 def layouts(draw: st.DrawFn, parts: int) -> tuple[Layout, int]:
     """A layout and an extent that it can cut into `parts`."""
-    kind = draw(st.sampled_from(["contiguous", "nested", "sections", "zigzag", "uneven"]))
+    kind = draw(st.sampled_from(["contiguous", "nested", "sections", "zigzag", "uneven", "padded"]))
     sizes = tuple(draw(st.lists(st.integers(1, 3), min_size=1, max_size=3)))
     if kind == "sections":
         return Sections(tuple(size * parts for size in sizes)), sum(sizes) * parts
@@ -90,6 +90,8 @@ def layouts(draw: st.DrawFn, parts: int) -> tuple[Layout, int]:
     if kind == "uneven":
         runs = tuple(draw(st.lists(st.integers(1, 4), min_size=parts, max_size=parts)))
         return Uneven(runs), sum(runs)
+    if kind == "padded":
+        return Padded((sizes[0],)), draw(st.integers(1, sizes[0] * parts))
     return (ZIGZAG, 2 * parts * sizes[0]) if kind == "zigzag" else (CONTIGUOUS, parts * sizes[0])
 
 

@@ -45,7 +45,7 @@ from meshwright.ir.mesh import Mesh, MeshAxis
 from meshwright.ir.names import CONTEXT, Degrees, template
 from meshwright.ir.names.stages import layer_calls
 from meshwright.ir.offload import Offload
-from meshwright.ir.placement import CONTIGUOUS, ZIGZAG, Layout, Nested, Sections, Uneven
+from meshwright.ir.placement import CONTIGUOUS, ZIGZAG, Layout, Nested, Padded, Sections, Uneven
 from meshwright.ir.plan_text import decisions_text, parse_decisions
 from meshwright.ir.precisions import PrecisionLine
 from meshwright.ir.reshard import MOVES
@@ -142,6 +142,7 @@ def test_lowering_uses_the_targets_steps_and_kernels() -> None:
         (Sections((2, 2)), "joined"),
         (ZIGZAG, "zigzag"),
         (Uneven((1, 3)), "uneven"),
+        (Padded((3,)), "padded"),
         (Nested(2), "nested contiguous"),
         (Nested(2, ZIGZAG), "nested zigzag"),
     ],

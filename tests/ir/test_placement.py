@@ -6,13 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from meshwright.ir.errors import IndivisibleExtent, PlacementRank, PlacementSyntax, UnknownAxis
+from meshwright.ir.errors import IndivisibleExtent, PlacementRank, PlacementSyntax, SectionsMismatch, UnknownAxis
 from meshwright.ir.mesh import Mesh
 from meshwright.ir.placement import (
     CONTIGUOUS,
     ZIGZAG,
     Layout,
     Nested,
+    Padded,
     Partial,
     Placement,
     Sections,
@@ -56,8 +57,8 @@ def test_pieces_are_in_order_and_joined(data: st.DataObject, count: int) -> None
 
 
 @given(st.data(), parts)
-def test_all_but_uneven_cut_equal_parts(data: st.DataObject, count: int) -> None:
-    layout, extent = data.draw(layouts(count).filter(lambda pair: not isinstance(pair[0], Uneven)))
+def test_what_is_neither_uneven_nor_padded_is_cut_in_equal_parts(data: st.DataObject, count: int) -> None:
+    layout, extent = data.draw(layouts(count).filter(lambda pair: not isinstance(pair[0], Uneven | Padded)))
     assert {length(layout.pieces(extent, count, part)) for part in range(count)} == {extent // count}
 
 
@@ -85,6 +86,8 @@ def test_layouts_round_trip(data: st.DataObject, count: int) -> None:
         (Nested(3), [((0, 2), (4, 6), (8, 10)), ((2, 4), (6, 8), (10, 12))]),
         (Nested(3, ZIGZAG), [((0, 1), (3, 5), (7, 9), (11, 12)), ((1, 3), (5, 7), (9, 11))]),
         (Uneven((5, 7)), [((0, 5),), ((5, 12),)]),
+        (Padded((7,)), [((0, 7),), ((7, 12),)]),
+        (Padded((12,)), [((0, 12),), ()]),
     ],
 )
 def test_what_each_layout_means(layout: Layout, pieces: list[tuple[Span, ...]]) -> None:
@@ -97,6 +100,12 @@ def test_what_each_layout_means(layout: Layout, pieces: list[tuple[Span, ...]]) 
 def test_what_is_no_layout_is_refused(text: str) -> None:
     with pytest.raises(PlacementSyntax):
         parse_layout(text)
+
+
+def test_padded_runs_hold_all() -> None:
+    assert [Padded((2,)).pieces(5, 4, part) for part in range(4)] == [((0, 2),), ((2, 4),), ((4, 5),), ()]
+    with pytest.raises(SectionsMismatch):
+        Padded((2,)).pieces(9, 4, 0)
 
 
 # Spans.

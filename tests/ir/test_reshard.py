@@ -4,6 +4,7 @@ expert would take."""
 from __future__ import annotations
 
 from itertools import product
+from math import ceil, prod
 
 import pytest
 import torch
@@ -17,9 +18,10 @@ from meshwright.ir.errors import NoReshard
 from meshwright.ir.graph import Type
 from meshwright.ir.interp import collect, move
 from meshwright.ir.mesh import Mesh, MeshAxis
-from meshwright.ir.placement import CONTIGUOUS, ZIGZAG, Layout, Partial, Placement, Sections, Shard
+from meshwright.ir.names.storage import cut_further
+from meshwright.ir.placement import CONTIGUOUS, ZIGZAG, Layout, Padded, Partial, Placement, Sections, Shard
 from meshwright.ir.program import Local, Move
-from meshwright.ir.reshard import FREE, MOVES, Step, after, at_once, path, reshard, traffic_bytes
+from meshwright.ir.reshard import FREE, MOVES, Step, after, at_once, given_elements, path, reshard, traffic_bytes
 from tests.ir.strategies import layouts
 
 SHAPE = (32, 64)
@@ -104,7 +106,7 @@ def test_scattered_at_once_is_scattered_in_turn() -> None:
     mesh = Mesh.parse("dp=2 cp=2")
     source, target = Placement.parse("[-, -]+sum(cp)+sum(dp)"), Placement.parse("[dp.cp, -]")
     in_turn = path(source, target, mesh)
-    joined = at_once(in_turn)
+    joined = at_once(in_turn, mesh)
     assert [str(step) for step, _ in in_turn] == ["reduce_scatter(dp, dim 0)", "reduce_scatter(cp, dim 0)"]
     assert [str(step) for step, _ in joined] == ["reduce_scatter(dp.cp, dim 0)"]
     assert after(source, joined[0][0]) == joined[0][1] == target
@@ -117,6 +119,62 @@ def test_scattered_at_once_is_scattered_in_turn() -> None:
             shards, now = move(KERNELS, shards, Move(step, "x", "y"), now, mesh, "f64"), reached
         found.append(shards)
     assert all(torch.allclose(one, other, rtol=0, atol=1e-12) for one, other in zip(*found, strict=True))
+
+
+def tensor(shape: tuple[int, ...]) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(5), dtype=torch.float64)
+
+
+@given(
+    st.lists(st.integers(1, 4), min_size=1, max_size=3),
+    st.lists(st.integers(1, 11), min_size=1, max_size=2).map(tuple),
+    st.booleans(),
+)
+def test_what_no_number_of_shards_divides_is_padded(sizes: list[int], shape: tuple[int, ...], first: bool) -> None:
+    """Scattered to its shards, in turn or at once, and gathered from them, for any shape over any axes: as
+    `fully_shard` cuts dimension 0 over all ranks together, if none divides. A first axis may cut it already."""
+    mesh = Mesh(tuple(MeshAxis(name, size) for name, size in zip("abc", sizes, strict=False)))
+    tensored = first and shape[0] % sizes[0] == 0
+    compute = Placement(((Shard("a"),) if tensored else (), *((),) * (len(shape) - 1)))
+    over = mesh.names[1:] if tensored else mesh.names
+    stored = cut_further(compute, shape, over, mesh)
+    stored.check(shape, mesh, "here")
+    ranks, local = prod(mesh.axis(axis).size for axis in over), compute.local_shape(shape, mesh)
+    even = any(extent % ranks == 0 for extent in local)
+    assert any(isinstance(one.layout, Padded) for dim in stored.dims for one in dim) == (not even and bool(over))
+    held = [stored.local_shape(shape, mesh, rank) for rank in range(mesh.size)]
+    if not even:
+        chunks = torch.arange(local[0]).chunk(ranks) if over else ()
+        lengths = [len(chunk) for chunk in chunks] + [0] * (ranks - len(chunks))
+        assert [one[0] for one in held] == lengths * (sizes[0] if tensored else 1)
+        assert held[0][0] == ceil(local[0] / ranks)
+    summed = Placement(compute.dims, tuple(map(Partial, over)))
+    whole = tensor(shape)
+    type_ = Type(shape, "f64")
+    for source, target in ((summed, stored), (stored, compute)):
+        for steps in (path(source, target, mesh), at_once(path(source, target, mesh), mesh)):
+            shards: list[Tensor] = spread(KERNELS, whole, Local(type_, source), mesh)
+            now = source
+            for step, reached in steps:
+                assert after(now, step) == reached
+                shards, now = move(KERNELS, shards, Move(step, "x", "y"), now, mesh, "f64"), reached
+            assert [tuple(one.shape) for one in shards] == [
+                target.local_shape(shape, mesh, rank) for rank in range(mesh.size)
+            ]
+            assert torch.allclose(collect(KERNELS, shards, target, mesh, "test"), whole, rtol=0, atol=1e-9)
+        assert len(steps) == min(1, len(over))
+
+
+def test_padded_parts_are_scattered_from_a_padded_whole() -> None:
+    """Of 50,400 over 8 x 8 ranks: 64 x 788."""
+    mesh = Mesh.parse("a=8 b=8")
+    stored = cut_further(Placement.parse("[-]"), (50_400,), mesh.names, mesh)
+    assert str(stored) == "[a:padded(6304).b:padded(788)]"
+    ((step, reached),) = at_once(path(Placement.parse("[-]+sum(a)+sum(b)"), stored, mesh), mesh)
+    assert given_elements(step, 50_400, reached.local_shape((50_400,), mesh)[0], mesh) == 64 * 788
+    (step,) = reshard(stored, Placement.parse("[-]"), mesh)
+    assert str(step) == "all_gather(a.b, dim 0, padded(6304,788))"
+    assert given_elements(step, 788, 50_400, mesh) == 788
 
 
 @given(cases())

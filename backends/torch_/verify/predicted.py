@@ -21,6 +21,7 @@ from math import prod
 from meshwright.ir.fold import Call, Fold, FromInput
 from meshwright.ir.graph import Graph
 from meshwright.ir.program import BodyProgram, Move, Program, Statement
+from meshwright.ir.reshard import given_elements
 from meshwright.ir.workload import Workload
 
 COUNT_BYTES = 8
@@ -61,7 +62,9 @@ def predicted(program: Program, fold: Fold, stages: Sequence[int] = (0,)) -> Pre
             kind, axes = statement.step.kind, tuple(sorted(statement.step.axes))
             size = int(body.nbytes[statement.operand])
             if statement.reason not in ("value", "gradient"):
-                packed[kind, axes] += int(body.elements[statement.operand] * _each(program, body, statement)) * times
+                held = body.elements[statement.operand], body.elements[statement.result]
+                given = given_elements(statement.step, *held, body.mesh)
+                packed[kind, axes] += int(given * _each(program, body, statement)) * times
             elif body.elements[statement.operand] == 1:
                 packed[kind, axes] += size * times
             elif kind == "all_to_all" and _value(statement) in sent:
