@@ -27,13 +27,13 @@ class Normed(nn.Module):
         self.pool = nn.AvgPool2d(2)
         self.batch_norm = nn.BatchNorm1d(width)
         self.head = nn.Linear(width * 16, classes)
-        self.register_buffer("mask", torch.full((4, 4), float("-inf")).triu(1))
+        self.register_buffer("mask", torch.full((8, 8), float("-inf")).triu(1))
 
     def forward(self, image: Tensor) -> Tensor:
-        x = self.instance_norm(self.stem(image))
+        x = self.instance_norm(self.stem(image.masked_fill(self.mask < 0, 0.0)))
         for block in self.blocks:
             x = block(x)
-        x = self.pool(self.depth(F.silu(self.group_norm(x)))).masked_fill(self.mask < 0, 0.0)
+        x = self.pool(self.depth(F.silu(self.group_norm(x))))
         x = self.batch_norm(self.shifted(x).flatten(2))
         return self.head(x.flatten(1))
 
