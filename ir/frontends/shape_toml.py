@@ -47,9 +47,19 @@ def load_shape(path: Path) -> Source:
     return build(read_shape(path), str(path))
 
 
+def of_settings(given: Mapping[str, Any], place: str) -> Decoder:
+    """The model of keys and values, in its dtype."""
+    return _model(validated({key: value for key, value in given.items() if key != "name"}, place))
+
+
+def _model(shape: Shape) -> Decoder:
+    model: Decoder = Decoder(shape).to(TORCH_DTYPES[shape.dtype])
+    return model
+
+
 def build(shape: Shape, place: str) -> Source:
     with torch.device("meta"):
-        model = Decoder(shape).to(TORCH_DTYPES[shape.dtype])
+        model = _model(shape)
     settings = ", ".join(f"{key}={value}" for key, value in asdict(shape).items())
     return Source(model, language.hooks("tokens"), place, settings)
 
