@@ -46,6 +46,8 @@ UNIT = 8
 BATCH = 2
 TRIALS = 600
 """Models that are built at most."""
+MOST = 2**27
+"""Numbers that a model holds and makes in a step at most, for it to be computed with values."""
 
 Path = tuple[str | int, ...]
 Settings = dict[str, Any]
@@ -108,7 +110,7 @@ class Run:
 
 def shrunk(recipe: Recipe, scale: Scale) -> Settings:
     """The settings with small numbers."""
-    return _Search(recipe, scale).result()
+    return _Search(recipe, scale).result() if any(numbers(recipe.settings)) else recipe.settings
 
 
 # Settings ------------------------------------------------------------------------------------------------------------
@@ -422,9 +424,9 @@ class _Search:
         return None
 
     def computed(self, settings: Settings) -> Tensor | None:
-        """The loss of the model of settings, with values, if it can be computed."""
-        make = self.recipe.hooks.example_inputs
-        if make is None:
+        """The loss of the model of settings, with values, if it can be computed in a moment."""
+        make, run = self.recipe.hooks.example_inputs, self.run(settings)
+        if make is None or run is None or run.size > MOST:
             return None
         with contextlib.suppress(Exception), contained(self.recipe.place, TIME_LIMIT_S), torch.random.fork_rng():
             torch.manual_seed(0)

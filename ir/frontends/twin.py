@@ -21,6 +21,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import nn
@@ -34,6 +35,11 @@ TWIN = "twin"
 """The hook, and the factory of a written file."""
 HOOKS = ("example_inputs", "loss", "dims", "optimizer")
 HOW = "define twin() beside the factory: the same model, small enough for a CPU"
+
+
+_FOUND: WeakKeyDictionary[nn.Module, dict[tuple[Any, ...], Settings]] = WeakKeyDictionary()
+"""Small settings of models that are in memory, by the scale and the names of settings: a twin is asked for twice, for
+the folder in which it is traced, and for the one in which it stays."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,8 +83,11 @@ def _small(
     kept: Mapping[str, Any] | None = None,
 ) -> Settings:
     """Settings that make a small model; of those that are not `kept`, which have defaults, only what changed."""
-    recipe = Recipe(settings=settings, build=build, whole=source.module, hooks=source.hooks, place=source.place)
-    small = shrunk(recipe, scale)
+    known = _FOUND.setdefault(source.module, {})
+    if (scale, *settings) not in known:
+        recipe = Recipe(settings=settings, build=build, whole=source.module, hooks=source.hooks, place=source.place)
+        known[scale, *settings] = shrunk(recipe, scale)
+    small = known[scale, *settings]
     return {name: one for name, one in small.items() if name in (kept or settings) or one != settings[name]}
 
 

@@ -19,7 +19,8 @@ from meshwright.ir.decisions import Schedule
 from meshwright.ir.errors import NoTwin
 from meshwright.ir.frontends.contract import Source
 from meshwright.ir.frontends.load import load_model
-from meshwright.ir.frontends.twin import Scale, scaled, twin_of
+from meshwright.ir.frontends.shrink import Scale
+from meshwright.ir.frontends.twin import twin_of
 from meshwright.ir.mesh import Mesh
 from meshwright.ir.names import Degrees
 from meshwright.ir.project import projected, sizes_of
@@ -64,7 +65,7 @@ def test_fused_weights_are_cut_into_the_twins_sections(tmp_path: Path) -> None:
     twin = twinned(plan, tmp_path).subject
     for decisions, sizes in (
         (plan.decisions, {"3072, 3072, 3072", "8192, 8192"}),
-        (twin.decisions, {"64, 64, 64", "128, 128"}),
+        (twin.decisions, {"128, 128, 128", "8, 8"}),
     ):
         assert set(re.findall(r"Sections\(sizes=\(([\d, ]+)\)\)", str(decisions.plans))) == sizes
 
@@ -133,32 +134,6 @@ def test_a_stage_without_plans_for_what_it_would_run_has_no_twin() -> None:
 # Models --------------------------------------------------------------------------------------------------------------
 
 
-def test_settings_are_scaled_by_their_names() -> None:
-    made = scaled(
-        {"hidden_size": 4096, "num_attention_heads": 32, "num_key_value_heads": 8, "vocab_size": 128_256, "eps": 1e-5}
-        | {
-            "sliding_window": 1024,
-            "layer_types": ["a", "b", "c"],
-            "eos_token_id": 7000,
-            "attn_pdrop": 0.1,
-            "bias": True,
-        },
-        SCALE,
-    )
-    assert made == {
-        "hidden_size": 64,
-        "num_attention_heads": 8,
-        "num_key_value_heads": 4,
-        "vocab_size": 256,
-        "eps": 1e-5,
-        "sliding_window": 16,
-        "layer_types": ["a", "b"],
-        "eos_token_id": 0,
-        "attn_pdrop": 0.0,
-        "bias": True,
-    }
-
-
 OWN_MODEL = """
 import torch
 from torch import nn
@@ -191,9 +166,9 @@ def test_a_factory_takes_sizes_as_arguments(tmp_path: Path) -> None:
     source, reference = own_model(tmp_path, "def big(ffn=4096, bias=True):\n    return Model(ffn)\n")
     made = twin_of(source, reference, SCALE, tmp_path)
     assert made.reference == "twin.py:twin"
-    assert "return big(ffn=128)" in made.files[0][1]
+    assert "return big(ffn=8)" in made.files[0][1]
     (tmp_path / "twin.py").write_text(made.files[0][1])
-    assert load_model(f"{tmp_path / 'twin.py'}:twin").module.up.out_features == 128
+    assert load_model(f"{tmp_path / 'twin.py'}:twin").module.up.out_features == 8
 
 
 def test_a_twin_of_ones_own_comes_first(tmp_path: Path) -> None:
