@@ -276,6 +276,7 @@ class _Search:
         self.trials = 0
         self.now = Run(_held(recipe.whole), _kinds(recipe.whole), ())
         self.inert: set[Path] = set()
+        self.known: dict[str, Run | None] = {}
 
     def result(self) -> Settings:
         """All steps: see the module."""
@@ -391,8 +392,8 @@ class _Search:
         nothing, and half of the tokens does. They become that half, so that they are met."""
         few = self.scale.seq // 2
         expected = self.computed(self.settings)
-        for path, value in self.integers(self.scale.seq) if expected is not None else []:
-            if value < self.scale.tokens and expected is not None:
+        for path, value in self.integers(self.scale.seq):
+            if value < self.scale.tokens and path in self.inert and expected is not None:
                 more, less = (self.computed(_put(self.settings, {path: one})) for one in (2 * value, few))
                 if more is not None and less is not None and more.equal(expected) and not less.equal(expected):
                     self.settings = _put(self.settings, {path: few})
@@ -413,7 +414,14 @@ class _Search:
         return None
 
     def run(self, settings: Settings) -> Run | None:
-        """What the model of settings holds and runs, if it does."""
+        """What the model of settings holds and runs, if it does. Most of a last round was tried in the one before."""
+        key = repr(settings)
+        if key not in self.known:
+            self.known[key] = self.tried(settings)
+        return self.known[key]
+
+    def tried(self, settings: Settings) -> Run | None:
+        """The same, found by running it."""
         model = self.built(settings)
         if model is None:
             return None
