@@ -4,9 +4,13 @@ twins' files, run."""
 from __future__ import annotations
 
 import ast
+import json
+import os
+import random
 import re
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -23,10 +27,11 @@ from meshwright.ir.frontends.shrink import Scale
 from meshwright.ir.frontends.twin import twin_of
 from meshwright.ir.mesh import Mesh
 from meshwright.ir.names import Degrees
-from meshwright.ir.project import projected, sizes_of
+from meshwright.ir.project import layers_of, projected, sizes_of
 from meshwright.ir.schedules import Shape, check_schedule, compute_actions, stage_groups
 from meshwright.ir.workload import STACKS
 from meshwright.planner.twin import Planned, twinned
+from meshwright.planner.verify_needs import parameters_of
 from tests.backends.torch_.emitted import job
 from tests.planner.twins import EXAMPLES, LLAMA, OWN, captured, over_unlike, planned, subject_of
 
@@ -132,6 +137,45 @@ def test_a_stage_without_plans_for_what_it_would_run_has_no_twin() -> None:
 
 
 # Models --------------------------------------------------------------------------------------------------------------
+
+
+ARCHITECTURES = {
+    "bart": "BartForConditionalGeneration",
+    "bert": "BertForMaskedLM",
+    "bloom": "BloomForCausalLM",
+    "falcon": "FalconForCausalLM",
+    "gemma2": "Gemma2ForCausalLM",
+    "gpt2": "GPT2LMHeadModel",
+    "gpt_neox": "GPTNeoXForCausalLM",
+    "gptj": "GPTJForCausalLM",
+    "llama": "LlamaForCausalLM",
+    "mixtral": "MixtralForCausalLM",
+    "olmo2": "Olmo2ForCausalLM",
+    "opt": "OPTForCausalLM",
+    "phi": "PhiForCausalLM",
+    "qwen2": "Qwen2ForCausalLM",
+    "t5": "T5ForConditionalGeneration",
+}
+"""Of transformers, with the numbers that their configurations have by default."""
+SEED, DRAWS = 17, 2
+DRAWN = (
+    sorted(ARCHITECTURES)
+    if os.environ.get("HYPOTHESIS_PROFILE") == "long"
+    else random.Random(SEED).sample(sorted(ARCHITECTURES), DRAWS)
+)
+MOST_PARAMETERS = 4_000_000
+
+
+@pytest.mark.parametrize("kind", DRAWN)
+def test_architectures_that_were_drawn_have_a_small_twin(kind: str, tmp_path: Path) -> None:
+    """Of the same structure, which is checked where decisions are projected: operators of all blocks."""
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": kind, "architectures": [ARCHITECTURES[kind]]}))
+    plan = planned(str(tmp_path), FSDP)
+    twin = twinned(plan, tmp_path)
+    assert parameters_of(twin.subject.fold) < MOST_PARAMETERS
+    blocks = Counter(path.rpartition(".")[0] for path in twin.subject.fold.instances)
+    assert max(blocks.values()) == layers_of(plan.decisions, plan.fold, sizes_of(plan.decisions, 8, 4)) <= 4
+    assert twin.told == ()
 
 
 OWN_MODEL = """
