@@ -26,6 +26,7 @@ from meshwright.planner.plan import made
 from meshwright.planner.plan_file import load_plan
 from meshwright.planner.reenter import reenter
 from meshwright.planner.units import nbytes
+from meshwright.planner.verify_needs import available_bytes, needs_of
 
 if TYPE_CHECKING:
     from meshwright.backends.torch_.verify.emitted import Verified
@@ -59,11 +60,13 @@ def run(args: Namespace) -> int:
     with tempfile.TemporaryDirectory() as own:
         folder = made(folder_of(args.out)) if args.out is not None else Path(own)
         subject = tiny(again, folder) if args.tiny else subject_of(again)
+        planned = planned_memory(subject.program)
+        limit = available_bytes() if args.memory_limit is None else args.memory_limit * 2**30
+        needs_of(subject, planned, args.steps).check(limit, args.time_limit)
         emit(subject, folder).write(folder)
         job = Job.of(subject, folder / "train.py")
         (found,) = verify([job], steps=args.steps, limit_s=args.time_limit)
     whole = sum(sum(group.predicted[0].whole.values()) for group in job.groups)
-    planned = planned_memory(subject.program)
     if args.json:
         sys.stdout.write(f"{json.dumps(to_json(found, whole, planned), indent=2)}\n")
     else:
@@ -84,11 +87,13 @@ def shown(found: Verified, whole: int, planned: tuple[float, ...]) -> Iterable[s
     yield f"{found.ranks} ranks, {found.steps} steps against one device: {'exact' if found.exact else 'DIFFERENT'}"
     yield f"loss          {', '.join(f'{loss:.6f}' for loss in found.losses)}"
     yield f"compared      {found.tensors} tensors per rank and step, the worst off by {found.worst:.1e}"
-    if found.rounded:
+    if found.in_fp64 is not None:
+        off = f"{found.apart} tensors are off by more than 1e-05 in fp32"
+        yield f"rounding      {off}; of the same script in fp64, the worst by {found.in_fp64:.1e}"
+    elif found.failed_in_fp64:
+        yield f"rounding      is not told from faults: the script does not run in fp64 ({found.failed_in_fp64})"
+    elif found.rounded:
         yield f"rounding      {found.rounded} gradients are as near to those in fp32 as one device's are"
-    if found.kinks:
-        steps = ", ".join(map(str, found.kinks))
-        yield f"kinks         a value lies on one in steps {steps}: compared on its other side"
     for kind, axes, number, size in found.collectives:
         yield f"per step      {number} {kind} over {axes}, {nbytes(size)}"
     for kind, axes, number, size in found.once:
@@ -122,6 +127,6 @@ def to_json(found: Verified, whole: int, planned: tuple[float, ...]) -> dict[str
         "read_whole": whole,
         "memory": [{"bytes": run, "planned_bytes": plan} for run, plan in zip(found.memory, planned, strict=False)],
         "rounded": found.rounded,
-        "kinks": list(found.kinks),
+        "in_fp64": found.in_fp64,
         "differences": list(found.differences),
     }

@@ -6,6 +6,10 @@ no line of it is the script's. Compared are, for every step and on every rank,
     the loss; every gradient; every parameter after the optimizer's step, and every buffer of the model's state
     the collectives: kind, group and bytes, against those of the Program
 
+Where nothing but values in fp32 is off, rounding may have done it, or the script. So the same script is run in fp64 and
+held against the model in fp64 (`precise`), and what values differ there decides: rounding is a billion times less, and
+a fault is as large as before.
+
 *Exact* is what docs/emit.md says: the largest difference of a tensor is at most 1e-5 of its largest element, or of a
 thousandth of the largest of all. The optimizer is given the gradients of the run, which were compared before: where a
 gradient is nothing but noise, Adam makes a step of full length of it, and no two runs agree on its direction.
@@ -18,10 +22,12 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -29,17 +35,17 @@ from torch import Tensor
 from meshwright.backends.torch_.emit.subject import Subject
 from meshwright.backends.torch_.verify.apart import Apart, apart_of
 from meshwright.backends.torch_.verify.counting import Collective
-from meshwright.backends.torch_.verify.equal import compared, distances
+from meshwright.backends.torch_.verify.equal import FLOOR, Compared, close, compared, distances
 from meshwright.backends.torch_.verify.groups import Group, groups_of, unlike, unlike_together
-from meshwright.backends.torch_.verify.ranks import START
-from meshwright.backends.torch_.verify.reference import Reference
+from meshwright.backends.torch_.verify.ranks import IN_FP64, START
+from meshwright.backends.torch_.verify.reference import LOW, Reference, Stepped
 from meshwright.ir.calls import Calls
 from meshwright.ir.errors import RanksFailed
 from meshwright.ir.workload import Workload
 
 QUESTION_BYTES = 4
-PATIENCE_S = 5.0
-"""For processes that were told to end."""
+PATIENCE_S, LEAST_S = 5.0, 10.0
+"""For processes that were told to end; and for a run in fp64, however long the one before it took."""
 LAST, STACKS = 30, 60
 """Lines of what ranks printed that an error shows: of one that died, and of all that were still running."""
 
@@ -63,10 +69,22 @@ class Verified:
     """The fullest instant of every rank, in bytes of tensors, after the first step; empty if there was but one, or if
     compiled code makes tensors that cannot be watched."""
     rounded: int = 0
-    """Gradients in low precision that were held against those in fp32 (`Reference.rounded`)."""
-    kinks: tuple[int, ...] = ()
-    """Steps whose gradients are those of the model at parameters with other last bits (`Reference.nearby`)."""
-    differences: tuple[str, ...]
+    """Gradients in low precision that were held against those in fp32 (`Reference.rounded`), and tensors in fp32 that
+    are off, and in fp64 are not; of all steps."""
+    in_fp64: float | None = None
+    """The largest difference where both ran in fp64, as a part of what it is measured by."""
+    failed_in_fp64: str = ""
+    """Why they could not."""
+    apart: int = 0
+    """Tensors of all steps that are off on some rank."""
+    unlike: tuple[str, ...]
+    """What differs in kind: tensors that one side lacks, collectives."""
+    off: tuple[str, ...]
+    """Values that differ."""
+
+    @property
+    def differences(self) -> tuple[str, ...]:
+        return (*self.unlike, *self.off)
 
     @property
     def exact(self) -> bool:
@@ -82,6 +100,7 @@ class Job:
     workload: Workload
     groups: tuple[Group, ...]
     apart: Apart | None = None
+    in_fp64: bool = False
 
     @staticmethod
     def of(subject: Subject, script: Path) -> Job:
@@ -96,7 +115,12 @@ class Job:
 
     @property
     def reference(self) -> Reference:
-        return Reference(self.script.parent, self.calls, self.workload, self.apart)
+        return Reference(self.script.parent, self.calls, self.workload, self.apart, in_fp64=self.in_fp64)
+
+    @property
+    def low(self) -> bool:
+        """Whether it computes in less than fp32."""
+        return self.workload.precision in LOW
 
     @property
     def watched(self) -> bool:
@@ -115,10 +139,35 @@ class Job:
 
 def verify(jobs: Sequence[Job], *, steps: int, limit_s: float) -> list[Verified]:
     """Run scripts one after the other, each on as many processes as it has ranks, and compare. Raises `RanksFailed`."""
+    until = time.monotonic() + limit_s
+    found = _verified(jobs, steps, limit_s)
+    doubtful = [at for at, one in enumerate(found) if one.off and not one.unlike and not jobs[at].low]
+    if not doubtful:
+        return found
+    wide = [replace(jobs[at], in_fp64=True) for at in doubtful]
+    try:
+        again = _verified(wide, steps, max(until - time.monotonic(), LEAST_S))
+    except Exception as error:  # noqa: BLE001 - what the model's own code makes of fp64 is no fault of a run
+        why = error.cause if isinstance(error, RanksFailed) else f"{type(error).__name__}: {error}".splitlines()[0]
+        return [replace(one, failed_in_fp64=why) if at in doubtful else one for at, one in enumerate(found)]
+    for at, one in zip(doubtful, again, strict=True):
+        found[at] = _decided(found[at], one)
+    return found
+
+
+def _decided(narrow: Verified, wide: Verified) -> Verified:
+    """A run in fp32, whose values are those of the run in fp64."""
+    rounded = 0 if wide.differences else narrow.apart
+    return replace(narrow, rounded=rounded, in_fp64=wide.worst, unlike=wide.unlike, off=wide.off)
+
+
+def _verified(jobs: Sequence[Job], steps: int, limit_s: float) -> list[Verified]:
     with tempfile.TemporaryDirectory() as name:
         folders = [Path(name) / str(number) for number in range(len(jobs))]
         for job, folder in zip(jobs, folders, strict=True):
             folder.mkdir()
+            if job.in_fp64:
+                (folder / IN_FP64).touch()
             if job.drawn_in_parts:
                 job.reference.save(folder / START)
         _run(jobs, folders, steps, limit_s)
@@ -130,40 +179,27 @@ def _held_against(job: Job, folder: Path, steps: int) -> Verified:
     runs = [torch.load(folder / f"{rank}.pt", weights_only=False) for rank in range(job.ranks)]
     once = [_once([one["collectives"] for one in run]) for run in runs]
     reference, last = job.reference, next(group.ranks[0] for group in job.groups if group.last)
-    differences = list(drawn_apart([run[0]["drawn"] for run in runs]))
-    worst, tensors, rounded, kinks = 0.0, 0, 0, tuple[int, ...]()
+    wrong, off = list(drawn_apart([run[0]["drawn"] for run in runs])), list[str]()
+    worst, tensors, rounded, apart = 0.0, 0, 0, set[tuple[int, str]]()
     for step in range(steps):
         grads = _together(run[step]["grads"] for run in runs)
         model = reference.step(step, grads)
-        losses = {"": torch.tensor(runs[last][step]["loss"])}
-        pairs = (losses, {"": model.loss}), (grads, model.grads)
-        off = [bool(compared("", *pair, reference.tolerance)[0]) for pair in pairs]
-        if off == [False, True] and reference.low:
-            near = reference.rounded(step, grads, model.grads)
-            apart = distances(grads, model.grads)
-            taken = {name: one for name, one in near.items() if not apart[name] <= reference.tolerance}
-            model, rounded = replace(model, grads={**model.grads, **taken}), rounded + len(taken)
-            off[1] = bool(compared("", grads, model.grads, reference.tolerance)[0])
-        if off == [False, True] and (other := reference.nearby(step, grads)):
-            model, kinks = replace(model, grads=other), (*kinks, step)
-        tensors = len(model.grads) + len(model.parameters) + len(model.buffers)
+        if job.low:
+            model, near = _with_rounded(reference, step, runs[last][step]["loss"], grads, model)
+            rounded += near
+        tensors = sum(map(len, (model.grads, model.parameters, model.buffers, model.constants)))
         sent: Counter[tuple[int, ...]] = Counter()
         for group, rank in ((one, rank) for one in job.groups for rank in one.ranks):
-            run, place = runs[rank], f"step {step}, rank {rank}"
-            loss = {} if run[step]["loss"] is None else {"": torch.tensor(run[step]["loss"])}
-            for what, found, expected, tolerance in (
-                ("the loss", loss, {"": model.loss} if group.last else {}, reference.tolerance),
-                ("the gradient of ", *both(group, run[step]["grads"], model.grads), reference.tolerance),
-                ("the parameter ", *both(group, run[step]["parameters"], model.parameters), reference.after),
-                ("the buffer ", *both(group, run[step]["buffers"], model.buffers), reference.tolerance),
-            ):
-                wrong, far = compared(what, found, expected, tolerance)
-                differences += [f"{place}: {one}" for one in wrong]
-                worst = max(worst, far)
-            executed = unlike(run[step]["collectives"], group, rank, sent)
-            differences += [f"{place}: {one}" for one in executed]
-        together = (one for group in job.groups for one in unlike_together(sent, group))
-        differences += [f"step {step}: {one}" for one in together]
+            run, place = runs[rank][step], f"step {step}, rank {rank}"
+            for one in _beside(job, group, run, model, reference):
+                wrong += [f"{place}: {text}" for text in one.unlike]
+                off += [f"{place}: {text}" for text in one.off.values()]
+                apart |= {(step, name) for name in one.off}
+                worst = max(worst, one.worst)
+            wrong += [f"{place}: {one}" for one in _unlike(job, group, run, rank, sent)]
+        together = (one for group in job.groups for one in unlike_together(sent, group) if not job.in_fp64)
+        lost = lost_buffers(job.groups, model, (run[step]["buffers"] for run in runs))
+        wrong += [f"step {step}: {one}" for one in (*together, *lost)]
     return Verified(
         ranks=job.ranks,
         steps=steps,
@@ -174,16 +210,63 @@ def _held_against(job: Job, folder: Path, steps: int) -> Verified:
         once=summary(once[0], job.groups[0]),
         memory=tuple(max(one["peak"] for one in run[1:]) for run in runs) if steps > 1 and job.watched else (),
         rounded=rounded,
-        kinks=kinks,
-        differences=tuple(differences),
+        apart=len(apart),
+        unlike=tuple(wrong),
+        off=tuple(off),
     )
 
 
-def both(
-    group: Group, found: Mapping[str, Tensor], model: Mapping[str, Tensor]
-) -> tuple[Mapping[str, Tensor], Mapping[str, Tensor]]:
-    """What a rank holds, and what of the model's it must be equal to."""
-    return found, group.of(model, found)
+def _with_rounded(
+    reference: Reference, step: int, loss: float, grads: Mapping[str, Tensor], model: Stepped
+) -> tuple[Stepped, int]:
+    """A step in low precision with those gradients of the run that are rounded otherwise; and how many they are. Only
+    if the loss is the model's."""
+    if not close({"": _wide(loss)}, {"": model.loss}, reference.tolerance):
+        return model, 0
+    off = {name for name, one in distances(grads, model.grads).items() if not one <= reference.tolerance}
+    near = reference.rounded(step, grads, model.grads) if off else {}
+    taken = {name: one for name, one in near.items() if name in off}
+    return replace(model, grads={**model.grads, **taken}), len(taken)
+
+
+def _beside(job: Job, group: Group, run: Mapping[str, Any], model: Stepped, reference: Reference) -> Iterator[Compared]:
+    """What a rank left of a step, beside the model's."""
+    loss = {} if run["loss"] is None else {"": _wide(run["loss"])}
+    yield compared("the loss", loss, {"": model.loss} if group.last else {}, reference.tolerance)
+    for what, found, of_model, tolerance in (
+        ("the gradient of ", run["grads"], model.grads, reference.tolerance),
+        ("the parameter ", run["parameters"], model.parameters, reference.after),
+    ):
+        yield compared(what, found, group.of(of_model, found), tolerance)
+    constant = {name: one for name, one in run["buffers"].items() if name in model.constants}
+    changed = {name: one for name, one in run["buffers"].items() if name not in constant}
+    unread = unread_buffers(job.groups, model)
+    for found, of_model, floor in ((changed, model.buffers, FLOOR), (constant, model.constants, 0.0)):
+        also = {name: of_model[name] for name in unread.intersection(found, of_model)}
+        yield compared("the buffer ", found, group.of(of_model, found) | also, reference.tolerance, floor)
+
+
+def _wide(loss: float) -> Tensor:
+    """A loss, of whichever precision."""
+    return torch.tensor(loss, dtype=torch.float64)
+
+
+def unread_buffers(groups: Sequence[Group], model: Stepped) -> set[str]:
+    """Buffers of the model's state that no program reads: masks, which are no tensors in a trace. Who holds the module
+    holds them."""
+    read = {name for group in groups for names in group.parameters for name in names}
+    return (model.buffers.keys() | model.constants.keys()) - read
+
+
+def lost_buffers(groups: Sequence[Group], model: Stepped, found: Iterable[Mapping[str, Tensor]]) -> Iterator[str]:
+    """Buffers of these that no rank holds."""
+    left = unread_buffers(groups, model).difference(*found)
+    yield from (f"the buffer {name} is missing on all ranks" for name in sorted(left))
+
+
+def _unlike(job: Job, group: Group, run: Mapping[str, Any], rank: int, sent: Counter[tuple[int, ...]]) -> list[str]:
+    """How what a rank communicated differs from what is planned, which is in the plan's own precision."""
+    return [] if job.in_fp64 else unlike(run["collectives"], group, rank, sent)
 
 
 def drawn_apart(drawn: Sequence[Mapping[str, int]]) -> Iterator[str]:

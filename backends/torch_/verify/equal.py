@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -11,25 +12,55 @@ FLOOR = 1e-3
 """Of the largest element of all, below which differences of a tensor are not measured by its own size."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compared:
+    """What differs: tensors that one side lacks, or has in another shape; values; and by how much the worst does."""
+
+    unlike: tuple[str, ...]
+    off: Mapping[str, str]
+    """By the name of the tensor."""
+    worst: float
+
+
 def compared(
-    what: str, found: Mapping[str, Tensor], expected: Mapping[str, Tensor], tolerance: float
-) -> tuple[list[str], float]:
-    """What differs, and by how much the worst does."""
-    wrong = [f"{what}{name} is missing" for name in expected if name not in found]
-    wrong += [f"{what}{name} is not the model's" for name in found if name not in expected]
+    what: str, found: Mapping[str, Tensor], expected: Mapping[str, Tensor], tolerance: float, floor: float = FLOOR
+) -> Compared:
+    """Tensors of a run beside the model's."""
+    unlike = [f"{what}{name} is missing" for name in expected if name not in found]
+    unlike += [f"{what}{name} is not the model's" for name in found if name not in expected]
     pairs = ((name, found[name].shape, one.shape) for name, one in expected.items() if name in found)
-    wrong += [f"{what}{name} is {tuple(has)}, not {tuple(wanted)}" for name, has, wanted in pairs if has != wanted]
-    far = distances(found, expected)
+    unlike += [f"{what}{name} is {tuple(has)}, not {tuple(wanted)}" for name, has, wanted in pairs if has != wanted]
+    far = distances(found, expected, floor)
     off = ((name, one) for name, one in far.items() if not one <= tolerance)
-    wrong += [f"{what}{name} is off by {one:.1e}, {tolerance:.0e} allowed" for name, one in off]
-    return wrong, max(far.values(), default=0.0)
+    return Compared(
+        unlike=tuple(unlike),
+        off={name: f"{what}{name} is off by {one:.1e}, {tolerance:.0e} allowed" for name, one in off},
+        worst=max(far.values(), default=0.0),
+    )
 
 
-def distances(found: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> dict[str, float]:
-    """How far tensors of the same name and shape are apart, by the largest element."""
-    floor = FLOOR * max((one.abs().max().item() for one in expected.values()), default=0.0)
+def close(found: Mapping[str, Tensor], expected: Mapping[str, Tensor], tolerance: float) -> bool:
+    """Whether all tensors of the same name and shape are."""
+    return all(one <= tolerance for one in distances(found, expected).values())
+
+
+def distances(found: Mapping[str, Tensor], expected: Mapping[str, Tensor], floor: float = FLOOR) -> dict[str, float]:
+    """How far tensors of the same name and shape are apart, by the largest element; `floor` as a part of the largest
+    element of all."""
+    least = floor * max(map(_largest, expected.values()), default=0.0)
     return {
-        name: ((found[name] - one).abs().max() / max(one.abs().max().item(), floor, torch.finfo(one.dtype).tiny)).item()
+        name: _apart(found[name], one) / max(_largest(one), least, torch.finfo(one.dtype).tiny)
         for name, one in expected.items()
         if name in found and found[name].shape == one.shape
     }
+
+
+def _largest(tensor: Tensor) -> float:
+    """The largest element that is finite: masks have others."""
+    finite = tensor[tensor.isfinite()].abs()
+    return finite.max().item() if finite.numel() else 0.0
+
+
+def _apart(one: Tensor, other: Tensor) -> float:
+    """By how much elements differ at most; infinities of the same sign do not."""
+    return torch.where(one == other, 0.0, (one - other).abs()).max().item() if one.numel() else 0.0

@@ -37,13 +37,15 @@ from meshwright.backends.torch_.emit.script import HELPERS
 from meshwright.backends.torch_.verify.counting import Counting
 from meshwright.backends.torch_.verify.loading import load
 from meshwright.backends.torch_.verify.memory import Peak, make_masks_unwatched
+from meshwright.backends.torch_.verify.precise import precise, widened
 from meshwright.backends.torch_.verify.state import buffers_of
 from meshwright.ir.processes import end_with
 
 PATIENCE_S = 2.0
 """For ranks that print where they are."""
-START = "start"
-"""The checkpoint, in the folder of a script, that its ranks begin with if they draw their parts."""
+START, IN_FP64 = "start", "in_fp64"
+"""In the folder of a script: the checkpoint that its ranks begin with if they draw their parts; and a file that says
+that they compute in fp64."""
 
 
 def run_script(script: str, ranks: int, steps: int, folder: Path) -> int:
@@ -159,7 +161,7 @@ def _child(script: str, rank: int, ranks: int, port: int, steps: int, folder: Pa
     faulthandler.enable()
     try:
         torch.set_num_threads(1)
-        torch.save(run(load(script), steps, folder / START), folder / f"{rank}.pt")
+        torch.save(run(load(script), steps, folder), folder / f"{rank}.pt")
         dist.barrier()  # whoever ends closes connections that others may still read from
     except BaseException:  # noqa: BLE001 - a forked process must not return into its parent's code
         (folder / f"{rank}.died").write_text(f"{time.monotonic_ns()}\n{traceback.format_exc()}")
@@ -169,27 +171,34 @@ def _child(script: str, rank: int, ranks: int, port: int, steps: int, folder: Pa
     os._exit(0)
 
 
-def run(train: Any, steps: int, start: Path) -> list[dict[str, Any]]:
+def run(train: Any, steps: int, folder: Path) -> list[dict[str, Any]]:
     """What the script does, step by step; collectives of a step are counted, those of the checks are not. Where
-    ranks draw their parts, they take up the reference's weights from `start`."""
+    ranks draw their parts, they take up the reference's weights."""
+    in_fp64 = (folder / IN_FP64).exists()
+    numbers, wider = (precise, widened) if in_fp64 else (contextlib.nullcontext, dict)
     mesh = train.start()
     peak = Peak()
     if away := getattr(sys.modules.get(HELPERS, train), "Away", None):
         peak.leave_out(away)
     with peak:
-        called: nn.Module = train.parallelize(train.build(), mesh)  # what other stages hold is let go, as by the script
+        built: nn.Module = train.build()
+        built = built.double() if in_fp64 else built
+        with numbers():
+            called: nn.Module = train.parallelize(built, mesh)  # what other stages hold is let go, as by the script
+        del built
         draws = hasattr(train, "draw")
         if draws:
             train.draw(called, mesh)
-        optimizer = train.make_optimizer(called)
+        with numbers():
+            optimizer = train.make_optimizer(called)
         drawn = {name: crc32(bits(whole(train, name, p))) for name, p in parameters_of(called)} if draws else {}
         if draws:
-            train.resume(start, called, optimizer)
+            train.resume(folder / START, called, optimizer)
     found = []
     for step in range(steps):
-        batch = train.batch_of(step, mesh)  # how it was made is no part of a step
+        batch = wider(train.batch_of(step, mesh))  # how it was made is no part of a step
         peak.begin(batch.values())
-        with peak, Counting() as counting:
+        with peak, Counting() as counting, numbers():
             loss = train.train_step(called, optimizer, batch, mesh)
         held = dict(parameters_of(called))
         found.append(

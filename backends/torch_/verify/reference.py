@@ -4,12 +4,15 @@ fp32              the model as it is
 recipe bf16       its parameters in bf16, its optimizer's states too
 recipes fsdp*     parameters in fp32, of which every forward pass reads copies in bf16: gradients come back in bf16
                   and are added up in fp32
+
+Of fp32 there is one more: in fp64, as `precise` has it, from the same weights.
 """
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,18 +25,18 @@ from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_
 from torch.func import functional_call
 
 from meshwright.backends.torch_.verify.apart import Apart
-from meshwright.backends.torch_.verify.equal import compared
 from meshwright.backends.torch_.verify.loading import load
+from meshwright.backends.torch_.verify.precise import precise, widened
 from meshwright.backends.torch_.verify.state import buffers_of
 from meshwright.ir.calls import Calls
 from meshwright.ir.workload import Workload
 
 SEED = 0
 FLAT = StateDictOptions(flatten_optimizer_state_dict=True)
-EXACT, IN_BF16 = 1e-5, 2**-5
-"""What tensors may differ by, where they were computed in fp32, and in bf16: eight times the distance of neighbouring
-numbers. Products in bf16 round what they yield, and what is added up in another order, or over another part of the
-batch, rounds otherwise."""
+EXACT, IN_FP64, IN_BF16 = 1e-5, 1e-9, 2**-5
+"""What tensors may differ by, where they were computed in fp32, in fp64, and in bf16: eight times the distance of
+neighbouring numbers. Products in bf16 round what they yield, and what is added up in another order, or over another
+part of the batch, rounds otherwise."""
 
 LOW = {"bf16": torch.bfloat16, "fp16": torch.float16}
 """Precisions that are compared as those in bf16 are."""
@@ -42,10 +45,6 @@ ROUNDINGS = 2.0
 """How many times as far from the gradients in fp32 as those of one device in low precision are gradients that are still
 taken for these, rounded otherwise. What is missing changes one by its own size; a small T5 in
 bf16 is off by 0.07 of that (torch 2.13.0, November 2026)."""
-
-LAST_BITS, PLACES = 2**-22, 12
-"""How far from one another, relative to their size, parameters are that differ in their last two bits; and at how many
-such places gradients are taken before a run is said to differ."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,30 +55,41 @@ class Stepped:
     grads: Mapping[str, Tensor]
     parameters: Mapping[str, Tensor]
     buffers: Mapping[str, Tensor]
+    """Those that steps have changed."""
+    constants: Mapping[str, Tensor]
+    """The other ones."""
 
 
 class Reference:
     """The user's model on one device."""
 
-    def __init__(self, folder: Path, calls: Calls, workload: Workload, apart: Apart | None = None) -> None:
-        self.calls, self.workload, self.apart = calls, workload, apart
+    def __init__(
+        self, folder: Path, calls: Calls, workload: Workload, apart: Apart | None = None, *, in_fp64: bool = False
+    ) -> None:
+        self.calls, self.workload, self.apart, self.in_fp64 = calls, workload, apart, in_fp64
         recipe = workload.recipe or workload.stack.recipe
         low = workload.precision in LOW
         self.low, self.cast = low, low and recipe != "bf16"
-        self.tolerance = IN_BF16 if low else EXACT
+        full = IN_FP64 if in_fp64 else EXACT
+        self.tolerance = IN_BF16 if low else full
         """Of losses and gradients."""
-        self.after = IN_BF16 if low and not self.cast else EXACT
+        self.after = IN_BF16 if low and not self.cast else full
         """Of parameters after a step with the same gradients."""
         self.file: Any = load(str(folder / calls.file))
         torch.manual_seed(SEED)
         model: nn.Module = getattr(self.file, calls.factory)()
-        self.model = model.float() if self.cast else model
+        self.model = model.double() if in_fp64 else model.float() if self.cast else model
         for parameter in self.model.parameters() if low and not self.cast else ():
             parameter.data = parameter.data.to(LOW[workload.precision])
         trained = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
         make = self.file.optimizer if calls.has_optimizer else lambda given: torch.optim.AdamW(given, lr=3e-4)
-        self.optimizer = make(trained)
-        self.before = self._held()
+        with self._numbers():
+            self.optimizer = make(trained)
+        self.before, self.made = self._held(), buffers_of(self.model)
+
+    def _numbers(self) -> AbstractContextManager[None]:
+        """What the model and its optimizer compute in."""
+        return precise() if self.in_fp64 else nullcontext()
 
     def step(self, step: int, grads: Mapping[str, Tensor]) -> Stepped:
         """A step, in which the optimizer is given `grads`."""
@@ -91,30 +101,17 @@ class Reference:
         for name, grad in grads.items():
             if name in made and grad.shape == made[name].shape:
                 named[name].grad = grad
-        self.optimizer.step()
-        after = {name: p.detach().clone() for name, p in named.items()}
-        return Stepped(loss=loss, grads=made, parameters=after, buffers=buffers_of(self.model))
-
-    def nearby(self, step: int, found: Mapping[str, Tensor]) -> dict[str, Tensor] | None:
-        """The gradients of a step that was made, at parameters whose last bits are others, if `found` are equal to
-        them. Where the model has kinks (ReLU, a maximum) and a value lies on one, gradients on its two sides are both
-        right, and rounding chooses. None if there is no such place where they are equal."""
-        after, random = self._held(), torch.Generator().manual_seed(SEED + step)
-        grads = {name: p.grad for name, p in self.model.named_parameters()}
-        try:
-            for _ in range(PLACES):
-                self._hold(self.before, random)
-                self.optimizer.zero_grad()
-                self._pass(step)
-                named = self.model.named_parameters(remove_duplicate=False)
-                made = {name: p.grad for name, p in named if p.grad is not None}
-                if not compared("", found, made, self.tolerance)[0]:
-                    return made
-            return None
-        finally:
-            self._hold(after)
-            for name, parameter in self.model.named_parameters():
-                parameter.grad = grads[name]
+        with self._numbers():
+            self.optimizer.step()
+        buffers = buffers_of(self.model)
+        constant = {name for name, one in buffers.items() if one.equal(self.made[name])}
+        return Stepped(
+            loss=loss,
+            grads=made,
+            parameters={name: p.detach().clone() for name, p in named.items()},
+            buffers={name: one for name, one in buffers.items() if name not in constant},
+            constants={name: one for name, one in buffers.items() if name in constant},
+        )
 
     def rounded(self, step: int, found: Mapping[str, Tensor], made: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """What of the gradients of a step that was `made` in low precision is about as near to the gradients in fp32 as
@@ -137,11 +134,13 @@ class Reference:
         """Forward and backward."""
         torch.manual_seed(SEED + step)
         batch = self.file.example_inputs(self.workload.global_batch, self.workload.seq)
+        batch = widened(batch) if self.in_fp64 else batch
         loss = torch.zeros(())
-        for weight, part in self.apart.parts(batch) if self.apart is not None else [(1.0, batch)]:
-            one = self.file.loss(self.outputs({name: part[name] for name in self.calls.entries}), part) * weight
-            one.backward()
-            loss = loss + one.detach()
+        with self._numbers():
+            for weight, part in self.apart.parts(batch) if self.apart is not None else [(1.0, batch)]:
+                one = self.file.loss(self.outputs({name: part[name] for name in self.calls.entries}), part) * weight
+                one.backward()
+                loss = loss + one.detach()
         return loss
 
     def _held(self) -> list[Tensor]:
@@ -149,12 +148,10 @@ class Reference:
         return [one.detach().clone() for one in (*self.model.parameters(), *self.model.buffers())]
 
     @torch.no_grad()
-    def _hold(self, held: Sequence[Tensor], random: torch.Generator | None = None) -> None:
-        """Have the model hold that; with `random`, parameters with other last bits."""
+    def _hold(self, held: list[Tensor]) -> None:
+        """Have the model hold that."""
         for one, value in zip((*self.model.parameters(), *self.model.buffers()), held, strict=True):
             one.copy_(value)
-        for parameter in self.model.parameters() if random is not None else ():
-            parameter.mul_(1 + LAST_BITS * torch.randn(parameter.shape, generator=random))
 
     def save(self, folder: Path) -> None:
         """A checkpoint before the first step, as emitted scripts take it up."""

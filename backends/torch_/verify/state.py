@@ -10,4 +10,5 @@ def buffers_of(model: nn.Module) -> dict[str, Tensor]:
     """Those that checkpoints hold, by name: copies, whole, and in a dtype in which they are compared."""
     kept, named = model.state_dict(), dict(model.named_buffers(remove_duplicate=False))
     whole = {n: one.full_tensor() if isinstance(one, DTensor) else one for n, one in named.items() if n in kept}
-    return {name: one.clone() if one.is_floating_point() else one.double() for name, one in whole.items()}
+    kinds = {name: one.is_floating_point() or one.is_complex() for name, one in whole.items()}
+    return {name: one.clone() if kinds[name] else one.double() for name, one in whole.items()}

@@ -1,4 +1,5 @@
-"""A small model with all kinds of norms: of the batch, in blocks; of groups, samples and vectors, in its head."""
+"""A small model with all kinds of norms: of the batch, in blocks; of groups, samples and vectors, in its head. It has a
+mask among its buffers, which is no tensor in a trace of it."""
 
 import torch
 import torch.nn.functional as F
@@ -26,17 +27,37 @@ class Normed(nn.Module):
         self.pool = nn.AvgPool2d(2)
         self.batch_norm = nn.BatchNorm1d(width)
         self.head = nn.Linear(width * 16, classes)
+        self.register_buffer("mask", torch.full((8, 8), float("-inf")).triu(1))
 
     def forward(self, image: Tensor) -> Tensor:
-        x = self.instance_norm(self.stem(image))
+        x = self.instance_norm(self.stem(image.masked_fill(self.mask < 0, 0.0)))
         for block in self.blocks:
             x = block(x)
-        x = self.batch_norm(self.pool(self.depth(F.silu(self.group_norm(x)))).flatten(2))
+        x = self.pool(self.depth(F.silu(self.group_norm(x))))
+        x = self.batch_norm(self.shifted(x).flatten(2))
         return self.head(x.flatten(1))
+
+    def shifted(self, x: Tensor) -> Tensor:
+        return x
+
+
+class Cancelling(Normed):
+    """What is added before the norm of a batch changes nothing: its gradient is nothing but rounding."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.shift = nn.Parameter(torch.zeros(16))
+
+    def shifted(self, x: Tensor) -> Tensor:
+        return x + 100 * self.shift[:, None, None]
 
 
 def tiny() -> Normed:
     return Normed()
+
+
+def cancelling() -> Normed:
+    return Cancelling()
 
 
 dims = {"image": ("b", "channels", "h", "w"), "labels": ("b",)}

@@ -11,24 +11,49 @@ import pytest
 
 from meshwright.backends.torch_.emit import Subject
 from meshwright.backends.torch_.verify.emitted import Verified, verify
+from meshwright.backends.torch_.verify.reference import EXACT, IN_FP64
 from meshwright.ir.combined import COMBINED
 from meshwright.ir.mesh import Mesh, MeshAxis
 from tests.backends.torch_.emitted import ROOT, job, subject, unclean, written
 from tests.backends.torch_.measured import assert_planned
 
 NORMED = f"{Path(__file__).parent / 'normed.py'}:tiny"
+CANCELLING = NORMED.replace("tiny", "cancelling")
 UNET = f"{ROOT / 'examples' / 'unet.py'}:tiny"
 KINDS: dict[str, dict[str, Any]] = {
     "copies": {"reference": NORMED, "dp": 2, "recompute": "full"},
     "micro-batches": {"reference": NORMED, "dp": 2, "zero": 3, "microbatches": 2},
     "unet": {"reference": UNET, "dp": 2, "zero": 3},
+    "cancelling": {"reference": CANCELLING, "dp": 2, "zero": 3},
 }
 FAULTS = {
-    "statistics of own samples": ("dist.all_reduce(moments, group=self.group)", "moments /= self.share", "buffer"),
-    "statistics twice": ("buffer.copy_(one)", "pass", "buffer blocks.0.norm.num_batches_tracked"),
-    "gradients of own samples": ("dist.all_reduce(sums, group=ctx.group)", "sums /= ctx.share", "gradient"),
+    "statistics of own samples": (
+        "copies",
+        ("dist.all_reduce(moments, group=self.group)", "moments /= self.share"),
+        "buffer",
+    ),
+    "statistics twice": (
+        "copies",
+        ("buffer.copy_(one)", "pass"),
+        "buffer blocks.0.norm.num_batches_tracked",
+    ),
+    "gradients of own samples": (
+        "copies",
+        ("dist.all_reduce(sums, group=ctx.group)", "sums /= ctx.share"),
+        "gradient",
+    ),
+    "gradients a thousandth too large, where rounding does more": (
+        "cancelling",
+        ("(loss * group.size())", "(loss * group.size() * 1.001)"),
+        "gradient",
+    ),
+    "statistics of one rank, where rounding does more": (
+        "cancelling",
+        ("running_mean.lerp_(mean, momentum)", "running_mean.lerp_(mean, momentum * dist.get_rank())"),
+        "rank 0: the buffer batch_norm.running_mean",
+    ),
 }
-"""Of the first one's script: what is changed, and a word of what is found then."""
+"""Of a script: what is changed, and words of what is found then."""
 
 
 @pytest.fixture(scope="module")
@@ -38,14 +63,14 @@ def plans() -> dict[str, Subject]:
 
 @pytest.fixture(scope="module")
 def found(plans: dict[str, Subject], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Verified]:
-    """All in one launch."""
+    """All in one launch, and in one more those in fp64."""
     scripts = {kind: written(plan, tmp_path_factory.mktemp("plan")) for kind, plan in plans.items()}
     jobs = {kind: job(plan, scripts[kind]) for kind, plan in plans.items()}
-    for name, (text, other, _) in FAULTS.items():
-        script = written(plans["copies"], tmp_path_factory.mktemp("fault"))
+    for name, (kind, (text, other), _) in FAULTS.items():
+        script = written(plans[kind], tmp_path_factory.mktemp("fault"))
         assert text in script.read_text()
         script.write_text(script.read_text().replace(text, other))
-        jobs[name] = job(plans["copies"], script)
+        jobs[name] = job(plans[kind], script)
     return dict(zip(jobs, verify(list(jobs.values()), steps=2, limit_s=120), strict=True))
 
 
@@ -56,6 +81,17 @@ def test_a_script_is_exact_and_holds_what_is_planned(
 ) -> None:
     assert found[kind].exact, found[kind].differences[:4]
     assert_planned(plans[kind], found[kind])
+    assert (kind == "cancelling") == (found[kind].in_fp64 is not None)
+
+
+@pytest.mark.e2e
+def test_what_is_rounding_in_fp32_is_none_in_fp64(found: dict[str, Verified]) -> None:
+    """The gradient of the shift, in both steps: nothing else."""
+    one = found["cancelling"]
+    assert one.worst > 100 * EXACT
+    assert one.in_fp64 is not None
+    assert one.in_fp64 < IN_FP64
+    assert one.rounded == one.apart == 2
 
 
 @pytest.mark.e2e
