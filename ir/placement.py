@@ -211,7 +211,9 @@ def parse_layout(text: str) -> Layout:
     if kind == "nested":
         return Nested(int(words[0]), ZIGZAG if len(words) > 1 else CONTIGUOUS)
     sizes = tuple(map(int, words))
-    return {"sections": Sections, "uneven": Uneven, "padded": Padded}[kind](sizes)
+    if kind == "sections":
+        return Sections(sizes)
+    return Uneven(sizes) if kind == "uneven" else Padded(sizes)
 
 
 def merge(spans: Iterable[Span]) -> tuple[Span, ...]:

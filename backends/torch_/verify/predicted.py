@@ -63,8 +63,8 @@ def predicted(program: Program, fold: Fold, stages: Sequence[int] = (0,)) -> Pre
             size = int(body.nbytes[statement.operand])
             if statement.reason not in ("value", "gradient"):
                 held = body.elements[statement.operand], body.elements[statement.result]
-                given = given_elements(statement.step, *held, body.mesh)
-                packed[kind, axes] += int(given * _each(program, body, statement)) * times
+                sent_elements = given_elements(statement.step, *held, body.mesh)
+                packed[kind, axes] += int(sent_elements * _each(program, body, statement)) * times
             elif body.elements[statement.operand] == 1:
                 packed[kind, axes] += size * times
             elif kind == "all_to_all" and _value(statement) in sent:
