@@ -31,7 +31,7 @@ ON_ONE_DEVICE = 10
 """Copies of a model: its own, gradients, two states of AdamW, those before and after a step, gradients of it, and what
 backward passes hold of a small batch."""
 LOW, FULL = ("bf16", "fp16"), 4
-"""Precisions in which nothing is run again; bytes of a number in the precision in which the reference holds parameters."""
+"""Precisions in which nothing is run again; bytes of a number as the reference holds parameters."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
