@@ -67,10 +67,9 @@ class Scale:
     words: int = 0
     """Indices that the model's own batches have are below this."""
 
-    @property
-    def rows(self) -> int:
-        """What tables that are looked up in keep."""
-        return max(2 * self.seq, self.words)
+    def rows(self, step: Step) -> int:
+        """What a table keeps that an operator looks up in: twice the tokens, and the words of a batch."""
+        return max(2 * self.seq, self.words if step.in_words else 0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,12 +86,14 @@ class Recipe:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """An operator that ran: what came of it, the chances of a random one, and the rows of what it looked up in."""
+    """An operator that ran: what came of it, the chances of a random one, the rows of what it looked up in, and whether
+    an entry of the batch says which."""
 
     name: str
     shapes: tuple[tuple[int, ...], ...]
     chances: tuple[float, ...] | None
     rows: int | None
+    in_words: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,13 +182,15 @@ class _Log(TorchDispatchMode):
     def __init__(self) -> None:
         super().__init__()
         self.steps: list[Step] = []
+        self.batch: list[Tensor] = []
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         made = func(*args, **(kwargs or {}))
         shapes = tuple(tuple(one.shape) for one in pytree.tree_leaves(made) if isinstance(one, Tensor))
         random = torch.Tag.nondeterministic_seeded in func.tags
         given = tuple(float(one) for one in (*args, *(kwargs or {}).values()) if isinstance(one, float))
-        self.steps.append(Step(func.name(), shapes, given if random else None, _rows(func.name(), args)))
+        words = "loss" in func.name() or any(one is entry for one in args[1:2] for entry in self.batch)
+        self.steps.append(Step(func.name(), shapes, given if random else None, _rows(func.name(), args), words))
         return made
 
 
@@ -215,6 +218,7 @@ def _stepped(model: nn.Module, hooks: Hooks, place: str, seq: int) -> tuple[Step
     with FakeTensorMode(allow_non_fake_inputs=True) as mode, torch.no_grad(), _Log() as log:  # it is asked no values
         fake = pytree.tree_map_only(Tensor, mode.from_tensor, batch)
         log.steps.clear()
+        log.batch = [one for one in pytree.tree_leaves(fake) if isinstance(one, Tensor)]
         TrainingStep(model, hooks, place)(fake)
     return tuple(log.steps)
 
@@ -239,7 +243,7 @@ def _fewer_blocks(after: Run, before: Run) -> bool:
     return same and all(its[kind] >= min(2, number) for its, kinds in kinds for kind, number in kinds.items())
 
 
-def _smaller(after: Run, before: Run, rows: int) -> bool:
+def _smaller(after: Run, before: Run, scale: Scale) -> bool:
     """Whether it is the same with smaller dimensions: see the module."""
     if after.held.keys() != before.held.keys() or len(after.steps) != len(before.steps):
         return False
@@ -249,13 +253,15 @@ def _smaller(after: Run, before: Run, rows: int) -> bool:
             return False
         pairs += zip(one.shapes, other.shapes, strict=True)
     same = all(len(one) == len(other) and all(map(_alike, one, other)) for one, other in pairs)
-    return same and after != before and after.size <= before.size and _long_enough(after, before, rows)
+    return same and after != before and after.size <= before.size and _long_enough(after, before, scale)
 
 
-def _long_enough(after: Run, before: Run, rows: int) -> bool:
+def _long_enough(after: Run, before: Run, scale: Scale) -> bool:
     """Whether tables that are looked up in still have so many rows."""
     pairs = zip(after.steps, before.steps, strict=True)
-    return all(one.rows is None or other.rows is None or one.rows >= min(other.rows, rows) for one, other in pairs)
+    return all(
+        one.rows is None or other.rows is None or one.rows >= min(other.rows, scale.rows(other)) for one, other in pairs
+    )
 
 
 def _less_random(after: Run, before: Run) -> bool:
@@ -337,7 +343,7 @@ class _Search:
         for candidate in _candidates(value, [one for _, one in self.integers(1)]):
             for settings in self.with_size(path, value, candidate):
                 run = self.run(settings)
-                if run is not None and _smaller(run, self.now, self.scale.rows):
+                if run is not None and _smaller(run, self.now, self.scale):
                     self.settings, self.now = settings, run
                     return
 
