@@ -14,6 +14,7 @@ from pathlib import Path
 
 from meshwright.backends.torch_.emit import Subject, emit
 from meshwright.backends.torch_.emit.hosts import SLURM, on_hosts, on_several
+from meshwright.ir.quoting import word
 from meshwright.planner import emission
 from meshwright.planner.emission import CUDA, seats
 from meshwright.planner.output import check_files, folder_of, remember
@@ -57,7 +58,7 @@ def run(args: Namespace) -> int:
     sys.stdout.write("".join(f"written: {path}\n" for path in written))
     slurm = ", or under Slurm" if SLURM in dict(files.texts) else ""
     where = f"on every host{slurm}" if on_several(files) else "on this machine"
-    sys.stdout.write(f"start it {where}: {folder / 'launch.sh'} --steps 10\n")
+    sys.stdout.write(f"start it {where}: {word(str(folder / 'launch.sh'))} --steps 10\n")
     return 0
 
 

@@ -37,7 +37,12 @@ COMPUTED = 1 << 20
 """Elements, at most, of a value that is computed while a model is watched."""
 WATCHED = 2
 """Sequences on which a model is watched, and then on twice as many."""
-_RESERVED = {*dir(builtins), *keyword.kwlist, "self", "model", "mesh", "torch", "nn", "F", "index", "x"}
+_RESERVED = {
+    *(*dir(builtins), *keyword.kwlist),
+    *("self", "model", "mesh", "torch", "nn", "F", "index", "x"),
+    *("Any", "DTensor", "Following", "Shard", "Tensor", "block", "entered"),
+}
+"""Names that scripts have for something else around these lines."""
 
 
 class Unwritable(Exception):

@@ -30,6 +30,7 @@ from meshwright.ir.frontends import hf_config, hf_schema, shape, shape_toml
 from meshwright.ir.frontends.contract import Source
 from meshwright.ir.frontends.foreign import TIME_LIMIT_S, guarded
 from meshwright.ir.frontends.shrink import Recipe, Scale, Settings, shrunk
+from meshwright.ir.quoting import is_name, literal, said
 
 TWIN = "twin"
 """The hook, and the factory of a written file."""
@@ -94,14 +95,14 @@ def _small(
 # Models of a file ----------------------------------------------------------------------------------------------------
 
 FILE = '''\
-"""A small twin of {file}:{factory}: the same code, small numbers."""
+"""A small twin of {shown}: the same code, small numbers."""
 
 import sys
 from pathlib import Path
 
-sys.path.append(str(Path(__file__).resolve().parent / "{folder}"))
+sys.path.append(str(Path(__file__).resolve().parent / {folder}))
 
-from {module} import {names}  # noqa: E402
+{imported}
 
 __all__ = [{listed}]
 
@@ -128,17 +129,36 @@ def _written(source: Source, file: Path, factory: str, scale: Scale, folder: Pat
     missing = [name for name in (kind, *names) if name not in source.beside]
     if missing:
         raise _none(source, f"{missing[0]}, which it is made of, is not named in the file")
+    if odd := [name for name in (kind, *names) if not is_name(name)]:
+        raise _none(source, f"{odd[0]!r}, which it is made of, is no name that code may have")
     listed = sorted({*names, *hooks, kind}, key=lambda name: (not name.isupper(), not name[0].isupper(), name))
     return FILE.format(
-        file=file.name,
-        factory=factory,
-        folder=Path(os.path.relpath(file.resolve().parent, folder.resolve())).as_posix(),
-        module=file.stem,
-        names=", ".join(listed),
-        listed=", ".join(f'"{name}"' for name in [*sorted(hooks), TWIN]),
+        shown=said(f"{file.name}:{factory}"),
+        folder=literal(Path(os.path.relpath(file.resolve().parent, folder.resolve())).as_posix()),
+        imported=_imported(file, listed),
+        listed=", ".join(map(literal, [*sorted(hooks), TWIN])),
         kind=kind,
         made=made,
     )
+
+
+LOADED = """\
+from importlib.machinery import SourceFileLoader  # noqa: E402
+from types import ModuleType  # noqa: E402
+
+_file = str(Path(sys.path[-1]) / {file})
+_model = sys.modules[{module}] = ModuleType({module})
+_model.__file__ = _file
+SourceFileLoader({module}, _file).exec_module(_model)
+"""
+
+
+def _imported(file: Path, names: list[str]) -> str:
+    """The names of a file's module; a file may be called what no statement can import."""
+    if is_name(file.stem):
+        return f"from {file.stem} import {', '.join(names)}  # noqa: E402"
+    loaded = LOADED.format(file=literal(file.name), module=literal(file.stem))
+    return loaded + "\n".join(f"{name} = _model.{name}" for name in names)
 
 
 def _from_arguments(source: Source, factory: str, scale: Scale) -> tuple[str, list[str]] | None:

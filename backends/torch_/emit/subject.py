@@ -217,7 +217,8 @@ def check_software(workload: Workload, target: str, style: str) -> None:
 def _in_order(several: Sequence[Segment]) -> tuple[str, ...]:
     """The paths of instances, by their numbers where several bodies take turns."""
     paths = [path for one in several for path in one.paths]
-    return tuple(paths if len(several) == 1 else sorted(paths, key=lambda path: int(path.rpartition(".")[2])))
+    numbered = len(several) > 1 and all(_counts(path.rpartition(".")[2]) for path in paths)
+    return tuple(sorted(paths, key=lambda path: int(path.rpartition(".")[2])) if numbered else paths)
 
 
 @dataclass(frozen=True)
@@ -296,12 +297,17 @@ class Instances:
 def _number(path: str, before: str, after: str) -> int:
     """What stands between; -1 where that is no number."""
     inside = path[len(before) : len(path) - len(after)]
-    return int(inside) if path == f"{before}{inside}{after}" and inside.isdecimal() else -1
+    return int(inside) if path == f"{before}{inside}{after}" and _counts(inside) else -1
+
+
+def _counts(text: str) -> bool:
+    """Whether a name is a number as Python writes it: 007 is none, nor are the digits of other scripts."""
+    return text.isdecimal() and str(int(text)) == text
 
 
 def _cuts(path: str) -> Iterator[tuple[str, int, str]]:
     """Every way to see a path as a number between texts."""
     parts = path.split(".")
     for index, part in enumerate(parts):
-        if part.isdigit():
+        if _counts(part):
             yield "".join(f"{p}." for p in parts[:index]), int(part), "".join(f".{p}" for p in parts[index + 1 :])

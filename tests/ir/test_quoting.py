@@ -1,0 +1,107 @@
+"""Quoting: whatever a name holds, code that has it in it reads it back, and does nothing else."""
+
+import ast
+import re
+import shlex
+from collections.abc import Callable
+from enum import IntEnum
+from math import inf, isnan, nan
+
+import numpy as np
+import pytest
+from hypothesis import assume, example, given
+from hypothesis import strategies as st
+
+from meshwright.ir.quoting import (
+    around,
+    assigned,
+    attribute,
+    constant,
+    identifier,
+    keywords,
+    literal,
+    pattern,
+    said,
+    word,
+)
+
+NAMES = st.text(st.characters(exclude_categories=()), max_size=20)
+"""Any letters, halves of surrogates too, as names of files may hold them."""
+
+
+def hostile(test: Callable[[str], None]) -> Callable[[], None]:
+    """Any name, and some that are meant badly."""
+    for name in ('"', "\\", "x\ny", '"""', "{x}", "%x", "a, b(c", "\u2028", "\udcff", 'x"+str(__import__("os"))+"'):
+        test = example(name)(test)
+    return given(NAMES)(test)
+
+
+@hostile
+def test_a_literal_is_the_text_on_one_line(text: str) -> None:
+    assert ast.literal_eval(literal(text)) == text
+    assert len(literal(text).splitlines()) == 1
+    assert not re.search(r"[()\[\]{},%]", literal(text))
+    literal(text).encode()  # can be written
+
+
+@hostile
+def test_a_hole_is_the_only_one(text: str) -> None:
+    assert eval(around(text, "index", text), {"index": 7}) == f"{text}7{text}"  # noqa: S307
+
+
+@hostile
+def test_a_pattern_is_the_regular_expression(text: str) -> None:
+    assert ast.literal_eval(pattern(re.escape(text))) == re.escape(text)
+
+
+@hostile
+def test_attributes_and_arguments_are_those_of_that_name(text: str) -> None:
+    class Holder:
+        pass
+
+    assume(not hasattr(Holder, text))  # what Python itself has under that name
+
+    holder = Holder()
+    known = {"holder": holder, "call": lambda **given: given, "value": 3}
+    exec(assigned("holder", text, "value"), known)  # noqa: S102
+    assert eval(attribute("holder", text), known) == 3  # noqa: S307
+    assert eval(f"call({', '.join(keywords({text: 'value'}))})", known) == {text: 3}  # noqa: S307
+
+
+@hostile
+def test_a_docstring_and_a_comment_end_where_they_should(text: str) -> None:
+    (statement,) = ast.parse(f'"""{said(text)}"""').body
+    assert isinstance(statement, ast.Expr)
+    assert ast.literal_eval(statement.value) == text
+    assert ast.dump(ast.parse(f"x = 1  # {said(text)}\n")) == ast.dump(ast.parse("x = 1"))
+
+
+@hostile
+def test_an_identifier_is_one(text: str) -> None:
+    assert identifier(text).isidentifier()
+    ast.parse(f"{identifier(text)} = 1")
+
+
+@hostile
+def test_a_word_is_one(text: str) -> None:
+    assert shlex.split(f"run {word(text)} on") == ["run", text, "on"]
+
+
+class Kind(IntEnum):
+    ONE = 1
+
+
+@pytest.mark.parametrize("value", [None, True, 3, -2.5, 'a"b', inf, -inf, nan, Kind.ONE, np.float64(0.5)])
+def test_a_constant_is_the_value(value: float) -> None:
+    found = eval(constant(value), {"__builtins__": {"float": float}})  # noqa: S307
+    assert found == value or (isnan(found) and isnan(value))
+    assert type(found) in (int, float, str, bool, type(None))
+
+
+def test_ordinary_names_stay_as_they_are() -> None:
+    assert literal("blocks.0.q_proj") == '"blocks.0.q_proj"'
+    assert literal("../a model/é.py") == '"../a model/é.py"'
+    assert attribute("model", "weight") == "model.weight"
+    assert keywords({"x": "1"}) == ["x=1"]
+    assert around("blocks.", "index", ".norm") == 'f"blocks.{index}.norm"'
+    assert pattern(r"blocks\.\d+") == r'r"blocks\.\d+"'
