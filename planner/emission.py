@@ -3,7 +3,8 @@
     Setting, configuration, decisions -> Subject -> emitted in memory -> nothing, or the refusal
 
 A search asks before anything becomes its answer (`Search.writes`), so what is answered can be emitted, and what is
-refused leaves the search as it was: the next best is looked for, with the same proof. Only what would be the answer is
+refused leaves the search as it was: the next best is looked for, with the same proof. A refusal of what is inside of
+bodies holds for all configurations that have the same there (`family_of`), so these are left out from then on. Only what would be the answer is
 asked about; the model is watched once for all of it (`Folds.calls`), and its code is printed and thrown away.
 
 Where no plan at all could be emitted, for the model has no file or the workload a stack or precision that no code is
@@ -22,7 +23,7 @@ from meshwright.backends.torch_.emit.subject import DEVICE, check_software
 from meshwright.cost_models.cluster import Cluster
 from meshwright.cost_models.prediction import Prediction
 from meshwright.ir.decisions import Decisions
-from meshwright.ir.errors import MeshwrightError
+from meshwright.ir.errors import EmissionAxis, EmissionModule, MeshwrightError
 from meshwright.ir.program import Program
 from meshwright.planner.pins import Config
 from meshwright.planner.pricing import LEAST_BATCH, Setting
@@ -80,6 +81,8 @@ class Emission:
     passed: list[Passed] = field(default_factory=list)
     outright: tuple[MeshwrightError, ...] | None = None
     seats: list[Seat] | None = None
+    masked: dict[tuple[object, ...], MeshwrightError] = field(default_factory=dict)
+    """Families of configurations whose bodies no code is written for, with the refusal that says so."""
 
     @staticmethod
     def of(setting: Setting, model: str, cluster: Cluster) -> Emission | None:
@@ -122,10 +125,34 @@ class Emission:
             self.passed.append(Passed(config, prediction, refusal))
         return refusal is None
 
+    def writes_config(self, config: Config, prediction: Prediction) -> bool:
+        """Whether a configuration, as its names mean it, is emitted; if its bodies are not, those of its family are
+        not either."""
+        family = family_of(config)
+        known = self.masked.get(family)
+        refusal = known or self.refusal(config, self.setting.decisions(config, self.setting.workload.global_batch))
+        if refusal is not None:
+            self.passed.append(Passed(config, prediction, refusal))
+        if isinstance(refusal, EmissionAxis | EmissionModule):
+            self.masked[family] = refusal
+        return refusal is None
+
+    def masks(self, config: Config) -> bool:
+        """Whether a configuration is known not to be emitted."""
+        return bool(self.masked) and family_of(config) in self.masked
+
     def notes(self) -> Iterator[str]:
         """What is to be said of an answer where no plan can be emitted."""
         for one in self.refused():
             yield f"plan emit refuses this plan ({one.code}), {one.place}: {one.cause}; {one.fix}"
+
+
+def family_of(config: Config) -> tuple[object, ...]:
+    """What the plans of a configuration's bodies follow from, but for sizes of the batch: how it uses which mesh axes
+    inside of bodies, and what these store and compute again. Stages, schedules and micro-batches are around bodies."""
+    inside = config.tp, config.cp, config.ep, config.etp, config.sp, config.context, config.zigzag
+    kept = config.zero, config.regather, config.recompute, config.offload
+    return config.degrees().mesh().names, *inside, *kept
 
 
 def by_code(passed: Iterable[Passed]) -> dict[str, list[Passed]]:

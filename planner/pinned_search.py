@@ -12,6 +12,7 @@ from math import inf
 
 from meshwright.cost_models.prices import Prices
 from meshwright.ir.errors import MeshwrightError
+from meshwright.planner.pins import Config
 from meshwright.planner.pricing import Setting
 from meshwright.planner.search import MOST_PRICED, Search, Waiting
 from meshwright.planner.space import Space
@@ -25,6 +26,10 @@ class PinnedSearch(Search):
         self.free = replace(setting, modules=())
         self.free_s = inf
         """The least price of a configuration of which nothing is asked, and that fits."""
+
+    def masked(self, config: Config) -> bool:
+        """What is refused may be so for its pins, and the bound is of what has none."""
+        return False
 
     def visit(self, waiting: Waiting) -> None:
         if waiting.bound_s < self.free_s:

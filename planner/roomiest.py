@@ -57,7 +57,11 @@ class Roomiest(Search):
         least = waiting[0][0] if waiting else self.upper_bytes
         while waiting and not late() and waiting[0][0] <= self.upper_bytes and self.counts.priced < self.most:
             self.lower_bytes = least if self.setting.modules else waiting[0][0]
-            self.price(heapq.heappop(waiting)[2])
+            config = heapq.heappop(waiting)[2]
+            if self.masked(config):
+                self.counts.unwritten += 1
+                continue
+            self.price(config)
             yield
         left = [needed for needed, _, _ in waiting if needed < self.upper_bytes]
         self.counts.left = len(left)

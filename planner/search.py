@@ -171,7 +171,9 @@ class Search:
             if first.bounds is None:
                 self.expand(first)
                 return True
-            if not self.returned(first, first.bounds):
+            if self.masked(first.config):
+                self.counts.unwritten += 1
+            elif not self.returned(first, first.bounds):
                 self.visit(first)
                 return True
         return False
@@ -241,7 +243,7 @@ class Search:
         self.counts.bases += 1
         bounds = Bounds(self.common, base)
         quickest, room, first = self.queue(bounds)
-        if first and self.promises(bounds, first):
+        if first and not self.masked(first) and self.promises(bounds, first):
             self.price(first)
         if not room:
             self.crowded[*family, config.recompute] = config.mbs
@@ -314,11 +316,13 @@ class Search:
 
     def written(self, found: Found) -> bool:
         """Whether code is written for a configuration that would be the answer."""
-        if self.emission is None:
-            return True
-        return self.writes(
-            found.config, self.setting.decisions(found.config, self.space.global_batch), found.prediction
-        )
+        written = self.emission is None or self.emission.writes_config(found.config, found.prediction)
+        self.counts.unwritten += not written
+        return written
+
+    def masked(self, config: Config) -> bool:
+        """Whether it is known that no code is written for a configuration."""
+        return self.emission is not None and self.emission.masks(config)
 
     def writes(self, config: Config, decisions: Decisions, prediction: Prediction) -> bool:
         """Whether code is written for a plan that was made of a configuration."""
