@@ -13,8 +13,20 @@ from typing import Annotated, Any
 from meshwright.cost_models.hardware import DTYPES, NIC_KINDS
 from meshwright.cost_models.quantity import Quantity, given
 from meshwright.ir.files.documents import shown
-from meshwright.ir.files.schema import Count, Few, Most, Name, OneOf, Read, Table, Tuple, table_of, value_error
-from meshwright.ir.limits import HOSTS, LINKS, NICS, OWN_DEVICES, PER_HOST, POOLS
+from meshwright.ir.files.schema import (
+    Count,
+    Few,
+    Most,
+    Name,
+    OneOf,
+    Positive,
+    Read,
+    Table,
+    Tuple,
+    table_of,
+    value_error,
+)
+from meshwright.ir.limits import HOSTS, LINKS, MATRIX, NICS, OWN_DEVICES, PER_HOST, POOLS
 
 TERA, GIGA, MICRO, ONE = Decimal(10**12), Decimal(10**9), Decimal("1e-6"), Decimal(1)
 LEAST, MOST = Decimal("1e-9"), Decimal("1e12")
@@ -120,6 +132,11 @@ DeviceTable = table_of(
         "island_spans_hosts": (bool, None),
     },
 )
+
+
+MatrixRow = Annotated[Tuple[Positive], Few(MATRIX)]
+MatrixTable = Annotated[Tuple[MatrixRow], Few(MATRIX)]
+"""Rates in Gb/s between hosts, or devices, as a CSV or as rows; what stands on the diagonal is not read."""
 
 
 class ClusterTable(Table):

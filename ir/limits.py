@@ -58,7 +58,7 @@ GLOBAL_BATCH = Limit(
 )
 SEQ = Limit(most=2**24, what="tokens of a sequence", why="published contexts have up to 10 million")
 LAYERS = Limit(
-    most=4096,
+    most=2048,
     what="layers of a model",
     why="each is built, without memory; the deepest published transformer has 1,000",
 )

@@ -22,6 +22,7 @@ from types import MappingProxyType
 from typing import Any
 
 from meshwright.ir.errors import WorkloadImpossible, nearest
+from meshwright.ir.limits import GLOBAL_BATCH, SEQ
 
 STYLES = ("eager", "fused", "compiled", "xla")
 """Execution styles: what is kept for the backward pass (`meshwright.ir.saved`), and what runs as one kernel."""
@@ -258,6 +259,17 @@ STACK_OF_STYLE: Mapping[str, str] = MappingProxyType(
 """The stack that is meant where only a style is given."""
 
 
+def check_amount(sequences: int, tokens: int) -> None:
+    """Must: at least one sequence of at least one token, and no more than are taken on."""
+    for name, number, limit in (("batch", sequences, GLOBAL_BATCH), ("seq", tokens, SEQ)):
+        if cause := limit.refused(number):
+            raise WorkloadImpossible(place=f"workload, {name}", cause=cause, fix=f"give at most {limit.most:,}")
+    if sequences < 1 or tokens < 1:
+        raise WorkloadImpossible(
+            place="workload", cause=f"{sequences} sequences of {tokens} tokens", fix="give at least one of each"
+        )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
     """One training run's work.
@@ -280,12 +292,7 @@ class Workload:
         _known("optimizer", self.optimizer, tuple(OPTIMIZERS))
         if self.recipe:
             _known("recipe", self.recipe, tuple(RECIPES))
-        if self.global_batch < 1 or self.seq < 1:
-            raise WorkloadImpossible(
-                place="workload",
-                cause=f"{self.global_batch} sequences of {self.seq} tokens",
-                fix="give at least one of each",
-            )
+        check_amount(self.global_batch, self.seq)
         if not self.imbalance >= 1:
             raise WorkloadImpossible(
                 place="workload",

@@ -297,3 +297,16 @@ def inspect(parser: ArgumentParser) -> None:
     add_execution(parser)
     add_output(parser)
     add_seed(parser)
+
+
+SCHEMAS = ("plan", "cluster", "matrix", "shape", "config", "configs", "pins", "log")
+
+
+def schema(parser: ArgumentParser) -> None:
+    """``plan schema``."""
+    parser.add_argument(
+        "kind",
+        choices=SCHEMAS,
+        help="plan: plan.json; cluster: the TOML of --cluster; matrix: its link matrix; shape: the TOML of MODEL; "
+        "config: a Hugging Face config.json; configs: a line of --configs; pins: --fix as JSON; log: a step of a log",
+    )

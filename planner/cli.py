@@ -20,7 +20,6 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib import import_module
-from pathlib import Path
 
 from meshwright import __version__
 from meshwright.ir.errors import InternalError, MeshwrightError, nearest
@@ -99,6 +98,12 @@ VERBS = (
         arguments=arguments.estimate,
         module="meshwright.planner.estimate",
     ),
+    Verb(
+        name="schema",
+        help="print what a kind of file may hold, as JSON Schema",
+        arguments=arguments.schema,
+        module="meshwright.planner.schema",
+    ),
 )
 
 
@@ -150,7 +155,7 @@ def with_verb(argv: Sequence[str], verbs: Sequence[Verb]) -> list[str]:
     """
     known = [verb.name for verb in verbs]
     first = argv[0] if argv else "-"
-    slip = nearest(first, known) is not None and not Path(first).exists()
+    slip = nearest(first, known) is not None and not os.path.exists(first)  # noqa: PTH110 - Path raises where a name is too long
     if first.startswith("-") or first in known or slip or DEFAULT_VERB not in known:
         return list(argv)
     return [DEFAULT_VERB, *argv]

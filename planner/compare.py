@@ -19,6 +19,10 @@ from typing import Any
 
 from meshwright.cost_models.memory import allocated_bytes
 from meshwright.ir.errors import LogUnreadable
+from meshwright.ir.files.documents import SHOWN, spelled
+from meshwright.ir.files.reading import Unreadable, read_text
+from meshwright.ir.files.schema import STRICT, Amount, AnyNumber, Positive, Table, faults_of
+from meshwright.ir.limits import LINES_BYTES
 from meshwright.planner.plan_file import FILE, load_plan
 from meshwright.planner.plan_types import Plan
 
@@ -27,6 +31,19 @@ NEEDED = ("loss", "step_time_s", "tokens_per_s")
 OPTIONAL = ("flops_per_s", "mfu", "memory_bytes")
 NEAR, ROUNDED_S = 0.01, 1e-4
 """How far the tokens of a step may be from the plan's, as a part of them; and to what the log rounds times."""
+
+
+class StepTable(Table):
+    """The words of one step. Its loss may be anything; other words of a line are passed over."""
+
+    model_config = STRICT | {"extra": "ignore"}
+
+    loss: AnyNumber
+    step_time_s: Positive
+    tokens_per_s: Positive
+    flops_per_s: Amount | None = None
+    mfu: Amount | None = None
+    memory_bytes: Amount | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,10 +68,10 @@ def run(args: Namespace) -> int:
     """The verb."""
     plan, log = load_plan(args.plan), Path(args.log)
     try:
-        text = log.read_text(encoding="utf-8", errors="replace")
-    except OSError as error:
+        text = read_text(log, LINES_BYTES, errors="replace")
+    except Unreadable as error:
         raise LogUnreadable(
-            place=str(log), cause=error.strerror or str(error), fix="name the file that the run's output was written to"
+            place=str(log), cause=error.cause, fix="name the file that the run's output was written to"
         ) from None
     measured = read_run(text, str(log), args.skip)
     check_tokens(measured, plan, str(log))
@@ -98,17 +115,21 @@ def _step(words: str, place: str) -> dict[str, float]:
     """One line, which must say what is needed."""
     _, *rest = words.split()
     given = dict(zip(rest[::2], rest[1::2], strict=False))
-    try:
-        step = {name: float(given[name]) for name in (*NEEDED, *(name for name in OPTIONAL if name in given))}
-    except (KeyError, ValueError) as mistake:
+    table, refused = faults_of(StepTable, {name: _number(word) for name, word in given.items()})
+    if refused:
         raise LogUnreadable(
-            place=place,
-            cause=f"no line of an emitted script ({mistake}): step {words}",
+            place=f"{place}: {spelled(refused[0].path)}",
+            cause=f"no line of an emitted script ({refused[0].cause}): step {words:.{SHOWN}}",
             fix=f"keep the line as it is printed: step N {' '.join(f'{name} X' for name in NEEDED)} …",
-        ) from None
-    if not 0 < step["step_time_s"] < float("inf"):
-        raise LogUnreadable(place=place, cause=f"a step of {step['step_time_s']} s", fix="leave this line out")
-    return step
+        )
+    return {name: number for name in (*NEEDED, *OPTIONAL) if (number := getattr(table, name)) is not None}
+
+
+def _number(word: str) -> float | str:
+    try:
+        return float(word)
+    except ValueError:
+        return word
 
 
 def _of(steps: Sequence[dict[str, float]], name: str) -> float | None:

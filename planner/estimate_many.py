@@ -26,20 +26,17 @@ from meshwright.cost_models.cluster import suspicions
 from meshwright.cost_models.prediction import Prediction
 from meshwright.cost_models.quantity import Kind, weakest_kind
 from meshwright.ir.errors import (
-    ConfigLineBad,
     ConfigsUnreadable,
     InternalError,
     MeshwrightError,
-    PinValue,
     PricingLost,
 )
 from meshwright.planner.estimate import NOTHING_FITS, Ask, missing
-from meshwright.planner.pins import Config, Pins, Value, fill, read
+from meshwright.planner.pin_schema import GLOBAL_BATCH_KEY, LINE, pins_of
+from meshwright.planner.pins import Config, Pins, Value, fill
 from meshwright.planner.pricing import Setting
 from meshwright.planner.space import Wishes
 from meshwright.planner.workers import shared_out
-
-GLOBAL_BATCH = "global_batch"
 
 WINDOW = 2048
 """Lines among which configurations of one kind are brought together: some seconds' worth."""
@@ -51,9 +48,6 @@ TIME_LIMIT_S = 60.0
 """For one configuration; most take milliseconds."""
 
 PROGRESS_EVERY = 50
-
-SHOWN = 40
-"""Characters of a bad line that are repeated."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,16 +113,8 @@ def run_many(ask: Ask, args: Namespace) -> int:
 
 def read_lines(path: Path, ask: Ask) -> tuple[Line, ...]:
     """Every line that is not blank."""
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        cause = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
-        raise ConfigsUnreadable(
-            place=f"--configs {path}",
-            cause=f"it cannot be read: {cause}",
-            fix="give a file with one JSON object of pins per line",
-        ) from None
-    lines = tuple(_line(text, number, ask) for number, text in enumerate(text.splitlines(), 1) if text.strip())
+    text = LINE.text(path)
+    lines = tuple(_line(text, number, ask) for number, text in enumerate(text.split("\n"), 1) if text.strip())
     if not lines:
         raise ConfigsUnreadable(
             place=f"--configs {path}", cause="it holds no configuration", fix='write lines such as {"tp": 8, "pp": 4}'
@@ -139,36 +125,24 @@ def read_lines(path: Path, ask: Ask) -> tuple[Line, ...]:
 def _line(text: str, number: int, ask: Ask) -> Line:
     given: dict[str, Any] | None = None
     try:
-        given = _object(text, number)
         place = f"line {number}"
-        batch = _global_batch(given, place, ask)
-        pins = read({name: value for name, value in given.items() if name != GLOBAL_BATCH}, place).over(ask.pins)
+        found = LINE.json(text, place)
+        line = LINE.read(found, place)
+        given = found
+        batch = _global_batch(line, place, ask)
+        pins = pins_of(line).over(ask.pins)
         config = fill(pins, ranks=ask.cluster.ranks, global_batch=batch, place=place)
     except MeshwrightError as error:
         return Line(number=number, given=given, error=error)
     return Line(number=number, global_batch=batch, config=config, pins=pins, given=given)
 
 
-def _object(text: str, number: int) -> dict[str, Any]:
-    try:
-        found = json.loads(text)
-    except ValueError as error:
-        found, cause = None, f"it is no JSON: {error}"
-    else:
-        cause = f"{text.strip()[:SHOWN]!r} is JSON, but no object"
-    if not isinstance(found, dict):
-        raise ConfigLineBad(place=f"line {number}", cause=cause, fix='write an object such as {"tp": 8, "pp": 4}')
-    return found
-
-
-def _global_batch(given: dict[str, Any], place: str, ask: Ask) -> int:
-    batch = given.get(GLOBAL_BATCH, ask.global_batch)
+def _global_batch(line: Any, place: str, ask: Ask) -> int:
+    batch: int | None = line.global_batch or ask.global_batch
     if batch is None:
         raise missing(
-            "--global-batch", "256", f"the sequences of one optimizer step here, or {GLOBAL_BATCH} in {place}"
+            "--global-batch", "256", f"the sequences of one optimizer step here, or {GLOBAL_BATCH_KEY} in {place}"
         )
-    if type(batch) is not int or batch < 1:
-        raise PinValue(place=place, cause=f"{GLOBAL_BATCH} is {batch!r}", fix="give a positive whole number")
     return batch
 
 

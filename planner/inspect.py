@@ -32,6 +32,7 @@ from meshwright.ir.microbatch import MicrobatchLegality, microbatch
 from meshwright.ir.saved import saved_bytes
 from meshwright.ir.text import fold_text, graph_text
 from meshwright.ir.verify import verify_fold
+from meshwright.ir.workload import check_amount
 
 if TYPE_CHECKING:
     from torch import nn
@@ -48,6 +49,9 @@ class Workload:
     dtype: str = "bf16"
     style: str = "eager"
     device: str = "cuda"
+
+    def __post_init__(self) -> None:
+        check_amount(self.batch, self.seq)
 
 
 DEFAULT = Workload()

@@ -12,7 +12,7 @@ from meshwright.ir.errors import ConfigLineBad, ConfigsUnreadable, PinUnknown, P
 from meshwright.ir.files.documents import shown
 from meshwright.ir.files.schema import Count, Form, Most, Read, Some, Table, Tuple, table_of
 from meshwright.ir.limits import GLOBAL_BATCH, LINES_BYTES
-from meshwright.planner.pins import BLOCKS, COUNTS, DIGITS, NAMES, SWITCHES, WORDS, ZERO, Config, read
+from meshwright.planner.pins import BLOCKS, COUNTS, DIGITS, NAMES, SWITCHES, WORDS, ZERO, Config, Pins, read
 
 GLOBAL_BATCH_KEY = "global_batch"
 
@@ -110,6 +110,11 @@ LINE: Form[Table] = Form(
     give="give a file with one JSON object of pins per line",
     limit=LINES_BYTES,
 )
+
+
+def pins_of(table: Any) -> Pins:
+    """The pins of a line."""
+    return Pins(**{name: getattr(table, name) for name in NAMES})
 
 
 def wishes_of(table: Any) -> dict[str, tuple[Any, ...]]:

@@ -134,9 +134,14 @@ def load_plan(path: str | Path) -> Plan:
 
 def read_plan(text: str, place: str = FILE) -> Plan:
     """Read what `plan_text` writes. What cannot be a plan is refused with the path of the key at fault."""
+    return plan_from_json(FORM.json(text, place), place)
+
+
+def plan_from_json(data: object, place: str = "plan") -> Plan:
+    """Rebuild a plan, and hold its parts against each other."""
     try:
-        return plan_from_json(FORM.json(text, place), place)
-    except (PlanNotJson, PlanOfAnotherRelease, PlanBroken):
+        return _checked(data, place)
+    except (PlanNotJson, PlanBroken):
         raise
     except PlanVersion as error:
         raise PlanOfAnotherRelease(place=error.place, cause=error.cause, fix=error.fix) from None
@@ -145,8 +150,7 @@ def read_plan(text: str, place: str = FILE) -> Plan:
         raise PlanBroken(place=where, cause=f"{error.cause} ({error.code})", fix=error.fix) from error
 
 
-def plan_from_json(data: object, place: str = "plan") -> Plan:
-    """Rebuild a plan, and hold its parts against each other."""
+def _checked(data: object, place: str) -> Plan:
     check_version(data, place)
     plan = plan_of(FORM.read(data, place), place)
     for faults in (contradictions, partial(unlike_itself, data)):

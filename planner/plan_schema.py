@@ -18,7 +18,7 @@ from meshwright.cost_models.prediction import HELD, SHARES, Held, Prediction, St
 from meshwright.cost_models.quantity import KINDS, weakest_kind
 from meshwright.ir.capabilities import ANY
 from meshwright.ir.errors import PlanBroken, PlanNotJson, PlanUnreadable
-from meshwright.ir.files.documents import Fault
+from meshwright.ir.files.documents import Fault, Path_
 from meshwright.ir.files.schema import (
     Amount,
     Count,
@@ -41,6 +41,7 @@ from meshwright.ir.workload import OPTIMIZERS, PRECISIONS, RECIPES, STACKS
 from meshwright.planner.module_pins import OPTIONS
 from meshwright.planner.objective import OBJECTIVES, score
 from meshwright.planner.pin_schema import ConfigTable, WishesTable
+from meshwright.planner.pins import Config
 from meshwright.planner.plan_types import Machines, Plan, Rival
 
 NEAR = 1e-6
@@ -270,14 +271,15 @@ def contradictions(plan: Plan) -> Iterator[Fault]:
     cluster = plan.machines.cluster()
     yield from _machines(plan, cluster)
     yield from _stages(plan)
+    yield from _config(("config",), plan.config, plan)
     yield from _predicted(plan)
     yield from _bounds(plan, cluster)
     for key, rivals in (("baselines", plan.baselines), ("alternatives", plan.alternatives)):
         for index, one in enumerate(rivals):
-            yield from _rival((key, index), one, plan.prediction)
+            yield from _rival((key, index), one, plan)
 
 
-def _same(path: tuple[str | int, ...], said: float, follows: float, how: str) -> Iterator[Fault]:
+def _same(path: Path_, said: float, follows: float, how: str) -> Iterator[Fault]:
     """Must: a number that follows from others."""
     if not isclose(said, follows, rel_tol=NEAR, abs_tol=1e-12):
         yield Fault(path, f"it is {said!r}, and {how} is {follows!r}", AGAIN)
@@ -299,7 +301,7 @@ def _machines(plan: Plan, cluster: Cluster) -> Iterator[Fault]:
 
 
 def _stages(plan: Plan) -> Iterator[Fault]:
-    decisions, config = plan.decisions, plan.config
+    decisions = plan.decisions
     before = 0
     for index, (stage, blocks) in enumerate(zip(decisions.stages, plan.blocks, strict=True)):
         if not stage.first == before < stage.last:
@@ -318,19 +320,20 @@ def _stages(plan: Plan) -> Iterator[Fault]:
     for body in decisions.plans:
         if not any(body.name in stage.plans for stage in decisions.stages):
             yield Fault(("placements", body.name), "no stage has this plan", "remove it, or name it in a stage")
-    if config.dp * config.mbs * config.microbatches != plan.workload.global_batch:
-        cause = f"{config.dp} copies with {config.microbatches} micro-batches of {config.mbs} sequences"
-        yield Fault(("config",), f"{cause} are not {plan.workload.global_batch} sequences", "correct one of them")
-    for name, needs in (("sp", "tp"), ("zigzag", "cp"), ("vp", "pp")):
-        if int(getattr(config, name)) > int(name == "vp") and getattr(config, needs) == 1:
-            yield Fault(("config", name), f"it is {getattr(config, name)}, and {needs} is 1", "correct one of them")
     if bool(decisions.schedule.actions) != (decisions.schedule.name == CUSTOM):
         cause = f"lists of actions say the order of work where the schedule is {CUSTOM}, and nowhere else"
         yield Fault(("schedule", "actions"), cause, "correct one of them")
+
+
+def _config(path: Path_, config: Config, plan: Plan) -> Iterator[Fault]:
+    if config.dp * config.mbs * config.microbatches != plan.workload.global_batch:
+        cause = f"{config.dp} copies with {config.microbatches} micro-batches of {config.mbs} sequences"
+        yield Fault(path, f"{cause} are not {plan.workload.global_batch} sequences", "correct one of them")
+    for name, needs in (("sp", "tp"), ("zigzag", "cp"), ("vp", "pp")):
+        if int(getattr(config, name)) > int(name == "vp") and getattr(config, needs) == 1:
+            yield Fault((*path, name), f"it is {getattr(config, name)}, and {needs} is 1", "correct one of them")
     if config.dp * config.tp * config.cp * config.pp > plan.machines.ranks:
-        yield Fault(
-            ("config",), f"it has more ranks than the {plan.machines.ranks} of the cluster", "correct one of them"
-        )
+        yield Fault(path, f"it has more ranks than the {plan.machines.ranks} of the cluster", "correct one of them")
 
 
 def _predicted(plan: Plan) -> Iterator[Fault]:
@@ -378,11 +381,13 @@ def _bounds(plan: Plan, cluster: Cluster) -> Iterator[Fault]:
         yield Fault(("bounds", "gap"), f"it is {bounds.gap}, and that of the bounds is {gap}", AGAIN)
 
 
-def _rival(path: tuple[str | int, ...], one: Rival, best: Prediction) -> Iterator[Fault]:
+def _rival(path: Path_, one: Rival, plan: Plan) -> Iterator[Fault]:
     if one.config is None:
-        if one.step_time_s or one.peak_memory_bytes or one.differences or one.short_stage >= 0:
+        if one.step_time_s or one.peak_memory_bytes or one.slower or one.differences or one.short_stage >= 0:
             yield Fault((*path, "config"), "it costs something, and is no configuration", AGAIN)
         return
+    best = plan.prediction
+    yield from _config((*path, "config"), one.config, plan)
     if not one.peak_memory_bytes > one.short_bytes:
         yield Fault((*path, "peak_memory_bytes"), f"{one.peak_memory_bytes} bytes, {one.short_bytes} too many", AGAIN)
     yield from _same((*path, "slower"), one.slower, one.step_time_s / best.step_time_s, "what the step times give")

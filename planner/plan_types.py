@@ -73,7 +73,7 @@ class Machines:
         )
 
     def cluster(self) -> Cluster:
-        return read_toml(self.toml, place="plan.cluster.toml")
+        return read_toml(self.toml, place="cluster.toml")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

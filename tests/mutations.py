@@ -7,6 +7,8 @@ import json
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from meshwright.ir.errors import MeshwrightError
+
 Path_ = tuple[str | int, ...]
 
 HUGE = 10**18
@@ -51,7 +53,7 @@ def mutated(document: Any, same: Callable[[Path_], Path_] = lambda path: path) -
             inside = _inside(changed, path)
             if how == "dropped":
                 del inside[path[-1]]
-            elif type(inside[path[-1]]) is type(OTHERS[how]) and inside[path[-1]] == OTHERS[how]:
+            elif _same(inside[path[-1]], OTHERS[how]):
                 continue
             else:
                 inside[path[-1]] = OTHERS[how]
@@ -75,6 +77,11 @@ def repeated(document: Any) -> Iterator[tuple[Path_, str]]:
             yield (*path, key), whole.replace('"\\u0001"', text) if path else text
 
 
+def _same(one: Any, other: Any) -> bool:
+    """Whether two values mean the same: 0 and 0.0 do, 1 and true do not."""
+    return one == other and isinstance(one, bool) == isinstance(other, bool)
+
+
 def _replaced(document: Any, path: Path_, value: Any) -> Any:
     changed = copy.deepcopy(document)
     if path:
@@ -86,3 +93,12 @@ def _inside(document: Any, path: Path_) -> Any:
     for key in path[:-1]:
         document = document[key]
     return document
+
+
+def refusal(read: Callable[[], object]) -> MeshwrightError | None:
+    """The error that a document is refused with, if it is. Anything but an error of ours escapes."""
+    try:
+        read()
+    except MeshwrightError as error:
+        return error
+    return None

@@ -81,6 +81,7 @@ def _as_written(value: Any, check: Callable[[Any], Any]) -> Any:
 
 
 Number = Annotated[float, Field(allow_inf_nan=False), WrapValidator(_as_written)]
+AnyNumber = Annotated[float, Field(allow_inf_nan=True)]
 Amount = Annotated[float, Field(ge=0, allow_inf_nan=False), WrapValidator(_as_written)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False), WrapValidator(_as_written)]
 

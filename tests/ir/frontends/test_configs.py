@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,7 @@ import torch
 
 from meshwright.ir.errors import (
     ConfigUnreadable,
+    ConfigValueBad,
     DependencyMissing,
     MeshwrightError,
     ModelFileMissing,
@@ -27,6 +30,7 @@ from meshwright.ir.frontends.decoder import Decoder
 from meshwright.ir.frontends.load import load_model
 from meshwright.ir.frontends.shape import read_shape, validated
 from tests.ir.frontends.tiny import EXAMPLES, write_config
+from tests.mutations import mutated, refusal
 
 SHAPE: dict[str, Any] = {"layers": 2, "hidden": 32, "ffn_hidden": 64, "heads": 4, "vocab": 100}
 
@@ -184,6 +188,58 @@ def test_missing_key(key: str) -> None:
 )
 def test_impossible_numbers(changes: dict[str, Any], key: str) -> None:
     assert shape_refused(ShapeImpossible, **changes).place.endswith(f": {key}")
+
+
+def test_every_key_of_a_shape_is_held_to_its_schema() -> None:
+    """Each in turn is dropped, unknown or something else: refused at its key, or a shape."""
+    whole = {**asdict(validated(SHAPE, "a shape")), "experts": 4, "topk": 2}
+    for path, how, changed in mutated({"shape": whole}):
+        if len(path) != 2 or not isinstance(changed["shape"], dict):
+            continue
+        refused = refusal(partial(validated, changed["shape"], "a shape"))
+        if refused is None:
+            assert how in ("dropped", "zero", "true"), (path, how)
+        else:
+            assert refused.exit_code == 6
+            assert f"a shape: {path[1]}" in refused.place or how in ("zero", "true"), (path, how, refused)
+
+
+def test_shapes_beyond_the_limits_are_refused_at_once() -> None:
+    for key, number in (("layers", 100_000), ("vocab", 10**18), ("hidden", 2**40), ("heads", 10**6)):
+        refusal = shape_refused(ShapeImpossible, **{key: number})
+        assert refusal.place.endswith(f": {key}")
+        assert "and at most" in refusal.cause
+
+
+@pytest.mark.parametrize(
+    ("key", "text", "kind"),
+    [
+        ("", "[" * 100_000, ConfigUnreadable),
+        ("vocab_size", "0", ConfigValueBad),
+        ("vocab_size", "-1", ConfigValueBad),
+        ("vocab_size", '"many"', ConfigValueBad),
+        ("vocab_size", "NaN", ConfigValueBad),
+        ("vocab_size", "9" * 5000, ConfigValueBad),
+        ("vocab_size", '3, "vocab_size": 3', ConfigValueBad),
+        ("n_layer", "100000", ConfigValueBad),
+        ("num_hidden_layers", "100000", ConfigValueBad),
+        ("model_type", "[]", ConfigValueBad),
+        ("model_type", "null", ConfigValueBad),
+        ("architectures", "{}", ConfigValueBad),
+        ("n_embd", "[1]", ConfigValueBad),
+        ("activation_function", '"nonsense"', ConfigValueBad),
+    ],
+)
+def test_a_configuration_is_held_to_its_schema(
+    tmp_path: Path, key: str, text: str, kind: type[MeshwrightError]
+) -> None:
+    settings = json.loads((EXAMPLES / "configs" / "gpt2" / "config.json").read_text())
+    settings.pop(key, None)
+    whole = json.dumps(settings)[:-1] + f', "{key}": {text}}}' if key else text
+    refusal = config_refused(tmp_path, whole, kind)
+    assert refusal.exit_code == 6
+    assert len(str(refusal)) < 1000
+    assert key in ("", "n_layer", "n_embd", "activation_function") or key in refusal.place
 
 
 def test_not_toml(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -21,13 +22,16 @@ from meshwright.ir.errors import (
     ModelFileMissing,
     ModelKindUnknown,
     ModelTimedOut,
+    ModelTooLarge,
     NoExampleInputs,
     NoLoss,
     UnsupportedDtype,
 )
+from meshwright.ir.frontends import contract
 from meshwright.ir.frontends.capture import capture
 from meshwright.ir.frontends.contract import Hooks, Source, source_of
 from meshwright.ir.frontends.load import load_model
+from meshwright.ir.limits import MODULES
 
 HEAD = """
 import torch
@@ -91,6 +95,75 @@ def test_prints_and_exits_of_the_forward_pass(tmp_path: Path, capsys: pytest.Cap
     capture(load_model(written(tmp_path, text)), batch=2, seq=3)
     assert capsys.readouterr().out == ""
     refused(tmp_path, text.replace("print('running')", "raise SystemExit(3)"), ModelFileExited)
+
+
+HOSTILE = """
+class Hostile(BaseException):
+    def __str__(self):
+        raise self
+    __repr__ = __str__
+
+def endless():
+    return endless()
+"""
+WAYS = ("raise Hostile()", "raise KeyboardInterrupt", "raise GeneratorExit", "raise StopIteration", "endless()")
+PLACES = {
+    "the file": ("def build():", "{}\n\ndef build():", FactoryRaised),
+    "the factory": ("    return Net()", "    {}\n    return Net()", FactoryRaised),
+    "the batch": ("    return {", "    {}\n    return {", FactoryRaised),
+    "the forward pass": ("        return self.linear(x)", "        {}\n        return self.linear(x)", ForwardRaised),
+    "the loss": ("    return outputs.sum()", "    {}\n    return outputs.sum()", ForwardRaised),
+    "a method of torch's": (
+        "    def forward",
+        "    def train(self, mode=True):\n        {}\n\n    def forward",
+        FactoryRaised,
+    ),
+}
+
+
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("way", WAYS)
+def test_whatever_a_model_file_raises_is_an_error_of_its_line(tmp_path: Path, place: str, way: str) -> None:
+    before, after, kind = PLACES[place]
+    text = HOSTILE + HEAD.replace(before, after.replace("{}", way, 1))
+    error = refused(tmp_path, text, kind)
+    line = text.splitlines().index(next(one for one in text.splitlines() if one.strip() == way)) + 1
+    assert error.place.endswith(f"model.py:{line if 'endless' not in way else 8}")
+
+
+def test_a_ctrl_c_is_one_even_where_the_file_swallows_it(tmp_path: Path) -> None:
+    for swallows in (False, True):
+        press = "import os, signal\n    os.kill(os.getpid(), signal.SIGINT)"
+        body = f"try:\n        {press.replace('    ', '        ')}\n    except BaseException:\n        pass"
+        text = HEAD.replace("    return Net()", f"    {body if swallows else press}\n    return Net()")
+        with pytest.raises(KeyboardInterrupt):
+            load_model(written(tmp_path, text))
+
+
+@pytest.mark.parametrize(
+    ("change", "kind", "says"),
+    [
+        ("net.net = net", FactoryRaised, "net contains itself: it is the model"),
+        ("net.all = nn.ModuleList([nn.ModuleList([net])])", FactoryRaised, "all.0.0 contains itself"),
+        ("for _ in range(300): net = nn.Sequential(net)", ModelTooLarge, "129 levels of modules"),
+    ],
+)
+def test_modules_are_a_tree(tmp_path: Path, change: str, kind: type[MeshwrightError], says: str) -> None:
+    text = HEAD.replace("    return Net()", f"    net = Net()\n    {change}\n    return net")
+    assert says in refused(tmp_path, text, kind).cause
+
+
+def test_a_model_of_too_many_modules_is_refused_while_it_is_built(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(contract, "MODULES", replace(MODULES, most=100))
+    text = HEAD.replace("    return Net()", "    return nn.ModuleList(nn.Identity() for _ in iter(int, 1))")
+    assert "101 modules of a model, and at most 100" in refused(tmp_path, text, ModelTooLarge).cause
+
+
+def test_modules_that_are_shared_are_no_circle(tmp_path: Path) -> None:
+    text = HEAD.replace("    return Net()", "    net = Net()\n    net.again = net.linear\n    return net")
+    assert load_model(written(tmp_path, text)).module.again is not None
 
 
 def test_the_folder_is_appended(tmp_path: Path) -> None:
