@@ -139,7 +139,7 @@ def test_a_link_matrix_beside_the_file(tmp_path: Path) -> None:
     path = tmp_path / "c.toml"
     path.write_text('link_matrix = "m.csv"\n' + GOOD)
     rows = [",".join("" if i == j else str(100 + i + j) for j in range(6)) for i in range(6)]
-    (tmp_path / "m.csv").write_text("\n".join(rows) + "\n")
+    (tmp_path / "m.csv").write_text("\n\n".join(rows) + "\n\n")  # as spreadsheets leave them
     cluster = read_cluster(str(path))
     assert cluster.matrix is not None
     assert cluster.matrix.rows[1][2] == 103

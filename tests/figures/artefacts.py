@@ -113,9 +113,9 @@ def space(name: str) -> Iterator[str]:
     setting, prices = ask.setting(), Prices(ask.cluster, published())
     found = space_of(setting, ask.cluster, wished.wishes)
     bases = list(found.bases())
-    yield summed("bases", "\n".join(map(str, bases)))
+    yield summed("bases", "\n".join(map(text, bases)))
     for base in bases[:: max(1, len(bases) // 6)]:
-        shapes = [str(shape) for shape in islice(found.shapes(base), 2000)]
+        shapes = [text(shape) for shape in islice(found.shapes(base), 2000)]
         yield summed(str(base), "\n".join(shapes))
     yield text(found.truncated)
     if len(ask.cluster.pools) > 1:

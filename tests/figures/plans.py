@@ -13,13 +13,19 @@ from pathlib import Path
 from shutil import rmtree
 from tempfile import mkdtemp
 from typing import Any
+from zlib import crc32
 
+from benchmarks.searches import Case, opened, searched
 from meshwright.backends.torch_.verify.emitted import Verified
+from meshwright.planner import hosted
+from meshwright.planner import partial as partial_
 from meshwright.planner.cli import main
+from meshwright.planner.pins import Config
 from meshwright.planner.plan import nothing_to_json, read_asked
 from meshwright.planner.plan_file import plan_to_json
 from meshwright.planner.relax import relax
 from meshwright.planner.report import plan_of
+from meshwright.planner.search import Search
 from meshwright.planner.solve import solve
 from meshwright.planner.verify import shown, to_json
 from tests.figures import Cases, text
@@ -88,6 +94,42 @@ def _lines(key: str, value: Any) -> Iterator[str]:
         yield f"{key}: {text(value)}"
 
 
+SEARCHES = {
+    "alike": Case(model=TINY, cluster="1x4xA100", batch=8, seq=4096),
+    "alike, little memory": Case(model=TINY, cluster="1x4xA100", batch=8, seq=4096, margin=0.985),
+    "pipelines, little memory": Case(model=TINY, cluster="2x1xH100,inter=100G", batch=8, seq=8192, margin=0.985),
+    "for cuda, little memory": Case(
+        model=TINY, cluster="1x4xA100", batch=16, seq=8192, target="torch-cuda", margin=0.985
+    ),
+    "fused, little memory": Case(model=TINY, cluster="1x4xL40S", batch=8, seq=8192, stack="megatron", margin=0.98),
+    "experts, little memory": Case(model=MOE, cluster="1x2xL40S", batch=4, seq=2048, margin=0.985),
+    "sequences": Case(model=TINY, cluster="1x4xH100", batch=1, seq=65536, stack="megatron"),
+    "alone, little memory": Case(model=TINY, cluster="1x1xA100", batch=4, seq=4096, margin=0.986),
+}
+
+
+def search(name: str) -> Iterator[str]:
+    """What a search prices and proves, and what is found between the configurations of its space."""
+    own = opened(SEARCHES[name])
+    ran = searched(own)
+    yield f"{text(ran.counts)} {text([ran.lower_s, ran.upper_s])}"
+    before = set(ran.found)
+    yield from _priced(ran, before)
+    for improve in (partial_.improve, hosted.improve):
+        improve(ran, lambda: False)
+        yield f"{improve.__module__}: {text(ran.counts)} {text([ran.lower_s, ran.upper_s])}"
+        yield from _priced(ran, set(ran.found) - before)
+        before = set(ran.found)
+
+
+def _priced(ran: Search, configs: set[Config]) -> Iterator[str]:
+    """The fastest, and a checksum of all."""
+    found = sorted((ran.found[config] for config in configs), key=lambda one: (one.step_s, str(one.config)))
+    lines = [f"{one.config} {one.step_s:.6g} {one.fits} {one.prediction.peak_memory_bytes:.6g}" for one in found]
+    yield from lines[:8]
+    yield f"{len(lines)} {crc32(' '.join(sorted(str(one.config) for one in found)).encode()):08x}"
+
+
 VERBS: dict[str, tuple[str, ...]] = {
     "plan": ("{ask}",),
     "explain": ("explain", "a"),
@@ -153,6 +195,10 @@ def printed(*argv: str) -> str:
 
 def plans() -> Cases:
     return {name: partial(plan, name) for name in QUESTIONS}
+
+
+def searches() -> Cases:
+    return {name: partial(search, name) for name in SEARCHES}
 
 
 def printings() -> Cases:

@@ -4,7 +4,7 @@ from functools import partial
 
 from tests.figures import Cases
 from tests.figures.artefacts import artefacts
-from tests.figures.plans import plans, printings
+from tests.figures.plans import plans, printings, searches
 from tests.figures.prices import STEPS, clusters, groups, step, table
 from tests.figures.scripts import script, scripts
 
@@ -13,6 +13,7 @@ TABLES: dict[str, Cases] = {
     "steps": table(STEPS, step),
     "plans": plans(),
     "words": printings(),
+    "searches": searches(),
     **artefacts(),
     "scripts": {name: partial(script, name) for name in scripts()},
 }

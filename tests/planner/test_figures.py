@@ -11,6 +11,7 @@ OWN = (
     "spaces",
     "blocks",
     "jobs",
+    "searches",
 )
 
 

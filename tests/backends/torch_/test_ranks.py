@@ -5,8 +5,12 @@ from __future__ import annotations
 import os
 import signal
 from pathlib import Path
+from types import SimpleNamespace
+from zlib import crc32
 
+import numpy as np
 import pytest
+import torch
 
 from meshwright.backends.torch_.verify import ranks
 from meshwright.backends.torch_.verify.ranks import PATIENCE_S, _first, _stopped, _wait
@@ -78,3 +82,80 @@ def _ended(folder: Path, rank: int, at: int) -> int:
     if not child:
         os._exit(1)
     return child
+
+
+class Line(torch.nn.Module):
+    """y = w x + b, with a buffer that counts calls."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.line = torch.nn.Linear(1, 1)
+        self.register_buffer("calls", torch.zeros(()))
+
+
+class Script(SimpleNamespace):
+    """What a script defines, on one rank: two parameters that a step moves by their gradients of 2 and 1."""
+
+    def __init__(self, **more: object) -> None:
+        super().__init__(
+            start=lambda: None,
+            build=Line,
+            parallelize=lambda model, mesh: self.held(model),
+            make_optimizer=lambda model: torch.optim.SGD(model.parameters(), lr=0.5),
+            batch_of=lambda step, mesh: {"x": torch.full((1, 1), 2.0)},
+            train_step=self.step,
+            **more,
+        )
+
+    def held(self, model: Line) -> Line:
+        with torch.no_grad():
+            model.line.weight.fill_(3.0)
+            model.line.bias.fill_(1.0)
+        return model
+
+    def step(self, model: Line, optimizer: torch.optim.Optimizer, batch: dict[str, torch.Tensor], mesh: None) -> object:
+        optimizer.zero_grad()
+        loss = model.line(batch["x"]).sum()
+        loss.backward()
+        optimizer.step()
+        model.calls += 1
+        return loss.detach()
+
+
+def test_a_rank_leaves_what_every_step_made(tmp_path: Path) -> None:
+    """7 = 3 * 2 + 1; then weight 2 and bias 0.5 give 4.5."""
+    first, second = ranks.run(Script(), 2, tmp_path / "start")
+    assert (first["loss"], second["loss"]) == (7.0, 4.5)
+    for found, weight, bias, calls in ((first, 2.0, 0.5, 1.0), (second, 1.0, 0.0, 2.0)):
+        assert {name: one.item() for name, one in found["grads"].items()} == {"line.weight": 2.0, "line.bias": 1.0}
+        assert {name: one.item() for name, one in found["parameters"].items()} == {
+            "line.weight": weight,
+            "line.bias": bias,
+        }
+        assert {name: one.item() for name, one in found["buffers"].items()} == {"calls": calls}
+        assert found["collectives"] == found["drawn"] == {}
+        assert found["peak"] > 0
+
+
+def test_a_rank_that_draws_says_what_and_takes_up_the_start(tmp_path: Path) -> None:
+    called: list[str] = []
+
+    def draw(model: Line, mesh: None) -> None:
+        called.append("draw")
+        with torch.no_grad():
+            model.line.weight.fill_(5.0)
+
+    def resume(start: Path, model: Line, optimizer: object) -> None:
+        called.append(start.name)
+        with torch.no_grad():
+            model.line.weight.fill_(4.0)
+
+    script = Script(draw=draw, resume=resume, reordered=lambda name, one, back: one + 100 * back)
+    (found,) = ranks.run(script, 1, tmp_path / "start")
+    assert called == ["draw", "start"]
+    assert found["loss"] == 4.0 * 2 + 1
+    drawn = {"line.weight": 105.0, "line.bias": 101.0}
+    assert found["drawn"] == {
+        name: crc32(np.full(back[name].shape, one, "f4").tobytes()) for name, one in drawn.items()
+    }
+    assert found["grads"]["line.weight"].item() == 2.0 + 100

@@ -205,9 +205,9 @@ def told() -> list[str]:
 @pytest.mark.parametrize("count", [1, 3, 8])
 @pytest.mark.parametrize("room", [1.0, 2.0, AMPLE])
 def test_bounds_of_even_stages_by_hand(groups: int, count: int, room: float) -> None:
-    """Forward, input gradients and weight gradients take a second each, on p groups of one stage; m batches. Group
-    g begins after g seconds. Behind its last input gradient those of the g groups before it follow, and a weight
-    gradient. A micro-batch is away for all groups from g on, there and back; so many as it has room for are."""
+    """Forward, input gradients and weight gradients take a second each, on p groups of one stage. Group g begins after
+    g seconds. Behind its last input gradient those of the g groups before it follow, and a weight gradient. A
+    micro-batch is away for all groups from g on, there and back; so many as there is room for are."""
     apart = job(groups, 1, count, 0, room=room, even=True)
     whole = job(groups, 1, count, 0, room=room, even=True, apart=False)
     for g in range(groups):
