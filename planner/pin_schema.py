@@ -118,8 +118,8 @@ def pins_of(table: Any) -> Pins:
 
 
 def wishes_of(table: Any) -> dict[str, tuple[Any, ...]]:
-    """The values of a table by name, in the order of the file."""
-    return {name: getattr(table, name) for name in table.model_fields_set}
+    """The values of a table by name."""
+    return {name: getattr(table, name) for name in NAMES if name in table.model_fields_set}
 
 
 def config_of(table: Any) -> Config:

@@ -323,6 +323,10 @@ def _stages(plan: Plan) -> Iterator[Fault]:
     if bool(decisions.schedule.actions) != (decisions.schedule.name == CUSTOM):
         cause = f"lists of actions say the order of work where the schedule is {CUSTOM}, and nowhere else"
         yield Fault(("schedule", "actions"), cause, "correct one of them")
+    if plan.config.dp * plan.config.tp * plan.config.cp * plan.config.pp > plan.machines.ranks:
+        yield Fault(
+            ("config",), f"it has more ranks than the {plan.machines.ranks} of the cluster", "correct one of them"
+        )
 
 
 def _config(path: Path_, config: Config, plan: Plan) -> Iterator[Fault]:
@@ -332,8 +336,6 @@ def _config(path: Path_, config: Config, plan: Plan) -> Iterator[Fault]:
     for name, needs in (("sp", "tp"), ("zigzag", "cp"), ("vp", "pp")):
         if int(getattr(config, name)) > int(name == "vp") and getattr(config, needs) == 1:
             yield Fault((*path, name), f"it is {getattr(config, name)}, and {needs} is 1", "correct one of them")
-    if config.dp * config.tp * config.cp * config.pp > plan.machines.ranks:
-        yield Fault(path, f"it has more ranks than the {plan.machines.ranks} of the cluster", "correct one of them")
 
 
 def _predicted(plan: Plan) -> Iterator[Fault]:
