@@ -5,8 +5,8 @@
 A search asks before anything becomes its answer (`Search.writes`), so what is answered can be emitted, and what is
 refused leaves the search as it was: the next best is looked for, with the same proof. A refusal of what is inside of
 bodies holds for all configurations that have the same there (`family_of`), so these are left out from then on. Only
-what would be the answer is asked about; the model is watched once for all of it (`Folds.calls`), and its code is printed
-and thrown away.
+what would be the answer is asked about; the model is watched once for all of it (`Folds.calls`), and its code is
+printed and thrown away.
 
 Where no plan at all could be emitted, for the model has no file or the workload a stack or precision that no code is
 written for, there is nothing to choose: the search goes on as if there were no guard, and the answer says so.
