@@ -2,7 +2,7 @@
 
     Setting, configuration, decisions -> Subject -> emitted in memory -> nothing, or the refusal
 
-A search asks before anything becomes its answer (`Search.writes`), so what is answered can be emitted, and what is
+A search asks before anything becomes its answer (`Search.written`), so what is answered can be emitted, and what is
 refused leaves the search as it was: the next best is looked for, with the same proof. A refusal of what is inside of
 bodies holds for all configurations that have the same there (`family_of`), so these are left out from then on. Only
 what would be the answer is asked about; the model is watched once for all of it (`Folds.calls`), and its code is

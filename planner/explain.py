@@ -24,6 +24,7 @@ from meshwright.planner.plan_file import FILE, load_plan, rival_to_json
 from meshwright.planner.plan_types import Rival
 from meshwright.planner.progress import Progress
 from meshwright.planner.reenter import Reentered, reenter
+from meshwright.planner.remedies import reasons
 from meshwright.planner.report import rival, shortest
 from meshwright.planner.search import Found
 from meshwright.planner.solve import Solved, Stop, solve
@@ -80,6 +81,8 @@ def why_not(
         return _slower(again, solved.best)
     if not solved.complete:
         return Verdict(word="unknown", why="the search was interrupted before anything that fits was found", rival=None)
+    if solved.search.emission and solved.search.emission.passed:
+        return Verdict(word="cannot be", why=reasons(solved.search.emission.passed), rival=None)
     nearest = closest(solved)
     refused = refusal(solved, pins)
     if refused and nearest is None:

@@ -24,6 +24,7 @@ from meshwright.ir.plan_text import decisions_text
 from meshwright.ir.program import Program
 from meshwright.ir.program_text import program_text
 from meshwright.ir.text import fold_text, graph_text
+from meshwright.planner.emission import by_code
 from meshwright.planner.estimate import NOTHING_FITS, Ask, missing
 from meshwright.planner.estimate import asked as asked_of_estimate
 from meshwright.planner.module_pins import OPTIONS, apart
@@ -62,7 +63,7 @@ def run(args: Namespace) -> int:
     with stop.watching(), Progress(sys.stderr) as progress:
         solved = solve(ask, setting, wished, stop, progress.told, args.objective)
     if solved.best is None:
-        return _nothing(solved, args)
+        return nothing_found(solved, args)
     if args.dump_after is not None:
         sys.stdout.write(f"{AFTER[args.dump_after](solved)}\n")
         return 0
@@ -116,13 +117,13 @@ def write(plan: Plan, folder: Path) -> Path:
     return file
 
 
-def _nothing(solved: Solved, args: Namespace) -> int:
+def nothing_found(solved: Solved, args: Namespace) -> int:
     """What is said, and done, where there is no plan."""
     if not solved.complete:
         ended = "it was interrupted" if solved.stop.interrupted else f"--time-limit {args.time_limit:g} ended it"
         raise NoPlanInTime(
             place="plan, the search",
-            cause=f"no plan that fits was found before {ended}",
+            cause=f"no plan that fits was found before {ended}{_passed_over(solved)}",
             fix="give it more time, or pin more of the plan",
         )
     if not solved.search.found and is_empty(solved.search.space):
@@ -140,6 +141,12 @@ def _nothing(solved: Solved, args: Namespace) -> int:
 
         show_nothing(nothing)
     return NOTHING_FITS
+
+
+def _passed_over(solved: Solved) -> str:
+    """What fits and is not emitted, in words."""
+    passed = solved.search.emission.passed if solved.search.emission else []
+    return f"; {len(passed)} that fit was passed over ({', '.join(by_code(passed))})" if passed else ""
 
 
 def nothing_to_json(nothing: Nothing) -> dict[str, Any]:

@@ -9,7 +9,7 @@ leads back to the refusal.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from meshwright.ir.capabilities import ANY
@@ -30,8 +30,12 @@ def unwritten(solved: Solved) -> MeshwrightError | None:
     codes = by_code(passed)
     kind = type(passed[0].refusal) if len(codes) == 1 else NothingEmitted
     fix = remedy(solved) or passed[0].refusal.fix
-    cause = f"no code is written for any plan that fits: {'; '.join(map(_why, codes.values()))}"
-    return kind(place=_place(solved), cause=cause, fix=fix)
+    return kind(place=_place(solved), cause=reasons(passed), fix=fix)
+
+
+def reasons(passed: Iterable[Passed]) -> str:
+    """Why none of these plans is an answer, by the codes of their refusals."""
+    return f"no code is written for any plan that fits: {'; '.join(map(_why, by_code(passed).values()))}"
 
 
 def inexpressible(solved: Solved, refusal: MeshwrightError) -> MeshwrightError:

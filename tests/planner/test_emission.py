@@ -6,15 +6,30 @@ import json
 import random
 import re
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from meshwright.ir.errors import EmissionStorage, NothingEmitted, StrategyNotExpressible
+from meshwright.ir.decisions import Decisions
+from meshwright.ir.errors import (
+    EmissionStorage,
+    MeshwrightError,
+    NoPlanInTime,
+    NothingEmitted,
+    StrategyNotExpressible,
+)
+from meshwright.ir.errors.capability import AGAIN
 from meshwright.planner import pricing
 from meshwright.planner.cli import main
+from meshwright.planner.emission import Emission
 from meshwright.planner.estimate import Ask
+from meshwright.planner.pins import Config, word
+from meshwright.planner.plan import nothing_found, read_asked
 from meshwright.planner.pricing import Folds, Setting
+from meshwright.planner.report import plan_of
+from meshwright.planner.solve import Stop, solve, space_of
+from tests.planner.solved import parsed
 from tests.planner.tiny_models import SEQ, written
 
 SEED, DRAWS, PARTS = 20261123, 44, 4
@@ -105,7 +120,7 @@ def goes_on(question: tuple[str, tuple[str, ...], str], said: str, planned: Plan
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_what_was_passed_over_is_told(planned: Plans, tmp_path: Path) -> None:
+def test_what_was_passed_over_is_told(planned: Plans, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A head of two classes has no even shares on four ranks; copies of it do."""
     code, said = planned("classifier", ("1x4xH100",), "dp=4,zero=3")
     assert code == EmissionStorage.exit_code
@@ -118,6 +133,10 @@ def test_what_was_passed_over_is_told(planned: Plans, tmp_path: Path) -> None:
     (note,) = (note for note in found["notes"] if note.startswith("passed over, for no code is written for it: tp=4"))
     assert "(MW5014: plan head, %mean (mean) of the model" in note
     assert found["bounds"]["space"]["counts"]["unwritten"] > 0
+    assert main(["explain", str(tmp_path), "--why-not", "dp=4,zero=3", "--json"]) == 0
+    verdict = json.loads(capsys.readouterr().out)["why_not"]
+    assert verdict["verdict"] == "cannot be"
+    assert verdict["why"].startswith("no code is written for any plan that fits: MW5013 at plan head")
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -136,3 +155,101 @@ def test_an_operator_that_an_axis_must_leave_out_is_told_with_a_fix_that_works(p
     code, said = planned("encoder", gloo, "dp=4")
     assert code == StrategyNotExpressible.exit_code
     assert said.rstrip().endswith("fix: plan with --target any, which is for prices: no code is written for it")
+
+
+# Fixes ---------------------------------------------------------------------------------------------------------------
+
+LOOKED_AT = 40
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_no_fix_names_what_the_plan_has(models: dict[str, str]) -> None:
+    """Of configurations that are drawn from the space of every model, whatever their price."""
+    dice, met = random.Random(SEED), dict[str, set[str]]()
+    for reference in models.values():
+        ask, wished = read_asked(
+            parsed(reference, "--cluster", "1x8xH100", "--global-batch", "8", "--seq", str(SEQ), "--fix", "cp=1")
+        )
+        setting = ask.setting()
+        space = space_of(setting, ask.cluster, replace(wished.wishes, only={"cp": (1, 2)}))
+        emission = Emission(setting, reference, ask.cluster)
+        configs = [config for base in space.bases() for config in space.shapes(base)]
+        for config in dice.sample(configs, LOOKED_AT):
+            try:
+                decisions = setting.decisions(config, space.global_batch)
+            except MeshwrightError:
+                continue
+            refusal = emission.refusal(config, decisions)
+            if refusal is None:
+                continue
+            met.setdefault(refusal.code, set()).add(refusal.cause)
+            ways = [way.split(",") for way in re.findall(r"--fix ([\w=,]+)", refusal.fix)]
+            has = {f"{name}={word(value)}" for name, value in config.to_json().items()}
+            assert not any(has.issuperset(way) for way in ways), f"seed {SEED}, {config}: {refusal}"
+            assert "--target" not in refusal.fix, f"seed {SEED}, {config}: {refusal}"
+    assert {"MW5012", "MW5013", "MW5014", "MW5016"} <= set(met), met
+
+
+def test_a_way_that_the_plan_has_gone_is_left_out() -> None:
+    ways = ("--fix zero=3", "--fix zero=0")
+    refusal = EmissionStorage(place="storage", cause="no", ways=ways)
+    assert refusal.fix == "plan with --fix zero=3, or with --fix zero=0"
+    assert refusal.apart_from(lambda way: way == "--fix zero=3").fix == "plan with --fix zero=0"
+    assert refusal.apart_from(lambda way: False) is refusal
+    assert refusal.apart_from(lambda way: True).fix == AGAIN
+    other = EmissionStorage(place="storage", cause="no", ways=ways, fix="repeat a block")
+    assert other.apart_from(lambda way: True).fix == "repeat a block"
+
+
+# A guard that holds --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_what_is_refused_stays_out_of_the_proof(models: dict[str, str]) -> None:
+    """Where the guard refuses all that has stages or copies, the answer is the best of the rest, and proved to be."""
+    ask, wished = read_asked(parsed(models["llama"], "--cluster", "1x4xH100", "--global-batch", "8", "--seq", str(SEQ)))
+    setting = ask.setting()
+    free = solve(ask, setting, wished)
+    assert free.best is not None
+    assert free.best.config.dp > 1
+
+    def refuse(self: Emission, config: Config, decisions: Decisions) -> MeshwrightError | None:
+        spread = len(decisions.stages) > 1 or config.dp > 1
+        return EmissionStorage(place="storage", cause="copies") if spread else None
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Emission, "refusal", refuse)
+        kept = solve(ask, setting, wished)
+        notes = plan_of(kept).notes
+    assert kept.best is not None
+    assert kept.best.config.dp == kept.best.config.pp == 1
+    assert kept.complete
+    assert kept.search.counts.left == 0
+    fitting = [one for one in kept.search.found.values() if one.fits and one.config.dp == one.config.pp == 1]
+    assert kept.best.step_s <= min(one.step_s for one in fitting)
+    assert kept.lower > free.best.step_s
+    assert [
+        note for note in notes if note.startswith("passed over, for no code is written for it") and "MW5013" in note
+    ]
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_search_that_is_out_of_time_says_what_it_passed_over(models: dict[str, str]) -> None:
+    """The guard is part of the search: it ends with it."""
+    argv = (models["llama"], "--cluster", "1x4xH100", "--global-batch", "8", "--seq", str(SEQ))
+    ask, wished = read_asked(parsed(*argv))
+    stop = Stop()
+
+    def refuse(self: Emission, config: Config, decisions: Decisions) -> MeshwrightError:
+        stop.interrupted = True
+        return EmissionStorage(place="storage", cause="copies")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Emission, "refusal", refuse)
+        solved = solve(ask, ask.setting(), wished, stop)
+    assert solved.best is None
+    assert not solved.complete
+    assert solved.search.emission is not None
+    assert len(solved.search.emission.passed) == 1
+    with pytest.raises(NoPlanInTime, match=r"1 that fit was passed over \(MW5013\)"):
+        nothing_found(solved, parsed(*argv))
