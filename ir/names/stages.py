@@ -129,7 +129,7 @@ def cuts_at(fold: Fold, counts: Sequence[int]) -> Cuts:
     starts, before = [0], 0
     for count in counts[:-1]:
         before += count
-        starts.append(layers[before] if before < len(layers) else layers[-1] + 1)
+        starts.append(layers[before] if before < len(layers) else layers[-1] + 1 if layers else calls)
     ranges = tuple(zip(starts, [*starts[1:], calls], strict=True))
     for stage, (first, last) in enumerate(ranges):
         if first >= last:
