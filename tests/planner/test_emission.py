@@ -138,6 +138,7 @@ def test_what_was_passed_over_is_told(planned: Plans, tmp_path: Path) -> None:
 @pytest.mark.filterwarnings("ignore")
 def test_why_not_what_cannot_be_emitted(planned: Plans, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert planned("GptOssForCausalLM", ("1x8xH100",), "")[0] == 0
+    capsys.readouterr()
     assert main(["explain", str(tmp_path), "--why-not", "tp=2", "--json"]) == 0
     verdict = json.loads(capsys.readouterr().out)["why_not"]
     assert verdict["verdict"] == "cannot be"
