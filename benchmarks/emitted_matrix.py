@@ -30,8 +30,7 @@ from meshwright.ir.fold import Fold
 from meshwright.ir.frontends.calls import calls_of
 from meshwright.ir.frontends.capture import capture
 from meshwright.ir.frontends.load import in_dtype, load_model
-from meshwright.ir.frontends.shrink import Scale
-from meshwright.ir.frontends.twin import twin_of
+from meshwright.ir.frontends.twin import Scale, twin_of
 from meshwright.ir.lower import lower
 from meshwright.ir.names import Degrees, check, template
 from meshwright.ir.names.stages import layer_calls

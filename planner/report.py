@@ -255,7 +255,11 @@ def _code(solved: Solved, found: Found) -> str:
     emission = solved.search.emission
     if emission is None or not found.fits or found == solved.best:
         return ""
-    refusal = emission.refusal(found.config, solved.setting.decisions(found.config, solved.global_batch))
+    try:
+        decisions = solved.setting.decisions(found.config, solved.global_batch)
+    except MeshwrightError:  # a baseline of the whole cluster, where the plan is for one pool of it
+        return ""
+    refusal = emission.refusal(found.config, decisions)
     return refusal.code if refusal else ""
 
 

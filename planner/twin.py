@@ -20,8 +20,7 @@ from meshwright.ir.decisions import Decisions
 from meshwright.ir.fold import Fold
 from meshwright.ir.frontends.calls import calls_of
 from meshwright.ir.frontends.contract import Source
-from meshwright.ir.frontends.shrink import Scale
-from meshwright.ir.frontends.twin import Twin, twin_of
+from meshwright.ir.frontends.twin import Scale, Twin, twin_of
 from meshwright.ir.names.degrees import uses
 from meshwright.ir.project import Sizes, layers_of, projected, sizes_of
 from meshwright.ir.workload import Workload

@@ -93,7 +93,8 @@ def _fork(job: Job) -> int:
         # Anything raised is an answer here: the parent goes on with the next job.
         code = job.work()
     except BaseException:  # noqa: BLE001
-        traceback.print_exc()
+        with open(2, "w", encoding="utf-8", closefd=False) as log:
+            traceback.print_exc(file=log)  # whoever has sys.stderr
     finally:
         with suppress(Exception):
             sys.stdout.flush()

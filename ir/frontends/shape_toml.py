@@ -5,10 +5,8 @@ It is built on the meta device; from there it takes the path of any other model.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -16,7 +14,7 @@ from meshwright.ir.frontends import language
 from meshwright.ir.frontends.contract import Source, counted_modules
 from meshwright.ir.frontends.decoder import Decoder
 from meshwright.ir.frontends.dtypes import TORCH_DTYPES, WORKLOAD_DTYPES
-from meshwright.ir.frontends.shape import Shape, read_shape, validated
+from meshwright.ir.frontends.shape import Shape, read_shape
 
 
 def load_shape(path: Path, dtype: str | None = None) -> Source:
@@ -24,19 +22,9 @@ def load_shape(path: Path, dtype: str | None = None) -> Source:
     return build(read_shape(path), str(path), dtype)
 
 
-def of_settings(given: Mapping[str, Any], place: str) -> Decoder:
-    """The model of keys and values, in its own dtype."""
-    return _model(validated({key: value for key, value in given.items() if key != "name"}, place))
-
-
-def _model(shape: Shape, dtype: str | None = None) -> Decoder:
-    made: Decoder = Decoder(shape).to(TORCH_DTYPES[shape.dtype] if dtype is None else WORKLOAD_DTYPES[dtype])
-    return made
-
-
 def build(shape: Shape, place: str, dtype: str | None = None) -> Source:
     """The decoder in the dtype of a workload, or in its own."""
     with counted_modules(place), torch.device("meta"):
-        model = _model(shape, dtype)
+        model = Decoder(shape).to(TORCH_DTYPES[shape.dtype] if dtype is None else WORKLOAD_DTYPES[dtype])
     settings = ", ".join(f"{key}={value}" for key, value in asdict(shape).items())
     return Source(model, language.hooks("tokens"), place, settings)

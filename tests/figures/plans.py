@@ -173,14 +173,14 @@ FOUND = Verified(
     once=(("broadcast", "dp", 1, 8),),
     memory=(1000, 3000, 2000, 500),
     rounded=2,
-    kinks=(1,),
-    differences=tuple(f"gradient {number}" for number in range(99)),
+    unlike=(),
+    off=tuple(f"gradient {number}" for number in range(99)),
 )
 
 
 def verdicts(name: str) -> Iterator[str]:
     """What `plan verify` prints of what was found."""
-    exact = replace(FOUND, differences=(), rounded=0, kinks=(), memory=())
+    exact = replace(FOUND, off=(), rounded=0, memory=())
     found, whole, planned = (FOUND, 3, (900.0, 3500.0, 1.0, 1.0)) if name == "different" else (exact, 0, ())
     yield from shown(found, whole, planned)
     yield text(to_json(found, whole, planned))

@@ -65,7 +65,7 @@ def changed(run: Run, step: int, **parts: object) -> Run:
 def test_a_rank_that_did_the_same_is_exact(alone: Job, right: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     found = left(alone, right, monkeypatch)
     assert found.exact
-    assert (found.ranks, found.steps, found.rounded, found.kinks) == (1, STEPS, 0, ())
+    assert (found.ranks, found.steps, found.rounded, found.in_fp64) == (1, STEPS, 0, None)
     assert found.losses == tuple(one["loss"] for one in right)
     assert found.tensors == sum(len(right[0][part]) for part in ("grads", "parameters", "buffers"))
     assert found.memory == (3000,)
