@@ -11,7 +11,7 @@ import pytest
 
 from meshwright.planner.cli import build_parser, main
 from meshwright.planner.plan import AFTER, BEFORE
-from meshwright.planner.plan_file import PLAN_KEYS
+from meshwright.planner.plan_schema import PlanTable
 from tests.e2e.spine import CONFIGS, EXAMPLES
 from tests.e2e.test_inspect import keys
 
@@ -64,7 +64,7 @@ def test_the_documented_keys_are_the_written_ones(tmp_path: Path, capsys: pytest
     lists = {"offload[]", "schedule.actions[]"}  # empty unless someone asks for them
     assert emitted | lists == set(known)
     assert len(known) == len(set(known))
-    assert {re.split(r"[.\[]", key)[0] for key in known} == set(PLAN_KEYS)
+    assert {re.split(r"[.\[]", key)[0] for key in known} == set(PlanTable.model_fields)
 
 
 def test_the_page_names_every_option_and_step() -> None:
