@@ -17,28 +17,20 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.distributed.tensor import DTensor
-from torch.utils._python_dispatch import TorchDispatchMode
+
+from meshwright.backends.torch_.verify.watching import Beneath
 
 WIDER = {torch.float32: torch.float64, torch.complex64: torch.complex128}
 
 
-class Wider(TorchDispatchMode):
+class Wider(Beneath):
     """Every dtype that an operator is given is the wider one."""
 
-    supports_higher_order_operators = True
-
-    @classmethod
-    def ignore_compile_internals(cls) -> bool:
-        """Compiled code runs as compiled."""
-        return True
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if any(issubclass(one, DTensor) for one in types):
-            return NotImplemented  # DTensor first: what it runs instead comes here by itself
+    def run(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        """Run an operator in the wider precision."""
         if func is torch.ops.aten._grouped_mm.default:
             return _grouped_mm(*args[:3])
-        return func(*map(_wider, args), **{name: _wider(one) for name, one in (kwargs or {}).items()})
+        return func(*map(_wider, args), **{name: _wider(one) for name, one in kwargs.items()})
 
 
 def _wider(one: Any) -> Any:
