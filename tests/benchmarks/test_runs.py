@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -34,10 +35,15 @@ def outcome(tmp_path: Path, *, shape: dict[str, str] | None = None, **changes: s
 def test_the_published_table() -> None:
     rows = read_runs(DATA / "training_runs.csv", read_models(DATA / "models.csv"))
     timed = [row for row in rows if isinstance(row, Run) and row.step_time_s is not None]
-    assert len(rows) == 610
-    assert len(timed) == 496
-    assert sum(row.recompute_open for row in timed) == 69
-    assert not [row for row in rows if isinstance(row, Skipped) and row.timed]
+    assert len(rows) == 774
+    assert len(timed) == 628
+    assert sum(row.recompute_open for row in timed) == 123
+    assert Counter(row.source for row in rows if isinstance(row, Skipped) and row.timed) == {
+        "sailor_sosp25_validation": 15,  # fp16 or fp32, unstated
+        "nvidia_megatron_bridge_perf_summary": 1,  # degrees that do not divide the ranks
+        "torchtitan_benchmarks": 2,  # fp8 with scales of rows
+        "google_tpu_recipes_ironwood": 2,  # more replicas than sequences
+    }
     assert all(row.cluster.ranks == row.devices for row in timed)
     for row in timed:
         open_ = (row.overlap_open, row.graphs_open)
