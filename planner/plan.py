@@ -131,7 +131,7 @@ def nothing_found(solved: Solved, args: Namespace) -> int:
     if (nothing_emitted := unwritten(solved)) is not None:
         raise nothing_emitted
     refusal = solved.search.refusal
-    if not solved.search.found and refusal is not None and not isinstance(refusal, ModulePinUnmet):
+    if refusal is not None and not solved.search.priced_any and not isinstance(refusal, ModulePinUnmet):
         raise inexpressible(solved, refusal)
     nothing = relax(solved)
     if args.json:

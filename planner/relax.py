@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from meshwright.cost_models.cluster import Cluster
 from meshwright.cost_models.evaluate import Evaluator
 from meshwright.cost_models.profile import Profile, published
-from meshwright.ir.errors import MeshwrightError
+from meshwright.ir.errors import ClusterError, MeshwrightError
 from meshwright.planner.bases import priced
 from meshwright.planner.bounds import Bounds
 from meshwright.planner.estimate import Ask
@@ -174,7 +174,10 @@ def _hosts(solved: Solved) -> Iterator[Relaxation]:
 
 def _with_hosts(solved: Solved, hosts: int) -> Found | None:
     first, *rest = solved.ask.cluster.pools
-    cluster: Cluster = replace(solved.ask.cluster, pools=(replace(first, hosts=hosts), *rest))
+    try:
+        cluster: Cluster = replace(solved.ask.cluster, pools=(replace(first, hosts=hosts), *rest))
+    except ClusterError:  # what lies between hosts is not known, or no cluster has as many
+        return None
     return _on(solved, replace(solved.ask, cluster=cluster), solved.setting.folds)
 
 

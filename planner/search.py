@@ -205,6 +205,11 @@ class Search:
         return found.step_s < self.upper_s
 
     @property
+    def priced_any(self) -> bool:
+        """Whether the model and the target can have anything that was looked at, whether it fits or not."""
+        return bool(self.found or (self.counts.bases and not self.refused))
+
+    @property
     def gap(self) -> float:
         """How much better than the answer anything in the space can be, as a share of it."""
         return 1 - self.lower_s / self.upper_s if self.best else 1.0
@@ -237,8 +242,8 @@ class Search:
             return
         try:
             base = self.floors.priced(config)
-        except MeshwrightError:
-            self.counts.refused += 1
+        except MeshwrightError as error:
+            self.refuse(error)
             return
         self.counts.bases += 1
         bounds = Bounds(self.common, base)
@@ -293,6 +298,11 @@ class Search:
                         first, least_s = config, bound
         return quickest, room or not some, first
 
+    def refuse(self, error: MeshwrightError) -> None:
+        """Count what the model or the target cannot have."""
+        self.refusal = self.refusal or error
+        self.counts.refused += 1
+
     # prices
 
     def price(self, config: Config) -> Found | None:
@@ -304,9 +314,8 @@ class Search:
         try:
             prediction = self.setting.predict(config, self.space.global_batch)
         except MeshwrightError as error:
-            self.refusal = self.refusal or error
+            self.refuse(error)
             self.refused[config] = error
-            self.counts.refused += 1
             return None
         self.counts.priced += 1
         found = self.found[config] = Found(config, prediction)

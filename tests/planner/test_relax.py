@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from meshwright.cost_models.cluster_text import read_cluster
 from meshwright.ir.errors import NoPlanInTime
 from meshwright.planner.cli import main
 from meshwright.planner.pricing import Folds
@@ -85,6 +86,20 @@ def test_more_hosts_are_the_fewest_that_do(nothing: Nothing, monkeypatch: pytest
     assert told == ([f"{enough:,} hosts instead of 1"] if enough <= 64 else [])
     assert len(tried) <= 12
     assert len(set(tried)) == len(tried)
+
+
+def test_hosts_that_nothing_is_known_to_join_are_no_help(nothing: Nothing) -> None:
+    """CPUs have no usual NIC: a cluster of two such hosts must name one."""
+    alone = replace(nothing.solved, ask=replace(nothing.solved.ask, cluster=read_cluster("cpu:2")))
+    assert list(_hosts(alone)) == []
+
+
+def test_what_the_model_cannot_have_is_refused_and_not_called_too_full(capsys: pytest.CaptureFixture[str]) -> None:
+    """Four heads for three ranks."""
+    argv = (TINY, "--cluster", "cpu:6", "--global-batch", "12", "--seq", "128", "--fix", "pp=2,tp=3", "--json")
+    assert main(argv) == 2
+    error = json.loads(capsys.readouterr().out)["error"]
+    assert (error["place"], error["fix"]) == ("tp", "use one of 1, 2, 4")
 
 
 def test_the_command_ends_with_3(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
