@@ -8,18 +8,20 @@ the plan is refused, and where all are, so is the question.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import product
 
 from meshwright.ir.capabilities import Capabilities
 from meshwright.ir.decisions import Decisions
 from meshwright.ir.errors import PinUnmet
 from meshwright.ir.fold import Fold
-from meshwright.ir.names.held import HELD, Subject, holds, uses
+from meshwright.ir.names.held import HELD, Subject, has_use, holds, uses
 from meshwright.ir.names.pinned import NOTHING_PINNED, Pinned
 from meshwright.ir.schedules import CUSTOM
 from meshwright.planner.pins import Value, word
 from meshwright.planner.space import Wishes
 
-RUN_OTHERWISE = ("zero", "shard", "regather")
+LEVELS = (0, 1, 2, 3)
+SHARDED = frozenset(("zero", "regather"))
 """Names that a target may have a way of its own with (`Capabilities.ran`)."""
 
 
@@ -33,13 +35,27 @@ def check_wishes(
             continue  # an order is made for a plan that is there already
         if not any(holds(subject, name, _as_run(name, value, target, count)) for value in values):
             raise _unmet(name, values)
+    sharded = _sharded_as_granted(subject, wishes, target)
     for name, values in wishes.never.items():
-        if name not in RUN_OTHERWISE and any(uses(subject, name, value) for value in values):
+        if not sharded if name in SHARDED else any(uses(subject, name, value) for value in values):
             raise PinUnmet(
                 place=_said("--forbid", name, values),
                 cause=f"this plan would have it: {name} is {HELD[name].is_}",
                 fix=f"take what was asked of {name} back",
             )
+
+
+def _sharded_as_granted(subject: Subject, wishes: Wishes, target: Capabilities) -> bool:
+    """Whether a plan can be said in values of these names that may be: a target may run several alike."""
+    if SHARDED.isdisjoint(wishes.never) or not has_use(subject, "zero"):
+        return True
+    for zero, regather in product(LEVELS, (True, False)):
+        run = {"zero": zero, "regather": regather, **target.ran(zero, subject.decisions.schedule.microbatches)}
+        said = {"zero": zero, **({"regather": regather} if zero == max(LEVELS) else {})}
+        same = all(holds(subject, name, value) for name, value in run.items() if has_use(subject, name))
+        if same and all(wishes.grants(name, value) for name, value in said.items()):
+            return True
+    return False
 
 
 def _as_run(name: str, value: Value, target: Capabilities, count: int) -> Value:

@@ -24,7 +24,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from meshwright.ir.frontends.dtypes import type_of
 from meshwright.ir.frontends.stand_ins import with_values
-from meshwright.ir.quoting import constant, identifier, keywords, literal
+from meshwright.ir.quoting import attribute, constant, identifier, keywords, literal
 from meshwright.ir.route import CALLED, DEVICE, NOTHING, ROWS, Line, Route, settled
 
 _INFIX = {
@@ -360,14 +360,21 @@ class _Watcher(TorchFunctionMode):
         parts = [self.value(one) for one in (given if isinstance(given, tuple) else (given,))]
         return ", ".join(part[0] for part in parts), *_joined([part[1:] for part in parts])
 
+    def own(self, given: Tensor, kind: str, path: str) -> str:
+        """What the model holds, as code. A number may be another tensor than the parameter: read in another dtype."""
+        if given.ndim or kind == "buffer":
+            return f"{CALLED}.get_{kind}({literal(path)})"
+        holder, _, name = path.rpartition(".")
+        inside = f"{CALLED}.get_submodule({literal(holder)})" if holder else CALLED
+        return f"cast(Tensor, {attribute(inside, name)})"
+
     def value(self, given: Any) -> tuple[str, tuple[str, ...], tuple[str, ...]]:
         """A value as code, the names that are read, and what of the model is read by itself."""
         if isinstance(given, Tensor):
             if id(given) in self.names:
                 return f"%{self.names[id(given)]}", (self.names[id(given)],), ()
             if id(given) in self.held:
-                kind, path = self.held[id(given)]
-                return f"{CALLED}.get_{kind}({literal(path)})", (), (path,)
+                return self.own(given, *self.held[id(given)]), (), (self.held[id(given)][1],)
             raise Unwritable("it reads a tensor that is neither an input nor a parameter nor a buffer")
         if isinstance(given, torch.device):
             return DEVICE, (), ()

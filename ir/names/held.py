@@ -87,7 +87,12 @@ def holds(subject: Subject, name: str, value: Any) -> bool:
 
 def uses(subject: Subject, name: str, value: Any) -> bool:
     """The same, and whether the plan has any use for the name."""
-    return not (name in UNUSED and UNUSED[name](subject)) and holds(subject, name, value)
+    return has_use(subject, name) and holds(subject, name, value)
+
+
+def has_use(subject: Subject, name: str) -> bool:
+    """Whether values of a name say anything of a plan."""
+    return name not in UNUSED or not UNUSED[name](subject)
 
 
 # What axes are for ---------------------------------------------------------------------------------------------------
@@ -317,5 +322,8 @@ UNUSED: Mapping[str, Callable[[Subject], bool]] = {
     "split": lambda plan: len(plan.decisions.stages) == 1,
     "stage_blocks": lambda plan: len(plan.decisions.stages) == 1,
     "context": lambda plan: not contexts(plan.decisions, plan.fold),
+    "zero": lambda plan: plan.sizes("dp", "cp") == {1},
+    "shard": lambda plan: _storage(plan).over == 1,
+    "regather": lambda plan: _storage(plan).zero < 3,
 }
 """Where a plan has no use for a name, so that no value of it is one that must not be."""

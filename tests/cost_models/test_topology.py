@@ -154,6 +154,19 @@ def test_a_device_matrix_replaces_the_island_too() -> None:
     assert rates(pairs) == [("island", 2, 100e9)], "no group of two holds the slow pair"
 
 
+@pytest.mark.parametrize(
+    ("rows", "rate"), [(0, CX7), (2, CX7), (16, 10e9)], ids=["data sheet", "hosts measured", "devices measured"]
+)
+def test_the_host_with_fewest_members_holds_a_ring_back(rows: int, rate: float) -> None:
+    """One member on the first host and three on the second: the ring enters and leaves the first by one adapter, where
+    hosts manage 120 GB/s together, and devices 10 GB/s."""
+    gbps = 960.0 if rows == 2 else 80.0
+    matrix = LinkMatrix(((gbps,) * rows,) * rows) if rows else None
+    cluster = Cluster(pools=(Pool(name="a", hosts=2, device=device("H100"), gpus_per_host=8),), matrix=matrix)
+    rail = group_shape(cluster, (0, 8, 9, 10), Mesh.parse("dp=4"), ("dp",)).levels[-1]
+    assert (rail.tier, rail.members, rail.part_bytes_per_s) == ("rail", 3, rate)
+
+
 def test_identical_hosts_can_be_permuted() -> None:
     cluster, mesh = read_cluster("4x2xH100"), Mesh.parse("pp=2 dp=2 tp=2")
     seen = {

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -372,3 +374,24 @@ def test_pipelines_that_would_be_fast_without_waits_get_a_schedule_first(monkeyp
     expected = [*first, *(one for one in left if one not in first)]
     assert len(expected) > len(as_priced) == finalists.IDLE
     assert [busy_s(one) for one in as_priced] == [busy_s(one) for one in expected[: finalists.IDLE]]
+
+
+class Named(NamedTuple):
+    """What of a configuration is looked at."""
+
+    name: str
+    pp: int = 2
+
+
+@pytest.mark.parametrize(("answer", "order"), [("slow", "slow quick busy"), ("quick", "quick busy slow")])
+def test_the_answer_of_the_search_is_made_a_schedule_for_first(answer: str, order: str) -> None:
+    """Seconds of a step without its waits: 1, 1.5 and 3."""
+    times = {"quick": (3.0, 2.0), "busy": (4.0, 2.5), "slow": (4.0, 1.0)}
+    found: dict[str, Any] = {
+        name: SimpleNamespace(
+            config=Named(name), fits=True, step_s=step_s, prediction=SimpleNamespace(shares=(("bubble", waits_s),))
+        )
+        for name, (step_s, waits_s) in times.items()
+    }
+    search: Any = SimpleNamespace(found={one.config: one for one in found.values()}, best=found[answer])
+    assert [one.name for one in finalists._idle(search, ())] == order.split()

@@ -17,6 +17,7 @@ from meshwright.ir.errors import MeshwrightError, PinUnmet, SequenceIndivisible
 from meshwright.ir.names.held import HELD
 from meshwright.ir.names.stages import layer_calls
 from meshwright.planner.estimate import Ask, precision_of
+from meshwright.planner.held import check_wishes
 from meshwright.planner.pins import NAMES, Config, Pins, fill, parse
 from meshwright.planner.pricing import Setting
 from meshwright.planner.search import Search
@@ -191,6 +192,74 @@ def test_names_of_experts(text: str) -> None:
     found = planned(MIXTURE, text)
     assert found is not None
     check(MIXTURE, text, *found)
+
+
+FORBIDDEN: Mapping[tuple[str, str], str] = {
+    ("zero=3", "zero=3"): "zero",
+    ("zero=3", "zero=1|2"): "",
+    ("zero=1", "zero=1"): "zero",
+    ("zero=0", "zero=0"): "zero",
+    ("zero=0,tp=4", "zero=0"): "",
+    ("zero=3", "regather=on"): "regather",
+    ("zero=3", "regather=off"): "",
+    ("zero=3,regather=off", "regather=off"): "regather",
+    ("zero=3,regather=off", "regather=on"): "",
+    ("zero=1", "regather=on"): "",
+    ("zero=1", "regather=off"): "",
+    ("shard=2,zero=3", "shard=2"): "shard",
+    ("shard=2,zero=3", "shard=4"): "",
+    ("zero=3", "shard=4"): "shard",
+    ("zero=3", "shard=2"): "",
+    ("zero=0", "shard=4"): "",
+}
+"""What a plan is made of, and what must not be; the name that is refused then."""
+ALIKE: Mapping[tuple[str, str], str] = {
+    ("zero=1,mbs=2", "zero=1"): "",
+    ("zero=1,mbs=2", "zero=3"): "",
+    ("zero=1,mbs=2", "regather=off"): "",
+    ("zero=1,mbs=2", "zero=1|2"): "",
+    ("zero=1,mbs=2", "zero=1|2,regather=off"): "zero",
+    ("zero=1,mbs=2", "zero=1|2|3"): "zero",
+    ("zero=3,regather=off,mbs=2", "zero=3"): "",
+    ("zero=3,mbs=2", "zero=3"): "zero",
+    ("zero=1,mbs=1", "zero=1"): "zero",
+}
+"""The same where one micro-batch of zero=1, zero=2 and zero=3,regather=off are run alike: by torch."""
+
+
+def forbidden(text: str, never: str, target: str) -> str:
+    """The name for which a plan is refused."""
+    words = (TINY, "--cluster", "1x4xA100", "--global-batch", str(BATCH), "--seq", "64", "--target", target)
+    _, setting, _ = question(*words)
+    pins = parse([text])
+    config = setting.settled(fill(pins, ranks=4, global_batch=BATCH), BATCH)
+    wishes = asked(Pins(), forbid=[never]).wishes
+    try:
+        check_wishes(setting.decisions(config, BATCH), setting.fold(config), wishes, setting.target)
+    except PinUnmet as refusal:
+        return refusal.place.removeprefix("--forbid ").partition("=")[0]
+    return ""
+
+
+@pytest.mark.parametrize(("text", "never"), FORBIDDEN)
+def test_what_must_not_be_is_read_back(text: str, never: str) -> None:
+    assert forbidden(text, never, "any") == FORBIDDEN[text, never]
+
+
+@pytest.mark.parametrize(("text", "never"), ALIKE)
+def test_what_is_run_alike_is_refused_where_no_value_of_it_may_be(text: str, never: str) -> None:
+    assert forbidden(text, never, "torch-cuda") == ALIKE[text, never]
+
+
+@pytest.mark.parametrize("never", ["zero=1|2|3", "zero=0|1|2,regather=on", "shard=4", "zero=0|3"])
+@pytest.mark.parametrize("target", ["any", "torch-cuda"])
+def test_a_search_has_an_answer_beside_what_must_not_be(never: str, target: str) -> None:
+    words = (TINY, "--cluster", "1x4xA100", "--global-batch", str(BATCH), "--seq", "64", "--target", target)
+    ask, setting, _ = question(*words)
+    solved = solve(ask, setting, asked(parse(["dp=4"]), forbid=[never]), Stop())
+    assert solved.best is not None
+    wishes = asked(Pins(), forbid=[never]).wishes
+    assert all(wishes.grants(name, solved.best.config.to_json()[name]) for name in wishes.never)
 
 
 def test_a_refusal_names_the_wish() -> None:

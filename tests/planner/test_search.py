@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.searches import Case, disagreements, exhausted, opened, searched
+from meshwright.planner.search import Waiting
 from meshwright.planner.space import Wishes
 
 ROOT = Path(__file__).parents[2]
@@ -75,3 +76,15 @@ def test_a_search_that_has_no_time_says_so() -> None:
     ended = searched(own)
     assert ended.expanded
     assert 0.0 < ended.lower_s == ended.upper_s
+
+
+@pytest.mark.parametrize(("least_s", "queued"), [(0.75, [0.75]), (1.0, []), (2.0, [])])
+def test_what_computes_again_is_queued_only_below_the_answer(least_s: float, queued: list[float]) -> None:
+    """Nothing computed again took so long already; a plan takes one second."""
+    own = opened(CASES[0], FEW)
+    search, config = own.search(), next(base for base in own.space.bases() if base.recompute == "full")
+    family = config.tp, config.cp, config.ep, config.etp, config.context
+    search.ceiling_s, search.quickest[(*family, config.mbs)] = 1.0, least_s
+    search.expand(Waiting(0.5, 0, config))
+    assert [one.bound_s for one in search.heap] == queued
+    assert search.counts.bases == 0

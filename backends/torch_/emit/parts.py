@@ -273,7 +273,17 @@ class Parts:
     def added(self) -> bool:
         """Whether gradients of copies are added up: each rank's loss is its share. Else they are averaged, over as many
         copies in all stages."""
-        return self.summed or self.experts is not None or bool(self.by_stage)
+        return self.summed or self.experts is not None or bool(self.by_stage) or self.kept.numbers
+
+    @property
+    def sums_numbers(self) -> bool:
+        """Whether the script sums the gradients of those parameters that `fully_shard` does not take."""
+        return self.axes.copied is not None and self.kept.numbers
+
+    @property
+    def cast_numbers(self) -> bool:
+        """Whether it casts them, too."""
+        return bool(self.precision.sums) and self.kept.numbers
 
     @property
     def cut_again(self) -> str | None:

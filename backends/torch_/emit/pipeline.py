@@ -145,17 +145,20 @@ class _Cutter:
             enters = crossing[index - 1][1] if index else ()
             lines = (*self.again(start, end, enters), *self.route.lines[start:end])
             leaves = crossing[index][0] if index < len(crossing) else ()
+            modules = tuple(dict.fromkeys(line.module for line in lines if line.module))
             yield StageCode(
                 index=index,
                 mesh=plans[index].mesh,
                 enters=enters,
                 leaves=leaves,
                 blocks=tuple(self.blocks(lines)),
-                beside=tuple(
-                    dict.fromkeys(path for line in lines if (path := line.module) and path not in self.stacks)
-                ),
+                beside=tuple(path for path in modules if path not in self.stacks),
                 ahead=self.ahead(lines),
-                holds=tuple(dict.fromkeys(path for line in lines for path in line.holds)),
+                holds=tuple(
+                    path
+                    for path in dict.fromkeys(path for line in lines for path in line.holds)
+                    if not any(path.startswith(f"{module}.") for module in modules)
+                ),
                 lines=tuple(Writer(self.around, self.rows[index], lines, enters, leaves).text()),
             )
 

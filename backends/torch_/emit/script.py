@@ -13,7 +13,7 @@ from meshwright.backends.torch_.emit.writing.attention import within
 from meshwright.backends.torch_.emit.writing.batch import batches, shares
 from meshwright.backends.torch_.emit.writing.clipping import clip
 from meshwright.backends.torch_.emit.writing.context import attend, own_positions, own_tokens
-from meshwright.backends.torch_.emit.writing.copies import sum_copies
+from meshwright.backends.torch_.emit.writing.copies import sum_copies, sum_numbers
 from meshwright.backends.torch_.emit.writing.entry import load, main, make_optimizer, start
 from meshwright.backends.torch_.emit.writing.experts import send
 from meshwright.backends.torch_.emit.writing.host import on_host
@@ -22,7 +22,7 @@ from meshwright.backends.torch_.emit.writing.initial import draw
 from meshwright.backends.torch_.emit.writing.keeping import FLAT, resume, save
 from meshwright.backends.torch_.emit.writing.lines import WIDTH
 from meshwright.backends.torch_.emit.writing.microbatches import accumulating_step
-from meshwright.backends.torch_.emit.writing.model import along, build, in_float8, parallelize
+from meshwright.backends.torch_.emit.writing.model import along, build, in_float8, parallelize, read_cast
 from meshwright.backends.torch_.emit.writing.pipeline import pipeline_step, stage_constants, stage_sections, staged
 from meshwright.backends.torch_.emit.writing.recompute import recomputing
 from meshwright.backends.torch_.emit.writing.scaling import loss_scale
@@ -61,7 +61,7 @@ def scripts(parts: Parts) -> tuple[tuple[str, str], ...]:
     """train.py, and, where stages or cut sequences make it long, the file beside it, by name."""
     one = train_step if parts.microbatches == 1 else accumulating_step
     step = one(parts) if parts.pipeline is None else pipeline_step(parts, parts.pipeline)
-    added = [sum_copies(parts)] if parts.summed else []
+    added = [sum_copies(parts)] if parts.summed else [sum_numbers(parts)] if parts.sums_numbers else []
     added += joining(parts)
     if parts.precision.scaled:
         added.append(loss_scale())
@@ -99,6 +99,8 @@ def needed(kinds: Iterable[Parts]) -> list[Section]:
 def _needed(parts: Parts) -> Iterator[Section]:
     if any(unit.along for unit in parts.kept.units):
         yield along()
+    if parts.cast_numbers:
+        yield read_cast(parts)
     yield from recomputing(parts)
     if parts.statistics:
         yield shared_by_copies()

@@ -58,7 +58,7 @@ class StageCode:
     ahead: int
     """How many of these run before the first block."""
     holds: tuple[str, ...]
-    """The paths of parameters and buffers that it reads by themselves."""
+    """The paths of parameters and buffers that it reads by themselves, and that no module of it has."""
     lines: tuple[str, ...]
     """Its forward pass."""
 

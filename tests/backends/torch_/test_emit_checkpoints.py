@@ -20,7 +20,10 @@ from tests.backends.torch_.test_emit_unlike import Case
 from tests.backends.torch_.test_emit_unlike import subject as of_unlike
 
 FIRST, FUSED, TIED = "tp x pp x fsdp", "tp x fsdp, fused weights", "fsdp, tied weights"
-MODEL, TIED_MODEL = (f"{Path(__file__).parent / f'llama_{kind}.py'}:{kind}" for kind in ("fused", "tied"))
+UNEVEN = "fsdp, uneven sizes"
+MODEL, TIED_MODEL, UNEVEN_MODEL = (
+    f"{Path(__file__).parent / f'llama_{kind}.py'}:{kind}" for kind in ("fused", "tied", "uneven")
+)
 PLANS: dict[str, dict[str, Any]] = {
     FIRST: {"tp": 2, "pp": 2, "dp": 2, "zero": 3, "schedule": "1f1b", "microbatches": 2},
     "fsdp": {"dp": 4, "zero": 3},
@@ -32,6 +35,9 @@ PLANS: dict[str, dict[str, Any]] = {
     TIED: {"dp": 2, "zero": 3, "reference": TIED_MODEL},
     "one device, tied weights": {"reference": TIED_MODEL},
     "1f1b, tied weights": {"pp": 2, "schedule": "1f1b", "microbatches": 2, "reference": TIED_MODEL},
+    UNEVEN: {"dp": 4, "zero": 3, "reference": UNEVEN_MODEL},
+    "zero 1 of two, uneven sizes": {"dp": 2, "zero": 1, "reference": UNEVEN_MODEL},
+    "one device, uneven sizes": {"reference": UNEVEN_MODEL},
 }
 HALF = {"workload": replace(MIXED, precision="fp16")}
 SCALED, SCALED_STAGES, SCALED_ANEW = "fsdp, fp16", "1f1b, fp16", "fp16 from fp32"
@@ -44,7 +50,7 @@ UNLIKE: dict[str, Case] = {
     "2 + 1, fused weights": Case((Degrees(tp=2), Degrees()), (1, 1), Schedule("1f1b", 2), reference=MODEL),
     "1 + 2, tied weights": Case((Degrees(), Degrees(tp=2)), (1, 3), Schedule("1f1b", 2), reference=TIED_MODEL),
 }
-KINDS = {FUSED: "fused", TIED: "tied", SCALED: ", fp16"}
+KINDS = {FUSED: "fused", TIED: "tied", SCALED: ", fp16", UNEVEN: "uneven"}
 """The plans whose checkpoints are taken up, and what is in the names of the plans that do."""
 SOON = "2.0**16, 1999"
 """How scales of losses begin where they double after the first step."""
@@ -140,6 +146,20 @@ def test_another_plan_takes_up_what_was_saved(plan: str, runs: dict[str, Path]) 
     clipped = torch.load(runs[plan] / "0.pt", weights_only=False)[0]["grads"]
     assert torch.nn.utils.get_total_norm(clipped.values()).item() == pytest.approx(CLIP, rel=1e-4)
     assert losses(runs[plan])[:2] == pytest.approx(losses(first)[2:], rel=1e-6)
+
+
+@pytest.mark.e2e
+@pytest.mark.parametrize("plan", ["zero 1 of two", "one device"])
+def test_padding_is_not_saved(plan: str, runs: dict[str, Path]) -> None:
+    """Shards of rows that four ranks do not divide are taken up by two, and by one; so are numbers by themselves."""
+    first, other = runs[UNEVEN], runs[f"{plan}, uneven sizes"]
+    before, after = saved(first), saved(other)
+    assert before.keys() == after.keys()
+    assert before["/model/head.bias"].shape == before["/optimizer/state.head.bias.exp_avg"].shape == (253,)
+    assert before["/model/logit_scale"].shape == ()
+    for name in (name for name, one in before.items() if isinstance(one, torch.Tensor)):
+        assert torch.equal(before[name], after[name]), name
+    assert losses(other)[:2] == pytest.approx(losses(first)[2:], rel=1e-6)
 
 
 @pytest.mark.e2e

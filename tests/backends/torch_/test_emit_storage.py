@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from meshwright.backends.torch_.emit import Subject, emit
-from meshwright.backends.torch_.emit.storage import ACTIVE, Kept, check_sharded
+from meshwright.backends.torch_.emit.storage import ACTIVE, WHOLE, Kept, check_sharded
 from meshwright.backends.torch_.verify.emitted import Verified, verify
 from meshwright.ir.errors import EmissionRecompute, EmissionSoftware, EmissionStorage
 from meshwright.ir.names.pinned import Allowed, Pinned
@@ -139,5 +139,6 @@ def test_torch_keeps_three_stages_of_a_rank_gathered_and_no_more(of_rank: int, r
     check_sharded(plan, Kept((), ("dp",), level=2), axes)
     with pytest.raises(EmissionStorage, match="keeps 3 gathered") if refused else nullcontext():
         check_sharded(plan, Kept((), ("dp",), level=1), axes)
+    check_sharded(plan, Kept((), (WHOLE,), level=1), axes)  # over one rank nothing is gathered
     with pytest.raises(EmissionStorage, match="copies along dp"):
         check_sharded(plan, Kept((), ("other",), level=2), axes)

@@ -36,6 +36,22 @@ def sum_copies(parts: Parts) -> Iterator[str]:
     yield "        work.wait()"
 
 
+def sum_numbers(parts: Parts) -> Iterator[str]:
+    """Gradients of what `fully_shard` does not take."""
+    low = parts.precision.sums not in ("", "torch.float32")
+    yield "def sum_numbers(model: nn.Module, mesh: DeviceMesh) -> None:"
+    yield '    """Add up the gradients of all copies of parameters that are numbers."""'
+    yield f'    copies = mesh["{parts.axes.copied}"].get_group()'
+    yield "    for parameter in model.parameters():"
+    yield "        if parameter.grad is not None and not parameter.ndim:"
+    if low:
+        yield f"            grad = parameter.grad.to({parts.precision.sums})"
+        yield "            dist.all_reduce(grad, group=copies)"
+        yield "            parameter.grad.copy_(grad)"
+    else:
+        yield "            dist.all_reduce(parameter.grad, group=copies)"
+
+
 def _beside_experts(parts: Parts) -> Iterator[str]:
     """Experts, the only DTensors, have copies of their own, or none."""
     if parts.expert_copies:

@@ -158,22 +158,25 @@ def sharded(parts: Parts) -> Iterator[str]:
         given = f"param_dtype={parts.precision.used}, reduce_dtype={parts.precision.sums}"
         yield f"    precision = MixedPrecisionPolicy({given})"
         options.append("mp_policy=precision")
-    if parts.kept.frozen:
-        yield "    frozen = {parameter for parameter in model.parameters() if not parameter.requires_grad}"
-        options.append("ignored_params=frozen")
+    whole = ["not parameter.requires_grad"] * parts.kept.frozen + ["not parameter.ndim"] * parts.kept.numbers
+    if whole:
+        yield f"    ignored = {{parameter for parameter in model.parameters() if {' or '.join(whole)}}}"
+    ignoring = ["ignored_params=ignored"] if whole else []
     root: list[Unit] = []
     together: list[str] = []
     for unit in parts.kept.units:
         resharded = [*options, f"reshard_after_forward={unit.reshard}"]
         if unit.piece.repeated:
             yield from indented(parts.loop(unit.piece))
-            ignored = yield from sharded_experts(parts, unit)
+            routed = yield from sharded_experts(parts, unit)
+            listed = ", ".join((*routed, *["*ignored"] * bool(whole)))
+            ignored = [f"ignored_params={{{listed}}}"] if routed else ignoring
             yield from call(8, "fully_shard", ["block", *resharded, *placed(parts, unit, routed=False), *ignored])
             continue
         owners = [path for path in unit.piece.owners() if path]
         root += [unit] * (len(owners) < len(unit.piece.owners()))
         modules = [f"model.get_submodule({literal(path)})" for path in owners]
-        resharded += placed(parts, unit, routed=False)
+        resharded += [*placed(parts, unit, routed=False), *ignoring]
         if parts.one_unit:
             together += modules
         elif modules:
@@ -183,9 +186,10 @@ def sharded(parts: Parts) -> Iterator[str]:
             lines = [line[deep - 4 :] for line in call(deep, "fully_shard", arguments)]
             yield from parts.only(unit.piece, lines)
     if together:
-        yield from call(4, "fully_shard", [f"[{', '.join(together)}]", *options, "reshard_after_forward=True"])
+        again = [*options, "reshard_after_forward=True", *ignoring]
+        yield from call(4, "fully_shard", [f"[{', '.join(together)}]", *again])
     kept = root[0].reshard if root else False
-    options.append(f"reshard_after_forward={kept}")
+    options += [f"reshard_after_forward={kept}", *ignoring]
     if parts.stays_gathered:
         yield from call(4, "whole = fully_shard", ["model", *options])
         yield "    whole.set_reshard_after_backward(False)  # until the last micro-batch"
@@ -199,6 +203,9 @@ def sharded(parts: Parts) -> Iterator[str]:
         yield "        if isinstance(module, FSDPModule):"
         yield "            module.set_gradient_divide_factor(1.0)"
         yield "            module.set_force_sum_reduction_for_comms(True)"
+    if parts.cast_numbers:
+        yield "    for module in list(model.modules()):"
+        yield "        read_cast(module)"
 
 
 def placed(parts: Parts, unit: Unit, *, routed: bool) -> list[str]:
@@ -226,7 +233,7 @@ def along() -> Iterator[str]:
 
 
 def sharded_experts(parts: Parts, unit: Unit) -> Generator[str, None, list[str]]:
-    """Experts have copies of their own, or none; what a block's unit is told of them."""
+    """Experts have copies of their own, or none; those that a block's unit must ignore."""
     bodies = parts.experts.bodies if parts.experts is not None else ()
     modules = [module for one in bodies if one.piece is unit.piece for module in one.modules]
     if not modules:
@@ -236,7 +243,21 @@ def sharded_experts(parts: Parts, unit: Unit) -> Generator[str, None, list[str]]
             over = f'mesh["{joined(parts.expert_copies)}"]'
             options = [f"mesh={over}", f"reshard_after_forward={unit.reshard}"]
             options += placed(parts, unit, routed=True)
+            options += ["ignored_params=ignored"] * (parts.kept.frozen or parts.kept.numbers)
             yield from call(8, "fully_shard", [f"block.get_submodule({literal(path)})", *options])
         return []
-    ignored = ", ".join(f"*block.get_submodule({literal(path)}).parameters()" for path in modules)
-    return [f"ignored_params={{{ignored}}}"]
+    return [f"*block.get_submodule({literal(path)}).parameters()" for path in modules]
+
+
+def read_cast(parts: Parts) -> Iterator[str]:
+    """`read_cast`: what `fully_shard` ignores, it does not cast either."""
+    yield "def read_cast(module: nn.Module) -> None:"
+    yield f'    """Whoever reads a number of a module gets it in {parts.precision.used.removeprefix("torch.")}."""'
+    yield ""
+    yield "    def read(name: str, module: nn.Module) -> Tensor:"
+    yield f"        return cast(Tensor, module._parameters[name]).to({parts.precision.used})"
+    yield ""
+    yield "    numbers = [name for name, one in module.named_parameters(recurse=False) if not one.ndim]"
+    yield "    if numbers:"
+    yield "        reads = {name: property(partial(read, name)) for name in numbers}"
+    yield "        module.__class__ = type(type(module).__name__, (type(module),), reads)"

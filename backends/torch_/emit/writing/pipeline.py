@@ -92,7 +92,16 @@ def stages(parts: Parts, pipeline: Pipeline) -> Iterator[str]:
     yield "                if part not in dict(holder.named_children()):"
     yield "                    holder.add_module(part, nn.Module())"
     yield "                holder = holder.get_submodule(part)"
-    yield "            holder.add_module(name, model.get_submodule(path))"
+    if any(stage.holds for stage in pipeline.stages):
+        yield '            own = getattr(model.get_submodule(".".join(around)), name)'
+        yield "            if isinstance(own, nn.Module):"
+        yield "                holder.add_module(name, own)"
+        yield "            elif isinstance(own, nn.Parameter):"
+        yield "                holder.register_parameter(name, own)"
+        yield "            else:"
+        yield "                holder.register_buffer(name, own, persistent=path in model.state_dict())"
+    else:
+        yield "            holder.add_module(name, model.get_submodule(path))"
     for name, members in classes(pipeline):
         yield ""
         yield ""
@@ -111,9 +120,9 @@ def stages(parts: Parts, pipeline: Pipeline) -> Iterator[str]:
         paths.append(f"*({path} for number in {numbers_of(parts.subject, body)}[index])")
     yield from wrapped("    paths = [", paths, "]", keep=True)
     for name, members in classes(pipeline):
-        beside, ahead = members[0].beside, members[0].ahead
-        held = ", ".join(one for one in (quoted(beside[:ahead]), "*paths", quoted(beside[ahead:])) if one)
-        made = f"{name}(model, index{given}, {f'[{held}]' if beside else 'paths'})"
+        beside, ahead, own = members[0].beside, members[0].ahead, members[0].holds
+        held = ", ".join(one for one in (quoted(beside[:ahead]), "*paths", quoted((*beside[ahead:], *own))) if one)
+        made = f"{name}(model, index{given}, {f'[{held}]' if beside or own else 'paths'})"
         if members[-1] is pipeline.stages[-1]:
             yield from fitted(f"    return {made}")
         else:
@@ -146,7 +155,7 @@ def classes(pipeline: Pipeline) -> list[tuple[str, list[StageCode]]]:
     """Stages with the same forward pass, and how their class is called; the last stage's class is the last one."""
     found: dict[tuple[object, ...], list[StageCode]] = {}
     for stage in pipeline.stages:
-        found.setdefault((stage.lines, stage.beside), []).append(stage)
+        found.setdefault((stage.lines, stage.beside, stage.holds), []).append(stage)
     kinds = list(found.values())
     usual = ["FirstStage", "LastStage"] if len(kinds) == 2 else ["FirstStage", "MiddleStage", "LastStage"]
     names = usual if len(kinds) == len(usual) else [f"Stage{members[0].index}" for members in kinds]
