@@ -273,17 +273,17 @@ class Parts:
     def added(self) -> bool:
         """Whether gradients of copies are added up: each rank's loss is its share. Else they are averaged, over as many
         copies in all stages."""
-        return self.summed or self.experts is not None or bool(self.by_stage) or self.kept.numbers
+        return self.summed or self.experts is not None or bool(self.by_stage) or self.kept.scalars
 
     @property
-    def sums_numbers(self) -> bool:
+    def sums_scalars(self) -> bool:
         """Whether the script sums the gradients of those parameters that `fully_shard` does not take."""
-        return self.axes.copied is not None and self.kept.numbers
+        return self.axes.copied is not None and self.kept.scalars
 
     @property
-    def cast_numbers(self) -> bool:
+    def cast_scalars(self) -> bool:
         """Whether it casts them, too."""
-        return bool(self.precision.sums) and self.kept.numbers
+        return bool(self.precision.sums) and self.kept.scalars
 
     @property
     def cut_again(self) -> str | None:

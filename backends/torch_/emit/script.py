@@ -13,7 +13,7 @@ from meshwright.backends.torch_.emit.writing.attention import within
 from meshwright.backends.torch_.emit.writing.batch import batches, shares
 from meshwright.backends.torch_.emit.writing.clipping import clip
 from meshwright.backends.torch_.emit.writing.context import attend, own_positions, own_tokens
-from meshwright.backends.torch_.emit.writing.copies import sum_copies, sum_numbers
+from meshwright.backends.torch_.emit.writing.copies import sum_copies, sum_scalars
 from meshwright.backends.torch_.emit.writing.entry import load, main, make_optimizer, start
 from meshwright.backends.torch_.emit.writing.experts import send
 from meshwright.backends.torch_.emit.writing.host import on_host
@@ -61,7 +61,7 @@ def scripts(parts: Parts) -> tuple[tuple[str, str], ...]:
     """train.py, and, where stages or cut sequences make it long, the file beside it, by name."""
     one = train_step if parts.microbatches == 1 else accumulating_step
     step = one(parts) if parts.pipeline is None else pipeline_step(parts, parts.pipeline)
-    added = [sum_copies(parts)] if parts.summed else [sum_numbers(parts)] if parts.sums_numbers else []
+    added = [sum_copies(parts)] if parts.summed else [sum_scalars(parts)] if parts.sums_scalars else []
     added += joining(parts)
     if parts.precision.scaled:
         added.append(loss_scale())
@@ -99,7 +99,7 @@ def needed(kinds: Iterable[Parts]) -> list[Section]:
 def _needed(parts: Parts) -> Iterator[Section]:
     if any(unit.along for unit in parts.kept.units):
         yield along()
-    if parts.cast_numbers:
+    if parts.cast_scalars:
         yield read_cast(parts)
     yield from recomputing(parts)
     if parts.statistics:

@@ -4,7 +4,7 @@
 `fully_shard` cuts what a module holds, along dimension 0 or one that it is told, gathers the module's parameters in one
 message before it runs, and scatters their gradients likewise. So every body is one unit: the block itself, or, outside
 of blocks, the modules that own its parameters. What the shards divide along another dimension than the first is cut
-there; what they divide along none is padded along the first, as planned. A number by itself (a learned temperature)
+there; what they divide along none is padded along the first, as planned. A scalar (a learned temperature)
 `fully_shard` does not take: it stays whole, the script sums its gradient, and casts it where parameters are cast.
 
 ZeRO-1 and ZeRO-2 shard the optimizer's state, and gradients, and keep parameters whole. With one micro-batch that is
@@ -57,8 +57,8 @@ class Kept:
 
     frozen: bool = False
     """Whether parameters that are not trained stay whole on every rank, beside shards of the others."""
-    numbers: bool = False
-    """Whether parameters that are numbers by themselves do, which torch does not shard."""
+    scalars: bool = False
+    """Whether scalar parameters do, which torch does not shard."""
 
     @property
     def whole(self) -> bool:
@@ -91,7 +91,7 @@ def kept_of(subject: Subject, axes: Axes, experts: Experts | None = None) -> Kep
     frozen = any(_left(piece) for piece in subject.pieces)
     if frozen and experts is not None:
         raise _refuse("parameters that are not trained", "they are copied beside experts that are spread")
-    return Kept(units, shards, _level(subject, shards, experts), frozen, any(map(_numbers, subject.pieces)))
+    return Kept(units, shards, _level(subject, shards, experts), frozen, any(map(_scalars, subject.pieces)))
 
 
 def _check_even(subject: Subject, unit: Unit, axes: Axes) -> None:
@@ -129,7 +129,7 @@ def whole_of(subject: Subject, axes: Axes) -> Kept:
             )
     again = not _weights_apart(subject)  # torch loses gradients of weights that are made of copies given back before
     units = tuple(Unit(piece, reshard=again) for piece in subject.pieces if piece.graph.params)
-    return Kept(units, (WHOLE,), level=1, numbers=any(map(_numbers, subject.pieces)))
+    return Kept(units, (WHOLE,), level=1, scalars=any(map(_scalars, subject.pieces)))
 
 
 def check_sharded(subject: Subject, kept: Kept, axes: Axes) -> None:
@@ -160,7 +160,7 @@ def _level(subject: Subject, shards: tuple[str, ...], experts: Experts | None) -
     """The level of all parameters. Along an axis that cuts experts apart they have no copies to shard."""
     found = set()
     for piece, item in ((one, item) for one in subject.pieces for item in one.plan.storage):
-        if item.path in _numbers(piece):
+        if item.path in _scalars(piece):
             continue
         apart = experts.axes if experts is not None and experts.holds(piece, item.path) else ()
         over = set(shards) - set(apart)
@@ -179,7 +179,7 @@ def _gathers_again(subject: Subject, piece: Piece) -> bool:
 def _sharded(piece: Piece, axes: Axes, experts: Experts | None) -> tuple[str, ...]:
     """The data and context axes that a plan shards its parameters over; the same for all parameters."""
     stored = {item.path: item for item in piece.plan.storage}
-    apart = _buffers(piece) | _left(piece) | _numbers(piece)
+    apart = _buffers(piece) | _left(piece) | _scalars(piece)
     paths = [param.path for param in piece.graph.params if param.path not in apart]
     routed = [path for path in paths if experts is not None and experts.holds(piece, path)]
     found = {path: _over(piece, path, stored.get(path), axes) for path in paths if path not in routed}
@@ -197,11 +197,11 @@ def _sharded(piece: Piece, axes: Axes, experts: Experts | None) -> tuple[str, ..
 
 
 def _trained(piece: Piece) -> list[str]:
-    return [param.path for param in piece.graph.params if param.requires_grad and param.path not in _numbers(piece)]
+    return [param.path for param in piece.graph.params if param.requires_grad and param.path not in _scalars(piece)]
 
 
-def _numbers(piece: Piece) -> set[str]:
-    """Parameters that are numbers by themselves."""
+def _scalars(piece: Piece) -> set[str]:
+    """Parameters of no dimension."""
     shape = {param.path: piece.graph.types[param.value].shape for param in piece.graph.params if not param.buffer}
     return {path for path, extents in shape.items() if not extents}
 
@@ -210,7 +210,7 @@ def _left(piece: Piece) -> set[str]:
     """Parameters that are not trained, and that no axis shards."""
     stored = {item.path for item in piece.plan.storage}
     frozen = {param.path for param in piece.graph.params if not param.requires_grad and not param.buffer}
-    return frozen - stored - _numbers(piece)
+    return frozen - stored - _scalars(piece)
 
 
 def _buffers(piece: Piece) -> set[str]:

@@ -1,6 +1,6 @@
 """The tiny Llama of `examples/llama.py` with sizes that no number of ranks divides: odd rows of the embedding and the
 head, a bias of the head, fewer gains than there are ranks, and learned temperatures, of the model and of every block,
-that are numbers by themselves."""
+that are scalars."""
 
 import sys
 from pathlib import Path

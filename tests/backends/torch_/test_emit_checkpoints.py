@@ -151,7 +151,7 @@ def test_another_plan_takes_up_what_was_saved(plan: str, runs: dict[str, Path]) 
 @pytest.mark.e2e
 @pytest.mark.parametrize("plan", ["zero 1 of two", "one device"])
 def test_padding_is_not_saved(plan: str, runs: dict[str, Path]) -> None:
-    """Shards of rows that four ranks do not divide are taken up by two, and by one; so are numbers by themselves."""
+    """Shards of rows that four ranks do not divide are taken up by two, and by one; so are scalars."""
     first, other = runs[UNEVEN], runs[f"{plan}, uneven sizes"]
     before, after = saved(first), saved(other)
     assert before.keys() == after.keys()

@@ -1,4 +1,4 @@
-"""Parameters that no number of ranks divides, and those that are numbers by themselves, under every storage: emitted,
+"""Parameters that no number of ranks divides, and those that are scalars, under every storage: emitted,
 run, and held against one device."""
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def sent(one: Verified) -> dict[str, int]:
 
 
 def padded(ranks: int) -> int:
-    """Elements of all parameters but numbers, as `fully_shard` cuts them: along the first dimension that ranks divide,
+    """Elements of all parameters but scalars, as `fully_shard` cuts them: along the first dimension that ranks divide,
     or in chunks of the first one, of which all have room for the largest."""
     shapes = [tuple(one.shape) for one in load_model(UNEVEN, dtype="fp32").module.parameters() if one.ndim]
     largest = [
@@ -107,16 +107,16 @@ def test_every_rank_holds_as_much_as_planned(
 
 @pytest.mark.e2e
 def test_what_is_sent_is_padded_and_gradients_of_numbers_are_summed(found: Mapping[str, Verified]) -> None:
-    """By hand: 111,944 elements over four ranks, of which 253 rows are 256, and 5 gains 8; and three numbers."""
+    """By hand: 111,944 elements over four ranks, of which 253 rows are 256, and 5 gains 8; and three scalars."""
     assert padded(RANKS) == 111_944
-    whole, numbers = padded(RANKS) * WIDTH_BYTES, 3 * WIDTH_BYTES + STEP_BYTES
+    whole, scalars = padded(RANKS) * WIDTH_BYTES, 3 * WIDTH_BYTES + STEP_BYTES
     one = sent(found["zero 1"])
-    assert one == {"all_gather dp": whole // RANKS, "reduce_scatter dp": whole, "all_reduce dp": numbers}
+    assert one == {"all_gather dp": whole // RANKS, "reduce_scatter dp": whole, "all_reduce dp": scalars}
     for kind in ("zero 2, micro-batches", "zero 3"):
         times = 2 if "micro-batches" in kind else 1
         assert sent(found[kind])["reduce_scatter dp"] == times * whole
-    assert sent(found["zero 3"])["all_reduce dp"] == numbers
-    assert sent(found["hsdp"])["all_reduce dp.dp_shard"] == numbers
+    assert sent(found["zero 3"])["all_reduce dp"] == scalars
+    assert sent(found["hsdp"])["all_reduce dp.dp_shard"] == scalars
 
 
 def test_scripts_are_clean(scripts: Mapping[str, Path], tmp_path: Path) -> None:

@@ -36,11 +36,11 @@ def sum_copies(parts: Parts) -> Iterator[str]:
     yield "        work.wait()"
 
 
-def sum_numbers(parts: Parts) -> Iterator[str]:
+def sum_scalars(parts: Parts) -> Iterator[str]:
     """Gradients of what `fully_shard` does not take."""
     low = parts.precision.sums not in ("", "torch.float32")
-    yield "def sum_numbers(model: nn.Module, mesh: DeviceMesh) -> None:"
-    yield '    """Add up the gradients of all copies of parameters that are numbers."""'
+    yield "def sum_scalars(model: nn.Module, mesh: DeviceMesh) -> None:"
+    yield '    """Add up the gradients of all copies of scalar parameters."""'
     yield f'    copies = mesh["{parts.axes.copied}"].get_group()'
     yield "    for parameter in model.parameters():"
     yield "        if parameter.grad is not None and not parameter.ndim:"

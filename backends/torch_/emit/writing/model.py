@@ -158,7 +158,7 @@ def sharded(parts: Parts) -> Iterator[str]:
         given = f"param_dtype={parts.precision.used}, reduce_dtype={parts.precision.sums}"
         yield f"    precision = MixedPrecisionPolicy({given})"
         options.append("mp_policy=precision")
-    whole = ["not parameter.requires_grad"] * parts.kept.frozen + ["not parameter.ndim"] * parts.kept.numbers
+    whole = ["not parameter.requires_grad"] * parts.kept.frozen + ["not parameter.ndim"] * parts.kept.scalars
     if whole:
         yield f"    ignored = {{parameter for parameter in model.parameters() if {' or '.join(whole)}}}"
     ignoring = ["ignored_params=ignored"] if whole else []
@@ -203,7 +203,7 @@ def sharded(parts: Parts) -> Iterator[str]:
         yield "        if isinstance(module, FSDPModule):"
         yield "            module.set_gradient_divide_factor(1.0)"
         yield "            module.set_force_sum_reduction_for_comms(True)"
-    if parts.cast_numbers:
+    if parts.cast_scalars:
         yield "    for module in list(model.modules()):"
         yield "        read_cast(module)"
 
@@ -243,7 +243,7 @@ def sharded_experts(parts: Parts, unit: Unit) -> Generator[str, None, list[str]]
             over = f'mesh["{joined(parts.expert_copies)}"]'
             options = [f"mesh={over}", f"reshard_after_forward={unit.reshard}"]
             options += placed(parts, unit, routed=True)
-            options += ["ignored_params=ignored"] * (parts.kept.frozen or parts.kept.numbers)
+            options += ["ignored_params=ignored"] * (parts.kept.frozen or parts.kept.scalars)
             yield from call(8, "fully_shard", [f"block.get_submodule({literal(path)})", *options])
         return []
     return [f"*block.get_submodule({literal(path)}).parameters()" for path in modules]
@@ -252,12 +252,12 @@ def sharded_experts(parts: Parts, unit: Unit) -> Generator[str, None, list[str]]
 def read_cast(parts: Parts) -> Iterator[str]:
     """`read_cast`: what `fully_shard` ignores, it does not cast either."""
     yield "def read_cast(module: nn.Module) -> None:"
-    yield f'    """Whoever reads a number of a module gets it in {parts.precision.used.removeprefix("torch.")}."""'
+    yield f'    """Whoever reads a scalar of a module gets it in {parts.precision.used.removeprefix("torch.")}."""'
     yield ""
     yield "    def read(name: str, module: nn.Module) -> Tensor:"
     yield f"        return cast(Tensor, module._parameters[name]).to({parts.precision.used})"
     yield ""
-    yield "    numbers = [name for name, one in module.named_parameters(recurse=False) if not one.ndim]"
-    yield "    if numbers:"
-    yield "        reads = {name: property(partial(read, name)) for name in numbers}"
+    yield "    scalars = [name for name, one in module.named_parameters(recurse=False) if not one.ndim]"
+    yield "    if scalars:"
+    yield "        reads = {name: property(partial(read, name)) for name in scalars}"
     yield "        module.__class__ = type(type(module).__name__, (type(module),), reads)"

@@ -77,8 +77,8 @@ def after_backward(parts: Parts) -> Iterator[str]:
         yield "        grad = parameter.grad"
         yield "        if isinstance(grad, DTensor) and any(placement.is_partial() for placement in grad.placements):"
         yield "            parameter.grad = grad.redistribute(placements=[Replicate()])"
-    if parts.sums_numbers:
-        yield "    sum_numbers(model, mesh)"
+    if parts.sums_scalars:
+        yield "    sum_scalars(model, mesh)"
     if parts.stays_gathered:
         yield "    for unit in model.modules():"
         yield "        if isinstance(unit, FSDPModule):"

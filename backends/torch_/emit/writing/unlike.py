@@ -15,7 +15,7 @@ from meshwright.backends.torch_.emit.storage import WHOLE
 from meshwright.backends.torch_.emit.unlike import Unlike
 from meshwright.backends.torch_.emit.writing.batch import batch_of
 from meshwright.backends.torch_.emit.writing.clipping import norms, scaled
-from meshwright.backends.torch_.emit.writing.copies import sum_copies, sum_numbers
+from meshwright.backends.torch_.emit.writing.copies import sum_copies, sum_scalars
 from meshwright.backends.torch_.emit.writing.entry import joining
 from meshwright.backends.torch_.emit.writing.initial import drawn
 from meshwright.backends.torch_.emit.writing.keeping import plain
@@ -175,9 +175,9 @@ def unlike_sections(unlike: Unlike) -> Iterator[Iterator[str]]:
     added = [kind for kind in unlike.kinds if kind.summed]
     if added:
         yield sum_copies(max(added, key=lambda kind: kind.partial_gradients))
-    numbers = [kind for kind in unlike.kinds if kind.sums_numbers]
-    if numbers:
-        yield sum_numbers(numbers[0])
+    scalars = [kind for kind in unlike.kinds if kind.sums_scalars]
+    if scalars:
+        yield sum_scalars(scalars[0])
     if unlike.tied:
         yield _sum_tied()
     yield plain(tied=bool(unlike.tied), cuts=True)
