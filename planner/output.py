@@ -12,6 +12,9 @@ from hashlib import sha256
 from pathlib import Path
 
 from meshwright.ir.errors import OutputTaken, PlanUnwritable
+from meshwright.ir.files.documents import Fault, Unparsed, parse_json
+from meshwright.ir.files.reading import Unreadable, read_text
+from meshwright.ir.limits import PLAN_BYTES
 
 MANIFEST = ".meshwright.json"
 
@@ -60,8 +63,8 @@ def _digest(content: bytes) -> str:
 def _read(file: Path) -> dict[str, object]:
     """A JSON object, or none."""
     try:
-        found = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
+        found = parse_json(read_text(file, PLAN_BYTES))
+    except (Unreadable, Unparsed, Fault):
         return {}
     return found if isinstance(found, dict) else {}
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import ClassVar
 
 _BY_CODE: dict[str, type[MeshwrightError]] = {}
@@ -56,6 +57,17 @@ class MeshwrightError(Exception):
             "cause": self.cause,
             "fix": self.fix,
         }
+
+
+@contextmanager
+def within(place: str) -> Iterator[None]:
+    """Refusals at a place that says what their own is in."""
+    try:
+        yield
+    except MeshwrightError as error:
+        if error.place.startswith(place):
+            raise
+        raise _rebuild(type(error), f"{place}, {error.place}", error.cause, error.fix) from error
 
 
 def _rebuild(kind: type[MeshwrightError], place: str, cause: str, fix: str) -> MeshwrightError:

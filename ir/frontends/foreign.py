@@ -13,7 +13,7 @@ import signal
 import sys
 import threading
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FrameType
 
@@ -25,31 +25,34 @@ TIME_LIMIT_S = 60.0
 LONGEST = 200
 """Characters of a user's message, or of a value, that are repeated."""
 
+MAIN = '`if __name__ == "__main__":`'
+
 HOME = Path(meshwright.__file__).parent
 
 
 @contextlib.contextmanager
 def guarded(place: str, limit_s: float) -> Iterator[None]:
     """Run the user's code; what it raises is an error of its file or factory, with its line."""
-    try:
-        with contained(place, limit_s):
-            yield
-    except (MeshwrightError, Interrupted):
-        raise
-    except BaseException as error:  # noqa: BLE001 - it is whatever the user's code raises
-        raise raised(error, place) from None
+    with _refused(place, lambda error: True), contained(place, limit_s):
+        yield
 
 
 @contextlib.contextmanager
 def blamed(place: str) -> Iterator[None]:
     """Run code of ours that asks the user's objects; what passes through a line of the user's is an error of that."""
+    with _refused(place, lambda error: bool(user_frames(error))), _told_apart():
+        yield
+
+
+@contextlib.contextmanager
+def _refused(place: str, theirs: Callable[[BaseException], bool]) -> Iterator[None]:
+    """Make a refusal of what is raised, if it is `theirs`."""
     try:
-        with _told_apart():
-            yield
+        yield
     except (MeshwrightError, Interrupted):
         raise
     except BaseException as error:
-        if not user_frames(error):
+        if not theirs(error):
             raise
         raise raised(error, place) from None
 
@@ -70,17 +73,11 @@ def contained(place: str, limit_s: float) -> Iterator[None]:
         with contextlib.redirect_stdout(sys.stderr), _children_print_to_stderr(), _alarm(limit_s), _told_apart():
             yield
     except _TimeIsUp as error:
-        raise ModelTimedOut(
-            place=user_line(error, place),
-            cause=f"still running after {limit_s:g} s",
-            fix="do this without waiting, downloading or computing; weights are not needed",
-        ) from None
+        cause, fix = f"still running after {limit_s:g} s", "do this without waiting, downloading or computing"
+        raise ModelTimedOut(place=user_line(error, place), cause=cause, fix=f"{fix}; weights are not needed") from None
     except SystemExit as error:
-        raise ModelFileExited(
-            place=user_line(error, place),
-            cause=f"the code called sys.exit({printed(error.code)})",
-            fix='move what the script does under `if __name__ == "__main__":`',
-        ) from None
+        cause, fix = f"the code called sys.exit({printed(error.code)})", "move what the script does under"
+        raise ModelFileExited(place=user_line(error, place), cause=cause, fix=f"{fix} {MAIN}") from None
 
 
 class Interrupted(KeyboardInterrupt):

@@ -153,12 +153,22 @@ def test_modules_are_a_tree(tmp_path: Path, change: str, kind: type[MeshwrightEr
     assert says in refused(tmp_path, text, kind).cause
 
 
+@pytest.mark.parametrize(
+    "made",
+    [
+        "nn.ModuleList(nn.Identity() for _ in iter(int, 1))",
+        "nn.ModuleList([nn.Identity() for _ in iter(int, 1)])",
+        "nn.TransformerEncoder(nn.TransformerEncoderLayer(4, 1), 10**9)",
+    ],
+)
 def test_a_model_of_too_many_modules_is_refused_while_it_is_built(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, made: str
 ) -> None:
+    """Also where none of them is registered before all are made, and where they are copies."""
     monkeypatch.setattr(contract, "MODULES", replace(MODULES, most=100))
-    text = HEAD.replace("    return Net()", "    return nn.ModuleList(nn.Identity() for _ in iter(int, 1))")
+    text = HEAD.replace("    return Net()", f"    return {made}")
     assert "101 modules of a model, and at most 100" in refused(tmp_path, text, ModelTooLarge).cause
+    assert nn.Linear(1, 1).in_features == 1  # nothing is counted any more
 
 
 def test_modules_that_are_shared_are_no_circle(tmp_path: Path) -> None:
