@@ -57,8 +57,8 @@ def reenter(plan: Plan, model: str | None = None, cluster: str | None = None) ->
     workload, modules = plan.workload, plan.bounds.modules
     asked = Asked(Wishes(plan.bounds.only, plan.bounds.never), modules=modules)
     ask = Ask(
-        model=model or plan.model.ref,
-        cluster_reference=cluster or plan.machines.ref,
+        model=plan.model.ref if model is None else model,
+        cluster_reference=plan.machines.ref if cluster is None else cluster,
         cluster=machines,
         workload=workload,
         global_batch=workload.global_batch,

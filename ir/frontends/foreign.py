@@ -21,6 +21,8 @@ import meshwright
 from meshwright.ir.errors import FactoryRaised, MeshwrightError, ModelFileExited, ModelTimedOut
 
 TIME_LIMIT_S = 60.0
+MESSAGE_LIMIT_S = 1.0
+"""For an object to say what it is."""
 
 LONGEST = 200
 """Characters of a user's message, or of a value, that are repeated."""
@@ -122,19 +124,25 @@ def described(error: BaseException) -> str:
 
 def whole(error: BaseException) -> str:
     """An exception of the user's, its message whole."""
-    try:
-        text = "".join(str(error))  # a plain string, whatever class of strings it is
-    except BaseException:  # noqa: BLE001 - a message that cannot be had is none
-        text = "its message cannot be printed"
+    # A plain string, whatever class of strings it is.
+    text = _said(lambda: "".join(str(error)), "its message cannot be printed")
     return f"{type.__dict__['__name__'].__get__(type(error))}: {text}"
 
 
 def printed(value: object) -> str:
     """A value of the user's."""
+    return _clean(
+        _said(lambda: repr(value), f"a {type.__dict__['__name__'].__get__(type(value))} that cannot be printed")
+    )
+
+
+def _said(say: Callable[[], str], otherwise: str) -> str:
+    """What an object of the user's says of itself, if it says so in time."""
     try:
-        return _clean(repr(value))
-    except BaseException:  # noqa: BLE001
-        return f"a {type.__dict__['__name__'].__get__(type(value))} that cannot be printed"
+        with _alarm(MESSAGE_LIMIT_S):
+            return say()
+    except BaseException:  # noqa: BLE001 - a message that cannot be had is none
+        return otherwise
 
 
 def _clean(text: str) -> str:
@@ -188,7 +196,8 @@ class _TimeIsUp(BaseException):
 
 @contextlib.contextmanager
 def _alarm(limit_s: float) -> Iterator[None]:
-    """Interrupt the block after `limit_s`. Only a main thread can be interrupted; elsewhere there is no limit."""
+    """Interrupt the block after `limit_s`; the limit of an outer block goes on after it. Only a main thread can be
+    interrupted; elsewhere there is no limit."""
     if threading.current_thread() is not threading.main_thread() or not hasattr(signal, "setitimer"):
         yield
         return
@@ -197,9 +206,10 @@ def _alarm(limit_s: float) -> Iterator[None]:
         raise _TimeIsUp
 
     before = signal.signal(signal.SIGALRM, ring)
-    signal.setitimer(signal.ITIMER_REAL, limit_s)
+    left_s, _ = signal.setitimer(signal.ITIMER_REAL, limit_s)
     try:
         yield
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
+        signal.setitimer(signal.ITIMER_REAL, left_s)

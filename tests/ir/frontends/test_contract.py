@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -27,7 +28,7 @@ from meshwright.ir.errors import (
     NoLoss,
     UnsupportedDtype,
 )
-from meshwright.ir.frontends import contract
+from meshwright.ir.frontends import contract, foreign
 from meshwright.ir.frontends.capture import capture
 from meshwright.ir.frontends.contract import Hooks, Source, source_of
 from meshwright.ir.frontends.load import load_model
@@ -119,6 +120,28 @@ PLACES = {
         FactoryRaised,
     ),
 }
+
+
+@pytest.mark.parametrize("way", ["raise Slow", "import sys; sys.exit(Slow())", "return Slow()"])
+def test_what_never_says_what_it_is_is_not_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    monkeypatch.setattr(foreign, "MESSAGE_LIMIT_S", 0.05)
+    slow = "class Slow(BaseException):\n    def __repr__(self):\n        while True:\n            pass\n\n"
+    text = slow + HEAD.replace("    return Net()", f"    {way}\n    return Net()")
+    with pytest.raises((FactoryRaised, ModelFileExited)):
+        load_model(written(tmp_path, text))
+
+
+def test_a_limit_goes_on_after_one_within_it() -> None:
+    def both() -> None:
+        with foreign.contained("outer", 0.2):
+            with foreign.contained("inner", 5):
+                pass
+            time.sleep(5)
+
+    with pytest.raises(ModelTimedOut, match=r"after 0\.2 s"):
+        both()
 
 
 @pytest.mark.parametrize("place", PLACES)
