@@ -23,7 +23,7 @@ VERDICTS = (0, 3, 4, MISMATCH, INTERRUPTED, READER_GONE)
 PROMISED = frozenset((*VERDICTS, *(kind.exit_code for kind in catalogue()))) - {INTERNAL}
 
 CODE = re.compile(r"\bMW\d{4}\b")
-REFUSED = re.compile(r"^error MW\d{4} at [^\n]*: [^\n]*\n(.*\n)*?  fix: \S", re.MULTILINE)
+REFUSED = re.compile(r"(?:^|: )error MW\d{4} at [^\n]*: [^\n]*\n(.*\n)*?  fix: \S", re.MULTILINE)
 """Code, place, cause, fix."""
 USAGE = re.compile(r"^plan [a-z ]*: error: \S", re.MULTILINE)
 
@@ -79,8 +79,7 @@ def faults(case: Case, ran: Ran) -> Iterator[str]:
     if "Traceback (most recent call last)" in ran.err:
         yield "traceback"
     refused = ran.code in PROMISED and ran.code not in VERDICTS
-    told = REFUSED.search(ran.err) or USAGE.search(ran.err) or (case.lines and CODE.search(ran.out))
-    if refused and not told:
+    if refused and not REFUSED.search(ran.err) and not USAGE.search(ran.err):
         yield "no reason"
     if refused and REFUSED.search(ran.err) and "--json" in case.argv and not _told_as_json(ran.out):
         yield "no JSON"
