@@ -53,7 +53,7 @@ PINS = (
         "split=nope",
         "shard=3,zero=3",
     ),
-    *("stage_blocks=1+1,pp=2", "stage_blocks=0+4,pp=2", "stage_blocks=a", "stage_blocks=", "vp=2,pp=1", "vp=99,pp=2"),
+    *("stage_blocks=1+1,pp=2", "stage_blocks=a", "stage_blocks=", "vp=2,pp=1", "vp=99,pp=2"),
     *("microbatches=3", "microbatches=0", "mbs=8,microbatches=8", "mbs=2,dp=4,microbatches=4", "etp=4,ep=1,tp=1"),
     *("blocks.9.*:sharding=column", "nope:sharding=column", "blocks.*:nope=1", "blocks.*:sharding=", "blocks.*:", ":"),
     *("blocks.*.attention:sharding=nope", "[:sharding=column", "tp = 2 = 2", "TP=2", "tp=２,"),
@@ -119,7 +119,6 @@ CLUSTERS = (
         "1x99999xH100",
         "1.5x8xH100",
         "²x8xH100",
-        "1x4xA100\n",
     ),
     *("2x8xH100,inter=400G,inter=400G", "/dev/null", "/dev/zero", ".", "nope.toml"),
 )
