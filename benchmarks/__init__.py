@@ -20,6 +20,7 @@ BENCHMARKS: dict[str, str] = {
     "emitted_matrix": "models by kinds of plans: what is emitted and exact in `plan verify`, and what is refused",
     "fake_ranks": "one rank of each stage of Llama-3.1-405B on 16,384 ranks, alone, beside what was priced",
     "mutants": "faults planted in the five rooms, and whether the tests nearest to them notice",
+    "fuzz": "inputs of the command line drawn by seed: tracebacks, internal errors, hangs, nonsense that is accepted",
     "simulate_cost": "time to make, order and simulate pipeline schedules, a large and a small one",
 }
 """Name of the module, and what it shows."""

@@ -15,7 +15,6 @@ from meshwright.cost_models.quantity import Quantity, given
 from meshwright.ir.files.documents import shown
 from meshwright.ir.files.schema import (
     Count,
-    Few,
     Most,
     Name,
     OneOf,
@@ -78,7 +77,7 @@ class PoolTable(Table):
     hosts: Annotated[Count, Most(HOSTS)]
     gpu: Name
     gpus_per_host: Annotated[Count, Most(PER_HOST)]
-    nics: Annotated[Tuple[NicTable], Few(NICS)] = ()
+    nics: Annotated[Tuple[NicTable], Most(NICS)] = ()
     price_per_gpu_hour: Price | None = None
 
 
@@ -134,8 +133,8 @@ DeviceTable = table_of(
 )
 
 
-MatrixRow = Annotated[Tuple[Positive], Few(MATRIX)]
-MatrixTable = Annotated[Tuple[MatrixRow], Few(MATRIX)]
+MatrixRow = Annotated[Tuple[Positive], Most(MATRIX)]
+MatrixTable = Annotated[Tuple[MatrixRow], Most(MATRIX)]
 """Rates in Gb/s between hosts, or devices, as a CSV or as rows; what stands on the diagonal is not read."""
 
 
@@ -146,6 +145,6 @@ class ClusterTable(Table):
     link_matrix: Annotated[
         Any, Read(_matrix, {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "array"}}]})
     ] = None
-    pool: Annotated[Tuple[PoolTable], Few(POOLS)] = ()
-    link: Annotated[Tuple[LinkTable], Few(LINKS)] = ()
-    device: Annotated[Tuple[DeviceTable], Few(OWN_DEVICES)] = ()  # type: ignore[valid-type]
+    pool: Annotated[Tuple[PoolTable], Most(POOLS)] = ()
+    link: Annotated[Tuple[LinkTable], Most(LINKS)] = ()
+    device: Annotated[Tuple[DeviceTable], Most(OWN_DEVICES)] = ()  # type: ignore[valid-type]

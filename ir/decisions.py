@@ -29,6 +29,7 @@ from functools import cached_property, lru_cache
 
 from meshwright.ir.adjoint import Strategy
 from meshwright.ir.errors import (
+    BodyUnknown,
     BodyUnplanned,
     CallsRepeated,
     CallsUncovered,
@@ -41,6 +42,7 @@ from meshwright.ir.errors import (
     ScheduleImpossible,
     StageEmpty,
     StoredParamUnknown,
+    within,
 )
 from meshwright.ir.fold import Fold
 from meshwright.ir.graph import Graph
@@ -153,6 +155,8 @@ class Decisions:
         if repeated is not None:
             raise PlanRepeated(place="plans", cause=f"two are named {repeated!r}", fix="name every plan once")
         for index, stage in enumerate(self.stages):
+            if (twice := _repeated(stage.plans)) is not None:
+                raise PlanRepeated(place=f"stage {index}", cause=f"it names plan {twice!r} twice", fix="name it once")
             for name in stage.plans:
                 if name not in names:
                     raise PlanUnknown(
@@ -223,6 +227,13 @@ def verify_decisions(decisions: Decisions, fold: Fold) -> None:
     """Check decisions against the model they are for: coverage, names, states, storage. `lower` relies on this."""
     calls = list(fold.calls())
     expected = 0
+    for planned in decisions.plans:
+        if planned.body not in fold.body:
+            raise BodyUnknown(
+                place=f"plan {planned.name}",
+                cause=f"the model has no body {planned.body!r}",
+                fix=f"use one of {', '.join(fold.body)}",
+            )
     for index, stage in enumerate(decisions.stages):
         _verify_range(index, stage, expected)
         expected = stage.last
@@ -263,7 +274,8 @@ def verify_plan(planned: Same[BodyPlan], body: Same[Graph], mesh: Mesh) -> None:
                 place=place, cause=f"there is no parameter {stored.path!r}", fix="name parameters of the body"
             )
         for placement in dict.fromkeys((stored.params, stored.grads, stored.optimizer)):
-            placement.check(graph.types[params[stored.path].value].shape, mesh, f"{place}, {stored.path}")
+            with within(at := f"{place}, {stored.path}"):
+                placement.check(graph.types[params[stored.path].value].shape, mesh, at)
 
 
 @lru_cache(maxsize=4096)
@@ -279,11 +291,13 @@ def _verify_compute(
     for name, strategy in strategies:
         if name not in facts:
             raise PlannedOpUnknown(place=place, cause=f"there is no operator %{name}", fix="name ops of the body")
-        facts[name].applied(strategy, mesh)
+        with within(f"{place}, %{name}"):
+            facts[name].applied(strategy, mesh)
     for name, state in states:
         if name not in graph.types:
             raise PlannedValueUnknown(place=place, cause=f"there is no value %{name}", fix="name values of the body")
-        state.value.check(graph.types[name].shape, mesh, f"{place}, %{name}")
+        with within(at := f"{place}, %{name}"):
+            state.value.check(graph.types[name].shape, mesh, at)
 
 
 def _repeated(names: Sequence[str]) -> str | None:

@@ -1,8 +1,9 @@
 """Limits: how much of everything is taken on, and why no more.
 
 What is beyond a limit is refused where it is read, before a model is traced or a search begins, with the reason that
-stands here. A number is well above anything published, and small enough that whatever is below it ends: within seconds
-where it is read, within the time that docs/plan.md tells where it is planned. docs/limits.md is this table.
+stands here. A number is our choice: above what is published, which is named with its date where it is the reason, and
+small enough that whatever is below it ends: within seconds where it is read, within the time that docs/plan.md tells
+where it is planned. docs/limits.md is this table.
 """
 
 from __future__ import annotations
@@ -40,43 +41,60 @@ def counted(number: int) -> str:
 
 
 RANKS = Limit(
-    most=2**18, what="devices of a cluster", why="the largest training runs that are published have some 100,000"
+    most=2**18,
+    what="devices of a cluster",
+    why="our choice, eight times the 32,768 of Llama 4 Behemoth (Meta's announcement, 2025-04)",
 )
 HOSTS = Limit(most=2**18, what="hosts of a cluster", why="a host has at least one device, and devices have this limit")
-PER_HOST = Limit(most=1024, what="devices of a host", why="the largest scale-up systems that are sold have 576")
+PER_HOST = Limit(most=1024, what="devices of a host", why="our choice; a GB200 NVL72 rack has 72 (datasheet, 2024-03)")
 POOLS = Limit(
     most=64, what="pools of a cluster", why="ways between pools are found pair by pair, and stages laid on them in turn"
 )
 LINKS = Limit(most=64 * 63 // 2, what="links between pools", why="one for each pair of pools")
-NICS = Limit(most=64, what="NICs of one table", why="hosts have one or two for each device")
+NICS = Limit(most=64, what="NICs of one table", why="our choice; hosts have one or two for each device")
 MATRIX = Limit(most=1024, what="rows of a link matrix", why="every pair of them is read, checked and written out")
 OWN_DEVICES = Limit(most=64, what="devices of one's own", why="one for each pool")
 GLOBAL_BATCH = Limit(
     most=2**18,
     what="sequences of a step",
-    why="each micro-batch of a pipeline is simulated; published runs have up to 160,000 images, or 60,000 sequences",
+    why="each micro-batch of a pipeline is simulated; our choice, four times LAMB's (arXiv:1904.00962, 2019-04)",
 )
-SEQ = Limit(most=2**24, what="tokens of a sequence", why="published contexts have up to 10 million")
+SEQ = Limit(
+    most=2**24,
+    what="tokens of a sequence",
+    why="our choice; Llama 4 Scout has 10 million (Meta's announcement, 2025-04)",
+)
 LAYERS = Limit(
     most=2048,
     what="layers of a model",
-    why="each is built, without memory; the deepest published transformer has 1,000",
+    why="each is built, without memory; our choice, twice the 1,000 of DeepNet (arXiv:2203.00555, 2022-03)",
 )
 SIZE = Limit(
     most=2**22,
     what="entries along one dimension of a layer",
-    why="published vocabularies have up to a million words; bytes of a tensor must be countable in 64 bits",
+    why="bytes of a tensor must be countable in 64 bits; our choice, four times XLM-V's (arXiv:2301.10472, 2023-01)",
 )
-HEADS = Limit(most=2**14, what="heads or experts of a layer", why="the most that are published are 2,048 experts")
+HEADS = Limit(
+    most=2**14,
+    what="heads or experts of a layer",
+    why="our choice, eight times the 2,048 experts of Switch-C (arXiv:2101.03961, 2021-01)",
+)
 MODULES = Limit(
-    most=2**16, what="modules of a model", why="each is built and looked at; the largest published models have 50,000"
+    most=2**16,
+    what="modules of a model",
+    why="each is built and looked at; our choice: four for each of the 58 × 256 experts of DeepSeek-V3 "
+    "(arXiv:2412.19437, 2024-12) are 59,392",
 )
 MODULE_DEPTH = Limit(most=128, what="levels of modules", why="torch walks them by calling itself")
-FILE_BYTES = Limit(most=2**20, what="bytes of a file that is written by hand", why="such files have some kilobytes")
-PLAN_BYTES = Limit(most=2**26, what="bytes of a plan.json", why="the plan of 100,000 devices has some megabytes")
-LINES_BYTES = Limit(most=2**26, what="bytes of a file of lines", why="all lines are read before the first is used")
-MATRIX_BYTES = Limit(most=2**25, what="bytes of a link matrix", why="1,024 rows of 1,024 rates have some megabytes")
-DEPTH = Limit(most=64, what="levels of nesting", why="no file that is read here has more than a dozen")
+FILE_BYTES = Limit(
+    most=2**20, what="bytes of a file that is written by hand", why="our choice; such files have some kilobytes"
+)
+PLAN_BYTES = Limit(most=2**26, what="bytes of a plan.json", why="our choice; each device is listed with its number")
+LINES_BYTES = Limit(
+    most=2**26, what="bytes of a file of lines", why="our choice; all lines are read before the first is used"
+)
+MATRIX_BYTES = Limit(most=2**25, what="bytes of a link matrix", why="32 for each of 1,024 × 1,024 rates")
+DEPTH = Limit(most=64, what="levels of nesting", why="our choice; no table here has more than a dozen")
 INTEGER = Limit(most=2**63 - 1, what="as a whole number", why="it is a count, a size or a rate")
 TEXT = Limit(most=2**16, what="characters of a name", why="names are printed")
 

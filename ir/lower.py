@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from meshwright.ir.decisions import BodyPlan, Decisions, StagePlan, verify_decisions, verify_plan
-from meshwright.ir.errors import BoundaryMismatch, PartialAcross, PlanRepeated, WorkloadImpossible
+from meshwright.ir.errors import BoundaryMismatch, PartialAcross, PlanRepeated, WorkloadImpossible, within
 from meshwright.ir.fold import Call, Fold, FromInput, FromPrevious, Source
 from meshwright.ir.graph import Graph
 from meshwright.ir.lower_body import Lowering, lower_body
@@ -97,7 +97,8 @@ def _on_stack(lowering: Lowering, stack: Stack) -> Lowering:
 def _body(graph: Graph, plan: BodyPlan, mesh: Mesh, lowering: Lowering, made: BodyCache) -> BodyProgram:
     key = Same(graph), Same(plan), mesh, lowering
     if key not in made:
-        made[key] = lower_body(graph, plan, mesh, lowering)
+        with within(f"plan {plan.name}"):
+            made[key] = lower_body(graph, plan, mesh, lowering)
     return made[key]
 
 

@@ -26,13 +26,12 @@ from meshwright.ir.errors import (
     MeshwrightError,
     PlanKeyMissing,
     PlanKeyUnknown,
-    PlanUnreadable,
     PlanValue,
     PlanVersion,
     nearest,
 )
-from meshwright.ir.files.schema import Count, Few, Form, Most, OneOf, Parsed, Table, Text, Tuple, Whole
-from meshwright.ir.limits import GLOBAL_BATCH, LAYERS, PLAN_BYTES, RANKS
+from meshwright.ir.files.schema import Count, Form, Most, OneOf, Parsed, Table, Text, Tuple, Whole
+from meshwright.ir.limits import GLOBAL_BATCH, LAYERS, RANKS
 from meshwright.ir.mesh import Mesh
 from meshwright.ir.offload import Offload
 from meshwright.ir.placement import Placement, State
@@ -129,26 +128,23 @@ class DecisionsTable(Table):
     format_version: Count
     target: Text
     style: Annotated[str, OneOf(STYLES)]
-    stages: Annotated[Tuple[StageTable], Few(LAYERS)]
+    stages: Annotated[Tuple[StageTable], Most(LAYERS)]
     placements: dict[Text, PlacementsTable]
     storage: dict[Text, dict[Text, StorageTable]]
     recompute: dict[Text, Tuple[Text]]
     offload: Tuple[Text]
     schedule: ScheduleTable
-    ranks: Tuple[Annotated[Tuple[Annotated[Whole, Most(RANKS)]], Few(RANKS)]]
+    ranks: Tuple[Annotated[Tuple[Annotated[Whole, Most(RANKS)]], Most(RANKS)]]
 
 
 KEYS = tuple(DecisionsTable.model_fields)
 
 FORM: Form[DecisionsTable] = Form(
     table=DecisionsTable,
-    unreadable=PlanUnreadable,
     broken=PlanValue,
     missing=PlanKeyMissing,
     unknown=PlanKeyUnknown,
     value=PlanValue,
-    give="name a plan.json",
-    limit=PLAN_BYTES,
 )
 
 
@@ -193,14 +189,15 @@ def decisions_of(table: DecisionsTable, place: str) -> Decisions:
             offload=Offload.of(table.offload),
         )
     except MeshwrightError as error:
-        raise type(error)(place=f"{place}: {_key(error.place)}", cause=error.cause, fix=error.fix) from error
+        raise type(error)(place=f"{place}: {key_of(error.place)}", cause=error.cause, fix=error.fix) from error
 
 
-def _key(place: str) -> str:
-    """The key of a place that the types of decisions name."""
-    kind, _, name = place.partition(" ")
+def key_of(place: str) -> str:
+    """The key of a place that decisions are refused at."""
+    kind, _, rest = place.partition(" ")
+    name, comma, inside = rest.partition(", ")
     keys = {"stage": f"stages[{name}]", "plan": f"placements.{name}", "plans": "placements"}
-    return keys.get(kind, place)
+    return f"{keys[kind]}{comma}{inside}" if kind in keys else place
 
 
 def _plan(name: str, one: PlacementsTable, table: DecisionsTable) -> BodyPlan:

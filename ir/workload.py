@@ -22,7 +22,7 @@ from types import MappingProxyType
 from typing import Any
 
 from meshwright.ir.errors import WorkloadImpossible, nearest
-from meshwright.ir.limits import GLOBAL_BATCH, SEQ
+from meshwright.ir.limits import GLOBAL_BATCH, HEADS, SEQ
 
 STYLES = ("eager", "fused", "compiled", "xla")
 """Execution styles: what is kept for the backward pass (`meshwright.ir.saved`), and what runs as one kernel."""
@@ -275,7 +275,7 @@ class Workload:
     """One training run's work.
 
     - `global_batch` counts sequences of `seq` tokens per optimizer step.
-    - Every name must be known; `imbalance` is at least 1.
+    - Every name must be known; `imbalance` is at least 1, and at most as many as a layer may have experts.
     """
 
     global_batch: int
@@ -293,11 +293,11 @@ class Workload:
         if self.recipe:
             _known("recipe", self.recipe, tuple(RECIPES))
         check_amount(self.global_batch, self.seq)
-        if not self.imbalance >= 1:
+        if not 1 <= self.imbalance <= HEADS.most:
             raise WorkloadImpossible(
                 place="workload",
                 cause=f"imbalance {self.imbalance}",
-                fix="give the busiest expert's load over the mean",
+                fix=f"give the busiest expert's load over the mean, from 1 to the {HEADS.most:,} experts of a layer",
             )
 
     def __hash__(self) -> int:

@@ -7,7 +7,9 @@ every verb.
 
 from __future__ import annotations
 
+import re
 from argparse import ArgumentParser, ArgumentTypeError
+from math import inf
 
 from meshwright.ir.workload import OPTIMIZERS, PRECISIONS, RECIPES, STACKS
 from meshwright.ir.workload import STYLES as STACK_STYLES
@@ -16,16 +18,26 @@ DTYPES = ("bf16", "fp16", "fp32")
 STYLES = ("eager", "compiled", "fused")
 DEVICES = ("cuda", "cpu")
 
+LONGEST, SHOWN = 20, 60
+"""Digits of a number, and characters of a value that are repeated."""
+# Python reads more: digits of other scripts, underscores, blanks.
+_DIGITS = re.compile(rf"[0-9]{{1,{LONGEST}}}")
+_DECIMAL = re.compile(r"[0-9]+(\.[0-9]*)?([eE][+-]?[0-9]{1,3})?|\.[0-9]+")
+
 
 def positive(text: str) -> int:
     """Parse a count."""
-    try:
-        number = int(text)
-    except ValueError:
-        number = 0
+    number = int(text) if _DIGITS.fullmatch(text) else 0
     if number < 1:
-        raise ArgumentTypeError(f"{text!r} is not a positive whole number")
+        raise ArgumentTypeError(f"{text[:SHOWN]!r} is not a positive whole number")
     return number
+
+
+def whole(text: str) -> int:
+    """Parse a seed."""
+    if not _DIGITS.fullmatch(text.removeprefix("-")):
+        raise ArgumentTypeError(f"{text[:SHOWN]!r} is not a whole number of at most {LONGEST} digits")
+    return int(text)
 
 
 def add_model(parser: ArgumentParser) -> None:
@@ -57,7 +69,7 @@ def add_seed(parser: ArgumentParser) -> None:
     """What tracing draws."""
     parser.add_argument(
         "--seed",
-        type=int,
+        type=whole,
         default=0,
         metavar="N",
         help="seed of the draw of blocks that are traced for all that are like them (default: %(default)s)",
@@ -83,31 +95,31 @@ def cluster(parser: ArgumentParser) -> None:
 
 def count(text: str) -> int:
     """Parse a number of things, of which there may be none."""
-    if not text.isdecimal():
-        raise ArgumentTypeError(f"{text!r} is not a whole number of at least 0")
+    if not _DIGITS.fullmatch(text):
+        raise ArgumentTypeError(f"{text[:SHOWN]!r} is not a whole number of at least 0")
     return int(text)
 
 
 def at_least_one(text: str) -> float:
     """Parse an imbalance."""
-    try:
-        number = float(text)
-    except ValueError:
-        number = 0.0
-    if not 1 <= number < float("inf"):
-        raise ArgumentTypeError(f"{text!r} is not a number of at least 1")
+    number = _number(text)
+    if not number >= 1:
+        raise ArgumentTypeError(f"{text[:SHOWN]!r} is not a number of at least 1")
     return number
 
 
 def at_least_zero(text: str) -> float:
     """Parse a time limit, or a gap."""
-    try:
-        number = float(text)
-    except ValueError:
-        number = -1.0
-    if not 0 <= number < float("inf"):
-        raise ArgumentTypeError(f"{text!r} is not a number of at least 0")
+    number = _number(text)
+    if not number >= 0:
+        raise ArgumentTypeError(f"{text[:SHOWN]!r} is not a number of at least 0")
     return number
+
+
+def _number(text: str) -> float:
+    """A finite number; what is none is below all."""
+    number = float(text) if _DECIMAL.fullmatch(text) else -inf
+    return number if number < inf else -inf
 
 
 def add_workload(parser: ArgumentParser, target: str = "any") -> None:

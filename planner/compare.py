@@ -13,6 +13,7 @@ import sys
 from argparse import Namespace
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -114,7 +115,7 @@ def read_run(text: str, place: str, skip: int) -> Run:
 def _step(words: str, place: str) -> dict[str, float]:
     """One line, which must say what is needed."""
     _, *rest = words.split()
-    given = dict(zip(rest[::2], rest[1::2], strict=False))
+    given = dict(zip_longest(rest[::2], rest[1::2], fillvalue=""))
     table, refused = faults_of(StepTable, {name: _number(word) for name, word in given.items()})
     if refused:
         raise LogUnreadable(

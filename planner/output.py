@@ -7,11 +7,15 @@ scripts      are written over where they are as `plan emit` left them: `MANIFEST
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterable, Mapping
 from hashlib import sha256
 from pathlib import Path
 
 from meshwright.ir.errors import OutputTaken, PlanUnwritable
+from meshwright.ir.files.documents import Fault, Unparsed, parse_json
+from meshwright.ir.files.reading import Unreadable, read_text
+from meshwright.ir.limits import PLAN_BYTES
 
 MANIFEST = ".meshwright.json"
 
@@ -25,7 +29,7 @@ def folder_of(text: str) -> Path:
 
 def check_plan(file: Path, model: str, *, force: bool) -> None:
     """Must: nothing, or a plan of the same model."""
-    if force or not file.is_file():
+    if force or not os.path.isfile(file):  # noqa: PTH113 - Path raises where a name is too long
         return
     found = _read(file)
     described = found.get("model") if "format_version" in found else None
@@ -40,7 +44,7 @@ def check_files(folder: Path, names: Iterable[str], *, force: bool) -> None:
     written = {} if force else _read(folder / MANIFEST)
     for name in () if force else names:
         file = folder / name
-        if file.is_file() and written.get(name) != _digest(file.read_bytes()):
+        if os.path.isfile(file) and written.get(name) != _digest(file.read_bytes()):  # noqa: PTH113
             changed = (
                 "it was changed since it was written" if name in written else "it is there, and was not written here"
             )
@@ -60,8 +64,8 @@ def _digest(content: bytes) -> str:
 def _read(file: Path) -> dict[str, object]:
     """A JSON object, or none."""
     try:
-        found = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
+        found = parse_json(read_text(file, PLAN_BYTES))
+    except (Unreadable, Unparsed, Fault):
         return {}
     return found if isinstance(found, dict) else {}
 

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 from meshwright.ir.errors import ConfigLineBad, ConfigsUnreadable, PinUnknown, PinValue
 from meshwright.ir.files.documents import shown
-from meshwright.ir.files.schema import Count, Form, Most, Read, Some, Table, Tuple, table_of
+from meshwright.ir.files.schema import Count, FileForm, Most, Read, Some, Table, Tuple, table_of
 from meshwright.ir.limits import GLOBAL_BATCH, LINES_BYTES
 from meshwright.planner.pins import BLOCKS, COUNTS, DIGITS, NAMES, SWITCHES, WORDS, ZERO, Config, Pins, read
 
@@ -100,7 +100,7 @@ ConfigTable = table_of(
     "Config", "A configuration with nothing left open.", {name: (_config_key(name), ...) for name in NAMES}
 )
 
-LINE: Form[Table] = Form(
+LINE: FileForm[Table] = FileForm(
     table=LineTable,
     unreadable=ConfigsUnreadable,
     broken=ConfigLineBad,

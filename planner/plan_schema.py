@@ -22,8 +22,7 @@ from meshwright.ir.files.documents import Fault, Path_
 from meshwright.ir.files.schema import (
     Amount,
     Count,
-    Few,
-    Form,
+    FileForm,
     Most,
     Name,
     Number,
@@ -150,7 +149,7 @@ class PredictedTable(Table):
     mfu: Amount
     peak_memory_bytes: Amount
     fits: bool
-    stages: Annotated[Tuple[StagePredictedTable], Few(LAYERS)]
+    stages: Annotated[Tuple[StagePredictedTable], Most(LAYERS)]
     shares: dict[Annotated[str, OneOf(SHARES)], Amount]
     traffic: dict[Name, Amount]
     provenance: dict[Name, KindName]
@@ -237,7 +236,7 @@ class PlanTable(DecisionsTable):
     """A plan: decisions, what they were made for, what they cost, and how good that is (docs/plan.md)."""
 
     target: Annotated[str, OneOf((ANY.target, *TARGETS))]
-    stages: Annotated[Tuple[StageOfPlan], Few(LAYERS)]
+    stages: Annotated[Tuple[StageOfPlan], Most(LAYERS)]
     provenance: ProvenanceTable
     model: ModelTable
     cluster: ClusterTable
@@ -251,7 +250,7 @@ class PlanTable(DecisionsTable):
     notes: Tuple[Text]
 
 
-FORM: Form[PlanTable] = Form(
+FORM: FileForm[PlanTable] = FileForm(
     table=PlanTable,
     unreadable=PlanUnreadable,
     broken=PlanNotJson,
@@ -323,7 +322,14 @@ def _stages(plan: Plan) -> Iterator[Fault]:
     if bool(decisions.schedule.actions) != (decisions.schedule.name == CUSTOM):
         cause = f"lists of actions say the order of work where the schedule is {CUSTOM}, and nowhere else"
         yield Fault(("schedule", "actions"), cause, "correct one of them")
-    if plan.config.dp * plan.config.tp * plan.config.cp * plan.config.pp > plan.machines.ranks:
+    config = plan.config
+    for key, said, follows in (
+        ("microbatches", config.microbatches, decisions.schedule.microbatches),
+        ("vp", config.pp * config.vp, len(decisions.stages)),
+    ):
+        if said != follows:
+            yield Fault(("config", key), f"it makes {said}, and the decisions have {follows}", "correct one of them")
+    if config.dp * config.tp * config.cp * config.pp > plan.machines.ranks:
         yield Fault(
             ("config",), f"it has more ranks than the {plan.machines.ranks} of the cluster", "correct one of them"
         )

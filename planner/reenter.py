@@ -12,17 +12,18 @@ from meshwright.cost_models.cluster import Cluster
 from meshwright.cost_models.cluster_text import read_cluster
 from meshwright.cost_models.prediction import Prediction
 from meshwright.ir.capabilities import ANY
-from meshwright.ir.errors import ModulePinUnmet, PinUnmet, PlanBroken, PlanOfAnotherCluster
+from meshwright.ir.errors import MeshwrightError, ModulePinUnmet, PinUnmet, PlanBroken, PlanOfAnotherCluster
 from meshwright.ir.files.documents import differences, shown, spelled
 from meshwright.ir.fold import Fold
 from meshwright.ir.lower import lower
+from meshwright.ir.plan_json import key_of
 from meshwright.ir.program import Program
 from meshwright.planner.estimate import Ask
 from meshwright.planner.held import check_wishes
 from meshwright.planner.module_pins import check_held, resolved
 from meshwright.planner.pins import Pins
 from meshwright.planner.plan_schema import NEAR
-from meshwright.planner.plan_types import Machines, Model, Plan, changes, same_model
+from meshwright.planner.plan_types import Machines, Model, Plan, blocks_of, changes, same_model
 from meshwright.planner.pricing import Setting, target_of
 from meshwright.planner.search import Found
 from meshwright.planner.space import Wishes
@@ -56,8 +57,8 @@ def reenter(plan: Plan, model: str | None = None, cluster: str | None = None) ->
     workload, modules = plan.workload, plan.bounds.modules
     asked = Asked(Wishes(plan.bounds.only, plan.bounds.never), modules=modules)
     ask = Ask(
-        model=model or plan.model.ref,
-        cluster_reference=cluster or plan.machines.ref,
+        model=plan.model.ref if model is None else model,
+        cluster_reference=plan.machines.ref if cluster is None else cluster,
         cluster=machines,
         workload=workload,
         global_batch=workload.global_batch,
@@ -69,8 +70,9 @@ def reenter(plan: Plan, model: str | None = None, cluster: str | None = None) ->
     setting = ask.setting()
     fold = setting.folds.first(plan.config.batch).fold
     _same(plan, Model.of(ask.model, fold, setting.folds.source.config))
+    program = program_of(plan, setting)
     _does_what_it_says(plan, setting.fold(plan.config), setting)
-    prediction = setting.price(program_of(plan, setting))
+    prediction = setting.price(program)
     changed = changes(plan, Machines.of(ask.cluster_reference, machines)) or _misjudged(plan, prediction)
     return Reentered(plan=plan, ask=ask, asked=asked, setting=setting, prediction=prediction, changed=changed)
 
@@ -87,9 +89,15 @@ def on_target(again: Reentered, name: str) -> Reentered:
 
 
 def program_of(plan: Plan, setting: Setting) -> Program:
-    """What the decisions of a plan lower to."""
-    lowering = setting.target.lowering().for_stack(plan.workload.stack)
-    return lower(setting.fold(plan.config), plan.decisions, lowering, replace(plan.workload), setting.bodies)
+    """What the decisions of a plan lower to. What they name that the model lacks, and what it cannot do, is refused at
+    its key."""
+    lowering, fold = setting.target.lowering().for_stack(plan.workload.stack), setting.fold(plan.config)
+    try:
+        return lower(fold, plan.decisions, lowering, replace(plan.workload), setting.bodies)
+    except MeshwrightError as error:
+        raise PlanBroken(
+            place=f"plan.json: {key_of(error.place)}", cause=f"{error.cause} ({error.code})", fix=error.fix
+        ) from error
 
 
 def _same(plan: Plan, model: Model) -> None:
@@ -114,7 +122,14 @@ def _misjudged(plan: Plan, found: Prediction) -> tuple[str, ...]:
 
 
 def _does_what_it_says(plan: Plan, fold: Fold, setting: Setting) -> None:
-    """Must: the decisions do what the plan says was asked of names and of modules."""
+    """Must: the stages run what the plan says, and the decisions do what it says was asked of names and of modules."""
+    for index, (said, found) in enumerate(zip(plan.blocks, blocks_of(plan.decisions, fold), strict=True)):
+        if dict(said) != dict(found):
+            raise PlanBroken(
+                place=f"plan.json: stages[{index}].blocks",
+                cause=f"its calls are {', '.join(f'{number} {name}' for name, number in found)}",
+                fix="make the plan again",
+            )
     wishes, modules = Wishes(plan.bounds.only, plan.bounds.never), plan.bounds.modules
     try:
         check_held(plan.decisions, fold, modules)

@@ -42,9 +42,10 @@ class Job:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ended:
-    """How a job ended: ``code`` is what its work returned, None if it ran out of time or was killed."""
+    """How a job ended: ``code`` is what its work returned, None if it ran out of time or a signal stopped it."""
 
     code: int | None
+    stopped: int | None
     out_of_time: bool
     cpu_s: float
 
@@ -113,6 +114,7 @@ def _look(pid: int, job: Job, began: float) -> Ended | None:
     stopped = os.WTERMSIG(status) if os.WIFSIGNALED(status) else None
     return Ended(
         code=os.WEXITSTATUS(status) if os.WIFEXITED(status) and not late else None,
+        stopped=stopped,
         out_of_time=late or stopped in (signal.SIGXCPU, signal.SIGKILL),
         cpu_s=used.ru_utime + used.ru_stime,
     )

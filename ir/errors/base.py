@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import ClassVar
 
 _BY_CODE: dict[str, type[MeshwrightError]] = {}
@@ -40,7 +41,8 @@ class MeshwrightError(Exception):
 
     def __str__(self) -> str:
         """Return the message as a terminal shows it; further lines of a fix stay at the margin, ready to be pasted."""
-        return f"error {self.code} at {self.place}: {self.cause}\n  fix: {self.fix}"
+        cause = "\n".join(map(_plain, self.cause.split("\n")))
+        return f"error {self.code} at {_plain(self.place)}: {cause}\n  fix: {self.fix}"
 
     def __reduce__(self) -> tuple[Callable[..., MeshwrightError], tuple[object, ...]]:
         """Errors cross process boundaries; the default would lose the keywords."""
@@ -56,6 +58,22 @@ class MeshwrightError(Exception):
             "cause": self.cause,
             "fix": self.fix,
         }
+
+
+@contextmanager
+def within(place: str) -> Iterator[None]:
+    """Refusals at a place that says what their own is in."""
+    try:
+        yield
+    except MeshwrightError as error:
+        if error.place.startswith(place):
+            raise
+        raise _rebuild(type(error), f"{place}, {error.place}", error.cause, error.fix) from error
+
+
+def _plain(text: str) -> str:
+    """A text that moves no cursor, whatever name of a file is in it."""
+    return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)
 
 
 def _rebuild(kind: type[MeshwrightError], place: str, cause: str, fix: str) -> MeshwrightError:

@@ -381,3 +381,9 @@ class SharesImpossible(ProgramError):
 
     code = "MW4079"
     exit_code = 2
+
+
+class BodyUnknown(ProgramError):
+    """A body plan of a body that the model does not have."""
+
+    code = "MW4080"

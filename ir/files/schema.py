@@ -130,29 +130,12 @@ class Read:
             raise value_error(error.cause, error.fix, error) from error
 
 
+_COUNTED_BY = {"integer": "maximum", "array": "maxItems", "object": "maxProperties"}
+
+
 @dataclass(frozen=True, slots=True)
 class Most:
-    """A whole number that is within a limit. The reason of the limit is told."""
-
-    limit: Limit
-
-    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        """Read a number."""
-        return core_schema.no_info_after_validator_function(self._read, handler(source))
-
-    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: Any) -> dict[str, Any]:
-        """Say the limit."""
-        return {**handler(schema), "maximum": self.limit.most}
-
-    def _read(self, number: int) -> int:
-        if cause := self.limit.refused(number):
-            raise value_error(cause, f"give at most {self.limit.most:,}")
-        return number
-
-
-@dataclass(frozen=True, slots=True)
-class Few:
-    """A list or an object with no more entries than a limit."""
+    """A whole number within a limit, or a list or an object with no more entries. The reason of the limit is told."""
 
     limit: Limit
 
@@ -162,10 +145,12 @@ class Few:
 
     def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: Any) -> dict[str, Any]:
         """Say the limit."""
-        return {**handler(schema), "maxItems": self.limit.most}
+        told = handler(schema)
+        return {**told, _COUNTED_BY[told["type"]]: self.limit.most}
 
     def _read(self, found: Any) -> Any:
-        if isinstance(found, list | dict) and (cause := self.limit.refused(len(found))):
+        count = len(found) if isinstance(found, list | dict) else found if type(found) is int else 0
+        if cause := self.limit.refused(count):
             raise value_error(cause, f"give at most {self.limit.most:,}")
         return found
 
@@ -290,25 +275,14 @@ def json_schema(kind: Any) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Form(Generic[T]):
-    """A kind of file: what it holds, and the errors by which it is refused."""
+    """A kind of document: what it holds, and the errors by which it is refused."""
 
     table: Any
     """What pydantic makes a `T` of."""
-    unreadable: type[MeshwrightError]
     broken: type[MeshwrightError]
     missing: type[MeshwrightError]
     unknown: type[MeshwrightError]
     value: type[MeshwrightError]
-    give: str
-    """What to give instead of a file that cannot be read."""
-    limit: Limit = FILE_BYTES
-
-    def text(self, path: str | Path) -> str:
-        """The text of a file."""
-        try:
-            return read_text(path, self.limit)
-        except Unreadable as error:
-            raise self.unreadable(place=str(path), cause=error.cause, fix=self.give) from None
 
     def json(self, text: str, place: str) -> Any:
         """What a text in JSON says."""
@@ -350,6 +324,23 @@ class Form(Generic[T]):
         kinds = {"missing": self.missing, "unknown": self.unknown, "value": self.value}
         kind = kinds[one.kind] if one.path else self.broken
         raise kind(place=at_(place, one.path), cause=one.cause, fix=one.fix)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileForm(Form[T]):
+    """A kind of file."""
+
+    unreadable: type[MeshwrightError]
+    give: str
+    """What to give instead of a file that cannot be read."""
+    limit: Limit = FILE_BYTES
+
+    def text(self, path: str | Path) -> str:
+        """The text of a file."""
+        try:
+            return read_text(path, self.limit)
+        except Unreadable as error:
+            raise self.unreadable(place=str(path), cause=error.cause, fix=self.give) from None
 
 
 def at_(place: str, path: Path_) -> str:

@@ -21,6 +21,7 @@ names the user's line, not ours.
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib.util
 import inspect
 import os
@@ -33,7 +34,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.module import register_module_module_registration_hook
 from torch.utils import _pytree as pytree
 
 from meshwright.ir.errors import (
@@ -112,20 +112,28 @@ def load_factory(reference: str, *, time_limit_s: float = TIME_LIMIT_S) -> Sourc
 
 @contextlib.contextmanager
 def counted_modules(place: str) -> Iterator[None]:
-    """Build a model of no more modules than the limit: what builds more is stopped where it does."""
+    """Build a model of no more modules than the limit: what makes or copies more is stopped where it does."""
     count = 0
 
-    def count_one(_parent: nn.Module, _name: str, _module: nn.Module | None) -> None:
-        nonlocal count
-        count += 1
-        if cause := MODULES.refused(count):
-            raise ModelTooLarge(place=place, cause=cause, fix="give a model of fewer layers")
+    def counting(make: Callable[..., None]) -> Callable[..., None]:
+        @functools.wraps(make)
+        def made(module: nn.Module, *args: Any, **kwargs: Any) -> None:
+            nonlocal count
+            count += 1
+            if cause := MODULES.refused(count):
+                raise ModelTooLarge(place=place, cause=cause, fix="give a model of fewer layers")
+            make(module, *args, **kwargs)
 
-    hook = register_module_module_registration_hook(count_one)
+        return made
+
+    makers = {name: getattr(nn.Module, name) for name in ("__init__", "__setstate__")}  # the latter of a deep copy
+    for name, make in makers.items():
+        setattr(nn.Module, name, counting(make))
     try:
         yield
     finally:
-        hook.remove()
+        for name, make in makers.items():
+            setattr(nn.Module, name, make)
 
 
 def check_tree(model: nn.Module, place: str) -> None:

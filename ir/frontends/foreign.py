@@ -13,7 +13,7 @@ import signal
 import sys
 import threading
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FrameType
 
@@ -21,9 +21,13 @@ import meshwright
 from meshwright.ir.errors import FactoryRaised, MeshwrightError, ModelFileExited, ModelTimedOut
 
 TIME_LIMIT_S = 60.0
+MESSAGE_LIMIT_S = 1.0
+"""For an object to say what it is."""
 
 LONGEST = 200
 """Characters of a user's message, or of a value, that are repeated."""
+
+MAIN = '`if __name__ == "__main__":`'
 
 HOME = Path(meshwright.__file__).parent
 
@@ -31,25 +35,26 @@ HOME = Path(meshwright.__file__).parent
 @contextlib.contextmanager
 def guarded(place: str, limit_s: float) -> Iterator[None]:
     """Run the user's code; what it raises is an error of its file or factory, with its line."""
-    try:
-        with contained(place, limit_s):
-            yield
-    except (MeshwrightError, Interrupted):
-        raise
-    except BaseException as error:  # noqa: BLE001 - it is whatever the user's code raises
-        raise raised(error, place) from None
+    with _refused(place, lambda error: True), contained(place, limit_s):
+        yield
 
 
 @contextlib.contextmanager
 def blamed(place: str) -> Iterator[None]:
     """Run code of ours that asks the user's objects; what passes through a line of the user's is an error of that."""
+    with _refused(place, lambda error: bool(user_frames(error))), _told_apart():
+        yield
+
+
+@contextlib.contextmanager
+def _refused(place: str, theirs: Callable[[BaseException], bool]) -> Iterator[None]:
+    """Make a refusal of what is raised, if it is `theirs`."""
     try:
-        with _told_apart():
-            yield
+        yield
     except (MeshwrightError, Interrupted):
         raise
     except BaseException as error:
-        if not user_frames(error):
+        if not theirs(error):
             raise
         raise raised(error, place) from None
 
@@ -70,17 +75,11 @@ def contained(place: str, limit_s: float) -> Iterator[None]:
         with contextlib.redirect_stdout(sys.stderr), _children_print_to_stderr(), _alarm(limit_s), _told_apart():
             yield
     except _TimeIsUp as error:
-        raise ModelTimedOut(
-            place=user_line(error, place),
-            cause=f"still running after {limit_s:g} s",
-            fix="do this without waiting, downloading or computing; weights are not needed",
-        ) from None
+        cause, fix = f"still running after {limit_s:g} s", "do this without waiting, downloading or computing"
+        raise ModelTimedOut(place=user_line(error, place), cause=cause, fix=f"{fix}; weights are not needed") from None
     except SystemExit as error:
-        raise ModelFileExited(
-            place=user_line(error, place),
-            cause=f"the code called sys.exit({printed(error.code)})",
-            fix='move what the script does under `if __name__ == "__main__":`',
-        ) from None
+        cause, fix = f"the code called sys.exit({printed(error.code)})", "move what the script does under"
+        raise ModelFileExited(place=user_line(error, place), cause=cause, fix=f"{fix} {MAIN}") from None
 
 
 class Interrupted(KeyboardInterrupt):
@@ -125,19 +124,25 @@ def described(error: BaseException) -> str:
 
 def whole(error: BaseException) -> str:
     """An exception of the user's, its message whole."""
-    try:
-        text = "".join(str(error))  # a plain string, whatever class of strings it is
-    except BaseException:  # noqa: BLE001 - a message that cannot be had is none
-        text = "its message cannot be printed"
+    # A plain string, whatever class of strings it is.
+    text = _said(lambda: "".join(str(error)), "its message cannot be printed")
     return f"{type.__dict__['__name__'].__get__(type(error))}: {text}"
 
 
 def printed(value: object) -> str:
     """A value of the user's."""
+    return _clean(
+        _said(lambda: repr(value), f"a {type.__dict__['__name__'].__get__(type(value))} that cannot be printed")
+    )
+
+
+def _said(say: Callable[[], str], otherwise: str) -> str:
+    """What an object of the user's says of itself, if it says so in time."""
     try:
-        return _clean(repr(value))
-    except BaseException:  # noqa: BLE001
-        return f"a {type.__dict__['__name__'].__get__(type(value))} that cannot be printed"
+        with _alarm(MESSAGE_LIMIT_S):
+            return say()
+    except BaseException:  # noqa: BLE001 - a message that cannot be had is none
+        return otherwise
 
 
 def _clean(text: str) -> str:
@@ -191,7 +196,8 @@ class _TimeIsUp(BaseException):
 
 @contextlib.contextmanager
 def _alarm(limit_s: float) -> Iterator[None]:
-    """Interrupt the block after `limit_s`. Only a main thread can be interrupted; elsewhere there is no limit."""
+    """Interrupt the block after `limit_s`; the limit of an outer block goes on after it. Only a main thread can be
+    interrupted; elsewhere there is no limit."""
     if threading.current_thread() is not threading.main_thread() or not hasattr(signal, "setitimer"):
         yield
         return
@@ -200,9 +206,10 @@ def _alarm(limit_s: float) -> Iterator[None]:
         raise _TimeIsUp
 
     before = signal.signal(signal.SIGALRM, ring)
-    signal.setitimer(signal.ITIMER_REAL, limit_s)
+    left_s, _ = signal.setitimer(signal.ITIMER_REAL, limit_s)
     try:
         yield
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
+        signal.setitimer(signal.ITIMER_REAL, left_s)

@@ -38,7 +38,7 @@ _INCIDENTAL = frozenset(("_name_or_path", "transformers_version", "architectures
 
 def load_hf(path: Path, *, dtype: torch.dtype | None = None) -> Source:
     """The model of a Hugging Face directory or `config.json`, in its own dtype unless one is given."""
-    file = path / "config.json" if path.is_dir() else path
+    file = path / "config.json" if os.path.isdir(path) else path  # noqa: PTH112 - Path raises where a name is too long
     settings = settings_of(file)
     place = str(file)
     transformers = _transformers(place)

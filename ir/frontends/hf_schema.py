@@ -1,17 +1,30 @@
 """The schema of a Hugging Face `config.json`, as far as all models share it. The rest is transformers' business.
 
 Sizes have another name in many families, which transformers' configurations know: `check_sizes` holds those that a
-configuration has in the end to the same limits.
+configuration has in the end to the same limits. Counts of what is built are told by the last word of their key,
+wherever it stands (`decoder_layers`, `vision_config.depth`): none is beyond the limit of its word.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
 from meshwright.ir.errors import ConfigUnreadable, ConfigValueBad, ModelFileMissing, RemoteCodeRefused
-from meshwright.ir.files.documents import shown
-from meshwright.ir.files.schema import STRICT, Form, Name, Read, Table, Tuple, faults_of, table_of, value_error
+from meshwright.ir.files.documents import Path_, shown
+from meshwright.ir.files.schema import (
+    STRICT,
+    FileForm,
+    Name,
+    Read,
+    Refused,
+    Table,
+    Tuple,
+    faults_of,
+    table_of,
+    value_error,
+)
 from meshwright.ir.limits import FILE_BYTES, HEADS, LAYERS, SIZE, Limit
 
 SIZES: dict[str, Limit] = {
@@ -22,6 +35,11 @@ SIZES: dict[str, Limit] = {
     "num_attention_heads": HEADS,
     "num_key_value_heads": HEADS,
 }
+
+COUNTED: dict[str, Limit] = dict.fromkeys(("layers", "layer", "blocks", "depth"), LAYERS) | dict.fromkeys(
+    ("heads", "head", "experts"), HEADS
+)
+"""Limits by the last word of a key."""
 
 
 def _size(limit: Limit) -> Any:
@@ -53,7 +71,7 @@ class ConfigTable(SizesTable):  # type: ignore[valid-type, misc]
     auto_map: Any = None
 
 
-FORM: Form[Table] = Form(
+FORM: FileForm[Table] = FileForm(
     table=ConfigTable,
     unreadable=ModelFileMissing,
     broken=ConfigUnreadable,
@@ -70,6 +88,8 @@ def settings_of(file: Path) -> dict[str, Any]:
     place = str(file)
     settings: dict[str, Any] = FORM.json(FORM.text(file), place)
     FORM.read(settings, place)
+    for one in _too_many(settings):
+        FORM.refuse(one, place)
     if "auto_map" in settings:
         code = settings["auto_map"]
         named = ", ".join(map(str, code.values())) if isinstance(code, dict) else str(code)
@@ -79,6 +99,15 @@ def settings_of(file: Path) -> dict[str, Any]:
             fix="delete auto_map to use the implementation that transformers has, or write a model file with a factory",
         )
     return settings
+
+
+def _too_many(found: object, path: Path_ = ()) -> Iterator[Refused]:
+    items = found.items() if isinstance(found, dict) else enumerate(found) if isinstance(found, list) else ()
+    for key, value in items:
+        limit = COUNTED.get(str(key).rpartition("_")[2])
+        if limit is not None and type(value) is int and (cause := limit.refused(value)):
+            yield Refused("value", (*path, key), cause, f"give at most {limit.most:,}")
+        yield from _too_many(value, (*path, key))
 
 
 def check_sizes(config: Any, place: str) -> None:

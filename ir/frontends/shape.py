@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from meshwright.ir.errors import ModelFileMissing, ShapeFileNotToml, ShapeImpossible, ShapeKeyMissing, ShapeKeyUnknown
-from meshwright.ir.files.schema import KNOWN_ONLY, Count, Flag, Form, Most, OneOf, Whole
+from meshwright.ir.files.schema import KNOWN_ONLY, Count, FileForm, Flag, Most, OneOf, Whole
 from meshwright.ir.limits import HEADS, LAYERS, SIZE
 
 FLOATS = ("bf16", "f16", "f32", "f64")
@@ -90,7 +90,7 @@ class Shape:
         return 0 if full else self.sliding_window
 
 
-FORM: Form[Shape] = Form(
+FORM: FileForm[Shape] = FileForm(
     table=Shape,
     unreadable=ModelFileMissing,
     broken=ShapeFileNotToml,

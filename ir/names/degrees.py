@@ -216,8 +216,8 @@ class Degrees:
 
 def recompute_parts(kind: str) -> tuple[str, ...]:
     """The modules that a selective recomputation names; core attention, if none."""
-    word, _, named = kind.partition(":")
-    parts = tuple(named.split("+")) if named else ("core_attn",)
+    word, colon, named = kind.partition(":")
+    parts = tuple(named.split("+")) if colon else ("core_attn",)
     if word != "selective" or not set(parts) <= set(MODULES):
         raise DegreeImpossible(
             place="recompute",

@@ -151,7 +151,7 @@ def decisions(draw: st.DrawFn) -> Decisions:
         mesh = draw(meshes())
         ranks = tuple(draw(st.permutations(range(start, start + mesh.size))))
         start += mesh.size
-        used = draw(st.lists(st.sampled_from([plan.name for plan in plans]), max_size=2)) if plans else []
+        used = draw(st.lists(st.sampled_from([plan.name for plan in plans]), max_size=2, unique=True)) if plans else []
         stages.append(StagePlan(index, draw(st.integers(1, 99)), mesh, ranks, tuple(used)))
     if stages and draw(st.booleans()):
         stages.append(replace(stages[0], first=draw(st.integers(0, 99))))

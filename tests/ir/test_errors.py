@@ -41,6 +41,11 @@ def test_an_error_says_code_place_cause_and_fix() -> None:
     }
 
 
+def test_a_name_in_an_error_moves_no_cursor() -> None:
+    told = str(FactoryMissing(place="a\x1b[2J\n\udcff.py", cause="first\nsecond\r", fix="name it"))
+    assert told == "error MW1002 at a\\x1b[2J\\n\\udcff.py: first\nsecond\\r\n  fix: name it"
+
+
 def test_an_error_survives_the_way_back_from_another_process() -> None:
     back = pickle.loads(pickle.dumps(error))
     assert type(back) is FactoryMissing

@@ -92,6 +92,7 @@ def test_cuts_are_even(stages: int, cuts: list[tuple[int, int]]) -> None:
         lambda: Degrees(zero=4),
         lambda: Degrees(recompute="some"),
         lambda: Degrees(recompute="selective:mlp"),
+        lambda: Degrees(recompute="selective:"),
         lambda: template(FOLD, Degrees(pp=5)),
     ],
 )

@@ -52,6 +52,7 @@ def test_states_follow_the_stack_unless_given() -> None:
         {"recipe": "fsdpp"},
         {"imbalance": 0.5},
         {"imbalance": float("nan")},
+        {"imbalance": 1e300},
     ],
 )
 def test_wrong_workloads_are_refused(wrong: dict[str, Any]) -> None:

@@ -108,8 +108,14 @@ def test_the_package_runs_as_the_command() -> None:
         ["estimate", "m.py:f", "--cluster", "cpu:2", "--imbalance", "0.5"],
         ["estimate", "m.py:f", "--cluster", "cpu:2", "--imbalance", "nan"],
         ["estimate", "m.py:f", "--cluster", "cpu:2", "--jobs", "0"],
+        ["estimate", "m.py:f", "--cluster", "cpu:2", "--imbalance", "1_0"],
+        ["plan", "m.py:f", "--cluster", "cpu:2", "--time-limit", "٣"],
+        ["inspect", "m.py:f", "--batch", "1_0"],
+        ["inspect", "m.py:f", "--batch", "٣"],
+        ["inspect", "m.py:f", "--seed", "9" * 5000],
+        ["compare", "p", "log", "--skip", "9" * 5000],
     ],
-    ids=" ".join,
+    ids=lambda argv: " ".join(argv)[:60],
 )
 def test_usage_errors_exit_with_2(argv: list[str]) -> None:
     with pytest.raises(SystemExit) as end:

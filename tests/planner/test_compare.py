@@ -71,6 +71,7 @@ def test_it_is_shown(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
         (LOG + "step 4 loss 5.4 step_time_s fast tokens_per_s 5120.0\n", "fast"),
         (LOG + "step 4 loss 5.4 step_time_s 0.0 tokens_per_s 5120.0\n", "log:6: step_time_s"),
         (LOG + "step 4 loss 5.4 step_time_s 0.1 tokens_per_s nan\n", "log:6: tokens_per_s"),
+        (LOG + "step 4 loss 5.4 step_time_s 0.1 tokens_per_s 5120.0 memory_bytes\n", "log:6: memory_bytes"),
         (LOG.replace("5120.0", "640.0").replace("2560.0", "320.0"), "and the plan's 512"),
     ],
 )

@@ -119,6 +119,11 @@ def test_two_plans_differ_in_what_was_decided(capsys: pytest.CaptureFixture[str]
     assert "what b takes longer or less for" in out
 
 
+def test_pins_too_long_for_a_file_are_pins(capsys: pytest.CaptureFixture[str], folder: Path) -> None:
+    assert main(["diff", str(folder / "a"), f"tp={'9' * 5000}"]) == 2
+    assert "MW8005" in capsys.readouterr().err
+
+
 def test_a_plan_does_not_differ_from_itself(capsys: pytest.CaptureFixture[str], folder: Path) -> None:
     found = asked(capsys, "diff", str(folder / "a"), str(folder / "a"))
     assert (found["config"], found["decisions"], found["about"], found["step_time_s"]) == ({}, {}, {}, 0.0)

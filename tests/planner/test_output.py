@@ -54,6 +54,13 @@ def test_a_script_is_written_over_as_it_was_left(tmp_path: Path) -> None:
         check_files(tmp_path, ["train.py"], force=False)
 
 
+def test_a_name_too_long_for_a_file_is_nothing_to_keep() -> None:
+    """Whoever writes there says so."""
+    folder = Path("x" * 300)
+    check_files(folder, ["train.py"], force=False)
+    check_plan(folder / "plan.json", "a", force=False)
+
+
 def test_no_name_is_no_folder() -> None:
     with pytest.raises(PlanUnwritable):
         folder_of("")

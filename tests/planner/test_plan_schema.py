@@ -125,6 +125,9 @@ LIES: dict[str, tuple[tuple[str | int, ...], Any]] = {
     "a stage": (("stages", 1, "first"), 1),
     "what runs there": (("stages", 0, "blocks"), {"Block": 99}),
     "lists of actions": (("schedule", "actions"), [["F0"], ["F0"]]),
+    "micro-batches": (("schedule", "microbatches"), 2),
+    "stages": (("config", "vp"), 4),
+    "a plan of a stage": (("stages", 0, "plans"), ["Block", "embed", "Block"]),
     "no strategies": (("placements",), None),
 }
 
@@ -143,7 +146,40 @@ def test_parts_that_contradict_one_another_are_refused(text: str, what: str) -> 
         inside[path[-1]] = value
     with pytest.raises(PlanBroken) as refused:
         read_plan(json.dumps(document), "plan.json")
-    assert str(path[0]) in refused.value.place
+    assert str(path[0]) in refused.value.place or path[0] == "schedule"
+
+
+IMPOSSIBLE: dict[str, tuple[tuple[str | int, ...], Any, str]] = {
+    "a body (MW4080)": (("placements", "head", "body"), "tail", "placements.head"),
+    "another body": (("placements", "head", "body"), "embed", "stages[3]"),
+    "an operator": (("placements", "head", "strategies", "nonsense"), "dp=d0", "placements.head"),
+    "an axis": (("placements", "head", "strategies", "linear"), "tp=n", "placements.head"),
+    "a factor": (("placements", "head", "strategies", "linear"), "dp=d9", "placements.head"),
+    "an axis of a state": (("placements", "head", "states", "in0"), "[tp, -, -]", "placements.head"),
+    "a value": (("placements", "head", "states", "nonsense"), "[-]", "placements.head"),
+    "dimensions": (("placements", "head", "states", "in0"), "[dp]", "placements.head"),
+    "an axis of storage": (("storage", "head", "head.weight", "grads"), "[tp, -]", "placements.head, head.weight"),
+    "a parameter": (
+        ("storage", "head", "nonsense"), dict.fromkeys(("params", "grads", "optimizer"), "[-]"), "placements.head"
+    ),
+    "what is recomputed": (("recompute", "head"), ["nonsense"], "placements.head"),
+    "blocks": (("stages", 0, "blocks"), {"nonsense": 1, "Block": 1}, "stages[0].blocks"),
+}  # fmt: skip
+"""What decisions name, another name, and the key that is refused."""
+
+
+@pytest.mark.parametrize("what", IMPOSSIBLE)
+def test_decisions_that_name_what_the_model_lacks_are_refused_at_their_key(text: str, what: str) -> None:
+    path, value, place = IMPOSSIBLE[what]
+    document = inside = json.loads(text)
+    for step in path[:-1]:
+        inside = inside.setdefault(step, {}) if isinstance(inside, dict) else inside[step]
+    if "storage" in path and isinstance(value, str):
+        inside |= {"params": "[-, -]", "grads": "[-, -]", "optimizer": "[-, -]"}
+    inside[path[-1]] = value
+    with pytest.raises(PlanBroken) as refused:
+        reenter(read_plan(json.dumps(document), "plan.json"))
+    assert refused.value.place.startswith(f"plan.json: {place}")
 
 
 def test_figures_that_are_not_those_of_the_decisions_are_told(plan: Plan) -> None:

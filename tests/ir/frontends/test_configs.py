@@ -223,6 +223,8 @@ def test_shapes_beyond_the_limits_are_refused_at_once() -> None:
         ("vocab_size", '3, "vocab_size": 3', ConfigValueBad),
         ("n_layer", "100000", ConfigValueBad),
         ("num_hidden_layers", "100000", ConfigValueBad),
+        ("num_decoder_layers", "100000", ConfigValueBad),
+        ("decoder", '{"num_experts": 100000}', ConfigValueBad),
         ("model_type", "[]", ConfigValueBad),
         ("model_type", "null", ConfigValueBad),
         ("architectures", "{}", ConfigValueBad),

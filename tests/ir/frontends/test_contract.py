@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -27,7 +28,7 @@ from meshwright.ir.errors import (
     NoLoss,
     UnsupportedDtype,
 )
-from meshwright.ir.frontends import contract
+from meshwright.ir.frontends import contract, foreign
 from meshwright.ir.frontends.capture import capture
 from meshwright.ir.frontends.contract import Hooks, Source, source_of
 from meshwright.ir.frontends.load import load_model
@@ -121,6 +122,28 @@ PLACES = {
 }
 
 
+@pytest.mark.parametrize("way", ["raise Slow", "import sys; sys.exit(Slow())", "return Slow()"])
+def test_what_never_says_what_it_is_is_not_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    monkeypatch.setattr(foreign, "MESSAGE_LIMIT_S", 0.05)
+    slow = "class Slow(BaseException):\n    def __repr__(self):\n        while True:\n            pass\n\n"
+    text = slow + HEAD.replace("    return Net()", f"    {way}\n    return Net()")
+    with pytest.raises((FactoryRaised, ModelFileExited)):
+        load_model(written(tmp_path, text))
+
+
+def test_a_limit_goes_on_after_one_within_it() -> None:
+    def both() -> None:
+        with foreign.contained("outer", 0.2):
+            with foreign.contained("inner", 5):
+                pass
+            time.sleep(5)
+
+    with pytest.raises(ModelTimedOut, match=r"after 0\.2 s"):
+        both()
+
+
 @pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("way", WAYS)
 def test_whatever_a_model_file_raises_is_an_error_of_its_line(tmp_path: Path, place: str, way: str) -> None:
@@ -153,12 +176,22 @@ def test_modules_are_a_tree(tmp_path: Path, change: str, kind: type[MeshwrightEr
     assert says in refused(tmp_path, text, kind).cause
 
 
+@pytest.mark.parametrize(
+    "made",
+    [
+        "nn.ModuleList(nn.Identity() for _ in iter(int, 1))",
+        "nn.ModuleList([nn.Identity() for _ in iter(int, 1)])",
+        "nn.TransformerEncoder(nn.TransformerEncoderLayer(4, 1), 10**9)",
+    ],
+)
 def test_a_model_of_too_many_modules_is_refused_while_it_is_built(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, made: str
 ) -> None:
+    """Also where none of them is registered before all are made, and where they are copies."""
     monkeypatch.setattr(contract, "MODULES", replace(MODULES, most=100))
-    text = HEAD.replace("    return Net()", "    return nn.ModuleList(nn.Identity() for _ in iter(int, 1))")
+    text = HEAD.replace("    return Net()", f"    return {made}")
     assert "101 modules of a model, and at most 100" in refused(tmp_path, text, ModelTooLarge).cause
+    assert nn.Linear(1, 1).in_features == 1  # nothing is counted any more
 
 
 def test_modules_that_are_shared_are_no_circle(tmp_path: Path) -> None:
