@@ -18,6 +18,7 @@ EXPLAINED = {
     "nemotron3_8b": 0.07,  # printed as 8: 7.5 with tied embeddings, 8.5 without
     "gpt_1.7b_sc21": 0.03,  # printed with one digit
     "gpt_1.7b_mcore": 0.03,
+    "gpt2_345m_amp": 0.11,  # called 345m, and printed as 0.4
 }
 
 
