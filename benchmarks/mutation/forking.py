@@ -88,6 +88,7 @@ def _fork(job: Job) -> int:
     code = 70
     try:
         os.setsid()
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # which shells have ignored in the background
         out = os.open(job.log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         for stream in (1, 2):
             os.dup2(out, stream)

@@ -1,6 +1,7 @@
 """Faults are planted where they change something, are named by what they are, and are noticed by tests that ask."""
 
 import ast
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -141,6 +142,23 @@ def test_a_job_ends_by_its_answer_or_by_a_limit(tmp_path: Path) -> None:
     }
     assert "MemoryError" in (tmp_path / "greedy").read_text(encoding="utf-8")
     assert "it broke" in (tmp_path / "broken").read_text(encoding="utf-8")
+
+
+def test_a_job_can_be_interrupted_wherever_it_was_started(tmp_path: Path) -> None:
+    """Shells start what runs in the background with interrupts ignored."""
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        job = Job(
+            name="asks",
+            work=lambda: int(signal.getsignal(signal.SIGINT) is signal.default_int_handler),
+            log=tmp_path / "log",
+            cpu_s=9,
+            wall_s=600,
+        )
+        ((_, ended),) = forked([job], 1)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert ended.code == 1
 
 
 def test_a_draw_is_the_same_for_a_seed() -> None:
