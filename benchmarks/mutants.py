@@ -3,7 +3,7 @@
 A draw takes places by seed from all that ``benchmarks/mutation/sites.py`` finds: comparisons, signs, least and
 greatest, off by one, dropped terms and calls, conditions. Each fault is served to a forked process by an import hook;
 no file is changed. The tests are those that enter its block, cheapest first, within a budget of CPU time. One run of
-all quick tests finds which those are, remembered in ``.mutants_cache/``; so is what came of a fault, until its module
+all tests finds which those are, remembered in ``.mutants_cache/``; so is what came of a fault, until its module
 or the tests change. Faults that change nothing are named, with the reason, in
 ``benchmarks/data/equivalent_mutants.toml``, and do not count.
 """

@@ -1,7 +1,8 @@
 """Work in forked processes that begin with everything slow imported, under limits.
 
-A process gets a session of its own, so that what it started ends with it. CPU time is limited by the kernel; the wall
-clock only ends what waits for nothing, and is generous, since a busy machine must not decide what a test finds.
+A process gets a session of its own, so that what it started ends with it. The kernel limits its CPU time and its
+memory; the wall clock only ends what waits for nothing, and is generous, since a busy machine must not decide what a
+test finds.
 """
 
 from __future__ import annotations
@@ -25,6 +26,9 @@ FRAMEWORKS = (
     *("numpy", "networkx", "hypothesis", "hypothesis.strategies", "pytest", "_pytest.python", "_pytest.fixtures"),
 )
 """What takes seconds to import and holds nothing of ours."""
+
+MEMORY_BYTES = 3 * 2**30
+"""Writable memory of each process, beyond which it raises."""
 
 _LOOK_S = 0.05
 
@@ -85,12 +89,14 @@ def _fork(job: Job) -> int:
     code = 70
     try:
         os.setsid()
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # which shells have ignored in the background
         out = os.open(job.log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         for stream in (1, 2):
             os.dup2(out, stream)
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
         limit = int(job.cpu_s) + 1
         resource.setrlimit(resource.RLIMIT_CPU, (limit, limit + 5))
+        resource.setrlimit(resource.RLIMIT_DATA, (MEMORY_BYTES, MEMORY_BYTES))
         # Anything raised is an answer here: the parent goes on with the next job.
         code = job.work()
     except BaseException:  # noqa: BLE001

@@ -1,6 +1,7 @@
 """Faults are planted where they change something, are named by what they are, and are noticed by tests that ask."""
 
 import ast
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -10,7 +11,7 @@ import pytest
 
 from benchmarks import mutants
 from benchmarks.mutation import blocks, serving
-from benchmarks.mutation.forking import Job, forked
+from benchmarks.mutation.forking import MEMORY_BYTES, Job, forked
 from benchmarks.mutation.nearest import nearest
 from benchmarks.mutation.reach import Reached, product
 from benchmarks.mutation.sites import header, sites
@@ -117,8 +118,8 @@ def test_the_nearest_tests_enter_the_block_and_ask_different_things() -> None:
     assert nearest("m:h#0", "same", [known], 60.0).tests == {}
 
 
-def test_a_job_ends_by_its_answer_or_by_its_time(tmp_path: Path) -> None:
-    """Those that take more CPU time than they have are out of time; what raises answers 70, and says so in its log."""
+def test_a_job_ends_by_its_answer_or_by_a_limit(tmp_path: Path) -> None:
+    """Too much CPU time is out of time; what raises, as for want of memory, answers 70, and says so in its log."""
 
     def endless() -> int:
         while True:
@@ -127,15 +128,37 @@ def test_a_job_ends_by_its_answer_or_by_its_time(tmp_path: Path) -> None:
     def broken() -> int:
         raise ValueError("it broke")
 
-    works = {"three": lambda: 3, "broken": broken, "endless": endless}
+    def greedy() -> int:
+        return len(bytes(MEMORY_BYTES + 1))
+
+    works = {"three": lambda: 3, "broken": broken, "endless": endless, "greedy": greedy}
     jobs = [Job(name=name, work=work, log=tmp_path / name, cpu_s=0.5, wall_s=600) for name, work in works.items()]
     ended = {job.name: one for job, one in forked(jobs, 2)}
     assert {name: (one.code, one.out_of_time) for name, one in ended.items()} == {
         "three": (3, False),
         "broken": (70, False),
         "endless": (None, True),
+        "greedy": (70, False),
     }
+    assert "MemoryError" in (tmp_path / "greedy").read_text(encoding="utf-8")
     assert "it broke" in (tmp_path / "broken").read_text(encoding="utf-8")
+
+
+def test_a_job_can_be_interrupted_wherever_it_was_started(tmp_path: Path) -> None:
+    """Shells start what runs in the background with interrupts ignored."""
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        job = Job(
+            name="asks",
+            work=lambda: int(signal.getsignal(signal.SIGINT) is signal.default_int_handler),
+            log=tmp_path / "log",
+            cpu_s=9,
+            wall_s=600,
+        )
+        ((_, ended),) = forked([job], 1)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert ended.code == 1
 
 
 def test_a_draw_is_the_same_for_a_seed() -> None:

@@ -86,3 +86,60 @@ def test_wrong_stacks_are_refused(wrong: dict[str, Any]) -> None:
 def test_wrong_recipes_are_refused() -> None:
     with pytest.raises(WorkloadImpossible):
         replace(RECIPES["bf16"], stored=0)
+
+
+@pytest.mark.parametrize(
+    ("recipe", "resting", "used", "reduced"),
+    [
+        ("megatron", 2 + 4 + 4 + 8, 2, 4),  # Megatron-Core: 18 bytes per parameter
+        ("megatron-bf16-grads", 2 + 2 + 4 + 8, 2, 2),  # 16, as ZeRO counts (Rajbhandari et al. 1910.02054)
+        ("fsdp", 4 + 4 + 8, 2, 4),
+        ("fsdp-bf16-reduce", 4 + 4 + 8, 2, 2),
+        ("bf16", 2 + 2 + 4, 2, 2),  # torch keeps AdamW's moments in the dtype of parameters
+        ("fp32", 4 + 4 + 8, 4, 4),
+    ],
+)
+def test_bytes_of_one_parameter_under_adamw(recipe: str, resting: int, used: int, reduced: int) -> None:
+    own = Workload(global_batch=1, seq=1, recipe=recipe)
+    states = own.states
+    assert states.stored + states.gradient + states.master + own.moments == resting
+    assert (states.used, states.reduced) == (used, reduced)
+    assert states.casts == (states.stored > used)
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "expected"),
+    [("adamw", 8), ("adamw-bf16", 4), ("sgd", 0), ("momentum", 4), ("muon", 4), ("adafactor", 0)],
+)
+def test_moments_of_optimizers(optimizer: str, expected: float) -> None:
+    """Only AdamW's follow the dtype of what is updated."""
+    assert Workload(global_batch=1, seq=1, optimizer=optimizer).moments == expected
+    narrow = Workload(global_batch=1, seq=1, optimizer=optimizer, recipe="bf16").moments
+    assert narrow == (4 if optimizer == "adamw" else expected)
+
+
+def test_what_stacks_are_known_to_do() -> None:
+    """By their sources: tensors of Megatron's, what hides, and what is never taken for granted."""
+
+    def having(flag: str) -> set[str]:
+        return {name for name, stack in STACKS.items() if getattr(stack, flag)}
+
+    core = {"megatron", "megatron-tp-overlap"}
+    assert having("regathers") == core | {"megatron-2022"}
+    assert having("fused_loss") == having("placeholders") == core
+    assert having("dedupes") == {"megatron-tp-overlap"}
+    assert having("padded") == having("piecewise") == having("broadcasts") == having("rolling") == set()
+    assert {stack.graphs for stack in STACKS.values()} == {"none"}
+    hiding = {name for name, stack in STACKS.items() if "tensor" in stack.hides}
+    assert hiding == {"torch-async-tp", "megatron-tp-overlap", "jax"}
+    assert not any("expert" in stack.hides for stack in STACKS.values())
+
+
+def test_what_follows_from_a_workload() -> None:
+    own = Workload(global_batch=3, seq=5)
+    assert (own.tokens, own.scaled) == (15, False)
+    assert replace(own, precision="fp16").scaled
+    low = replace(own, precision="fp8_tensorwise")
+    assert low.copied == ""
+    assert replace(low, stack=STACKS["megatron"]).copied == "fp8_tensorwise"
+    assert replace(own, stack=STACKS["megatron"]).copied == ""

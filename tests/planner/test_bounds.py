@@ -15,6 +15,8 @@ from benchmarks.bound_check import Checker, check
 from benchmarks.searches import EXAMPLES, Case, drawn, opened
 from meshwright.ir.errors import MeshwrightError
 from meshwright.ir.program import Move
+from meshwright.planner.bounds import SLACK
+from meshwright.planner.floors import CAUTION
 from meshwright.planner.pins import fill, parse
 
 EACH = 28
@@ -37,6 +39,10 @@ def test_bounds_never_exceed_prices(case: Case) -> None:
     tally = check(case, EACH)
     assert not tally.violations
     assert len(tally.checked) >= EACH // 2
+    # Of whole layers of one kind, without windows or experts, floors know all but their caution.
+    for one in tally.checked:
+        if case.model == "gpt2" and one.config.startswith("tp=1,"):
+            assert one.shares == pytest.approx({"work": CAUTION, "kept": CAUTION})
 
 
 @pytest.mark.parametrize("name", ["two_pools.toml", "bad_pair.toml"])
@@ -50,6 +56,27 @@ def test_bounds_hold_wherever_stages_lie(name: str, tmp_path: Path) -> None:
     tally = check(Case(model="llama-3.1-8b", cluster=str(cluster), batch=384, seq=4096, stack="megatron"), EACH)
     assert not tally.violations
     assert len(tally.checked) >= EACH // 2
+
+
+@pytest.mark.parametrize("stack", ["megatron", "torch", "torch-compile", "jax"])
+def test_on_one_device_nothing_is_left_out(stack: str) -> None:
+    """Without copies, stages and waits bounds are prices, and floors say all but their caution. Where a host issues
+    operators one by one it is waited for between micro-batches, so only a batch in one piece has no waits."""
+    own = opened(Case(model="gpt2", cluster="1x1xA100", batch=16, seq=1024, stack=stack))
+    checker = Checker(own)
+    memory = own.evaluator.prices.profile.memory
+    configs = set(islice(drawn(own.space, Random(0)), 30))
+    assert {config.recompute for config in configs} >= {"none", "full"}
+    for config in configs:
+        found = checker.checked(config)
+        assert found.shares == pytest.approx({"work": CAUTION, "kept": CAUTION})
+        if stack == "megatron" or config.microbatches == 1:
+            assert found.bounds_s["step"] == found.bounds_s["run"] == pytest.approx(found.price_s, rel=2 * SLACK)
+            assert found.bounds_s["floor"] == pytest.approx(found.bounds_s["least"] * CAUTION, rel=2 * SLACK)
+        if stack == "torch":
+            tokens = 8 * 1024 * (2 * 16 - config.mbs)  # ids and labels of the batch, but the ids that are worked on
+            left_out = memory.communicator_bytes + tokens * (1 + memory.fragments_share)
+            assert found.over_bytes - found.lacks_bytes == pytest.approx(left_out)
 
 
 def test_a_single_sample_moves_what_one_of_two_does() -> None:

@@ -167,3 +167,164 @@ def test_what_cannot_hold_together(pins: Pins, batch: int, kind: type[Meshwright
 
 def test_lines_win_over_what_is_fixed_for_all() -> None:
     assert Pins(tp=2).over(Pins(tp=8, pp=4)) == Pins(tp=2, pp=4)
+
+
+PLAIN: dict[str, Any] = {
+    **dict.fromkeys(("tp", "pp", "dp", "cp", "ep", "vp", "mbs", "microbatches"), 1),
+    **dict.fromkeys(("etp", "shard", "zero"), 0),
+    **dict.fromkeys(("sp", "zigzag"), False),
+    "recompute": "none",
+    "schedule": "1f1b",
+    "context": "all_gather",
+    "split": "even",
+    "stage_blocks": "",
+    "regather": True,
+    "offload": "none",
+}
+"""One rank and one sequence, as the table of `meshwright.planner.pins` says."""
+
+ELSE_ZERO = ("zero", (2, 3, 0))
+ELSE_TP = (("sp", (False,)), ("etp", (1,)))
+ELSE_PP = ("split", ("ends", "spread"))
+ELSE_CP = (("zigzag", (False,)), ("context", ("ring", "ulysses")))
+
+
+@pytest.mark.parametrize(
+    ("pins", "ranks", "batch", "meant", "otherwise"),
+    [
+        ("", 1, 1, {}, ()),
+        ("", 4, 8, {"dp": 4, "zero": 1, "microbatches": 2}, (ELSE_ZERO,)),
+        ("zero=0", 4, 8, {"dp": 4, "microbatches": 2}, ()),
+        ("zero=3,shard=2,regather=off", 4, 4, {"dp": 4, "zero": 3, "shard": 2, "regather": False}, ()),
+        ("shard=2", 4, 4, {"dp": 4, "zero": 1, "shard": 2}, (("zero", (2, 3)),)),
+        ("tp=2", 2, 1, {"tp": 2, "sp": True}, ELSE_TP),
+        ("tp=2,sp=off", 2, 1, {"tp": 2}, (ELSE_TP[1],)),
+        ("sp=on", 1, 1, {}, ()),
+        ("tp=2,etp=2", 2, 1, {"tp": 2, "sp": True, "etp": 2}, (ELSE_TP[0],)),
+        ("cp=2", 2, 1, {"cp": 2, "zero": 1, "zigzag": True}, (*ELSE_CP, ELSE_ZERO)),
+        ("cp=2,zigzag=off,zero=1", 2, 1, {"cp": 2, "zero": 1}, (ELSE_CP[1],)),
+        ("cp=2,context=ring,zero=1", 2, 1, {"cp": 2, "zero": 1, "zigzag": True, "context": "ring"}, (ELSE_CP[0],)),
+        ("cp=2,context=ulysses,zero=1", 2, 1, {"cp": 2, "zero": 1, "context": "ulysses"}, ()),
+        ("zigzag=on", 1, 1, {}, ()),
+        ("pp=2", 2, 4, {"pp": 2, "microbatches": 4}, (ELSE_PP,)),
+        ("pp=2,vp=2", 2, 4, {"pp": 2, "vp": 2, "schedule": "interleaved", "microbatches": 4}, (ELSE_PP,)),
+        ("pp=2,schedule=zbv", 2, 4, {"pp": 2, "vp": 2, "schedule": "zbv", "microbatches": 4}, (ELSE_PP,)),
+        ("schedule=zbv", 1, 4, {"schedule": "zbv", "microbatches": 4}, ()),
+        ("pp=2,split=spread", 2, 4, {"pp": 2, "split": "spread", "microbatches": 4}, ()),
+        ("stage_blocks=3+1", 2, 1, {"pp": 2, "stage_blocks": "3+1"}, ()),
+        ("stage_blocks=3", 1, 1, {"stage_blocks": "3"}, ()),
+        (
+            "stage_blocks=1+2+3+4,vp=2",
+            2,
+            1,
+            {"pp": 2, "vp": 2, "schedule": "interleaved", "stage_blocks": "1+2+3+4"},
+            (),
+        ),
+        (
+            "stage_blocks=1+2+3+4,pp=2",
+            2,
+            1,
+            {"pp": 2, "vp": 2, "schedule": "interleaved", "stage_blocks": "1+2+3+4"},
+            (),
+        ),
+        ("stage_blocks=1+2,pp=2", 2, 1, {"pp": 2, "stage_blocks": "1+2"}, ()),
+        ("stage_blocks=1+2,pp=1", 1, 1, {"stage_blocks": "1+2"}, ()),
+        ("mbs=2", 2, 8, {"dp": 2, "zero": 1, "mbs": 2, "microbatches": 2}, (ELSE_ZERO,)),
+        ("microbatches=2", 2, 8, {"dp": 2, "zero": 1, "mbs": 2, "microbatches": 2}, (ELSE_ZERO,)),
+        ("ep=2,dp=2,zero=1", 2, 2, {"dp": 2, "ep": 2, "zero": 1}, ()),
+        ("recompute=full,offload=optimizer", 1, 1, {"recompute": "full", "offload": "optimizer"}, ()),
+    ],
+)
+def test_what_is_left_open_is_filled_in(
+    pins: str, ranks: int, batch: int, meant: dict[str, Any], otherwise: tuple[tuple[str, tuple[Any, ...]], ...]
+) -> None:
+    config = fill(parse([pins]), ranks=ranks, global_batch=batch)
+    assert config.to_json() == PLAIN | meant
+    assert sorted(config.open) == sorted(otherwise)
+
+
+@pytest.mark.parametrize(
+    ("pins", "ranks", "batch", "text"),
+    [
+        ("", 1, 1, "tp=1,pp=1,dp=1,zero=0,mbs=1,microbatches=1,recompute=none,schedule=1f1b"),
+        (
+            "tp=2,sp=off,cp=2,zigzag=off,ep=2,etp=1,shard=2,zero=3,regather=off,context=ring",
+            8,
+            2,
+            (
+                "tp=2,pp=1,dp=2,cp=2,ep=2,etp=1,shard=2,zero=3,mbs=1,microbatches=1,recompute=none,schedule=1f1b,sp=off,"
+                "context=ring,zigzag=off,regather=off"
+            ),
+        ),
+        (
+            "tp=2,cp=2,pp=2,vp=3,split=ends,offload=optimizer,zero=1",
+            8,
+            4,
+            (
+                "tp=2,pp=2,dp=1,cp=2,vp=3,zero=1,mbs=1,microbatches=4,recompute=none,schedule=interleaved,split=ends,"
+                "offload=optimizer"
+            ),
+        ),
+        (
+            "stage_blocks=3+1",
+            2,
+            1,
+            "tp=1,pp=2,dp=1,zero=0,mbs=1,microbatches=1,recompute=none,schedule=1f1b,stage_blocks=3+1",
+        ),
+    ],
+)
+def test_a_configuration_is_written_without_what_goes_without_saying(
+    pins: str, ranks: int, batch: int, text: str
+) -> None:
+    config = fill(parse([pins]), ranks=ranks, global_batch=batch)
+    assert str(config) == text
+    assert str(fill(parse([text]), ranks=ranks, global_batch=batch)) == text
+
+
+def test_the_way_that_works_has_as_little_as_possible_otherwise() -> None:
+    """Both names may be otherwise; of the ways with one otherwise the last name's comes first."""
+    config = fill(parse(["tp=2,pp=2"]), ranks=4, global_batch=1)
+    tried: list[tuple[bool, int, str]] = []
+
+    def judge(one: Any) -> None:
+        assert one.open == ()
+        tried.append((one.sp, one.etp, one.split))
+        if one.sp or one.split == "even":
+            raise BatchIndivisible(place="here", cause=str(len(tried)), fix="none")
+
+    found = config.workable(judge)
+    assert tried[:5] == [
+        (True, 0, "even"),
+        (True, 0, "ends"),
+        (True, 0, "spread"),
+        (True, 1, "even"),
+        (False, 0, "even"),
+    ]
+    assert (found.sp, found.etp, found.split) == (False, 0, "ends") == tried[-1]
+
+    def never(one: Any) -> None:
+        tried.append((one.sp, one.etp, one.split))
+        raise BatchIndivisible(place="here", cause=str(len(tried)), fix="none")
+
+    tried.clear()
+    with pytest.raises(BatchIndivisible, match="1"):
+        config.workable(never)
+    assert len(set(tried)) == len(tried) == 2 * 2 * 3
+
+
+def test_what_decides_how_bodies_are_split() -> None:
+    """The number of micro-batches and stages does not; ZeRO decides their plans, and not how operators are split."""
+    plain = fill(parse(["dp=4,zero=1"]), ranks=4, global_batch=8)
+    assert plain.batch == 4
+    assert replace(plain, mbs=2).batch == 8
+    for name, value in {"microbatches": 9, "pp": 2, "vp": 2, "schedule": "gpipe", "split": "ends"}.items():
+        other = replace(plain, **{name: value})  # type: ignore[arg-type]
+        assert (other.compute, other.kind) == (plain.compute, plain.kind)
+    for name, value in {"zero": 2, "shard": 2, "regather": False, "recompute": "full"}.items():
+        other = replace(plain, **{name: value})  # type: ignore[arg-type]
+        assert other.compute == plain.compute
+        assert other.kind != plain.kind
+    for name in ("tp", "dp", "cp", "ep", "etp", "mbs"):
+        assert replace(plain, **{name: 7}).compute != plain.compute  # type: ignore[arg-type]
+    for name, value in {"sp": True, "context": "ring", "zigzag": True}.items():
+        assert replace(plain, **{name: value}).compute != plain.compute  # type: ignore[arg-type]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from math import inf
 from pathlib import Path
 
 import pytest
@@ -73,9 +74,16 @@ def test_a_search_that_has_no_time_says_so() -> None:
     for _ in search.run((), until_s=0.0):
         pass
     assert (search.best, search.counts.priced, search.lower_s, search.expanded) == (None, 0, 0.0, False)
+    assert (search.upper_s, search.gap) == (inf, 1.0)
     ended = searched(own)
     assert ended.expanded
     assert 0.0 < ended.lower_s == ended.upper_s
+    assert ended.gap == 0.0
+    ended.lower_s /= 4
+    assert ended.gap == 0.75
+    assert ended.best is not None
+    assert not ended.better(ended.best), "of equals the first stays"
+    assert search.better(ended.best)
 
 
 @pytest.mark.parametrize(("least_s", "queued"), [(0.75, [0.75]), (1.0, []), (2.0, [])])

@@ -10,6 +10,8 @@ import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -57,6 +59,47 @@ def test_the_twin_decides_what_the_plan_does(model: str, tmp_path: Path) -> None
         assert (mine.name, tuple(kept), mine.storage) == (its.name, its.strategies, its.storage)
     assert twin.decisions.stages[0].mesh == Mesh.parse("dp=2 tp=2")
     assert twin.decisions.target == "torch-gloo"
+
+
+def shaped(*meshes: str, groups: int = 0, microbatches: int = 32) -> Any:
+    """As much of a plan as sizes follow from: a mesh for every stage."""
+    return SimpleNamespace(
+        stages=[SimpleNamespace(mesh=Mesh.parse(mesh)) for mesh in meshes],
+        groups=[()] * (groups or len(meshes)),
+        schedule=SimpleNamespace(microbatches=microbatches),
+    )
+
+
+@pytest.mark.parametrize(
+    ("plan", "most", "enough", "meshes", "stands_for", "microbatches"),
+    [
+        (shaped(*["dp=8 tp=4"] * 8, groups=4), 8, 4, ["dp=2 tp=2"] * 2, (0, 2, 4, 6), 4),
+        (shaped(*["dp=8 tp=4"] * 8, groups=4, microbatches=3), 8, 4, ["dp=2 tp=2"] * 2, (0, 2, 4, 6), 3),
+        (shaped(*["dp=8 tp=4"] * 3), 4, 4, ["dp=1 tp=2"] * 2, (0, 1), 4),
+        (shaped("dp=8 tp=4"), 1, 4, ["dp=1 tp=1"], (0,), 2),
+        # dp has shrunk most, then both have alike, and the later name grows
+        (shaped("dp=8 tp=4"), 64, 8, ["dp=4 tp=2"], (0,), 2),
+        (shaped("dp=8 tp=4"), 64, 16, ["dp=4 tp=4"], (0,), 2),
+        (shaped("dp=8 tp=4"), 64, 99, ["dp=8 tp=4"], (0,), 2),
+        (shaped("dp=3 tp=1"), 64, 99, ["dp=2 tp=1"], (0,), 2),
+        # stages with meshes of their own: all as far as there is room, else the first and the last
+        (shaped("dp=4", "dp=4", "dp=2 tp=2", "tp=8"), 8, 4, ["dp=2", "dp=2 tp=2", "tp=2"], (0, 2, 3), 6),
+        (shaped("dp=4", "dp=4", "dp=2 tp=2", "tp=8"), 7, 4, ["dp=2", "dp=1 tp=2", "tp=2"], (0, 2, 3), 6),
+        (shaped("dp=4", "dp=4", "dp=2 tp=2", "tp=8"), 4, 4, ["dp=2", "tp=2"], (0, 3), 4),
+        (shaped("dp=4", "dp=4", "tp=8", microbatches=1), 2, 4, ["dp=1", "tp=1"], (0, 2), 1),
+        (shaped("dp=4", "dp=2 tp=2", "dp=4"), 5, 4, ["dp=2", "dp=2"], (0, 2), 4),
+    ],
+)
+def test_sizes_of_twins(
+    plan: Any, most: int, enough: int, meshes: list[str], stands_for: tuple[int, ...], microbatches: int
+) -> None:
+    """Two ranks along every axis, outer ones given up where they are too many, then more where they were more."""
+    sizes = sizes_of(plan, most, enough)
+    assert sizes.meshes == tuple(map(Mesh.parse, meshes))
+    assert (sizes.stands_for, sizes.microbatches) == (stands_for, microbatches)
+    assert sizes.ranks == sum(mesh.size for mesh in sizes.meshes)
+    assert sizes.axis("none") == 1
+    assert sizes.axis("dp") == max((mesh.axis("dp").size for mesh in sizes.meshes if "dp" in mesh.names), default=1)
 
 
 def test_fused_weights_are_cut_into_the_twins_sections(tmp_path: Path) -> None:

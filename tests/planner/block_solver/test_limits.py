@@ -61,6 +61,26 @@ def test_a_sample_that_may_be_large_is_the_frontier_too(problem: Problem) -> Non
     assert all(problem.legal(point.states) for point in found.points)
 
 
+@settings(max_examples=30)
+@given(st.integers(1, 2).flatmap(lambda limits: problems(limits=limits)), st.sampled_from((2, 5, 30)))
+def test_a_sample_begins_with_the_cheapest_and_ends_with_the_most_frugal(problem: Problem, most: int) -> None:
+    """What is little is not worth any cost, so that the least use is that among whole numbers."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pareto, "MOST_LABELS", 0)
+        found = frontier(problem, most_points=most)
+    every = [(problem.objective(one), problem.used(one)) for one in brute.choices(problem)]
+    assert bool(found.points) == bool(every)
+    assert len(found.points) <= most
+    for point in found.points:
+        assert problem.legal(point.states)
+        if len(problem.limits) == 1:
+            assert same(point.objective, min(cost for cost, used in every if used[0] <= point.used[0]))
+    if every and most > 5:
+        assert same(found.points[0].objective, min(cost for cost, _ in every))
+        for at in range(len(problem.limits)):
+            assert min(point.used[at] for point in found.points) == min(used[at] for _, used in every)
+
+
 def test_with_too_many_labels_the_best_known_is_not_called_optimal() -> None:
     """Six variables of twenty states around a hub, costs and uses against each other: a bound, and no proof."""
     rng = np.random.default_rng(11)

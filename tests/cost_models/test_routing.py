@@ -1,0 +1,92 @@
+"""What modules of experts hold while they run, in sizes that are easy to add up."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from meshwright.cost_models.routing import Routing
+from meshwright.ir.adjoint import Strategy
+from meshwright.ir.program import Compute, Gradient
+from meshwright.ir.rules import Signature
+
+SIZES = {"tokens": 3.0, "rows": 8.0, "hidden": 16.0, "back": 100.0, "d_rows": 1.0, "d_up": 2.0}
+GRADED = {"up": 30.0, "down": 50.0}
+GROUPED = Routing(
+    values=frozenset(("rows", "hidden", "back")),
+    ops=frozenset(("first", "last")),
+    called="tokens",
+    weights=("up", "down"),
+    experts=4,
+    made=("rows", "hidden"),
+    last="last",
+    returned="back",
+    back="sum",
+    apart=False,
+    looped=False,
+)
+LOOPED = replace(GROUPED, looped=True)
+APART = replace(GROUPED, apart=True)
+
+
+def forward(op: str) -> Compute:
+    return Compute(Signature("grouped_linear", ()), Strategy(), ("rows", "up"), ("hidden",), op)
+
+
+def backward(op: str) -> Gradient:
+    return Gradient(
+        Signature("grouped_linear", ()),
+        Strategy(),
+        ("hidden", "down"),
+        ("back",),
+        ("back",),
+        (0, 1),
+        ("d_rows", "d_up"),
+        op,
+    )
+
+
+def held(routing: Routing, statement: Compute | Gradient) -> float:
+    return routing.beside(statement, SIZES.__getitem__, lambda name: GRADED.get(name, 0.0))
+
+
+@pytest.mark.parametrize(
+    ("routing", "first", "last"),
+    [(GROUPED, 0.0, 200.0), (LOOPED, 0.0, 0.0), (APART, 3.0, 203.0), (replace(LOOPED, apart=True), 3.0, 3.0)],
+)
+def test_forward_the_last_product_is_weighted_and_put_in_order(routing: Routing, first: float, last: float) -> None:
+    """Twice as much as it is, but in a loop; where experts are apart, rows that were sent stay."""
+    assert (held(routing, forward("first")), held(routing, forward("last"))) == (first, last)
+    assert held(routing, forward("elsewhere")) == 0
+
+
+@pytest.mark.parametrize(
+    ("routing", "expected"), [(GROUPED, 32.0), (LOOPED, 0.0), (APART, 16.0), (replace(LOOPED, apart=True), 16.0)]
+)
+def test_backward_gradients_are_put_in_order(routing: Routing, expected: float) -> None:
+    assert held(routing, backward("sum")) == expected
+    assert held(routing, backward("first")) == 0
+    assert held(GROUPED, backward("last")) == 0
+
+
+@pytest.mark.parametrize(
+    ("experts", "rows", "expected"),
+    [
+        (1, 8.0, 30 + 50 + 3 - 3),  # stacks and tokens of its own; 3 are the results of the statement itself
+        (4, 8.0, 30 + 50 + 3 + 2 * 50 - 24 / 4 - 3),
+        (2, 8.0, 30 + 50 + 3 + 2 * 50 - 24 / 2 - 3),
+        (1, 500.0, 30 + 50 + 3 - 3),
+        (2, 500.0, 0.0),
+    ],
+)
+def test_a_loop_is_fullest_at_the_second_expert(experts: int, rows: float, expected: float) -> None:
+    """All stacks and a third of the largest twice, when one expert's share of rows is gone."""
+    routing, sizes = replace(LOOPED, experts=experts), SIZES | {"rows": rows}
+    found = routing.beside(backward("last"), sizes.__getitem__, lambda name: GRADED.get(name, 0.0))
+    assert found == pytest.approx(expected)
+
+
+def test_tokens_may_be_larger_than_any_stack() -> None:
+    found = LOOPED.beside(backward("last"), (SIZES | {"tokens": 60.0}).__getitem__, lambda name: GRADED.get(name, 0.0))
+    assert found == pytest.approx(30 + 50 + 60 + 2 * 60 - 24 / 4 - 3)
