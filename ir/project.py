@@ -11,7 +11,7 @@ the model, word for word, on smaller meshes. Three things are checked or adapted
 - Every axis of several ranks keeps at least two, as long as that makes at most so many ranks in all; stages become two,
   each with its virtual ones; where stages begin, and how many micro-batches there are, follow from that. Where stages
   have unlike meshes, neighbours of the same mesh become one, and as many of these are kept as there is room for.
-- Shares of a batch stay as unequal as few sequences allow.
+- Shares of a batch stay as unequal as few sequences allow; storage that is padded is cut for the twin's sizes.
 - A product that is cut apart is cut into sections of its own sizes there.
 """
 
@@ -29,7 +29,8 @@ from meshwright.ir.fold import Fold, Segment
 from meshwright.ir.fused import PRODUCTS
 from meshwright.ir.graph import Attr, Graph, Op
 from meshwright.ir.mesh import Mesh, MeshAxis
-from meshwright.ir.placement import Layout, Placement, Sections, State
+from meshwright.ir.names.storage import cut_further
+from meshwright.ir.placement import Layout, Padded, Placement, Sections, State
 from meshwright.ir.shares import apportioned, axis_of, batch_of, batch_shares, equally, shares_of
 
 SILENT = {"cast", "dropout"}
@@ -128,8 +129,12 @@ def projected(decisions: Decisions, fold: Fold, twin: Fold, sizes: Sizes, target
     shares, decisions = shares_of(decisions), equally(decisions)
     renamed = {body.name: _renamed(body.graph, twin.body[body.name].graph, body.name) for body in fold.bodies}
     stages = tuple(_stages(decisions, fold, twin, sizes))
-    used = {name for stage in stages for name in stage.plans}
-    plans = tuple(_plan(plan, renamed[plan.body]) for plan in decisions.plans if plan.name in used)
+    mesh = {name: stage.mesh for stage in stages for name in stage.plans}
+    plans = tuple(
+        _padded_anew(_plan(plan, renamed[plan.body]), twin.body[plan.body].graph, mesh[plan.name])
+        for plan in decisions.plans
+        if plan.name in mesh
+    )
     schedule = decisions.schedule
     if schedule.actions or sizes.microbatches != schedule.microbatches:
         several = "zbv" if _folded(decisions) else "interleaved"
@@ -257,6 +262,22 @@ def _plan(plan: BodyPlan, names: _Names) -> BodyPlan:
         recompute=tuple(dict.fromkeys(names.values[value] for value in plan.recompute)),
         first=min(plan.first, 1),
     )
+
+
+def _padded_anew(plan: BodyPlan, graph: Graph, mesh: Mesh) -> BodyPlan:
+    """The plan, with storage that is padded for the model's sizes cut for the twin's."""
+    shapes = {param.path: graph.types[param.value].shape for param in graph.params}
+
+    def cut(placement: Placement, path: str) -> Placement:
+        padded = [shard.axis for dim in placement.dims[:1] for shard in dim if isinstance(shard.layout, Padded)]
+        dims = (tuple(shard for shard in dim if shard.axis not in padded) for dim in placement.dims)
+        return cut_further(replace(placement, dims=tuple(dims)), shapes[path], padded, mesh)
+
+    stored = (
+        Storage(one.path, *(cut(where, one.path) for where in (one.params, one.grads, one.optimizer)))
+        for one in plan.storage
+    )
+    return replace(plan, storage=tuple(stored))
 
 
 # Stages --------------------------------------------------------------------------------------------------------------

@@ -70,9 +70,20 @@ def test_fused_weights_are_cut_into_the_twins_sections(tmp_path: Path) -> None:
     twin = twinned(plan, tmp_path).subject
     for decisions, sizes in (
         (plan.decisions, {"3072, 3072, 3072", "8192, 8192"}),
-        (twin.decisions, {"64, 64, 64", "64, 64"}),
+        (twin.decisions, {"64, 64, 64", "72, 72"}),
     ):
         assert set(re.findall(r"Sections\(sizes=\(([\d, ]+)\)\)", str(decisions.plans))) == sizes
+
+
+def test_what_is_padded_for_many_ranks_is_cut_for_few(tmp_path: Path) -> None:
+    """T5's table of 32 distances: 64 ranks have a row, or none; 4 have 8 rows each."""
+    plan = planned(str(EXAMPLES / "configs" / "t5-large"), FSDP)
+    twin = twinned(plan, tmp_path).subject
+    for decisions, said in ((plan.decisions, "padded(1)"), (twin.decisions, "")):
+        tables = [
+            one.params for each in decisions.plans for one in each.storage if "relative_attention_bias" in one.path
+        ]
+        assert {str(shard.layout) for table in tables for shard in table.dims[0]} == {said}
 
 
 def test_stages_begin_where_they_did_in_proportion(tmp_path: Path) -> None:

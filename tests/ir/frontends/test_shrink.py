@@ -152,7 +152,7 @@ def test_what_is_selected_from_stays_more_than_what_is_selected() -> None:
     """2 of 4 groups, since 4 of 8 were; 4 matrices in each, since it was no choice to take 2 of 2; 2 of all. `b` sizes
     the router's rows too, which are fewer than 64 then. `c` is 64 first, and no matrix of the stack may be square."""
     given = {"a": 256, "b": 256, "c": 128, "d": 8, "e": 4, "f": 8}
-    assert of(Routed, given) == {"a": 128, "b": 16, "c": 64, "d": 4, "e": 2, "f": 2}
+    assert of(Routed, given) == {"a": 72, "b": 16, "c": 64, "d": 4, "e": 2, "f": 2}
 
 
 def test_lists_with_an_entry_for_every_block_are_cut() -> None:
