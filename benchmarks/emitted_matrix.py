@@ -18,6 +18,7 @@ import tempfile
 from argparse import ArgumentParser
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from statistics import mean
 from typing import Any
@@ -30,7 +31,8 @@ from meshwright.ir.fold import Fold
 from meshwright.ir.frontends.calls import calls_of
 from meshwright.ir.frontends.capture import capture
 from meshwright.ir.frontends.load import in_dtype, load_model
-from meshwright.ir.frontends.twin import Scale, twin_of
+from meshwright.ir.frontends.shrink import Scale
+from meshwright.ir.frontends.twin import Twin, twin_of
 from meshwright.ir.lower import lower
 from meshwright.ir.names import Degrees, check, template
 from meshwright.ir.names.stages import layer_calls
@@ -228,6 +230,11 @@ class Made:
         return replace(row, memory=max(ratios, key=lambda one: abs(one - 1)))
 
 
+@cache
+def _twin(reference: str, scale: Scale) -> Twin:
+    return twin_of(load_model(reference), reference, scale)
+
+
 class Small:
     """A model of the matrix, small."""
 
@@ -236,7 +243,7 @@ class Small:
         self.name, self.stack, reference = name, STACKS[STACK_OF_STYLE[style]], str(EXAMPLES / MODELS[name])
         if Path(reference).is_dir():
             scale = Scale(layers=TURNING.get(name, LAYERS), seq=SEQ, tokens=4096)
-            for file, text in twin_of(load_model(reference), reference, scale, folder).files:
+            for file, text in _twin(reference, scale).files(folder):
                 (folder / file).write_text(text)
             reference = str(folder)
         self.reference = reference

@@ -11,7 +11,7 @@ the model, word for word, on smaller meshes. Three things are checked or adapted
 - Every axis of several ranks keeps at least two, as long as that makes at most so many ranks in all; stages become two,
   each with its virtual ones; where stages begin, and how many micro-batches there are, follow from that. Where stages
   have unlike meshes, neighbours of the same mesh become one, and as many of these are kept as there is room for.
-- Shares of a batch stay as unequal as few sequences allow.
+- Shares of a batch stay as unequal as few sequences allow; storage that is padded is cut for the twin's sizes.
 - A product that is cut apart is cut into sections of its own sizes there.
 """
 
@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate
+from itertools import accumulate, groupby
 from math import prod
 
 from meshwright.ir.adjoint import Split, Strategy
@@ -27,9 +27,10 @@ from meshwright.ir.decisions import BodyPlan, Decisions, Schedule, StagePlan, St
 from meshwright.ir.errors import NoTwin
 from meshwright.ir.fold import Fold, Segment
 from meshwright.ir.fused import PRODUCTS
-from meshwright.ir.graph import Graph, Op
+from meshwright.ir.graph import Attr, Graph, Op
 from meshwright.ir.mesh import Mesh, MeshAxis
-from meshwright.ir.placement import Layout, Placement, Sections, State
+from meshwright.ir.names.storage import cut_further
+from meshwright.ir.placement import Layout, Padded, Placement, Sections, State
 from meshwright.ir.shares import apportioned, axis_of, batch_of, batch_shares, equally, shares_of
 
 SILENT = {"cast", "dropout"}
@@ -113,10 +114,11 @@ def _grown(small: Mesh, mesh: Mesh, room: int) -> Mesh | None:
 def layers_of(decisions: Decisions, fold: Fold, sizes: Sizes) -> int:
     """Blocks of every list of blocks in the twin: two of each kind, and for each stage two."""
     lists: dict[str, int] = {}
-    for segment in fold.segments:
-        if not segment.glue:
-            home = segment.paths[0].rpartition(".")[0]
-            lists[home] = lists.get(home, 0) + len(segment.period) * min(segment.repeats, 2)
+    for run in _runs(fold):
+        if not run[0].glue:
+            home = run[0].paths[0].rpartition(".")[0]
+            repeats = sum(segment.repeats for segment in run)
+            lists[home] = lists.get(home, 0) + len(run[0].period) * min(repeats, 2)
     wanted = 2 * len(sizes.stands_for) if sizes.groups > 1 else 2
     return max([wanted, *lists.values()])
 
@@ -127,8 +129,12 @@ def projected(decisions: Decisions, fold: Fold, twin: Fold, sizes: Sizes, target
     shares, decisions = shares_of(decisions), equally(decisions)
     renamed = {body.name: _renamed(body.graph, twin.body[body.name].graph, body.name) for body in fold.bodies}
     stages = tuple(_stages(decisions, fold, twin, sizes))
-    used = {name for stage in stages for name in stage.plans}
-    plans = tuple(_plan(plan, renamed[plan.body]) for plan in decisions.plans if plan.name in used)
+    mesh = {name: stage.mesh for stage in stages for name in stage.plans}
+    plans = tuple(
+        _padded_anew(_plan(plan, renamed[plan.body]), twin.body[plan.body].graph, mesh[plan.name])
+        for plan in decisions.plans
+        if plan.name in mesh
+    )
     schedule = decisions.schedule
     if schedule.actions or sizes.microbatches != schedule.microbatches:
         several = "zbv" if _folded(decisions) else "interleaved"
@@ -145,11 +151,17 @@ def projected(decisions: Decisions, fold: Fold, twin: Fold, sizes: Sizes, target
 # Operators -----------------------------------------------------------------------------------------------------------
 
 
-def _same_segments(fold: Fold, twin: Fold) -> None:
-    def shape(segment: Segment) -> tuple[bool, tuple[str, ...]]:
-        return segment.glue, segment.period
+def _shape(segment: Segment) -> tuple[bool, tuple[str, ...]]:
+    return segment.glue, segment.period
 
-    if [shape(one) for one in fold.segments] != [shape(one) for one in twin.segments]:
+
+def _runs(fold: Fold) -> list[tuple[Segment, ...]]:
+    """Neighbouring segments that repeat the same blocks: what they are given from elsewhere may differ."""
+    return [tuple(run) for _, run in groupby(fold.segments, _shape)]
+
+
+def _same_segments(fold: Fold, twin: Fold) -> None:
+    if [_shape(one[0]) for one in _runs(fold)] != [_shape(one[0]) for one in _runs(twin)]:
         raise NoTwin(
             place="the twin's blocks",
             cause=f"{_shown(twin)} there, {_shown(fold)} in the model",
@@ -190,6 +202,7 @@ def _renamed(graph: Graph, twin: Graph, body: str) -> _Names:
     found: dict[str, str] = {}
     ops: dict[str, str] = {}
     sections: dict[tuple[int, ...], tuple[int, ...]] = {}
+    constants: dict[tuple[tuple[str, Attr], ...], str] = {}
     _pair(found, [item.value for item in graph.inputs], [item.value for item in twin.inputs], f"inputs of {body}")
     mine, its = {p.path: p.value for p in graph.params}, {p.path: p.value for p in twin.params}
     if mine.keys() != its.keys():
@@ -202,6 +215,8 @@ def _renamed(graph: Graph, twin: Graph, body: str) -> _Names:
         if other is not None and (op.kind, op.module) == (other.kind, other.module):
             _pair(found, op.results, other.results, f"results of %{op.name}")
             ops[op.name] = other.name
+            if op.kind == "constant":
+                constants[op.attrs] = other.results[0]
             if op.kind == "split" and products.issuperset(op.operands):
                 sizes = op.integers("sizes")
                 if sections.setdefault(sizes, other.integers("sizes")) != other.integers("sizes"):
@@ -209,6 +224,8 @@ def _renamed(graph: Graph, twin: Graph, body: str) -> _Names:
             other = next(others, None)
         elif op.kind in SILENT:
             found |= dict.fromkeys(op.results, found[op.operands[0]])
+        elif op.kind == "constant" and op.attrs in constants:  # every block has one of its own, and there are more
+            found |= dict.fromkeys(op.results, constants[op.attrs])
         else:
             raise _other(f"body {body}, %{op.name} ({op.kind}) of {op.module or 'the model'}", _instead(other))
     if other is not None:
@@ -245,6 +262,22 @@ def _plan(plan: BodyPlan, names: _Names) -> BodyPlan:
         recompute=tuple(dict.fromkeys(names.values[value] for value in plan.recompute)),
         first=min(plan.first, 1),
     )
+
+
+def _padded_anew(plan: BodyPlan, graph: Graph, mesh: Mesh) -> BodyPlan:
+    """The plan, with storage that is padded for the model's sizes cut for the twin's."""
+    shapes = {param.path: graph.types[param.value].shape for param in graph.params}
+
+    def cut(placement: Placement, path: str) -> Placement:
+        padded = [shard.axis for dim in placement.dims[:1] for shard in dim if isinstance(shard.layout, Padded)]
+        dims = (tuple(shard for shard in dim if shard.axis not in padded) for dim in placement.dims)
+        return cut_further(replace(placement, dims=tuple(dims)), shapes[path], padded, mesh)
+
+    stored = (
+        Storage(one.path, *(cut(where, one.path) for where in (one.params, one.grads, one.optimizer)))
+        for one in plan.storage
+    )
+    return replace(plan, storage=tuple(stored))
 
 
 # Stages --------------------------------------------------------------------------------------------------------------
@@ -299,8 +332,9 @@ def _plans(decisions: Decisions, first: int, last: int) -> Iterator[str]:
 def _there(call: int, fold: Fold, twin: Fold) -> int:
     """The call of the twin that stands where this one does in the model."""
     before = there = 0
-    for mine, its in zip(fold.segments, twin.segments, strict=True):
-        if call < before + mine.calls:
-            return there + round((call - before) * its.calls / mine.calls)
-        before, there = before + mine.calls, there + its.calls
+    for run, other in zip(_runs(fold), _runs(twin), strict=True):
+        mine, its = (sum(segment.calls for segment in one) for one in (run, other))
+        if call < before + mine:
+            return there + round((call - before) * its / mine)
+        before, there = before + mine, there + its
     return there

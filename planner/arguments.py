@@ -273,6 +273,12 @@ def verify(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--time-limit", type=at_least_zero, default=120.0, metavar="S", help="end all ranks then (default: %(default)s)"
     )
+    parser.add_argument(
+        "--memory-limit",
+        type=at_least_zero,
+        metavar="GIB",
+        help="run nothing that is estimated to take more (default: what is available)",
+    )
     parser.add_argument("--out", metavar="DIR", help="keep the files that are run there")
     parser.add_argument(
         "--alone",

@@ -20,7 +20,8 @@ from meshwright.ir.decisions import Decisions
 from meshwright.ir.fold import Fold
 from meshwright.ir.frontends.calls import calls_of
 from meshwright.ir.frontends.contract import Source
-from meshwright.ir.frontends.twin import Scale, Twin, twin_of
+from meshwright.ir.frontends.shrink import Scale
+from meshwright.ir.frontends.twin import Twin, twin_of
 from meshwright.ir.names.degrees import uses
 from meshwright.ir.project import Sizes, layers_of, projected, sizes_of
 from meshwright.ir.workload import Workload
@@ -82,12 +83,13 @@ def twinned(planned: Planned, folder: Path) -> Twinned:
         recipe="fp32",
         optimizer=planned.workload.optimizer,
     )
+    made = twin_of(planned.source, planned.model, scale)
     with tempfile.TemporaryDirectory() as name:
-        ask = _ask(_in(Path(name), twin_of(planned.source, planned.model, scale, Path(name))), sizes, workload)
+        ask = _ask(_in(Path(name), made), sizes, workload)
         setting = ask.setting()
         twin = setting.fold(config)
         calls = calls_of(setting.folds.source, ask.model, batch=config.batch, seq=SEQ, blocks=twin.instances)
-    files = twin_of(planned.source, planned.model, scale, folder).files
+    files = made.files(folder)
     if files and not calls.beside:
         calls = replace(calls, file=Path(files[0][0]), beside=files)
     decisions = projected(planned.decisions, planned.fold, twin, sizes, TARGET)
@@ -110,9 +112,10 @@ def twinned(planned: Planned, folder: Path) -> Twinned:
 
 def _in(folder: Path, twin: Twin) -> str:
     """The reference of a twin whose files are written into a folder."""
-    for file, text in twin.files:
+    files = twin.files(folder)
+    for file, text in files:
         (folder / file).write_text(text, encoding="utf-8")
-    return str(folder / twin.reference) if twin.files else twin.reference
+    return str(folder / twin.reference) if files else twin.reference
 
 
 def _ask(model: str, sizes: Sizes, workload: Workload) -> Ask:

@@ -1,7 +1,8 @@
 """`plan verify PLAN`: the code of a plan, run on this machine and held against the model on one device.
 
-The plan is emitted into a folder of its own, and exactly these files are run, one process per rank, under a time limit
-(`backends.torch_.verify.emitted`). The exit code is 7 if anything differs, 8 if a process ended early or took too long.
+What it will run and take is told before it starts (`verify_needs`). The plan is emitted into a folder of its own, and
+exactly these files are run, one process per rank, under a time limit (`backends.torch_.verify.emitted`). The exit code
+is 7 if anything differs, 8 if a process ended early, took too long, or would take more memory than it may.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from meshwright.planner.plan import made
 from meshwright.planner.plan_file import load_plan
 from meshwright.planner.reenter import reenter
 from meshwright.planner.units import nbytes
+from meshwright.planner.verify_needs import available_bytes, needs_of
 
 if TYPE_CHECKING:
     from meshwright.backends.torch_.verify.emitted import Verified
@@ -59,11 +61,13 @@ def run(args: Namespace) -> int:
     with tempfile.TemporaryDirectory() as own:
         folder = made(folder_of(args.out)) if args.out is not None else Path(own)
         subject = tiny(again, folder) if args.tiny else subject_of(again)
+        planned = planned_memory(subject.program)
+        limit = available_bytes() if args.memory_limit is None else args.memory_limit * 2**30
+        needs_of(subject, planned, args.steps).check(limit, args.time_limit)
         emit(subject, folder).write(folder)
         job = Job.of(subject, folder / "train.py")
         (found,) = verify([job], steps=args.steps, limit_s=args.time_limit)
     whole = sum(sum(group.predicted[0].whole.values()) for group in job.groups)
-    planned = planned_memory(subject.program)
     if args.json:
         sys.stdout.write(f"{json.dumps(to_json(found, whole, planned), indent=2)}\n")
     else:

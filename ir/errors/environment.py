@@ -36,6 +36,6 @@ class RanksFailed(EnvironmentFault):
 
 
 class VerificationTooLarge(EnvironmentFault):
-    """A plan that cannot be run on one machine without its devices."""
+    """A plan that cannot be run on one machine without its devices, or would take more memory there than it may."""
 
     code = "MW9005"

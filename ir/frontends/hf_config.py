@@ -10,8 +10,11 @@ through our static operators (`moe.py`).
 
 from __future__ import annotations
 
+import inspect
 import json
 import os
+from collections.abc import Mapping
+from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -39,8 +42,15 @@ _INCIDENTAL = frozenset(("_name_or_path", "transformers_version", "architectures
 def load_hf(path: Path, *, dtype: torch.dtype | None = None) -> Source:
     """The model of a Hugging Face directory or `config.json`, in its own dtype unless one is given."""
     file = path / "config.json" if os.path.isdir(path) else path  # noqa: PTH112 - Path raises where a name is too long
-    settings = settings_of(file)
-    place = str(file)
+    settings, place = settings_of(file), str(file)
+    with counted_modules(place), torch.device("meta"):
+        model = of_settings(settings, place, dtype=dtype)
+    told = {key: value for key, value in sorted(settings.items()) if key not in _INCIDENTAL}
+    return Source(model, language.hooks(*_inputs(model.config)), place, json.dumps(told))
+
+
+def of_settings(settings: Mapping[str, Any], place: str, *, dtype: torch.dtype | None = None) -> Any:
+    """The model of a configuration, on the device that torch has as its default."""
     transformers = _transformers(place)
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
@@ -54,18 +64,25 @@ def load_hf(path: Path, *, dtype: torch.dtype | None = None) -> Source:
         )
     _check_head(settings, place)
     try:
-        with guarded(place, TIME_LIMIT_S), counted_modules(place):
-            config = CONFIG_MAPPING[kind].from_dict(settings)
+        with guarded(place, TIME_LIMIT_S):
+            config = CONFIG_MAPPING[kind].from_dict(deepcopy(dict(settings)))  # which it changes
             check_sizes(config.get_text_config(), place)
             config.use_cache = False
             config._experts_implementation = moe.use_with_transformers()
             wanted = dtype or getattr(config, "dtype", None) or torch.float32
-            model = _build(config, getattr(torch, wanted) if isinstance(wanted, str) else wanted, place)
+            return _build(config, getattr(torch, wanted) if isinstance(wanted, str) else wanted, place)
     except FactoryRaised as error:
         fix = "correct the value that it names; transformers builds the model, on the meta device"
         raise ConfigValueBad(place=place, cause=error.cause, fix=fix) from None
-    told = {key: value for key, value in sorted(settings.items()) if key not in _INCIDENTAL}
-    return Source(model, language.hooks(*_inputs(config)), place, json.dumps(told))
+
+
+def with_defaults(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of a configuration, with numbers that it leaves to their defaults."""
+    from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+
+    taken = inspect.signature(CONFIG_MAPPING[settings["model_type"]]).parameters.values()
+    given = {one.name: one.default for one in taken if isinstance(one.default, int | float | list | tuple)}
+    return given | dict(settings)
 
 
 def adopted(source: Source) -> Source:
@@ -87,7 +104,7 @@ def _inputs(config: Any) -> tuple[str, ...]:
     return ("input_ids", "decoder_input_ids") if config.is_encoder_decoder else ("input_ids",)
 
 
-def _check_head(settings: dict[str, Any], place: str) -> None:
+def _check_head(settings: Mapping[str, Any], place: str) -> None:
     """A configuration of a classifier says so; as a language model it would have other parameters."""
     named = settings.get("architectures") or [""]
     head = str(named[0]).rpartition("For")[2]
@@ -126,8 +143,7 @@ def _build(config: Any, dtype: torch.dtype, place: str) -> torch.nn.Module:
         (auto.AutoModelForMaskedLM, auto.MODEL_FOR_MASKED_LM_MAPPING, False),
     ):
         if type(config) in known and config.is_encoder_decoder == translates:
-            with torch.device("meta"):
-                model: torch.nn.Module = factory.from_config(config, dtype=dtype)
+            model: torch.nn.Module = factory.from_config(config, dtype=dtype)
             return model
     raise UnknownModelType(
         place=f"{place}, model_type",

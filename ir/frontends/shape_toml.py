@@ -5,8 +5,10 @@ It is built on the meta device; from there it takes the path of any other model.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -14,12 +16,17 @@ from meshwright.ir.frontends import language
 from meshwright.ir.frontends.contract import Source, counted_modules
 from meshwright.ir.frontends.decoder import Decoder
 from meshwright.ir.frontends.dtypes import TORCH_DTYPES, WORKLOAD_DTYPES
-from meshwright.ir.frontends.shape import Shape, read_shape
+from meshwright.ir.frontends.shape import Shape, read_shape, validated
 
 
 def load_shape(path: Path, dtype: str | None = None) -> Source:
     """The reference decoder of a shape file."""
     return build(read_shape(path), str(path), dtype)
+
+
+def of_settings(given: Mapping[str, Any], place: str) -> Decoder:
+    """The decoder of keys and values, on the device that torch has as its default."""
+    return Decoder(validated(given, place))
 
 
 def build(shape: Shape, place: str, dtype: str | None = None) -> Source:

@@ -70,3 +70,10 @@ def with_values(known: Callable[[Any], bool]) -> Iterator[None]:
         return
     with mock.patch.object(masks, "is_tracing", lambda tensor=None: tracing(tensor) and not known(tensor)):
         yield
+
+
+@contextlib.contextmanager
+def as_exported() -> Iterator[None]:
+    """Have code take itself to be traced by `torch.export`, where it is run on meta tensors: it looks at no values."""
+    with mock.patch("torch.compiler._is_compiling_flag", True), mock.patch("torch.compiler._is_exporting_flag", True):
+        yield

@@ -10,8 +10,12 @@ import pytest
 from meshwright.backends.torch_.emit import needed
 from meshwright.backends.torch_.verify import emitted
 from meshwright.ir.errors import DependencyMissing, EmissionTarget, VerificationTooLarge
+from meshwright.ir.frontends.load import load_model
 from meshwright.planner import verify
 from meshwright.planner.cli import main
+from meshwright.planner.plan_file import load_plan
+from meshwright.planner.reenter import reenter
+from meshwright.planner.verify_needs import PROCESS_BYTES, needs_of
 from tests.planner.solved import TINY
 from tests.planner.twins import EXAMPLES
 
@@ -79,6 +83,27 @@ def test_other_targets_are_not_run_here(planned: Path, tmp_path: Path, capsys: p
     other.write_text(text.replace('"target": "torch-gloo"', '"target": "torch-cuda"'))
     assert main(["verify", str(other)]) == VerificationTooLarge.exit_code
     assert f"error {VerificationTooLarge.code}" in capsys.readouterr().err
+
+
+def test_what_takes_more_memory_than_it_may_is_not_started(planned: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["verify", str(planned), "--memory-limit", "0.1"]) == VerificationTooLarge.exit_code
+    said = capsys.readouterr().err
+    assert f"error {VerificationTooLarge.code}" in said
+    assert "102 MiB may be used" in said
+    assert "--memory-limit" in said
+
+
+def test_what_is_needed_is_what_all_ranks_hold_side_by_side(planned: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """In a step each has its peak and the model, and leaves parameters and gradients of it; twice, for fp64."""
+    subject = verify.subject_of(reenter(load_plan(str(planned))))
+    found = needs_of(subject, (1e6, 3e6), 1)
+    parameters = sum(one.numel() for one in load_model(TINY).module.parameters())
+    assert found.parameters == parameters
+    assert found.memory_bytes == 2 * PROCESS_BYTES + 2 * (4e6 + 2 * 3 * 4 * parameters)
+    found.check(1e10, 60)
+    said = capsys.readouterr().err
+    assert f"to be run: 2 processes, 1 steps of {parameters:,} parameters" in said
+    assert "within 60 s (--time-limit) and 9.31 GiB (--memory-limit)" in said
 
 
 def test_a_torch_that_is_too_old_is_refused(

@@ -4,7 +4,6 @@ and models that the plan is not for."""
 from __future__ import annotations
 
 import ast
-import json
 import os
 import re
 import subprocess
@@ -20,9 +19,9 @@ from torch import nn
 import meshwright
 from meshwright.ir.errors import BatchImpossible, OptimizerElsewhere, PlanOfAnotherModel
 from meshwright.ir.frontends.load import load_model
-from meshwright.ir.frontends.twin import Scale, scaled
 from meshwright.planner.cli import main
 from meshwright.planner.parallelize import Parallelized
+from tests.ir.frontends.tiny import write_config
 from tests.planner.solved import TINY
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -35,8 +34,7 @@ STEPS = 3
 def plans(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, Path]:
     """A plan of the file's model, one of a configuration, and that configuration."""
     own, other, config = (tmp_path_factory.mktemp(name) for name in ("own", "other", "config"))
-    settings = json.loads((EXAMPLES / "configs" / "llama-3.1-8b" / "config.json").read_text())
-    (config / "config.json").write_text(json.dumps(scaled(settings, Scale(layers=2, seq=16, tokens=4096))))
+    write_config(config, "llama-3.1-8b", 2, vocab_size=256)
     assert main([TINY, *HOW, "--fix", "tp=2", "--out", str(own)]) == 0
     assert main([str(config), *HOW, "--fix", "dp=2,zero=3,microbatches=1", "--out", str(other)]) == 0
     return own, other, config

@@ -4,9 +4,13 @@ twins' files, run."""
 from __future__ import annotations
 
 import ast
+import json
+import os
+import random
 import re
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -21,13 +25,15 @@ from meshwright.ir.decisions import Schedule
 from meshwright.ir.errors import NoTwin
 from meshwright.ir.frontends.contract import Source
 from meshwright.ir.frontends.load import load_model
-from meshwright.ir.frontends.twin import Scale, scaled, twin_of
+from meshwright.ir.frontends.shrink import Scale
+from meshwright.ir.frontends.twin import twin_of
 from meshwright.ir.mesh import Mesh
 from meshwright.ir.names import Degrees
-from meshwright.ir.project import projected, sizes_of
+from meshwright.ir.project import layers_of, projected, sizes_of
 from meshwright.ir.schedules import Shape, check_schedule, compute_actions, stage_groups
 from meshwright.ir.workload import STACKS
 from meshwright.planner.twin import Planned, twinned
+from meshwright.planner.verify_needs import parameters_of
 from tests.backends.torch_.emitted import job
 from tests.planner.twins import EXAMPLES, LLAMA, OWN, captured, over_unlike, planned, subject_of
 
@@ -107,9 +113,20 @@ def test_fused_weights_are_cut_into_the_twins_sections(tmp_path: Path) -> None:
     twin = twinned(plan, tmp_path).subject
     for decisions, sizes in (
         (plan.decisions, {"3072, 3072, 3072", "8192, 8192"}),
-        (twin.decisions, {"64, 64, 64", "128, 128"}),
+        (twin.decisions, {"64, 64, 64", "72, 72"}),
     ):
         assert set(re.findall(r"Sections\(sizes=\(([\d, ]+)\)\)", str(decisions.plans))) == sizes
+
+
+def test_what_is_padded_for_many_ranks_is_cut_for_few(tmp_path: Path) -> None:
+    """T5's table of 32 distances: 64 ranks have a row, or none; 4 have 8 rows each."""
+    plan = planned(str(EXAMPLES / "configs" / "t5-large"), FSDP)
+    twin = twinned(plan, tmp_path).subject
+    for decisions, said in ((plan.decisions, "padded(1)"), (twin.decisions, "")):
+        tables = [
+            one.params for each in decisions.plans for one in each.storage if "relative_attention_bias" in one.path
+        ]
+        assert {str(shard.layout) for table in tables for shard in table.dims[0]} == {said}
 
 
 def test_stages_begin_where_they_did_in_proportion(tmp_path: Path) -> None:
@@ -176,30 +193,43 @@ def test_a_stage_without_plans_for_what_it_would_run_has_no_twin() -> None:
 # Models --------------------------------------------------------------------------------------------------------------
 
 
-def test_settings_are_scaled_by_their_names() -> None:
-    made = scaled(
-        {"hidden_size": 4096, "num_attention_heads": 32, "num_key_value_heads": 8, "vocab_size": 128_256, "eps": 1e-5}
-        | {
-            "sliding_window": 1024,
-            "layer_types": ["a", "b", "c"],
-            "eos_token_id": 7000,
-            "attn_pdrop": 0.1,
-            "bias": True,
-        },
-        SCALE,
-    )
-    assert made == {
-        "hidden_size": 64,
-        "num_attention_heads": 8,
-        "num_key_value_heads": 4,
-        "vocab_size": 256,
-        "eps": 1e-5,
-        "sliding_window": 16,
-        "layer_types": ["a", "b"],
-        "eos_token_id": 0,
-        "attn_pdrop": 0.0,
-        "bias": True,
-    }
+ARCHITECTURES = {
+    "bart": "BartForConditionalGeneration",
+    "bert": "BertForMaskedLM",
+    "bloom": "BloomForCausalLM",
+    "falcon": "FalconForCausalLM",
+    "gemma2": "Gemma2ForCausalLM",
+    "gpt2": "GPT2LMHeadModel",
+    "gpt_neox": "GPTNeoXForCausalLM",
+    "gptj": "GPTJForCausalLM",
+    "llama": "LlamaForCausalLM",
+    "mixtral": "MixtralForCausalLM",
+    "olmo2": "Olmo2ForCausalLM",
+    "opt": "OPTForCausalLM",
+    "phi": "PhiForCausalLM",
+    "qwen2": "Qwen2ForCausalLM",
+    "t5": "T5ForConditionalGeneration",
+}
+"""Of transformers, with the numbers that their configurations have by default."""
+SEED, DRAWS = 17, 2
+DRAWN = (
+    sorted(ARCHITECTURES)
+    if os.environ.get("HYPOTHESIS_PROFILE") == "long"
+    else random.Random(SEED).sample(sorted(ARCHITECTURES), DRAWS)
+)
+MOST_PARAMETERS = 1_000_000
+
+
+@pytest.mark.parametrize("kind", DRAWN)
+def test_architectures_that_were_drawn_have_a_small_twin(kind: str, tmp_path: Path) -> None:
+    """Of the same structure, which is checked where decisions are projected: operators of all blocks."""
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": kind, "architectures": [ARCHITECTURES[kind]]}))
+    plan = planned(str(tmp_path), FSDP)
+    twin = twinned(plan, tmp_path)
+    assert parameters_of(twin.subject.fold) < MOST_PARAMETERS
+    blocks = Counter(path.rpartition(".")[0] for path in twin.subject.fold.instances)
+    assert max(blocks.values()) == layers_of(plan.decisions, plan.fold, sizes_of(plan.decisions, 8, 4)) <= 4
+    assert twin.told == ()
 
 
 OWN_MODEL = """
@@ -232,23 +262,24 @@ def own_model(folder: Path, rest: str) -> tuple[Source, str]:
 
 def test_a_factory_takes_sizes_as_arguments(tmp_path: Path) -> None:
     source, reference = own_model(tmp_path, "def big(ffn=4096, bias=True):\n    return Model(ffn)\n")
-    made = twin_of(source, reference, SCALE, tmp_path)
+    made = twin_of(source, reference, SCALE)
     assert made.reference == "twin.py:twin"
-    assert "return big(ffn=128)" in made.files[0][1]
-    (tmp_path / "twin.py").write_text(made.files[0][1])
-    assert load_model(f"{tmp_path / 'twin.py'}:twin").module.up.out_features == 128
+    ((name, text),) = made.files(tmp_path)
+    assert "return big(ffn=64)" in text
+    (tmp_path / name).write_text(text)
+    assert load_model(f"{tmp_path / 'twin.py'}:twin").module.up.out_features == 64
 
 
 def test_a_twin_of_ones_own_comes_first(tmp_path: Path) -> None:
     rest = "def big():\n    return Model(4096)\n\ndef twin():\n    return Model(96)\n"
     source, reference = own_model(tmp_path, rest)
-    assert twin_of(source, reference, SCALE, tmp_path).reference == reference.replace(":big", ":twin")
+    assert twin_of(source, reference, SCALE).reference == reference.replace(":big", ":twin")
 
 
 def test_a_model_without_sizes_is_refused(tmp_path: Path) -> None:
     source, reference = own_model(tmp_path, "def big():\n    return Model(4096)\n")
     with pytest.raises(NoTwin, match="takes no sizes") as refused:
-        twin_of(source, reference, SCALE, tmp_path)
+        twin_of(source, reference, SCALE)
     assert "twin()" in refused.value.fix
 
 

@@ -23,7 +23,8 @@ from hypothesis import strategies as st
 
 from meshwright.backends.torch_.emit import Subject, emit
 from meshwright.ir.frontends.load import load_model
-from meshwright.ir.frontends.twin import Scale, twin_of
+from meshwright.ir.frontends.shrink import Scale
+from meshwright.ir.frontends.twin import twin_of
 from meshwright.ir.quoting import literal
 from meshwright.ir.route import Line, Route
 from tests.backends.torch_.emitted import ROOT, subject
@@ -109,8 +110,8 @@ def test_a_twin_of_a_file_with_any_name_is_made(tmp_path: Path) -> None:
     file = folder / 'x"+str(1)+"\n.y.py'
     file.write_text(f"{text}\n\ndef sized(layers: int = 4) -> Llama:\n    return tiny()\n")
     source = load_model(f"{file}:sized")
-    made = twin_of(source, f"{file}:sized", Scale(layers=2, seq=16, tokens=16), tmp_path)
-    ((name, written),) = made.files
+    made = twin_of(source, f"{file}:sized", Scale(layers=2, seq=16, tokens=16))
+    ((name, written),) = made.files(tmp_path)
     (tmp_path / name).write_text(written)
     before = list(sys.path)
     try:

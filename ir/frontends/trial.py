@@ -1,0 +1,245 @@
+"""A model tried on the meta device: built of settings, and one step of it watched.
+
+    Recipe, settings  ->  Run: parameters, buffers, lists of modules, and every operator with the shapes that it made
+
+Neither weights nor activations exist, so a trial of a few blocks takes 20 to 100 ms whatever its numbers are. What the
+settings mean is read off by comparing runs (`shrink`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import logging
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from meshwright.ir.errors import ModelTimedOut
+from meshwright.ir.frontends.contract import Hooks, Source, example_batch
+from meshwright.ir.frontends.foreign import TIME_LIMIT_S, contained
+from meshwright.ir.frontends.stand_ins import as_exported
+from meshwright.ir.frontends.torch_export import Step as TrainingStep
+
+BATCH = 2
+MOST_VALUES = 2**27
+"""Numbers that a model holds and makes in a step at most, for it to be computed with values."""
+
+Settings = dict[str, Any]
+Shape = tuple[int, ...]
+Kinds = Mapping[str, Counter[tuple[str, ...]]]
+"""Of every list of modules by path: how many it has of each kind, by class and by what these hold."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recipe:
+    """How a model is built of settings, on the device that torch has as its default; the whole one; what it is trained
+    on, and where errors say that it stands."""
+
+    settings: Settings
+    build: Callable[[Settings], nn.Module]
+    whole: nn.Module
+    hooks: Hooks
+    place: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """An operator that ran.
+
+    - `chances`: numbers that a random operator was given, else None.
+    - `rows`: the length of what it looked up in, which no shape shows; `words`: an entry of the batch says where.
+    - `chosen`: how many of how many a selection keeps.
+    """
+
+    name: str
+    shapes: tuple[Shape, ...]
+    chances: tuple[float, ...] | None = None
+    rows: int | None = None
+    words: bool = False
+    chosen: tuple[int, int] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """A model and one step of it. Parameters and buffers are by path; operators are in order."""
+
+    parameters: Mapping[str, Shape]
+    buffers: Mapping[str, Shape]
+    kinds: Kinds
+    steps: tuple[Step, ...] = ()
+    read_by: Mapping[str, str] | None = None
+    """The operator that reads a parameter as it is, not through a view."""
+
+    @property
+    def held(self) -> Mapping[str, Shape]:
+        return {**self.parameters, **self.buffers}
+
+    @property
+    def size(self) -> int:
+        """Numbers that it holds and makes."""
+        return sum(map(prod, self.held.values())) + sum(prod(shape) for one in self.steps for shape in one.shapes)
+
+    @property
+    def work(self) -> int:
+        """What is built and run, in tensors and operators: the time of a trial is in proportion."""
+        return len(self.parameters) + len(self.buffers) + len(self.steps)
+
+
+def skeleton(model: nn.Module) -> Run:
+    """What a model holds, before it runs."""
+    return Run(
+        parameters={path: tuple(one.shape) for path, one in model.named_parameters(remove_duplicate=False)},
+        buffers={path: tuple(one.shape) for path, one in model.named_buffers(remove_duplicate=False)},
+        kinds=_kinds(model),
+    )
+
+
+def _kinds(model: nn.Module) -> Kinds:
+    found: dict[str, Counter[tuple[str, ...]]] = {}
+    for path, modules in model.named_modules():
+        if isinstance(modules, nn.ModuleList | nn.Sequential):
+            found[path] = Counter((type(one).__name__, *dict(one.named_parameters())) for one in modules.children())
+    return found
+
+
+def built(recipe: Recipe, settings: Settings) -> nn.Module | None:
+    """The model of settings on the meta device, if they are possible."""
+    with _tried(recipe), torch.device("meta"):
+        return recipe.build(settings)
+    return None
+
+
+def run(recipe: Recipe, settings: Settings, seq: int) -> Run | None:
+    """What the model of settings holds and runs, if it does."""
+    model = built(recipe, settings)
+    if model is None:
+        return None
+    with _tried(recipe):
+        return _watched(model, recipe, seq)
+    return None
+
+
+def computed(recipe: Recipe, settings: Settings, seq: int) -> float | None:
+    """The loss of the model of settings, with values that are drawn, if there is one."""
+    make = recipe.hooks.example_inputs
+    if make is None:
+        return None
+    with _tried(recipe), torch.random.fork_rng(devices=()), torch.no_grad():
+        torch.manual_seed(0)
+        model = recipe.build(settings).float().train()
+        for one in model.parameters():
+            one.uniform_(-0.1, 0.1) if one.dim() > 1 else one.uniform_(0.5, 1.5)
+        batch = pytree.tree_map_only(Tensor, _drawn, make(BATCH, seq))
+        return float(TrainingStep(model, recipe.hooks, recipe.place)(batch))
+    return None
+
+
+@contextlib.contextmanager
+def _tried(recipe: Recipe) -> Iterator[None]:
+    """Impossible settings raise, which is an answer; what hangs is refused."""
+    with contextlib.suppress(_Impossible):
+        try:
+            with contained(recipe.place, TIME_LIMIT_S):
+                yield
+        except ModelTimedOut:
+            raise
+        except Exception as error:
+            raise _Impossible from error
+
+
+class _Impossible(Exception):
+    """Settings that make no model."""
+
+
+@contextlib.contextmanager
+def unseen() -> Iterator[None]:
+    """What models say of settings that are tried is not told."""
+    before = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    try:
+        with contextlib.redirect_stderr(io.StringIO()), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(before)
+
+
+# Watching ------------------------------------------------------------------------------------------------------------
+
+
+def _watched(model: nn.Module, recipe: Recipe, seq: int) -> Run:
+    held = skeleton(model)
+    batch = example_batch(Source(model, recipe.hooks, recipe.place), BATCH, seq)
+    paths = {id(one): path for path, one in model.named_parameters()}
+    model.train()
+    entries = {id(one) for one in pytree.tree_leaves(batch)}
+    with as_exported(), torch.device("meta"), torch.no_grad(), _Log(paths, entries) as log:
+        TrainingStep(model, recipe.hooks, recipe.place)(batch)
+    return Run(
+        parameters=held.parameters,
+        buffers=held.buffers,
+        kinds=held.kinds,
+        steps=tuple(log.steps),
+        read_by=log.read_by,
+    )
+
+
+class _Log(TorchDispatchMode):
+    """Every operator that runs, in order."""
+
+    def __init__(self, paths: Mapping[int, str], entries: Set[int]) -> None:
+        super().__init__()
+        self.paths, self.entries = paths, entries
+        self.steps: list[Step] = []
+        self.read_by: dict[str, str] = {}
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        made = func(*args, **(kwargs or {}))
+        name = func.name()
+        if name.startswith("prim::"):
+            return made
+        for one in args:
+            if id(one) in self.paths:
+                self.read_by.setdefault(self.paths[id(one)], name)
+        given = (*args, *(kwargs or {}).values())
+        self.steps.append(
+            Step(
+                name=name,
+                shapes=tuple(tuple(one.shape) for one in pytree.tree_leaves(made) if isinstance(one, Tensor)),
+                chances=tuple(float(one) for one in given if isinstance(one, float))
+                if torch.Tag.nondeterministic_seeded in func.tags
+                else None,
+                rows=_rows(name, args),
+                words="loss" in name or any(id(one) in self.entries for one in args[1:]),
+                chosen=(args[1], args[0].shape[args[2] if len(args) > 2 else -1]) if name == "aten::topk" else None,
+            )
+        )
+        return made
+
+
+LOOK_UPS = ("aten::embedding", "aten::index.Tensor")
+
+
+def _rows(name: str, args: Sequence[Any]) -> int | None:
+    if name in LOOK_UPS:
+        return int(args[0].shape[0])
+    if name in ("aten::gather", "aten::index_select"):
+        return int(args[0].shape[args[1]])
+    if name in ("aten::nll_loss_forward", "aten::nll_loss2d_forward"):
+        return int(args[0].shape[1 if args[0].dim() > 1 else 0])
+    return None
+
+
+def _drawn(tensor: Tensor) -> Tensor:
+    """An entry of a batch; of indices that are all alike, some that are not."""
+    alike = not tensor.is_floating_point() and tensor.unique().numel() == 1
+    return torch.randint_like(tensor, 8) if alike and tensor.dtype is not torch.bool else tensor

@@ -1,0 +1,205 @@
+"""Numbers shrink by what they size: names say nothing, relations are found, limits are met."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from meshwright.ir.frontends.contract import Hooks
+from meshwright.ir.frontends.shrink import Scale, shrunk
+from meshwright.ir.frontends.trial import Recipe
+
+SCALE = Scale(layers=2, seq=16, tokens=512)
+
+
+class Block(nn.Module):
+    """Attention by hand, with groups of heads, a window and a rotated part; and two layers."""
+
+    def __init__(self, given: Mapping[str, Any], kind: int) -> None:
+        super().__init__()
+        if (
+            given["q"] % given["w"]
+            or given["w"] % given["e"]
+            or given["r"] % 2
+            or given["r"] > given["q"] // given["w"]
+        ):
+            raise ValueError("these do not go together")
+        self.given, self.kind, head = given, kind, given["q"] // given["w"]
+        self.query, self.both = nn.Linear(given["q"], given["q"]), nn.Linear(given["q"], 2 * given["e"] * head)
+        if kind:
+            self.up, self.down = nn.Linear(given["q"], given["t"]), nn.Linear(given["t"], given["q"])
+        self.drop = nn.Dropout(given["y"])
+
+    def forward(self, x: Tensor) -> Tensor:
+        given, tokens = self.given, x.shape[1]
+        query = self.query(x).unflatten(-1, (given["w"], -1)).transpose(1, 2)
+        key, value = self.both(x).unflatten(-1, (2 * given["e"], -1)).transpose(1, 2).chunk(2, 1)
+        turned, rest = query.split((given["r"], query.shape[-1] - given["r"]), -1)
+        query = torch.cat((torch.cat((-turned.chunk(2, -1)[1], turned.chunk(2, -1)[0]), -1), rest), -1)
+        times = given["w"] // given["e"]
+        if times > 1:
+            key, value = key.repeat_interleave(times, 1), value.repeat_interleave(times, 1)
+        at = torch.arange(tokens, device=x.device)
+        far = (at[:, None] - at >= given["u"]) | (at > at[:, None])
+        seen = (query @ key.transpose(-1, -2)).masked_fill(far, float("-inf")).softmax(-1)
+        x = x + self.drop((seen @ value).transpose(1, 2).flatten(-2))
+        return x + self.down(F.gelu(self.up(x))) if self.kind else x
+
+
+class Model(nn.Module):
+    """Settings are called by letters: `o` blocks, the first `p` of another kind; `i` words, `d` places."""
+
+    def __init__(self, given: Mapping[str, Any]) -> None:
+        super().__init__()
+        self.table, self.places = (
+            nn.Embedding(given["i"], given["q"], padding_idx=given["s"]),
+            nn.Embedding(given["d"], given["q"]),
+        )
+        self.blocks = nn.ModuleList(Block(given, int(kind >= given["p"])) for kind in range(given["o"]))
+        self.head = nn.Linear(given["q"], given["i"])
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.table(x) + self.places(torch.arange(x.shape[1], device=x.device))
+        for block in self.blocks:
+            x = block(x)
+        return self.head(x)
+
+
+def example_inputs(batch: int, seq: int) -> dict[str, Tensor]:
+    return {"x": torch.zeros(batch, seq, dtype=torch.long), "y": torch.zeros(batch, seq, dtype=torch.long)}
+
+
+def loss(outputs: Tensor, batch: dict[str, Tensor]) -> Tensor:
+    return F.cross_entropy(outputs.flatten(0, 1), batch["y"].flatten())
+
+
+BIG = {
+    "q": 768,
+    "w": 12,
+    "e": 4,
+    "r": 32,
+    "t": 3071,
+    "o": 12,
+    "p": 1,
+    "i": 50_257,
+    "d": 2048,
+    "s": 50_256,
+    "a": 999,
+} | {
+    "u": 128,
+    "y": 0.1,
+}
+"""Width, heads, groups of heads, a rotated part, an inner width that is odd, blocks, those of the first kind, words,
+positions, the word that pads, nothing, a window, chances."""
+
+
+def small(scale: Scale) -> dict[str, Any]:
+    with torch.device("meta"):
+        whole = Model(BIG)
+    recipe = Recipe(settings=BIG, build=Model, whole=whole, hooks=Hooks(example_inputs, loss), place="here")
+    return shrunk(recipe, scale)
+
+
+def test_numbers_shrink_by_what_they_size() -> None:
+    """12 heads of 64 remain 12, since 4 and no 8 divides them, of 16: 8 of these are rotated, in halves, and some are
+    not. 3,071 and 50,257 stay odd; a matrix has 64 rows, words are 256, positions twice the tokens. Of either kind of
+    blocks as many are left as were, or two. What pads is a word of the twin. The window is half of its tokens."""
+    expected = {"q": 192, "r": 8, "t": 65, "o": 3, "i": 257, "d": 32, "s": 256, "u": 8, "y": 0.0}
+    assert small(SCALE) == BIG | expected
+
+
+def test_what_the_models_own_workload_says_is_kept() -> None:
+    """Its words; and a window that it does not meet."""
+    made = small(Scale(layers=2, seq=16, tokens=100, words=300))
+    assert made["i"] == 513
+    assert made["u"] == BIG["u"]
+
+
+def of(kind: Callable[[Mapping[str, Any]], nn.Module], given: dict[str, Any]) -> dict[str, Any]:
+    """Small settings of a model of 32 inputs."""
+    with torch.device("meta"):
+        whole = kind(given)
+    hooks = Hooks(lambda batch, _: {"x": torch.randn(batch * 8, 32)}, lambda outputs, _: outputs.sum())
+    return shrunk(Recipe(settings=given, build=kind, whole=whole, hooks=hooks, place="here"), SCALE)
+
+
+class Routed(nn.Module):
+    """Matrices in a stack, of which each row takes those that are best in the best groups."""
+
+    def __init__(self, given: Mapping[str, Any]) -> None:
+        super().__init__()
+        self.given = given
+        self.first = nn.Linear(32, given["a"])
+        self.router = nn.Linear(given["a"], given["b"])
+        self.stack = nn.Parameter(torch.zeros(given["b"], given["a"], given["c"]))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x, given = self.first(x), self.given
+        scores = self.router(x).softmax(-1)
+        groups = scores.unflatten(-1, (given["d"], -1)).topk(2).values.sum(-1).topk(given["e"]).indices
+        kept = torch.zeros(x.shape[0], given["d"], device=x.device).scatter(1, groups, 1.0)
+        best = (scores.unflatten(-1, (given["d"], -1)) * kept[..., None]).flatten(-2).topk(given["f"])
+        weights = torch.zeros_like(scores).scatter(1, best.indices, scores.gather(1, best.indices))
+        return torch.einsum("xb,xbc->xc", weights, (x @ self.stack).transpose(0, 1))
+
+
+def test_what_is_selected_from_stays_more_than_what_is_selected() -> None:
+    """2 of 4 groups, since 4 of 8 were; 4 matrices in each, since it was no choice to take 2 of 2; 2 of all. `b` sizes
+    the router's rows too, which are fewer than 64 then. `c` is 64 first, and no matrix of the stack may be square."""
+    given = {"a": 256, "b": 256, "c": 128, "d": 8, "e": 4, "f": 8}
+    assert of(Routed, given) == {"a": 72, "b": 16, "c": 64, "d": 4, "e": 2, "f": 2}
+
+
+def test_lists_with_an_entry_for_every_block_are_cut() -> None:
+    class Listed(nn.Module):
+        def __init__(self, given: Mapping[str, Any]) -> None:
+            super().__init__()
+            if len(given["kinds"]) != given["deep"]:
+                raise ValueError("one for each")
+            self.blocks = nn.ModuleList(nn.Linear(32, 32, bias=one == "b") for one in given["kinds"])
+
+        def forward(self, x: Tensor) -> Tensor:
+            for block in self.blocks:
+                x = block(x)
+            return x
+
+    given = {"deep": 6, "kinds": ["b", "n", "b", "n", "b", "n"]}
+    assert of(Listed, given) == {"deep": 4, "kinds": ["b", "n", "b", "n"]}
+
+
+def test_what_settings_say_of_a_dropout_is_off() -> None:
+    """A part of one, and a switch."""
+
+    class Dropped(nn.Module):
+        def __init__(self, given: Mapping[str, Any]) -> None:
+            super().__init__()
+            self.up, self.given = nn.Linear(32, 32, bias=given["bias"]), given
+
+        def forward(self, x: Tensor) -> Tensor:
+            x = F.dropout(self.up(x), self.given["part"])
+            return F.dropout(x, 0.5) if self.given["on"] else x
+
+    given = {"part": 0.1, "on": True, "bias": True, "eps": 0.01}
+    assert of(Dropped, given) == {"part": 0.0, "on": False, "bias": True, "eps": 0.01}
+
+
+def test_a_model_that_asks_for_values_keeps_its_settings() -> None:
+    class Asks(nn.Module):
+        def __init__(self, given: Mapping[str, Any]) -> None:
+            super().__init__()
+            self.up = nn.Linear(32, given["up"])
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.up(x) if x.sum() > 0 else x
+
+    assert of(Asks, {"up": 512}) == {"up": 512}
+
+
+@pytest.mark.parametrize("given", [{}, {"name": "x"}])
+def test_settings_without_numbers_stay(given: dict[str, Any]) -> None:
+    assert of(lambda _: nn.Linear(32, 2), given) == given
