@@ -81,7 +81,7 @@ def settled(route: Route) -> Route:
                 lines[start + number] = replace(call, makes=place.makes)
                 renamed |= dict(zip(call.makes, place.makes, strict=True))
         start += len(calls)
-    renamed = {old: new for old, new in renamed.items() if old != new and NOTHING not in (old, new)}
+    renamed = {old: new for old, new in renamed.items() if old != new}
     if not renamed:
         return route
 

@@ -63,6 +63,10 @@ def fault(text: str) -> MeshwrightError:
     return caught.value
 
 
+def test_the_fastest_rate_that_is_taken() -> None:
+    assert read_cluster("2x8xH100,inter=1000000000T").ranks == 16
+
+
 def test_the_shorthand() -> None:
     (pool,) = read_cluster("2048x8xH100,inter=400G").pools
     assert (pool.hosts, pool.gpus_per_host, pool.device.name) == (2048, 8, "H100-80G")
@@ -112,6 +116,7 @@ def test_cpu_ranks() -> None:
         ("2x8xH100,inter", ClusterKeyUnknown),
         ("2x8xH100,inter=fast", ClusterValueBad),
         ("2x8xH100,inter=0G", ClusterValueBad),
+        ("2x8xH100,inter=1000000001T", ClusterValueBad),
         ("2x8xH100,inter=1G,nic=token-ring", ClusterValueBad),
         ("2x8xH100,nic=roce", ClusterValueBad),
         ("2x8xH100,price=cheap", ClusterValueBad),

@@ -185,6 +185,8 @@ def test_layers_are_cut_as_asked(degrees: Degrees, expected: list[tuple[int, int
         (Degrees(pp=3), "one of 1, 2, 4;"),
         (Degrees(pp=4, split="ends"), "one of 1, 2, 4;"),
         (Degrees(pp=2, stage_blocks=(3, 2)), "add up to 4"),
+        (Degrees(pp=2, stage_blocks=(5, -1)), "add up to 4"),
+        (Degrees(pp=2, stage_blocks=(-1, 5)), "add up to 4"),
         (Degrees(pp=3, stage_blocks=(4, 0, 0)), "give it a layer"),
     ],
 )

@@ -18,14 +18,16 @@ from torch import nn
 
 import meshwright
 from meshwright.ir.errors import BatchImpossible, OptimizerElsewhere, PlanOfAnotherModel
+from meshwright.ir.frontends.capture import capture
 from meshwright.ir.frontends.load import load_model
 from meshwright.planner.cli import main
-from meshwright.planner.parallelize import Parallelized
+from meshwright.planner.parallelize import Parallelized, same_parameters
 from tests.ir.frontends.tiny import write_config
 from tests.planner.solved import TINY
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 LOOP = EXAMPLES / "own_loop.py"
+TIED = Path(__file__).parents[1] / "backends" / "torch_" / "llama_tied.py"
 HOW = ("--cluster", "cpu:2", "--target", "torch-gloo", "--global-batch", "8", "--seq", "16", "--dtype", "fp32")
 STEPS = 3
 
@@ -118,6 +120,16 @@ def test_another_model_is_refused(plans: tuple[Path, Path, Path]) -> None:
     longer.more = nn.Linear(2, 2)
     with pytest.raises(PlanOfAnotherModel, match="more"):
         meshwright.parallelize(longer, own)
+
+
+def test_a_parameter_of_two_names_is_one() -> None:
+    """The plan places it once; where it was untied, its second name is another parameter."""
+    source = load_model(f"{TIED}:tied")
+    fold, model = capture(source, batch=2, seq=16).fold, source.module
+    same_parameters(model, fold, "tied")
+    model.head.weight = nn.Parameter(model.head.weight.detach().clone())
+    with pytest.raises(PlanOfAnotherModel, match=r"head\.weight"):
+        same_parameters(model, fold, "tied")
 
 
 @pytest.mark.parametrize(
