@@ -265,9 +265,9 @@ def test_a_factory_takes_sizes_as_arguments(tmp_path: Path) -> None:
     made = twin_of(source, reference, SCALE)
     assert made.reference == "twin.py:twin"
     ((name, text),) = made.files(tmp_path)
-    assert "return big(ffn=64)" in text
+    assert "return big(ffn=72)" in text  # 64 would make squares of matrices of 64 columns
     (tmp_path / name).write_text(text)
-    assert load_model(f"{tmp_path / 'twin.py'}:twin").module.up.out_features == 64
+    assert load_model(f"{tmp_path / 'twin.py'}:twin").module.up.out_features == 72
 
 
 def test_a_twin_of_ones_own_comes_first(tmp_path: Path) -> None:
