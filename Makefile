@@ -10,13 +10,14 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test lint bench
+.PHONY: help install demo test prove lint bench
 .DELETE_ON_ERROR:
 
 help:
 	@echo "make install   create $(VENV) with the package, its extras and the tools"
 	@echo "make demo      plan a real model for 64 GPUs, write its code, run the same plan of a small model on four processes, compare"
 	@echo "make test      lint, then run the tests"
+	@echo "make prove     run emitted scripts that are not as they are on record, and record what is exact"
 	@echo "make lint      format, lint, types, import rule"
 	@echo "make bench     run the registered benchmarks"
 
@@ -35,6 +36,9 @@ demo: install
 
 test: lint
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
+
+prove: install
+	MESHWRIGHT_PROVE=$${MESHWRIGHT_PROVE:-1} $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile tests/backends/torch_ tests/planner/test_twin.py
 
 lint: install
 	$(BIN)/ruff format --check .

@@ -93,6 +93,7 @@ class Checked:
     lacks_bytes: float
     """By how much it does not fit by the bound, and by the evaluator; negative where it fits."""
     over_bytes: float
+    capacity_bytes: float
 
     @property
     def violations(self) -> list[str]:
@@ -126,7 +127,11 @@ class Tally:
         return [f"{self.case}: {one.config}: {what}" for one in self.checked for what in one.violations]
 
     def tightness(self, name: str) -> list[float]:
-        """The bound as a share of the price, of all or, for floors, of what fits."""
+        """The bound as a share of the price, or of the bytes of the fullest stage; for floors, of what fits."""
+        if name == "bytes":
+            return [
+                (one.capacity_bytes + one.lacks_bytes) / (one.capacity_bytes + one.over_bytes) for one in self.checked
+            ]
         return [one.bounds_s[name] / one.price_s for one in self.checked if name != "floor" or one.over_bytes <= 0]
 
 
@@ -183,6 +188,7 @@ class Checker:
                 bounds.loads(config), config, Storage(config.zero, config.shard, config.regather)
             ),
             over_bytes=over_bytes(prediction),
+            capacity_bytes=self.common.capacity,
         )
 
 

@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 
 from meshwright.backends.torch_.emit import emit
-from meshwright.backends.torch_.verify.emitted import Verified, verify
+from meshwright.backends.torch_.verify.emitted import Verified
 from meshwright.ir.decisions import Schedule
 from meshwright.ir.errors import NoTwin
 from meshwright.ir.frontends.contract import Source
@@ -34,7 +34,7 @@ from meshwright.ir.schedules import Shape, check_schedule, compute_actions, stag
 from meshwright.ir.workload import STACKS
 from meshwright.planner.twin import Planned, twinned
 from meshwright.planner.verify_needs import parameters_of
-from tests.backends.torch_.emitted import job
+from tests.backends.torch_.proved import proved
 from tests.planner.twins import EXAMPLES, LLAMA, OWN, captured, over_unlike, planned, subject_of
 
 SCALE = Scale(layers=2, seq=32, tokens=4096)
@@ -296,13 +296,13 @@ RUN: dict[str, Callable[[], Planned]] = {
 @pytest.fixture(scope="module")
 def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Verified]:
     """All twins, in one launch."""
-    jobs = {}
+    scripts = {}
     for name, plan in RUN.items():
         folder = tmp_path_factory.mktemp("twin")
         twin = twinned(plan(), folder).subject
         emit(twin, folder).write(folder)
-        jobs[name] = job(twin, folder / "train.py")
-    return dict(zip(jobs, verify(tuple(jobs.values()), steps=1, limit_s=400), strict=True))
+        scripts[name] = twin, folder / "train.py"
+    return proved("twins", scripts, steps=1, limit_s=400)
 
 
 @pytest.mark.e2e

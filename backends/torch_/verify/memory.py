@@ -35,7 +35,10 @@ class Peak(Watching):
         self.most = 0
 
     def after(self, schema: Any, made: Any) -> None:
-        if not any(one.alias_info is not None for one in schema.returns):  # what is a view was there before
+        aliases = [one.alias_info for one in schema.returns]
+        if aliases and all(one is not None and not one.is_write for one in aliases):
+            return  # a view: nothing is new, nor of another size
+        if not any(aliases):
             for tensor in _plain(made):
                 self.add(tensor)
         if self.now() > self.most:

@@ -8,10 +8,11 @@ from dataclasses import replace
 import pytest
 
 from meshwright.backends.torch_.emit import Subject, emit
-from meshwright.backends.torch_.verify.emitted import Verified, verify
+from meshwright.backends.torch_.verify.emitted import Verified
 from meshwright.ir.adjoint import Split, Strategy
 from meshwright.ir.errors import EmissionModule
-from tests.backends.torch_.emitted import job, lowered, subject, unclean, written
+from tests.backends.torch_.emitted import lowered, subject, unclean, written
+from tests.backends.torch_.proved import proved
 from tests.backends.torch_.test_emit_statistics import NORMED, UNET
 
 CUTS: dict[str, dict[str, dict[str, str]]] = {
@@ -76,8 +77,8 @@ def plans() -> dict[str, Subject]:
 @pytest.fixture(scope="module")
 def found(plans: dict[str, Subject], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Verified]:
     """All in one launch."""
-    jobs = [job(plan, written(plan, tmp_path_factory.mktemp("plan"))) for plan in plans.values()]
-    return dict(zip(plans, verify(jobs, steps=2, limit_s=120), strict=True))
+    scripts = {kind: (plan, written(plan, tmp_path_factory.mktemp("plan"))) for kind, plan in plans.items()}
+    return proved("channels", scripts, steps=2, limit_s=120)
 
 
 @pytest.mark.e2e

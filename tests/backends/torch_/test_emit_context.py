@@ -17,7 +17,7 @@ from torch.overrides import TorchFunctionMode
 from meshwright.backends.torch_.capabilities import TORCH_GLOO
 from meshwright.backends.torch_.emit import Subject, emit
 from meshwright.backends.torch_.emit.writing.ring import KERNELS, ring
-from meshwright.backends.torch_.verify.emitted import Verified, verify
+from meshwright.backends.torch_.verify.emitted import Verified
 from meshwright.ir.errors import EmissionModule, MeshwrightError
 from meshwright.ir.frontends.calls import calls_of
 from meshwright.ir.frontends.capture import capture
@@ -25,8 +25,9 @@ from meshwright.ir.frontends.load import load_model
 from meshwright.ir.graph import Op
 from meshwright.ir.lower import lower
 from meshwright.ir.names import Degrees, template
-from tests.backends.torch_.emitted import BATCH, ROOT, SEQ, WORKLOAD, job, lowered, subject, unclean, written
+from tests.backends.torch_.emitted import BATCH, ROOT, SEQ, WORKLOAD, lowered, subject, unclean, written
 from tests.backends.torch_.measured import assert_planned
+from tests.backends.torch_.proved import proved
 from tests.backends.torch_.test_emit import blocks_again, counted
 
 KINDS: dict[str, dict[str, Any]] = {
@@ -98,12 +99,12 @@ def plan_of(kind: str) -> Subject:
 @pytest.fixture(scope="module")
 def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Verified]:
     """All plans in one launch."""
-    jobs = [job(plan_of(kind), written(plan_of(kind), tmp_path_factory.mktemp("plan"))) for kind in KINDS]
+    plans = {kind: plan_of(kind) for kind in KINDS}
     degrees = {"pp": 2, "cp": 2, "microbatches": 2, "schedule": "1f1b"}
-    plan = of_configuration(tmp_path_factory.mktemp("model"), "llama-3.1-8b", SMALL, **degrees)
-    others = [plan, *(odd(kind, tmp_path_factory.mktemp("model")) for kind in ODD)]
-    jobs += [job(one, written(one, tmp_path_factory.mktemp("plan"))) for one in others]
-    return dict(zip((*KINDS, HF, *ODD), verify(jobs, steps=2, limit_s=600), strict=True))
+    plans[HF] = of_configuration(tmp_path_factory.mktemp("model"), "llama-3.1-8b", SMALL, **degrees)
+    plans |= {kind: odd(kind, tmp_path_factory.mktemp("model")) for kind in ODD}
+    scripts = {kind: (plan, written(plan, tmp_path_factory.mktemp("plan"))) for kind, plan in plans.items()}
+    return proved("context", scripts, steps=2, limit_s=600)
 
 
 def odd(kind: str, folder: Path) -> Subject:

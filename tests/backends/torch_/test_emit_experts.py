@@ -15,7 +15,7 @@ import torch
 
 from meshwright.backends.torch_.capabilities import TORCH_GLOO
 from meshwright.backends.torch_.emit import Subject, emit
-from meshwright.backends.torch_.verify.emitted import Verified, verify
+from meshwright.backends.torch_.verify.emitted import Verified
 from meshwright.backends.torch_.verify.groups import Group, unlike, unlike_together
 from meshwright.backends.torch_.verify.predicted import Predicted
 from meshwright.ir.calls import Calls
@@ -35,9 +35,10 @@ from meshwright.ir.graph import Op
 from meshwright.ir.lower import lower
 from meshwright.ir.mesh import Mesh
 from meshwright.ir.names import Degrees, template
-from tests.backends.torch_.emitted import BATCH, SEQ, WORKLOAD, job, unclean, written
+from tests.backends.torch_.emitted import BATCH, SEQ, WORKLOAD, unclean, written
 from tests.backends.torch_.measured import assert_fullest_planned, assert_planned
 from tests.backends.torch_.mixtures import limited
+from tests.backends.torch_.proved import proved
 
 MIXTURE = Path(__file__).parent / "mixtures.py"
 KINDS: dict[str, dict[str, Any]] = {
@@ -102,8 +103,8 @@ def plan_of(factory: str = "tiny", **degrees: Any) -> Subject:
 def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Verified]:
     """All plans in one launch."""
     plans = {kind: plan_of(**degrees) for kind, degrees in EVERYTHING.items()}
-    jobs = [job(plan, written(plan, tmp_path_factory.mktemp("plan"))) for plan in plans.values()]
-    return dict(zip(plans, verify(jobs, steps=2, limit_s=600), strict=True))
+    scripts = {kind: (plan, written(plan, tmp_path_factory.mktemp("plan"))) for kind, plan in plans.items()}
+    return proved("experts", scripts, steps=2, limit_s=600)
 
 
 @pytest.mark.e2e

@@ -10,12 +10,13 @@ from typing import Any
 import pytest
 
 from meshwright.backends.torch_.emit import Subject, emit, initial
-from meshwright.backends.torch_.verify.emitted import Verified, drawn_apart, verify
+from meshwright.backends.torch_.verify.emitted import Verified, drawn_apart
 from meshwright.ir.errors import EmissionModel
 from meshwright.ir.frontends.calls import calls_of
 from meshwright.ir.frontends.load import load_model
 from meshwright.planner.twin import twinned
-from tests.backends.torch_.emitted import TINY, job, subject, unclean, written
+from tests.backends.torch_.emitted import TINY, subject, unclean, written
+from tests.backends.torch_.proved import proved
 from tests.planner.twins import LLAMA, planned
 
 FUSED = f"{Path(__file__).parent / 'llama_fused.py'}:fused"
@@ -40,8 +41,8 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Verified]:
     whole = planned(LLAMA, "pp=2,tp=2,dp=16,zero=1,schedule=1f1b")
     plans = {kind: plan_of(kind) for kind in KINDS}
     plans[HUGGING_FACE] = replace(twinned(whole, folders[HUGGING_FACE]).subject, init="meta")
-    jobs = [job(plan, written(plan, folders[kind])) for kind, plan in plans.items()]
-    return dict(zip(plans, verify(jobs, steps=1, limit_s=600), strict=True))
+    scripts = {kind: (plan, written(plan, folders[kind])) for kind, plan in plans.items()}
+    return proved("meta", scripts, steps=1, limit_s=600)
 
 
 @pytest.mark.e2e

@@ -6,10 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.emitted_matrix import LAYERS, NEAR, SEQ, Made, Row, Small, compared, rows
+from benchmarks.emitted_matrix import LAYERS, SEQ, Made, Small, rows
+from meshwright.backends.torch_.verify.emitted import Verified
 from meshwright.ir.frontends.calls import calls_of
 from meshwright.ir.frontends.load import load_model
 from tests.backends.torch_.emitted import unclean
+from tests.backends.torch_.measured import assert_planned
+from tests.backends.torch_.proved import proved
 
 PAIRS = {
     "gemma-3": (
@@ -46,17 +49,18 @@ PAIRS = {
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Made]:
+    small = {name: Small(name, folder(tmp_path_factory)) for name in {model.partition(",")[0]: None for model in PAIRS}}
     written = {
-        model: Small(model.partition(",")[0], folder(tmp_path_factory)).made(kind, folder(tmp_path_factory))
-        for model, (kind, _) in PAIRS.items()
+        model: small[model.partition(",")[0]].made(kind, folder(tmp_path_factory)) for model, (kind, _) in PAIRS.items()
     }
     return {model: one for model, one in written.items() if isinstance(one, Made)}
 
 
 @pytest.fixture(scope="module")
-def found(made: dict[str, Made]) -> dict[str, Row]:
+def found(made: dict[str, Made]) -> dict[str, Verified]:
     """All in one launch."""
-    return dict(zip(PAIRS, compared("", list(made.values())), strict=True))
+    assert made.keys() == PAIRS.keys()
+    return proved("models", {model: (one.subject, one.script) for model, one in made.items()}, steps=2, limit_s=900)
 
 
 def folder(factory: pytest.TempPathFactory) -> Path:
@@ -65,14 +69,16 @@ def folder(factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.e2e
 @pytest.mark.parametrize("model", PAIRS)
-def test_a_model_is_exact(model: str, found: dict[str, Row]) -> None:
-    assert found[model].outcome == "exact", found[model].detail
+def test_a_model_is_exact(model: str, found: dict[str, Verified]) -> None:
+    assert found[model].differences == ()
 
 
 @pytest.mark.e2e
 @pytest.mark.parametrize("model", PAIRS)
-def test_every_rank_of_it_holds_as_much_as_planned(model: str, found: dict[str, Row]) -> None:
-    assert found[model].memory == pytest.approx(1, rel=NEAR)
+def test_every_rank_of_it_holds_as_much_as_planned(
+    model: str, made: dict[str, Made], found: dict[str, Verified]
+) -> None:
+    assert_planned(made[model].subject, found[model])
 
 
 @pytest.mark.parametrize("model", PAIRS)

@@ -15,14 +15,15 @@ from torch.distributed.pipelining import schedules
 from benchmarks.emitted_matrix import Small
 from meshwright.backends.torch_.emit import Subject, emit
 from meshwright.backends.torch_.emit.writing.schedule import CLASSES, LISTS, SINGLE
-from meshwright.backends.torch_.verify.emitted import Verified, verify
+from meshwright.backends.torch_.verify.emitted import Verified
 from meshwright.ir.errors import EmissionSchedule, EmissionStorage
 from meshwright.ir.names import Degrees
 from meshwright.ir.route import Route
 from meshwright.ir.schedules import Shape, compute_actions, stage_groups
 from meshwright.planner.twin import twinned
-from tests.backends.torch_.emitted import BATCH, MIXED, job, model, subject, unclean, written
+from tests.backends.torch_.emitted import BATCH, MIXED, model, subject, unclean, written
 from tests.backends.torch_.measured import assert_planned
+from tests.backends.torch_.proved import proved
 from tests.backends.torch_.test_emit import blocks_again, unlike
 from tests.planner.twins import LLAMA, planned
 
@@ -108,8 +109,8 @@ def plans(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Subject]:
 @pytest.fixture(scope="module")
 def found(plans: dict[str, Subject], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Verified]:
     """All of them in one launch."""
-    jobs = [job(plan, written(plan, tmp_path_factory.mktemp("plan"))) for plan in plans.values()]
-    return dict(zip(plans, verify(jobs, steps=2, limit_s=900), strict=True))
+    scripts = {kind: (plan, written(plan, tmp_path_factory.mktemp("plan"))) for kind, plan in plans.items()}
+    return proved("pipeline", scripts, steps=2, limit_s=900)
 
 
 @pytest.mark.e2e

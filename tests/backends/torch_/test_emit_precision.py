@@ -17,10 +17,10 @@ from benchmarks.emitted_matrix import Made, Small
 from meshwright.backends.torch_.capabilities import TORCH_GLOO
 from meshwright.backends.torch_.emit import emit
 from meshwright.backends.torch_.emit.writing.scaling import TEXT
-from meshwright.backends.torch_.verify.emitted import Job, verify
 from meshwright.ir.errors import EmissionSoftware
 from tests.backends.torch_.emitted import MIXED, ROOT, job, subject, unclean, written
 from tests.backends.torch_.measured import assert_planned
+from tests.backends.torch_.proved import proved
 
 FLOAT8 = replace(MIXED, precision="fp8_tensorwise")
 MIXTURE = f"{ROOT / 'tests' / 'backends' / 'torch_' / 'mixtures.py'}:tiny"
@@ -35,12 +35,12 @@ FP16: dict[str, dict[str, Any]] = {
 def test_in_fp16_losses_are_scaled(tmp_path: Path) -> None:
     """Ranks also tell one another whether gradients are finite."""
     workload = replace(MIXED, precision="fp16")
-    plans = [subject(workload=workload, **degrees) for degrees in FP16.values()]
-    jobs = [job(plan, written(plan, tmp_path / str(number))) for number, plan in enumerate(plans)]
+    plans = {kind: subject(workload=workload, **degrees) for kind, degrees in FP16.items()}
+    scripts = {kind: (plan, written(plan, tmp_path / str(number))) for number, (kind, plan) in enumerate(plans.items())}
     assert unclean(tmp_path) == ""
-    for plan, one in zip(plans, verify(jobs, steps=2, limit_s=300), strict=True):
+    for kind, one in proved("fp16", scripts, steps=2, limit_s=300).items():
         assert one.differences == ()
-        assert_planned(plan, one)
+        assert_planned(plans[kind], one)
 
 
 def test_a_step_with_infinite_gradients_is_left_out() -> None:
@@ -98,9 +98,9 @@ def test_a_parameter_of_four_names_is_cast_as_one(tmp_path: Path) -> None:
     """T5 has one parameter under four names, of which no module reads one. What rounds otherwise in its products is as
     near to the gradients in fp32 as what one device makes."""
     small = Small("t5", tmp_path, dtype="bf16")
-    made = [small.made(kind, tmp_path / kind) for kind in ("dp", "tp")]
-    jobs = [Job.of(one.subject, one.script) for one in made if isinstance(one, Made)]
-    copies, cut = verify(jobs, steps=2, limit_s=300)
+    made = {kind: small.made(kind, tmp_path / kind) for kind in ("dp", "tp")}
+    scripts = {kind: (one.subject, one.script) for kind, one in made.items() if isinstance(one, Made)}
+    copies, cut = proved("t5_bf16", scripts, steps=2, limit_s=300).values()
     assert copies.differences == cut.differences == ()
     assert copies.rounded == 0 < cut.rounded
 

@@ -10,12 +10,13 @@ import pytest
 
 from meshwright.backends.torch_.capabilities import TORCH_GLOO
 from meshwright.backends.torch_.emit import Subject
-from meshwright.backends.torch_.verify.emitted import Verified, verify
+from meshwright.backends.torch_.verify.emitted import Verified
 from meshwright.ir.errors import CombinationNotExpressible, LayoutNotExpressible
 from meshwright.ir.shares import batch_shares, state_shares
 from meshwright.planner.verify import planned_memory
-from tests.backends.torch_.emitted import job, lowered, subject, unclean, written
+from tests.backends.torch_.emitted import lowered, subject, unclean, written
 from tests.backends.torch_.measured import NEAR
+from tests.backends.torch_.proved import proved
 
 CASES: dict[str, tuple[dict[str, Any], tuple[int, ...]]] = {
     "copies": ({"dp": 4}, (3, 3, 1, 1)),
@@ -37,9 +38,9 @@ def plan(name: str) -> Subject:
 def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Verified]:
     """All scripts, in one launch."""
     folder = tmp_path_factory.mktemp("shares")
-    jobs = [job(plan(name), written(plan(name), folder / name.replace(" ", "_"))) for name in CASES]
+    scripts = {name: (plan(name), written(plan(name), folder / name.replace(" ", "_"))) for name in CASES}
     assert not unclean(folder, types=True)
-    return dict(zip(CASES, verify(jobs, steps=2, limit_s=240), strict=True))
+    return proved("shares", scripts, steps=2, limit_s=240)
 
 
 @pytest.mark.e2e

@@ -16,6 +16,7 @@ from meshwright.ir.combined import COMBINED
 from meshwright.ir.mesh import Mesh, MeshAxis
 from tests.backends.torch_.emitted import ROOT, job, subject, unclean, written
 from tests.backends.torch_.measured import assert_planned
+from tests.backends.torch_.proved import proved
 
 NORMED = f"{Path(__file__).parent / 'normed.py'}:tiny"
 CANCELLING = NORMED.replace("tiny", "cancelling")
@@ -65,13 +66,14 @@ def plans() -> dict[str, Subject]:
 def found(plans: dict[str, Subject], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Verified]:
     """All in one launch, and in one more those in fp64."""
     scripts = {kind: written(plan, tmp_path_factory.mktemp("plan")) for kind, plan in plans.items()}
-    jobs = {kind: job(plan, scripts[kind]) for kind, plan in plans.items()}
+    jobs = {}
     for name, (kind, (text, other), _) in FAULTS.items():
         script = written(plans[kind], tmp_path_factory.mktemp("fault"))
         assert text in script.read_text()
         script.write_text(script.read_text().replace(text, other))
         jobs[name] = job(plans[kind], script)
-    return dict(zip(jobs, verify(list(jobs.values()), steps=2, limit_s=120), strict=True))
+    exact = proved("statistics", {kind: (plan, scripts[kind]) for kind, plan in plans.items()}, steps=2, limit_s=120)
+    return exact | dict(zip(jobs, verify(list(jobs.values()), steps=2, limit_s=120), strict=True))
 
 
 @pytest.mark.e2e

@@ -12,12 +12,13 @@ import pytest
 
 from meshwright.backends.torch_.emit import Subject, emit
 from meshwright.backends.torch_.emit.storage import ACTIVE, WHOLE, Kept, check_sharded
-from meshwright.backends.torch_.verify.emitted import Verified, verify
+from meshwright.backends.torch_.verify.emitted import Verified
 from meshwright.ir.errors import EmissionRecompute, EmissionSoftware, EmissionStorage
 from meshwright.ir.names.pinned import Allowed, Pinned
 from meshwright.ir.placement import Placement
-from tests.backends.torch_.emitted import MIXED, job, lowered, model, subject, written
+from tests.backends.torch_.emitted import MIXED, lowered, model, subject, written
 from tests.backends.torch_.measured import assert_planned
+from tests.backends.torch_.proved import proved
 
 KINDS: dict[str, dict[str, Any]] = {
     "fsdp": {"dp": 4, "zero": 3},
@@ -76,8 +77,8 @@ def again(*parts: str) -> Pinned:
 def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Verified]:
     """All plans in one launch."""
     plans = {kind: plan_of(kind) for kind in KINDS}
-    jobs = [job(plan, written(plan, tmp_path_factory.mktemp("plan"))) for plan in plans.values()]
-    return dict(zip(plans, verify(jobs, steps=2, limit_s=600), strict=True))
+    scripts = {kind: (plan, written(plan, tmp_path_factory.mktemp("plan"))) for kind, plan in plans.items()}
+    return proved("storage", scripts, steps=2, limit_s=600)
 
 
 @pytest.mark.e2e

@@ -11,10 +11,11 @@ import pytest
 
 from meshwright.backends.torch_.capabilities import TORCH_GLOO
 from meshwright.backends.torch_.emit.turns import counted, merged
-from meshwright.backends.torch_.verify.emitted import Verified, verify
+from meshwright.backends.torch_.verify.emitted import Verified
 from meshwright.ir.errors import NotExpressible
 from meshwright.ir.route import Line, Route, settled
-from tests.backends.torch_.emitted import job, subject, unclean, written
+from tests.backends.torch_.emitted import subject, unclean, written
+from tests.backends.torch_.proved import proved
 
 ROOT = Path(__file__).parents[3]
 SMALL: dict[str, Any] = {
@@ -56,15 +57,15 @@ def found(model: str, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Ver
     """All scripts, in one launch."""
     folder = tmp_path_factory.mktemp("turns")
     plans = {name: subject(reference=model, **degrees) for name, degrees in CASES.items()}
-    jobs = [job(plan, written(plan, folder / name.replace(" ", "_"))) for name, plan in plans.items()]
-    for one in jobs:
-        texts = [path.read_text() for path in one.script.parent.glob("train*.py")]
+    scripts = {name: (plan, written(plan, folder / name.replace(" ", "_"))) for name, plan in plans.items()}
+    for _, script in scripts.values():
+        texts = [path.read_text() for path in script.parent.glob("train*.py")]
         loops = [
             line.strip() for text in texts for line in text.splitlines() if line.strip().startswith("for index in")
         ]
         assert {line for line in loops if "TIED" not in line} <= LOOPS, loops
     assert not unclean(folder)
-    return dict(zip(CASES, verify(jobs, steps=2, limit_s=240), strict=True))
+    return proved("turns", scripts, steps=2, limit_s=240)
 
 
 @pytest.mark.e2e

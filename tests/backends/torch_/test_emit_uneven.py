@@ -13,12 +13,13 @@ import pytest
 import torch
 
 from meshwright.backends.torch_.emit import Subject
-from meshwright.backends.torch_.verify.emitted import Verified, verify
+from meshwright.backends.torch_.verify.emitted import Verified
 from meshwright.ir.decisions import Schedule
 from meshwright.ir.frontends.load import load_model
 from meshwright.ir.names import Degrees
-from tests.backends.torch_.emitted import MIXED, job, subject, unclean, written
+from tests.backends.torch_.emitted import MIXED, subject, unclean, written
 from tests.backends.torch_.measured import assert_planned
+from tests.backends.torch_.proved import proved
 from tests.backends.torch_.test_emit_unlike import Case
 from tests.backends.torch_.test_emit_unlike import subject as of_unlike
 
@@ -69,8 +70,7 @@ def scripts(plans: Mapping[str, Subject], tmp_path_factory: pytest.TempPathFacto
 @pytest.fixture(scope="module")
 def found(plans: Mapping[str, Subject], scripts: Mapping[str, Path]) -> dict[str, Verified]:
     """All in one launch."""
-    jobs = [job(plan, scripts[kind]) for kind, plan in plans.items()]
-    return dict(zip(plans, verify(jobs, steps=2, limit_s=600), strict=True))
+    return proved("uneven", {kind: (plan, scripts[kind]) for kind, plan in plans.items()}, steps=2, limit_s=600)
 
 
 def sent(one: Verified) -> dict[str, int]:

@@ -10,14 +10,15 @@ import pytest
 
 from meshwright.backends.torch_.capabilities import TORCH_GLOO
 from meshwright.backends.torch_.emit import Subject, emit
-from meshwright.backends.torch_.verify.emitted import Verified, verify
+from meshwright.backends.torch_.verify.emitted import Verified
 from meshwright.ir.decisions import Schedule
 from meshwright.ir.errors import EmissionSchedule, NotExpressible
 from meshwright.ir.names import Degrees
 from meshwright.ir.workload import Workload
 from meshwright.planner.unlike import neighbours, over_parts
-from tests.backends.torch_.emitted import BATCH, MIXED, TINY, WORKLOAD, job, lowered, model, unclean, written
+from tests.backends.torch_.emitted import BATCH, MIXED, TINY, WORKLOAD, lowered, model, unclean, written
 from tests.backends.torch_.measured import assert_planned
+from tests.backends.torch_.proved import proved
 from tests.backends.torch_.test_emit import unlike
 
 
@@ -75,8 +76,8 @@ def plans(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Subject]:
 @pytest.fixture(scope="module")
 def found(plans: dict[str, Subject], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Verified]:
     """All of them in one launch."""
-    jobs = [job(plan, written(plan, tmp_path_factory.mktemp("plan"))) for plan in plans.values()]
-    return dict(zip(plans, verify(jobs, steps=2, limit_s=600), strict=True))
+    scripts = {kind: (plan, written(plan, tmp_path_factory.mktemp("plan"))) for kind, plan in plans.items()}
+    return proved("unlike", scripts, steps=2, limit_s=600)
 
 
 @pytest.mark.e2e
