@@ -48,7 +48,7 @@ NEAR = (
 """What the bounds of `BOUNDS` and that on bytes are of prices in the mean, case by case."""
 
 
-@pytest.mark.parametrize(("case", "near"), zip(CASES, NEAR, strict=True), ids=map(str, CASES))
+@pytest.mark.parametrize(("case", "near"), tuple(zip(CASES, NEAR, strict=True)), ids=map(str, CASES))
 def test_bounds_never_exceed_prices_and_are_near_them(case: Case, near: tuple[float, ...]) -> None:
     tally = check(case, EACH)
     assert not tally.violations
