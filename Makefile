@@ -17,7 +17,7 @@ help:
 	@echo "make install   create $(VENV) with the package, its extras and the tools"
 	@echo "make demo      plan a real model for 64 GPUs, write its code, run the same plan of a small model on four processes, compare"
 	@echo "make test      lint, then run the tests"
-	@echo "make prove     run emitted scripts that are not as they are on record, and record what is exact"
+	@echo "make prove     run emitted scripts that are not as they are on record; record what is exact, and prices"
 	@echo "make lint      format, lint, types, import rule"
 	@echo "make bench     run the registered benchmarks"
 
@@ -38,7 +38,7 @@ test: lint
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
 
 prove: install
-	MESHWRIGHT_PROVE=$${MESHWRIGHT_PROVE:-1} $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile tests/backends/torch_ tests/planner/test_twin.py
+	MESHWRIGHT_PROVE=$${MESHWRIGHT_PROVE:-1} $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile tests/backends/torch_ tests/planner/test_twin.py tests/benchmarks/test_prices_on_record.py
 
 lint: install
 	$(BIN)/ruff format --check .
