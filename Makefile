@@ -35,7 +35,7 @@ demo: install
 	$(BIN)/python -m examples.demo
 
 test: lint
-	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 prove: install
 	MESHWRIGHT_PROVE=$${MESHWRIGHT_PROVE:-1} $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile tests/backends/torch_ tests/planner/test_twin.py tests/benchmarks/test_prices_on_record.py
