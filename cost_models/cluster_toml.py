@@ -163,7 +163,9 @@ class _Reader:
         """The text by its schema."""
         found, refused = faults_of(ClusterTable, self.given)
         for one in refused:
-            fix = f"write [[{one.path[-1]}]]" if one.path[-1] in TABLES and one.kind == "value" else one.fix
+            key = one.path[-1]
+            single = key in TABLES and not isinstance(self.given.get(str(key)), list)
+            fix = f"write [[{key}]]" if single and one.kind == "value" else one.fix
             self.fault(KINDS[one.kind], one.path, one.cause, fix)
         table: ClusterTable | None = found
         return table

@@ -361,7 +361,9 @@ def test_what_has_no_end_is_refused_by_its_limit(what: str) -> None:
 
 def test_a_chain_of_five_hundred_pools_is_refused_at_once() -> None:
     pool = '[[pool]]\nname = "{}"\nhosts = 1\ngpu = "H100"\ngpus_per_host = 1\n'
-    assert "500 pools of a cluster, and at most 64" in str(fault("".join(map(pool.format, range(500)))))
+    many = fault("".join(map(pool.format, range(500))))
+    assert "500 pools of a cluster, and at most 64" in str(many)
+    assert many.fix == "give at most 64"
 
 
 def test_only_regular_files_are_read(tmp_path: Path) -> None:
