@@ -109,6 +109,7 @@ def test_a_window_reads_whole_blocks_at_its_edge() -> None:
         ("math", attention(causal=True), 80, 1025 / 2048, 3),
         ("math", attention(causal=True, work="backward"), 80, 1025 / 2048, 5),
         ("megatron", attention(causal=True), 100, 1, 3),  # every score is moved
+        ("math", attention(causal=True, window=256), 100, 1, 3),  # so is every score of a window
         ("flash3", attention(dtype="fp32"), 50, 1, 3),  # of fp32 half as many per byte
         ("flash3", attention(dtype="f64"), 25, 1, 3),
         ("math", attention(shape=(2, 132, 132, 1024, 1024, 64, 128)), 75, 1, 3),
