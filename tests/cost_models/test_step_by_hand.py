@@ -8,13 +8,16 @@ from typing import Any
 
 import pytest
 
+from meshwright.cost_models.cluster import Cluster, Pool, PoolLink
 from meshwright.cost_models.cluster_text import read_cluster
 from meshwright.cost_models.collectives import collective
 from meshwright.cost_models.cost import Cost, Taken
+from meshwright.cost_models.hardware import device
 from meshwright.cost_models.ledger import PHASES
 from meshwright.cost_models.prediction import SHARES
 from meshwright.cost_models.prices import Prices
 from meshwright.cost_models.profile import published
+from meshwright.cost_models.quantity import given
 from meshwright.cost_models.step import Step
 from meshwright.cost_models.topology import group_shape, pair_shape
 from meshwright.ir.account import account_fold
@@ -212,3 +215,33 @@ def test_stages_that_cost_the_same_are_priced_once() -> None:
     own = step(pp=4, schedule="1f1b")
     assert own.first == [0, 1, 1, 3]
     assert own.each(lambda index: 10 * index) == [0, 10, 10, 30]
+
+
+@pytest.mark.parametrize(
+    ("cluster", "peak"), [("1x2xA100", 312e12), ("1x2xV100-32G", 125e12), ("1x2xRTX-4090", None), ("cpu:2", None)]
+)
+def test_utilisation_is_of_the_peak_in_sixteen_bits(cluster: str, peak: float | None) -> None:
+    """bf16, else fp16, else fp32."""
+    own = step()
+    own.prices = Prices(read_cluster(cluster), published())
+    known = dict(read_cluster(cluster).device(0).peaks)
+    wanted = known.get("bf16") or known.get("fp16") or known["fp32"]
+    assert own.peak_flops_per_s() == 2 * (wanted.value if peak is None else peak)
+
+
+def test_devices_of_ranks_are_counted_by_kind() -> None:
+    """Two H100, three A100 and one H100 more in a pool of its own."""
+    pools = tuple(
+        Pool(name=name, hosts=1, device=device(gpu), gpus_per_host=count)
+        for name, gpu, count in (("a", "H100", 2), ("b", "A100", 3), ("c", "H100", 1))
+    )
+    links = tuple(
+        PoolLink(between=between, kind="roce", rate=given(100, "Gb/s"), latency=given(1e-5, "s"))
+        for between in (("a", "b"), ("b", "c"))
+    )
+    prices = Prices(Cluster(pools=pools, links=links), published())
+    assert [(one.name, count) for one, count in prices.counted((5, 0, 1, 2, 4))] == [("H100-80G", 3), ("A100-80G", 2)]
+    assert [one.name for one in prices.devices((3,))] == ["A100-80G"]
+    assert [(one.name, count) for one, count in Prices(read_cluster("1x4xA100"), published()).counted((0, 3))] == [
+        ("A100-80G", 2)
+    ]
