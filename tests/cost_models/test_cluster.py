@@ -448,6 +448,11 @@ def test_islands_that_do_not_fill_a_host_are_numbered_host_by_host() -> None:
         [0, 0, 0, 0, 1, 1],
         [2, 2, 2, 2, 3, 3],
     ]
+    known = device("GB200")
+    assert known.island is not None
+    pairs = replace(known, island=replace(known.island, size=given(8.0, "devices")))
+    two = Pool(name="two", hosts=4, device=pairs, gpus_per_host=4)
+    assert (two.hosts_per_island, [two.island_of(host, 1) for host in range(4)]) == (2, [0, 0, 1, 1])
     rack = Pool(name="r", hosts=40, device=device("GB200"), gpus_per_host=4)
     assert [rack.island_of(host, 3) for host in (0, 17, 18, 36)] == [0, 0, 1, 2]
     assert pool("l", "L40S", hosts=1).island_of(0, 0) is None

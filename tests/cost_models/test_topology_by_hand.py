@@ -57,7 +57,21 @@ A = Pool(
 )
 B = Pool(name="b", hosts=1, device=own("E", "pcie5", 10), gpus_per_host=2, nics=(nic("roce", 40, 1),))
 C = replace(A, name="c", hosts=1)
+R = Pool(
+    name="r",
+    hosts=4,
+    device=replace(
+        own("R", "pcie5", 30),
+        island=Island(
+            kind="nvlink5", bandwidth=given(200 * G, "bytes/s"), size=given(4.0, "devices"), spans_hosts=True
+        ),
+    ),
+    gpus_per_host=2,
+    nics=(nic("infiniband", 80, 1),),
+)
+"""Its islands join two hosts each, which have one adapter of 10 GB/s."""
 ALONE = Cluster(pools=(A,))
+RACKS = Cluster(pools=(A, R), links=(link("a", "r", "infiniband", 1600, 1e-4),))
 BOTH = Cluster(pools=(A, B), links=(link("a", "b", "ethernet", 16, 1e-3),))
 CHAIN = Cluster(pools=(A, B, C), links=(link("b", "a", "roce", 160, 1e-3), link("b", "c", "infiniband", 24, 2e-3)))
 
@@ -155,6 +169,27 @@ EXPECTED: list[tuple[Cluster, tuple[int, ...], str, str, int, list[Row]]] = [
             ("island", "nvlink3", 2, 1, 100, 100, 100, 1),
             ("host", "pcie4", 2, 2, 20, 20, 20, 1),
             ("rail", "infiniband", 2, 4, 7, 7, 7, 1),
+        ],
+    ),
+    (
+        RACKS,  # two islands of four, each with two adapters, of which one rank fills one
+        tuple(range(8, 16)),
+        "x=8",
+        "x",
+        2,
+        [("island", "nvlink5", 4, 1, 200, 200, 200, 1), ("rail", "infiniband", 2, 4, 20, 10, 20, 1)],
+    ),
+    (
+        RACKS,  # as many from both pools: four islands and one, three units; the slower wires of each sort
+        (*range(8), *range(8, 12)),
+        "x=12",
+        "x",
+        3,
+        [
+            ("island", "nvlink3", 3, 1, 100, 100, 100, 1),
+            ("host", "pcie4", 2, 3, 20, 20, 20, 1),
+            ("rail", "infiniband", 2, 4, 20, 10, 20, 1),
+            ("pools", "infiniband", 2, 6, 20, 10, 20, 1),
         ],
     ),
     (HOSTS, tuple(range(8)), "x=2 y=4", "x", 2, [("rail", "infiniband", 2, 1, 1.75, 1.75, 1.75, 4)]),
