@@ -166,3 +166,24 @@ def test_what_waits_on_the_host_is_there_while_its_call_runs() -> None:
     assert waiting > 0
     assert found.hosted == waiting
     assert [size for _, size in found.entered] == [one.nbytes for one in body.kept if one.name == "x" and not one.host]
+
+
+@pytest.mark.parametrize("name", ["torch", "torch-compile"])
+def test_a_block_in_shards(name: str) -> None:
+    """A quarter of the tokens, and whole gradients of weights, eight times as large as x now is, until all are there:
+    at the last one x, the gradients of the result, of what went into the ReLU and of x, and two of weights. Shards of
+    gradients and gathered weights are counted elsewhere."""
+    _, found = passes(program(name, dp=4, zero=3), "block")
+    quarter = U / 4
+
+    def fourths(activations: float, transient: float) -> Mix:
+        return Mix(activations * quarter, 0, transient * quarter, 0)
+
+    assert found.kept == fourths(5, 0)
+    assert found.forward == Fullest(fourths(5, 4))
+    assert found.backward == found.first == Fullest(fourths(1, 1 + 4 + 1 + 8 + 8))
+    assert found.inputs == Fullest(fourths(5, 1 + 4 + 4))
+    # the first weight's gradient is let go, with x and the gradient inside, when the second one's is there
+    assert found.beside_waiting == (8 + 8 - 5) * quarter
+    fused = passes(program("megatron", dp=4, zero=3), "block")[1]
+    assert fused.backward == fused.first == Fullest(fourths(5, 1 + 4 + 4))
