@@ -14,6 +14,7 @@ import pytest
 
 from meshwright.cost_models.fullest import Fullest, Mix
 from meshwright.cost_models.liveness import PassMemory, pass_memory
+from meshwright.cost_models.routing import routing_of
 from meshwright.cost_models.storages import shared
 from meshwright.ir.fold import Body, Fold, FromInput, FromPrevious
 from meshwright.ir.graph import Input, Type
@@ -23,6 +24,8 @@ from meshwright.ir.names import Degrees, template
 from meshwright.ir.program import BodyProgram, Program
 from meshwright.ir.workload import STACKS, Workload
 from tests.build import Builder
+from tests.cost_models.programs import MOE
+from tests.cost_models.programs import program as moe
 from tests.models import glue, stack
 
 SQUARE = (4, 8, 16)
@@ -187,3 +190,22 @@ def test_a_block_in_shards(name: str) -> None:
     assert found.beside_waiting == (8 + 8 - 5) * quarter
     fused = passes(program("megatron", dp=4, zero=3), "block")[1]
     assert fused.backward == fused.first == Fullest(fourths(5, 1 + 4 + 4))
+
+
+@pytest.mark.parametrize(
+    ("name", "rows"),
+    [
+        ("torch", 4 + 8 + 4 + 4 + 4),  # what is sorted, gate and up, the SiLU's, their product, what goes back
+        ("torch-compile", 4 + 4 + 4 + 4),  # halves of gate and up, and nothing that is made of them
+        ("megatron", 4 + 8 + 4 + 4),  # the SiLU is made again
+    ],
+)
+def test_rows_of_experts_are_as_many_as_the_busiest_has(name: str, rows: float) -> None:
+    """Two rows of each of 1,024 tokens, of 1,024 channels in two bytes: four MiB. Of the stream beside them fourteen:
+    what goes into the block, both norms, queries, keys and values, attention, and the sum behind it."""
+    made = moe(MOE, Degrees(dp=2, ep=2), stack=name)
+    body = next(body for body in made.bodies if routing_of(body).last)
+    assert made.workload is not None
+    even, busy = (pass_memory(body, replace(made.workload, imbalance=load), True) for load in (1.0, 2.0))
+    assert even.kept.activations / 2**20 == pytest.approx(14 + rows, abs=0.25)
+    assert (busy.kept.activations - even.kept.activations) / 2**20 == rows
