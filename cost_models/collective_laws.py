@@ -212,7 +212,7 @@ def _nccl(kind: Collective, wires: _Wires, imbalance: float, base: str) -> tuple
     lines = _rings(kind, wires, base)
     if kind == "all_reduce":
         lines += _trees(wires, "rccl" if base == "rccl" else "tree") + _nvls(wires)
-    if kind in ("all_gather", "reduce_scatter") and wires.units == wires.ranks > 1 and base == "ring":
+    if kind in ("all_gather", "reduce_scatter") and wires.units == wires.ranks and base == "ring":
         lines += _pat(wires)
     return lines
 
@@ -243,7 +243,7 @@ def _ramp(protocol: str) -> float:
 
 def _trees(wires: _Wires, base: str) -> tuple[Line, ...]:
     """A chain inside the host, a double binary tree over hosts, up and down."""
-    inside = max(0, ceil(wires.ranks / wires.units) - 1)
+    inside = ceil(wires.ranks / wires.units) - 1
     lines = []
     for protocol in _protocols(wires):
         hops = sum(log2(level.parts) * wires.hop(level, "tree", protocol) for level in wires.outside)

@@ -261,9 +261,9 @@ class Compute:
         return self.attention in UNFUSED or PEAK_OF.get(kernel.dtype, kernel.dtype) in ("fp32", "tf32", "fp64")
 
     def _unfused(self, kernel: Kernel, name: str) -> Priced:
-        """Scores through memory: FLOP/s follow bandwidth."""
+        """Scores through memory: FLOP/s follow bandwidth. Of a window all of them are made."""
         *_, sk, d_qk, d_v = _sizes(kernel, 7)
-        causal = kernel.causal and self.attention != "megatron"
+        causal = kernel.causal and not kernel.window and self.attention != "megatron"
         per_byte = self._curves.unfused(causal, sk) * ((d_qk + d_v) / 2 / BLOCK) * (2.0 / WIDTH_BYTES[name])
         share = visible_share(sk, sk, True, 0) if causal else 1.0
         peak = self.device.peak(name)

@@ -71,7 +71,7 @@ def law_s(product: Product, rates: Rates) -> float:
     best = float("inf")
     for tm, tn in TILES:
         tiles = product.groups * ceil(product.m / tm) * ceil(product.n / tn)
-        slowed = 1 + rates.tile_penalty * max(0.0, (1 / tm + 1 / tn) / (1 / 128 + 1 / 256) - 1)
+        slowed = 1 + rates.tile_penalty * ((1 / tm + 1 / tn) / (1 / 128 + 1 / 256) - 1)
         for parts in SPLITS:
             steps = ceil(product.k / parts / STEP)
             written = product.out_bytes if parts == 1 else 8.0

@@ -32,8 +32,8 @@ def between_hosts(program: Program, prices: Prices) -> dict[HostPair, float]:
     """Bytes of a step for each pair of hosts, by their numbers in the whole cluster; pairs without any are left out."""
     host = _hosts(prices.cluster)
     found: dict[HostPair, float] = {}
-    for one, other, nbytes in (*_grouped(program, prices, host), *_paired(program, host)):
-        if host[one] != host[other] and nbytes:
+    for one, other, nbytes in (*_grouped(program, prices), *_paired(program)):
+        if host[one] != host[other]:
             pair = min(host[one], host[other]), max(host[one], host[other])
             found[pair] = found.get(pair, 0.0) + nbytes
     return dict(sorted(found.items()))
@@ -44,7 +44,7 @@ def _hosts(cluster: Cluster) -> list[int]:
     return [host for host, size in enumerate(sizes) for _ in range(size)]
 
 
-def _grouped(program: Program, prices: Prices, host: Sequence[int]) -> Iterator[tuple[int, int, float]]:
+def _grouped(program: Program, prices: Prices) -> Iterator[tuple[int, int, float]]:
     assert program.workload is not None
     accumulates = program.microbatches > 1
     for stage in program.stages:
@@ -59,7 +59,7 @@ def _grouped(program: Program, prices: Prices, host: Sequence[int]) -> Iterator[
                         loads[one.axes, one.kind == "all_to_all"] += times * count * one.received_bytes(ranks)
         for (axes, exchange), nbytes in loads.items():
             for group in groups_along(stage.ranks, stage.mesh, axes).tolist():
-                yield from _exchange(group, nbytes) if exchange else _ring(sorted(group), host, nbytes)
+                yield from _exchange(group, nbytes) if exchange else _ring(sorted(group), nbytes)
 
 
 def _exchange(group: Sequence[int], nbytes: float) -> Iterator[tuple[int, int, float]]:
@@ -67,18 +67,14 @@ def _exchange(group: Sequence[int], nbytes: float) -> Iterator[tuple[int, int, f
         yield one, other, 2 * nbytes / (len(group) - 1)
 
 
-def _ring(group: Sequence[int], host: Sequence[int], nbytes: float) -> Iterator[tuple[int, int, float]]:
-    """Where a ring goes from one host to the next."""
+def _ring(group: Sequence[int], nbytes: float) -> Iterator[tuple[int, int, float]]:
     for one, other in zip(group, [*group[1:], group[0]], strict=True):
-        if host[one] != host[other]:
-            yield one, other, nbytes
+        yield one, other, nbytes
 
 
-def _paired(program: Program, host: Sequence[int]) -> Iterator[tuple[int, int, float]]:
+def _paired(program: Program) -> Iterator[tuple[int, int, float]]:
     for hop in program.transfers:
         here, there = program.stages[hop.from_stage], program.stages[hop.to_stage]
-        if here.ranks == there.ranks:
-            continue
         pairs = pairs_between(here.ranks, there.ranks).tolist()
         for target, placement in ((there, hop.target), (here, hop.source))[: 1 + hop.differentiable]:
             nbytes = prod(placement.local_shape(hop.type.shape, target.mesh)) * ITEMSIZE[hop.type.dtype]

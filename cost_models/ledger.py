@@ -338,7 +338,8 @@ class _List:
 
     def attention(self, statement: Compute | Gradient | Ring, rule: Rule, sizes: Mapping[str, int]) -> None:
         """Attention on this rank: its queries against all the keys that they may see. Of a causal sequence a zigzag
-        share sees half; contiguous ones are uneven, and the last rank sees 1 - 1/2n of all keys."""
+        share sees half; contiguous ones are uneven, and the last rank sees 1 - 1/2n of all keys. A chunk is taken for a
+        window as wide."""
         signature = statement.signature
         mask, width = signature.attr("mask", "full"), signature.attr("width", 0)
         sq, sk, ranks, zigzag = sizes["sq"], rule.factor("sk").size, 1, False
@@ -346,8 +347,8 @@ class _List:
             if isinstance(choice, Split) and "sq" in choice.factors:
                 ranks *= self.body.mesh.axis(axis).size
                 zigzag = isinstance(choice.layout, Zigzag)
-        causal = mask == "causal"
-        if causal and ranks > 1:
+        causal = mask in ("causal", "window", "chunk")
+        if mask == "causal" and ranks > 1:
             causal, sk = False, max(1, (sk + 1) // 2 if zigzag else round(sk * (1 - 1 / (2 * ranks))))
         window = int(width) if mask in ("window", "band", "chunk") and isinstance(width, int) else 0
         kv = sizes["hk"]

@@ -336,7 +336,7 @@ class Step:
     def hosts(self) -> int:
         cluster = self.prices.cluster
         per_host = min(pool.gpus_per_host for pool in cluster.pools)
-        return max(1, min(cluster.hosts, -(-self.ranks() // per_host)))
+        return min(cluster.hosts, -(-self.ranks() // per_host))
 
     def model_flops(self) -> float:
         """Of one step, over all ranks: the model's own, whatever several ranks do alike."""

@@ -319,13 +319,12 @@ def _shape(cluster: Cluster, sites: Sites, group: Ints, one: _Class) -> GroupSha
         levels.append(_rail(sites, wires, one, transport, measured_rates(sites, group, "rail")))
     if one.pools > 1:
         levels.append(_between(cluster, indices, sites, wires, one, transport, measured_rates(sites, group, "pools")))
-    kinds = [weakest(*wire.quantities).kind for wire in wires]
     return GroupShape(
         ranks=size,
         units=one.units,
         levels=tuple(levels),
         devices=tuple(sorted({wire.device for wire in wires})),
-        weakest="assumed" if "assumed" in kinds else "datasheet" if "datasheet" in kinds else kinds[0],
+        weakest=weakest(*(quantity for wire in wires for quantity in wire.quantities)).kind,
     )
 
 

@@ -8,9 +8,21 @@ import pytest
 from hypothesis import given as for_all
 from hypothesis import strategies as st
 
-from meshwright.cost_models.cluster import TIERS, Cluster, LinkMatrix, Nic, Pool, PoolLink, route, suspicions
+from meshwright.cost_models.cluster import (
+    TIERS,
+    Cluster,
+    LinkMatrix,
+    Nic,
+    Place,
+    Pool,
+    PoolLink,
+    faults,
+    route,
+    spelled,
+    suspicions,
+)
 from meshwright.cost_models.cluster_text import read_cluster
-from meshwright.cost_models.hardware import device
+from meshwright.cost_models.hardware import device, latency_of
 from meshwright.cost_models.quantity import given
 from meshwright.ir.errors import (
     ClusterValueBad,
@@ -251,3 +263,264 @@ def test_ranks_that_are_not_there_are_refused() -> None:
 )
 def test_bytes_written_for_bits_are_noticed(reference: str, warned: bool) -> None:
     assert bool(suspicions(read_cluster(reference))) is warned
+
+
+# Whole answers, by hand ----------------------------------------------------------------------------------------------
+
+ADD_NICS = 'add nics = [{ kind = "ethernet", gbps = 100, count = 1 }], or inter=100G (per GPU) to a shorthand'
+NONE = Nic(kind="roce", rate=given(100.0, "Gb/s"), count=0)
+
+
+def rows(*entries: tuple[float, ...]) -> LinkMatrix:
+    return LinkMatrix(entries)
+
+
+@pytest.mark.parametrize(
+    ("pools", "links", "matrix", "found"),
+    [
+        ((), (), None, [(("pool",), ClusterValueBad, "there is no pool", "describe at least one [[pool]]")]),
+        (
+            (pool("a", hosts=0, gpus=-1),),
+            (),
+            None,
+            [
+                (("pool", 0, "hosts"), ClusterValueBad, "0 is below 1", "give at least 1"),
+                (("pool", 0, "gpus_per_host"), ClusterValueBad, "-1 is below 1", "give at least 1"),
+            ],
+        ),
+        (
+            (pool("a"), pool("b", nics=(NONE,)), pool("a")),
+            (wire("a", "b"),),
+            None,
+            [
+                (
+                    ("pool", 1, "nics"),
+                    ClusterValueBad,
+                    "a count is below 1",
+                    "give at least 1, or drop the NIC",
+                ),
+                (("pool", 2, "name"), PoolRepeated, "there are two pools 'a'", "give each its own name"),
+            ],
+        ),
+        ((pool("a", "L40S", hosts=1),), (), None, []),
+        (
+            (pool("a", "L40S"),),
+            (),
+            None,
+            [(("pool", 0, "nics"), NicsUnknown, "there are 2 hosts, and {} has no usual NIC", ADD_NICS)],
+        ),
+        (
+            (pool("a", "L40S", gpus=0),),
+            (),
+            None,
+            [(("pool", 0, "gpus_per_host"), ClusterValueBad, "0 is below 1", "give at least 1")],
+        ),
+        (
+            (pool("a"), pool("b", "L40S", hosts=1)),
+            (),
+            rows(*((9.0,) * 3,) * 3),
+            [(("pool", 1, "nics"), NicsUnknown, "there are other pools, and {} has no usual NIC", ADD_NICS)],
+        ),
+        ((pool("b", "L40S", hosts=1),), (), rows((0.0,)), []),
+        (
+            (pool("a"), pool("b"), pool("c"), pool("d")),
+            (wire("b", "a"),),
+            None,
+            [
+                (
+                    ("pool", 2),
+                    PoolsDisconnected,
+                    "no chain of links leads from 'a' to 'c', 'd'",
+                    'add [[link]] between = ["a", "c"], kind, gbps, latency_us; or a link_matrix',
+                )
+            ],
+        ),
+        (
+            (pool("a"), pool("b")),
+            (wire("a", "z"), wire("b", "b"), wire("a", "b"), wire("b", "a")),
+            None,
+            [
+                (("link", 0, "between"), LinkEndUnknown, "there is no pool 'z'", "use 'a', 'b'"),
+                (("link", 1, "between"), LinkEndUnknown, "both ends are 'b'", "name two pools"),
+                (("link", 3, "between"), PoolRepeated, "b and a are linked already", "join both into one"),
+            ],
+        ),
+        (
+            (pool("a", hosts=3),),
+            (),
+            rows((0.0, 10.0, 10.0), (9.0, 0.0, 0.0), (8.9, 5.0, float("inf"))),
+            [
+                (
+                    ("link_matrix",),
+                    LinkMatrixValue,
+                    "row 1, column 3 is 10, the way back 8.9",
+                    "measure again: directions may differ by 10%",
+                ),
+                (("link_matrix",), LinkMatrixValue, "row 2, column 3 is 0", "give a positive rate in Gb/s"),
+            ],
+        ),
+        (
+            (pool("a", hosts=3),),
+            (),
+            rows((0.0, 5.0, 5.0), (float("inf"), 0.0, 5.0), (5.0, 0.0, 0.0)),
+            [
+                (("link_matrix",), LinkMatrixValue, "row 2, column 1 is inf", "give a positive rate in Gb/s"),
+                (("link_matrix",), LinkMatrixValue, "row 3, column 2 is 0", "give a positive rate in Gb/s"),
+            ],
+        ),
+        (
+            (pool("a"),),
+            (),
+            rows((1.0, 1.0), (1.0,)),
+            [
+                (
+                    ("link_matrix",),
+                    LinkMatrixSize,
+                    "it is 2 x 1 or 2",
+                    "give 2 x 2, one row per host, or 16 x 16, one per device",
+                )
+            ],
+        ),
+        (
+            (pool("a"),),
+            (),
+            rows(),
+            [
+                (
+                    ("link_matrix",),
+                    LinkMatrixSize,
+                    "it is 0 x 0",
+                    "give 2 x 2, one row per host, or 16 x 16, one per device",
+                )
+            ],
+        ),
+    ],
+)
+def test_every_fault_is_told_in_full(
+    pools: tuple[Pool, ...],
+    links: tuple[PoolLink, ...],
+    matrix: LinkMatrix | None,
+    found: list[tuple[tuple[str | int, ...], type[Exception], str, str]],
+) -> None:
+    name = device("L40S").name
+    assert list(faults(pools, links, matrix)) == [
+        (path, kind, cause.format(name), fix) if "{}" in cause else (path, kind, cause, fix)
+        for path, kind, cause, fix in found
+    ]
+
+
+def test_of_many_bad_entries_five_are_shown() -> None:
+    many = rows(*((-1.0,) * 4,) * 4)
+    assert len(list(faults((pool("a", hosts=4),), (), many))) == 5
+
+
+@pytest.mark.parametrize(
+    ("path", "words"),
+    [
+        (("link_matrix",), "key 'link_matrix'"),
+        (("pool", 0, "hosts"), "pool 1, key 'hosts'"),
+        (("pool", 1, "nics", 2, "gbps"), "pool 2, nics 3, key 'gbps'"),
+    ],
+)
+def test_a_path_is_spelled_as_a_person_counts(path: tuple[str | int, ...], words: str) -> None:
+    assert spelled(path) == words
+
+
+def test_a_host_has_its_number_in_the_whole_cluster() -> None:
+    cluster = Cluster(pools=(pool("a"), pool("b", hosts=3, gpus=4)), links=(wire("a", "b"),))
+    assert cluster.place(27) == Place(1, 2, 3)
+    assert cluster.host_index(cluster.place(27)) == 4
+    assert cluster.host_index(Place(0, 1, 0)) == 1
+    assert cluster.unlike
+    assert not read_cluster("2x8xH100").unlike
+    assert cluster.kinds is not None
+    assert cluster.kinds(16) == "H100-80G"
+    assert read_cluster("2x8xH100").kinds is None
+    with pytest.raises(RankUnknown, match="the cluster has 28 ranks") as caught:
+        cluster.place(28)
+    assert caught.value.fix == "use 0 to 27"
+
+
+def test_islands_that_do_not_fill_a_host_are_numbered_host_by_host() -> None:
+    """Six devices in islands of four: four and two on each host."""
+    halves = Pool(name="v", hosts=2, device=device("V100-16G"), gpus_per_host=6)
+    assert [[halves.island_of(host, slot) for slot in range(6)] for host in (0, 1)] == [
+        [0, 0, 0, 0, 1, 1],
+        [2, 2, 2, 2, 3, 3],
+    ]
+    known = device("GB200")
+    assert known.island is not None
+    pairs = replace(known, island=replace(known.island, size=given(8.0, "devices")))
+    two = Pool(name="two", hosts=4, device=pairs, gpus_per_host=4)
+    assert (two.hosts_per_island, [two.island_of(host, 1) for host in range(4)]) == (2, [0, 0, 1, 1])
+    rack = Pool(name="r", hosts=40, device=device("GB200"), gpus_per_host=4)
+    assert [rack.island_of(host, 3) for host in (0, 17, 18, 36)] == [0, 0, 1, 2]
+    assert pool("l", "L40S", hosts=1).island_of(0, 0) is None
+
+
+def test_what_hosts_measured_is_shared_by_the_larger_of_both() -> None:
+    """40 Gb/s between a host of eight H100 and one of two A100 with an adapter of 20: alone 2.5 GB/s, together 5 GB/s
+    for eight."""
+    few = pool("b", "A100", hosts=1, gpus=2, nics=(Nic(kind="roce", rate=given(20.0, "Gb/s"), count=1),))
+    cluster = Cluster(pools=(pool("a", hosts=1), few), matrix=rows((0.0, 40.0), (44.0, 0.0)))
+    link = cluster.link(3, 9)
+    assert (link.tier, link.bandwidth.value, link.sharers) == ("pools", 2.5e9, pytest.approx(2.5 / (5 / 8)))
+    assert link.bandwidth.source.startswith("link matrix, between hosts, 40 Gb/s / 8")
+    fast = Cluster(pools=(pool("a", hosts=2, gpus=1),), matrix=rows((0.0, 4000.0), (4000.0, 0.0)))
+    assert (fast.link(0, 1).bandwidth.value, fast.link(0, 1).sharers) == (50e9, 1.0)
+
+
+def test_the_slower_adapter_lends_its_latency_where_only_a_matrix_joins_pools() -> None:
+    def one(name: str, kind: str) -> Pool:
+        return pool(name, hosts=1, gpus=1, nics=(Nic(kind=kind, rate=given(8.0, "Gb/s"), count=1),))
+
+    rates = rows((0.0, 8.0), (8.0, 0.0))
+    slow = latency_of("ethernet")
+    for kinds in (("infiniband", "ethernet"), ("ethernet", "infiniband")):
+        link = Cluster(pools=tuple(map(one, "ab", kinds)), matrix=rates).link(0, 1)
+        assert (link.tier, link.kind, link.latency) == ("pools", "ethernet", slow)
+
+
+@pytest.mark.parametrize(
+    ("gbps", "alone", "share"), [(80, 10e9, 10e9 / 8), (1600, 50e9, 12.5e9), (160, 20e9, 20e9 / 8)]
+)
+def test_the_ranks_of_the_smaller_pool_share_a_link_between_pools(gbps: float, alone: float, share: float) -> None:
+    """`a` has sixteen ranks with two adapters of 50 GB/s per host of eight, `b` eight with as many of 25."""
+
+    def nics(rate: float) -> tuple[Nic, ...]:
+        return (Nic(kind="infiniband", rate=given(rate, "Gb/s"), count=2),)
+
+    pools = (pool("a", nics=nics(400)), pool("b", hosts=1, nics=nics(400)))
+    link = Cluster(pools=pools, links=(wire("a", "b", gbps),)).link(0, 16)
+    assert (link.kind, link.bandwidth.value, link.share_bytes_per_s) == ("ethernet", alone, pytest.approx(share))
+
+
+def test_the_way_of_fewest_links_is_taken_and_of_those_the_first_by_name() -> None:
+    links = (wire("a", "c"), wire("c", "d"), wire("b", "d"), wire("a", "b"), wire("d", "e"))
+    assert route("a", "d", links) == (links[3], links[2])
+    assert route("e", "a", links) == (links[4], links[2], links[3])
+    assert route("a", "a", links) == ()
+
+
+LOOKS = "rates are in gigabits; if {} gigabytes per second are meant, write {}"
+
+
+@pytest.mark.parametrize(
+    ("kind", "gbps", "said"),
+    [
+        ("infiniband", 50, "50 Gb/s (infiniband) looks like GB/s: " + LOOKS.format(50, 400)),
+        ("roce", 12.5, "12.5 Gb/s (roce) looks like GB/s: " + LOOKS.format("12.5", 100)),
+        ("roce", 50, "50 Gb/s (roce) looks like GB/s: " + LOOKS.format(50, 400)),
+        ("roce", 25, ""),
+        ("roce", 1600, ""),
+        ("roce", 1601, "no roce adapter has 1601 Gb/s; rates are in gigabits per second, of one adapter"),
+        ("pigeon", 9999, ""),
+    ],
+)
+def test_a_suspicion_says_what_to_write(kind: str, gbps: float, said: str) -> None:
+    """H100 usually have adapters of 400 Gb/s, of which 50 is an eighth; between pools nothing is usual."""
+    nics = (Nic(kind=kind, rate=given(gbps, "Gb/s"), count=8),)
+    link = PoolLink(between=("a", "b"), kind=kind, rate=given(gbps, "Gb/s"), latency=given(1e-5, "s"))
+    cluster = Cluster(pools=(pool("a"), pool("b", nics=nics)), links=(link,))
+    at_link = [] if gbps == 50 and kind == "roce" else [f"link a - b: {said}"]
+    assert list(suspicions(cluster)) == ([f"pool 'b': {said}", *at_link] if said else [])

@@ -6,6 +6,7 @@ import json
 import os
 import pickle
 import tomllib
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from hypothesis import given as for_all
 from meshwright.cost_models import cluster_toml
 from meshwright.cost_models.cluster import Cluster, suspicions
 from meshwright.cost_models.cluster_text import read_cluster
-from meshwright.cost_models.hardware import latency_of
+from meshwright.cost_models.hardware import device, latency_of
 from meshwright.ir.errors import (
     ClusterError,
     ClusterFaults,
@@ -28,7 +29,7 @@ from meshwright.ir.errors import (
     LinkMatrixValue,
     MeshwrightError,
 )
-from meshwright.ir.limits import FILE_BYTES
+from meshwright.ir.limits import FILE_BYTES, PER_HOST
 from tests.cost_models.clusters import clusters
 from tests.mutations import mutated
 
@@ -449,3 +450,199 @@ def _inline(value: object) -> str:
     if isinstance(value, float):
         return repr(value)
     return '"null"' if value is None else json.dumps(value)
+
+
+WHOLE = """\
+link_matrix = [
+    [0, 100.5],
+    [101, 0],
+]
+
+[[pool]]
+name = "a \\"b\\" \\\\ \\u0009\\u007f"
+hosts = 1
+gpu = "Z1"
+gpus_per_host = 2
+nics = [{ kind = "roce", gbps = 12.5, count = 2 }, { kind = "ethernet", gbps = 100, count = 1 }]
+price_per_gpu_hour = 2.25
+
+[[pool]]
+name = "old"
+hosts = 1
+gpu = "Z2"
+gpus_per_host = 4
+
+[[link]]
+between = ["a \\"b\\" \\\\ \\u0009\\u007f", "old"]
+kind = "ethernet"
+gbps = 800
+latency_us = 20.5
+
+[[device]]
+name = "Z1"
+island_kind = "nvlink"
+island_spans_hosts = true
+fp32_tflops = 50.5
+bf16_tflops = 500
+memory_gb = 80
+memory_gb_per_s = 3000
+host_gb_per_s = 63
+host_memory_gb_per_s = 40
+island_gb_per_s = 300
+island_size = 4
+
+[[device]]
+name = "Z2"
+like = "H100-80G"
+island_kind = "pcie"
+bf16_tflops = 1100
+memory_gb = 81
+island_size = 2
+"""
+"""As it is written: what the table of devices knows is left out."""
+
+
+def test_the_text_form_is_this() -> None:
+    cluster = cluster_toml.read(WHOLE)
+    assert cluster_toml.write(cluster) == WHOLE
+    first, second = (pool.device for pool in cluster.pools)
+    assert [pool.name for pool in cluster.pools] == ['a "b" \\ \t\x7f', "old"]
+    assert (first.vendor, first.like, first.dtypes) == ("", "", ("fp32", "bf16"))
+    assert first.island is not None
+    assert (first.island.kind, first.island.spans_hosts, first.island.devices) == ("nvlink", True, 4)
+    assert first.host_link.memory is not None
+    assert (first.host_link.kind, first.host_link.memory.value) == ("pcie", 40e9)
+    known = device("H100")
+    assert second.island is not None
+    assert known.island is not None
+    assert second == replace(
+        known,
+        name="Z2",
+        aliases=(),
+        like="H100-80G",
+        peaks=tuple((dtype, second.peak("bf16") if dtype == "bf16" else peak) for dtype, peak in known.peaks),
+        memory=second.memory,
+        driver_memory=None,
+        island=replace(known.island, kind="pcie", size=second.island.size),
+    )
+    assert (second.peak("bf16").value, second.memory.value, second.island.devices) == (1100e12, 81e9, 2)
+
+
+def test_a_device_with_a_link_of_its_own_shares_it_with_nobody() -> None:
+    """Two A100 share a way to their host; what its user measured is of each."""
+    text = ONE.replace("H100", "Z") + '[[device]]\nname = "Z"\nlike = "A100-80G"\n'
+    assert cluster_toml.read(text).pools[0].device.host_link == device("A100-80G").host_link
+    own = cluster_toml.read(text + "host_gb_per_s = 20\n").pools[0].device
+    assert own.host_link.share_bytes_per_s == 20e9
+    assert own.driver_memory == device("A100-80G").driver_memory
+
+
+@pytest.mark.parametrize(
+    ("path", "line"),
+    [
+        ((), 1),
+        (("a",), 2),
+        (("pool", 0), 4),
+        (("pool", 0, "nics"), 6),
+        (("pool", 0, "nics", 0, "gbps"), 7),
+        (("pool", 0, "nics", 1), 8),
+        (("pool", 0, "nics", 9), 6),
+        (("pool", 1), 10),
+        (("pool", 1, "name"), 11),
+        (("pool", 1, "unheard of"), 10),
+        (("pool", 1, "sub", 0, "x"), 13),
+        (("pool", 1, "sub", 1, "x"), 15),
+        (("odd", "table", "k-1"), 17),
+        (("odd", "table", "q"), 18),
+        (("nothing", 3), 1),
+    ],
+)
+def test_keys_are_found_by_their_lines(path: tuple[str | int, ...], line: int) -> None:
+    text = """# a comment
+a = 1
+
+[[pool]]
+name = "x"
+nics = [
+    { kind = "roce" }, # one
+    { kind = "ib" },
+]
+[[pool]]
+name = "y"
+[[pool.sub]]
+x = 1
+[[pool.sub]]
+x = 2
+[odd . table]
+k-1 = 3
+"q" = 4
+"""
+    assert cluster_toml.Lines(text).of(path) == line
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "cause", "fix"),
+    [
+        (
+            ONE.replace("H100", "Z") + '[[device]]\nname = "Z"\nbf16_tflops = 5\nmemory_gb = 1\nisland_kind = "xgmi"\n',
+            6,
+            "it has no default",
+            [f"add `{key} = …`" for key in ("memory_gb_per_s", "host_gb_per_s", "island_gb_per_s", "island_size")],
+        ),
+        (
+            ONE + '[[device]]\nname = "Z"\nlike = "L40S"\nisland_size = 2\n',
+            6,
+            "it has no default",
+            [f"add `{key} = …`" for key in ("island_kind", "island_gb_per_s")],
+        ),
+    ],
+)
+def test_every_number_that_a_device_lacks_is_asked_for(text: str, line: int, cause: str, fix: list[str]) -> None:
+    error = fault(text)
+    assert isinstance(error, ClusterFaults)
+    assert [one.fix for one in error.faults] == fix
+    assert {one.cause for one in error.faults} == {cause}
+    assert {one.place.partition(",")[0] for one in error.faults} == {f"c.toml:{line}"}
+
+
+@pytest.mark.parametrize(
+    ("reference", "place", "cause", "fix"),
+    [
+        (
+            "2x8xH100,intra=4G",
+            "cluster '2x8xH100,intra=4G'",
+            "cannot read 'intra=4G'",
+            "did you mean inter=…?",
+        ),
+        (
+            "2x8xH100,inter=1G,inter=2G",
+            "cluster '2x8xH100,inter=1G,inter=2G'",
+            "cannot read 'inter=2G', given twice",
+            "options: inter, nic, price",
+        ),
+        ("2x8xH100,inter", "cluster '2x8xH100,inter'", "cannot read 'inter'", "options: inter, nic, price"),
+        ("2x0xH100", "cluster '2x0xH100', GPUs per host", "0 is no count", "give 1 to {}"),
+        ("2x8xH100,price=0", "cluster '2x8xH100,price=0', price", "'0' is no price", "give a positive number"),
+        ("2x8xH100,price=1e13", "cluster '2x8xH100,price=1e13', price", "'1e13' is no price", "give a positive number"),
+        (
+            "2x8xH100,inter=0.5GB",
+            "cluster '2x8xH100,inter=0.5GB', inter",
+            "0.5GB is in bytes, and rates are in bits",
+            "write inter=4G if you mean bytes, inter=0.5G if you mean bits",
+        ),
+    ],
+)
+def test_a_bad_shorthand_says_what_to_write(reference: str, place: str, cause: str, fix: str) -> None:
+    with pytest.raises(ClusterError) as caught:
+        read_cluster(reference)
+    error = caught.value
+    assert (error.place, error.cause, error.fix) == (place, cause, fix.format(f"{PER_HOST.most:,}"))
+
+
+def test_limits_of_a_shorthand_are_taken() -> None:
+    (pool,) = read_cluster("2x8xH100,inter=2Tbps,price=1000000000000").pools
+    assert pool.price is not None
+    assert (pool.nics[0].rate.value, pool.nics[0].count, pool.price.value) == (2000.0, 8, 1e12)
+    (spaced,) = read_cluster("2 x 8 x H100 , inter = 100 G , nic = ethernet").pools
+    assert (spaced.nics[0].kind, spaced.nics[0].rate.value) == ("ethernet", 100.0)
+    assert read_cluster("1x2xL40S,inter=100G").pools[0].nics[0].kind == "infiniband"

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import csv
 import json
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given as for_all
@@ -12,8 +14,9 @@ from hypothesis import strategies as st
 
 from benchmarks import kernels_nccl, kernels_nccl_fit
 from benchmarks.kernels_nccl import DATA, PROFILE, rows_of, score, score_laws
-from meshwright.cost_models.collective_curves import Reader, Row, built, ends, levelled, spikes
+from meshwright.cost_models.collective_curves import Curve, Curves, Reader, Row, built, ends, levelled, matching, spikes
 from meshwright.cost_models.collective_facts import facts
+from meshwright.cost_models.topology import GroupShape, Level
 
 POINTS = st.lists(
     st.tuples(st.integers(1, 10**9).map(float), st.floats(1e-6, 1.0)),
@@ -130,3 +133,81 @@ def test_the_fitted_constants_are_those_that_the_fit_gives(capsys: pytest.Captur
     kept = {name: entry["value"] for name, entry in facts()["fits"].items()}
     assert again == {name: pytest.approx(value, rel=0.01) for name, value in kept.items()}
     assert len(rows_of(DATA / "nccl_curves.csv")) > 800
+
+
+def wires(**words: Any) -> GroupShape:
+    level = Level(
+        tier="island",
+        kind="nvlink4",
+        parts=8,
+        members=1,
+        part_bytes_per_s=100e9,
+        rank_bytes_per_s=90e9,
+        pair_bytes_per_s=80e9,
+        latency_s=1e-6,
+    )
+    return GroupShape(**{"ranks": 8, "units": 1, "levels": (level,), "devices": ("H100-80G",)} | words)
+
+
+def curve(kind: str, **words: Any) -> Curve:
+    told = {"device": "H100-80G", "hosts": 1, "per_host": 8, "points": ((1.0, 1.0),), "source": "s"} | words
+    return Curve(kind=kind, **told)
+
+
+GATHER, SEND = curve("all_gather"), curve("p2p", per_host=2)
+OTHERS = (curve("all_gather", hosts=2), curve("all_gather", device="A100-80G"), curve("all_gather", per_host=4))
+
+
+@pytest.mark.parametrize(
+    ("kind", "change", "found"),
+    [
+        ("all_gather", {}, GATHER),
+        ("all_reduce", {}, None),
+        ("p2p", {}, SEND),  # of however many
+        ("shift", {}, SEND),
+        ("p2p", {"ranks": 3}, SEND),
+        ("all_gather", {"ranks": 3}, None),
+        ("all_gather", {"devices": ("A100-80G", "H100-80G")}, None),
+        ("all_gather", {"units": 2}, None),
+        ("all_gather", {"levels": wires().levels * 2}, None),
+        ("all_gather", {"levels": (replace(wires().levels[0], kind="nvlink3"),)}, None),
+    ],
+)
+def test_a_curve_speaks_for_its_device_on_its_own_wires(kind: str, change: dict[str, Any], found: Curve | None) -> None:
+    """It was measured at the device's own rate, 450 GB/s."""
+    shape = wires(**change)
+    asked = matching(kind, shape, Curves((*OTHERS, SEND, GATHER)))
+    if found is None:
+        assert asked is None
+        return
+    level = replace(shape.levels[0], part_bytes_per_s=450e9, rank_bytes_per_s=450e9, pair_bytes_per_s=450e9)
+    assert asked == (found, replace(shape, levels=(level,)))
+    assert (GATHER.ranks, OTHERS[0].ranks) == (8, 16)
+
+
+def test_a_device_without_scale_up_wires_is_measured_over_its_host_link() -> None:
+    level = replace(wires().levels[0], tier="host", kind="pcie4", parts=4)
+    shape = wires(ranks=4, levels=(level,), devices=("L40S",))
+    found = matching("all_gather", shape, Curves((curve("all_gather", device="L40S", per_host=4),)))
+    assert found is not None
+    assert found[1].levels[0].part_bytes_per_s == 31.5e9
+
+
+def test_a_curve_is_read_along_the_law_of_its_own_wires() -> None:
+    """Measured where a byte takes a second, and asked for where it takes two: beyond the ends as long as the law."""
+    reader = Reader([(2.0, 20.0), (8.0, 40.0)], lambda nbytes: 2 * nbytes, lambda nbytes: nbytes)
+    assert [reader.seconds(nbytes) for nbytes in (0.5, 1, 2, 4, 8)] == pytest.approx([10, 20, 20 * 2**0.5, 40, 80])
+
+
+def test_rows_that_fall_are_given_their_geometric_mean() -> None:
+    """Rows of one size first: 4 and 1 are 2, which falls to 1; 8 falls to 2."""
+    assert levelled([(1, 4.0), (1, 1.0), (2, 1.0), (4, 8.0), (8, 2.0), (8, 2.0)]) == (
+        pytest.approx((1, 2**0.5)),
+        pytest.approx((2, 2**0.5)),
+        pytest.approx((4, 4.0)),
+        pytest.approx((8, 4.0)),
+    )
+    assert levelled([(1, 2.0), (2, 8.0), (4, 4.0), (8, 1.0)]) == tuple(
+        pytest.approx((size, seconds))
+        for size, seconds in ((1, 2.0), (2, 32 ** (1 / 3)), (4, 32 ** (1 / 3)), (8, 32 ** (1 / 3)))
+    )

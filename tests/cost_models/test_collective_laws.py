@@ -10,6 +10,7 @@ from meshwright.cost_models.collective_laws import Law, Line, law
 from meshwright.cost_models.collectives import Collective, Library
 from meshwright.cost_models.quantity import Kind
 from meshwright.cost_models.topology import GroupShape, Level
+from meshwright.ir.errors import CollectiveUnknown
 
 US = 1e-6
 RAMP, PEER, SPREAD = 28 * US, 0.86 * US, 0.833
@@ -40,6 +41,10 @@ HOSTS = shape(32, 4, level("island", "nvlink4", 8, 450), level("rail", "infiniba
 APART = shape(4, 4, level("rail", "infiniband", 4, 200, us=2.7))
 OLD = shape(8, 2, level("host", "pcie3", 4, 12), level("rail", "ethernet", 2, 12.5, members=4, us=30))
 PAIR = shape(16, 2, level("island", "nvlink4", 8, 450), level("rail", "infiniband", 2, 200, members=8, us=2.7))
+ODD = shape(12, 2, level("island", "nvlink4", 8, 450), level("rail", "infiniband", 2, 200, members=8, us=2.7))
+HALVES = shape(8, 1, level("island", "nvlink2", 4, 150), level("host", "pcie3", 2, 12))
+POOLS = shape(4, 4, level("rail", "infiniband", 2, 200, us=2.7), level("pools", "ethernet", 2, 10, us=30))
+SIX = shape(6, 2, level("host", "pcie3", 3, 12), level("rail", "ethernet", 2, 12.5, members=3, us=30))
 
 OLD_RING, TCP = 0.27 * 12e9, (30 - 2.7 + 124) * US
 """PCIe is the narrower of the two. What TCP adds to a hop of InfiniBand."""
@@ -167,6 +172,45 @@ EXPECTED: list[tuple[GroupShape, Collective, Library, list[tuple[str, float, flo
             ("send Simple", (8.4 + 2.7) * US, 1 / (NET / 4), 0),
         ],
     ),
+    (
+        ODD,  # ten steps inside, one outside; two hosts: 39 GB/s of LL; a chain of six ranks in each
+        "all_reduce",
+        "nccl",
+        [
+            ("ring LL", (6.6 + 2 * (10 * 1 + 2.7)) * US, 2 * 11 / 12 / 39e9, 0),
+            ("ring LL128", (14 + 2 * (10 * 1.9 + 4)) * US, 2 * 11 / 12 / (0.92 * NET), RAMP),
+            ("ring Simple", (8.4 + 2 * (10 * 3.4 + 14)) * US, 2 * 11 / 12 / NET, RAMP),
+            ("tree LL", (6.8 + 2 * (5 * 1 + 5)) * US, 2 / 39e9, 0),
+            ("tree LL128", (14 + 2 * (5 * 1.25 + 8.5)) * US, 2 / (0.92 * NET * 120 / 128), RAMP),
+            ("tree Simple", (8.4 + 2 * (5 * 4 + 14)) * US, 2 / (0.92 * NET), RAMP),
+            ("NVLS tree", (25 + 2 * 14) * US, 1 / NET, RAMP),
+        ],
+    ),
+    (
+        ODD,  # 8 x 8 / 12 of a buffer between the hosts, where a pair of them has half
+        "all_to_all",
+        "nccl",
+        [("send to all", 6.6 * US + 11 * PEER, 64 / 12 / (NET / 2) / SPREAD, 0)],
+    ),
+    (
+        HALVES,  # six steps over NVLink, one over PCIe, which LL128 does not go over; no switch joins the halves
+        "all_reduce",
+        "nccl",
+        [
+            ("ring LL", (6.6 + 2 * (6 * 0.6 + 1)) * US, 1.75 / (0.27 * 12e9 / 2), 0),
+            ("ring Simple", (8.4 + 2 * (6 * 3.4 + 5.7)) * US, 1.75 / (0.27 * 12e9), RAMP),
+            ("tree LL", (6.8 + 2 * 7 * 1) * US, 2 / (0.92 * 0.27 * 12e9 / 3.8), 0),
+            ("tree Simple", (8.4 + 2 * 7 * 4) * US, 2 / (0.92 * 0.27 * 12e9), RAMP),
+        ],
+    ),
+    (
+        POOLS,  # two ranks send 2/4 over the link between pools, and a pair of pools 2 x 2/4 at half the rate
+        "all_to_all",
+        "nccl",
+        [("send to all", 6.6 * US + 3 * PEER + TCP, 1 / (0.9415 * 5e9) / SPREAD, 0)],
+    ),
+    (POOLS, "p2p", "gloo", [("send", 170 * US, 1 / (0.9415 * 2.5e9), 0)]),
+    (SIX, "broadcast", "gloo", [("binomial tree", 3 * 170 * US, 3 / (OLD_RING / 4), 0)]),
     (OLD, "all_reduce", "gloo", [("ring", 2 * 7 * 170 * US, 1.75 / 0.9e9, 0)]),
     (OLD, "reduce_scatter", "gloo", [("ring", 2 * 7 * 170 * US, 1.75 / 0.9e9, 0)]),
     (OLD, "all_gather", "gloo", [("ring", 7 * 170 * US, 0.875 / 0.9e9, 0)]),
@@ -246,6 +290,36 @@ def test_the_least_line_counts_and_grows_with_a_root() -> None:
     tie = Law((Line("first", 1.0, 1.0), Line("second", 1.0, 1.0)), "fitted")
     assert tie.best(5) == (6.0, "first")
     assert Law((), "fitted").best(5) == (inf, "")
+
+
+def test_levels_that_hold_more_than_the_group_leave_one_rank_outside() -> None:
+    """Four, two and two parts of four ranks: on the last level four ranks send a quarter of a buffer each."""
+    wide = Level(
+        tier="rail",
+        kind="infiniband",
+        parts=2,
+        members=2,
+        part_bytes_per_s=1e6,
+        rank_bytes_per_s=1e6,
+        pair_bytes_per_s=1e15,
+        latency_s=0.0,
+    )
+    (line,) = law("all_to_all", shape(4, 2, *HALVES.levels, wide)).lines
+    assert line.beta_s_per_byte == pytest.approx(1 / (0.96 * 1e6) / SPREAD)
+
+
+def test_no_switch_sums_over_two_levels_of_a_host() -> None:
+    found = shape(8, 1, level("island", "nvlink4", 4, 450), level("host", "pcie5", 2, 60))
+    assert [line.how for line in law("all_reduce", found).lines] == ["ring LL", "ring Simple", "tree LL", "tree Simple"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "library", "imbalance", "group"),
+    [("scan", "nccl", 1.0, HOST), ("p2p", "mpi", 1.0, HOST), ("p2p", "nccl", 0.9, HOST), ("p2p", "nccl", 1.0, None)],
+)
+def test_what_no_law_is_about_is_refused(kind: str, library: str, imbalance: float, group: GroupShape | None) -> None:
+    with pytest.raises(CollectiveUnknown):
+        law(kind, group or shape(1, 1), library, imbalance)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

@@ -8,10 +8,12 @@ from typing import Any
 import pytest
 
 from meshwright.cost_models.attention import Curve, Curves, Figure, visible_share
-from meshwright.cost_models.compute import Compute, Kernel, Priced
+from meshwright.cost_models.compute import Compute, Kernel, Priced, shipped_table, table_for
 from meshwright.cost_models.compute_profile import chip_of, constants
 from meshwright.cost_models.gemm import Product, Rates, law_s
+from meshwright.cost_models.gemm_table import shipped_rows
 from meshwright.cost_models.hardware import Device, device
+from meshwright.ir.errors import BadQuantity, KernelMalformed
 from meshwright.ir.rules.base import Engine
 
 FLOOR = 1e-6
@@ -109,6 +111,7 @@ def test_a_window_reads_whole_blocks_at_its_edge() -> None:
         ("math", attention(causal=True), 80, 1025 / 2048, 3),
         ("math", attention(causal=True, work="backward"), 80, 1025 / 2048, 5),
         ("megatron", attention(causal=True), 100, 1, 3),  # every score is moved
+        ("math", attention(causal=True, window=256), 100, 1, 3),  # so is every score of a window
         ("flash3", attention(dtype="fp32"), 50, 1, 3),  # of fp32 half as many per byte
         ("flash3", attention(dtype="f64"), 25, 1, 3),
         ("math", attention(shape=(2, 132, 132, 1024, 1024, 64, 128)), 75, 1, 3),
@@ -203,6 +206,83 @@ def test_a_price_is_remembered() -> None:
     assert own.seconds(kernel) is own.seconds(kernel)
 
 
+def measured(kernel: Kernel, rows: Any, own: Device | None = None, on: str = "H100-80G") -> Priced:
+    """By a table of fp16 on a device."""
+    where = own or made()
+    table = table_for(where, PLAIN, rows, "fp16", on)
+    return Compute(where, values=PLAIN, curves=CURVES, style="fused", table=table).seconds(kernel)
+
+
+ROWS = tuple(((m, n, 1024), 1e-3 * m * n / 2**20) for m in (512, 1024) for n in (1024, 2048))
+
+
+def test_a_measured_product_is_read_where_it_was_measured() -> None:
+    """As it is on that device, as a fit elsewhere; of one product in that dtype alone."""
+    assert measured(product(1, 512, 1024, 1024), ROWS) == Priced(
+        5e-4, "measured", pytest.approx(2 * 512 * 2**20 / 5e-4 / 1e15)
+    )
+    assert measured(product(1, 512, 1024, 1024), ROWS, on="other").kind == "fitted"
+    plain = compute(style="fused")
+    for other in (product(2, 512, 1024, 1024), product(1, 512, 1024, 1024, dtype="bf16")):
+        assert measured(other, ROWS) == plain.seconds(other)
+
+
+def test_a_product_outside_of_a_table_may_be_inside_turned_around() -> None:
+    """2,048 x 512 was not measured, and 512 x 2,048 was."""
+    turned, there = (measured(product(1, m, n, 1024), ROWS) for m, n in ((2048, 640), (640, 2048)))
+    assert (turned.seconds, turned.kind) == (there.seconds, "fitted")
+    outside = product(1, 4096, 4096, 1024)
+    assert measured(outside, ROWS) == compute(style="fused").seconds(outside)
+
+
+def test_the_shipped_table_speaks_for_devices_of_its_chip() -> None:
+    """A V100 of one's own, twice as fast in fp16, takes half as long for what was measured."""
+    name, dtype, rows = shipped_rows()
+    known = device(name)
+    peaks = tuple((one, replace(peak, value=2 * peak.value)) for one, peak in known.peaks)
+    own = replace(known, name="own", like=name, aliases=(), peaks=peaks)
+    table = shipped_table(own, constants())
+    assert table is not None
+    shape, seconds = rows[7]
+    assert table.exact_s(shape) == pytest.approx(seconds / 2)
+    assert shipped_table(device("H100"), constants()) is None
+    without = replace(own, peaks=tuple(pair for pair in peaks if pair[0] != dtype))
+    assert shipped_table(without, constants()) is None
+    found = shipped_table(known, constants())
+    assert found is not None
+    assert found.exact_s(shape) == seconds
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {name: value}
+        for value in (0.0, 1.5)
+        for name in ("hbm_efficiency", "attention_backward", "sustained_untuned", "sustained_ampere", "sustained_tpu")
+    ]
+    + [
+        {name: -1e-9}
+        for name in ("tile_penalty", "narrow_heads", "kernel_floor_s", "xla_floor_s", "host_s", "compiled_host_s")
+    ],
+)
+def test_constants_of_compute_are_shares_and_times(change: dict[str, float]) -> None:
+    assert replace(PLAIN, tile_penalty=0.0, host_s=0.0, hbm_efficiency=1.0)
+    with pytest.raises(BadQuantity, match="the constants of compute"):
+        replace(PLAIN, **change)
+
+
+def test_a_kernel_says_its_sizes_and_its_work() -> None:
+    for wrong in (
+        Kernel(Engine.MATMUL, "forward", "bf16", 1.0, 1.0, (1, 2, 3)),
+        Kernel(Engine.MATMUL, "forward", "bf16", 1.0, 1.0, (1, 0, 3, 4)),
+        Kernel(Engine.MATMUL, "sideways", "bf16", 1.0, 1.0, (1, 1, 3, 4)),
+        Kernel(Engine.ATTENTION, "forward", "bf16", 1.0, 1.0, (1, 1, 3, 4)),
+    ):
+        with pytest.raises(KernelMalformed):
+            compute().seconds(wrong)
+    assert compute().seconds(product(1, 1, 1, 1)).seconds > 0
+
+
 # The law of tiles ----------------------------------------------------------------------------------------------------
 
 UNIT = Rates(flops_per_s=2.0 * 4, bytes_per_s=4e30, units=4, tile_penalty=0.0, floor_s=0.0)
@@ -249,6 +329,34 @@ def test_between_points_and_widths() -> None:
     middle = 1 / (0.5 * (1 / 64 + 1 / 128))
     assert at(round(middle)) == pytest.approx(1 / 3, rel=5e-3)
     assert at(32) == pytest.approx(1 / (4 * (1 + 0.5)))  # twice as narrow: half of 1/efficiency more
+
+
+@pytest.mark.parametrize(
+    ("dtype", "width", "causal", "expected"),
+    [
+        ("bf16", 128, True, 0.5),
+        ("bf16", 128, False, 0.25),
+        ("fp8", 128, True, 0.8),  # of fp8 no unmasked one was measured: the masked one speaks
+        ("fp8", 128, False, 0.8),
+        ("fp16", 128, True, 0.5),  # nothing in that dtype: the first of all masked ones
+        ("bf16", 96, True, 1 / (2 + 2 * (1 / 96 - 1 / 128) * 128)),  # a third of the way to 64 wide, at a quarter
+        ("bf16", 512, True, 0.5),
+        ("bf16", 32, True, 1 / (4 * 1.5)),
+        ("bf16", 48, True, 1 / (4 * (1 + 0.5 / 3))),
+    ],
+)
+def test_the_nearest_curve_speaks(dtype: str, width: int, causal: bool, expected: float) -> None:
+    """By dtype, then by mask, then between widths, linear in 1/efficiency over 1/width."""
+    narrow, low = replace(FLAT, head_dim=64, points=((1024, 0.25),)), replace(FLAT, dtype="fp8", points=((1024, 0.8),))
+    own = Curves((FLAT, FULL, narrow, low, MATH), (), 0.5)
+    found = own.efficiency("flash3", "hopper", dtype, width, causal, 1024)
+    assert found == (pytest.approx(expected), "fitted")
+    assert own.unfused(True, 1024) == 100.0  # written out, 128 wide, in 16 bits; only an unmasked one is known
+
+
+def test_a_sequence_shorter_than_one_is_taken_for_one() -> None:
+    curve = Curve("a", "b", "bf16", 128, True, ((4, 0.5), (2, 0.25)))
+    assert curve.at(0.25) == curve.at(1) == pytest.approx(1 / (4 + 2 * 2))
 
 
 def test_one_figure_scales_a_curve() -> None:

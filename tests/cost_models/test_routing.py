@@ -6,10 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from meshwright.cost_models.routing import Routing
+from meshwright.cost_models.routing import NOTHING, Routing, routing_of
 from meshwright.ir.adjoint import Strategy
+from meshwright.ir.names import Degrees
 from meshwright.ir.program import Compute, Gradient
 from meshwright.ir.rules import Signature
+from tests.cost_models.programs import MOE, program
 
 SIZES = {"tokens": 3.0, "rows": 8.0, "hidden": 16.0, "back": 100.0, "d_rows": 1.0, "d_up": 2.0}
 GRADED = {"up": 30.0, "down": 50.0}
@@ -90,3 +92,29 @@ def test_a_loop_is_fullest_at_the_second_expert(experts: int, rows: float, expec
 def test_tokens_may_be_larger_than_any_stack() -> None:
     found = LOOPED.beside(backward("last"), (SIZES | {"tokens": 60.0}).__getitem__, lambda name: GRADED.get(name, 0.0))
     assert found == pytest.approx(30 + 50 + 60 + 2 * 60 - 24 / 4 - 3)
+
+
+@pytest.mark.parametrize(("ep", "rows", "called"), [(1, "dispatch", "view_5"), (2, "dispatch@1", "dispatch@1")])
+def test_a_block_says_what_its_rows_go_through(ep: int, rows: str, called: str) -> None:
+    """Tokens are sorted to experts; gate and up are one product, halves of which make what the second one takes. Where
+    ranks share experts, each has two of four, and rows travel both ways."""
+    made = program(MOE, Degrees(dp=ep, ep=ep))
+    body = next(body for body in made.bodies if routing_of(body).last)
+    inside = {"grouped_linear", "split.0_3", "split.1_3", "silu", "mul_5", "grouped_linear_2"}
+    travelled = {"dispatch@1", "grouped_linear_2@2"} if ep > 1 else set()
+    op = {name: s.op for s in body.forward if isinstance(s, Compute) for name in s.results}
+    assert routing_of(body) == Routing(
+        values=frozenset({"dispatch"} | inside | travelled),
+        ops=frozenset(op[name] for name in inside),
+        called=called,
+        weights=("feed_forward.up", "feed_forward.down"),
+        experts=4 // ep,
+        made=(rows, "grouped_linear", "silu", "mul_5", "grouped_linear_2"),
+        last=op["grouped_linear_2"],
+        returned="grouped_linear_2",
+        back=op["combine"],
+        apart=ep > 1,
+        looped=False,
+    )
+    assert {routing_of(other) for other in made.bodies if other is not body} == {NOTHING}
+    assert LOOPED.weighted == "last!weighted"
