@@ -323,4 +323,5 @@ def test_another_recipe_is_said_and_one_micro_batch_needs_no_care(monkeypatch: p
     assert "be careful" not in made.notes
     assert (made.bounds.only, made.bounds.never, made.bounds.modules) == ({"tp": (2,)}, {"zero": (3,)}, (MODULE,))
     assert made.bounds.truncated == ("fewer ranks",)
-    assert made.baselines == made.alternatives == ()
+    assert made.baselines == ()
+    assert [(one.config, one.lost) for one in made.alternatives] == [(BEST.config, "as fast")]
