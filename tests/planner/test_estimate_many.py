@@ -14,9 +14,8 @@ from typing import Any
 import pytest
 
 from meshwright.cost_models.cluster_text import read_cluster
-from meshwright.ir.errors import InternalError, MeshwrightError, PinValue, PricingLost
+from meshwright.ir.errors import InternalError, PinValue, PricingLost
 from meshwright.planner import estimate_many
-from meshwright.planner.estimate import Ask
 from meshwright.planner.estimate_many import Line, Outcome, Pricer, Progress, in_order, kinds, read_lines, run_many
 from meshwright.planner.pins import Config, Pins
 from tests.planner.handmade import GIB, config, prediction
@@ -182,10 +181,7 @@ def test_a_process_that_is_lost_says_which_line_it_was_at() -> None:
 def test_whatever_is_raised_costs_one_line() -> None:
     """A batch that was refused is not tried again; a fault of ours is told as one."""
 
-    class Faulty:
-        """Settings that price nothing."""
-
-    def settled(self: object, one: Config, batch: int) -> Config:
+    def settled(one: Config, batch: int) -> Config:
         if one.tp == 4:
             raise ZeroDivisionError("oops")
         raise REFUSED
@@ -196,16 +192,13 @@ def test_whatever_is_raised_costs_one_line() -> None:
     one.setting = setting
     one.refused = {8: PinValue(place="batch", cause="eight", fix="none")}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(
-            estimate_many, "replace", lambda own, wishes: SimpleNamespace(settled=lambda *of: settled(own, *of))
-        )
+        patch.setattr(estimate_many, "replace", lambda own, wishes: SimpleNamespace(settled=settled))
         said = [one.price(index).error.splitlines()[0] for index in range(3)]
     assert said == [
         f"error {PinValue.code} at line 9: it cannot be",
         f"error {InternalError.code} at line 4: internal error: ZeroDivisionError: oops",
         f"error {PinValue.code} at batch: eight",
     ]
-    assert Faulty.__doc__
 
 
 # The file ------------------------------------------------------------------------------------------------------------
@@ -300,8 +293,3 @@ def test_a_table_is_shown_where_no_json_is_asked_for(
     assert shown == [([3, 4], [GOOD, BAD], 5)]
     ran(monkeypatch, capsys, GOOD, BAD)
     assert len(shown) == 1
-
-
-def test_a_refusal_is_a_refusal() -> None:
-    assert isinstance(REFUSED, MeshwrightError)
-    assert Ask.__dataclass_fields__["notes"].default == ()
