@@ -221,13 +221,27 @@ def test_lines_are_numbered_as_in_the_file(tmp_path: Path) -> None:
 # A counter -----------------------------------------------------------------------------------------------------------
 
 
+class Terminal(io.StringIO):
+    """It shows what was flushed."""
+
+    shown = ""
+
+    def isatty(self) -> bool:
+        return True
+
+    def flush(self) -> None:
+        self.shown = self.getvalue()
+
+
 def test_progress_is_counted_on_a_terminal_every_fifty_and_at_the_end() -> None:
-    terminal, pipe = io.StringIO(), io.StringIO()
-    terminal.isatty = lambda: True  # type: ignore[method-assign]
-    for stream in (terminal, pipe):
+    terminal, pipe = Terminal(), io.StringIO()
+    streams: tuple[io.StringIO, ...] = terminal, pipe
+    for stream in streams:
         progress = Progress(stream, 1051)
         for done in (1, 49, 50, 51, 1000, 1050, 1051):
             progress.at(done)
+        if stream is terminal:
+            assert terminal.shown == terminal.getvalue() != ""
         progress.clear()
     said = "".join(f"\r{done} of 1,051 configurations" for done in ("50", "1,000", "1,050", "1,051"))
     assert terminal.getvalue() == f"{said}\r\x1b[K"
@@ -293,3 +307,15 @@ def test_a_table_is_shown_where_no_json_is_asked_for(
     assert shown == [([3, 4], [GOOD, BAD], 5)]
     ran(monkeypatch, capsys, GOOD, BAD)
     assert len(shown) == 1
+
+
+def test_a_terminal_is_kept_clear_for_refusals(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Every line is counted; the counter is wiped off before a refusal, and at the end."""
+    terminal = Terminal()
+    monkeypatch.setattr(estimate_many, "PROGRESS_EVERY", 1)
+    monkeypatch.setattr(estimate_many.sys, "stderr", terminal)
+    ran(monkeypatch, capsys, GOOD, BAD)
+    wiped = "\r\x1b[K"
+    assert terminal.getvalue() == (f"\r1 of 2 configurations{wiped}file:4: bad it is\n\r2 of 2 configurations{wiped}")
