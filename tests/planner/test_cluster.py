@@ -38,7 +38,9 @@ def test_every_printed_number_says_what_it_is_worth(capsys: pytest.CaptureFixtur
 
 
 def test_json_holds_every_number_with_its_provenance(capsys: pytest.CaptureFixture[str]) -> None:
-    shown = json.loads("\n".join(printed(capsys, "2x8xH100,inter=50G", "--json")))
+    lines = printed(capsys, "2x8xH100,inter=50G", "--json")
+    shown = json.loads("\n".join(lines))
+    assert lines == json.dumps(shown, indent=2).splitlines()
     assert cluster_toml.read(shown["cluster"]["text"]) == read_cluster("2x8xH100,inter=50G")
     numbers = [*shown["devices"][0]["numbers"], *(link["bandwidth"] for link in shown["links"])]
     assert {key for number in numbers for key in number} == {"name", "value", "unit", "kind", "source", "date"}

@@ -40,7 +40,9 @@ def test_the_median_of_all_steps_but_the_first_is_held_against_the_plan(
 ) -> None:
     capsys.readouterr()
     assert main(["compare", str(folder), str(folder / "log"), "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
+    out = capsys.readouterr().out
+    found = json.loads(out)
+    assert out == f"{json.dumps(found, indent=2)}\n"
     predicted = load_plan(folder).prediction
     assert (found["steps"], found["skipped"], found["loss"]) == (3, 1, {"first": 5.690964, "last": 5.5})
     assert found["slowest_s"] == 0.2

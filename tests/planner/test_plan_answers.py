@@ -119,7 +119,7 @@ def test_a_plan_is_written_where_it_is_asked_for(
     assert (tmp_path / "a" / "b" / "plan.json").read_text() == module.plan_text(plan())
     code, done = ran(monkeypatch, json=True)
     assert not any(what.startswith("shown") for what in done)
-    assert json.loads(capsys.readouterr().out) == json.loads(module.plan_text(plan()))
+    assert capsys.readouterr().out == f"{json.dumps(module.plan_to_json(plan()), indent=2, ensure_ascii=False)}\n"
     code, done = ran(monkeypatch, best=None)
     assert (code, done[-1]) == (3, "nothing")
     with pytest.raises(PlanUnwritable) as refused:
@@ -159,7 +159,8 @@ def test_the_space_and_the_search_as_text(monkeypatch: pytest.MonkeyPatch) -> No
     assert lines[4:-1] == [f"  without {what}" for what in own.truncated]
     assert lines[-1] == "  base tp=1,pp=1,dp=1,zero=0,mbs=1,microbatches=1,recompute=none,schedule=1f1b"
     search = SimpleNamespace(counts=Counts(bases=2, priced=3), lower_s=0.5, upper_s=2.0, found={1: BEST, 2: FULL})
-    solved: Any = SimpleNamespace(search=search)
+    solved: Any = SimpleNamespace(search=search, best=BEST)
+    assert AFTER["evaluate"](solved) == json.dumps(BEST.prediction.to_json(), indent=2)
     assert AFTER["search"](solved) == (
         "search bases=2 shapes=0 full=0 slow=0 priced=3 refused=0 unwritten=0 left=0\n"
         "  bounds 0.5 2.0\n"
@@ -248,7 +249,7 @@ def test_what_is_said_where_there_is_no_plan(
         assert raised.value is said[refused]
         return
     assert nothing_found(case, Namespace(time_limit=None, json=True)) == code
-    assert json.loads(capsys.readouterr().out) == nothing_to_json(nothing())
+    assert capsys.readouterr().out == f"{json.dumps(nothing_to_json(nothing()), indent=2, ensure_ascii=False)}\n"
     shown: list[object] = []
     monkeypatch.setattr("meshwright.planner.plan_view.show_nothing", shown.append)
     assert nothing_found(case, Namespace(time_limit=None, json=False)) == code
