@@ -93,6 +93,15 @@ def test_the_other_way_round(capsys: pytest.CaptureFixture[str], monkeypatch: py
     assert rows[-3:] == [["host", "-800", "ms"], ["bubble", "+300", "ms"], ["together", "-500", "ms"]]
 
 
+def test_many_times_as_long_is_more_than_all_of_it(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Eleven times as long is ten times more."""
+    slow = plan(prediction=prediction(step_time_s=22.0))
+    (line,) = [line for line in printed(capsys, compared(monkeypatch, plan(), slow)) if line.startswith("step time")]
+    assert line.split("  ")[-1] == "+20 s (+1000.00 %)"
+
+
 def test_plans_that_decide_the_same(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     assert printed(capsys, compared(monkeypatch, plan(), plan())) == [
         "a  a",
