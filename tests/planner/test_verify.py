@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import os
+from argparse import Namespace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from meshwright.backends.torch_.verify import emitted
 from meshwright.backends.torch_.verify.emitted import Verified
 from meshwright.ir.errors import VerificationTooLarge
 from meshwright.ir.graph import Type
@@ -250,3 +253,108 @@ def test_ranks_alone_as_json() -> None:
         "differences": [],
     }
     assert alone.to_json([ONE], 16)["exact"] is True
+
+
+# The command ---------------------------------------------------------------------------------------------------------
+
+
+def ran(
+    monkeypatch: pytest.MonkeyPatch, one: Verified, *, target: str = "torch-gloo", ranks: int = 8, **words: Any
+) -> tuple[int, list[str]]:
+    """The exit code, and what was called; the plan takes 2 GiB, of which one is planned on each of two ranks."""
+    done: list[str] = []
+    plan = SimpleNamespace(machines=SimpleNamespace(ranks=ranks), decisions=SimpleNamespace(target=target))
+    own = SimpleNamespace(program="program", name="the plan")
+    twin = SimpleNamespace(program="program", name="its twin")
+    whole = [SimpleNamespace(predicted=[SimpleNamespace(whole={"all_gather": 2, "send": 1})])] * 2
+    job = SimpleNamespace(groups=whole)
+
+    def check(limit: float, time_limit_s: float) -> None:
+        done.append(f"may take {limit / GIB:g} GiB and {time_limit_s:g} s")
+
+    def verified(jobs: list[Any], *, steps: int, limit_s: float) -> list[Verified]:
+        done.append(f"{len(jobs)} run, {steps} steps, {limit_s:g} s")
+        return [one]
+
+    monkeypatch.setattr(verify, "load_plan", lambda path: plan)
+    monkeypatch.setattr(verify, "reenter", lambda plan, model: f"again, {model}")
+    monkeypatch.setattr(verify, "subject_of", lambda again: own)
+    monkeypatch.setattr(verify, "tiny", lambda again, folder: twin)
+    monkeypatch.setattr(verify, "check_torch", lambda: None)
+    monkeypatch.setattr(verify, "verify_alone", lambda subject, folder, args: done.append(subject.name) or args.good)
+    monkeypatch.setattr(verify, "planned_memory", lambda program: (GIB, GIB))
+    monkeypatch.setattr(verify, "available_bytes", lambda: 7 * GIB)
+    monkeypatch.setattr(verify, "needs_of", lambda subject, planned, steps: SimpleNamespace(check=check))
+    monkeypatch.setattr(
+        verify,
+        "emit",
+        lambda subject, folder: SimpleNamespace(write=lambda into: done.append(f"{subject.name} written")),
+    )
+    monkeypatch.setattr(emitted.Job, "of", staticmethod(lambda subject, script: job))
+    monkeypatch.setattr(emitted, "verify", verified)
+    usual = {"plan": "p", "model": None, "alone": False, "tiny": False, "out": None, "steps": 2, "time_limit": 60.0}
+    return verify.run(Namespace(**usual | {"memory_limit": None, "json": False, "good": True} | words)), done
+
+
+@pytest.mark.parametrize(
+    ("words", "one", "code", "done"),
+    [
+        ({}, found(), 0, ["may take 7 GiB and 60 s", "the plan written", "1 run, 2 steps, 60 s"]),
+        (
+            {"memory_limit": 1.5, "steps": 3},
+            found(off=("off",)),
+            7,
+            ["may take 1.5 GiB and 60 s", "the plan written", "1 run, 3 steps, 60 s"],
+        ),
+        (
+            {"tiny": True, "target": "torch-cuda", "ranks": 999},
+            found(),
+            0,
+            ["may take 7 GiB and 60 s", "its twin written", "1 run, 2 steps, 60 s"],
+        ),
+        ({"alone": True, "ranks": 999, "target": "torch-cuda"}, found(), 0, ["the plan"]),
+        ({"alone": True, "good": False}, found(), 7, ["the plan"]),
+        ({"alone": True, "tiny": True}, found(), 0, ["its twin"]),
+    ],
+)
+def test_what_is_run_and_how_it_ends(
+    monkeypatch: pytest.MonkeyPatch, words: dict[str, Any], one: Verified, code: int, done: list[str]
+) -> None:
+    assert ran(monkeypatch, one, **words) == (code, done)
+
+
+@pytest.mark.parametrize(("target", "ranks"), [("torch-gloo", 9), ("torch-cuda", 8)])
+def test_what_cannot_be_run_here(monkeypatch: pytest.MonkeyPatch, target: str, ranks: int) -> None:
+    with pytest.raises(VerificationTooLarge) as refused:
+        ran(monkeypatch, found(), target=target, ranks=ranks)
+    assert refused.value.place == f"a plan of {ranks} ranks for {target}"
+    assert refused.value.cause == "plans of at most 8 ranks for torch-gloo can be run here"
+
+
+def test_what_is_printed_and_kept(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """Two groups leave three collectives each unexecuted."""
+    ran(monkeypatch, found(), out=str(tmp_path / "kept"))
+    assert (tmp_path / "kept").is_dir()
+    assert capsys.readouterr().out.splitlines() == list(verify.shown(found(), 6, (GIB, GIB)))
+    ran(monkeypatch, found(), json=True)
+    assert capsys.readouterr().out == f"{json.dumps(verify.to_json(found(), 6, (GIB, GIB)), indent=2)}\n"
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+def test_ranks_alone_are_told_one_by_one(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], as_json: bool
+) -> None:
+    """Beside JSON on standard error."""
+    subject: Any = SimpleNamespace(ranks=16)
+    args = Namespace(time_limit=60.0, json=as_json)
+    for ranks, good in (([ONE, OTHER], False), ([ONE], True)):
+        monkeypatch.setattr(alone, "each_alone", lambda *_, ranks=ranks, **__: iter(ranks))
+        assert alone.verify_alone(subject, Path(), args) == good
+        out, err = capsys.readouterr()
+        lines = "".join(f"{alone.line(one)}\n" for one in ranks)
+        if as_json:
+            assert (out, err) == (f"{json.dumps(alone.to_json(ranks, 16), indent=2)}\n", lines)
+        else:
+            assert (out, err) == (lines + "".join(f"{line}\n" for line in alone.shown(ranks, 16)), "")
