@@ -112,7 +112,7 @@ def _stage(stage: StagePrediction, work: StageWork) -> tuple[str, ...]:
         str(work.in_flight),
         nbytes(memory.peak_bytes),
         nbytes(memory.capacity_bytes),
-        nbytes(-lack(memory)) if memory.fits else f"short {nbytes(lack(memory))}",
+        nbytes(memory.capacity_bytes - memory.peak_bytes) if memory.fits else f"short {nbytes(lack(memory))}",
         memory.instant,
     )
 

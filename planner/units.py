@@ -49,7 +49,7 @@ def seconds(number: float) -> str:
 def percent(share: float) -> str:
     """A share, never rounded up to a whole that it is not."""
     shown = f"{100 * share:.2f} %"
-    return "100 %" if share == 1 else ("< 100 %" if shown.startswith("100") else shown)
+    return "100 %" if share == 1 else ("< 100 %" if share < 1 and shown.startswith("100") else shown)
 
 
 def _scaled(number: float, base: float, units: tuple[str, ...]) -> str:

@@ -25,7 +25,10 @@ SMALL = ("--batch", "2", "--seq", "32")
 def inspected(capsys: pytest.CaptureFixture[str], *argv: str) -> Any:
     """The JSON that the command prints, run in this process."""
     assert main(["inspect", *argv, *SMALL, "--json"]) == 0
-    return json.loads(capsys.readouterr().out)
+    out = capsys.readouterr().out
+    found = json.loads(out)
+    assert out == f"{json.dumps(found, indent=2)}\n"
+    return found
 
 
 # JSON ----------------------------------------------------------------------------------------------------------------

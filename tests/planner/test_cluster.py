@@ -38,7 +38,9 @@ def test_every_printed_number_says_what_it_is_worth(capsys: pytest.CaptureFixtur
 
 
 def test_json_holds_every_number_with_its_provenance(capsys: pytest.CaptureFixture[str]) -> None:
-    shown = json.loads("\n".join(printed(capsys, "2x8xH100,inter=50G", "--json")))
+    lines = printed(capsys, "2x8xH100,inter=50G", "--json")
+    shown = json.loads("\n".join(lines))
+    assert lines == json.dumps(shown, indent=2).splitlines()
     assert cluster_toml.read(shown["cluster"]["text"]) == read_cluster("2x8xH100,inter=50G")
     numbers = [*shown["devices"][0]["numbers"], *(link["bandwidth"] for link in shown["links"])]
     assert {key for number in numbers for key in number} == {"name", "value", "unit", "kind", "source", "date"}
@@ -81,3 +83,77 @@ def test_units_of_rates_are_decimal() -> None:
     assert bytes_per_s(450e9) == "450 GB/s"
     assert decimal_bytes(80e9) == "80.0 GB"
     assert (seconds(6e-7), seconds(0.0025), seconds(3)) == ("0.6 µs", "2.5 ms", "3 s")
+
+
+THREE = """
+price_per_gpu_hour = 2
+link_matrix = [[0, 20, 30], [20, 0, 40], [30, 40, 0]]
+[[device]]
+name = "Own"
+like = "A100"
+memory_gb = 10
+[[pool]]
+name = "a"
+hosts = 2
+gpu = "Own"
+gpus_per_host = 1
+nics = [{ kind = "infiniband", gbps = 200, count = 2 }]
+[[pool]]
+name = "b"
+hosts = 1
+gpu = "H100"
+gpus_per_host = 2
+[[link]]
+between = ["a", "b"]
+kind = "ethernet"
+gbps = 100
+latency_us = 5
+"""
+
+
+def test_a_cluster_with_measured_links(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A matrix of 20 Gb/s between the hosts of the first pool: 2.5 GB/s. Four devices at two an hour."""
+    path = tmp_path / "c.toml"
+    path.write_text(THREE)
+    lines = printed(capsys, str(path))
+    assert lines[0] == f"{path}: 4 ranks on 3 hosts"
+    assert lines[1] == "pool a: 2 x 1 Own, ranks 0 to 1"
+    assert lines[6] == "pool b: 1 x 2 H100-80G, ranks 2 to 3"
+    assert "├── NICs of a host: 2 x infiniband, 200 Gb/s (user)" in lines
+    assert "└── 2 per GPU-hour (user)" in lines
+    rows = [" ".join(line.split()) for line in lines]
+    assert "a 0 - 1 rail infiniband 2.50 GB/s 2.50 GB/s 2.7 µs user, fitted" in rows
+    assert "link matrix: 3 x 3, its rates replace those of the pairs that it covers (user)" in lines
+    assert "Own, like A100-80G" in lines
+    assert lines[-4].startswith("total memory: 180 GB (")
+    assert lines[-2:] == ["price: 8.00 per hour (user)", "the weakest provenance among these numbers: datasheet"]
+    shown = json.loads("\n".join(printed(capsys, str(path), "--json")))
+    assert shown["cluster"]["link_matrix"] == [[0, 20, 30], [20, 0, 40], [30, 40, 0]]
+    assert (shown["cluster"]["hosts"], shown["cluster"]["ranks"]) == (3, 4)
+    assert [(link["where"], link["tier"], link["ranks"]) for link in shown["links"]] == [
+        ("a", "rail", [0, 1]),
+        ("b", "island", [2, 3]),
+        ("a - b", "pools", [0, 2]),
+    ]
+    pools = [(pool["name"], pool["hosts"], pool["gpus_per_host"], pool["device"]) for pool in shown["pools"]]
+    assert pools == [("a", 2, 1, "Own"), ("b", 1, 2, "H100-80G")]
+    assert [(nic["kind"], nic["count"], nic["rate"]["value"]) for nic in shown["pools"][0]["nics"]] == [
+        ("infiniband", 2, 200)
+    ]
+    assert shown["pools"][0]["price_per_gpu_hour"]["value"] == 2
+    assert [(one["name"], one["like"]) for one in shown["devices"]] == [("Own", "A100-80G"), ("H100-80G", "")]
+    assert shown["totals"]["price_per_hour"] == 8
+    assert shown["totals"]["memory_bytes"] == 2 * 10e9 + 2 * 80e9
+
+
+def test_what_a_single_host_has_not(capsys: pytest.CaptureFixture[str]) -> None:
+    """No price, no adapters, no matrix, and no second pool."""
+    lines = printed(capsys, "cpu:2")
+    assert lines[0] == "cpu:2: 2 ranks on 1 host"
+    assert "└── no NICs" in lines
+    assert not any(line.startswith(("price", "link matrix", "warning")) for line in lines)
+    shown = json.loads("\n".join(printed(capsys, "cpu:2", "--json")))
+    assert shown["cluster"]["link_matrix"] is None
+    assert shown["pools"][0]["price_per_gpu_hour"] is None
+    assert shown["pools"][0]["nics"] == []
+    assert shown["totals"]["price_per_hour"] is None

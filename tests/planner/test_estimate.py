@@ -58,7 +58,10 @@ def flat_rates(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def estimated(capsys: pytest.CaptureFixture[str], *argv: str, model: str = LLAMA, exit_code: int = 0) -> Any:
     assert main(["estimate", model, *CLUSTER, *WORKLOAD, "--json", *argv]) == exit_code
-    return json.loads(capsys.readouterr().out)
+    out = capsys.readouterr().out
+    found = json.loads(out)
+    assert out == f"{json.dumps(found, indent=2)}\n"
+    return found
 
 
 def shown(capsys: pytest.CaptureFixture[str], *argv: str, model: str = LLAMA) -> str:
@@ -98,7 +101,7 @@ def test_the_prediction_is_the_evaluators(capsys: pytest.CaptureFixture[str]) ->
     program = parse_program(shown(capsys, *argv, "--dump-after", "lower"))
     expected = FlatRates(read_cluster(CLUSTER[1])).evaluate(program).to_json()
     assert estimated(capsys, *argv)["predicted"] == expected
-    assert json.loads(shown(capsys, *argv, "--dump-after", "evaluate")) == expected
+    assert shown(capsys, *argv, "--dump-after", "evaluate") == json.dumps(expected, indent=2)
 
 
 def test_every_step_is_dumped(capsys: pytest.CaptureFixture[str]) -> None:

@@ -35,7 +35,10 @@ def plan(folder: Path) -> Plan:
 
 def asked(capsys: pytest.CaptureFixture[str], *argv: str, exit_code: int = 0) -> Any:
     assert main([*argv, "--json"]) == exit_code
-    return json.loads(capsys.readouterr().out)
+    out = capsys.readouterr().out
+    found = json.loads(out)
+    assert exit_code or out == f"{json.dumps(found, indent=2, ensure_ascii=False)}\n"
+    return found
 
 
 def shown(capsys: pytest.CaptureFixture[str], *argv: str) -> str:

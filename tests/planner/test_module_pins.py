@@ -33,7 +33,7 @@ from meshwright.planner.block.space import Space
 from meshwright.planner.block_solver import brute
 from meshwright.planner.block_solver.methods import solve
 from meshwright.planner.cli import main
-from meshwright.planner.module_pins import ModulePin, apart, check_held, covers, module_paths, resolved
+from meshwright.planner.module_pins import ModulePin, apart, check_held, covers, module_paths, read_module_pin, resolved
 from meshwright.planner.operators import sharpened
 from meshwright.planner.plan_file import load_plan
 from meshwright.planner.reenter import reenter
@@ -128,6 +128,44 @@ def test_what_means_nothing_is_refused_with_what_is_near(
         resolved(pins_of(word), toy.setting.folds.first(2).fold)
     assert said in str(caught.value)
     assert str(caught.value).startswith(f"error {kind.code} at --{word.split(' ', maxsplit=1)[0]} ")
+
+
+READ = {
+    "a.*.b : sharding = row | column|row": ("allow", "a.*.b", "sharding", ("row", "column")),
+    "**:recompute=on": ("fix", "**", "recompute", ("on",)),
+    "a:b:split=heads|none|": ("forbid", "a:b", "split", ("heads", "none")),
+    "a:split=anything": ("fix", "a", "split", ("anything",)),
+}
+MISREAD = {
+    "a:sharding=row|column": ("fix", "2 values are fixed", "write --allow 'a:sharding=row|column'"),
+    "a:sharding": ("fix", "there is no value", "write a:sharding=replicate, for instance"),
+    "a:recompute=|": ("allow", "there is no value", "write a:recompute=on, for instance"),
+    "a:split=": ("fix", "there is no value", "write a:split=heads, for instance"),
+    ":split=b": ("fix", "there is no module", "write model.layers.*.mlp:split, for instance"),
+    "a:qqqqqq=b": ("fix", "'qqqqqq' cannot be pinned of a module", "use sharding, split, recompute"),
+    "a:recompute=qqqqqq": ("forbid", "'qqqqqq' is no value of it", "use on, off"),
+    "a:sharding=rov": ("fix", "'rov' is no value of it", "did you mean 'row'?"),
+}
+
+
+def test_pins_as_they_are_read_and_refused() -> None:
+    for text, (option, *rest) in READ.items():
+        found = read_module_pin(text, option)
+        assert (found.option, found.pattern, found.what, found.values) == (option, *rest)
+        assert found.only == (option != "forbid")
+    for text, (option, cause, fix) in MISREAD.items():
+        with pytest.raises(MeshwrightError) as refused:
+            read_module_pin(text, option)
+        assert (refused.value.place, refused.value.cause, refused.value.fix) == (f"--{option} {text}", cause, fix)
+
+
+def test_words_of_options_are_told_apart_by_their_colon() -> None:
+    """Of several words and options in order; one that is said twice is one."""
+    plain, found = apart(
+        {"fix": ["tp=2,a:split=b", "a:split=b"], "allow": ["recompute=a:b"], "forbid": ["b:split=s,cp"]}
+    )
+    assert plain == {"fix": ["tp=2"], "allow": ["recompute=a:b"], "forbid": ["cp"]}
+    assert [str(pin) for pin in found] == ["--fix a:split=b", "--forbid b:split=s"]
 
 
 def test_contradictions_name_both_pins_and_the_module(toy: Case) -> None:

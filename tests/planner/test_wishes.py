@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from meshwright.ir.combined import contexts
 from meshwright.ir.errors import PinRepeated, PinUnknown, PinValue, WishesContradict
 from meshwright.ir.names import Degrees, template
 from meshwright.planner.finalists import _attends_as_asked
+from meshwright.planner.module_pins import ModulePin
 from meshwright.planner.pins import Pins, parse
-from meshwright.planner.wishes import asked
+from meshwright.planner.space import Wishes
+from meshwright.planner.wishes import Asked, asked
 from tests.llama_block import model
 
 
@@ -77,3 +81,89 @@ def test_attention_that_was_not_wished_for_is_not_taken(way: str, kept: bool) ->
     assert contexts(ring, fold) == {"ring"}
     assert _attends_as_asked(ring, fold, asked(parse([f"context={way}"]))) is kept
     assert _attends_as_asked(ring, fold, asked(parse([])))
+
+
+# By hand -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("fix", "allow", "forbid", "only", "never", "pins"),
+    [
+        # what is fixed is all that is left, and pinned
+        ("tp=2", [], [], {"tp": (2,)}, {}, Pins(tp=2)),
+        # in the order of names, and of values as they are given, each once
+        ("", ["zero=3|1|3|2, tp=4|2"], [], {"tp": (4, 2), "zero": (3, 1, 2)}, {}, Pins()),
+        # of what is allowed, what is not forbidden; values are kept as forbidden too
+        ("", ["tp=2|4|8"], ["tp=4"], {"tp": (2, 8)}, {"tp": (4,)}, Pins()),
+        ("", ["tp=2|4"], ["tp=4"], {"tp": (2,)}, {"tp": (4,)}, Pins(tp=2)),
+        ("tp=4", ["tp=2|4"], [], {"tp": (4,)}, {}, Pins(tp=4)),
+        # forbidden altogether: the value that uses nothing
+        (
+            "",
+            [],
+            ["cp,zero , sp", "offload"],
+            {"zero": (0,), "cp": (1,), "sp": (False,), "offload": ("none",)},
+            {},
+            Pins(zero=0, cp=1, sp=False, offload="none"),
+        ),
+        ("", ["cp=1|2"], ["cp"], {"cp": (1,)}, {}, Pins(cp=1)),
+        # values alone leave the rest open
+        (
+            "",
+            [],
+            ["tp=8|16", "zero=3,recompute=full"],
+            {},
+            {"tp": (8, 16), "zero": (3,), "recompute": ("full",)},
+            Pins(),
+        ),
+        ("", [""], ["", " , "], {}, {}, Pins()),
+        # 1F1B over several virtual stages goes by its own name
+        (
+            "",
+            ["vp=2|4,schedule=1f1b|interleaved|zbv"],
+            [],
+            {"vp": (2, 4), "schedule": ("interleaved", "zbv")},
+            {},
+            Pins(),
+        ),
+        ("", ["vp=1|2,schedule=1f1b|zbv"], [], {"vp": (1, 2), "schedule": ("1f1b", "zbv")}, {}, Pins()),
+    ],
+)
+def test_what_options_leave_together(
+    fix: str, allow: list[str], forbid: list[str], only: dict[str, Any], never: dict[str, Any], pins: Pins
+) -> None:
+    found = asked(parse([fix]), allow, forbid)
+    assert (found.wishes.only, found.wishes.never, found.pins) == (only, never, pins)
+
+
+def test_refusals_of_wishes_in_full() -> None:
+    for allow, place, cause, fix in (
+        (["tp=2", "tp=4"], "--allow tp=4", "tp is given twice", "write tp=A|B once"),
+        (["tp"], "--allow tp", "there is no value", "write tp=A|B, with values of it"),
+    ):
+        with pytest.raises((PinRepeated, PinValue)) as refused:
+            asked(Pins(), allow)
+        assert (refused.value.place, refused.value.cause, refused.value.fix) == (place, cause, fix)
+    with pytest.raises(WishesContradict) as contradicted:
+        asked(parse(["cp=2"]), ["cp=1|2"], ["cp=2", "cp"])
+    assert contradicted.value.place == "--fix cp=2 --allow cp=1|2 --forbid cp --forbid cp=2"
+    assert contradicted.value.cause == "together they leave no value of cp"
+    assert contradicted.value.fix == "take --fix or --allow or --forbid of cp back"
+
+
+def test_modules_are_asked_anew_by_pattern_and_what() -> None:
+    mlp, attention = (ModulePin("fix", name, "sharding", ("column",)) for name in ("mlp", "attn"))
+    rows = ModulePin("forbid", "mlp", "sharding", ("row",))
+    again = ModulePin("fix", "mlp", "recompute", ("on",))
+    found = Asked(Wishes({"tp": (2, 4)}, {"zero": (3,)}), modules=(mlp, again, attention), operators=True)
+    assert found.with_modules([rows]).modules == (again, attention, rows)
+    assert found.without_module(mlp).modules == (again, attention)
+    assert found.without("tp").modules == found.modules
+    assert found.without("tp").operators
+    said = "tp=2|4, not zero=3, --fix mlp:sharding=column, --fix mlp:recompute=on, --fix attn:sharding=column"
+    assert found.text == said
+    both = Asked(Wishes({"tp": (2,), "pp": (1,)}, {"tp": (8,), "zero": (3,)}), Pins(tp=2, pp=1))
+    assert both.names == ("tp", "pp", "zero")
+    assert (both.without("tp").wishes, both.without("tp").pins) == (Wishes({"pp": (1,)}, {"zero": (3,)}), Pins(pp=1))
+    assert both.pinned(Pins(zero=1)).pins == Pins(tp=2, pp=1, zero=1)
+    assert both.pinned(Pins(zero=1)).wishes == Wishes({"tp": (2,), "pp": (1,), "zero": (1,)}, {"tp": (8,)})

@@ -5,11 +5,14 @@ from __future__ import annotations
 import multiprocessing
 import os
 import time
+from collections import deque
 from contextlib import closing
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from meshwright.planner.workers import shared_out
+from meshwright.planner.workers import _Crew, shared_out
 
 BATCHES = [[0, 1, 2], [3], [], [4, 5, 6, 7], [8, 9]]
 
@@ -85,3 +88,23 @@ def test_windows_follow_one_another() -> None:
     windows = [[[0], [1, 2]], [], [[3], [4]], [[5]]]
     order = [piece for piece, _ in shared_out(windows, lambda piece: "done", lost, jobs=1, limit_s=60)]
     assert order == [0, 1, 2, 3, 4, 5]
+
+
+@pytest.mark.parametrize(
+    ("ahead", "windows", "taken", "left"),
+    [
+        ([[], [1, 2, 3, 4, 5], [6, 7]], [], [3, 4, 5], [[1, 2], [6, 7]]),
+        ([[], [1, 2], [3, 4, 5, 6]], [], [5, 6], [[1, 2], [3, 4]]),
+        ([[], [1], []], [[8]], [1], [[], []]),
+        ([[], [], []], [[], [8, 9], [10]], [8, 9], [[], []]),
+        ([[], [], []], [], [], [[], []]),
+    ],
+)
+def test_the_far_half_of_who_has_most(
+    ahead: list[list[int]], windows: list[list[int]], taken: list[int], left: list[list[int]]
+) -> None:
+    """Rounded up, in its order; the next window that holds anything, where nobody has anything ahead."""
+    crew: Any = _Crew(str, 1.0, windows)  # type: ignore[arg-type]
+    crew.workers = [SimpleNamespace(ahead=deque(own)) for own in ahead]
+    crew.take_over(crew.workers[0])
+    assert [list(one.ahead) for one in crew.workers] == [taken, *left]

@@ -1,0 +1,159 @@
+"""The guard of what a search answers: what it asks, remembers and passes over; and where ranks sit."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from meshwright.backends.torch_.emit.hosts import Seat
+from meshwright.cost_models.cluster_text import read_cluster
+from meshwright.cost_models.cluster_toml import read
+from meshwright.ir.errors import EmissionAxis, EmissionModule, HeadsIndivisible, MeshwrightError, PinValue
+from meshwright.planner import emission as module
+from meshwright.planner.emission import Emission, Passed, by_code, family_of, seats
+from meshwright.planner.pins import Config
+from tests.planner.handmade import config, prediction
+
+ODD = PinValue(place="axis tp", cause="it is odd", fix="take another")
+AXIS, PART = (kind(place="here", cause="it is cut", fix="do without") for kind in (EmissionAxis, EmissionModule))
+
+
+def guard(monkeypatch: pytest.MonkeyPatch, *outright: MeshwrightError, target: str = "torch-gloo") -> Any:
+    """A guard that refuses so much of all plans; `refuses` is what it refuses of the next."""
+    made = SimpleNamespace(refuses=None, emitted=0, orders=list[object](), seats=0)
+
+    def emit(subject: object, folder: object) -> None:
+        made.emitted += 1
+        if made.refuses:
+            raise made.refuses
+
+    def check(*_: object) -> None:
+        if outright:
+            raise outright[0]
+
+    def seated(cluster: object) -> list[str]:
+        made.seats += 1
+        return ["a seat"]
+
+    monkeypatch.setattr(module, "subject_of", lambda *_: "subject")
+    monkeypatch.setattr(module, "emit", emit)
+    monkeypatch.setattr(module, "check_software", check)
+    monkeypatch.setattr(module, "seats", seated)
+    monkeypatch.setattr(module, "check_order", lambda *what: made.orders.append(what))
+    folds = SimpleNamespace(calls=lambda *_, **__: None, first=lambda batch: SimpleNamespace(fold="fold"))
+    setting: Any = SimpleNamespace(
+        target=SimpleNamespace(target=target, unwritten=lambda workload, fold: outright[1:]),
+        workload=SimpleNamespace(stack=SimpleNamespace(style="eager"), global_batch=8),
+        folds=folds,
+        decisions=lambda config, batch: SimpleNamespace(target=target, groups=f"groups of {config.tp}, {batch}"),
+    )
+    cluster: Any = "cluster"
+    made.of = Emission.of(setting, "m", cluster)
+    made.decisions = SimpleNamespace(target=target, groups="groups")
+    return made
+
+
+def test_there_is_none_where_the_target_is_no_runtime(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert guard(monkeypatch, target="any").of is None
+    assert guard(monkeypatch).of is not None
+
+
+def test_what_is_refused_of_all_plans_is_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Then each of them is an answer, and the answer says so."""
+    one = guard(monkeypatch, ODD, AXIS)
+    assert one.of.refused() == (ODD, AXIS)
+    monkeypatch.setattr(module, "check_software", lambda *_: pytest.fail("asked again"))
+    assert one.of.refused() == (ODD, AXIS)
+    one.refuses = PART
+    assert one.of.refusal(config("", 8), one.decisions) is None
+    assert one.emitted == 0
+    assert list(one.of.notes()) == [
+        f"plan emit refuses this plan ({PinValue.code}), axis tp: it is odd; take another",
+        f"plan emit refuses this plan ({EmissionAxis.code}), here: it is cut; do without",
+    ]
+    assert list(guard(monkeypatch).of.notes()) == []
+
+
+def test_what_is_not_emitted_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    one = guard(monkeypatch)
+    assert one.of.writes(config("tp=2", 8), one.decisions, prediction())
+    assert one.of.passed == []
+    one.refuses = ODD
+    assert not one.of.writes(config("tp=2", 8), one.decisions, prediction())
+    assert one.of.passed == [Passed(config("tp=2", 8), prediction(), ODD)]
+
+
+def test_ranks_on_hosts_must_be_in_an_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where they are GPUs of hosts; their seats are looked up once."""
+    gloo, cuda = guard(monkeypatch), guard(monkeypatch, target="torch-cuda")
+    assert gloo.of.refusal(config("", 8), gloo.decisions) is None
+    assert (gloo.orders, gloo.seats) == ([], 0)
+    cuda = guard(monkeypatch, target="torch-cuda")
+    for _ in range(2):
+        assert cuda.of.refusal(config("", 8), cuda.decisions) is None
+    assert (cuda.orders, cuda.seats) == ([("groups", ["a seat"])] * 2, 1)
+
+
+@pytest.mark.parametrize(("refusal", "held"), [(AXIS, True), (PART, True), (ODD, False)])
+def test_a_refusal_of_bodies_holds_for_their_family(
+    monkeypatch: pytest.MonkeyPatch, refusal: MeshwrightError, held: bool
+) -> None:
+    """It is not asked again; a refusal of what is around bodies is."""
+    one = guard(monkeypatch)
+    assert not one.of.masks(config("tp=2", 8))
+    one.refuses = refusal
+    assert not one.of.writes_config(config("tp=2", 8), prediction())
+    assert not one.of.writes_config(config("tp=2,mbs=2", 8), prediction())
+    assert one.emitted == (1 if held else 2)
+    assert [found.refusal for found in one.of.passed] == [refusal, refusal]
+    assert one.of.masks(config("tp=2,pp=2", 8)) == held
+    assert not one.of.masks(config("tp=4", 8))
+    one.refuses = None
+    assert one.of.writes_config(config("tp=2", 8), prediction()) != held
+    assert one.of.writes_config(config("tp=4", 8), prediction())
+
+
+ALIKE = ("tp=2,mbs=2", "tp=2,pp=2", "tp=2,pp=2,schedule=gpipe", "tp=2,microbatches=1")
+UNLIKE = (
+    *("tp=4", "tp=2,cp=2", "tp=2,ep=2", "tp=2,ep=2,etp=1", "tp=2,sp=off", "tp=2,cp=2,context=ring"),
+    *("tp=2,cp=2,zigzag=off", "tp=2,zero=2", "tp=2,zero=3", "tp=2,zero=3,regather=off", "tp=2,recompute=full"),
+    *("tp=2,offload=optimizer", "tp=2,shard=2", "tp=2,dp=1,pp=4"),
+)
+
+
+def test_families_have_the_same_bodies() -> None:
+    """One copy has no axis of copies; how many there are, and what is around bodies, is nothing."""
+    first = family_of(config("tp=2", 8))
+    assert [family_of(config(pins, 8)) for pins in ALIKE] == [first] * len(ALIKE)
+    families = [first, *(family_of(config(pins, 8)) for pins in UNLIKE)]
+    assert len(set(families)) == 1 + len(UNLIKE)
+
+
+def test_what_is_passed_over_by_code() -> None:
+    even = HeadsIndivisible(place="", cause="", fix="")
+
+    def passed(one: Config, refusal: MeshwrightError) -> Passed:
+        return Passed(one, prediction(), refusal)
+
+    several = [passed(config("", 8), ODD), passed(config("tp=2", 8), even), passed(config("tp=4", 8), ODD)]
+    found = by_code(several)
+    assert found == {PinValue.code: [several[0], several[2]], HeadsIndivisible.code: [several[1]]}
+    assert list(found) == [PinValue.code, HeadsIndivisible.code]
+
+
+def test_where_ranks_sit() -> None:
+    """Two GPUs at each adapter; then, in a pool that names none, one at each of the usual ones. CPUs have none."""
+    cluster = read(
+        '[[pool]]\nname = "a"\nhosts = 2\ngpu = "A100"\ngpus_per_host = 4\n'
+        'nics = [{ kind = "roce", gbps = 200, count = 2 }]\n'
+        '[[pool]]\nname = "b"\nhosts = 1\ngpu = "A100"\ngpus_per_host = 2\n'
+        '[[link]]\nbetween = ["a", "b"]\nkind = "ethernet"\ngbps = 100\nlatency_us = 5\n'
+    )
+    first = [(host, gpu, gpu // 2, "roce") for host in (0, 1) for gpu in range(4)]
+    assert seats(cluster) == [
+        Seat(host=host, gpu=gpu, nic=nic, network=network)
+        for host, gpu, nic, network in (*first, (2, 0, 0, "infiniband"), (2, 1, 1, "infiniband"))
+    ]
+    assert seats(read_cluster("cpu:2")) == [Seat(host=0, gpu=gpu, nic=-1, network="") for gpu in (0, 1)]

@@ -1,0 +1,211 @@
+"""A plan as a person reads it: whole texts, of plans made by hand of few and round numbers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from meshwright.ir.workload import Workload, stack_named
+from meshwright.planner.module_pins import ModulePin
+from meshwright.planner.plan_types import Machines, Plan
+from meshwright.planner.plan_view import show, show_nothing
+from meshwright.planner.relax import Nothing, Relaxation
+from meshwright.planner.search import Found
+from tests.planner.handmade import bounds, config, held, plan, prediction, rival, stage
+
+WHOLE = """\
+small.toml  digest ab12
+1,234,567 parameters; a step of 2,048 x 4,096 tokens in bf16 with adamw
+cluster big.toml: 8,192 ranks (H100 and A100) on 1,024 hosts
+stack torch: eager kernels, recipe fsdp; target torch-cuda
+
+plan          tp=2,pp=2,dp=2,zero=1,mbs=1,microbatches=4,recompute=full,schedule=1f1b
+step time     2 s  (1.5 s to 4 s)
+tokens/s/GPU  1,234
+MFU           40.00 %
+peak memory   6.00 GiB on the fullest stage, of 9.00 GiB (the device's 10.0 GiB less a margin of 10.00 %)
+gap           25.00 %: nothing in the declared space is below 1.5 s
+
+data parallel 2: 4 sequences a step on every copy
+tensor parallel 2: heads, widths and vocabulary are split, activations between blocks split along the sequence
+pipeline parallel 2: schedule 1f1b, layers shared even
+ZeRO-1: optimizer states are shared out
+4 micro-batches of 1 sequence
+computed again in the backward pass: every block
+
+stages
+stage       blocks       mesh  peak memory  capacity     left  fullest at
+0-1      2 x Block       tp=2     4.00 GiB  4.50 GiB  512 MiB    backward
+2      Block, Head  dp=2 tp=2     3.50 GiB  3.75 GiB  256 MiB   optimizer
+
+where the step goes, on the busiest ranks
+          time    share
+matmul   1.5 s  75.00 %  ##############################
+bubble  500 ms  25.00 %  ##########
+
+beside what a person would write
+plan           configuration      step time      x  peak memory  why it lost
+data parallel                             -      -            -  not possible
+fsdp           dp=8,zero=3,mbs=1        3 s  1.500     3.00 GiB  +1 s tensor
+
+alternatives, and why they lost
+configuration    step time      x  peak memory  why it lost
+tp=8,dp=1,mbs=1        4 s  2.000     3.00 GiB  +2 s host
+
+what binds
+heads: tp=8: 4 heads
+wish: tp was to be 2
+
+declared space: 1,200 bases priced, 3 priced by the evaluator
+left out: context parallel
+provenance: compute fitted, memory datasheet
+times, memory and bounds follow from these: they are no better than datasheet (uncalibrated: not measured on this \
+cluster)
+note: a note
+note: another
+written: out/plan.json
+"""
+
+
+def printed(capsys: pytest.CaptureFixture[str]) -> str:
+    """What went to standard output, without blanks at the ends of lines."""
+    return "".join(f"{line.rstrip()}\n" for line in capsys.readouterr().out.splitlines())
+
+
+def part(text: str, first: str, last: str) -> str:
+    """From the line that begins with the one to the line that begins with the other."""
+    return text[text.index(first) : text.index("\n", text.index(f"\n{last}") + 1) + 1]
+
+
+def test_a_whole_plan(capsys: pytest.CaptureFixture[str]) -> None:
+    """Stages 0 and 1 run the same: of the two, the second lacks less than the first has left, and is shown."""
+    show(plan(), Path("out/plan.json"))
+    assert printed(capsys) == WHOLE
+
+
+def test_what_is_not_there_is_not_spoken_of(capsys: pytest.CaptureFixture[str]) -> None:
+    show(plan(alternatives=(), binding=(), notes=()))
+    text = printed(capsys)
+    left = part(WHOLE, "alternatives", "wish: tp was") + "\n"
+    assert text == WHOLE.replace(left, "").replace(part(WHOLE, "note: a", "written"), "")
+
+
+OTHER = """\
+small.toml  digest ab12
+1,234,567 parameters; a step of 2,048 x 4,096 tokens in bf16 with sgd
+cluster one.toml: 8 ranks (H100) on 1 host
+stack torch-compile: compiled kernels, recipe fp32; target torch-cuda
+
+plan          tp=2,pp=2,dp=2,zero=1,mbs=1,microbatches=4,recompute=full,schedule=1f1b
+step time     2 s  (1.5 s to 4 s)
+tokens/s/GPU  1,234
+MFU           40.00 %
+peak memory   6.00 GiB on the fullest stage, of 4.00 GiB (the device's 5.00 GiB less a margin of 20.00 %)
+cost          0.0125 a step, 8 devices in use
+gap           25.00 %: nothing in the declared space is below 0.01 a step; that space is without the pins of modules
+"""
+
+OTHER_END = """\
+stages
+stage       blocks       mesh  peak memory  capacity            left  fullest at
+0-1      2 x Block       tp=2     6.00 GiB  4.00 GiB  short 2.00 GiB        loss
+2      Block, Head  dp=2 tp=2     1.00 GiB  1.00 GiB             0 B        loss
+
+where the step goes, on the busiest ranks
+          time    share
+matmul   1.5 s  75.00 %  ##############################
+bubble  500 ms  25.00 %  ##########
+
+beside what a person would write
+configuration      step time      x  peak memory  why it lost
+dp=8,zero=3,mbs=1        3 s  1.500     3.00 GiB  +1 s tensor
+
+alternatives, and why they lost
+        configuration    step time      x  peak memory  why it lost
+faster  tp=8,dp=1,mbs=1        1 s  0.500     3.00 GiB  full
+        tp=4,dp=2,mbs=1        4 s  2.000     3.00 GiB  +2 s host
+
+what binds
+heads: tp=8: 4 heads
+wish: tp was to be 2
+
+declared space: 1,200 bases priced, 3 priced by the evaluator
+asked for: tp 2 or 4, sp on, zero not 0 or 1, --fix layers.*.mlp:sharding=column
+left out: context parallel; hosts
+the search was cut short: more time may find a better plan
+provenance: compute fitted, memory datasheet
+times, memory and bounds follow from these: they are no better than datasheet (uncalibrated: not measured on this \
+cluster)
+"""
+
+
+def test_a_plan_by_cost_that_does_not_fit_and_was_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
+    asked = {"only": {"tp": (2, 4), "sp": (True,)}, "never": {"zero": (0, 1)}}
+    asked |= {"modules": (ModulePin("fix", "layers.*.mlp", "sharding", ("column",)),)}  # type: ignore[dict-item]
+    full = stage(0, held(6.0, 5.0, 1.0)), stage(1, held(3.0, 5.0, 1.0)), stage(2, held(1.0, 1.5, 0.5))
+    workload = Workload(global_batch=2048, seq=4096, optimizer="sgd", stack=stack_named("torch-compile"), recipe="fp32")
+    one: Plan = plan(
+        workload=workload,
+        machines=Machines(ref="one.toml", hosts=1, ranks=8, devices=("H100",), toml=""),
+        prediction=prediction(stages=full),
+        bounds=bounds(
+            objective="cost", lower=0.01, upper=0.0125, complete=False, truncated=("context parallel", "hosts"), **asked
+        ),
+        baselines=(rival("", "zero=3", "+1 s tensor", slower=1.5),),
+        alternatives=(
+            rival("faster", "tp=8,zero=0", "full", slower=0.5),
+            rival("", "tp=4,zero=0", "+2 s host", slower=2.0),
+        ),
+        notes=(),
+    )
+    show(one)
+    text = printed(capsys)
+    assert text[: len(OTHER)] == OTHER
+    assert text[text.index("stages\n") :] == OTHER_END
+
+
+# Nothing -------------------------------------------------------------------------------------------------------------
+
+
+LACKS = """\
+what lacks least is short 512 MiB on stage 1: 5.00 GiB of 4.50 GiB
+  tp=8,pp=1,dp=1,zero=0,mbs=1,microbatches=8,recompute=none,schedule=1f1b
+"""
+
+
+def nothing(*found: Relaxation, nearest: bool = True) -> Any:
+    """Stage 1 lacks half a GiB of 4.5, the others have what they need."""
+    stages = stage(0, held(8.0, 10.0, 1.0)), stage(1, held(5.0, 5.0, 0.5)), stage(2, held(4.0, 5.0, 1.0))
+    lacking = Found(config("tp=8,zero=0", 8), prediction(stages=stages))
+    solved: Any = SimpleNamespace()
+    return Nothing(solved=solved, nearest=lacking if nearest else None, relaxations=found)
+
+
+def test_what_lacks_least_and_what_would_help(capsys: pytest.CaptureFixture[str]) -> None:
+    helps = Found(config("tp=4,zero=0", 8), prediction(step_time_s=3.0))
+    other = Found(config("recompute=full", 1), prediction())
+    show_nothing(
+        nothing(
+            Relaxation(kind="wish", what="ask nothing of tp", found=helps),
+            Relaxation(kind="hosts", what="2 hosts instead of 1", found=other),
+        )
+    )
+    assert printed(capsys) == (
+        f"nothing fits\n{LACKS}\n"
+        "what would help, each tried\n"
+        "       change                step time  peak memory  with\n"
+        "wish   ask nothing of tp           3 s     6.00 GiB  tp=4,dp=2,mbs=1\n"
+        "hosts  2 hosts instead of 1        2 s     6.00 GiB  dp=1,mbs=1,recompute=full\n"
+    )
+
+
+@pytest.mark.parametrize("nearest", [True, False])
+def test_nothing_helps(capsys: pytest.CaptureFixture[str], nearest: bool) -> None:
+    show_nothing(nothing(nearest=nearest))
+    assert printed(capsys) == (
+        f"nothing fits\n{LACKS if nearest else ''}"
+        "no single change that was tried helps: wishes, margin, batch, sequence, hosts\n"
+    )
