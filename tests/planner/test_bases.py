@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
+from meshwright.cost_models.cluster import Cluster
+from meshwright.cost_models.cluster_toml import read
 from meshwright.cost_models.cost import Cost
+from meshwright.cost_models.prices import Prices
 from meshwright.cost_models.profile import StepConstants
 from meshwright.ir.workload import STACKS
-from meshwright.planner.bases import Held, copies, places, seconds
-from meshwright.planner.bounds import Wires
+from meshwright.planner.bases import Held, Room, Seconds, copies, places, seconds
+from meshwright.planner.bounds import Bounds, Common, Load, Wires
+from meshwright.planner.flights import Flight
 from meshwright.planner.pins import Config, fill, parse
-from tests.planner.refining import example, hosts
+from meshwright.planner.space import Storage
+from tests.planner import told
+from tests.planner.refining import Case, example, hosts
 
 ONE = Held(1, 2, 3, 100, 50, 800)
 
@@ -129,3 +137,330 @@ def test_reductions_run_behind_the_backward_pass_or_what_makes_gradients_of_weig
     )
     assert (found.forward, found.inputs, found.weights, found.update) == pytest.approx((5, inputs, weights, 7))
     assert found.work == pytest.approx(5 + inputs + weights)
+
+
+# Time ----------------------------------------------------------------------------------------------------------------
+
+Taken = tuple[float, float, float, float]
+"""Forward, for gradients of inputs, for those of weights, to update."""
+
+CALLS = ((("a", 1),), (("b", 1),), (("c", 1),))
+"""Stages with a body each."""
+
+
+class Told(Bounds):
+    """Bounds of stages whose seconds are told; ranks that straggle double the step."""
+
+    def __init__(self, taken: tuple[Taken, ...], groups: Any = None, **stack: Any) -> None:
+        calls = CALLS[: len(taken)]
+        self.taken: dict[Any, Seconds] = {own: Seconds(*one) for own, one in zip(calls, taken, strict=True)}
+        own = groups or tuple((number,) for number in range(len(calls)))
+        common: Any = SimpleNamespace(
+            stages=lambda config: calls,
+            groups=lambda config: tuple(enumerate(own)),
+            stack=replace(STACKS["torch"], **{"hides": (), "rolling": False} | stack),
+            step=STEP,
+            straggling=2.0,
+        )
+        self.common, self.work_s = common, 12.0
+        self.asked: list[tuple[bool, bool]] = []
+
+    def seconds(self, calls: Any, wires: Wires | None, apart: bool) -> Seconds:
+        self.asked.append((wires is not None, apart))
+        return self.taken[calls]
+
+
+FEW: tuple[Taken, ...] = ((1, 2, 3, 0.5), (2, 3, 4, 0.25), (1, 1, 1, 4))
+APART: dict[str, Any] = {"pp": 3, "schedule": "zb-h1"}
+
+
+@pytest.mark.parametrize(
+    ("own", "bounds", "expected"),
+    [
+        # The middle one waits 1 s and works 4 x 9 s; then 2 + 3 s go back through the first.
+        ({"pp": 3, "microbatches": 4}, Told(FEW), 1 + 36 + 5),
+        ({"pp": 3, "microbatches": 4}, Told(FEW, rolling=True), 1 + 36 + 5),
+        # An update of 7.5 s takes longer than that; shared out over four copies 8 s do.
+        ({"pp": 3, "microbatches": 4}, Told((FEW[0], (2, 3, 4, 7.5), FEW[2])), 1 + 36 + 7.5),
+        ({"pp": 3, "microbatches": 4, "dp": 4, "zero": 1}, Told((FEW[0], (2, 3, 4, 32), FEW[2])), 1 + 36 + 8),
+        ({"pp": 3, "microbatches": 4, "dp": 4}, Told((FEW[0], (2, 3, 4, 32), FEW[2])), 1 + 36 + 32),
+        # The last waits for both forward; its own update takes 10 or 14 s, to go back 5 + 7 s.
+        ({"pp": 3, "microbatches": 4}, Told((FEW[0], FEW[1], (1, 4, 2, 10))), 3 + 28 + 12),
+        ({"pp": 3, "microbatches": 4}, Told((FEW[0], FEW[1], (1, 4, 2, 14))), 3 + 28 + 14),
+        # Weights apart, what goes back need not wait for them: 4 x 4 s of them may come later than the 2 s after.
+        (APART | {"microbatches": 4}, Told(FEW), 1 + 36 + 0.25),
+        (APART | {"microbatches": 4}, Told(FEW, rolling=True), 36 + 0.25),
+        # Of one micro-batch the last has 7 s to do, of them 2 s for weights; 9 + 3 s go back.
+        (APART | {"microbatches": 1}, Told(((1, 9, 3, 0), (2, 3, 4, 0), (1, 4, 2, 4))), 3 + 7 - 2 + 12),
+        # A group of the first and the last stage works 2 x 13 s, and updates both.
+        ({"pp": 2, "microbatches": 2}, Told((*FEW[:2], (1, 4, 2, 4)), ((0, 2), (1,))), 26 + 4.5),
+        ({"pp": 2, "microbatches": 2}, Told(((1, 2, 3, 9), FEW[1], (1, 4, 2, 4)), ((0, 2), (1,))), 26 + 13),
+        ({"pp": 2, "microbatches": 3}, Told(((1, 2, 3, 0), (2, 3, 9, 0), FEW[2]), ((0, 2), (1,))), 1 + 42 + 5),
+        # Weights of both stages of a group may come later: of 7 + 7 s only 4 s not.
+        (
+            {"pp": 2, "microbatches": 1, "schedule": "zbv"},
+            Told(((1, 12, 1, 0), (1, 1, 5, 0), (1, 1, 5, 0)), ((0,), (1, 2))),
+            1 + 14 - 10 + 12,
+        ),
+    ],
+)
+def test_a_step_waits_works_and_is_waited_for(own: dict[str, Any], bounds: Told, expected: float) -> None:
+    asked = told.config(**own)
+    assert bounds.step_s(asked) == pytest.approx(2 * expected)
+    assert set(bounds.asked) == {(False, asked.schedule in ("zb-h1", "zbv"))}
+
+
+@pytest.mark.parametrize(
+    ("zero", "groups", "hides", "expected"),
+    [
+        # One body each; to reduce it takes 10 s, to gather it 1 s. Work of 6 s and of 9 s, each twice.
+        (0, None, (), 1 + 18 + 10),
+        (1, None, (), 1 + 18 + 10 + 5),
+        (2, None, (), 1 + 18 + 5),
+        (3, None, (), 1 + 18 + 5),
+        (1, None, ("publish",), 1 + 18 + 10),
+        (1, None, ("gradients",), 1 + 18 + 5.5 + 5),  # the last pass of 9 s covers half of its seconds
+        (1, ((0, 1),), (), 30 + 20 + 6),
+        (1, ((0, 1),), ("gradients",), 30 + 6),  # nobody knows what of several stages is covered
+    ],
+)
+def test_what_copies_tell_each_other_ends_a_step(
+    zero: int, groups: Any, hides: tuple[str, ...], expected: float
+) -> None:
+    bounds = Told(((1, 2, 3, 0), (2, 3, 4, 0)), groups, hides=hides)
+    own = Wires({"a": 1.0, "b": 5.0}, {"a": 0.0, "b": 0.0}, {"a": 10.0, "b": 10.0}, zero, regather=True)
+    asked = told.config(pp=2, dp=4, microbatches=2, zero=zero)
+    assert bounds.step_s(asked, own) == pytest.approx(2 * expected)
+    assert {beside for beside, _ in bounds.asked} == {zero > 1}
+
+
+def test_reductions_that_are_covered_take_nothing_more() -> None:
+    """Half of nine seconds covers four."""
+    bounds = Told(((2, 3, 4, 0),), hides=("gradients",))
+    own = Wires({"a": 0.0}, {"a": 0.0}, {"a": 4.0}, 0, regather=True)
+    assert bounds.step_s(told.config(dp=4), own) == 2 * 9
+
+
+def test_the_work_of_a_step_in_equal_shares() -> None:
+    """Six micro-batches of 12 s on four stages, doubled by who straggles."""
+    assert Told(FEW).least_s(told.config(pp=4, microbatches=6)) == 2 * 18
+
+
+@pytest.mark.parametrize(
+    ("own", "taken", "expected"),
+    [
+        # Forward 0-1 and 1-2, then 1-3, backward 3-5 there, 5-7, 7-9; here 5-10 and 10-15.
+        ({"pp": 2, "microbatches": 2}, ((1, 2, 3, 0.5), (2, 1, 1, 4)), 15.5),
+        ({"pp": 2, "microbatches": 2}, ((1, 2, 3, 0.5), (2, 1, 1, 8)), 17),
+        # Weights wait here until nothing else is to be done: forward 0-1, 1-3, inputs 3-4, 4-6, weights 6-9.
+        ({"pp": 2, "microbatches": 1, "schedule": "zb-h1"}, ((1, 2, 3, 0.5), (2, 1, 9, 0)), 13),
+        ({"pp": 2, "microbatches": 1, "schedule": "zb-h1"}, ((1, 2, 3, 0.5), (2, 1, 1, 0)), 9.5),
+        # One stage does not wait: 4 x 6 s and its update.
+        ({"pp": 1, "microbatches": 4}, ((1, 2, 3, 0.5),), 24.5),
+    ],
+)
+def test_a_schedule_is_run_action_by_action(own: dict[str, Any], taken: tuple[Taken, ...], expected: float) -> None:
+    bounds, none = Told(taken), Wires({}, {}, dict.fromkeys("abc", 0.0), 0, regather=True)
+    assert bounds.run_s(told.config(**own), none) == pytest.approx(2 * expected)
+
+
+def test_groups_that_roll_on_are_not_run() -> None:
+    """The slower one of 2 x 9 s; run one by one it would wait a second for the first."""
+    bounds, none = Told(FEW[:2], rolling=True), Wires({}, {}, dict.fromkeys("abc", 0.0), 0, regather=True)
+    asked = told.config(pp=2, microbatches=2, schedule="zb-h1")
+    assert bounds.run_s(asked, none) == bounds.step_s(asked, none) == pytest.approx(2 * 18.25)
+    assert bounds.run_s(replace(asked, schedule="1f1b"), none) > 2 * 18.25
+
+
+# Memory --------------------------------------------------------------------------------------------------------------
+
+
+def test_a_group_holds_what_its_moments_do() -> None:
+    """Two stages: 10 and 100 bytes kept, of which 4 and 40 wait; forward passes add 5 and 50, backward ones 12 and 120.
+    The parameters that the second holds again are the first one's."""
+    rooms = [
+        Room(10, 4, 15, 22, 3, Held(1, 1, 1, 8, 4, 16), Held(2, 0, 0, 20, 10, 40)),
+        Room(100, 40, 150, 220, 7, Held(3, 3, 3, 30, 15, 60), Held()),
+    ]
+    flight = Flight(
+        live=np.array([[2.0, 1], [1, 1], [0, 0]]),
+        pending=np.array([[0.0, 1], [2, 0], [0, 0]]),
+        forward=np.array([[0.0, 0], [1, 0], [0, 0]]),
+        backward=np.array([[0.0, 1], [0, 0], [0, 0]]),
+        graded=np.array([False, True, False]),
+    )
+    again = [(Held(parameters=8, gradients=4, optimizer=16), False), (Held(parameters=5), True)]
+    found = Load.of(rooms, flight, again)
+    assert (found.before, found.graded, found.gathered) == (20 + 100 + 40 + 120, 10 + 100 + 8 + 5, 7)
+    assert found.dense == Held(4, 4, 4, 30, 15, 60)
+    assert found.expert == Held(2, 0, 0, 15, 10, 40)
+    never = Load.of(rooms, replace(flight, graded=np.zeros(3, dtype=bool)), ())
+    assert (never.before, never.graded, never.dense.parameters) == (280, 0, 38)
+
+
+FULL = Load(Held(0, 0, 10, 100, 50, 800), Held(0, 0, 3, 40, 20, 80), before=30, graded=6, gathered=8)
+"""100 bytes of parameters, 50 of gradients and 800 of states outside the experts; 40, 20 and 80 inside."""
+
+
+def memory(style: str = "eager", used: float = 2.0) -> Bounds:
+    """Of devices that have 1,000 bytes, and nothing beside what is asked about."""
+    bounds = object.__new__(Bounds)
+    common: Any = SimpleNamespace(
+        setting=SimpleNamespace(ran=lambda config: config),
+        workload=SimpleNamespace(states=SimpleNamespace(used=used, stored=4.0)),
+        stack=SimpleNamespace(style=style),
+        with_runtime=lambda nbytes: nbytes,
+        capacity=1000.0,
+    )
+    bounds.common = common
+    return bounds
+
+
+@pytest.mark.parametrize(
+    ("own", "storage", "style", "needed"),
+    [
+        # Experts four apart: eight copies of what is outside, two of what is inside. Gradients come with the first
+        # micro-batch where kernels are not fused: beside 6 bytes then, and 30 are held before.
+        ({"ep": 4}, Storage(0, 0, True), "eager", 1020 + 76),
+        ({"ep": 4}, Storage(0, 0, True), "fused", 1020 + 100),
+        ({"ep": 4}, Storage(1, 0, True), "eager", 50 + 100 + 20 + 40 + 76),
+        ({"ep": 4}, Storage(2, 0, True), "eager", 210 + 30),
+        ({"ep": 4}, Storage(2, 0, True), "fused", 210 + 30 + 50 / 8 + 10),
+        ({"ep": 4}, Storage(3, 0, True), "eager", 12.5 + 100 + 20 + 40 + 30),
+        ({"ep": 4}, Storage(3, 0, False), "eager", 172.5 + 2 * 13 - 8 + 30),  # what stays is not gathered anew
+        ({"ep": 8}, Storage(3, 0, False), "eager", 12.5 + 100 + 120 + 2 * 10 - 8 + 6 + 50 / 8 + 20),
+        ({"ep": 4}, Storage(1, 4, True), "eager", 50 + 200 + 20 + 80 + 76),  # over four of the eight: one inside
+        ({"ep": 2}, Storage(1, 4, True), "eager", 50 + 200 + 20 + 40 + 76),
+        ({"ep": 4}, Storage(2, 4, True), "eager", 350 + 6 + 12.5 + 20),
+    ],
+)
+def test_what_the_fullest_group_lacks(own: dict[str, Any], storage: Storage, style: str, needed: float) -> None:
+    pipeline = told.config(dp=8, etp=1, **own)
+    less = replace(FULL, dense=Held(0, 0, 10, 100, 50, 792))
+    for loads in ((FULL, less), (less, FULL)):
+        found = memory(style).lacks_bytes(loads, pipeline, storage)
+        assert found == pytest.approx(needed - 1000)
+        assert found < needed - 1000, "sums in another order give way"
+    bounds = memory(style)
+    stepped = bounds.stepped_bytes((FULL, less), pipeline, storage)
+    assert bounds.lacks_bytes((FULL,), pipeline, storage, hosted=True) == pytest.approx(needed - stepped - 1000)
+
+
+@pytest.mark.parametrize(
+    ("storage", "expected"),
+    [
+        (Storage(0, 0, True), 880),
+        (Storage(1, 0, True), 100 + 40),
+        (Storage(3, 0, True), 140),
+        (Storage(1, 4, True), 200 + 80),
+    ],
+)
+def test_the_state_of_a_rank_where_there_is_most(storage: Storage, expected: float) -> None:
+    less = replace(FULL, expert=Held())
+    assert memory().stepped_bytes((less, FULL, less), told.config(dp=8, ep=4, etp=1), storage) == expected
+
+
+def test_what_a_target_runs_otherwise_is_bounded_otherwise() -> None:
+    """One that runs ZeRO-1 whatever is asked for."""
+    bounds = memory()
+    bounds.common.setting = SimpleNamespace(ran=lambda config: replace(config, zero=1, regather=True))  # type: ignore[assignment]
+    pipeline = told.config(dp=8, ep=4, etp=1)
+    assert bounds.lacks_bytes((FULL,), pipeline, Storage(3, 0, False)) == pytest.approx(286 - 1000)
+
+
+def test_gathered_parameters_never_take_more_than_stored_ones() -> None:
+    """Eight bytes of each are gathered, and four are stored."""
+    assert memory(used=8.0).lacks_bytes((FULL,), told.config(dp=8, ep=4, etp=1), Storage(1, 0, True)) == pytest.approx(
+        100 + 100 + 40 + 40 + 76 - 1000
+    )
+
+
+# What bounds of one setting share ------------------------------------------------------------------------------------
+
+MOST = """
+[[pool]]
+name = "two"
+hosts = 2
+gpu = "A100-40G"
+gpus_per_host = 4
+[[pool]]
+name = "one"
+hosts = 1
+gpu = "A100-80G"
+gpus_per_host = 8
+[[link]]
+between = ["one", "two"]
+kind = "ethernet"
+gbps = 100
+latency_us = 20
+"""
+
+
+def common(case: Case, **changes: Any) -> Common:
+    """With a tenth of the step for every doubling of the hosts, and round numbers of what a runtime takes."""
+    prices, setting = case.prices, case.setting
+    profile = replace(
+        prices.profile, step=replace(STEP, straggling=0.1, hidden_tensor=0.2, hidden_backward=0.3, slowdown=0.25)
+    )
+    stack = replace(setting.workload.stack, **changes)
+    setting = replace(setting, workload=replace(setting.workload, stack=stack), bodies={})
+    return Common(setting, Prices(case.cluster, profile), setting.folds.at(8))
+
+
+@pytest.mark.parametrize(
+    ("cluster", "doublings"),
+    [
+        (hosts(1), 0),
+        (hosts(4), 2),
+        (read(MOST), 1.5849625007211562),  # sixteen ranks on three hosts
+    ],
+)
+def test_ranks_straggle_with_every_doubling_of_hosts(small: str, cluster: Cluster, doublings: float) -> None:
+    assert common(Case(small, cluster)).straggling == pytest.approx(1 + 0.1 * doublings)
+
+
+def test_half_a_cluster_straggles_as_few_hosts_do(small: str) -> None:
+    """Nine of sixteen ranks are on three hosts of four at least."""
+    case = Case(small, hosts(4))
+    case.setting = replace(case.setting, ranks=9)
+    assert common(case).straggling == pytest.approx(1.15849625)
+
+
+def test_the_roomiest_device_is_what_may_be_filled(small: str) -> None:
+    own = common(Case(small, read(MOST)))
+    device = own.prices.cluster.pools[1].device
+    most = (device.driver_memory or device.memory).value
+    assert own.capacity == pytest.approx(most * (1 - own.prices.profile.memory.margin_share))
+
+
+@pytest.mark.parametrize(
+    ("hides", "regathers", "tensor", "expert"),
+    [((), False, 1.0, 1.0), (("tensor",), False, 0.7, 1.0), ((), True, 0.7, 1.0), (("expert",), False, 1.0, 0.25)],
+)
+def test_what_stacks_hide(small: str, hides: tuple[str, ...], regathers: bool, tensor: float, expert: float) -> None:
+    """The larger share of what may be hidden within a copy; of exchanges the slow-down is left."""
+    case = Case(small, hosts(1))
+    own = common(case, hides=hides, regathers=regathers)
+    assert (own.tensor_left, own.expert_left) == pytest.approx((tensor, expert))
+
+
+def test_what_a_runtime_needs_beside() -> None:
+    """Ten bytes of workspace, a tenth in fragments, and 5 + 7 bytes that are not divided."""
+    runtime = SimpleNamespace(workspace_bytes=10.0, fragments_share=0.1, block_bytes=5.0, context_bytes=7.0)
+    own: Any = SimpleNamespace(prices=SimpleNamespace(profile=SimpleNamespace(memory=runtime)))
+    assert Common.with_runtime(own, 100.0) == pytest.approx(110 * 1.1 + 12)
+
+
+def test_neighbours_that_run_the_same_are_told_by_their_ends(small: str) -> None:
+    """Eight layers; the embedding before the first, the head behind the last."""
+    own = common(Case(small, hosts(2)))
+    ((first, block), (inner, count), (again, last)) = (
+        (own.stages(told.config(pp=8))[at][0], len(own.stages(told.config(pp=8))[at])) for at in (0, 1, 7)
+    )
+    assert first[1] == inner[1] == again[1] == 1
+    assert (block, count, last) == (2, 1, 2)
+    assert [number for number, _ in own.groups(told.config(pp=8))] == [0, 1, 6, 7]
+    assert own.groups(told.config(pp=2)) == ((0, (0,)), (1, (1,)))
+    assert own.groups(told.config(pp=4, vp=2, schedule="zbv")) == ((0, (0, 7)), (1, (1, 6)), (3, (3, 4)))
+    shared = told.config(pp=4, split="even", stage_blocks=(2, 3, 2, 1))
+    assert [sum(times for _, times in calls) for calls in own.stages(shared)] == [3, 3, 2, 2]
