@@ -477,7 +477,7 @@ def test_unequal_shares_are_tried_of_the_quickest(makers: Makers) -> None:
 
 
 def test_where_a_stage_has_no_layers_all_else_of_the_kind_is_tried_so(makers: Makers) -> None:
-    """Other micro-batches and schedules on the same ranks, the quickest first; what was made of it is not made again."""
+    """Other micro-batches and schedules on the same ranks, the quickest first; its own origin is not made again."""
     start = config(pp=2, dp=4)
     others = [replace(start, mbs=2), replace(start, schedule="gpipe"), replace(start, zero=1)]
     unlike = [replace(start, tp=2, dp=2), replace(start, pp=4, dp=2), replace(start, dp=2), config(pp=2, dp=4, vp=2)]
