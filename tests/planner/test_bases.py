@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,9 +12,11 @@ import pytest
 
 from meshwright.cost_models.cluster import Cluster
 from meshwright.cost_models.cluster_toml import read
+from meshwright.cost_models.collectives import collective
 from meshwright.cost_models.cost import Cost
 from meshwright.cost_models.prices import Prices
 from meshwright.cost_models.profile import StepConstants
+from meshwright.cost_models.topology import group_shape
 from meshwright.ir.workload import STACKS
 from meshwright.planner.bases import Held, Room, Seconds, copies, places, seconds
 from meshwright.planner.bounds import Bounds, Common, Load, Wires
@@ -21,7 +24,7 @@ from meshwright.planner.flights import Flight
 from meshwright.planner.pins import Config, fill, parse
 from meshwright.planner.space import Storage
 from tests.planner import told
-from tests.planner.refining import Case, example, hosts
+from tests.planner.refining import SMALL, Case, example, hosts
 
 ONE = Held(1, 2, 3, 100, 50, 800)
 
@@ -269,7 +272,9 @@ def test_groups_that_roll_on_are_not_run() -> None:
     bounds, none = Told(FEW[:2], rolling=True), Wires({}, {}, dict.fromkeys("abc", 0.0), 0, regather=True)
     asked = told.config(pp=2, microbatches=2, schedule="zb-h1")
     assert bounds.run_s(asked, none) == bounds.step_s(asked, none) == pytest.approx(2 * 18.25)
-    assert bounds.run_s(replace(asked, schedule="1f1b"), none) > 2 * 18.25
+    # Whole backward passes: here forward 0-2 and 2-4, then 2-3, backward 3-8, 8-9, 9-14; here again 8-15 and 15-22.
+    slow_first = Told((FEW[1], FEW[0]), rolling=True)
+    assert slow_first.run_s(replace(asked, schedule="1f1b"), none) == pytest.approx(2 * 22.25)
 
 
 # Memory --------------------------------------------------------------------------------------------------------------
@@ -464,3 +469,123 @@ def test_neighbours_that_run_the_same_are_told_by_their_ends(small: str) -> None
     assert own.groups(told.config(pp=4, vp=2, schedule="zbv")) == ((0, (0, 7)), (1, (1, 6)), (3, (3, 4)))
     shared = told.config(pp=4, split="even", stage_blocks=(2, 3, 2, 1))
     assert [sum(times for _, times in calls) for calls in own.stages(shared)] == [3, 3, 2, 2]
+
+
+def test_what_is_held_twice_is_told_of_groups_that_hold_it_twice(tmp_path: Path) -> None:
+    """The embedding is the first of ten calls, and the head, which reads it again, the last."""
+    path = tmp_path / "tied.toml"
+    path.write_text(f"{SMALL.format(layers=8, dtype='bf16')}tied_embeddings = true\n", encoding="utf-8")
+    own = common(Case(str(path), hosts(1)))
+    ((held, body),) = own.held_twice
+    assert body == "head"
+    assert list(own.twice(told.config(), (0,))) == [(held, "head")]
+    split = told.config(pp=2, split="even", stage_blocks=(8, 0))
+    assert list(own.twice(split, (0, 1))) == [(held, "head")]
+    assert list(own.twice(split, (0,))) == list(own.twice(split, (1,))) == []
+
+
+# Wires ---------------------------------------------------------------------------------------------------------------
+
+KEPT, WHOLE = Held(elements=6e8, again=5e8), 1e8
+"""600 million parameters outside the experts, of which the backward pass reads 500, and 100 are cut by nobody."""
+INSIDE = Held(elements=4e8, again=3e8)
+
+
+Ways = list[dict[str, float]]
+"""Each what goes over which axes, in units of 1e8 bytes."""
+
+
+@pytest.mark.parametrize(
+    ("own", "gathers", "again", "kind", "reduces"),
+    [
+        # Two bytes of each are gathered over eight copies, four reduced.
+        ({"dp": 8}, [{"dp": 20}], [{"dp": 16}], "all_reduce", [{"dp": 40}]),
+        ({"dp": 8, "zero": 1}, [{"dp": 20}], [{"dp": 16}], "reduce_scatter", [{"dp": 40}]),
+        # What tensor parallel ranks have whole may be reduced over these, too: with more wires it is quicker there.
+        ({"tp": 2, "dp": 4}, [{"dp": 20}], [{"dp": 16}], "all_reduce", [{"dp": 40}, {"dp": 36, "dp tp": 4}]),
+        # Over the copies of one host.
+        (
+            {"dp": 8, "shard": 4, "zero": 1},
+            [{"dp_shard": 20}],
+            [{"dp_shard": 16}],
+            "reduce_scatter",
+            [{"dp_shard": 40}],
+        ),
+        # Experts four apart have two copies each. Over two axes at once or one by one, from either end, with what the
+        # one before leaves; what goes over the same goes together.
+        (
+            {"dp": 8, "ep": 4, "etp": 1},
+            [{"dp ep": 12, "dp": 8}, {"dp": 12 + 8, "ep": 6}, {"ep": 12, "dp": 3 + 8}],
+            [{"dp ep": 10, "dp": 6}, {"dp": 10 + 6, "ep": 5}, {"ep": 10, "dp": 2.5 + 6}],
+            "all_reduce",
+            [{"dp ep": 24, "dp": 16}],
+        ),
+        (
+            {"dp": 8, "ep": 4, "etp": 1, "zero": 2},
+            [{"dp ep": 12, "dp": 8}, {"dp": 12 + 8, "ep": 6}, {"ep": 12, "dp": 3 + 8}],
+            [{"dp ep": 10, "dp": 6}, {"dp": 10 + 6, "ep": 5}, {"ep": 10, "dp": 2.5 + 6}],
+            "reduce_scatter",
+            [{"dp ep": 24, "dp": 16}, {"dp": 24 + 16, "ep": 12}, {"ep": 24, "dp": 6 + 16}],
+        ),
+        # Experts that both tensor parallel ranks compute may be reduced in halves, without those.
+        (
+            {"tp": 2, "dp": 4, "ep": 1, "etp": 1},
+            [{"dp": 12, "dp tp_dp": 8}, {"dp": 12 + 8, "tp_dp": 2}, {"tp_dp": 8, "dp": 12 + 4}],
+            [{"dp": 10, "dp tp_dp": 6}, {"dp": 10 + 6, "tp_dp": 1.5}, {"tp_dp": 6, "dp": 10 + 3}],
+            "all_reduce",
+            [{"dp": 24, "dp tp_dp": 16}, {"dp": 24 + 8}, {"dp": 20, "dp tp_dp": 4 + 16}, {"dp": 20 + 8, "dp tp_dp": 4}],
+        ),
+    ],
+)
+def test_what_copies_take_to_gather_and_to_reduce(
+    own: dict[str, Any], gathers: Ways, again: Ways, kind: Any, reduces: Ways
+) -> None:
+    """The quickest way, by the prices of collectives."""
+    cluster, asked = hosts(2), told.config(**own)
+    mesh, ranks = asked.degrees().mesh(), tuple(range(8))
+
+    def taken(kind: Any, ways: Ways) -> float:
+        return min(
+            sum(
+                collective(kind, 1e8 * nbytes, group_shape(cluster, ranks, mesh, axes.split()), "nccl").seconds
+                for axes, nbytes in way.items()
+            )
+            for way in ways
+        )
+
+    states: Any = SimpleNamespace(used=2.0, reduced=4.0)
+    shared: Any = SimpleNamespace(
+        setting=SimpleNamespace(ran=lambda config: config),
+        prices=SimpleNamespace(cluster=cluster),
+        workload=SimpleNamespace(states=states),
+        library="nccl",
+        calls=(),
+        tensor_left=1.0,
+        expert_left=1.0,
+        host_s=0.0,
+    )
+    piece: Any = SimpleNamespace(states=(KEPT, INSIDE), whole=WHOLE)
+    costs = dict.fromkeys(("forward", "recompute", "inputs", "weights"), Cost())
+    base: Any = SimpleNamespace(pieces={"a": piece}, piece=lambda calls: costs)
+    wired = Bounds(shared, base).wires(asked)
+    assert wired.gathers["a"] == pytest.approx(taken("all_gather", gathers))
+    assert wired.again["a"] == pytest.approx(taken("all_gather", again))
+    assert wired.reduces["a"] == pytest.approx(taken(kind, reduces))
+    assert (wired.zero, wired.regather) == (asked.zero, True)
+
+
+def test_the_work_of_a_micro_batch_on_all_stages() -> None:
+    """By phase 7 s of kernels, tensor parallelism of which half is left, context parallelism, exchanges of which a
+    quarter is left, and two waits for the host of 0.5 s."""
+    shared: Any = SimpleNamespace(calls=(("a", 3),), tensor_left=0.5, expert_left=0.25, host_s=0.5)
+    asked: list[Any] = []
+    costs = {
+        "forward": Cost((1, 2, 4)),
+        "recompute": Cost(values=(10, 0, 0)),
+        "inputs": Cost(values=(0, 100, 0)),
+        "weights": Cost(values=(0, 0, 1000), awaited=2),
+        "update": Cost((5000, 0, 0)),
+    }
+    base: Any = SimpleNamespace(pieces={}, piece=lambda calls: asked.append(calls) or costs)
+    assert Bounds(shared, base).work_s == 7 + 5 + 100 + 250 + 1
+    assert asked == [(("a", 3),)]
