@@ -52,6 +52,7 @@ class Setup:
     per_operator: bool = True
     axes: int = 1
     price: Any = lambda lowered: price(7.0)
+    asked: list[tuple[int, Config]] = field(default_factory=list)
 
     @property
     def target(self) -> Any:
@@ -63,6 +64,7 @@ class Setup:
     def decisions(self, own: Config, global_batch: int) -> Plan:
         if own.stage_blocks[:1] == (3,):
             raise LayersIndivisible(place="here", cause="three", fix="two")
+        self.asked.append((self.ranks, own))
         each = self.ranks // own.pp
         return Plan(tuple(Staged(tuple(range(at * each, (at + 1) * each)), self.axes) for at in range(own.pp)))
 
@@ -494,9 +496,11 @@ def test_where_a_stage_has_no_layers_all_else_of_the_kind_is_tried_so(makers: Ma
             1.0, decisions=seats, config=replace(start, stage_blocks=(0, 4)), origin=start, counts=(0, 4), idle=(9,)
         )
     ]
-    found, _ = finished(search(*rows, setting=Setup(price=priced)), asked(), never)
+    told = search(*rows, setting=Setup(ranks=16, price=priced))
+    found, _ = finished(told, asked(), never)
     assert [one for one, _ in lowered] == [replace(one, stage_blocks=(0, 4)) for one in others]
     assert {plan.groups for _, plan in lowered} == {seats.groups}
+    assert {ranks for ranks, one in told.setting.asked if one.stage_blocks} == {8}
     made = lowered[0][1]
     assert found == Refined(
         made, price(0.5), (0, 4), (9,), config=replace(others[0], stage_blocks=(0, 4)), origin=others[0]
