@@ -15,7 +15,7 @@ from meshwright.planner import roomiest, search
 from meshwright.planner.baselines import Baseline
 from meshwright.planner.pins import Config
 from meshwright.planner.roomiest import Roomiest
-from meshwright.planner.search import CUT_SHORT, IMPOSSIBLE, Counts, Search, Waiting
+from meshwright.planner.search import CUT_SHORT, IMPOSSIBLE, PROMISING, Counts, Search, Waiting
 from meshwright.planner.space import Storage
 from tests.planner.told import config, price
 
@@ -238,6 +238,14 @@ def test_a_base_that_comes_up(opened: Any, base: Any, known: Any, pending: Any, 
     assert [(one.bound_s, one.ran, one.config.zero) for one in sorted(own.heap)] == queued
     assert own.counts.bases == bases
     assert [(one.pp, one.zero) for one in own.found] == priced
+
+
+def test_what_is_as_quick_as_is_promising_waits_for_its_turn(opened: Any) -> None:
+    for run_s, promises in ((PROMISING * 10.0, False), (PROMISING * 9.9999, True)):
+        bounds: Any = Bounds(BASE, [Shape(1, 1.0, 1.0, {0: (1.0, run_s, 0.0)})])
+        own = opened(Told([bounds]))
+        own.ceiling_s = 10.0
+        assert own.promises(bounds, BASE) == promises
 
 
 def test_what_a_base_teaches_of_others(opened: Any) -> None:
