@@ -340,6 +340,8 @@ def even(count: int, rate: float = 100.0) -> list[list[float]]:
             Plan.of("dp=2", "dp=2"),
             [(0, 1, 2, 3), (2, 3, 0, 1), (0, 2, 1, 3), (2, 0, 3, 1)],
         ),
+        # Three places do not fill a host of two: single ones do. From either order of the pools hosts are exchanged.
+        (read(TWO_POOLS), Plan.of("dp=3"), [(0, 1, 2), (2, 0, 1), (2, 3, 0), (0, 2, 3)]),
         # Over measured hosts axes go in every order; half of four hosts is exchanged for the other.
         (hosts(2, even(2), per_host=1), Plan.of("a=2"), [(0, 1), (1, 0)]),
         # Groups of unlike sizes stay together, in every order.
