@@ -298,6 +298,7 @@ def test_anchors_that_a_base_is_put_together_from(own: Any, anchors: Any, second
         ({"tp": 2, "ep": 4, "etp": 2}, Anchor(2, 1, "none", 3, etp=2)),
         ({"tp": 2, "ep": 8, "etp": 1}, Anchor(2, 2, "none", 3, etp=1)),
         ({"tp": 6, "ep": 4, "etp": 1}, Anchor(6, 2, "none", 3, etp=1)),
+        ({"tp": 4, "ep": 2, "etp": 2}, Anchor(4, 2, "none", 3, etp=2)),
         ({"tp": 2, "ep": 1, "etp": 4}, Anchor(2, 1, "none", 3, etp=4)),
     ],
 )

@@ -190,7 +190,7 @@ class Table:
         self.program: Any = SimpleNamespace(microbatches=microbatches)
         self.decisions: Any = SimpleNamespace(groups=range(groups), counts=even_counts(layers, stages))
         self.fold = None
-        self.work = [draw.uniform(1, 3) for _ in range(layers)]
+        self.work = [draw.uniform(1, 3) * (8 if seed % 2 and at < 2 else 1) for at in range(layers)]
         self.held = [draw.uniform(1, 3) for _ in range(layers)]
         self.speed = [draw.choice((1.0, 1.0, 2.5)) for _ in range(stages)]
         self.beside = [draw.uniform(0, 2) for _ in range(stages)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import product
+from math import inf, prod
 from random import Random
 from typing import Any
 
@@ -19,13 +20,8 @@ SIZES = {0: 5, 1: 3, 2: 4, 3: 2, 4: 6}
 def table(draw: Random, *scope: int, kinds: int = 0) -> Table:
     """Costs at random, of which a twentieth is never; `kinds`: of so many rows on the last axis, that come again."""
     shape = tuple(SIZES[one] for one in scope)
-    values = np.array(
-        [
-            draw.choice((draw.random(), np.inf) if draw.random() < 0.1 else (draw.random(),))
-            for _ in range(int(np.prod(shape)))
-        ]
-    )
-    values = values.reshape(shape)
+    costs = [draw.random() if draw.random() > 0.05 else inf for _ in range(prod(shape))]
+    values = np.array(costs).reshape(shape)
     if kinds:
         values = values[..., np.arange(shape[-1]) % kinds]
     return Table(scope, values)
@@ -34,7 +30,7 @@ def table(draw: Random, *scope: int, kinds: int = 0) -> Table:
 def brute(found: list[Table], scope: tuple[int, ...]) -> Any:
     """The least over all variables that are not in the scope, choice by choice."""
     every = sorted({one for own in found for one in own.scope})
-    out = np.full(tuple(SIZES[one] for one in scope), np.inf)
+    out = np.full(tuple(SIZES[one] for one in scope), inf)
     for states in product(*(range(SIZES[one]) for one in every)):
         at = dict(zip(every, states, strict=True))
         cost = sum(float(own.values[tuple(at[one] for one in own.scope)]) for own in found)
