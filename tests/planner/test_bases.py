@@ -14,11 +14,13 @@ from meshwright.cost_models.cluster import Cluster
 from meshwright.cost_models.cluster_toml import read
 from meshwright.cost_models.collectives import collective
 from meshwright.cost_models.cost import Cost
+from meshwright.cost_models.ledger import PHASES
 from meshwright.cost_models.prices import Prices
 from meshwright.cost_models.profile import StepConstants
 from meshwright.cost_models.topology import group_shape
 from meshwright.ir.workload import STACKS
-from meshwright.planner.bases import Held, Room, Seconds, copies, places, seconds
+from meshwright.planner import bases
+from meshwright.planner.bases import Base, Held, Piece, Room, Seconds, copies, places, seconds
 from meshwright.planner.bounds import Bounds, Common, Load, Wires
 from meshwright.planner.flights import Flight
 from meshwright.planner.pins import Config, fill, parse
@@ -589,3 +591,73 @@ def test_the_work_of_a_micro_batch_on_all_stages() -> None:
     base: Any = SimpleNamespace(pieces={}, piece=lambda calls: asked.append(calls) or costs)
     assert Bounds(shared, base).work_s == 7 + 5 + 100 + 250 + 1
     assert asked == [(("a", 3),)]
+
+
+# Bodies --------------------------------------------------------------------------------------------------------------
+
+
+def body(monkeypatch: pytest.MonkeyPatch, *, read: tuple[str, ...] = ("x.w",)) -> Piece:
+    """Four bytes of each parameter are stored. One is read by the backward pass, one is cut by experts, one by tensor
+    parallelism, and the gradient of one is reduced by another call."""
+    slots = [("x.w", 40.0, 20.0, 80.0), ("w", 8.0, 4.0, 16.0), ("cut", 12.0, 6.0, 24.0), ("e.w", 400.0, 200.0, 800.0)]
+    slots.append(("tied", 4000.0, 2000.0, 8000.0))
+    axes = {"cut": ("tp",), "e.w": ("ep",)}
+    params = [
+        SimpleNamespace(
+            path=path,
+            grad=None if path == "w" else "g",
+            synced=None if path in ("w", "tied") else "s",
+            grads=SimpleNamespace(axes=axes.get(path, ("dp",))),
+        )
+        for path, *_ in slots
+    ]
+    own: Any = SimpleNamespace(params=params)
+    states: Any = SimpleNamespace(states=SimpleNamespace(stored=4.0))
+    made = Piece(own, {}, {}, states, frozenset({"e.w"}), frozenset({"tp"}))
+    made.__dict__["memory"] = SimpleNamespace(slots=slots)
+    monkeypatch.setattr(bases, "_read_backward", lambda body: frozenset(read))
+    return made
+
+
+def test_state_of_a_body(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Elements of what is tied are another call's; bytes are here too. Where any is read again, all stay."""
+    found = body(monkeypatch)
+    assert found.left == {"tied"}
+    dense = Held(10 + 2 + 3, 10, 15, 40 + 8 + 12 + 4000, 20 + 4 + 6 + 2000, 80 + 16 + 24 + 8000)
+    assert found.states == (dense, Held(100, 0, 100, 400, 200, 800))
+    none = body(monkeypatch, read=()).states
+    assert [(one.again, one.stay) for one in none] == [(0, 0), (0, 0)]
+    assert found.whole == 10 + 2
+
+
+@pytest.mark.parametrize(
+    ("path", "stored", "inside"),
+    [
+        ("layers.3.x.w", 40, False),
+        ("x.w", 40, False),
+        ("layers.y.w", 8, False),
+        ("a.e.w", 400, True),
+        ("max.w", 8, False),
+    ],
+)
+def test_a_parameter_is_known_by_the_end_of_its_path(
+    monkeypatch: pytest.MonkeyPatch, path: str, stored: float, inside: bool
+) -> None:
+    """The longest that is one."""
+    held, found = body(monkeypatch).slot(path)
+    assert held == Held(parameters=stored, gradients=stored / 2, optimizer=2 * stored)
+    assert found == inside
+
+
+def test_phases_of_a_stage_add_up() -> None:
+    pieces: Any = {
+        "a": SimpleNamespace(costs={"forward": Cost((1, 0, 0)), "update": Cost((5, 0, 0))}),
+        "b": SimpleNamespace(costs={"forward": Cost((0, 10, 0))}),
+    }
+    stage: Any = None
+    found = Base(told.config(), stage, pieces).piece((("a", 3), ("b", 2), ("a", 1)))
+    assert {name: cost.engines for name, cost in found.items() if cost.device_s} == {
+        "forward": (4, 20, 0),
+        "update": (20, 0, 0),
+    }
+    assert set(found) == set(PHASES)

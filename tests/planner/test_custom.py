@@ -666,3 +666,55 @@ def test_a_schedule_takes_the_place_of_a_name(lacks: float, before_s: float, nam
         if not room:
             assert schedule.actions == texts(WorkLists(one.shape, lists))
         assert found.prediction == price(3.0)
+
+
+def test_layers_whose_bound_gains_a_thousandth_at_most_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    for least_s, counts in ((7.993, (3, 3)), (7.991, (2, 4))):
+        first = Told(plan_for(10.0), 5.0, plan_for(8.0), others={(2, 4): moved(7.0, (2, 4), least_s=least_s)})
+        found, _ = customise(monkeypatch, [first], layers=True)
+        assert found is not None
+        assert found.counts == counts
+
+
+@pytest.mark.parametrize(
+    ("certify", "rolling", "microbatches", "proved", "asked"),
+    [
+        (True, False, 25, False, True),  # a hundred actions
+        (True, False, 26, False, False),
+        (False, False, 25, False, False),
+        (True, True, 25, False, False),
+        (True, False, 25, True, False),
+    ],
+)
+@pytest.mark.parametrize("certified", [True, False])
+def test_a_certificate_counts_where_it_proves_something(
+    monkeypatch: pytest.MonkeyPatch,
+    certify: bool,
+    rolling: bool,
+    microbatches: int,
+    proved: bool,
+    asked: bool,
+    certified: bool,
+) -> None:
+    """It is asked for small orders that are not known to be the best, and not of those that roll on."""
+    one = replace(job(2, 1, microbatches, 0, apart=False, even=True), rolling=rolling)
+    lists = work_lists("1f1b", one.shape).lists
+    other = work_lists("gpipe", one.shape).lists
+    questions: list[Any] = []
+
+    def certificate(own: Job, best: Any, limit_s: float) -> Any:
+        questions.append((own, best.lists, limit_s))
+        return SimpleNamespace(proved=certified, best=SimpleNamespace(lists=other), bound_s=4.0)
+
+    answer = SimpleNamespace(best=SimpleNamespace(lists=lists), floor_s=2.0, proved=proved)
+    monkeypatch.setattr(custom, "schedule", lambda job, starts, budget: answer)
+    monkeypatch.setattr(custom, "certified", certificate)
+    plan = plan_for(10.0, decisions=Bare(Schedule("1f1b", microbatches)))
+    given: Any = {"setting": Target(), "prices": None, "plan": plan, "fold": "fold", "global_batch": 64}
+    found = custom._Case(**given, job=one, lists=lists, straggling=1.5).made(Budget(0), certify=certify)
+    assert questions == ([(one, lists, 20.0)] if asked else [])
+    assert found is not None
+    assert found.custom is not None
+    taken = asked and certified
+    assert found.custom.least_s == 1.5 * (4.0 if taken else 2.0)
+    assert found.decisions.schedule.actions == texts(WorkLists(one.shape, other if taken else lists))
