@@ -24,6 +24,7 @@ from meshwright.ir.workload import STACKS
 from meshwright.planner.block.build import build
 from meshwright.planner.block.choice import BlockChoice, BlockCost, cost_of_plan
 from meshwright.planner.block.exposure import Exposure
+from meshwright.planner.block.kernels import Kernels, Times
 from meshwright.planner.block.moves import Moves
 from meshwright.planner.block.plan import body_plan, chosen_of, neighbours
 from meshwright.planner.block.solve import BlockFrontier, undominated
@@ -392,3 +393,27 @@ def test_terms_are_those_of_a_target() -> None:
     assert (own.lowering.style, own.ranks, own.microbatches, own.hides) == ("xla", (0, 1), 3, False)
     usual = Terms.of(prices(), setting.workload, (0, 1))
     assert (usual.microbatches, usual.hides, usual.exposure.hides, own.exposure.hides) == (1, True, True, False)
+
+
+def test_seconds_of_a_group_add_up() -> None:
+    assert Times(1.0, 20.0, 300.0, 4000.0).total_s == 4321.0
+
+
+@pytest.mark.parametrize(("again", "times"), [((), 2), (("cos",), 3), (("cos", "sin"), 4), (("up",), 2)])
+def test_tables_are_made_once_and_again_if_need_be(again: tuple[str, ...], times: int) -> None:
+    """A sine and a cosine of angles, each as long as the other, whatever else is computed again."""
+    g = Builder()
+    angles = g.input((512, 1024), name="angles", labels=("s", ""))
+    x = g.input((4, 512, 1024), labels=("b", "s", ""), requires_grad=True)
+    made = g.op("linear", x, g.param("up.weight", (1024, 1024)), name="up")
+    g.output(g.op("mul", g.op("mul", made, g.op("cos", angles)), g.op("sin", angles)))
+    graph, setting = g.graph(), terms(MESH)
+    fixed = tuple(op for op in graph.ops if op.kind in ("cos", "sin"))
+
+    def taken(own: tuple[str, ...], ops: tuple[Any, ...]) -> float:
+        return Kernels(graph, setting, setting.exposure, frozenset(own), frozenset()).fixed_s(ops, MESH)
+
+    each = taken((), fixed[:1])
+    assert each > 0
+    assert taken(again, fixed) == pytest.approx(times * each)
+    assert taken(again, ()) == 0
