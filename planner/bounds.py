@@ -446,7 +446,7 @@ class Bounds:
             state += max(0.0, stay - load.gathered)  # what stays is not made anew
             gradients = load.dense.gradients / cut[0] + load.expert.gradients / cut[1]
             working = load.before + gradients if from_start else max(load.before, load.graded + gradients)
-            fullest = max(fullest, state + max(gradients, working))
+            fullest = max(fullest, state + working)
         return self.common.with_runtime(fullest) * (1 - SLACK) - self.common.capacity
 
 

@@ -164,7 +164,7 @@ class Cells:
                 queues[stage].setdefault(key, (begin, end))
         usual = [(stage.first, stage.last) for stage in self.decisions.stages]
         waiting = [list(queue.values()) for queue in queues]
-        for turn in range(max(map(len, waiting), default=0)):
+        for turn in range(max(map(len, waiting))):
             cuts = tuple(ranges[turn] if turn < len(ranges) else usual[stage] for stage, ranges in enumerate(waiting))
             self._read(cuts, [stage for stage, ranges in enumerate(waiting) if turn < len(ranges)])
 

@@ -72,13 +72,14 @@ class Kernels:
 
     def fixed_s(self, ops: tuple[Op, ...], mesh: Mesh) -> float:
         """Operators that are idle whatever is chosen, forward and again if need be."""
+        return self.idle_s(ops, mesh) + self.idle_s(tuple(op for op in ops if op.name in self.again), mesh)
+
+    def idle_s(self, ops: tuple[Op, ...], mesh: Mesh) -> float:
+        """The same once."""
         if not ops:
             return 0.0
         body = lower_body(self.subgraph(self.graph.outputs, ops), BodyPlan("fixed", "fixed"), mesh, self.terms.lowering)
-        cost = self.body_costs(body)["forward"]
-        redone = [op for op in ops if op.name in self.again]
-        again_s = self.fixed_s(tuple(redone), mesh) if redone and len(redone) < len(ops) else cost.device_s
-        return cost.device_s + (again_s if redone else 0.0)
+        return self.body_costs(body)["forward"].device_s
 
     def classes(self, options: Options) -> tuple[Indices, Indices]:
         """The class of every option, and an option of every class."""

@@ -48,20 +48,12 @@ def chosen_of(block: Block, plan: BodyPlan) -> tuple[int, ...] | None:
         known = [states[value] for value in hub.values if value in states]
         found += [at for at, state in enumerate(hub.states) if hub.inner or [state] == known[:1]][:1]
     chosen = tuple(found)
-    return chosen if len(chosen) == len(block.problem.variables) and _allowed(block, chosen) else None
+    return chosen if len(chosen) == len(block.problem.variables) else None
 
 
 def neighbours(block: Block, chosen: Sequence[int]) -> Iterator[tuple[int, ...]]:
-    """Every assignment in which one variable has another value."""
+    """Every assignment in which one variable has another value: of a body all pairs of states are allowed."""
     for at, variable in enumerate(block.problem.variables):
         for other in range(len(variable.costs)):
-            near = (*chosen[:at], other, *chosen[at + 1 :])
-            if other != chosen[at] and _allowed(block, near):
-                yield near
-
-
-def _allowed(block: Block, chosen: Sequence[int]) -> bool:
-    return all(
-        pair.allowed is None or bool(pair.allowed[chosen[pair.first], chosen[pair.second]])
-        for pair in block.problem.pairs
-    )
+            if other != chosen[at]:
+                yield (*chosen[:at], other, *chosen[at + 1 :])

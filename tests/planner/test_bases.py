@@ -3,17 +3,30 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
+from meshwright.cost_models.cluster import Cluster
+from meshwright.cost_models.cluster_toml import read
+from meshwright.cost_models.collectives import collective
 from meshwright.cost_models.cost import Cost
+from meshwright.cost_models.ledger import PHASES
+from meshwright.cost_models.prices import Prices
 from meshwright.cost_models.profile import StepConstants
+from meshwright.cost_models.topology import group_shape
 from meshwright.ir.workload import STACKS
-from meshwright.planner.bases import Held, copies, places, seconds
-from meshwright.planner.bounds import Wires
+from meshwright.planner import bases
+from meshwright.planner.bases import Base, Held, Piece, Room, Seconds, copies, places, seconds
+from meshwright.planner.bounds import Bounds, Common, Load, Wires
+from meshwright.planner.flights import Flight
 from meshwright.planner.pins import Config, fill, parse
-from tests.planner.refining import example, hosts
+from meshwright.planner.space import Storage
+from tests.planner import told
+from tests.planner.refining import SMALL, Case, example, hosts
 
 ONE = Held(1, 2, 3, 100, 50, 800)
 
@@ -129,3 +142,522 @@ def test_reductions_run_behind_the_backward_pass_or_what_makes_gradients_of_weig
     )
     assert (found.forward, found.inputs, found.weights, found.update) == pytest.approx((5, inputs, weights, 7))
     assert found.work == pytest.approx(5 + inputs + weights)
+
+
+# Time ----------------------------------------------------------------------------------------------------------------
+
+Taken = tuple[float, float, float, float]
+"""Forward, for gradients of inputs, for those of weights, to update."""
+
+CALLS = ((("a", 1),), (("b", 1),), (("c", 1),))
+"""Stages with a body each."""
+
+
+class Told(Bounds):
+    """Bounds of stages whose seconds are told; ranks that straggle double the step."""
+
+    def __init__(self, taken: tuple[Taken, ...], groups: Any = None, **stack: Any) -> None:
+        calls = CALLS[: len(taken)]
+        self.taken: dict[Any, Seconds] = {own: Seconds(*one) for own, one in zip(calls, taken, strict=True)}
+        own = groups or tuple((number,) for number in range(len(calls)))
+        common: Any = SimpleNamespace(
+            stages=lambda config: calls,
+            groups=lambda config: tuple(enumerate(own)),
+            stack=replace(STACKS["torch"], **{"hides": (), "rolling": False} | stack),
+            step=STEP,
+            straggling=2.0,
+        )
+        self.common, self.work_s = common, 12.0
+        self.asked: list[tuple[bool, bool]] = []
+
+    def seconds(self, calls: Any, wires: Wires | None, apart: bool) -> Seconds:
+        self.asked.append((wires is not None, apart))
+        return self.taken[calls]
+
+
+FEW: tuple[Taken, ...] = ((1, 2, 3, 0.5), (2, 3, 4, 0.25), (1, 1, 1, 4))
+APART: dict[str, Any] = {"pp": 3, "schedule": "zb-h1"}
+
+
+@pytest.mark.parametrize(
+    ("own", "bounds", "expected"),
+    [
+        # The middle one waits 1 s and works 4 x 9 s; then 2 + 3 s go back through the first.
+        ({"pp": 3, "microbatches": 4}, Told(FEW), 1 + 36 + 5),
+        ({"pp": 3, "microbatches": 4}, Told(FEW, rolling=True), 1 + 36 + 5),
+        # An update of 7.5 s takes longer than that; shared out over four copies 8 s do.
+        ({"pp": 3, "microbatches": 4}, Told((FEW[0], (2, 3, 4, 7.5), FEW[2])), 1 + 36 + 7.5),
+        ({"pp": 3, "microbatches": 4, "dp": 4, "zero": 1}, Told((FEW[0], (2, 3, 4, 32), FEW[2])), 1 + 36 + 8),
+        ({"pp": 3, "microbatches": 4, "dp": 4}, Told((FEW[0], (2, 3, 4, 32), FEW[2])), 1 + 36 + 32),
+        # The last waits for both forward; its own update takes 10 or 14 s, to go back 5 + 7 s.
+        ({"pp": 3, "microbatches": 4}, Told((FEW[0], FEW[1], (1, 4, 2, 10))), 3 + 28 + 12),
+        ({"pp": 3, "microbatches": 4}, Told((FEW[0], FEW[1], (1, 4, 2, 14))), 3 + 28 + 14),
+        # Weights apart, what goes back need not wait for them: 4 x 4 s of them may come later than the 2 s after.
+        (APART | {"microbatches": 4}, Told(FEW), 1 + 36 + 0.25),
+        (APART | {"microbatches": 4}, Told(FEW, rolling=True), 36 + 0.25),
+        # Of one micro-batch the last has 7 s to do, of them 2 s for weights; 9 + 3 s go back.
+        (APART | {"microbatches": 1}, Told(((1, 9, 3, 0), (2, 3, 4, 0), (1, 4, 2, 4))), 3 + 7 - 2 + 12),
+        # A group of the first and the last stage works 2 x 13 s, and updates both.
+        ({"pp": 2, "microbatches": 2}, Told((*FEW[:2], (1, 4, 2, 4)), ((0, 2), (1,))), 26 + 4.5),
+        ({"pp": 2, "microbatches": 2}, Told(((1, 2, 3, 9), FEW[1], (1, 4, 2, 4)), ((0, 2), (1,))), 26 + 13),
+        ({"pp": 2, "microbatches": 3}, Told(((1, 2, 3, 0), (2, 3, 9, 0), FEW[2]), ((0, 2), (1,))), 1 + 42 + 5),
+        # Weights of both stages of a group may come later: of 7 + 7 s only 4 s not.
+        (
+            {"pp": 2, "microbatches": 1, "schedule": "zbv"},
+            Told(((1, 12, 1, 0), (1, 1, 5, 0), (1, 1, 5, 0)), ((0,), (1, 2))),
+            1 + 14 - 10 + 12,
+        ),
+    ],
+)
+def test_a_step_waits_works_and_is_waited_for(own: dict[str, Any], bounds: Told, expected: float) -> None:
+    asked = told.config(**own)
+    assert bounds.step_s(asked) == pytest.approx(2 * expected)
+    assert set(bounds.asked) == {(False, asked.schedule in ("zb-h1", "zbv"))}
+
+
+@pytest.mark.parametrize(
+    ("zero", "groups", "hides", "expected"),
+    [
+        # One body each; to reduce it takes 10 s, to gather it 1 s. Work of 6 s and of 9 s, each twice.
+        (0, None, (), 1 + 18 + 10),
+        (1, None, (), 1 + 18 + 10 + 5),
+        (2, None, (), 1 + 18 + 5),
+        (3, None, (), 1 + 18 + 5),
+        (1, None, ("publish",), 1 + 18 + 10),
+        (1, None, ("gradients",), 1 + 18 + 5.5 + 5),  # the last pass of 9 s covers half of its seconds
+        (1, ((0, 1),), (), 30 + 20 + 6),
+        (1, ((0, 1),), ("gradients",), 30 + 6),  # nobody knows what of several stages is covered
+    ],
+)
+def test_what_copies_tell_each_other_ends_a_step(
+    zero: int, groups: Any, hides: tuple[str, ...], expected: float
+) -> None:
+    bounds = Told(((1, 2, 3, 0), (2, 3, 4, 0)), groups, hides=hides)
+    own = Wires({"a": 1.0, "b": 5.0}, {"a": 0.0, "b": 0.0}, {"a": 10.0, "b": 10.0}, zero, regather=True)
+    asked = told.config(pp=2, dp=4, microbatches=2, zero=zero)
+    assert bounds.step_s(asked, own) == pytest.approx(2 * expected)
+    assert {beside for beside, _ in bounds.asked} == {zero > 1}
+
+
+def test_reductions_that_are_covered_take_nothing_more() -> None:
+    """Half of nine seconds covers four."""
+    bounds = Told(((2, 3, 4, 0),), hides=("gradients",))
+    own = Wires({"a": 0.0}, {"a": 0.0}, {"a": 4.0}, 0, regather=True)
+    assert bounds.step_s(told.config(dp=4), own) == 2 * 9
+
+
+def test_the_work_of_a_step_in_equal_shares() -> None:
+    """Six micro-batches of 12 s on four stages, doubled by who straggles."""
+    assert Told(FEW).least_s(told.config(pp=4, microbatches=6)) == 2 * 18
+
+
+@pytest.mark.parametrize(
+    ("own", "taken", "expected"),
+    [
+        # Forward 0-1 and 1-2, then 1-3, backward 3-5 there, 5-7, 7-9; here 5-10 and 10-15.
+        ({"pp": 2, "microbatches": 2}, ((1, 2, 3, 0.5), (2, 1, 1, 4)), 15.5),
+        ({"pp": 2, "microbatches": 2}, ((1, 2, 3, 0.5), (2, 1, 1, 8)), 17),
+        # Weights wait here until nothing else is to be done: forward 0-1, 1-3, inputs 3-4, 4-6, weights 6-9.
+        ({"pp": 2, "microbatches": 1, "schedule": "zb-h1"}, ((1, 2, 3, 0.5), (2, 1, 9, 0)), 13),
+        ({"pp": 2, "microbatches": 1, "schedule": "zb-h1"}, ((1, 2, 3, 0.5), (2, 1, 1, 0)), 9.5),
+        # One stage does not wait: 4 x 6 s and its update.
+        ({"pp": 1, "microbatches": 4}, ((1, 2, 3, 0.5),), 24.5),
+    ],
+)
+def test_a_schedule_is_run_action_by_action(own: dict[str, Any], taken: tuple[Taken, ...], expected: float) -> None:
+    bounds, none = Told(taken), Wires({}, {}, dict.fromkeys("abc", 0.0), 0, regather=True)
+    assert bounds.run_s(told.config(**own), none) == pytest.approx(2 * expected)
+
+
+def test_groups_that_roll_on_are_not_run() -> None:
+    """The slower one of 2 x 9 s; run one by one it would wait a second for the first."""
+    bounds, none = Told(FEW[:2], rolling=True), Wires({}, {}, dict.fromkeys("abc", 0.0), 0, regather=True)
+    asked = told.config(pp=2, microbatches=2, schedule="zb-h1")
+    assert bounds.run_s(asked, none) == bounds.step_s(asked, none) == pytest.approx(2 * 18.25)
+    # Whole backward passes: here forward 0-2 and 2-4, then 2-3, backward 3-8, 8-9, 9-14; here again 8-15 and 15-22.
+    slow_first = Told((FEW[1], FEW[0]), rolling=True)
+    assert slow_first.run_s(replace(asked, schedule="1f1b"), none) == pytest.approx(2 * 22.25)
+
+
+# Memory --------------------------------------------------------------------------------------------------------------
+
+
+def test_a_group_holds_what_its_moments_do() -> None:
+    """Two stages: 10 and 100 bytes kept, of which 4 and 40 wait; forward passes add 5 and 50, backward ones 12 and 120.
+    The parameters that the second holds again are the first one's."""
+    rooms = [
+        Room(10, 4, 15, 22, 3, Held(1, 1, 1, 8, 4, 16), Held(2, 0, 0, 20, 10, 40)),
+        Room(100, 40, 150, 220, 7, Held(3, 3, 3, 30, 15, 60), Held()),
+    ]
+    flight = Flight(
+        live=np.array([[2.0, 1], [1, 1], [0, 0]]),
+        pending=np.array([[0.0, 1], [2, 0], [0, 0]]),
+        forward=np.array([[0.0, 0], [1, 0], [0, 0]]),
+        backward=np.array([[0.0, 1], [0, 0], [0, 0]]),
+        graded=np.array([False, True, False]),
+    )
+    again = [(Held(parameters=8, gradients=4, optimizer=16), False), (Held(parameters=5), True)]
+    found = Load.of(rooms, flight, again)
+    assert (found.before, found.graded, found.gathered) == (20 + 100 + 40 + 120, 10 + 100 + 8 + 5, 7)
+    assert found.dense == Held(4, 4, 4, 30, 15, 60)
+    assert found.expert == Held(2, 0, 0, 15, 10, 40)
+    never = Load.of(rooms, replace(flight, graded=np.zeros(3, dtype=bool)), ())
+    assert (never.before, never.graded, never.dense.parameters) == (280, 0, 38)
+
+
+FULL = Load(Held(0, 0, 10, 100, 50, 800), Held(0, 0, 3, 40, 20, 80), before=30, graded=6, gathered=8)
+"""100 bytes of parameters, 50 of gradients and 800 of states outside the experts; 40, 20 and 80 inside."""
+
+
+def memory(style: str = "eager", used: float = 2.0) -> Bounds:
+    """Of devices that have 1,000 bytes, and nothing beside what is asked about."""
+    bounds = object.__new__(Bounds)
+    common: Any = SimpleNamespace(
+        setting=SimpleNamespace(ran=lambda config: config),
+        workload=SimpleNamespace(states=SimpleNamespace(used=used, stored=4.0)),
+        stack=SimpleNamespace(style=style),
+        with_runtime=lambda nbytes: nbytes,
+        capacity=1000.0,
+    )
+    bounds.common = common
+    return bounds
+
+
+@pytest.mark.parametrize(
+    ("own", "storage", "style", "needed"),
+    [
+        # Experts four apart: eight copies of what is outside, two of what is inside. Gradients come with the first
+        # micro-batch where kernels are not fused: beside 6 bytes then, and 30 are held before.
+        ({"ep": 4}, Storage(0, 0, True), "eager", 1020 + 76),
+        ({"ep": 4}, Storage(0, 0, True), "fused", 1020 + 100),
+        ({"ep": 4}, Storage(1, 0, True), "eager", 50 + 100 + 20 + 40 + 76),
+        ({"ep": 4}, Storage(2, 0, True), "eager", 210 + 30),
+        ({"ep": 4}, Storage(2, 0, True), "fused", 210 + 30 + 50 / 8 + 10),
+        ({"ep": 4}, Storage(3, 0, True), "eager", 12.5 + 100 + 20 + 40 + 30),
+        ({"ep": 4}, Storage(3, 0, False), "eager", 172.5 + 2 * 13 - 8 + 30),  # what stays is not gathered anew
+        ({"ep": 8}, Storage(3, 0, False), "eager", 12.5 + 100 + 120 + 2 * 10 - 8 + 6 + 50 / 8 + 20),
+        ({"ep": 4}, Storage(1, 4, True), "eager", 50 + 200 + 20 + 80 + 76),  # over four of the eight: one inside
+        ({"ep": 2}, Storage(1, 4, True), "eager", 50 + 200 + 20 + 40 + 76),
+        ({"ep": 4}, Storage(2, 4, True), "eager", 350 + 6 + 12.5 + 20),
+    ],
+)
+def test_what_the_fullest_group_lacks(own: dict[str, Any], storage: Storage, style: str, needed: float) -> None:
+    pipeline = told.config(dp=8, etp=1, **own)
+    less = replace(FULL, dense=Held(0, 0, 10, 100, 50, 792))
+    for loads in ((FULL, less), (less, FULL)):
+        found = memory(style).lacks_bytes(loads, pipeline, storage)
+        assert found == pytest.approx(needed - 1000)
+        assert found < needed - 1000, "sums in another order give way"
+    bounds = memory(style)
+    stepped = bounds.stepped_bytes((FULL, less), pipeline, storage)
+    assert bounds.lacks_bytes((FULL,), pipeline, storage, hosted=True) == pytest.approx(needed - stepped - 1000)
+
+
+@pytest.mark.parametrize(
+    ("storage", "expected"),
+    [
+        (Storage(0, 0, True), 880),
+        (Storage(1, 0, True), 100 + 40),
+        (Storage(3, 0, True), 140),
+        (Storage(1, 4, True), 200 + 80),
+    ],
+)
+def test_the_state_of_a_rank_where_there_is_most(storage: Storage, expected: float) -> None:
+    less = replace(FULL, expert=Held())
+    assert memory().stepped_bytes((less, FULL, less), told.config(dp=8, ep=4, etp=1), storage) == expected
+
+
+def test_what_a_target_runs_otherwise_is_bounded_otherwise() -> None:
+    """One that runs ZeRO-1 whatever is asked for."""
+    bounds = memory()
+    bounds.common.setting = SimpleNamespace(ran=lambda config: replace(config, zero=1, regather=True))  # type: ignore[assignment]
+    pipeline = told.config(dp=8, ep=4, etp=1)
+    assert bounds.lacks_bytes((FULL,), pipeline, Storage(3, 0, False)) == pytest.approx(286 - 1000)
+
+
+def test_gathered_parameters_never_take_more_than_stored_ones() -> None:
+    """Eight bytes of each are gathered, and four are stored."""
+    assert memory(used=8.0).lacks_bytes((FULL,), told.config(dp=8, ep=4, etp=1), Storage(1, 0, True)) == pytest.approx(
+        100 + 100 + 40 + 40 + 76 - 1000
+    )
+
+
+# What bounds of one setting share ------------------------------------------------------------------------------------
+
+MOST = """
+[[pool]]
+name = "two"
+hosts = 2
+gpu = "A100-40G"
+gpus_per_host = 4
+[[pool]]
+name = "one"
+hosts = 1
+gpu = "A100-80G"
+gpus_per_host = 8
+[[link]]
+between = ["one", "two"]
+kind = "ethernet"
+gbps = 100
+latency_us = 20
+"""
+
+
+def common(case: Case, **changes: Any) -> Common:
+    """With a tenth of the step for every doubling of the hosts, and round numbers of what a runtime takes."""
+    prices, setting = case.prices, case.setting
+    profile = replace(
+        prices.profile, step=replace(STEP, straggling=0.1, hidden_tensor=0.2, hidden_backward=0.3, slowdown=0.25)
+    )
+    stack = replace(setting.workload.stack, **changes)
+    setting = replace(setting, workload=replace(setting.workload, stack=stack), bodies={})
+    return Common(setting, Prices(case.cluster, profile), setting.folds.at(8))
+
+
+@pytest.mark.parametrize(
+    ("cluster", "doublings"),
+    [
+        (hosts(1), 0),
+        (hosts(4), 2),
+        (read(MOST), 1.5849625007211562),  # sixteen ranks on three hosts
+    ],
+)
+def test_ranks_straggle_with_every_doubling_of_hosts(small: str, cluster: Cluster, doublings: float) -> None:
+    assert common(Case(small, cluster)).straggling == pytest.approx(1 + 0.1 * doublings)
+
+
+def test_half_a_cluster_straggles_as_few_hosts_do(small: str) -> None:
+    """Nine of sixteen ranks are on three hosts of four at least."""
+    case = Case(small, hosts(4))
+    case.setting = replace(case.setting, ranks=9)
+    assert common(case).straggling == pytest.approx(1.15849625)
+
+
+def test_the_roomiest_device_is_what_may_be_filled(small: str) -> None:
+    own = common(Case(small, read(MOST)))
+    device = own.prices.cluster.pools[1].device
+    most = (device.driver_memory or device.memory).value
+    assert own.capacity == pytest.approx(most * (1 - own.prices.profile.memory.margin_share))
+
+
+@pytest.mark.parametrize(
+    ("hides", "regathers", "tensor", "expert"),
+    [((), False, 1.0, 1.0), (("tensor",), False, 0.7, 1.0), ((), True, 0.7, 1.0), (("expert",), False, 1.0, 0.25)],
+)
+def test_what_stacks_hide(small: str, hides: tuple[str, ...], regathers: bool, tensor: float, expert: float) -> None:
+    """The larger share of what may be hidden within a copy; of exchanges the slow-down is left."""
+    case = Case(small, hosts(1))
+    own = common(case, hides=hides, regathers=regathers)
+    assert (own.tensor_left, own.expert_left) == pytest.approx((tensor, expert))
+
+
+def test_what_a_runtime_needs_beside() -> None:
+    """Ten bytes of workspace, a tenth in fragments, and 5 + 7 bytes that are not divided."""
+    runtime = SimpleNamespace(workspace_bytes=10.0, fragments_share=0.1, block_bytes=5.0, context_bytes=7.0)
+    own: Any = SimpleNamespace(prices=SimpleNamespace(profile=SimpleNamespace(memory=runtime)))
+    assert Common.with_runtime(own, 100.0) == pytest.approx(110 * 1.1 + 12)
+
+
+def test_neighbours_that_run_the_same_are_told_by_their_ends(small: str) -> None:
+    """Eight layers; the embedding before the first, the head behind the last."""
+    own = common(Case(small, hosts(2)))
+    ((first, block), (inner, count), (again, last)) = (
+        (own.stages(told.config(pp=8))[at][0], len(own.stages(told.config(pp=8))[at])) for at in (0, 1, 7)
+    )
+    assert first[1] == inner[1] == again[1] == 1
+    assert (block, count, last) == (2, 1, 2)
+    assert [number for number, _ in own.groups(told.config(pp=8))] == [0, 1, 6, 7]
+    assert own.groups(told.config(pp=2)) == ((0, (0,)), (1, (1,)))
+    assert own.groups(told.config(pp=4, vp=2, schedule="zbv")) == ((0, (0, 7)), (1, (1, 6)), (3, (3, 4)))
+    shared = told.config(pp=4, split="even", stage_blocks=(2, 3, 2, 1))
+    assert [sum(times for _, times in calls) for calls in own.stages(shared)] == [3, 3, 2, 2]
+
+
+def test_what_is_held_twice_is_told_of_groups_that_hold_it_twice(tmp_path: Path) -> None:
+    """The embedding is the first of ten calls, and the head, which reads it again, the last."""
+    path = tmp_path / "tied.toml"
+    path.write_text(f"{SMALL.format(layers=8, dtype='bf16')}tied_embeddings = true\n", encoding="utf-8")
+    own = common(Case(str(path), hosts(1)))
+    ((held, body),) = own.held_twice
+    assert body == "head"
+    assert list(own.twice(told.config(), (0,))) == [(held, "head")]
+    split = told.config(pp=2, split="even", stage_blocks=(8, 0))
+    assert list(own.twice(split, (0, 1))) == [(held, "head")]
+    assert list(own.twice(split, (0,))) == list(own.twice(split, (1,))) == []
+
+
+# Wires ---------------------------------------------------------------------------------------------------------------
+
+KEPT, WHOLE = Held(elements=6e8, again=5e8), 1e8
+"""600 million parameters outside the experts, of which the backward pass reads 500, and 100 are cut by nobody."""
+INSIDE = Held(elements=4e8, again=3e8)
+
+
+Ways = list[dict[str, float]]
+"""Each what goes over which axes, in units of 1e8 bytes."""
+
+
+@pytest.mark.parametrize(
+    ("own", "gathers", "again", "kind", "reduces"),
+    [
+        # Two bytes of each are gathered over eight copies, four reduced.
+        ({"dp": 8}, [{"dp": 20}], [{"dp": 16}], "all_reduce", [{"dp": 40}]),
+        ({"dp": 8, "zero": 1}, [{"dp": 20}], [{"dp": 16}], "reduce_scatter", [{"dp": 40}]),
+        # What tensor parallel ranks have whole may be reduced over these, too: with more wires it is quicker there.
+        ({"tp": 2, "dp": 4}, [{"dp": 20}], [{"dp": 16}], "all_reduce", [{"dp": 40}, {"dp": 36, "dp tp": 4}]),
+        # Over the copies of one host.
+        (
+            {"dp": 8, "shard": 4, "zero": 1},
+            [{"dp_shard": 20}],
+            [{"dp_shard": 16}],
+            "reduce_scatter",
+            [{"dp_shard": 40}],
+        ),
+        # Experts four apart have two copies each. Over two axes at once or one by one, from either end, with what the
+        # one before leaves; what goes over the same goes together.
+        (
+            {"dp": 8, "ep": 4, "etp": 1},
+            [{"dp ep": 12, "dp": 8}, {"dp": 12 + 8, "ep": 6}, {"ep": 12, "dp": 3 + 8}],
+            [{"dp ep": 10, "dp": 6}, {"dp": 10 + 6, "ep": 5}, {"ep": 10, "dp": 2.5 + 6}],
+            "all_reduce",
+            [{"dp ep": 24, "dp": 16}],
+        ),
+        (
+            {"dp": 8, "ep": 4, "etp": 1, "zero": 2},
+            [{"dp ep": 12, "dp": 8}, {"dp": 12 + 8, "ep": 6}, {"ep": 12, "dp": 3 + 8}],
+            [{"dp ep": 10, "dp": 6}, {"dp": 10 + 6, "ep": 5}, {"ep": 10, "dp": 2.5 + 6}],
+            "reduce_scatter",
+            [{"dp ep": 24, "dp": 16}, {"dp": 24 + 16, "ep": 12}, {"ep": 24, "dp": 6 + 16}],
+        ),
+        # Experts that both tensor parallel ranks compute may be reduced in halves, without those.
+        (
+            {"tp": 2, "dp": 4, "ep": 1, "etp": 1},
+            [{"dp": 12, "dp tp_dp": 8}, {"dp": 12 + 8, "tp_dp": 2}, {"tp_dp": 8, "dp": 12 + 4}],
+            [{"dp": 10, "dp tp_dp": 6}, {"dp": 10 + 6, "tp_dp": 1.5}, {"tp_dp": 6, "dp": 10 + 3}],
+            "all_reduce",
+            [{"dp": 24, "dp tp_dp": 16}, {"dp": 24 + 8}, {"dp": 20, "dp tp_dp": 4 + 16}, {"dp": 20 + 8, "dp tp_dp": 4}],
+        ),
+    ],
+)
+def test_what_copies_take_to_gather_and_to_reduce(
+    own: dict[str, Any], gathers: Ways, again: Ways, kind: Any, reduces: Ways
+) -> None:
+    """The quickest way, by the prices of collectives."""
+    cluster, asked = hosts(2), told.config(**own)
+    mesh, ranks = asked.degrees().mesh(), tuple(range(8))
+
+    def taken(kind: Any, ways: Ways) -> float:
+        return min(
+            sum(
+                collective(kind, 1e8 * nbytes, group_shape(cluster, ranks, mesh, axes.split()), "nccl").seconds
+                for axes, nbytes in way.items()
+            )
+            for way in ways
+        )
+
+    states: Any = SimpleNamespace(used=2.0, reduced=4.0)
+    shared: Any = SimpleNamespace(
+        setting=SimpleNamespace(ran=lambda config: config),
+        prices=SimpleNamespace(cluster=cluster),
+        workload=SimpleNamespace(states=states),
+        library="nccl",
+        calls=(),
+        tensor_left=1.0,
+        expert_left=1.0,
+        host_s=0.0,
+    )
+    piece: Any = SimpleNamespace(states=(KEPT, INSIDE), whole=WHOLE)
+    costs = dict.fromkeys(("forward", "recompute", "inputs", "weights"), Cost())
+    base: Any = SimpleNamespace(pieces={"a": piece}, piece=lambda calls: costs)
+    wired = Bounds(shared, base).wires(asked)
+    assert wired.gathers["a"] == pytest.approx(taken("all_gather", gathers))
+    assert wired.again["a"] == pytest.approx(taken("all_gather", again))
+    assert wired.reduces["a"] == pytest.approx(taken(kind, reduces))
+    assert (wired.zero, wired.regather) == (asked.zero, True)
+
+
+def test_the_work_of_a_micro_batch_on_all_stages() -> None:
+    """By phase 7 s of kernels, tensor parallelism of which half is left, context parallelism, exchanges of which a
+    quarter is left, and two waits for the host of 0.5 s."""
+    shared: Any = SimpleNamespace(calls=(("a", 3),), tensor_left=0.5, expert_left=0.25, host_s=0.5)
+    asked: list[Any] = []
+    costs = {
+        "forward": Cost((1, 2, 4)),
+        "recompute": Cost(values=(10, 0, 0)),
+        "inputs": Cost(values=(0, 100, 0)),
+        "weights": Cost(values=(0, 0, 1000), awaited=2),
+        "update": Cost((5000, 0, 0)),
+    }
+    base: Any = SimpleNamespace(pieces={}, piece=lambda calls: asked.append(calls) or costs)
+    assert Bounds(shared, base).work_s == 7 + 5 + 100 + 250 + 1
+    assert asked == [(("a", 3),)]
+
+
+# Bodies --------------------------------------------------------------------------------------------------------------
+
+
+def body(monkeypatch: pytest.MonkeyPatch, *, read: tuple[str, ...] = ("x.w",)) -> Piece:
+    """Four bytes of each parameter are stored. One is read by the backward pass, one is cut by experts, one by tensor
+    parallelism, and the gradient of one is reduced by another call."""
+    slots = [("x.w", 40.0, 20.0, 80.0), ("w", 8.0, 4.0, 16.0), ("cut", 12.0, 6.0, 24.0), ("e.w", 400.0, 200.0, 800.0)]
+    slots.append(("tied", 4000.0, 2000.0, 8000.0))
+    axes = {"cut": ("tp",), "e.w": ("ep",)}
+    params = [
+        SimpleNamespace(
+            path=path,
+            grad=None if path == "w" else "g",
+            synced=None if path in ("w", "tied") else "s",
+            grads=SimpleNamespace(axes=axes.get(path, ("dp",))),
+        )
+        for path, *_ in slots
+    ]
+    own: Any = SimpleNamespace(params=params)
+    states: Any = SimpleNamespace(states=SimpleNamespace(stored=4.0))
+    made = Piece(own, {}, {}, states, frozenset({"e.w"}), frozenset({"tp"}))
+    made.__dict__["memory"] = SimpleNamespace(slots=slots)
+    monkeypatch.setattr(bases, "_read_backward", lambda body: frozenset(read))
+    return made
+
+
+def test_state_of_a_body(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Elements of what is tied are another call's; bytes are here too. Where any is read again, all stay."""
+    found = body(monkeypatch)
+    assert found.left == {"tied"}
+    dense = Held(10 + 2 + 3, 10, 15, 40 + 8 + 12 + 4000, 20 + 4 + 6 + 2000, 80 + 16 + 24 + 8000)
+    assert found.states == (dense, Held(100, 0, 100, 400, 200, 800))
+    none = body(monkeypatch, read=()).states
+    assert [(one.again, one.stay) for one in none] == [(0, 0), (0, 0)]
+    assert found.whole == 10 + 2
+
+
+@pytest.mark.parametrize(
+    ("path", "stored", "inside"),
+    [
+        ("layers.3.x.w", 40, False),
+        ("x.w", 40, False),
+        ("layers.y.w", 8, False),
+        ("a.e.w", 400, True),
+        ("max.w", 8, False),
+    ],
+)
+def test_a_parameter_is_known_by_the_end_of_its_path(
+    monkeypatch: pytest.MonkeyPatch, path: str, stored: float, inside: bool
+) -> None:
+    """The longest that is one."""
+    held, found = body(monkeypatch).slot(path)
+    assert held == Held(parameters=stored, gradients=stored / 2, optimizer=2 * stored)
+    assert found == inside
+
+
+def test_phases_of_a_stage_add_up() -> None:
+    pieces: Any = {
+        "a": SimpleNamespace(costs={"forward": Cost((1, 0, 0)), "update": Cost((5, 0, 0))}),
+        "b": SimpleNamespace(costs={"forward": Cost((0, 10, 0))}),
+    }
+    stage: Any = None
+    found = Base(told.config(), stage, pieces).piece((("a", 3), ("b", 2), ("a", 1)))
+    assert {name: cost.engines for name, cost in found.items() if cost.device_s} == {
+        "forward": (4, 20, 0),
+        "update": (20, 0, 0),
+    }
+    assert set(found) == set(PHASES)

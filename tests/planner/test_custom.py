@@ -4,7 +4,7 @@ gain is priced; asked for, forbidden, and left untried."""
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
@@ -17,12 +17,12 @@ from meshwright.ir.decisions import Schedule
 from meshwright.ir.errors import PinsContradict, ScheduleImpossible, ScheduleNotExpressible, WishesContradict
 from meshwright.ir.names import Degrees, template
 from meshwright.ir.plan_json import decisions_from_json, decisions_to_json
-from meshwright.ir.schedules import CUSTOM, KINDS, SCHEDULES, WorkLists, decode, moments, with_work, work_of
-from meshwright.planner import finalists
+from meshwright.ir.schedules import CUSTOM, KINDS, SCHEDULES, WorkLists, decode, moments, with_work, work_lists, work_of
+from meshwright.planner import custom, finalists
 from meshwright.planner.custom import customised, job_of
 from meshwright.planner.pins import Config
 from meshwright.planner.plan_file import plan_text, read_plan
-from meshwright.planner.refine import Refined, mixed
+from meshwright.planner.refine import Custom, Refined, mixed
 from meshwright.planner.report import plan_of
 from meshwright.planner.scheduling import Budget, Job, Lists, all_fit, in_halves, ordered, schedule
 from meshwright.planner.search import Search
@@ -30,8 +30,9 @@ from meshwright.planner.solve import Solved, Stop, solve
 from meshwright.planner.stages import counts_of
 from tests.llama_block import model
 from tests.planner.refining import Case, hosts
-from tests.planner.scheduling.jobs import job
+from tests.planner.scheduling.jobs import AMPLE, job
 from tests.planner.solved import ARGV, TINY, question
+from tests.planner.told import config, price
 
 PINS = [
     "pp=4,tp=1",
@@ -395,3 +396,325 @@ def test_the_answer_of_the_search_is_made_a_schedule_for_first(answer: str, orde
     }
     search: Any = SimpleNamespace(found={one.config: one for one in found.values()}, best=found[answer])
     assert [one.name for one in finalists._idle(search, ())] == order.split()
+
+
+# In numbers ----------------------------------------------------------------------------------------------------------
+
+
+def plan_for(step_s: float, lacks: float = 0.0, **changes: Any) -> Refined:
+    own: dict[str, Any] = {"counts": (3, 3), "config": config(pp=2), "origin": config(pp=2)}
+    own |= {"decisions": SimpleNamespace(groups=((0,), (1,)))} | changes
+    return Refined(prediction=price(step_s, lacks), idle=(), **own)
+
+
+@dataclass
+class Told:
+    """A case: what no order is below, what is made of it and what that takes of the budget; and of other shares of
+    layers the same."""
+
+    plan: Refined
+    least_s: float
+    result: Refined | None
+    spends: int = 0
+    size: int = 100
+    others: dict[tuple[int, ...], Told] = field(default_factory=dict)
+    budgets: list[tuple[int, bool]] = field(default_factory=list)
+    bounds: tuple[float, ...] = (2.0, 1.0)
+    stages: tuple[tuple[int, ...], ...] = ((0,), (1,))
+    looked: list[tuple[int, ...]] = field(default_factory=list)
+
+    @property
+    def job(self) -> Any:
+        group_of = {stage: group for group, own in enumerate(self.stages) for stage in own}
+        shape = SimpleNamespace(stages=self.stages, depth=len(group_of))
+        return SimpleNamespace(size=self.size, shape=shape, group_of=group_of, told=self)
+
+    def promises(self, best: Refined | None) -> bool:
+        return best is None or self.least_s <= 0.99 * best.step_s
+
+    def made(self, budget: Budget, *, certify: bool) -> Refined | None:
+        self.budgets.append((budget.left, certify))
+        budget.left -= self.spends
+        return self.result
+
+    def with_layers(self, counts: tuple[int, ...]) -> Told | None:
+        self.looked.append(counts)
+        return self.others.get(counts)
+
+
+def customise(
+    monkeypatch: pytest.MonkeyPatch, cases: list[Told], plans: list[Refined] | None = None, **how: Any
+) -> tuple[Refined | None, tuple[str, ...]]:
+    monkeypatch.setattr(custom, "_cases", lambda *_: iter(cases))
+    monkeypatch.setattr(custom, "group_floor_s", lambda job, group: job.told.bounds[group])
+    given: Any = None, [plan_for(10.0)] if plans is None else plans, 64, None
+    return customised(*given, **{"asked": False, "layers": False, "stop": lambda: False} | how)
+
+
+@pytest.mark.parametrize("asked", [False, True])
+def test_the_best_of_what_is_made_the_most_promising_first(monkeypatch: pytest.MonkeyPatch, asked: bool) -> None:
+    """Each has an equal share of what others left: of 60,000 actions a third, of the 50,000 that are left half. What
+    no order brings below the answer by a hundredth gets nothing, unless it was asked for."""
+    plan = plan_for(10.0)
+    cases = [
+        Told(plan, 9.95, plan_for(9.97)),
+        Told(plan, 5.0, plan_for(8.0), spends=10_000),
+        Told(plan, 8.5, plan_for(7.0)),
+        Told(plan, 7.0, plan_for(9.0), spends=1_000),
+    ]
+    found, notes = customise(monkeypatch, cases, asked=asked)
+    assert (found, notes) == (cases[2].result if asked else cases[1].result, ())
+    given = [case.budgets for case in cases]
+    if asked:
+        assert given == [[(989_000, True)], [(250_000, True)], [(494_500, True)], [(330_000, True)]]
+    else:
+        assert given == [[], [(20_000, False)], [], [(25_000, False)]]
+
+
+def test_an_answer_as_good_as_found_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thousandth is not worth a list; less memory than there is, is. Of what is asked for the best is taken, however
+    slow; of equals the first."""
+    for result, plans, taken in (
+        (plan_for(9.991), [plan_for(10.0)], False),
+        (plan_for(9.98), [plan_for(10.0)], True),
+        (plan_for(11.0), [plan_for(10.0, 1.0)], True),
+        (plan_for(11.0, 1.0), [plan_for(10.0, 2.0)], True),
+        (plan_for(9.0, 3.0), [plan_for(10.0, 2.0)], False),
+        (plan_for(9.0, 2.0), [plan_for(10.0, 2.0)], True),
+        (plan_for(9.5), [plan_for(12.0), plan_for(9.0)], False),
+        (plan_for(11.0), [], True),
+        (None, [], False),
+    ):
+        case = Told(plan_for(10.0), 5.0, result)
+        assert customise(monkeypatch, [case], plans)[0] == (result if taken else None)
+        assert customise(monkeypatch, [case], plans, asked=True)[0] == result
+    first, second = (Told(plan_for(10.0), 5.0 + at, plan_for(8.0, counts=(at, 6))) for at in (0, 1))
+    assert customise(monkeypatch, [second, first], asked=True)[0] == first.result
+
+
+def test_what_no_code_is_written_for_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    cases = [Told(plan_for(10.0), 5.0, plan_for(7.0)), Told(plan_for(10.0), 6.0, plan_for(8.0))]
+    asked: list[float] = []
+
+    def writes(one: Refined) -> bool:
+        asked.append(one.step_s)
+        return one.step_s != 7.0
+
+    assert customise(monkeypatch, cases, writes=writes)[0] == cases[1].result
+    assert asked == [7.0, 8.0]
+
+
+def test_what_is_too_large_is_said_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By its configuration, or the one that it was made of."""
+    pipeline, unlike = config(pp=4, tp=2), config(pp=8)
+    cases = [
+        Told(plan_for(10.0, config=pipeline), 5.0, plan_for(1.0), size=16_385),
+        Told(plan_for(10.0, config=pipeline), 5.0, plan_for(1.0), size=20_000),
+        Told(plan_for(10.0, config=None, origin=unlike), 6.0, plan_for(1.0), size=17_000),
+        Told(plan_for(10.0), 7.0, plan_for(9.0), size=16_384),
+    ]
+    found, notes = customise(monkeypatch, cases)
+    assert found == cases[3].result
+    assert notes == (
+        f"no schedule was made for {pipeline}: 16,385 actions, more than 16,384",
+        f"no schedule was made for {unlike}: 17,000 actions, more than 16,384",
+    )
+
+
+def test_after_a_stop_only_what_was_asked_for_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without work beyond the first orders, nor a proof."""
+    case = Told(plan_for(10.0), 5.0, plan_for(8.0))
+    assert customise(monkeypatch, [case], stop=lambda: True)[0] is None
+    assert case.budgets == []
+    assert customise(monkeypatch, [case], stop=lambda: True, asked=True)[0] == case.result
+    assert case.budgets == [(0, False)]
+
+
+def moved(step_s: float, counts: tuple[int, ...], least_s: float = 4.0, **changes: Any) -> Told:
+    return Told(plan_for(10.0, counts=counts), least_s, plan_for(step_s, counts=counts), **changes)
+
+
+def test_layers_are_moved_from_the_group_that_bounds_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As long as that is faster: from three and three to two and four, to one and five; not to none and six, which is
+    no faster. A third of the work each; no bound is asked for twice."""
+    last = moved(7.0, (1, 5), others={(0, 6): moved(6.999, (0, 6))})
+    middle = moved(7.5, (2, 4), others={(1, 5): last})
+    first = Told(plan_for(10.0), 5.0, plan_for(8.0), others={(2, 4): middle})
+    found, _ = customise(monkeypatch, [first], layers=True)
+    assert found == last.result
+    assert middle.budgets == last.budgets == [(20_000, False)]
+    assert [case.looked for case in (first, middle, last)] == [[(2, 4)], [(1, 5)], [(0, 6)]]
+    assert customise(monkeypatch, [first])[0] == first.result, "layers stay where they were asked for"
+    found, _ = customise(monkeypatch, [first], layers=True, writes=lambda one: one.step_s > 7.0)
+    assert found == first.result
+    looked = iter([False, True, True, True])
+    assert customise(monkeypatch, [first], layers=True, stop=lambda: next(looked))[0] == first.result
+
+
+@pytest.mark.parametrize(
+    ("bounds", "stages", "counts", "looked"),
+    [
+        # A V: the first group has the first and the last stage; the quicker of the others takes first.
+        ((3.0, 1.0, 2.0), ((0, 5), (1, 4), (2, 3)), (2, 1, 1, 1, 1, 2), ["120102", "021012"]),
+        ((1.0, 3.0), ((0,), (1,)), (2, 1), ["30"]),
+        ((1.0, 3.0), ((0,), (1,)), (3, 0), []),
+        ((3.0, 3.0), ((0,), (1,)), (2, 1), ["12"]),  # of equals the first gives
+    ],
+)
+def test_which_layers_are_moved(
+    monkeypatch: pytest.MonkeyPatch, bounds: Any, stages: Any, counts: Any, looked: list[str]
+) -> None:
+    case = Told(plan_for(10.0, counts=counts), 5.0, plan_for(8.0), bounds=bounds, stages=stages)
+    customise(monkeypatch, [case], layers=True)
+    shown = ["".join(map(str, one)) for one in case.looked]
+    if len(stages) == 2:
+        assert shown == looked
+        return
+    takers = (1, 4, 2, 3)
+    assert shown == [
+        "".join(str(count - (at == giver) + (at == taker)) for at, count in enumerate(counts))
+        for taker in takers
+        for giver in (0, 5)
+    ]
+
+
+def test_of_shares_with_the_least_bounds_three_are_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sixteen are looked at unasked, in three rounds if each finds something better; what cannot gain is not tried."""
+    stages, bounds = ((0,), *((at,) for at in range(1, 20))), (9.0, *([1.0] * 19))
+    counts = (9, *([1] * 19))
+    others = {}
+    for at in range(1, 20):
+        shares = tuple(count - (stage == 0) + (stage == at) for stage, count in enumerate(counts))
+        others[shares] = moved(9.0, shares, least_s={2: 4.0, 5: 3.0, 7: 2.0, 8: 5.0, 17: 1.0}.get(at, 7.995))
+    first = Told(
+        plan_for(10.0, counts=counts), 5.0, plan_for(8.0, counts=counts), bounds=bounds, stages=stages, others=others
+    )
+    customise(monkeypatch, [first], layers=True)
+    assert (len(first.looked), [shares.index(2) for shares, one in others.items() if one.budgets]) == (16, [2, 5, 7])
+    for one in others.values():
+        one.budgets.clear()
+    first.looked.clear()
+    customise(monkeypatch, [first], layers=True, asked=True)
+    assert (len(first.looked), [shares.index(2) for shares, one in others.items() if one.budgets]) == (19, [5, 7, 17])
+
+
+def test_moved_layers_are_ordered_again_with_all_the_work_left(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    last = moved(7.5, (2, 4))
+    first = Told(plan_for(10.0), 5.0, plan_for(8.0), spends=400_000, others={(2, 4): last})
+    assert customise(monkeypatch, [first], asked=True, layers=True)[0] == last.result
+    assert first.budgets == [(1_000_000, True)]
+    assert last.budgets == [(20_000, False), (600_000, True)]
+    kept = Told(plan_for(10.0), 5.0, plan_for(8.0))
+    assert customise(monkeypatch, [kept], asked=True, layers=True)[0] == kept.result
+    assert kept.budgets == [(1_000_000, True)]
+
+
+@dataclass(frozen=True)
+class Bare:
+    """Decisions of which only the schedule counts."""
+
+    schedule: Schedule
+    groups: tuple[tuple[int, ...], ...] = ((0,), (1,))
+
+
+class Target:
+    """Allows lists, or refuses them; remembers what it was asked."""
+
+    def __init__(self, refuses: bool = False) -> None:
+        self.refuses = refuses
+
+    def allowed(self, plan: Any, fold: Any) -> Any:
+        if self.refuses:
+            raise ScheduleNotExpressible(place="here", cause="no lists", fix="a name")
+        return plan
+
+    def lowered(self, fold: Any, plan: Any, global_batch: int) -> Any:
+        return fold, plan, global_batch
+
+    def price(self, lowered: Any) -> Any:
+        assert lowered[0] == "fold"
+        assert lowered[2] == 64
+        return price(3.0)
+
+
+@pytest.mark.parametrize("refuses", [False, True])
+@pytest.mark.parametrize(("lacks", "before_s"), [(0.0, 10.0), (1.0, 0.0)])
+@pytest.mark.parametrize("named", [True, False])
+def test_a_schedule_takes_the_place_of_a_name(lacks: float, before_s: float, named: bool, refuses: bool) -> None:
+    """Two micro-batches on two stages with room for what they hold, or for nothing: then it keeps its own order."""
+    for room in (AMPLE, 0.0):
+        one = job(2, 1, 2, 0, apart=False, room=room, even=True)
+        before = Bare(Schedule("gpipe", 2))
+        origin = config(pp=2, schedule="gpipe")
+        plan = plan_for(10.0, lacks, decisions=before, config=origin if named else None, origin=origin)
+        lists = work_lists("gpipe", one.shape).lists
+        given: Any = {"setting": Target(refuses), "prices": None, "plan": plan, "fold": "fold", "global_batch": 64}
+        case = custom._Case(**given, job=one, lists=lists, straggling=1.5)
+        found = case.made(Budget(0), certify=False)
+        if refuses:
+            assert found is None
+            continue
+        assert found is not None
+        assert found.custom == Custom("gpipe", before_s, case.least_s)
+        assert (found.config and found.config.schedule, found.origin and found.origin.schedule) == (
+            (CUSTOM, "gpipe") if named else (None, CUSTOM)
+        )
+        schedule = found.decisions.schedule
+        assert (schedule.name, schedule.microbatches) == (CUSTOM, 2)
+        if not room:
+            assert schedule.actions == texts(WorkLists(one.shape, lists))
+        assert found.prediction == price(3.0)
+
+
+def test_layers_whose_bound_gains_a_thousandth_at_most_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    for least_s, counts in ((7.993, (3, 3)), (7.991, (2, 4))):
+        first = Told(plan_for(10.0), 5.0, plan_for(8.0), others={(2, 4): moved(7.0, (2, 4), least_s=least_s)})
+        found, _ = customise(monkeypatch, [first], layers=True)
+        assert found is not None
+        assert found.counts == counts
+
+
+@pytest.mark.parametrize(
+    ("certify", "rolling", "microbatches", "proved", "asked"),
+    [
+        (True, False, 25, False, True),  # a hundred actions
+        (True, False, 26, False, False),
+        (False, False, 25, False, False),
+        (True, True, 25, False, False),
+        (True, False, 25, True, False),
+    ],
+)
+@pytest.mark.parametrize("certified", [True, False])
+def test_a_certificate_counts_where_it_proves_something(
+    monkeypatch: pytest.MonkeyPatch,
+    certify: bool,
+    rolling: bool,
+    microbatches: int,
+    proved: bool,
+    asked: bool,
+    certified: bool,
+) -> None:
+    """It is asked for small orders that are not known to be the best, and not of those that roll on."""
+    one = replace(job(2, 1, microbatches, 0, apart=False, even=True), rolling=rolling)
+    lists = work_lists("1f1b", one.shape).lists
+    other = work_lists("gpipe", one.shape).lists
+    questions: list[Any] = []
+
+    def certificate(own: Job, best: Any, limit_s: float) -> Any:
+        questions.append((own, best.lists, limit_s))
+        return SimpleNamespace(proved=certified, best=SimpleNamespace(lists=other), bound_s=4.0)
+
+    answer = SimpleNamespace(best=SimpleNamespace(lists=lists), floor_s=2.0, proved=proved)
+    monkeypatch.setattr(custom, "schedule", lambda job, starts, budget: answer)
+    monkeypatch.setattr(custom, "certified", certificate)
+    plan = plan_for(10.0, decisions=Bare(Schedule("1f1b", microbatches)))
+    given: Any = {"setting": Target(), "prices": None, "plan": plan, "fold": "fold", "global_batch": 64}
+    found = custom._Case(**given, job=one, lists=lists, straggling=1.5).made(Budget(0), certify=certify)
+    assert questions == ([(one, lists, 20.0)] if asked else [])
+    assert found is not None
+    assert found.custom is not None
+    taken = asked and certified
+    assert found.custom.least_s == 1.5 * (4.0 if taken else 2.0)
+    assert found.decisions.schedule.actions == texts(WorkLists(one.shape, other if taken else lists))

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import fields, replace
+from collections import Counter
+from dataclasses import dataclass, fields, replace
+from math import inf
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -18,11 +22,12 @@ from meshwright.ir.names import Degrees
 from meshwright.ir.plan_json import decisions_to_json
 from meshwright.ir.spread import compute_placements
 from meshwright.ir.workload import Workload
-from meshwright.planner.operators import LEAST_GAIN, Blocks, Sharpened, sharpened
+from meshwright.planner.operators import LEAST_GAIN, Blocks, Sharpened, _Work, sharpened
 from meshwright.planner.solve import solve
 from meshwright.planner.unlike import Part, over_parts
 from tests.planner.refining import LLAMA, Case, hosts
 from tests.planner.solved import question
+from tests.planner.told import price
 
 TOY = """
 name = "toy decoder"
@@ -222,3 +227,116 @@ def test_copies_that_were_asked_for_stay_copies() -> None:
     assert free.best is not None
     assert kept.best is not None
     assert free.best.step_s < kept.best.step_s
+
+
+# In numbers ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Named:
+    """A body plan of which only the name, and what it stands for, count."""
+
+    name: str
+    of: str = ""
+    states: tuple[Any, ...] = ()
+
+
+def sharper(step_s: float, lacks: float = 0.0, *changed: str) -> Sharpened:
+    plan: Any = SimpleNamespace()
+    return Sharpened(plan, price(step_s, lacks), changed)
+
+
+class Told(_Work):
+    """Changes whose prices are told: by the plans that take the place of others."""
+
+    def __init__(self, prices: dict[str, Sharpened], leaner: dict[float, list[str]] | None = None) -> None:
+        self.told, self.fewer, self.asked, self.within = prices, leaner or {}, list[str](), list[float]()
+        self.room_bytes = 8.0
+
+    def tried(self, best: Sharpened, instead: Any) -> Sharpened | None:
+        word = "+".join(plan.of for plan in instead.values())
+        self.asked.append(word)
+        return self.told.get(word)
+
+    def used(self, best: Sharpened, name: str) -> float:
+        return 20.0
+
+    def room(self, best: Sharpened, name: str) -> float:
+        return self.room_bytes
+
+    def solutions(self, name: str, ends: Any, within: float = inf) -> Any:
+        self.within.append(within)
+        return [Named(name, of) for of in self.fewer.get(within, ())]
+
+
+START = sharper(10.0)
+TWO: Any = {"a": [Named("a", "a1"), Named("a", "a2")], "b": [Named("b", "b1")], "c": []}
+
+
+@pytest.mark.parametrize(
+    ("prices", "best", "asked"),
+    [
+        # Those that are called least come first, then the others, then the first wish of all.
+        ({}, 10.0, ["b1", "a1", "a2", "a1+b1"]),
+        ({"a1": sharper(9.0), "a2": sharper(8.0), "b1": sharper(9.5)}, 8.0, ["b1", "a1", "a2", "a1+b1"]),
+        ({"a1": sharper(9.0), "a1+b1": sharper(7.0)}, 7.0, ["b1", "a1", "a2", "a1+b1"]),
+        # A ten-thousandth is not worth a change; what lacks memory is none, whatever it gains.
+        ({"a1": sharper(9.9995)}, 10.0, ["b1", "a1", "a2", "a1+b1"]),
+        ({"a1": sharper(9.9985)}, 9.9985, ["b1", "a1", "a2", "a1+b1"]),
+        # Too large and faster: leaner ones are sought, with all that is left, half of it, nothing of it.
+        ({"b1": sharper(5.0, 1.0)}, 10.0, ["b1", "a1", "a2", "a1+b1"]),
+        ({"b1": sharper(5.0, 1.0), "b28": sharper(6.0)}, 6.0, ["b1", "b28", "a1", "a2", "a1+b1"]),
+        ({"b1": sharper(5.0, 1.0), "b24": sharper(6.0)}, 6.0, ["b1", "b28", "b24", "a1", "a2", "a1+b1"]),
+        ({"b1": sharper(5.0, 1.0), "b20": sharper(6.0)}, 6.0, ["b1", "b28", "b24", "b20", "a1", "a2", "a1+b1"]),
+        # Not where it would be no faster, nor where another plan of the body is taken.
+        ({"b1": sharper(10.0, 1.0), "b28": sharper(6.0)}, 10.0, ["b1", "a1", "a2", "a1+b1"]),
+        ({"a1": sharper(5.0, 1.0), "a2": sharper(9.0), "a28": sharper(1.0)}, 9.0, ["b1", "a1", "a2", "a1+b1"]),
+    ],
+)
+def test_bodies_are_changed_one_by_one(prices: dict[str, Sharpened], best: float, asked: list[str]) -> None:
+    leaner = {28.0: ["b28"], 24.0: ["b24"], 20.0: ["b20"]} if any(word > "b2" for word in prices) else {}
+    work = Told(prices, leaner)
+    assert work.climbed(START, TWO).step_s == best
+    assert work.asked == asked
+
+
+def test_without_room_only_what_takes_as_little_is_sought() -> None:
+    work = Told({"b1": sharper(5.0, 1.0)})
+    work.room_bytes = 0.0
+    work.climbed(START, TWO)
+    assert work.within == [20.0]
+
+
+@pytest.mark.parametrize(
+    ("best", "trial", "taken"),
+    [
+        (sharper(10.0, 1.0), sharper(11.0), True),  # it fits
+        (sharper(10.0, 2.0), sharper(11.0, 1.0), False),  # it lacks less, and does not fit either
+        (sharper(10.0, 2.0), sharper(9.0, 2.0), True),
+        (sharper(10.0, 2.0), sharper(9.0, 3.0), False),
+        (sharper(10.0), sharper(11.0), False),
+    ],
+)
+def test_what_is_better(best: Sharpened, trial: Sharpened, taken: bool) -> None:
+    work = Told({"a1": trial})
+    assert work.climbed(best, {"a": [Named("a", "a1")]}) is (trial if taken else best)  # type: ignore[list-item]
+
+
+def test_room_for_a_body_where_there_is_least() -> None:
+    """Two stages on the same ranks share what is left there: 60 bytes for three calls and one; 12 bytes for one call
+    elsewhere; who does not call it does not count, nor does what is lacking."""
+    work: Any = object.__new__(_Work)
+    here, there, full, idle = (0, 1), (2, 3), (4, 5), (6, 7)
+    stages = [SimpleNamespace(ranks=ranks) for ranks in (here, there, here, full, idle)]
+    work.decisions = SimpleNamespace(
+        stages=stages, groups=(here, there, full, idle), schedule=SimpleNamespace(microbatches=3)
+    )
+    work.calls = [Counter(a=3), Counter(a=1, b=2), Counter(a=1), Counter(b=1), Counter(c=1)]
+    lacks = (-60.0, -12.0, -60.0, 5.0, -1.0)
+    best = Sharpened(work.decisions, price(1.0, *lacks, stages_s=((1.0, 1.0),) * 5), ())
+    assert [work.room(best, name) for name in "abc"] == [12.0, 0.0, 1.0]
+    work.calls[1] = Counter()
+    assert work.room(best, "a") == 15.0
+    assert work.flying == 3
+    work.decisions.schedule.microbatches = 9
+    assert work.flying == 4

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from itertools import product
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -14,9 +16,12 @@ from meshwright.cost_models.cluster import Cluster
 from meshwright.cost_models.cluster_toml import read
 from meshwright.ir.errors import LayoutNotExpressible
 from meshwright.ir.shares import batch_shares, shares_of, state_shares, weights_of
+from meshwright.planner import shares
+from meshwright.planner.pins import Config
 from meshwright.planner.plan_view import in_words
 from meshwright.planner.shares import Uneven, by_speed, unevenly
 from tests.planner.refining import LLAMA, Case, example, hosts
+from tests.planner.told import config, price
 
 POOL = """
 [[pool]]
@@ -160,3 +165,96 @@ def test_only_unlike_devices_and_targets_that_can_have_them_get_them(small: str)
     with pytest.raises(LayoutNotExpressible, match="layout shares"):
         without.check(shared, fold)
     assert unevenly(case.setting, [config], case.batch, case.prices, grants=lambda one: False) is None
+
+
+# In numbers ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Told:
+    """A configuration in one order of ranks: about what it takes with shares by speed, and what comes of them."""
+
+    shared_s: float
+    result: Uneven | None
+    asked: list[float] = field(default_factory=list)
+
+    def answer(self, below_s: float) -> Uneven | None:
+        self.asked.append(below_s)
+        return self.result
+
+
+def uneven(own: Config, step_s: float, lacks: float = 0.0) -> Uneven:
+    return Uneven(own, SimpleNamespace(), price(step_s, lacks), (2, 1))  # type: ignore[arg-type]
+
+
+def found_among(
+    monkeypatch: pytest.MonkeyPatch, cases: dict[Config, list[Told]], configs: list[Config], **how: Any
+) -> tuple[Uneven | None, list[Config]]:
+    """The answer on two pools, and of which configurations cases were made, in order."""
+    made: list[Config] = []
+
+    def cases_of(setting: Any, own: Config, global_batch: int, prices: Any) -> list[Told]:
+        assert global_batch == 64
+        made.append(own)
+        return cases.get(own, [])
+
+    monkeypatch.setattr(shares, "_cases", cases_of)
+    setting: Any = SimpleNamespace(target=SimpleNamespace(layouts=(SimpleNamespace(name="shares"),)))
+    prices: Any = SimpleNamespace(cluster=SimpleNamespace(pools=(1, 2)))
+    return unevenly(setting, configs, 64, prices, **how), made
+
+
+def test_of_each_kind_the_quickest_and_of_that_every_micro_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three kinds at most, by what they would take with shares by speed; micro-batches as they are, half, twice and a
+    quarter, of two sequences at least, where they divide the batch of 64."""
+    own = [config(dp=4, mbs=4, tp=tp, microbatches=4) for tp in (1, 2, 3, 4)]
+    slow = [config(dp=4, mbs=8), config(dp=1, mbs=4), config(dp=4, mbs=3, tp=9)]
+    cases = {one: [Told(9.0, None), Told(5.0 - one.tp, uneven(one, 5.0 - one.tp))] for one in own}
+    cases[slow[0]] = [Told(4.5, None)]
+    found, made = found_among(monkeypatch, cases, [*own, *slow])
+    assert found == cases[own[3]][1].result
+    looked = [*own, slow[0], slow[2]]
+    assert made[: len(looked)] == looked
+
+    def sized(tp: int, *sizes: int) -> list[Config]:
+        return [config(dp=4, mbs=mbs, tp=tp, microbatches=16 // mbs) for mbs in sizes]
+
+    assert made[len(looked) :] == [*sized(4, 4, 2, 8), *sized(3, 4, 2, 8), *sized(2, 4, 2, 8)]
+    odd = config(dp=4, mbs=6)
+    _, made = found_among(monkeypatch, {odd: [Told(1.0, None)]}, [odd])
+    assert made == [odd], "three and six do not divide the batch, twelve neither"
+    small = config(dp=4, mbs=2)
+    _, made = found_among(monkeypatch, {small: [Told(1.0, None)]}, [small])
+    assert made == [small, *(config(dp=4, mbs=mbs, microbatches=16 // mbs) for mbs in (2, 4))]
+
+
+@pytest.mark.parametrize(
+    ("below_s", "first", "second", "expected", "asked"),
+    [
+        # An estimate may be a twentieth too high; what fits sets the pace for what comes after.
+        (9.4, (10.0, 1.0, 0.0), (10.0, 2.0, 0.0), None, ([], [])),
+        (9.6, (10.0, 8.0, 0.0), (9.0, 7.0, 0.0), 8.0, ([9.6], [])),
+        (9.6, (10.0, 8.0, 0.0), (8.0, 7.0, 0.0), 7.0, ([9.6], [8.0])),
+        (9.6, (10.0, 8.0, 1.0), (9.0, 7.0, 2.0), 8.0, ([9.6], [9.6])),
+        (9.6, (10.0, 8.0, 1.0), (9.0, 9.0, 0.0), 9.0, ([9.6], [9.6])),
+        (7.0, (7.0, 8.0, 0.0), (7.0, 9.0, 0.0), 8.0, ([7.0], [7.0])),
+    ],
+)
+def test_what_may_be_better_is_tried(
+    monkeypatch: pytest.MonkeyPatch, below_s: float, first: Any, second: Any, expected: float | None, asked: Any
+) -> None:
+    own = config(dp=32, mbs=2, microbatches=1)
+    told = [Told(one[0], uneven(own, *one[1:])) for one in (first, second)]
+    found, _ = found_among(monkeypatch, {own: told}, [own], below_s=below_s)
+    assert (found and found.prediction.step_time_s) == expected
+    assert tuple(one.asked for one in told) == asked
+
+
+def test_only_what_is_granted_and_in_time_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    own = config(dp=4, mbs=4)
+    cases = {own: [Told(1.0, uneven(own, 1.0))]}
+    assert found_among(monkeypatch, cases, [own], grants=lambda one: one.mbs == 2)[1] == [
+        own,
+        config(dp=4, mbs=2, microbatches=8),
+    ]
+    assert found_among(monkeypatch, cases, [own], stop=lambda: True) == (None, [])

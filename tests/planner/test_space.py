@@ -307,3 +307,12 @@ def test_what_wishes_leave() -> None:
     made = Wishes(only={"schedule": ("custom",)})
     assert (made.made_only, wishes.made_only, Wishes().made_only) == (True, False, False)
     assert made.named.only == {}
+
+
+def test_what_is_left_out_is_said() -> None:
+    """With the numbers that `test_sequences_of_a_micro_batch` and others count out."""
+    dense, routed = space().truncated, space(experts=(4,)).truncated
+    assert dense[0] == "micro-batches of more than 131072 tokens"
+    assert routed[0] == "micro-batches of other than 1, 2, 4, 8 sequences"
+    assert dense[1:] == routed[1:]
+    assert {"less than 2048 tokens of a sequence on a rank", "more than 8 virtual stages"} < set(dense)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from math import prod
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -16,9 +18,10 @@ from meshwright.ir.ties import ends_of, exchanged
 from meshwright.ir.verify_meaning import verify_meaning
 from meshwright.ir.verify_program import verify_program
 from meshwright.ir.workload import Workload
+from meshwright.planner import unlike
 from meshwright.planner.refine import improved, mixed
 from meshwright.planner.stages import counts_of
-from meshwright.planner.unlike import _inside, neighbours, over_parts
+from meshwright.planner.unlike import Part, Way, _inside, mixes, neighbours, over_parts
 from tests.llama_block import model
 from tests.planner.refining import LLAMA, Case, example, hosts
 
@@ -113,3 +116,42 @@ def test_groups_with_fewer_ranks_than_experts_are_apart_on_are_left_out() -> Non
     inside = list(_inside(Degrees(dp=8, ep=8), 4))
     assert inside == []
     assert [one.dp for one in _inside(Degrees(dp=8, ep=4), 8)] == [8, 4, 2, 1]
+
+
+@pytest.mark.parametrize(
+    ("degrees", "size", "expected"),
+    [
+        # tp, dp, ZeRO, sequence parallelism: copies store in shards, and who had no tensor parallelism gets the last
+        (Degrees(), 4, [(1, 4, 1, False), (2, 2, 1, True), (4, 1, 0, True)]),
+        (Degrees(tp=2, zero=3), 4, [(1, 4, 3, False), (2, 2, 3, False), (4, 1, 0, False)]),
+        (Degrees(tp=2, sequence_parallel=True, zero=2), 2, [(1, 2, 2, False), (2, 1, 0, True)]),
+        (Degrees(cp=2, zero=3), 4, [(1, 2, 3, False), (2, 1, 3, True)]),
+        (Degrees(cp=2), 1, []),
+        (Degrees(), 1, [(1, 1, 0, False)]),
+    ],
+)
+def test_degrees_inside_a_group(degrees: Degrees, size: int, expected: list[tuple[int, int, int, bool]]) -> None:
+    found = [(one.tp, one.dp, one.zero, one.sequence_parallel) for one in _inside(degrees, size)]
+    assert found == expected
+    assert {one.cp for one in _inside(degrees, size)} <= {degrees.cp}
+
+
+def test_pools_are_mixed_by_how_fast_they_are_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Eight layers, four micro-batches. A pool in one group takes 1 s for a layer, in two 1.5 s each; the other 2 s.
+    (3 + 3) x 8 / (2 / 1.5 + 1 / 2) = 26.2 s, (3 + 2) x 8 / (1 + 1 / 2) = 26.7 s, and the first pool in two alone
+    (3 + 2) x 8 / (2 / 1.5) = 30 s; one group is no pipeline, and nine have no layer each."""
+    whole, first, second, other = (Part((rank,), Degrees()) for rank in range(4))
+    ways = {0: [Way((whole,), 1.0), Way((first, second), 1.5)], 4: [Way((other,), 2.0), Way((other,) * 9, 0.001)]}
+    monkeypatch.setattr(unlike, "_ways", lambda fold, batch, degrees, ranks, *_: ways[ranks[0]])
+    monkeypatch.setattr(unlike, "layer_calls", lambda fold: range(8))
+    monkeypatch.setattr(unlike, "over_parts", lambda fold, parts, counts, schedule, *_: (parts, counts, schedule))
+    pools = SimpleNamespace(pools=(SimpleNamespace(ranks=4), SimpleNamespace(ranks=2)))
+    given: Any = None, 8, Degrees(microbatches=4), pools, None, None, "any"
+    found: Any = list(mixes(*given))
+    assert found == [
+        ([first, second, other], (3, 3, 2), FOUR),
+        ([other, first, second], (2, 3, 3), FOUR),
+        ([whole, other], (5, 3), FOUR),
+        ([other, whole], (3, 5), FOUR),
+        ([first, second], (4, 4), FOUR),
+    ]

@@ -1,0 +1,563 @@
+"""What becomes of the best configurations: which are taken up, what is tried with each, and what is taken at last.
+Prices are told, and so is what refining makes of a plan."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+from math import inf
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from meshwright.ir.errors import LayersIndivisible, ScheduleImpossible
+from meshwright.planner import finalists
+from meshwright.planner.finalists import finished, lacks_bytes, written
+from meshwright.planner.pins import Config
+from meshwright.planner.refine import Refined
+from meshwright.planner.search import Found
+from meshwright.planner.space import Wishes
+from tests.planner.told import config, price
+
+
+@dataclass(frozen=True)
+class Staged:
+    ranks: tuple[int, ...]
+    axes: int = 1
+
+    @property
+    def mesh(self) -> Any:
+        return SimpleNamespace(axes=range(self.axes), size=len(self.ranks))
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Stages on ranks of their own, and what was made of them."""
+
+    stages: tuple[Staged, ...]
+    name: str = ""
+
+    @property
+    def groups(self) -> tuple[tuple[int, ...], ...]:
+        return tuple(stage.ranks for stage in self.stages)
+
+
+@dataclass(frozen=True)
+class Setup:
+    """A model of which every configuration can be had, but with three layers on the first stage."""
+
+    ranks: int = 8
+    modules: tuple[str, ...] = ()
+    per_operator: bool = True
+    axes: int = 1
+    price: Any = lambda lowered: price(7.0)
+    asked: list[tuple[int, Config]] = field(default_factory=list)
+
+    @property
+    def target(self) -> Any:
+        return SimpleNamespace(per_operator=self.per_operator)
+
+    def fold(self, own: Config) -> Config:
+        return own
+
+    def decisions(self, own: Config, global_batch: int) -> Plan:
+        if own.stage_blocks[:1] == (3,):
+            raise LayersIndivisible(place="here", cause="three", fix="two")
+        self.asked.append((self.ranks, own))
+        each = self.ranks // own.pp
+        return Plan(tuple(Staged(tuple(range(at * each, (at + 1) * each)), self.axes) for at in range(own.pp)))
+
+    def lowered(self, fold: Config, plan: Plan, global_batch: int) -> tuple[Config, Plan]:
+        return fold, plan
+
+
+@dataclass
+class Told:
+    """A search that has ended."""
+
+    found: dict[Config, Found]
+    best: Found | None
+    setting: Setup = field(default_factory=Setup)
+    unlike: bool = False
+    schedules: tuple[str, ...] = ()
+    unwritten: tuple[Any, ...] = ()
+    granted: Callable[[Config], bool] = lambda one: True
+    asked: list[Any] = field(default_factory=list)
+    priced: list[Config] = field(default_factory=list)
+
+    @property
+    def upper_s(self) -> float:
+        return self.best.step_s if self.best else inf
+
+    @property
+    def prices(self) -> Any:
+        return SimpleNamespace(cluster=SimpleNamespace(unlike=self.unlike))
+
+    @property
+    def space(self) -> Any:
+        lines = tuple(SimpleNamespace(name=name) for name in self.schedules)
+        return SimpleNamespace(global_batch=64, grants=self.granted, target=SimpleNamespace(schedules=lines))
+
+    def writes(self, own: Config, plan: Plan, prediction: Any) -> bool:
+        self.asked.append((own, prediction.step_time_s))
+        return prediction.step_time_s not in self.unwritten
+
+    def price(self, own: Config) -> Found | None:
+        self.priced.append(own)
+        return self.found.get(own)
+
+
+def search(*found: tuple[Config, float, float], **changes: Any) -> Any:
+    """Configurations with their seconds and the bytes that they lack; the answer is the quickest that fits."""
+    priced = {own: Found(own, price(step_s, lacks)) for own, step_s, lacks in found}
+    fitting = [one for one in priced.values() if one.fits]
+    best = min(fitting, key=lambda one: one.step_s, default=None)
+    return Told(priced, best, **changes)
+
+
+def asked(modules: tuple[str, ...] = (), operators: bool = False, never: Any = None, **only: Any) -> Any:
+    return SimpleNamespace(wishes=Wishes(only, never or {}), modules=modules, operators=operators)
+
+
+def never() -> bool:
+    return False
+
+
+# Which are taken up --------------------------------------------------------------------------------------------------
+
+
+def test_the_best_of_every_kind_the_best_kinds_first() -> None:
+    """Kinds differ in tp, pp, cp and ep; what does not fit, and what takes a twentieth longer, is left alone."""
+    rows = [
+        (config(tp=2), 1.02, 0.0),
+        (config(tp=2, mbs=2), 1.01, 0.0),
+        (config(pp=2), 1.05, 0.0),
+        (config(cp=2), 1.051, 0.0),
+        (config(ep=2), 1.0, 0.0),
+        (config(ep=4), 0.5, 1.0),
+        (config(dp=2), 1.04, 0.0),
+    ]
+    expected = [config(ep=2), config(tp=2, mbs=2), config(dp=2)]
+    assert finalists.finalists(search(*rows)) == expected
+    assert finalists.finalists(search(*reversed(rows))) == expected
+    assert finalists.finalists(search(*rows[:2], *rows[3:5])) == expected[:2]
+    # Of unlike devices prices say less: what is slower is looked at too, and at last what does not fit.
+    unlike = search(*rows[:4], rows[5], unlike=True)
+    assert finalists.finalists(unlike) == [config(tp=2, mbs=2), config(pp=2), config(cp=2), config(ep=4)]
+    more = search(*rows, unlike=True)
+    assert finalists.finalists(more) == [*expected, config(pp=2)]
+
+
+def test_what_is_asked_of_modules_lets_slower_kinds_in() -> None:
+    rows = [(config(tp=2), 1.0, 0.0), (config(tp=4), 1.25, 0.0), (config(tp=8), 1.26, 0.0)]
+    assert finalists.finalists(search(*rows)) == [config(tp=2)]
+    pinned = search(*rows, setting=Setup(modules=("pin",)))
+    assert finalists.finalists(pinned) == [config(tp=2), config(tp=4)]
+
+
+def test_where_nothing_fits_those_that_lack_least_are_taken() -> None:
+    rows = [(config(tp=2), 1.0, 9.0), (config(tp=4), 9.0, 1.0), (config(tp=8), 5.0, 1.0), (config(pp=2), 9.0, 3.0)]
+    assert finalists.finalists(search(*rows)) == [config(tp=8), config(tp=4), config(pp=2)]
+
+
+def test_of_equals_the_first_by_its_words_is_taken() -> None:
+    one, other = config(tp=2, mbs=1), config(tp=2, mbs=2)
+    assert str(one) < str(other)
+    for rows in (((one, 1.0, 0.0), (other, 1.0, 0.0)), ((other, 1.0, 0.0), (one, 1.0, 0.0))):
+        assert finalists.finalists(search(*rows)) == [one]
+
+
+def test_what_the_fullest_stage_lacks() -> None:
+    two = ((1.0, 1.0), (1.0, 1.0))
+    assert lacks_bytes(price(1.0, -5.0, -6.0, stages_s=two)) == 0
+    assert lacks_bytes(price(1.0, 3.0, 4.0, stages_s=two)) == 4
+    assert lacks_bytes(price(1.0, -9.0, 4.0, stages_s=two)) == 4
+
+
+def refined(step_s: float, lacks: float = 0.0, **changes: Any) -> Refined:
+    own: dict[str, Any] = {"config": config(pp=2), "counts": (1, 1), "idle": (), "shares": {}}
+    own |= {"decisions": Plan((Staged((0, 1)), Staged((2, 3))), f"{step_s}"), "origin": config(pp=2)} | changes
+    prediction = price(step_s, lacks, **own.pop("shares"))
+    return Refined(prediction=prediction, **own)
+
+
+@pytest.mark.parametrize(
+    ("plans", "unwritten", "expected", "questions"),
+    [
+        ([(3.0, 0), (2.0, 0), (2.5, 0)], (), 2.0, [2.0]),
+        ([(3.0, 0), (2.0, 0), (2.5, 0)], (2.0,), 2.5, [2.0, 2.5]),
+        ([(2.0, 0), (2.5, 0)], (2.0, 2.5), None, [2.0, 2.5]),
+        ([(2.0, 1), (4.0, 0)], (), 4.0, []),  # what is no better than the answer is not taken, nor asked about
+        ([(2.0, 1), (3.0, 2)], (), 2.0, []),  # nor what does not fit
+        ([], (), None, []),
+    ],
+)
+def test_the_best_that_code_is_written_for(
+    plans: list[tuple[float, float]], unwritten: Any, expected: float | None, questions: list[float]
+) -> None:
+    own = search((config(tp=2), 4.0, 0.0), unwritten=unwritten)
+    found = written(own, [refined(*one) for one in plans])
+    assert (found and found.step_s) == expected
+    assert own.asked == [(config(pp=2), one) for one in questions]
+
+
+def test_code_is_written_for_the_configuration_or_what_it_was_made_of() -> None:
+    own = search((config(tp=2), 4.0, 0.0))
+    written(own, [refined(2.0, config=None, origin=config(cp=2)), refined(3.0)])
+    written(own, [refined(2.0, config=config(ep=2), origin=config(cp=2))])
+    assert own.asked == [(config(cp=2), 2.0), (config(ep=2), 2.0)]
+
+
+# What becomes of them ------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Makers:
+    """Stands in for all that makes something of a plan; says what it was asked."""
+
+    refined: list[Refined] = field(default_factory=list)
+    sharper: dict[str, float] = field(default_factory=dict)
+    """Seconds of plans by name, with operators chosen anew."""
+    uneven: Any = None
+    made: Refined | None = None
+    notes: tuple[str, ...] = ()
+    contexts: tuple[str, ...] = ()
+    improved_of: list[Any] = field(default_factory=list)
+    sharpened_of: list[Any] = field(default_factory=list)
+    uneven_of: list[Any] = field(default_factory=list)
+    custom_of: list[Any] = field(default_factory=list)
+
+    def improve(self, setting: Any, chosen: Any, global_batch: int, prices: Any, **how: Any) -> list[Refined]:
+        self.improved_of.append((chosen, global_batch, how["limit"], how["mixing"]))
+        return list(self.refined)
+
+    def sharpen(self, setting: Any, plan: Any, fold: Any, global_batch: int, prices: Any, **how: Any) -> list[Any]:
+        self.sharpened_of.append((plan.name, fold, how["free_ends"], how["free_copies"]))
+        step_s = self.sharper.get(plan.name)
+        if step_s is None:
+            return [SimpleNamespace(decisions=plan, prediction=price(9.0), changed=())]
+        return [SimpleNamespace(decisions=replace(plan, name="sharp"), prediction=price(step_s), changed=("b",))]
+
+    def unequal(self, setting: Any, configs: Iterable[Config], global_batch: int, prices: Any, **how: Any) -> Any:
+        self.uneven_of.append((list(configs), how["below_s"], how["grants"](config())))
+        return self.uneven
+
+    def customise(self, setting: Any, plans: Any, global_batch: int, prices: Any, **how: Any) -> Any:
+        own = [one.decisions.name or one.step_s for one in plans], how["asked"], how["layers"]
+        self.custom_of.append(own)
+        assert self.made is None or how["writes"](self.made)
+        return self.made, self.notes
+
+
+@pytest.fixture
+def makers(monkeypatch: pytest.MonkeyPatch) -> Makers:
+    own = Makers()
+    monkeypatch.setattr(finalists, "improved", own.improve)
+    monkeypatch.setattr(finalists, "sharpened", own.sharpen)
+    monkeypatch.setattr(finalists, "unevenly", own.unequal)
+    monkeypatch.setattr(finalists, "customised", own.customise)
+    monkeypatch.setattr(finalists, "contexts", lambda plan, fold: own.contexts)
+    monkeypatch.setattr(finalists, "counts_of", lambda plan, fold: (2, 2))
+    monkeypatch.setattr(finalists, "idle_ranks", lambda plan, cluster: (7,))
+    return own
+
+
+ANSWER = (config(tp=2), 4.0, 0.0)
+
+
+def test_refined_plans_are_sharpened_from_the_best_on(makers: Makers) -> None:
+    """Of three plans the best; of all three where something is asked of modules."""
+    makers.refined = [refined(3.0), refined(1.0), refined(2.0)]
+    found, notes = finished(search(ANSWER), asked(), never)
+    assert found == makers.refined[1]
+    assert notes == ()
+    assert makers.improved_of == [([config(tp=2)], 64, 400, True)]
+    assert makers.sharpened_of == [("1.0", config(pp=2), True, True)]
+    assert makers.custom_of == []
+    makers.sharper = {"3.0": 0.5}
+    assert finished(search(ANSWER), asked(), never)[0] == makers.refined[1]
+    found, _ = finished(search(ANSWER), asked(modules=("pin",)), never)
+    assert found is not None
+    assert (found.step_s, found.changed, found.decisions.name) == (0.5, ("b",), "sharp")  # type: ignore[attr-defined]
+    assert [name for name, *_ in makers.sharpened_of[2:]] == ["1.0", "2.0", "3.0"]
+
+
+@pytest.mark.parametrize(
+    ("only", "unlike", "limit", "mixing"),
+    [
+        ({}, True, 60, True),
+        ({"tp": (2,)}, True, 60, False),
+        ({"pp": (2,)}, False, 400, False),
+        ({"dp": (2,)}, False, 400, False),
+    ],
+)
+def test_how_far_refining_goes(makers: Makers, only: Any, unlike: bool, limit: int, mixing: bool) -> None:
+    """Few prices on unlike devices; meshes are not mixed where degrees are asked for."""
+    finished(search(ANSWER, unlike=unlike), asked(**only), never)
+    assert [one[2:] for one in makers.improved_of] == [(limit, mixing)]
+
+
+@pytest.mark.parametrize("name", ["split", "stage_blocks"])
+def test_layers_that_were_asked_for_stay(makers: Makers, name: str) -> None:
+    """Then plans are taken as they were priced; of these none is better than the answer."""
+    own = search(ANSWER, schedules=("custom",))
+    assert finished(own, asked(**{name: ("even",)}), never) == (None, ())
+    assert (makers.improved_of, makers.sharpened_of, makers.uneven_of) == ([], [], [])
+    assert makers.custom_of == [([4.0], False, False)]
+
+
+def test_only_what_is_better_than_the_answer_is_taken(makers: Makers) -> None:
+    for plan, taken in ((refined(4.0), False), (refined(3.9), True), (refined(3.0, 1.0), False)):
+        makers.refined = [plan]
+        assert finished(search(ANSWER), asked(), never)[0] == (plan if taken else None)
+    makers.refined = []
+    assert finished(search(ANSWER), asked(), never) == (None, ())
+
+
+@pytest.mark.parametrize(
+    ("setting", "wished", "axes", "sharpened"),
+    [
+        (Setup(), asked(), 2, True),
+        (Setup(), asked(), 3, False),
+        (Setup(), asked(operators=True), 3, True),
+        (Setup(), asked(modules=("pin",)), 3, True),
+        (Setup(), asked(operators=True), 4, False),
+        (Setup(), asked(), 0, False),
+        (Setup(per_operator=False), asked(), 1, True),
+        (Setup(per_operator=False), asked(), 2, False),
+        (Setup(per_operator=False), asked(operators=True), 2, True),
+    ],
+)
+def test_on_how_many_axes_operators_are_chosen_anew(
+    makers: Makers, setting: Setup, wished: Any, axes: int, sharpened: bool
+) -> None:
+    """Of the stage with most."""
+    plan = Plan((Staged((0, 1), axes), Staged((2, 3), 0)), "wide")
+    makers.refined = [refined(1.0, decisions=plan)]
+    finished(search(ANSWER, setting=setting), wished, never)
+    assert bool(makers.sharpened_of) == sharpened
+
+
+def test_what_has_no_origin_or_no_time_is_not_sharpened(makers: Makers) -> None:
+    makers.refined = [refined(1.0, origin=None)]
+    finished(search(ANSWER), asked(), never)
+    makers.refined = [refined(1.0)]
+    finished(search(ANSWER), asked(), lambda: True)
+    assert makers.sharpened_of == []
+
+
+@pytest.mark.parametrize(
+    ("wished", "per_operator", "free_ends", "free_copies"),
+    [
+        (asked(), True, True, True),
+        (asked(), False, True, False),
+        (asked(sp=(False,)), True, False, True),
+        (asked(cp=(2,)), True, False, True),
+        (asked(tp=(2,)), True, False, True),
+        (asked(dp=(2,)), True, True, False),
+        (asked(ep=(2,)), True, True, False),
+        (asked(shard=(2,)), True, True, False),
+        (asked(zero=(1,)), True, True, False),
+        (asked(zero=(0,)), True, True, True),
+        (asked(never={"zero": (0,)}), True, True, False),
+    ],
+)
+def test_what_was_asked_for_is_not_chosen_anew(
+    makers: Makers, wished: Any, per_operator: bool, free_ends: bool, free_copies: bool
+) -> None:
+    makers.refined = [refined(1.0)]
+    finished(search(ANSWER, setting=Setup(per_operator=per_operator)), wished, never)
+    assert makers.sharpened_of == [("1.0", config(pp=2), free_ends, free_copies)]
+
+
+def test_attention_stays_as_it_was_asked_for(makers: Makers) -> None:
+    makers.refined, makers.sharper, makers.contexts = [refined(2.0)], {"2.0": 1.0}, ("all_gather", "ring")
+    for wished, step_s in ((asked(), 1.0), (asked(context=("ring",)), 2.0), (asked(never={"context": ("ring",)}), 2.0)):
+        found, _ = finished(search(ANSWER), wished, never)
+        assert found is not None
+        assert found.step_s == step_s
+
+
+def test_what_is_sharper_and_not_written_is_left(makers: Makers) -> None:
+    makers.refined, makers.sharper = [refined(2.0)], {"2.0": 1.0}
+    found, _ = finished(search(ANSWER, unwritten=(1.0,)), asked(), never)
+    assert found == makers.refined[0]
+    found, _ = finished(search(ANSWER, unwritten=(1.0, 2.0)), asked(), never)
+    assert found is None
+
+
+# Of plans whose ranks tell each other much ---------------------------------------------------------------------------
+
+
+def talking(step_s: float, tensor: float, lacks: float = 0.0, **changes: Any) -> Found:
+    return Found(config(**changes), price(step_s, lacks, tensor=tensor, matmul=step_s - tensor))
+
+
+@pytest.mark.parametrize(
+    ("rows", "per_operator", "taken"),
+    [
+        ([talking(9.0, 8.5, tp=2)], True, [9.0]),  # half a second of work
+        ([talking(9.0, 8.5, dp=2)], True, [9.0]),
+        ([talking(9.0, 8.5, cp=2)], True, [9.0]),
+        ([talking(9.0, 8.5, tp=2)], False, []),
+        ([talking(9.0, 8.5)], True, []),  # one rank tells nobody anything
+        ([talking(9.0, 8.5, 1.0, tp=2)], True, []),
+        ([talking(9.0, 8.0, tp=2)], True, []),  # no less than the plan's second
+        ([talking(9.0, 8.5, tp=2, pp=2)], True, []),  # what the plan was made of
+        ([talking(9.0, 8.5, tp=2), talking(8.0, 7.75, tp=4)], True, [8.0]),
+        ([talking(9.0, 8.5, tp=2), talking(9.0, 8.5, dp=2)], True, [9.0]),
+    ],
+)
+def test_ranks_that_do_the_same_may_be_faster_than_all_plans(
+    makers: Makers, rows: list[Found], per_operator: bool, taken: list[float]
+) -> None:
+    """One more plan is sharpened: the one with the least work, if that would beat the best of one second."""
+    makers.refined = [refined(1.0, origin=config(tp=2, pp=2))]
+    own = search(ANSWER, setting=Setup(per_operator=per_operator))
+    own.found = {one.config: one for one in rows}
+    finished(own, asked(), never)
+    assert [name for name, *_ in makers.sharpened_of] == ["1.0", *("" for _ in taken)]
+    origins = [fold for name, fold, *_ in makers.sharpened_of if not name]
+    assert [own.found[one].step_s for one in origins] == taken
+    if len(rows) > 1 and rows[0].step_s == rows[1].step_s:
+        assert origins == [min((one.config for one in rows), key=str)]
+
+
+def test_work_that_is_too_much_is_not_done_by_all(makers: Makers) -> None:
+    """Four times what is told is less than what three more ranks would do again."""
+    makers.refined = [refined(1.0)]
+    own = search(ANSWER)
+    for tensor, taken in ((1.0, True), (0.3, False)):
+        makers.sharpened_of.clear()
+        one = Found(config(tp=4), price(1.25, tensor=tensor, matmul=0.5))
+        own.found = {one.config: one}
+        own.setting = Setup(ranks=4)
+        finished(own, asked(), never)
+        assert (len(makers.sharpened_of) == 2) == taken
+
+
+@pytest.mark.parametrize(
+    ("zero", "granted", "fits", "tensor", "asked_for"),
+    [
+        (3, True, True, 5.0, 2),
+        (0, True, True, 5.0, 1),
+        (3, False, True, 5.0, 1),
+        (3, True, False, 5.0, 1),
+        (3, True, True, 0.0, 1),
+    ],
+)
+def test_nothing_stored_in_shards_is_tried_where_that_is_much_to_tell(
+    makers: Makers, zero: int, granted: bool, fits: bool, tensor: float, asked_for: int
+) -> None:
+    own, whole = config(pp=2, dp=4, zero=zero, shard=2, regather=False), config(pp=2, dp=4)
+    shares = {"shares": {"tensor": tensor, "matmul": 1.0}}
+    makers.refined = [refined(1.0, config=own, origin=own, **shares)]
+    one = search(ANSWER, (whole, 3.0, 0.0 if fits else 1.0), granted=lambda config: granted)
+    finished(one, asked(), never)
+    assert [name for name, *_ in makers.sharpened_of] == ["1.0", ""][:asked_for]
+    assert one.priced == ([whole] if zero and granted and tensor else [])
+
+
+# Unequal shares, and stages without layers ---------------------------------------------------------------------------
+
+
+def test_unequal_shares_are_tried_of_the_quickest(makers: Makers) -> None:
+    """Below what refining found that fits; what comes out has no origin, and is not sharpened."""
+    rows = [(config(mbs=n), 10.0 - n / 8, 0.0) for n in range(1, 31)]
+    uneven = SimpleNamespace(
+        decisions=Plan((Staged((0,)), Staged((1,))), "uneven"), prediction=price(0.5), config=config(dp=2)
+    )
+    makers.refined, makers.uneven = [refined(2.0), refined(1.0, 1.0)], uneven
+    found, _ = finished(search(*rows), asked(), never)
+    assert makers.uneven_of == [([config(mbs=n) for n in range(30, 6, -1)], 2.0, True)]
+    assert found == Refined(uneven.decisions, uneven.prediction, (2, 2), (7,), config=config(dp=2))
+    assert makers.sharpened_of == []
+    makers.refined = []
+    finished(search(*rows), asked(), never)
+    assert makers.uneven_of[1][1] == inf
+
+
+def test_where_a_stage_has_no_layers_all_else_of_the_kind_is_tried_so(makers: Makers) -> None:
+    """Other micro-batches and schedules on the same ranks, the quickest first; its own origin is not made again."""
+    start = config(pp=2, dp=4)
+    others = [replace(start, mbs=2), replace(start, schedule="gpipe"), replace(start, zero=1)]
+    unlike = [replace(start, tp=2, dp=2), replace(start, pp=4, dp=2), replace(start, dp=2), config(pp=2, dp=4, vp=2)]
+    rows = [(one, 5.0 + at, 0.0) for at, one in enumerate([start, *others, *unlike])]
+    lowered: list[Any] = []
+
+    def priced(one: Any) -> Any:
+        lowered.append(one)
+        return price(0.5 if one[0].mbs == 2 else 6.0)
+
+    seats = Plan((Staged((4, 5, 6, 7)), Staged((0, 1, 2, 3))), "moved")
+    makers.refined = [
+        refined(
+            1.0, decisions=seats, config=replace(start, stage_blocks=(0, 4)), origin=start, counts=(0, 4), idle=(9,)
+        )
+    ]
+    told = search(*rows, setting=Setup(ranks=16, price=priced))
+    found, _ = finished(told, asked(), never)
+    assert [one for one, _ in lowered] == [replace(one, stage_blocks=(0, 4)) for one in others]
+    assert {plan.groups for _, plan in lowered} == {seats.groups}
+    assert {ranks for ranks, one in told.setting.asked if one.stage_blocks} == {8}
+    made = lowered[0][1]
+    assert found == Refined(
+        made, price(0.5), (0, 4), (9,), config=replace(others[0], stage_blocks=(0, 4)), origin=others[0]
+    )
+    lowered.clear()
+    finished(search(*rows, setting=Setup(price=priced)), asked(), lambda: True)
+    makers.refined = [replace(makers.refined[0], counts=(3, 0), config=replace(start, stage_blocks=(3, 0)))]
+    finished(search(*rows, setting=Setup(price=priced)), asked(), never)  # the model refuses three
+    makers.refined = [replace(makers.refined[0], counts=(0, 4), config=None)]
+    finished(search(*rows, setting=Setup(price=priced)), asked(), never)
+    makers.refined = [refined(1.0, counts=(1, 3))]
+    finished(search(*rows, setting=Setup(price=priced)), asked(), never)
+    assert lowered == []
+
+
+# A schedule of their own ---------------------------------------------------------------------------------------------
+
+
+def test_a_schedule_is_made_for_the_best_that_is_written_and_what_is_behind(makers: Makers) -> None:
+    makers.refined = [refined(1.0), refined(2.0), refined(3.0)]
+    makers.made, makers.notes = refined(0.5, custom=SimpleNamespace()), ("one was too large",)
+    own = search(ANSWER, schedules=("1f1b", "custom"), unwritten=(1.0,))
+    assert finished(own, asked(), never) == (makers.made, makers.notes)
+    assert makers.custom_of == [(["2.0", "3.0"], False, True)]
+    makers.made = None
+    assert finished(own, asked(), never) == (makers.refined[1], makers.notes)
+    makers.custom_of.clear()
+    finished(search(ANSWER, schedules=("1f1b",)), asked(), never)
+    finished(own, asked(schedule=("1f1b",)), never)
+    finished(own, asked(never={"schedule": ("custom",)}), never)
+    assert makers.custom_of == []
+
+
+def test_one_that_was_asked_for_is_taken_though_it_is_slower(makers: Makers) -> None:
+    """Beside plans of one stage, which need none."""
+    makers.refined = [refined(1.0)]
+    made = makers.made = refined(9.0, custom=SimpleNamespace())
+    own = search(ANSWER, (config(pp=2, mbs=2), 6.0, 0.0), schedules=("custom",))
+    wished = asked(schedule=("custom",))
+    assert finished(own, wished, never) == (made, ())
+    assert makers.custom_of == [(["1.0", 6.0], True, True)]
+    makers.made = replace(made, custom=None)
+    assert finished(own, wished, never) == (None, ())
+    makers.made = replace(made, prediction=price(9.0, 1.0))
+    assert finished(own, wished, never) == (None, ())
+    alone = refined(3.0, decisions=Plan((Staged((0, 1, 2, 3)),), "alone"), config=config(tp=4), origin=config(tp=4))
+    makers.refined, makers.made = [refined(1.0), alone], made
+    assert finished(own, wished, never) == (alone, ())
+
+
+def test_one_that_was_asked_for_and_cannot_be_is_told(makers: Makers) -> None:
+    makers.refined, wished = [refined(1.0)], asked(schedule=("custom",))
+    pipeline = (config(pp=2, mbs=4), 2.0, 0.0)
+    with pytest.raises(ScheduleImpossible, match="the target runs no such lists"):
+        finished(search(ANSWER, pipeline, schedules=("custom",)), wished, never)
+    makers.notes = ("one", "other")
+    with pytest.raises(ScheduleImpossible, match="one; other"):
+        finished(search(ANSWER, pipeline, schedules=("custom",)), wished, never)
+    assert finished(search(ANSWER, schedules=("custom",)), wished, never) == (None, makers.notes)
+    assert finished(search((config(pp=2), 4.0, 1.0), schedules=("custom",)), wished, never) == (None, makers.notes)
