@@ -399,6 +399,13 @@ def test_a_write_that_is_opaque() -> None:
     verify_graph(graph)
 
 
+def test_nothing_may_be_reshaped() -> None:
+    """An empty part takes another shape without a copy: it has no elements that could lie otherwise."""
+    found = traced(lambda n, x, i: x.sum() + x[..., 4:].reshape(6, 0).sum())[2]
+    views = [op for op in found.graph.ops if op.kind == "view"]
+    assert [(op.attr("shape"), op.alias) for op in views] == [((6, 0), 0)]
+
+
 def test_a_rule_of_the_users_comes_before_taking_apart() -> None:
     register_rule("aten::movedim", "b s d -> b d s", linear=(0,))
     try:
