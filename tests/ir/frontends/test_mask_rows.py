@@ -71,5 +71,5 @@ def test_rows_at_which_laws_change_are_looked_at(row: int, lead: tuple[int, ...]
     ],
 )
 def test_laws_of_masks(mask: NDArray[numpy.generic], wanted: MaskLaw | None) -> None:
-    """The simplest law; the last eight queries of 40 in chunks of 16 are as well in one of 8, the smallest that fits."""
+    """The simplest law; the last eight queries of 40 in chunks of 16 are as well in one of 8."""
     assert law(mask) == wanted

@@ -50,8 +50,8 @@ def recipe(build: Callable[[dict[str, Any]], nn.Module], hooks: Hooks) -> Recipe
 
 def test_what_a_run_says() -> None:
     """Of two sequences of five. Words are looked up by an entry of the batch, positions are not; targets are words of
-    what they choose from. A selection says how many of how many it keeps, in which dimension whatever. Dropout of a quarter
-    keeps the rest."""
+    what they choose from. A selection says how many of how many it keeps, in which dimension whatever. Dropout of
+    a quarter keeps the rest."""
     found = trial.run(recipe(Model, Hooks(batch_of, loss)), {"n": 1}, 5)
     assert found is not None
     parameters = {"table.weight": (50, 4), "places": (9, 4)}
