@@ -64,13 +64,16 @@ def in_place_parts(n: Net, x: Tensor) -> Tensor:
     y = x * 2
     y[..., ::2] = x[..., 1::2]
     y[..., 1::2] += 1
+    y[1:, ::2, ::2] = torch.arange(2.0, dtype=x.dtype)
+    steps = torch.ones(2, 3, 4, dtype=x.dtype)
+    steps[..., 1::2] = x[..., :2]
     y.narrow(1, 0, 2).mul_(x[:, :2])
     y.movedim(1, 2).add_(x.transpose(1, 2))
     table = torch.zeros(3, 4, dtype=x.dtype)
     position = torch.arange(3.0, dtype=x.dtype)[:, None]
     table[:, 0::2] = torch.sin(position)
     table[:, 1::2] = torch.cos(position)
-    return y + table + n.w.mean()
+    return y + table + steps + n.w.mean()
 
 
 def in_place_gaps(x: Tensor) -> Tensor:

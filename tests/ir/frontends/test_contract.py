@@ -233,6 +233,7 @@ def test_missing_factory(tmp_path: Path) -> None:
     ("text", "line"),
     [
         (HEAD.replace("return Net()", "raise ValueError('no weights')"), 14),
+        (HEAD.replace("return Net()", "raise SyntaxError('of its own')"), 14),
         ("x = 1 / 0", 1),
         ("def build(:", 1),
         ("import a_library_that_is_not_there", 1),

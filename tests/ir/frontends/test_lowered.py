@@ -129,6 +129,14 @@ LOWERED: Mapping[str, tuple[Body, list[str]]] = {
         lambda n, x: x.view(3, 8).view(4, 6),
         ["&view(mul) {shape=(4, 6)} [4, 6]"],
     ),
+    "a view of flattened tokens": (
+        lambda n, x: x.view(6, 4).view(6, 2, 2).relu().view(2, 3, 4),
+        [
+            "&view(mul) {shape=(2, 3, 2, 2)} [2, 3, 2, 2]",
+            "relu(view_2) {} [2, 3, 2, 2]",
+            "&view(relu) {shape=(2, 3, 4)} [2, 3, 4]",
+        ],
+    ),
     "a shape like before": (lambda n, x: x.view(6, 4).view(2, 3, 4).reshape(2, 3, 4).contiguous().expand(2, 3, 4), []),
     "a shape that needs a copy": (
         lambda n, x: x.transpose(1, 2).reshape(2, 12),
