@@ -87,10 +87,13 @@ HELD: Mapping[str, tuple[int, Callable[[int], tuple[int, ...]], str, int]] = {
 }
 
 
-@pytest.mark.parametrize("name", HELD)
-def test_the_least_of_a_parameters_dimension(name: str, trials: Trials) -> None:
-    number, shape, read, wanted = HELD[name]
-    assert trials.shrunk({"n": number}, lambda given: made({"w": shape(given["n"])}, read=read)) == {"n": wanted}
+def test_the_least_of_a_parameters_dimension(trials: Trials) -> None:
+    for name, (number, shape, read, wanted) in HELD.items():
+
+        def model(given: dict[str, Any], shape: Any = shape, read: str = read) -> Run:
+            return made({"w": shape(given["n"])}, read=read)
+
+        assert trials.shrunk({"n": number}, model) == {"n": wanted}, name
 
 
 def step(*shape: int, **more: Any) -> Step:
@@ -119,10 +122,13 @@ RUN: Mapping[str, tuple[int, Callable[[int], tuple[Step, ...]], int]] = {
 }
 
 
-@pytest.mark.parametrize("name", RUN)
-def test_the_least_of_what_runs(name: str, trials: Trials) -> None:
-    number, steps, wanted = RUN[name]
-    assert trials.shrunk({"n": number}, lambda given: made({"w": (5,)}, *steps(given["n"]))) == {"n": wanted}
+def test_the_least_of_what_runs(trials: Trials) -> None:
+    for name, (number, steps, wanted) in RUN.items():
+
+        def model(given: dict[str, Any], steps: Any = steps) -> Run:
+            return made({"w": (5,)}, *steps(given["n"]))
+
+        assert trials.shrunk({"n": number}, model) == {"n": wanted}, name
 
 
 def test_words_of_the_models_own_batches_stay_in_the_table(trials: Trials) -> None:
