@@ -97,60 +97,59 @@ class Other(Equal):
 ONE = Stubborn()
 
 
-@pytest.mark.parametrize(
-    ("first", "second", "alike"),
-    [
-        (1.5, 1.5, True),
-        (1.5, 2.5, False),
-        ("a", "b", False),
-        (None, "", False),
-        (True, False, False),
-        (7, 3, False),
-        ((1, 2), (1, 2), True),
-        ((1, 2), (1, 3), False),
-        ([1, 2], (1, 2), False),
-        ([[1], [2]], [[1], [3]], False),
-        (torch.zeros(2), torch.ones(2), True),
-        (torch.zeros(2), torch.zeros(3), False),
-        (torch.zeros(2), torch.zeros(2).double(), False),
-        ([nn.ReLU()], [nn.ReLU()], True),
-        ([nn.ReLU()], [nn.GELU()], False),
-        (torch.relu, torch.relu, True),
-        (torch.relu, torch.tanh, False),
-        (Equal(1), Equal(1), True),
-        (Equal(1), Equal(2), False),
-        (Equal(1), Other(1), False),
-        (Stubborn(), Stubborn(), False),
-        (ONE, ONE, True),
-        ({"a": 1}, {"a": 1}, True),
-        ({"a": 1}, {"a": 2}, False),
-    ],
-    ids=str,
-)
-def test_blocks_are_told_apart_by_what_they_say_of_themselves(first: object, second: object, alike: bool) -> None:
+MARKS: list[tuple[Any, Any, bool]] = [
+    (1.5, 1.5, True),
+    (1.5, 2.5, False),
+    ("a", "b", False),
+    (None, "", False),
+    (True, False, False),
+    (7, 3, False),
+    ((1, 2), (1, 2), True),
+    ((1, 2), (1, 3), False),
+    ([1, 2], (1, 2), False),
+    ([[1], [2]], [[1], [3]], False),
+    (torch.zeros(2), torch.ones(2), True),
+    (torch.zeros(2), torch.zeros(3), False),
+    (torch.zeros(2), torch.zeros(2).double(), False),
+    ([nn.ReLU()], [nn.ReLU()], True),
+    ([nn.ReLU()], [nn.GELU()], False),
+    (torch.relu, torch.relu, True),
+    (torch.relu, torch.tanh, False),
+    (Equal(1), Equal(1), True),
+    (Equal(1), Equal(2), False),
+    (Equal(1), Other(1), False),
+    (Stubborn(), Stubborn(), False),
+    (ONE, ONE, True),
+    ({"a": 1}, {"a": 1}, True),
+    ({"a": 1}, {"a": 2}, False),
+]
+
+
+def test_blocks_are_told_apart_by_what_they_say_of_themselves() -> None:
     """By values, by the shapes of tensors, by the classes of modules, by the names of functions."""
-    blocks: list[nn.Module] = [Marked(mark=first), Marked(mark=second), Marked(mark=second)]
-    assert classes(blocks) == ((0, 0, 0) if alike else (0, 1, 1))
+    for first, second, alike in MARKS:
+        blocks: list[nn.Module] = [Marked(mark=first), Marked(mark=second), Marked(mark=second)]
+        assert classes(blocks) == ((0, 0, 0) if alike else (0, 1, 1)), (first, second)
 
 
-@pytest.mark.parametrize(
-    ("indices", "found"),
-    [
-        ([0, 1, 2, 3], (0, 0, 0, 0)),
-        ([1, 2, 3, 4], (0, 0, 0, 0)),
-        ([0, 1, 2, 9], (0, 0, 0, 1)),
-        ([0, 1, 7, 9], ()),
-        ([0, 2, 4, 6], ()),
-        ([5, 5, 5, 5], (0, 0, 0, 0)),
-        ([False, True, True], (0, 1, 1)),
-        ([0.0, 1.0, 1.0], (0, 1, 1)),
-        ([None, None, 2], (0, 0, 1)),
-    ],
-)
-def test_an_index_grows_by_one_in_most_of_the_blocks(indices: list[Any], found: tuple[int, ...]) -> None:
+INDICES: list[tuple[list[Any], tuple[int, ...]]] = [
+    ([0, 1, 2, 3], (0, 0, 0, 0)),
+    ([1, 2, 3, 4], (0, 0, 0, 0)),
+    ([0, 1, 2, 9], (0, 0, 0, 1)),
+    ([0, 1, 7, 9], ()),
+    ([0, 2, 4, 6], ()),
+    ([5, 5, 5, 5], (0, 0, 0, 0)),
+    ([False, True, True], (0, 1, 1)),
+    ([0.0, 1.0, 1.0], (0, 1, 1)),
+    ([None, None, 2], (0, 0, 1)),
+]
+
+
+def test_an_index_grows_by_one_in_most_of_the_blocks() -> None:
     """In half of them is not enough; and a switch is no number. What few blocks have tells them apart."""
-    blocks: list[nn.Module] = [Marked(**({} if one is None else {"index": one})) for one in indices]
-    assert [stack.classes for stack in find_stacks(Model(blocks))] == ([found] if found else [])
+    for indices, found in INDICES:
+        blocks: list[nn.Module] = [Marked(**({} if one is None else {"index": one})) for one in indices]
+        assert [stack.classes for stack in find_stacks(Model(blocks))] == ([found] if found else []), indices
 
 
 def test_an_index_may_count_blocks_of_its_own_kind() -> None:
@@ -241,26 +240,26 @@ def test_walks_are_short(path: list[int], length: int) -> None:
     assert all(counted.count(c) >= min(2, path.count(c)) for c in set(path))
 
 
-@pytest.mark.parametrize(
-    ("path", "most", "walk"),
-    [
-        ([0], 3, (0,)),
-        ([0, 1, 2], 3, (0, 1, 2)),
-        ([0, 0], 3, (0, 1)),
-        ([0, 0, 0], 3, (0, 1, 2)),
-        ([0] * 4, 5, (0, 1, 2, 3)),
-        ([0, 1, 0, 1], 3, (0, 1, 2, 3)),
-        ([0, 1] * 3, 3, (0, 1, 4, 5)),
-        ([0, 1] * 3 + [0], 3, (0, 1, 2, 5, 6)),
-        ([0] * 7, 3, (0, 1, 6)),
-        ([1] + [0] * 7, 3, (0, 1, 2, 7)),
-    ],
-)
-def test_which_blocks_are_walked(path: list[int], most: int, walk: tuple[int, ...]) -> None:
+WALKS: list[tuple[list[int], int, tuple[int, ...]]] = [
+    ([0], 3, (0,)),
+    ([0, 1, 2], 3, (0, 1, 2)),
+    ([0, 0], 3, (0, 1)),
+    ([0, 0, 0], 3, (0, 1, 2)),
+    ([0] * 4, 5, (0, 1, 2, 3)),
+    ([0, 1, 0, 1], 3, (0, 1, 2, 3)),
+    ([0, 1] * 3, 3, (0, 1, 4, 5)),
+    ([0, 1] * 3 + [0], 3, (0, 1, 2, 5, 6)),
+    ([0] * 7, 3, (0, 1, 6)),
+    ([1] + [0] * 7, 3, (0, 1, 2, 7)),
+]
+
+
+def test_which_blocks_are_walked() -> None:
     """Of each class the first and the last, and between them those that have least in common with the last: another
     parity, another rest by three, the first half. Of 1 to 5, that is 1 before 6; of 2 to 6, 2 before 7; of 2 and 4, 2
     before 6."""
-    assert short_walk(path, most=most) == walk
+    for path, most, walk in WALKS:
+        assert short_walk(path, most=most) == walk, path
 
 
 @pytest.mark.parametrize("most", [3, 5])
@@ -274,22 +273,22 @@ def test_between_the_first_and_the_last_strangers_are_drawn(most: int) -> None:
         assert all(one % 2 == 0 and one % 3 != 2 and one <= 62 for one in walk[1:-1])
 
 
-@pytest.mark.parametrize(
-    ("path", "most", "walked"),
-    [
-        ([0] * 126, 5, [0] * 5),
-        ([0] * 3 + [1] * 58, 3, [0, 0, 0, 1, 1, 1]),
-        (([0] * 5 + [1]) * 10 + [0, 0], 3, [0, 0, 1, 0, 1, 0]),
-        ([0] + [1] * 23, 3, [0, 1, 1, 1]),
-        ([0] * 9 + [1], 3, [0, 0, 0, 1]),
-        ([0, 1, 2] * 5, 3, [0, 1, 2, 0, 1, 2]),
-        ([2, 0, 1] * 4 + [2], 3, [2, 0, 1, 2, 0, 1, 2]),
-        ([0, 0, 1, 1] * 6, 3, [0, 0, 1, 1, 0, 1]),
-    ],
-)
-def test_the_classes_of_a_walk(path: list[int], most: int, walked: list[int]) -> None:
+WALKED: list[tuple[list[int], int, list[int]]] = [
+    ([0] * 126, 5, [0] * 5),
+    ([0] * 3 + [1] * 58, 3, [0, 0, 0, 1, 1, 1]),
+    (([0] * 5 + [1]) * 10 + [0, 0], 3, [0, 0, 1, 0, 1, 0]),
+    ([0] + [1] * 23, 3, [0, 1, 1, 1]),
+    ([0] * 9 + [1], 3, [0, 0, 0, 1]),
+    ([0, 1, 2] * 5, 3, [0, 1, 2, 0, 1, 2]),
+    ([2, 0, 1] * 4 + [2], 3, [2, 0, 1, 2, 0, 1, 2]),
+    ([0, 0, 1, 1] * 6, 3, [0, 0, 1, 1, 0, 1]),
+]
+
+
+def test_the_classes_of_a_walk() -> None:
     """Every step, three of a class that follows itself, and once around for what is met once."""
-    assert [path[at] for at in short_walk(path, most=most)] == walked
+    for path, most, walked in WALKED:
+        assert [path[at] for at in short_walk(path, most=most)] == walked, path
 
 
 def test_what_says_how_deep_a_model_is_says_it_of_the_walk() -> None:
