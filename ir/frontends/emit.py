@@ -269,8 +269,10 @@ class Emitter:
         if before is not None and self._passes(before):
             inner = before.operands[0]
             lead = merged(self.types[inner].shape, source)
-            if lead and shape[:1] == source[:1]:
-                return self.view(self.view(inner, (*lead, *shape[1:])), shape)
+            wide = (*lead, *shape[1:])
+            back = lead[:1] == shape[:1] and merged(self.types[inner].shape, wide)  # ones that come and go without end
+            if lead and shape[:1] == source[:1] and not back:
+                return self.view(self.view(inner, wide), shape)
             if lead or not merged(source, shape):
                 return self.view(inner, shape)
         strides = view_strides(source, self.strides[value], shape)

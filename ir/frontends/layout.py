@@ -22,6 +22,8 @@ def contiguous(shape: Sequence[int]) -> tuple[int, ...]:
 def view_strides(shape: Sequence[int], strides: Sequence[int], target: Sequence[int]) -> tuple[int, ...] | None:
     """Strides of the tensor seen as `target`, or None if that needs a copy. (Torch's rule: group source dims that are
     contiguous.)"""
+    if 0 in shape:
+        return contiguous(target)
     chunks: list[tuple[int, int]] = []  # (elements, innermost stride), outermost first
     for extent, stride in zip(shape, strides, strict=True):
         if extent == 1:

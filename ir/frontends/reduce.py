@@ -286,7 +286,7 @@ def _shorten_settings(settings: dict[str, Any], stack: Stack, undo: list[Callabl
     """What the owner of the list, or its configuration, says about depth: the number of layers, and lists of one entry
     per layer."""
     for name, value in list(settings.items()):
-        per_layer = isinstance(value, list | tuple) and len(value) == stack.depth and not isinstance(value, nn.Module)
+        per_layer = isinstance(value, list | tuple) and len(value) == stack.depth
         counts = (
             type(value) is int and value == stack.depth and any(word in name for word in ("layer", "depth", "block"))
         )

@@ -273,7 +273,7 @@ class _Watcher(TorchFunctionMode):
         result = func(*args, **kwargs)
         if func in _CREATES and not any(isinstance(one, Tensor) for one in tree_leaves((args, kwargs))):
             self.created[id(result)] = result, self.called(func, args, kwargs)[0]
-        if self.depth or not _tensors(result):
+        if self.depth or not (_tensors(result) or _in_place(func)):
             return result
         self.compute(func, args, kwargs, result)
         if all(id(one) in self.names for one in _tensors(result)) and not _in_place(func):

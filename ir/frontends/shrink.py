@@ -65,7 +65,9 @@ class Scale:
         """The least of a dimension of this kind."""
         if kind == "positions":
             return 2 * self.seq
-        return max(LEAST.get(kind, 1), self.words if kind == "words" else 0)
+        if kind == "words":
+            return max(LEAST[kind], self.words)
+        return LEAST.get(kind, 1)
 
 
 def shrunk(recipe: Recipe, scale: Scale) -> Settings:
@@ -366,11 +368,11 @@ class _Search:
                     return
 
     def candidates(self, value: int) -> list[int]:
-        """What a number may become, from small to large; what selects may be less than what ranks share out."""
+        """What a number above 2 may become, from small to large; what selects may be less than what ranks share out."""
         selected = {number for one in self.now.steps for number in one.chosen or ()}
         shared = {number for shape in self.now.parameters.values() for number in shape}
         few = [one for one in (2, 4) if one < value and value in selected - shared]
-        return [*few, *_candidates(value, [one for _, one in self.integers(1)])] or [min(2, value - 1)]
+        return [*few, *_candidates(value, [one for _, one in self.integers(1)])] or [2]
 
     def with_size(self, path: Path, value: int, candidate: int) -> Iterator[Settings]:
         """The settings with another size: alone; where that is impossible, with its equals; with its multiples, in

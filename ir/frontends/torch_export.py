@@ -277,8 +277,9 @@ def _written(module: fx.GraphModule) -> set[fx.Node]:
         first = node.args[0]
         if not isinstance(node.target, torch._ops.OpOverload):
             pass
-        elif isinstance(first, fx.Node) and first in owner and (writing.shares(node.target) or writing.writes(target)):
-            owner[node] = owner[first]
+        elif isinstance(first, fx.Node) and first in owner:
+            if writing.writes(target) or (writing.shares(node.target) and not writing.copied(node)):
+                owner[node] = owner[first]
             if writing.writes(target):
                 found.add(owner[first])
         found.update(owner[node.args[i]] for i in writing.updates(target) if node.args[i] in owner)

@@ -105,8 +105,8 @@ class Translator(Emitter):
             return results[0] if isinstance(node.meta.get("val"), Tensor) else results
         if writing.writes(call.target):
             return self._written(call, given[0])
-        if given and writing.shares(node.target):
-            return self._viewed(call, given[0])
+        if given and writing.shares(node.target) and not writing.copied(node):
+            return self._viewed(call, given[0], several=not isinstance(node.meta.get("val"), Tensor))
         handle = self._result(call)
         if not isinstance(handle, tuple):
             return Cell(handle)
@@ -124,25 +124,27 @@ class Translator(Emitter):
             return None
         return decompose.parts(node, lambda target: aten.known(target.removeprefix("aten.")))
 
-    def _viewed(self, call: Call, parent: Cell[Handle]) -> Any:
-        """A cell that shares its parent's storage. Of an unfinished assembly, nothing is taken before it is read."""
+    def _viewed(self, call: Call, parent: Cell[Handle], *, several: bool) -> Any:
+        """A cell that shares its parent's storage, or one for each of several results. Of an unfinished assembly,
+        nothing is taken before it is read."""
 
         def take(value: Handle) -> Handle:
             return self._result(call.on(value))
 
-        if isinstance(parent.read(), Assembly):
-            return Cell(None, parent, take, writing.putting(self, call))
-        handle = self._result(call)
-        if not isinstance(handle, tuple):
-            return Cell(handle, parent, take, writing.putting(self, call))
-
-        def part(index: int, own: Handle) -> Cell[Handle]:
+        def part(index: int, own: Handle | None) -> Cell[Handle]:
             def take_part(value: Handle) -> Handle:
                 taken = take(value)
                 return taken[index] if isinstance(taken, tuple) else taken
 
             return Cell(own, parent, take_part, writing.putting_part(self, call, index))
 
+        if isinstance(parent.read(), Assembly):
+            if several:
+                return [part(index, None) for index in range(len(call.types))]
+            return Cell(None, parent, take, writing.putting(self, call))
+        handle = self._result(call)
+        if not isinstance(handle, tuple):
+            return Cell(handle, parent, take, writing.putting(self, call))
         return [part(index, own) for index, own in enumerate(handle)]
 
     def _written(self, call: Call, cell: Cell[Handle]) -> Cell[Handle]:

@@ -9,8 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from torch import Tensor, fx
+
 from meshwright.ir.frontends.constants import Term
 from meshwright.ir.frontends.emit import Emitter
+from meshwright.ir.frontends.layout import view_strides
 from meshwright.ir.frontends.lowerings import permute, public_name
 from meshwright.ir.frontends.values import Assembly, Call, Handle
 from meshwright.ir.graph import Attr, Type
@@ -24,7 +27,7 @@ VIEWS = frozenset(
         "to.dtype", "to.dtype_layout", "to.device",
     )
 )  # fmt: skip
-"""Operators whose result may share storage with their first argument."""
+"""Operators whose result may share storage with their first argument; some copy where they cannot (`copied`)."""
 
 
 def shares(target: Any) -> bool:
@@ -32,6 +35,20 @@ def shares(target: Any) -> bool:
     name = str(target).removeprefix("aten.")
     marks = [result.alias_info for result in target._schema.returns]
     return name in VIEWS or (not writes(name) and any(mark is not None and not mark.is_write for mark in marks))
+
+
+def copied(node: fx.Node) -> bool:
+    """Whether an operator that shares storage where it can had to copy: the strides of what it was given decide."""
+    target: Any = node.target
+    source, result = (one.meta.get("val") for one in (node.args[0], node) if isinstance(one, fx.Node))
+    if not isinstance(source, Tensor) or not isinstance(result, Tensor):
+        return False
+    packet = str(target).removeprefix("aten.").split(".", maxsplit=1)[0]
+    if packet in ("reshape", "flatten"):
+        return view_strides(source.shape, source.stride(), result.shape) is None
+    given = dict(zip((one.name for one in target._schema.arguments), node.args, strict=False)) | node.kwargs
+    unlike = source.dtype != result.dtype or source.stride() != result.stride() or given.get("copy")
+    return packet in ("contiguous", "to") and bool(unlike)
 
 
 def writes(target: str) -> bool:

@@ -87,6 +87,20 @@ def test_remote_code(tmp_path: Path) -> None:
     assert "modeling_evil.Evil" in config_refused(tmp_path, json.dumps(settings), RemoteCodeRefused).cause
 
 
+def test_which_model_a_configuration_makes(tmp_path: Path) -> None:
+    """The one that translates, of an encoder and a decoder; else one that tells the next token, or what is masked."""
+    wanted = {
+        "t5": ("T5ForConditionalGeneration", ["input_ids", "decoder_input_ids", "targets"]),
+        "gpt2": ("GPT2LMHeadModel", ["input_ids", "targets"]),
+        "distilbert": ("DistilBertForMaskedLM", ["input_ids", "targets"]),
+    }
+    for kind, (name, inputs) in wanted.items():
+        (tmp_path / "config.json").write_text(json.dumps({"model_type": kind, "vocab_size": 64}))
+        source = load_model(str(tmp_path))
+        assert type(source.module).__name__ == name
+        assert source.hooks.dims == dict.fromkeys(inputs, ("b", "s"))
+
+
 def test_no_transformers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = write_config(tmp_path, "gpt2")
     monkeypatch.setitem(sys.modules, "transformers", None)

@@ -233,6 +233,7 @@ def test_missing_factory(tmp_path: Path) -> None:
     ("text", "line"),
     [
         (HEAD.replace("return Net()", "raise ValueError('no weights')"), 14),
+        (HEAD.replace("return Net()", "raise SyntaxError('of its own')"), 14),
         ("x = 1 / 0", 1),
         ("def build(:", 1),
         ("import a_library_that_is_not_there", 1),
@@ -386,6 +387,16 @@ def test_an_unsupported_dtype(tmp_path: Path) -> None:
     )
     assert "linear.weight" in error.place
     assert "complex128" in error.cause
+    made = refused(
+        tmp_path, HEAD.replace("self.linear(x)", "self.linear(x).to(torch.complex128).abs()"), UnsupportedDtype
+    )
+    assert made.place.endswith("model.py:11 (aten.to.dtype)")
+
+
+def test_warnings_of_the_forward_pass_are_not_told(tmp_path: Path) -> None:
+    """Nor are they errors where warnings are."""
+    text = HEAD.replace("self.linear(x)", "(__import__('warnings').warn('old'), self.linear(x))[1]")
+    assert capture(load_model(written(tmp_path, text)), batch=2, seq=3).notes == ()
 
 
 def test_a_module_as_an_object() -> None:

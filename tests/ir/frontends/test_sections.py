@@ -13,6 +13,8 @@ CASES: dict[str, tuple[list[tuple[int, int]], list[str]]] = {
     "a gap": ([(0, 4), (5, 8)], ["linear", "slice", "slice"]),
     "an overlap": ([(0, 5), (4, 8)], ["linear", "slice", "slice"]),
     "a rest that nobody reads": ([(0, 4), (4, 6)], ["linear", "slice", "slice"]),
+    "a rest before them": ([(2, 4), (4, 8)], ["linear", "slice", "slice"]),
+    "all in one": ([(0, 8)], ["linear", "slice"]),
 }
 
 
@@ -31,6 +33,36 @@ def test_tiling_slices_are_a_split(case: str) -> None:
         in_order = [part for _, part in sorted(zip(bounds, parts, strict=True))]
         assert list(ops[-1].results) == in_order
         assert ops[-1].attr("sizes") == tuple(graph.types[part].shape[1] for part in in_order)
+
+
+def test_slices_are_joined_by_value_dimension_and_side_of_differentiation() -> None:
+    """Two products, of which one is cut along either dimension; other operators stay where they stood. Slices by steps
+    of two and those on different sides tile nothing."""
+    g = Builder()
+    x, w = g.input((4, 2)), g.param("w", (8, 2))
+    first, second, third = (g.op("linear", x, w) for _ in range(3))
+    parts = [
+        g.op("slice", first, dim=1, start=0, end=4),
+        g.op("slice", first, dim=0, start=2, end=4),
+        g.op("slice", second, dim=1, start=4, end=8),
+        g.op("neg", first),
+        g.op("slice", second, dim=1, start=0, end=4),
+        g.op("slice", first, dim=0, start=0, end=2),
+        g.op("slice", third, dim=1, start=0, end=4, step=2),
+        g.op("slice", third, dim=1, start=4, end=8, step=2),
+        g.op("slice", third, dim=1, start=0, end=4, no_grad=True),
+        g.op("slice", third, dim=1, start=4, end=8),
+    ]
+    g.output(*parts)
+    graph = g.graph()
+    found = joined(graph.ops, graph.types)
+    assert [(op.kind, op.results, op.attr("dim"), op.attr("sizes")) for op in found[3:]] == [
+        ("slice", (parts[0],), 1, None),
+        ("split", (parts[5], parts[1]), 0, (2, 2)),
+        ("split", (parts[4], parts[2]), 1, (4, 4)),
+        ("neg", (parts[3],), None, None),
+        *(("slice", (part,), 1, None) for part in parts[6:]),
+    ]
 
 
 def test_slices_of_other_values_stay() -> None:

@@ -1,0 +1,147 @@
+"""What a run of a model on the meta device says: what it holds, what it runs, and by which numbers it may be told."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from meshwright.ir.frontends import trial
+from meshwright.ir.frontends.contract import Hooks
+from meshwright.ir.frontends.trial import Recipe, Run, Step
+
+
+class Model(nn.Module):
+    """Everything that a step is asked for, once."""
+
+    def __init__(self, given: dict[str, Any]) -> None:
+        super().__init__()
+        if given["n"] < 0:
+            raise ValueError("impossible")
+        self.table, self.places = nn.Embedding(50, 4), nn.Parameter(torch.zeros(9, 4))
+        self.layers = nn.ModuleList([nn.Linear(4, 4), nn.Linear(4, 4, bias=False), nn.ReLU()])
+        self.register_buffer("seen", torch.zeros(3, 2))
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        positions = torch.arange(tokens.shape[1], device=tokens.device)
+        x = self.table(tokens) + self.places[positions]
+        x = F.dropout(x, 0.25)
+        best = x.topk(3, dim=1).values
+        more = x.gather(1, positions[None, :2, None].expand(2, 2, 4)).index_select(2, positions[:2])
+        y: Tensor = x.topk(2).values.sum() + best.sum() + more.sum()
+        return self.layers[0](x) + y
+
+
+def batch_of(batch: int, seq: int) -> dict[str, Tensor]:
+    return {"tokens": torch.zeros(batch, seq, dtype=torch.long), "targets": torch.zeros(batch, seq, dtype=torch.long)}
+
+
+def loss(outputs: Tensor, batch: dict[str, Tensor]) -> Tensor:
+    return F.cross_entropy(outputs.flatten(0, 1), batch["targets"].flatten())
+
+
+def recipe(build: Callable[[dict[str, Any]], nn.Module], hooks: Hooks) -> Recipe:
+    return Recipe(settings={"n": 1}, build=build, whole=nn.Identity(), hooks=hooks, place="here")
+
+
+def test_what_a_run_says() -> None:
+    """Of two sequences of five. Words are looked up by an entry of the batch, positions are not; targets are words of
+    what they choose from. A selection says how many of how many it keeps, in which dimension whatever. Dropout of
+    a quarter keeps the rest."""
+    found = trial.run(recipe(Model, Hooks(batch_of, loss)), {"n": 1}, 5)
+    assert found is not None
+    parameters = {"table.weight": (50, 4), "places": (9, 4)}
+    layers = {"layers.0.weight": (4, 4), "layers.0.bias": (4,), "layers.1.weight": (4, 4)}
+    assert dict(found.parameters) == parameters | layers
+    assert dict(found.buffers) == {"seen": (3, 2)}
+    kinds = [("Linear", "weight", "bias"), ("Linear", "weight"), ("ReLU",)]
+    assert dict(found.kinds) == {"layers": Counter(kinds)}
+    told = {one.name: one for one in found.steps if one.rows is not None or one.chosen or one.chances is not None}
+    names = {name: told[f"aten::{name}"] for name in ("embedding", "index.Tensor", "gather", "index_select")}
+    assert {name: (one.rows, one.words) for name, one in names.items()} == {
+        "embedding": (50, True),
+        "index.Tensor": (9, False),
+        "gather": (5, False),
+        "index_select": (4, False),
+    }
+    assert [one.chosen for one in found.steps if one.chosen] == [(3, 5), (2, 4)]
+    assert [one.chances for one in found.steps if one.chances is not None] == [(0.75,)]
+    (last,) = [one for one in found.steps if "nll_loss" in one.name]
+    assert (last.rows, last.words, last.shapes) == (4, True, ((), ()))
+    assert dict(found.read_by or {})["table.weight"] == "aten::embedding"
+    assert dict(found.read_by or {})["places"] == "aten::index.Tensor"
+    assert "layers.1.weight" not in dict(found.read_by or {})
+
+
+def test_the_size_and_the_work_of_a_run() -> None:
+    """6 + 4 numbers held, 2 · 3 and 1 made; two tensors, and two operators."""
+    steps = (Step(name="a", shapes=((2, 3),)), Step(name="b", shapes=((), ())))
+    found = Run(parameters={"w": (2, 3)}, buffers={"b": (4,)}, kinds={}, steps=steps)
+    assert found.held == {"w": (2, 3), "b": (4,)}
+    assert (found.size, found.work) == (6 + 4 + 2 * 3 + 1 + 1, 4)
+
+
+def test_impossible_settings_make_no_model() -> None:
+    made = recipe(Model, Hooks(batch_of, loss))
+    assert trial.built(made, {"n": -1}) is None
+    assert trial.run(made, {"n": -1}, 5) is None
+    assert trial.computed(made, {"n": -1}, 5) is None
+    assert trial.computed(recipe(Model, Hooks(None, loss)), {"n": 1}, 5) is None
+    built = trial.built(made, {"n": 1})
+    assert built is not None
+    assert {one.device.type for one in built.parameters()} == {"meta"}
+
+
+class Drawn(nn.Module):
+    """Says what it was given."""
+
+    def __init__(self, _: dict[str, Any]) -> None:
+        super().__init__()
+        self.vector, self.matrix = nn.Parameter(torch.zeros(999).half()), nn.Parameter(torch.zeros(99, 9))
+
+    def forward(self, alike: Tensor, unlike: Tensor, floats: Tensor, switches: Tensor) -> Tensor:
+        v, m = self.vector, self.matrix
+        told = [
+            v.min() >= 0.5,
+            v.min() < 0.6,
+            v.max() <= 1.5,
+            v.max() > 1.4,
+            m.min() >= -0.1,
+            m.min() < -0.09,
+            m.max() <= 0.1,
+            m.max() > 0.09,
+            alike.min() == 0,
+            alike.max() == 7,
+            unlike.tolist() == [[1, 2]],
+            floats.tolist() == [1.0, 1.0],
+            switches.tolist() == [True, True],
+            self.training,
+            v.dtype is torch.float32,
+        ]
+        return torch.tensor([float(one) for one in told]).min()
+
+
+def test_values_are_drawn_for_a_loss() -> None:
+    """Of vectors about 1, of matrices about 0. Of indices that are all alike some below 8; all else stays. Every time
+    the same, and what is drawn elsewhere is as it would have been."""
+
+    def batch(batch: int, seq: int) -> dict[str, Tensor]:
+        return {
+            "alike": torch.zeros(batch, 99, dtype=torch.long),
+            "unlike": torch.tensor([[1, 2]]),
+            "floats": torch.ones(2),
+            "switches": torch.ones(2, dtype=torch.bool),
+        }
+
+    made = recipe(Drawn, Hooks(batch, None))
+    torch.manual_seed(3)
+    first = torch.rand(1)
+    torch.manual_seed(3)
+    assert trial.computed(made, {"n": 1}, 5) == 1.0
+    assert torch.equal(torch.rand(1), first)
+    varied = recipe(Model, Hooks(batch_of, loss))
+    assert trial.computed(varied, {"n": 1}, 5) == trial.computed(varied, {"n": 1}, 5)
