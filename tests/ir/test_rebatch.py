@@ -236,13 +236,13 @@ def sliced(batch: int, dim: int, end: int) -> Fold:
     return one_body(g)
 
 
-def routed(batch: int, capacity: int, **attrs: int | bool) -> Fold:
-    """Eight tokens a sample, two of four experts each, there and back."""
+def routed(batch: int, capacity: int, seq: int = 8, **attrs: int | bool) -> Fold:
+    """Some tokens a sample, two of four experts each, there and back."""
     g = Builder()
-    x = g.input((batch, 8, 4), labels=("b", "s", ""))
-    idx = g.input((batch, 8, 2), name="idx", labels=("b", "s", ""), dtype="i64")
-    weights = g.input((batch, 8, 2), name="weights", labels=("b", "s", ""))
-    flat, at, by = (g.op("view", v, shape=(batch * 8, g.types[v].shape[2])) for v in (x, idx, weights))
+    x = g.input((batch, seq, 4), labels=("b", "s", ""))
+    idx = g.input((batch, seq, 2), name="idx", labels=("b", "s", ""), dtype="i64")
+    weights = g.input((batch, seq, 2), name="weights", labels=("b", "s", ""))
+    flat, at, by = (g.op("view", v, shape=(batch * seq, g.types[v].shape[2])) for v in (x, idx, weights))
     rows = g.op("dispatch", flat, at, num_experts=4, capacity=capacity, **attrs)
     g.output(g.op("combine", rows, at, by, num_experts=4, capacity=capacity, **attrs))
     return one_body(g)
@@ -256,6 +256,7 @@ FOLLOWS: list[tuple[Fold, Fold]] = [
     (numbered(2, end=2), numbered(6, end=6)),
     (numbered(2, start=4, end=12, step=4), numbered(6, start=4, end=28, step=4)),
     (numbered(4, start=1, end=5), numbered(2, start=1, end=3)),
+    (numbered(3, start=1, end=4), numbered(2, start=1, end=3)),
     (sliced(2, 0, 2), sliced(6, 0, 6)),
     (sliced(2, 0, 9), sliced(6, 0, 9)),
     (sliced(2, 1, 8), sliced(6, 1, 8)),
@@ -264,6 +265,9 @@ FOLLOWS: list[tuple[Fold, Fold]] = [
     # Two of eight tokens a sample go to each of four experts: four slots a sample are the mean.
     (routed(2, 8, dropless=True), routed(6, 24, dropless=True)),
     (routed(2, 10, dropless=True), routed(6, 30, dropless=True)),
+    # Of 15 tokens each has 7.5, which is counted as eight: no share of the five that it has of ten.
+    (routed(2, 5, seq=5, dropless=True), routed(3, 8, seq=5, dropless=True)),
+    (routed(3, 8, seq=5, dropless=True), routed(2, 5, seq=5, dropless=True)),
     (routed(2, 6), routed(6, 18)),
     (routed(2, 8, groups=2), routed(6, 24, groups=6)),
     (routed(2, 8, groups=4), routed(3, 12, groups=6)),
