@@ -306,3 +306,28 @@ def test_stages_of_one_mesh_become_one_with_the_plans_of_all() -> None:
     late = staged([(0, 1), (1, 16)], [0, 1], ["dp=2", "tp=2"], Schedule("1f1b", 4))
     found = projected(late, DEEP, TWIN, sizes_of(late, 4, 4), "there")
     assert [(one.first, one.last) for one in found.stages] == [(0, 1), (1, 6)]
+
+
+@pytest.mark.parametrize(
+    ("bounds", "there"),
+    [
+        ([0, 1, 14], [0, 1, 4]),
+        ([0, 13, 14], [0, 3, 4]),
+        ([0, 7, 14], [0, 2, 4]),
+        ([0, 1, 2, 14], [0, 1, 2, 4]),
+        ([0, 12, 13, 14], [0, 2, 3, 4]),
+        ([0, 1, 2, 3, 14], [0, 1, 2, 3, 4]),
+    ],
+)
+def test_every_stage_of_the_twin_has_a_call(bounds: list[int], there: list[int]) -> None:
+    """Fourteen layers are four there. Stages of meshes by turns, so that each stays one."""
+    big, twin = fold(block(8), 14), fold(block(8), 4)
+    meshes = ["dp=2", "tp=2", "dp=2", "tp=2"][: len(bounds) - 1]
+    stages = tuple(
+        StagePlan(bounds[at], bounds[at + 1], Mesh.parse(mesh), (2 * at, 2 * at + 1), (mesh,))
+        for at, mesh in enumerate(meshes)
+    )
+    decisions = Decisions(tuple(BodyPlan(mesh, "one") for mesh in dict.fromkeys(meshes)), stages, Schedule("1f1b", 2))
+    found = projected(decisions, big, twin, sizes_of(decisions, 8, 8), "there")
+    assert [one.first for one in found.stages] == there[:-1]
+    assert [one.last for one in found.stages] == there[1:]
