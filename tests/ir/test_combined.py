@@ -391,30 +391,29 @@ def test_statistics_of_copies_are_not_emitted_beside_unlike_meshes() -> None:
 # Names of uses -------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("strategies", "name"),
-    [
-        ({}, "-"),
-        ({"norm1": "a=d0"}, "dp"),
-        ({"norm1": "a=-|P"}, "-"),
-        ({"norm1": "a=d1"}, "cp"),
-        ({"norm1": "a=d1", "attn": "a=sq+sk"}, "cp (ring)"),
-        ({"attn": "a=sq+sk"}, "cp (ring)"),
-        ({"norm1": "a=d1", "attn": "a=hk"}, "cp (ulysses)"),
-        ({"norm1": "a=d1", "attn": "a=hk", "q": "a=d1"}, "cp (ulysses)"),
-        ({"norm1": "a=d1", "attn": "a=hk", "q": "a=n"}, "tp+sp"),
-        ({"norm1": "a=d1", "attn": "a=hk", "o": "a=k"}, "tp+sp"),
-        ({"attn": "a=hk"}, "tp"),
-        ({"norm1": "a=d1", "act": "a=d2"}, "tp+sp"),
-        ({"norm1": "a=d0", "act": "a=d2"}, "tp"),
-        ({"norm1": "a=d0 b=d1"}, "dp"),
-        ({"norm1": "b=d0"}, "-"),
-    ],
-    ids=str,
-)
-def test_the_use_of_an_axis_is_named_by_the_loops_that_it_splits(strategies: dict[str, str], name: str) -> None:
-    graph = FOLD.body["block"].graph
-    assert name_of(plan(**strategies), graph, body_loops(FOLD)["block"], "a") == name
+THE_USE_OF: list[tuple[dict[str, str], str]] = [
+    ({}, "-"),
+    ({"norm1": "a=d0"}, "dp"),
+    ({"norm1": "a=-|P"}, "-"),
+    ({"norm1": "a=d1"}, "cp"),
+    ({"norm1": "a=d1", "attn": "a=sq+sk"}, "cp (ring)"),
+    ({"attn": "a=sq+sk"}, "cp (ring)"),
+    ({"norm1": "a=d1", "attn": "a=hk"}, "cp (ulysses)"),
+    ({"norm1": "a=d1", "attn": "a=hk", "q": "a=d1"}, "cp (ulysses)"),
+    ({"norm1": "a=d1", "attn": "a=hk", "q": "a=n"}, "tp+sp"),
+    ({"norm1": "a=d1", "attn": "a=hk", "o": "a=k"}, "tp+sp"),
+    ({"attn": "a=hk"}, "tp"),
+    ({"norm1": "a=d1", "act": "a=d2"}, "tp+sp"),
+    ({"norm1": "a=d0", "act": "a=d2"}, "tp"),
+    ({"norm1": "a=d0 b=d1"}, "dp"),
+    ({"norm1": "b=d0"}, "-"),
+]
+
+
+def test_the_use_of_an_axis_is_named_by_the_loops_that_it_splits() -> None:
+    for strategies, name in THE_USE_OF:
+        graph = FOLD.body["block"].graph
+        assert name_of(plan(**strategies), graph, body_loops(FOLD)["block"], "a") == name
 
 
 def test_loops_are_counted_most_first_then_by_name() -> None:

@@ -127,15 +127,18 @@ LEVELS: list[tuple[dict[str, tuple[str, str, str]], dict[str, list[str]]]] = [
 ]
 
 
-@pytest.mark.parametrize(("storage", "expected"), LEVELS, ids=["zero-0", "zero-1", "zero-2", "zero-3"])
-def test_data_parallelism_at_every_level_of_storage(
-    storage: dict[str, tuple[str, str, str]], expected: dict[str, list[str]]
-) -> None:
-    body = lowered(DATA, CUT, "dp=2", storage)
-    assert lines(body) == expected
-    assert (body.inputs, body.outputs, body.input_grads, body.output_grads) == (("x",), ("y",), ("dx+8",), ("dy!out0",))
-    # On a rank two samples: x of eight f32 each, what relu made of sixteen.
-    assert [(kept.name, kept.nbytes) for kept in body.kept] == [("act", 128), ("x", 64)]
+def test_data_parallelism_at_every_level_of_storage() -> None:
+    for storage, expected in LEVELS:
+        body = lowered(DATA, CUT, "dp=2", storage)
+        assert lines(body) == expected
+        assert (body.inputs, body.outputs, body.input_grads, body.output_grads) == (
+            ("x",),
+            ("y",),
+            ("dx+8",),
+            ("dy!out0",),
+        )
+        # On a rank two samples: x of eight f32 each, what relu made of sixteen.
+        assert [(kept.name, kept.nbytes) for kept in body.kept] == [("act", 128), ("x", 64)]
 
 
 def test_slots_name_every_form_of_a_parameter() -> None:
@@ -166,29 +169,26 @@ def test_what_is_kept_gathered_is_not_gathered_again() -> None:
     assert [(kept.name, kept.nbytes) for kept in body.kept] == [("act", 128), ("p.w2", 512), ("x", 64), ("p.w1", 512)]
 
 
-@pytest.mark.parametrize(
-    ("again", "backward", "kept"),
-    [
-        (("act",), [ADD_BACK, FORWARD[1], DOWN_BACK, ACT_BACK, UP_BACK, SUM], [("up", 128), ("x", 64)]),
-        (("up", "act"), [ADD_BACK, FORWARD[0], FORWARD[1], DOWN_BACK, ACT_BACK, UP_BACK, SUM], [("x", 64)]),
-        # A derivative that reads a result reads the operands too, to run its operator again.
-        (("up",), [ADD_BACK, DOWN_BACK, FORWARD[0], ACT_BACK, UP_BACK, SUM], [("act", 128), ("x", 64)]),
-        # What no derivative reads is not made again.
-        (("down", "y"), BACKWARD, [("act", 128), ("x", 64)]),
-        (
-            ("x", "up", "act", "down", "y"),
-            [ADD_BACK, FORWARD[0], FORWARD[1], DOWN_BACK, ACT_BACK, UP_BACK, SUM],
-            [("x", 64)],
-        ),
-    ],
-    ids=str,
-)
-def test_what_is_computed_again_runs_before_what_reads_it(
-    again: tuple[str, ...], backward: list[str], kept: list[tuple[str, int]]
-) -> None:
-    body = lowered(DATA, CUT, "dp=2", again=again)
-    assert lines(body)["backward"] == backward
-    assert [(one.name, one.nbytes) for one in body.kept] == kept
+WHAT_IS_COMPUTED: list[tuple[tuple[str, ...], list[str], list[tuple[str, int]]]] = [
+    (("act",), [ADD_BACK, FORWARD[1], DOWN_BACK, ACT_BACK, UP_BACK, SUM], [("up", 128), ("x", 64)]),
+    (("up", "act"), [ADD_BACK, FORWARD[0], FORWARD[1], DOWN_BACK, ACT_BACK, UP_BACK, SUM], [("x", 64)]),
+    # A derivative that reads a result reads the operands too, to run its operator again.
+    (("up",), [ADD_BACK, DOWN_BACK, FORWARD[0], ACT_BACK, UP_BACK, SUM], [("act", 128), ("x", 64)]),
+    # What no derivative reads is not made again.
+    (("down", "y"), BACKWARD, [("act", 128), ("x", 64)]),
+    (
+        ("x", "up", "act", "down", "y"),
+        [ADD_BACK, FORWARD[0], FORWARD[1], DOWN_BACK, ACT_BACK, UP_BACK, SUM],
+        [("x", 64)],
+    ),
+]
+
+
+def test_what_is_computed_again_runs_before_what_reads_it() -> None:
+    for again, backward, kept in WHAT_IS_COMPUTED:
+        body = lowered(DATA, CUT, "dp=2", again=again)
+        assert lines(body)["backward"] == backward
+        assert [(one.name, one.nbytes) for one in body.kept] == kept
 
 
 def test_tensor_parallelism_reduces_once_each_way() -> None:
@@ -263,36 +263,35 @@ def test_frozen_weights_have_no_gradient_and_no_state() -> None:
 TWO = dict.fromkeys(("up", "act", "down", "y"), "a=d0 b=d0")
 
 
-@pytest.mark.parametrize(
-    ("optimizer", "lowering", "sync"),
-    [
-        ("[-, -]", {}, "all_reduce(a.b)"),
-        ("[a, -]", {}, "reduce_scatter(a, dim 0) all_reduce(b)"),
-        ("[b, -]", {}, "reduce_scatter(b, dim 0) all_reduce(a)"),
-        ("[a.b, -]", {}, "reduce_scatter(a, dim 0) reduce_scatter(b, dim 0)"),
-        # Inner axes are summed before the outer one scatters, outer ones sum what is scattered.
-        ("[-, -]", {"sums_first": True}, "all_reduce(a.b)"),
-        ("[a, -]", {"sums_first": True}, "all_reduce(b) reduce_scatter(a, dim 0)"),
-        ("[b, -]", {"sums_first": True}, "reduce_scatter(b, dim 0) all_reduce(a)"),
-        ("[a.b, -]", {"sums_first": True}, "reduce_scatter(a.b, dim 0)"),
-        # What is cast sums copies along the outermost axis apart.
-        ("[-, -]", {"sums_first": True, "casts": True}, "all_reduce(b) all_reduce(a)"),
-        ("[b, -]", {"sums_first": True, "casts": True}, "reduce_scatter(b, dim 0) all_reduce(a)"),
-        ("[-, -]", {"casts": True}, "all_reduce(a.b)"),
-    ],
-    ids=str,
-)
-def test_gradients_are_reduced_in_the_order_of_the_target(optimizer: str, lowering: dict[str, bool], sync: str) -> None:
-    storage = {"w1": (WHOLE, WHOLE, optimizer)}
-    body = lowered(TWO, "[a.b, -]", "a=2 b=2", storage, made=graph(), **lowering)
-    (slot,) = (one for one in body.params if one.path == "w1")
-    steps, name = list[str](), slot.grad
-    for line in lines(body)["sync"]:
-        result, _, rest = line.partition(" = ")
-        step, _, operand = rest.removesuffix("  for sync").rpartition(" ")
-        if operand == f"%{name}":
-            steps, name = [*steps, step], result.removeprefix("%")
-    assert (" ".join(steps), name) == (sync, slot.synced)
+GRADIENTS_ARE_REDUCED: list[tuple[str, dict[str, bool], str]] = [
+    ("[-, -]", {}, "all_reduce(a.b)"),
+    ("[a, -]", {}, "reduce_scatter(a, dim 0) all_reduce(b)"),
+    ("[b, -]", {}, "reduce_scatter(b, dim 0) all_reduce(a)"),
+    ("[a.b, -]", {}, "reduce_scatter(a, dim 0) reduce_scatter(b, dim 0)"),
+    # Inner axes are summed before the outer one scatters, outer ones sum what is scattered.
+    ("[-, -]", {"sums_first": True}, "all_reduce(a.b)"),
+    ("[a, -]", {"sums_first": True}, "all_reduce(b) reduce_scatter(a, dim 0)"),
+    ("[b, -]", {"sums_first": True}, "reduce_scatter(b, dim 0) all_reduce(a)"),
+    ("[a.b, -]", {"sums_first": True}, "reduce_scatter(a.b, dim 0)"),
+    # What is cast sums copies along the outermost axis apart.
+    ("[-, -]", {"sums_first": True, "casts": True}, "all_reduce(b) all_reduce(a)"),
+    ("[b, -]", {"sums_first": True, "casts": True}, "reduce_scatter(b, dim 0) all_reduce(a)"),
+    ("[-, -]", {"casts": True}, "all_reduce(a.b)"),
+]
+
+
+def test_gradients_are_reduced_in_the_order_of_the_target() -> None:
+    for optimizer, lowering, sync in GRADIENTS_ARE_REDUCED:
+        storage = {"w1": (WHOLE, WHOLE, optimizer)}
+        body = lowered(TWO, "[a.b, -]", "a=2 b=2", storage, made=graph(), **lowering)
+        (slot,) = (one for one in body.params if one.path == "w1")
+        steps, name = list[str](), slot.grad
+        for line in lines(body)["sync"]:
+            result, _, rest = line.partition(" = ")
+            step, _, operand = rest.removesuffix("  for sync").rpartition(" ")
+            if operand == f"%{name}":
+                steps, name = [*steps, step], result.removeprefix("%")
+        assert (" ".join(steps), name) == (sync, slot.synced)
 
 
 def test_all_weights_of_a_unit_are_gathered_again_or_none() -> None:

@@ -88,21 +88,21 @@ def test_layouts_round_trip(data: st.DataObject, count: int) -> None:
     assert parse_layout(str(layout)) == layout
 
 
-@pytest.mark.parametrize(
-    ("layout", "pieces"),
-    [
-        (CONTIGUOUS, [((0, 6),), ((6, 12),)]),
-        (ZIGZAG, [((0, 3), (9, 12)), ((3, 9),)]),
-        (Sections((8, 2, 2)), [((0, 4), (8, 9), (10, 11)), ((4, 8), (9, 10), (11, 12))]),
-        (Nested(3), [((0, 2), (4, 6), (8, 10)), ((2, 4), (6, 8), (10, 12))]),
-        (Nested(3, ZIGZAG), [((0, 1), (3, 5), (7, 9), (11, 12)), ((1, 3), (5, 7), (9, 11))]),
-        (Uneven((5, 7)), [((0, 5),), ((5, 12),)]),
-        (Padded((7,)), [((0, 7),), ((7, 12),)]),
-        (Padded((12,)), [((0, 12),), ()]),
-    ],
-)
-def test_what_each_layout_means(layout: Layout, pieces: list[tuple[Span, ...]]) -> None:
-    assert [layout.pieces(12, 2, part) for part in range(2)] == pieces
+WHAT_EACH_LAYOUT: list[tuple[Layout, list[tuple[Span, ...]]]] = [
+    (CONTIGUOUS, [((0, 6),), ((6, 12),)]),
+    (ZIGZAG, [((0, 3), (9, 12)), ((3, 9),)]),
+    (Sections((8, 2, 2)), [((0, 4), (8, 9), (10, 11)), ((4, 8), (9, 10), (11, 12))]),
+    (Nested(3), [((0, 2), (4, 6), (8, 10)), ((2, 4), (6, 8), (10, 12))]),
+    (Nested(3, ZIGZAG), [((0, 1), (3, 5), (7, 9), (11, 12)), ((1, 3), (5, 7), (9, 11))]),
+    (Uneven((5, 7)), [((0, 5),), ((5, 12),)]),
+    (Padded((7,)), [((0, 7),), ((7, 12),)]),
+    (Padded((12,)), [((0, 12),), ()]),
+]
+
+
+def test_what_each_layout_means() -> None:
+    for layout, pieces in WHAT_EACH_LAYOUT:
+        assert [layout.pieces(12, 2, part) for part in range(2)] == pieces
 
 
 @pytest.mark.parametrize(
@@ -256,15 +256,15 @@ LAID = [
 ]
 
 
-@pytest.mark.parametrize(("text", "shape"), LAID)
-def test_a_shard_is_as_large_as_what_its_rank_holds(text: str, shape: tuple[int, ...]) -> None:
+def test_a_shard_is_as_large_as_what_its_rank_holds() -> None:
     """Of the first rank too, which is asked most and has a shorter way."""
     mesh = Mesh.parse("a=2 b=3")
-    placement = Placement.parse(text)
-    placement.check(shape, mesh, "here")
-    for rank in range(mesh.size):
-        held = tuple(len(indices(runs)) for runs in placement.spans(shape, mesh, rank))
-        assert placement.local_shape(shape, mesh, rank) == held
+    for text, shape in LAID:
+        placement = Placement.parse(text)
+        placement.check(shape, mesh, "here")
+        for rank in range(mesh.size):
+            held = tuple(len(indices(runs)) for runs in placement.spans(shape, mesh, rank))
+            assert placement.local_shape(shape, mesh, rank) == held, (text, rank)
 
 
 @pytest.mark.parametrize(

@@ -364,41 +364,39 @@ MORE = {
 }
 
 
-@pytest.mark.parametrize("name", MORE)
-def test_paths_are_those_that_one_writes_by_hand(name: str) -> None:
-    source, target, expected = MORE[name]
-    start, end = Placement.parse(source), Placement.parse(target)
-    steps = path(start, end, MESH)
-    assert " ".join(str(step) for step, _ in steps) == expected
-    now = start
-    for step, reached in steps:
-        now = after(now, step)
-        assert now == reached
-    assert now == end
+def test_paths_are_those_that_one_writes_by_hand() -> None:
+    for name, (source, target, expected) in (CLASSIC | MORE).items():
+        now, end = Placement.parse(source), Placement.parse(target)
+        steps = path(now, end, MESH)
+        assert " ".join(str(step) for step, _ in steps) == expected, name
+        for step, reached in steps:
+            now = after(now, step)
+            assert now == reached, name
+        assert now == end
 
 
-@pytest.mark.parametrize(
-    ("source", "target", "joined"),
-    [
-        ("[-, -]+sum(a)+sum(b)", "[b.a, -]", "reduce_scatter(b.a, dim 0)"),
-        ("[-, -]+sum(a)+sum(b)", "[a:zigzag.b, -]", "reduce_scatter(a, dim 0, zigzag) reduce_scatter(b, dim 0)"),
-        ("[-, -]+sum(a)+sum(b)+sum(c)", "[b.a.c, -]", "reduce_scatter(b.a.c, dim 0)"),
-        ("[b, -]+sum(a)", "[b.a, -]", "reduce_scatter(a, dim 0)"),
-        ("[-, -]+sum(a)+sum(b)", "[a:padded(8).b:padded(2), -]", "reduce_scatter(a.b, dim 0, padded(8,2))"),
-        (
-            "[-, -]+sum(a)+sum(b)",
-            "[a:padded(9).b:padded(2), -]",
-            "reduce_scatter(a, dim 0, padded(9)) reduce_scatter(b, dim 0, padded(2))",
-        ),
-        ("[a.b, -]", "[-, -]", "all_gather(a.b, dim 0)"),
-    ],
-)
-def test_scatters_that_cut_alike_are_one(source: str, target: str, joined: str) -> None:
+SCATTERS_THAT_CUT: list[tuple[str, str, str]] = [
+    ("[-, -]+sum(a)+sum(b)", "[b.a, -]", "reduce_scatter(b.a, dim 0)"),
+    ("[-, -]+sum(a)+sum(b)", "[a:zigzag.b, -]", "reduce_scatter(a, dim 0, zigzag) reduce_scatter(b, dim 0)"),
+    ("[-, -]+sum(a)+sum(b)+sum(c)", "[b.a.c, -]", "reduce_scatter(b.a.c, dim 0)"),
+    ("[b, -]+sum(a)", "[b.a, -]", "reduce_scatter(a, dim 0)"),
+    ("[-, -]+sum(a)+sum(b)", "[a:padded(8).b:padded(2), -]", "reduce_scatter(a.b, dim 0, padded(8,2))"),
+    (
+        "[-, -]+sum(a)+sum(b)",
+        "[a:padded(9).b:padded(2), -]",
+        "reduce_scatter(a, dim 0, padded(9)) reduce_scatter(b, dim 0, padded(2))",
+    ),
+    ("[a.b, -]", "[-, -]", "all_gather(a.b, dim 0)"),
+]
+
+
+def test_scatters_that_cut_alike_are_one() -> None:
     """Runs of eight are four of two on an axis of four; runs of nine are not whole ones."""
-    end = Placement.parse(target)
-    steps = at_once(path(Placement.parse(source), end, MESH), MESH)
-    assert " ".join(str(step) for step, _ in steps) == joined
-    assert steps[-1][1] == end
+    for source, target, joined in SCATTERS_THAT_CUT:
+        end = Placement.parse(target)
+        steps = at_once(path(Placement.parse(source), end, MESH), MESH)
+        assert " ".join(str(step) for step, _ in steps) == joined
+        assert steps[-1][1] == end
 
 
 def test_scatters_of_two_dimensions_stay_apart() -> None:

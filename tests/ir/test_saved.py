@@ -200,46 +200,43 @@ def read_text(signature: Signature, wanted: tuple[int, ...], kernels: Kernels) -
     )
 
 
-@pytest.mark.parametrize(
-    ("signature", "wanted", "kernels", "found"),
-    [
-        (sample("attention", HEADS), (0, 1, 2), MATH, f"o0 o1 o2 {PROBABILITIES}"),
-        (sample("attention", HEADS), (0,), MATH, f"o1 o2 {PROBABILITIES}"),
-        (sample("attention", HEADS), (1,), MATH, f"o0 o2 {PROBABILITIES}"),
-        (sample("attention", HEADS), (2,), MATH, PROBABILITIES),
-        (sample("attention", HEADS, dropout=0.1), (0,), MATH, f"o1 o2 {PROBABILITIES} {MASK}"),
-        (sample("attention", HEADS, dropout=0.1), (2,), MATH, f"{MASK} {PROBABILITIES}"),
-        (
-            sample("attention", HEADS, dropout=0.1),
-            (0, 1, 2),
-            MATH,
-            f"o0 o1 o2 {PROBABILITIES} {MASK} {PROBABILITIES}",
-        ),
-        (sample("attention", f"{HEADS} bf16[1, 4, 8, 8]"), (3,), MATH, f"o2 {PROBABILITIES}"),
-        # Fused kernels keep what CUDA's do, on any device.
-        (sample("dropout", "f32[4, 8]", p=0.5), (0,), PLAIN, "[d0 d1]f32"),
-        (sample("dropout", "f32[4, 8]", p=0.5), (0,), FUSED, "[d0 d1]bool"),
-        (sample("dropout", "f32[4, 8]", p=0.5), (0,), COMPILED, ""),
-        (sample("cross_entropy", "f32[4, 8] i64[4]"), (0,), PLAIN, "[d0 v]f32 o1"),
-        (sample("cross_entropy", "f32[4, 8] i64[4]"), (0,), FUSED, "[d0 v]f32 o1"),
-        (sample("cross_entropy", "f32[4, 8] i64[4]"), (0,), Kernels("fused", fused_loss=True), "o0 o1"),
-        (sample("cross_entropy", "f32[4, 8] i64[4]"), (0,), COMPILED, "o0 o1"),
-        (sample("cross_entropy", "f32[4, 8] i64[4]"), (0,), Kernels("eager", fused_loss=True), "[d0 v]f32 o1"),
-        # Who is linear in the only number that has a gradient reads where it is, and not what it is.
-        (sample("gather", "f32[4, 8] i64[4, 2]", dim=1), (0,), PLAIN, "o0 o1"),
-        (sample("gather", "f32[4, 8] i64[4, 2]", dim=1), (0,), FUSED, "o1"),
-        (sample("gather", "f32[4, 8] i64[4, 2]", dim=1), (0,), COMPILED, "o1"),
-        (sample("linear", "f32[4, 8] f32[2, 8]"), (0, 1), COMPILED, "o0 o1"),
-        (sample("relu", "f32[4]"), (0,), COMPILED, "r0"),
-        (sample("layer_norm", "bf16[4, 8]"), (0,), COMPILED, "o0 [d0]f32 [d0]f32"),
-        (sample("layer_norm", "bf16[4, 8]"), (0,), PLAIN, "o0 [d0]bf16 [d0]bf16"),
-    ],
-    ids=str,
-)
-def test_kernels_decide_what_derivatives_read(
-    signature: Signature, wanted: tuple[int, ...], kernels: Kernels, found: str
-) -> None:
-    assert read_text(signature, wanted, kernels) == found
+KERNELS_DECIDE_WHAT: list[tuple[Signature, tuple[int, ...], Kernels, str]] = [
+    (sample("attention", HEADS), (0, 1, 2), MATH, f"o0 o1 o2 {PROBABILITIES}"),
+    (sample("attention", HEADS), (0,), MATH, f"o1 o2 {PROBABILITIES}"),
+    (sample("attention", HEADS), (1,), MATH, f"o0 o2 {PROBABILITIES}"),
+    (sample("attention", HEADS), (2,), MATH, PROBABILITIES),
+    (sample("attention", HEADS, dropout=0.1), (0,), MATH, f"o1 o2 {PROBABILITIES} {MASK}"),
+    (sample("attention", HEADS, dropout=0.1), (2,), MATH, f"{MASK} {PROBABILITIES}"),
+    (
+        sample("attention", HEADS, dropout=0.1),
+        (0, 1, 2),
+        MATH,
+        f"o0 o1 o2 {PROBABILITIES} {MASK} {PROBABILITIES}",
+    ),
+    (sample("attention", f"{HEADS} bf16[1, 4, 8, 8]"), (3,), MATH, f"o2 {PROBABILITIES}"),
+    # Fused kernels keep what CUDA's do, on any device.
+    (sample("dropout", "f32[4, 8]", p=0.5), (0,), PLAIN, "[d0 d1]f32"),
+    (sample("dropout", "f32[4, 8]", p=0.5), (0,), FUSED, "[d0 d1]bool"),
+    (sample("dropout", "f32[4, 8]", p=0.5), (0,), COMPILED, ""),
+    (sample("cross_entropy", "f32[4, 8] i64[4]"), (0,), PLAIN, "[d0 v]f32 o1"),
+    (sample("cross_entropy", "f32[4, 8] i64[4]"), (0,), FUSED, "[d0 v]f32 o1"),
+    (sample("cross_entropy", "f32[4, 8] i64[4]"), (0,), Kernels("fused", fused_loss=True), "o0 o1"),
+    (sample("cross_entropy", "f32[4, 8] i64[4]"), (0,), COMPILED, "o0 o1"),
+    (sample("cross_entropy", "f32[4, 8] i64[4]"), (0,), Kernels("eager", fused_loss=True), "[d0 v]f32 o1"),
+    # Who is linear in the only number that has a gradient reads where it is, and not what it is.
+    (sample("gather", "f32[4, 8] i64[4, 2]", dim=1), (0,), PLAIN, "o0 o1"),
+    (sample("gather", "f32[4, 8] i64[4, 2]", dim=1), (0,), FUSED, "o1"),
+    (sample("gather", "f32[4, 8] i64[4, 2]", dim=1), (0,), COMPILED, "o1"),
+    (sample("linear", "f32[4, 8] f32[2, 8]"), (0, 1), COMPILED, "o0 o1"),
+    (sample("relu", "f32[4]"), (0,), COMPILED, "r0"),
+    (sample("layer_norm", "bf16[4, 8]"), (0,), COMPILED, "o0 [d0]f32 [d0]f32"),
+    (sample("layer_norm", "bf16[4, 8]"), (0,), PLAIN, "o0 [d0]bf16 [d0]bf16"),
+]
+
+
+def test_kernels_decide_what_derivatives_read() -> None:
+    for signature, wanted, kernels, found in KERNELS_DECIDE_WHAT:
+        assert read_text(signature, wanted, kernels) == found
 
 
 def chain(*, into: str = "linear") -> Graph:
@@ -257,24 +254,25 @@ def chain(*, into: str = "linear") -> Graph:
     return g.graph()
 
 
-@pytest.mark.parametrize(
-    ("graph", "kernels", "again"),
-    [
-        (chain(), Kernels("eager"), ""),
-        (chain(), Kernels("compiled"), "grown flat wide square"),
-        (chain(), Kernels("xla"), "grown flat wide square"),
-        (chain(), Kernels("fused"), "grown flat wide"),  # the last one leaves
-        (chain(into="softmax"), Kernels("fused"), "grown flat wide"),
-        (chain(into="softmax"), Kernels("fused", fused_loss=True), "grown flat wide"),
-        (chain(into="mean"), Kernels("fused"), "grown flat wide"),
-        (chain(into="mean"), Kernels("fused", fused_loss=True), "grown flat wide square"),
-    ],
-)
-def test_chains_are_made_again_as_far_as_kernels_take_them_in(graph: Graph, kernels: Kernels, again: str) -> None:
-    steps = [
-        Step.of(rule_of(op, graph.types), signature_of(op, graph.types), op.operands, op.results) for op in graph.ops
-    ]
-    assert made_again(steps, graph.outputs, kernels) == set(again.split())
+CHAINS_ARE_MADE: list[tuple[Graph, Kernels, str]] = [
+    (chain(), Kernels("eager"), ""),
+    (chain(), Kernels("compiled"), "grown flat wide square"),
+    (chain(), Kernels("xla"), "grown flat wide square"),
+    (chain(), Kernels("fused"), "grown flat wide"),  # the last one leaves
+    (chain(into="softmax"), Kernels("fused"), "grown flat wide"),
+    (chain(into="softmax"), Kernels("fused", fused_loss=True), "grown flat wide"),
+    (chain(into="mean"), Kernels("fused"), "grown flat wide"),
+    (chain(into="mean"), Kernels("fused", fused_loss=True), "grown flat wide square"),
+]
+
+
+def test_chains_are_made_again_as_far_as_kernels_take_them_in() -> None:
+    for graph, kernels, again in CHAINS_ARE_MADE:
+        steps = [
+            Step.of(rule_of(op, graph.types), signature_of(op, graph.types), op.operands, op.results)
+            for op in graph.ops
+        ]
+        assert made_again(steps, graph.outputs, kernels) == set(again.split())
 
 
 def test_what_is_kept_is_told_with_its_storage_and_its_operator() -> None:

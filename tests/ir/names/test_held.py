@@ -128,15 +128,15 @@ def test_every_name_is_asked() -> None:
     assert all(name.is_ and name.needs in ("", *HELD) for name in HELD.values())
 
 
-@pytest.mark.parametrize(("degrees", "own", "used"), PLANS, ids=lambda one: str(one) if isinstance(one, dict) else "")
-def test_a_plan_has_the_values_that_it_was_made_with(degrees: Degrees, own: dict[str, Any], used: str) -> None:
-    decisions = template(FOLD, degrees)
-    assert found(decisions) == ALONE | own
-    subject = Subject(decisions, FOLD)
-    assert {name for name in UNUSED if has_use(subject, name)} == set(used.split())
-    assert {name for name in UNUSED if any(uses(subject, name, value) for value in ASKED[name])} == {
-        name for name in used.split() if (ALONE | own)[name]
-    }
+def test_a_plan_has_the_values_that_it_was_made_with() -> None:
+    for degrees, own, used in PLANS:
+        decisions = template(FOLD, degrees)
+        assert found(decisions) == ALONE | own, degrees
+        subject = Subject(decisions, FOLD)
+        assert {name for name in UNUSED if has_use(subject, name)} == set(used.split())
+        assert {name for name in UNUSED if any(uses(subject, name, value) for value in ASKED[name])} == {
+            name for name in used.split() if (ALONE | own)[name]
+        }
 
 
 def mixture() -> Fold:

@@ -217,42 +217,42 @@ def test_actions_read_and_write(action: Action) -> None:
 VEE_1, VEE_2 = Shape(((0, 1),), 2), Shape(((0, 3), (1, 2)), 2)
 
 
-@pytest.mark.parametrize(
-    ("name", "one", "expected"),
-    [
-        # One rank: the waves of a micro-batch one behind the other, each W in the first slot left; again after six.
-        ("v-min", VEE_1, ["0F0 1F0 1I0 0I0 1W0 0W0 0F1 1F1 1I1 0I1 1W1 0W1"]),
-        # Slots of group 0: F 0 and 3, I 4 and 7, W 5 and 8; of group 1: F 1 and 2, I 5 and 6, W 9 and 10.
-        (
-            "v-min",
-            VEE_2,
-            [
-                "0F0 3F0 3I0 3W0 0F1 0I0 0W0 3F1 3I1 3W1 0I1 0W1",
-                "1F0 2F0 2I0 1I0 1F1 2F1 2W0 1W0 2I1 1I1 2W1 1W1",
-            ],
-        ),
-        # Forwards go down and backwards too with two slots between groups: group 0 has F 0 and 4, I 5 and 13, W 8 and
-        # 15, since 11 and 12 would meet other slots modulo six; group 1 has F 2 and 3, I 7 and 12, W 10 and 17.
-        (
-            "v-half",
-            VEE_2,
-            [
-                "0F0 3F0 3I0 0F1 3W0 3F1 3I1 0I0 3W1 0W0 0I1 0W1",
-                "1F0 2F0 2I0 1F1 2F1 2W0 1I0 2I1 2W1 1W0 1I1 1W1",
-            ],
-        ),
-        ("zb-h2", shape(2, 3), ["0F0 0F1 0F2 0I0 0W0 0I1 0W1 0I2 0W2", "1F0 1I0 1F1 1I1 1F2 1I2 1W0 1W1 1W2"]),
-        (
-            "interleaved",
-            shape(2, 2, 2),
-            ["0F0 0F1 2F0 2F1 2B0 2B1 0B0 0B1", "1F0 1F1 3F0 3B0 3F1 3B1 1B0 1B1"],
-        ),
-        ("1f1b", shape(3, 2), ["0F0 0F1 0B0 0B1", "1F0 1F1 1B0 1B1", "2F0 2B0 2F1 2B1"]),
-        ("gpipe", shape(2, 1, 2), ["0F0 2F0 2B0 0B0", "1F0 3F0 3B0 1B0"]),
-    ],
-)
-def test_small_schedules_are_those_that_one_draws_by_hand(name: str, one: Shape, expected: list[str]) -> None:
-    assert rows(name, one) == expected
+SMALL_SCHEDULES_ARE: list[tuple[str, Shape, list[str]]] = [
+    # One rank: the waves of a micro-batch one behind the other, each W in the first slot left; again after six.
+    ("v-min", VEE_1, ["0F0 1F0 1I0 0I0 1W0 0W0 0F1 1F1 1I1 0I1 1W1 0W1"]),
+    # Slots of group 0: F 0 and 3, I 4 and 7, W 5 and 8; of group 1: F 1 and 2, I 5 and 6, W 9 and 10.
+    (
+        "v-min",
+        VEE_2,
+        [
+            "0F0 3F0 3I0 3W0 0F1 0I0 0W0 3F1 3I1 3W1 0I1 0W1",
+            "1F0 2F0 2I0 1I0 1F1 2F1 2W0 1W0 2I1 1I1 2W1 1W1",
+        ],
+    ),
+    # Forwards go down and backwards too with two slots between groups: group 0 has F 0 and 4, I 5 and 13, W 8 and
+    # 15, since 11 and 12 would meet other slots modulo six; group 1 has F 2 and 3, I 7 and 12, W 10 and 17.
+    (
+        "v-half",
+        VEE_2,
+        [
+            "0F0 3F0 3I0 0F1 3W0 3F1 3I1 0I0 3W1 0W0 0I1 0W1",
+            "1F0 2F0 2I0 1F1 2F1 2W0 1I0 2I1 2W1 1W0 1I1 1W1",
+        ],
+    ),
+    ("zb-h2", shape(2, 3), ["0F0 0F1 0F2 0I0 0W0 0I1 0W1 0I2 0W2", "1F0 1I0 1F1 1I1 1F2 1I2 1W0 1W1 1W2"]),
+    (
+        "interleaved",
+        shape(2, 2, 2),
+        ["0F0 0F1 2F0 2F1 2B0 2B1 0B0 0B1", "1F0 1F1 3F0 3B0 3F1 3B1 1B0 1B1"],
+    ),
+    ("1f1b", shape(3, 2), ["0F0 0F1 0B0 0B1", "1F0 1F1 1B0 1B1", "2F0 2B0 2F1 2B1"]),
+    ("gpipe", shape(2, 1, 2), ["0F0 2F0 2B0 0B0", "1F0 3F0 3B0 1B0"]),
+]
+
+
+def test_small_schedules_are_those_that_one_draws_by_hand() -> None:
+    for name, one, expected in SMALL_SCHEDULES_ARE:
+        assert rows(name, one) == expected
 
 
 def test_an_order_names_what_each_action_waits_for() -> None:
