@@ -133,7 +133,7 @@ def spread(signature: Signature, text: str, mesh: str = "a=2 b=2") -> str:
     return f"{' -> '.join(sides)}; {' '.join(f'{name}={size}' for name, size in applied.sizes)}"
 
 
-AN_AXIS_IS: list[tuple[Signature, str]] = [
+OFFERED: list[tuple[Signature, str]] = [
     (sample("linear", "f32[2, 8] f32[4, 8] f32[4]"), "- -|P d0 n k P0 P1"),
     (sample("add", "f32[4] f32[4]"), "- -|P d0 P"),
     (sample("where", "bool[4] f32[4] f32[4]"), "- -|P d0 P"),
@@ -152,7 +152,7 @@ AN_AXIS_IS: list[tuple[Signature, str]] = [
 
 
 def test_an_axis_is_offered_all_that_the_operator_allows() -> None:
-    for signature, offered in AN_AXIS_IS:
+    for signature, offered in OFFERED:
         assert " ".join(map(str, choices(rules.infer(signature)))) == offered
 
 

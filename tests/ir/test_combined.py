@@ -391,7 +391,7 @@ def test_statistics_of_copies_are_not_emitted_beside_unlike_meshes() -> None:
 # Names of uses -------------------------------------------------------------------------------------------------------
 
 
-THE_USE_OF: list[tuple[dict[str, str], str]] = [
+USES: list[tuple[dict[str, str], str]] = [
     ({}, "-"),
     ({"norm1": "a=d0"}, "dp"),
     ({"norm1": "a=-|P"}, "-"),
@@ -411,7 +411,7 @@ THE_USE_OF: list[tuple[dict[str, str], str]] = [
 
 
 def test_the_use_of_an_axis_is_named_by_the_loops_that_it_splits() -> None:
-    for strategies, name in THE_USE_OF:
+    for strategies, name in USES:
         graph = FOLD.body["block"].graph
         assert name_of(plan(**strategies), graph, body_loops(FOLD)["block"], "a") == name
 

@@ -169,7 +169,7 @@ def test_what_is_kept_gathered_is_not_gathered_again() -> None:
     assert [(kept.name, kept.nbytes) for kept in body.kept] == [("act", 128), ("p.w2", 512), ("x", 64), ("p.w1", 512)]
 
 
-WHAT_IS_COMPUTED: list[tuple[tuple[str, ...], list[str], list[tuple[str, int]]]] = [
+AGAIN: list[tuple[tuple[str, ...], list[str], list[tuple[str, int]]]] = [
     (("act",), [ADD_BACK, FORWARD[1], DOWN_BACK, ACT_BACK, UP_BACK, SUM], [("up", 128), ("x", 64)]),
     (("up", "act"), [ADD_BACK, FORWARD[0], FORWARD[1], DOWN_BACK, ACT_BACK, UP_BACK, SUM], [("x", 64)]),
     # A derivative that reads a result reads the operands too, to run its operator again.
@@ -185,7 +185,7 @@ WHAT_IS_COMPUTED: list[tuple[tuple[str, ...], list[str], list[tuple[str, int]]]]
 
 
 def test_what_is_computed_again_runs_before_what_reads_it() -> None:
-    for again, backward, kept in WHAT_IS_COMPUTED:
+    for again, backward, kept in AGAIN:
         body = lowered(DATA, CUT, "dp=2", again=again)
         assert lines(body)["backward"] == backward
         assert [(one.name, one.nbytes) for one in body.kept] == kept
@@ -263,7 +263,7 @@ def test_frozen_weights_have_no_gradient_and_no_state() -> None:
 TWO = dict.fromkeys(("up", "act", "down", "y"), "a=d0 b=d0")
 
 
-GRADIENTS_ARE_REDUCED: list[tuple[str, dict[str, bool], str]] = [
+REDUCED: list[tuple[str, dict[str, bool], str]] = [
     ("[-, -]", {}, "all_reduce(a.b)"),
     ("[a, -]", {}, "reduce_scatter(a, dim 0) all_reduce(b)"),
     ("[b, -]", {}, "reduce_scatter(b, dim 0) all_reduce(a)"),
@@ -281,7 +281,7 @@ GRADIENTS_ARE_REDUCED: list[tuple[str, dict[str, bool], str]] = [
 
 
 def test_gradients_are_reduced_in_the_order_of_the_target() -> None:
-    for optimizer, lowering, sync in GRADIENTS_ARE_REDUCED:
+    for optimizer, lowering, sync in REDUCED:
         storage = {"w1": (WHOLE, WHOLE, optimizer)}
         body = lowered(TWO, "[a.b, -]", "a=2 b=2", storage, made=graph(), **lowering)
         (slot,) = (one for one in body.params if one.path == "w1")

@@ -224,7 +224,7 @@ def arithmetic(g: Builder) -> dict[str, str]:
     return {"total": total, "average": g.op("mean", x), "count": g.op("sum", mask), "fixed": weight}
 
 
-WHAT_MAY_BE: list[tuple[str, str, dict[str, float | str], str | None]] = [
+SUMS: list[tuple[str, str, dict[str, float | str], str | None]] = [
     ("add", "total total", {}, None),
     ("add", "average average", {}, None),
     ("sub", "average fixed", {}, None),
@@ -257,7 +257,7 @@ WHAT_MAY_BE: list[tuple[str, str, dict[str, float | str], str | None]] = [
 
 
 def test_what_may_be_done_with_sums_over_the_batch() -> None:
-    for kind, operands, attrs, reason in WHAT_MAY_BE:
+    for kind, operands, attrs, reason in SUMS:
         g = Builder()
         known = arithmetic(g)
         g.output(g.op(kind, *(known[name] for name in operands.split()), **attrs))

@@ -88,7 +88,7 @@ def test_layouts_round_trip(data: st.DataObject, count: int) -> None:
     assert parse_layout(str(layout)) == layout
 
 
-WHAT_EACH_LAYOUT: list[tuple[Layout, list[tuple[Span, ...]]]] = [
+PIECES: list[tuple[Layout, list[tuple[Span, ...]]]] = [
     (CONTIGUOUS, [((0, 6),), ((6, 12),)]),
     (ZIGZAG, [((0, 3), (9, 12)), ((3, 9),)]),
     (Sections((8, 2, 2)), [((0, 4), (8, 9), (10, 11)), ((4, 8), (9, 10), (11, 12))]),
@@ -101,7 +101,7 @@ WHAT_EACH_LAYOUT: list[tuple[Layout, list[tuple[Span, ...]]]] = [
 
 
 def test_what_each_layout_means() -> None:
-    for layout, pieces in WHAT_EACH_LAYOUT:
+    for layout, pieces in PIECES:
         assert [layout.pieces(12, 2, part) for part in range(2)] == pieces
 
 

@@ -375,7 +375,7 @@ def test_paths_are_those_that_one_writes_by_hand() -> None:
         assert now == end
 
 
-SCATTERS_THAT_CUT: list[tuple[str, str, str]] = [
+SCATTERS: list[tuple[str, str, str]] = [
     ("[-, -]+sum(a)+sum(b)", "[b.a, -]", "reduce_scatter(b.a, dim 0)"),
     ("[-, -]+sum(a)+sum(b)", "[a:zigzag.b, -]", "reduce_scatter(a, dim 0, zigzag) reduce_scatter(b, dim 0)"),
     ("[-, -]+sum(a)+sum(b)+sum(c)", "[b.a.c, -]", "reduce_scatter(b.a.c, dim 0)"),
@@ -392,7 +392,7 @@ SCATTERS_THAT_CUT: list[tuple[str, str, str]] = [
 
 def test_scatters_that_cut_alike_are_one() -> None:
     """Runs of eight are four of two on an axis of four; runs of nine are not whole ones."""
-    for source, target, joined in SCATTERS_THAT_CUT:
+    for source, target, joined in SCATTERS:
         end = Placement.parse(target)
         steps = at_once(path(Placement.parse(source), end, MESH), MESH)
         assert " ".join(str(step) for step, _ in steps) == joined

@@ -200,7 +200,7 @@ def read_text(signature: Signature, wanted: tuple[int, ...], kernels: Kernels) -
     )
 
 
-KERNELS_DECIDE_WHAT: list[tuple[Signature, tuple[int, ...], Kernels, str]] = [
+READ: list[tuple[Signature, tuple[int, ...], Kernels, str]] = [
     (sample("attention", HEADS), (0, 1, 2), MATH, f"o0 o1 o2 {PROBABILITIES}"),
     (sample("attention", HEADS), (0,), MATH, f"o1 o2 {PROBABILITIES}"),
     (sample("attention", HEADS), (1,), MATH, f"o0 o2 {PROBABILITIES}"),
@@ -235,7 +235,7 @@ KERNELS_DECIDE_WHAT: list[tuple[Signature, tuple[int, ...], Kernels, str]] = [
 
 
 def test_kernels_decide_what_derivatives_read() -> None:
-    for signature, wanted, kernels, found in KERNELS_DECIDE_WHAT:
+    for signature, wanted, kernels, found in READ:
         assert read_text(signature, wanted, kernels) == found
 
 
@@ -254,7 +254,7 @@ def chain(*, into: str = "linear") -> Graph:
     return g.graph()
 
 
-CHAINS_ARE_MADE: list[tuple[Graph, Kernels, str]] = [
+CHAINS: list[tuple[Graph, Kernels, str]] = [
     (chain(), Kernels("eager"), ""),
     (chain(), Kernels("compiled"), "grown flat wide square"),
     (chain(), Kernels("xla"), "grown flat wide square"),
@@ -267,7 +267,7 @@ CHAINS_ARE_MADE: list[tuple[Graph, Kernels, str]] = [
 
 
 def test_chains_are_made_again_as_far_as_kernels_take_them_in() -> None:
-    for graph, kernels, again in CHAINS_ARE_MADE:
+    for graph, kernels, again in CHAINS:
         steps = [
             Step.of(rule_of(op, graph.types), signature_of(op, graph.types), op.operands, op.results)
             for op in graph.ops

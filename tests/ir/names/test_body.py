@@ -24,7 +24,7 @@ def strategies(degrees: Degrees, body: str = "block") -> dict[str, str]:
     return {op: str(strategy) for op, strategy in template(FOLD, degrees).plan[body].strategies}
 
 
-EVERY_AXIS_SPLITS: list[tuple[Degrees, tuple[str, ...], str]] = [
+TEMPLATES: list[tuple[Degrees, tuple[str, ...], str]] = [
     (Degrees(dp=2), ("dp",), "dp=b"),
     (Degrees(tp=2), ("tp",), "tp=hk"),
     (Degrees(tp=2, sequence_parallel=True), ("tp+sp",), "tp=hk"),
@@ -43,7 +43,7 @@ EVERY_AXIS_SPLITS: list[tuple[Degrees, tuple[str, ...], str]] = [
 
 
 def test_every_axis_splits_its_loop_wherever_there_is_one() -> None:
-    for degrees, axes, attention in EVERY_AXIS_SPLITS:
+    for degrees, axes, attention in TEMPLATES:
         expected = {}
         for op, (samples, tokens, width) in LOOPS.items():
             words = []
@@ -82,11 +82,11 @@ def test_tokens_are_cut_by_vocabulary_at_both_ends() -> None:
     assert {name: str(state) for name, state in inside.states} == {"x": "[-, tp, -]", "res2": "[-, tp, -]"}
 
 
-A_ZIGZAG_WANTS: list[tuple[int, str]] = [(8, "d1:zigzag"), (6, "-"), (2, "-"), (4, "d1:zigzag")]
+ZIGZAGS: list[tuple[int, str]] = [(8, "d1:zigzag"), (6, "-"), (2, "-"), (4, "d1:zigzag")]
 
 
 def test_a_zigzag_wants_two_runs_for_each_rank() -> None:
-    for seq, cut in A_ZIGZAG_WANTS:
+    for seq, cut in ZIGZAGS:
         plan = template(model(Sizes(seq=seq)), Degrees(cp=2, zigzag=True)).plan["block"]
         assert str(plan.strategy("norm1").of("cp")) == cut
         assert (plan.strategy("norm1") == Strategy()) == (cut == str(IDLE))

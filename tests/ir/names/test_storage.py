@@ -11,7 +11,7 @@ from meshwright.ir.placement import Placement, Shard
 MESH = Mesh.parse("a=2 b=3")
 
 
-AXES_THAT_HOLD: list[tuple[str, tuple[int, ...], str, str]] = [
+CUT: list[tuple[str, tuple[int, ...], str, str]] = [
     ("[-, -]", (6, 4), "a b", "[a.b, -]"),
     ("[-, -]", (6, 4), "b a", "[b.a, -]"),
     ("[-, -]", (4, 6), "a b", "[-, a.b]"),
@@ -31,7 +31,7 @@ AXES_THAT_HOLD: list[tuple[str, tuple[int, ...], str, str]] = [
 
 
 def test_axes_that_hold_copies_cut_what_is_stored() -> None:
-    for placement, shape, axes, stored in AXES_THAT_HOLD:
+    for placement, shape, axes, stored in CUT:
         assert str(cut_further(Placement.parse(placement), shape, axes.split(), MESH)) == stored
 
 

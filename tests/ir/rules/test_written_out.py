@@ -306,7 +306,7 @@ def test_sections_slots_and_pairs_stand_where_their_dimensions_do() -> None:
     assert infer(combine).slot_groups("result", 0, 1) is None
 
 
-LAWS_OF_EVERY: list[tuple[Signature, str]] = [
+LAWS: list[tuple[Signature, str]] = [
     (LOOPS[0][0], "linear linear additive"),
     (LOOPS[1][0], "linear linear"),
     (LOOPS[9][0], "nonlinear nonlinear linear nonlinear"),
@@ -336,7 +336,7 @@ LAWS_OF_EVERY: list[tuple[Signature, str]] = [
 
 
 def test_laws_of_every_form() -> None:
-    for signature, laws in LAWS_OF_EVERY:
+    for signature, laws in LAWS:
         assert laws_text(infer(signature)) == laws
 
 
@@ -346,7 +346,7 @@ Q, K, V = "f32[2, 6, 5, 4]", "f32[2, 2, 7, 4]", "f32[2, 2, 7, 4]"
 HALF = "bf16[1, 2, 5, 4] bf16[1, 2, 5, 4] bf16[1, 2, 5, 4]"
 
 
-WHAT_IS_KEPT: list[tuple[Signature, str]] = [
+KEPT: list[tuple[Signature, str]] = [
     (sample("attention", f"{Q} {K} {V}"), "o0 o1 o2 r0 [b hk·g sq]f32"),
     (sample("attention", HALF, mask="window", width=2), "o0 o1 o2 r0 [b hk sq]f32 [1 1 sq sk]bf16"),
     (sample("attention", HALF, mask="causal", mask_shape=(5, 5)), "o0 o1 o2 r0 [b hk sq]f32 [1 1 sq sk]bf16"),
@@ -432,11 +432,11 @@ WHAT_IS_KEPT: list[tuple[Signature, str]] = [
 
 
 def test_what_is_kept_on_every_device() -> None:
-    for signature, saves in WHAT_IS_KEPT:
+    for signature, saves in KEPT:
         assert saves_text(infer(signature)) == saves
 
 
-BYTES_ARE_THOSE: list[tuple[Signature, int]] = [
+BYTES: list[tuple[Signature, int]] = [
     (sample("embedding", "f32[9, 4] i64[2]"), 2 * 16 + 2 * 8 + 2 * 16),  # two rows read, their ids, two written
     (sample("embedding", "f32[2, 4] i64[9]"), 2 * 16 + 9 * 8 + 9 * 16),  # no more than the table has
     (sample("gather", "f32[100] i64[2]", dim=0), 2 * 4 + 2 * 8 + 2 * 4),
@@ -450,7 +450,7 @@ BYTES_ARE_THOSE: list[tuple[Signature, int]] = [
 
 
 def test_bytes_are_those_that_are_read_and_written() -> None:
-    for signature, nbytes in BYTES_ARE_THOSE:
+    for signature, nbytes in BYTES:
         assert infer(signature).nbytes(signature) == nbytes
 
 
@@ -514,7 +514,7 @@ def test_convolutions_have_as_many_positions_as_torchs(transposed: bool) -> None
 # Views ---------------------------------------------------------------------------------------------------------------
 
 
-SHAPES_ARE_WRITTEN: list[tuple[tuple[int, ...], tuple[int, ...], str, str, str]] = [
+REFINED: list[tuple[tuple[int, ...], tuple[int, ...], str, str, str]] = [
     # 4 and 6 do not divide: 9·4 against 6·6 stay whole, the 2 before them is shared.
     ((2, 9, 4), (2, 6, 6), "f0 f4 f3", "f0 f2 f1", "f0=2 f1=6w f2=6w f3=4w f4=9w"),
     # A 2 is shared on the right; of what is left 9·2 stands against 6·3.
@@ -530,7 +530,7 @@ SHAPES_ARE_WRITTEN: list[tuple[tuple[int, ...], tuple[int, ...], str, str, str]]
 
 
 def test_shapes_are_written_over_common_loops() -> None:
-    for source, target, before, after, factors in SHAPES_ARE_WRITTEN:
+    for source, target, before, after, factors in REFINED:
         both = refine(source, target)
         assert (dims_text(both.source), dims_text(both.target)) == (before, after)
         assert " ".join(f"{one.name}={one.size}{'w' * (one.role is Role.WHOLE)}" for one in both.factors) == factors

@@ -217,7 +217,7 @@ def test_actions_read_and_write(action: Action) -> None:
 VEE_1, VEE_2 = Shape(((0, 1),), 2), Shape(((0, 3), (1, 2)), 2)
 
 
-SMALL_SCHEDULES_ARE: list[tuple[str, Shape, list[str]]] = [
+DRAWN: list[tuple[str, Shape, list[str]]] = [
     # One rank: the waves of a micro-batch one behind the other, each W in the first slot left; again after six.
     ("v-min", VEE_1, ["0F0 1F0 1I0 0I0 1W0 0W0 0F1 1F1 1I1 0I1 1W1 0W1"]),
     # Slots of group 0: F 0 and 3, I 4 and 7, W 5 and 8; of group 1: F 1 and 2, I 5 and 6, W 9 and 10.
@@ -251,7 +251,7 @@ SMALL_SCHEDULES_ARE: list[tuple[str, Shape, list[str]]] = [
 
 
 def test_small_schedules_are_those_that_one_draws_by_hand() -> None:
-    for name, one, expected in SMALL_SCHEDULES_ARE:
+    for name, one, expected in DRAWN:
         assert rows(name, one) == expected
 
 
