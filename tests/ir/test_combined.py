@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from meshwright.ir.adjoint import Split, Strategy
-from meshwright.ir.capabilities import ANY, Line, layout_names
+from meshwright.ir.capabilities import ANY, Capabilities, Line, ScheduleLine, layout_names
 from meshwright.ir.combined import CAST, COMBINED, contexts
 from meshwright.ir.decisions import BodyPlan, Decisions, Schedule, StagePlan, Storage
 from meshwright.ir.errors import CapabilityUnknown
@@ -18,7 +18,7 @@ from meshwright.ir.fold import Body, Fold, FromInput, FromPrevious, Segment
 from meshwright.ir.fused import cut_apart
 from meshwright.ir.graph import Graph
 from meshwright.ir.mesh import Mesh
-from meshwright.ir.names import name_of
+from meshwright.ir.names import Degrees, name_of, template
 from meshwright.ir.names.words import loops_split
 from meshwright.ir.offload import Offload
 from meshwright.ir.placement import CONTIGUOUS, ZIGZAG, Layout, Nested, Placement, Sections, Uneven
@@ -512,3 +512,93 @@ def test_who_cannot_keep_parameters_whole_shards_them_for_one_micro_batch(
 ) -> None:
     found = replace(ANY, keeps_whole=keeps).ran(zero, microbatches)
     assert found == ({"zero": 3, "regather": False} if otherwise else {})
+
+
+def told(target: Capabilities, decisions: Decisions) -> list[tuple[str, str, str]]:
+    """Every refusal: where, of what, and what to do."""
+    begins = "target any cannot express "
+    return [(one.place, one.cause.removeprefix(begins), one.fix) for one in target.refusals(decisions, FOLD)]
+
+
+EVERYWHERE = template(FOLD, Degrees(dp=2))
+ONE_LINE = (Line("all_gather", "x"),)
+
+
+def test_refusals_say_where_what_and_what_to_do() -> None:
+    gated, ring = plan(gate="tp=n:zigzag"), plan(norm1="cp=d1", attn="cp=sq+sk")
+    shards = stored("block", "q.weight", WHOLE, CUT, CUT)
+    all_made = tuple(value for op in FOLD.body["block"].graph.ops for value in op.results)
+    first, *others = EVERYWHERE.plans[1].strategies
+    assert first[0] == "norm1"
+    without = replace(EVERYWHERE.plans[1], strategies=tuple(others))
+    one_idle = replace(EVERYWHERE, plans=(EVERYWHERE.plans[0], without, EVERYWHERE.plans[2]))
+    alike = "use it alike in all bodies"
+    cases: list[tuple[dict[str, Any], Decisions, list[tuple[str, str, str]]]] = [
+        ({"layouts": ()}, decided(gated, mesh="tp=2"), [("block, %gate", "layout zigzag", "leave it out")]),
+        (
+            {"layouts": ANY.layouts[:1]},
+            decided(gated, mesh="tp=2"),
+            [("block, %gate", "layout zigzag", "use contiguous")],
+        ),
+        ({"attention": ()}, decided(ring, mesh="cp=2"), [("block, axis cp", "ring attention", "leave it out")]),
+        ({"attention": ONE_LINE}, decided(ring, mesh="cp=2"), [("block, axis cp", "ring attention", "use all_gather")]),
+        ({"attention": ONE_LINE}, decided(plan(norm1="cp=d1", attn="cp=sq"), mesh="cp=2"), []),
+        (
+            {"storage": ANY.storage[:1]},
+            decided(shards),
+            [("block, q.weight", f"{kind} as [dp, -]", "store them as [-, -]") for kind in ("grads", "optimizer")],
+        ),
+        ({"recompute": ()}, decided(plan()), [("block", "recompute none", "leave it out")]),
+        ({"recompute": ANY.recompute[:1]}, decided(plan(again=("q",))), [("block", "recompute selective", "use none")]),
+        ({"recompute": ANY.recompute[:1]}, decided(plan(again=all_made)), [("block", "recompute full", "use none")]),
+        (
+            {"recompute": ANY.recompute[:1]},
+            decided(plan(again=all_made[1:])),
+            [("block", "recompute selective", "use none")],
+        ),
+        ({"schedules": ()}, decided(plan(), stages=2, schedule=PLAIN), [("schedule", "1f1b", "leave it out")]),
+        ({"schedules": ()}, decided(plan(), schedule=PLAIN), []),
+        (
+            {"schedules": (ScheduleLine("1f1b", "x", 2, True),)},
+            decided(plan(), stages=2, schedule=Schedule("1f1b", 3)),
+            [
+                ("schedule", "3 micro-batches", "use at least 4"),
+                ("schedule", "3 micro-batches", "use a multiple of 2"),
+            ],
+        ),
+        (
+            {"schedules": (ScheduleLine("1f1b", "x", 2, True),)},
+            decided(plan(), stages=2, schedule=Schedule("1f1b", 4)),
+            [],
+        ),
+        (
+            {"offload": ANY.offload[:1]},
+            decided(plan(), offload=Offload(True, True)),
+            [("offload", "activations on the host", "keep them on the device")],
+        ),
+        (
+            {"combined": ()},
+            decided(plan(gate="tp=n:sections(32,32)"), mesh="tp=2", style="compiled"),
+            [("the plan", "compiled blocks beside sections cut in block", "pin one of them otherwise with --fix")],
+        ),
+        ({"strategies": ()}, EVERYWHERE, []),
+        (
+            {"strategies": ()},
+            one_idle,
+            [
+                (
+                    "block, %norm1",
+                    "axis dp idle here, which splits b elsewhere",
+                    "split one of them here, or none on dp anywhere",
+                )
+            ],
+        ),
+        (
+            {"strategies": ()},
+            decided(plan(), mesh="dp=2"),
+            [("axis dp", "one axis as - in block", alike)],
+        ),
+    ]
+    for changed, decisions, expected in cases:
+        assert told(replace(ANY, **changed), decisions) == expected, changed
+        assert told(ANY, decisions) == []
