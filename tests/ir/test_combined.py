@@ -3,6 +3,7 @@ hand, and say no more than what is looked at."""
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -22,6 +23,7 @@ from meshwright.ir.names import Degrees, name_of, template
 from meshwright.ir.names.words import loops_split
 from meshwright.ir.offload import Offload
 from meshwright.ir.placement import CONTIGUOUS, ZIGZAG, Layout, Nested, Placement, Sections, Uneven
+from meshwright.ir.plan_text import decisions_text, parse_decisions
 from tests.build import Builder
 from tests.llama_block import model
 
@@ -533,6 +535,13 @@ def test_refusals_say_where_what_and_what_to_do() -> None:
     without = replace(EVERYWHERE.plans[1], strategies=tuple(others))
     one_idle = replace(EVERYWHERE, plans=(EVERYWHERE.plans[0], without, EVERYWHERE.plans[2]))
     alike = "use it alike in all bodies"
+    text = decisions_text(template(FOLD, Degrees(cp=4))).replace("cp=4", "cp=2 cp_b=2").replace("[-, cp", "[-, cp.cp_b")
+    over_two = parse_decisions(re.sub(r"cp=(d\d|f\d|sq)", r"cp=\1 cp_b=\1", text))
+    tensor = template(FOLD, Degrees(tp=2, sequence_parallel=True))
+    by_tokens = tuple(
+        (op, Strategy.parse("tp=d1") if op == "act" else own) for op, own in tensor.plan["block"].strategies
+    )
+    tokens = replace(tensor, plans=(tensor.plans[0], replace(tensor.plans[1], strategies=by_tokens), tensor.plans[2]))
     cases: list[tuple[dict[str, Any], Decisions, list[tuple[str, str, str]]]] = [
         ({"layouts": ()}, decided(gated, mesh="tp=2"), [("block, %gate", "layout zigzag", "leave it out")]),
         (
@@ -590,6 +599,29 @@ def test_refusals_say_where_what_and_what_to_do() -> None:
                     "block, %norm1",
                     "axis dp idle here, which splits b elsewhere",
                     "split one of them here, or none on dp anywhere",
+                )
+            ],
+        ),
+        ({"strategies": ()}, tensor, []),
+        (
+            {"strategies": ()},
+            tokens,
+            [
+                (
+                    "block, %act",
+                    "axis tp on s here, which splits ffn and s elsewhere",
+                    "split one of them here, or none on tp anywhere",
+                )
+            ],
+        ),
+        (
+            {"strategies": ()},
+            over_two,
+            [
+                (
+                    "axes cp and cp_b",
+                    "sequences that several axes cut",
+                    "cut them over one, with experts over all of it or none",
                 )
             ],
         ),
