@@ -273,3 +273,9 @@ def test_depth_is_counted_in_lists_and_objects() -> None:
     assert parse_toml("a = 1.50\nb = 9223372036854775807") == {"a": Decimal("1.50"), "b": 2**63 - 1}
     with pytest.raises(Fault, match="it is Infinity"):
         parse_toml("a = inf")
+
+
+def test_long_numbers_are_told_by_their_digits() -> None:
+    """10^5000 has 16,610 bits, of which ten are about three digits."""
+    assert "about 4983 digits" in SMALL.refused(10**5000)
+    assert "11 " in SMALL.refused(11)
