@@ -260,8 +260,8 @@ def _mode(rule: Rule, choice: Choice, side: str, index: int, dims: Dims, type_: 
     is_result = side == "result"
     law = None if is_result else rule.laws[index]
     carries = type_.floating and law is not Law.INDEX
-    if isinstance(choice, Idle):
-        return "R|P" if choice.grad_partial and carries else "R"
+    if isinstance(choice, Idle):  # and passes gradients: strategies leave out what does nothing
+        return "R|P" if carries else "R"
     if isinstance(choice, Pass):
         passes = is_result or law is Law.ADDITIVE or index == choice.operand
         return "sum" if passes and carries else ("R|P" if carries else "R")

@@ -285,7 +285,7 @@ def _changed(op: Op, graph: Graph, types: Mapping[str, Type], old: int, new: int
         if before != graph.types[op.operands[0]].shape:
             raise _refused(_place(op), f"it cuts the batch to {before[dim]} of {was}")
         return {"end": now} if op.attr("end") == was else {}
-    if op.kind == "arange" and before != after:
+    if op.kind == "arange":
         start, end = op.attr("start", 0), op.attr("end", 0)
         if isinstance(start, int) and isinstance(end, int) and (end - start) * after[0] % before[0] == 0:
             return {"end": start + (end - start) * after[0] // before[0]}

@@ -76,7 +76,7 @@ def promoted(types: Iterable[Type], *scalars: object) -> str:
     types = tuple(types)
     with_dims = _widest(type_.dtype for type_ in types if type_.shape)
     without = _widest(type_.dtype for type_ in types if not type_.shape)
-    dtype = with_dims if with_dims and _category(with_dims) >= _category(without or "bool") else without or with_dims
+    dtype = without if without and (not with_dims or _category(without) > _category(with_dims)) else with_dims
     for scalar in scalars:
         if isinstance(scalar, (bool, int, float)) and _category(_scalar_dtype(scalar)) > _category(dtype or "bool"):
             dtype = _scalar_dtype(scalar)
@@ -142,7 +142,7 @@ class _Refinement:
         i, j = len(source) - 1, len(target) - 1
         while i >= 0 and j >= 0:
             if source[i] == 1 or target[j] == 1:
-                i, j = i - (source[i] == 1), j - (target[j] == 1 and source[i] != 1)
+                i, j = i - (source[i] == 1), j - (target[j] == 1)
             elif source[i] % target[j] and target[j] % source[i]:
                 i, j = self.skip(i, j)
             else:

@@ -1,5 +1,12 @@
-from meshwright.ir.factors import Loops, loops, value_labels
+from dataclasses import replace
+
+import pytest
+
+from meshwright.ir.errors import FactorUndeclared
+from meshwright.ir.factors import Loops, body_loops, loops, resized, stem, value_labels
+from meshwright.ir.graph import Graph, Type
 from tests.build import Builder
+from tests.llama_block import Sizes, model
 from tests.models import B, F, H, S, llama
 
 
@@ -141,3 +148,52 @@ def test_slots_are_not_tokens() -> None:
     labels = value_labels(g.graph())
     assert labels[rows] == ("experts", "slots", "hidden")
     assert labels[y] == ("b", "s", "hidden")
+
+
+@pytest.mark.parametrize("sizes", [Sizes(batch=6), Sizes(batch=2), Sizes(seq=8), Sizes(batch=3, seq=32)], ids=str)
+def test_loops_at_another_size_are_those_that_are_found_there(sizes: Sizes) -> None:
+    known, other = body_loops(model()), model(sizes)
+    for name, found in body_loops(other).items():
+        assert resized(known[name], other.body[name].graph) == found
+
+
+def test_loops_that_are_gone_or_do_not_agree_are_told() -> None:
+    known = body_loops(model())["block"]
+    assert resized(known, model(Sizes(batch=1)).body["block"].graph) is None
+    alone = body_loops(model(Sizes(batch=1)))["block"]
+    assert resized(alone, model().body["block"].graph) is None
+    g = Builder()
+    x = g.input((4, 6, 2), labels=("b", "s", ""))
+    g.output(g.op("view", x, shape=(24, 2), name="rows"))
+    graph = g.graph()
+    found = loops(graph)
+    assert resized(found, graph) == found
+
+    def with_types(**shapes: tuple[int, ...]) -> Graph:
+        types = dict(graph.types) | {name: Type(shape, "f32") for name, shape in shapes.items()}
+        return replace(graph, types=types)
+
+    twice = resized(found, with_types(x=(8, 6, 2), rows=(48, 2)))
+    assert twice is not None
+    assert names(twice) == {"b": 8, "s": 6, "dim2": 2}
+    assert resized(found, with_types(x=(8, 6, 2), rows=(48, 4))) is None  # one loop of two sizes
+
+
+def test_a_loop_that_is_not_shown_by_itself_keeps_its_size() -> None:
+    """Of rows of four by six no dimension shows either: what they make must stay."""
+    g = Builder()
+    x = g.input((24, 2), labels=("t", ""))
+    g.output(g.op("view", x, shape=(4, 6, 2), name="cut"))
+    graph = g.graph()
+    found = loops(graph)
+    hidden = Loops(found.loops, {"x": found.dims["x"]}, {})
+    assert resized(hidden, replace(graph, ops=(), outputs=("x",), types={"x": Type((24, 2), "f32")})) == hidden
+    assert resized(hidden, replace(graph, ops=(), outputs=("x",), types={"x": Type((48, 2), "f32")})) is None
+
+
+def test_names_without_their_sizes() -> None:
+    assert [stem(name) for name in ("ffn2048", "ffn", "b", "dim16", "b.0", "d_2", "b.12")] == [
+        "ffn", "ffn", "b", "dim", "b.0", "d_", "b.12",
+    ]  # fmt: skip
+    with pytest.raises(FactorUndeclared, match=r"use one of b, s"):
+        loops(llama(1)).loop("telepathy")

@@ -208,3 +208,130 @@ def test_without_a_batch_nothing_can_be_cut() -> None:
     found = microbatch(ends_in_mean(g, g.input((N, H))))
     assert not found.legal
     assert "no dimension labelled 'b'" in str(found.blockers[0])
+
+
+# Totals, averages and counts ------------------------------------------------------------------------------------------
+
+ADDS = "adds to a sum over the batch what micro-batches would weigh differently"
+BENT = "is not linear in a sum over the batch"
+
+
+def arithmetic(g: Builder) -> dict[str, str]:
+    """A total, an average, a count, and a number of parameters."""
+    x = samples(g)
+    mask = g.op("cast", g.input((N, H), name="mask", labels=("b", ""), dtype="bool"), dtype="f32")
+    total, weight = g.op("sum", x), g.op("sum", g.param("w", (H,)))
+    return {"total": total, "average": g.op("mean", x), "count": g.op("sum", mask), "fixed": weight}
+
+
+SUMS: list[tuple[str, str, dict[str, float | str], str | None]] = [
+    ("add", "total total", {}, None),
+    ("add", "average average", {}, None),
+    ("sub", "average fixed", {}, None),
+    ("add", "fixed average", {}, None),
+    ("add", "total average", {}, ADDS),
+    ("add", "total fixed", {}, ADDS),
+    ("add", "total count", {}, ADDS),
+    ("add", "average", {"scalar": 1.0}, None),
+    ("sub", "average", {"scalar": 1.0}, None),
+    ("add", "total", {"scalar": 1.0}, BENT),
+    ("add", "count", {"scalar": 1.0}, BENT),
+    ("mul", "average", {"scalar": 2.0}, None),
+    ("mul", "total fixed", {}, None),
+    ("mul", "total total", {}, BENT),
+    ("mul", "total average", {}, BENT),
+    ("div", "total count", {}, None),
+    ("div", "count count", {}, None),
+    ("div", "average count", {}, BENT),
+    ("div", "count total", {}, BENT),
+    ("div", "total total", {}, BENT),
+    ("div", "fixed count", {}, BENT),
+    ("div", "total fixed", {}, None),
+    ("mul", "total count", {}, BENT),
+    ("clamp", "count", {"min": 1.0}, None),
+    ("clamp", "total", {"min": 1.0}, BENT),
+    ("cast", "count", {"dtype": "f64"}, None),
+    ("sqrt", "count", {}, BENT),
+    ("relu", "fixed", {}, None),
+]
+
+
+def test_what_may_be_done_with_sums_over_the_batch() -> None:
+    for kind, operands, attrs, reason in SUMS:
+        g = Builder()
+        known = arithmetic(g)
+        g.output(g.op(kind, *(known[name] for name in operands.split()), **attrs))
+        assert reasons(g.graph()) == ([] if reason is None else [(kind, reason)])
+
+
+def test_an_average_by_count_is_one() -> None:
+    """So a number may be added to it, as to any average, and not to the total that it was made of."""
+    g = Builder()
+    known = arithmetic(g)
+    share = g.op("div", known["total"], known["count"])
+    g.output(g.op("add", g.op("add", share, known["average"]), scalar=1.0))
+    assert reasons(g.graph()) == []
+
+
+@pytest.mark.parametrize(("reduction", "average"), [("mean", True), ("sum", False)])
+def test_losses_average_unless_they_say_otherwise(reduction: str, average: bool) -> None:
+    g = Builder()
+    labels = g.input((N,), name="labels", labels=("b",), dtype="i64")
+    loss = g.op("cross_entropy", samples(g), labels, reduction=reduction)
+    g.output(g.op("add", loss, scalar=1.0))
+    assert reasons(g.graph()) == ([] if average else [("add", BENT)])
+
+
+def test_what_follows_a_blocker_is_not_held_against_it() -> None:
+    """One reason for each operator that blocks by itself, in running order."""
+    g = Builder()
+    x = samples(g)
+    top = g.op("amax", x, dim=0)
+    g.output(g.op("exp", g.op("sub", x, top)), g.op("sqrt", g.op("sum", x)))
+    assert reasons(g.graph()) == [("amax", "takes a maximum over the batch"), ("sqrt", BENT)]
+
+
+def test_of_one_sample_nothing_is_summed() -> None:
+    g = Builder()
+    x = g.input((1, S, H), labels=("b", "s", ""), requires_grad=True)
+    found = microbatch(ends_in_mean(g, x))
+    assert not found.legal
+    assert found.blockers == (
+        Blocker("inputs", "graph", "", "", "has no dimension labelled 'b' of more than one sample"),
+    )
+    assert microbatch(g.graph(), "s").legal
+
+
+@pytest.mark.parametrize(
+    ("module", "source", "text"),
+    [
+        ("", "", "%y = amax: it breaks"),
+        ("m", "", "%y = amax @m: it breaks"),
+        ("", "f.py:3", "%y = amax <f.py:3>: it breaks"),
+        ("m", "f.py:3", "%y = amax @m <f.py:3>: it breaks"),
+    ],
+)
+def test_blockers_say_where_they_stand(module: str, source: str, text: str) -> None:
+    assert str(Blocker("y", "amax", module, source, "breaks")) == text
+
+
+@pytest.mark.parametrize(
+    ("capacity", "attrs", "legal"),
+    [
+        (B * S, {}, True),
+        (B * S - 1, {}, False),
+        (8, {"groups": B}, True),
+        (8, {"groups": 1}, False),
+        (2 * B, {"groups": 2 * B}, True),
+    ],
+)
+def test_slots_are_counted_for_samples_each_or_hold_all(capacity: int, attrs: dict[str, int], legal: bool) -> None:
+    assert microbatch(routed(capacity, **attrs)).legal is legal
+
+
+def test_a_buffer_that_remembers_parameters_does_not_block() -> None:
+    g = Builder()
+    x = samples(g)
+    g.buffer("seen", (H,))
+    g.update("seen", g.op("relu", g.param("w", (H,)), no_grad=True))
+    assert reasons(ends_in_mean(g, x)) == []

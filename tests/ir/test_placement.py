@@ -1,12 +1,23 @@
 from collections import Counter
 from itertools import pairwise, product
 from math import prod
+from pickle import dumps, loads
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from meshwright.ir.errors import IndivisibleExtent, PlacementRank, PlacementSyntax, SectionsMismatch, UnknownAxis
+from meshwright.ir.errors import (
+    AxisUsedTwice,
+    BadLayoutSize,
+    IndivisibleExtent,
+    PlacementRank,
+    PlacementSyntax,
+    SectionsMismatch,
+    UnevenMismatch,
+    UnknownAxis,
+    UnknownReduction,
+)
 from meshwright.ir.mesh import Mesh
 from meshwright.ir.placement import (
     CONTIGUOUS,
@@ -77,21 +88,21 @@ def test_layouts_round_trip(data: st.DataObject, count: int) -> None:
     assert parse_layout(str(layout)) == layout
 
 
-@pytest.mark.parametrize(
-    ("layout", "pieces"),
-    [
-        (CONTIGUOUS, [((0, 6),), ((6, 12),)]),
-        (ZIGZAG, [((0, 3), (9, 12)), ((3, 9),)]),
-        (Sections((8, 2, 2)), [((0, 4), (8, 9), (10, 11)), ((4, 8), (9, 10), (11, 12))]),
-        (Nested(3), [((0, 2), (4, 6), (8, 10)), ((2, 4), (6, 8), (10, 12))]),
-        (Nested(3, ZIGZAG), [((0, 1), (3, 5), (7, 9), (11, 12)), ((1, 3), (5, 7), (9, 11))]),
-        (Uneven((5, 7)), [((0, 5),), ((5, 12),)]),
-        (Padded((7,)), [((0, 7),), ((7, 12),)]),
-        (Padded((12,)), [((0, 12),), ()]),
-    ],
-)
-def test_what_each_layout_means(layout: Layout, pieces: list[tuple[Span, ...]]) -> None:
-    assert [layout.pieces(12, 2, part) for part in range(2)] == pieces
+PIECES: list[tuple[Layout, list[tuple[Span, ...]]]] = [
+    (CONTIGUOUS, [((0, 6),), ((6, 12),)]),
+    (ZIGZAG, [((0, 3), (9, 12)), ((3, 9),)]),
+    (Sections((8, 2, 2)), [((0, 4), (8, 9), (10, 11)), ((4, 8), (9, 10), (11, 12))]),
+    (Nested(3), [((0, 2), (4, 6), (8, 10)), ((2, 4), (6, 8), (10, 12))]),
+    (Nested(3, ZIGZAG), [((0, 1), (3, 5), (7, 9), (11, 12)), ((1, 3), (5, 7), (9, 11))]),
+    (Uneven((5, 7)), [((0, 5),), ((5, 12),)]),
+    (Padded((7,)), [((0, 7),), ((7, 12),)]),
+    (Padded((12,)), [((0, 12),), ()]),
+]
+
+
+def test_what_each_layout_means() -> None:
+    for layout, pieces in PIECES:
+        assert [layout.pieces(12, 2, part) for part in range(2)] == pieces
 
 
 @pytest.mark.parametrize(
@@ -228,3 +239,94 @@ def test_every_part_is_checked() -> None:
     Placement.parse("[a:uneven(4,6).b]").check((10,), mesh, "here")
     with pytest.raises(IndivisibleExtent):
         Placement.parse("[a:uneven(4,5).b]").check((9,), mesh, "here")
+
+
+LAID = [
+    ("[a.b]", (12,)),
+    ("[a:zigzag.b]", (24,)),
+    ("[a.b:zigzag]", (24,)),
+    ("[a:uneven(5,7)]", (12,)),
+    ("[b:padded(4)]", (9,)),
+    ("[a:padded(6).b:padded(2)]", (11,)),
+    ("[b:sections(6,12).a:sections(2,4)]", (18,)),
+    ("[a:nested(3)]", (12,)),
+    ("[b:nested(2,zigzag), a]", (24, 2)),
+    ("[-, b.a]", (5, 6)),
+    ("[]+sum(a)", ()),
+]
+
+
+def test_a_shard_is_as_large_as_what_its_rank_holds() -> None:
+    """Of the first rank too, which is asked most and has a shorter way."""
+    mesh = Mesh.parse("a=2 b=3")
+    for text, shape in LAID:
+        placement = Placement.parse(text)
+        placement.check(shape, mesh, "here")
+        for rank in range(mesh.size):
+            held = tuple(len(indices(runs)) for runs in placement.spans(shape, mesh, rank))
+            assert placement.local_shape(shape, mesh, rank) == held, (text, rank)
+
+
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        ("[a, a]", AxisUsedTwice),
+        ("[a.a]", AxisUsedTwice),
+        ("[a]+sum(a)", AxisUsedTwice),
+        ("[-]+sum(a)+max(a)", AxisUsedTwice),
+        ("[a]|sum(a)", AxisUsedTwice),
+        ("[-]+sum(a)|sum(a)", AxisUsedTwice),
+        ("[a:sections(0,2)]", BadLayoutSize),
+        ("[a:uneven(2,0)]", BadLayoutSize),
+        ("[a:nested(0)]", BadLayoutSize),
+        ("[a:padded(0)]", BadLayoutSize),
+    ],
+)
+def test_an_axis_is_used_once_and_sizes_are_positive(text: str, error: type[Exception]) -> None:
+    with pytest.raises(error):
+        State.parse(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "extent", "error"),
+    [
+        ("[a]", 5, IndivisibleExtent),
+        ("[a:zigzag]", 6, IndivisibleExtent),
+        ("[a:nested(3)]", 8, IndivisibleExtent),
+        ("[a:nested(3)]", 9, IndivisibleExtent),
+        ("[a:nested(2,zigzag)]", 4, IndivisibleExtent),
+        ("[a:sections(3,3)]", 6, IndivisibleExtent),
+        ("[a:sections(2,2)]", 6, SectionsMismatch),
+        ("[a:uneven(2,2)]", 5, SectionsMismatch),
+        ("[a:uneven(2,2,2)]", 6, UnevenMismatch),
+        ("[a:padded(2)]", 5, SectionsMismatch),
+        ("[a:padded(2).b:padded(1)]", 6, SectionsMismatch),
+    ],
+)
+def test_extents_that_a_layout_cannot_cut_are_refused(text: str, extent: int, error: type[Exception]) -> None:
+    with pytest.raises(error):
+        Placement.parse(text).check((extent,), Mesh.parse("a=2 b=2"), "here")
+
+
+def test_reductions_are_sums_and_maxima() -> None:
+    with pytest.raises(UnknownReduction):
+        Partial("a", "min")
+    assert (str(Partial("a")), str(Partial("a", "max"))) == ("sum(a)", "max(a)")
+
+
+def test_placements_and_states_are_keys() -> None:
+    """Equal ones hash alike, also in another process, and what differs in a part differs."""
+    texts = ("[a, -]", "[-, a]", "[a.b, -]", "[b.a, -]", "[a, -]+sum(b)", "[a, -]+max(b)")
+    made = [Placement.parse(text) for text in texts]
+    assert len(set(made)) == len(texts)
+    for one, text in zip(made, texts, strict=True):
+        again = loads(dumps(one))
+        assert (again, hash(again), again.axes) == (one, hash(Placement.parse(text)), one.axes)
+    assert Placement.parse("[a, -]+sum(c)+max(b)").axes == ("a", "b", "c")
+    states_ = [State.parse(text) for text in (*texts, "[a, -]|sum(b)", "[a, -]|sum(b)|sum(c)")]
+    assert len(set(states_)) == len(states_)
+    assert hash(State.parse("[a, -]|sum(c)|sum(b)")) == hash(states_[-1])
+    assert State.parse("[a, -]|sum(c)|sum(b)") == states_[-1]
+    plain = State.parse("[a, -]+sum(b)")
+    assert plain.without_gradient() is plain
+    assert (State.replicated(2), Placement.replicated(2).rank) == (State.parse("[-, -]"), 2)

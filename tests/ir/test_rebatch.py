@@ -15,6 +15,7 @@ from meshwright.ir.frontends.capture import capture
 from meshwright.ir.frontends.contract import Source
 from meshwright.ir.frontends.load import load_model
 from meshwright.ir.rebatch import batch_of, with_batch
+from meshwright.ir.rules import register_rule, unregister_rule
 from meshwright.ir.text import fold_text
 from meshwright.ir.verify import verify_fold
 from tests.build import Builder
@@ -208,3 +209,159 @@ def test_a_scalar_that_counts_no_samples_is_left_alone() -> None:
 def test_no_samples_are_refused() -> None:
     with pytest.raises(CannotRebatch, match="at least 1"):
         with_batch(squares(2), 0)
+
+
+# Attributes that carry sizes: what a builder writes at another batch is what must come out ---------------------------
+
+
+def masked(batch: int, *shape: int) -> Fold:
+    g = Builder()
+    x = g.input((batch, 4, 8, 4), labels=("b", "", "s", ""))
+    g.output(g.op("attention", x, x, x, mask="window", width=2, mask_shape=shape))
+    return one_body(g)
+
+
+def numbered(batch: int, **attrs: float) -> Fold:
+    """Samples with numbers of their own."""
+    g = Builder()
+    x = g.input((batch, 4), labels=("b", ""))
+    numbers = g.op("view", g.op("arange", **attrs), shape=(batch, 1))
+    g.output(g.op("add", x, numbers))
+    return one_body(g)
+
+
+def sliced(batch: int, dim: int, end: int) -> Fold:
+    g = Builder()
+    g.output(g.op("slice", g.input((batch, 8), labels=("b", "s")), dim=dim, start=0, end=end))
+    return one_body(g)
+
+
+def routed(batch: int, capacity: int, seq: int = 8, **attrs: int | bool) -> Fold:
+    """Some tokens a sample, two of four experts each, there and back."""
+    g = Builder()
+    x = g.input((batch, seq, 4), labels=("b", "s", ""))
+    idx = g.input((batch, seq, 2), name="idx", labels=("b", "s", ""), dtype="i64")
+    weights = g.input((batch, seq, 2), name="weights", labels=("b", "s", ""))
+    flat, at, by = (g.op("view", v, shape=(batch * seq, g.types[v].shape[2])) for v in (x, idx, weights))
+    rows = g.op("dispatch", flat, at, num_experts=4, capacity=capacity, **attrs)
+    g.output(g.op("combine", rows, at, by, num_experts=4, capacity=capacity, **attrs))
+    return one_body(g)
+
+
+FOLLOWS: list[tuple[Fold, Fold]] = [
+    (masked(2, 2, 1, 8, 8), masked(6, 6, 1, 8, 8)),
+    (masked(2, 1, 1, 8, 8), masked(6, 1, 1, 8, 8)),
+    (masked(4, 8, 8), masked(6, 8, 8)),
+    (masked(2, 1, 2, 8, 8), masked(6, 1, 2, 8, 8)),
+    (numbered(2, end=2), numbered(6, end=6)),
+    (numbered(2, start=4, end=12, step=4), numbered(6, start=4, end=28, step=4)),
+    (numbered(4, start=1, end=5), numbered(2, start=1, end=3)),
+    (numbered(3, start=1, end=4), numbered(2, start=1, end=3)),
+    (sliced(2, 0, 2), sliced(6, 0, 6)),
+    (sliced(2, 0, 9), sliced(6, 0, 9)),
+    (sliced(2, 1, 8), sliced(6, 1, 8)),
+    (sliced(2, 1, 3), sliced(6, 1, 3)),
+    (sliced(8, 1, 8), sliced(6, 1, 8)),
+    # Two of eight tokens a sample go to each of four experts: four slots a sample are the mean.
+    (routed(2, 8, dropless=True), routed(6, 24, dropless=True)),
+    (routed(2, 10, dropless=True), routed(6, 30, dropless=True)),
+    # Of 15 tokens each has 7.5, which is counted as eight: no share of the five that it has of ten.
+    (routed(2, 5, seq=5, dropless=True), routed(3, 8, seq=5, dropless=True)),
+    (routed(3, 8, seq=5, dropless=True), routed(2, 5, seq=5, dropless=True)),
+    (routed(2, 6), routed(6, 18)),
+    (routed(2, 8, groups=2), routed(6, 24, groups=6)),
+    (routed(2, 8, groups=4), routed(3, 12, groups=6)),
+    (routed(4, 16, groups=4), routed(2, 8, groups=2)),
+]
+
+
+@pytest.mark.parametrize(("fold", "other"), FOLLOWS)
+def test_attributes_that_carry_sizes_follow(fold: Fold, other: Fold) -> None:
+    assert with_batch(fold, batch_of(other)) == other
+
+
+@pytest.mark.parametrize(
+    ("fold", "batch", "why"),
+    [
+        (routed(2, 4, groups=1), 3, "1 runs of tokens with slots of their own at 4 slots, for 6 slots"),
+        (routed(2, 3), 3, "3 slots for a batch of 2 are not a whole number for 3"),
+        (numbered(2, start=0, end=5, step=3), 3, "would be .*, its rule derives"),
+        (numbered(2, start=0.0, end=2.0), 3, "would be .*, its rule derives"),
+        (sliced(4, 0, 3), 6, "it cuts the batch to 3 of 4"),
+    ],
+)
+def test_attributes_that_do_not_follow_are_refused(fold: Fold, batch: int, why: str) -> None:
+    with pytest.raises(CannotRebatch, match=why):
+        with_batch(fold, batch)
+
+
+@pytest.mark.parametrize("scalar", [4, 4.0, 32, -8, 12, 0.25, 1 / 12, -1 / 4, 32.00001, 4e6])
+def test_scalars_that_may_count_samples_are_refused(scalar: float) -> None:
+    """Multiples of a batch of four, and one over them, to rounding."""
+    with pytest.raises(CannotRebatch, match="may count what is summed over a batch of 4"):
+        with_batch(averaged(scalar)(), 6)
+
+
+@pytest.mark.parametrize("scalar", [0, 1, 2, 3, 6, 0.5, 1 / 3, 0.3, 5.9, 32.001, 1 / 6])
+def test_scalars_that_count_something_else_are_not(scalar: float) -> None:
+    with_batch(averaged(scalar)(), 6)
+
+
+def summed(dim: tuple[int, ...], then: str, kind: str = "mul") -> Fold:
+    """A sum, what is done with it, and a scalar of 32."""
+    g = Builder()
+    x = g.input((4, 8), labels=("b", "s"))
+    total = g.op("sum", x, dim=dim, keepdim=True)
+    total = g.op(then, total) if then else total
+    g.output(g.op(kind, total, scalar=32.0), g.op("mul", x, scalar=32.0))
+    return one_body(g)
+
+
+@pytest.mark.parametrize(
+    ("fold", "refused"),
+    [
+        (summed((0,), ""), True),
+        (summed((0,), "relu"), True),
+        (summed((0,), "relu", "div"), True),
+        (summed((1,), ""), False),
+        (summed((0,), "", "add"), False),
+    ],
+)
+def test_only_products_of_sums_over_the_batch_may_count_samples(fold: Fold, refused: bool) -> None:
+    if not refused:
+        assert batch_of(with_batch(fold, 6)) == 6
+        return
+    with pytest.raises(CannotRebatch, match="may count"):
+        with_batch(fold, 6)
+
+
+def test_all_inputs_have_one_batch() -> None:
+    g = Builder()
+    x, y = g.input((2, 4), labels=("b", "")), g.input((3, 4), name="y", labels=("b", ""))
+    g.output(g.op("relu", x), g.op("relu", y))
+    with pytest.raises(CannotRebatch, match=r"its batches are \[2, 3\]"):
+        batch_of(one_body(g))
+    g = Builder()
+    g.output(g.op("relu", g.input((1, 4), labels=("b", ""))))
+    with pytest.raises(CannotRebatch, match="no input has a dimension 'b' of more than one sample"):
+        batch_of(one_body(g))
+
+
+def test_operators_with_a_rule_of_a_user_may_see_the_batch() -> None:
+    def build(batch: int) -> Fold:
+        g = Builder()
+        x = g.input((batch, 8), labels=("b", "s"))
+        g.output(g.op("opaque", g.op("sum", x, dim=0), target="mylib::tail", types="f32[8]"), x)
+        return one_body(g)
+
+    assert with_batch(build(4), 6) == build(6)
+    g = Builder()
+    x = g.input((4, 8), labels=("b", "s"))
+    g.output(g.op("opaque", x, target="mylib::known", types="f32[8]"))
+    register_rule("mylib::known", "b s -> s", reduce=("b",))
+    try:
+        assert with_batch(one_body(g), 6).bodies[0].graph.types["x"].shape == (6, 8)
+    finally:
+        unregister_rule("mylib::known")
+    with pytest.raises(CannotRebatch, match="it is opaque and sees the batch"):
+        with_batch(one_body(g), 6)

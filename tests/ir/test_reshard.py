@@ -330,3 +330,89 @@ def test_no_two_placements_of_a_mesh_are_apart() -> None:
         steps = reshard(source, target, MESH)
         assert len(steps) <= 4
         assert Sections not in {type(step.layout) for step in steps}
+
+
+MORE = {
+    "gathers of unlike cuts stay apart": (
+        "[a:zigzag.b, -]",
+        "[-, -]",
+        "all_gather(b, dim 0) all_gather(a, dim 0, zigzag)",
+    ),
+    "so do those of a zigzag inside": (
+        "[a.b:zigzag, -]",
+        "[-, -]",
+        "all_gather(b, dim 0, zigzag) all_gather(a, dim 0)",
+    ),
+    "only what is inside is gathered": ("[a.b, -]", "[a, -]", "all_gather(b, dim 0)"),
+    "three at once": ("[a.b.c, -]", "[-, -]", "all_gather(a.b.c, dim 0)"),
+    "outer and inner change places": ("[a.c, -]", "[c, -]", "all_gather(a.c, dim 0) slice(c, dim 0)"),
+    "three sums at once": ("[-, -]+sum(a)+sum(b)+sum(c)", "[-, -]", "all_reduce(a.b.c)"),
+    "maxima at once": ("[-, -]+max(a)+max(b)", "[-, -]", "all_reduce(a.b, max)"),
+    "a sum that is wanted stays": ("[-, -]+sum(a)+sum(b)", "[-, -]+sum(a)", "all_reduce(b)"),
+    "a maximum that is wanted stays": ("[-, -]+max(a)+sum(b)", "[-, -]+max(a)", "all_reduce(b)"),
+    "a masked maximum": ("[-, -]", "[-, -]+max(a)", "mask(a, max)"),
+    "a shard that becomes a maximum is gathered": ("[a, -]", "[-, -]+max(a)", "all_gather(a, dim 0) mask(a, max)"),
+    "copies cut before what is cut moves": ("[a, -]", "[c, a]", "all_to_all(a, dim 0 -> 1) slice(c, dim 0)"),
+    "scattered under a zigzag": ("[-, -]+sum(a)", "[a:zigzag, -]", "reduce_scatter(a, dim 0, zigzag)"),
+    "exchanged into a zigzag": ("[a, -]", "[-, a:zigzag]", "all_to_all(a, dim 0 -> 1, zigzag)"),
+    "exchanged under another": ("[a, b]", "[-, b.a]", "all_to_all(a, dim 0 -> 1)"),
+    "scattered in the order of the cuts": (
+        "[-, -]+sum(a)+sum(b)",
+        "[b.a, -]",
+        "reduce_scatter(b, dim 0) reduce_scatter(a, dim 0)",
+    ),
+}
+
+
+def test_paths_are_those_that_one_writes_by_hand() -> None:
+    for name, (source, target, expected) in (CLASSIC | MORE).items():
+        now, end = Placement.parse(source), Placement.parse(target)
+        steps = path(now, end, MESH)
+        assert " ".join(str(step) for step, _ in steps) == expected, name
+        for step, reached in steps:
+            now = after(now, step)
+            assert now == reached, name
+        assert now == end
+
+
+SCATTERS: list[tuple[str, str, str]] = [
+    ("[-, -]+sum(a)+sum(b)", "[b.a, -]", "reduce_scatter(b.a, dim 0)"),
+    ("[-, -]+sum(a)+sum(b)", "[a:zigzag.b, -]", "reduce_scatter(a, dim 0, zigzag) reduce_scatter(b, dim 0)"),
+    ("[-, -]+sum(a)+sum(b)+sum(c)", "[b.a.c, -]", "reduce_scatter(b.a.c, dim 0)"),
+    ("[b, -]+sum(a)", "[b.a, -]", "reduce_scatter(a, dim 0)"),
+    ("[-, -]+sum(a)+sum(b)", "[a:padded(8).b:padded(2), -]", "reduce_scatter(a.b, dim 0, padded(8,2))"),
+    (
+        "[-, -]+sum(a)+sum(b)",
+        "[a:padded(9).b:padded(2), -]",
+        "reduce_scatter(a, dim 0, padded(9)) reduce_scatter(b, dim 0, padded(2))",
+    ),
+    ("[a.b, -]", "[-, -]", "all_gather(a.b, dim 0)"),
+]
+
+
+def test_scatters_that_cut_alike_are_one() -> None:
+    """Runs of eight are four of two on an axis of four; runs of nine are not whole ones."""
+    for source, target, joined in SCATTERS:
+        end = Placement.parse(target)
+        steps = at_once(path(Placement.parse(source), end, MESH), MESH)
+        assert " ".join(str(step) for step, _ in steps) == joined
+        assert steps[-1][1] == end
+
+
+def test_scatters_of_two_dimensions_stay_apart() -> None:
+    steps = path(Placement.parse("[-, -]+sum(a)+sum(b)"), Placement.parse("[a, b]"), MESH)
+    assert len(steps) == len(at_once(steps, MESH)) == 2
+
+
+@pytest.mark.parametrize(
+    ("step", "before", "reached", "given"),
+    [
+        (Step("reduce_scatter", ("b",), 0), 100, 25, 100),
+        (Step("reduce_scatter", ("b",), 0, layout=Padded((26,))), 101, 26, 104),
+        (Step("reduce_scatter", ("a", "b"), 0, layout=Padded((52, 13))), 101, 13, 104),
+        (Step("all_gather", ("b",), 0, layout=Padded((26,))), 26, 101, 26),
+    ],
+    ids=str,
+)
+def test_a_step_is_given_what_a_rank_holds_or_a_padded_whole(step: Step, before: int, reached: int, given: int) -> None:
+    assert given_elements(step, before, reached, MESH) == given

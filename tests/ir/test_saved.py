@@ -9,9 +9,12 @@ from torch import Tensor
 from meshwright.backends.torch_.verify.eager import DTYPES, EAGER
 from meshwright.ir.errors import UnknownStyle
 from meshwright.ir.graph import Graph
-from meshwright.ir.saved import STYLES, saved, saved_bytes
+from meshwright.ir.program import Kernels
+from meshwright.ir.rules.base import Signature, infer, rule_of, signature_of
+from meshwright.ir.saved import STYLES, SavedTensor, Step, made_again, reads, saved, saved_bytes
 from tests import llama_block
 from tests.build import Builder
+from tests.samples import sample
 
 
 def gpt2_block(batch: int = 2, seq: int = 16, hidden: int = 32, heads: int = 4, dropout: float = 0.1) -> Graph:
@@ -177,3 +180,116 @@ def test_masks_of_dropout_are_drawn_again_by_compilers() -> None:
 def test_unknown_style() -> None:
     with pytest.raises(UnknownStyle):
         saved(gated(), "lazy")
+
+
+# What derivatives read -----------------------------------------------------------------------------------------------
+
+HEADS = "bf16[2, 4, 8, 4] bf16[2, 2, 8, 4] bf16[2, 2, 8, 4]"
+PLAIN, FUSED, COMPILED = (Kernels(style, "cpu") for style in ("eager", "fused", "compiled"))
+MATH = Kernels("eager", "cpu", "math")
+PROBABILITIES, MASK = "[b hk·g sq sk]bf16", "[b hk·g sq sk]bool"
+
+
+def read_text(signature: Signature, wanted: tuple[int, ...], kernels: Kernels) -> str:
+    """operand 1, result 0, or [dims]dtype."""
+    return " ".join(
+        f"[{' '.join('·'.join(dim) for dim in save.dims)}]{save.dtype}"
+        if save.what == "extra"
+        else f"{save.what[0]}{save.index}"
+        for save in reads(infer(signature), signature, wanted, kernels)
+    )
+
+
+READ: list[tuple[Signature, tuple[int, ...], Kernels, str]] = [
+    (sample("attention", HEADS), (0, 1, 2), MATH, f"o0 o1 o2 {PROBABILITIES}"),
+    (sample("attention", HEADS), (0,), MATH, f"o1 o2 {PROBABILITIES}"),
+    (sample("attention", HEADS), (1,), MATH, f"o0 o2 {PROBABILITIES}"),
+    (sample("attention", HEADS), (2,), MATH, PROBABILITIES),
+    (sample("attention", HEADS, dropout=0.1), (0,), MATH, f"o1 o2 {PROBABILITIES} {MASK}"),
+    (sample("attention", HEADS, dropout=0.1), (2,), MATH, f"{MASK} {PROBABILITIES}"),
+    (
+        sample("attention", HEADS, dropout=0.1),
+        (0, 1, 2),
+        MATH,
+        f"o0 o1 o2 {PROBABILITIES} {MASK} {PROBABILITIES}",
+    ),
+    (sample("attention", f"{HEADS} bf16[1, 4, 8, 8]"), (3,), MATH, f"o2 {PROBABILITIES}"),
+    # Fused kernels keep what CUDA's do, on any device.
+    (sample("dropout", "f32[4, 8]", p=0.5), (0,), PLAIN, "[d0 d1]f32"),
+    (sample("dropout", "f32[4, 8]", p=0.5), (0,), FUSED, "[d0 d1]bool"),
+    (sample("dropout", "f32[4, 8]", p=0.5), (0,), COMPILED, ""),
+    (sample("cross_entropy", "f32[4, 8] i64[4]"), (0,), PLAIN, "[d0 v]f32 o1"),
+    (sample("cross_entropy", "f32[4, 8] i64[4]"), (0,), FUSED, "[d0 v]f32 o1"),
+    (sample("cross_entropy", "f32[4, 8] i64[4]"), (0,), Kernels("fused", fused_loss=True), "o0 o1"),
+    (sample("cross_entropy", "f32[4, 8] i64[4]"), (0,), COMPILED, "o0 o1"),
+    (sample("cross_entropy", "f32[4, 8] i64[4]"), (0,), Kernels("eager", fused_loss=True), "[d0 v]f32 o1"),
+    # Who is linear in the only number that has a gradient reads where it is, and not what it is.
+    (sample("gather", "f32[4, 8] i64[4, 2]", dim=1), (0,), PLAIN, "o0 o1"),
+    (sample("gather", "f32[4, 8] i64[4, 2]", dim=1), (0,), FUSED, "o1"),
+    (sample("gather", "f32[4, 8] i64[4, 2]", dim=1), (0,), COMPILED, "o1"),
+    (sample("linear", "f32[4, 8] f32[2, 8]"), (0, 1), COMPILED, "o0 o1"),
+    (sample("relu", "f32[4]"), (0,), COMPILED, "r0"),
+    (sample("layer_norm", "bf16[4, 8]"), (0,), COMPILED, "o0 [d0]f32 [d0]f32"),
+    (sample("layer_norm", "bf16[4, 8]"), (0,), PLAIN, "o0 [d0]bf16 [d0]bf16"),
+]
+
+
+def test_kernels_decide_what_derivatives_read() -> None:
+    for signature, wanted, kernels, found in READ:
+        assert read_text(signature, wanted, kernels) == found
+
+
+def chain(*, into: str = "linear") -> Graph:
+    """exp, a view, cast to f32; then a product, a mean or nothing."""
+    g = Builder()
+    x = g.input((4, 8), dtype="bf16", requires_grad=True)
+    y = g.op("view", g.op("exp", x, name="grown"), shape=(32,), name="flat")
+    y = g.op("cast", y, dtype="f32", name="wide")
+    y = g.op("mul", y, y, name="square")
+    if into == "mean":
+        y = g.op("mean", y, name="mean")
+    elif into == "softmax":
+        y = g.op("softmax", y, dim=0, name="seen")
+    g.output(y)
+    return g.graph()
+
+
+CHAINS: list[tuple[Graph, Kernels, str]] = [
+    (chain(), Kernels("eager"), ""),
+    (chain(), Kernels("compiled"), "grown flat wide square"),
+    (chain(), Kernels("xla"), "grown flat wide square"),
+    (chain(), Kernels("fused"), "grown flat wide"),  # the last one leaves
+    (chain(into="softmax"), Kernels("fused"), "grown flat wide"),
+    (chain(into="softmax"), Kernels("fused", fused_loss=True), "grown flat wide"),
+    (chain(into="mean"), Kernels("fused"), "grown flat wide"),
+    (chain(into="mean"), Kernels("fused", fused_loss=True), "grown flat wide square"),
+]
+
+
+def test_chains_are_made_again_as_far_as_kernels_take_them_in() -> None:
+    for graph, kernels, again in CHAINS:
+        steps = [
+            Step.of(rule_of(op, graph.types), signature_of(op, graph.types), op.operands, op.results)
+            for op in graph.ops
+        ]
+        assert made_again(steps, graph.outputs, kernels) == set(again.split())
+
+
+def test_what_is_kept_is_told_with_its_storage_and_its_operator() -> None:
+    graph = chain()
+    assert saved(graph, "eager") == (
+        SavedTensor("grown", "grown", 64, "grown"),
+        SavedTensor("wide", "wide", 128, "square"),
+    )
+    assert saved(graph, "fused") == (SavedTensor("x", "x", 64, "grown"),)
+    assert saved(graph, "compiled") == (SavedTensor("grown", "grown", 64, "grown"),)  # as small as x, and nearer
+    assert saved_bytes(graph, "eager") == 192
+
+
+def test_equal_constants_are_kept_once() -> None:
+    g = Builder()
+    x = g.input((4, 8), requires_grad=True)
+    for name, law in (("one", "cos"), ("two", "cos"), ("three", "sin")):
+        x = g.op("mul", x, g.op("constant", shape=(4, 8), dtype="f32", law=law, name=name))
+    g.output(x)
+    assert [(kept.value, kept.owner) for kept in saved(g.graph(), "eager")] == [("one", "one"), ("three", "three")]

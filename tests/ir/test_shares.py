@@ -2,20 +2,34 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from meshwright.backends.torch_.verify.step import step_differences
-from meshwright.ir.decisions import Decisions
+from meshwright.ir.adjoint import Split, Strategy
+from meshwright.ir.decisions import BodyPlan, Decisions, StagePlan, Storage
 from meshwright.ir.errors import SharesImpossible
 from meshwright.ir.fold import Fold
 from meshwright.ir.lower import lower
+from meshwright.ir.mesh import Mesh
 from meshwright.ir.names import Degrees, template
 from meshwright.ir.peers import peers_of, seen_by
+from meshwright.ir.placement import Placement, State, Uneven
 from meshwright.ir.plan_text import decisions_text, parse_decisions
 from meshwright.ir.program import Program, Stage
 from meshwright.ir.program_text import program_text
 from meshwright.ir.project import projected, sizes_of
-from meshwright.ir.shares import apportioned, axis_of, batch_shares, equally, shares_of, state_shares, weights_of
+from meshwright.ir.shares import (
+    apportioned,
+    axis_of,
+    batch_shares,
+    equally,
+    shares_along,
+    shares_of,
+    state_shares,
+    weights_of,
+)
 from meshwright.ir.verify_meaning import verify_meaning
 from meshwright.ir.verify_program import verify_program
 from tests.llama_block import Sizes, model
@@ -149,3 +163,132 @@ def test_ranks_with_less_of_everything_on_the_same_device_are_left_out() -> None
     turned = lower(fold, last)
     (own,) = peers_of([turned.stages[0]], {body.name: body for body in turned.bodies}, None)
     assert own.ranks == (1,)
+
+
+# By hand -------------------------------------------------------------------------------------------------------------
+
+FOLD = model()
+
+
+def by_hand(*meshes: str, storage: dict[str, str] | None = None, **strategies: Strategy) -> Decisions:
+    """One plan of a block, on a stage for every mesh."""
+    placed = (Storage(path, *(Placement.parse(text),) * 3) for path, text in (storage or {}).items())
+    state = (("x", State.parse("[dp:uneven(3,1), tp, -]")),) if "norm1" in strategies else ()
+    plan = BodyPlan("block", "block", tuple(strategies.items()), state, tuple(placed))
+    spare = replace(plan, name="spare")
+    stages, rank = list[StagePlan](), 0
+    for at, text in enumerate(meshes):
+        mesh = Mesh.parse(text)
+        stages.append(StagePlan(at, at + 1, mesh, tuple(range(rank, rank + mesh.size)), ("block",)))
+        rank += mesh.size
+    return Decisions((plan, spare), tuple(stages))
+
+
+def uneven(axis: str, *sizes: int, factor: str = "d0") -> Strategy:
+    return Strategy(((axis, Split((factor,), Uneven(sizes))), ("tp", Split(("n",)))))
+
+
+@pytest.mark.parametrize(
+    ("meshes", "axis"),
+    [
+        (("dp=2 tp=2",), "dp"),
+        (("tp=2 dp=2",), "dp"),
+        (("dp_ep=2 dp=2",), "dp_ep"),
+        (("dp=2 tp=2", "dp=2"), "dp"),
+        (("dp=2", "dp=4"), ""),
+        (("dp=2", "tp=2"), ""),
+        (("tp=2", "tp=2"), ""),
+        (("cp=2 tp=2",), ""),
+    ],
+)
+def test_copies_are_on_the_outermost_axis_that_all_stages_have(meshes: tuple[str, ...], axis: str) -> None:
+    assert axis_of(by_hand(*meshes)) == axis
+
+
+def test_shares_are_told_in_smallest_terms() -> None:
+    plan = by_hand("dp=2 ep=3 tp=2", norm1=uneven("dp", 6, 2))
+    assert shares_of(plan) == (3, 1)
+    assert shares_along(plan, ("dp",)) == (3, 1)
+    assert shares_along(plan, ("dp", "ep")) == (3, 3, 3, 1, 1, 1)
+    assert shares_along(plan, ("ep", "dp", "tp")) == (3,) * 6 + (1,) * 6
+    even = by_hand("dp=2 tp=2", norm1=Strategy.parse("dp=d0"))
+    assert (shares_of(even), shares_along(even, ("dp",))) == ((), ())
+    assert shares_of(by_hand("tp=2 dp=2", norm1=Strategy((("tp", Split(("d0",), Uneven((3, 1)))),)))) == ()
+
+
+def test_equal_shares_leave_what_other_axes_do() -> None:
+    plan = equally(by_hand("dp=2 tp=2", norm1=uneven("dp", 3, 1), q=uneven("tp2", 3, 1)))
+    first = plan.plan["block"]
+    assert str(first.strategy("norm1")) == "dp=d0 tp=n"
+    assert str(first.strategy("q")) == "tp2=d0:uneven(3,1) tp=n"
+    assert [str(state) for _, state in first.states] == ["[dp, tp, -]"]
+    even = by_hand("dp=2 tp=2", norm1=Strategy.parse("dp=d0:zigzag"))
+    assert equally(even) is even
+
+
+@pytest.mark.parametrize(
+    ("placements", "weights"),
+    [
+        ({"q.weight": "[dp:uneven(8,24), -]"}, (8, 24)),
+        ({"q.weight": "[dp:uneven(8,24), -]", "k.weight": "[dp:uneven(1,15), -]"}, (8, 24)),
+        ({"k.weight": "[dp:uneven(1,15), -]", "q.weight": "[dp:uneven(8,24), -]"}, (8, 24)),
+        ({"q.weight": "[dp:uneven(15,17), -]"}, (15, 17)),
+        ({"q.weight": "[-, dp:uneven(15,17)]"}, (15, 17)),
+        ({"k.weight": "[dp:uneven(7,8), -]"}, ()),  # what rounding makes of equal shares
+        ({"q.weight": "[tp:uneven(8,24), -]"}, ()),
+        ({"q.weight": "[dp, -]"}, ()),
+    ],
+)
+def test_weights_are_those_of_the_largest_shards(placements: dict[str, str], weights: tuple[int, ...]) -> None:
+    assert weights_of(by_hand("dp=2 tp=2", storage=placements)) == weights
+    assert weights_of(by_hand("cp=2 tp=2", storage=placements)) == ()
+
+
+@pytest.mark.parametrize(
+    ("path", "before", "after"),
+    [
+        # 32 rows: one each, of the 30 left 7.5 and 22.5; what is missing goes to the first.
+        ("q.weight", "[dp, -]", "[dp:uneven(9,23), -]"),
+        ("q.weight", "[-, dp]", "[-, dp:uneven(9,23)]"),
+        # 16 behind two ranks: 3.5 and 10.5 of 14.
+        ("q.weight", "[tp.dp, -]", "[tp.dp:uneven(5,11), -]"),
+        ("q.weight", "[dp.tp, -]", "[dp:uneven(10,22).tp, -]"),
+        ("q.weight", "[tp, -]", "[tp, -]"),
+        ("q.weight", "[-, -]", "[-, -]"),
+        ("q.weight", "[dp:padded(16), -]", "[dp:padded(16), -]"),
+        ("q.weight", "[dp.tp:zigzag, -]", "[dp.tp:zigzag, -]"),
+    ],
+)
+def test_states_are_stored_in_parts_of_these_weights(path: str, before: str, after: str) -> None:
+    plan = state_shares(by_hand("dp=2 tp=2", storage={path: before}), FOLD, (1, 3))
+    assert [str(one) for one in (plan.plans[0].storage[0].params, plan.plans[0].storage[0].optimizer)] == [after] * 2
+    assert str(plan.plans[1].storage[0].grads) == before, "no stage runs it"
+
+
+def test_what_is_smaller_than_a_part_for_each_stays() -> None:
+    plan = by_hand("dp=32 tp=2", storage={"q.weight": "[tp.dp, -]", "o.weight": "[dp, -]"})
+    found = state_shares(plan, FOLD, (1,) * 31 + (2,))
+    small, large = (str(one.optimizer) for one in found.plans[0].storage)
+    assert small == "[tp.dp, -]"
+    assert large == f"[dp:uneven({','.join(['1'] * 32)}), -]"
+
+
+@pytest.mark.parametrize(
+    ("strategy", "cause"),
+    [
+        ("dp=d1", "what copies cut there, 16 over s, is not 4 whole sequences"),
+        ("dp=d0:zigzag", "what copies cut there, 4 over b, is not 4 whole sequences"),
+        ("dp=d2", "what copies cut there, 32 over hidden, is not 4 whole sequences"),
+    ],
+)
+def test_shares_are_of_whole_sequences(strategy: str, cause: str) -> None:
+    with pytest.raises(SharesImpossible) as refusal:
+        batch_shares(by_hand("dp=2", res1=Strategy.parse(strategy)), FOLD, (3, 1))
+    assert (refusal.value.place, refusal.value.cause) == ("%res1", cause)
+
+
+def test_what_else_copies_do_stays_as_it_is() -> None:
+    plan = batch_shares(
+        by_hand("dp=2 tp=2", act=Strategy.parse("tp=d2 dp=d0"), q=Strategy.parse("dp=-|P tp=n")), FOLD, (1, 3)
+    )
+    assert [str(strategy) for _, strategy in plan.plans[0].strategies] == ["tp=d2 dp=d0:uneven(1,3)", "dp=-|P tp=n"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from decimal import Decimal
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -161,3 +162,120 @@ def test_a_schema_names_the_keys_that_are_read() -> None:
     assert schema_of("shape")["properties"]["layers"]["maximum"] == LIMITS["LAYERS"].most
     assert schema_of("cluster")["$defs"]["PoolTable"]["additionalProperties"] is False
     assert FILE_BYTES.most == 2**20
+
+
+# Documents, to the letter --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("path", "text"),
+    [
+        ((), ""),
+        (("a",), "a"),
+        ((3,), "[3]"),
+        (("a", "b-c", "d_e"), "a.b-c.d_e"),
+        (("a b", "c"), "['a b'].c"),
+        (("", 0), "[''][0]"),
+        (("x" * 70, "y" * 70), f"{'x' * 60}.{'y' * 60}"),
+        (("x " * 40,), f"['{'x ' * 30}']"),
+    ],
+)
+def test_paths_are_written_as_code(path: tuple[str | int, ...], text: str) -> None:
+    assert spelled(path) == text
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        ({}, "an empty object"),
+        ([], "an empty list"),
+        ({"a": 1, "b": 2}, "an object of 2"),
+        ([1], "a list of 1"),
+        ("é", '"é"'),
+        ("x" * 58, f'"{"x" * 58}"'),
+        ("x" * 59, f'"{"x" * 59}…'),
+        (Decimal("1.50"), "1.50"),
+        (None, "null"),
+        (True, "true"),
+        (1.5, "1.5"),
+    ],
+)
+def test_values_are_cut_to_the_length_of_a_message(value: object, text: str) -> None:
+    assert shown(value) == text
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "near", "found"),
+    [
+        ({"a": 1}, {"a": 1}, 0.0, []),
+        ({"a": 1, "b": 2}, {"a": 3, "c": 4}, 0.0, [(("a",), 1, 3), (("b",), 2, None), (("c",), None, 4)]),
+        ([1, [2, 3]], [1, [2, 4]], 0.0, [((1, 1), 3, 4)]),
+        ([1, 2], [1], 0.0, [((), [1, 2], [1])]),
+        ([1, 2], (1, 2), 0.0, []),
+        ({"a": []}, {"a": {}}, 0.0, [(("a",), [], {})]),
+        (1.0, 1.0000001, 1e-6, []),
+        (1.0, 1.00001, 1e-6, [((), 1.0, 1.00001)]),
+        (1.0, 1.0000001, 0.0, [((), 1.0, 1.0000001)]),
+        ("1", 1, 1e-6, [((), "1", 1)]),
+        (1, "1", 1e-6, [((), 1, "1")]),
+        ({"a": [1.0]}, {"a": [1.0000001]}, 1e-6, []),
+        ({"a": 1.0}, {"a": 1.0000001}, 1e-6, []),
+    ],
+)
+def test_documents_differ_at_paths(one: Any, other: Any, near: float, found: list[Any]) -> None:
+    assert list(differences(one, other, near=near)) == found
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "column", "cut"),
+    [
+        ("", 1, 1, True),
+        ('{"a": 1', 1, 8, True),
+        ('{"a": 1,\n "b"', 2, 5, True),
+        ('{"a": "open', 1, 7, True),
+        ('{"a": "open" and much more that is no JSON}', 1, 14, False),
+        ('{"a": tru', 1, 7, True),
+        ("nonsense, and a long one", 1, 1, False),
+        ('[1, 2}, {"more": 3, "and": 4}', 1, 6, False),
+    ],
+)
+def test_where_a_text_stops_being_json(text: str, line: int, column: int, cut: bool) -> None:
+    with pytest.raises(Unparsed) as caught:
+        parse_json(text)
+    assert (caught.value.line, caught.value.column, caught.value.cut) == (line, column, cut)
+
+
+@pytest.mark.parametrize(
+    ("text", "path"),
+    [
+        ('{"a": {"b": [1, {"c": 1, "d": 2, "c": 3}]}}', ("a", "b", 1, "c")),
+        ('{"a": 1, "b": 2, "b": 3, "a": 4}', ("b",)),
+        ("[9223372036854775807, -9223372036854775808]", (1,)),
+        ("[1, 2, 9223372036854775808, NaN]", (2,)),
+        ('{"x": NaN, "y": Infinity}', ("x",)),
+        ('{"x": [], "y": {"z": "\\udc00"}}', ("y", "z")),
+        ('{"x": {"\\ud800": 1}}', ("x",)),
+    ],
+)
+def test_the_first_fault_is_told(text: str, path: tuple[str | int, ...]) -> None:
+    with pytest.raises(Fault) as caught:
+        parse_json(text)
+    assert caught.value.path == path
+
+
+def test_depth_is_counted_in_lists_and_objects() -> None:
+    """As many as are allowed one inside the other, and a number in the innermost."""
+    for opens, closes in (("[", "]"), ('{"a":', "}")):
+        parse_json(opens * DEPTH.most + "1" + closes * DEPTH.most)
+        with pytest.raises(Fault, match="nested too deep") as caught:
+            parse_json(opens * (DEPTH.most + 1) + "1" + closes * (DEPTH.most + 1))
+        assert len(caught.value.path) == 4
+    assert parse_toml("a = 1.50\nb = 9223372036854775807") == {"a": Decimal("1.50"), "b": 2**63 - 1}
+    with pytest.raises(Fault, match="it is Infinity"):
+        parse_toml("a = inf")
+
+
+def test_long_numbers_are_told_by_their_digits() -> None:
+    """10^5000 has 16,610 bits, of which ten are about three digits."""
+    assert "about 4983 digits" in SMALL.refused(10**5000)
+    assert "11 " in SMALL.refused(11)

@@ -14,7 +14,15 @@ from hypothesis import strategies as st
 
 from meshwright.backends.torch_.verify.eager import DTYPES, position_mask
 from meshwright.ir.adjoint import Pass, choices
-from meshwright.ir.errors import BadOperand, MeshwrightError, NoExpansion, RuleBook, RuleRegistered, UnknownOp
+from meshwright.ir.errors import (
+    BadOperand,
+    FactorUndeclared,
+    MeshwrightError,
+    NoExpansion,
+    RuleBook,
+    RuleRegistered,
+    UnknownOp,
+)
 from meshwright.ir.graph import Type
 from meshwright.ir.rules import (
     Law,
@@ -217,6 +225,12 @@ def test_what_a_rule_says_must_exist(wrong: dict[str, Any]) -> None:
     signature = sample("linear", "f32[4, 8] f32[16, 8]")
     with pytest.raises(RuleBook):
         verify_rule(replace(infer(signature), **wrong), signature)
+
+
+def test_loops_of_what_is_kept_must_exist() -> None:
+    signature = sample("linear", "f32[4, 8] f32[16, 8]")
+    with pytest.raises(FactorUndeclared):
+        verify_rule(replace(infer(signature), saves=(Save("extra", dims=(("telepathy",),)),)), signature)
 
 
 # Rules of users ------------------------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Iterator
 
 import pytest
@@ -14,7 +15,8 @@ from meshwright.ir.errors import (
     WorkForeign,
     WorkMiscounted,
 )
-from meshwright.ir.program import Action
+from meshwright.ir.mesh import Mesh
+from meshwright.ir.program import Action, Program, Stage
 from meshwright.ir.schedules import (
     SCHEDULES,
     Shape,
@@ -25,10 +27,16 @@ from meshwright.ir.schedules import (
     named,
     parse_action,
     stage_groups,
+    table,
     verify_actions,
     with_transfers,
     work_lists,
 )
+from meshwright.ir.schedules.of_program import work_of
+from meshwright.ir.schedules.phases import write_phases
+from meshwright.ir.schedules.verify import running_order
+from meshwright.ir.schedules.work import action_of
+from meshwright.ir.schedules.written import ActionList, shared_work
 
 GROUPS = (1, 2, 3, 4, 5, 6, 7, 8, 12)
 MICROBATCHES = (1, 2, 3, 4, 5, 8, 12, 16, 24)
@@ -202,3 +210,143 @@ def test_stages_are_not_given_to_groups_that_cannot_hold_them() -> None:
 @pytest.mark.parametrize("action", [Action("F", 0, 3), Action("B", 12, 0), Action("I", 1, 1), Action("W", 2, 2)])
 def test_actions_read_and_write(action: Action) -> None:
     assert parse_action(str(action)) == action
+
+
+# Written out by hand -------------------------------------------------------------------------------------------------
+
+VEE_1, VEE_2 = Shape(((0, 1),), 2), Shape(((0, 3), (1, 2)), 2)
+
+
+DRAWN: list[tuple[str, Shape, list[str]]] = [
+    # One rank: the waves of a micro-batch one behind the other, each W in the first slot left; again after six.
+    ("v-min", VEE_1, ["0F0 1F0 1I0 0I0 1W0 0W0 0F1 1F1 1I1 0I1 1W1 0W1"]),
+    # Slots of group 0: F 0 and 3, I 4 and 7, W 5 and 8; of group 1: F 1 and 2, I 5 and 6, W 9 and 10.
+    (
+        "v-min",
+        VEE_2,
+        [
+            "0F0 3F0 3I0 3W0 0F1 0I0 0W0 3F1 3I1 3W1 0I1 0W1",
+            "1F0 2F0 2I0 1I0 1F1 2F1 2W0 1W0 2I1 1I1 2W1 1W1",
+        ],
+    ),
+    # Forwards go down and backwards too with two slots between groups: group 0 has F 0 and 4, I 5 and 13, W 8 and
+    # 15, since 11 and 12 would meet other slots modulo six; group 1 has F 2 and 3, I 7 and 12, W 10 and 17.
+    (
+        "v-half",
+        VEE_2,
+        [
+            "0F0 3F0 3I0 0F1 3W0 3F1 3I1 0I0 3W1 0W0 0I1 0W1",
+            "1F0 2F0 2I0 1F1 2F1 2W0 1I0 2I1 2W1 1W0 1I1 1W1",
+        ],
+    ),
+    ("zb-h2", shape(2, 3), ["0F0 0F1 0F2 0I0 0W0 0I1 0W1 0I2 0W2", "1F0 1I0 1F1 1I1 1F2 1I2 1W0 1W1 1W2"]),
+    (
+        "interleaved",
+        shape(2, 2, 2),
+        ["0F0 0F1 2F0 2F1 2B0 2B1 0B0 0B1", "1F0 1F1 3F0 3B0 3F1 3B1 1B0 1B1"],
+    ),
+    ("1f1b", shape(3, 2), ["0F0 0F1 0B0 0B1", "1F0 1F1 1B0 1B1", "2F0 2B0 2F1 2B1"]),
+    ("gpipe", shape(2, 1, 2), ["0F0 2F0 2B0 0B0", "1F0 3F0 3B0 1B0"]),
+]
+
+
+def test_small_schedules_are_those_that_one_draws_by_hand() -> None:
+    for name, one, expected in DRAWN:
+        assert rows(name, one) == expected
+
+
+def test_an_order_names_what_each_action_waits_for() -> None:
+    """Group 0 runs its two forwards, then waits; group 1 goes on from them, and lets it go on."""
+    work = work_lists("1f1b", shape(2, 2))
+    order = running_order(work)
+    assert " ".join(map(str, (action_of(code, 2) for code in order.codes))) == "0F0 0F1 1F0 1B0 1F1 1B1 0B0 0B1"
+    assert order.groups == (0, 0, 1, 1, 1, 1, 0, 0)
+    assert order.after == (0, 0, 1, 0, 2, 0, 4, 6)
+    assert running_order(work) is order
+
+
+def test_lists_that_are_used_are_kept_and_the_oldest_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of lists of eight actions each there is room for two."""
+    monkeypatch.setattr(table, "MOST_ACTIONS", 16)
+    monkeypatch.setattr(table, "_made", OrderedDict())
+    one, two, three = shape(1, 4), shape(1, 4), shape(2, 2)
+    first, second = work_lists("gpipe", one), work_lists("1f1b", two)
+    assert first.size == second.size == 8
+    assert work_lists("gpipe", one) is first
+    third = work_lists("gpipe", three)
+    assert third.size == 8
+    assert work_lists("gpipe", one) is first
+    assert work_lists("gpipe", three) is third
+    again = work_lists("1f1b", two)
+    assert again is not second
+    assert again.lists == second.lists
+    large = work_lists("gpipe", shape(2, 9))
+    assert work_lists("gpipe", shape(2, 9)) is large, "the last one is kept, however large it is"
+
+
+def of_lists(*lists: str, microbatches: int = 1) -> Program:
+    """A program of nothing but its work, a stage on each rank."""
+    stages = tuple(Stage(Mesh(), (rank,), (), rank, rank + 1) for rank in range(len(lists)))
+    actions = tuple(((rank,), tuple(map(parse_action, text.split()))) for rank, text in enumerate(lists))
+    return Program((), stages, (), actions, microbatches=microbatches)
+
+
+def test_work_is_read_back_from_lists_once() -> None:
+    program = of_lists("0F0 0B0", "1F0 1I0 1W0")
+    work = work_of(program)
+    assert work.shape == Shape(((0,), (1,)), 1)
+    assert decode(work) == tuple(actions for _, actions in program.actions)
+    assert work_of(program) is work
+    with pytest.raises(WorkMiscounted):
+        work_of(of_lists("0F0 0B0", "1F0 1I0"))
+    with pytest.raises(WorkMiscounted):
+        work_of(of_lists("0F0 0B0", "1F0 1B0", microbatches=2))
+
+
+def test_the_programs_whose_work_is_kept_are_those_used_last() -> None:
+    programs = [of_lists("0F0 0B0") for _ in range(33)]
+    works = [work_of(program) for program in programs[:32]]
+    assert work_of(programs[0]) is works[0], "as many are kept"
+    work_of(programs[32])
+    assert work_of(programs[0]) is works[0], "used since"
+    assert work_of(programs[31]) is works[31]
+    assert work_of(programs[1]) is not works[1], "the oldest"
+
+
+@pytest.mark.parametrize(
+    ("phases", "codes"),
+    [
+        ((("F0", 3),), "0F0 0F1"),
+        ((("F0 B0 I0", 2),), "0F0 0B0 0I1 0F1"),  # both kinds of backward share their micro-batches
+        ((("F1 I1", 2), ("W", 1), ("F0 I0 W", 1), ("W", 1)), "2F0 2I0 2F1 2I1 2W0 0F0 0I0 2W1 0W0"),
+        ((("I0 W0", 3),), "0I0 0W0 0I1 0W1"),
+        ((("F0", 0), ("B1", 1)), "2B0"),
+    ],
+)
+def test_phases_are_written_with_the_next_micro_batch_of_each_kind(
+    phases: tuple[tuple[str, int], ...], codes: str
+) -> None:
+    found = write_phases(phases, (0, 2), Shape(((0, 2), (1, 3)), 2))
+    assert " ".join(str(action_of(code, 4)) for code in found) == codes
+
+
+def test_work_of_one_schedule_is_shared_by_lists_in_their_places() -> None:
+    work, other = work_lists("1f1b", shape(2, 2)), encode(compute_actions("1f1b", shape(2, 2)), shape(2, 2))
+    one, two = (ActionList(work, group, frozenset(), frozenset()) for group in range(2))
+    strange = ActionList(other, 1, frozenset(), frozenset())
+    assert shared_work((one, two)) is work
+    assert shared_work((two, one)) is None
+    assert shared_work((one,)) is None
+    assert shared_work((one, strange)) is None
+    assert shared_work((one, two.written)) is None
+    assert shared_work(()) is None
+    assert two == strange
+    assert two == strange.written
+    assert two != one
+    assert (len(one), one[0], one[-2:]) == (6, Action("F", 0, 0), (Action("sync"), Action("step")))
+    assert one.doing(other).work is other
+
+
+def test_shapes_know_their_depth_and_groups() -> None:
+    one = Shape(((0, 3), (1, 2)), 2)
+    assert (one.depth, one.group_of()) == (4, [0, 1, 1, 0])
