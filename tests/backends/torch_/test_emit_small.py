@@ -1,0 +1,340 @@
+"""What scripts of small plans say: what every mesh axis is for, how parameters are kept, what follows from both; and
+what is refused. Nothing is traced or run here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from meshwright.backends.torch_.emit import emit
+from meshwright.backends.torch_.emit.axes import Axes, axes_of
+from meshwright.backends.torch_.emit.parts import Parts
+from meshwright.backends.torch_.emit.storage import WHOLE, kept_of, whole_of
+from meshwright.backends.torch_.emit.subject import Subject
+from meshwright.ir.errors import EmissionAxis, EmissionSchedule, EmissionSoftware, EmissionStorage
+from meshwright.ir.placement import Placement, State
+from tests.backends.torch_.emitted import unclean
+from tests.backends.torch_.small import FP32, MIXED, parts_of, planned, subject
+
+FP16 = replace(FP32, precision="fp16", recipe="fsdp")
+BF16 = replace(FP32, precision="bf16", recipe="bf16")
+PLANS: dict[str, dict[str, Any]] = {
+    "copies": {"dp": 2},
+    "copies, micro-batches": {"dp": 2, "microbatches": 2},
+    "copies in bf16": {"dp": 2, "workload": MIXED},
+    "copies in bf16, micro-batches": {"dp": 2, "microbatches": 2, "workload": MIXED},
+    "all in bf16": {"dp": 2, "workload": BF16},
+    "in fp16": {"dp": 2, "zero": 3, "microbatches": 2, "workload": FP16},
+    "zero 1": {"dp": 2, "zero": 1, "microbatches": 2},
+    "zero 2": {"dp": 2, "zero": 2, "microbatches": 2},
+    "zero 3": {"dp": 2, "zero": 3, "microbatches": 2},
+    "zero 3, kept": {"dp": 2, "zero": 3, "regather": False},
+    "copies of shards": {"dp": 4, "shard": 2, "zero": 3},
+    "tp": {"tp": 2},
+    "tp x dp": {"tp": 2, "dp": 2},
+    "tp+sp": {"tp": 2, "sequence_parallel": True, "microbatches": 2},
+    "tp+sp x dp": {"tp": 2, "dp": 2, "sequence_parallel": True},
+    "tp+sp x zero 3": {"tp": 2, "dp": 2, "sequence_parallel": True, "zero": 3, "workload": MIXED},
+    "cp": {"cp": 2},
+    "cp in a ring": {"cp": 2, "context": "ring", "dp": 2},
+    "cp by heads": {"cp": 2, "context": "ulysses", "dp": 2, "zero": 3},
+    "cp x tp": {"cp": 2, "tp": 2, "sequence_parallel": True, "recompute": "full"},
+    "pp": {"pp": 2, "microbatches": 2, "schedule": "gpipe"},
+    "pp x tp+sp": {"pp": 2, "tp": 2, "microbatches": 2, "schedule": "1f1b", "sequence_parallel": True},
+    "pp x zero 2": {"pp": 2, "dp": 2, "zero": 2, "microbatches": 2, "schedule": "1f1b"},
+    "pp x zero 3": {"pp": 2, "dp": 2, "zero": 3, "microbatches": 2, "schedule": "1f1b", "workload": MIXED},
+    "pp x cp": {"pp": 2, "cp": 2, "microbatches": 2, "schedule": "1f1b"},
+    "pp in a V": {"pp": 2, "vp": 2, "microbatches": 4, "schedule": "zbv", "layers": 4},
+    "gradients of weights apart": {"pp": 2, "tp": 2, "microbatches": 2, "schedule": "zb-h1"},
+    "blocks again": {"dp": 2, "recompute": "full"},
+    "attention again": {"dp": 2, "recompute": "selective"},
+    "all but products again": {"dp": 2, "zero": 3, "recompute": "selective_op"},
+    "first blocks again": {"dp": 2, "recompute": "full_layers:1"},
+    "states on the host": {"dp": 2, "zero": 1, "offload": "optimizer", "workload": MIXED},
+    "activations on the host": {"dp": 2, "offload": "activations"},
+}
+
+
+def plan_of(kind: str, **more: Any) -> Subject:
+    given = {"workload": FP32, **PLANS[kind], **more}
+    plan = subject(**given)
+    return replace(plan, calls=replace(plan.calls, has_optimizer=True))
+
+
+def test_scripts_define_what_they_call_and_call_what_they_define(tmp_path: Path) -> None:
+    """By ruff: no name is missing, no import or function too many, every line in its place."""
+    for number, kind in enumerate(PLANS):
+        emit(plan_of(kind), tmp_path / str(number)).write(tmp_path / str(number))
+        text = "\n".join(path.read_text() for path in (tmp_path / str(number)).glob("train*.py"))
+        defined = {
+            line.split()[1].split("(")[0].rstrip(":") for line in text.splitlines() if line[:4] in ("def ", "clas")
+        }
+        assert [name for name in sorted(defined) if text.count(name) == 1] == [], kind
+    assert unclean(tmp_path) == ""
+
+
+AXES: dict[str, Axes] = {
+    "copies": Axes(("dp",), None),
+    "copies of shards": Axes(("dp", "dp_shard"), None),
+    "tp": Axes((), "tp"),
+    "tp+sp x dp": Axes(("dp",), "tp"),
+    "cp": Axes((), None, "cp"),
+    "cp by heads": Axes(("dp",), None, "cp"),
+    "cp x tp": Axes((), "tp", "cp"),
+    "pp": Axes((), None),
+}
+
+
+@pytest.mark.parametrize("kind", AXES)
+def test_what_every_axis_is_for(kind: str) -> None:
+    assert axes_of(plan_of(kind)) == AXES[kind]
+
+
+def test_what_axes_are_called_together() -> None:
+    one = Axes(("dp", "dp_shard"), "tp", "cp")
+    assert (one.data, one.copies, one.copied) == ("dp_dp_shard", ("dp", "dp_shard", "cp"), "dp_dp_shard_cp")
+    assert (Axes((), "tp").data, Axes((), "tp").copies, Axes((), "tp").copied) == (None, (), None)
+
+
+def with_states(kind: str, body: str, **states: str) -> Subject:
+    """The plan, with hubs in a body."""
+    plan = plan_of(kind)
+    kept = plan.decisions.plan[body]
+    hubs = tuple((value, State.parse(state)) for value, state in states.items())
+    plans = tuple(
+        replace(one, states=(*kept.states, *hubs)) if one.name == body else one for one in plan.decisions.plans
+    )
+    return planned(plan.fold, replace(plan.decisions, plans=plans))
+
+
+def test_a_data_axis_exchanges_nothing_but_scalars() -> None:
+    with pytest.raises(EmissionAxis, match="axis dp is data parallel, and this body exchanges values over it"):
+        axes_of(with_states("copies", "block", res1="[-, -, -]"))
+
+
+# Storage ------------------------------------------------------------------------------------------------------------
+
+KEPT: dict[str, tuple[tuple[str, ...], int, tuple[bool, ...]]] = {
+    # over which axes, what is sharded, and which of table, blocks and head are gathered again for the backward pass:
+    # of the table nothing is read there
+    "zero 1": (("dp",), 1, (False, False, False)),
+    "zero 2": (("dp",), 2, (False, False, False)),
+    "zero 3": (("dp",), 3, (False, True, True)),
+    "zero 3, kept": (("dp",), 3, (False, False, False)),
+    "copies of shards": (("dp_shard",), 3, (False, True, True)),
+    "cp by heads": (("dp", "cp"), 3, (False, True, True)),
+}
+
+
+@pytest.mark.parametrize("kind", KEPT)
+def test_how_parameters_are_kept(kind: str) -> None:
+    over, level, again = KEPT[kind]
+    plan = plan_of(kind)
+    kept = kept_of(plan, axes_of(plan))
+    assert [unit.piece.plan.body for unit in kept.units] == ["embed", "block", "head"]
+    assert (kept.over, kept.level, tuple(unit.reshard for unit in kept.units)) == (over, level, again)
+    assert (kept.whole, kept.frozen, kept.scalars) == (False, False, False)
+    assert all(unit.along == {} for unit in kept.units)
+
+
+def test_copies_are_kept_as_they_are() -> None:
+    plan = plan_of("copies")
+    assert kept_of(plan, axes_of(plan)).units == ()
+
+
+def test_copies_that_are_cast_are_kept_over_one_rank() -> None:
+    plan = plan_of("copies in bf16")
+    kept = whole_of(plan, axes_of(plan))
+    assert (kept.over, kept.level, kept.whole, kept.scalars) == ((WHOLE,), 1, True, False)
+    assert [unit.reshard for unit in kept.units] == [True, True, True]
+    apart = plan_of("gradients of weights apart", workload=MIXED)
+    assert [unit.reshard for unit in whole_of(apart, axes_of(apart)).units] == [False, False, False]
+
+
+@pytest.mark.parametrize(
+    ("axes", "what"),
+    [
+        (Axes(("dp", "other"), None), "copies along dp and other"),
+        (Axes((), None, "cp"), "sequences cut along cp"),
+        (Axes(("ep",), None, None, ("ep",)), "experts apart along ep"),
+    ],
+)
+def test_what_is_not_cast_yet_is_refused(axes: Axes, what: str) -> None:
+    with pytest.raises(EmissionSoftware, match=f"not emitted yet with {what}") as refused:
+        whole_of(plan_of("copies in bf16"), axes)
+    assert refused.value.place.startswith("recipe fsdp")
+
+
+def stored(kind: str, body: str, path: str, *, grads: str = "", optimizer: str = "", **given: str) -> Subject:
+    """The plan, with a parameter that is kept otherwise; its storage is left out where nothing is said."""
+    plan = plan_of(kind)
+
+    def changed(one: Any) -> list[Any]:
+        if one.path != path:
+            return [one]
+        if not (params := given.get("params")):
+            return []
+        placed = (Placement.parse(text or params) for text in (params, grads, optimizer))
+        return [replace(one, **dict(zip(("params", "grads", "optimizer"), placed, strict=True)))]
+
+    plans = tuple(
+        replace(one, storage=tuple(item for held in one.storage for item in changed(held))) if one.body == body else one
+        for one in plan.decisions.plans
+    )
+    return replace(plan, decisions=replace(plan.decisions, plans=plans))
+
+
+Q = "attn.q.weight"
+REFUSED: dict[str, tuple[Callable[[], Subject], str, str]] = {
+    "a plan that keeps copies": (
+        lambda: stored("zero 3", "embed", "embed.weight"),
+        "plan embed",
+        "it keeps copies of its parameters while other plans shard theirs",
+    ),
+    "a parameter that is copied": (
+        lambda: stored("zero 3", "block", Q),
+        f"plan block, {Q}",
+        "it is copied while other parameters are sharded",
+    ),
+    "one that is sharded less when it is used later": (
+        lambda: stored("zero 3", "block", Q, params="[dp, -]", grads="[-, -]", optimizer="[dp, -]"),
+        f"plan block, {Q}",
+        "what is used later is sharded less: parameters, then gradients, then the optimizer's state",
+    ),
+    "states along another axis than gradients": (
+        lambda: stored("copies of shards", "block", Q, params="[-, -]", grads="[dp, -]", optimizer="[dp_shard, -]"),
+        f"plan block, {Q}",
+        "what is used later is sharded less: parameters, then gradients, then the optimizer's state",
+    ),
+    "copies inside of shards": (
+        lambda: stored("copies of shards", "embed", "embed.weight", params="[dp, -]"),
+        "plan embed, embed.weight",
+        "it has copies along an axis inside of dp",
+    ),
+    "several dimensions": (
+        lambda: stored("copies of shards", "embed", "embed.weight", params="[dp, dp_shard]"),
+        "plan embed, embed.weight",
+        "it is cut along several dimensions",
+    ),
+    "states that the tensor axis shards": (
+        lambda: stored("tp+sp x zero 3", "block", "norm1.weight", params="[dp]", grads="[dp]", optimizer="[dp, tp]"),
+        "plan block, norm1.weight",
+        "its state is sharded over the tensor axis tp",
+    ),
+    "unlike axes": (
+        lambda: stored("copies of shards", "embed", "embed.weight", params="[dp.dp_shard, -]"),
+        "storage",
+        "it is sharded over dp.dp_shard and over dp_shard",
+    ),
+    "levels that differ over micro-batches": (
+        lambda: stored("zero 3", "embed", "embed.weight", params="[-, -]", grads="[dp, -]", optimizer="[dp, -]"),
+        "storage",
+        "some gradients or parameters are sharded and others are not, over micro-batches",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_storage_that_no_code_is_written_for_is_refused(what: str) -> None:
+    made, place, cause = REFUSED[what]
+    plan = made()
+    with pytest.raises(EmissionStorage) as refused:
+        kept_of(plan, axes_of(plan))
+    assert (refused.value.place, refused.value.cause) == (place, f"this is not emitted yet: {cause}")
+    assert refused.value.fix == "plan with --fix zero=3, or with --fix zero=0"
+
+
+def test_levels_may_differ_within_one_micro_batch() -> None:
+    """The most that is sharded counts."""
+    plan = stored("zero 3, kept", "embed", "embed.weight", params="[-, -]", grads="[dp, -]", optimizer="[dp, -]")
+    assert kept_of(plan, axes_of(plan)).level == 3
+
+
+@pytest.mark.parametrize(("placed", "along"), [("[-, dp]", {Q: 1}), ("[dp, -]", {})])
+def test_the_dimension_that_is_cut_is_told_if_it_is_not_the_first_one(placed: str, along: dict[str, int]) -> None:
+    plan = stored("zero 3", "block", Q, params=placed)
+    assert [dict(unit.along) for unit in kept_of(plan, axes_of(plan)).units] == [{}, along, {}]
+
+
+def test_shards_of_another_dimension_divide_it() -> None:
+    """Of 32 columns: three ranks do not."""
+    plan = stored("zero 3", "block", Q, params="[-, dp]")
+    stages = tuple(replace(one, mesh=one.mesh.parse("dp=3"), ranks=(0, 1, 2)) for one in plan.decisions.stages)
+    wide = replace(plan, decisions=replace(plan.decisions, stages=stages))
+    with pytest.raises(EmissionStorage, match="3 shards of 32 along a dimension"):
+        kept_of(wide, Axes(("dp",), None))
+
+
+# What follows -------------------------------------------------------------------------------------------------------
+
+SAID: dict[str, dict[str, Any]] = {
+    "copies": {
+        "wrapped": True,
+        "summed": False,
+        "added": False,
+        "distributed": False,
+        "called": "nn.Module",
+        "shared": "dp",
+        "copies_said": "group.size()",
+        "flattened": (),
+        "partial_gradients": False,
+        "spread": False,
+        "cut_again": None,
+        "hosted": False,
+        "optimizer": "torch.optim.Optimizer",
+    },
+    "copies, micro-batches": {"wrapped": True, "called": "DistributedDataParallel", "microbatches": 2},
+    "copies in bf16": {"wrapped": False, "summed": False, "added": False, "distributed": True, "stays_gathered": False},
+    "zero 1": {"wrapped": False, "summed": False, "added": False, "stays_gathered": False, "called": "nn.Module"},
+    "zero 2": {"stays_gathered": True, "hidden": False, "distributed": True, "flattened": ()},
+    "zero 3": {"stays_gathered": False, "hidden": False},
+    "copies of shards": {"flattened": (("dp", "dp_shard"),), "shared": "dp_dp_shard", "copies_said": "group.size()"},
+    "tp": {
+        "wrapped": False,
+        "summed": False,
+        "added": False,
+        "distributed": True,
+        "shared": None,
+        "flattened": (),
+        "partial_gradients": False,
+        "cut_again": None,
+        "sharded_loss": True,
+        "own_loss": False,
+        "in_one_row": False,
+        "loss_context": "loss_parallel()",
+        "stays_frozen": False,
+    },
+    "tp x dp": {"wrapped": False, "summed": True, "added": True, "distributed": True, "flattened": ()},
+    "tp+sp": {"partial_gradients": True, "summed": False, "cut_again": "tp", "stays_frozen": False},
+    "tp+sp x dp": {"partial_gradients": True, "flattened": (("dp", "tp"),)},
+    "tp+sp x zero 3": {"partial_gradients": False, "summed": False, "flattened": ()},
+    "cp": {"spread": True, "wrapped": True, "shared": "cp", "flattened": (), "cut_again": None},
+    "cp by heads": {"flattened": (("dp", "cp"),), "shared": "dp_cp", "spread": True, "wrapped": False},
+    "pp": {"spread": True, "wrapped": False, "hidden": False, "carries_shards": False, "shared": None},
+    "pp x tp+sp": {"carries_shards": True, "hidden": False, "partial_gradients": True},
+    "pp x zero 2": {"hidden": True, "stays_gathered": True},
+    "pp x zero 3": {"hidden": True, "stays_gathered": False, "carries_shards": False},
+    "pp x cp": {"carries_shards": True, "summed": True, "added": True, "wrapped": False},
+    "states on the host": {"hosted": True, "optimizer": "OnHost"},
+}
+
+
+@pytest.mark.parametrize("kind", SAID)
+def test_what_follows_from_axes_and_storage(kind: str) -> None:
+    parts: Parts = parts_of(plan_of(kind))
+    assert {name: getattr(parts, name) for name in SAID[kind]} == SAID[kind]
+
+
+def test_a_batch_that_ranks_and_micro_batches_do_not_divide_is_refused_in_stages() -> None:
+    plan = plan_of("pp x zero 2")
+    plan = replace(plan, workload=replace(FP32, global_batch=6))
+    with pytest.raises(EmissionSchedule) as refused:
+        emit(plan, Path("/out"))
+    assert (refused.value.place, refused.value.cause) == (
+        "2 micro-batches",
+        "on ranks along dp they do not divide 6 sequences",
+    )
