@@ -15,10 +15,14 @@ from meshwright.backends.torch_.emit.axes import Axes, axes_of
 from meshwright.backends.torch_.emit.parts import Parts
 from meshwright.backends.torch_.emit.storage import WHOLE, kept_of, whole_of
 from meshwright.backends.torch_.emit.subject import Subject
+from meshwright.ir.decisions import Schedule
 from meshwright.ir.errors import EmissionAxis, EmissionSchedule, EmissionSoftware, EmissionStorage
+from meshwright.ir.names import Degrees
 from meshwright.ir.placement import Placement, State
+from meshwright.ir.workload import Workload
+from meshwright.planner.unlike import neighbours, over_parts
 from tests.backends.torch_.emitted import unclean
-from tests.backends.torch_.small import FP32, MIXED, parts_of, planned, subject
+from tests.backends.torch_.small import FP32, MIXED, fold_of, parts_of, planned, subject
 
 FP16 = replace(FP32, precision="fp16", recipe="fsdp")
 BF16 = replace(FP32, precision="bf16", recipe="bf16")
@@ -75,6 +79,225 @@ def test_scripts_define_what_they_call_and_call_what_they_define(tmp_path: Path)
         }
         assert [name for name in sorted(defined) if text.count(name) == 1] == [], kind
     assert unclean(tmp_path) == ""
+
+
+UNLIKE: dict[str, tuple[tuple[Degrees, Degrees], Schedule, Workload]] = {
+    "1 + 2, tp": ((Degrees(), Degrees(tp=2)), Schedule("1f1b", 2), FP32),
+    "2 + 1, tp+sp": ((Degrees(tp=2, sequence_parallel=True), Degrees()), Schedule("gpipe", 2), FP32),
+    "zero 1 and copies, in bf16": ((Degrees(dp=2, zero=1), Degrees()), Schedule("1f1b", 2), MIXED),
+    "zero 3 and tp": ((Degrees(dp=2, zero=3), Degrees(tp=2)), Schedule("1f1b", 2), FP32),
+    "copies and tp": ((Degrees(dp=2), Degrees(tp=2)), Schedule("1f1b", 2), FP32),
+}
+
+
+def unlike(kind: str) -> Subject:
+    """Two stages of one block each, on meshes of their own."""
+    degrees, schedule, workload = UNLIKE[kind]
+    fold = fold_of("f32" if workload is FP32 else "bf16")
+    decisions = over_parts(fold, neighbours(*degrees), (1, 1), schedule, "torch-gloo")
+    plan = planned(fold, decisions, workload)
+    return replace(plan, calls=replace(plan.calls, has_optimizer=True))
+
+
+def test_scripts_of_unlike_stages_define_what_they_call(tmp_path: Path) -> None:
+    """No name is missing, and none too many; of one value alone that crosses, the table could be shorter."""
+    for number, kind in enumerate(UNLIKE):
+        emit(unlike(kind), tmp_path / str(number)).write(tmp_path / str(number))
+    assert "Found" not in unclean(tmp_path)
+
+
+def lines_of(plan: Subject) -> str:
+    """All that its script says, without indents."""
+    texts = [text for name, text in emit(plan, Path("/out")).texts if name.endswith(".py")]
+    return "\n".join(line.strip() for text in texts for line in text.splitlines())
+
+
+AVERAGED = "(loss * group.size()).backward()  # gradients are averaged over the group"
+SHARE = "share = targets / share  # of all positions that have a target, those of this rank"
+BLOCKS_OF = 'for index in range(2):\nblock = model.get_submodule(f"layers.{index}")\n'
+DDP = 'return DistributedDataParallel(model, process_group=mesh["dp"].get_group(), broadcast_buffers=False)'
+NORM_AND_HEAD = '[model.get_submodule("norm"), model.get_submodule("head")]'
+MEANT: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    # what a plan must say, and what it must not
+    "copies": ((DDP, AVERAGED, SHARE, "if ranks != 2:"), ("no_sync", "sum_copies", "fully_shard", "_flatten")),
+    "copies, micro-batches": (
+        (DDP, AVERAGED, "with nullcontext() if number == MICROBATCHES - 1 else model.no_sync():", "MICROBATCHES = 2"),
+        (SHARE, "fully_shard"),
+    ),
+    "copies in bf16": (
+        (
+            "model: nn.Module = model_file.tiny().float()",
+            'shards = mesh["dp", "whole"]  # copies, and the shards of each',
+            "precision = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)",
+            f"{BLOCKS_OF}fully_shard(block, mesh=shards, mp_policy=precision, reshard_after_forward=True)",
+            "fully_shard(model, mesh=shards, mp_policy=precision, reshard_after_forward=False)",
+            AVERAGED,
+        ),
+        ("to(torch.bfloat16)", "sum_copies", "set_gradient_divide_factor"),
+    ),
+    "copies in bf16, micro-batches": (
+        (
+            "last = number == MICROBATCHES - 1",
+            "model.set_requires_gradient_sync(last)\nmodel.set_reshard_after_backward(last)",
+        ),
+        ("unit.reshard()", "no_sync"),
+    ),
+    "all in bf16": (("parameter.data = parameter.data.to(torch.bfloat16)", DDP), (".float()\nfor", "MixedPrecision")),
+    "in fp16": (
+        (
+            "precision = MixedPrecisionPolicy(param_dtype=torch.float16, reduce_dtype=torch.float32)",
+            "loss.register_hook(SCALE.times)",
+            "finite = SCALE.undo(model)\nif CLIP:",
+            "if finite:\noptimizer.step()",
+        ),
+        ("torch.bfloat16",),
+    ),
+    "zero 1": (
+        (
+            "model.set_requires_gradient_sync(last)",
+            f"fully_shard({NORM_AND_HEAD}, mesh=shards, reshard_after_forward=False)",
+        ),
+        ("unit.reshard()", "reshard_after_forward=True", "no_sync"),
+    ),
+    "zero 2": (
+        (
+            "whole = fully_shard(model, mesh=shards, reshard_after_forward=False)\n",
+            "whole.set_reshard_after_backward(False)",
+            "for unit in model.modules():\nif isinstance(unit, FSDPModule):\nunit.reshard()",
+        ),
+        ("set_requires_gradient_sync", "reshard_after_forward=True"),
+    ),
+    "zero 3": (
+        (
+            'fully_shard(model.get_submodule("embed"), mesh=shards, reshard_after_forward=False)',
+            f"{BLOCKS_OF}fully_shard(block, mesh=shards, reshard_after_forward=True)",
+            f"fully_shard({NORM_AND_HEAD}, mesh=shards, reshard_after_forward=True)",
+            "fully_shard(model, mesh=shards, reshard_after_forward=False)\nreturn model",
+            'shards = mesh["dp"]\n',
+        ),
+        ("set_requires_gradient_sync", "set_reshard_after_backward", "unit.reshard()", "ignored"),
+    ),
+    "copies of shards": (
+        (
+            'shards = mesh["dp", "dp_shard"]  # copies, and the shards of each',
+            'mesh["dp", "dp_shard"]._flatten("dp_dp_shard")',
+            'group = mesh["dp_dp_shard"].get_group()',
+            "if ranks != 4:",
+        ),
+        (),
+    ),
+    "tp": (
+        (
+            f'{BLOCKS_OF}parallelize_module(block, mesh["tp"], of_block)',
+            'parallelize_module(model, mesh["tp"], of_head)\nreturn model',
+            "with loss_parallel():\nloss: Tensor = model_file.loss(",
+            'model(tokens=batch["tokens"]), batch)\nloss.backward()',
+            "total = total.to_local()  # all ranks of the tensor axis hold the whole sum\nreturn total",
+        ),
+        ("targets / share", "all_reduce", "sum_copies", "grad.redistribute", "untrained"),
+    ),
+    "tp x dp": (
+        ("sum_copies(model, mesh)\nif CLIP:", "loss.backward()\nsum_copies", SHARE, "if ranks != 4:"),
+        (AVERAGED, "everyone", "_flatten"),
+    ),
+    "tp+sp": (
+        (
+            "parameter.grad = grad.redistribute(placements=[Replicate()])\nif CLIP:",
+            "losses = [loss.to_local() if isinstance(loss, DTensor) else loss for loss in losses]",
+            "return torch.stack(losses).sum()",
+        ),
+        ("sum_copies", "group = mesh"),
+    ),
+    "tp+sp x dp": (
+        (
+            'everyone = mesh["dp_tp"].get_group()',
+            'mesh["dp", "tp"]._flatten("dp_tp")',
+            "sum_copies(model, mesh)\nif CLIP:",
+        ),
+        ("redistribute(placements=[Replicate()])",),
+    ),
+    "tp+sp x zero 3": (("fully_shard(block, mesh=shards", AVERAGED), ("sum_copies", "[Replicate()])\nif CLIP")),
+    "cp by heads": (
+        (
+            'on_own_tokens(model.get_submodule("embed"), context)\n',
+            f"{BLOCKS_OF}on_own_tokens(block, context)\n",
+            'run_within(block.get_submodule("attn"), AttentionOfHeads(context))',
+            'on_own_tokens(model.get_submodule("head"), context, leaves=False)',
+            'mesh["dp", "cp"]._flatten("dp_cp")',
+            'shards = mesh["dp_cp"]\n',
+        ),
+        ("AttentionInRing", "Peers"),
+    ),
+    "pp": (
+        (
+            "STAGES_OF = ((0,), (1,))",
+            "BLOCKS = (range(1), range(1, 2))",
+            'model.targets = (batch["labels"] != -100).sum()\n',
+            'model.schedule.step(batch["tokens"], target=batch["labels"], losses=losses, return_outputs=False)',
+            "return torch.stack(losses).detach().sum()",
+            "clip(model, CLIP, mesh)\noptimizer.step()\nif not model.last:\nreturn None",
+            'FirstStage(model, index, ["embed", *paths])',
+            'LastStage(model, index, [*paths, "norm", "head"])',
+            "self.schedule = ScheduleGPipe(running[0], MICROBATCHES, loss_fn=self.loss, scale_grads=False)",
+            'between = (torch.empty(4, 16, 32, dtype=torch.float32, device="meta", requires_grad=True),)',
+        ),
+        ("group.size()", "Alone", "sharing", "sum_tied"),
+    ),
+    "pp x tp+sp": (
+        (
+            "stage_of(model, index, mesh)",
+            "if model.index == 0:\nof_embed: dict[str, ParallelStyle] = {",
+            'for index in BLOCKS[model.index]:\nblock = model.get_submodule(f"layers.{index}")\nparallelize_module',
+            "torch.empty(4, 8, 32, dtype=torch.float32",
+            "whole = [loss.to_local() if isinstance(loss, DTensor) else loss for loss in losses]",
+        ),
+        ("group.size()",),
+    ),
+    "pp x zero 2": (
+        (
+            "model.targets = targets.sum() / group.size()  # gradients are averaged over the group",
+            "return total.sum() / group.size()",
+            "if model.last:\ndist.all_reduce(targets, group=group)",
+            "PipelineStage(Alone(stage), index, STAGES, device, *crossing(index), group=group)",
+            "whole.set_reshard_after_backward(False)",
+            'if model.index == 1:\nfully_shard(\n[model.get_submodule("norm")',
+            "torch.empty(2, 16, 32, dtype=torch.float32",
+        ),
+        ("backward_prefetch",),
+    ),
+    "pp x zero 3": (("first.set_modules_to_backward_prefetch([first])", "Alone(stage)"), ("unit.reshard()",)),
+    "pp in a V": (
+        (
+            "STAGES_OF = ((0, 3), (1, 2))",
+            "class Stage0(Stage):",
+            "class Stage3(Stage):",
+            "BLOCKS = (range(1), range(1, 2), range(2, 3), range(3, 4))",
+            "self.schedule = ScheduleZBVZeroBubble(running, MICROBATCHES",
+        ),
+        ("FirstStage",),
+    ),
+    "blocks again": ((f"{BLOCKS_OF}run_again(block)\n",), ("AttentionAgain", "all_but", "Unchanged")),
+    "attention again": (
+        (f'{BLOCKS_OF}run_within(block.get_submodule("attn"), AttentionAgain())',),
+        ("run_again", "all_but"),
+    ),
+    "first blocks again": (
+        ('for index in range(1):\nblock = model.get_submodule(f"layers.{index}")\nrun_again(block)',),
+        (),
+    ),
+    "states on the host": (
+        ("def make_optimizer(model: nn.Module, make: Callable[..., Any] = model_file.optimizer) -> OnHost:",),
+        (),
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", MEANT)
+def test_what_a_plan_means_is_what_its_script_says(kind: str) -> None:
+    text = lines_of(plan_of(kind))
+    present, absent = MEANT[kind]
+    assert [one for one in present if one not in text] == []
+    assert [one for one in absent if one in text] == []
 
 
 AXES: dict[str, Axes] = {
