@@ -15,8 +15,10 @@ from meshwright.backends.torch_.emit.axes import Axes, axes_of
 from meshwright.backends.torch_.emit.parts import Parts
 from meshwright.backends.torch_.emit.storage import WHOLE, kept_of, whole_of
 from meshwright.backends.torch_.emit.subject import Subject
+from meshwright.backends.torch_.emit.unlike import Unlike, joined_kinds, kinds_of, merged
 from meshwright.ir.decisions import Schedule
 from meshwright.ir.errors import EmissionAxis, EmissionSchedule, EmissionSoftware, EmissionStorage
+from meshwright.ir.mesh import Mesh
 from meshwright.ir.names import Degrees
 from meshwright.ir.placement import Placement, State
 from meshwright.ir.workload import Workload
@@ -560,4 +562,89 @@ def test_a_batch_that_ranks_and_micro_batches_do_not_divide_is_refused_in_stages
     assert (refused.value.place, refused.value.cause) == (
         "2 micro-batches",
         "on ranks along dp they do not divide 6 sequences",
+    )
+
+
+# Stages of unlike meshes --------------------------------------------------------------------------------------------
+
+
+def in_kinds(*degrees: Degrees, blocks: tuple[int, ...] = (), schedule: str = "1f1b") -> Subject:
+    """A plan with a stage for each of these, of one block each."""
+    fold = fold_of(layers=len(degrees))
+    blocks = blocks or (1,) * len(degrees)
+    decisions = over_parts(fold, neighbours(*degrees), blocks, Schedule(schedule, 2), "torch-gloo")
+    return planned(fold, decisions)
+
+
+ALONE, COPIES, CUT = Degrees(), Degrees(dp=2), Degrees(tp=2)
+
+
+@pytest.mark.parametrize(
+    ("degrees", "only"),
+    [
+        ((ALONE, CUT), [(0,), (1,)]),
+        ((CUT, ALONE), [(0,), (1,)]),
+        ((COPIES, CUT, COPIES), [(1,), (0, 2)]),
+        ((CUT, COPIES, CUT, ALONE), [(1,), (0, 2), (3,)]),
+        ((CUT, CUT), [()]),
+    ],
+)
+def test_stages_of_a_mesh_are_one_kind_and_the_last_stage_is_of_the_last(
+    degrees: tuple[Degrees, ...], only: list[tuple[int, ...]]
+) -> None:
+    plan = in_kinds(*degrees)
+    kinds = kinds_of(plan)
+    assert sorted(kind.only for kind in kinds[:-1]) == sorted(only[:-1])
+    assert kinds[-1].only == only[-1]
+    for kind in kinds:
+        assert kind.mesh == plan.decisions.stages[kind.only[0] if kind.only else 0].mesh
+        bodies = {piece.plan.body for piece in kind.pieces}
+        assert ("embed" in bodies) == (not kind.only or 0 in kind.only)
+        assert ("head" in bodies) == (kind is kinds[-1])
+
+
+def joined(plan: Subject) -> Unlike:
+    return joined_kinds([parts_of(kind) for kind in kinds_of(plan)])
+
+
+def test_what_is_said_of_kinds_together() -> None:
+    found = joined(in_kinds(Degrees(dp=2, zero=3), ALONE, CUT))
+    assert [axes.copies for axes in found.main.by_stage] == [("dp",), (), ()]
+    assert [axes.tensor for axes in found.main.by_stage] == [None, None, "tp"]
+    assert (found.axes, found.batch, found.tied) == (("dp", "tp"), "dp", ())
+    assert [mesh.size for mesh in found.meshes] == [2, 1, 2]
+    assert found.main.in_units == {0}
+    assert found.pipeline.held == ((0,), (1,), (2,))
+    assert joined(in_kinds(ALONE, CUT)).batch is None
+
+
+def test_axes_of_meshes_in_an_order_that_all_have() -> None:
+    meshes = [Mesh.parse(text) for text in ("dp=2", "tp=4", "dp=2 tp=2")]
+    assert merged(meshes) == ("dp", "tp")
+    assert merged([Mesh.parse("b=2"), Mesh.parse("a=2 b=2")]) == ("a", "b")
+    assert merged([Mesh(())]) == ()
+
+
+UNLIKE_REFUSED: dict[str, tuple[Callable[[], Subject], str]] = {
+    "cut sequences": (lambda: in_kinds(ALONE, Degrees(cp=2)), "sequences or experts that an axis cuts"),
+    "copies of shards": (
+        lambda: in_kinds(Degrees(dp=4, shard=2, zero=3), COPIES),
+        "several axes that cut the batch",
+    ),
+    "gradients of weights apart": (
+        lambda: in_kinds(ALONE, CUT, schedule="zb-h1"),
+        "schedule zb-h1, which computes gradients of weights apart",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", UNLIKE_REFUSED)
+def test_what_is_not_written_beside_unlike_meshes(what: str) -> None:
+    made, says = UNLIKE_REFUSED[what]
+    with pytest.raises(EmissionSchedule) as refused:
+        joined(made())
+    assert refused.value.cause == f"this is not emitted yet beside them: {says}"
+    assert (refused.value.place, refused.value.fix) == (
+        "stages of unlike meshes",
+        "plan with --fix pp=1, or with degrees (--fix tp=, dp=), which all stages have",
     )
