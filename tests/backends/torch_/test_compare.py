@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import pytest
 import torch
@@ -184,14 +185,14 @@ BODY: dict[str, tuple[Mapping[str, Tensor], Mapping[str, Tensor | None], list[st
 }
 
 
-@pytest.mark.parametrize("what", BODY)
-def test_a_body_differs_in_what_was_changed(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    outputs, grads, expected = BODY[what]
-    held = {name: one for name, one in {**MODEL.grads, **grads}.items() if one is not None}
-    found = Sharded(program=None, outputs={**MODEL.outputs, **outputs}, grads=held)  # type: ignore[arg-type]
+def test_a_body_differs_in_what_was_changed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compare, "whole", lambda *_: MODEL)
-    monkeypatch.setattr(compare, "sharded", lambda *_: found)
-    assert program_differences(small(), None, {}) == expected  # type: ignore[arg-type]
+    for what, (outputs, grads, expected) in BODY.items():
+        held = {name: one for name, one in {**MODEL.grads, **grads}.items() if one is not None}
+        program: Any = None
+        found = Sharded(program=program, outputs={**MODEL.outputs, **outputs}, grads=held)
+        monkeypatch.setattr(compare, "sharded", lambda *_, found=found: found)
+        assert program_differences(small(), program, {}) == expected, what
 
 
 # Whole steps --------------------------------------------------------------------------------------------------------
@@ -263,18 +264,17 @@ STEP: dict[str, tuple[str, Mapping[str, Tensor], list[str]]] = {
 """Of the largest gradient, 4000, a thousandth is what smaller ones are measured by: a billionth of that is 4e-9."""
 
 
-@pytest.mark.parametrize("what", STEP)
-def test_a_step_differs_in_what_was_changed(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    part, changed, expected = STEP[what]
-    loss = changed["loss"] if part == "outputs" else wide(2.5)
-    found = {"gradients": {**EXPECTED.grads}, "parameters": {**STEPPED}, "buffers": {**EXPECTED.buffers}}
-    if part in found:
-        found[part] |= changed
-    result = StepResult(outputs=((loss[0],), (loss[0],)), **found)
-    monkeypatch.setattr(step, "run_step", lambda *_, **__: result)
+def test_a_step_differs_in_what_was_changed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(step, "reference", lambda *_: EXPECTED)
-    data = Data(GIVEN, [{}, {}], [0.25, 0.75])
-    assert step_differences(LLAMA, template(LLAMA, Degrees(dp=2)), data) == expected
+    for what, (part, changed, expected) in STEP.items():
+        loss = changed["loss"] if part == "outputs" else wide(2.5)
+        found = {"gradients": {**EXPECTED.grads}, "parameters": {**STEPPED}, "buffers": {**EXPECTED.buffers}}
+        if part in found:
+            found[part] |= changed
+        result = StepResult(outputs=((loss[0],), (loss[0],)), **found)
+        monkeypatch.setattr(step, "run_step", lambda *_, result=result, **__: result)
+        data = Data(GIVEN, [{}, {}], [0.25, 0.75])
+        assert step_differences(LLAMA, template(LLAMA, Degrees(dp=2)), data) == expected, what
 
 
 def test_copies_are_the_same_up_to_rounding() -> None:

@@ -294,12 +294,11 @@ MEANT: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
 }
 
 
-@pytest.mark.parametrize("kind", MEANT)
-def test_what_a_plan_means_is_what_its_script_says(kind: str) -> None:
-    text = lines_of(plan_of(kind))
-    present, absent = MEANT[kind]
-    assert [one for one in present if one not in text] == []
-    assert [one for one in absent if one in text] == []
+def test_what_a_plan_means_is_what_its_script_says() -> None:
+    for kind, (present, absent) in MEANT.items():
+        text = lines_of(plan_of(kind))
+        assert [one for one in present if one not in text] == [], kind
+        assert [one for one in absent if one in text] == [], kind
 
 
 AXES: dict[str, Axes] = {
@@ -314,9 +313,9 @@ AXES: dict[str, Axes] = {
 }
 
 
-@pytest.mark.parametrize("kind", AXES)
-def test_what_every_axis_is_for(kind: str) -> None:
-    assert axes_of(plan_of(kind)) == AXES[kind]
+def test_what_every_axis_is_for() -> None:
+    for kind, expected in AXES.items():
+        assert axes_of(plan_of(kind)) == expected, kind
 
 
 def test_what_axes_are_called_together() -> None:
@@ -355,15 +354,14 @@ KEPT: dict[str, tuple[tuple[str, ...], int, tuple[bool, ...]]] = {
 }
 
 
-@pytest.mark.parametrize("kind", KEPT)
-def test_how_parameters_are_kept(kind: str) -> None:
-    over, level, again = KEPT[kind]
-    plan = plan_of(kind)
-    kept = kept_of(plan, axes_of(plan))
-    assert [unit.piece.plan.body for unit in kept.units] == ["embed", "block", "head"]
-    assert (kept.over, kept.level, tuple(unit.reshard for unit in kept.units)) == (over, level, again)
-    assert (kept.whole, kept.frozen, kept.scalars) == (False, False, False)
-    assert all(unit.along == {} for unit in kept.units)
+def test_how_parameters_are_kept() -> None:
+    for kind, (over, level, again) in KEPT.items():
+        plan = plan_of(kind)
+        kept = kept_of(plan, axes_of(plan))
+        assert [unit.piece.plan.body for unit in kept.units] == ["embed", "block", "head"], kind
+        assert (kept.over, kept.level, tuple(unit.reshard for unit in kept.units)) == (over, level, again), kind
+        assert (kept.whole, kept.frozen, kept.scalars) == (False, False, False), kind
+        assert all(unit.along == {} for unit in kept.units), kind
 
 
 def test_copies_are_kept_as_they_are() -> None:
@@ -380,18 +378,15 @@ def test_copies_that_are_cast_are_kept_over_one_rank() -> None:
     assert [unit.reshard for unit in whole_of(apart, axes_of(apart)).units] == [False, False, False]
 
 
-@pytest.mark.parametrize(
-    ("axes", "what"),
-    [
+def test_what_is_not_cast_yet_is_refused() -> None:
+    for axes, what in [
         (Axes(("dp", "other"), None), "copies along dp and other"),
         (Axes((), None, "cp"), "sequences cut along cp"),
         (Axes(("ep",), None, None, ("ep",)), "experts apart along ep"),
-    ],
-)
-def test_what_is_not_cast_yet_is_refused(axes: Axes, what: str) -> None:
-    with pytest.raises(EmissionSoftware, match=f"not emitted yet with {what}") as refused:
-        whole_of(plan_of("copies in bf16"), axes)
-    assert refused.value.place.startswith("recipe fsdp")
+    ]:
+        with pytest.raises(EmissionSoftware, match=f"not emitted yet with {what}") as refused:
+            whole_of(plan_of("copies in bf16"), axes)
+        assert refused.value.place.startswith("recipe fsdp"), (axes, what)
 
 
 def stored(kind: str, body: str, path: str, *, grads: str = "", optimizer: str = "", **given: str) -> Subject:
@@ -463,14 +458,13 @@ REFUSED: dict[str, tuple[Callable[[], Subject], str, str]] = {
 }
 
 
-@pytest.mark.parametrize("what", REFUSED)
-def test_storage_that_no_code_is_written_for_is_refused(what: str) -> None:
-    made, place, cause = REFUSED[what]
-    plan = made()
-    with pytest.raises(EmissionStorage) as refused:
-        kept_of(plan, axes_of(plan))
-    assert (refused.value.place, refused.value.cause) == (place, f"this is not emitted yet: {cause}")
-    assert refused.value.fix == "plan with --fix zero=3, or with --fix zero=0"
+def test_storage_that_no_code_is_written_for_is_refused() -> None:
+    for what, (made, place, cause) in REFUSED.items():
+        plan = made()
+        with pytest.raises(EmissionStorage) as refused:
+            kept_of(plan, axes_of(plan))
+        assert (refused.value.place, refused.value.cause) == (place, f"this is not emitted yet: {cause}"), what
+        assert refused.value.fix == "plan with --fix zero=3, or with --fix zero=0", what
 
 
 def test_levels_may_differ_within_one_micro_batch() -> None:
@@ -479,10 +473,10 @@ def test_levels_may_differ_within_one_micro_batch() -> None:
     assert kept_of(plan, axes_of(plan)).level == 3
 
 
-@pytest.mark.parametrize(("placed", "along"), [("[-, dp]", {Q: 1}), ("[dp, -]", {})])
-def test_the_dimension_that_is_cut_is_told_if_it_is_not_the_first_one(placed: str, along: dict[str, int]) -> None:
-    plan = stored("zero 3", "block", Q, params=placed)
-    assert [dict(unit.along) for unit in kept_of(plan, axes_of(plan)).units] == [{}, along, {}]
+def test_the_dimension_that_is_cut_is_told_if_it_is_not_the_first_one() -> None:
+    for placed, along in [("[-, dp]", {Q: 1}), ("[dp, -]", {})]:
+        plan = stored("zero 3", "block", Q, params=placed)
+        assert [dict(unit.along) for unit in kept_of(plan, axes_of(plan)).units] == [{}, along, {}], (placed, along)
 
 
 def test_shards_of_another_dimension_divide_it() -> None:
@@ -548,10 +542,10 @@ SAID: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("kind", SAID)
-def test_what_follows_from_axes_and_storage(kind: str) -> None:
-    parts: Parts = parts_of(plan_of(kind))
-    assert {name: getattr(parts, name) for name in SAID[kind]} == SAID[kind]
+def test_what_follows_from_axes_and_storage() -> None:
+    for kind, said in SAID.items():
+        parts: Parts = parts_of(plan_of(kind))
+        assert {name: getattr(parts, name) for name in said} == said, kind
 
 
 def test_a_batch_that_ranks_and_micro_batches_do_not_divide_is_refused_in_stages() -> None:
@@ -579,28 +573,23 @@ def in_kinds(*degrees: Degrees, blocks: tuple[int, ...] = (), schedule: str = "1
 ALONE, COPIES, CUT = Degrees(), Degrees(dp=2), Degrees(tp=2)
 
 
-@pytest.mark.parametrize(
-    ("degrees", "only"),
-    [
+def test_stages_of_a_mesh_are_one_kind_and_the_last_stage_is_of_the_last() -> None:
+    for degrees, only in [
         ((ALONE, CUT), [(0,), (1,)]),
         ((CUT, ALONE), [(0,), (1,)]),
         ((COPIES, CUT, COPIES), [(1,), (0, 2)]),
         ((CUT, COPIES, CUT, ALONE), [(1,), (0, 2), (3,)]),
         ((CUT, CUT), [()]),
-    ],
-)
-def test_stages_of_a_mesh_are_one_kind_and_the_last_stage_is_of_the_last(
-    degrees: tuple[Degrees, ...], only: list[tuple[int, ...]]
-) -> None:
-    plan = in_kinds(*degrees)
-    kinds = kinds_of(plan)
-    assert sorted(kind.only for kind in kinds[:-1]) == sorted(only[:-1])
-    assert kinds[-1].only == only[-1]
-    for kind in kinds:
-        assert kind.mesh == plan.decisions.stages[kind.only[0] if kind.only else 0].mesh
-        bodies = {piece.plan.body for piece in kind.pieces}
-        assert ("embed" in bodies) == (not kind.only or 0 in kind.only)
-        assert ("head" in bodies) == (kind is kinds[-1])
+    ]:
+        plan = in_kinds(*degrees)
+        kinds = kinds_of(plan)
+        assert sorted(kind.only for kind in kinds[:-1]) == sorted(only[:-1]), (degrees, only)
+        assert kinds[-1].only == only[-1], (degrees, only)
+        for kind in kinds:
+            assert kind.mesh == plan.decisions.stages[kind.only[0] if kind.only else 0].mesh, (degrees, only)
+            bodies = {piece.plan.body for piece in kind.pieces}
+            assert ("embed" in bodies) == (not kind.only or 0 in kind.only), (degrees, only)
+            assert ("head" in bodies) == (kind is kinds[-1]), (degrees, only)
 
 
 def joined(plan: Subject) -> Unlike:
@@ -638,13 +627,12 @@ UNLIKE_REFUSED: dict[str, tuple[Callable[[], Subject], str]] = {
 }
 
 
-@pytest.mark.parametrize("what", UNLIKE_REFUSED)
-def test_what_is_not_written_beside_unlike_meshes(what: str) -> None:
-    made, says = UNLIKE_REFUSED[what]
-    with pytest.raises(EmissionSchedule) as refused:
-        joined(made())
-    assert refused.value.cause == f"this is not emitted yet beside them: {says}"
-    assert (refused.value.place, refused.value.fix) == (
-        "stages of unlike meshes",
-        "plan with --fix pp=1, or with degrees (--fix tp=, dp=), which all stages have",
-    )
+def test_what_is_not_written_beside_unlike_meshes() -> None:
+    for what, (made, says) in UNLIKE_REFUSED.items():
+        with pytest.raises(EmissionSchedule) as refused:
+            joined(made())
+        assert refused.value.cause == f"this is not emitted yet beside them: {says}", what
+        assert (refused.value.place, refused.value.fix) == (
+            "stages of unlike meshes",
+            "plan with --fix pp=1, or with degrees (--fix tp=, dp=), which all stages have",
+        ), what

@@ -12,8 +12,6 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-import pytest
-
 from meshwright.backends.torch_.capabilities import TORCH_GLOO
 from meshwright.backends.torch_.verify.counting import Collective
 from meshwright.backends.torch_.verify.groups import Group, groups_of
@@ -181,15 +179,14 @@ ONE_GROUP: dict[str, tuple[Degrees, Workload | None, dict[str, Any]]] = {
 }
 
 
-@pytest.mark.parametrize("what", ONE_GROUP)
-def test_what_every_rank_communicates(what: str) -> None:
-    degrees, workload, expected = ONE_GROUP[what]
-    (group,) = groups(degrees, workload)
-    assert said(group.predicted[0]) == expected
-    assert len(set(map(str, group.predicted))) == 1
-    assert group.messages == {}
-    assert (group.last, group.ranks) == (True, range(group.mesh.size))
-    assert len(group.parameters) == 2 * 9 + 3
+def test_what_every_rank_communicates() -> None:
+    for what, (degrees, workload, expected) in ONE_GROUP.items():
+        (group,) = groups(degrees, workload)
+        assert said(group.predicted[0]) == expected, what
+        assert len(set(map(str, group.predicted))) == 1, what
+        assert group.messages == {}, what
+        assert (group.last, group.ranks) == (True, range(group.mesh.size)), what
+        assert len(group.parameters) == 2 * 9 + 3, what
 
 
 def both(pairs: dict[tuple[int, int], int], size: int) -> dict[Collective, int]:
@@ -214,13 +211,16 @@ def test_stages_send_what_crosses_and_sum_what_they_share() -> None:
     assert len(first.parameters) == 1 + 9
 
 
-@pytest.mark.parametrize(("workload", "gradient"), [(None, 4), (FP32, 4), (MIXED, 4), (LOW, 2), (SCALED, 4)])
-def test_what_stages_share_is_summed_as_it_is_kept(workload: Workload | None, gradient: int) -> None:
+def test_what_stages_share_is_summed_as_it_is_kept() -> None:
     """Where losses are scaled, ranks tell one another whether gradients are finite, too."""
-    (first, _) = groups(Degrees(pp=2), workload, tied=True)
-    wide = 2 if workload and workload.precision != "fp32" else 4
-    expected = both({(0, 1): 1, (1, 0): 1}, wide * X) | {("all_reduce", (0, 1), gradient * T): 1}
-    assert first.messages == expected | ({("all_reduce", (0, 1), 4): 1} if workload is SCALED else {})
+    for workload, gradient in [(None, 4), (FP32, 4), (MIXED, 4), (LOW, 2), (SCALED, 4)]:
+        (first, _) = groups(Degrees(pp=2), workload, tied=True)
+        wide = 2 if workload and workload.precision != "fp32" else 4
+        expected = both({(0, 1): 1, (1, 0): 1}, wide * X) | {("all_reduce", (0, 1), gradient * T): 1}
+        assert first.messages == expected | ({("all_reduce", (0, 1), 4): 1} if workload is SCALED else {}), (
+            workload,
+            gradient,
+        )
 
 
 def test_nobody_is_told_whether_its_own_gradients_are_finite() -> None:
@@ -249,20 +249,20 @@ def test_keys_and_values_go_around_in_each_stage() -> None:
     assert said(second.predicted[0]) == {"packed": {("all_reduce", CP): 4 * (T + B + NORM + 2 * 2)}}
 
 
-@pytest.mark.parametrize("tied", [False, True])
-def test_unlike_stages_send_parts(tied: bool) -> None:
+def test_unlike_stages_send_parts() -> None:
     """Both ranks of tp need the halves of both of dp; of their copies of the gradients, the first one sends both
     halves. Of a table that is cut in halves on either side, those that have the same half exchange it."""
-    fold = model(Sizes(layers=2, dtype="f32"), tied=tied)
-    parts = neighbours(Degrees(dp=2, zero=1), Degrees(tp=2))
-    plan = over_parts(fold, parts, (1, 1), Schedule("1f1b", 2), "any")
-    first, second = groups_of(lower(fold, plan, TORCH_GLOO.lowering(), FP32), fold)
-    halves = Counter({(0, 2): 2, (1, 2): 2, (0, 3): 2, (1, 3): 2, (2, 0): 2, (2, 1): 2})
-    if tied:
-        halves += Counter({(0, 2): 1, (2, 0): 1, (1, 3): 1, (3, 1): 1})
-    assert 4 * X // 2 == 4 * T // 2  # of one size, so that they count together
-    assert first.messages == second.messages == both(dict(halves), 4 * X // 2)
-    assert (first.mesh.size, first.ranks, second.ranks) == (2, range(2), range(2, 4))
+    for tied in [False, True]:
+        fold = model(Sizes(layers=2, dtype="f32"), tied=tied)
+        parts = neighbours(Degrees(dp=2, zero=1), Degrees(tp=2))
+        plan = over_parts(fold, parts, (1, 1), Schedule("1f1b", 2), "any")
+        first, second = groups_of(lower(fold, plan, TORCH_GLOO.lowering(), FP32), fold)
+        halves = Counter({(0, 2): 2, (1, 2): 2, (0, 3): 2, (1, 3): 2, (2, 0): 2, (2, 1): 2})
+        if tied:
+            halves += Counter({(0, 2): 1, (2, 0): 1, (1, 3): 1, (3, 1): 1})
+        assert 4 * X // 2 == 4 * T // 2, tied  # of one size, so that they count together
+        assert first.messages == second.messages == both(dict(halves), 4 * X // 2), tied
+        assert (first.mesh.size, first.ranks, second.ranks) == (2, range(2), range(2, 4)), tied
 
 
 # Experts: of a mixture of two layers with 8 sequences of 16 tokens, 32 wide; 8 experts, two for each token, 24 inside
@@ -315,9 +315,8 @@ EXPERTS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 }
 
 
-@pytest.mark.parametrize("what", EXPERTS)
-def test_what_ranks_send_experts(what: str) -> None:
-    degrees, expected = EXPERTS[what]
-    plan = plan_of("grouped", **degrees)
-    (group,) = groups_of(plan.program, plan.fold)
-    assert said(group.predicted[0]) == expected
+def test_what_ranks_send_experts() -> None:
+    for what, (degrees, expected) in EXPERTS.items():
+        plan = plan_of("grouped", **degrees)
+        (group,) = groups_of(plan.program, plan.fold)
+        assert said(group.predicted[0]) == expected, what

@@ -86,15 +86,15 @@ def test_ends_without_blocks() -> None:
     assert (found.tied, found.twice, found.late) == ((), (), ())
 
 
-@pytest.mark.parametrize("degrees", [{"tp": 2, "sequence_parallel": True}, {"cp": 2}], ids=str)
-def test_shards_are_sent(degrees: dict[str, Any]) -> None:
-    (axis, *_) = degrees
-    first, second = stages(subject(**TWO, **degrees))
-    assert second.lines[0] == "def forward(self, x: Any) -> Tensor:"
-    assert second.lines[1] == f'    x = DTensor.from_local(x, self.mesh["{axis}"], [Shard(1)])'
-    assert first.lines[-1] == "    return x.to_local()"
-    assert [one.cut for one in (*first.leaves, *second.enters)] == [((axis, 1),)] * 2
-    assert ("DTensor.from_local(tokens" in text(first)) == (axis == "cp")
+def test_shards_are_sent() -> None:
+    for degrees in [{"tp": 2, "sequence_parallel": True}, {"cp": 2}]:
+        (axis, *_) = degrees
+        first, second = stages(subject(**TWO, **degrees))
+        assert second.lines[0] == "def forward(self, x: Any) -> Tensor:", degrees
+        assert second.lines[1] == f'    x = DTensor.from_local(x, self.mesh["{axis}"], [Shard(1)])', degrees
+        assert first.lines[-1] == "    return x.to_local()", degrees
+        assert [one.cut for one in (*first.leaves, *second.enters)] == [((axis, 1),)] * 2, degrees
+        assert ("DTensor.from_local(tokens" in text(first)) == (axis == "cp"), degrees
 
 
 def test_shards_of_what_enters_are_no_views_where_gradients_of_weights_are_apart() -> None:
@@ -207,16 +207,15 @@ TAIL: dict[str, tuple[Sequence[Line], str]] = {
 }
 
 
-@pytest.mark.parametrize("what", TAIL)
-def test_what_is_read_once_stands_where_it_is_read(what: str) -> None:
+def test_what_is_read_once_stands_where_it_is_read() -> None:
     """Behind the blocks; of eight sequences in two micro-batches, four are rows of one."""
-    lines, expected = TAIL[what]
-    tail = (called("h3", "norm", "u"), HEAD)
-    shapes = [(name, *X) for name in "tuv"]
-    (_, second) = stages(with_lines(subject(**TWO), (EMBED, ONE, TWO_, *lines, *tail), shapes=shapes))
-    blocks, rest = text(second).split("\n", 1)
-    assert blocks == 'x = self.get_submodule("layers.1")(x)'
-    assert rest.partition('\nh3 = self.get_submodule("norm")(u)')[0] == expected
+    for what, (lines, expected) in TAIL.items():
+        tail = (called("h3", "norm", "u"), HEAD)
+        shapes = [(name, *X) for name in "tuv"]
+        (_, second) = stages(with_lines(subject(**TWO), (EMBED, ONE, TWO_, *lines, *tail), shapes=shapes))
+        blocks, rest = text(second).split("\n", 1)
+        assert blocks == 'x = self.get_submodule("layers.1")(x)', what
+        assert rest.partition('\nh3 = self.get_submodule("norm")(u)')[0] == expected, what
 
 
 def test_a_line_as_wide_as_it_may_be_is_put_into_another() -> None:
@@ -305,13 +304,12 @@ REFUSED: dict[str, tuple[Sequence[Line], str]] = {
 }
 
 
-@pytest.mark.parametrize("what", REFUSED)
-def test_what_no_stage_can_do_is_refused(what: str) -> None:
-    lines, says = REFUSED[what]
-    with pytest.raises(EmissionSchedule) as refused:
-        pipeline(with_lines(subject(**TWO), lines, shapes=[("p", "f32", (32,))]))
-    assert refused.value.cause == f"this is not emitted yet: {says}"
-    assert (refused.value.place, refused.value.fix) == ("pipeline stages", "plan with --fix pp=1")
+def test_what_no_stage_can_do_is_refused() -> None:
+    for what, (lines, says) in REFUSED.items():
+        with pytest.raises(EmissionSchedule) as refused:
+            pipeline(with_lines(subject(**TWO), lines, shapes=[("p", "f32", (32,))]))
+        assert refused.value.cause == f"this is not emitted yet: {says}", what
+        assert (refused.value.place, refused.value.fix) == ("pipeline stages", "plan with --fix pp=1"), what
 
 
 def test_what_crosses_in_the_plan_must_cross_in_the_code() -> None:

@@ -89,22 +89,19 @@ def mlp(x: str, leaves: str) -> tuple[Body, str]:
     return body, body.product("k", hidden, "down", 16, 8)
 
 
-@pytest.mark.parametrize(
-    ("x", "leaves", "up", "down"),
-    [
+def test_columns_then_rows() -> None:
+    for x, leaves, up, down in [
         (COPIES, COPIES, "", f"output_layouts={WHOLE}"),
         (TOKENS, TOKENS, f"input_layouts={OWN}", f"output_layouts={OWN}, use_local_output=False"),
         (COPIES, TOKENS, "", f"output_layouts={OWN}, use_local_output=False"),
         (TOKENS, COPIES, f"input_layouts={OWN}", f"output_layouts={WHOLE}"),
         (COPIES, WIDTH, "", "output_layouts=Shard(2)"),
-    ],
-)
-def test_columns_then_rows(x: str, leaves: str, up: str, down: str) -> None:
-    body, out = mlp(x, leaves)
-    found = read(body, {out: leaves})
-    assert said(found) == {"up": f"ColwiseParallel({up})", "down": f"RowwiseParallel({down})"}
-    assert list(found.modules) == ["up", "down"]
-    assert (found.before, found.sharded_loss, found.own_loss, found.shared) == ({}, False, False, {})
+    ]:
+        body, out = mlp(x, leaves)
+        found = read(body, {out: leaves})
+        assert said(found) == {"up": f"ColwiseParallel({up})", "down": f"RowwiseParallel({down})"}, x
+        assert list(found.modules) == ["up", "down"], x
+        assert (found.before, found.sharded_loss, found.own_loss, found.shared) == ({}, False, False, {}), x
 
 
 def test_columns_may_be_gathered_where_they_are_made() -> None:
@@ -153,36 +150,30 @@ ARGUMENTS: dict[str, tuple[tuple[str | None, ...], dict[str, str], str]] = {
 }
 
 
-@pytest.mark.parametrize("what", ARGUMENTS)
-def test_what_several_modules_want_is_brought_to_the_one_around_them(what: str) -> None:
-    positional, named, options = ARGUMENTS[what]
-    body, out = gated()
-    found = read(body, {out: TOKENS}, arguments={"blocks.0.mlp": positional}, keywords={"blocks.0.mlp": named})
-    assert said(found) == {
-        "mlp": f"PrepareModuleInput({options})",
-        "mlp.gate": "ColwiseParallel()",
-        "mlp.up": "ColwiseParallel()",
-        "mlp.down": f"RowwiseParallel(output_layouts={OWN}, use_local_output=False)",
-    }
-    assert list(found.modules)[2:] == ["mlp.up", "mlp.down"]
+def test_what_several_modules_want_is_brought_to_the_one_around_them() -> None:
+    for what, (positional, named, options) in ARGUMENTS.items():
+        body, out = gated()
+        found = read(body, {out: TOKENS}, arguments={"blocks.0.mlp": positional}, keywords={"blocks.0.mlp": named})
+        assert said(found) == {
+            "mlp": f"PrepareModuleInput({options})",
+            "mlp.gate": "ColwiseParallel()",
+            "mlp.up": "ColwiseParallel()",
+            "mlp.down": f"RowwiseParallel(output_layouts={OWN}, use_local_output=False)",
+        }, what
+        assert list(found.modules)[2:] == ["mlp.up", "mlp.down"], what
 
 
-@pytest.mark.parametrize(
-    ("positional", "named", "maker"),
-    [
+def test_what_is_not_one_argument_is_not_brought() -> None:
+    for positional, named, maker in [
         ((), {}, "before"),
         (("before", "before"), {}, "before"),
         (("before",), {"hidden": "before"}, "before"),
         ((None,), {}, None),
-    ],
-)
-def test_what_is_not_one_argument_is_not_brought(
-    positional: tuple[str | None, ...], named: dict[str, str], maker: str | None
-) -> None:
-    body, out = gated()
-    given = {"arguments": {"blocks.0.mlp": positional}, "keywords": {"blocks.0.mlp": named}}
-    with pytest.raises(EmissionModule, match="%x is no argument of module 'mlp'"):
-        read(body, {out: TOKENS}, maker=maker, **given)
+    ]:
+        body, out = gated()
+        given = {"arguments": {"blocks.0.mlp": positional}, "keywords": {"blocks.0.mlp": named}}
+        with pytest.raises(EmissionModule, match="%x is no argument of module 'mlp'"):
+            read(body, {out: TOKENS}, maker=maker, **given)
 
 
 def test_copies_are_wanted_by_several_as_they_are() -> None:
@@ -268,22 +259,21 @@ def looked_up(factor: str) -> tuple[Body, str]:
     return body, body.cut(factor, "embedding", body.param("table.weight", (8, 8)), ids, module="table")
 
 
-@pytest.mark.parametrize(
-    ("factor", "leaves", "style"),
-    [
+def test_tables() -> None:
+    for factor, leaves, style in [
         ("v", COPIES, f"RowwiseParallel(input_layouts={WHOLE}, output_layouts={WHOLE})"),
         ("v", TOKENS, f"RowwiseParallel(input_layouts={WHOLE}, output_layouts={OWN}, use_local_output=False)"),
         ("d", WIDTH, "ColwiseParallel()"),
         ("d", COPIES, f"ColwiseParallel(output_layouts={WHOLE})"),
         ("d1", TOKENS, "SequenceParallel()"),
-    ],
-)
-def test_tables(factor: str, leaves: str, style: str) -> None:
-    body, out = looked_up(factor)
-    found = read(body, {out: leaves})
-    assert said(found) == {"table": style}
-    cut = f"PrepareModuleInput(input_layouts=({WHOLE},), desired_input_layouts=({OWN},))"
-    assert {path: str(one) for path, one in found.before.items()} == ({"table": cut} if factor == "d1" else {})
+    ]:
+        body, out = looked_up(factor)
+        found = read(body, {out: leaves})
+        assert said(found) == {"table": style}, factor
+        cut = f"PrepareModuleInput(input_layouts=({WHOLE},), desired_input_layouts=({OWN},))"
+        assert {path: str(one) for path, one in found.before.items()} == ({"table": cut} if factor == "d1" else {}), (
+            factor
+        )
 
 
 def test_a_table_whose_module_goes_on_with_its_rows() -> None:
@@ -311,13 +301,15 @@ def scored(x: str, head: str, loss: str, *, cast: bool = False, module: str = ""
     return body
 
 
-@pytest.mark.parametrize("cast", [False, True])
-@pytest.mark.parametrize(("x", "options"), [(COPIES, ""), (TOKENS, f"input_layouts={OWN}, ")])
-def test_a_loss_of_scores_whose_vocabulary_is_cut(x: str, options: str, cast: bool) -> None:
-    body = scored(x, "n", "v", cast=cast)
-    found = read(body, {str(body.loss_value): "[]"})
-    assert said(found) == {"head": f"ColwiseParallel({options}output_layouts=Shard(-1), use_local_output=False)"}
-    assert (found.sharded_loss, found.own_loss) == (True, False)
+def test_a_loss_of_scores_whose_vocabulary_is_cut() -> None:
+    for cast in [False, True]:
+        for x, options in [(COPIES, ""), (TOKENS, f"input_layouts={OWN}, ")]:
+            body = scored(x, "n", "v", cast=cast)
+            found = read(body, {str(body.loss_value): "[]"})
+            assert said(found) == {
+                "head": f"ColwiseParallel({options}output_layouts=Shard(-1), use_local_output=False)"
+            }, cast
+            assert (found.sharded_loss, found.own_loss) == (True, False), cast
 
 
 def test_a_loss_of_own_tokens() -> None:
@@ -411,9 +403,8 @@ REFUSED: dict[str, tuple[Callable[[], tuple[Body, dict[str, str]]], str]] = {
 }
 
 
-@pytest.mark.parametrize("what", REFUSED)
-def test_what_no_style_says_is_refused(what: str) -> None:
-    made, says = REFUSED[what]
-    body, leaves = made()
-    with pytest.raises(EmissionModule, match=says):
-        read(body, leaves)
+def test_what_no_style_says_is_refused() -> None:
+    for made, says in REFUSED.values():
+        body, leaves = made()
+        with pytest.raises(EmissionModule, match=says):
+            read(body, leaves)

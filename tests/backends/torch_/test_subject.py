@@ -49,11 +49,11 @@ HAS: dict[str, bool] = {
 }
 
 
-@pytest.mark.parametrize("way", HAS)
-def test_a_way_out_that_the_plan_has_already(way: str) -> None:
+def test_a_way_out_that_the_plan_has_already() -> None:
     """Degrees that are not said are as they are if nothing is; what comes behind a semicolon are no degrees."""
-    plan = replace(subject(dp=2), config="dp=2,tp=4,cp=2,zigzag;later=1")
-    assert plan.has(way) == HAS[way]
+    for way, expected in HAS.items():
+        plan = replace(subject(dp=2), config="dp=2,tp=4,cp=2,zigzag;later=1")
+        assert plan.has(way) == expected, way
 
 
 def test_a_recipe_that_is_not_said_is_that_of_the_software() -> None:
@@ -74,18 +74,24 @@ COUNTED: dict[tuple[str, ...], tuple[str, tuple[int, ...], str]] = {
 }
 
 
-@pytest.mark.parametrize("paths", COUNTED)
-def test_paths_count(paths: tuple[str, ...]) -> None:
-    assert Instances.of(paths) == Instances(*COUNTED[paths])
+def test_paths_count() -> None:
+    for paths, expected in COUNTED.items():
+        assert Instances.of(paths) == Instances(*expected), paths
 
 
-@pytest.mark.parametrize(
-    "paths", [("a.1", "a.0"), ("a.1", "a.1"), ("a.x",), ("a.0", "b.1"), ("a.007",), ("a.\u0663",), ("a.0.b", "a.1.c")]
-)
-def test_paths_that_do_not_count_are_refused(paths: tuple[str, ...]) -> None:
+def test_paths_that_do_not_count_are_refused() -> None:
     """Nor do numbers as Python does not write them."""
-    with pytest.raises(EmissionSchedule, match=f"blocks {paths[0]} to {paths[-1]}: their names do not count"):
-        Instances.of(paths)
+    for paths in [
+        ("a.1", "a.0"),
+        ("a.1", "a.1"),
+        ("a.x",),
+        ("a.0", "b.1"),
+        ("a.007",),
+        ("a.\u0663",),
+        ("a.0.b", "a.1.c"),
+    ]:
+        with pytest.raises(EmissionSchedule, match=f"blocks {paths[0]} to {paths[-1]}: their names do not count"):
+            Instances.of(paths)
 
 
 def test_loops_over_blocks() -> None:
@@ -153,9 +159,8 @@ def test_stages_that_run_a_body_in_two_ways_are_refused() -> None:
         str(two_ways(regather=False).pieces)
 
 
-@pytest.mark.parametrize(
-    ("changed", "target", "style", "place", "fix"),
-    [
+def test_software_that_no_code_is_written_for() -> None:
+    for changed, target, style, place, fix in [
         (
             {"stack": STACKS["torch-async-tp"]},
             "torch-gloo",
@@ -165,16 +170,12 @@ def test_stages_that_run_a_body_in_two_ways_are_refused() -> None:
         ),
         ({}, "torch-gloo", "odd", "style odd", "plan with --style eager, or with --style compiled"),
         ({"optimizer": "sgd"}, "torch-cuda", "eager", "optimizer sgd", "plan with --optimizer adamw"),
-    ],
-)
-def test_software_that_no_code_is_written_for(
-    changed: dict[str, Any], target: str, style: str, place: str, fix: str
-) -> None:
-    with pytest.raises(EmissionSoftware) as refused:
-        check_software(replace(FP32, **changed), target, style)
-    assert (refused.value.place, refused.value.fix) == (place, fix)
-    check_software(FP32, target, "compiled")
-    check_software(replace(FP32, stack=STACKS["torch-async-tp"]), "torch-cuda", "eager")
+    ]:
+        with pytest.raises(EmissionSoftware) as refused:
+            check_software(replace(FP32, **changed), target, style)
+        assert (refused.value.place, refused.value.fix) == (place, fix), changed
+        check_software(FP32, target, "compiled")
+        check_software(replace(FP32, stack=STACKS["torch-async-tp"]), "torch-cuda", "eager")
 
 
 # What runs again ----------------------------------------------------------------------------------------------------
@@ -226,23 +227,19 @@ AGAIN: dict[str, tuple[Subject, tuple[str, ...], tuple[str, ...]]] = {
 }
 
 
-@pytest.mark.parametrize("what", AGAIN)
-def test_modules_that_run_again(what: str) -> None:
-    plan, paths, attention = AGAIN[what]
-    (found,) = recomputed(plan)
-    assert (found.paths, found.attention, found.kept, found.changes) == (paths, attention, None, False)
-    assert (found.start, found.stop, found.which) == (0, None, "")
-    assert found.piece.plan.body == "block"
+def test_modules_that_run_again() -> None:
+    for what, (plan, paths, attention) in AGAIN.items():
+        (found,) = recomputed(plan)
+        assert (found.paths, found.attention, found.kept, found.changes) == (paths, attention, None, False), what
+        assert (found.start, found.stop, found.which) == (0, None, ""), what
+        assert found.piece.plan.body == "block", what
 
 
-@pytest.mark.parametrize(
-    ("kept", "numbers"),
-    [(("q", "attn"), (0,)), (("v", "up", "attn"), (2, 5)), (("q", "k", "attn"), (0, 1))],
-)
-def test_products_that_are_kept_are_counted(kept: tuple[str, ...], numbers: tuple[int, ...]) -> None:
+def test_products_that_are_kept_are_counted() -> None:
     """In the order in which they run: queries, keys, values, then o, gate, up and down."""
-    (found,) = recomputed(again("block", but=kept))
-    assert (found.paths, found.attention, found.kept) == (("",), (), numbers)
+    for kept, numbers in [(("q", "attn"), (0,)), (("v", "up", "attn"), (2, 5)), (("q", "k", "attn"), (0, 1))]:
+        (found,) = recomputed(again("block", but=kept))
+        assert (found.paths, found.attention, found.kept) == (("",), (), numbers), (kept, numbers)
 
 
 def test_first_blocks_run_again_by_themselves() -> None:
@@ -267,13 +264,12 @@ REFUSED: dict[str, tuple[Subject, str]] = {
 }
 
 
-@pytest.mark.parametrize("what", REFUSED)
-def test_what_cannot_run_again_by_itself_is_refused(what: str) -> None:
-    plan, says = REFUSED[what]
-    with pytest.raises(EmissionRecompute, match=f"{says} is not emitted yet") as refused:
-        recomputed(plan)
-    way = "plan with --fix recompute=none, or pin whole blocks or modules, as in --fix 'layers.*:recompute=on'"
-    assert refused.value.fix == way
+def test_what_cannot_run_again_by_itself_is_refused() -> None:
+    for what, (plan, says) in REFUSED.items():
+        with pytest.raises(EmissionRecompute, match=f"{says} is not emitted yet") as refused:
+            recomputed(plan)
+        way = "plan with --fix recompute=none, or pin whole blocks or modules, as in --fix 'layers.*:recompute=on'"
+        assert refused.value.fix == way, what
 
 
 def test_a_ring_runs_again_with_its_module() -> None:
@@ -286,21 +282,23 @@ def test_a_ring_runs_again_with_its_module() -> None:
 # Cut sequences ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", ["all_gather", "ring", "ulysses"])
-def test_how_sequences_are_cut(kind: str) -> None:
+def test_how_sequences_are_cut() -> None:
     """All modules run on own tokens, and only what the loss is taken of is no DTensor; tokens and labels are cut."""
-    plan = subject(cp=2, context=kind)
-    found = parts_of(plan).context
-    assert found is not None
-    embed, block, head = found.bodies
-    assert (embed.own, block.own) == ((Own("embed", None, leaves=True),), (Own("", None, leaves=True),))
-    assert head.own == (Own("norm", None, leaves=True), Own("head", None, leaves=False))
-    assert [body.attention for body in found.bodies] == [(), (("attn", kind),), ()]
-    assert [(body.unmasked, body.inside) for body in found.bodies] == [((), ())] * 3
-    assert (found.axis, found.ends, found.entries, found.kinds) == ("cp", False, ("tokens", "labels"), (kind,))
-    others = (found.masked, found.narrow, found.unmasked, found.inside, found.biased, found.several)
-    assert others == (False,) * 6
-    assert found.kernel == "cpu"
+    for kind in ["all_gather", "ring", "ulysses"]:
+        plan = subject(cp=2, context=kind)
+        found = parts_of(plan).context
+        assert found is not None, kind
+        embed, block, head = found.bodies
+        assert (embed.own, block.own) == ((Own("embed", None, leaves=True),), (Own("", None, leaves=True),)), kind
+        assert head.own == (Own("norm", None, leaves=True), Own("head", None, leaves=False)), kind
+        assert [body.attention for body in found.bodies] == [(), (("attn", kind),), ()], kind
+        assert [(body.unmasked, body.inside) for body in found.bodies] == [((), ())] * 3, kind
+        assert (found.axis, found.ends, found.entries, found.kinds) == ("cp", False, ("tokens", "labels"), (kind,)), (
+            kind
+        )
+        others = (found.masked, found.narrow, found.unmasked, found.inside, found.biased, found.several)
+        assert others == (False,) * 6, kind
+        assert found.kernel == "cpu", kind
 
 
 def test_the_kernel_of_a_ring_is_that_of_its_device_and_dtype() -> None:
@@ -328,47 +326,51 @@ def test_all_parameters_of_a_model_in_bytes() -> None:
     assert MOST_WHOLE_BYTES == 4 * 1024**3
 
 
-@pytest.mark.parametrize("init", ["", "meta", "whole"])
-@pytest.mark.parametrize("big", [False, True])
-def test_ranks_draw_their_part_of_what_is_big_or_if_they_are_told(
-    init: str, big: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    plan = replace(subject(dp=2, zero=3), init=init)
-    most = whole_bytes(plan) - big
-    monkeypatch.setattr("meshwright.backends.torch_.emit.initial.MOST_WHOLE_BYTES", most)
-    parts = parts_of(plan)
-    drawn = parts.drawn_in_parts
-    assert drawn == (init == "meta" or (big and not init))
-    expected = "" if drawn or init == "whole" or not big else "every rank builds all 0 GiB of the model"
-    assert built_whole(plan, parts=drawn) == expected
-    undrawn = replace(plan, calls=replace(plan.calls, undrawn=("norm",)))
-    why = "module norm has no reset_parameters(), and the model's file no draw_weights(module), to draw what it holds"
-    if init == "meta":
-        with pytest.raises(EmissionModel) as refused:
-            drawn_in_parts(undrawn, parts.kept, parts.axes, None, None)
-        assert (refused.value.place, refused.value.cause) == ("--init meta", why)
-    else:
-        assert not drawn_in_parts(undrawn, parts.kept, parts.axes, None, None)
-        told = "" if init or not big else f"every rank builds all 0 GiB of the model: {why}"
-        assert built_whole(undrawn, parts=False) == told
+UNDRAWN = "module norm has no reset_parameters(), and the model's file no draw_weights(module), to draw what it holds"
 
 
-@pytest.mark.parametrize(
-    ("degrees", "drawn"),
-    [
+def test_ranks_draw_their_part_of_what_is_big_or_if_they_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    for init in ["", "meta", "whole"]:
+        for big in [False, True]:
+            plan = replace(subject(dp=2, zero=3), init=init)
+            most = whole_bytes(plan) - big
+            monkeypatch.setattr("meshwright.backends.torch_.emit.initial.MOST_WHOLE_BYTES", most)
+            parts = parts_of(plan)
+            drawn = parts.drawn_in_parts
+            assert drawn == (init == "meta" or (big and not init)), (init, big)
+            expected = "" if drawn or init == "whole" or not big else "every rank builds all 0 GiB of the model"
+            assert built_whole(plan, parts=drawn) == expected, (init, big)
+            undrawn = replace(plan, calls=replace(plan.calls, undrawn=("norm",)))
+            why = UNDRAWN
+            if init == "meta":
+                with pytest.raises(EmissionModel) as refused:
+                    drawn_in_parts(undrawn, parts.kept, parts.axes, None, None)
+                assert (refused.value.place, refused.value.cause) == ("--init meta", why), (init, big)
+            else:
+                assert not drawn_in_parts(undrawn, parts.kept, parts.axes, None, None), (init, big)
+                told = "" if init or not big else f"every rank builds all 0 GiB of the model: {why}"
+                assert built_whole(undrawn, parts=False) == told, (init, big)
+
+
+def test_copies_of_all_are_drawn_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    for degrees, drawn in [
         ({"dp": 2}, False),
         ({"dp": 2, "zero": 3}, True),
         ({"tp": 2}, True),
         ({"pp": 2, "microbatches": 2, "schedule": "gpipe"}, True),
-    ],
-)
-def test_copies_of_all_are_drawn_whole(degrees: dict[str, Any], drawn: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("meshwright.backends.torch_.emit.initial.MOST_WHOLE_BYTES", 0)
-    parts = parts_of(subject(**degrees))
-    assert parts.drawn_in_parts == drawn
-    experts: Any = object()
-    assert drawn_in_parts(parts.subject, parts.kept, parts.axes, experts, None) == bool(parts.kept.units)
-    assert not drawn_in_parts(parts.subject, Kept(()), replace(parts.axes, tensor=None), None, None)
+    ]:
+        monkeypatch.setattr("meshwright.backends.torch_.emit.initial.MOST_WHOLE_BYTES", 0)
+        parts = parts_of(subject(**degrees))
+        assert parts.drawn_in_parts == drawn, (degrees, drawn)
+        experts: Any = object()
+        assert drawn_in_parts(parts.subject, parts.kept, parts.axes, experts, None) == bool(parts.kept.units), (
+            degrees,
+            drawn,
+        )
+        assert not drawn_in_parts(parts.subject, Kept(()), replace(parts.axes, tensor=None), None, None), (
+            degrees,
+            drawn,
+        )
 
 
 def test_a_root_that_holds_parameters_itself_is_a_unit_of_its_own_kind(tmp_path: Path) -> None:
