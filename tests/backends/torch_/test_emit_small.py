@@ -108,6 +108,14 @@ def test_scripts_of_unlike_stages_define_what_they_call(tmp_path: Path) -> None:
     assert "Found" not in unclean(tmp_path)
 
 
+def test_shards_of_another_dimension_are_told_to_torch() -> None:
+    """Of a weight of blocks; the function that says so is written where a unit has such, and nowhere else."""
+    text = lines_of(stored("zero 3", "block", Q, params="[-, dp]"))
+    placed = f'shard_placement_fn=along(block, {{"{Q}": 1}})'
+    assert (text.count("def along("), text.count("shard_placement_fn="), placed in text) == (1, 1, True)
+    assert "along(" not in lines_of(plan_of("zero 3"))
+
+
 def lines_of(plan: Subject) -> str:
     """All that its script says, without indents."""
     texts = [text for name, text in emit(plan, Path("/out")).texts if name.endswith(".py")]

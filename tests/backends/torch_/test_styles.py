@@ -344,6 +344,81 @@ def test_a_part_that_all_heads_read_is_shared() -> None:
     assert found.shared == {"qkv": (2, (4, 4, 4))}
 
 
+# Channels -----------------------------------------------------------------------------------------------------------
+
+IMAGES, CHANNELS = "[-, -, -, -]", "[-, tp, -, -]"
+
+
+def images(state: str) -> tuple[Body, str]:
+    """Two of four channels, eight by eight."""
+    body = Body()
+    x = body.input((2, 4, 8, 8), requires_grad=True)
+    body.states[x] = state
+    return body, x
+
+
+def convolved(body: Body, factor: str, x: str, module: str = "conv", groups: int = 1) -> str:
+    weight, bias = body.param(f"{module}.weight", (4, 4 // groups, 3, 3)), body.param(f"{module}.bias", (4,))
+    more = {"groups": groups} if groups > 1 else {}
+    return body.cut(factor, "conv2d", x, weight, bias, module=module, padding=1, **more)
+
+
+def test_channels_of_convolutions() -> None:
+    """Output channels cut weights and biases along their first dimension, input channels weights along the second."""
+    both, second = 'dims={"weight": 0, "bias": 0}', 'dims={"weight": 1}'
+    for factor, x, leaves, options in [
+        ("co", IMAGES, CHANNELS, f"{both}, takes={WHOLE}, makes={OWN}"),
+        ("co", IMAGES, IMAGES, f"{both}, takes={WHOLE}, makes={OWN}, output_layouts={WHOLE}"),
+        ("ci", CHANNELS, IMAGES, f"{second}, takes={OWN}, makes=Partial(), output_layouts={WHOLE}"),
+        (
+            "ci",
+            IMAGES,
+            IMAGES,
+            f"input_layouts={WHOLE}, {second}, takes={OWN}, makes=Partial(), output_layouts={WHOLE}",
+        ),
+    ]:
+        body, given = images(x)
+        found = read(body, {convolved(body, factor, given): leaves})
+        assert said(found) == {"conv": f"OwnChannels({options})"}, (factor, x, leaves)
+
+
+def test_groups_of_channels() -> None:
+    body, x = images(CHANNELS)
+    options = f'dims={{"weight": 0, "bias": 0}}, takes={OWN}, makes={OWN}, groups=True'
+    assert said(read(body, {convolved(body, "g", x, groups=4): CHANNELS})) == {"conv": f"OwnChannels({options})"}
+
+
+def test_a_whole_module_that_reads_channels_is_given_all() -> None:
+    """It has no style of its own: what is cut is gathered where it is called, and it runs on plain tensors."""
+    body, x = images(CHANNELS)
+    made = body.cut("d1", "relu", x, module="act")
+    body.states[made] = CHANNELS
+    out = convolved(body, "", made)
+    found = read(body, {out: IMAGES}, arguments={"blocks.0.conv": ("blocks.0.act",)})
+    assert said(found) == {
+        "conv": f"PrepareModuleInput(input_layouts=({OWN},), desired_input_layouts=({WHOLE},), use_local_output=True)"
+    }
+
+
+def test_a_norm_whose_batch_the_tensor_axis_cuts_is_refused() -> None:
+    body, x = images("[tp, -, -, -]")
+    held = [body.param(f"norm.{name}", (4,)) for name in ("weight", "bias")]
+    held += [body.buffer(f"norm.{name}", (4,)) for name in ("mean", "var")]
+    out = body.cut("n", "batch_norm", x, *held, module="norm")
+    with pytest.raises(EmissionModule, match="tp cuts it otherwise than by channels, or some of several groups"):
+        read(body, {out: "[tp, -, -, -]"})
+
+
+def test_a_norm_of_own_channels() -> None:
+    """Its buffers are cut, too."""
+    body, x = images(CHANNELS)
+    held = [body.param(f"norm.{name}", (4,)) for name in ("weight", "bias")]
+    held += [body.buffer(f"norm.{name}", (4,)) for name in ("mean", "var")]
+    out = body.cut("c", "batch_norm", x, *held, module="norm")
+    dims = 'dims={"weight": 0, "bias": 0, "mean": 0, "var": 0}'
+    assert said(read(body, {out: CHANNELS})) == {"norm": f"OwnChannels({dims}, takes={OWN}, makes={OWN})"}
+
+
 # What no style says -------------------------------------------------------------------------------------------------
 
 
