@@ -288,7 +288,7 @@ class _Reader:
             goes_on = out[0] == SEQUENCE and any(one.module == op.module for one, _ in self.readers(op.results[0]))
             self.found[op.module] = Style("RowwiseParallel", self.leaving(op, out[0]), turned, goes_on)
             inside = COPIES if op.kind == "embedding" else str(rank - 1)
-        elif op.kind in ("linear", "embedding") and home[0] == str(rank - 1):
+        elif op.kind in ("linear", "embedding") and home[0] == str(rank - 1) and main != COPIES:
             self.found[op.module] = Style("ColwiseParallel", () if out == home else self.leaving(op, out[0]), turned)
             inside = COPIES
         elif op.kind == "embedding" and main == COPIES and want[0] == home[0] == out[0] == SEQUENCE:

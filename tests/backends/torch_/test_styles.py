@@ -344,6 +344,16 @@ def test_a_part_that_all_heads_read_is_shared() -> None:
     assert found.shared == {"qkv": (2, (4, 4, 4))}
 
 
+def test_a_product_of_a_parameter_with_what_is_given_for_a_weight_is_refused() -> None:
+    """What the axis cuts is no weight of the module."""
+    body = Body()
+    given = body.input((16, 8), requires_grad=True)
+    body.states[given] = "[tp, -]"
+    out = body.cut("n", "linear", body.param("odd.weight", (2, 4, 8)), given, module="odd")
+    with pytest.raises(EmissionModule, match="its input is 0, its weight R and its result 2 over tp"):
+        read(body, {out: WIDTH})
+
+
 # Channels -----------------------------------------------------------------------------------------------------------
 
 IMAGES, CHANNELS = "[-, -, -, -]", "[-, tp, -, -]"
