@@ -3,6 +3,7 @@ what is refused. Nothing is traced or run here."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -16,10 +17,11 @@ from meshwright.backends.torch_.emit.parts import Parts
 from meshwright.backends.torch_.emit.storage import WHOLE, kept_of, whole_of
 from meshwright.backends.torch_.emit.subject import Subject
 from meshwright.backends.torch_.emit.unlike import Unlike, joined_kinds, kinds_of, merged
+from meshwright.backends.torch_.emit.writing.keeping import plain
 from meshwright.ir.decisions import Schedule
 from meshwright.ir.errors import EmissionAxis, EmissionSchedule, EmissionSoftware, EmissionStorage
 from meshwright.ir.mesh import Mesh
-from meshwright.ir.names import Degrees
+from meshwright.ir.names import Degrees, template
 from meshwright.ir.placement import Placement, State
 from meshwright.ir.workload import Workload
 from meshwright.planner.unlike import neighbours, over_parts
@@ -565,6 +567,51 @@ def test_a_batch_that_ranks_and_micro_batches_do_not_divide_is_refused_in_stages
         "2 micro-batches",
         "on ranks along dp they do not divide 6 sequences",
     )
+
+
+def frozen(kind: str, path: str) -> Subject:
+    """The plan, of a model that does not train a weight of its blocks."""
+    plan = plan_of(kind)
+    graph = plan.fold.body["block"].graph
+    params = tuple(replace(one, requires_grad=one.path != path) for one in graph.params)
+    bodies = tuple(
+        replace(one, graph=replace(graph, params=params)) if one.name == "block" else one for one in plan.fold.bodies
+    )
+    fold = replace(plan.fold, bodies=bodies)
+    given = {name: value for name, value in PLANS[kind].items() if name not in ("workload", "layers")}
+    return planned(fold, template(fold, Degrees(**given), "torch-gloo"))
+
+
+def test_what_is_not_trained_is_told_so_again_where_torch_forgets_it() -> None:
+    """It forgets it of modules on own tokens alone; shards of others leave out what is not trained."""
+    said = {kind: parts_of(frozen(kind, Q)).stays_frozen for kind in ("copies", "tp x dp", "tp+sp", "tp+sp x dp")}
+    assert said == {"copies": False, "tp x dp": False, "tp+sp": True, "tp+sp x dp": True}
+    text = lines_of(frozen("tp+sp x dp", Q))
+    assert "for name in untrained:  # still: torch makes new parameters of them" in text
+    assert "untrained" not in lines_of(frozen("tp x dp", Q))
+    kept = parts_of(frozen("zero 3", Q)).kept
+    ignored = "ignored = {parameter for parameter in model.parameters() if not parameter.requires_grad}"
+    assert kept.frozen == (ignored in lines_of(frozen("zero 3", Q)))
+
+
+def test_names_of_parameters_in_checkpoints_are_the_models() -> None:
+    """Whose stage it is in is left out; states of what two stages hold go by the first one's name."""
+
+    def plain_of(held: object, **options: Any) -> Callable[[str], str]:
+        made: dict[str, Any] = {"re": re, "TIED": held}
+        exec("\n".join(plain(**options)), made)  # noqa: S102
+        called: Callable[[str], str] = made["plain"]
+        return called
+
+    usual = plain_of((), tied=False)
+    assert usual("stages.0.layers.1.stages.2.w") == "layers.1.stages.2.w"
+    assert usual("state.stages.1.head.weight.exp_avg") == "state.head.weight.exp_avg"
+    both = ((0, "embed.weight"), (1, "head.weight")), ((0, "embed.weight", {}), (1, "head.weight", {0: ("tp",)}))
+    for found in (plain_of(both[0], tied=True), plain_of(both[1], tied=True, cuts=True)):
+        assert found("state.stages.1.head.weight.exp_avg") == "state.embed.weight.exp_avg"
+        assert found("param_groups.stages.1.head.weight.lr") == "param_groups.embed.weight.lr"
+        assert found("state.stages.1.norm.weight.exp_avg") == "state.norm.weight.exp_avg"
+        assert found("stages.1.head.weight") == "head.weight"
 
 
 # Stages of unlike meshes --------------------------------------------------------------------------------------------
