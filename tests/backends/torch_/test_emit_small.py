@@ -589,9 +589,42 @@ def test_what_is_not_trained_is_told_so_again_where_torch_forgets_it() -> None:
     text = lines_of(frozen("tp+sp x dp", Q))
     assert "for name in untrained:  # still: torch makes new parameters of them" in text
     assert "untrained" not in lines_of(frozen("tp x dp", Q))
-    kept = parts_of(frozen("zero 3", Q)).kept
+    assert parts_of(frozen("zero 3", Q)).kept.frozen
     ignored = "ignored = {parameter for parameter in model.parameters() if not parameter.requires_grad}"
-    assert kept.frozen == (ignored in lines_of(frozen("zero 3", Q)))
+    assert ignored in lines_of(frozen("zero 3", Q))
+
+
+def tied(**degrees: Any) -> Subject:
+    """The plan, of a model whose head has the table of its embedding."""
+    fold = fold_of()
+    bodies = []
+    for body in fold.bodies:
+        params = tuple(
+            replace(one, paths=("embed.weight", "head.weight")) if one.path in ("embed.weight", "head.weight") else one
+            for one in body.graph.params
+        )
+        bodies.append(replace(body, graph=replace(body.graph, params=params)))
+    fold = replace(fold, bodies=tuple(bodies))
+    return planned(fold, template(fold, Degrees(**degrees), "torch-gloo"))
+
+
+def test_a_parameter_of_two_places_is_one_again() -> None:
+    """Of stages of unlike ranks the gradients are summed; of modules that are parted, one takes the other's; units of
+    shards hold it twice, and step it once."""
+    assert parts_of(tied(dp=2)).one_again == ()
+    assert parts_of(tied(tp=2)).one_again == (("embed.weight", "head.weight"),)
+    text = lines_of(tied(tp=2))
+    assert "# One parameter again." in text
+    assert parts_of(tied(dp=2, zero=3)).untied == (("head.weight", "embed.weight"),)
+    assert parts_of(tied(tp=2)).untied == ()
+    staged = parts_of(tied(pp=2, microbatches=2, schedule="gpipe"))
+    found = staged.pipeline
+    assert found is not None
+    assert (found.tied, found.twice) == (((0, "embed.weight"), (1, "head.weight")), ())
+    text = lines_of(staged.subject)
+    assert "sum_tied(model)\nif CLIP:" in text
+    assert "self.sharing = group" in text
+    assert (staged.one_again, staged.untied, staged.held_twice) == ((), (), ())
 
 
 def test_names_of_parameters_in_checkpoints_are_the_models() -> None:
