@@ -21,7 +21,6 @@ from meshwright.ir.lower import lower
 from meshwright.ir.names import Degrees, template
 from meshwright.ir.workload import Workload
 from meshwright.planner.unlike import neighbours, over_parts
-from tests.backends.torch_.test_emit_experts import plan_of
 from tests.llama_block import Sizes, model
 
 X, L, T, B, NORM = 4 * 16 * 32, 4 * 16, 64 * 32, 9280, 32
@@ -263,60 +262,3 @@ def test_unlike_stages_send_parts() -> None:
         assert 4 * X // 2 == 4 * T // 2, tied  # of one size, so that they count together
         assert first.messages == second.messages == both(dict(halves), 4 * X // 2), tied
         assert (first.mesh.size, first.ranks, second.ranks) == (2, range(2), range(2, 4)), tied
-
-
-# Experts: of a mixture of two layers with 8 sequences of 16 tokens, 32 wide; 8 experts, two for each token, 24 inside
-REST = 2 * 64 * 32 + 32 + 2 * (2 * 32 * 32 + 2 * 16 * 32 + 2 * 32 + 8 * 32)
-"""Its parameters but for those of experts: table and head, the last norm; attention, norms and routers."""
-EXPERT = (2 * 24 + 24) * 32
-ROWS = 2 * 8 * 16 * 32
-EXPERTS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
-    # there and back, forward and backward, in both layers; before rows go there, how many for each expert
-    "apart": (
-        {"dp": 2, "ep": 2},
-        {
-            "packed": {("all_reduce", ("ep",)): 4 * (REST + 2)},
-            "routed": {("ep",): (2 * 2 * 2, 8 * 4 * ROWS // 2, ("ep",))},
-            "counts": {("all_to_all", ("ep",), 8 * 8): 2},
-        },
-    ),
-    # sequences are gathered, of 2 heads of keys and values that are 8 wide; copies of experts are summed over dp
-    "apart along cut sequences": (
-        {"dp": 2, "cp": 2, "ep": 2},
-        {
-            "values": {
-                ("all_gather", ("cp_ep",), 4 * 4 * 2 * 8 * 8): 2 * 2,
-                ("reduce_scatter", ("cp_ep",), 4 * 4 * 2 * 16 * 8): 2 * 2,
-            },
-            "packed": {
-                ("all_reduce", ("cp_ep", "dp")): 4 * (REST + 2),
-                ("all_reduce", ("dp",)): 4 * 2 * 8 // 2 * EXPERT,
-            },
-            "routed": {("cp_ep",): (8, 8 * 4 * ROWS // 4, ("cp_ep",))},
-            "counts": {("all_to_all", ("cp_ep",), 8 * 8): 2},
-        },
-    ),
-    # own rows are gathered and sums of all scattered; before that, whose each of them is; gradients of routers are sums
-    "cut": (
-        {"tp": 2, "sequence_parallel": True},
-        {
-            "values": {
-                ("reduce_scatter", TP, 4 * 8 * 16 * 32): 3 + 3,
-                ("all_gather", TP, 4 * 8 * 16 * 32 // 2): 3 + 3,
-                ("all_gather", TP, 4 * ROWS // 2): 2 + 2,
-                ("reduce_scatter", TP, 4 * ROWS): 2 + 2,
-                ("all_reduce", TP, 4 * 8 * 16): 3,
-            },
-            "packed": {("all_reduce", TP): 4 * (5 * 32 + 2 * 8 * 32)},
-            "whole": {("all_gather", TP, 8 * 8 * 16 // 2): 2},
-            "counts": {("all_gather", TP, 8 * ROWS // 2 // 32): 2},
-        },
-    ),
-}
-
-
-def test_what_ranks_send_experts() -> None:
-    for what, (degrees, expected) in EXPERTS.items():
-        plan = plan_of("grouped", **degrees)
-        (group,) = groups_of(plan.program, plan.fold)
-        assert said(group.predicted[0]) == expected, what
