@@ -319,6 +319,18 @@ def test_a_loss_of_own_tokens() -> None:
     assert (found.sharded_loss, found.own_loss) == (False, True)
 
 
+def test_scores_without_sequences_are_cut_by_their_vocabulary() -> None:
+    """Which is their second dimension."""
+    body = Body()
+    x, labels = body.input((4, 8), requires_grad=True), body.input((4,), name="labels", dtype="i64")
+    body.states |= {x: "[-, -]", labels: "[-]"}
+    scores = body.product("n", x, "head", 8, 8)
+    body.loss(body.cut("v", "cross_entropy", scores, labels, reduction="mean", ignore_index=-100))
+    found = read(body, {str(body.loss_value): "[]"})
+    assert said(found) == {"head": "ColwiseParallel(output_layouts=Shard(-1), use_local_output=False)"}
+    assert (found.sharded_loss, found.own_loss) == (True, False)
+
+
 def test_scores_are_whole_where_the_loss_is() -> None:
     body = scored(COPIES, "", "")
     found = read(body, {str(body.loss_value): "[]"})
