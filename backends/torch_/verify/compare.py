@@ -61,9 +61,9 @@ def whole(graph: Graph, values: Mapping[str, Tensor], seed: int = 0) -> Whole:
         env[name].requires_grad_()
     for op in graph.ops:
         attrs = {key: "f64" if key == "dtype" and _floating(value) else value for key, value in op.attrs}
-        with torch.set_grad_enabled(not op.no_grad):
-            results = EAGER[op.kind](tuple(env[value] for value in op.operands), attrs)
-        env.update(zip(op.results, results, strict=True))
+        results = EAGER[op.kind](tuple(env[value] for value in op.operands), attrs)
+        # Detached, not made while gradients are off: a cast to the same dtype is its operand itself.
+        env.update(zip(op.results, (one.detach() for one in results) if op.no_grad else results, strict=True))
     wanted = [name for name in dict.fromkeys(graph.outputs) if env[name].requires_grad]
     cotangents = {
         name: torch.ones_like(env[name])

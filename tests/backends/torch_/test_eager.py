@@ -189,30 +189,29 @@ def tensor(value: Any) -> torch.Tensor:
     return value if isinstance(value, torch.Tensor) else torch.as_tensor(numpy.array(value))
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case[0]}-{','.join(case[2])}")
-def test_by_hand(case: tuple[str, tuple[Any, ...], dict[str, Any], Any]) -> None:
-    kind, operands, attrs, expected = case
-    expected = expected if isinstance(expected, tuple) else (expected,)
-    found = EAGER[kind](tuple(map(tensor, operands)), attrs)
-    assert len(found) == len(expected)
-    for one, other in zip(found, expected, strict=True):
-        torch.testing.assert_close(one, tensor(other), rtol=1e-9, atol=1e-12)
+def test_by_hand() -> None:
+    """All in one test: each takes no time, and asks another line."""
+    for kind, operands, attrs, expected in CASES:
+        wanted = expected if isinstance(expected, tuple) else (expected,)
+        found = EAGER[kind](tuple(map(tensor, operands)), attrs)
+        assert len(found) == len(wanted), (kind, attrs)
+        for one, other in zip(found, wanted, strict=True):
+            torch.testing.assert_close(
+                one, tensor(other), rtol=1e-9, atol=1e-12, msg=lambda said, of=(kind, attrs): f"{of}: {said}"
+            )
 
 
-@pytest.mark.parametrize(
-    ("kind", "operands"),
-    [
+def test_what_is_added_to_a_small_variance() -> None:
+    """The variance of 0 and 1e-3 is 2.5e-7, their mean square twice that. torch adds 1e-5, models with RMS 1e-6."""
+    for kind, operands in [
         ("layer_norm", ([[0.0, 1e-3]],)),
         ("rms_norm", ([[0.0, 1e-3]],)),
         ("group_norm", ([[[0.0, 1e-3]]],)),
         ("batch_norm", ([[0.0], [1e-3]], [1.0], [0.0], [0.0], [0.0])),
-    ],
-)
-def test_what_is_added_to_a_small_variance(kind: str, operands: tuple[Any, ...]) -> None:
-    """The variance of 0 and 1e-3 is 2.5e-7, their mean square twice that. torch adds 1e-5, models with RMS 1e-6."""
-    found = EAGER[kind](tuple(map(tensor, operands)), {"groups": 1} if kind == "group_norm" else {})[0]
-    expected = 1e-3 / sqrt(5e-7 + 1e-6) if kind == "rms_norm" else 5e-4 / sqrt(2.5e-7 + 1e-5)
-    assert found.flatten()[-1].item() == pytest.approx(expected, rel=1e-9)
+    ]:
+        found = EAGER[kind](tuple(map(tensor, operands)), {"groups": 1} if kind == "group_norm" else {})[0]
+        expected = 1e-3 / sqrt(5e-7 + 1e-6) if kind == "rms_norm" else 5e-4 / sqrt(2.5e-7 + 1e-5)
+        assert found.flatten()[-1].item() == pytest.approx(expected, rel=1e-9), (kind, operands)
 
 
 def test_running_statistics_move_by_a_tenth() -> None:
@@ -223,9 +222,8 @@ def test_running_statistics_move_by_a_tenth() -> None:
     assert (mean.item(), var.item()) == (0.0, 1.0)
 
 
-@pytest.mark.parametrize(
-    ("mask", "width", "shift", "seen"),
-    [
+def test_masks() -> None:
+    for mask, width, shift, seen in [
         ("full", 0, 0, ["111", "111", "111"]),
         ("causal", 0, 0, ["100", "110", "111"]),
         ("causal", 0, 1, ["110", "111", "111"]),
@@ -233,28 +231,26 @@ def test_running_statistics_move_by_a_tenth() -> None:
         ("band", 2, 0, ["110", "111", "011"]),
         ("band", 1, 0, ["100", "010", "001"]),
         ("chunk", 2, 0, ["100", "110", "001"]),
-    ],
-)
-def test_masks(mask: str, width: int, shift: int, seen: list[str]) -> None:
-    found = position_mask(mask, width, torch.arange(3), torch.arange(3), shift)
-    assert ["".join(str(int(one)) for one in row) for row in found] == seen
+    ]:
+        found = position_mask(mask, width, torch.arange(3), torch.arange(3), shift)
+        assert ["".join(str(int(one)) for one in row) for row in found] == seen, mask
 
 
-@pytest.mark.parametrize("biased", [False, True])
-@pytest.mark.parametrize(("mask", "keys"), [("full", 3), ("causal", 3), ("causal", 4), ("window", 4), ("chunk", 3)])
-def test_attention_is_a_softmax_of_scaled_scores(mask: str, keys: int, biased: bool) -> None:
-    draw = torch.Generator().manual_seed(0)
-    q, k, v, bias = (
-        torch.randn(shape, generator=draw, dtype=torch.float64)
-        for shape in ((1, 4, 3, 2), (1, 2, keys, 2), (1, 2, keys, 5), (1, 4, 3, keys))
-    )
-    seen = position_mask(mask, 2, torch.arange(3), torch.arange(keys), keys - 3)
-    for attrs, scale in (({}, 2**-0.5), ({"scale": 0.25}, 0.25)):
-        (found,) = EAGER["attention"]((q, k, v, *[bias] * biased), {"mask": mask, "width": 2, **attrs})
-        for head in range(4):
-            scores = q[0, head] @ k[0, head // 2].T * scale + (bias[0, head] if biased else 0)
-            expected = scores.masked_fill(~seen, float("-inf")).softmax(-1) @ v[0, head // 2]
-            torch.testing.assert_close(found[0, head], expected)
+def test_attention_is_a_softmax_of_scaled_scores() -> None:
+    for biased in [False, True]:
+        for mask, keys in [("full", 3), ("causal", 3), ("causal", 4), ("window", 4), ("chunk", 3)]:
+            draw = torch.Generator().manual_seed(0)
+            q, k, v, bias = (
+                torch.randn(shape, generator=draw, dtype=torch.float64)
+                for shape in ((1, 4, 3, 2), (1, 2, keys, 2), (1, 2, keys, 5), (1, 4, 3, keys))
+            )
+            seen = position_mask(mask, 2, torch.arange(3), torch.arange(keys), keys - 3)
+            for attrs, scale in (({}, 2**-0.5), ({"scale": 0.25}, 0.25)):
+                (found,) = EAGER["attention"]((q, k, v, *[bias] * biased), {"mask": mask, "width": 2, **attrs})
+                for head in range(4):
+                    scores = q[0, head] @ k[0, head // 2].T * scale + (bias[0, head] if biased else 0)
+                    expected = scores.masked_fill(~seen, float("-inf")).softmax(-1) @ v[0, head // 2]
+                    torch.testing.assert_close(found[0, head], expected)
 
 
 def test_a_row_that_pads_has_no_gradient() -> None:

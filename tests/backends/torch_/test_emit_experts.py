@@ -16,7 +16,7 @@ import torch
 from meshwright.backends.torch_.capabilities import TORCH_GLOO
 from meshwright.backends.torch_.emit import Subject, emit
 from meshwright.backends.torch_.verify.emitted import Verified
-from meshwright.backends.torch_.verify.groups import Group, unlike, unlike_together
+from meshwright.backends.torch_.verify.groups import Group, groups_of, unlike, unlike_together
 from meshwright.backends.torch_.verify.predicted import Predicted
 from meshwright.ir.calls import Calls
 from meshwright.ir.errors import (
@@ -290,3 +290,62 @@ def test_exchanges_with_experts_are_held_against_the_plan(what: str) -> None:
     wrong += unlike_together(sent, group)
     assert len(wrong) == bool(says)
     assert all(says in one for one in wrong)
+
+
+# Experts: of a mixture of two layers with 8 sequences of 16 tokens, 32 wide; 8 experts, two for each token, 24 inside
+REST = 2 * 64 * 32 + 32 + 2 * (2 * 32 * 32 + 2 * 16 * 32 + 2 * 32 + 8 * 32)
+"""Its parameters but for those of experts: table and head, the last norm; attention, norms and routers."""
+EXPERT = (2 * 24 + 24) * 32
+ROWS = 2 * 8 * 16 * 32
+SENT: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    # there and back, forward and backward, in both layers; before rows go there, how many for each expert
+    "apart": (
+        {"dp": 2, "ep": 2},
+        {
+            "packed": {("all_reduce", ("ep",)): 4 * (REST + 2)},
+            "routed": {("ep",): (2 * 2 * 2, 8 * 4 * ROWS // 2, ("ep",))},
+            "counts": {("all_to_all", ("ep",), 8 * 8): 2},
+        },
+    ),
+    # sequences are gathered, of 2 heads of keys and values that are 8 wide; copies of experts are summed over dp
+    "apart along cut sequences": (
+        {"dp": 2, "cp": 2, "ep": 2},
+        {
+            "values": {
+                ("all_gather", ("cp_ep",), 4 * 4 * 2 * 8 * 8): 2 * 2,
+                ("reduce_scatter", ("cp_ep",), 4 * 4 * 2 * 16 * 8): 2 * 2,
+            },
+            "packed": {
+                ("all_reduce", ("cp_ep", "dp")): 4 * (REST + 2),
+                ("all_reduce", ("dp",)): 4 * 2 * 8 // 2 * EXPERT,
+            },
+            "routed": {("cp_ep",): (8, 8 * 4 * ROWS // 4, ("cp_ep",))},
+            "counts": {("all_to_all", ("cp_ep",), 8 * 8): 2},
+        },
+    ),
+    # own rows are gathered and sums of all scattered; before that, whose each of them is; gradients of routers are sums
+    "cut": (
+        {"tp": 2, "sequence_parallel": True},
+        {
+            "values": {
+                ("reduce_scatter", ("tp",), 4 * 8 * 16 * 32): 3 + 3,
+                ("all_gather", ("tp",), 4 * 8 * 16 * 32 // 2): 3 + 3,
+                ("all_gather", ("tp",), 4 * ROWS // 2): 2 + 2,
+                ("reduce_scatter", ("tp",), 4 * ROWS): 2 + 2,
+                ("all_reduce", ("tp",), 4 * 8 * 16): 3,
+            },
+            "packed": {("all_reduce", ("tp",)): 4 * (5 * 32 + 2 * 8 * 32)},
+            "whole": {("all_gather", ("tp",), 8 * 8 * 16 // 2): 2},
+            "counts": {("all_gather", ("tp",), 8 * ROWS // 2 // 32): 2},
+        },
+    ),
+}
+
+
+def test_what_ranks_send_experts() -> None:
+    for what, (degrees, expected) in SENT.items():
+        plan = plan_of("grouped", **degrees)
+        (group,) = groups_of(plan.program, plan.fold)
+        one = group.predicted[0]
+        parts = {name: dict(getattr(one, name)) for name in ("values", "packed", "whole", "routed", "counts")}
+        assert {name: part for name, part in parts.items() if part} == expected, what

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 from collections import Counter
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
-from meshwright.backends.torch_.verify.apart import Apart
+from meshwright.backends.torch_.verify import apart
+from meshwright.backends.torch_.verify.apart import Apart, apart_of
 from meshwright.backends.torch_.verify.counting import Collective
 from meshwright.backends.torch_.verify.equal import close, compared, distances
+from meshwright.backends.torch_.verify.fake import make_fake
 from meshwright.backends.torch_.verify.groups import Group, unlike, unlike_together
 from meshwright.backends.torch_.verify.predicted import Predicted
+from meshwright.backends.torch_.verify.ranks import bits, parameters_of
 from meshwright.backends.torch_.verify.simulate import exact
 from meshwright.ir.mesh import Mesh
+from tests.backends.torch_.small import subject
 
 # How far apart ------------------------------------------------------------------------------------------------------
 
@@ -176,3 +181,64 @@ def test_every_rank_cuts_its_own_part() -> None:
     (whole,) = Apart(1, (1,), "labels", -1).parts(batch)
     assert whole[0] == 1.0
     assert whole[1]["ids"].tolist() == list(range(6))
+
+
+@pytest.mark.parametrize(
+    ("degrees", "legal", "shares"),
+    [
+        ({"dp": 2, "microbatches": 2}, False, (1, 1)),
+        ({"dp": 2, "microbatches": 2}, True, None),
+        ({"dp": 2}, False, None),
+        ({"dp": 4, "shard": 2, "zero": 3, "microbatches": 2}, False, (1, 1, 1, 1)),
+        ({"tp": 2, "microbatches": 2}, False, (1,)),
+        ({"pp": 2, "microbatches": 2, "schedule": "gpipe"}, False, (1,)),
+    ],
+)
+def test_micro_batches_run_one_by_one_where_they_mean_something_else(
+    degrees: dict[str, Any], legal: bool, shares: tuple[int, ...] | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As many parts as ranks along the axes that cut the batch; labels of the loss, where -100 is no target."""
+    monkeypatch.setattr(apart, "microbatch", lambda graph: SimpleNamespace(legal=legal))
+    found = apart_of(subject(**degrees))
+    assert found == (None if shares is None else Apart(2, shares, "labels", -100))
+
+
+# Ranks that are not there -------------------------------------------------------------------------------------------
+
+
+class Shared(torch.nn.Module):
+    """A parameter in two places, one that is not trained, one that is not there, a buffer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.other = torch.nn.Linear(2, 3, bias=False), torch.nn.Linear(2, 3, bias=False)
+        self.other.weight = self.one.weight
+        self.still = torch.nn.Parameter(torch.ones(4), requires_grad=False)
+        self.register_parameter("none", None)
+        self.register_buffer("table", torch.ones(5))
+
+
+def test_tensors_without_memory_take_the_places_of_a_models_own() -> None:
+    with torch.device("meta"):
+        model = Shared()
+    make_fake(model)
+    assert model.one.weight is model.other.weight
+    assert isinstance(model.one.weight, torch.nn.Parameter)
+    assert [one.requires_grad for one in (model.one.weight, model.still, model.table)] == [True, False, False]
+    assert [tuple(one.shape) for one in (model.one.weight, model.still, model.table)] == [(3, 2), (4,), (5,)]
+    assert {one.device.type for one in (model.one.weight, model.still, model.table)} == {"cpu"}
+    assert not isinstance(model.table, torch.nn.Parameter)
+    assert model.none is None
+
+
+def test_what_a_rank_holds_of_its_stages() -> None:
+    called = torch.nn.Module()
+    called.stages = torch.nn.ModuleList([torch.nn.Linear(2, 2, bias=False), torch.nn.Sequential(torch.nn.Linear(2, 2))])
+    assert [name for name, _ in parameters_of(called)] == ["weight", "0.weight", "0.bias"]
+    tied = Shared()
+    assert [name for name, _ in parameters_of(tied)] == ["still", "one.weight", "other.weight"]
+
+
+def test_bits_are_those_of_every_dtype_and_layout() -> None:
+    assert bits(torch.tensor([1.0], dtype=torch.bfloat16)) == b"\x80\x3f"
+    assert bits(torch.tensor([[1, 2], [3, 4]], dtype=torch.uint8).t()) == bytes([1, 3, 2, 4])

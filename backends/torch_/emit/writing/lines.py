@@ -19,12 +19,12 @@ def quoted(names: Iterable[str]) -> str:
     return ", ".join(map(literal, names))
 
 
-def call(deep: int, function: str, arguments: list[str]) -> Iterator[str]:
-    """A call on one line if it fits, else its arguments on a line of their own, or on one each: of an argument that is
-    a call, or a list, too."""
+def call(deep: int, function: str, arguments: list[str], after: str = "") -> Iterator[str]:
+    """A call, and what comes after it, on one line if it fits, else its arguments on a line of their own, or on one
+    each: of an argument that is a call, or a list, too."""
     indent, line = " " * deep, ", ".join(arguments)
-    if deep + len(function) + len(line) + 2 <= WIDTH:
-        yield f"{indent}{function}({line})"
+    if deep + len(function) + len(line) + 2 + len(after) <= WIDTH:
+        yield f"{indent}{function}({line}){after}"
         return
     yield f"{indent}{function}("
     if deep + 4 + len(line) <= WIDTH:
@@ -39,9 +39,8 @@ def call(deep: int, function: str, arguments: list[str]) -> Iterator[str]:
                 yield from (f"{indent}        {entry}," for entry in _apart(one[1:-1]))
                 yield f"{indent}    ],"
             else:
-                *lines, last = call(deep + 4, inner, _apart(given.removesuffix(")")))
-                yield from (*lines, f"{last},")
-    yield f"{indent})"
+                yield from call(deep + 4, inner, _apart(given.removesuffix(")")), ",")
+    yield f"{indent}){after}"
 
 
 def _apart(text: str) -> list[str]:
@@ -58,17 +57,20 @@ def _apart(text: str) -> list[str]:
 def loss_of(deep: int, called: str, batch: str, weight: str = "") -> Iterator[str]:
     """The loss of what the model makes of a batch, times its weight, on as few lines as it fits on."""
     indent, product = " " * deep, f" * {weight}" if weight else ""
-    whole = f"model_file.loss(model({called}), {batch}){product}"
+    arguments = [f"model({called})", batch]
+    whole = f"model_file.loss({', '.join(arguments)}){product}"
+    before_weight = f"{indent}loss: Tensor = {whole.removesuffix(weight[1:])}"
     if len(f"{indent}loss: Tensor = {whole}") <= WIDTH:
         yield f"{indent}loss: Tensor = {whole}"
+    elif weight.startswith("(") and len(before_weight) <= WIDTH:
+        yield from (before_weight, f"{indent}    {weight[1:-1]}", f"{indent})")
     elif not weight or weight.startswith("("):
-        *lines, last = call(deep, "loss: Tensor = model_file.loss", [f"model({called}), {batch}"])
-        yield from (*lines, f"{last}{product}")
+        yield from call(deep, "loss: Tensor = model_file.loss", arguments, product)
     elif deep + 4 + len(whole) <= WIDTH:
         yield from (f"{indent}loss: Tensor = (", f"{indent}    {whole}", f"{indent})")
     else:
         yield f"{indent}loss: Tensor = ("
-        yield from call(deep + 4, "model_file.loss", [f"model({called}), {batch}"])
+        yield from call(deep + 4, "model_file.loss", arguments)
         yield from (f"{indent}    * {weight}", f"{indent})")
 
 

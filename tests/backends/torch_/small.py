@@ -1,0 +1,122 @@
+"""Plans of a small Llama that is written by hand, graphs and calls, so that they are made and emitted in milliseconds:
+nothing of it is traced, and its file is not there."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from meshwright.backends.torch_.capabilities import TORCH_GLOO
+from meshwright.backends.torch_.emit.axes import axes_of
+from meshwright.backends.torch_.emit.context import context_of
+from meshwright.backends.torch_.emit.parts import Parts
+from meshwright.backends.torch_.emit.precision import precision_of
+from meshwright.backends.torch_.emit.storage import kept_of, whole_of
+from meshwright.backends.torch_.emit.styles import styles_of
+from meshwright.backends.torch_.emit.subject import Subject
+from meshwright.ir.calls import Calls
+from meshwright.ir.decisions import Decisions
+from meshwright.ir.fold import Fold
+from meshwright.ir.graph import Graph
+from meshwright.ir.lower import lower
+from meshwright.ir.names import Degrees, template
+from meshwright.ir.route import CALLED, Line, Route
+from meshwright.ir.workload import Workload
+from tests.llama_block import Sizes, model
+
+FP32 = Workload(global_batch=8, seq=16, precision="fp32", recipe="fp32")
+MIXED = Workload(global_batch=8, seq=16, precision="bf16")
+INSIDE = {"q": "attn", "k": "attn", "v": "attn", "o": "attn", "gate": "mlp", "up": "mlp", "down": "mlp"}
+"""The modules of a block that its products are in."""
+OUTSIDE = {"act": "mlp", "prod": "mlp", "attn": "attn", "attn_t": "attn", "attn_flat": "attn"}
+"""Those of operators without weights."""
+
+
+def in_modules(graph: Graph) -> Graph:
+    """The graph with a module for each operator that reads a weight, and modules around products."""
+
+    def placed(path: str) -> str:
+        first = path.partition(".")[0]
+        return f"{INSIDE[first]}.{path}" if first in INSIDE else path
+
+    params = tuple(replace(one, paths=tuple(map(placed, one.paths))) for one in graph.params)
+    owner = {one.value: one.path.rpartition(".")[0] for one in params}
+    ops = []
+    for op in graph.ops:
+        module = next((owner[value] for value in op.operands if value in owner), "")
+        module = module or OUTSIDE.get(op.name, INSIDE.get(op.name.partition("_")[0], ""))
+        ops.append(replace(op, module=module))
+    return replace(graph, params=params, ops=tuple(ops))
+
+
+@cache
+def fold_of(dtype: str = "f32", layers: int = 2, batch: int = 4) -> Fold:
+    """As `tests.llama_block` has it, with modules."""
+    made = model(Sizes(layers=layers, dtype=dtype, batch=batch))
+    return replace(made, bodies=tuple(replace(body, graph=in_modules(body.graph)) for body in made.bodies))
+
+
+def calls_of(fold: Fold) -> Calls:
+    """Blocks one after the other, which call attention and feed-forward parts with what a norm makes."""
+    blocks = next(one.paths for one in fold.segments if not one.glue)
+    modules = ("embed", *blocks, "norm", "head")
+    names = ("tokens", *(f"h{number}" for number in range(len(modules))))
+    lines = tuple(
+        Line(
+            makes=(after,),
+            expression=f'{CALLED}.get_submodule("{module}")(%{before})',
+            reads=(before,),
+            module=module,
+        )
+        for module, before, after in zip(modules, names, names[1:], strict=False)
+    )
+    types = fold.body["head"].graph.types
+    x, scores = (types[name] for name in ("x", "linear"))
+    shapes = [(name, x.dtype, x.shape) for name in names[1:-1]] + [(names[-1], scores.dtype, scores.shape)]
+    return Calls(
+        file=Path("llama.py"),
+        factory="tiny",
+        entries=("tokens",),
+        arguments={f"{path}.{part}": (f"{path}.norm{n}",) for path in blocks for n, part in ((1, "attn"), (2, "mlp"))},
+        has_optimizer=False,
+        route=Route(
+            lines=lines,
+            result=names[-1],
+            shapes=(("tokens", "i64", x.shape[:2]), *shapes),
+            targets=("labels",),
+        ),
+    )
+
+
+def subject(workload: Workload = FP32, *, layers: int = 2, target: str = "torch-gloo", **degrees: Any) -> Subject:
+    """The plan that degrees mean."""
+    dtype = {"fp32": "f32", "bf16": "bf16", "fp16": "f16"}[workload.precision]
+    fold = fold_of(dtype, layers, workload.global_batch // degrees.get("microbatches", 1))
+    return planned(fold, template(fold, Degrees(**degrees), target), workload)
+
+
+def planned(fold: Fold, decisions: Decisions, workload: Workload = FP32) -> Subject:
+    """What decisions mean."""
+    program = lower(fold, decisions, TORCH_GLOO.lowering(), workload)
+    return Subject(
+        fold=fold, decisions=decisions, program=program, workload=workload, calls=calls_of(fold), config="small"
+    )
+
+
+def parts_of(plan: Subject) -> Parts:
+    """What its script says."""
+    axes = axes_of(plan)
+    tensor, context = axes.tensor, axes.context
+    kept, precision = kept_of(plan, axes), precision_of(plan)
+    return Parts(
+        subject=plan,
+        axes=axes,
+        styles={one.plan.name: styles_of(plan, one, tensor) for one in plan.pieces} if tensor is not None else {},
+        kept=whole_of(plan, axes) if precision.sums and not kept.units else kept,
+        precision=precision,
+        context=context_of(plan, context) if context is not None else None,
+        experts=None,
+        model="llama.py",
+    )

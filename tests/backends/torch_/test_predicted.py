@@ -1,0 +1,264 @@
+"""What a plan is to communicate, by group of ranks: worked out by hand for a small Llama, in bytes that a rank gives.
+
+Its micro-batch holds 4 sequences of 16 tokens, 32 wide; 8 heads and 4 of keys and values, 4 wide each; 64 in its
+feed-forward parts, 64 words. So sequences are X = 4 * 16 * 32 elements, the scores' statistics L = 4 * 16; of
+parameters the table and the head have T = 64 * 32 each, a block
+B = 1024 + 512 + 512 + 1024 (attention) + 3 * 2048 (feed-forward) + 2 * 32 (norms), the last norm 32.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+from meshwright.backends.torch_.capabilities import TORCH_GLOO
+from meshwright.backends.torch_.verify.counting import Collective
+from meshwright.backends.torch_.verify.groups import Group, groups_of
+from meshwright.backends.torch_.verify.predicted import Predicted
+from meshwright.ir.decisions import Schedule
+from meshwright.ir.lower import lower
+from meshwright.ir.names import Degrees, template
+from meshwright.ir.workload import Workload
+from meshwright.planner.unlike import neighbours, over_parts
+from tests.llama_block import Sizes, model
+
+X, L, T, B, NORM = 4 * 16 * 32, 4 * 16, 64 * 32, 9280, 32
+ALL = 2 * T + 2 * B + NORM
+FP32 = Workload(global_batch=8, seq=16, precision="fp32", recipe="fp32")
+MIXED = Workload(global_batch=8, seq=16, precision="bf16")
+"""Gathered in bf16, summed in fp32."""
+ROUGH = Workload(global_batch=8, seq=16, precision="bf16", recipe="fsdp-bf16-reduce")
+LOW = Workload(global_batch=8, seq=16, precision="bf16", recipe="bf16")
+SCALED = Workload(global_batch=8, seq=16, precision="fp16")
+TP, DP, CP = ("tp",), ("dp",), ("cp",)
+
+
+def groups(
+    degrees: Degrees, workload: Workload | None = FP32, *, layers: int = 2, tied: bool = False
+) -> Sequence[Group]:
+    kind = {"fp32": "f32", "bf16": "bf16", "fp16": "f16"}[workload.precision if workload else "fp32"]
+    fold = model(Sizes(layers=layers, dtype=kind), tied=tied)
+    return groups_of(lower(fold, template(fold, degrees), TORCH_GLOO.lowering(), workload), fold)
+
+
+def said(one: Predicted) -> dict[str, Any]:
+    """What is not empty."""
+    parts = {name: getattr(one, name) for name in ("values", "packed", "whole", "routed", "counts")}
+    return {name: dict(part) for name, part in parts.items() if part}
+
+
+ONE_GROUP: dict[str, tuple[Degrees, Workload | None, dict[str, Any]]] = {
+    # table, two halves of two blocks; back, the same and the head; the loss: greatest, sum, and score of the label
+    "tp": (Degrees(tp=2), FP32, {"values": {("all_reduce", TP, 4 * X): 5 + 5, ("all_reduce", TP, 4 * L): 3}}),
+    # each sum is scattered, and gathered for what reads it; gradients of norms are sums
+    "tp+sp": (
+        Degrees(tp=2, sequence_parallel=True),
+        FP32,
+        {
+            "values": {
+                ("reduce_scatter", TP, 4 * X): 10,
+                ("all_gather", TP, 2 * X): 10,
+                ("all_reduce", TP, 4 * L): 3,
+            },
+            "packed": {("all_reduce", TP): 4 * 5 * NORM},
+            "whole": {("all_gather", TP, 8 * L // 2): 2},
+        },
+    ),
+    # gradients of norms travel as they were added up, in fp32
+    "tp+sp in bf16, micro-batches": (
+        Degrees(tp=2, microbatches=2, sequence_parallel=True),
+        MIXED,
+        {
+            "values": {
+                ("reduce_scatter", TP, 2 * X): 20,
+                ("all_gather", TP, X): 20,
+                ("all_reduce", TP, 2 * L): 6,
+            },
+            "packed": {("all_reduce", TP): 4 * 5 * NORM},
+            "whole": {("all_gather", TP, 8 * L // 2): 4},
+        },
+    ),
+    # and as they were computed, in bf16, of one micro-batch; what is cut in two is summed in fp32 over dp
+    "tp+sp in bf16, zero 1": (
+        Degrees(dp=2, tp=2, zero=1, sequence_parallel=True),
+        MIXED,
+        {
+            "values": {
+                ("reduce_scatter", TP, X): 10,
+                ("all_gather", TP, X // 2): 10,
+                ("all_reduce", TP, L): 3,
+            },
+            "packed": {
+                ("all_reduce", TP): 2 * 5 * NORM,
+                ("reduce_scatter", DP): 4 * (ALL + 5 * NORM) // 2,
+                ("all_gather", DP): 2 * (ALL + 5 * NORM) // 2 // 2,
+                ("all_reduce", DP): 2 * 2,
+            },
+            "whole": {("all_gather", TP, 8 * L // 4): 2},
+        },
+    ),
+    # gradients once, targets and losses of every micro-batch
+    "copies": (Degrees(dp=2, microbatches=2), FP32, {"packed": {("all_reduce", DP): 4 * (ALL + 2 * 2)}}),
+    "copies, as nothing else is said": (
+        Degrees(dp=2, microbatches=2),
+        None,
+        {"packed": {("all_reduce", DP): 4 * (ALL + 2 * 2)}},
+    ),
+    "zero 1": (
+        Degrees(dp=2, zero=1),
+        FP32,
+        {
+            "packed": {
+                ("reduce_scatter", DP): 4 * ALL,
+                ("all_gather", DP): 4 * ALL // 2,
+                ("all_reduce", DP): 4 * 2,
+            }
+        },
+    ),
+    # gathered twice for every micro-batch, but for the table, of which no gradient depends; scattered for each
+    "zero 3": (
+        Degrees(dp=2, zero=3, microbatches=2),
+        FP32,
+        {
+            "packed": {
+                ("all_gather", DP): 2 * 4 * (2 * ALL - T) // 2,
+                ("reduce_scatter", DP): 2 * 4 * ALL,
+                ("all_reduce", DP): 2 * 4 * 2,
+            }
+        },
+    ),
+    "zero 3 in bf16": (
+        Degrees(dp=2, zero=3, microbatches=2),
+        MIXED,
+        {
+            "packed": {
+                ("all_gather", DP): 2 * 2 * (2 * ALL - T) // 2,
+                ("reduce_scatter", DP): 2 * 4 * ALL,
+                ("all_reduce", DP): 2 * 2 * 2,
+            }
+        },
+    ),
+    "zero 3, gradients in bf16": (
+        Degrees(dp=2, zero=3),
+        ROUGH,
+        {
+            "packed": {
+                ("all_gather", DP): 2 * (2 * ALL - T) // 2,
+                ("reduce_scatter", DP): 2 * ALL,
+                ("all_reduce", DP): 2 * 2,
+            }
+        },
+    ),
+    # shards among two ranks, then the sums of these over both copies; the loss over all four
+    "copies of shards": (
+        Degrees(dp=4, shard=2, zero=3),
+        MIXED,
+        {
+            "packed": {
+                ("all_gather", ("dp_shard",)): 2 * (2 * ALL - T) // 2,
+                ("reduce_scatter", ("dp_shard",)): 4 * ALL,
+                ("all_reduce", DP): 4 * ALL // 2,
+                ("all_reduce", ("dp", "dp_shard")): 2 * 2,
+            }
+        },
+    ),
+    # keys and values of half of the tokens, of four heads; back, the gradients of all
+    "gathered sequences": (
+        Degrees(cp=2),
+        FP32,
+        {
+            "values": {
+                ("all_gather", CP, 4 * X // 2 // 2): 2 * 2,
+                ("reduce_scatter", CP, 4 * X // 2): 2 * 2,
+            },
+            "packed": {("all_reduce", CP): 4 * (ALL + 2)},
+        },
+    ),
+}
+
+
+def test_what_every_rank_communicates() -> None:
+    for what, (degrees, workload, expected) in ONE_GROUP.items():
+        (group,) = groups(degrees, workload)
+        assert said(group.predicted[0]) == expected, what
+        assert len(set(map(str, group.predicted))) == 1, what
+        assert group.messages == {}, what
+        assert (group.last, group.ranks) == (True, range(group.mesh.size)), what
+        assert len(group.parameters) == 2 * 9 + 3, what
+
+
+def both(pairs: dict[tuple[int, int], int], size: int) -> dict[Collective, int]:
+    """Messages as they are sent and as they are received."""
+    return {(kind, ends, size): number for ends, number in pairs.items() for kind in ("send", "recv")}
+
+
+def test_stages_send_what_crosses_and_sum_what_they_share() -> None:
+    """Sequences there, their gradients back, four times; half of the table, which the head reads, too."""
+    first, second = groups(Degrees(pp=2, tp=2, microbatches=4), tied=True)
+    expected = both({(0, 2): 4, (1, 3): 4, (2, 0): 4, (3, 1): 4}, 4 * X)
+    expected |= {("all_reduce", (0, 2), 4 * T // 2): 1, ("all_reduce", (1, 3), 4 * T // 2): 1}
+    assert first.messages == second.messages == expected
+    assert (first.ranks, second.ranks) == (range(2), range(2, 4))
+    assert (first.last, second.last) == (False, True)
+    assert said(first.predicted[1]) == {"values": {("all_reduce", TP, 4 * X): 4 * (3 + 2)}}
+    assert said(second.predicted[0]) == {"values": {("all_reduce", TP, 4 * X): 4 * 5, ("all_reduce", TP, 4 * L): 4 * 3}}
+    names = [one for (one,) in second.parameters]
+    assert names[:2] == ["layers.1.norm1.weight", "layers.1.q.weight"]
+    assert names[-2:] == ["norm.weight", "embed.weight"]
+    assert first.parameters[0] == ("embed.weight",)
+    assert len(first.parameters) == 1 + 9
+
+
+def test_what_stages_share_is_summed_as_it_is_kept() -> None:
+    """Where losses are scaled, ranks tell one another whether gradients are finite, too."""
+    for workload, gradient in [(None, 4), (FP32, 4), (MIXED, 4), (LOW, 2), (SCALED, 4)]:
+        (first, _) = groups(Degrees(pp=2), workload, tied=True)
+        wide = 2 if workload and workload.precision != "fp32" else 4
+        expected = both({(0, 1): 1, (1, 0): 1}, wide * X) | {("all_reduce", (0, 1), gradient * T): 1}
+        assert first.messages == expected | ({("all_reduce", (0, 1), 4): 1} if workload is SCALED else {}), (
+            workload,
+            gradient,
+        )
+
+
+def test_nobody_is_told_whether_its_own_gradients_are_finite() -> None:
+    (alone,) = groups(Degrees(), SCALED)
+    assert (alone.messages, said(alone.predicted[0])) == ({}, {})
+
+
+def test_stages_of_one_rank_send_one_another_nothing() -> None:
+    """In a V the first rank has both ends: what it sends the second are sequences of the first stage, and gradients of
+    the last; nothing crosses between the two in the middle, and the table is on one rank alone."""
+    first, second = groups(Degrees(pp=2, vp=2, microbatches=2, schedule="zbv"), MIXED, layers=4, tied=True)
+    assert first.messages == second.messages == both({(0, 1): 2 * 2, (1, 0): 2 * 2}, 2 * X)
+    assert (first.ranks, second.ranks, first.last, second.last) == (range(1), range(1, 2), True, False)
+    assert (len(first.parameters), len(second.parameters)) == (1 + 2 * 9 + 2, 2 * 9)
+
+
+def test_keys_and_values_go_around_in_each_stage() -> None:
+    """Of a quarter of the tokens, to the next rank of four: three times there; back three times, and their gradients
+    four times. Keys and values, two micro-batches."""
+    first, second = groups(Degrees(cp=4, context="ring", pp=2, microbatches=2, schedule="1f1b"))
+    around = [(0, 1), (1, 2), (2, 3), (3, 0), (4, 5), (5, 6), (6, 7), (7, 4)]
+    expected = both(dict.fromkeys(around, 2 * 2 * (3 + 3 + 4)), 4 * X // 2 // 4)
+    across = [pair for one in range(4) for pair in ((one, one + 4), (one + 4, one))]
+    assert first.messages == second.messages == expected | both(dict.fromkeys(across, 2), 4 * X // 4)
+    assert said(first.predicted[0]) == {"packed": {("all_reduce", CP): 4 * (T + B)}}
+    assert said(second.predicted[0]) == {"packed": {("all_reduce", CP): 4 * (T + B + NORM + 2 * 2)}}
+
+
+def test_unlike_stages_send_parts() -> None:
+    """Both ranks of tp need the halves of both of dp; of their copies of the gradients, the first one sends both
+    halves. Of a table that is cut in halves on either side, those that have the same half exchange it."""
+    for tied in [False, True]:
+        fold = model(Sizes(layers=2, dtype="f32"), tied=tied)
+        parts = neighbours(Degrees(dp=2, zero=1), Degrees(tp=2))
+        plan = over_parts(fold, parts, (1, 1), Schedule("1f1b", 2), "any")
+        first, second = groups_of(lower(fold, plan, TORCH_GLOO.lowering(), FP32), fold)
+        halves = Counter({(0, 2): 2, (1, 2): 2, (0, 3): 2, (1, 3): 2, (2, 0): 2, (2, 1): 2})
+        if tied:
+            halves += Counter({(0, 2): 1, (2, 0): 1, (1, 3): 1, (3, 1): 1})
+        assert 4 * X // 2 == 4 * T // 2, tied  # of one size, so that they count together
+        assert first.messages == second.messages == both(dict(halves), 4 * X // 2), tied
+        assert (first.mesh.size, first.ranks, second.ranks) == (2, range(2), range(2, 4)), tied
