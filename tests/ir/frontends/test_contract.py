@@ -66,7 +66,7 @@ def written(folder: Path, text: str, name: str = "model.py") -> str:
 def refused(folder: Path, text: str, kind: type[MeshwrightError]) -> MeshwrightError:
     """The error of loading and tracing this file; it names a place and a fix."""
     with pytest.raises(kind) as caught:
-        capture(load_model(written(folder, text), time_limit_s=5), batch=2, seq=3)
+        capture(load_model(written(folder, text), time_limit_s=60), batch=2, seq=3)
     error = caught.value
     assert error.place
     assert error.cause
