@@ -278,7 +278,7 @@ def _shorten(model: nn.Module, stack: Stack, undo: list[Callable[[], None]]) -> 
     undo.append(lambda: setattr(container, "_modules", before))
     container._modules = OrderedDict((str(i), blocks[p]) for i, p in enumerate(stack.walk))
     for holder in (owner, getattr(owner, "config", None)):
-        if holder is not None and hasattr(holder, "__dict__"):
+        if hasattr(holder, "__dict__"):
             _shorten_settings(vars(holder), stack, undo)
 
 
