@@ -166,13 +166,16 @@ REFUSED: dict[str, tuple[Callable[[], object], type[MeshwrightError], str, str]]
         lambda: segment(1, paths=("l.0", "l.1", "l.0", "l.2")), FoldInstances, "fold",
         "a module path is used by two instances",
     ),
-    "a source short": (lambda: segment(2, entry=HEAD.entry[:1]), FoldBroken, "segment 2, head", "1 sources for 2 inputs"),
+    "a source short": (
+        lambda: segment(2, entry=HEAD.entry[:1]), FoldBroken, "segment 2, head", "1 sources for 2 inputs",
+    ),
     "another type": (
         lambda: segment(2, entry=(FromPrevious(1), FromPrevious(0))), FoldPort, "segment 2, head, input %early",
         "previous.0 is f32[2], not f32[2, 8]",
     ),
     "an input of another type": (
-        lambda: segment(0, entry=(FromInput("m"),)), FoldPort, "segment 0, embed, input %t", "input m is f32[2], not i64[2]",
+        lambda: segment(0, entry=(FromInput("m"),)), FoldPort, "segment 0, embed, input %t",
+        "input m is f32[2], not i64[2]",
     ),
     "a later call of another type": (
         lambda: segment(1, wires=((FromPrevious(0), FromSegment(0, 0, 1)), LAYER.wires[1])), FoldPort,
