@@ -273,7 +273,7 @@ UNREADABLE_FOLDS: dict[tuple[str, str], tuple[str, str, str]] = {
     ("entry %x", "entry previous"): (
         "line 16, column 11", "found 'previous'", "write a source: %input, previous.0 or segment 0[0].0",
     ),
-    ("0[0].0", "0[0] 0"): ("line 17, column 25", "found '0'", "write '.'"),
+    ("wire 0 %x", "wire 0 segment 0[0] 0"): ("line 17, column 25", "found '0'", "write '.'"),
     ("loss 0", "loss %x"): ("line 22, column 8", "found '%x'", "write the index of an output"),
     ("loss 0", "lost 0"): (
         "line 22, column 3", "found 'lost'", "write a statement of the grammar in meshwright.ir.text",
@@ -285,5 +285,5 @@ UNREADABLE_FOLDS: dict[tuple[str, str], tuple[str, str, str]] = {
 def test_where_a_text_stops_being_a_fold() -> None:
     for (right, wrong), expected in UNREADABLE_FOLDS.items():
         with pytest.raises(GraphSyntax) as refusal:
-            parse_fold(FOLDED.replace(right, wrong, 1))
+            parse_fold(FOLDED.replace("segment 0[0].0", "%x").replace(right, wrong, 1))
         assert (refusal.value.place, refusal.value.cause, refusal.value.fix) == expected, wrong
