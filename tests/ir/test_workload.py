@@ -10,7 +10,22 @@ from typing import Any
 import pytest
 
 from meshwright.ir.errors import WorkloadImpossible
-from meshwright.ir.workload import OPTIMIZERS, PRECISIONS, RECIPES, STACK_OF_STYLE, STACKS, STYLES, Workload
+from meshwright.ir.limits import GLOBAL_BATCH, HEADS, SEQ
+from meshwright.ir.workload import (
+    COPY_BYTES,
+    OPTIMIZERS,
+    PRECISIONS,
+    RECIPES,
+    STACK_OF_STYLE,
+    STACKS,
+    STYLES,
+    Recipe,
+    Stack,
+    Workload,
+    check_amount,
+    stack_named,
+    traced_in,
+)
 
 
 def test_text_round_trip() -> None:
@@ -143,3 +158,71 @@ def test_what_follows_from_a_workload() -> None:
     assert low.copied == ""
     assert replace(low, stack=STACKS["megatron"]).copied == "fp8_tensorwise"
     assert replace(own, stack=STACKS["megatron"]).copied == ""
+
+
+def test_bytes_of_narrow_copies_with_their_scales() -> None:
+    """A scale of 4 bytes for 128 elements is 1/32 of a byte each, as is one of 8 bits for 32; one for 16 is 1/16."""
+    assert dict(COPY_BYTES) == {"fp8_tensorwise": 1.0, "fp8_blockwise": 1.03125, "mxfp8": 1.03125, "nvfp4": 0.5625}
+
+
+def test_models_are_traced_in_what_their_activations_are_kept_in() -> None:
+    whole = {"fp32": "fp32", "tf32": "fp32", "fp16": "fp16"}
+    assert {one: traced_in(one) for one in PRECISIONS} == dict.fromkeys(PRECISIONS, "bf16") | whole
+
+
+def test_a_workload_in_words() -> None:
+    own = Workload(global_batch=7, seq=128, recipe="bf16", imbalance=1.5)
+    assert str(own) == (
+        "global_batch=7 seq=128 precision=bf16 optimizer=adamw recipe=bf16 imbalance=1.5 "
+        "stack=torch style=eager attention=flash2 hides=gradients+parameters+pipeline states=fsdp graphs=none "
+        "regathers=0 fused_loss=0 placeholders=0 dedupes=0 padded=0 piecewise=0 broadcasts=0 rolling=0"
+    )
+    flags = ("regathers", "fused_loss", "placeholders", "dedupes", "padded", "piecewise", "broadcasts", "rolling")
+    for flag in flags:
+        set_ = replace(STACKS["torch"], **{flag: True}, hides=(), graphs="step")  # type: ignore[arg-type]
+        words = str(set_)
+        assert f" hides= states=fsdp graphs=step {' '.join(f'{one}={int(one == flag)}' for one in flags)}" in words
+        assert Stack.read(dict(word.split("=") for word in words.split())) == set_
+        with pytest.raises(ValueError, match="the words"):
+            Stack.read({word.split("=")[0]: "0" for word in words.split() if not word.startswith(flag)})
+
+
+def test_amounts_are_taken_on_up_to_their_limits() -> None:
+    check_amount(1, 1)
+    check_amount(GLOBAL_BATCH.most, SEQ.most)
+    for sequences, tokens, place, said in (
+        (GLOBAL_BATCH.most + 1, 1, "workload, batch", "give at most 262,144"),
+        (1, SEQ.most + 1, "workload, seq", "give at most 16,777,216"),
+        (0, 5, "workload", "0 sequences of 5 tokens"),
+        (5, 0, "workload", "5 sequences of 0 tokens"),
+    ):
+        with pytest.raises(WorkloadImpossible) as refusal:
+            check_amount(sequences, tokens)
+        assert refusal.value.place == place
+        assert said in (refusal.value.cause, refusal.value.fix)
+
+
+def test_the_busiest_expert_has_at_most_the_load_of_all() -> None:
+    assert Workload(global_batch=1, seq=1, imbalance=HEADS.most).imbalance == 16384
+    with pytest.raises(WorkloadImpossible) as refusal:
+        Workload(global_batch=1, seq=1, imbalance=HEADS.most + 1)
+    assert refusal.value.fix == "give the busiest expert's load over the mean, from 1 to the 16,384 experts of a layer"
+
+
+def test_unknown_names_are_refused_with_the_nearest() -> None:
+    known = "torch, torch-compile, torch-async-tp, megatron, megatron-tp-overlap, megatron-2022, megatron-2021, jax"
+    for name, fix in (("megatrom", "did you mean 'megatron'?"), ("?", f"use one of {known}")):
+        with pytest.raises(WorkloadImpossible) as refusal:
+            stack_named(name)
+        assert (refusal.value.place, refusal.value.cause) == ("workload, stack", f"{name!r} is not known")
+        assert refusal.value.fix == fix
+    assert stack_named("jax") is STACKS["jax"]
+
+
+def test_only_separate_masters_may_take_no_bytes() -> None:
+    sizes = {"stored": 1.0, "used": 1.0, "gradient": 1.0, "reduced": 1.0, "master": 0.0}
+    assert not Recipe(**sizes, source="here").casts
+    assert Recipe(**sizes | {"used": 2.0}, source="here").casts
+    for name in sizes:
+        with pytest.raises(WorkloadImpossible):
+            Recipe(**sizes | {name: -0.5 if name == "master" else 0.0}, source="here")
