@@ -52,7 +52,9 @@ def test_plans_for_first_calls_take_so_many_of_each_stage() -> None:
     plain = Decisions(plans[1:], (stage(0, 3, (0, 1), "b.more", "a", "b"),))
     assert names(plain.plans_for(0, "bab")) == ["b.more", "a", "b.more"]
     assert [made.plan_for(0, "a", call).name for call in (0, 1, 2)] == ["a.first", "a.first", "a"]
-    assert made.plan_for(0, "a").name == "a.first"
+    once = replace(made, plans=(replace(plans[0], first=1), *plans[1:]))
+    assert [one.plan_for(0, "a").name for one in (made, once)] == ["a.first", "a.first"], "for its first call"
+    assert names(once.plans_for(0, "aa")) == ["a.first", "a"]
     for wanted, calls in ((made, "c"), (plain, "c"), (Decisions(plans[:1], (stage(0, 3, (0, 1), "a.first"),)), "aaa")):
         with pytest.raises(BodyUnplanned) as refusal:
             wanted.plans_for(0, calls)

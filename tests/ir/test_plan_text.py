@@ -110,21 +110,20 @@ BAD_JSON: dict[str, tuple[list[str | int], Any, type[MeshwrightError], str]] = {
 }
 
 
-@pytest.mark.parametrize("name", BAD_JSON)
-def test_bad_json_is_refused_at_its_path(name: str) -> None:
-    path, value, kind, place = BAD_JSON[name]
-    data = decisions_to_json(SMALL)
-    inside: Any = data
-    for key in path[:-1]:
-        inside = inside[key]
-    if value is None:
-        del inside[path[-1]]
-    else:
-        inside[path[-1]] = value
-    with pytest.raises(kind) as caught:
-        decisions_from_json(data)
-    assert type(caught.value) is kind
-    assert caught.value.place == place
+def test_bad_json_is_refused_at_its_path() -> None:
+    for path, value, kind, place in BAD_JSON.values():
+        data = decisions_to_json(SMALL)
+        inside: Any = data
+        for key in path[:-1]:
+            inside = inside[key]
+        if value is None:
+            del inside[path[-1]]
+        else:
+            inside[path[-1]] = value
+        with pytest.raises(kind) as caught:
+            decisions_from_json(data)
+        assert type(caught.value) is kind
+        assert caught.value.place == place
 
 
 def test_an_unknown_key_is_met_with_a_suggestion() -> None:
@@ -154,24 +153,24 @@ def test_decisions_read_and_write() -> None:
     assert plan.plan["layer"].strategy("q") == Strategy.parse("dp=d0 tp=n")
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "place", "words"),
-    [
-        ("decisions", "decision", "line 1, column 1", "'decisions'"),
-        ("  style eager\n", "", "line 3, column 3", "'style'"),
-        ("ranks 0..7", "ranks 0..", "line 4, column 50", "a number"),
-        ("dp=2@rail", "dp@rail", "line 4, column 18", "NAME=SIZE"),
-        ("%x  [dp", "%x  dp", "line 6, column 15", "a state"),
-        ("tp=n", "tp=!", "line 7, column 12", "no such choice"),
-        ('"q.weight"', '"\\q"', "line 8, column 11", "no JSON string"),
-        ("x 8", "x 8 9", "line 9, column 21", "nothing more"),
-        ("x 8\n", "x 8\n  plan", "line 10, column 3", "a line of the grammar"),
-    ],
-)
-def test_what_cannot_be_read_is_placed(old: str, new: str, place: str, words: str) -> None:
-    with pytest.raises(PlanSyntax, match=re.escape(words)) as caught:
-        parse_decisions(EXAMPLE.replace(old, new, 1))
-    assert caught.value.place == place
+WHAT_CANNOT_BE_READ_IS_PLACED: list[tuple[str, str, str, str]] = [
+    ("decisions", "decision", "line 1, column 1", "'decisions'"),
+    ("  style eager\n", "", "line 3, column 3", "'style'"),
+    ("ranks 0..7", "ranks 0..", "line 4, column 50", "a number"),
+    ("dp=2@rail", "dp@rail", "line 4, column 18", "NAME=SIZE"),
+    ("%x  [dp", "%x  dp", "line 6, column 15", "a state"),
+    ("tp=n", "tp=!", "line 7, column 12", "no such choice"),
+    ('"q.weight"', '"\\q"', "line 8, column 11", "no JSON string"),
+    ("x 8", "x 8 9", "line 9, column 21", "nothing more"),
+    ("x 8\n", "x 8\n  plan", "line 10, column 3", "a line of the grammar"),
+]
+
+
+def test_what_cannot_be_read_is_placed() -> None:
+    for old, new, place, words in WHAT_CANNOT_BE_READ_IS_PLACED:
+        with pytest.raises(PlanSyntax, match=re.escape(words)) as caught:
+            parse_decisions(EXAMPLE.replace(old, new, 1))
+        assert caught.value.place == place
 
 
 def test_comments_and_blank_lines_are_skipped() -> None:

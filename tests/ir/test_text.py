@@ -103,44 +103,44 @@ def test_a_fold_is_written_as_segments() -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("text", "place", "words"),
-    [
-        ("", "line 1, column 1", "'graph'"),
-        ("graph\n  input x: f32[2]\n", "line 2, column 9", "a value, such as %x"),
-        ("graph\n  input %x f32[2]\n", "line 2, column 12", "':'"),
-        ("graph\n  input %x: f32[a]\n", "line 2, column 17", "a number"),
-        ("graph\n  input %x: f32[2] grd\n", "line 2, column 20", "nothing more"),
-        ('graph\n  param %x: f32[2] = "a\n', "line 2, column 22", "see the grammar"),
-        ("graph\n  param %x: f32[2] =\n", "line 2, column 21", "a path"),
-        ('graph\n  param %"\\q": f32[2] = "a"\n', "line 2, column 9", "a JSON string"),
-        ("graph\n  input %x: f32[2]\n  %y: f32[2] = f(%x {\n", "line 3, column 21", "',' or ')'"),
-        ("graph\n  input %x: f32[2]\n  %y: f32[2] = f(%x) {a=b}\n", "line 3, column 25", "an attribute"),
-        ("graph\n  inputs %x: f32[2]\n", "line 2, column 3", "a statement"),
-        ("graph\n  output %x ?\n", "line 2, column 13", "see the grammar"),
-    ],
-)
-def test_graph_syntax(text: str, place: str, words: str) -> None:
-    with pytest.raises(GraphSyntax, match=re.escape(words)) as caught:
-        parse_graph(text)
-    assert caught.value.place == place
+GRAPH_SYNTAX: list[tuple[str, str, str]] = [
+    ("", "line 1, column 1", "'graph'"),
+    ("graph\n  input x: f32[2]\n", "line 2, column 9", "a value, such as %x"),
+    ("graph\n  input %x f32[2]\n", "line 2, column 12", "':'"),
+    ("graph\n  input %x: f32[a]\n", "line 2, column 17", "a number"),
+    ("graph\n  input %x: f32[2] grd\n", "line 2, column 20", "nothing more"),
+    ('graph\n  param %x: f32[2] = "a\n', "line 2, column 22", "see the grammar"),
+    ("graph\n  param %x: f32[2] =\n", "line 2, column 21", "a path"),
+    ('graph\n  param %"\\q": f32[2] = "a"\n', "line 2, column 9", "a JSON string"),
+    ("graph\n  input %x: f32[2]\n  %y: f32[2] = f(%x {\n", "line 3, column 21", "',' or ')'"),
+    ("graph\n  input %x: f32[2]\n  %y: f32[2] = f(%x) {a=b}\n", "line 3, column 25", "an attribute"),
+    ("graph\n  inputs %x: f32[2]\n", "line 2, column 3", "a statement"),
+    ("graph\n  output %x ?\n", "line 2, column 13", "see the grammar"),
+]
 
 
-@pytest.mark.parametrize(
-    ("text", "place", "words"),
-    [
-        ("graph\n", "line 1, column 1", "'fold'"),
-        ("fold\n  body b\n  segment 1 b x 1\n", "line 3, column 11", "0: segments are numbered"),
-        ('fold\n  body b\n  segment 0 b x 2\n    paths "a"\n', "line 3, column 17", "every instance"),
-        ('fold\n  body b\n  segment 0 b x 1\n    paths "a"\n    entry 3\n', "line 5, column 11", "a source"),
-        ('fold\n  body b\n  segment 0 b x 1\n    paths "a"\n    entry\n    wire 1\n', "line 6, column 10", "0: wires"),
-        ("fold\n  segments\n", "line 2, column 3", "'output'"),
-    ],
-)
-def test_fold_syntax(text: str, place: str, words: str) -> None:
-    with pytest.raises(GraphSyntax, match=re.escape(words)) as caught:
-        parse_fold(text)
-    assert caught.value.place == place
+def test_graph_syntax() -> None:
+    for text, place, words in GRAPH_SYNTAX:
+        with pytest.raises(GraphSyntax, match=re.escape(words)) as caught:
+            parse_graph(text)
+        assert caught.value.place == place
+
+
+FOLD_SYNTAX: list[tuple[str, str, str]] = [
+    ("graph\n", "line 1, column 1", "'fold'"),
+    ("fold\n  body b\n  segment 1 b x 1\n", "line 3, column 11", "0: segments are numbered"),
+    ('fold\n  body b\n  segment 0 b x 2\n    paths "a"\n', "line 3, column 17", "every instance"),
+    ('fold\n  body b\n  segment 0 b x 1\n    paths "a"\n    entry 3\n', "line 5, column 11", "a source"),
+    ('fold\n  body b\n  segment 0 b x 1\n    paths "a"\n    entry\n    wire 1\n', "line 6, column 10", "0: wires"),
+    ("fold\n  segments\n", "line 2, column 3", "'output'"),
+]
+
+
+def test_fold_syntax() -> None:
+    for text, place, words in FOLD_SYNTAX:
+        with pytest.raises(GraphSyntax, match=re.escape(words)) as caught:
+            parse_fold(text)
+        assert caught.value.place == place
 
 
 def test_what_reads_but_means_nothing_is_refused_by_the_graph() -> None:

@@ -57,45 +57,51 @@ def test_states_follow_the_stack_unless_given() -> None:
     assert Workload(global_batch=1, seq=1, optimizer="adamw").moments == OPTIMIZERS["adamw"] == 8
 
 
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        {"global_batch": 0},
-        {"seq": 0},
-        {"precision": "fp17"},
-        {"optimizer": "adam"},
-        {"recipe": "fsdpp"},
-        {"imbalance": 0.5},
-        {"imbalance": float("nan")},
-        {"imbalance": 1e300},
-    ],
-)
-def test_wrong_workloads_are_refused(wrong: dict[str, Any]) -> None:
-    with pytest.raises(WorkloadImpossible):
-        Workload(**({"global_batch": 1, "seq": 1} | wrong))
+WRONG_WORKLOADS_ARE_REFUSED: list[dict[str, Any]] = [
+    {"global_batch": 0},
+    {"seq": 0},
+    {"precision": "fp17"},
+    {"optimizer": "adam"},
+    {"recipe": "fsdpp"},
+    {"imbalance": 0.5},
+    {"imbalance": float("nan")},
+    {"imbalance": 1e300},
+]
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "",
-        "global_batch=x seq=1",
-        "nothing",
-        "global_batch=1 seq=1 hosts=3",
-        f"{Workload(global_batch=1, seq=1)} hosts=3",
-    ],
-)
-def test_unreadable_text_is_refused(text: str) -> None:
-    with pytest.raises(WorkloadImpossible):
-        Workload.parse(text)
+def test_wrong_workloads_are_refused() -> None:
+    for wrong in WRONG_WORKLOADS_ARE_REFUSED:
+        with pytest.raises(WorkloadImpossible):
+            Workload(**({"global_batch": 1, "seq": 1} | wrong))
 
 
-@pytest.mark.parametrize(
-    "wrong", [{"style": "egaer"}, {"attention": "flash9"}, {"hides": ("everything",)}, {"recipe": "x"}]
-)
-def test_wrong_stacks_are_refused(wrong: dict[str, Any]) -> None:
-    with pytest.raises(WorkloadImpossible):
-        replace(STACKS["torch"], **wrong)
+UNREADABLE_TEXT_IS_REFUSED: list[str] = [
+    "",
+    "global_batch=x seq=1",
+    "nothing",
+    "global_batch=1 seq=1 hosts=3",
+    f"{Workload(global_batch=1, seq=1)} hosts=3",
+]
+
+
+def test_unreadable_text_is_refused() -> None:
+    for text in UNREADABLE_TEXT_IS_REFUSED:
+        with pytest.raises(WorkloadImpossible):
+            Workload.parse(text)
+
+
+WRONG_STACKS_ARE_REFUSED: list[dict[str, Any]] = [
+    {"style": "egaer"},
+    {"attention": "flash9"},
+    {"hides": ("everything",)},
+    {"recipe": "x"},
+]
+
+
+def test_wrong_stacks_are_refused() -> None:
+    for wrong in WRONG_STACKS_ARE_REFUSED:
+        with pytest.raises(WorkloadImpossible):
+            replace(STACKS["torch"], **wrong)
 
 
 def test_wrong_recipes_are_refused() -> None:
@@ -103,34 +109,41 @@ def test_wrong_recipes_are_refused() -> None:
         replace(RECIPES["bf16"], stored=0)
 
 
-@pytest.mark.parametrize(
-    ("recipe", "resting", "used", "reduced"),
-    [
-        ("megatron", 2 + 4 + 4 + 8, 2, 4),  # Megatron-Core: 18 bytes per parameter
-        ("megatron-bf16-grads", 2 + 2 + 4 + 8, 2, 2),  # 16, as ZeRO counts (Rajbhandari et al. 1910.02054)
-        ("fsdp", 4 + 4 + 8, 2, 4),
-        ("fsdp-bf16-reduce", 4 + 4 + 8, 2, 2),
-        ("bf16", 2 + 2 + 4, 2, 2),  # torch keeps AdamW's moments in the dtype of parameters
-        ("fp32", 4 + 4 + 8, 4, 4),
-    ],
-)
-def test_bytes_of_one_parameter_under_adamw(recipe: str, resting: int, used: int, reduced: int) -> None:
-    own = Workload(global_batch=1, seq=1, recipe=recipe)
-    states = own.states
-    assert states.stored + states.gradient + states.master + own.moments == resting
-    assert (states.used, states.reduced) == (used, reduced)
-    assert states.casts == (states.stored > used)
+BYTES_OF_ONE_PARAMETER_UNDER_ADAMW: list[tuple[str, int, int, int]] = [
+    ("megatron", 2 + 4 + 4 + 8, 2, 4),  # Megatron-Core: 18 bytes per parameter
+    ("megatron-bf16-grads", 2 + 2 + 4 + 8, 2, 2),  # 16, as ZeRO counts (Rajbhandari et al. 1910.02054)
+    ("fsdp", 4 + 4 + 8, 2, 4),
+    ("fsdp-bf16-reduce", 4 + 4 + 8, 2, 2),
+    ("bf16", 2 + 2 + 4, 2, 2),  # torch keeps AdamW's moments in the dtype of parameters
+    ("fp32", 4 + 4 + 8, 4, 4),
+]
 
 
-@pytest.mark.parametrize(
-    ("optimizer", "expected"),
-    [("adamw", 8), ("adamw-bf16", 4), ("sgd", 0), ("momentum", 4), ("muon", 4), ("adafactor", 0)],
-)
-def test_moments_of_optimizers(optimizer: str, expected: float) -> None:
+def test_bytes_of_one_parameter_under_adamw() -> None:
+    for recipe, resting, used, reduced in BYTES_OF_ONE_PARAMETER_UNDER_ADAMW:
+        own = Workload(global_batch=1, seq=1, recipe=recipe)
+        states = own.states
+        assert states.stored + states.gradient + states.master + own.moments == resting
+        assert (states.used, states.reduced) == (used, reduced)
+        assert states.casts == (states.stored > used)
+
+
+MOMENTS_OF_OPTIMIZERS: list[tuple[str, float]] = [
+    ("adamw", 8),
+    ("adamw-bf16", 4),
+    ("sgd", 0),
+    ("momentum", 4),
+    ("muon", 4),
+    ("adafactor", 0),
+]
+
+
+def test_moments_of_optimizers() -> None:
     """Only AdamW's follow the dtype of what is updated."""
-    assert Workload(global_batch=1, seq=1, optimizer=optimizer).moments == expected
-    narrow = Workload(global_batch=1, seq=1, optimizer=optimizer, recipe="bf16").moments
-    assert narrow == (4 if optimizer == "adamw" else expected)
+    for optimizer, expected in MOMENTS_OF_OPTIMIZERS:
+        assert Workload(global_batch=1, seq=1, optimizer=optimizer).moments == expected
+        narrow = Workload(global_batch=1, seq=1, optimizer=optimizer, recipe="bf16").moments
+        assert narrow == (4 if optimizer == "adamw" else expected)
 
 
 def test_what_stacks_are_known_to_do() -> None:

@@ -313,21 +313,19 @@ def test_the_programs_whose_work_is_kept_are_those_used_last() -> None:
     assert work_of(programs[1]) is not works[1], "the oldest"
 
 
-@pytest.mark.parametrize(
-    ("phases", "codes"),
-    [
-        ((("F0", 3),), "0F0 0F1"),
-        ((("F0 B0 I0", 2),), "0F0 0B0 0I1 0F1"),  # both kinds of backward share their micro-batches
-        ((("F1 I1", 2), ("W", 1), ("F0 I0 W", 1), ("W", 1)), "2F0 2I0 2F1 2I1 2W0 0F0 0I0 2W1 0W0"),
-        ((("I0 W0", 3),), "0I0 0W0 0I1 0W1"),
-        ((("F0", 0), ("B1", 1)), "2B0"),
-    ],
-)
-def test_phases_are_written_with_the_next_micro_batch_of_each_kind(
-    phases: tuple[tuple[str, int], ...], codes: str
-) -> None:
-    found = write_phases(phases, (0, 2), Shape(((0, 2), (1, 3)), 2))
-    assert " ".join(str(action_of(code, 4)) for code in found) == codes
+PHASES_ARE_WRITTEN_WITH_THE_NEXT_MICRO_BATCH_OF_EACH_KIND: list[tuple[tuple[tuple[str, int], ...], str]] = [
+    ((("F0", 3),), "0F0 0F1"),
+    ((("F0 B0 I0", 2),), "0F0 0B0 0I1 0F1"),  # both kinds of backward share their micro-batches
+    ((("F1 I1", 2), ("W", 1), ("F0 I0 W", 1), ("W", 1)), "2F0 2I0 2F1 2I1 2W0 0F0 0I0 2W1 0W0"),
+    ((("I0 W0", 3),), "0I0 0W0 0I1 0W1"),
+    ((("F0", 0), ("B1", 1)), "2B0"),
+]
+
+
+def test_phases_are_written_with_the_next_micro_batch_of_each_kind() -> None:
+    for phases, codes in PHASES_ARE_WRITTEN_WITH_THE_NEXT_MICRO_BATCH_OF_EACH_KIND:
+        found = write_phases(phases, (0, 2), Shape(((0, 2), (1, 3)), 2))
+        assert " ".join(str(action_of(code, 4)) for code in found) == codes
 
 
 def test_work_of_one_schedule_is_shared_by_lists_in_their_places() -> None:
