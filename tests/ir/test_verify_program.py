@@ -40,7 +40,7 @@ from meshwright.ir.graph import Type, Update
 from meshwright.ir.lower_body import Lowering, lower_body
 from meshwright.ir.mesh import Mesh
 from meshwright.ir.placement import Placement, State
-from meshwright.ir.program import Add, BodyProgram, Kept, Local, Statement, Zero
+from meshwright.ir.program import Add, BodyProgram, Gradient, Kept, Local, Statement, Zero
 from meshwright.ir.text import parse_graph
 from meshwright.ir.verify_meaning import verify_body_meaning
 from meshwright.ir.verify_program import verify_body
@@ -288,3 +288,30 @@ def test_what_a_body_does_unlike_its_graph_is_refused_where_it_is() -> None:
         with pytest.raises(MeshwrightError) as refusal:
             verify_body_meaning(changed(changes), GRAPH)
         assert (type(refusal.value), refusal.value.place, refusal.value.cause) == (kind, place, cause), changes
+
+
+ASIDE = parse_graph("""graph
+  input %x: f32[4, 8] grad
+  param %w: f32[8, 8] = "w"
+  %h: f32[4, 8] = linear(%x, %w)
+  %unread: f32[4, 8] = neg(%h)
+  %apart: f32[4, 8] = relu(%h) no_grad
+  %z: f32[4, 8] = add(%h, %apart)
+  output %z
+""")
+
+
+def test_only_what_leads_to_outputs_is_differentiated() -> None:
+    """Not what nobody reads, nor what runs without gradients; and neither may be."""
+    body = lower_body(ASIDE, BodyPlan("p", "b"), Mesh.parse("dp=2"), Lowering())
+    assert [statement.op for statement in body.backward if isinstance(statement, Gradient)] == ["z", "h"]
+    verify_body(body)
+    verify_body_meaning(body, ASIDE)
+    last = body.backward[0]
+    assert isinstance(last, Gradient)
+    with pytest.raises(WrongDerivative, match=r"no gradient flows to its operands \[1\]"):
+        verify_body_meaning(replace(body, backward=(replace(last, wanted=(0, 1)), *body.backward[1:])), ASIDE)
+    for op in ("unread", "apart"):
+        more = replace(last, op=op, wanted=(0,))
+        with pytest.raises(WrongDerivative, match=f"%{op}: no gradient flows to its operands"):
+            verify_body_meaning(replace(body, backward=(*body.backward, more)), ASIDE)
