@@ -636,7 +636,7 @@ def test_refusals_say_where_what_and_what_to_do() -> None:
         assert told(ANY, decisions) == []
 
 
-USES: list[tuple[tuple[str, str, str], list[tuple[str, str]]]] = [
+USED_ALIKE: list[tuple[tuple[str, str, str], list[tuple[str, str]]]] = [
     (("a=d0", "norm1 a=d0", "a=d0"), []),
     (("a=d0", "norm1 a=d0", ""), [("axis a", "one axis as dp in block, dp in embed, - in head")]),
     (("a=d0", "norm1 a=d1", "a=d0"), [("axis a", "one axis as cp in block, dp in embed, dp in head")]),
@@ -657,7 +657,7 @@ USES: list[tuple[tuple[str, str, str], list[tuple[str, str]]]] = [
 
 def test_an_axis_has_one_use_in_all_bodies() -> None:
     """A batch is cut everywhere or nowhere; who passes keys on cuts no body inside of operators."""
-    for (embed, block, head), expected in USES:
+    for (embed, block, head), expected in USED_ALIKE:
         axes = "a=2 c=2" if "c=" in embed else "a=2"
         chosen = dict(word.strip().split(" ", 1) for word in block.split(";") if word)
         plans = (
