@@ -97,7 +97,7 @@ def loops(graph: Graph) -> Loops:
             for atom in dim:
                 sizes.setdefault(names[atom], atoms.size[atom])
     by_name = {names[atom]: label for atom, label in labels.items()}
-    ordered = [*(name for name in by_name if name in sizes), *(name for name in sizes if name not in by_name)]
+    ordered = [*by_name, *(name for name in sizes if name not in by_name)]
     found = tuple(Loop(name, sizes[name], by_name.get(name, ""), tuple(occurs.get(name, ()))) for name in ordered)
 
     def named(parts: Iterable[int]) -> Names:

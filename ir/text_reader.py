@@ -119,9 +119,9 @@ class _Reader:
         return self.tokens[self.at - 1].text
 
     def accept(self, *texts: str) -> bool:
-        """Take these words or marks if they come next."""
+        """Take these words or marks if they come next. Tokens of other kinds never have their text."""
         ahead = self.tokens[self.at : self.at + len(texts)]
-        found = all(token.kind in ("word", "mark") for token in ahead) and tuple(t.text for t in ahead) == texts
+        found = tuple(token.text for token in ahead) == texts
         self.at += len(texts) if found else 0
         return found
 

@@ -634,3 +634,38 @@ def test_refusals_say_where_what_and_what_to_do() -> None:
     for changed, decisions, expected in cases:
         assert told(replace(ANY, **changed), decisions) == expected, changed
         assert told(ANY, decisions) == []
+
+
+USED_ALIKE: list[tuple[tuple[str, str, str], list[tuple[str, str]]]] = [
+    (("a=d0", "norm1 a=d0", "a=d0"), []),
+    (("a=d0", "norm1 a=d0", ""), [("axis a", "one axis as dp in block, dp in embed, - in head")]),
+    (("a=d0", "norm1 a=d1", "a=d0"), [("axis a", "one axis as cp in block, dp in embed, dp in head")]),
+    (("a=v", "norm1 a=d0", "a=d0"), [("axis a", "one axis as dp in block, tp in embed, dp in head")]),
+    (("a=d1", "norm1 a=d1", ""), []),
+    (("a=v", "q a=n", ""), []),
+    (("a=v", "norm1 a=d1", ""), []),
+    (("a=v", "attn a=sq+sk", ""), [("axis a", "one axis as cp (ring) in block, tp in embed, - in head")]),
+    (("a=v", "norm1 a=d1; attn a=hk", ""), [("axis a", "one axis as cp (ulysses) in block, tp in embed, - in head")]),
+    (("a=d1", "attn a=sq+sk", "a=d1"), []),
+    (("", "", ""), [("axis a", "one axis as - in block, - in embed, - in head")]),
+    (("", "q a=k", ""), [("axis a", "one axis as hidden in block, - in embed, - in head")]),
+    (("a=d1 c=d1", "norm1 a=d1 c=d1", ""), [("axes a and c", "sequences that several axes cut")]),
+    (("a=d1 c=v", "norm1 a=d1 c=d1", ""), []),  # c is a tensor axis that cuts sequences besides
+]
+"""What axes do in the lookup, in some operators of a block, and in the loss's product; and what is said of it."""
+
+
+def test_an_axis_has_one_use_in_all_bodies() -> None:
+    """A batch is cut everywhere or nowhere; who passes keys on cuts no body inside of operators."""
+    for (embed, block, head), expected in USED_ALIKE:
+        axes = "a=2 c=2" if "c=" in embed else "a=2"
+        chosen = dict(word.strip().split(" ", 1) for word in block.split(";") if word)
+        plans = (
+            BodyPlan("embed", "embed", (("embedding", Strategy.parse(embed)),)),
+            BodyPlan("block", "block", tuple((op, Strategy.parse(text)) for op, text in chosen.items())),
+            BodyPlan("head", "head", (("linear", Strategy.parse(head)),)),
+        )
+        mesh = Mesh.parse(axes)
+        stage = StagePlan(0, 6, mesh, tuple(range(mesh.size)), ("embed", "block", "head"))
+        found = told(replace(ANY, strategies=()), Decisions(plans, (stage,)))
+        assert [(place, what) for place, what, _ in found if place.startswith("ax")] == expected

@@ -3,7 +3,7 @@ from dataclasses import replace
 import pytest
 
 from meshwright.ir.errors import FactorUndeclared
-from meshwright.ir.factors import Loops, body_loops, loops, resized, stem, value_labels
+from meshwright.ir.factors import Loop, Loops, body_loops, loops, resized, stem, value_labels
 from meshwright.ir.graph import Graph, Type
 from tests.build import Builder
 from tests.llama_block import Sizes, model
@@ -150,11 +150,19 @@ def test_slots_are_not_tokens() -> None:
     assert labels[y] == ("b", "s", "hidden")
 
 
-@pytest.mark.parametrize("sizes", [Sizes(batch=6), Sizes(batch=2), Sizes(seq=8), Sizes(batch=3, seq=32)], ids=str)
-def test_loops_at_another_size_are_those_that_are_found_there(sizes: Sizes) -> None:
-    known, other = body_loops(model()), model(sizes)
-    for name, found in body_loops(other).items():
-        assert resized(known[name], other.body[name].graph) == found
+LOOPS_AT_ANOTHER_SIZE_ARE_THOSE_THAT_ARE_FOUND_THERE: list[Sizes] = [
+    Sizes(batch=6),
+    Sizes(batch=2),
+    Sizes(seq=8),
+    Sizes(batch=3, seq=32),
+]
+
+
+def test_loops_at_another_size_are_those_that_are_found_there() -> None:
+    for sizes in LOOPS_AT_ANOTHER_SIZE_ARE_THOSE_THAT_ARE_FOUND_THERE:
+        known, other = body_loops(model()), model(sizes)
+        for name, found in body_loops(other).items():
+            assert resized(known[name], other.body[name].graph) == found
 
 
 def test_loops_that_are_gone_or_do_not_agree_are_told() -> None:
@@ -197,3 +205,94 @@ def test_names_without_their_sizes() -> None:
     ]  # fmt: skip
     with pytest.raises(FactorUndeclared, match=r"use one of b, s"):
         loops(llama(1)).loop("telepathy")
+
+
+def test_loops_with_labels_come_first_and_what_no_operator_reads_last() -> None:
+    g = Builder()
+    g.input((7, 3), name="unread", labels=("", "z"))
+    x = g.input((4, 2), labels=("", "b"))
+    g.output(g.op("neg", g.op("neg", x)))
+    assert loops(g.graph()).loops == (
+        Loop("z", 3, "z", ()),
+        Loop("b", 2, "b", (("neg", "d1"), ("neg_1", "d1"))),
+        Loop("dim4", 4, "", (("neg", "d0"), ("neg_1", "d0"))),
+        Loop("dim7", 7, "", ()),
+    )
+
+
+def test_only_what_a_product_makes_is_fused() -> None:
+    """Not what is cut without a product, what a product sums, nor what another view shows to be of two loops."""
+    g = Builder()
+    x = g.input((B, S, 12), labels=("b", "s", ""))
+    g.many("split", x, dim=-1, sizes=(8, 4))
+    g.output(g.op("linear", x, g.param("w", (20, 12))))
+    assert value_labels(g.graph())["x"] == ("b", "s", "dim12")
+    assert value_labels(g.graph())["p.w"] == ("dim20", "dim12")
+    g = Builder()
+    x = g.input((B, S, 10), labels=("b", "s", ""))
+    made = g.op("linear", x, g.param("w", (24, 10)))
+    g.many("split", made, dim=-1, sizes=(8, 16))
+    fused = value_labels(g.graph())
+    assert (fused["p.w"], fused[made]) == (("fused", "dim10"), ("b", "s", "fused"))
+    g.output(g.op("view", made, shape=(B, S, 2, 12)))
+    found = value_labels(g.graph())
+    assert (found["p.w"], found[made]) == (("dim2·dim12", "dim10"), ("b", "s", "dim2·dim12"))
+
+
+def test_hidden_is_what_norms_run_over_if_it_is_one_loop() -> None:
+    for kind in ("rms_norm", "layer_norm"):
+        for cut, expected in ((False, "hidden"), (True, "dim2·dim12")):
+            g = Builder()
+            x = g.input((3, 5, 24))
+            y = g.op(kind, x, g.param("w", (24,)), eps=1e-6, normalized_shape=(24,))
+            g.output(g.op("view", y, shape=(3, 5, 2, 12)) if cut else y)
+            assert value_labels(g.graph())["x"] == ("dim3", "dim5", expected)
+
+
+def test_a_table_is_the_vocabulary_where_nothing_else_is() -> None:
+    """Without a loss; its rows alone, not the tokens that are looked up; and only rows that are one loop."""
+    g = Builder()
+    tokens = g.input((3, 5), dtype="i64")
+    g.output(g.op("embedding", g.param("w", (50, H)), tokens))
+    assert value_labels(g.graph())["p.w"] == ("vocab", "hidden")
+    assert value_labels(g.graph())["x"] == ("dim3", "dim5")
+    g = Builder()
+    table = g.op("view", g.param("w", (2, 25, H)), shape=(50, H))
+    g.output(g.op("embedding", table, g.input((3, 5), dtype="i64")))
+    assert value_labels(g.graph())["p.w"] == ("dim2", "dim25", "hidden")
+
+
+def test_only_heads_of_two_loops_are_heads_and_group() -> None:
+    """A head's width of two loops (halves that are rotated) has no name; that of values is one."""
+    g = Builder()
+    q, k = (g.input((B, 4, S, 2, 3), name=name, labels=("b", "", "s")) for name in "qk")
+    v = g.input((B, 4, S, 7), name="v", labels=("b", "", "s", ""))
+    flat = [g.op("view", value, shape=(B, 4, S, 6)) for value in (q, k)]
+    g.output(g.op("attention", *flat, v, mask="full"))
+    labels = value_labels(g.graph())
+    assert labels["q"] == ("b", "heads", "s", "dim2", "dim3")
+    assert labels["v"] == ("b", "heads", "s", "head_dim")
+
+
+def test_what_leads_back_to_hidden_is_ffn_and_nothing_else() -> None:
+    """`down` sums what `up` makes on its way to hidden; what `out` sums is hidden itself, and what it makes no name."""
+    g = Builder()
+    x = g.input((3, 5, H))
+    norm = g.op("rms_norm", x, g.param("n", (H,)), eps=1e-6, normalized_shape=(H,))
+    up = g.op("linear", norm, g.param("up", (F, H)))
+    down = g.op("add", x, g.op("linear", up, g.param("down", (H, F))))
+    side = g.op("linear", down, g.param("side", (9, H)))
+    g.output(g.op("linear", side, g.param("out", (11, 9))))
+    labels = value_labels(g.graph())
+    assert [labels[f"p.{name}"] for name in ("up", "down", "side", "out")] == [
+        ("ffn", "hidden"), ("hidden", "ffn"), ("dim9", "hidden"), ("dim11", "dim9"),
+    ]  # fmt: skip
+
+
+def test_dimensions_of_no_extent_are_not_taken_apart() -> None:
+    for before, after in (((4, 0), (0, 2)), ((0, 4), (2, 0))):
+        g = Builder()
+        g.output(g.op("view", g.input(before), shape=after))
+        labels = value_labels(g.graph())
+        assert labels["x"] == tuple(f"dim{extent}" for extent in before)
+        assert labels["view"] == tuple(f"dim{extent}" for extent in after)

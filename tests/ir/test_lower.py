@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 
+from meshwright.ir.decisions import BodyPlan, Decisions, StagePlan
 from meshwright.ir.errors import PlannedValueUnknown
 from meshwright.ir.lower import BodyCache, lower
 from meshwright.ir.lower_body import Lowering, lower_body
 from meshwright.ir.mesh import Mesh
 from meshwright.ir.names import Degrees, template
-from meshwright.ir.program import BodyProgram
+from meshwright.ir.program import BodyProgram, Program
+from meshwright.ir.text import parse_fold
 from meshwright.ir.verify_meaning import verify_body_meaning
 from meshwright.ir.verify_program import verify_body
 from tests.llama_block import block, megatron, model
@@ -77,3 +80,97 @@ def test_wrong_plans_are_refused_every_time() -> None:
     for _ in range(2):
         with pytest.raises(PlannedValueUnknown):
             lower(fold, replace(decisions, plans=(plan, *decisions.plans[1:])))
+
+
+SKIPPING = parse_fold("""fold
+  input %t: i64[2]
+  input %m: f32[2, 8]
+  body embed
+    input %t: i64[2]
+    param %w: f32[4, 8] = "w"
+    %h: f32[2, 8] = embedding(%w, %t)
+    output %h
+  body a
+    input %x: f32[2, 8] grad
+    param %w: f32[8, 8] = "q"
+    %y: f32[2, 8] = linear(%x, %w)
+    output %y
+  body b
+    input %x: f32[2, 8] grad
+    input %m: f32[2, 8]
+    %y: f32[2, 8] = add(%x, %m)
+    %s: f32[2, 8] = neg(%m)
+    output %y, %s
+  body head
+    input %x: f32[2, 8] grad
+    input %early: f32[2, 8] grad
+    input %s: f32[2, 8]
+    param %w: f32[4, 8] = "w"
+    %u: f32[2, 8] = add(%x, %early)
+    %v: f32[2, 8] = add(%u, %s)
+    %z: f32[2, 4] = linear(%v, %w)
+    output %z
+  segment 0 glue embed x 1
+    paths ""
+    entry %t
+    wire 0
+  segment 1 a, b x 2
+    paths "l."[0..3]
+    entry previous.0
+    wire 0 previous.0
+    wire 1 previous.0, %m
+  segment 2 glue head x 1
+    paths ""
+    entry previous.0, segment 0[0].0, segment 1[1].1
+    wire 0
+  output previous.0
+""")
+
+
+def cut_at(*starts: int) -> Program:
+    """Stages that begin at these calls, each on one rank."""
+    plans = tuple(BodyPlan(name, name) for name in ("embed", "a", "b", "head"))
+    calls = [call.body.name for call in SKIPPING.calls()]
+    stages = tuple(
+        StagePlan(first, last, Mesh.parse(""), (rank,), tuple(dict.fromkeys(calls[first:last])))
+        for rank, (first, last) in enumerate(pairwise((*starts, 6)))
+    )
+    return lower(SKIPPING, Decisions(plans, stages))
+
+
+def test_what_crosses_stages_is_handed_on_from_each_to_the_next() -> None:
+    """Calls: embed, a, b, a, b, head. The head reads what embed made three stages before, and of the last b what has no
+    gradient."""
+    made = cut_at(0, 1, 4, 5)
+    assert [(hop.call, hop.output, hop.from_stage, hop.to_stage, hop.differentiable) for hop in made.transfers] == [
+        (0, 0, 0, 1, True),
+        (0, 0, 1, 2, True),
+        (0, 0, 2, 3, True),
+        (3, 0, 1, 2, True),
+        (4, 0, 2, 3, True),
+        (4, 1, 2, 3, False),
+    ]
+    assert [(one.name, str(one.type), str(one.placement)) for one in made.entries] == [
+        ("t", "i64[2]", "[-]"), ("m", "f32[2, 8]", "[-, -]"),
+    ]  # fmt: skip
+    assert [(tie.path, tie.holders) for tie in made.ties] == [("w", ((0, 0), (3, 5)))]
+    # Gradients go back where values came from, but for the last, which has none.
+    (_, first), (_, second), (_, third), (_, fourth) = made.actions
+    assert " ".join(map(str, first)) == "0F0 0send_F0>1 0recv_B0<1 0B0 sync step"
+    assert " ".join(map(str, second)) == "1recv_F0<0 1F0 1send_F0>2 1recv_B0<2 1B0 1send_B0>0 sync step"
+    assert " ".join(map(str, third)) == "2recv_F0<1 2F0 2send_F0>3 2recv_B0<3 2B0 2send_B0>1 sync step"
+    assert " ".join(map(str, fourth)) == "3recv_F0<2 3F0 3B0 3send_B0>2 sync step"
+
+
+def test_whole_periods_are_runs_and_what_is_left_of_one_runs_by_itself() -> None:
+    def runs(*starts: int) -> list[list[tuple[tuple[str, ...], int, int]]]:
+        return [[(run.programs, run.repeats, run.first_call) for run in stage.runs] for stage in cut_at(*starts).stages]
+
+    both = ("a", "b")
+    assert runs(0) == [[(("embed",), 1, 0), (both, 2, 1), (("head",), 1, 5)]]
+    assert runs(0, 1, 4, 5) == [
+        [(("embed",), 1, 0)], [(both, 1, 1), (("a",), 1, 3)], [(("b",), 1, 4)], [(("head",), 1, 5)],
+    ]  # fmt: skip
+    assert runs(0, 2) == [
+        [(("embed",), 1, 0), (("a",), 1, 1)], [(("b",), 1, 2), (both, 1, 3), (("head",), 1, 5)],
+    ]  # fmt: skip

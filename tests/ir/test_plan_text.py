@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 
 from meshwright.ir.adjoint import Strategy
-from meshwright.ir.decisions import BodyPlan, Decisions, Schedule
+from meshwright.ir.decisions import BodyPlan, Decisions, Schedule, StagePlan, Storage
 from meshwright.ir.errors import (
     MeshSyntax,
     MeshwrightError,
@@ -21,13 +21,17 @@ from meshwright.ir.errors import (
     PlanSyntax,
     PlanValue,
     PlanVersion,
+    RanksOverlap,
 )
 from meshwright.ir.graph import Graph, Update
+from meshwright.ir.limits import GLOBAL_BATCH
 from meshwright.ir.lower import lower
 from meshwright.ir.lower_body import Lowering, lower_body
 from meshwright.ir.mesh import Mesh
 from meshwright.ir.names import Degrees, template
-from meshwright.ir.plan_json import KEYS, decisions_from_json, decisions_to_json
+from meshwright.ir.offload import Offload
+from meshwright.ir.placement import Placement, State
+from meshwright.ir.plan_json import KEYS, decisions_from_json, decisions_to_json, key_of
 from meshwright.ir.plan_text import decisions_text, parse_decisions
 from meshwright.ir.program import BodyProgram, Program
 from meshwright.ir.program_text import parse_program, program_text
@@ -106,21 +110,20 @@ BAD_JSON: dict[str, tuple[list[str | int], Any, type[MeshwrightError], str]] = {
 }
 
 
-@pytest.mark.parametrize("name", BAD_JSON)
-def test_bad_json_is_refused_at_its_path(name: str) -> None:
-    path, value, kind, place = BAD_JSON[name]
-    data = decisions_to_json(SMALL)
-    inside: Any = data
-    for key in path[:-1]:
-        inside = inside[key]
-    if value is None:
-        del inside[path[-1]]
-    else:
-        inside[path[-1]] = value
-    with pytest.raises(kind) as caught:
-        decisions_from_json(data)
-    assert type(caught.value) is kind
-    assert caught.value.place == place
+def test_bad_json_is_refused_at_its_path() -> None:
+    for path, value, kind, place in BAD_JSON.values():
+        data = decisions_to_json(SMALL)
+        inside: Any = data
+        for key in path[:-1]:
+            inside = inside[key]
+        if value is None:
+            del inside[path[-1]]
+        else:
+            inside[path[-1]] = value
+        with pytest.raises(kind) as caught:
+            decisions_from_json(data)
+        assert type(caught.value) is kind
+        assert caught.value.place == place
 
 
 def test_an_unknown_key_is_met_with_a_suggestion() -> None:
@@ -150,28 +153,123 @@ def test_decisions_read_and_write() -> None:
     assert plan.plan["layer"].strategy("q") == Strategy.parse("dp=d0 tp=n")
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "place", "words"),
-    [
-        ("decisions", "decision", "line 1, column 1", "'decisions'"),
-        ("  style eager\n", "", "line 3, column 3", "'style'"),
-        ("ranks 0..7", "ranks 0..", "line 4, column 50", "a number"),
-        ("dp=2@rail", "dp@rail", "line 4, column 18", "NAME=SIZE"),
-        ("%x  [dp", "%x  dp", "line 6, column 15", "a state"),
-        ("tp=n", "tp=!", "line 7, column 12", "no such choice"),
-        ('"q.weight"', '"\\q"', "line 8, column 11", "no JSON string"),
-        ("x 8", "x 8 9", "line 9, column 21", "nothing more"),
-        ("x 8\n", "x 8\n  plan", "line 10, column 3", "a line of the grammar"),
-    ],
-)
-def test_what_cannot_be_read_is_placed(old: str, new: str, place: str, words: str) -> None:
-    with pytest.raises(PlanSyntax, match=re.escape(words)) as caught:
-        parse_decisions(EXAMPLE.replace(old, new, 1))
-    assert caught.value.place == place
+WHAT_CANNOT_BE_READ_IS_PLACED: list[tuple[str, str, str, str]] = [
+    ("decisions", "decision", "line 1, column 1", "'decisions'"),
+    ("  style eager\n", "", "line 3, column 3", "'style'"),
+    ("ranks 0..7", "ranks 0..", "line 4, column 50", "a number"),
+    ("dp=2@rail", "dp@rail", "line 4, column 18", "NAME=SIZE"),
+    ("%x  [dp", "%x  dp", "line 6, column 15", "a state"),
+    ("tp=n", "tp=!", "line 7, column 12", "no such choice"),
+    ('"q.weight"', '"\\q"', "line 8, column 11", "no JSON string"),
+    ("x 8", "x 8 9", "line 9, column 21", "nothing more"),
+    ("x 8\n", "x 8\n  plan", "line 10, column 3", "a line of the grammar"),
+]
+
+
+def test_what_cannot_be_read_is_placed() -> None:
+    for old, new, place, words in WHAT_CANNOT_BE_READ_IS_PLACED:
+        with pytest.raises(PlanSyntax, match=re.escape(words)) as caught:
+            parse_decisions(EXAMPLE.replace(old, new, 1))
+        assert caught.value.place == place
 
 
 def test_comments_and_blank_lines_are_skipped() -> None:
     assert parse_decisions("# a\n\n" + EXAMPLE.replace("eager", "eager  # b\n")) == parse_decisions(EXAMPLE)
+
+
+JSON = """{
+  "format_version": 1,
+  "target": "torch-cuda",
+  "style": "fused",
+  "stages": [
+    {"first": 0, "last": 3, "mesh": "dp=2@rail", "plans": ["first", "layer"]},
+    {"first": 3, "last": 4, "mesh": "dp=2", "plans": ["layer"]}
+  ],
+  "placements": {
+    "first": {"body": "Layer", "regather": false, "first": 2, "states": {"x": "[dp, -]"}, "strategies": {}},
+    "layer": {"body": "Layer", "regather": true, "first": 0, "states": {}, "strategies": {"q": "dp=d0"}}
+  },
+  "storage": {"layer": {"w": {"params": "[-]", "grads": "[dp]", "optimizer": "[dp]"}}},
+  "recompute": {"first": ["q", "k"]},
+  "offload": ["activations:4"],
+  "schedule": {"name": "custom", "microbatches": 3, "actions": [["0F0"], ["1F0", "1B0"]]},
+  "ranks": [[4, 5], [0, 1]]
+}"""
+
+
+def test_a_plan_as_json() -> None:
+    """Every field of every part, written by hand: what is one way in the first plan is another in the second."""
+    state, whole, cut = State.parse("[dp, -]"), Placement.parse("[-]"), Placement.parse("[dp]")
+    plan = Decisions(
+        plans=(
+            BodyPlan("first", "Layer", states=(("x", state),), recompute=("q", "k"), regather=False, first=2),
+            BodyPlan("layer", "Layer", (("q", Strategy.parse("dp=d0")),), storage=(Storage("w", whole, cut, cut),)),
+        ),
+        stages=(
+            StagePlan(0, 3, Mesh.parse("dp=2@rail"), (4, 5), ("first", "layer")),
+            StagePlan(3, 4, Mesh.parse("dp=2"), (0, 1), ("layer",)),
+        ),
+        schedule=Schedule("custom", 3, (("0F0",), ("1F0", "1B0"))),
+        target="torch-cuda",
+        style="fused",
+        offload=Offload.of(("activations:4",)),
+    )
+    assert json.dumps(decisions_to_json(plan)) == json.dumps(json.loads(JSON))
+    assert decisions_from_json(json.loads(JSON)) == plan
+
+
+def test_refusals_of_decisions_are_at_keys_of_the_file() -> None:
+    for place, key in {
+        "stage 1": "stages[1]",
+        "stage 1, x": "stages[1], x",
+        "plan a b, %x, y": "placements.a b, %x, y",
+        "plans": "placements",
+        "schedule": "schedule",
+        "offload kinds": "offload kinds",
+    }.items():
+        assert key_of(place) == key
+    data = json.loads(JSON)
+    data["ranks"][1] = [4, 6]
+    with pytest.raises(RanksOverlap) as refusal:
+        decisions_from_json(data, "here")
+    assert refusal.value.place == "here: stages[1]"
+
+
+def test_plans_that_are_not_there_are_met_with_what_is_near() -> None:
+    """In each of the two keys that name plans."""
+    for key, name, fix in (
+        ("storage", "laier", "did you mean 'layer'?"),
+        ("recompute", "laier", "did you mean 'layer'?"),
+        ("recompute", "?", "remove it"),
+    ):
+        data = json.loads(JSON)
+        data[key] = data[key] | {name: {} if key == "storage" else []}
+        with pytest.raises(PlanKeyUnknown) as refusal:
+            decisions_from_json(data)
+        assert (refusal.value.place, refusal.value.fix) == (f"plan: {key}.{name}", fix)
+
+
+def test_counts_of_a_plan_are_taken_on_up_to_their_limits() -> None:
+    """Whole numbers from 0 or 1; beyond the limits of `ir.limits` nothing is read further."""
+    for path, value, place in (
+        (("schedule", "microbatches"), 0, "plan: schedule.microbatches"),
+        (("schedule", "microbatches"), GLOBAL_BATCH.most + 1, "plan: schedule.microbatches"),
+        (("stages", 0, "last"), 0, "plan: stages[0].last"),
+        (("stages", 0, "first"), -1, "plan: stages[0].first"),
+        (("placements", "first", "first"), -1, "plan: placements.first.first"),
+        (("ranks", 0, 0), -1, "plan: ranks[0][0]"),
+    ):
+        data: Any = json.loads(JSON)
+        inside = data
+        for step in path[:-1]:
+            inside = inside[step]
+        inside[path[-1]] = value
+        with pytest.raises(PlanValue) as refusal:
+            decisions_from_json(data)
+        assert refusal.value.place == place
+    most = json.loads(JSON)
+    most["schedule"]["microbatches"] = GLOBAL_BATCH.most
+    assert decisions_from_json(most).schedule.microbatches == 262144
 
 
 # Programs ------------------------------------------------------------------------------------------------------------

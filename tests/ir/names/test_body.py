@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
-from meshwright.ir.adjoint import IDLE, Strategy
+from meshwright.ir.adjoint import IDLE, Strategy, apply
+from meshwright.ir.factors import loops
+from meshwright.ir.graph import Graph
 from meshwright.ir.names import Degrees, template
+from meshwright.ir.names.body import computed
+from meshwright.ir.rules.base import rule_of
+from tests.build import Builder
 from tests.llama_block import Sizes, model
 
 FOLD = model()
@@ -91,3 +96,107 @@ def test_a_zigzag_wants_two_runs_for_each_rank() -> None:
         assert str(plan.strategy("norm1").of("cp")) == cut
         assert (plan.strategy("norm1") == Strategy()) == (cut == str(IDLE))
         assert [str(state) for _, state in plan.states] == ["[-, cp:zigzag, -]" if cut != "-" else "[-, -, -]"] * 2
+
+
+def flattened() -> Graph:
+    """Four samples of eight tokens as 32 rows."""
+    g = Builder()
+    x = g.input((4, 8, 16), labels=("b", "s", ""), requires_grad=True)
+    g.output(g.op("linear", g.op("view", x, shape=(32, 16), name="rows"), g.param("w", (16, 16)), name="y"))
+    return g.graph()
+
+
+def sectioned(gate: int, up: int) -> Graph:
+    """A product that is cut in two, each part with its own way back."""
+    g = Builder()
+    x = g.input((2, 4, 8), labels=("b", "s", ""), requires_grad=True)
+    norm = g.op("rms_norm", x, g.param("n", (8,)), eps=1e-6, normalized_shape=(8,), name="norm")
+    one, other = g.many(
+        "split", g.op("linear", norm, g.param("w", (gate + up, 8)), name="both"), dim=-1, sizes=(gate, up)
+    )
+    left = g.op("linear", one, g.param("d", (8, gate)), name="left")
+    right = g.op("linear", other, g.param("e", (8, up)), name="right")
+    g.output(g.op("add", x, g.op("add", left, right, name="sum"), name="res"))
+    return g.graph()
+
+
+def sequences() -> Graph:
+    """Sequences that are cut in halves, each as long as a mask that says so; and a weight over all tokens."""
+    g = Builder()
+    x = g.input((2, 8, 6), labels=("b", "s", ""), requires_grad=True)
+    y = g.input((2, 4, 6), name="y", labels=("b", "s", ""))
+    early, late = g.many("split", g.op("neg", x, name="neg"), dim=1, sizes=(4, 4))
+    g.output(g.op("add", early, y, name="add"), late, g.op("softmax", x, dim=1, name="over"))
+    return g.graph()
+
+
+def routed(groups: int) -> Graph:
+    """One sample of eight tokens to experts and back, in groups with slots of their own."""
+    g = Builder()
+    x = g.input((8, 16), labels=("s", ""), requires_grad=True)
+    idx = g.input((8, 2), name="idx", labels=("s", ""), dtype="i64")
+    by = g.input((8, 2), name="by", labels=("s", ""))
+    how = {"num_experts": 4, "capacity": 4, "groups": groups}
+    rows = g.op("dispatch", x, idx, **how, name="rows")
+    g.output(
+        g.op("combine", g.op("grouped_linear", rows, g.param("up", (4, 16, 16)), name="up"), idx, by, **how, name="y")
+    )
+    return g.graph()
+
+
+SMALL: dict[str, tuple[Graph, Degrees, dict[str, str]]] = {
+    # A token's rows are eight apart: one run for each sample that earlier axes left.
+    "rows by tokens": (flattened(), Degrees(cp=8), {"rows": "cp=f1", "y": "cp=d0:nested(4)"}),
+    "rows by zigzag": (
+        flattened(), Degrees(cp=4, zigzag=True), {"rows": "cp=f1:zigzag", "y": "cp=d0:nested(4,zigzag)"},
+    ),
+    "tokens too few for a zigzag": (flattened(), Degrees(cp=8, zigzag=True), {"rows": "", "y": ""}),
+    "rows of half the samples": (
+        flattened(), Degrees(dp=2, cp=2, zigzag=True),
+        {"rows": "dp=f0 cp=f1:zigzag", "y": "dp=d0 cp=d0:nested(2,zigzag)"},
+    ),
+    "rows of one sample": (
+        flattened(), Degrees(dp=4, cp=4, zigzag=True), {"rows": "dp=f0 cp=f1:zigzag", "y": "dp=d0 cp=d0:zigzag"},
+    ),
+    "samples too few, rows enough": (flattened(), Degrees(dp=8), {"rows": "", "y": "dp=d0"}),
+    # Four ranks divide sections of eight and four, not of six; two of both.
+    "sections of two sizes": (
+        sectioned(8, 4), Degrees(tp=4),
+        {"both": "tp=n:sections(8,4)", "split": "tp=p", "left": "tp=k", "right": "tp=k"},
+    ),
+    "sections alike": (
+        sectioned(6, 6), Degrees(tp=2),
+        {"both": "tp=n:sections(6,6)", "split": "tp=p", "left": "tp=k", "right": "tp=k"},
+    ),
+    "sections that four do not divide": (sectioned(6, 6), Degrees(tp=4), {}),
+    # Of two samples the second axis has nothing left.
+    "samples for one axis": (
+        sectioned(6, 6), Degrees(dp=4, zero=1, shard=2),
+        dict.fromkeys(("norm", "both", "split", "left", "right", "sum", "res"), "dp=d0"),
+    ),
+    # Sections are runs: no zigzag cuts each. Nor is a loop cut that must be whole.
+    "halves of a sequence": (
+        sequences(), Degrees(cp=2), {"neg": "cp=d1", "split": "cp=p", "add": "cp=d1", "over": ""},
+    ),
+    "halves of a sequence and a zigzag": (
+        sequences(), Degrees(cp=2, zigzag=True), {"neg": "cp=d1:zigzag", "add": "cp=d1:zigzag"},
+    ),
+    # Ranks have whole groups, and of a zigzag two runs of them; what fills slots is laid out as tokens are.
+    "groups for two": (routed(2), Degrees(cp=2), {"rows": "cp=t", "up": "cp=c", "y": "cp=t"}),
+    "groups too few": (routed(2), Degrees(cp=4), {"up": "cp=c"}),
+    "groups too few for a zigzag": (routed(2), Degrees(cp=2, zigzag=True), {"up": "cp=c"}),
+    "groups for a zigzag": (
+        routed(4), Degrees(cp=2, zigzag=True), {"rows": "cp=t:zigzag", "up": "cp=c:zigzag", "y": "cp=t:zigzag"},
+    ),
+}  # fmt: skip
+
+
+def test_small_graphs_by_hand() -> None:
+    """And whatever is chosen is legal when it is applied."""
+    for name, (graph, degrees, expected) in SMALL.items():
+        found, mesh = loops(graph), degrees.mesh()
+        chosen, _ = computed(graph, found, mesh, degrees)
+        said = {op: str(strategy) for op, strategy in chosen.items() if strategy.choices}
+        assert said == {op: text for op, text in expected.items() if text}, name
+        for op in graph.ops:
+            apply(rule_of(op, graph.types), graph.operand_types(op), chosen[op.name], mesh)

@@ -17,10 +17,12 @@ from meshwright.ir.schedules import (
     compute_actions,
     encode,
     moments,
+    parse_action,
     peak,
     stage_groups,
     work_lists,
 )
+from meshwright.ir.schedules.live import moments_of
 from tests.ir.schedules.exceeding import exceeds
 from tests.ir.schedules.lists import random_lists
 
@@ -134,3 +136,22 @@ def test_large_schedules_have_few_moments() -> None:
     """A memory model prices each of them."""
     assert max(map(len, moments(lists("interleaved", 16, 512, 8)))) <= 512
     assert max(map(len, moments(lists("1f1b", 16, 512)))) <= 3
+
+
+def test_moments_of_a_short_list_by_hand() -> None:
+    """Two micro-batches wait while the second runs forward; a weight gradient waits beside one of them; the full
+    backward comes after it has left gradients."""
+    actions = tuple(map(parse_action, ["0F0", "0F1", "0I0", "0W0", "0B1"]))
+    work = encode((actions,), Shape(((0,),), 2))
+    no, yes = (False,), (True,)
+    assert moments(work) == (
+        (
+            Moment("B", 0, (1,), (0,), graded=yes, back=yes),
+            Moment("F", 0, (2,), (0,), graded=no, back=no),
+            Moment("I", 0, (2,), (0,), graded=no, back=no),
+            Moment("W", 0, (1,), (1,), graded=no, back=yes),
+        ),
+    )
+    assert [moment.held for moment in moments(work)[0]] == [1, 2, 2, 2]
+    assert peak(work) == (2,)
+    assert moments_of(work, 0) is moments(work)[0]

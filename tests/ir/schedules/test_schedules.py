@@ -247,6 +247,26 @@ DRAWN: list[tuple[str, Shape, list[str]]] = [
     ),
     ("1f1b", shape(3, 2), ["0F0 0F1 0B0 0B1", "1F0 1F1 1B0 1B1", "2F0 2B0 2F1 2B1"]),
     ("gpipe", shape(2, 1, 2), ["0F0 2F0 2B0 0B0", "1F0 3F0 3B0 1B0"]),
+    ("gpipe", shape(2, 2, 2), ["0F0 0F1 2F0 2F1 2B0 2B1 0B0 0B1", "1F0 1F1 3F0 3F1 3B0 3B1 1B0 1B1"]),
+    # Two rounds: four forwards ahead in the first group, which are 2 (p - 1) and a round of its second stage.
+    (
+        "interleaved",
+        shape(2, 4, 2),
+        [
+            "0F0 0F1 2F0 2F1 0F2 2B0 0F3 2B1 2F2 0B0 2F3 0B1 2B2 2B3 0B2 0B3",
+            "1F0 1F1 3F0 3B0 3F1 3B1 1F2 1B0 1F3 1B1 3F2 3B2 3F3 3B3 1B2 1B3",
+        ],
+    ),
+    # The last group delays weight gradients by two micro-batches, the first runs two forwards ahead.
+    (
+        "zb-h2",
+        shape(2, 5),
+        [
+            "0F0 0F1 0F2 0I0 0W0 0F3 0I1 0W1 0F4 0I2 0W2 0I3 0W3 0I4 0W4",
+            "1F0 1I0 1F1 1I1 1F2 1I2 1W0 1F3 1I3 1W1 1F4 1I4 1W2 1W3 1W4",
+        ],
+    ),
+    ("zb-h2", shape(3, 2), ["0F0 0F1 0I0 0W0 0I1 0W1", "1F0 1F1 1I0 1I1 1W0 1W1", "2F0 2I0 2F1 2I1 2W0 2W1"]),
 ]
 
 
@@ -313,21 +333,19 @@ def test_the_programs_whose_work_is_kept_are_those_used_last() -> None:
     assert work_of(programs[1]) is not works[1], "the oldest"
 
 
-@pytest.mark.parametrize(
-    ("phases", "codes"),
-    [
-        ((("F0", 3),), "0F0 0F1"),
-        ((("F0 B0 I0", 2),), "0F0 0B0 0I1 0F1"),  # both kinds of backward share their micro-batches
-        ((("F1 I1", 2), ("W", 1), ("F0 I0 W", 1), ("W", 1)), "2F0 2I0 2F1 2I1 2W0 0F0 0I0 2W1 0W0"),
-        ((("I0 W0", 3),), "0I0 0W0 0I1 0W1"),
-        ((("F0", 0), ("B1", 1)), "2B0"),
-    ],
-)
-def test_phases_are_written_with_the_next_micro_batch_of_each_kind(
-    phases: tuple[tuple[str, int], ...], codes: str
-) -> None:
-    found = write_phases(phases, (0, 2), Shape(((0, 2), (1, 3)), 2))
-    assert " ".join(str(action_of(code, 4)) for code in found) == codes
+PHASES_ARE_WRITTEN_WITH_THE_NEXT_MICRO_BATCH_OF_EACH_KIND: list[tuple[tuple[tuple[str, int], ...], str]] = [
+    ((("F0", 3),), "0F0 0F1"),
+    ((("F0 B0 I0", 2),), "0F0 0B0 0I1 0F1"),  # both kinds of backward share their micro-batches
+    ((("F1 I1", 2), ("W", 1), ("F0 I0 W", 1), ("W", 1)), "2F0 2I0 2F1 2I1 2W0 0F0 0I0 2W1 0W0"),
+    ((("I0 W0", 3),), "0I0 0W0 0I1 0W1"),
+    ((("F0", 0), ("B1", 1)), "2B0"),
+]
+
+
+def test_phases_are_written_with_the_next_micro_batch_of_each_kind() -> None:
+    for phases, codes in PHASES_ARE_WRITTEN_WITH_THE_NEXT_MICRO_BATCH_OF_EACH_KIND:
+        found = write_phases(phases, (0, 2), Shape(((0, 2), (1, 3)), 2))
+        assert " ".join(str(action_of(code, 4)) for code in found) == codes
 
 
 def test_work_of_one_schedule_is_shared_by_lists_in_their_places() -> None:
