@@ -23,10 +23,10 @@ from meshwright.planner.block_solver.labels import (
     undominated,
 )
 from meshwright.planner.block_solver.order import MOST_CELLS, MOST_WORK, Order, Step, order_of
-from meshwright.planner.block_solver.pareto import frontier
 from meshwright.planner.block_solver.problem import Limit, Pair, Problem, Status, Variable
 from meshwright.planner.block_solver.sweeps import MinMarginals, first_least, min_marginals
 from meshwright.planner.block_solver.tables import NEVER, Table
+from tests.planner.block_solver.problems import traded
 
 
 def rows(found: Labels) -> list[tuple[list[int], float, list[float], list[int]]]:
@@ -247,13 +247,6 @@ def test_blocks_in_a_row_by_hand() -> None:
 # Prices --------------------------------------------------------------------------------------------------------------
 
 
-def traded(*points: tuple[float, ...], capacity: tuple[float, ...]) -> Problem:
-    """One variable: of every state its cost, and what it uses of every limit."""
-    table = np.array(points, dtype=float)
-    limits = (Limit(f"limit{at}", most, (table[:, 1 + at],)) for at, most in enumerate(capacity))
-    return Problem((Variable("a", table[:, 0]),), (), tuple(limits))
-
-
 def priced_at(problem: Problem, start: tuple[int, ...] | None = None) -> Dual:
     return dual(problem, order_of(problem), NEVER, start)
 
@@ -354,13 +347,3 @@ def test_a_choice_between_two_limits_is_found_by_labels(monkeypatch: pytest.Monk
         else:
             with pytest.raises(ProblemTooLarge, match="too many choices that none beats"):
                 elimination.solve(own)
-
-
-def test_points_of_a_frontier_are_spread_evenly() -> None:
-    """Seven trades, of which so many are shown: the ends and what lies in the middle between."""
-    own = traded(*[(cost, (7 - cost) ** 2) for cost in range(1, 8)], (5, 30), capacity=(99,))
-    for most, costs in ((7, [1, 2, 3, 4, 5, 6, 7]), (9, [1, 2, 3, 4, 5, 6, 7]), (4, [1, 3, 5, 7]), (3, [1, 4, 7])):
-        found = frontier(own, most_points=most)
-        assert [point.objective for point in found.points] == costs
-        assert [point.used for point in found.points] == [((7 - cost) ** 2,) for cost in costs]
-        assert found.complete == (most >= 7)
