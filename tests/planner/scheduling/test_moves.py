@@ -55,7 +55,7 @@ def test_a_backward_pass_that_is_waited_for_goes_earlier() -> None:
 
 
 def test_a_weight_gradient_goes_behind_what_is_waited_for() -> None:
-    """The second micro-batch's input gradient is a second sooner; where there is no room for what waits, nothing moves."""
+    """The second input gradient is a second sooner; where there is no room for what waits, nothing moves."""
     own = even(2, 2, apart=True)
     first = "F0 F1 I0 I1 W0 W1"
     start, best = timed(own, first, "F0 I0 W0 F1 I1 W1"), timed(own, first, "F0 I0 F1 I1 W0 W1")
