@@ -209,3 +209,22 @@ def test_gradients_of_several_readers_are_added(stack: str) -> None:
             phase.kernels[streaming(passes * nbytes / share, setting.workload)] = 1
             expected = setting.cost(phase, MESH).device_s if passes else 0.0
             assert costs[states.index(State.parse(words))] == pytest.approx(expected)
+
+
+def test_what_two_axes_cut_together_must_divide() -> None:
+    """A sequence in four parts; in a zigzag each axis takes twice as many."""
+    mesh = Mesh.parse("a=2 b=2")
+    for seq, zigzag, together in (
+        (4, (), True),
+        (6, (), False),
+        (8, ("a",), True),
+        (4, ("a",), False),
+        (16, ("a", "b"), True),
+        (8, ("a", "b"), False),
+    ):
+        g = Builder()
+        x = g.input((1, seq, 3), labels=("b", "s", ""), requires_grad=True)
+        g.output(g.op("silu", g.op("silu", x)))
+        block = build(once(g.graph()), "block", mesh, terms(mesh, batch=1, seq=seq), Space(zigzag=zigzag))
+        cuts = {len(state.dims[1]) for hub in block.hubs for state in hub.states}
+        assert (seq, zigzag, 2 in cuts) == (seq, zigzag, together)
