@@ -22,6 +22,7 @@ from meshwright.ir.names import Degrees
 from meshwright.ir.plan_json import decisions_to_json
 from meshwright.ir.spread import compute_placements
 from meshwright.ir.workload import Workload
+from meshwright.planner import operators
 from meshwright.planner.operators import LEAST_GAIN, Blocks, Sharpened, _Work, sharpened
 from meshwright.planner.solve import solve
 from meshwright.planner.unlike import Part, over_parts
@@ -340,3 +341,116 @@ def test_room_for_a_body_where_there_is_least() -> None:
     assert work.flying == 3
     work.decisions.schedule.microbatches = 9
     assert work.flying == 4
+
+
+def whole_plan(*plans: Named) -> Any:
+    """A plan of these body plans."""
+    return SimpleNamespace(plans=plans, plan={one.name: one for one in plans})
+
+
+class Near(Told):
+    """Plans that are one choice away, by what the plan stands for."""
+
+    open = ["a", "b"]  # noqa: RUF012  # a property there
+    after: dict[str, list[str]]
+    over = False
+
+    def near(self, plan: Any) -> Any:
+        return iter([Named(plan.name, of) for of in self.after.get(plan.of, ())])
+
+    def late(self) -> bool:
+        return self.over
+
+
+def test_single_choices_are_changed_as_long_as_one_helps() -> None:
+    """From the better plan on; a body of which none helps is gone through once."""
+
+    def made(step_s: float, first: str, second: str) -> Sharpened:
+        return Sharpened(whole_plan(Named("a", first), Named("b", second)), price(step_s), (first, second))
+
+    start = made(10.0, "a0", "b0")
+    after = {"a0": ["a1", "a2"], "a1": ["a3"], "a3": ["a1"], "b0": ["b1", "b2"]}
+    for told, step_s, asked in (
+        ({}, 10.0, ["a1", "a2", "b1", "b2"]),
+        ({"a1": made(9.0, "a1", "b0")}, 9.0, ["a1", "a2", "a3", "b1", "b2"]),
+        ({"a1": made(9, "a1", "b0"), "a3": made(8, "a3", "b0")}, 8, ["a1", "a2", "a3", "a1", "b1", "b2"]),
+        ({"b2": made(7.0, "a0", "b2"), "a2": made(12.0, "a2", "b0")}, 7.0, ["a1", "a2", "b1", "b2"]),
+    ):
+        work = Near(told)
+        work.after = after
+        assert work.polished(start).step_s == step_s
+        assert work.asked == asked
+    work.over, work.asked = True, []
+    assert work.polished(start) is start
+    assert work.asked == []
+
+
+class Freed(Told):
+    """Bodies whose solutions are told, by name; what was fixed of each."""
+
+    found: dict[str, list[Named]]
+    fixed: list[tuple[str, dict[str, str]]]
+
+    def solutions(self, name: str, ends: Any, within: float = inf) -> Any:
+        self.fixed.append((name, dict(ends)))
+        return self.found[name]
+
+
+def test_with_free_ends_all_bodies_follow_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Blocks of which the end is the begin, and a head behind them; tokens come in from outside. Values that lie
+    otherwise than before are what this is for: without any, nothing is tried."""
+    loop = ("block", "y")
+    monkeypatch.setattr(
+        operators, "handed_on", lambda fold: dict.fromkeys((("block", "x"), loop, ("head", "h"), ("head", "t")), loop)
+    )
+
+    def body(name: str, inputs: set[str], smooth: set[str], *ends: str) -> Any:
+        graph = SimpleNamespace(differentiable=smooth)
+        return SimpleNamespace(
+            plan=SimpleNamespace(body=name), graph=graph, inputs=inputs, ends=dict.fromkeys(ends, "old")
+        )
+
+    def plan(name: str, of: str, **states: str) -> Named:
+        return Named(name, of, tuple(states.items()))
+
+    block = plan("block", "p", x="new", y="new", ids="old")
+    same = plan("block", "s", x="old", y="old", ids="old")
+    other = plan("block", "o", x="far", y="far", ids="old")
+    head = plan("head", "q", h="new", t="old")
+    fixed_block, fixed_head = {"ids": "old"}, {"h": "new", "t": "old"}
+    both = [("block", fixed_block), ("head", fixed_head)]
+    together = ["p+q", "q", "p", "p+q"]
+    gains = {"p+q": sharper(8.0)}
+    loose = plan("block", "l", x="old", y="old", ids="new")
+    cases: list[tuple[dict[str, list[Named]], Any, bool, float, list[str], Any]] = [
+        ({"block": [block], "head": [head]}, gains, False, 8.0, together, both),
+        ({"block": [same, block, other], "head": [head]}, gains, False, 8.0, together, both),
+        ({"block": [block], "head": [head]}, {}, False, 10.0, ["p+q"], both),
+        ({"block": [block], "head": [head]}, {"p+q": sharper(11.0)}, False, 10.0, together, both),
+        ({"block": [same], "head": [head]}, gains, False, 10.0, [], both[:1]),
+        ({"block": [], "head": [head]}, gains, False, 10.0, [], both[:1]),
+        ({"block": [block], "head": []}, gains, False, 10.0, [], both),
+        # What enters the model may lie otherwise too, if that is asked for.
+        (
+            {"block": [loose], "head": [head]},
+            {},
+            True,
+            10.0,
+            ["l+q"],
+            [("block", {}), ("head", {"h": "old", "t": "old"})],
+        ),
+    ]
+    for found, told, data, step_s, asked, fixed in cases:
+        work: Any = Freed(told)
+        work.found, work.fixed, work.fold = found, [], None
+        work.decisions = SimpleNamespace(stages=[SimpleNamespace(mesh="one")] * 2)
+        work.kept = {
+            "block": body("block", {"x", "ids"}, {"x", "y"}, "x", "ids", "y"),
+            "head": body("head", {"h", "t"}, {"h"}, "h", "t"),
+        }
+        assert work.freed(START, data=data).step_s == step_s
+        assert (work.asked, work.fixed[: len(fixed)]) == (asked, fixed)
+    work.decisions.stages.append(SimpleNamespace(mesh="other"))
+    work.asked, work.fixed = [], []
+    assert work.freed(START) is START
+    assert work.fixed == []

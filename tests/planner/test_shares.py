@@ -14,7 +14,9 @@ from hypothesis import strategies as st
 from meshwright.backends.torch_.capabilities import TORCH_CUDA
 from meshwright.cost_models.cluster import Cluster
 from meshwright.cost_models.cluster_toml import read
+from meshwright.cost_models.prediction import Held
 from meshwright.ir.errors import LayoutNotExpressible
+from meshwright.ir.mesh import Mesh
 from meshwright.ir.shares import batch_shares, shares_of, state_shares, weights_of
 from meshwright.planner import shares
 from meshwright.planner.pins import Config
@@ -258,3 +260,101 @@ def test_only_what_is_granted_and_in_time_is_tried(monkeypatch: pytest.MonkeyPat
         config(dp=4, mbs=2, microbatches=8),
     ]
     assert found_among(monkeypatch, cases, [own], stop=lambda: True) == (None, [])
+
+
+class Given(shares._Case):
+    """Copies whose speeds, and plans whose prices, are told: by the sequences of each copy."""
+
+    def __init__(
+        self, copies_s: tuple[float, ...], batch: int, told: dict[tuple[int, ...], Uneven] | None = None
+    ) -> None:
+        own: Any = SimpleNamespace(batch=batch)
+        self.copies_s, self.config, self.told = copies_s, own, told
+        self.asked: list[tuple[int, ...]] = []
+
+    def tried(self, sizes: tuple[int, ...]) -> Uneven | None:
+        self.asked.append(sizes)
+        if self.told is None:  # ever faster
+            return replace(uneven(config(), 10.0 - 0.1 * len(self.asked), self.lacks), sizes=sizes)
+        found = self.told.get(sizes)
+        return found and replace(found, sizes=sizes)
+
+    lacks = 0.0
+
+
+def test_sequences_move_from_the_slowest_kind_of_copy() -> None:
+    """From as many as there are on the other side, and from one to one; none is left without. Of plans that do not fit
+    from any kind."""
+    for copies_s, sizes, lacks, expected in (
+        # paces of 4 and 6
+        ((1, 1, 2, 2), (4, 4, 2, 3), 0.0, [(5, 5, 1, 2), (5, 4, 2, 2)]),
+        ((1, 1, 2, 2), (4, 4, 2, 3), 1.0, [(5, 5, 1, 2), (5, 4, 2, 2), (3, 3, 3, 4), (4, 3, 3, 3)]),
+        ((1, 1, 2, 2), (4, 4, 1, 3), 0.0, [(5, 4, 1, 2)]),
+        ((1, 1, 2, 2), (4, 4, 1, 1), 0.0, [(3, 3, 2, 2), (4, 3, 2, 1)]),
+        ((1, 1, 2, 2), (1, 1, 1, 1), 0.0, []),
+        ((1, 2, 2), (4, 4, 3), 0.0, [(5, 4, 2)]),
+        # three kinds, of which the second has a pace of 8
+        ((1, 2, 3), (5, 4, 2), 0.0, [(5, 3, 3), (6, 3, 2)]),
+    ):
+        case = Given(copies_s, sum(sizes), {})
+        best = replace(uneven(config(), 1.0, lacks), sizes=sizes)
+        assert list(case._moves(best)) == expected
+
+
+def test_shares_by_speed_are_moved_as_long_as_that_helps() -> None:
+    """Copies of 1 and 3 s: five and one of six. What is a twentieth above what is known is not moved."""
+    told = {(5, 1): uneven(config(), 10.0), (4, 2): uneven(config(), 9.0), (3, 3): uneven(config(), 8.0)}
+    for below_s, step_s, asked in (
+        (9.4, 10.0, [(5, 1)]),
+        (9.5, 9.0, [(5, 1), (4, 2), (5, 1)]),
+        (99.0, 9.0, [(5, 1), (4, 2), (5, 1)]),
+    ):
+        case = Given((1.0, 3.0), 6, told)
+        found = case.answer(below_s)
+        assert found is not None
+        assert (found.prediction.step_time_s, case.asked) == (step_s, asked)
+    assert Given((1.0, 3.0), 6, {}).answer(99.0) is None
+    # As good is not better.
+    case = Given((1.0, 3.0), 6, told | {(4, 2): uneven(config(), 10.0)})
+    found = case.answer(99.0)
+    assert found is not None
+    assert (found.sizes, case.asked) == ((5, 1), [(5, 1), (4, 2)])
+    # Six moves of a plan that fits; two of one that does not, each from either copy.
+    for lacks, tried in ((0.0, 1 + 6), (1.0, 1 + 2 * 2)):
+        case = Given((1.0, 3.0), 24)
+        case.lacks = lacks
+        assert case.answer(99.0) is not None
+        assert len(case.asked) == tried
+
+
+def test_room_for_states_where_there_is_least(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two copies of two stages. Of 100 bytes what is left, less a fiftieth, beside what ZeRO cuts of what is there;
+    a copy counts its own kinds of devices only, and never as having nothing."""
+    mesh = Mesh.parse("dp=2 tp=2")
+    stages = [SimpleNamespace(mesh=mesh, ranks=ranks) for ranks in ((0, 1, 2, 3), (4, 5, 6, 7))]
+    stored = (("parameters", 3.0), ("gradients", 5.0), ("optimizer", 7.0), ("activations", 11.0))
+
+    def held(ranks: tuple[int, ...], peak: float) -> tuple[Any, Held]:
+        own = Held(peak_bytes=peak, device_bytes=110.0, margin_bytes=10.0, instant="loss", parts=stored)
+        return SimpleNamespace(ranks=ranks), own
+
+    case: Any = object.__new__(shares._Case)
+    kinds = "AABBAABB"
+    cluster = SimpleNamespace(device=lambda rank: SimpleNamespace(name=kinds[rank]))
+    case.prices = SimpleNamespace(cluster=cluster, profile=SimpleNamespace(memory="memory"))
+    case.axis, case.copies_s = "dp", (1.0, 2.0)
+    told: list[Any] = []
+    monkeypatch.setattr(shares, "held_by_peers", lambda program, *given: told)
+    for peaks, zero, rooms in (
+        ((60, 80, 70, 70), 0, [0.98 * 30, 0.98 * 20]),
+        ((60, 80, 70, 70), 1, [0.98 * 30 + 7, 0.98 * 20 + 7]),
+        ((60, 80, 70, 90), 2, [0.98 * 30 + 12, 0.98 * 10 + 12]),
+        ((60, 80, 70, 90), 3, [0.98 * 30 + 15, 0.98 * 10 + 15]),
+        ((90, 80, 70, 150), 0, [0.98 * 10, 0.98 * 10 / 1000]),
+    ):
+        told[:] = [
+            [held((0, 1), peaks[0]), held((2, 3), peaks[1])],
+            [held((4, 5), peaks[2]), held((6, 7), peaks[3])],
+        ]
+        case.config = SimpleNamespace(zero=zero)
+        assert case._rooms(SimpleNamespace(stages=stages)) == pytest.approx(rooms)

@@ -155,3 +155,34 @@ def test_pools_are_mixed_by_how_fast_they_are_together(monkeypatch: pytest.Monke
         ([other, whole], (3, 5), FOUR),
         ([first, second], (4, 4), FOUR),
     ]
+
+
+def test_the_fastest_ways_of_every_number_of_groups(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Four ranks from the fourth on, in one, two and four groups. Three ways of each at most, and six in all, by groups
+    per second: 4 / 1.6 = 2.5, 2 / 0.9 = 2.2, 1 / 0.5 = 2, 1 / 0.75 = 1.3, 1 / 1, 2 / 3; then 2 / 4 would follow."""
+    taken = {"4a": 1.0, "4b": 0.5, "4c": None, "4d": 0.75, "4e": 1.25, "2a": 4.0, "2b": 0.9, "2c": 3.0, "2d": 5.0}
+    taken["1a"] = 1.6
+    monkeypatch.setattr(unlike, "_inside", lambda degrees, size: [word for word in taken if word[0] == str(size)])
+    monkeypatch.setattr(unlike, "_layer_s", lambda fold, batch, part, *_: asked.append(part) or taken[part.degrees])
+    asked: list[Any] = []
+    given: Any = None, 8, "degrees", (4, 5, 6, 7), None, None, "any", None
+    found = unlike._ways(*given)
+    cut = {"1": ((4,), (5,), (6,), (7,)), "2": ((4, 5), (6, 7)), "4": ((4, 5, 6, 7),)}
+    words: list[Any] = ["1a", "2b", "4b", "4d", "4a", "2c"]
+    assert found == [Way(tuple(Part(ranks, word) for ranks in cut[word[0]]), taken[word] or 0.0) for word in words]
+    assert {(one.degrees, one.ranks) for one in asked} == {(word, cut[word[0]][0]) for word in taken}
+
+
+def test_more_pools_than_a_few_stay_in_the_order_of_the_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Five pools, each a group that takes a second for a layer: 7 x 8 / 4 = 14 s with any four of them, in 24 orders
+    each; 8 x 8 / 5 = 12.8 s with all, in one. Six choices are answered."""
+    parts = [Part((rank, rank + 1), Degrees()) for rank in range(0, 10, 2)]
+    monkeypatch.setattr(unlike, "_ways", lambda fold, batch, degrees, ranks, *_: [Way((parts[ranks[0] // 2],), 1.0)])
+    monkeypatch.setattr(unlike, "layer_calls", lambda fold: range(8))
+    monkeypatch.setattr(unlike, "over_parts", lambda fold, parts, counts, *_: (parts, counts))
+    pools = SimpleNamespace(pools=(SimpleNamespace(ranks=2),) * 5)
+    given: Any = None, 8, Degrees(microbatches=4), pools, None, None, "any"
+    found: Any = list(mixes(*given))
+    assert found[0] == (parts, (2, 2, 2, 1, 1))
+    assert [len(own) for own, _ in found] == [5] + [4] * 5 * 24
+    assert {sum(counts) for _, counts in found} == {8}

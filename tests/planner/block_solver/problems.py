@@ -80,6 +80,13 @@ def written(
     return Problem(variables, tuple(pairs), tuple(scarce))
 
 
+def traded(*points: tuple[float, ...], capacity: tuple[float, ...]) -> Problem:
+    """One variable: of every state its cost, and what it uses of every limit."""
+    table = np.array(points, dtype=float)
+    limits = (Limit(f"limit{at}", most, (table[:, 1 + at],)) for at, most in enumerate(capacity))
+    return Problem((Variable("a", table[:, 0]),), (), tuple(limits))
+
+
 def same(one: float | None, other: float | None) -> bool:
     """Equal within the tolerance; costs of 1e-4 s too."""
     if one is None or other is None:
