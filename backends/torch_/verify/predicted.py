@@ -45,7 +45,7 @@ class Predicted:
     counts: Mapping[Planned, int] = field(default_factory=dict)
 
 
-def predicted(program: Program, fold: Fold, stages: Sequence[int] = (0,)) -> Predicted:
+def predicted(program: Program, fold: Fold, stages: Sequence[int]) -> Predicted:
     """The collectives that ranks execute which hold these stages of a program."""
     values: Counter[Planned] = Counter()
     packed: Counter[tuple[str, tuple[str, ...]]] = Counter()
