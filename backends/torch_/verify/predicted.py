@@ -90,7 +90,7 @@ def predicted(program: Program, fold: Fold, stages: Sequence[int]) -> Predicted:
 
 def _sent(graph: Graph) -> dict[str, bool]:
     """The rows that travel to experts that drop none, and whether they come from tokens: the others come back."""
-    ops = [op for op in graph.ops if op.kind in ("dispatch", "combine") and op.attr("dropless")]
+    ops = [op for op in graph.ops if op.attr("dropless")]
     there = {op.results[0]: True for op in ops if op.kind == "dispatch"}
     return there | {op.operands[0]: False for op in ops if op.kind == "combine"}
 
