@@ -330,7 +330,7 @@ def _written_out(stack: Stack, uses: Sequence[Use]) -> list[Use]:
         step = (before, stack.classes[position])
         known = by_step.setdefault(step, use)
         if (known.body, known.wires) != (use.body, use.wires) and not _same_entry(known, use):
-            if known is walked[1] and second is None and _is_second(known, use, stack, len(walked)):
+            if known is walked[1] and _is_second(known, use, stack, len(walked)):
                 second, by_step[step] = known, use
                 before = stack.classes[position]
                 continue

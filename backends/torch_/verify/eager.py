@@ -216,7 +216,8 @@ def _batch_normalize(operands: tuple[Tensor, ...], attrs: Attrs) -> Results:
 
 def _attention(operands: tuple[Tensor, ...], attrs: Attrs) -> Results:
     q, k, v, *bias = operands
-    mask, width, scale = attrs.get("mask", "full"), attrs.get("width", 0), attrs.get("scale")
+    mask, scale = attrs.get("mask", "full"), attrs.get("scale")
+    width: Any = attrs.get("width")  # of masks that have one
     common = {"dropout_p": attrs.get("dropout", 0.0), "scale": scale, "enable_gqa": q.shape[1] != k.shape[1]}
     if not bias and (mask == "full" or (mask == "causal" and q.shape[2] == k.shape[2])):
         return (F.scaled_dot_product_attention(q, k, v, is_causal=mask == "causal", **common),)

@@ -216,7 +216,7 @@ def _embedding(call: LocalCall) -> Results:
 
 def _attention(call: LocalCall) -> Results:
     q, k, v, *bias = call.operands
-    width: Any = call.attrs.get("width", 0)
+    width: Any = call.attrs.get("width")
     scale: Any = call.attrs.get("scale") or q.shape[-1] ** -0.5
     shift = call.sizes["sk"] - call.sizes["sq"]
     seen = position_mask(

@@ -45,7 +45,7 @@ class Predicted:
     counts: Mapping[Planned, int] = field(default_factory=dict)
 
 
-def predicted(program: Program, fold: Fold, stages: Sequence[int] = (0,)) -> Predicted:
+def predicted(program: Program, fold: Fold, stages: Sequence[int]) -> Predicted:
     """The collectives that ranks execute which hold these stages of a program."""
     values: Counter[Planned] = Counter()
     packed: Counter[tuple[str, tuple[str, ...]]] = Counter()
@@ -90,7 +90,7 @@ def predicted(program: Program, fold: Fold, stages: Sequence[int] = (0,)) -> Pre
 
 def _sent(graph: Graph) -> dict[str, bool]:
     """The rows that travel to experts that drop none, and whether they come from tokens: the others come back."""
-    ops = [op for op in graph.ops if op.kind in ("dispatch", "combine") and op.attr("dropless")]
+    ops = [op for op in graph.ops if op.attr("dropless")]
     there = {op.results[0]: True for op in ops if op.kind == "dispatch"}
     return there | {op.operands[0]: False for op in ops if op.kind == "combine"}
 

@@ -77,6 +77,20 @@ CASES: dict[str, tuple[Sent, tuple[str, tuple[int, ...], int]]] = {
     ),
     "send": (lambda pair: dist.send(numbers(6), dst=3), ("send", (2, 3), 24)),
     "recv": (lambda pair: dist.recv(numbers(6), src=0), ("recv", (0, 2), 24)),
+    "all_reduce of several": (
+        lambda pair: dist.all_reduce_coalesced([numbers(6), numbers(2)], group=pair),
+        ("all_reduce", PAIR, 32),
+    ),
+    "functional all_to_all": (
+        lambda pair: waited(functional.all_to_all_single(numbers(4), None, None, pair)),
+        ("all_to_all", PAIR, 16),
+    ),
+    "functional broadcast": (lambda pair: waited(functional.broadcast(numbers(6), 0, pair)), ("broadcast", PAIR, 24)),
+    "one that has no name": (lambda pair: dist.reduce(numbers(6), dst=0), ("c10d::reduce_", ALL, 24)),
+    "one that has none, of a pair": (
+        lambda pair: dist.reduce(numbers(6), dst=2, group=pair),
+        ("c10d::reduce_", PAIR, 24),
+    ),
     "send in a pair": (lambda pair: dist.send(numbers(6), dst=3, group=pair), ("send", (2, 3), 24)),
 }
 

@@ -73,6 +73,7 @@ CASES: list[tuple[str, tuple[Any, ...], dict[str, Any], Any]] = [
     ("where", ([True, False],), {"scalar": 9.0, "other": 8.0}, torch.tensor([9.0, 8.0])),
     ("masked_fill", ([1.0, 2.0], [True, False]), {}, [0.0, 2.0]),
     ("masked_fill", ([1.0, 2.0], [True, False]), {"scalar": 5.0}, [5.0, 2.0]),
+    ("masked_fill", ([1.0, 2.0], [True, False], 7.0), {}, [7.0, 2.0]),
     # movement
     ("slice", ([0, 1, 2, 3, 4],), {"dim": 0, "end": 3}, [0, 1, 2]),
     ("slice", ([0, 1, 2, 3, 4],), {"dim": -1, "start": 1, "end": 5, "step": 2}, [1, 3]),
@@ -105,6 +106,14 @@ CASES: list[tuple[str, tuple[Any, ...], dict[str, Any], Any]] = [
     ("cumsum", ([1, 2, 3],), {"dim": 0, "dtype": "f64"}, [1.0, 3.0, 6.0]),
     ("topk", ([[1.0, 3.0, 2.0]],), {"k": 2}, ([[3.0, 2.0]], [[1, 2]])),
     ("topk", (SQUARE,), {"k": 1, "dim": 0}, ([[3.0, 4.0]], [[1, 1]])),
+    # the last of one dimension and of three
+    ("topk", ([1.0, 3.0, 2.0],), {"k": 2}, ([3.0, 2.0], [1, 2])),
+    ("topk", (CUBE,), {"k": 1}, ([[[2.0], [4.0], [6.0]]], [[[1], [1], [1]]])),
+    ("sort", ([3.0, 1.0],), {}, ([1.0, 3.0], [1, 0])),
+    ("sort", (CUBE,), {"descending": True}, ([[[2.0, 1.0], [4.0, 3.0], [6.0, 5.0]]], [[[1, 0]] * 3])),
+    ("argsort", ([3.0, 1.0],), {}, [1, 0]),
+    ("argsort", (CUBE,), {"descending": True}, [[[1, 0]] * 3]),
+    ("sort", ([[3.0], [1.0]],), {"dim": 0}, ([[1.0], [3.0]], [[1], [0]])),
     ("sort", ([[3.0, 1.0], [2.0, 9.0]],), {}, ([[1.0, 3.0], [2.0, 9.0]], [[1, 0], [0, 1]])),
     ("sort", ([[3.0, 1.0]],), {"descending": True}, ([[3.0, 1.0]], [[0, 1]])),
     ("argsort", ([[3.0, 1.0], [2.0, 9.0]],), {}, [[1, 0], [0, 1]]),
@@ -127,10 +136,12 @@ CASES: list[tuple[str, tuple[Any, ...], dict[str, Any], Any]] = [
     # normalisation: variances of [0, 2] and [1, 3] are 1
     ("layer_norm", ([[0.0, 2.0]],), {"eps": 0.0}, [[-1.0, 1.0]]),
     ("layer_norm", ([[0.0, 2.0]],), {"eps": 3.0}, [[-0.5, 0.5]]),
+    ("layer_norm", ([[[0.0, 2.0], [5.0, 7.0]]],), {"eps": 0.0}, [[[-1.0, 1.0], [-1.0, 1.0]]]),
     ("layer_norm", ([[0.0, 2.0]], [2.0, 3.0], [5.0, 7.0]), {"eps": 0.0}, [[3.0, 10.0]]),
     ("layer_norm", ([[0.0], [2.0]],), {"eps": 0.0, "normalized_shape": (2, 1)}, [[-1.0], [1.0]]),
     ("rms_norm", ([[1.0, 7.0]],), {"eps": 0.0}, [[0.2, 1.4]]),
     ("rms_norm", ([[1.0, 1.0]],), {"eps": 3.0}, [[0.5, 0.5]]),
+    ("rms_norm", ([[[1.0, 7.0], [2.0, 14.0]]],), {"eps": 0.0}, [[[0.2, 1.4], [0.2, 1.4]]]),
     ("rms_norm", ([[1.0, 7.0]], [5.0, 10.0]), {"eps": 0.0}, [[1.0, 14.0]]),
     ("rms_norm", ([[1.0], [7.0]],), {"eps": 0.0, "normalized_shape": (2, 1)}, [[0.2], [1.4]]),
     ("group_norm", ([[[0.0], [2.0], [1.0], [3.0]]],), {"groups": 2, "eps": 0.0}, [[[-1.0], [1.0], [-1.0], [1.0]]]),
@@ -149,6 +160,12 @@ CASES: list[tuple[str, tuple[Any, ...], dict[str, Any], Any]] = [
         {"eps": 0.0},
         [[[2.0]], [[8.0]]],
     ),
+    (
+        "batch_normalize",  # of two channels: variances 1 and 13, with 3 more 4 and 16
+        ([[[0.0], [10.0]], [[2.0], [14.0]]], [[1.0, 12.0], [2.0, 157.0]], [4.0, 2.0], [5.0, 0.0]),
+        {"eps": 3.0},
+        [[[3.0], [-1.0]], [[7.0], [1.0]]],
+    ),
     # losses; three classes of equal scores cost log 3
     ("cross_entropy", ([[[0.0] * 3, [0.0, 0.0, 9.0]]], [[1, -100]]), {}, log(3)),
     ("cross_entropy", ([[[0.0] * 3] * 2], [[1, -100]]), {"reduction": "none"}, [[log(3), 0.0]]),
@@ -158,6 +175,8 @@ CASES: list[tuple[str, tuple[Any, ...], dict[str, Any], Any]] = [
     ("nll_loss", ([[-1.0, -2.0], [-3.0, -4.0]], [1, -100]), {}, 2.0),
     ("nll_loss", ([[-1.0, -2.0], [-3.0, -4.0]], [1, 0]), {"reduction": "none"}, [2.0, 3.0]),
     ("nll_loss", ([[-1.0, -2.0], [-3.0, -4.0]], [1, 0]), {"ignore_index": 0}, 2.0),
+    ("nll_loss", ([[[-1.0, -2.0, -3.0], [-4.0, -5.0, -6.0]]], [[2, 0]]), {"reduction": "none"}, [[3.0, 4.0]]),
+    ("nll_loss", ([[[-1.0, -2.0, -3.0], [-4.0, -5.0, -6.0]]], [[2, 0]]), {"reduction": "sum"}, 7.0),
     ("mse_loss", ([1.0, 5.0], [0.0, 2.0]), {}, 5.0),
     ("mse_loss", ([1.0, 5.0], [0.0, 2.0]), {"reduction": "sum"}, 10.0),
     ("l1_loss", ([1.0, 5.0], [0.0, 2.0]), {}, 2.0),
@@ -181,6 +200,23 @@ CASES: list[tuple[str, tuple[Any, ...], dict[str, Any], Any]] = [
         [[[0.0], [0.0]], [[1.0], [2.0]]],  # the third finds no room
     ),
     ("combine", ([[[5.0]], [[7.0]]], [[0, 1]], [[0.5, 2.0]]), {}, [[16.5]]),
+    # batches of two sequences of two; the first two of four go to the second expert, the last finds no room there
+    (
+        "dispatch",
+        ([[[1.0, 2.0], [3.0, 4.0]], [[5.0, 6.0], [7.0, 8.0]]], [[[1], [1]], [[0], [1]]]),
+        {"num_experts": 2, "capacity": 2},
+        [[[5.0, 6.0], [0.0, 0.0]], [[1.0, 2.0], [3.0, 4.0]]],
+    ),
+    (
+        "combine",
+        (
+            [[[1.0, 2.0, 3.0], [9.0, 9.0, 9.0]], [[3.0, 4.0, 5.0], [6.0, 7.0, 8.0]]],
+            [[[1], [1]], [[0], [1]]],
+            [[[1.0], [2.0]], [[0.5], [9.0]]],
+        ),
+        {},
+        [[[3.0, 4.0, 5.0], [12.0, 14.0, 16.0]], [[0.5, 1.0, 1.5], [0.0, 0.0, 0.0]]],
+    ),
 ]
 
 
@@ -266,6 +302,9 @@ def test_slots_are_counted_in_each_routing_group() -> None:
     idx = torch.tensor([[0, 1], [0, 0], [1, 1], [1, 0]])
     assert slots(idx, 2, 4, (2,)).tolist() == [[0, 0], [1, -1], [2, 3], [-1, 2]]
     assert slots(idx, 2, 4, (1,)).tolist() == [[0, 0], [1, 2], [1, 2], [3, 3]]
+    # both halves of two sequences of four: a group holds the same half of each, and takes its turn in their order
+    both = torch.tensor([[[0], [0], [0], [1]], [[1], [0], [1], [1]]])
+    assert slots(both, 2, 4, (1, 2)).tolist() == [[[0], [1], [2], [2]], [[0], [-1], [3], [-1]]]
 
 
 def test_tables_hold_halves_that_are_named_by_their_law() -> None:

@@ -64,6 +64,18 @@ def test_buffers_are_copied_with_both_of_their_parts() -> None:
     assert (found["turns"].item(), found["count"].dtype) == (1j, torch.float64)
 
 
+def test_buffers_are_those_of_checkpoints_under_all_their_names() -> None:
+    """One that is not saved is none; what is found is a copy."""
+    module, table = nn.Module(), torch.tensor([1.0, 2.0])
+    module.register_buffer("table", table)
+    module.register_buffer("again", table)
+    module.register_buffer("scratch", torch.ones(1), persistent=False)
+    found = buffers_of(module)
+    table += 1
+    assert {name: one.tolist() for name, one in found.items()} == {"table": [1.0, 2.0], "again": [1.0, 2.0]}
+    assert found["table"].dtype is torch.float32
+
+
 def test_everything_is_in_fp64() -> None:
     """The model's own casts too, those of blocks that run again, and the products of experts."""
     linear = nn.Linear(4, 4)

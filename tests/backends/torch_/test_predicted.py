@@ -10,15 +10,22 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from types import SimpleNamespace
 from typing import Any
 
 from meshwright.backends.torch_.capabilities import TORCH_GLOO
 from meshwright.backends.torch_.verify.counting import Collective
 from meshwright.backends.torch_.verify.groups import Group, groups_of
-from meshwright.backends.torch_.verify.predicted import Predicted
+from meshwright.backends.torch_.verify.predicted import Predicted, predicted
 from meshwright.ir.decisions import Schedule
+from meshwright.ir.fold import FromInput, FromPrevious
+from meshwright.ir.graph import Input, Op, Type
 from meshwright.ir.lower import lower
+from meshwright.ir.mesh import Mesh
 from meshwright.ir.names import Degrees, template
+from meshwright.ir.placement import Placement
+from meshwright.ir.program import BodyProgram, Local, Move, Program, Run, Stage
+from meshwright.ir.reshard import Step
 from meshwright.ir.workload import Workload
 from meshwright.planner.unlike import neighbours, over_parts
 from tests.llama_block import Sizes, model
@@ -96,6 +103,25 @@ ONE_GROUP: dict[str, tuple[Degrees, Workload | None, dict[str, Any]]] = {
                 ("all_reduce", DP): 2 * 2,
             },
             "whole": {("all_gather", TP, 8 * L // 4): 2},
+        },
+    ),
+    # those of norms are summed in bf16 before they are scattered, for each micro-batch: that is no sum of several
+    "tp+sp in bf16, zero 3, micro-batches": (
+        Degrees(dp=2, tp=2, zero=3, microbatches=2, sequence_parallel=True),
+        MIXED,
+        {
+            "values": {
+                ("reduce_scatter", TP, X): 20,
+                ("all_gather", TP, X // 2): 20,
+                ("all_reduce", TP, L): 6,
+            },
+            "packed": {
+                ("all_reduce", TP): 2 * 2 * 5 * NORM,
+                ("reduce_scatter", DP): 2 * 4 * (ALL + 5 * NORM) // 2,
+                ("all_gather", DP): 2 * 2 * (2 * (ALL + 5 * NORM) - T) // 2 // 2,
+                ("all_reduce", DP): 2 * 2 * 2,
+            },
+            "whole": {("all_gather", TP, 8 * L // 4): 4},
         },
     ),
     # gradients once, targets and losses of every micro-batch
@@ -262,3 +288,158 @@ def test_unlike_stages_send_parts() -> None:
         assert 4 * X // 2 == 4 * T // 2, tied  # of one size, so that they count together
         assert first.messages == second.messages == both(dict(halves), 4 * X // 2), tied
         assert (first.mesh.size, first.ranks, second.ranks) == (2, range(2), range(2, 4)), tied
+
+
+# A program that is written down --------------------------------------------------------------------------------------
+
+MESH = Mesh.parse("dp=2 cp=2 ep=2 tp=2")
+EP = ("ep",)
+KEPT = (("dropless", True),)
+"""Four experts with room for all of eight rows, 16 wide; and some with a capacity."""
+ROUTED = SimpleNamespace(
+    inputs=(Input("x"), Input("h")),
+    ops=(
+        Op("dispatch", ("h", "idx"), ("rows",), KEPT),
+        Op("dispatch", ("h", "idx"), ("few",)),
+        Op("combine", ("back", "idx", "weights"), ("y",), KEPT),
+        Op("combine", ("some", "idx", "weights"), ("z",)),
+    ),
+)
+LOCALS = {
+    name: Local(Type(shape, "f32"), Placement.parse(placed))
+    for name, shape, placed in (
+        *((name, (4, 8, 16), "[-, ep, -]") for name in ("rows", "few", "some", "drows")),
+        *((name, (4, 8, 16), "[ep, -, -]") for name in ("back", "rows@2", "dback", "back@2")),
+        ("rows@cut", (4, 8, 16), "[cp, ep, -]"),
+        *((name, (4, 6), "[-, -]") for name in ("x", "dx", "h", "w", "dw", "dw2", "dw3", "out")),
+        *((name, (), "[]") for name in ("loss", "loss2")),
+    )
+}
+
+
+def planned(workload: Workload | None = MIXED, microbatches: int = 1, **lists: tuple[Move, ...]) -> dict[str, Any]:
+    """What is planned of a body of these moves, whose first input is an entry of the batch."""
+    given: dict[str, Any] = {"forward": (), "backward": (), **lists}
+    body = BodyProgram("one", "body", MESH, LOCALS, (), (), (), output_grads=(), input_grads=(), kept=(), **given)
+    stage = Stage(MESH, tuple(range(MESH.size)), (Run(("one",), 1, 0),), 0, 1)
+    program = Program((body,), (stage,), (), (), microbatches=microbatches, workload=workload)
+    call = SimpleNamespace(body=SimpleNamespace(graph=ROUTED), sources=(FromInput("tokens"), FromPrevious(0)))
+    fold: Any = SimpleNamespace(calls=lambda: [call])
+    return said(predicted(program, fold, (0,)))
+
+
+def move(kind: str, axes: Sequence[str], operand: str, result: str = "out", reason: str = "value") -> Move:
+    return Move(Step(kind, tuple(axes), 0, 1 if kind == "all_to_all" else -1), operand, result, reason)
+
+
+def test_rows_travel_to_experts_and_back() -> None:
+    """Of 4 * 8 * 16 elements a half, in fp32: 1024 bytes; of rows that are cut by experts already, 512. Before rows
+    that come from tokens ranks tell one another how many for each of 4 experts come, or 2; and where they are gathered,
+    whose each of 4 * 4 is, in 8 bytes each."""
+    there, back = move("all_to_all", EP, "rows"), move("all_to_all", EP, "back")
+    counted = {("all_to_all", EP, 8 * 4): 3}
+    for what, lists, expected in (
+        ("there", {"forward": (there,)}, {"routed": {EP: (3, 3 * 1024, EP)}, "counts": counted}),
+        ("back", {"forward": (back,)}, {"routed": {EP: (3, 3 * 1024, EP)}}),
+        ("both", {"forward": (there, back)}, {"routed": {EP: (6, 6 * 1024, EP)}, "counts": counted}),
+        (
+            "gradients",
+            {"backward": (move("all_to_all", EP, "drows", reason="gradient"), move("all_to_all", EP, "dback"))},
+            {"routed": {EP: (3, 3 * 1024, EP)}, "values": {("all_to_all", EP, 1024): 3}},  # the other is of its name
+        ),
+        (
+            "along another axis, too",
+            {"forward": (there, move("all_to_all", EP, "rows@cut"))},
+            {
+                "routed": {EP: (6, 3 * 1024 + 3 * 512, ("cp", "ep"))},
+                "counts": counted | {("all_to_all", EP, 8 * 2): 3},
+            },
+        ),
+        (
+            "two axes",
+            {"forward": (move("all_to_all", ("tp", "ep"), "rows"),)},
+            {
+                "routed": {("ep", "tp"): (3, 3 * 1024, ("ep", "tp"))},
+                "counts": {("all_to_all", ("ep", "tp"), 8 * 4): 3},
+            },
+        ),
+        (
+            "gathered",
+            {"forward": (move("all_gather", EP, "rows"), move("all_gather", EP, "back"))},
+            {"values": {("all_gather", EP, 1024): 6}, "counts": {("all_gather", EP, 8 * 4 * 4): 3}},
+        ),
+        (
+            "gathered gradients",
+            {"backward": (move("all_gather", EP, "drows", reason="gradient"),)},
+            {"values": {("all_gather", EP, 1024): 3}},
+        ),
+        (
+            "a capacity",
+            {"forward": (move("all_to_all", EP, "few"), move("all_to_all", EP, "some"))},
+            {"values": {("all_to_all", EP, 1024): 6}},
+        ),
+    ):
+        assert planned(microbatches=3, **lists) == expected, what
+
+
+def test_entries_are_whole_and_numbers_are_packed() -> None:
+    """Of what concerns one input of two, an entry of the batch; a sum of one number, and what travels nowhere."""
+    lists = {
+        "forward": (
+            move("all_gather", TP, "x"),
+            move("all_gather", TP, "h"),
+            move("slice", CP, "h"),
+            move("all_reduce", ("tp", "dp"), "loss"),
+        ),
+        "backward": (move("all_gather", TP, "dx", reason="gradient"),),
+    }
+    assert planned(microbatches=3, **lists) == {
+        "whole": {("all_gather", TP, 96): 3},
+        "values": {("all_gather", TP, 96): 6},
+        "packed": {("all_reduce", ("dp", "tp")): 3 * 4},
+    }
+
+
+SUM = move("all_reduce", TP, "dw", "dw2", "sync")
+SCATTER = move("reduce_scatter", DP, "dw2", "dw3", "sync")
+GATHER = move("all_gather", DP, "dw2", "dw3", "sync")
+BOTH = move("all_reduce", ("dp", "tp"), "dw", reason="sync")
+EXCHANGE = move("all_reduce", TP, "h")
+
+
+def test_gradients_travel_as_they_were_computed_or_added_up() -> None:
+    """24 elements, of 2 bytes as they were computed and used, of 4 as they are reduced."""
+    for what, microbatches, lists, size in (
+        ("alone", 1, {"sync": (SUM,)}, 4),
+        ("alone, micro-batches", 2, {"sync": (SUM,)}, 4),
+        ("before it is scattered", 1, {"sync": (SUM, SCATTER)}, 2),
+        ("before it is scattered, of several", 2, {"sync": (SUM, SCATTER)}, 4),
+        ("of each before it is scattered", 2, {"backward": (SUM, SCATTER)}, 2 * 2),
+        ("of each, scattered at last", 2, {"backward": (SUM,), "sync": (SCATTER,)}, 2 * 2),
+        ("of each alone", 2, {"backward": (SUM,)}, 2 * 4),
+        ("before it is gathered", 1, {"sync": (SUM, GATHER)}, 4),
+        ("before both", 1, {"sync": (SUM, GATHER, SCATTER)}, 2),
+        ("along an axis of values", 1, {"forward": (EXCHANGE,), "sync": (SUM,)}, 2),
+        ("of their gradients", 1, {"backward": (move("all_reduce", TP, "dx", reason="gradient"), SUM)}, 2),
+        ("along one of another", 1, {"forward": (move("all_reduce", CP, "h"),), "sync": (SUM,)}, 4),
+        ("along one of numbers", 1, {"forward": (move("slice", TP, "h"),), "sync": (SUM,)}, 4),
+        ("along two, of which values know one", 1, {"forward": (EXCHANGE,), "sync": (BOTH,)}, 4),
+        ("a parameter", 1, {"forward": (move("all_gather", DP, "w", reason="parameter"),)}, 2),
+        ("an update", 1, {"publish": (move("all_gather", DP, "w", reason="update"),)}, 2),
+        (
+            "a parameter of two micro-batches",
+            2,
+            {"backward": (move("all_gather", DP, "w", reason="parameter"),)},
+            2 * 2,
+        ),
+    ):
+        first = next(one for part in lists.values() for one in part if one.reason in ("sync", "parameter", "update"))
+        packed = planned(microbatches=microbatches, **lists)["packed"]
+        assert packed[first.step.kind, tuple(sorted(first.step.axes))] == 24 * size, what
+
+
+def test_a_number_is_no_value_that_is_exchanged() -> None:
+    """It leaves the gradients along its axis as they are reduced."""
+    forward = (move("all_reduce", TP, "loss"),)
+    assert planned(forward=forward, sync=(SUM,)) == {"packed": {("all_reduce", TP): 4 + 24 * 4}}
+    assert planned(None, forward=(EXCHANGE,), sync=(SUM,))["packed"] == {("all_reduce", TP): 24 * 4}

@@ -335,6 +335,79 @@ def test_values_that_are_off_are_decided_in_fp64(folder: Path, monkeypatch: pyte
     assert failed.in_fp64 is None
 
 
+def test_what_differs_in_kind_is_not_run_again_for_its_values(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    one = job(folder)
+    left = with_part(right(one, 1), 1, 0, "loss", None)
+    found = held(one, monkeypatch, with_part(left, 0, 0, "grads", {"w": far(1e-3)(left)}))
+    assert found.unlike == ("step 0, rank 1: the loss is missing",)
+    assert [said.partition(" is off")[0] for said in found.off] == [
+        "step 0, rank 0: the gradient of w",
+        "step 0, rank 0: the parameter w",
+    ]
+    assert (found.in_fp64, found.failed_in_fp64) == (None, "")
+
+
+def test_only_scripts_that_are_off_are_run_again(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second of three: rounding, or it does not run."""
+    one = job(folder)
+    fine, wide = right(one, 1), right(one, 1, in_fp64=True)
+    narrow = with_part(fine, 0, 0, "grads", {"w": far(1e-3)(fine)})
+    narrow = with_part(narrow, 0, 0, "parameters", {"w": W - 0.5 * narrow[0][0]["grads"]["w"]})
+    runs: list[int] = []
+
+    def start(command: list[str], **_: object) -> SimpleNamespace:
+        folders = [Path(name) for name in command[7::3]]
+        runs.append(len(folders))
+        again = (folders[0] / "in_fp64").exists()
+        if again and fails:
+            raise RanksFailed(place="train.py", cause="rank 0 ended", fix="correct it")
+        for at, left in zip(folders, [wide] if again else [fine, narrow, fine], strict=True):
+            for rank, run in left.items():
+                torch.save(run, at / f"{rank}.pt")
+        return SimpleNamespace(wait=lambda limit_s: 0, poll=lambda: 0)
+
+    monkeypatch.setattr(emitted.subprocess, "Popen", start)
+    for fails in (False, True):
+        found = verify([one] * 3, steps=1, limit_s=60)
+        assert [each.failed_in_fp64 for each in found] == ["", "rank 0 ended" if fails else "", ""]
+        assert [each.in_fp64 for each in found] == [None, None if fails else 0.0, None]
+        assert [each.exact for each in found] == [True, not fails, True]
+    assert runs == [3, 1, 3, 1]
+
+
+def test_rows_for_experts_are_told_together_and_in_the_plans_precision(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two ranks have 128 bytes together, however they are shared out; in fp64, where they are twice as wide, nobody
+    looks."""
+    rows = Predicted({}, {}, {}, routed={("ep",): (1, 64, ("ep",))})
+    both = Group(
+        ranks=range(2),
+        mesh=Mesh.parse("ep=2"),
+        predicted=(rows, rows),
+        messages={},
+        parameters=(("w",), ("still",), ("calls",), ("table",)),
+        last=True,
+    )
+    one = replace(job(folder), groups=(both,))
+
+    def left(*sizes: int, in_fp64: bool = False, off: float = 0.0) -> Left:
+        made = replace(one, in_fp64=in_fp64).reference.step(0, {})
+        gradient = made.grads["w"] + off * made.grads["w"].max()
+        usual = {"loss": made.loss.item(), "grads": {"w": gradient}, "peak": 1, "drawn": {}}
+        held = {"w": W - 0.5 * gradient, "still": torch.tensor([7.0])}
+        usual |= {"parameters": held, "buffers": {**made.buffers, **made.constants}}
+        return {at: [{**usual, "collectives": {("all_to_all", (0, 1), size): 1}}] for at, size in enumerate(sizes)}
+
+    assert held(one, monkeypatch, left(100, 28)).exact
+    wrong = held(one, monkeypatch, left(100, 20))
+    among = "all_to_all over ep among ranks (0, 1) of rows for experts"
+    assert wrong.differences == (f"step 0: {among}: 128 bytes planned of all of them, 120 executed",)
+    assert wrong.collectives == (("all_to_all", "ep", 1, 100),)
+    decided = held(one, monkeypatch, left(64, 64, off=1e-3), left(128, 128, in_fp64=True))
+    assert (decided.differences, decided.rounded, decided.failed_in_fp64) == ((), 1, "")
+
+
 @pytest.mark.parametrize("loss_is_off", [False, True])
 def test_gradients_in_low_precision_may_be_rounded_otherwise(
     loss_is_off: bool, folder: Path, monkeypatch: pytest.MonkeyPatch

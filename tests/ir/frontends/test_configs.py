@@ -25,7 +25,9 @@ from meshwright.ir.errors import (
     ShapeKeyUnknown,
     UnknownModelType,
 )
+from meshwright.ir.frontends import hf_config
 from meshwright.ir.frontends.capture import capture
+from meshwright.ir.frontends.contract import Hooks, Source
 from meshwright.ir.frontends.decoder import Decoder
 from meshwright.ir.frontends.load import load_model
 from meshwright.ir.frontends.shape import read_shape, validated
@@ -99,6 +101,51 @@ def test_which_model_a_configuration_makes(tmp_path: Path) -> None:
         source = load_model(str(tmp_path))
         assert type(source.module).__name__ == name
         assert source.hooks.dims == dict.fromkeys(inputs, ("b", "s"))
+
+
+GPT2 = {"n_embd": 8, "n_layer": 1, "n_head": 2, "vocab_size": 16, "n_positions": 8}
+
+
+def test_what_a_configuration_says_of_its_head() -> None:
+    """Nothing, a head of a language model, or a name that has none."""
+    for heads in (None, [], ["GPT2LMHeadModel"], ["GPT2ForCausalLM", "GPT2ForOther"], ["GPT2For"]):
+        settings = {"model_type": "gpt2", "architectures": heads, **GPT2}
+        with torch.device("meta"):
+            model = hf_config.of_settings(settings, "here")
+        assert type(model).__name__ == "GPT2LMHeadModel", heads
+        assert (model.config.use_cache, model.config.n_embd) == (False, 8)
+    with pytest.raises(UnknownModelType) as caught:
+        hf_config.of_settings({"model_type": "gpt2", "architectures": ["GPT2ForTokens", "GPT2ForCausalLM"]}, "here")
+    assert caught.value.cause.startswith("GPT2ForTokens is not a language model")
+
+
+def test_defaults_of_a_configuration_are_numbers_and_lists() -> None:
+    found = hf_config.with_defaults({"model_type": "gpt2", **GPT2, "odd": "x"})
+    assert {name: found[name] for name in (*GPT2, "odd")} == {**GPT2, "odd": "x"}
+    assert (found["layer_norm_epsilon"], found["attn_pdrop"]) == (1e-5, 0.1)
+    assert "activation_function" not in found
+
+
+def test_language_models_of_a_factory_are_trained_as_such_unless_hooks_say_otherwise() -> None:
+    from transformers import GPT2Config, GPT2LMHeadModel, GPT2Model
+
+    config = GPT2Config(**GPT2)
+
+    def made(batch: int, seq: int) -> dict[str, torch.Tensor]:
+        return {}
+
+    def loss(outputs: Any, batch: Any) -> torch.Tensor:
+        return torch.zeros(())
+
+    with torch.device("meta"):
+        language, hidden = GPT2LMHeadModel(config), GPT2Model(GPT2Config(**GPT2))
+    assert hf_config.adopted(Source(language, Hooks(), "here")).hooks.dims.keys() == {"input_ids", "targets"}
+    assert not language.config.use_cache
+    for model, hooks in ((language, Hooks(made)), (language, Hooks(loss=loss)), (hidden, Hooks())):
+        assert hf_config.adopted(Source(model, hooks, "here")).hooks is hooks
+    assert not hidden.config.use_cache
+    plain = Source(torch.nn.Linear(2, 2), Hooks(), "here")
+    assert hf_config.adopted(plain) is plain
 
 
 def test_no_transformers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -309,6 +309,107 @@ def test_a_forward_that_raises(tmp_path: Path) -> None:
     assert "model.py:11" in error.place
 
 
+FACTORIES = """
+from os.path import join
+from torch import nn
+
+WIDTH = 4
+
+
+class Net(nn.Module):
+    pass
+
+
+def needs(width): return Net()
+def _own(): return Net()
+def small(width=2, *, depth=1): return Net()
+def large(): return Net()
+"""
+
+
+def test_which_functions_of_a_file_are_named(tmp_path: Path) -> None:
+    """Its own ones that can be called as they are; one that is named may be any that can be called."""
+    path = tmp_path / "model.py"
+    for text, name, cause, fix in (
+        (FACTORIES, "", "no factory is named", f"write {path}:small (its functions: small, large)"),
+        (FACTORIES, ":larger", "the file defines no function 'larger'", "did you mean 'large'? its functions: {}"),
+        (FACTORIES, ":WIDTH", "the file defines no function 'WIDTH'", "its functions: {}"),
+        ("x = 1", "", "no factory is named", f"write {path}:build (its functions: none)"),
+        ("x = 1", ":build", "the file defines no function 'build'", "its functions: none"),
+    ):
+        path.write_text(text)
+        with pytest.raises(FactoryMissing) as caught:
+            contract.load_factory(f"{path}{name}")
+        found = caught.value
+        assert (found.place, found.cause, found.fix) == (str(path), cause, fix.replace("{}", "small, large")), name
+    path.write_text(FACTORIES.replace("pass", "w = None\n    def parameters(self): return iter([1])"))
+    for name in ("_own", "Net", "small"):
+        assert type(contract.load_factory(f"{path}:{name}").module).__name__ == "Net"
+
+
+def test_hooks_that_can_be_used() -> None:
+    """Some functions do not tell what they take; more may be taken than is given, if it has defaults."""
+    hooks = {
+        "loss": max,
+        "example_inputs": lambda batch, seq, more=1: {},
+        "dims": {"x": ["b", "s", ""], "y": ("b",)},
+        "optimizer": lambda *params: None,
+    }
+    found = source_of(nn.Linear(2, 2), place="here", beside=hooks)
+    assert {name: getattr(found.hooks, name) for name in hooks} == hooks
+    assert (found.hooks.draw_weights, found.place, found.beside) == (None, "here", hooks)
+    for name, bad, cause in (
+        ("optimizer", lambda: None, "optimizer() cannot be called as optimizer(params): too many positional arguments"),
+        ("draw_weights", 3, "draw_weights is 3"),
+        ("dims", {"x": ("b",), "y": "b"}, "dims is {'x': ('b',), 'y': 'b'}"),
+        ("dims", ["b"], "dims is ['b']"),
+    ):
+        with pytest.raises(HookUnusable) as caught:
+            source_of(nn.Linear(2, 2), place="here", beside={name: bad})
+        assert (caught.value.place, caught.value.cause) == (f"here, {name}", cause), name
+
+
+class Own(nn.Linear):
+    """Has hooks of its own; `loss` is something else."""
+
+    dims = {"x": ("b", "")}  # noqa: RUF012
+    loss = 0.5
+
+    def example_inputs(self, batch: int, seq: int) -> dict[str, torch.Tensor]:
+        """A batch."""
+        return {"x": torch.zeros(batch, 2)}
+
+
+def test_hooks_of_the_model_itself() -> None:
+    """What stands beside the factory goes before."""
+    model = Own(2, 2)
+    found = source_of(model, place="here").hooks
+    assert (found.dims, found.loss) == ({"x": ("b", "")}, None)
+    assert found.example_inputs is not None
+    assert set(found.example_inputs(1, 1)) == {"x"}
+    told = source_of(model, place="here", beside={"dims": {"x": ("r", "")}, "example_inputs": None}).hooks
+    assert told.dims == {"x": ("r", "")}
+    assert told.example_inputs is not None
+
+
+def test_names_of_dimensions_fit() -> None:
+    shapes = {"x": (2, 3), "y": (2,)}
+    contract.check_dims({"x": ("b", "")}, shapes, "here")
+    for name, labels, cause, fix in (
+        ("z", ("b",), "the batch has no such entry", "name one of x, y"),
+        (
+            "x",
+            ("b",),
+            "1 names ('b',) for an input of shape (2, 3)",
+            'give one name per dimension, "" where there is none',
+        ),
+    ):
+        with pytest.raises(HookUnusable) as caught:
+            contract.check_dims({"y": ("b",), name: labels}, shapes, "here")
+        found = caught.value
+        assert (found.place, found.cause, found.fix) == (f"here, dims[{name!r}]", cause, fix)
+
+
 @pytest.mark.parametrize(
     ("hook", "told"),
     [

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import pytest
 
-from meshwright.ir.fold import Fold
+from meshwright.ir.fold import Fold, FromPrevious, FromSegment
 from meshwright.ir.frontends.reduce import Stack
 from meshwright.ir.frontends.segment import NotFoldable, fold_trace, names_of, unlike
 from meshwright.ir.graph import Graph
@@ -342,6 +342,60 @@ def test_what_does_not_repeat_as_promised() -> None:
         with pytest.raises(NotFoldable) as caught:
             folded(traced, *stacks)
         assert str(caught.value) == reason, name
+
+
+def sums(positions: Sequence[int], changed: Mapping[int, str] | None = None) -> Graph:
+    """Blocks of which each adds what the one before made to what that was given, and multiplies by a table: `s` is the
+    sum in a block, `r` what it makes. The first makes of what comes into it alone. Some are changed."""
+    lines = [f"%r0: f32[4] = relu(%e) @blocks.{positions[0]}"]
+    given = "%e"
+    for at, position in enumerate(positions[1:], 1):
+        usual = f"%s{at}: f32[4] = add({given}, %r{at - 1}) @blocks.{position}"
+        product = f"%r{at}: f32[4] = mul(%s{at}, %t) @blocks.{position}"
+        line = f"{usual}\n  {product}"
+        for old, new in [one.split(" to ") for one in (changed or {}).get(at, "").split("; ") if one]:
+            assert old in line
+            line = line.replace(old, new)
+        lines.append(line)
+        given = f"%s{at}"
+    made = ("%e: f32[4] = neg(%x)", "%t: f32[4] = sin(%x)", "%u: f32[4] = cos(%x)")
+    last = f"%y: f32[4] = add({given}, %r{len(positions) - 1})"
+    return graph("input %x: f32[4]", *made, *lines, last, "%z: f32[4] = add(%y, %u)", "output %z")
+
+
+SEVEN = Stack("blocks", (0,) * 7, (0, 1, 2, 5, 6))
+
+
+def test_the_second_block_may_read_what_came_into_the_first() -> None:
+    """Where all later ones read the sum of the one before them. The table that all of them read is no difference."""
+    found = folded(sums(SEVEN.walk), SEVEN)
+    table, previous = FromSegment(0, 0, 1), FromPrevious
+    assert [(one.paths, one.entry, one.wires) for one in found.segments if not one.glue] == [
+        (("blocks.0",), (previous(0),), ((previous(0),),)),
+        (
+            tuple(f"blocks.{at}" for at in range(1, 7)),
+            (FromSegment(0, 0, 0), previous(0), table),
+            ((previous(0), previous(1), table),),
+        ),
+    ]
+
+
+TURNS, LATER = Stack("blocks", (0, 1) * 4, (0, 1, 2, 3, 4, 5)), Stack("blocks", (0, 0, 1, 1, 1, 1, 1), tuple(range(6)))
+SECOND: dict[str, tuple[Graph, Stack, str]] = {
+    "too few agree": (sums((0, 1, 2, 6)), Stack("blocks", (0,) * 7, (0, 1, 2, 6)), "blocks.1 and blocks.2"),
+    "it computes something else": (sums(SEVEN.walk, {1: "add to sub"}), SEVEN, "blocks.1 and blocks.2"),
+    "it reads another table": (sums(SEVEN.walk, {1: "%t to %u"}), SEVEN, "blocks.1 and blocks.2"),
+    "it is of another class than the first": (sums(TURNS.walk), TURNS, "blocks.1 and blocks.3"),
+    "it is not the second": (sums(LATER.walk, {3: "(%s2 to (%e"}), LATER, "blocks.3 and blocks.4"),
+    "the third differs, too": (sums(SEVEN.walk, {2: "(%s1 to (%e"}), SEVEN, "blocks.2 and blocks.5"),
+}
+
+
+def test_nothing_else_may_differ_of_the_second() -> None:
+    for name, (traced, stack, who) in SECOND.items():
+        with pytest.raises(NotFoldable) as caught:
+            folded(traced, stack)
+        assert str(caught.value) == f"{who} look alike but compute different things", name
 
 
 @pytest.mark.parametrize(

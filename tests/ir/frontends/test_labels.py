@@ -8,6 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from meshwright.ir.frontends.capture import capture
+from meshwright.ir.frontends.contract import example_batch
+from meshwright.ir.frontends.labels import labelled
 from meshwright.ir.frontends.module import load_module
 
 
@@ -60,3 +62,54 @@ def test_a_hook_of_one_size_leaves_no_names_and_a_note() -> None:
     assert labels == {"tokens": ("b", ""), "style": ("b", ""), "labels": ("b", "")}
     assert len(notes) == 1
     assert "the sequence is always 5" in notes[0]
+
+
+def labelled_dims(make: Any, **hooks: Any) -> tuple[Any, tuple[str, ...]]:
+    """Of three sequences of five; labels are in no input of the model, and are named as well."""
+    source = load_module(Tagger(), example_inputs=make, loss=loss, **hooks)
+    found, notes = labelled(source, example_batch(source, 3, 5), batch=3, seq=5)
+    return dict(found.hooks.dims), notes
+
+
+def test_a_dimension_has_a_name_only_if_it_doubles_where_it_was() -> None:
+    """One that is one longer, or three times as long, has none; nor has an entry that is of another rank by then, or
+    that is not there; one that doubles with both is called after the sequence."""
+
+    def made(batch: int, seq: int) -> dict[str, Any]:
+        found = {
+            "tokens": torch.zeros(batch, seq, dtype=torch.long),
+            "more": torch.zeros(batch + 1, seq * seq, batch * seq),
+            "flat": torch.zeros(batch, seq) if (batch, seq) == (3, 5) else torch.zeros(2 * batch),
+            "number": 4,
+        }
+        return found if seq == 5 else {**found, "late": torch.zeros(seq)}
+
+    dims, notes = labelled_dims(made)
+    assert dims == {"tokens": ("b", "s"), "more": ("", "", "s"), "flat": ("", "")}
+    assert notes == ()
+
+
+def test_who_names_all_dimensions_is_not_asked_again() -> None:
+    asked: list[tuple[int, int]] = []
+
+    def made(batch: int, seq: int) -> dict[str, Tensor]:
+        asked.append((batch, seq))
+        return inputs(batch, seq)
+
+    own = {"tokens": ("r", "t"), "style": ("r", ""), "labels": ("r", "t")}
+    assert labelled_dims(made, dims=own) == (own, ())
+    assert asked == [(3, 5)]
+    dims, _ = labelled_dims(made, dims={"style": ("r", "")})
+    assert dims == {"tokens": ("b", "s"), "style": ("r", ""), "labels": ("b", "s")}
+    assert asked[1:] == [(3, 5), (6, 5), (3, 10)]
+
+
+def test_either_size_may_be_refused() -> None:
+    def made(batch: int, seq: int) -> dict[str, Tensor]:
+        if batch != 3:
+            raise ValueError("three")
+        return inputs(batch, seq)
+
+    dims, notes = labelled_dims(made)
+    assert dims == {"tokens": ("", "s"), "style": ("", ""), "labels": ("", "s")}
+    assert notes == ("no dimension is labelled 'b': example_inputs takes no other size (ValueError: three)",)

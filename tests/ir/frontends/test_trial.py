@@ -77,6 +77,23 @@ def test_what_a_run_says() -> None:
     assert "layers.1.weight" not in dict(found.read_by or {})
 
 
+LOSSES: dict[str, Callable[[Tensor, dict[str, Tensor]], Tensor]] = {
+    "of one": lambda outputs, batch: F.cross_entropy(outputs[0, 0], batch["targets"][0, 0]),
+    "of a row": lambda outputs, batch: F.cross_entropy(outputs[0], batch["targets"][0]),
+    "of an image": lambda outputs, batch: F.cross_entropy(
+        outputs.transpose(1, 2)[..., None], batch["targets"][..., None]
+    ),
+}
+
+
+def test_what_a_loss_chooses_from_is_its_second_dimension_or_its_only_one() -> None:
+    """Four words, of five positions."""
+    for what, of_words in LOSSES.items():
+        found = trial.run(recipe(Model, Hooks(batch_of, of_words)), {"n": 1}, 5)
+        assert found is not None, what
+        assert [(one.rows, one.words) for one in found.steps if "nll_loss" in one.name] == [(4, True)], what
+
+
 def test_the_size_and_the_work_of_a_run() -> None:
     """6 + 4 numbers held, 2 · 3 and 1 made; two tensors, and two operators."""
     steps = (Step(name="a", shapes=((2, 3),)), Step(name="b", shapes=((), ())))
