@@ -377,7 +377,7 @@ class _Reader:
         if others or slot or lies[1]:
             return False
         if style is not None and style.name == OWN_CHANNELS and (lies[0], wanted[0]) == (COPIES, CHANNEL):
-            self.entering[op.module] = (lies[0], wanted[0])
+            self.entering[op.module] = (COPIES, CHANNEL)
             return True
         if (
             style is None
