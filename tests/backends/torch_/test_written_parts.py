@@ -14,6 +14,7 @@ from meshwright.backends.torch_.emit.sections import Fused, fused_of, named, pat
 from meshwright.backends.torch_.emit.statistics import moments_in, shared_statistics
 from meshwright.backends.torch_.emit.subject import Piece
 from meshwright.backends.torch_.emit.writing.batch import shares, table
+from meshwright.backends.torch_.emit.writing.initial import draw
 from meshwright.backends.torch_.emit.writing.sections import of_sections
 from meshwright.backends.torch_.emit.writing.step import own_parts, targets_of
 from meshwright.ir.adjoint import Strategy
@@ -305,3 +306,68 @@ def test_targets_are_the_entry_of_a_mean_loss() -> None:
     ]:
         with pytest.raises(EmissionAxis, match=f"what part each rank has in it cannot be told: {cause}"):
             targets_of(plan)
+
+
+# Weights, and the optimizer -----------------------------------------------------------------------------------------
+
+
+def drawing(
+    *,
+    over: tuple[str, ...] = (),
+    copies: tuple[str, ...] = (),
+    tensor: str | None = None,
+    draws: bool = False,
+    experts: tuple[str, ...] = (),
+    reorders: bool = False,
+) -> list[str]:
+    """`draw` of units that are sharded over some axes of copies, or of none."""
+    parts: Any = SimpleNamespace(
+        axes=SimpleNamespace(tensor=tensor, copies=copies, copied="_".join(copies) or None),
+        kept=SimpleNamespace(units=over, over=over),
+        subject=SimpleNamespace(device="cpu", calls=SimpleNamespace(draws=draws)),
+        experts=SimpleNamespace(axes=experts) if experts else None,
+        reorders=reorders,
+        distributed=bool(over) or tensor is not None,
+    )
+    return [line.strip() for line in draw(parts)]
+
+
+def test_weights_of_copies_are_those_of_one_rank() -> None:
+    """Along every axis that a parameter is not cut over. Shards over all copies have one axis, made of theirs."""
+    for given, axes in [
+        ({"over": ("dp",), "copies": ("dp",)}, '("dp",)'),
+        ({"over": ("dp", "cp"), "copies": ("dp", "cp")}, '("dp_cp",)'),
+        ({"over": ("shard",), "copies": ("dp", "shard")}, '("dp", "shard")'),
+        ({"over": ("dp",), "copies": ("dp",), "tensor": "tp"}, '("dp", "tp")'),
+        ({"copies": ("dp", "cp"), "tensor": "tp"}, '("dp_cp", "tp")'),
+        ({"tensor": "tp"}, '("tp",)'),
+    ]:
+        lines = drawing(**given)
+        assert [line for line in lines if line.startswith("for axis")] == [f"for axis in {axes}:"], given
+        assert lines[-2:] == [
+            "if axis not in cut:",
+            "dist.broadcast(local, group=mesh[axis].get_group(), group_src=0)",
+        ], given
+    whole = drawing(copies=("dp", "cp"))
+    assert whole[-1] == 'dist.broadcast(tensor, group=mesh["dp_cp"].get_group(), group_src=0)'
+    assert "cut = set()" not in whole
+    assert "dist.broadcast" not in "".join(drawing())
+
+
+def test_experts_that_lie_apart_are_copies_along_the_tensor_axis_alone() -> None:
+    for tensor, held in (
+        (None, 'held = () if "ep" in cut else ("dp_ep",)'),
+        ("tp", 'held = ("tp",) if "ep" in cut else ("dp_ep", "tp",)'),
+    ):
+        lines = drawing(over=("dp", "ep"), copies=("dp", "ep"), tensor=tensor, experts=("ep", "other"))
+        assert held in lines
+        assert "for axis in held:" in lines
+
+
+def test_modules_or_the_models_file_draw_weights() -> None:
+    own = drawing(over=("dp",), copies=("dp",), draws=True, reorders=True)
+    assert "model_file.draw_weights(module)" in own
+    assert "tensor.copy_(reordered(name, tensor))" in own
+    assert "reset_parameters" not in "".join(own)
+    usual = drawing(over=("dp",), copies=("dp",))
+    assert ("module.reset_parameters()" in usual, "reordered" in "".join(usual)) == (True, False)
