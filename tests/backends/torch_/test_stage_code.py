@@ -12,7 +12,7 @@ import pytest
 
 from meshwright.backends.torch_.emit import Subject
 from meshwright.backends.torch_.emit.pipeline import Pipeline
-from meshwright.backends.torch_.emit.stage_code import StageCode, Writer, instances_of, numbers_of
+from meshwright.backends.torch_.emit.stage_code import Around, StageCode, Writer, instances_of, numbers_of
 from meshwright.backends.torch_.emit.subject import Instances
 from meshwright.ir.errors import EmissionSchedule
 from meshwright.ir.graph import Type
@@ -418,3 +418,25 @@ def test_constants_of_stacks_have_names_of_their_own() -> None:
     assert {body: numbers_of(plan, body) for body in names} == names
     assert [instances_of(plan, body) for body in ("Wide", "t5_block", "x")] == [ones[0], ones[2], ones[3]]
     assert numbers_of(SimpleNamespace(stacks=plan.stacks[1:2]), "DecoderLayer") == "BLOCKS"  # type: ignore[arg-type]
+
+
+def test_modules_around_parameters_are_trained() -> None:
+    """All that they are in, under all of their names; not those that hold buffers alone, nor the model itself."""
+
+    def param(*paths: str, buffer: bool = False) -> Any:
+        return SimpleNamespace(paths=paths, buffer=buffer)
+
+    held = {
+        "layers.0": (param("mlp.up.weight"), param("rope.table", buffer=True)),
+        "": (param("scale"), param("head.weight", "embed.tokens.weight")),
+    }
+    calls = [
+        SimpleNamespace(path=path, body=SimpleNamespace(graph=SimpleNamespace(params=params)))
+        for path, params in held.items()
+    ]
+    plan: Any = SimpleNamespace(fold=SimpleNamespace(calls=lambda: calls))
+    around = Around(subject=plan, route=subject().calls.route, late=(), cut={})
+    assert around.trained == {
+        *("layers", "layers.0", "layers.0.mlp", "layers.0.mlp.up"),
+        *("head", "embed", "embed.tokens"),
+    }
