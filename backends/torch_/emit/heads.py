@@ -16,7 +16,7 @@ def masked_heads(subject: Subject, piece: Piece, axis: str) -> tuple[str, ...]:
     found = []
     for op in piece.graph.ops:
         shape = op.attr("mask_shape")
-        if op.kind != ATTENTION or not isinstance(shape, tuple) or (1, 1, 1, *shape)[-3] == 1:
+        if op.kind != ATTENTION or not isinstance(shape, tuple) or len(shape) < 3 or shape[-3] == 1:
             continue
         applied = facts_of(piece.graph)[op.name].applied(piece.plan.strategy(op.name), subject.mesh)
         if applied.results[0].value.on(axis) == HEADS:

@@ -166,7 +166,7 @@ class _Reader:
 
     # states
 
-    def at(self, state: State, rank: int, *, differentiable: bool) -> At:
+    def at(self, state: State, *, differentiable: bool) -> At:
         cut = state.value.on(self.axis)
         lies = COPIES if cut is None else str(cut) if isinstance(cut, int) else SUM
         return lies, differentiable and self.axis in state.grad_partial
@@ -177,8 +177,7 @@ class _Reader:
         return self.settled(value, applied.operands[slot])
 
     def settled(self, value: str, state: State) -> At:
-        graph = self.piece.graph
-        return self.at(state, len(graph.types[value].shape), differentiable=value in graph.differentiable)
+        return self.at(state, differentiable=value in self.piece.graph.differentiable)
 
     def made(self, value: str) -> At:
         """How a value lies where it is made; what comes in lies as the plan says."""
@@ -232,7 +231,7 @@ class _Reader:
 
     def returned(self, module: str) -> set[str]:
         """What of the values that a module makes is read outside of it."""
-        made = {value for op in self.ops if module and _inside(op.module, module) for value in op.results}
+        made = {value for op in self.ops if _inside(op.module, module) for value in op.results}
         return {value for value in made if any(not _inside(op.module, module) for op, _ in self.readers(value))}
 
     # modules with weights
@@ -256,7 +255,7 @@ class _Reader:
                 dims[names[0]] = int(at)
         out = self.leaves_as(op.results[0])[0]
         leaving = (f"output_layouts={layout(out)}",) if out != cut.makes else ()
-        if out == SEQUENCE != cut.makes and "bias" in dict(self.piece.graph.types) and len(op.operands) > 2:
+        if out == CHANNEL != cut.makes and len(op.operands) > len(("input", "weight")):
             raise self.refuse(op, "its sum is cut by channels, and its bias is not")
         self.found[op.module] = Style(OWN_CHANNELS, (*cut.options(dims), *leaving))
         self.entering[op.module] = (cut.takes, cut.takes)
@@ -378,7 +377,7 @@ class _Reader:
         if others or slot or lies[1]:
             return False
         if style is not None and style.name == OWN_CHANNELS and (lies[0], wanted[0]) == (COPIES, CHANNEL):
-            self.entering[op.module] = (lies[0], wanted[0])
+            self.entering[op.module] = (COPIES, CHANNEL)
             return True
         if (
             style is None

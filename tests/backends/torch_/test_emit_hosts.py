@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from meshwright.backends.torch_.emit.files import Files
-from meshwright.backends.torch_.emit.hosts import Seat, on_hosts
+from meshwright.backends.torch_.emit.hosts import Seat, check_order, on_hosts, on_several
 from meshwright.cost_models.cluster_text import read_cluster
 from meshwright.ir.errors import EmissionTarget
 from meshwright.planner.emit import seats
@@ -193,3 +193,97 @@ def test_a_torch_that_is_too_old_is_refused_where_it_starts(tmp_path: Path) -> N
     assert done.returncode == 8
     assert "needs torch 2.11 or newer, and this is 2.9.1" in done.stderr
     assert not done.stdout
+
+
+def seated(*places: tuple[int, int], nic: int = 0, networks: tuple[str, ...] = ("infiniband",) * 9) -> list[Seat]:
+    """A rank of the cluster on each host and GPU."""
+    return [Seat(host=host, gpu=gpu, nic=nic, network=networks[host]) for host, gpu in places]
+
+
+COUNTED: dict[str, tuple[list[Seat], list[str]]] = {
+    # which hosts have which GPUs, and what is said of ranks, hosts, GPUs and the network
+    "one host": (seated((0, 0), (0, 1)), ["each=2"]),
+    "one host, GPUs chosen": (seated((0, 1), (0, 3)), ["each=2 gpus=1,3", 'export CUDA_VISIBLE_DEVICES="$gpus"']),
+    "three alike": (
+        seated((0, 0), (0, 1), (1, 0), (1, 1), (2, 0), (2, 1)),
+        [
+            "# Start this host's ranks of train.py, which has 6. On every host, with its number:",
+            "#   HEAD=<address of host 0> NODE_RANK=<0 to 2> ./launch.sh --steps 10",
+            "each=2",
+            "# GPUs of one number talk over the adapters of that number: rails are apart.",
+            'export NCCL_CROSS_NIC="${NCCL_CROSS_NIC:-0}"',
+            '    --nnodes 3 --node-rank "${NODE_RANK:?}" --nproc-per-node "$each" \\',
+        ],
+    ),
+    "three, another order": (
+        seated((1, 0), (0, 0), (2, 0)),
+        [
+            "# Start this host's ranks of train.py, which has 3. On every host, with its number:",
+            "#   HEAD=<address of host 0> NODE_RANK=<0 to 2> ./launch.sh --steps 10",
+            "# Hosts of the planned cluster in the order of NODE_RANK: 1 0 2",
+            "each=1",
+            "# GPUs of one number talk over the adapters of that number: rails are apart.",
+            'export NCCL_CROSS_NIC="${NCCL_CROSS_NIC:-0}"',
+            '    --nnodes 3 --node-rank "${NODE_RANK:?}" --nproc-per-node "$each" \\',
+        ],
+    ),
+    "unlike numbers, two networks": (
+        seated((0, 0), (1, 0), (1, 1), networks=("roce", "ethernet")),
+        [
+            "# Start this host's ranks of train.py, which has 3. On every host, with its number:",
+            "#   HEAD=<address of host 0> NODE_RANK=<0 to 1> ./launch.sh --steps 10",
+            "# Hosts of the planned cluster in the order of NODE_RANK: 0 1",
+            "    0) each=1 ;;",
+            "    1) each=2 ;;",
+            '    *) echo "NODE_RANK is $NODE_RANK, and there are hosts 0 to 1" >&2; exit 1 ;;',
+            '    --nnodes 2 --node-rank "${NODE_RANK:?}" --nproc-per-node "$each" \\',
+        ],
+    ),
+    "as many, one of them chosen": (
+        seated((0, 0), (1, 1), networks=("ethernet", "ethernet")),
+        [
+            "# Start this host's ranks of train.py, which has 2. On every host, with its number:",
+            "#   HEAD=<address of host 0> NODE_RANK=<0 to 1> ./launch.sh --steps 10",
+            "# Hosts of the planned cluster in the order of NODE_RANK: 0 1",
+            "    0) each=1 gpus=0 ;;",
+            "    1) each=1 gpus=1 ;;",
+            '    *) echo "NODE_RANK is $NODE_RANK, and there are hosts 0 to 1" >&2; exit 1 ;;',
+            'export CUDA_VISIBLE_DEVICES="$gpus"',
+            "# The plan's links are sockets: no search for InfiniBand.",
+            'export NCCL_IB_DISABLE="${NCCL_IB_DISABLE:-1}"',
+            '    --nnodes 2 --node-rank "${NODE_RANK:?}" --nproc-per-node "$each" \\',
+        ],
+    ),
+}
+TOLD = ("which has", "HEAD=<", "order of NODE_RANK", "each=", ") e", "CUDA_VISIBLE", "rails", "sockets", "NCCL_CROSS")
+TOLD += ("NCCL_IB", "--nnodes")
+
+
+def test_what_is_said_of_hosts_is_what_they_have() -> None:
+    """One host alone needs no network; of two networks none is told. Slurm and Ray start hosts that are alike only."""
+    for what, (places, lines) in COUNTED.items():
+        made = on_hosts(files(list(range(len(places)))), places)
+        text = dict(made.texts)["launch.sh"]
+        said = [line for line in text.splitlines() if any(one in line for one in TOLD) and "$found" not in line]
+        assert said == lines, what
+        assert "# The plan leaves a few percent for fragments; without this there are more.\n" in text, what
+        assert on_several(made) == ("--nnodes" in text) == (not what.startswith("one host")), what
+        both = {"ray_train.py", "train.sbatch"}
+        alike = {"one host": {"ray_train.py"}, "three alike": both, "three, another order": both}
+        assert set(dict(made.texts)) - {"train.py", "launch.sh", "ranks.json"} == alike.get(what, set()), what
+
+
+def test_hosts_without_adapters_have_none_in_the_map() -> None:
+    rows = json.loads(dict(on_hosts(files([1, 0]), seated((0, 4), (0, 5), nic=-1)).texts)["ranks.json"])
+    assert rows == [
+        {"rank": 0, "cluster_rank": 1, "host": 0, "gpu": 5},
+        {"rank": 1, "cluster_rank": 0, "host": 0, "gpu": 4},
+    ]
+
+
+def test_groups_whose_ranks_torchrun_cannot_number_are_refused() -> None:
+    """Two hosts of two: pairs of one host each, in any order, can be numbered, and pairs across them cannot."""
+    places = seated((0, 0), (0, 1), (1, 0), (1, 1))
+    check_order([(2, 3), (1, 0)], places)
+    with pytest.raises(EmissionTarget, match="rank 2 on host 0"):
+        check_order([(0, 2), (1, 3)], places)

@@ -20,6 +20,7 @@ from meshwright.backends.torch_.emit.unlike import Unlike, joined_kinds, kinds_o
 from meshwright.backends.torch_.emit.writing.keeping import plain
 from meshwright.ir.decisions import Schedule
 from meshwright.ir.errors import EmissionAxis, EmissionSchedule, EmissionSoftware, EmissionStorage
+from meshwright.ir.fold import Fold
 from meshwright.ir.mesh import Mesh
 from meshwright.ir.names import Degrees, template
 from meshwright.ir.placement import Placement, State
@@ -594,9 +595,8 @@ def test_what_is_not_trained_is_told_so_again_where_torch_forgets_it() -> None:
     assert ignored in lines_of(frozen("zero 3", Q))
 
 
-def tied(**degrees: Any) -> Subject:
-    """The plan, of a model whose head has the table of its embedding."""
-    fold = fold_of()
+def of_tied(fold: Fold) -> Fold:
+    """The model, whose head has the table of its embedding."""
     bodies = []
     for body in fold.bodies:
         params = tuple(
@@ -604,7 +604,12 @@ def tied(**degrees: Any) -> Subject:
             for one in body.graph.params
         )
         bodies.append(replace(body, graph=replace(body.graph, params=params)))
-    fold = replace(fold, bodies=tuple(bodies))
+    return replace(fold, bodies=tuple(bodies))
+
+
+def tied(batch: int = 4, **degrees: Any) -> Subject:
+    """The plan, of such a model."""
+    fold = of_tied(fold_of(batch=batch))
     return planned(fold, template(fold, Degrees(**degrees), "torch-gloo"))
 
 
@@ -625,6 +630,40 @@ def test_a_parameter_of_two_places_is_one_again() -> None:
     assert "sum_tied(model)\nif CLIP:" in text
     assert "self.sharing = group" in text
     assert (staged.one_again, staged.untied, staged.held_twice) == ((), (), ())
+
+
+def test_a_parameter_of_two_stages_of_a_rank() -> None:
+    """Of a V the first group of ranks has the table and the head. Without an axis that cuts modules torch sees that
+    they are one; modules that are parted are told so again; units hold it twice, and step it once."""
+    both = ((0, "embed.weight"), (3, "head.weight"))
+    again = 'held[3].get_submodule("head").weight = held[0].get_parameter("embed.weight")'
+    again = f"if 0 in held:  # one parameter again\n{again}"
+    for degrees, told, twice in [
+        ({}, False, ()),
+        ({"tp": 2}, True, ()),
+        ({"dp": 2, "zero": 1}, False, (both,)),
+        ({"tp": 2, "dp": 2, "zero": 1}, False, (both,)),
+    ]:
+        v = {"pp": 2, "vp": 2, "microbatches": 4, "schedule": "zbv", "stage_blocks": (0, 1, 1, 0)}
+        parts = parts_of(tied(batch=2, **v, **degrees))
+        assert parts.pipeline is not None, degrees
+        assert (parts.pipeline.held, parts.pipeline.tied, parts.pipeline.twice) == (((0, 3), (1, 2)), (), (both,)), (
+            degrees
+        )
+        assert (parts.held_twice, parts.untied, parts.one_again) == (twice, (), ()), degrees
+        text = lines_of(parts.subject)
+        assert (again in text, "held = dict(" in text) == (told, told), degrees
+        named = '((0, "embed.weight"), (3, "head.weight")),\n)'
+        assert (f"the first one is stepped\n{named}" in text) == bool(twice), degrees
+        assert ("join_tied(model)\nif CLIP:" in text, "copy_tied(model)" in text) == (bool(twice),) * 2, degrees
+        assert "sum_tied" not in text, degrees
+
+
+def test_groups_of_ranks_that_share_a_parameter_are_those_at_the_ends() -> None:
+    """Of two groups that is all there are; of four ranks in a row, the first and the last."""
+    assert "self.sharing = group\n" in lines_of(tied(pp=2, microbatches=2, schedule="gpipe"))
+    four = tied(pp=4, microbatches=2, schedule="gpipe", stage_blocks=(0, 1, 1, 0))
+    assert "sharing = mesh.mesh[[0, 3]].reshape(2, -1).T.tolist()  # ranks that stand alike" in lines_of(four)
 
 
 def test_names_of_parameters_in_checkpoints_are_the_models() -> None:
@@ -650,9 +689,12 @@ def test_names_of_parameters_in_checkpoints_are_the_models() -> None:
 # Stages of unlike meshes --------------------------------------------------------------------------------------------
 
 
-def in_kinds(*degrees: Degrees, blocks: tuple[int, ...] = (), schedule: str = "1f1b") -> Subject:
+def in_kinds(
+    *degrees: Degrees, blocks: tuple[int, ...] = (), schedule: str = "1f1b", one_table: bool = False
+) -> Subject:
     """A plan with a stage for each of these, of one block each."""
     fold = fold_of(layers=len(degrees))
+    fold = of_tied(fold) if one_table else fold
     blocks = blocks or (1,) * len(degrees)
     decisions = over_parts(fold, neighbours(*degrees), blocks, Schedule(schedule, 2), "torch-gloo")
     return planned(fold, decisions)
@@ -724,3 +766,94 @@ def test_what_is_not_written_beside_unlike_meshes() -> None:
             "stages of unlike meshes",
             "plan with --fix pp=1, or with degrees (--fix tp=, dp=), which all stages have",
         ), what
+
+
+UNLIKE_MEANT: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    "1 + 2, tp": (
+        (
+            "Mesh axis tp (1 and 2 ranks): ranks share every block.",
+            'MESHES = ({"tp": 1}, {"tp": 2})  # of every stage',
+            "RANKS = (range(0, 1), range(1, 3))\nSTAGES = 2\nBLOCKS = (range(1), range(1, 2))\n",
+            "if model.index == 1:\nreturn shard_tp2(model, mesh)\nreturn model",
+            "Value((4, 16, 32), torch.float32, {}, {}, True),",
+            'losses = model.run(batch["tokens"], batch["labels"])',
+            "if ranks != 3:",
+            "return whole\n",
+        ),
+        ("model.index == 0", "own_rows", "own_part", "_flatten", "sum_copies", "TIED", "set_requires_gradient_sync"),
+    ),
+    "2 + 1, tp+sp": (
+        (
+            "RANKS = (range(0, 2), range(2, 3))",
+            'Value((4, 16, 32), torch.float32, {1: ("tp",)}, {}, True),',
+            "if model.index == 0:\nreturn shard_tp2(model, mesh)",
+            "nn.ModuleList([shard(stage_of(model, self.index, mesh), mesh)])",
+            "if model.index == 0:\nfor parameter in model.parameters():",
+        ),
+        ("own_rows", "sum_copies"),
+    ),
+    "zero 1 and copies, in bf16": (
+        (
+            "Mesh axis dp (2 and 1 ranks): ranks share the sequences of every micro-batch.",
+            'MESHES = ({"dp": 2, "whole": 1}, {"dp": 1, "whole": 1})',
+            'Value((4, 16, 32), torch.bfloat16, {0: ("dp",)}, {}, True),',
+            "return {name: own_rows(tensor, mesh) for name, tensor in whole.items()}",
+            "return own_part(whole, mesh)",
+            "if self.index in (0, 1) and isinstance(stage, FSDPModule):",
+        ),
+        ("sum_copies", 'to("cuda")'),
+    ),
+    "zero 3 and tp": (
+        (
+            "Mesh axis tp (1 and 2 ranks): ranks share every block.",
+            'MESHES = ({"dp": 2, "tp": 1}, {"dp": 1, "tp": 2})',
+            "if model.index == 0:\nreturn shard_dp2(model, mesh)\nif model.index == 1:\nreturn shard_tp2(model, mesh)",
+        ),
+        ("set_requires_gradient_sync", "sum_copies", "_flatten"),
+    ),
+    "copies and tp": (
+        ("if model.index == 0:\nsum_copies(model, mesh)\nif CLIP:", "if model.index == 1:\nreturn shard_tp2"),
+        ("shard_dp2", "fully_shard"),
+    ),
+}
+
+
+def test_what_unlike_stages_mean_is_what_their_script_says() -> None:
+    for kind, (present, absent) in UNLIKE_MEANT.items():
+        text = lines_of(unlike(kind))
+        assert [one for one in present if one not in text] == [], kind
+        assert [one for one in absent if one in text] == [], kind
+
+
+def test_kinds_of_several_stages_are_named_together() -> None:
+    """Copies on the first and the last of three, and what they share is said once."""
+    text = lines_of(in_kinds(COPIES, CUT, COPIES))
+    assert "if model.index in (0, 2):\nsum_copies(model, mesh)\n" in text
+    assert 'MESHES = ({"tp": 1, "dp": 2}, {"tp": 2, "dp": 1}, {"tp": 1, "dp": 2})  # of every stage' in text
+    assert "RANKS = (range(0, 2), range(2, 4), range(4, 6))\nSTAGES = 3\n" in text
+    value = "Value((4, 16, 32), torch.float32"
+    assert f'{value}, {{0: ("dp",)}}, {{}}, True),\n),\n(\n{value}, {{}}, {{0: ("dp",)}}, True),\n),\n)' in text
+    assert text.count("def sum_copies(") == 1
+    both = lines_of(in_kinds(Degrees(dp=2, zero=1), Degrees(tp=2), Degrees(dp=2, zero=1)))
+    assert "if self.index in (0, 2) and isinstance(stage, FSDPModule):" in both
+    alone = lines_of(in_kinds(ALONE, Degrees(dp=2, zero=1)))
+    assert "if self.index == 1 and isinstance(stage, FSDPModule):" in alone
+
+
+def test_a_parameter_of_two_unlike_stages() -> None:
+    """How it lies on each of them; the last of both is the one that does not count in norms."""
+    found = joined(in_kinds(ALONE, CUT, one_table=True))
+    assert [(stage, name, str(lies)) for stage, name, lies in found.tied] == [
+        (0, "embed.weight", "[-, -]"),
+        (1, "head.weight", "[tp, -]"),
+    ]
+    text = lines_of(in_kinds(ALONE, CUT, one_table=True))
+    held = '(0, "embed.weight", {}),\n(1, "head.weight", {0: ("tp",)}),\n)\n'
+    assert f"Cuts], ...] = (  # one parameter: stages, its names there, and what cuts it\n{held}" in text
+    assert "sum_tied(model)\nif CLIP:" in text
+    assert "self.sharing = list(self.tied(groups[0]))" in text
+    assert "norms" in text
+    assert "p not in twice" in text
+    assert "twice" not in lines_of(in_kinds(ALONE, CUT))
+    between = joined(in_kinds(ALONE, CUT, ALONE, one_table=True))
+    assert [stage for stage, *_ in between.tied] == [0, 2]

@@ -5,14 +5,16 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from meshwright.backends.torch_.capabilities import TORCH_GLOO
-from meshwright.backends.torch_.emit.turns import counted, merged
+from meshwright.backends.torch_.emit.turns import among, counted, merged, stacked
 from meshwright.backends.torch_.verify.emitted import Verified
 from meshwright.ir.errors import NotExpressible
+from meshwright.ir.fold import FromPrevious, Segment
 from meshwright.ir.route import Line, Route, settled
 from tests.backends.torch_.emitted import subject, unclean, written
 from tests.backends.torch_.proved import proved
@@ -98,6 +100,48 @@ def test_numbers_are_counted_as_loops_take_them(numbers: tuple[int, ...]) -> Non
     said = counted(numbers)
     assert said == NUMBERS[numbers]
     assert tuple(eval(said)) == numbers  # noqa: S307
+
+
+def test_bodies_that_take_turns_are_segments_of_their_own() -> None:
+    """Worked out by hand: l, l and g twice, and two l that are left over; each has the places where it is called, and
+    is wired as where it stands first. Other lists, and those of one body alone, stay as they are."""
+
+    def segment(period: str, home: str, first: int, last: int, *wires: int, glue: bool = False) -> Segment:
+        paths = ("",) if glue else tuple(f"{home}.{number}" for number in range(first, last))
+        return Segment(tuple(period), paths, (FromPrevious(9),), tuple((FromPrevious(n),) for n in wires), glue)
+
+    turns = [segment("llg", "m.layers", 0, 6, 0, 1, 2), segment("l", "m.layers", 6, 8, 3)]
+    embed, head = segment("e", "", 0, 1, 0, glue=True), segment("h", "", 0, 1, 0, glue=True)
+    one = [segment("a", "m.dense", 0, 2, 0), segment("b", "m.dense", 2, 4, 1)]
+    fold: Any = SimpleNamespace(segments=(embed, *turns, *one, segment("cd", "n.dense", 0, 2, 4, 5), head))
+    of_l = replace(turns[0], period=("l",), wires=((FromPrevious(0),),))
+    local = replace(of_l, paths=tuple(f"m.layers.{number}" for number in (0, 1, 3, 4, 6, 7)))
+    wide = replace(of_l, period=("g",), paths=("m.layers.2", "m.layers.5"), wires=((FromPrevious(2),),))
+    c = replace(of_l, period=("c",), paths=("n.dense.0",), wires=((FromPrevious(4),),))
+    d = replace(of_l, period=("d",), paths=("n.dense.1",), wires=((FromPrevious(5),),))
+    assert stacked(fold) == ((embed,), (local, wide), (one[0],), (one[1],), (c, d), (head,))
+
+
+def test_a_loop_over_some_of_a_stage_is_written_and_read_again() -> None:
+    head = f"    for index in {among('HELD[0]', (1, 3, 5), (1, 3, 5, 7))}:"
+    assert head == "    for index in HELD[0] among range(1, 6, 2) of range(1, 8, 2):"
+    some = "    for index in [number for number in HELD[0] if number in range(1, 6, 2)]:"
+    assert merged([head, "        a", "    b"]) == [some, "        a", "    b"]
+    last = f"    for index in {among('HELD[0]', (7,), (1, 3, 5, 7))}:"
+    assert merged([last, "        a", head, "        a"]) == ["    for index in HELD[0]:", "        a"]
+
+
+def test_loops_that_differ_in_depth_or_in_what_a_stage_has_stay_apart() -> None:
+    """And what follows a loop without being in it is no part of it."""
+    deeper = ["for index in range(1):", "    a", "    for index in range(1, 2):", "        a"]
+    assert merged(deeper) == deeper
+    held = ["for index in A among (0, 2) of (0, 2):", "    a", "for index in B among (1, 4) of (1, 4):", "    a"]
+    assert merged(held) == ["for index in A:", "    a", "for index in B:", "    a"]
+    every = ["for index in A among (0, 2) of (0, 2):", "    a", "for index in A among (1,) of (0, 1, 2):", "    a"]
+    alone = "for index in [number for number in A if number in range(1, 2)]:"
+    assert merged(every) == ["for index in A:", "    a", alone, "    a"]
+    between = ["for index in range(1):", "    a", "b", "for index in range(1, 2):", "    a", "c", "d"]
+    assert merged(between) == between
 
 
 def test_neighbouring_loops_that_say_the_same_are_one() -> None:

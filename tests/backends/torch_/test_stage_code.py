@@ -5,14 +5,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from meshwright.backends.torch_.emit import Subject
 from meshwright.backends.torch_.emit.pipeline import Pipeline
-from meshwright.backends.torch_.emit.stage_code import StageCode
+from meshwright.backends.torch_.emit.stage_code import Around, StageCode, Writer, instances_of, numbers_of
+from meshwright.backends.torch_.emit.subject import Instances
 from meshwright.ir.errors import EmissionSchedule
+from meshwright.ir.graph import Type
 from meshwright.ir.route import CALLED, DEVICE, ROWS, Line
 from tests.backends.torch_.small import parts_of, subject
 
@@ -325,3 +328,115 @@ def test_a_forward_pass_that_was_not_watched_is_not_cut() -> None:
         pipeline(plan)
     with pytest.raises(EmissionSchedule, match="the forward pass of tiny cannot be cut"):
         pipeline(with_lines(subject(**TWO), ()))
+
+
+# Blocks that take turns ---------------------------------------------------------------------------------------------
+
+
+def turns(bodies: str, arguments: Sequence[str], start: int = 0) -> list[str]:
+    """The forward pass of a stage with blocks from `start`: of each body by letter, and what each is called with beside
+    what goes on; a norm follows."""
+    every = Instances("m.", tuple(range(len(bodies))), ".b")
+    stack = {f"m.{n}.b": ("a", every) for n in range(len(bodies))}
+    lines = [
+        Line(
+            makes=(f"h{n + 1}",),
+            expression=f'{CALLED}.get_submodule("m.{n}.b")(%h{n}{arguments[n]})',
+            reads=(f"h{n}",),
+            module=f"m.{n}.b",
+        )
+        for n in range(start, len(bodies))
+    ]
+    last = f"h{len(bodies)}"
+    lines.append(called("out", "norm", last))
+    around: Any = SimpleNamespace(
+        subject=SimpleNamespace(
+            calls=SimpleNamespace(entries=(f"h{start}",)), stacks=((tuple(dict.fromkeys(bodies)), every),)
+        ),
+        route=SimpleNamespace(result="out", created=(), strided=()),
+        late=(),
+        cut={},
+        stacks=stack,
+        bodies=dict(zip(stack, bodies, strict=True)),
+        shape={f"h{n}": Type((4, 16, 32), "f32") for n in range(len(bodies) + 1)} | {"out": Type((4, 16), "f32")},
+        trained=set(),
+        apart=False,
+    )
+    (_, *text) = Writer(around, 4, lines, (), ()).text()
+    assert text[-2:] == ['    result: Tensor = self.get_submodule("norm")(x)', "    return result"]
+    return [line.removeprefix("    ") for line in text[:-2]]
+
+
+LOOP, ITS = "for index in BLOCKS[self.index]:", 'self.get_submodule(f"m.{index}.b")'
+
+
+def test_blocks_of_several_bodies_that_are_called_alike_are_one_loop() -> None:
+    assert turns("aab", ["", "", ""]) == [LOOP, f"    x = {ITS}(x)"]
+
+
+def test_blocks_that_are_called_as_their_bodies_want() -> None:
+    """The fewest first, all instances of a body, and the most without a condition; those of earlier stages are told,
+    too."""
+    local, wide = ", 1", ", 2"
+    two = [LOOP, f"    block = {ITS}", "    if index in (2, 5):", "        x = block(x, 2)", "    else:"]
+    assert turns("aabaab", [local, local, wide] * 2) == [*two, "        x = block(x, 1)"]
+    assert turns("aabaab", [local, local, wide] * 2, start=3) == [*two, "        x = block(x, 1)"]
+    assert turns("abcacc", [", 1", ", 2", ", 3", ", 1", ", 3", ", 3"]) == [
+        LOOP,
+        f"    block = {ITS}",
+        "    if index in range(1, 2):",
+        "        x = block(x, 2)",
+        "    elif index in (0, 3):",
+        "        x = block(x, 1)",
+        "    else:",
+        "        x = block(x, 3)",
+    ]
+    assert turns("abcc", [", 1", ", 1", ", 3", ", 3"], start=0)[2:4] == [
+        "    if index in range(2):",
+        "        x = block(x, 1)",
+    ]
+
+
+def test_blocks_of_one_body_that_are_called_in_several_ways_are_no_loop() -> None:
+    assert turns("aab", [", 1", ", 2", ", 2"]) == [
+        f'x = self.get_submodule("m.{n}.b")(x, {given})' for n, given in enumerate((1, 2, 2))
+    ]
+
+
+def test_constants_of_stacks_have_names_of_their_own() -> None:
+    """By the first body of each, in words; by number, too, where two would be called alike."""
+    ones = [Instances(f"{name}.", (0, 1), "") for name in "abcd"]
+    bodies: list[tuple[str, ...]] = [("T5Block", "Wide"), ("DecoderLayer",), ("t5_block",), ("x",)]
+    plan: Any = SimpleNamespace(stacks=tuple(zip(bodies, ones, strict=True)))
+    names = {
+        "T5Block": "T5_BLOCK_0_BLOCKS",
+        "Wide": "T5_BLOCK_0_BLOCKS",
+        "DecoderLayer": "DECODER_LAYER_BLOCKS",
+        "t5_block": "T5_BLOCK_2_BLOCKS",
+        "x": "X_BLOCKS",
+    }
+    assert {body: numbers_of(plan, body) for body in names} == names
+    assert [instances_of(plan, body) for body in ("Wide", "t5_block", "x")] == [ones[0], ones[2], ones[3]]
+    assert numbers_of(SimpleNamespace(stacks=plan.stacks[1:2]), "DecoderLayer") == "BLOCKS"  # type: ignore[arg-type]
+
+
+def test_modules_around_parameters_are_trained() -> None:
+    """All that they are in, under all of their names; not those that hold buffers alone, nor the model itself."""
+
+    def param(*paths: str, buffer: bool = False) -> Any:
+        return SimpleNamespace(paths=paths, buffer=buffer)
+
+    held = {
+        "layers.0": (param("mlp.up.weight"), param("rope.table", buffer=True)),
+        "": (param("scale"), param("head.weight", "embed.tokens.weight")),
+    }
+    calls = [
+        SimpleNamespace(path=path, body=SimpleNamespace(graph=SimpleNamespace(params=params)))
+        for path, params in held.items()
+    ]
+    plan: Any = SimpleNamespace(fold=SimpleNamespace(calls=lambda: calls))
+    around = Around(subject=plan, route=subject().calls.route, late=(), cut={})
+    assert around.trained == {
+        *("layers", "layers.0", "layers.0.mlp", "layers.0.mlp.up"),
+        *("head", "embed", "embed.tokens"),
+    }

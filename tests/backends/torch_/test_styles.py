@@ -441,6 +441,157 @@ def test_a_norm_of_own_channels() -> None:
     assert said(read(body, {out: CHANNELS})) == {"norm": f"OwnChannels({dims}, takes={OWN}, makes={OWN})"}
 
 
+def test_channels_that_all_readers_want_whole_are_gathered_where_they_are_made() -> None:
+    """By the convolution itself, or by a module after it that works on them; by no module that makes two such."""
+    made = f'OwnChannels(dims={{"weight": 0, "bias": 0}}, takes={WHOLE}, makes={OWN}'
+    body, x = images(IMAGES)
+    out = body.op("relu", convolved(body, "co", x), module="act")
+    assert said(read(body, {out: IMAGES})) == {"conv": f"{made}, output_layouts={WHOLE})"}
+
+    body, x = images(IMAGES)
+    part = body.cut("d1", "relu", convolved(body, "co", x), module="act.inner")
+    out = body.op("silu", body.cut("d1", "silu", part, module="act"), module="after")
+    assert said(read(body, {out: IMAGES})) == {
+        "conv": f"{made})",
+        "act": f"PrepareModuleOutput(output_layouts={OWN}, desired_output_layouts={WHOLE})",
+    }
+
+    body, x = images(IMAGES)
+    y = convolved(body, "co", x)
+    both = [body.cut("d1", kind, y, module="act") for kind in ("relu", "silu")]
+    outs = [body.op("relu", one, module="after") for one in both]
+    with pytest.raises(EmissionModule, match="%relu lies as 1 and is wanted otherwise than as copies"):
+        read(body, dict.fromkeys(outs, IMAGES))
+
+
+def test_tokens_are_not_gathered_as_channels_are() -> None:
+    """Both are dimension 1, and no module with channels is here."""
+    body, x = sequences(TOKENS)
+    out = body.op("silu", body.cut("d1", "relu", x, module="act"), module="after")
+    with pytest.raises(EmissionModule, match="%relu lies as 1 and is wanted otherwise than as copies"):
+        read(body, {out: COPIES})
+
+
+def test_a_sum_that_is_cut_by_channels_takes_no_whole_bias() -> None:
+    """Each rank would add all of it to its own channels."""
+    for bias in (True, False):
+        body, x = images(CHANNELS)
+        held = [body.param("conv.weight", (4, 4, 3, 3)), *([body.param("conv.bias", (4,))] if bias else [])]
+        out = body.cut("ci", "conv2d", x, *held, module="conv", padding=1)
+        if bias:
+            with pytest.raises(EmissionModule, match="its sum is cut by channels, and its bias is not"):
+                read(body, {out: CHANNELS})
+        else:
+            options = f'dims={{"weight": 1}}, takes={OWN}, makes=Partial(), output_layouts={OWN}'
+            assert said(read(body, {out: CHANNELS})) == {"conv": f"OwnChannels({options})"}
+
+
+def test_groups_of_which_channels_are_cut_are_refused() -> None:
+    """Of two groups of two: their channels, and not they themselves."""
+    body, x = images(IMAGES)
+    out = convolved(body, "g", x, groups=2)
+    assert "groups=True" in said(read(body, {out: CHANNELS}))["conv"]
+    weight = body.param("other.weight", (4, 2, 3, 3))
+    again = body.cut("co", "conv2d", x, weight, module="other", padding=1, groups=2)
+    with pytest.raises(EmissionModule, match="tp cuts it otherwise than by channels, or some of several groups"):
+        read(body, {out: CHANNELS, again: CHANNELS})
+
+
+def test_whole_modules_with_channels_have_no_style() -> None:
+    body, x = images(IMAGES)
+    held = [body.param(f"norm.{name}", (4,)) for name in ("weight", "bias")]
+    held += [body.buffer(f"norm.{name}", (4,)) for name in ("mean", "var")]
+    out = body.op("batch_norm", convolved(body, "", x), *held, module="norm")
+    assert read(body, {out: IMAGES}).modules == {}
+
+
+def test_what_a_module_with_channels_reads_must_be_its_own() -> None:
+    body, x = images(IMAGES)
+    weight = body.param("elsewhere.weight", (4, 4, 3, 3))
+    out = body.cut("co", "conv2d", x, weight, module="conv", padding=1)
+    with pytest.raises(EmissionModule, match=r"%p\.elsewhere\.weight is no parameter of its module"):
+        read(body, {out: CHANNELS})
+
+
+# Copies whose gradients are sums ------------------------------------------------------------------------------------
+
+
+def test_a_whole_module_before_cut_ones_copies_what_it_holds() -> None:
+    """Its gradients are sums over ranks, as those of what it makes are."""
+    body, x = sequences()
+    made = body.product("-|P", x, "proj", 8, 8)
+    found = read(body, {body.product("n", made, "up", 8, 16): WIDTH})
+    assert said(found) == {"proj": "Copied()", "up": "ColwiseParallel()"}
+
+
+def test_tokens_are_gathered_once_by_the_module_around_their_readers() -> None:
+    """The plan brings them to copies where they are made; gradients are added up there, too."""
+    body, x = sequences(TOKENS)
+    normed = body.cut("d1", "rms_norm", x, body.param("norm.weight", (8,)), module="norm", eps=1e-6)
+    body.states[normed] = "[-, -, -]|sum(tp)"
+    gate, up = (body.product("n", normed, f"mlp.{name}", 8, 16) for name in ("gate", "up"))
+    out = body.product("k", body.cut("d2", "mul", gate, up, module="mlp"), "mlp.down", 16, 8)
+    found = read(body, {out: TOKENS}, arguments={"blocks.0.mlp": ("blocks.0.norm",)})
+    assert said(found) == {
+        "norm": "SequenceParallel()",
+        "mlp": f"PrepareModuleInput(input_layouts=({OWN},), desired_input_layouts=({WHOLE},))",
+        "mlp.gate": "ColwiseParallel()",
+        "mlp.up": "ColwiseParallel()",
+        "mlp.down": f"RowwiseParallel(output_layouts={OWN}, use_local_output=False)",
+    }
+
+
+def test_a_sum_is_reduced_to_what_all_its_readers_want() -> None:
+    """No state is said of it: copies for one, tokens for another; within the block, a norm of them."""
+    for wants, factor, style in [
+        (COPIES, "", f"output_layouts={WHOLE}"),
+        (TOKENS, "d1", f"output_layouts={OWN}, use_local_output=False"),
+    ]:
+        body, x = sequences(WIDTH)
+        total = body.product("k", x, "down", 8, 8)
+        first = body.cut(factor, "silu", total, module="a")
+        second = body.cut(factor, "relu", total, module="b")
+        found = read(body, {first: wants, second: wants})
+        assert said(found) == {"down": f"RowwiseParallel({style})"}, wants
+
+
+def test_rows_of_a_table_that_its_module_does_not_go_on_with_are_summed_by_torch() -> None:
+    """Another module does, and so does a module that reads them as copies."""
+    for module, factor, state, options in [
+        ("act", "d1", TOKENS, f"output_layouts={OWN}, use_local_output=False"),
+        ("table", "", COPIES, f"output_layouts={WHOLE}"),
+    ]:
+        body, rows = looked_up("v")
+        body.states[rows] = state
+        out = body.cut(factor, "silu", rows, module=module)
+        expected = {"table": f"RowwiseParallel(input_layouts={WHOLE}, {options})"}
+        assert said(read(body, {out: state})) == expected, module
+
+
+def test_what_is_made_of_weights_alone_is_a_weight() -> None:
+    """As 1 + weight is, that Gemma's norms scale with: the module reads it in one operator, on its own tokens."""
+    body, x = sequences(TOKENS)
+    scale = body.op("add", body.param("norm.weight", (8,)), scalar=1.0, module="norm")
+    out = body.cut("d1", "rms_norm", x, scale, module="norm", eps=1e-6)
+    assert said(read(body, {out: TOKENS})) == {"norm": "SequenceParallel()"}
+
+
+def test_a_part_is_shared_only_if_a_product_is_cut_apart_along_its_width() -> None:
+    """Not along its tokens, not if it is read whole besides, and not of what no module with weights makes."""
+    for along, besides in ((1, False), (2, True)):
+        body, x = sequences()
+        made = body.product("", x, "qkv", 8, 8)
+        parts = body.many("split", made, sizes=(2, 2) if along == 1 else (4, 4), dim=along)
+        width = 8 if along == 1 else 4
+        outs = {body.product("n", parts[-1], "heads", width, 8): WIDTH}
+        if besides:
+            outs[body.op("silu", made, module="act")] = COPIES
+        assert read(body, outs).shared == {}, (along, besides)
+    body, x = sequences()
+    parts = body.many("split", x, sizes=(4, 4), dim=2)
+    assert read(body, {body.product("n", parts[0], "heads", 4, 8): WIDTH}).shared == {}
+
+
 # What no style says -------------------------------------------------------------------------------------------------
 
 

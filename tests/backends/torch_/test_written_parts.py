@@ -1,0 +1,373 @@
+"""Parts of scripts and of what decides them, each of its own: fused weights, statistics of copies, the map of ranks,
+shares of a batch, and the targets of a loss."""
+
+from __future__ import annotations
+
+import json
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from meshwright.backends.torch_.emit.launch import launch_script, rank_map
+from meshwright.backends.torch_.emit.sections import Fused, fused_of, named, pattern, sections_on
+from meshwright.backends.torch_.emit.statistics import moments_in, shared_statistics
+from meshwright.backends.torch_.emit.subject import Piece
+from meshwright.backends.torch_.emit.writing.batch import shares, table
+from meshwright.backends.torch_.emit.writing.initial import draw
+from meshwright.backends.torch_.emit.writing.sections import of_sections
+from meshwright.backends.torch_.emit.writing.step import own_parts, targets_of
+from meshwright.ir.adjoint import Strategy
+from meshwright.ir.decisions import BodyPlan
+from meshwright.ir.errors import EmissionAxis, EmissionModule
+from meshwright.ir.fold import FromInput, FromPrevious, Segment, Source
+from meshwright.ir.mesh import Mesh
+from meshwright.ir.placement import Placement
+from tests.build import Builder
+
+X = FromInput("x")
+
+
+def piece(
+    body: Builder,
+    strategies: dict[str, str] | None = None,
+    *,
+    paths: tuple[str, ...] = ("blocks.0",),
+    entry: tuple[Source, ...] = (X,),
+    glue: bool = False,
+) -> Piece:
+    """Instances of a body whose operators, by name, have these strategies."""
+    chosen = tuple((name, Strategy.parse(one)) for name, one in (strategies or {}).items())
+    segment = Segment(("block",), paths, entry, (entry,), glue)
+    return Piece(segment, BodyPlan(name="cut", body="block", strategies=chosen), None, body.graph())
+
+
+def subject(*pieces: Piece, mesh: str = "tp=2", **more: Any) -> Any:
+    return SimpleNamespace(mesh=Mesh.parse(mesh), pieces=pieces, **more)
+
+
+# Fused weights ------------------------------------------------------------------------------------------------------
+
+
+def fused(*, split: bool = True, where: str = "attn") -> Builder:
+    """Queries, keys and values in one product, 8, 4 and 4 wide; another product beside it, which is whole."""
+    body = Builder()
+    x = body.input((2, 4, 8), requires_grad=True)
+    weight, bias = body.param("attn.qkv.weight", (16, 8)), body.param("attn.qkv.bias", (16,))
+    made = body.op("linear", x, weight, bias, module="attn.qkv")
+    other = body.op("linear", x, body.param("other.weight", (8, 8)), module="other")
+    parts = body.many("split", made, sizes=(8, 4, 4), dim=2, module=where) if split else (body.op("silu", made),)
+    body.output(*parts, other)
+    return body
+
+
+SECTIONS = "tp=n:sections(8,4,4)"
+
+
+def test_what_is_cut_in_sections() -> None:
+    """Rows of the weight and the bias, of the module that makes them; `split` only reads what is cut so."""
+    own = piece(fused(), {"linear": SECTIONS, "split": "tp=p"})
+    sizes = (8, 4, 4)
+    expected = Fused({"attn.qkv": sizes}, {"attn.qkv.weight": (0, sizes), "attn.qkv.bias": (0, sizes)})
+    assert fused_of(subject(own), own, "tp") == expected
+    assert fused_of(subject(own, mesh="dp=2 tp=2"), own, "dp") == Fused()
+    plain = piece(fused(), {"linear": "tp=n", "linear_1": "tp=n"})
+    assert fused_of(subject(plain), plain, "tp") == Fused()
+
+
+def test_products_in_sections_that_nobody_cuts_apart_are_refused() -> None:
+    """They are read whole, or are cut in their own module."""
+    for body in (fused(split=False), fused(where="attn.qkv")):
+        own = piece(body, {"linear": SECTIONS})
+        with pytest.raises(
+            EmissionModule, match="it makes %linear in sections, and is no product that is cut"
+        ) as refused:
+            fused_of(subject(own), own, "tp")
+        assert refused.value.place == "plan cut, %linear (linear) of blocks.0.attn.qkv"
+
+
+def test_weights_of_experts_in_sections_have_no_module_that_looks_whole() -> None:
+    body = Builder()
+    x = body.input((4, 6, 8), requires_grad=True)
+    made = body.op("grouped_linear", x, body.param("experts.both", (4, 16, 8)), module="experts")
+    body.output(*body.many("split", made, sizes=(8, 8), dim=2, module="experts"))
+    own = piece(body, {"grouped_linear": "tp=n:sections(8,8)", "split": "tp=p"})
+    assert fused_of(subject(own), own, "tp") == Fused({}, {"experts.both": (1, (8, 8))})
+
+
+def test_the_dimension_that_an_axis_cuts_in_sections() -> None:
+    for text, found in [
+        ("[-, tp:sections(4,2)]", (1, (4, 2))),
+        ("[tp:sections(6,2), -]", (0, (6, 2))),
+        ("[dp.tp:sections(4,2), -]", (0, (4, 2))),
+        ("[dp:sections(4,2), tp]", None),
+        ("[-, tp]", None),
+        ("[-, -]", None),
+    ]:
+        assert sections_on(Placement.parse(text), "tp") == found, text
+
+
+def test_names_of_parameters_in_all_instances() -> None:
+    """Points are no letters of any kind, and numbers stand where blocks are counted."""
+    blocks = piece(fused(), paths=("model.layers.0.inner", "model.layers.1.inner"))
+    outside = piece(fused(), paths=("",), glue=True)
+    of_blocks = r"model\\.layers\\.\\d+\\.inner\\.attn\\.qkv\\.weight".replace("\\\\", "\\")
+    assert pattern(blocks, "attn.qkv.weight") == of_blocks
+    assert pattern(outside, "attn.qkv.weight") == of_blocks.removeprefix(r"model\.layers\.\d+\.inner" + "\\.")
+    held = Fused({"attn.qkv": (8, 8)}, {"attn.qkv.weight": (0, (8, 8))})
+    assert named([(blocks, held), (outside, Fused())]) == {of_blocks: (0, (8, 8))}
+
+
+def test_scripts_define_what_their_sections_need() -> None:
+    """One of several bodies suffices; what is shared by all heads is another function."""
+    held, empty = Fused({"qkv": (8, 8)}, {}), Fused({}, {"w": (0, (8, 8))})
+    some, none = SimpleNamespace(shared={"qkv": (0, (8, 8))}), SimpleNamespace(shared={})
+    for bodies, styles, defined in [
+        ((held, empty), {"a": none}, ["in_sections"]),
+        ((empty, held), {}, ["in_sections"]),
+        ((empty,), {"a": none, "b": some}, ["share_part"]),
+        ((held,), {"a": some, "b": none}, ["in_sections", "share_part"]),
+        ((empty,), {"a": none}, []),
+    ]:
+        parts: Any = SimpleNamespace(fused=[(None, one) for one in bodies], styles=styles)
+        lines = list(of_sections(parts))
+        assert lines[0] == "class Sections:"
+        assert [line[4:].partition("(")[0] for line in lines if line.startswith("def ")] == defined, defined
+        assert [lines[n - 2 : n] for n, line in enumerate(lines) if line.startswith("def ")] == [["", ""]] * len(
+            defined
+        )
+
+
+# Statistics of copies -----------------------------------------------------------------------------------------------
+
+
+def normed(*modules: str, training: bool = True) -> Builder:
+    """Batch norms one after the other, between things that are none."""
+    body = Builder()
+    x = body.op("relu", body.input((4, 4, 8, 8), requires_grad=True), module="before")
+    for module in modules:
+        held = [
+            body.param(f"{module}.{name}", (4,))
+            for name in ("weight", "bias")
+            if f"p.{module}.{name}" not in body.types
+        ]
+        held = held or [f"p.{module}.weight", f"p.{module}.bias"]
+        held += (
+            [f"p.{module}.{name}" for name in ("mean", "var")]
+            if f"p.{module}.mean" in body.types
+            else [body.buffer(f"{module}.{name}", (4,)) for name in ("mean", "var")]
+        )
+        x, *_ = body.many("batch_norm", x, *held, module=module, training=training)
+    body.output(x)
+    return body
+
+
+def statistics(body: Builder, batch: tuple[str, ...], mesh: str = "dp=2 tp=2", **strategies: str) -> Any:
+    own, other = piece(body, strategies), piece(normed(), {})
+    found = shared_statistics(subject(other, own, mesh=mesh), batch)
+    return tuple(modules for one, modules in found if one is own)
+
+
+def test_norms_whose_batch_is_cut_share_statistics() -> None:
+    """By all axes that cut the batch; channels may be cut besides. Each module is named once."""
+    assert statistics(normed("a"), ("dp",), batch_norm="dp=n") == (("a",),)
+    assert statistics(normed("a"), ("dp",), batch_norm="dp=n tp=c") == (("a",),)
+    assert statistics(normed("a"), (), batch_norm="tp=c") == ()
+    assert statistics(normed("a"), ()) == ()
+    assert statistics(normed("a"), ("dp", "tp"), batch_norm="dp=n tp=n") == (("a",),)
+    twice = {"batch_norm": "dp=n", "batch_norm_3": "dp=n", "batch_norm_6": "dp=n"}
+    assert statistics(normed("b", "a", "b"), ("dp",), **twice) == (("b", "a"),)
+
+
+def test_norms_that_do_not_train_share_nothing() -> None:
+    assert statistics(normed("a", training=False), ("dp",), batch_norm="dp=n") == ()
+    assert statistics(normed("a", training=False), ("dp",)) == ()
+    assert moments_in(normed("a", training=False).graph()) == set()
+    assert moments_in(normed("a").graph()) == {"batch_norm.batch_moments0"}
+
+
+def test_norms_that_are_cut_otherwise_are_refused() -> None:
+    """Not cut where the batch is, cut where it is not, by one of two axes, and in another order."""
+    for batch, strategies in [
+        (("dp",), {}),
+        (("dp",), {"batch_norm": "tp=c"}),
+        ((), {"batch_norm": "dp=n"}),
+        (("dp", "tp"), {"batch_norm": "dp=n"}),
+        (("tp", "dp"), {"batch_norm": "dp=n tp=n"}),
+    ]:
+        with pytest.raises(EmissionModule, match="batch norms that are cut otherwise than by the batch"):
+            statistics(normed("a"), batch, **strategies)
+
+
+# Ranks --------------------------------------------------------------------------------------------------------------
+
+
+def test_ranks_are_numbered_over_groups_and_placed_on_the_meshes_of_their_stages() -> None:
+    """Two groups of unlike meshes, the first with two stages; ranks of the cluster in an order of their own."""
+    stages = (
+        SimpleNamespace(ranks=(5, 3), mesh=Mesh.parse("dp=2")),
+        SimpleNamespace(ranks=(0, 1, 2, 4), mesh=Mesh.parse("dp=2 tp=2")),
+        SimpleNamespace(ranks=(5, 3), mesh=Mesh.parse("dp=2")),
+    )
+    plan: Any = SimpleNamespace(ranks=6, decisions=SimpleNamespace(stages=stages, groups=((5, 3), (0, 1, 2, 4))))
+    told = [
+        (0, 5, [0, 2], {"dp": 0}),
+        (1, 3, [0, 2], {"dp": 1}),
+        (2, 0, [1], {"dp": 0, "tp": 0}),
+        (3, 1, [1], {"dp": 0, "tp": 1}),
+        (4, 2, [1], {"dp": 1, "tp": 0}),
+        (5, 4, [1], {"dp": 1, "tp": 1}),
+    ]
+    assert [tuple(row.values()) for row in json.loads(rank_map(plan))] == told
+    assert rank_map(plan).count("\n") == len(told) + 2
+    assert '--nproc-per-node 6 train.py "$@"\n' in launch_script(plan)
+
+
+# Batches ------------------------------------------------------------------------------------------------------------
+
+
+def test_shares_of_neighbours_stand_together() -> None:
+    """Terms of 80 letters stand on one line, more of them on one each."""
+
+    def said(*sizes: int) -> list[str]:
+        parts: Any = SimpleNamespace(shares=sizes, axes=SimpleNamespace(data="dp"))
+        return list(shares(parts))
+
+    assert said(3, 3, 1, 2, 2, 2) == ["SHARES = (3,) * 2 + (1,) + (2,) * 3  # of a batch, on the ranks of dp"]
+    exact = (1, 2) * 4 + (1, 10000000, 3)
+    assert len(" + ".join(f"({one},)" for one in exact)) == 81
+    best = (1, 2) * 4 + (1, 1000000, 3)
+    assert len(" + ".join(f"({one},)" for one in best)) == 80
+    assert len(said(*best)) == 1
+    assert said(*exact) == [
+        "SHARES = (",
+        "    (1,)",
+        *["    + (2,)", "    + (1,)"] * 4,
+        "    + (10000000,)",
+        "    + (3,)",
+        ")  # of a batch, on the ranks of dp",
+    ]
+
+
+def test_a_table_that_is_too_wide_has_an_entry_on_each_line() -> None:
+    """120 letters with its indent, no more."""
+    cut = 'part(own["tokens"], 1, context)'
+    line = f'own = own | {{"tokens": {cut}, "{"m" * 24}": {cut}}}'
+    assert len(line) == 116
+    assert list(table(line)) == [f"    {line}"]
+    longer = line.replace("mm", "mmm", 1)
+    assert list(table(longer)) == [
+        "    own = own | {",
+        f'        "tokens": {cut},',
+        f'        "{"m" * 25}": {cut},',
+        "    }",
+    ]
+
+
+def test_own_parts_of_a_batch() -> None:
+    """Of entries that the model is called with; on one line of 120 letters, or on four."""
+
+    def said(*entries: str, cut: tuple[str, ...] = ("tokens", "mask"), deep: str = "    ") -> list[str]:
+        parts: Any = SimpleNamespace(
+            subject=SimpleNamespace(calls=SimpleNamespace(entries=entries)),
+            context=SimpleNamespace(entries=cut),
+            axes=SimpleNamespace(context="cp"),
+        )
+        return list(own_parts(parts, "batch", deep))
+
+    made = 'name: DTensor.from_local(batch[name], mesh["cp"], [Shard(1)])'
+    assert said("other", "tokens") == [f'    own = {{{made} for name in ("tokens",)}}']
+    assert said("tokens", "mask") == [f'    own = {{{made} for name in ("tokens", "mask")}}']
+    assert said("other") == []
+    one = "t" * (120 - len(f'    own = {{{made} for name in ("",)}}'))
+    assert [len(line) for line in said(one, cut=(one,))] == [120]
+    assert said(one, cut=(one,), deep="     ") == [
+        "     own = {",
+        f"         {made}",
+        f'         for name in ("{one}",)',
+        "     }",
+    ]
+
+
+def scored(*, reduction: str = "mean", entry: tuple[Source, ...] = (X, FromInput("y")), ignored: int = -7) -> Any:
+    """A body without a loss, and one with it."""
+    body, before = Builder(), Builder()
+    before.output(before.op("silu", before.input((2, 4), requires_grad=True)))
+    x, labels = body.input((2, 4), requires_grad=True), body.input((2,), name="labels", dtype="i64")
+    body.loss(body.op("cross_entropy", body.op("silu", x), labels, reduction=reduction, ignore_index=ignored))
+    return subject(piece(before), piece(body, paths=("",), entry=entry, glue=True))
+
+
+def test_targets_are_the_entry_of_a_mean_loss() -> None:
+    assert targets_of(scored()) == ("y", -7)
+    for plan, cause in [
+        (scored(reduction="sum"), "the loss is no mean cross entropy"),
+        (scored(entry=(X, FromPrevious(0))), "its targets are no entry of the batch"),
+    ]:
+        with pytest.raises(EmissionAxis, match=f"what part each rank has in it cannot be told: {cause}"):
+            targets_of(plan)
+
+
+# Weights, and the optimizer -----------------------------------------------------------------------------------------
+
+
+def drawing(
+    *,
+    over: tuple[str, ...] = (),
+    copies: tuple[str, ...] = (),
+    tensor: str | None = None,
+    draws: bool = False,
+    experts: tuple[str, ...] = (),
+    reorders: bool = False,
+) -> list[str]:
+    """`draw` of units that are sharded over some axes of copies, or of none."""
+    parts: Any = SimpleNamespace(
+        axes=SimpleNamespace(tensor=tensor, copies=copies, copied="_".join(copies) or None),
+        kept=SimpleNamespace(units=over, over=over),
+        subject=SimpleNamespace(device="cpu", calls=SimpleNamespace(draws=draws)),
+        experts=SimpleNamespace(axes=experts) if experts else None,
+        reorders=reorders,
+        distributed=bool(over) or tensor is not None,
+    )
+    return [line.strip() for line in draw(parts)]
+
+
+def test_weights_of_copies_are_those_of_one_rank() -> None:
+    """Along every axis that a parameter is not cut over. Shards over all copies have one axis, made of theirs."""
+    for given, axes in [
+        ({"over": ("dp",), "copies": ("dp",)}, '("dp",)'),
+        ({"over": ("dp", "cp"), "copies": ("dp", "cp")}, '("dp_cp",)'),
+        ({"over": ("shard",), "copies": ("dp", "shard")}, '("dp", "shard")'),
+        ({"over": ("dp",), "copies": ("dp",), "tensor": "tp"}, '("dp", "tp")'),
+        ({"copies": ("dp", "cp"), "tensor": "tp"}, '("dp_cp", "tp")'),
+        ({"tensor": "tp"}, '("tp",)'),
+    ]:
+        lines = drawing(**given)
+        assert [line for line in lines if line.startswith("for axis")] == [f"for axis in {axes}:"], given
+        assert lines[-2:] == [
+            "if axis not in cut:",
+            "dist.broadcast(local, group=mesh[axis].get_group(), group_src=0)",
+        ], given
+    whole = drawing(copies=("dp", "cp"))
+    assert whole[-1] == 'dist.broadcast(tensor, group=mesh["dp_cp"].get_group(), group_src=0)'
+    assert "cut = set()" not in whole
+    assert "dist.broadcast" not in "".join(drawing())
+
+
+def test_experts_that_lie_apart_are_copies_along_the_tensor_axis_alone() -> None:
+    for tensor, held in (
+        (None, 'held = () if "ep" in cut else ("dp_ep",)'),
+        ("tp", 'held = ("tp",) if "ep" in cut else ("dp_ep", "tp",)'),
+    ):
+        lines = drawing(over=("dp", "ep"), copies=("dp", "ep"), tensor=tensor, experts=("ep", "other"))
+        assert held in lines
+        assert "for axis in held:" in lines
+
+
+def test_modules_or_the_models_file_draw_weights() -> None:
+    own = drawing(over=("dp",), copies=("dp",), draws=True, reorders=True)
+    assert "model_file.draw_weights(module)" in own
+    assert "tensor.copy_(reordered(name, tensor))" in own
+    assert "reset_parameters" not in "".join(own)
+    usual = drawing(over=("dp",), copies=("dp",))
+    assert ("module.reset_parameters()" in usual, "reordered" in "".join(usual)) == (True, False)
