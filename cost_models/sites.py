@@ -136,8 +136,7 @@ def measured_rates(sites: Sites, group: Ints, tier: Tier) -> tuple[float, float]
     if sites.matrix is None or (sites.by_host and tier not in ("rail", "pools")):
         return None
     ids = sites.host[group] if sites.by_host else group
-    near = ids != np.roll(ids, -1)
-    ring = near & (_tiers(sites, group, np.roll(group, -1)) == TIERS.index(tier))
+    ring = _tiers(sites, group, np.roll(group, -1)) == TIERS.index(tier)
     rates = sites.matrix[ids, np.roll(ids, -1)][ring]
     every = _tiers(sites, group[:, None], group[None, :]) == TIERS.index(tier)
     apart = every & (ids[:, None] != ids[None, :])

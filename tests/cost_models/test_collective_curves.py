@@ -211,3 +211,48 @@ def test_rows_that_fall_are_given_their_geometric_mean() -> None:
         pytest.approx((size, seconds))
         for size, seconds in ((1, 2.0), (2, 32 ** (1 / 3)), (4, 32 ** (1 / 3)), (8, 32 ** (1 / 3)))
     )
+
+
+def test_rows_of_several_groups_make_a_curve_each() -> None:
+    """In whatever order they come. Rows of no bytes say nothing; a row that took no time, or longer by more than a
+    quarter than a larger one, is named, dtype by dtype; where no row is left there is no curve."""
+
+    def row(kind: str, hosts: int, dtype: str, nbytes: float, seconds: float, source: str = "b") -> Row:
+        return Row(
+            kind=kind,
+            device="X",
+            hosts=hosts,
+            per_host=8,
+            dtype=dtype,
+            nbytes=nbytes,
+            seconds=seconds,
+            source=source,
+        )
+
+    timeless = row("all_gather", 1, "half", 2, 0.0)
+    slow = row("all_gather", 1, "float", 2, 13.0)
+    nothing = row("all_gather", 2, "half", 4, -1.0)
+    rows = [
+        row("broadcast", 1, "half", 4, 7.0),
+        row("all_gather", 1, "half", 4, 8.0),
+        row("all_gather", 1, "half", 0, 5.0),
+        nothing,
+        timeless,
+        slow,
+        row("all_gather", 1, "float", 4, 10.0),
+        row("all_gather", 1, "half", 1, 1.0, "a"),
+        row("all_gather", 1, "half", 3, 10.0),  # a quarter longer than the larger one, no more
+        row("all_gather", 1, "half", 8, 8.0),
+    ]
+    curves, corrupt = built(rows)
+    assert corrupt == (slow, timeless, nothing)
+    # Of 4 bytes the geometric mean of 8 and 10, 80 ** 0.5 = 8.94; three that fall, 10, 8.94 and 8, are given theirs.
+    level = (10 * 80**0.5 * 8) ** (1 / 3)
+    assert [(one.kind, one.device, one.hosts, one.per_host, one.source) for one in curves] == [
+        ("all_gather", "X", 1, 8, "a + b"),
+        ("broadcast", "X", 1, 8, "b"),
+    ]
+    expected = [(1, 1.0), (3, level), (4, level), (8, level)]
+    assert curves[0].points == tuple(pytest.approx(point) for point in expected)
+    assert curves[1].points == (pytest.approx((4, 7.0)),)
+    assert spikes([(1, 12.5), (2, 10.0)]) == ()

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from meshwright.cost_models.body_memory import body_memory
-from meshwright.cost_models.forms import forms
+from meshwright.cost_models.forms import bucketed_bytes, forms, group_bytes
 from meshwright.cost_models.ledger import Known, ledger
 from meshwright.cost_models.liveness import pass_memory
+from meshwright.ir.mesh import Mesh
 from meshwright.ir.names import Degrees
-from meshwright.ir.program import BodyProgram, Program
+from meshwright.ir.placement import CONTIGUOUS, Layout, Padded, Placement, Shard, Uneven
+from meshwright.ir.program import BodyProgram, Move, Program
+from meshwright.ir.reshard import Step
 from tests.cost_models.programs import DENSE, SHAPES, program
 
 PLAIN = Degrees(dp=2, microbatches=2)
@@ -93,3 +98,58 @@ def test_what_differs_on_a_rank_is_of_another_form(other: Degrees) -> None:
 def test_a_larger_micro_batch_is_of_another_form() -> None:
     one, body = (blocks(program(DENSE, Degrees(dp=2), mbs=mbs)) for mbs in (1, 2))
     assert set(forms(body.forward, body)).isdisjoint(forms(one.forward, one))
+
+
+def cut(*shards: Shard) -> Placement:
+    return Placement((shards,))
+
+
+def flat(before: Placement, after: Placement, elements: tuple[int, int], dtype: str = "f32") -> Any:
+    """A body of one move from x to y, of so many elements on a rank, four bytes each."""
+    locals_ = {
+        name: SimpleNamespace(type=SimpleNamespace(dtype=dtype), placement=placement)
+        for name, placement in (("x", before), ("y", after))
+    }
+    counts = dict(zip("xy", elements, strict=True))
+    nbytes = {name: 4 * count for name, count in counts.items()}
+    return SimpleNamespace(mesh=Mesh.parse("dp=2 tp=4"), locals=locals_, elements=counts, nbytes=nbytes)
+
+
+def move(kind: str, *axes: str, layout: Layout = CONTIGUOUS, reason: str = "value") -> Move:
+    return Move(Step(kind, axes, 0, layout=layout), "x", "y", reason)
+
+
+def test_the_whole_tensor_of_a_group() -> None:
+    """A gather yields the shards of all; others take what they are given. Shards that are to differ are padded to the
+    largest, of those that move: of 3 and 5 both are 5, and 6, 8, 6 and 12 are 12 each."""
+    whole, two, four = Placement.replicated(1), Uneven((3, 5)), Uneven((6, 8, 6, 12))
+    nearly = Uneven((4, 5))
+    table: list[tuple[Move, Placement, Placement, tuple[int, int], float]] = [
+        (move("all_gather", "dp"), cut(Shard("dp")), whole, (10, 20), 80),
+        (move("all_gather", "tp"), cut(Shard("tp")), whole, (10, 40), 160),
+        (move("all_gather", "dp", "tp"), cut(Shard("dp"), Shard("tp")), whole, (10, 80), 320),
+        (move("all_gather", "dp"), cut(Shard("dp", two)), whole, (3, 8), 4 * 10),
+        (move("all_gather", "tp"), cut(Shard("tp", four)), whole, (6, 32), 4 * 48),
+        # pieces of a flat buffer, cut where it must be
+        (move("all_gather", "dp"), cut(Shard("dp", nearly)), whole, (4, 9), 4 * 8),
+        # cut along another axis, which does not move
+        (move("all_gather", "tp"), cut(Shard("dp", two), Shard("tp")), whole, (3, 12), 4 * 12),
+        (move("all_reduce", "dp"), whole, whole, (10, 10), 40),
+        (move("all_to_all", "dp"), cut(Shard("dp", two)), whole, (3, 3), 12),
+        (move("reduce_scatter", "dp"), whole, cut(Shard("dp")), (10, 5), 40),
+        (move("reduce_scatter", "dp"), whole, cut(Shard("dp", two)), (8, 3), 4 * 10),
+        (move("reduce_scatter", "tp"), whole, cut(Shard("tp", four)), (32, 6), 4 * 48),
+        (move("reduce_scatter", "dp"), whole, cut(Shard("dp", nearly)), (9, 4), 4 * 9),
+        (move("reduce_scatter", "tp"), whole, cut(Shard("dp", two), Shard("tp")), (8, 2), 4 * 8),
+        # four runs of three hold ten
+        (move("reduce_scatter", "tp", layout=Padded((3,))), whole, cut(Shard("tp", Padded((3,)))), (10, 3), 4 * 12),
+    ]
+    for one, before, after, elements, expected in table:
+        assert group_bytes(one, flat(before, after, elements)) == pytest.approx(expected), (str(one), str(before))
+
+
+def test_parameters_and_their_gradients_move_together() -> None:
+    body = flat(cut(Shard("dp")), Placement.replicated(1), (10, 20), "bf16")
+    reasons = ("value", "parameter", "gradient", "sync", "update")
+    moves = [move(kind, "dp", reason=reason) for kind in ("all_gather", "all_reduce") for reason in reasons]
+    assert bucketed_bytes(moves, body) == ((80.0, "bf16"),) * 3 + ((40.0, "bf16"),) * 3

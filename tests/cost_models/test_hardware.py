@@ -5,7 +5,19 @@ from pathlib import Path
 
 import pytest
 
-from meshwright.cost_models.hardware import DTYPES, NIC_KINDS, Device, HostLink, device, devices, latency_of
+from meshwright.cost_models.hardware import (
+    DTYPES,
+    NIC_KINDS,
+    Device,
+    HostLink,
+    Island,
+    UsualNic,
+    device,
+    device_names,
+    devices,
+    latency_of,
+    unknown_fix,
+)
 from meshwright.cost_models.quantity import KINDS, UNITS, Quantity, derived, given, weakest
 from meshwright.ir.errors import BadQuantity, DeviceIncomplete, DeviceUnknown, LinkKindUnknown, PeakUnknown
 
@@ -174,3 +186,62 @@ def test_dtypes_are_all_used() -> None:
 def test_an_unknown_cpu_is_labelled_as_a_stand_in() -> None:
     cpu = device("CPU")
     assert {cpu.memory.kind, cpu.peak("fp32").kind} == {"assumed"}
+
+
+def test_what_a_device_says_of_itself() -> None:
+    """Every number once, under its name; what is not known is left out. Four that share a way have a quarter each."""
+    number = [given(float(value), "bytes/s") for value in range(1, 12)]
+    least = Device(
+        name="x",
+        vendor="y",
+        peaks=(("fp32", number[0]), ("bf16", number[1])),
+        memory=number[2],
+        memory_bandwidth=number[3],
+        host_link=HostLink(kind="pcie4", bandwidth=number[4]),
+    )
+    told = [("peak fp32", 1), ("peak bf16", 2), ("memory", 3), ("memory bandwidth", 4), ("host link, pcie4", 5)]
+    assert [(name, quantity.value) for name, quantity in least.quantities()] == told
+    assert (least.dtypes, least.peak("bf16")) == (("fp32", "bf16"), number[1])
+    assert least.host_link.share_bytes_per_s == 5
+    most = Device(
+        name="x",
+        vendor="y",
+        peaks=least.peaks,
+        memory=number[2],
+        driver_memory=number[5],
+        memory_bandwidth=number[3],
+        island=Island(kind="nvlink4", bandwidth=number[6], size=number[7]),
+        host_link=HostLink(kind="pcie4", bandwidth=number[7], sharers=given(4.0, "devices"), memory=number[9]),
+        nic=UsualNic(kind="roce", rate=number[10]),
+    )
+    assert [(name, quantity.value) for name, quantity in most.quantities()] == [
+        ("peak fp32", 1),
+        ("peak bf16", 2),
+        ("memory", 3),
+        ("memory that the driver reports", 6),
+        ("memory bandwidth", 4),
+        ("island, nvlink4", 7),
+        ("island size", 8),
+        ("host link, pcie4", 8),
+        ("devices that share it", 4),
+        ("host memory bandwidth, each", 10),
+        ("usual NIC, roce", 11),
+    ]
+    assert most.host_link.share_bytes_per_s == 2
+    assert most.island is not None
+    assert (most.island.devices, most.island.spans_hosts) == (8, False)
+
+
+def test_who_does_not_know_a_device_knows_others() -> None:
+    """Three at most, those of the cluster too, or all where none is near; and how to give its numbers."""
+    described = (
+        "; or give its peaks in the cluster's TOML:\n"
+        '[[device]]\nname = "{}"\nbf16_tflops = 500\nmemory_gb = 80\nmemory_gb_per_s = 3000\nhost_gb_per_s = 63'
+    )
+    before = "the nearest known ones are "
+    for name, own, names in (("quux_zzyy ww", ("Quux-ZZyy",), ["Quux-ZZyy"]), ("?!", (), list(device_names()))):
+        assert unknown_fix(name, own) == before + ", ".join(names) + described.format(name)
+    several = unknown_fix("H101").removeprefix(before).partition(";")[0].split(", ")
+    assert len(several) == len(set(several)) == 3
+    assert set(several) <= set(device_names())
+    assert device("h100_sxm") is device("H 100 SXM") is device("H100-80G")

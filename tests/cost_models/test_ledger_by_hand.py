@@ -28,7 +28,7 @@ from meshwright.ir.mesh import Mesh
 from meshwright.ir.names import Degrees
 from meshwright.ir.rules.base import Engine
 from meshwright.ir.workload import RECIPES, STACKS, Workload
-from tests.cost_models.programs import MOE, SEQ
+from tests.cost_models.programs import DENSE, MOE, SEQ
 from tests.cost_models.programs import program as programmed
 from tests.cost_models.test_liveness import U, program
 from tests.samples import sample
@@ -296,3 +296,27 @@ def test_products_of_one_operand_are_one() -> None:
     ):
         whole = Kernel(Engine.MATMUL, work, "bf16", 2.0 * SEQ * 1024 * 2048, sum(each), shape)
         assert book.phases[phase].kernels[whole] == 1
+
+
+def test_attention_over_parts_of_a_sequence() -> None:
+    """Four ranks have 256 of 1,024 tokens each; eight heads of queries, four of keys and values, 128 wide, two bytes.
+    In a ring keys and values of 256 tokens are passed on three times; backward three times, and their gradients four.
+    Gathered, they are those of all tokens, on every rank. Of a causal mask a balanced share leaves a half, the last
+    part of an unbalanced one seven eighths."""
+    q, part, whole = (2 * heads * tokens * 128 for heads, tokens in ((8, 256), (4, 256), (4, 1024)))
+    for context, kv in (("ring", part), ("all_gather", whole)):
+        for zigzag, seen in ((True, 512), (False, 896)):
+            made = programmed(DENSE, Degrees(cp=4, context=context, zigzag=zigzag))
+            assert made.workload is not None
+            name = next(name for stage in made.stages for run in stage.runs for name in run.programs if run.repeats > 1)
+            book = ledger(made.body(name), made.workload, accumulates=False)
+            flops, shape = 2.0 * 8 * 256 * seen * 256, (1, 8, 4, 256, seen, 128, 128)
+            for phase, kernel in (
+                ("forward", Kernel(Engine.ATTENTION, "forward", "bf16", flops, 2 * q + 2 * kv, shape)),
+                ("inputs", Kernel(Engine.ATTENTION, "backward", "bf16", 2 * flops, 2 * q + 4 * kv, shape)),
+            ):
+                found = {one: count for one, count in book.phases[phase].kernels.items() if one.engine is kernel.engine}
+                assert found == {kernel: 1}
+                rounds = {one: count for one, count in book.phases[phase].transmissions.items() if one.kind == "shift"}
+                steps = ((3,) if phase == "forward" else (3, 4)) if context == "ring" else ()
+                assert rounds == {Transmission("shift", ("cp",), 2 * part, "ring", each): 1 for each in steps}

@@ -14,11 +14,15 @@ import pytest
 
 from meshwright.cost_models import memory
 from meshwright.cost_models.body_memory import BodyMemory
+from meshwright.cost_models.cluster import Cluster, Pool, PoolLink
 from meshwright.cost_models.fullest import Fullest, Mix
+from meshwright.cost_models.hardware import device
 from meshwright.cost_models.memory import Held, MemoryConstants, held, holdings, stepped_on_host, tensors_held
 from meshwright.cost_models.prediction import HELD
+from meshwright.cost_models.quantity import given as stated
 from meshwright.ir.errors import WorkloadImpossible
 from meshwright.ir.names import Degrees
+from meshwright.ir.peers import Peers
 from meshwright.ir.program import Program
 from tests.cost_models.programs import DENSE, SEQ, program
 from tests.cost_models.test_memory import cluster
@@ -72,6 +76,13 @@ def given(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 def single(**names: Any) -> Program:
     return program(DENSE, Degrees(**{"microbatches": 2, "schedule": "1f1b", **names}))
+
+
+def joined(*names: str) -> Cluster:
+    """A device of each kind, in a pool of its own."""
+    pools = tuple(Pool(name=f"p{at}", hosts=1, device=device(name), gpus_per_host=1) for at, name in enumerate(names))
+    link = PoolLink(between=("p0", "p1"), kind="roce", rate=stated(100, "Gb/s"), latency=stated(1e-5, "s"))
+    return Cluster(pools=pools, links=(link,))
 
 
 def parts(one: Held) -> dict[str, float]:
@@ -312,3 +323,98 @@ def test_gradients_of_weights_may_come_apart_whatever_a_program_does(monkeypatch
     asked.clear()
     held(single(pp=2, schedule="zb-h1"), cluster(2), PROFILE)
     assert {apart for _, _, apart in asked} == {True}
+
+
+def test_the_last_backward_pass_of_one_of_two_stages(given: Any) -> None:
+    """Nothing else is in flight when a block of either stage sums what was added up: in the first group the fullest is
+    that of the first stage, behind what the embedding keeps."""
+    for name, one in BODIES.items():
+        given[name] = replace(one, unit_kept=False, message=0.0)
+    given["Block"] = replace(given["Block"], travelling_last=5000.0)
+    degrees = Degrees(pp=2, vp=2, schedule="interleaved", microbatches=2)
+    first, _, _, second = held(program(DENSE, degrees, stack="megatron"), cluster(2), PROFILE)
+    assert (first.instant, second.instant) == ("backward", "backward")
+    state = {"parameters": 1000 + 2 * 3000, "optimizer": 2000 + 2 * 500, "activations": 2 * BATCH + 60}
+    gradients = 100 + 2 * 200 + 77
+    assert parts(first) == pytest.approx(
+        finished(state | {"gradients": gradients, "transient": 5000}, idle=0, communicators=2)
+    )
+    state = {"parameters": 2 * 3000 + 5000, "optimizer": 2 * 500 + 3000, "activations": 2 * BATCH}
+    gradients = 2 * 200 + 300 + 77 + 33
+    assert parts(second) == pytest.approx(
+        finished(state | {"gradients": gradients, "transient": 5000}, idle=0, communicators=2)
+    )
+
+
+def test_units_of_two_stages_cast_a_table_each(given: Any) -> None:
+    """In a V the first and the last stage of the first group hold it; the optimizer steps it once all the same."""
+    degrees = Degrees(pp=2, vp=2, schedule="zbv", microbatches=4)
+    state = {"parameters": 1000 + 2 * 3000 + 5000, "optimizer": 2000 + 2 * 500 + 3000}
+    for stack, twice in (("torch", 0), ("megatron", 400)):
+        first, *_, last = held(program(DENSE, degrees, stack=stack), cluster(2), PROFILE)
+        assert first == last
+        assert parts(first)["parameters"] == state["parameters"] - twice
+        assert parts(first)["optimizer"] == state["optimizer"] - 800
+
+
+def test_a_tie_is_of_the_longest_path_that_ends_like_it(given: Any) -> None:
+    """Parameters of a call are named from its own module on."""
+    for slots in ((("weight", 400.0, 40.0, 800.0),), (("g.weight", 1.0, 1.0, 1.0), ("weight", 400.0, 40.0, 800.0))):
+        given["head"] = replace(HEAD, slots=slots)
+        found = parts(held(single(), cluster(1), PROFILE)[0])
+        assert (found["parameters"], found["optimizer"]) == (STATE["parameters"], STATE["optimizer"])
+
+
+def test_a_communicator_for_everybody_for_each_axis_and_for_a_pipeline(given: Any) -> None:
+    for names, communicators in (({}, 1), ({"dp": 2}, 2), ({"dp": 2, "tp": 2}, 3), ({"dp": 2, "tp": 2, "pp": 2}, 4)):
+        (one, *_) = held(single(**names), cluster(2 ** len(names)), PROFILE)
+        assert parts(one)["communicators"] == 1e3 * communicators
+
+
+def test_gradients_of_weights_keep_nothing_on_the_host(given: Any) -> None:
+    """Two micro-batches are in flight in the first stage of two, and one whose gradients of weights are due is not."""
+    given["embed"] = replace(EMBED, passes=replace(EMBED.passes, hosted=40.0))
+    first, second = held(single(pp=2, microbatches=4, schedule="zb-h1"), cluster(2), PROFILE)
+    assert (first.host_bytes, second.host_bytes) == (5 + 2 * 6 + 2 * 40, 2 * 6 + 7)
+
+
+def test_ranks_that_are_not_alike(given: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first is on a device of 40 GB, the second on one of 80, and keeps more: of each the worse counts for the
+    order of work, and for a stage that which has less room."""
+    seen: list[Any] = []
+    fuller = replace(BLOCK, parameters=9000.0, passes=replace(BLOCK.passes, kept=Mix(90.0)))
+    leaner = replace(HEAD, passes=replace(HEAD.passes, kept=Mix(10.0), backward=Fullest(Mix(transient=300.0))))
+    own: dict[Any, dict[str, BodyMemory]] = {(): BODIES, (("dp", 1),): {**BODIES, "Block": fuller, "head": leaner}}
+    alike = (Peers((0,)), Peers((1,), (("dp", 1),)))
+
+    def seen_by(one: Program, at: Any) -> Program:
+        seen.append(at)
+        return one
+
+    monkeypatch.setattr(memory, "peers_of", lambda *_: alike)
+    monkeypatch.setattr(memory, "seen_by", seen_by)
+    monkeypatch.setattr(memory, "body_memory", lambda body, *_, **__: own[seen[-1]][body.name])
+    # Whole stages of torch make all gradients at once, whatever is asked of them.
+    backward = 60 + 4 * 70 + 900 + 40 + 17
+    working = (60 + 4 * 90 + 17 + 26, backward, backward, backward)
+    always = sum(STATE.values()) + 4 * 13 + BUCKETS + GRADIENTS + PLACEHOLDERS + 500 + MESSAGES
+    for names, least in ((("A100-40G", "H100-80G"), 0), (("H100-80G", "H100-80G"), 1), (("H100-80G", "A100-40G"), 1)):
+        where = joined(*names)
+        sizes = [(where.device(rank).driver_memory or where.device(rank).memory).value for rank in (0, 1)]
+        (told,) = held(single(dp=2), where, PROFILE)
+        both = [one for _, one in memory.held_by_peers(single(dp=2), where, PROFILE)[0]]
+        assert [one.device_bytes for one in both] == sizes
+        assert both[1].peak_bytes - both[0].peak_bytes > 0
+        assert told == both[least]
+        (order,) = holdings(single(dp=2), where, PROFILE)
+        room = min((size * 0.75 - 64 - 2e4 - 2e3) / 1.5 - more for size, more in zip(sizes, (0, 24_000), strict=True))
+        assert order.room_bytes == pytest.approx(room - always, rel=0, abs=0.01)
+        assert order.kept_bytes == order.waiting_bytes == (60 + 4 * 90 + 10,)
+        assert order.working_bytes == (working,)
+
+
+def test_ranks_alike_on_unlike_devices_have_the_smallest_ones_room(given: Any) -> None:
+    small = min(one.value for one in (device("A100-40G").memory, device("A100-40G").driver_memory) if one)
+    for names in (("A100-40G", "H100-80G"), ("H100-80G", "A100-40G")):
+        (told,) = held(single(dp=2), joined(*names), PROFILE)
+        assert told.device_bytes == small

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
-from dataclasses import fields, replace
+from dataclasses import asdict, fields, replace
+from importlib.resources import files
 from pathlib import Path
 
 import pytest
@@ -11,7 +13,7 @@ import pytest
 from meshwright.cost_models.compute_profile import ComputeConstants
 from meshwright.cost_models.constants import BEGIN, END, main, render, rows, written
 from meshwright.cost_models.memory import MemoryConstants, kind_of_memory
-from meshwright.cost_models.profile import StepConstants, kind_of_step, published
+from meshwright.cost_models.profile import StepConstants, digest, kind_of_step, published
 from meshwright.cost_models.quantity import KINDS, weakest_kind
 from meshwright.ir.errors import BadQuantity
 
@@ -65,7 +67,24 @@ def test_the_weakest_kinds_are_named() -> None:
     assert kind_of_memory() == weakest_kind(*memory)
 
 
-@pytest.mark.parametrize("change", [{"covered": 1.1}, {"hidden_tensor": -0.1}, {"straggling": -1.0}])
-def test_impossible_constants_of_a_step_are_refused(change: dict[str, float]) -> None:
-    with pytest.raises(BadQuantity, match="shares"):
-        replace(published().step, **change)
+def test_impossible_constants_of_a_step_are_refused() -> None:
+    """Shares are up to 1; what is no share is not."""
+    shares, rest = ("hidden_tensor", "hidden_backward", "covered"), ("slowdown", "straggling", "interval")
+    wrong = [(name, value) for name in shares for value in (-0.1, 1.1)] + [(name, -0.1) for name in rest]
+    for name, value in wrong:
+        with pytest.raises(BadQuantity, match="shares"):
+            replace(published().step, **{name: value})
+    least, most = dict.fromkeys((*shares, *rest), 0.0), dict.fromkeys(shares, 1.0) | dict.fromkeys(rest, 7.0)
+    for right in (least, most):
+        assert asdict(replace(published().step, **right)) == right
+
+
+def test_a_digest_is_of_every_shipped_number() -> None:
+    """Names and contents in order, as `sha256sum` of them one after the other would have it."""
+    folder = Path(str(files("meshwright.cost_models"))) / "profiles"
+    whole = hashlib.sha256()
+    for path in sorted(path for path in folder.glob("*") if path.is_file()):
+        whole.update(path.name.encode())
+        whole.update(path.read_bytes())
+    assert digest() == whole.hexdigest()[:16]
+    assert published().name == "published"

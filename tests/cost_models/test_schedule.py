@@ -383,3 +383,38 @@ def test_groups_begin_when_they_are_released() -> None:
     late = simulate(made, each, release_s=(0.0, 1.0, 2.0))
     assert (late.makespan_s, late.begin_s) == (plain.makespan_s, (0.0, 1.0, 2.0))
     assert simulate(made, each, release_s=(0.0, 0.0, 3.0)).begin_s == (0.0, 1.0, 3.0)
+
+
+def test_what_runs_and_begins_last_counts_from_the_release_on() -> None:
+    """Two stages of a second each way; the second group is held up for five. Its first value comes at 1, and waits."""
+    made = compiled(work_lists("gpipe", Shape(((0,), (1,)), 2)))
+    found = simulate(made, equal(2, 1.0, 0.5, 0.5), release_s=(0.5, 5.0))
+    assert sorted(found.timeline()) == [
+        (0, "B", 0, 0, 8.0, 9.0),
+        (0, "B", 0, 1, 9.0, 10.0),
+        (0, "F", 0, 0, 0.5, 1.5),
+        (0, "F", 0, 1, 1.5, 2.5),
+        (1, "B", 1, 0, 7.0, 8.0),
+        (1, "B", 1, 1, 8.0, 9.0),
+        (1, "F", 1, 0, 5.0, 6.0),
+        (1, "F", 1, 1, 6.0, 7.0),
+    ]
+    assert found.last_start_s(("F",)) == (1.5, 6.0)
+    assert found.last_start_s(("B", "W")) == (9.0, 8.0)
+    assert (found.span_s, found.busy_s, found.sending_s) == ((9.5, 4.0), (4.0, 4.0), (0.0, 0.0))
+
+
+def test_exposed_transfers_come_on_top_of_seconds_of_ones_own() -> None:
+    """One micro-batch: 2 and 3 forward, 5 and 7 backward, with 10 and 100 between."""
+    own = {("F", 0): 2.0, ("F", 1): 3.0, ("B", 1): 5.0, ("B", 0): 7.0}
+    made = compiled(work_lists("gpipe", Shape(((0,), (1,)), 1)))
+    for exposed, finish, sending in ((True, (127.0, 120.0), (10.0, 100.0)), (False, (127.0, 20.0), (0.0, 0.0))):
+        seconds = equal(2, 1.0, 1.0, 1.0, value=10.0, gradient=100.0, exposed=exposed)
+        found = simulate(made, seconds, lambda kind, stage, _: own[kind, stage])
+        assert (found.makespan_s, found.finish_s, found.begin_s) == (127.0, finish, (0.0, 12.0))
+        assert (found.busy_s, found.sending_s) == ((9.0, 8.0), sending)
+    for wrong in (float("inf"), float("nan"), -0.5):
+        with pytest.raises(SecondsImpossible, match="none negative"):
+            simulate(made, equal(2, 1.0, 1.0, 1.0), lambda kind, stage, _, given=wrong: given)
+    nothing = simulate(made, equal(2, 1.0, 1.0, 1.0), lambda kind, stage, _: 0.0)
+    assert (nothing.makespan_s, nothing.begin_s) == (0.0, (0.0, 0.0))

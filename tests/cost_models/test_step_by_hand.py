@@ -17,7 +17,7 @@ from meshwright.cost_models.ledger import PHASES
 from meshwright.cost_models.prediction import SHARES
 from meshwright.cost_models.prices import Prices
 from meshwright.cost_models.profile import published
-from meshwright.cost_models.quantity import given
+from meshwright.cost_models.quantity import given, weakest_kind
 from meshwright.cost_models.step import Step
 from meshwright.cost_models.topology import group_shape, pair_shape
 from meshwright.ir.account import account_fold
@@ -245,3 +245,73 @@ def test_devices_of_ranks_are_counted_by_kind() -> None:
     assert [(one.name, count) for one, count in Prices(read_cluster("1x4xA100"), published()).counted((0, 3))] == [
         ("A100-80G", 2)
     ]
+
+
+def test_ranks_wait_for_the_slowest_of_as_many_hosts_as_they_fill() -> None:
+    """The smallest hosts of a cluster are counted with, and no more than it has."""
+    two = Cluster(
+        pools=(
+            Pool(name="a", hosts=1, device=device("H100"), gpus_per_host=8),
+            Pool(name="b", hosts=3, device=device("A100"), gpus_per_host=2),
+        ),
+        links=(PoolLink(between=("a", "b"), kind="roce", rate=given(100, "Gb/s"), latency=given(1e-5, "s")),),
+    )
+    table = [
+        (read_cluster("1x8xA100"), {}, 1),
+        (read_cluster("2x1xA100"), {}, 2),
+        (read_cluster("4x4xA100"), {"dp": 2}, 1),
+        (read_cluster("4x4xA100"), {"dp": 4}, 2),
+        (two, {}, 1),
+        (two, {"tp": 2, "dp": 2}, 4),
+        (two, {"dp": 4, "tp": 2}, 4),
+        (read_cluster("2x3xA100"), {"dp": 2}, 2),
+    ]
+    for cluster, names, hosts in table:
+        own = step(**names)
+        own.prices = Prices(cluster, replace(published(), step=STEP))
+        assert own.hosts() == hosts, names
+        assert own.straggling == pytest.approx(1 + 0.125 * {1: 0, 2: 1, 4: 2}[hosts])
+
+
+def test_a_host_that_steps_begins_behind_what_is_left_to_hide_it() -> None:
+    """Where reductions run behind the backward pass, copies down follow them there: of sixty seconds, forty are taken,
+    or more than there are."""
+    for hides, after_s, room_s in ((HIDES, 60.0, 20.0), (HIDES, 35.0, 0.0), (("publish",), 60.0, 0.0)):
+        own, asked = step(hides=hides), []
+
+        def ending_s(stages: Any, room_s: float, asked: list[Any] = asked) -> float:
+            asked.append((stages, room_s))
+            return 17.0
+
+        own.host = SimpleNamespace(ending_s=ending_s)  # type: ignore[assignment]
+        found = own.ending(0, after_s, 0.0)
+        assert found["host"] == 17.0
+        assert asked == [([own.program.stages[0]], room_s)]
+
+
+def test_some_ranks_of_a_stage_take_what_their_device_takes() -> None:
+    """All of a stage's on one kind of device: what every one of its micro-batches takes."""
+    made = program(DENSE, Degrees(pp=2, microbatches=4, dp=2))
+    assert made.workload is not None
+    own = Step(Prices(read_cluster("1x4xA100"), published()), made, made.workload)
+    for index, stage in enumerate(made.stages):
+        parts = (own.forwards[index], own.inputs[index], own.weights[index])
+        for ranks in (stage.ranks, stage.ranks[1:]):
+            assert own.seconds_on(index, ranks) == pytest.approx(sum(part.seconds for part in parts), rel=1e-12)
+
+
+def test_a_price_says_what_it_stands_on() -> None:
+    """Of everything the weakest: two steps in all, kernels, wires and devices."""
+    own = step()
+    own.kinds = [("overlap", "fitted"), ("memory", "datasheet"), ("memory", "assumed")]
+    own.costs[1]["forward"] = Cost(kinds=(("kernels", "fitted"), ("collectives", "assumed")))
+    own.costs[0]["forward"] = Cost(kinds=(("kernels", "measured"),))
+    a100 = device("A100")
+    numbers = (a100.memory, a100.memory_bandwidth, *dict(a100.peaks).values())
+    assert own.provenance() == (
+        ("collectives", "assumed"),
+        ("devices", weakest_kind(*(number.kind for number in numbers))),
+        ("kernels", "fitted"),
+        ("memory", "assumed"),
+        ("overlap", "fitted"),
+    )
