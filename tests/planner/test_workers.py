@@ -12,6 +12,7 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from contextlib import closing
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -118,8 +119,8 @@ def test_the_far_half_of_who_has_most(
 
 def state_of(_: int) -> tuple[object, ...]:
     """What a process is like: whom it is, what it ignores, how it collects garbage, its ends of pipes."""
-    names = (f"/proc/self/fd/{number}" for number in os.listdir("/proc/self/fd"))
-    sockets = sum(os.path.lexists(name) and os.readlink(name).startswith("socket:") for name in names)
+    ends = [path for path in Path("/proc/self/fd").iterdir() if path.is_symlink()]
+    sockets = sum(str(path.readlink()).startswith("socket:") for path in ends)
     ignores = signal.getsignal(signal.SIGINT) is signal.SIG_IGN
     return os.getpid(), ignores, gc.get_threshold(), gc.get_freeze_count() > 0, sockets
 
