@@ -17,6 +17,7 @@ from meshwright.ir.errors import (
     catalogue,
     nearest,
     render,
+    within,
 )
 
 ROOT = Path(__file__).parents[2]
@@ -136,3 +137,13 @@ def test_every_kind_is_raised_somewhere_and_tested_somewhere() -> None:
     for kind in catalogue():
         assert re.search(rf"\b{kind.__name__}\b", raised), f"nothing raises {kind.__name__}"
         assert re.search(rf"\b({kind.__name__}|{kind.code})\b", tested), f"no test meets {kind.__name__}"
+
+
+def test_a_refusal_says_what_its_place_is_in() -> None:
+    """Once, whoever else says so; as the same kind of error, with what it was raised from."""
+    for place, said in (("build", "net.py, build"), ("net.py:3", "net.py:3"), ("net.py, build", "net.py, build")):
+        original = FactoryMissing(place=place, cause="none", fix="write one")
+        with pytest.raises(FactoryMissing) as told, within("net.py"):
+            raise original
+        assert (told.value.place, told.value.cause, told.value.fix) == (said, "none", "write one")
+        assert (told.value if said == place else told.value.__cause__) is original

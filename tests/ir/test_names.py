@@ -305,3 +305,134 @@ def test_first_layers_of_several_kinds_are_refused() -> None:
     fold = replace(FOLD, bodies=(*FOLD.bodies, other), segments=(first, *halves, last))
     with pytest.raises(DegreeImpossible, match="2 kinds: block, other"):
         template(fold, Degrees(recompute="full_layers:1"))
+
+
+SEQUENCES = "or degrees whose product divides 16"
+WHOLE: tuple[tuple[Degrees, int, int, tuple[str, str, str] | None], ...] = (
+    (
+        Degrees(tp=8),
+        8,
+        4,
+        ("tp", "4 heads (key-value heads where queries share them) for tp = 8", "use one of 1, 2, 4"),
+    ),
+    (
+        Degrees(tp=2, cp=4, context="ulysses"),
+        8,
+        4,
+        ("tp * cp", "4 heads (key-value heads where queries share them) for tp * cp = 8", "use one of 1, 2, 4"),
+    ),
+    (Degrees(tp=2, cp=2, context="ulysses"), 4, 4, None),
+    (Degrees(tp=4, cp=4), 16, 4, None),
+    (Degrees(dp=2, ep=2), 2, 4, ("ep", "ep=2, and the model has no experts", "use ep=1")),
+    (
+        Degrees(cp=16, zigzag=True),
+        16,
+        4,
+        ("sequence", "16 tokens for 16 (cp) * 2 (2, for zigzag) = 32", f"use a sequence of 32, {SEQUENCES}"),
+    ),
+    (Degrees(cp=16), 16, 4, None),
+    (Degrees(zigzag=True), 1, 4, None),
+    (Degrees(cp=2, tp=4, sequence_parallel=True, zigzag=True), 8, 4, None),
+    (
+        Degrees(cp=8, tp=4, sequence_parallel=True),
+        32,
+        4,
+        (
+            "sequence",
+            "16 tokens for 8 (cp) * 4 (tp, for sequence parallelism) = 32",
+            f"use a sequence of 32, {SEQUENCES}",
+        ),
+    ),
+    (
+        Degrees(cp=3),
+        3,
+        4,
+        ("sequence", "16 tokens for 3 (cp) = 3", f"use a sequence of 18, {SEQUENCES}"),
+    ),
+    (
+        Degrees(dp=8),
+        8,
+        8,
+        (
+            "batch",
+            "4 sequences of one micro-batch for dp * mbs = 8 * 1 = 8",
+            "use 8 sequences, or a dp * mbs of one of 1, 2, 4",
+        ),
+    ),
+    (
+        Degrees(dp=2),
+        2,
+        12,
+        ("micro-batches", "1 micro-batches of 4 sequences are not 12", "use 3"),
+    ),
+    (
+        Degrees(pp=2, split="spread", stage_blocks=(1, 3), offload="activations:4"),
+        2,
+        4,
+        (
+            "offload",
+            "activations of 4 blocks, and no stage has more than 3",
+            "use activations:3 at most, or activations for all",
+        ),
+    ),
+    (Degrees(pp=2, stage_blocks=(1, 3), offload="activations:3"), 2, 4, None),
+)
+
+
+def test_what_a_model_cannot_have_is_refused_in_full() -> None:
+    """Of four layers with four heads of keys, sixteen tokens, and four samples at a time."""
+    for degrees, ranks, batch, said in WHOLE:
+        if said is None:
+            check(degrees, FOLD, ranks, batch)
+            continue
+        with pytest.raises(MeshwrightError) as refused:
+            check(degrees, FOLD, ranks, batch)
+        assert (refused.value.place, refused.value.cause, refused.value.fix) == said
+
+
+NESTED = "runs of 2 and of 3 ranks do not nest (tp=2 cp=1 dp=6 outside the experts, etp=1 ep=3 inside, storage over {})"
+IMPOSSIBLE: tuple[tuple[dict[str, object], tuple[str, str, str]], ...] = (
+    ({"dp": 0}, ("dp", "dp=0", "use at least 1")),
+    ({"context": "star"}, ("context", "context='star'", "use one of all_gather, ring, ulysses")),
+    ({"split": "odd"}, ("split", "split='odd'", "use one of even, ends, spread")),
+    ({"zero": 4}, ("zero", "ZeRO-4", "use 0, 1, 2 or 3")),
+    (
+        {"pp": 2, "vp": 2, "stage_blocks": (1, 2)},
+        ("stage_blocks", "2 numbers of layers for pp * vp = 4 stages", "give 4"),
+    ),
+    (
+        {"dp": 2, "tp": 3, "ep": 4, "etp": 3},
+        (
+            "ep",
+            "ep * etp = 4 * 3 does not divide dp * cp * tp = 6",
+            "use an ep * etp that divides 6, the ranks of one pipeline stage",
+        ),
+    ),
+    (
+        {"dp": 2, "cp": 3, "shard": 4},
+        ("shard", "storage over 4 of dp * cp = 6 copies", "use a divisor of 6"),
+    ),
+    (
+        {"dp": 6, "tp": 2, "ep": 3, "etp": 1},
+        ("ep", NESTED.format("all"), "use degrees that divide one another, powers of two for instance"),
+    ),
+    (
+        {"dp": 6, "tp": 2, "ep": 3, "etp": 1, "shard": 6},
+        ("ep", NESTED.format("6"), "use degrees that divide one another, powers of two for instance"),
+    ),
+)
+
+
+def test_degrees_that_cannot_be_are_refused_in_full() -> None:
+    for words, said in IMPOSSIBLE:
+        with pytest.raises(DegreeImpossible) as refused:
+            Degrees(**words)  # type: ignore[arg-type]
+        assert (refused.value.place, refused.value.cause, refused.value.fix) == said
+    numbers = {"full_layers:12": 12, "full_layers:1": 1, "full": 0}
+    assert {kind: Degrees(recompute=kind).first_layers for kind in numbers} == numbers
+    for kind in ("full_layers:", "full_layers:x", "selective:", "selective:core_attn+x", "full:core_attn"):
+        with pytest.raises(DegreeImpossible) as refused:
+            Degrees(recompute=kind)
+        assert (refused.value.place, refused.value.cause) == ("recompute", f"recompute={kind!r}")
+        assert refused.value.fix.startswith("use one of none, full, ")
+        assert ", full_layers:N, or selective: and some of core_attn+" in refused.value.fix

@@ -105,3 +105,28 @@ def test_ordinary_names_stay_as_they_are() -> None:
     assert keywords({"x": "1"}) == ["x=1"]
     assert around("blocks.", "index", ".norm") == 'f"blocks.{index}.norm"'
     assert pattern(r"blocks\.\d+") == r'r"blocks\.\d+"'
+
+
+def test_every_kind_of_name_is_written_one_way() -> None:
+    """Escapes are of two, four or eight digits by where a letter stands: U+00AD, U+2028, U+1000C (of no letter)."""
+    letters = {
+        'a"b': '"a\\"b"',
+        "a\\": '"a\\\\"',
+        "\xad": '"\\xad"',
+        "\u2028": '"\\u2028"',
+        "\U0001000c": '"\\U0001000c"',
+    }
+    assert {text: literal(text) for text in letters} == letters
+    assert literal("f(x)[0],{y}%z") == '"f\\x28x\\x29\\x5b0\\x5d\\x2c\\x7by\\x7d\\x25z"'
+    assert said('a "b" \\ (c)\n') == 'a \\"b\\" \\\\ (c)\\x0a'
+    patterns = {"": 'r""', "a\\": '"a\\\\"', 'a"': '"a\\""', "é": '"é"', "a\n": '"a\\x0a"', "(a)": 'r"(a)"'}
+    assert {text: pattern(text) for text in patterns} == patterns
+    identifiers = {"": "_", "1x": "_1x", "class": "_class", "a.b-c": "a_b_c", "é": "_", "x1": "x1"}
+    assert {text: identifier(text) for text in identifiers} == identifiers
+    for name, plain in (("_x", True), ("__x", False), ("é", False), ("class", False), ("a b", False), ("x1", True)):
+        quoted = literal(name)
+        assert attribute("m", name) == (f"m.{name}" if plain else f"getattr(m, {quoted})")
+        assert assigned("m", name, "1") == (f"m.{name} = 1" if plain else f"setattr(m, {quoted}, 1)")
+        assert keywords({name: "1", "y": "2"}) == [f"{name}=1" if plain else f"**{{{quoted}: 1}}", "y=2"]
+    constants = [(None, "None"), (True, "True"), (3, "3"), (Kind.ONE, "1"), (0.5, "0.5"), (-inf, 'float("-inf")')]
+    assert [constant(value) for value, _ in constants] == [text for _, text in constants]

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from meshwright.backends.torch_.verify import fake
 from meshwright.backends.torch_.verify.fake import Counted, counted
 from meshwright.ir.errors import RanksFailed, VerificationTooLarge
+from meshwright.planner import alone
 from meshwright.planner.alone import Alone, each_alone
 from meshwright.planner.cli import main
 from meshwright.planner.verify import MISMATCH
@@ -91,3 +95,73 @@ def test_the_command_prints_every_rank_and_says_what_differs(
     found = json.loads(capsys.readouterr().out)
     assert not found["exact"]
     assert found["alone"][0]["differences"]
+
+
+@dataclass(frozen=True)
+class Decided:
+    """Decisions of which only the target counts here."""
+
+    target: str
+
+
+@dataclass(frozen=True)
+class Emitted:
+    """As much of a subject as is looked at: four stages on three groups of ranks, the first and the last on one."""
+
+    decisions: Decided = Decided("torch-cuda")
+    fold: str = "fold"
+    ranks: int = 11
+    program: Any = field(
+        default_factory=lambda: SimpleNamespace(
+            stages=[SimpleNamespace(ranks=ranks) for ranks in ((0, 1), (2, 3, 4), (5, 6), (0, 1))]
+        )
+    )
+
+
+def test_which_ranks_are_run_and_what_is_told_of_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of three groups: the first rank of the first, of the second of four that a third along (4 // 3), and of the third
+    of six that two thirds along (12 // 3). One rank whose experts are sent rows that no one knows is enough to refuse.
+    """
+    routed = [SimpleNamespace(routed=flag) for flag in (False, True)]
+    groups = [
+        SimpleNamespace(ranks=ranks, predicted=(routed[0],), name=str(ranks))
+        for ranks in (range(2), range(2, 6), range(6, 12))
+    ]
+    written: list[object] = []
+    ran: list[object] = []
+
+    def emit(one: Emitted, folder: Path) -> Any:
+        return SimpleNamespace(write=lambda where: written.append((one.decisions.target, one.ranks, folder, where)))
+
+    def run(script: Path, rank: int, ranks: int, *, limit_s: float) -> Any:
+        ran.append((script, rank, ranks, limit_s))
+        return Counted(collectives={("send", (rank,), 1): 2}, wall_s=rank + 0.5, cpu_s=rank + 0.25, peak_bytes=rank)
+
+    monkeypatch.setattr(alone, "emit", emit)
+    monkeypatch.setattr("meshwright.backends.torch_.verify.groups.groups_of", lambda program, fold: groups)
+    monkeypatch.setattr("meshwright.backends.torch_.verify.emitted.summary", lambda done, group: (done, group.name))
+    monkeypatch.setattr(
+        "meshwright.backends.torch_.verify.groups.unlike",
+        lambda done, group, rank, values: [] if rank == 3 else [f"{group.name}, {rank}, {values}"],
+    )
+    subject_: Any = Emitted()
+    found = list(each_alone(subject_, tmp_path, run, limit_s=7.0))
+    assert written == [("torch-gloo", 11, tmp_path, tmp_path)]
+    assert ran == [(tmp_path / "train.py", rank, 11, 7.0) for rank in (0, 3, 10)]
+    stages, told = ((0, 3), (1,), (2,)), ("range(0, 2), 0, Counter()", "", "range(6, 12), 10, Counter()")
+    assert found == [
+        Alone(
+            rank=rank,
+            stages=own,
+            collectives=({("send", (rank,), 1): 2}, group.name),  # type: ignore[arg-type]
+            wall_s=rank + 0.5,
+            cpu_s=rank + 0.25,
+            peak_bytes=rank,
+            differences=(said,) if said else (),
+        )
+        for rank, own, group, said in zip((0, 3, 10), stages, groups, told, strict=True)
+    ]
+    groups[1].predicted = (routed[1],)
+    with pytest.raises(VerificationTooLarge) as refused:
+        next(each_alone(subject_, tmp_path, run, limit_s=7.0))
+    assert (refused.value.place, refused.value.fix) == ("a rank alone", "verify the plan's small twin with --tiny")

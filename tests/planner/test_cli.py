@@ -1,5 +1,6 @@
 """The command line: what it costs to ask for help, and how every way of ending is reported."""
 
+import gc
 import json
 import os
 import subprocess
@@ -212,3 +213,45 @@ def test_a_locale_without_our_characters_is_no_error() -> None:
         [sys.executable, "-c", program], env=os.environ | {"PYTHONIOENCODING": "ascii"}, capture_output=True, check=True
     )
     assert done.stdout == b"? ?\n"
+
+
+def test_a_command_is_said_to_be_at_fault_in_full(
+    act: Callable[..., int], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only 1 asks for the traceback. Garbage is collected rarely while a verb runs, and what it prints is out when it
+    ends."""
+    fix = "run it again with MESHWRIGHT_DEBUG=1 and report the traceback"
+    for debug in ("0", "yes"):
+        monkeypatch.setenv("MESHWRIGHT_DEBUG", debug)
+        assert act(raiser(KeyError("oops")), "--json") == 1
+        out, err = capsys.readouterr()
+        assert err == f"error MW9002 at plan act: internal error: KeyError: 'oops'\n  fix: {fix}\n"
+        assert json.loads(out)["error"]["fix"] == fix
+    before, seen = gc.get_threshold(), list[object]()
+    gc.set_threshold(700, 10, 10)
+    try:
+        assert act(lambda: seen.append(gc.get_threshold()) or 0) == 0  # type: ignore[func-returns-value]
+    finally:
+        gc.set_threshold(*before)
+    assert seen == [(100_000, 20, 100)]
+    did: list[str] = []
+    monkeypatch.setattr(sys.stdout, "flush", lambda: did.append("flushed"))
+    assert act(lambda: did.append("ran") or 4) == 4  # type: ignore[func-returns-value]
+    assert did[-2:] == ["ran", "flushed"]
+
+
+def test_verbs_are_read_by_their_whole_names(capsys: pytest.CaptureFixture[str]) -> None:
+    """Each with its module and a help that is its description too; no verb, no help, no abbreviation."""
+    for verb in VERBS:
+        with pytest.raises(SystemExit) as end:
+            main([verb.name, "--help"])
+        assert end.value.code == 0
+        said = " ".join(capsys.readouterr().out.split())
+        assert said.startswith(f"usage: plan {verb.name} ")
+        assert verb.help in said
+        assert verb.module == f"meshwright.planner.{verb.name}"
+    for argv in (["--vers"], ["plan", "m", "--clust", "cpu:2"], ["--"]):
+        with pytest.raises(SystemExit) as end:
+            main(argv)
+        assert end.value.code == 2
+    assert build_parser().parse_args(["schema", "plan"]).module == "meshwright.planner.schema"

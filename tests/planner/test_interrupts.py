@@ -10,11 +10,14 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from meshwright.ir import processes
 from meshwright.ir.processes import end_with
-from meshwright.planner.interrupts import Interrupts
+from meshwright.planner import interrupts as module
+from meshwright.planner.interrupts import SIGNALS, Interrupts
 
 LIMIT_S = 60
 
@@ -129,3 +132,72 @@ def test_one_whose_parent_is_gone_ends_at_once() -> None:
         end_with(1 << 30)
         os._exit(0)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 1
+
+
+def test_the_first_signal_counts_and_what_does_not_end_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After some patience, unless it is over; handlers are as they were before. Elsewhere than on the main thread
+    nothing is watched."""
+    begun: list[object] = []
+    slept: list[float] = []
+    monkeypatch.setattr(
+        module.threading,
+        "Thread",
+        lambda target, daemon: SimpleNamespace(start=lambda: begun.append((target, daemon))),
+    )
+    monkeypatch.setattr(module.time, "sleep", slept.append)
+    before, hook, ended = [signal.getsignal(one) for one in SIGNALS], sys.unraisablehook, list[int]()
+    told: list[object] = []
+    with Interrupts(ended.append) as interrupts:
+        assert [signal.getsignal(one) for one in SIGNALS] == [interrupts.noted] * 2
+        assert sys.unraisablehook == interrupts.quiet
+        interrupts.unraisable = told.append  # type: ignore[assignment]
+        lost = [SimpleNamespace(exc_type=kind) for kind in (KeyboardInterrupt, ValueError)]
+        interrupts.quiet(lost[0])  # nothing has come: who raised it was not we
+        for number in (signal.SIGTERM, signal.SIGINT):
+            with pytest.raises(KeyboardInterrupt):
+                interrupts.noted(number, None)
+        interrupts.quiet(lost[0])
+        interrupts.quiet(lost[1])
+        assert told == lost
+        assert begun == [(interrupts.patient, True)]
+        interrupts.patient()
+        assert (ended, slept) == ([128 + signal.SIGTERM], [2.0])
+        interrupts.unraisable = hook
+    assert interrupts.exit_code(3) == 143
+    interrupts.patient()
+    assert ended == [143]
+    assert [signal.getsignal(one) for one in SIGNALS] == before
+    assert sys.unraisablehook is hook
+    monkeypatch.setattr(module.threading, "current_thread", lambda: "another")
+    with Interrupts() as interrupts:
+        assert [signal.getsignal(one) for one in SIGNALS] == before
+    assert interrupts.before == {}
+
+
+def test_a_process_without_its_parent_ends_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where Linux does not tell of it, a thread looks twice a second."""
+    begun: list[object] = []
+    ended: list[int] = []
+    asked: list[tuple[object, ...]] = []
+    slept: list[float] = []
+    parents = iter((7, 7, 8, 7, 7, 1, 8))
+    monkeypatch.setattr(processes.os, "getppid", lambda: next(parents))
+    monkeypatch.setattr(processes.os, "_exit", ended.append)
+    monkeypatch.setattr(processes.time, "sleep", slept.append)
+    monkeypatch.setattr(
+        processes.threading,
+        "Thread",
+        lambda **words: SimpleNamespace(start=lambda: begun.append(words)),
+    )
+    library = SimpleNamespace(prctl=lambda *what: asked.append(what))
+    monkeypatch.setattr(processes.ctypes, "CDLL", lambda name, use_errno: library)
+    for platform in ("linux", "darwin"):
+        monkeypatch.setattr(processes.sys, "platform", platform)
+        end_with(7)
+        assert ended == []
+    assert asked == [(1, signal.SIGKILL, 0, 0, 0)]
+    assert begun == [{"target": processes._watch, "args": (7,), "daemon": True}]
+    end_with(7)
+    assert ended == [1]
+    processes._watch(7)
+    assert (ended, slept) == ([1, 1], [0.5, 0.5])

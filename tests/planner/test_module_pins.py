@@ -24,8 +24,9 @@ from meshwright.ir.errors import (
     PlanBroken,
     WishesContradict,
 )
-from meshwright.ir.fold import Fold
+from meshwright.ir.fold import Body, Fold, FromInput, FromPrevious, Segment
 from meshwright.ir.mesh import Mesh
+from meshwright.ir.names import Degrees, template
 from meshwright.ir.names.pinned import Allowed
 from meshwright.planner.block.build import Block, build
 from meshwright.planner.block.plan import body_plan
@@ -39,6 +40,7 @@ from meshwright.planner.plan_file import load_plan
 from meshwright.planner.reenter import reenter
 from meshwright.planner.relax import relaxations
 from meshwright.planner.solve import solve as solve_all
+from tests.build import Builder
 from tests.planner.block.settings import terms
 from tests.planner.block.test_build import small
 from tests.planner.refining import Case, hosts
@@ -420,3 +422,125 @@ def test_a_pin_that_leaves_no_room_is_to_be_taken_back(tmp_path: Path) -> None:
     (back,) = (one for one in found if one.what == "take back --fix blocks.*:recompute=off")
     assert back.found.fits
     assert back.found.config.recompute == "full"
+
+
+# By hand -------------------------------------------------------------------------------------------------------------
+
+
+def stack() -> Fold:
+    """A table, two layers of two products and a norm of few numbers, and a head without a module of its own."""
+    g = Builder()
+    at = g.input((4, 8), labels=("b", "s"), dtype="i64")
+    g.output(g.op("embedding", g.param("weight", (64, 16)), at, name="rows"))
+    table = g.graph()
+    g = Builder()
+    x = g.input((4, 8, 16), labels=("b", "s", ""), requires_grad=True)
+    grown = g.op("exp", g.param("norm.scale", (16,)), module="norm", name="grown")
+    y = g.op("mul", x, grown, module="norm", name="normed")
+    y = g.op("linear", y, g.param("mlp.up.weight", (32, 16)), module="mlp.up", name="up")
+    y = g.op("linear", y, g.param("mlp.down.weight", (16, 32)), module="mlp.down", name="down")
+    g.output(g.op("add", x, y, name="sum"))
+    layer = g.graph()
+    g = Builder()
+    x = g.input((4, 8, 16), labels=("b", "s", ""), requires_grad=True)
+    g.loss(g.op("mean", g.op("linear", x, g.param("head.weight", (64, 16)), module="head", name="logits"), name="loss"))
+    previous = (FromPrevious(0),)
+    ((item),) = table.inputs
+    return Fold(
+        (Body("table", table), Body("layer", layer), Body("end", g.graph())),
+        (
+            Segment(("table",), ("rows",), (FromInput(item.value),), (previous,)),
+            Segment(("layer",), ("l.0", "l.1"), previous, (previous,)),
+            Segment(("end",), ("",), previous, (previous,), glue=True),
+        ),
+        ((item, table.types[item.value]),),
+        previous,
+        0,
+    )
+
+
+PATHS = ("rows", "l", "l.*", "l.*.norm", "l.*.mlp", "l.*.mlp.up", "l.*.mlp.down", "head")
+"""In running order. What is made of a parameter alone is no operator to ask anything of, and the loss has no path."""
+
+
+def test_the_paths_of_a_model_in_running_order() -> None:
+    assert module_paths(stack()) == PATHS
+
+
+def one(*words: str) -> frozenset[str]:
+    return frozenset(words)
+
+
+def test_what_pins_leave_of_every_operator() -> None:
+    """All that an operator can have is nothing asked. Pins of one thing go together, those of others stand beside it;
+    a pin that one of its modules has met is met, whatever the next ones can have."""
+    column, row, again = (Allowed(sharding=one("column")), Allowed(sharding=one("row")), Allowed(recompute=one("on")))
+    fold = stack()
+    table: tuple[tuple[tuple[str, ...], dict[str, dict[str, Allowed]]], ...] = (
+        ((), {}),
+        (("allow l.*.mlp:sharding=column|row|replicate",), {}),
+        (("fix l.*:sharding=column",), {"layer": {"up": column, "down": column}}),
+        (("fix **:sharding=row", "forbid rows:sharding=column"), {
+            "table": {"rows": row}, "layer": {"up": row, "down": row}, "end": {"logits": row},
+        }),
+        (("forbid l.*.mlp.up:sharding=column", "forbid l.*.mlp.up:sharding=replicate"), {"layer": {"up": row}}),
+        (("fix l.*.mlp.up.weight:sharding=column",), {"layer": {"up": column}}),
+        (("fix head:recompute=on", "fix head:sharding=column"), {
+            "end": {"logits": Allowed(sharding=one("column"), recompute=one("on"))},
+        }),
+        (("fix l.*.norm:recompute=on",), {"layer": {"normed": again}}),
+        # only the norm reads the parameter that its scale is made of
+        (("fix l.*.norm.scale:recompute=on",), {"layer": {"normed": again}}),
+    )  # fmt: skip
+    for words, expected in table:
+        assert resolved(pins_of(*words), fold).bodies == expected, words
+
+
+def test_refusals_of_pins_in_full() -> None:
+    table = (
+        (
+            "fix l.1.mlp:sharding=row",
+            "it means l.1.mlp.up and not l.0.mlp.up; the 2 blocks share one plan",
+            "write * for the number of the block",
+        ),
+        (
+            "allow l.*.mlp:sharding=expert",
+            "nothing there can have sharding=expert",
+            "use column, row, replicate",
+        ),
+        ("fix rows:split=ffn", "nothing there can have split=ffn", "use b, s, vocab, hidden, none"),
+        ("fix l.*.norm:sharding=row", "nothing there has a weight of two dimensions", "pin its split instead"),
+        (
+            "fix l.*.mlp.uq:sharding=row",
+            "the model has no module or parameter of such a path",
+            "did you mean 'l.*.mlp.up'?",
+        ),
+        (
+            "fix zzzzzzzzz:sharding=row",
+            "the model has no module or parameter of such a path",
+            "name one of its modules: rows, l, head, l.*, l.*.norm, l.*.mlp",
+        ),
+    )
+    for word, cause, fix in table:
+        with pytest.raises(MeshwrightError) as refused:
+            resolved(pins_of(word), stack())
+        assert refused.value.place == f"--{word}"
+        assert (refused.value.cause, refused.value.fix) == (cause, fix)
+
+
+def test_a_plan_is_held_to_what_stages_run() -> None:
+    """Operators by name, with the module that they are in; plans that no stage runs are nobody's."""
+    fold = stack()
+    plan = template(fold, Degrees(tp=2))
+    table = (
+        ("fix l.*.mlp.up:sharding=row", "plan layer, %up of mlp.up", "it is to have sharding=row, and has not"),
+        ("fix l.*:recompute=on", "plan layer, %normed of norm", "it is to have recompute=on, and has not"),
+        ("fix **:recompute=on", "plan table, %rows of the block", "it is to have recompute=on, and has not"),
+    )
+    for word, place, cause in table:
+        with pytest.raises(ModulePinUnmet) as refused:
+            check_held(plan, fold, pins_of(word))
+        assert (refused.value.place, refused.value.cause) == (place, cause)
+    check_held(plan, fold, pins_of("fix l.*.mlp.up:sharding=column", "fix **:recompute=off"))
+    alone = replace(plan, stages=tuple(replace(own, plans=("table",)) for own in plan.stages))
+    check_held(alone, fold, pins_of("fix l.*.mlp.up:sharding=row"))

@@ -11,16 +11,18 @@ import pytest
 
 from benchmarks.small_cases import MANY, NEAR
 from meshwright.cost_models.cluster_text import read_cluster
+from meshwright.cost_models.cluster_toml import read
 from meshwright.cost_models.prediction import Prediction
 from meshwright.ir.errors import MeshwrightError, ObjectiveUnknown, PriceMissing
 from meshwright.planner import pricing
 from meshwright.planner.baselines import NAMES
 from meshwright.planner.cli import main
-from meshwright.planner.objective import check_objective, price_per_s
+from meshwright.planner.objective import OBJECTIVES, check_objective, price_per_s, score
 from meshwright.planner.plan_file import plan_from_json
 from meshwright.planner.report import plan_of
 from meshwright.planner.search import CUT_SHORT
 from meshwright.planner.solve import Stop, parts, solve
+from tests.planner.handmade import GIB, prediction
 from tests.planner.solved import TINY, question
 
 PINS = ("--fix", "cp=1", "--allow", "recompute=none|full", "--forbid", "tp=4")
@@ -124,3 +126,42 @@ def test_prices_are_needed_and_objectives_known() -> None:
         check_objective("cost", read_cluster("2x8xH100"))
     with pytest.raises(ObjectiveUnknown, match="did you mean 'memory'"):
         check_objective("memmory", read_cluster("2x8xH100"))
+
+
+POOLS = """
+[[pool]]
+name = "fast"
+hosts = 2
+gpu = "H100"
+gpus_per_host = 4
+price_per_gpu_hour = 9.0
+[[pool]]
+name = "slow"
+hosts = 3
+gpu = "A100"
+gpus_per_host = 2
+price_per_gpu_hour = 4.0
+[[link]]
+between = ["fast", "slow"]
+kind = "infiniband"
+gbps = 200
+latency_us = 5
+"""
+
+
+def test_what_several_pools_cost_and_what_is_refused_in_full() -> None:
+    """Eight devices at 9 and six at 4 an hour are 96 an hour; a step of two seconds takes 1 / 1,800 of one."""
+    cluster = read(POOLS)
+    assert price_per_s(cluster) == pytest.approx(96 / 3600)
+    found = [score(name, prediction(), cluster) for name in OBJECTIVES]
+    assert found == [2.0, pytest.approx(96 / 1800), 6.0 * GIB]
+    free = read(POOLS.replace("price_per_gpu_hour = 4.0\n", ""))
+    with pytest.raises(PriceMissing) as missing:
+        price_per_s(free)
+    assert missing.value.place == "cluster, pool 'slow'"
+    for name in ("time", "memory"):
+        check_objective(name, free)
+    check_objective("cost", cluster)
+    with pytest.raises(ObjectiveUnknown) as unknown:
+        check_objective("qqq", cluster)
+    assert (unknown.value.place, unknown.value.fix) == ("--objective qqq", "use one of time, cost, memory")

@@ -328,3 +328,88 @@ def test_what_decides_how_bodies_are_split() -> None:
         assert replace(plain, **{name: 7}).compute != plain.compute  # type: ignore[arg-type]
     for name, value in {"sp": True, "context": "ring", "zigzag": True}.items():
         assert replace(plain, **{name: value}).compute != plain.compute  # type: ignore[arg-type]
+
+
+REFUSED: tuple[tuple[str, str, str, str], ...] = (
+    ("tp", "--fix tp", "there is no value", "write tp=1, for instance"),
+    ("zero", "--fix zero", "there is no value", "write zero=0, for instance"),
+    ("sp", "--fix sp", "there is no value", "write sp=on, for instance"),
+    ("nothing", "--fix nothing", "there is no value", "write nothing=8, for instance"),
+    ("tp=2, tp = 4", "--fix tp = 4", "tp is given twice: 2 and 4", "give it once"),
+    ("ttp=2", "--fix", "'ttp' cannot be pinned", "did you mean 'tp'?"),
+    ("qqqqqqq=2", "--fix", "'qqqqqqq' cannot be pinned", f"use {', '.join(NAMES)}"),
+    ("tp=1234567890", "--fix tp=1234567890", "'1234567890' is no value of tp", "use 1 or any greater whole number"),
+    ("zero=01", "--fix zero=01", "'01' is no value of zero", "use 0 or 1 or 2 or 3"),
+    ("sp=yes", "--fix sp=yes", "'yes' is no value of sp", "use on or off"),
+    ("split=qqqqq", "--fix split=qqqqq", "'qqqqq' is no value of split", "use even or ends or spread"),
+    ("context=a:b", "--fix context=a:b", "'a:b' is no value of context", "use all_gather or ring or ulysses"),
+    ("split=evn", "--fix split=evn", "'evn' is no value of split", "did you mean split=even?"),
+    (
+        "stage_blocks=1+1234567890",
+        "--fix stage_blocks=1+1234567890",
+        "'1+1234567890' is no value of stage_blocks",
+        "use the layers of every stage, 8+8+10+6 for instance",
+    ),
+)
+CONTRADICT: tuple[tuple[Pins, int, str, str], ...] = (
+    (
+        Pins(schedule="custom"),
+        64,
+        "schedule=custom is an order of work that the search makes for a plan; names alone do not say it",
+        "name another schedule, or let `plan MODEL --fix schedule=custom` make one",
+    ),
+    (
+        Pins(vp=2),
+        64,
+        "vp=2 virtual stages without a pipeline (pp=1)",
+        "pin pp too, or leave vp out",
+    ),
+    (Pins(zero=0, shard=2), 64, "shard=2, and zero=0 cuts nothing", "pin zero=1, 2 or 3 too"),
+    (Pins(tp=8, shard=1), 64, "shard=1, and zero=0 cuts nothing", "pin zero=1, 2 or 3 too"),
+    (
+        Pins(dp=8, microbatches=16),
+        64,
+        "64 sequences for dp * microbatches = 8 * 16",
+        "pin mbs instead, or numbers whose product divides the global batch",
+    ),
+    (
+        Pins(dp=4, tp=2, mbs=2, microbatches=2),
+        64,
+        "64 sequences on dp=4 copies are 8 micro-batches of mbs=2, not 2",
+        "pin one of the two",
+    ),
+)
+
+
+def test_refusals_of_pins_in_full() -> None:
+    for text, place, cause, fix in REFUSED:
+        with pytest.raises(MeshwrightError) as refused:
+            parse([text])
+        assert (refused.value.place, refused.value.cause, refused.value.fix) == (place, cause, fix)
+    for pins, batch, cause, fix in CONTRADICT:
+        with pytest.raises(MeshwrightError) as refused:
+            fill(pins, ranks=8, global_batch=batch, place="line 3")
+        assert (refused.value.place, refused.value.cause, refused.value.fix) == ("line 3", cause, fix)
+    with pytest.raises(PinValue) as offload:
+        read({"offload": "on"}, "line 4")
+    assert offload.value.place == "line 4 offload=on"
+
+
+def test_pins_as_far_as_they_go() -> None:
+    """Nine digits, zeros before others, blanks between commas; what is open in the order in which it is given up."""
+    assert parse(["tp=123456789, ,pp=08", "", " sp = off "]) == Pins(tp=123456789, pp=8, sp=False)
+    assert parse(["stage_blocks=0+123456789", "recompute=selective:layernorm"]) == Pins(
+        stage_blocks=(0, 123456789), recompute="selective:layernorm"
+    )
+    whole = fill(Pins(tp=2, cp=2, pp=2, dp=2), ranks=16, global_batch=4)
+    assert whole.open == (*ELSE_TP[:1], ELSE_CP[0], ELSE_TP[1], ELSE_PP, ELSE_CP[1], ELSE_ZERO)
+    assert fill(Pins(mbs=4, microbatches=2), ranks=1, global_batch=8).microbatches == 2
+    assert fill(Pins(), ranks=8, global_batch=8) == fill(Pins(), ranks=8, global_batch=8, place="elsewhere")
+    for layers, pins, stages in (
+        ((1, 2, 3), Pins(pp=2), (2, 1)),
+        ((1, 2, 3), Pins(vp=2, pp=2), (2, 2)),
+        ((1, 2, 3, 4), Pins(pp=4), (4, 1)),
+        ((1, 2, 3, 4), Pins(), (4, 1)),
+    ):
+        made = fill(replace(pins, stage_blocks=layers), ranks=stages[0], global_batch=1)
+        assert (made.pp, made.vp) == stages

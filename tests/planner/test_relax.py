@@ -5,17 +5,23 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from meshwright.cost_models.cluster_text import read_cluster
-from meshwright.ir.errors import NoPlanInTime
+from meshwright.ir.errors import NoPlanInTime, PinValue
+from meshwright.planner import relax as module
 from meshwright.planner.cli import main
+from meshwright.planner.pins import Config
 from meshwright.planner.pricing import Folds
-from meshwright.planner.relax import Nothing, _hosts, relax
+from meshwright.planner.relax import Nothing, _hosts, nearest, relax
+from meshwright.planner.search import Found
 from meshwright.planner.solve import solve
 from meshwright.planner.space import Wishes
 from tests.planner.solved import TINY, question
+from tests.planner.told import config, price
 
 PINS = "recompute=none,tp=1,cp=1,pp=1"
 
@@ -124,3 +130,53 @@ def test_shorter_sequences_are_captured_anew(nothing: Nothing) -> None:
     (one,) = [one for one in nothing.relaxations if one.kind == "sequence"]
     source = nothing.solved.setting.folds.source
     assert Folds(source, 2048).at(one.found.config.batch) != nothing.solved.setting.folds.at(one.found.config.batch)
+
+
+def test_the_nearest_is_the_leanest_shape_that_was_priced(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of bases of at most two sequences at a time, which the evaluator does not refuse, by hand: what every storage of
+    every pipeline lacks. The first of those that lack least is priced; of everything priced, what lacks least is the
+    nearest, then the fastest, then the first by name."""
+    lacks = {("none", 1): (9.0, 8.0), ("none", 2): (7.0, 3.0), ("full", 1): (3.0, 5.0), ("full", 2): (6.0, 4.0)}
+    bases = [config(mbs=4), config(mbs=2, zero=3), config(mbs=2), config(recompute="full"), config(mbs=3)]
+
+    def priced(setting: object, prices: object, base: Config) -> Config:
+        if base.zero == 3:
+            raise PinValue(place="", cause="", fix="")
+        return base
+
+    def storage(zero: int) -> Any:
+        return SimpleNamespace(zero=zero, on=lambda pipeline: replace(pipeline, zero=zero))
+
+    def lack(loads: object, pipeline: Config, chosen: Any) -> float:
+        assert loads == f"loads of {pipeline.pp}"
+        return lacks[pipeline.recompute, pipeline.pp][chosen.zero - 1]
+
+    monkeypatch.setattr(module, "priced", priced)
+    monkeypatch.setattr(
+        module,
+        "Bounds",
+        lambda common, base: SimpleNamespace(loads=lambda one: f"loads of {one.pp}", lacks_bytes=lack),
+    )
+    space = SimpleNamespace(
+        bases=lambda: bases,
+        sequences=(4, 2),
+        pipelines=lambda base: [replace(base, pp=pp) for pp in (1, 2)],
+        storages=lambda pipeline: [storage(1), storage(2)],
+    )
+    asked: list[Config] = []
+    table = (
+        ([], None),
+        ([(config(tp=2), price(1.0, 5.0))], 0),
+        ([(config(tp=2), price(1.0, 5.0)), (config(tp=4), price(9.0, 0.0, 4.0))], 1),
+        ([(config(tp=2), price(2.0, 5.0)), (config(tp=4), price(1.0, 5.0))], 1),
+        ([(config(tp=4), price(1.0, 5.0)), (config(tp=2), price(1.0, 5.0))], 1),
+    )
+    for known, at in table:
+        found = {one: Found(one, predicted) for one, predicted in known}
+        search = SimpleNamespace(space=space, common=None, prices=None, price=asked.append, found=found)
+        solved: Any = SimpleNamespace(search=search, setting=None)
+        assert nearest(solved) == (list(found.values())[at] if at is not None else None)
+    assert asked == [config(mbs=2, pp=2, zero=2)] * len(table)
+    space.bases = lambda: bases[:2]
+    assert nearest(solved) is not None
+    assert len(asked) == len(table)

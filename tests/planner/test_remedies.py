@@ -294,3 +294,12 @@ def test_a_refusal_of_the_target_says_what_helps(monkeypatch: pytest.MonkeyPatch
     told = remedies.inexpressible(solved, refusal)
     assert isinstance(told, NotExpressible)
     assert (told.place, told.cause, told.fix) == ("here", "it cannot", f"take back {FIRST}")
+
+
+@pytest.mark.parametrize(("asked", "tries"), [(Asked(), 1), (Asked(modules=(FIRST,)), 2), (BOTH, 5)])
+def test_a_wish_that_stands_alone_is_taken_back_once(monkeypatch: pytest.MonkeyPatch, asked: Asked, tries: int) -> None:
+    """Each by itself, and the target; of several all together too."""
+    searches = Searches(lambda *_: False, [])
+    monkeypatch.setattr(remedies, "tried", searches)
+    assert remedies.remedy(question(asked=asked)) == ""
+    assert len(searches.asked) == tries

@@ -3,8 +3,8 @@ what is proved of it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
 from math import inf
 from types import SimpleNamespace
 from typing import Any
@@ -13,11 +13,25 @@ import pytest
 
 from meshwright.cost_models.cluster import Cluster
 from meshwright.cost_models.cluster_toml import read
+from meshwright.cost_models.evaluate import Evaluator
+from meshwright.cost_models.profile import published
+from meshwright.ir.capabilities import ANY
+from meshwright.ir.errors import ScheduleNotExpressible, WishesContradict
+from meshwright.ir.schedules import CUSTOM
+from meshwright.ir.workload import Workload
+from meshwright.planner import pricing
 from meshwright.planner import solve as module
+from meshwright.planner.finalists import UNLIKE_PRICED
+from meshwright.planner.module_pins import ModulePin
+from meshwright.planner.pinned_search import PinnedSearch
+from meshwright.planner.pins import Config, Pins
+from meshwright.planner.pricing import LEAST_BATCH
+from meshwright.planner.pricing import Setting as RealSetting
 from meshwright.planner.refine import Refined
 from meshwright.planner.roomiest import Roomiest
-from meshwright.planner.search import Found
+from meshwright.planner.search import MOST_PRICED, Found, Search
 from meshwright.planner.solve import Solved, Stop, parts, solve
+from meshwright.planner.space import Wishes
 from meshwright.planner.wishes import Asked
 from tests.planner.told import config, price
 
@@ -92,6 +106,9 @@ def answered(
     stop: Stop | None = None,
     told: Any = None,
     objective: str = "time",
+    asked: Asked | None = None,
+    setting: Setting | None = None,
+    resolved: Callable[[object, object], None] = lambda modules, fold: None,
 ) -> Solved:
     """One search after the other is made, on the whole cluster first."""
     left = iter(searches)
@@ -99,11 +116,11 @@ def answered(
     monkeypatch.setattr(module, "_part", lambda ask, setting, asked, cluster: (Ask(cluster), setting, next(left)))
     monkeypatch.setattr(module, "_first", lambda setting, asked, space: ["first"])
     monkeypatch.setattr(module, "baselines", lambda space: "baselines")
-    monkeypatch.setattr(module, "resolved", lambda modules, fold: None)
+    monkeypatch.setattr(module, "resolved", resolved)
     monkeypatch.setattr(module.partial, "improve", lambda search, stop: search.improved.append("partial"))
     monkeypatch.setattr(module.hosted, "improve", lambda search, stop: search.improved.append("hosted"))
     monkeypatch.setattr(module, "finished", lambda search, asked, stop: (finals or {}).get(search.best_s, (None, ())))
-    given: Any = Ask(read(text)), Setting(), Asked(), stop, told
+    given: Any = Ask(read(text)), setting or Setting(), asked or Asked(), stop, told
     return solve(*given, objective=objective)
 
 
@@ -116,6 +133,11 @@ class Ask:
 class Setting:
     modules: tuple[Any, ...] = ()
     wishes: Any = None
+    schedules: tuple[str, ...] = ("1f1b", CUSTOM)
+
+    @property
+    def target(self) -> Any:
+        return SimpleNamespace(target="t", schedules=[SimpleNamespace(name=name) for name in self.schedules])
 
     @property
     def folds(self) -> Any:
@@ -252,3 +274,123 @@ def test_a_time_to_stop_at(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module.time, "monotonic", lambda: 5.0)
     assert [Stop(until_s=until_s)() for until_s in (4.9, 5.0, 5.1, None)] == [True, True, False, False]
     assert Stop(until_s=9.0, interrupted=True)()
+
+
+# What is asked of a search -------------------------------------------------------------------------------------------
+
+
+MADE = Asked(Wishes({"schedule": (CUSTOM,)}))
+
+
+def test_schedules_that_are_made_are_for_time_and_targets_that_run_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Then nothing is proved: the proof is of schedules with names."""
+    assert answered(monkeypatch, FOUR, [Told(10.0, 8.0)], asked=MADE).lower == 0.0
+    for setting, objective, place, cause, fix in (
+        (
+            Setting(schedules=("1f1b", "zbv")),
+            "time",
+            "--fix schedule=custom",
+            "target t runs no lists of one's own",
+            "use one of 1f1b, zbv",
+        ),
+        (
+            Setting(),
+            "memory",
+            "--objective memory --fix schedule=custom",
+            "schedules are made for the least time of a step, and for nothing else",
+            "take one of them back",
+        ),
+    ):
+        with pytest.raises((ScheduleNotExpressible, WishesContradict)) as refused:
+            answered(monkeypatch, FOUR, [], asked=MADE, setting=setting, objective=objective)
+        assert (refused.value.place, refused.value.cause, refused.value.fix) == (place, cause, fix)
+    named = Asked(Wishes({"schedule": (CUSTOM, "1f1b")}))
+    assert answered(monkeypatch, FOUR, [Told(10.0, 8.0)], asked=named, setting=Setting(schedules=())).lower == 8.0
+
+
+def test_a_search_knows_its_wishes_its_kind_and_how_much_it_may_price(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of unlike pools fewer are priced; modules are looked for in the model first."""
+    monkeypatch.setattr(module, "space_of", lambda setting, cluster, wishes: (cluster.ranks, wishes))
+    monkeypatch.setattr(module.Emission, "of", staticmethod(lambda *of: of[1:]))
+
+    def kind(setting: object, prices: object, space: object, most: int) -> Any:
+        return SimpleNamespace(setting=setting, prices=prices, space=space, most=most)
+
+    for text, most in ((FOUR, MOST_PRICED), (POOLS, UNLIKE_PRICED)):
+        cluster = read(text)
+        ask: Any = SimpleNamespace(cluster=cluster, model="m")
+        setting: Any = SimpleNamespace(price=pricing.price_of(cluster))
+        made: Any = module._search(ask, setting, MADE, kind)  # type: ignore[arg-type]
+        assert (made.setting, made.prices, made.most) == (setting, setting.price.prices, most)
+        assert (made.space, made.emission) == ((cluster.ranks, MADE.wishes), ("m", cluster))
+    pin: Any = "a pin"
+    some: Any = (SimpleNamespace(modules=(pin,)), SimpleNamespace(modules=()))
+    assert [module._by_time(one) for one in some] == [PinnedSearch, Search]
+
+
+def test_the_same_question_for_a_part_of_the_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the same profile, and no body that was planned for other ranks."""
+    cluster = read(FOUR)
+    (_, _, small) = parts(cluster)
+    profile = replace(published(), memory=replace(published().memory, margin_share=0.5))
+    bodies: Any = {"of": "four"}
+    folds: Any = "folds"
+    target: Any = "target"
+    setting = RealSetting(
+        folds, 4, Workload(global_batch=8, seq=64), target, pricing.price_of(cluster, profile), bodies=bodies
+    )
+    monkeypatch.setattr(module, "_search", lambda *given: given)
+    own, smaller, search = module._part(Ask(cluster), setting, MADE, small)  # type: ignore[arg-type]
+    assert own.cluster == small
+    assert (smaller.ranks, smaller.bodies, smaller.folds) == (1, {}, "folds")
+    assert isinstance(smaller.price, Evaluator)
+    assert (smaller.price.prices.cluster, smaller.price.prices.profile) == (small, profile)
+    assert search == (own, smaller, MADE, Search)  # type: ignore[comparison-overlap]
+
+
+def test_what_pins_alone_mean_is_tried_first_where_it_can_be() -> None:
+    """Eight ranks and as many sequences, one at a time: tp=2 leaves four copies, and two micro-batches."""
+
+    def settled(one: Config, batch: int) -> Config:
+        if one.tp == 4:
+            raise WishesContradict(place="", cause="", fix="")
+        return replace(one, sp=batch == 8)
+
+    space: Any = SimpleNamespace(ranks=8, global_batch=8, grants=lambda one: one.tp != 8)
+    setting: Any = SimpleNamespace(settled=settled)
+    table = ((Pins(tp=2), [(2, 4, True)]), (Pins(tp=3), []), (Pins(tp=4), []), (Pins(tp=8), []))
+    for pins, expected in table:
+        found = module._first(setting, Asked(pins=pins), space)
+        assert [(one.tp, one.dp, one.sp) for one in found] == expected
+
+
+def test_the_space_of_a_model_on_a_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Heads are those of queries, else groups of them: what divides all that there are. A host of the smallest pool."""
+    found: dict[str, list[int]] = {"heads": [12, 8], "group": [3], "experts": [8, 6]}
+    monkeypatch.setattr(module, "extents", lambda fold, name: found.get(name, []))
+    monkeypatch.setattr(module, "layers_of", lambda fold: f"layers of {fold}")
+    wishes: Any = SimpleNamespace(named="named wishes")
+    cluster = read(POOLS.replace("gpus_per_host = 2\n[[link]]", "gpus_per_host = 4\n[[link]]"))
+    for attention, heads in (("math", [12, 8]), ("flash", [])):
+        found["heads"] = heads
+        setting: Any = SimpleNamespace(
+            folds=SimpleNamespace(first=lambda batch: SimpleNamespace(fold=f"the fold at {batch}")),
+            workload=SimpleNamespace(global_batch=24, seq=512, stack=SimpleNamespace(attention=attention)),
+            target=ANY,
+        )
+        made = module.space_of(setting, cluster, wishes)
+        assert (made.ranks, made.per_host, made.global_batch, made.seq) == (14, 2, 24, 512)
+        assert (made.layers, made.experts) == (f"layers of the fold at {LEAST_BATCH}", (8, 6))
+        assert (made.heads, made.scores) == (4 if heads else 3, attention == "math")
+        assert (made.target, made.wishes) == (ANY, "named wishes")
+
+
+def test_modules_that_are_not_there_are_refused_before_anything_is_searched(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = Asked(modules=(ModulePin("fix", "nowhere", "sharding", ("row",)),))
+
+    def resolved(modules: object, fold: object) -> None:
+        assert (modules, fold) == (asked.modules, None)
+        raise WishesContradict(place="", cause="", fix="")
+
+    with pytest.raises(WishesContradict):
+        answered(monkeypatch, FOUR, [], asked=asked, resolved=resolved)

@@ -29,12 +29,14 @@ from meshwright.ir.frontends.shrink import Scale
 from meshwright.ir.frontends.twin import twin_of
 from meshwright.ir.mesh import Mesh
 from meshwright.ir.names import Degrees
-from meshwright.ir.project import layers_of, projected, sizes_of
+from meshwright.ir.project import Sizes, layers_of, projected, sizes_of
 from meshwright.ir.schedules import Shape, check_schedule, compute_actions, stage_groups
 from meshwright.ir.workload import STACKS
+from meshwright.planner import twin as planner_twin
 from meshwright.planner.twin import Planned, twinned
 from meshwright.planner.verify_needs import parameters_of
 from tests.backends.torch_.proved import proved
+from tests.planner.told import config
 from tests.planner.twins import EXAMPLES, LLAMA, OWN, captured, over_unlike, planned, subject_of
 
 SCALE = Scale(layers=2, seq=32, tokens=4096)
@@ -188,6 +190,69 @@ def test_a_stage_without_plans_for_what_it_would_run_has_no_twin() -> None:
     unlike = replace(plan.decisions, stages=stages)
     with pytest.raises(NoTwin, match=r"on mesh \(tp=8\) nothing is planned for Block"):
         projected(unlike, plan.fold, captured(f"{EXAMPLES / 'llama.py'}:tiny", 4)[1], sizes_of(unlike, 8, 4), "any")
+
+
+SPREAD = {"pp": 4, "vp": 2, "mbs": 4, "microbatches": 32, "stage_blocks": (1,) * 8, "split": "ends"}
+DEGREES: list[tuple[dict[str, Any], list[str], dict[str, Any]]] = [
+    # one of each degree that was larger; at most two sequences, even shares
+    (SPREAD | {"dp": 8, "tp": 4}, ["dp=2 tp=2"] * 2, {"pp": 2, "vp": 2, "dp": 2, "tp": 2, "mbs": 2}),
+    ({"cp": 4}, ["cp=2"], {"cp": 2}),
+    # storage over some copies: over two
+    ({"dp": 16, "shard": 4}, ["dp=2 dp_shard=2"], {"dp": 4, "shard": 2}),
+    ({"dp": 8, "shard": 2}, ["dp=1 dp_shard=2"], {"dp": 2, "shard": 2}),
+    ({"dp": 8, "shard": 1}, ["dp=2 dp_shard=1"], {"dp": 2, "shard": 1}),
+    # an axis is one thing outside of experts, and another inside: copies outside, experts inside
+    ({"dp": 8, "ep": 4}, ["dp=2 ep=2"], {"dp": 4, "ep": 2}),
+    ({"dp": 4, "tp": 2, "ep": 4, "etp": 1}, ["dp=1 ep=2 tp_ep=2"], {"dp": 2, "tp": 2, "ep": 4, "etp": 1}),
+    ({"dp": 4, "tp": 2, "etp": 8}, ["dp_tp=2 tp=2"], {"dp": 2, "tp": 2, "etp": 4}),
+    ({"dp": 4, "tp": 2, "ep": 2}, ["dp=2 ep=2 tp=2"], {"dp": 4, "tp": 2, "ep": 2}),
+    # stages with meshes of their own have those; micro-batches that all of them can share out
+    (
+        SPREAD | {"dp": 4, "tp": 2, "cp": 2, "ep": 2, "etp": 2, "shard": 2},
+        ["tp=2", "dp=2 tp=2"],
+        {"pp": 2, "vp": 2, "mbs": 4},
+    ),
+]
+
+
+def test_the_degrees_of_a_twin() -> None:
+    for words, meshes, expected in DEGREES:
+        sizes = Sizes(tuple(map(Mesh.parse, meshes)), (), 3)
+        assert planner_twin._config(config(**words), sizes) == config(microbatches=3, **expected), words
+
+
+def staged(*meshes: str, schedule: str = "1f1b", style: str = "eager") -> Any:
+    stages = [SimpleNamespace(mesh=Mesh.parse(mesh)) for mesh in meshes]
+    return SimpleNamespace(stages=stages, schedule=SimpleNamespace(name=schedule), style=style)
+
+
+def test_how_a_twin_differs_from_its_plan() -> None:
+    """Axes that have no ranks left, by name, each once; kinds of stages that none stands for; schedule and style."""
+    lost = "axis {} of {} ranks has one rank: 8 processes have no room for it"
+    table = (
+        (staged("cp=1 dp=8 tp=4"), staged("cp=1 dp=2 tp=2"), (0,), []),
+        (
+            staged("dp=8 cp=2 tp=4", "dp=8 cp=2 tp=4"),
+            staged("dp=1 cp=1 tp=2", "dp=1 cp=1 tp=2"),
+            (0, 1),
+            [lost.format("cp", 2), lost.format("dp", 8)],
+        ),
+        (
+            staged("dp=4", "tp=4", "tp=2", "dp=2 tp=2", "dp=2 tp=2"),
+            staged("dp=2", "dp=1 tp=2"),
+            (0, 4),
+            [lost.format("dp", 2), "kinds of stages that 8 processes have no room for are left out: 2"],
+        ),
+        (
+            staged("dp=2", schedule="custom", style="compiled"),
+            staged("dp=2", schedule="zbv"),
+            (0,),
+            ["its schedule is zbv: the plan's is a list of actions for its own ranks", "it runs eager, not compiled"],
+        ),
+    )
+    for plan, made, stands_for, told in table:
+        sizes = Sizes(tuple(stage.mesh for stage in made.stages), stands_for, 1)
+        assert list(planner_twin._told(plan, made, sizes)) == told
 
 
 # Models --------------------------------------------------------------------------------------------------------------

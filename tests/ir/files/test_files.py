@@ -14,7 +14,7 @@ import pytest
 from meshwright.ir.errors import MeshwrightError, WorkloadImpossible
 from meshwright.ir.files.documents import Fault, Unparsed, differences, parse_json, parse_toml, shown, spelled
 from meshwright.ir.files.reading import Unreadable, read_text
-from meshwright.ir.limits import DEPTH, FILE_BYTES, LIMITS, Limit, render
+from meshwright.ir.limits import DEPTH, FILE_BYTES, LIMITS, Limit, counted, render
 from meshwright.ir.workload import Workload
 from meshwright.planner.arguments import SCHEMAS
 from meshwright.planner.cli import main
@@ -279,3 +279,17 @@ def test_long_numbers_are_told_by_their_digits() -> None:
     """10^5000 has 16,610 bits, of which ten are about three digits."""
     assert "about 4983 digits" in SMALL.refused(10**5000)
     assert "11 " in SMALL.refused(11)
+
+
+def test_numbers_that_are_too_long_to_say_are_told_by_their_digits() -> None:
+    """Up to 63 bits they are said; of 64 bits there are about 64 * 0.3 = 19 digits, of 67 about 20."""
+    table = {
+        2**63 - 1: "9,223,372,036,854,775,807",
+        2**63: "a number of about 19 digits of",
+        -(2**63) + 1: "-9,223,372,036,854,775,807",
+        -(2**66): "a number of about 20 digits of",
+    }
+    assert {number: counted(number) for number in table} == table
+    assert SMALL.refused(10) == ""
+    assert SMALL.refused(1234) == "1,234 bytes, and at most 10 are taken on: this is a test"
+    assert SMALL.refused(2**66) == "a number of about 20 digits of bytes, and at most 10 are taken on: this is a test"

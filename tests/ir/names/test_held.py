@@ -3,12 +3,14 @@ same there."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from meshwright.ir.decisions import Decisions
 from meshwright.ir.fold import Body, Fold, FromInput, FromPrevious, Segment
+from meshwright.ir.mesh import Mesh
 from meshwright.ir.names import Degrees, template
 from meshwright.ir.names.held import HELD, UNUSED, Subject, has_use, holds, uses
 from meshwright.ir.names.pinned import Allowed, Pinned
@@ -189,3 +191,47 @@ def test_what_is_asked_of_operators_is_not_held_against_a_word_for_all() -> None
     assert holds(Subject(decisions, FOLD, Pinned({"block": {"attn": on}})), "recompute", norms)
     assert not holds(Subject(decisions, FOLD, Pinned({"block": {"attn": free}})), "recompute", norms)
     assert not holds(Subject(decisions, FOLD, Pinned({"head": {"attn": on}})), "recompute", norms)
+
+
+def values_of(decisions: Decisions, name: str, *values: Any) -> tuple[Any, ...]:
+    """Those of these values that a plan has."""
+    subject = Subject(decisions, FOLD)
+    return tuple(value for value in values if holds(subject, name, value))
+
+
+def test_what_bodies_do_unlike_one_another_is_of_all_together() -> None:
+    """ZeRO is as far as it goes in any body, over as many ranks as in any; parameters are gathered again where all
+    are; an axis is for what it does in any of them."""
+    plain, sharded = template(FOLD, Degrees(dp=4)), template(FOLD, Degrees(dp=4, shard=2, zero=3))
+    embed, block, head = sharded.plans
+    for stored in (embed, block, head):
+        plans = tuple(one if one is stored else replace(one, storage=()) for one in sharded.plans)
+        mixed = replace(sharded, plans=plans)
+        assert values_of(mixed, "zero", 0, 1, 2, 3) == (3,)
+        assert values_of(mixed, "shard", 0, 1, 2, 4) == (2,)
+    assert values_of(
+        replace(sharded, plans=(embed, replace(block, regather=False), head)), "regather", True, False
+    ) == (False,)
+    less = template(FOLD, Degrees(dp=4, zero=2))
+    kept = tuple(replace(one, regather=False) for one in less.plans)
+    assert values_of(replace(less, plans=kept), "regather", True, False) == ()
+    assert values_of(plain, "shard", 0, 1, 2, 4) == (0, 1)
+    both = template(FOLD, Degrees(tp=2))
+    for body, degree in (("block", 2), ("nothing", 1)):
+        plans = tuple(one if one.body == body else replace(one, strategies=()) for one in both.plans)
+        assert values_of(replace(both, plans=plans), "tp", 1, 2) == (degree,)
+
+
+def test_stages_of_unlike_meshes_have_no_one_degree() -> None:
+    """Two copies on the first stage and four on the last are neither; a micro-batch of four samples may still have
+    been cut for two, which divide both."""
+    made = template(FOLD, Degrees(dp=2, pp=2, microbatches=2))
+    first, last = made.stages
+    unlike = replace(made, stages=(first, replace(last, mesh=Mesh.parse("dp=4"), ranks=(2, 3, 4, 5))))
+    assert values_of(unlike, "dp", 1, 2, 4) == ()
+    assert values_of(unlike, "tp", 1, 2) == (1,)
+    assert values_of(unlike, "mbs", 1, 2, 3, 4, 8) == (2, 4)
+    assert values_of(unlike, "pp", 1, 2) == (2,)
+    assert values_of(unlike, "vp", 1, 2) == (1,)
+    subject = Subject(unlike, FOLD)
+    assert (subject.counts, subject.sizes("dp"), subject.sizes("tp"), subject.sizes()) == ((2, 2), {2, 4}, {1}, {1})
