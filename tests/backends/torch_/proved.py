@@ -35,6 +35,7 @@ from meshwright.backends.torch_.verify.emitted import Job, Verified, verify
 from meshwright.ir.program_text import program_text
 from meshwright.planner.verify import planned_memory
 
+ROOT = Path(__file__).parents[3]
 RECORDS = Path(__file__).parent / "proved"
 VERSIONS = {"torch": torch.__version__.partition("+")[0], "transformers": transformers.__version__}
 DRAWN = 12
@@ -63,14 +64,21 @@ def proved(name: str, plans: Mapping[str, tuple[Subject, Path]], *, steps: int, 
 
 def _asked(plan: Subject, script: Path, steps: int) -> dict[str, Any]:
     """All that a run follows from, as digests, and the memory that is planned for each rank."""
-    texts = {path.name: path.read_text(encoding="utf-8") for path in sorted(script.parent.glob("*.py"))}
-    texts = {name: re.sub("^MODEL = .*$", "MODEL", text, flags=re.MULTILINE) for name, text in texts.items()}
-    model = plan.calls.file.read_text(encoding="utf-8") if plan.calls.file.is_file() else ""
+    texts = {path.name: _anywhere(path) for path in sorted(script.parent.glob("*.py"))}
+    model = _anywhere(plan.calls.file) if plan.calls.file.is_file() else ""
     return {
         "script": _digest(texts, model, steps),
         "program": _digest(program_text(plan.program)),
         "planned": [round(one) for one in planned_memory(plan.program)],
     }
+
+
+def _anywhere(file: Path) -> str:
+    """The text of a file, wherever it, the model and this checkout lie."""
+    text = re.sub("^MODEL = .*$", "MODEL", file.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    if file.is_relative_to(ROOT):
+        return text
+    return text.replace(os.path.relpath(ROOT, file.parent.resolve()), ".").replace(str(ROOT), ".")
 
 
 def _digest(*parts: object) -> str:
