@@ -12,7 +12,8 @@ a change of what is planned is a change of the record.
     MESHWRIGHT_PROVE=all                runs everything, and records what is exact
     other versions                      run everything, and record nothing
 
-One script in `DRAWN` is run each time all the same, by its digest, on record or not.
+One script in `DRAWN` is run each time all the same, by its digest, on record or not. What compares is not part of the
+record: these runs hold it, `test_emit.py`, where everything is run and faults are planted, and its own tests.
 """
 
 from __future__ import annotations
