@@ -11,13 +11,14 @@ In: the tree of a module. Out: one ``Site`` per fault, in the order of the sourc
     dropped condition  one side of `and` and `or`; the filter of a comprehension
     logic              and and or, not x and x, True and False, a condition turned around
 
-What decides nothing at run time is left alone: annotations, decorators, docstrings, what a `raise` says, branches for
-type checkers; and what only checks what must be so anyhow: `assert`, and `strict` of `zip`.
+What decides nothing at run time is left alone: annotations and names of types, decorators, docstrings, what a `raise`
+says, branches for type checkers; and what only checks what must be so anyhow: `assert`, and `strict` of `zip`.
 """
 
 from __future__ import annotations
 
 import ast
+import builtins
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -121,7 +122,27 @@ def _decides(statement: ast.stmt) -> bool:
         return False
     if isinstance(statement, ast.If) and ast.unparse(statement.test) in ("TYPE_CHECKING", "__name__ == '__main__'"):
         return False
-    return not (isinstance(statement, ast.Assign) and ast.unparse(statement.targets[0]) in ("__all__", "__slots__"))
+    if not isinstance(statement, ast.Assign):
+        return True
+    return ast.unparse(statement.targets[0]) not in ("__all__", "__slots__") and not _is_type(statement.value)
+
+
+def _is_type(node: ast.expr) -> bool:
+    """Whether it is a type that gets a name: of classes, which are written in mixed case, and of built-in ones."""
+    match node:
+        case ast.BinOp(left=left, op=ast.BitOr(), right=right):
+            return _is_type(left) and _is_type(right)
+        case ast.Subscript(value=value, slice=ast.Tuple(elts=parts)):
+            return _is_type(value) and all(map(_is_type, parts))
+        case ast.Subscript(value=value, slice=part):
+            return _is_type(value) and _is_type(part)
+        case ast.List(elts=parts):
+            return all(map(_is_type, parts))
+        case ast.Attribute(attr=name) | ast.Name(id=name):
+            return isinstance(getattr(builtins, name, None), type) or (name[0].isupper() and not name.isupper())
+        case ast.Constant(value=value):
+            return value is None or value is ...
+    return False
 
 
 def _dropped(statement: ast.stmt) -> str | None:

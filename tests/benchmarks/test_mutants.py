@@ -72,6 +72,15 @@ def test_every_kind_of_fault_stands_where_the_source_has_it() -> None:
     ]
 
 
+def test_types_that_get_a_name_decide_nothing_and_unions_of_values_do() -> None:
+    assert not planted(
+        "Layout = Contiguous | Zigzag | None\nPath = tuple[str | int, ...]\nMake = Callable[[int | str], Text | None]\n"
+    )
+    kinds = [kind for kind, *_ in planted("BOTH = ONE | OTHER\n")]
+    assert kinds == ["dropped term", "dropped term"]
+    assert len(planted("both = one | Other\n")) == 2
+
+
 def test_blocks_are_noted_as_they_are_entered() -> None:
     source = "def sign(x):\n    'Doc.'\n    if x < 0:\n        return -1\n    else:\n        return 1\n"
     tree = ast.parse(source)
