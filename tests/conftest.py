@@ -6,6 +6,7 @@ tensors are tiny, and threads that wait for each other cost ten times what they 
 
 import os
 
+import pytest
 import torch
 from hypothesis import settings
 
@@ -14,3 +15,9 @@ torch.set_num_threads(1)
 settings.register_profile("ci", derandomize=True, max_examples=50, deadline=None)
 settings.register_profile("long", max_examples=5000, deadline=None)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Refuse a name that differs between two workers: the order in a set is by hash, and an address is anybody's."""
+    if "set({" in item.name or " at 0x" in item.name:
+        raise pytest.UsageError(f"{item.nodeid}: its name holds a set or an address; give ids that do not")

@@ -122,7 +122,6 @@ def slots(parameter: float, gradient: float, state: float) -> tuple[tuple[str, f
             | {"slots": slots(2 * E, 4 * E, 12 * E)},
         ),
     ],
-    ids=str,
 )
 def test_where_states_lie(stack: str, degrees: dict[str, Any], recipe: str, expected: dict[str, Any]) -> None:
     found = of(stack, degrees, recipe)
