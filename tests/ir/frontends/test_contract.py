@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 import time
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -154,6 +156,15 @@ def test_whatever_a_model_file_raises_is_an_error_of_its_line(tmp_path: Path, pl
     assert error.place.endswith(f"model.py:{line if 'endless' not in way else 8}")
 
 
+@pytest.fixture
+def _hears_ctrl_c() -> Iterator[None]:
+    """Whoever starts tests in the background has them ignore Ctrl-C."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("_hears_ctrl_c")
 def test_a_ctrl_c_is_one_even_where_the_file_swallows_it(tmp_path: Path) -> None:
     for swallows in (False, True):
         press = "import os, signal\n    os.kill(os.getpid(), signal.SIGINT)"
