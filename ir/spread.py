@@ -123,7 +123,7 @@ def spread_of(
 ) -> Spread:
     """The passes of a body under these strategies, and these states at hubs."""
     chosen = dict(strategies)
-    body = _Body(*rewritten(key.of, chosen), states, mesh, known_moves)
+    body = Body(*rewritten(key.of, chosen), states, mesh, known_moves)
     body.forward_pass()
     body.backward_pass()
     return body.spread(expanded_from(key.of, chosen))
@@ -131,12 +131,12 @@ def spread_of(
 
 def compute_placements(graph: Graph, plan: BodyPlan, mesh: Mesh) -> dict[str, Placement]:
     """For every parameter and buffer, by path, where the operators that read it want it."""
-    body = _Body(*rewritten(graph, dict(plan.strategies)), plan.states, mesh, moves.MOVES)
+    body = Body(*rewritten(graph, dict(plan.strategies)), plan.states, mesh, moves.MOVES)
     return {param.path: body.settle(param.value, body.param_home(param)).value for param in graph.params}
 
 
-class _Body:
-    """Spreads one body."""
+class Body:
+    """A body whose passes are written: values as they are placed, and the statements so far."""
 
     def __init__(
         self,
@@ -343,5 +343,8 @@ class _Body:
 
     def stored(self, update: Update) -> str:
         """The local name of a buffer's new value, which lies where operators read the buffer."""
-        buffer = next(param.value for param in self.graph.params if update.buffer in param.paths)
-        return self.materialise(update.value, self.home[buffer].value)
+        return self.materialise(update.value, self.home[self.param_of(update.buffer)].value)
+
+    def param_of(self, path: str) -> str:
+        """The value that a parameter or buffer is."""
+        return next(param.value for param in self.graph.params if path in param.paths)

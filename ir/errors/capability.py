@@ -151,6 +151,12 @@ class CombinationNotExpressible(NotExpressible):
     code = "MW5018"
 
 
+class EmissionPrinted(NotEmitted):
+    """An operator or a move that printed code has no form for."""
+
+    code = "MW5020"
+
+
 class NothingEmitted(NotEmitted):
     """A question of whose plans that fit none is emitted, for reasons of several kinds."""
 

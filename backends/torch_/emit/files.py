@@ -6,15 +6,17 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from meshwright.backends.torch_.emit.axes import axes_of
+from meshwright.backends.torch_.emit.axes import Axes, axes_of
 from meshwright.backends.torch_.emit.context import context_of
 from meshwright.backends.torch_.emit.experts import experts_of
 from meshwright.backends.torch_.emit.initial import built_whole
 from meshwright.backends.torch_.emit.launch import launch_script, rank_map
 from meshwright.backends.torch_.emit.parts import Parts
 from meshwright.backends.torch_.emit.precision import precision_of
+from meshwright.backends.torch_.emit.printed import printed_of
+from meshwright.backends.torch_.emit.recompute import recomputed
 from meshwright.backends.torch_.emit.script import scripts, unlike_scripts
-from meshwright.backends.torch_.emit.storage import kept_of, whole_of
+from meshwright.backends.torch_.emit.storage import Kept, kept_of, whole_of
 from meshwright.backends.torch_.emit.styles import styles_of
 from meshwright.backends.torch_.emit.subject import Subject
 from meshwright.backends.torch_.emit.unlike import joined_kinds, kinds_of
@@ -71,9 +73,12 @@ def _emitted(subject: Subject, folder: Path) -> Files:
 def _parts(subject: Subject, folder: Path) -> Parts:
     """What the script of a plan says; of one with unlike stages, of those of one kind."""
     axes = axes_of(subject)
-    experts = experts_of(subject, axes.experts) if axes.experts else None
+    printed = prints(subject, axes)
+    experts = experts_of(subject, axes.experts) if axes.experts and not printed else None
     styles = {
-        piece.plan.name: styles_of(subject, piece, axes.tensor) for piece in subject.pieces if axes.tensor is not None
+        piece.plan.name: styles_of(subject, piece, axes.tensor)
+        for piece in subject.pieces
+        if axes.tensor is not None and not printed
     }
     precision = precision_of(subject)
     kept = kept_of(subject, axes, experts)
@@ -85,7 +90,25 @@ def _parts(subject: Subject, folder: Path) -> Parts:
         styles=styles,
         kept=kept,
         precision=precision,
-        context=context_of(subject, axes.context) if axes.context is not None else None,
+        context=context_of(subject, axes.context) if axes.context is not None and not printed else None,
         experts=experts,
         model=Path(os.path.relpath(folder.resolve() / subject.calls.file, folder.resolve())).as_posix(),
+        printed=printed_of(subject, axes, called_modules(subject, kept)) if printed else None,
     )
+
+
+def prints(subject: Subject, axes: Axes) -> bool:
+    """Whether the model is printed."""
+    return subject.prints
+
+
+def called_modules(subject: Subject, kept: Kept) -> dict[str, tuple[str, ...]]:
+    """The modules of every body, relative to it, on whose calls something hangs: units of storage, and what is computed
+    again."""
+    found: dict[str, list[str]] = {}
+    for unit in kept.units:
+        if not unit.piece.repeated:
+            found.setdefault(unit.piece.plan.body, []).extend(unit.piece.owners())
+    for again in recomputed(subject):
+        found.setdefault(again.piece.plan.body, []).extend((*again.paths, *again.attention))
+    return {body: tuple(dict.fromkeys(path for path in paths if path)) for body, paths in found.items()}

@@ -15,6 +15,7 @@ from meshwright.backends.torch_.emit.heads import masked_heads
 from meshwright.backends.torch_.emit.initial import drawn_in_parts
 from meshwright.backends.torch_.emit.pipeline import Pipeline, pipeline_of
 from meshwright.backends.torch_.emit.precision import Precision
+from meshwright.backends.torch_.emit.printed.bodies import Printed
 from meshwright.backends.torch_.emit.recompute import Again, recomputed
 from meshwright.backends.torch_.emit.sections import Fused, Sizes, fused_of
 from meshwright.backends.torch_.emit.stage_code import instances_of, numbers_of
@@ -49,6 +50,8 @@ class Parts:
     """What all of them cut in sections: dimensions and sizes by names, and the parts of every stage."""
     in_units: Set[int] = frozenset()
     """Those of them that have units of `fully_shard`."""
+    printed: Printed | None = None
+    """The model as it is printed, where that is how it is cut."""
 
     @cached_property
     def drawn_in_parts(self) -> bool:
@@ -107,6 +110,8 @@ class Parts:
     @cached_property
     def fused(self) -> tuple[tuple[Piece, Fused], ...]:
         """What of the pieces the tensor axis cuts in sections, where it does."""
+        if self.printed is not None:
+            return self.printed.fused
         axis = self.axes.tensor
         found = [(piece, fused_of(self.subject, piece, axis)) for piece in self.subject.pieces if axis is not None]
         return tuple((piece, fused) for piece, fused in found if fused.params)
@@ -125,7 +130,7 @@ class Parts:
     @property
     def cut_experts(self) -> tuple[tuple[Piece, CutExperts], ...]:
         """Experts that the tensor axis cuts in themselves."""
-        axis = self.axes.tensor
+        axis = self.axes.tensor if self.printed is None else None
         found = [
             (piece, cut_experts_of(self.subject, piece, axis)) for piece in self.subject.pieces if axis is not None
         ]
@@ -134,7 +139,7 @@ class Parts:
     @cached_property
     def masked_heads(self) -> tuple[tuple[Piece, tuple[str, ...]], ...]:
         """Modules whose attention is given a mask of all heads, and has some of these."""
-        axis = self.axes.tensor
+        axis = self.axes.tensor if self.printed is None else None
         found = [(piece, masked_heads(self.subject, piece, axis)) for piece in self.subject.pieces if axis is not None]
         return tuple((piece, modules) for piece, modules in found if modules)
 
@@ -148,7 +153,7 @@ class Parts:
     def one_again(self) -> tuple[tuple[str, ...], ...]:
         """The names of parameters that have several, which `parallelize_module` parts from one another; those under
         which modules read them come first."""
-        if self.axes.tensor is None or self.untied:
+        if self.axes.tensor is None or self.untied or self.printed is not None:
             return ()
         away = {name for name, _ in self.unread}
         several = [[name for name in (*read, *others) if name not in away] for read, others in self._read]
@@ -318,8 +323,8 @@ class Parts:
 
     @property
     def shared(self) -> str | None:
-        """What the script calls the axes along which each rank has its share of the loss."""
-        return made_one(self._sharing) or None
+        """What the script calls the axes along which each rank has its share of the loss. What is printed has all."""
+        return (made_one(self._sharing) or None) if self.printed is None else None
 
     @property
     def _sharing(self) -> tuple[str, ...]:
@@ -334,6 +339,8 @@ class Parts:
     def partial_gradients(self) -> bool:
         """Whether parameters are left with gradients that are sums over the tensor axis. `fully_shard` reduces its
         own."""
+        if self.printed is not None:
+            return self.printed.partial and not self.kept.units
         names = {style.name for _, styles in self.styled for style in styles.values()}
         return not names.isdisjoint(("SequenceParallel", "Copied")) and not self.kept.units
 
@@ -349,7 +356,8 @@ class Parts:
         """Axes of the mesh that the script makes one, to communicate over them together."""
         copies, tensor = self.axes.copies, (self.axes.tensor,) if self.axes.tensor is not None else ()
         both = [(*copies, *tensor)] if self.summed and self.partial_gradients else []
-        wanted = dict.fromkeys((self.axes.batch, copies, self.expert_copies, *both, self._sharing))
+        together = self.printed.together if self.printed is not None else ()
+        wanted = dict.fromkeys((self.axes.batch, copies, self.expert_copies, *both, self._sharing, *together))
         return tuple(axes for axes in wanted if len(axes) > 1)
 
     @property

@@ -24,6 +24,7 @@ from meshwright.backends.torch_.emit.writing.lines import WIDTH
 from meshwright.backends.torch_.emit.writing.microbatches import accumulating_step
 from meshwright.backends.torch_.emit.writing.model import along, build, in_float8, parallelize, read_cast
 from meshwright.backends.torch_.emit.writing.pipeline import pipeline_step, stage_constants, stage_sections, staged
+from meshwright.backends.torch_.emit.writing.printed import cuts, functions
 from meshwright.backends.torch_.emit.writing.recompute import recomputing
 from meshwright.backends.torch_.emit.writing.scaling import loss_scale
 from meshwright.backends.torch_.emit.writing.sections import in_order_of_ranks, of_experts, of_sections, table
@@ -97,6 +98,8 @@ def needed(kinds: Iterable[Parts]) -> list[Section]:
 
 
 def _needed(parts: Parts) -> Iterator[Section]:
+    if parts.printed is not None:
+        yield from functions(parts)
     if any(unit.along for unit in parts.kept.units):
         yield along()
     if parts.cast_scalars:
@@ -108,7 +111,7 @@ def _needed(parts: Parts) -> Iterator[Section]:
         yield waiting(parts)
     if parts.fused:
         yield in_order_of_ranks(parts)
-    if parts.in_sections:
+    if parts.in_sections and parts.printed is None:
         yield of_sections(parts)
     if parts.cut_experts:
         yield of_experts(parts)
@@ -225,6 +228,8 @@ def constants(parts: Parts, meshes: Iterable[str]) -> Iterator[str]:
         yield from stage_constants(parts, parts.pipeline)
     if parts.reorders:
         yield from table(parts)
+    if parts.printed is not None and parts.printed.tensor:
+        yield from cuts(parts.printed)
     yield from constant(parts)
     yield "CLIP = 0.0  # the largest norm of all gradients together; 0: whatever it is"
     yield FLAT

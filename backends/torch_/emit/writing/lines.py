@@ -36,14 +36,14 @@ def call(deep: int, function: str, arguments: list[str], after: str = "") -> Ite
                 yield f"{indent}    {one},"
             elif one.startswith("["):
                 yield f"{indent}    ["
-                yield from (f"{indent}        {entry}," for entry in _apart(one[1:-1]))
+                yield from (f"{indent}        {entry}," for entry in apart(one[1:-1]))
                 yield f"{indent}    ],"
             else:
-                yield from call(deep + 4, inner, _apart(given.removesuffix(")")), ",")
+                yield from call(deep + 4, inner, apart(given.removesuffix(")")), ",")
     yield f"{indent}){after}"
 
 
-def _apart(text: str) -> list[str]:
+def apart(text: str) -> list[str]:
     """What stands between commas, brackets kept together."""
     found, deep = [""], 0
     for word in text.split(", "):
@@ -54,7 +54,7 @@ def _apart(text: str) -> list[str]:
     return found[:-1]
 
 
-def loss_of(deep: int, called: str, batch: str, weight: str = "") -> Iterator[str]:
+def loss_of_result(deep: int, called: str, batch: str, weight: str = "") -> Iterator[str]:
     """The loss of what the model makes of a batch, times its weight, on as few lines as it fits on."""
     indent, product = " " * deep, f" * {weight}" if weight else ""
     arguments = [f"model({called})", batch]

@@ -6,14 +6,21 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from meshwright.backends.torch_.emit.parts import Parts
-from meshwright.backends.torch_.emit.writing.lines import loss_of
 from meshwright.backends.torch_.emit.writing.scaling import SCALED
-from meshwright.backends.torch_.emit.writing.step import after_backward, given, own_parts, stepped, targets_of
+from meshwright.backends.torch_.emit.writing.step import (
+    after_backward,
+    given,
+    loss_of,
+    own_parts,
+    stepped,
+    targets_of,
+)
 from meshwright.ir.quoting import literal
 
 
 def accumulating_step(parts: Parts) -> Iterator[str]:
     shared, (labels, ignored) = parts.shared, targets_of(parts.subject)
+    counted = shared if parts.printed is None else parts.axes.data
     called = given(parts, "micro")
     averaged = parts.axes.copied is not None and not parts.added
     yield "def train_step("
@@ -23,11 +30,15 @@ def accumulating_step(parts: Parts) -> Iterator[str]:
     yield "    optimizer.zero_grad()"
     yield f"    counts = [(labels != {ignored}).sum() for labels in batch[{literal(labels)}].chunk(MICROBATCHES)]"
     yield "    targets = torch.stack(counts).float()"
-    if shared is not None:
-        yield f'    group = mesh["{shared}"].get_group()'
+    if counted is not None:
+        yield f'    group = mesh["{counted}"].get_group()'
         yield "    dist.all_reduce(targets, group=group)"
     yield "    losses = []"
-    yield "    for number, count in enumerate(counts):"
+    yield (
+        "    for number, count in enumerate(counts):"
+        if parts.printed is None
+        else "    for number in range(MICROBATCHES):"
+    )
     yield "        micro = {name: tensor.chunk(MICROBATCHES)[number] for name, tensor in batch.items()}"
     yield from own_parts(parts, "micro", "        ")
     yield from (f"        {line}" for line in syncing(parts))
@@ -64,7 +75,8 @@ def one_batch(parts: Parts, called: str, averaged: bool) -> Iterator[str]:
     if parts.sharded_loss:
         yield f"{' ' * deep}with {parts.loss_context}:"
         deep += 4
-    yield from loss_of(deep, called, "micro", "(count / targets.sum())")
+    share = "(count / targets.sum())" if parts.printed is None else "(targets[number] / targets.sum())"
+    yield from loss_of(parts, deep, called, "micro", share)
     if parts.precision.scaled:
         yield f"{' ' * deep}loss.{SCALED}"
     mean = "  # gradients are averaged over the group"

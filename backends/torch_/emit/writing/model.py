@@ -12,6 +12,7 @@ from meshwright.backends.torch_.emit.subject import Piece
 from meshwright.backends.torch_.emit.writing.context import cut_sequences
 from meshwright.backends.torch_.emit.writing.experts import cut_experts
 from meshwright.backends.torch_.emit.writing.lines import WIDTH, call, indented, quoted
+from meshwright.backends.torch_.emit.writing.printed import set_forwards
 from meshwright.backends.torch_.emit.writing.recompute import runs_again
 from meshwright.backends.torch_.emit.writing.sections import cut_as_whole, in_order
 from meshwright.backends.torch_.emit.writing.statistics import shares_statistics
@@ -62,6 +63,8 @@ def parallelize(parts: Parts) -> Iterator[str]:
     yield from parted(parts)
     if parts.fused:
         yield from in_order()
+    if parts.printed is not None:
+        yield from set_forwards(parts)
     if parts.stays_frozen:
         yield "    untrained = [name for name, parameter in model.named_parameters() if not parameter.requires_grad]"
     named: dict[str, list[str]] = {}

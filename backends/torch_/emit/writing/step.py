@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from meshwright.backends.torch_.emit.parts import Parts
 from meshwright.backends.torch_.emit.styles import LOSS
 from meshwright.backends.torch_.emit.subject import Piece, Subject
-from meshwright.backends.torch_.emit.writing.lines import WIDTH, loss_of, quoted
+from meshwright.backends.torch_.emit.writing.lines import WIDTH, call, loss_of_result, quoted
 from meshwright.backends.torch_.emit.writing.scaling import SCALED
 from meshwright.ir.errors import EmissionAxis
 from meshwright.ir.fold import FromInput
@@ -33,6 +33,8 @@ def own_parts(parts: Parts, batch: str, deep: str) -> Iterator[str]:
 
 def given(parts: Parts, batch: str) -> str:
     """What the model is called with: entries of a batch, or this rank's parts of them."""
+    if parts.printed is not None:
+        return ", ".join(f"{batch}[{literal(name)}]" for name in parts.printed.entries)
     cut = parts.context.entries if parts.context is not None else ()
     held = {name: OWN if name in cut else batch for name in parts.subject.calls.entries}
     return ", ".join(keywords({name: f"{where}[{literal(name)}]" for name, where in held.items()}))
@@ -50,7 +52,7 @@ def train_step(parts: Parts) -> Iterator[str]:
     deep = 8 if parts.sharded_loss else 4
     if parts.sharded_loss:
         yield f"    with {parts.loss_context}:"
-    yield from loss_of(deep, called, "batch", "" if parts.shared is None else "share")
+    yield from loss_of(parts, deep, called, "batch", "" if parts.shared is None else "share")
     if parts.precision.scaled:
         yield f"{' ' * deep}loss.{SCALED}"
     if parts.axes.copied is None or parts.added:
@@ -59,6 +61,9 @@ def train_step(parts: Parts) -> Iterator[str]:
         yield f"{' ' * deep}(loss * {parts.copies_said}).backward()  # gradients are averaged over the group"
     yield from after_backward(parts)
     yield from stepped(parts)
+    if parts.printed is not None:
+        yield "    return loss.detach()"
+        return
     yield "    total = loss.detach()"
     if parts.sharded_loss:
         yield "    if isinstance(total, DTensor):"
@@ -66,6 +71,15 @@ def train_step(parts: Parts) -> Iterator[str]:
     if parts.shared is not None:
         yield "    dist.all_reduce(total, group=group)"
     yield "    return total"
+
+
+def loss_of(parts: Parts, deep: int, called: str, batch: str, weight: str = "") -> Iterator[str]:
+    """The loss of a batch, times its weight: of what the model makes of it, or what a printed model returns."""
+    if parts.printed is None:
+        yield from loss_of_result(deep, called, batch, weight)
+    else:
+        product = f" * {weight}" if weight else ""
+        yield from call(deep, "loss: Tensor = model", called.split(", "), product)
 
 
 def after_backward(parts: Parts) -> Iterator[str]:

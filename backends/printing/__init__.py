@@ -1,0 +1,15 @@
+"""Printing: a body of a Program as ordinary code, for any language of tensors.
+
+    Routed body -> items (`items`) -> functions (`regions`) -> lines (`functions`)
+
+Only the forward pass is printed, on each rank's shards; where a value changes its placement a named move stands, whose
+backward pass its way gives (`meshwright.ir.routes`); the framework derives the rest. What an operator or a move looks
+like is a `Dialect`'s to say; which value is called what, what stands in one line, and in which function, is decided
+here, for all dialects.
+"""
+
+from meshwright.backends.printing.functions import Function, functions_of
+from meshwright.backends.printing.items import Dialect, Item, LocalOp, items_of
+from meshwright.backends.printing.regions import Region, regions_of
+
+__all__ = ["Dialect", "Function", "Item", "LocalOp", "Region", "functions_of", "items_of", "regions_of"]

@@ -1,0 +1,166 @@
+"""Functions: regions as lines of code.
+
+What is read once, in the next lines, stands where it is read, as long as the line stays short. A value is called after
+the module or the operator that makes it; a name is free again when nothing reads its value any more, so that what a
+function no longer needs is let go.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from meshwright.backends.printing.items import Item
+from meshwright.backends.printing.regions import Region
+from meshwright.ir.quoting import identifier
+
+WIDTH = 96
+"""Characters, at most, of an expression that others are written into."""
+READ = re.compile(r"%(\d+)")
+
+
+@dataclass(frozen=True, slots=True)
+class Function:
+    """The code of a region: names of its arguments, its statements, the names that it returns, and its regions'."""
+
+    path: str
+    arguments: tuple[str, ...]
+    lines: tuple[str, ...]
+    returns: tuple[str, ...]
+    inner: tuple[Function, ...]
+
+    def all(self) -> Iterator[Function]:
+        yield self
+        for one in self.inner:
+            yield from one.all()
+
+
+Called = Callable[[str, Sequence[str]], str]
+"""How a region is called: its path, and its arguments."""
+
+
+def functions_of(
+    region: Region, called: Called, reserved: Collection[str], given: Mapping[str, str] | None = None
+) -> Function:
+    """A region as a function. `given` is what its arguments may be called."""
+    inner = tuple(functions_of(one, called, reserved) for one in region.members if isinstance(one, Region))
+    items = _inlined([one if isinstance(one, Item) else _call(one, called) for one in region.members], region.gives)
+    return _Naming(region, items, frozenset(reserved), dict(given or {})).function(inner)
+
+
+def _call(region: Region, called: Called) -> Item:
+    text = called(region.path, [f"%{number}" for number in range(len(region.reads))])
+    stem = region.path.rpartition(".")[2]
+    return Item(made=region.gives, text=text, reads=region.reads, stem=stem, alone=len(region.gives) != 1)
+
+
+def _inlined(items: Sequence[Item], outputs: Sequence[str]) -> list[Item]:
+    """Items, with what is read once written where it is read."""
+    counts: dict[str, int] = {}
+    for item in items:
+        for slot in READ.findall(item.text):
+            counts[item.reads[int(slot)]] = counts.get(item.reads[int(slot)], 0) + 1
+    pending: dict[str, Item] = {}
+    found: list[Item] = []
+    for item in items:
+        whole, early = _put(item, pending)
+        found += early
+        (name,) = item.made if len(item.made) == 1 else ("",)
+        if name and counts.get(name) == 1 and name not in outputs and not item.alone:
+            pending[name] = whole
+        else:
+            found.append(whole)
+    return found
+
+
+def _put(item: Item, pending: dict[str, Item]) -> tuple[Item, list[Item]]:
+    """An item with what it reads written into it, where that was put off; and what would make it too long, before."""
+    reads: list[str] = []
+    texts: list[str] = []
+    early: list[Item] = []
+    room = WIDTH - len(item.text)
+    for slot, name in enumerate(item.reads):
+        inner = pending.pop(name, None)
+        if inner is not None and len(inner.text) > room:
+            early.append(inner)
+            inner = None
+        if inner is None:
+            texts.append(f"%{_number(reads, name)}")
+            continue
+        room -= len(inner.text)
+        text = _renumbered(inner, reads)
+        alone = re.search(rf"(^|[(,=\[] ?)%{slot}($|[),\]])", item.text)
+        texts.append(text if alone or not loose(text) else f"({text})")
+    text = READ.sub(lambda found: texts[int(found[1])], item.text)
+    return replace(item, text=text, reads=tuple(reads)), early
+
+
+def _renumbered(item: Item, reads: list[str]) -> str:
+    """The text of an item, with what it reads numbered as in `reads`."""
+    return READ.sub(lambda found: f"%{_number(reads, item.reads[int(found[1])])}", item.text)
+
+
+def _number(reads: list[str], name: str) -> int:
+    if name not in reads:
+        reads.append(name)
+    return reads.index(name)
+
+
+def loose(expression: str) -> bool:
+    """Whether an operator stands outside of all brackets of an expression."""
+    deep = 0
+    for letter in expression:
+        deep += (letter in "([{") - (letter in ")]}")
+        if letter == " " and not deep:
+            return True
+    return expression.startswith(("-", "~"))
+
+
+class _Naming:
+    """Gives local names the names of variables."""
+
+    def __init__(self, region: Region, items: Sequence[Item], reserved: frozenset[str], given: dict[str, str]) -> None:
+        self.region, self.items, self.reserved = region, items, reserved
+        self.last = {name: number for number, item in enumerate(items) for name in item.reads}
+        self.last |= dict.fromkeys(region.gives, len(items))
+        self.called: dict[str, str] = {}
+        self.holds: dict[str, str] = {}
+        for name, variable in given.items():
+            if name in region.reads:
+                self.bind(name, variable, -1)
+        for name in region.reads:
+            if name not in given:
+                self.bind(name, _stem(name), -1)
+
+    def bind(self, name: str, stem: str, now: int) -> str:
+        """A variable for a local name: after its stem, unless that still holds something."""
+        number, variable = 1, identifier(stem)
+        while variable in self.reserved or self.busy(variable, now):
+            number += 1
+            variable = f"{identifier(stem)}_{number}"
+        self.called[name], self.holds[variable] = variable, name
+        return variable
+
+    def busy(self, variable: str, now: int) -> bool:
+        held = self.holds.get(variable)
+        return held is not None and self.last.get(held, -1) > now
+
+    def function(self, inner: tuple[Function, ...]) -> Function:
+        lines: list[str] = []
+        arguments = tuple(self.called[name] for name in self.region.reads)
+        for number, item in enumerate(self.items):
+            text = self.text(item)
+            if item.says:
+                lines.append(f"# {item.says}")
+            made = [self.bind(name, item.stem or _stem(name), number) for name in item.made]
+            lines.append(f"{', '.join(made)} = {text}" if made else text)
+        returns = tuple(self.called[name] for name in self.region.gives)
+        return Function(self.region.path, arguments, tuple(lines), returns, inner)
+
+    def text(self, item: Item) -> str:
+        return READ.sub(lambda found: self.called[item.reads[int(found[1])]], item.text)
+
+
+def _stem(name: str) -> str:
+    return re.sub(r"@.*$", "", name).replace(".", "_")

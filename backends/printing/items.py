@@ -1,0 +1,251 @@
+"""Items: what a body does, one after the other, as expressions of a dialect.
+
+A local name is a value as it lies somewhere: `v` where it is made, `v@hub` at its hub, `v@0` on the first way from
+there. Every local name is made by one item. Expressions name what they read by position: `add(%0, %1)`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from meshwright.ir.adjoint import Split
+from meshwright.ir.graph import Attr, Op, Param, Type
+from meshwright.ir.placement import Layout, State
+from meshwright.ir.routes import Routed, Way
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LocalOp:
+    """An operator as one rank runs it.
+
+    - `given` and `made` are the types of its shards, on the first rank.
+    - `cuts` has, for every factor that axes split, these and their layouts, major to minor; `sizes` the global sizes of
+      all factors.
+    """
+
+    op: Op
+    given: tuple[Type, ...]
+    made: tuple[Type, ...]
+    whole: tuple[Type, ...]
+    """The types of its whole operands."""
+    cuts: Mapping[str, tuple[tuple[str, Layout], ...]]
+    sizes: Mapping[str, int]
+    coupled: tuple[str, ...] = ()
+    """The axes that split a coupled pair: rings."""
+
+    @property
+    def attrs(self) -> dict[str, Attr]:
+        return dict(self.op.attrs)
+
+
+class Dialect(Protocol):
+    """How operators and moves are written. Texts name what they read by position, `%0` and so on."""
+
+    def operator(self, call: LocalOp) -> str:
+        """The expression of an operator; with several results, of a tuple of them."""
+
+    def move(self, way: Way, type_: Type, *, trained: bool) -> tuple[str, str]:
+        """The expression of a change of placement, and what is to be said of it."""
+
+    def moves(self, ways: Sequence[Way], type_: Type) -> tuple[str, str]:
+        """The same of several, which share a step of the value or of its gradient: of a tuple of values."""
+
+    def entry(self, state: State, type_: Type) -> str:
+        """A rank's part of what it is given whole, but for the batch."""
+
+    def parameter(self, param: Param, state: State, path: str) -> str:
+        """A rank's part of a parameter or buffer; `path` is relative to the module whose code it stands in."""
+
+    def update(self) -> str:
+        """A statement that writes a buffer, `%0`."""
+
+    def detached(self, text: str) -> str:
+        """A value as an operator without gradients reads it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Item:
+    """One expression, and the local names that it makes and reads."""
+
+    made: tuple[str, ...]
+    text: str
+    reads: tuple[str, ...] = ()
+    module: str = ""
+    """The module that does this, relative to the body; of a move, that of none."""
+    source: str = ""
+    says: str = ""
+    """A remark."""
+    stem: str = ""
+    """What its result may be called."""
+    alone: bool = False
+    """Whether it must stand in a line of its own."""
+    moves: bool = False
+    param: str = ""
+    """The value of the graph that is a parameter, where it reads one; its text is that of the function it stands in."""
+
+
+@dataclass(slots=True)
+class _Items:
+    """The items of a body so far."""
+
+    routed: Routed
+    dialect: Dialect
+    entries: frozenset[str]
+    names: Mapping[str, str]
+    found: list[Item] = field(default_factory=list)
+    known: set[str] = field(default_factory=set)
+
+    def walk(self) -> None:
+        graph = self.routed.graph
+        for item in graph.inputs:
+            self.known.add(item.value)
+            self.to_hub(item.value)
+        for op in graph.ops:
+            self.run(op)
+        for update in graph.updates:
+            param = self.routed.body.param_of(update.buffer)
+            self.hub(param)
+            made = self.at(update.value, self.routed.body.home[param].without_gradient())
+            self.found.append(Item(made=(), text=self.dialect.update(), reads=(param, made), alone=True))
+
+    def outputs(self) -> tuple[str, ...]:
+        hubs = self.routed.hubs
+        return tuple(self.at(value, hubs[value].leaves.state) for value in self.routed.graph.outputs)
+
+    # names
+
+    def hub(self, value: str) -> str:
+        if value in self.routed.graph.param and value not in self.known:
+            self.read(value)
+        leaves = self.routed.hubs[value].leaves
+        return value if leaves.stays or self.given_whole(value) else f"{value}@hub"
+
+    def at(self, value: str, state: State) -> str:
+        """The local name of a value in a state that a reader wants; it is brought there on first use."""
+        if self.given_whole(value):
+            return self.entry(value, state)
+        hub, name = self.routed.hubs[value], self.hub(value)
+        number = hub.way(state)
+        return name if number < 0 or hub.ways[number].stays else self.reached(value, name, number)
+
+    def reached(self, value: str, name: str, number: int) -> str:
+        hub, way = self.routed.hubs[value], self.routed.hubs[value].ways[number]
+        there = f"{value}@{number}"
+        if there not in self.known:
+            like = [n for n, one in enumerate(hub.ways) if n == number or _shares(one, way)]
+            self.move(value, name, [f"{value}@{n}" for n in like], [hub.ways[n] for n in like])
+        return there
+
+    def move(self, value: str, name: str, made: Sequence[str], ways: Sequence[Way]) -> None:
+        local = self.routed.local(value, ways[0].starts)
+        trained = value in self.routed.graph.differentiable
+        if len(ways) == 1:
+            text, says = self.dialect.move(ways[0], local, trained=trained)
+        else:
+            text, says = self.dialect.moves(ways, local)
+        self.known.update(made)
+        self.found.append(
+            Item(made=tuple(made), text=text, reads=(name,), says=says, stem=self.stem(value), alone=True, moves=True)
+        )
+
+    def to_hub(self, value: str) -> None:
+        leaves = self.routed.hubs[value].leaves
+        if not leaves.stays and not self.given_whole(value):
+            self.move(value, value, [f"{value}@hub"], [leaves])
+
+    def given_whole(self, value: str) -> bool:
+        """Whether every rank is given all of a value, but for the batch: an entry of it."""
+        return value in self.entries
+
+    def entry(self, value: str, state: State) -> str:
+        text = self.dialect.entry(state, self.routed.graph.types[value])
+        if text == "%0":
+            return value
+        name = f"{value}@{state.value}"
+        if name not in self.known:
+            self.known.add(name)
+            self.found.append(Item(made=(name,), text=text, reads=(value,), stem=self.stem(value), alone=True))
+        return name
+
+    def stem(self, value: str) -> str:
+        op = self.routed.graph.producer.get(value)
+        return self.names.get(value) or (stem_of(op) if op is not None else value)
+
+    # parameters and operators
+
+    def read(self, value: str) -> None:
+        param = self.routed.graph.param[value]
+        self.known.add(value)
+        self.found.append(Item(made=(value,), text="", param=value, stem=param.path.rpartition(".")[2]))
+        self.to_hub(value)
+
+    def run(self, op: Op) -> None:
+        states = self.routed.wanted[op.name]
+        reads = tuple(self.at(value, state) for value, state in zip(op.operands, states, strict=True))
+        text = self.dialect.operator(self.local(op))
+        if op.no_grad:
+            trained = {f"%{slot}" for slot, one in enumerate(op.operands) if one in self.routed.graph.differentiable}
+            text = re.sub(
+                r"%\d+", lambda found: self.dialect.detached(found[0]) if found[0] in trained else found[0], text
+            )
+        self.known.update(op.results)
+        self.found.append(
+            Item(
+                made=op.results,
+                text=text,
+                reads=reads,
+                module=op.module,
+                source=op.source,
+                stem=self.stem(op.results[0]) if len(op.results) == 1 else stem_of(op),
+                alone=len(op.results) > 1 or op.kind in ("dropout", "constant"),
+            )
+        )
+        for value in op.results:
+            self.to_hub(value)
+
+    def local(self, op: Op) -> LocalOp:
+        routed, facts = self.routed, self.routed.facts[op.name]
+        cuts: dict[str, list[tuple[str, Layout]]] = {}
+        coupled = []
+        for axis, choice in routed.body.strategies[op.name].choices:
+            if isinstance(choice, Split):
+                coupled += [axis] * (len(choice.factors) > 1)
+                for name in choice.factors:
+                    cuts.setdefault(name, []).append((axis, choice.layout))
+        states = zip(op.operands, routed.wanted[op.name], strict=True)
+        made = zip(op.results, routed.made(op.name), strict=True)
+        return LocalOp(
+            op=op,
+            given=tuple(routed.local(value, state.value) for value, state in states),
+            made=tuple(routed.local(value, state.value) for value, state in made),
+            whole=routed.graph.operand_types(op),
+            cuts={name: tuple(found) for name, found in cuts.items()},
+            sizes={factor.name: factor.size for factor in facts.rule.factors},
+            coupled=tuple(coupled),
+        )
+
+
+def items_of(
+    routed: Routed, dialect: Dialect, entries: frozenset[str], names: Mapping[str, str]
+) -> tuple[tuple[Item, ...], tuple[str, ...]]:
+    """The items of a body, and the local names of its outputs. `entries` are its inputs that come from the batch;
+    `names` what the model's own code calls values."""
+    walk = _Items(routed, dialect, entries, names)
+    walk.walk()
+    outputs = walk.outputs()
+    return tuple(walk.found), outputs
+
+
+def _shares(one: Way, other: Way) -> bool:
+    """Whether two ways are to be taken at once: they move the value alike, or its gradient."""
+    return bool((one.there and one.there == other.there) or (one.back and one.back == other.back))
+
+
+def stem_of(op: Op) -> str:
+    """What the result of an operator may be called: like the module that makes it, or like what it does."""
+    last = op.module.rpartition(".")[2]
+    products = ("linear", "embedding", "layer_norm", "rms_norm", "batch_norm", "group_norm", "conv2d")
+    return last if op.kind in products and last and not last.isdecimal() else op.kind

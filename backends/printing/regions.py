@@ -1,0 +1,150 @@
+"""Regions: which items stand in a function of their own.
+
+Some modules must be *called*, since something is hung on their calls: parameters that are gathered before and let go
+after, values that are computed again. The items of such a module are a region: a function that is given what it reads
+of the outside, and returns what the outside reads of it. A change of placement belongs to a region only if all that it
+is made of and made for does. Reads of parameters stand where they are read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from meshwright.backends.printing.items import Item
+
+
+class NoRegion(Exception):
+    """A module whose items are no function: something outside of it stands between them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Region:
+    """The items of a module, of a body, and the regions among them.
+
+    - `reads` are the local names of the outside that it reads, `gives` those that the outside reads of it.
+    - A member is an item, or a region that is called there.
+    """
+
+    path: str
+    reads: tuple[str, ...]
+    gives: tuple[str, ...]
+    members: tuple[Item | Region, ...]
+
+
+Read = Callable[[str, str], str]
+"""The expression of a parameter, by its value and the region that it is read in."""
+
+
+def regions_of(
+    items: Sequence[Item], inputs: Sequence[str], outputs: Sequence[str], paths: Iterable[str], read: Read
+) -> Region:
+    """The items as regions: the body, and the modules at `paths` in it, relative to the body."""
+    wanted = sorted({path for path in paths if path}, key=lambda path: path.count("."))
+    params = {name: item for item in items if item.param for name in item.made}
+    rest = [item for item in items if not item.param]
+    where = _places(rest, outputs, wanted)
+    return _region("", rest, where, (inputs, outputs), wanted, (params, read))
+
+
+def _innermost(module: str, paths: Sequence[str]) -> str:
+    """The innermost of these modules that a module is in, or is."""
+    around = [path for path in paths if module == path or module.startswith(f"{path}.")]
+    return max(around, key=len, default="")
+
+
+def _places(items: Sequence[Item], outputs: Sequence[str], paths: Sequence[str]) -> dict[int, str]:
+    """The region of every item, by its position."""
+    maker = {name: n for n, item in enumerate(items) for name in item.made}
+    readers: dict[str, list[int]] = {}
+    for number, item in enumerate(items):
+        for name in item.reads:
+            readers.setdefault(name, []).append(number)
+    found = {n: _innermost(item.module, paths) for n, item in enumerate(items) if not item.moves and item.module}
+    pending = [n for n in range(len(items)) if n not in found]
+    for number in pending:  # a move, or what no module does: with all that it touches
+        found[number] = ""
+    for number in reversed(pending):
+        item = items[number]
+        if any(name in outputs for name in item.made) or not item.made:
+            continue
+        around = {found[n] for name in item.made for n in readers.get(name, [])}
+        made = {found[maker[name]] for name in item.reads if name in maker}
+        if len(around | made) == 1 and (made or not item.reads):
+            found[number] = (around | made).pop()
+    return found
+
+
+def _region(
+    path: str,
+    items: Sequence[Item],
+    where: Mapping[int, str],
+    ends: tuple[Sequence[str], Sequence[str]],
+    paths: Sequence[str],
+    reading: tuple[Mapping[str, Item], Read],
+) -> Region:
+    params, read = reading
+    numbers = [n for n in range(len(items)) if where[n] == path or _inside(where[n], path)]
+    children: dict[str, list[int]] = {}
+    for number in numbers:
+        child = _child(where[number], path, paths)
+        if child is not None:
+            children.setdefault(child, []).append(number)
+    units: list[tuple[list[int], str | None]] = [([n], None) for n in numbers if _child(where[n], path, paths) is None]
+    units += [(group, child) for child, group in children.items()]
+    members: list[Item | Region] = []
+    for group, child in _ordered(units, items, path):
+        if child is None:
+            members.append(items[group[0]])
+            continue
+        made = {name for n in group for name in items[n].made}
+        reads = dict.fromkeys(name for n in group for name in items[n].reads if name not in made and name not in params)
+        outside = {name for n in range(len(items)) if n not in group for name in items[n].reads} | set(ends[1])
+        gives = [name for n in group for name in items[n].made if name in outside]
+        members.append(_region(child, items, where, (tuple(reads), gives), paths, reading))
+    members = list(_with_params(members, params, lambda param: read(param, path)))
+    return Region(path=path, reads=tuple(ends[0]), gives=tuple(ends[1]), members=tuple(members))
+
+
+def _inside(path: str, outer: str) -> bool:
+    return not outer or path == outer or path.startswith(f"{outer}.")
+
+
+def _child(path: str, outer: str, paths: Sequence[str]) -> str | None:
+    """The outermost region inside of `outer` that a region is, or is in; None if it is `outer` itself."""
+    around = [one for one in paths if one != outer and _inside(one, outer) and path and _inside(path, one)]
+    return min(around, key=len, default=None)
+
+
+def _ordered(
+    units: Sequence[tuple[list[int], str | None]], items: Sequence[Item], path: str
+) -> list[tuple[list[int], str | None]]:
+    """Units in an order in which all that they read is made, near to the order in which they were written."""
+    maker = {name: at for at, (group, _) in enumerate(units) for n in group for name in items[n].made}
+    waits = {
+        at: {maker[name] for n in group for name in items[n].reads if name in maker} - {at}
+        for at, (group, _) in enumerate(units)
+    }
+    left, done, found = sorted(waits, key=lambda at: units[at][0][0]), set[int](), []
+    while left:
+        ready = next((at for at in left if waits[at] <= done), None)
+        if ready is None:
+            raise NoRegion(f"what stands between the parts of {units[left[0]][1] or path}")
+        left.remove(ready)
+        done.add(ready)
+        found.append(units[ready])
+    return found
+
+
+def _with_params(
+    members: Iterable[Item | Region], params: Mapping[str, Item], read: Callable[[str], str]
+) -> Iterator[Item | Region]:
+    """Reads of parameters before the first item that wants them."""
+    known: set[str] = set()
+    for member in members:
+        if isinstance(member, Item):
+            for name in member.reads:
+                if name in params and name not in known:
+                    known.add(name)
+                    yield replace(params[name], text=read(params[name].param))
+        yield member

@@ -1,0 +1,744 @@
+"""How operators and moves look in PyTorch.
+
+Expressions name what they read by position (`backends.printing`). Shapes are those of shards. The first dimension is
+never written out in a view: it is the batch, most often, and a script is for any.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+
+from meshwright.backends.printing import LocalOp
+from meshwright.backends.torch_.emit.axes import joined
+from meshwright.ir.errors import EmissionPrinted
+from meshwright.ir.graph import Attr, Op, Param, Type
+from meshwright.ir.placement import CONTIGUOUS, Contiguous, Layout, Nested, Sections, State, Zigzag
+from meshwright.ir.quoting import attribute, constant, is_name, literal
+from meshwright.ir.reshard import Step
+from meshwright.ir.routes import Way
+
+DTYPE = {
+    "f64": "torch.float64", "f32": "torch.float32", "bf16": "torch.bfloat16", "f16": "torch.float16",
+    "f8e4m3": "torch.float8_e4m3fn", "f8e5m2": "torch.float8_e5m2", "i64": "torch.int64", "i32": "torch.int32",
+    "i16": "torch.int16", "i8": "torch.int8", "u8": "torch.uint8", "bool": "torch.bool", "c64": "torch.complex64",
+}  # fmt: skip
+Writer = Callable[[LocalOp], str]
+
+
+def refuse(op: Op, cause: str) -> EmissionPrinted:
+    return EmissionPrinted(place=f"%{op.name} ({op.kind}) {op.source}".strip(), cause=cause)
+
+
+# Values --------------------------------------------------------------------------------------------------------------
+
+
+def value(attr: Attr) -> str:
+    """An attribute as code."""
+    if isinstance(attr, tuple):
+        inside = ", ".join(map(value, attr))
+        return f"({inside},)" if len(attr) == 1 else f"({inside})"
+    return constant(attr)
+
+
+def read(slot: int) -> str:
+    return f"%{slot}"
+
+
+def called(function: str, *arguments: str, **named: Attr) -> str:
+    given = [*arguments, *(f"{name}={value(one)}" for name, one in named.items())]
+    return f"{function}({', '.join(given)})"
+
+
+def every(call: LocalOp) -> list[str]:
+    return [read(slot) for slot in range(len(call.given))]
+
+
+def shape_of(shape: Sequence[int], *, batch: bool) -> str:
+    """A shape as arguments; with `batch`, whatever there is along the first dimension."""
+    free = batch and bool(shape) and prod(shape[1:]) > 0
+    return ", ".join(["-1", *map(str, shape[1:])] if free else list(map(str, shape)))
+
+
+def layout_of(layout: Layout, op: str) -> str:
+    """A layout as further arguments of a move."""
+    if isinstance(layout, Contiguous):
+        return ""
+    if isinstance(layout, Zigzag):
+        return ", zigzag=True"
+    if isinstance(layout, Sections):
+        return f", sections={value(layout.sizes)}"
+    raise EmissionPrinted(place=op, cause=f"a dimension is cut {layout}")
+
+
+def nested(layout: Layout, extent: int, op: str) -> str:
+    """The same of a dimension of so many elements, in equal runs."""
+    if isinstance(layout, Nested):
+        zigzag = ", zigzag=True" if isinstance(layout.layout, Zigzag) else ""
+        return f", sections=({extent // layout.runs},) * {layout.runs}{zigzag}"
+    return layout_of(layout, op)
+
+
+# Operators -----------------------------------------------------------------------------------------------------------
+
+
+def _unary(function: str) -> Writer:
+    return lambda call: f"{function}(%0)"
+
+
+def _method(text: str) -> Writer:
+    return lambda call: text
+
+
+def _infix(symbol: str) -> Writer:
+    """Two operands, or one and a number."""
+
+    def write(call: LocalOp) -> str:
+        if len(call.given) > 1:
+            return f"%0 {symbol} %1"
+        number = value(call.attrs["scalar"])
+        return f"{number} {symbol} %0" if call.attrs.get("reverse") else f"%0 {symbol} {number}"
+
+    return write
+
+
+def _scaled(symbol: str, function: str) -> Writer:
+    def write(call: LocalOp) -> str:
+        if "alpha" not in call.attrs:
+            return _infix(symbol)(call)
+        other = "%1" if len(call.given) > 1 else value(call.attrs["scalar"])
+        return called(function, "%0", other, alpha=call.attrs["alpha"])
+
+    return write
+
+
+def _pair(function: str, *, tensors: bool = False) -> Writer:
+    """A function of two operands, or one and a number; of which some take tensors only."""
+
+    def write(call: LocalOp) -> str:
+        if len(call.given) > 1:
+            return f"{function}(%0, %1)"
+        number = value(call.attrs["scalar"])
+        if tensors:
+            return f"{function}(%0, torch.full((), {number}, dtype={DTYPE[call.given[0].dtype]}))"
+        return f"{function}({number}, %0)" if call.attrs.get("reverse") else f"{function}(%0, {number})"
+
+    return write
+
+
+def _divide(call: LocalOp) -> str:
+    if "rounding" not in call.attrs:
+        return _infix("/")(call)
+    other = "%1" if len(call.given) > 1 else value(call.attrs["scalar"])
+    sides = (other, "%0") if call.attrs.get("reverse") else ("%0", other)
+    return called("torch.div", *sides, rounding_mode=call.attrs["rounding"])
+
+
+def _where(call: LocalOp) -> str:
+    if len(call.given) == 3:
+        return "torch.where(%0, %1, %2)"
+    number = value(call.attrs["scalar"])
+    if len(call.given) == 1:
+        return f"torch.where(%0, {number}, {value(call.attrs['other'])})"
+    return f"torch.where(%0, {number}, %1)" if call.attrs.get("reverse") else f"torch.where(%0, %1, {number})"
+
+
+def _masked_fill(call: LocalOp) -> str:
+    return f"%0.masked_fill(%1, {'%2' if len(call.given) > 2 else value(call.attrs.get('scalar', 0))})"
+
+
+def _with(function: str, *names: str, **renamed: str) -> Writer:
+    """A function of all operands, with those attributes that are given."""
+
+    def write(call: LocalOp) -> str:
+        wanted = {name: name for name in names} | renamed
+        given = {torch: call.attrs[ours] for torch, ours in wanted.items() if call.attrs.get(ours) is not None}
+        return called(function, *every(call), **given)
+
+    return write
+
+
+def _cast(call: LocalOp) -> str:
+    return f"%0.to({DTYPE[call.made[0].dtype]})"
+
+
+def _like(function: str) -> Writer:
+    def write(call: LocalOp) -> str:
+        filling = [value(call.attrs["value"])] if function == "full_like" else []
+        return called(f"torch.{function}", "%0", *filling, f"dtype={DTYPE[call.made[0].dtype]}")
+
+    return write
+
+
+def _view(call: LocalOp) -> str:
+    return f"%0.reshape({shape_of(call.made[0].shape, batch=bool(call.given[0].shape))})"
+
+
+def _expand(call: LocalOp) -> str:
+    kept, made = call.given[0].shape, call.made[0].shape
+    before = len(made) - len(kept)
+    same = [-1 if n >= before and kept[n - before] == size else size for n, size in enumerate(made)]
+    return f"%0.expand({', '.join(map(str, same))})"
+
+
+def _slice(call: LocalOp) -> str:
+    if call.made[0].shape == call.given[0].shape:
+        return "%0"
+    dim = _dim(call)
+    start, end, step = (call.attrs.get(name, other) for name, other in (("start", 0), ("end", None), ("step", 1)))
+    run = f"{start or ''}:{'' if end is None else end}" + (f":{step}" if step != 1 else "")
+    return f"%0[{', '.join([':'] * dim + [run])}]"
+
+
+def _dim(call: LocalOp) -> int:
+    dim = call.attrs["dim"]
+    assert isinstance(dim, int)
+    return dim % max(1, len(call.given[0].shape))
+
+
+def _split(call: LocalOp) -> str:
+    dim = _dim(call)
+    sizes = [type_.shape[dim] for type_ in call.made]
+    return f"%0.split({sizes}, {dim})"
+
+
+def _joined(function: str) -> Writer:
+    return lambda call: f"torch.{function}([{', '.join(every(call))}], {call.attrs['dim']})"
+
+
+def _reduced(function: str, *names: str) -> Writer:
+    """A reduction over some dimensions or all."""
+
+    def write(call: LocalOp) -> str:
+        given = {name: call.attrs[name] for name in names if call.attrs.get(name) is not None}
+        texts = [f"{name}={value(one)}" for name, one in given.items()]
+        return f"%0.{function}({', '.join([*_dims(call), *texts])})"
+
+    return write
+
+
+def _dims(call: LocalOp) -> list[str]:
+    dim = call.attrs.get("dim")
+    named = [] if dim is None else [value(dim)]
+    kept = ["keepdim=True"] if call.attrs.get("keepdim") else []
+    return named + (kept if named or not kept else [f"{tuple(range(len(call.given[0].shape)))}", *kept])
+
+
+def _sum(call: LocalOp) -> str:
+    dtype = [f"dtype={DTYPE[call.made[0].dtype]}"] if call.attrs.get("dtype") else []
+    return f"%0.sum({', '.join([*_dims(call), *dtype])})"
+
+
+def _mean(call: LocalOp) -> str:
+    dim = call.attrs.get("dim")
+    rank = len(call.given[0].shape)
+    named = dim if isinstance(dim, tuple) else range(rank) if dim is None else (dim,)
+    dims = [d % rank for d in named if isinstance(d, int)]
+    count = prod(call.whole[0].shape[d] for d in dims)
+    if count == prod(call.given[0].shape[d] for d in dims):
+        return _reduced("mean")(call)
+    return f"{_sum(call)} / {count}"
+
+
+def _loss(function: str, *names: str) -> Writer:
+    """A loss of two tensors; a mean of parts is their share in that of all."""
+
+    def write(call: LocalOp) -> str:
+        given = {name: call.attrs[name] for name in names if name in call.attrs}
+        reduction = call.attrs.get("reduction", "mean")
+        parts = call.given[0].elements != call.whole[0].elements
+        if reduction == "mean" and parts:
+            summed = called(function, "%0", "%1", reduction="sum", **given)
+            return f"{summed} / {call.whole[0].elements}"
+        return called(function, "%0", "%1", reduction=reduction, **given)
+
+    return write
+
+
+def _along(function: str) -> Writer:
+    return lambda call: f"%0.{function}({call.attrs['dim']})"
+
+
+def _linear(call: LocalOp) -> str:
+    if not call.attrs.get("transposed"):
+        return called("F.linear", *every(call))
+    return "%0 @ %1 + %2" if len(call.given) > 2 else "%0 @ %1"
+
+
+def _grouped_linear(call: LocalOp) -> str:
+    weight = "%1" if call.attrs.get("transposed") else "%1.transpose(1, 2)"
+    product = f"torch.bmm(%0, {weight})"
+    return f"{product} + %2[:, None]" if len(call.given) > 2 else product
+
+
+def _norm(function: str) -> Writer:
+    def write(call: LocalOp) -> str:
+        shape = call.attrs.get("normalized_shape", call.given[0].shape[-1:])
+        return called(f"F.{function}", "%0", value(shape), *every(call)[1:], eps=call.attrs.get("eps"))
+
+    return write
+
+
+def _group_norm(call: LocalOp) -> str:
+    groups = call.attrs["groups"]
+    assert isinstance(groups, int)
+    own = groups * call.given[0].shape[1] // call.whole[0].shape[1]
+    return called("F.group_norm", "%0", str(own), *every(call)[1:], eps=call.attrs.get("eps", 1e-5))
+
+
+def _conv(function: str) -> Writer:
+    names = ("stride", "padding", "dilation", "output_padding")
+
+    def write(call: LocalOp) -> str:
+        given = {name: call.attrs[name] for name in names if name in call.attrs}
+        groups = call.attrs.get("groups", 1)
+        assert isinstance(groups, int)
+        if "g" in call.cuts:
+            groups = groups * call.given[1].shape[0] // call.whole[1].shape[0]
+        return called(f"F.{function}", *every(call), **given, groups=groups)
+
+    return write
+
+
+def _pool(function: str) -> Writer:
+    names = ("stride", "padding", "dilation", "ceil_mode")
+
+    def write(call: LocalOp) -> str:
+        given = {name: call.attrs[name] for name in names if name in call.attrs}
+        return called(f"F.{function}", "%0", value(call.attrs["kernel"]), **given)
+
+    return write
+
+
+def _batch_norm(call: LocalOp) -> str:
+    training = bool(call.attrs.get("training", True))
+    if training:
+        raise refuse(call.op, "statistics of a batch that is not cut, in code that is printed")
+    given = {name: call.attrs[name] for name in ("momentum", "eps") if name in call.attrs}
+    return called("F.batch_norm", "%0", "%3", "%4", "%1", "%2", training=False, **given)
+
+
+def _batch_moments(call: LocalOp) -> str:
+    share = prod(call.given[0].shape) / call.given[0].shape[1] / prod(call.whole[0].shape) * call.whole[0].shape[1]
+    return f"batch_moments(%0, {share!r})"
+
+
+def _batch_normalize(call: LocalOp) -> str:
+    return called("batch_normalize", *every(call), value(call.attrs.get("eps", 1e-5)))
+
+
+def _attention(call: LocalOp) -> str:
+    attrs, many = call.attrs, call.given[0].shape[1] != call.given[1].shape[1]
+    mask, width = attrs.get("mask", "full"), attrs.get("width", 0)
+    if call.coupled:
+        raise refuse(call.op, "attention in a ring")
+    if call.cuts.keys() & {"sk"}:
+        raise refuse(call.op, "attention to a part of the keys")
+    options = {"scale": attrs.get("scale")}
+    if attrs.get("dropout"):
+        options["dropout_p"] = attrs["dropout"]
+    cut = call.cuts.get("sq", ())
+    longer = call.whole[0].shape[2] != call.whole[1].shape[2]
+    biased = len(call.given) > 3
+    if not biased and (mask == "full" or (mask == "causal" and not cut and not longer)):
+        causal = {"is_causal": True} if mask == "causal" else {}
+        return called("F.scaled_dot_product_attention", "%0", "%1", "%2", **causal, **options, **_gqa(many))
+    if biased and mask == "full":
+        return called("F.scaled_dot_product_attention", *every(call), **options, **_gqa(many))
+    named = {"scale": attrs.get("scale"), **({"dropout": attrs["dropout"]} if attrs.get("dropout") else {})}
+    if mask == "causal" and not biased and len(cut) == 1 and not longer:
+        ((axis, layout),) = cut
+        zigzag = {"zigzag": True} if layout != CONTIGUOUS else {}
+        return called("attend_in_runs", "%0", "%1", "%2", axis, **zigzag, **named)
+    given = ["%0", "%1", "%2", literal(str(mask))]
+    if width:
+        given.append(f"width={width}")
+    if cut:
+        given.append(f"queries={positions(call, 'sq', 0)}")
+    if longer:
+        given.append(f"shift={call.whole[1].shape[2] - call.whole[0].shape[2]}")
+    if biased:
+        given.append("bias=%3")
+    return called("attend", *given, **named)
+
+
+def _gqa(many: bool) -> dict[str, Attr]:
+    return {"enable_gqa": True} if many else {}
+
+
+def positions(call: LocalOp, factor: str, slot: int | None) -> str:
+    """The global indices of a factor that this rank has, in order; where `slot` tells on which device."""
+    device = "" if slot is None else f", device=%{slot}.device"
+    text, extent = f"torch.arange({call.sizes[factor]}{device})", call.sizes[factor]
+    for axis, layout in call.cuts.get(factor, ()):
+        text = f"cut({text}, {axis}, 0{nested(layout, extent, str(call.op.name))})"
+    return text
+
+
+def _embedding(call: LocalOp) -> str:
+    padding = call.attrs.get("padding_idx")
+    cut = call.cuts.get("v", ())
+    if not cut:
+        return called("F.embedding", "%1", "%0", *([] if padding is None else [f"padding_idx={padding}"]))
+    return called("embedding_part", "%0", "%1", _one_axis(call, "v"), *([] if padding is None else [str(padding)]))
+
+
+def _one_axis(call: LocalOp, factor: str) -> str:
+    """The one axis that cuts a factor, plainly."""
+    cut = call.cuts[factor]
+    if len(cut) != 1 or cut[0][1] != CONTIGUOUS:
+        raise refuse(call.op, f"{factor} is cut by several axes, or in another order")
+    return cut[0][0]
+
+
+def _gather(call: LocalOp) -> str:
+    if "v" not in call.cuts:
+        return f"torch.gather(%0, {call.attrs['dim']}, %1)"
+    return f"gather_part(%0, {call.attrs['dim']}, %1, {_one_axis(call, 'v')})"
+
+
+def _index_select(call: LocalOp) -> str:
+    if "v" not in call.cuts:
+        return f"%0.index_select({call.attrs['dim']}, %1)"
+    return f"select_part(%0, {_dim(call)}, %1, {_one_axis(call, 'v')})"
+
+
+def _scatter(add: bool) -> Writer:
+    def write(call: LocalOp) -> str:
+        source = "%2" if len(call.given) > 2 else value(call.attrs["scalar"])
+        if "v" not in call.cuts:
+            return f"%0.scatter{'_add' * add}({call.attrs['dim']}, %1, {source})"
+        return f"scatter_part(%0, {_dim(call)}, %1, {source}, {_one_axis(call, 'v')}, {add})"
+
+    return write
+
+
+def _cross_entropy(call: LocalOp) -> str:
+    given: dict[str, Attr] = {}
+    if call.attrs.get("ignore_index", -100) != -100:
+        given["ignore_index"] = call.attrs["ignore_index"]
+    if call.attrs.get("label_smoothing"):
+        given["label_smoothing"] = call.attrs["label_smoothing"]
+    reduction = call.attrs.get("reduction", "mean")
+    if reduction != "mean":
+        given["reduction"] = reduction
+    flat = len(call.given[0].shape) > 2
+    text = called("F.cross_entropy", "%0.flatten(0, -2)" if flat else "%0", "%1.flatten()" if flat else "%1", **given)
+    return f"{text}.reshape({shape_of(call.made[0].shape, batch=True)})" if flat and reduction == "none" else text
+
+
+def _nll_loss(call: LocalOp) -> str:
+    ignored, reduction = call.attrs.get("ignore_index", -100), call.attrs.get("reduction", "mean")
+    if "v" in call.cuts:
+        if reduction == "mean":
+            raise refuse(call.op, "a mean of parts of the classes")
+        text = f"nll_part(%0, %1, {_one_axis(call, 'v')}, {ignored})"
+        return f"{text}.sum()" if reduction == "sum" else text
+    flat = len(call.given[0].shape) > 2
+    given: dict[str, Attr] = {"ignore_index": ignored, "reduction": reduction}
+    text = called("F.nll_loss", "%0.flatten(0, -2)" if flat else "%0", "%1.flatten()" if flat else "%1", **given)
+    return f"{text}.reshape({shape_of(call.made[0].shape, batch=True)})" if flat and reduction == "none" else text
+
+
+def _triangle(call: LocalOp) -> str:
+    diagonal = call.attrs.get("diagonal", 0)
+    rank = len(call.given[0].shape)
+    rows, columns = (f"d{rank - 2}", f"d{rank - 1}")
+    if not call.cuts.keys() & {rows, columns}:
+        return f"%0.{call.op.kind}({diagonal})"
+    symbol = "<=" if call.op.kind == "tril" else ">="
+    down, right = (positions(call, factor, 0) for factor in (rows, columns))
+    return f"%0 * ({right} - {down}[:, None] {symbol} {diagonal})"
+
+
+def _created(function: str) -> Writer:
+    def write(call: LocalOp) -> str:
+        filling = [value(call.attrs["value"])] if function == "full" else []
+        shape = value(call.made[0].shape)
+        return called(f"torch.{function}", shape, *filling, f"dtype={DTYPE[call.made[0].dtype]}", "device=DEVICE")
+
+    return write
+
+
+def _arange(call: LocalOp) -> str:
+    start, step = call.attrs.get("start", 0), call.attrs.get("step", 1)
+    text = called("torch.arange", value(start), value(call.attrs["end"]), value(step), "device=DEVICE")
+    for axis, layout in call.cuts.get("d0", ()):
+        text = f"cut({text}, {axis}, 0{nested(layout, call.sizes['d0'], call.op.name)})"
+    return f"{text}.to({DTYPE[call.made[0].dtype]})"
+
+
+def _one_hot(call: LocalOp) -> str:
+    return f"(%0[..., None] == {positions(call, 'v', 0)}).to({DTYPE[call.made[0].dtype]})"
+
+
+def _copy(call: LocalOp) -> str:
+    return "%0.clone()"
+
+
+def _upsample(call: LocalOp) -> str:
+    return called("F.interpolate", "%0", size=call.attrs["size"], mode=call.attrs.get("mode", "nearest"))
+
+
+def _vector_norm(call: LocalOp) -> str:
+    given = {name: call.attrs[name] for name in ("dim", "keepdim") if call.attrs.get(name) is not None}
+    return called("torch.linalg.vector_norm", "%0", value(call.attrs.get("p", 2)), **given)
+
+
+def _opaque(call: LocalOp) -> str:
+    raise refuse(call.op, f"{call.attrs.get('target')} is known by its name alone")
+
+
+def _routed(call: LocalOp) -> str:
+    raise refuse(call.op, "experts in code that is printed")
+
+
+def _constant(call: LocalOp) -> str:
+    raise refuse(call.op, "a constant whose lines are not known")
+
+
+FUNCTIONS = (
+    "neg", "abs", "exp", "expm1", "sqrt", "rsqrt", "reciprocal", "tanh", "sigmoid", "log", "log2", "log1p", "sin",
+    "cos", "erf", "sign", "floor", "ceil", "round", "bitwise_not", "logical_not", "isnan", "isinf", "relu",
+)  # fmt: skip
+INFIX = {
+    "mul": "*", "pow": "**", "eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">=",
+    "bitwise_and": "&", "bitwise_or": "|", "bitwise_xor": "^",
+}  # fmt: skip
+
+WRITERS: Mapping[str, Writer] = {
+    **{name: _unary(f"torch.{name}") for name in FUNCTIONS},
+    **{name: _infix(symbol) for name, symbol in INFIX.items()},
+    **{name: _unary(f"F.{name}") for name in ("silu", "relu6", "hardswish", "hardsigmoid", "mish")},
+    **{name: _pair(f"torch.{name}") for name in ("remainder", "fmod", "logical_and", "logical_or", "logical_xor")},
+    **{name: _pair(f"torch.{name}", tensors=True) for name in ("maximum", "minimum", "atan2")},
+    **{name: _like(name) for name in ("zeros_like", "ones_like", "full_like")},
+    **{name: _reduced(name) for name in ("amax", "amin", "logsumexp", "argmax", "argmin", "prod", "any", "all")},
+    **{name: _reduced(name) for name in ("max", "min")},
+    **{name: _reduced(name, "correction") for name in ("var", "std")},
+    **{name: _along(name) for name in ("softmax", "log_softmax", "cumsum")},
+    **{name: _created(name) for name in ("full", "zeros", "ones")},
+    **{f"conv{t}{n}d": _conv(f"conv{t}{n}d") for t in ("", "_transpose") for n in (1, 2, 3)},
+    **{f"{kind}_pool{n}d": _pool(f"{kind}_pool{n}d") for kind in ("max", "avg") for n in (1, 2, 3)},
+    **{name: _norm(name) for name in ("layer_norm", "rms_norm")},
+    "copy": _copy,
+    "gelu": _with("F.gelu", "approximate"),
+    "elu": _with("F.elu", "alpha"),
+    "leaky_relu": _with("F.leaky_relu", "negative_slope"),
+    "softplus": _with("F.softplus", "beta", "threshold"),
+    "log_sigmoid": _unary("F.logsigmoid"),
+    "clamp": _with("torch.clamp", "min", "max"),
+    "cast": _cast,
+    "dropout": _with("F.dropout", "p"),
+    "tril": _triangle,
+    "triu": _triangle,
+    "add": _scaled("+", "torch.add"),
+    "sub": _scaled("-", "torch.sub"),
+    "div": _divide,
+    "where": _where,
+    "masked_fill": _masked_fill,
+    "view": _view,
+    "permute": lambda call: f"%0.permute{value(call.attrs['perm'])}",
+    "expand": _expand,
+    "slice": _slice,
+    "select": lambda call: f"%0.select({call.attrs['dim']}, {call.attrs['index']})",
+    "split": _split,
+    "cat": _joined("cat"),
+    "stack": _joined("stack"),
+    "flip": lambda call: f"%0.flip({value(call.attrs['dims'])})",
+    "roll": lambda call: f"%0.roll({value(call.attrs['shifts'])}, {value(call.attrs['dims'])})",
+    "pad": lambda call: called("F.pad", "%0", value(call.attrs["pad"]), value=call.attrs.get("value", 0)),
+    "gather": _gather,
+    "index_select": _index_select,
+    "scatter": _scatter(add=False),
+    "scatter_add": _scatter(add=True),
+    "sum": _sum,
+    "mean": _mean,
+    "norm": _vector_norm,
+    "topk": lambda call: f"%0.topk({call.attrs['k']}, {call.attrs.get('dim', -1)})",
+    "sort": lambda call: called(
+        "%0.sort", dim=call.attrs.get("dim", -1), descending=call.attrs.get("descending", False)
+    ),
+    "argsort": lambda call: called(
+        "%0.argsort", dim=call.attrs.get("dim", -1), descending=call.attrs.get("descending", False)
+    ),
+    "linear": _linear,
+    "grouped_linear": _grouped_linear,
+    "matmul": _method("%0 @ %1"),
+    "bmm": _method("torch.bmm(%0, %1)"),
+    "einsum": lambda call: f"torch.einsum({', '.join([value(call.attrs['equation']), *every(call)])})",
+    "grouped_mm": _method("F.grouped_mm(%0, %1, offs=%2)"),
+    "group_norm": _group_norm,
+    "batch_norm": _batch_norm,
+    "batch_moments": _batch_moments,
+    "batch_normalize": _batch_normalize,
+    "attention": _attention,
+    "embedding": _embedding,
+    "cross_entropy": _cross_entropy,
+    "nll_loss": _nll_loss,
+    "mse_loss": _loss("F.mse_loss"),
+    "l1_loss": _loss("F.l1_loss"),
+    "smooth_l1_loss": _loss("F.smooth_l1_loss", "beta"),
+    "huber_loss": _loss("F.huber_loss", "delta"),
+    "binary_cross_entropy": _loss("F.binary_cross_entropy"),
+    "binary_cross_entropy_with_logits": _loss("F.binary_cross_entropy_with_logits"),
+    "kl_div": _loss("F.kl_div", "log_target"),
+    "adaptive_avg_pool2d": lambda call: f"F.adaptive_avg_pool2d(%0, {value(call.attrs['output_size'])})",
+    "upsample": _upsample,
+    "dispatch": _routed,
+    "combine": _routed,
+    "constant": _constant,
+    "arange": _arange,
+    "one_hot": _one_hot,
+    "opaque": _opaque,
+}
+"""The expression of every kind of operator."""
+
+
+# Moves ---------------------------------------------------------------------------------------------------------------
+
+NAMED = {
+    (("all_gather",), ("reduce_scatter",)): "gather_from",
+    (("all_gather",), ("slice",)): "gather_copies",
+    ((), ("all_reduce",)): "copy_to",
+    (("all_reduce",), ()): "reduce_from",
+    (("reduce_scatter",), ("all_gather",)): "reduce_scatter_to",
+    (("slice",), ("all_gather",)): "scatter_to",
+    (("all_to_all",), ("all_to_all",)): "exchange",
+}
+"""What a move is called, by its steps there and back."""
+STEPS = {"slice": "cut", "mask": "on_first", "pad": "among_zeros"}
+"""What a step is called; the others are called as they are."""
+SAID = {
+    "slice": "each rank takes its part",
+    "mask": "on the first rank alone",
+    "pad": "each part among zeros",
+    "all_gather": "parts are put together",
+    "all_to_all": "cut along another dimension",
+    "reduce_scatter": "added up and cut",
+    "all_reduce": "added up",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Torch:
+    """The dialect.
+
+    - `tensor` are the axes along which parameters are DTensors.
+    - `constants` has the expression of every constant, by its law.
+    """
+
+    tensor: tuple[str, ...]
+    batch: tuple[str, ...]
+    """The axes along which a rank is given its part of a batch."""
+    flat: Callable[[tuple[str, ...]], str]
+    """What several axes are called that act as one."""
+    constants: Mapping[str, str]
+    device: str
+
+    def operator(self, call: LocalOp) -> str:
+        if call.op.kind == "constant":
+            return self.constant(call)
+        return WRITERS[call.op.kind](call).replace("DEVICE", literal(self.device))
+
+    def constant(self, call: LocalOp) -> str:
+        law = str(call.attrs["law"])
+        if law not in self.constants:
+            raise refuse(call.op, f"the constant {law}, whose lines are not known")
+        text, shape = self.constants[law], call.attrs["shape"]
+        assert isinstance(shape, tuple)
+        for dim, extent in enumerate(shape):
+            for axis, layout in call.cuts.get(f"d{dim}", ()):
+                assert isinstance(extent, int)
+                text = f"cut({text}, {axis}, {dim}{nested(layout, extent, call.op.name)})"
+        return text
+
+    def move(self, way: Way, type_: Type, *, trained: bool) -> tuple[str, str]:
+        if not trained:
+            return self.steps("%0", way.there, type_), self.told(way)
+        name = NAMED.get((tuple(s.kind for s in way.there), tuple(s.kind for s in way.back)))
+        step = (*way.there, *way.back)[0]
+        if name is not None and not self.unlike(way):
+            return f"{name}({self.arguments('%0', step, way.there, type_)})", self.told(way)
+        there, back = self.function("x", way.there, type_), self.function("grad", way.back, type_)
+        return f"moved(%0, {there}, {back})", self.told(way)
+
+    def unlike(self, way: Way) -> bool:
+        """Whether the steps of a named way concern other axes, dimensions or reductions."""
+        if len(way.there) != 1 or len(way.back) != 1:
+            return any(step.reduction != "sum" for step in way.there)
+        there, back = way.there[0], way.back[0]
+        if there.kind == "all_to_all":
+            return (there.axes, there.dim, there.target) != (back.axes, back.target, back.dim) or bool(
+                str(there.layout) or str(back.layout)
+            )
+        return (there.axes, there.dim) != (back.axes, back.dim) or str(there.layout) != str(back.layout)
+
+    def function(self, name: str, steps: Sequence[Step], type_: Type) -> str:
+        return f"lambda {name}: {self.steps(name, steps, type_)}" if steps else "as_it_is"
+
+    def steps(self, text: str, steps: Sequence[Step], type_: Type) -> str:
+        for step in steps:
+            text = f"{STEPS.get(step.kind, step.kind)}({self.arguments(text, step, steps, type_)})"
+        return text
+
+    def arguments(self, text: str, step: Step, steps: Sequence[Step], type_: Type) -> str:
+        """The arguments of a step, or of a named way whose first step it is."""
+        if len(step.axes) > 1 and step.kind != "all_reduce" and self.flat(step.axes) != joined(step.axes):
+            raise EmissionPrinted(place=str(step), cause="its axes are in another order than in the mesh")
+        given = [text, self.flat(step.axes)]
+        if step.dim >= 0:
+            given.append(str(step.dim))
+        if step.target >= 0:
+            given.append(str(step.target))
+        if step.reduction != "sum":
+            given.append(literal(step.reduction))
+        extent = type_.shape[step.dim] if step.dim >= 0 else 0
+        if isinstance(step.layout, Nested):
+            raise EmissionPrinted(place=str(step), cause=f"a move of a dimension of {extent} in runs")
+        return ", ".join(given) + layout_of(step.layout, str(step))
+
+    def told(self, way: Way) -> str:
+        there = " and ".join(f"{SAID[step.kind]} over {'.'.join(step.axes)}" for step in way.there)
+        back = " and ".join(f"{SAID[step.kind]} over {'.'.join(step.axes)}" for step in way.back)
+        return "; ".join([*([there] if there else []), *([f"gradient: {back}"] if back and not there else [])])
+
+    def moves(self, ways: Sequence[Way], type_: Type) -> tuple[str, str]:
+        there, back = list(dict.fromkeys(way.there for way in ways)), list(dict.fromkeys(way.back for way in ways))
+        given = [
+            f"({there.index(w.there)}, {self.function('x', w.there, type_)}, "
+            f"{back.index(w.back)}, {self.function('grad', w.back, type_)})"
+            for w in ways
+        ]
+        return f"several(%0, {', '.join(given)})", "for several readers"
+
+    def entry(self, state: State, type_: Type) -> str:
+        text = "%0"
+        for dim, shards in enumerate(state.dims):
+            extent = type_.shape[dim]
+            for shard in shards:
+                if dim == 0 and shard.axis in self.batch:
+                    continue
+                text = f"cut({text}, {shard.axis}, {dim}{nested(shard.layout, extent, str(state))})"
+        return text
+
+    def parameter(self, param: Param, state: State, path: str) -> str:
+        text = path_of("self", path, buffer=param.buffer)
+        if not self.tensor or param.buffer:
+            return text
+        return f"{'local_of_sum' if set(state.grad_partial) & set(self.tensor) else 'local'}({text})"
+
+    def update(self) -> str:
+        return "%0.copy_(%1.detach())"
+
+    def detached(self, text: str) -> str:
+        return f"{text}.detach()"
+
+
+def path_of(holder: str, path: str, *, buffer: bool) -> str:
+    """A parameter or buffer of a module."""
+    *modules, last = path.split(".")
+    if all(map(is_name, modules)):
+        return attribute(".".join([holder, *modules]), last)
+    return f"{holder}.get_{'buffer' if buffer else 'parameter'}({literal(path)})"

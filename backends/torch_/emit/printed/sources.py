@@ -1,0 +1,54 @@
+"""What the model's own code calls values: the variables that lines assign."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Mapping
+from functools import lru_cache
+from importlib.util import find_spec
+from pathlib import Path
+
+from meshwright.ir.graph import Graph
+from meshwright.ir.quoting import is_name
+
+
+def names_of(graph: Graph, file: Path) -> dict[str, str]:
+    """For values that a line of the model assigns to a variable, its name. A line's value is that of its last
+    operator."""
+    last = {op.source: op for op in graph.ops if op.source and len(op.results) == 1}
+    found = {}
+    for source, op in last.items():
+        name, _, line = source.rpartition(":")
+        variable = _assigned(_located(name, file)).get(int(line)) if line.isdecimal() else None
+        if variable is not None and is_name(variable):
+            found[op.results[0]] = variable
+    return found
+
+
+def _located(name: str, file: Path) -> Path | None:
+    """The file of a source: the model's own, or one of a package that is installed."""
+    if name == file.name:
+        return file
+    package, _, rest = name.partition("/")
+    try:
+        spec = find_spec(package) if rest and is_name(package) else None
+    except (ImportError, ValueError):
+        return None
+    return Path(spec.origin).parent / rest if spec is not None and spec.origin else None
+
+
+@lru_cache(maxsize=256)
+def _assigned(path: Path | None) -> Mapping[int, str]:
+    """The variable that each line of a file assigns, if it is one."""
+    try:
+        tree = ast.parse(path.read_text(encoding="utf-8")) if path is not None else ast.Module([], [])
+    except (OSError, SyntaxError, ValueError):
+        return {}
+    found: dict[int, str] = {}
+    for node in (one for one in ast.walk(tree) if isinstance(one, ast.stmt)):
+        targets = (
+            node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AugAssign) else []
+        )
+        if len(targets) == 1 and isinstance(targets[0], ast.Name) and node.end_lineno is not None:
+            found |= dict.fromkeys(range(node.lineno, node.end_lineno + 1), targets[0].id)
+    return found

@@ -1,0 +1,160 @@
+"""The functions of printed bodies, and what `parallelize` does with them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from meshwright.backends.printing import Function
+from meshwright.backends.torch_.emit.parts import Parts
+from meshwright.backends.torch_.emit.printed.bodies import Printed, PrintedBody, axes_in
+from meshwright.backends.torch_.emit.printed.moves import used_by
+from meshwright.backends.torch_.emit.writing.imports import names_in
+from meshwright.backends.torch_.emit.writing.lines import WIDTH, apart, call, indented
+from meshwright.ir.quoting import literal, pattern, said
+
+FORWARD = "model_forward"
+"""What the model's forward pass is called."""
+
+
+def cuts(printed: Printed) -> Iterator[str]:
+    """`CUT`, a constant."""
+    yield "CUT = {  # parameters by name: the dimension of which each rank has its part"
+    yield from (f"    {pattern(name)}: {dim}," for name, dim in printed.cuts.items())
+    yield "}"
+
+
+def functions(parts: Parts) -> Iterator[Iterator[str]]:
+    """All that is printed: what torch lacks, the functions of bodies, and the model's."""
+    printed = parts.printed
+    assert printed is not None
+    texts = [function(printed, body, name, one) for body in printed.bodies.values() for name, one in body.functions()]
+    texts.append(list(model(printed)))
+    used = names_in("\n".join(line for text in texts for line in text))
+    yield from (iter(text.split("\n")) for text in used_by(used))
+    if printed.tensor:
+        yield iter(DISTRIBUTE.split("\n"))
+    yield from (iter(text) for text in texts)
+
+
+def function(printed: Printed, body: PrintedBody, name: str, one: Function) -> list[str]:
+    axes = axes_in(one, printed.named_axes)
+    arguments = ["self: Any", *(f"{argument}: Tensor" for argument in one.arguments)]
+    named = ["*", *(f"{axis}: DeviceMesh" for axis in axes)] if axes else []
+    result = {0: "None", 1: "Tensor"}.get(len(one.returns), f"tuple[{', '.join(['Tensor'] * len(one.returns))}]")
+    what = f"{body.piece.plan.body}{f', module {one.path},' if one.path else ''}"
+    lines = [*head(name, [*arguments, *named], result), f'    """{said(what)} on this rank\'s shards."""']
+    code = returned(list(one.lines), list(one.returns))
+    return [*lines, *(text for line in code for text in statement(line))]
+
+
+def returned(lines: list[str], returns: list[str]) -> list[str]:
+    """Lines with what is returned: of a value that is made last, its expression."""
+    if len(returns) == 1 and lines and lines[-1].startswith(f"{returns[0]} = "):
+        return [*lines[:-1], f"return {lines[-1].partition(' = ')[2]}"]
+    return [*lines, f"return {', '.join(returns)}"] if returns else lines
+
+
+def statement(line: str) -> Iterator[str]:
+    """A statement of a function, on several lines where it is long."""
+    if len(line) + 4 <= WIDTH or line.startswith("#"):
+        yield f"    {line}"
+        return
+    found = re.match(r"(?P<before>(?:[\w, ]+ = |return )?)(?P<called>[\w.]+)\((?P<given>.*)\)$", line)
+    if found is None or not closed(found["given"]):
+        before, equal, text = line.partition(" = ")
+        yield from (f"    {before}{equal}(", f"        {text}", "    )") if equal else (f"    {line}",)
+        return
+    yield from call(4, f"{found['before']}{found['called']}", apart(found["given"]))
+
+
+def closed(text: str) -> bool:
+    """Whether every bracket that closes was opened in a text."""
+    deep = 0
+    for letter in text:
+        deep += (letter in "([{") - (letter in ")]}")
+        if deep < 0:
+            return False
+    return True
+
+
+def head(name: str, arguments: list[str], result: str) -> Iterator[str]:
+    line = f"def {name}({', '.join(arguments)}) -> {result}:"
+    if len(line) <= WIDTH:
+        yield line
+    elif len(f"    {', '.join(arguments)}") <= WIDTH:
+        yield from (f"def {name}(", f"    {', '.join(arguments)}", f") -> {result}:")
+    else:
+        yield from (f"def {name}(", *(f"    {argument}," for argument in arguments), f") -> {result}:")
+
+
+def model(printed: Printed) -> Iterator[str]:
+    """The model's forward pass."""
+    lines = list(printed.forward())
+    *rest, last = lines
+    lines = returned(rest, [last.removeprefix("return ")])
+    used = set(re.findall(r"[A-Za-z_]\w*", "\n".join(lines)))
+    axes = [axis for axis in printed.named_axes if axis in used]
+    names = printed.argument_names
+    arguments = ["self: Any", *(f"{name}: Tensor" for name in names)]
+    named = ["*", *(f"{axis}: DeviceMesh" for axis in axes)] if axes else []
+    yield from head(FORWARD, [*arguments, *named], "Tensor")
+    yield '    """The loss of a batch, of which each rank has its part."""'
+    yield from (f"    {line}" for line in lines)
+
+
+def set_forwards(parts: Parts) -> Iterator[str]:
+    """What `parallelize` does."""
+    printed = parts.printed
+    assert printed is not None
+    if printed.tensor:
+        yield f'    distribute(model, mesh["{printed.tensor[0]}"])'
+    for axis in printed.named_axes:
+        if axis in used_axes(printed):
+            yield f'    {axis} = mesh["{axis}"]'
+    for body in printed.bodies.values():
+        piece = body.piece
+        lines = []
+        for name, one in body.functions():
+            if not one.path and not piece.repeated:
+                continue
+            holder = "block" if piece.repeated else "model"
+            at = f"{holder}.get_submodule({literal(one.path)})" if one.path else holder
+            given = "".join(f", {axis}={axis}" for axis in axes_in(one, printed.named_axes))
+            if one.path:
+                lines.append(f"module = {at}")
+                at = "module"
+            lines.append(f"{at}.forward = partial({name}, {at}{given})")
+        if piece.repeated:
+            yield from indented((*parts.loop(piece), *(f"    {line}" for line in lines)))
+        else:
+            yield from indented(tuple(lines))
+    given = "".join(f", {axis}={axis}" for axis in axes_of_model(printed))
+    yield f"    model.forward = partial({FORWARD}, model{given})"
+
+
+def axes_of_model(printed: Printed) -> list[str]:
+    used = set(re.findall(r"[A-Za-z_]\w*", "\n".join(printed.forward())))
+    return [axis for axis in printed.named_axes if axis in used]
+
+
+def used_axes(printed: Printed) -> set[str]:
+    found = set(axes_of_model(printed))
+    for body in printed.bodies.values():
+        for one in body.function.all():
+            found |= set(axes_in(one, printed.named_axes))
+    return found
+
+
+DISTRIBUTE = '''\
+def distribute(model: nn.Module, ranks: DeviceMesh) -> None:
+    """Make DTensors of all parameters: of those that CUT names each rank has its part, of others all. Names stay."""
+    made: dict[nn.Parameter, nn.Parameter] = {}
+    for name, parameter in list(model.named_parameters(remove_duplicate=False)):
+        if parameter not in made:
+            dim = next((dim for pattern, dim in CUT.items() if re.fullmatch(pattern, name)), None)
+            lies = [Replicate() if dim is None else Shard(dim)]
+            cut = distribute_tensor(parameter.detach(), ranks, lies, src_data_rank=None)
+            made[parameter] = nn.Parameter(cut, requires_grad=parameter.requires_grad)
+        path, _, last = name.rpartition(".")
+        model.get_submodule(path).register_parameter(last, made[parameter])'''
