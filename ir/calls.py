@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from meshwright.ir.constants import Constant
 from meshwright.ir.route import Route
 
 UNWATCHED = Route(problem="the forward pass was not watched")
@@ -39,3 +40,5 @@ class Calls:
     """Whether the file has `draw_weights(module)`."""
     route: Route = UNWATCHED
     """The forward pass as lines, where the model may be cut into stages."""
+    constants: Mapping[str, Constant] = field(default_factory=dict)
+    """How the constants of the model's graph are made, by their laws."""

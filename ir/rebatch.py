@@ -103,6 +103,23 @@ def with_batch(fold: Fold, batch: int) -> Fold:
         raise _refused(error.place, error.cause) from error
 
 
+def batched_laws(fold: Fold, batch: int) -> frozenset[str]:
+    """The laws of constants whose shape holds the batch that the fold was captured at.
+
+    Where it is not known which sizes do, those that merely equal it are taken to.
+    """
+    try:
+        held = {name: dims.keys() for name, dims in _batched(Same(fold)).bodies.items()}
+    except MeshwrightError:
+        held = {}
+    return frozenset(
+        str(op.attr("law"))
+        for body in fold.bodies
+        for op in body.graph.ops
+        if op.kind == "constant" and (op.name in held[body.name] if held else batch in body.graph.types[op.name].shape)
+    )
+
+
 def _refused(place: str, cause: str) -> CannotRebatch:
     return CannotRebatch(place=place, cause=cause, fix="capture the model at the batch that is wanted")
 

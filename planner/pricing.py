@@ -22,11 +22,12 @@ from meshwright.cost_models.prediction import Prediction
 from meshwright.cost_models.profile import Profile, published
 from meshwright.ir.calls import Calls
 from meshwright.ir.capabilities import ANY, Capabilities
+from meshwright.ir.constants import Constant
 from meshwright.ir.decisions import Decisions
 from meshwright.ir.errors import CannotRebatch, MeshwrightError, WorkloadImpossible, nearest
 from meshwright.ir.fold import Fold, shortened, unfold
 from meshwright.ir.frontends.calls import Watched
-from meshwright.ir.frontends.capture import Captured, capture
+from meshwright.ir.frontends.capture import Captured, at_batch, capture
 from meshwright.ir.frontends.contract import Source
 from meshwright.ir.lower import BodyCache, lower, lower_one
 from meshwright.ir.microbatch import microbatch
@@ -92,6 +93,10 @@ class Folds:
     captured: Captured | None = None
     captured_at: int = 0
     watched: Watched | None = None
+    twice: Captured | None = None
+    """The model at twice the batch that it was captured at first."""
+    again: dict[int, Captured] = field(default_factory=dict)
+    """The model at every batch at which it had to be captured once more."""
 
     def at(self, batch: int) -> Fold:
         """The fold at this batch."""
@@ -112,7 +117,25 @@ class Folds:
         if self.watched is None:
             blocks = self.first(LEAST_BATCH).fold.instances
             self.watched = Watched.of(self.source, reference, batch=LEAST_BATCH, seq=self.seq, blocks=blocks)
-        return self.watched.staged(batch) if staged else self.watched.calls
+        calls = self.watched.staged(batch) if staged else self.watched.calls
+        return replace(calls, constants=self.constants(batch))
+
+    def constants(self, batch: int) -> Mapping[str, Constant]:
+        """How constants are made at this batch, by the laws of the fold at it.
+
+        The model is captured once more, at twice the batch, where the sizes of some follow from it.
+        """
+        first = self.first(batch)
+        if batch == self.captured_at:
+            return first.constants
+        self.at(batch)
+        if batch in self.again:  # the fold could not be written down for another batch
+            return self.again[batch].constants
+        if not any(one.batched for one in first.constants.values()):
+            return first.constants
+        if self.twice is None:
+            self.twice = self._capture(2 * self.captured_at)
+        return at_batch(first, self.twice, self.captured_at, batch)
 
     def _made(self, batch: int) -> Fold:
         fold = self.first(batch).fold
@@ -121,7 +144,8 @@ class Folds:
         try:
             made = with_batch(fold, batch)
         except CannotRebatch:
-            return self._capture(batch).fold
+            self.again[batch] = self._capture(batch)
+            return self.again[batch].fold
         share_loops(made, fold)
         return made
 

@@ -18,7 +18,6 @@ from meshwright.cost_models.cluster_text import read_cluster
 from meshwright.cost_models.prediction import Prediction
 from meshwright.ir.decisions import Decisions
 from meshwright.ir.fold import Fold
-from meshwright.ir.frontends.calls import calls_of
 from meshwright.ir.frontends.contract import Source
 from meshwright.ir.frontends.shrink import Scale
 from meshwright.ir.frontends.twin import Twin, twin_of
@@ -88,7 +87,7 @@ def twinned(planned: Planned, folder: Path) -> Twinned:
         ask = _ask(_in(Path(name), made), sizes, workload)
         setting = ask.setting()
         twin = setting.fold(config)
-        calls = calls_of(setting.folds.source, ask.model, batch=config.batch, seq=SEQ, blocks=twin.instances)
+        calls = setting.folds.calls(ask.model, config.batch, staged=True)
     files = made.files(folder)
     if files and not calls.beside:
         calls = replace(calls, file=Path(files[0][0]), beside=files)

@@ -4,7 +4,7 @@ which other one. A tensor belongs to the innermost module that returned it."""
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -14,6 +14,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.overrides import TorchFunctionMode
 
 from meshwright.ir.calls import Calls
+from meshwright.ir.constants import Constant
 from meshwright.ir.errors import EmissionModel
 from meshwright.ir.frontends.contract import Source, example_batch
 from meshwright.ir.frontends.foreign import guarded
@@ -78,9 +79,19 @@ class Watched:
         return replace(self.calls, route=self.routes.of(batch))
 
 
-def calls_of(source: Source, reference: str, *, batch: int, seq: int, blocks: Sequence[str] = ()) -> Calls:
-    """How the model of a reference is called on a batch. `blocks` are the paths of what its stacks repeat."""
-    return Watched.of(source, reference, batch=batch, seq=seq, blocks=blocks).staged(batch)
+def calls_of(
+    source: Source,
+    reference: str,
+    *,
+    batch: int,
+    seq: int,
+    blocks: Sequence[str] = (),
+    constants: Mapping[str, Constant] | None = None,
+) -> Calls:
+    """How the model of a reference is called on a batch. `blocks` are the paths of what its stacks repeat, `constants`
+    those of its capture."""
+    calls = Watched.of(source, reference, batch=batch, seq=seq, blocks=blocks).staged(batch)
+    return replace(calls, constants=constants or {})
 
 
 def _undrawn(model: nn.Module) -> Iterator[str]:

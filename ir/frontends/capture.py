@@ -10,10 +10,11 @@ to assume; and if even that does not fold, the fold is one body. Both are said i
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+from meshwright.ir.constants import Constant, batched, resized
 from meshwright.ir.errors import ForwardRaised, MeshwrightError, SequenceTooLong
 from meshwright.ir.fold import Fold
 from meshwright.ir.frontends.contract import Source, example_batch
@@ -23,6 +24,7 @@ from meshwright.ir.frontends.reduce import LONG_WALK, Stack, find_stacks, reduce
 from meshwright.ir.frontends.segment import NotFoldable, fold_trace, names_of
 from meshwright.ir.frontends.torch_export import Identity, trace
 from meshwright.ir.frontends.values import Traced
+from meshwright.ir.rebatch import batched_laws
 
 MOST_TRIED = 12
 """Lengths of sequences that are tried where a model does not run with the one that was asked for."""
@@ -36,6 +38,8 @@ class Captured:
     parameters: int
     stacks: tuple[Stack, ...]
     notes: tuple[str, ...] = ()
+    constants: Mapping[str, Constant] = field(default_factory=dict)
+    """How the constants of the fold are made, by their laws."""
 
 
 def capture(source: Source, *, batch: int, seq: int, seed: int = 0) -> Captured:
@@ -80,16 +84,17 @@ def _captured(source: Source, batch: int, seq: int, seed: int) -> Captured:
     source, unlabelled = labelled(source, example, batch=batch, seq=seq)
     found = find_stacks(source.module, seed)
     parameters = list(source.module.parameters())
-    fold, notes = _folded(source, example, found, seed)
+    fold, traced, notes = _folded(source, example, found, seed)
     return Captured(
         fold=fold,
         parameters=sum(p.numel() for p in parameters),
         stacks=found,
         notes=(*unlabelled, *notes),
+        constants=batched(traced.made, batched_laws(fold, batch)),
     )
 
 
-def _folded(source: Source, example: Any, found: tuple[Stack, ...], seed: int) -> tuple[Fold, tuple[str, ...]]:
+def _folded(source: Source, example: Any, found: tuple[Stack, ...], seed: int) -> tuple[Fold, Traced, tuple[str, ...]]:
     longer = find_stacks(source.module, seed, most=LONG_WALK)
     whole = tuple(replace(stack, walk=tuple(range(stack.depth))) for stack in found)
     refused: list[str] = []
@@ -108,8 +113,27 @@ def _folded(source: Source, example: Any, found: tuple[Stack, ...], seed: int) -
             if stacks == longer:
                 refused.append("the model cannot run with fewer blocks; tracing at full depth")
             continue
-        return fold, (*refused, *traced.notes)
+        return fold, traced, (*refused, *traced.notes)
     raise AssertionError("a graph without stacks is one body")
+
+
+def at_batch(few: Captured, more: Captured, rows: int, batch: int) -> dict[str, Constant]:
+    """How constants are made at this batch, by the laws that they have at a batch of `rows`, of which `more` is twice.
+
+    The two captures are of one model, so their constants stand in the same places. One whose lines differ in more than
+    sizes is made of something else at every batch; it has a problem.
+    """
+    own, other = _laws(few.fold), _laws(more.fold)
+    twice = dict(zip(own, other, strict=True)) if len(own) == len(other) else {}
+    return {
+        law: resized(one, more.constants.get(twice.get(law, "")), rows, batch) if one.batched else one
+        for law, one in few.constants.items()
+    }
+
+
+def _laws(fold: Fold) -> list[str]:
+    ops = (op for body in fold.bodies for op in body.graph.ops)
+    return [str(op.attr("law")) for op in ops if op.kind == "constant"]
 
 
 def trace_reduced(source: Source, example: Any, stacks: Sequence[Stack]) -> Traced:

@@ -44,6 +44,8 @@ class Term:
     args: tuple[Any, ...] = ()
     kwargs: dict[str, Any] = field(default_factory=dict)
     data: Array | None = None
+    target: str = ""
+    """The overload that made it, where one did: `add.Tensor`, `mylib.rotary.default`."""
 
     def at(self, index: Index) -> Array:
         """Values at the given coordinates (one index array per dimension; the arrays broadcast)."""

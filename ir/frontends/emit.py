@@ -17,12 +17,15 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from math import prod
 from typing import Any
 
+from meshwright.ir.constants import Constant, Held
+from meshwright.ir.frontends.constant_code import constant_of
 from meshwright.ir.frontends.constants import Term
 from meshwright.ir.frontends.layout import contiguous, ordered, taken_strides, view_strides
-from meshwright.ir.frontends.values import Assembly, Handle, Names, Place
+from meshwright.ir.frontends.values import Assembly, Attribute, Handle, Names, Place
 from meshwright.ir.graph import Attr, Input, Op, Param, Type
 
 LIFTED = frozenset(
@@ -71,6 +74,8 @@ class Emitter:
         self._made: dict[tuple[int, str], str] = {}
         self._origin: dict[int, str] = {}
         self._buffers: dict[int, str] = {}
+        self._attributes: dict[int, tuple[Attribute, ...]] = {}
+        self._rooms: dict[str, str] = {}
         self._kept: list[object] = []  # whatever the tables above know by id
 
     @property
@@ -97,6 +102,14 @@ class Emitter:
         self._kept.append(term)
         if buffer is not None:
             self._buffers[id(term)] = buffer
+        return term
+
+    def add_attribute(self, term: Term, places: tuple[Attribute, ...]) -> Handle:
+        """A tensor that modules hold as a plain attribute, at these places. A block's own is read in the block."""
+        self._kept.append(term)
+        if places:
+            self._attributes[id(term)] = places
+            self._origin[id(term)] = self.names.room(places[0].path)
         return term
 
     # Handles ----------------------------------------------------------------------------------------------------------
@@ -135,7 +148,7 @@ class Emitter:
             self._define(value, type_, None)
             attrs = (("law", self._law(term, room)), ("shape", term.shape), ("dtype", term.dtype))
             op = Op("constant", (), (value,), attrs, module=self.place.module if room else "", no_grad=True)
-            self.constants[value] = term
+            self.constants[value], self._rooms[value] = term, room
             self.producer[value] = op
             (self._ops if room else self._prologue).append(op)
         self._made[id(term), room] = value
@@ -151,7 +164,7 @@ class Emitter:
             if not isinstance(item, Term):
                 return str(item)
             if id(item) not in digests:
-                leaf = self._buffers.get(id(item), "").removeprefix(f"{room}.")
+                leaf = self._leaf(item, room)
                 data = "" if item.data is None else hashlib.sha256(item.data.tobytes()).hexdigest()
                 arguments = [
                     digest(item.args),
@@ -162,6 +175,35 @@ class Emitter:
             return digests[id(item)]
 
         return f"{term.op or 'buffer'}:{digest(term)}"
+
+    def _leaf(self, term: Term, room: str) -> str:
+        """What the law of a constant in this room says of a tensor that the model has."""
+        held = self.held(term, room)
+        if held is None:
+            return ""
+        keys = "".join(f"[{key!r}]" for key in held.keys)
+        return f"{'' if held.relative or not room else '/'}{held.path}{keys}"
+
+    def held(self, term: Term, room: str) -> Held | None:
+        """The tensor of the model that a term is, seen from a room; None if it is made."""
+        buffer = self._buffers.get(id(term))
+        places = self._attributes.get(id(term), ()) if buffer is None else (Attribute(buffer),)
+        if not places:
+            return None
+        inside = f"{room}." if room else ""
+        place = next((one for one in places if inside and one.path.startswith(inside)), places[0])
+        relative = bool(inside) and place.path.startswith(inside)
+        path = place.path.removeprefix(inside) if relative else place.path
+        return Held(path=path, relative=relative, buffer=buffer is not None, keys=place.keys)
+
+    def made(self, values: Iterable[str]) -> dict[str, Constant]:
+        """How these constants are made, by their laws."""
+        found: dict[str, Constant] = {}
+        for value in values:
+            law, room = str(self.producer[value].attr("law")), self._rooms[value]
+            if law not in found:
+                found[law] = constant_of(self.constants[value], partial(self.held, room=room))
+        return found
 
     def _assembled(self, whole: Assembly) -> str:
         """Pieces and the gaps between them, concatenated."""
@@ -177,7 +219,11 @@ class Emitter:
 
     def _gap(self, whole: Assembly, start: int, end: int) -> str:
         shape = tuple(end - start if dim == whole.dim else extent for dim, extent in enumerate(whole.base.shape))
-        return self.value(self.keep(Term("slice", shape, whole.base.dtype, (whole.base, whole.dim, start, end))))
+        return self.value(
+            self.keep(
+                Term("slice", shape, whole.base.dtype, (whole.base, whole.dim, start, end), target="slice.Tensor")
+            )
+        )
 
     def keep(self, term: Term) -> Term:
         """Note where a constant was made."""
@@ -348,7 +394,11 @@ class Emitter:
             return self.view(value, (*lead, *shape[1:]))
         if op.kind == "constant":
             term = self.constants[value]
-            return self.value(self.keep(Term("view", (*lead, *shape[1:]), term.dtype, (term, (*lead, *shape[1:])))))
+            return self.value(
+                self.keep(
+                    Term("view", (*lead, *shape[1:]), term.dtype, (term, (*lead, *shape[1:])), target="view.default")
+                )
+            )
         if self._passes(op) and merged(self.types[op.operands[0]].shape, shape) == lead:
             return op.operands[0]
         return None

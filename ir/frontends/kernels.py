@@ -165,7 +165,7 @@ def _first_of(t: Emitter, constant: Term, dim: int) -> Term:
     if constant.shape[dim] == 1:
         return constant
     shape = (*constant.shape[:dim], 1, *constant.shape[dim + 1 :])
-    return t.keep(Term("slice", shape, constant.dtype, (constant, dim, 0, 1)))
+    return t.keep(Term("slice", shape, constant.dtype, (constant, dim, 0, 1), target="slice.Tensor"))
 
 
 def _of_rank_four(t: Emitter, bias: Handle) -> Handle:

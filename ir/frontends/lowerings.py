@@ -316,7 +316,7 @@ def filled(t: Emitter, call: Call) -> Handle:
     value = 0 if call.target.startswith("zero") else call["value"]
     if not number(value):
         return opaque(t, call)
-    return t.keep(Term("full", call.type.shape, call.type.dtype, (call.type.shape, value)))
+    return t.keep(Term("full", call.type.shape, call.type.dtype, (call.type.shape, value), target="full.default"))
 
 
 def floor_divided(t: Emitter, call: Call) -> Handle:

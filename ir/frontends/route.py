@@ -37,7 +37,7 @@ COMPUTED = 1 << 20
 """Elements, at most, of a value that is computed while a model is watched."""
 WATCHED = 2
 """Sequences on which a model is watched, and then on twice as many."""
-_RESERVED = {
+RESERVED = {
     *(*dir(builtins), *keyword.kwlist),
     *("self", "model", "mesh", "torch", "nn", "F", "index", "x"),
     *("Any", "DTensor", "Following", "Shard", "Tensor", "block", "entered"),
@@ -236,7 +236,7 @@ class _Watcher(TorchFunctionMode):
         """Give a tensor a name."""
         word = identifier(like).strip("_") or "value"
         word = f"value_{word}" if word[0].isdigit() else word
-        word = f"{word}_" if word in _RESERVED else word
+        word = f"{word}_" if word in RESERVED else word
         taken, name, number = {name for name, _ in self.kept}, word, 2
         while name in taken:
             name, number = f"{word}_{number}", number + 1

@@ -16,7 +16,7 @@ import inspect
 import logging
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +39,7 @@ from meshwright.ir.frontends.foreign import Interrupted, contained, described, u
 from meshwright.ir.frontends.stand_ins import standing_in
 from meshwright.ir.frontends.storage import Cell
 from meshwright.ir.frontends.translate import Translator
-from meshwright.ir.frontends.values import Handle, Names, Place, Traced, tensor_term
+from meshwright.ir.frontends.values import Attribute, Handle, Names, Place, Traced, tensor_term
 
 UNCHANGED = Names(path=lambda path: path, room=lambda path: "")
 """The model is traced as it is: paths are true, and no block is repeated."""
@@ -48,6 +48,10 @@ TRACE_LIMIT_S = 600.0
 """Tracing takes seconds; a forward pass that has not come back by then is waiting for something."""
 
 _PREFIX = "model"
+_OWN = frozenset(vars(nn.Module()))
+"""What every module has: its tables of parameters, buffers, modules and hooks."""
+NESTED = 3
+"""Lists and dictionaries inside of one another, at most, in which tensors are looked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +59,8 @@ class Identity:
     """What a parameter or buffer is, by object: every path it has in the whole model (tied ones share an object)."""
 
     paths: Mapping[int, tuple[str, ...]]
+    attributes: Mapping[int, tuple[Attribute, ...]] = field(default_factory=dict)
+    """The same of tensors that modules hold without having registered them."""
 
     @classmethod
     def of(cls, model: nn.Module) -> Identity:
@@ -62,7 +68,27 @@ class Identity:
         for named in (model.named_parameters(remove_duplicate=False), model.named_buffers(remove_duplicate=False)):
             for path, tensor in named:
                 paths.setdefault(id(tensor), []).append(path)
-        return cls({key: tuple(found) for key, found in paths.items()})
+        return cls({key: tuple(found) for key, found in paths.items()}, _attributes(model, paths))
+
+
+def _attributes(model: nn.Module, registered: Mapping[int, Sequence[str]]) -> dict[int, tuple[Attribute, ...]]:
+    found: dict[int, list[Attribute]] = {}
+
+    def note(item: Any, place: Attribute, depth: int = 0) -> None:
+        if isinstance(item, Tensor):
+            if id(item) not in registered:
+                found.setdefault(id(item), []).append(place)
+        elif isinstance(item, list | tuple | dict) and depth < NESTED:
+            pairs = item.items() if isinstance(item, dict) else enumerate(item)
+            for key, part in pairs:
+                if isinstance(key, str | int):
+                    note(part, replace(place, keys=(*place.keys, key)), depth + 1)
+
+    for path, module in model.named_modules():
+        for name, item in vars(module).items():
+            if name not in _OWN:
+                note(item, Attribute(f"{path}.{name}" if path else name))
+    return {key: tuple(places) for key, places in found.items()}
 
 
 class Step(nn.Module):
@@ -182,7 +208,7 @@ def _translate(
     program: Any, step: Step, batch: Any, names: Names, identity: Identity, known: Mapping[str, Term]
 ) -> Traced:
     strip = Names(lambda path: names.path(_stripped(path)), names.room)
-    translator = Translator(strip)
+    translator = Translator(strip, identity.attributes)
     translator.place = Place(source=_defined_at(step.hooks.loss))
     translator.hugging_face = hasattr(getattr(step.model, "config", None), "_attn_implementation")
     graph: fx.Graph = program.graph_module.graph
@@ -198,7 +224,7 @@ def _translate(
             cells.append(_input(translator, node, next(leaves), step.hooks.dims))
             continue
         if kind not in ("PARAMETER", "BUFFER"):
-            cells.append(Cell(translator.add_constant(tensor_term(program.constants[path]))))
+            cells.append(Cell(translator.tensor(program.constants[path])))
             continue
         tensor = step.get_parameter(path) if kind == "PARAMETER" else step.get_buffer(path)
         cell = tied.get(id(tensor))

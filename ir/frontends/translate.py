@@ -27,12 +27,27 @@ from meshwright.ir.frontends.dtypes import type_of
 from meshwright.ir.frontends.emit import Emitter
 from meshwright.ir.frontends.sections import joined
 from meshwright.ir.frontends.storage import Cell
-from meshwright.ir.frontends.values import Assembly, Call, Handle, Literal, Place, Traced, flat, tensor_term
-from meshwright.ir.graph import Graph, Op, Update
+from meshwright.ir.frontends.values import (
+    Assembly,
+    Attribute,
+    Call,
+    Handle,
+    Literal,
+    Names,
+    Place,
+    Traced,
+    flat,
+    tensor_term,
+)
+from meshwright.ir.graph import Graph, Op, Type, Update
 
 
 class Translator(Emitter):
-    """The state of one walk."""
+    """The state of one walk. `attributes` says where the model holds tensors that it has not registered."""
+
+    def __init__(self, names: Names, attributes: Mapping[int, tuple[Attribute, ...]] | None = None) -> None:
+        super().__init__(names)
+        self.attributes = attributes or {}
 
     def run(self, graph: fx.Graph, arguments: Sequence[Any], owner: torch.nn.Module) -> list[Any]:
         """Translate a (sub)graph called with these cells; the cells of its outputs."""
@@ -53,7 +68,11 @@ class Translator(Emitter):
         found: Any = owner
         for part in name.split("."):
             found = getattr(found, part)
-        return found if isinstance(found, fx.GraphModule) else Cell[Handle](self.add_constant(tensor_term(found)))
+        return found if isinstance(found, fx.GraphModule) else Cell[Handle](self.tensor(found))
+
+    def tensor(self, found: Tensor) -> Handle:
+        """A tensor that is no parameter and no buffer, as a constant."""
+        return self.add_attribute(tensor_term(found), self.attributes.get(id(found), ()))
 
     def _node(self, node: fx.Node, cells: dict[fx.Node, Any], owner: torch.nn.Module) -> Any:
         target = str(node.target)
@@ -157,13 +176,16 @@ class Translator(Emitter):
         packet = call.target.split(".")[0]
         if writing.is_creation(call.target):  # of the tensor that it is made like, it uses what the result's type says
             made_like = (None, *call.positional[1:])
-            return self.keep(Term(packet, call.type.shape, call.type.dtype, made_like, dict(call.keyword)))
+            return self.keep(self._term(packet, call, call.type, made_like))
         read = [h for h in flat(tuple(call.args.values())) if isinstance(h, str | Term | Assembly)]
         if not writing.is_pure(call.target) or not all(isinstance(h, Term) for h in read):
             return aten.lower(self, call)
         if len(call.types) > 1 or packet in ("chunk", "split", "split_with_sizes"):
             return tuple(self._constant_parts(packet, call))
-        return self.keep(Term(packet, call.type.shape, call.type.dtype, call.positional, dict(call.keyword)))
+        return self.keep(self._term(packet, call, call.type, call.positional))
+
+    def _term(self, operator: str, call: Call, type_: Type, arguments: tuple[Any, ...]) -> Term:
+        return Term(operator, type_.shape, type_.dtype, arguments, dict(call.keyword), target=call.target)
 
     def _constant_parts(self, packet: str, call: Call) -> Iterator[Term]:
         """The results of an operator that has several: parts of a split are slices, others have no law."""
@@ -173,9 +195,9 @@ class Translator(Emitter):
                 dim = call["dim"] % len(type_.shape)
                 cut = (call["self"], dim, start, start + type_.shape[dim])
                 start += type_.shape[dim]
-                yield self.keep(Term("slice", type_.shape, type_.dtype, cut))
+                yield self.keep(Term("slice", type_.shape, type_.dtype, cut, target="slice.Tensor"))
             else:
-                yield self.keep(Term(f"{packet}[{index}]", type_.shape, type_.dtype, call.positional))
+                yield self.keep(self._term(f"{packet}[{index}]", call, type_, call.positional))
 
     def _bound(self, node: fx.Node, cells: dict[fx.Node, Any]) -> tuple[Call, list[Any]]:
         schema = node.target._schema
@@ -235,7 +257,7 @@ class Translator(Emitter):
             loss=values[0] if loss else None,
         )
         constants = {value: term for value, term in self.constants.items() if value in used}
-        return Traced(graph, constants, tuple(dict.fromkeys(self.notes)))
+        return Traced(graph, constants, tuple(dict.fromkeys(self.notes)), self.made(constants))
 
 
 def _static(tensors: Sequence[Tensor]) -> bool:

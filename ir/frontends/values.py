@@ -17,6 +17,7 @@ from typing import Any
 
 from torch import Tensor
 
+from meshwright.ir.constants import Constant
 from meshwright.ir.frontends.constants import Term
 from meshwright.ir.frontends.dtypes import DTYPES
 from meshwright.ir.graph import Graph, Type
@@ -75,6 +76,14 @@ class Names:
 
 
 @dataclass(frozen=True, slots=True)
+class Attribute:
+    """Where a module holds a tensor: the path of its attribute, and the keys where that is a list or dictionary."""
+
+    path: str
+    keys: tuple[str | int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Place:
     """Where in the model an operator was traced."""
 
@@ -90,16 +99,20 @@ class Traced:
     graph: Graph
     constants: Mapping[str, Term]
     notes: tuple[str, ...] = ()
+    made: Mapping[str, Constant] = field(default_factory=dict)
+    """How the constants are made, by their laws."""
 
 
 def tensor_term(tensor: Tensor) -> Term:
     """A tensor of the module as a constant; on the meta device its data is unknown."""
     shape = tuple(int(extent) for extent in tensor.shape)
     dtype = DTYPES.get(tensor.dtype, "f32")
+    unnamed = {} if tensor.dtype in DTYPES else {"dtype": tensor.dtype}
     if tensor.device.type == "meta" or type(tensor).__name__ == "FakeTensor":
-        return Term("", shape, dtype)
+        return Term("", shape, dtype, kwargs=unnamed)
     widened = tensor.detach().cpu()
-    return Term("", shape, dtype, data=(widened.double() if widened.is_floating_point() else widened).numpy())
+    data = (widened.double() if widened.is_floating_point() else widened).numpy()
+    return Term("", shape, dtype, kwargs=unnamed, data=data)
 
 
 def flat(item: Any) -> list[Any]:

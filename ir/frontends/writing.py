@@ -134,7 +134,7 @@ def _put_slice(t: Emitter, call: Call, parent: Handle, part: Handle) -> Handle:
         return _overwrite(t, parent, part, dim, start, end)
     if isinstance(parent, Term) and isinstance(part, Term):
         arguments = (parent, part, dim, start, end, step)
-        return t.keep(Term("slice_scatter", shape, t.type(parent).dtype, arguments))
+        return t.keep(Term("slice_scatter", shape, t.type(parent).dtype, arguments, target="slice_scatter.default"))
     every = shape[dim] // step
     if start >= step or shape[dim] % step or t.type(part).shape[dim] != every:
         return _scattered(t, call, parent, part)

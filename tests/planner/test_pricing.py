@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -27,6 +27,15 @@ class Captured:
 
     fold: Any
     notes: tuple[str, ...] = ()
+    constants: Any = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Told:
+    """How a model is called."""
+
+    name: str
+    constants: Any = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -142,13 +151,13 @@ def test_a_model_is_watched_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def of(source: Source, reference: str, **shape: Any) -> Any:
         watched.append((source.name, reference, shape))
-        return SimpleNamespace(calls="calls", staged=lambda batch: f"route of {batch}")
+        return SimpleNamespace(calls=Told("calls"), staged=lambda batch: Told(f"route of {batch}"))
 
     monkeypatch.setattr(module.Watched, "of", staticmethod(of))
     own = folds()
-    own.captured = Captured(SimpleNamespace(instances="blocks"))  # type: ignore[assignment]
+    own.captured = Captured(SimpleNamespace(instances="blocks", name="fold"))  # type: ignore[assignment]
     told: list[Any] = [own.calls("m", batch, staged=staged) for batch, staged in ((8, False), (8, True), (4, True))]
-    assert told == ["calls", "route of 8", "route of 4"]
+    assert told == [Told("calls"), Told("route of 8"), Told("route of 4")]
     assert watched == [("model", "m", {"batch": 2, "seq": 64, "blocks": "blocks"})]
 
 

@@ -36,8 +36,9 @@ MIXED = Workload(global_batch=BATCH, seq=SEQ, precision="bf16")
 def model(batch: int = BATCH, reference: str = TINY, dtype: str = "fp32") -> tuple[Fold, Calls]:
     """As it is traced on a micro-batch. Its factory makes it in fp32."""
     source = in_dtype(load_model(reference), dtype)
-    fold = capture(source, batch=batch, seq=SEQ).fold
-    return fold, calls_of(source, reference, batch=batch, seq=SEQ, blocks=fold.instances)
+    found = capture(source, batch=batch, seq=SEQ)
+    blocks, constants = found.fold.instances, found.constants
+    return found.fold, calls_of(source, reference, batch=batch, seq=SEQ, blocks=blocks, constants=constants)
 
 
 def lowered(decisions: Decisions, workload: Workload = WORKLOAD, reference: str = TINY) -> Program:

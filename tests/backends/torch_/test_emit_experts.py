@@ -87,8 +87,9 @@ def mixture(batch: int, factory: str) -> tuple[Fold, Calls]:
     """As it is traced on a micro-batch."""
     reference = f"{MIXTURE}:{factory}"
     source = load_model(reference)
-    fold = capture(source, batch=batch, seq=SEQ).fold
-    return fold, calls_of(source, reference, batch=batch, seq=SEQ, blocks=fold.instances)
+    found = capture(source, batch=batch, seq=SEQ)
+    blocks, constants = found.fold.instances, found.constants
+    return found.fold, calls_of(source, reference, batch=batch, seq=SEQ, blocks=blocks, constants=constants)
 
 
 def plan_of(factory: str = "tiny", **degrees: Any) -> Subject:

@@ -1,0 +1,611 @@
+"""A constant's expression as lines of torch code: a `Term` in, a `Constant` out.
+
+Any term is printed: what is written with operators, indexing, methods and functions of torch is what these are to ATen
+one to one; everything else stands as `torch.ops.aten.NAME.OVERLOAD(...)`, with the arguments that were traced.
+
+    nodes       equal terms are one node; aliases, copies and casts to the same dtype are none
+    expression  one per node, by its operator (`_FORMS`); where torch would give it another dtype than it was traced
+                with, as where an operator wrote in place, a cast follows
+    lines       what is read once is written where it is read, up to `WIDTH` columns; all else has a line and a name
+
+Dtypes are written out and no number is computed here: the lines round as the model does.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+
+from meshwright.ir.constants import DATA, HELD, Constant, Data, Held
+from meshwright.ir.frontends.constants import Array, Term
+from meshwright.ir.frontends.dtypes import TORCH_DTYPES
+from meshwright.ir.frontends.route import RESERVED
+from meshwright.ir.quoting import constant, identifier, literal
+from meshwright.ir.route import DEVICE
+
+WIDTH = 110
+WRITTEN_OUT = 64
+"""Elements, at most, of an array that is written into code."""
+FOREVER = (1 << 63) - 1
+"""Where a slice ends that takes everything."""
+
+_INFIX = {
+    "add": "+", "sub": "-", "mul": "*", "div": "/", "floor_divide": "//", "remainder": "%", "pow": "**", "matmul": "@",
+    "lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "==", "ne": "!=",
+    "bitwise_and": "&", "bitwise_or": "|", "bitwise_xor": "^", "__and__": "&", "__or__": "|", "__xor__": "^",
+}  # fmt: skip
+_METHODS = frozenset(
+    (
+        "expand", "repeat", "unsqueeze", "squeeze", "transpose", "permute", "t", "flip", "roll", "masked_fill",
+        "sin", "cos", "tan", "exp", "expm1", "log", "log1p", "log2", "sqrt", "rsqrt", "reciprocal", "abs", "tanh",
+        "floor", "ceil", "round", "sign", "logical_not", "logical_and", "logical_or", "logical_xor", "isinf", "isnan",
+        "cumsum", "cumprod", "sum", "mean", "amax", "amin", "any", "all", "prod", "argmax", "argmin", "tril", "triu",
+        "sigmoid", "clamp", "clamp_min", "clamp_max", "diff", "gather", "index_select", "repeat_interleave",
+        "to_dense", "square", "softmax", "max", "min", "sort", "topk", "atan2", "fmod", "erf",
+    )
+)  # fmt: skip
+"""Operators that are methods of tensors, with the same arguments."""
+_FUNCTIONS = frozenset(
+    (
+        "cat", "stack", "where", "maximum", "minimum", "outer", "polar", "einsum", "mm", "bmm", "slice_scatter",
+        "complex", "view_as_real", "view_as_complex", "arange", "linspace", "logspace", "eye", "zeros", "ones", "full",
+        "empty", "searchsorted", "bucketize", "tril_indices", "triu_indices",
+    )
+)  # fmt: skip
+"""Operators that are functions of torch, with the same arguments."""
+_SAME = frozenset(("alias", "detach", "lift_fresh_copy", "lift_fresh", "lift"))
+_LAID_OUT = frozenset(("clone", "contiguous"))
+_CASTS = frozenset(("to", "_to_copy", "type_as"))
+_RESHAPES = frozenset(
+    ("view", "reshape", "_unsafe_view", "view_as", "reshape_as", "flatten", "unflatten", "_reshape_alias")
+)
+_FOLLOWS = _RESHAPES | _CASTS | _LAID_OUT | frozenset(
+    (
+        "expand", "expand_as", "repeat", "unsqueeze", "squeeze", "transpose", "permute", "t", "slice", "select",
+        "cat", "stack", "index", "slice_scatter", "flip", "roll", "add", "sub", "mul", "div", "neg", "pow", "getitem",
+        "masked_fill", "rsub",
+    )
+)  # fmt: skip
+"""Operators whose results are called like what they are made of."""
+_INCIDENTAL = frozenset(("layout", "pin_memory", "memory_format", "non_blocking", "device"))
+"""Arguments that change no value; where something is made, its device is written."""
+_FILLED = {
+    "zeros_like": "zeros", "new_zeros": "zeros", "zero": "zeros", "ones_like": "ones", "new_ones": "ones",
+    "empty_like": "empty", "new_empty": "empty",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Node:
+    """A term with nodes for terms; equal ones are one node."""
+
+    op: str
+    target: str
+    shape: tuple[int, ...]
+    dtype: str
+    args: tuple[Any, ...] = ()
+    kwargs: tuple[tuple[str, Any], ...] = ()
+    held: Held | None = None
+    data: Array | None = None
+
+    @property
+    def read(self) -> tuple[Node, ...]:
+        """What it is made of, as often as it is read."""
+        return tuple(_nodes((self.args, [value for _, value in self.kwargs])))
+
+    @property
+    def torch_dtype(self) -> torch.dtype:
+        own = dict(self.kwargs).get("dtype") if not self.op else None
+        return own if isinstance(own, torch.dtype) else TORCH_DTYPES[self.dtype]
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """An expression; what is no `atom` stands in parentheses where it is an operand."""
+
+    text: str
+    atom: bool = True
+
+    @property
+    def operand(self) -> str:
+        return self.text if self.atom and not self.text.startswith("-") else f"({self.text})"
+
+
+Show = Callable[[Any], Shown]
+Form = Callable[[Node, dict[str, Any], Show], Shown]
+
+
+def constant_of(term: Term, held: Callable[[Term], Held | None]) -> Constant:
+    """The constant that this term is. `held` says which tensors are ones that the model has."""
+    leaves = _terms(term, lambda one: held(one) is not None)
+    if any(not one.op and one.data is None and held(one) is None for one in leaves):
+        why = "it is made of a tensor without values, which is no buffer and no attribute of a module"
+        return Constant(shape=term.shape, dtype=term.dtype, problem=why)
+    return _Printer(held).printed(term)
+
+
+# Nodes ---------------------------------------------------------------------------------------------------------------
+
+
+def _terms(root: Term, held: Callable[[Term], bool] = lambda _: False) -> list[Term]:
+    """Every term of an expression once, what is read before what reads it; nothing below what is held."""
+    found: dict[int, Term] = {}
+    pending = [(root, False)]
+    while pending:
+        term, entered = pending.pop()
+        if id(term) in found:
+            continue
+        if entered:
+            found[id(term)] = term
+            continue
+        pending.append((term, True))
+        if not held(term):
+            pending += [
+                (leaf, False) for leaf in reversed(list(_leaves((term.args, list(term.kwargs.values())), Term)))
+            ]
+    return list(found.values())
+
+
+def _leaves(item: Any, kind: type) -> Iterator[Any]:
+    if isinstance(item, kind):
+        yield item
+    elif isinstance(item, list | tuple):
+        for part in item:
+            yield from _leaves(part, kind)
+
+
+def _nodes(item: Any) -> Iterator[Node]:
+    yield from _leaves(item, Node)
+
+
+def _mapped(item: Any, change: Callable[[Any], Any]) -> Any:
+    if isinstance(item, list | tuple):
+        return tuple(_mapped(part, change) for part in item)
+    return change(item)
+
+
+@dataclass(slots=True)
+class _Printer:
+    """One constant as it is printed."""
+
+    held: Callable[[Term], Held | None]
+    known: dict[Any, Node] = field(default_factory=dict)
+    lines: list[tuple[str, str]] = field(default_factory=list)
+    names: dict[int, str] = field(default_factory=dict)
+    taken: set[str] = field(default_factory=set)
+    shown: dict[int, Shown] = field(default_factory=dict)
+    reads: list[Held] = field(default_factory=list)
+    arrays: list[Data] = field(default_factory=list)
+    exact: bool = False
+    """Whether something reads how values lie in memory, so that copies are kept."""
+
+    def printed(self, root: Term) -> Constant:
+        terms = _terms(root, lambda term: self.held(term) is not None)
+        self.exact = any(term.op.startswith("as_strided") or term.target == "view.dtype" for term in terms)
+        nodes: dict[int, Node] = {}
+        for term in terms:
+            nodes[id(term)] = self.node(term, nodes)
+        last = nodes[id(root)]
+        order = _in_order(last)
+        uses = Counter(id(one) for node in order for one in node.read)
+        for node in order:
+            self.shown[id(node)] = self.fitted(node)
+            if uses[id(node)] > 1 or node is last:
+                self.line(node)
+        return Constant(
+            shape=root.shape,
+            dtype=root.dtype,
+            lines=tuple(self.lines),
+            held=tuple(self.reads),
+            data=tuple(self.arrays),
+        )
+
+    def node(self, term: Term, nodes: dict[int, Node]) -> Node:
+        """The node of a term whose operands have theirs."""
+        held = self.held(term)
+        if held is not None:
+            return self.one(Node("", "", term.shape, term.dtype, held=held))
+        if term.data is not None:
+            kwargs = tuple(term.kwargs.items())
+            return self.one(Node("", "", term.shape, term.dtype, kwargs=kwargs, data=term.data), term.data.tobytes())
+
+        def own(item: Any) -> Any:
+            return nodes[id(item)] if isinstance(item, Term) else item
+
+        args = _mapped(term.args, own)
+        kwargs = tuple((name, _mapped(value, own)) for name, value in term.kwargs.items())
+        op, _, index = term.op.partition("[")
+        if term.target.count(".") > 1:  # no operator of torch's own, whatever it is called
+            op = term.target
+        first = args[0] if args and isinstance(args[0], Node) else None
+        if first is not None and (op in _SAME or (op in _LAID_OUT and not self.exact)):
+            return first
+        if first is not None and op in _CASTS and first.dtype == term.dtype and not self.exact:
+            return first
+        if first is not None and (first.shape, first.dtype) == (term.shape, term.dtype) and _changes_nothing(op, term):
+            return first
+        if index:
+            call = self.one(Node(op, term.target, (), "", args, kwargs))
+            return self.one(Node("getitem", "", term.shape, term.dtype, (call, int(index[:-1]))))
+        return self.one(Node(op, term.target, term.shape, term.dtype, args, kwargs))
+
+    def one(self, node: Node, data: bytes = b"") -> Node:
+        key = (node.op, node.target, node.shape, node.dtype, node.held, data, *map(_key, (node.args, node.kwargs)))
+        return self.known.setdefault(key, node)
+
+    # Lines
+
+    def fitted(self, node: Node) -> Shown:
+        """The expression of a node; operands get lines of their own as long as it is too wide."""
+        while True:
+            found = self.expression(node)
+            inside = [one for one in node.read if id(one) not in self.names]
+            if len(found.text) <= WIDTH or not inside:
+                return found
+            self.line(max(inside, key=lambda one: len(self.shown[id(one)].text)))
+
+    def line(self, node: Node) -> None:
+        if id(node) in self.names:
+            return
+        word = identifier(_stem(node)).strip("_") or "value"
+        word = f"value_{word}" if word[0].isdigit() else word
+        word = f"{word}_" if word in RESERVED else word
+        name, number = word, 2
+        while name in self.taken:
+            name, number = f"{word}_{number}", number + 1
+        self.taken.add(name)
+        self.lines.append((name, self.shown[id(node)].text))
+        self.names[id(node)] = name
+
+    # Expressions
+
+    def show(self, item: Any) -> Shown:
+        """An operand, or any other argument, as it stands in an expression."""
+        if isinstance(item, Node):
+            return Shown(f"%{self.names[id(item)]}") if id(item) in self.names else self.shown[id(item)]
+        return Shown(_plain(item, lambda node: self.show(node).text))
+
+    def expression(self, node: Node) -> Shown:
+        if node.held is not None:
+            if node.held not in self.reads:
+                self.reads.append(node.held)
+            return Shown(HELD % self.reads.index(node.held))
+        if node.data is not None:
+            return self.literal(node)
+        if node.op == "getitem":
+            return Shown(f"{self.show(node.args[0]).operand}[{node.args[1]}]")
+        if node.args[:1] == (None,) or node.op in (
+            "fill",
+            "zero",
+            "zeros_like",
+            "ones_like",
+            "full_like",
+            "empty_like",
+        ):
+            return self.made_like(node)
+        overload, bound = _bound(node)
+        form = _FORMS.get(node.op)
+        found = form(node, bound, self.show) if form is not None and bound is not None else None
+        found = found or self.called(node, overload, bound)
+        return self.typed(node, overload, found)
+
+    def literal(self, node: Node) -> Shown:
+        assert node.data is not None
+        dtype = node.torch_dtype
+        if not node.data.size:
+            return Shown(f"torch.zeros({_plain(node.shape)}, dtype={dtype}, device={DEVICE})")
+        values = _narrow(node.data, dtype)
+        if values.size <= WRITTEN_OUT:
+            return Shown(f"torch.tensor({_numbers(values)}, dtype={dtype}, device={DEVICE})")
+        at = next((at for at, one in enumerate(self.arrays) if np.array_equal(one.values, values)), len(self.arrays))
+        if at == len(self.arrays):
+            self.arrays.append(Data(f"data_{at}", values))
+        return Shown(f"torch.as_tensor({DATA % at}, dtype={dtype}, device={DEVICE})")
+
+    def made_like(self, node: Node) -> Shown:
+        """What is made like another tensor, of which nothing but its type is used, or written over all of one."""
+        dtype, shape = TORCH_DTYPES[node.dtype], _plain(node.shape)
+        made = f"dtype={dtype}, device={DEVICE}"
+        if node.op in _FILLED:
+            return Shown(f"torch.{_FILLED[node.op]}({shape}, {made})")
+        given = [*node.args[1:], *(value for name, value in node.kwargs if name in ("fill_value", "value", "src"))]
+        value = given[1] if node.op == "new_full" else given[0]
+        if not isinstance(value, Node):
+            return Shown(f"torch.full({shape}, {self.show(value).text}, {made})")
+        text = self.show(value).operand
+        text = text if value.dtype == node.dtype else f"{text}.to({dtype})"
+        return Shown(text if value.shape == node.shape else f"{text}.expand({shape})")
+
+    def called(self, node: Node, overload: Any, bound: dict[str, Any] | None) -> Shown:
+        """A call of the operator as it is, with what it was given."""
+        space, packet = _names(node)
+        keywords = {name: value for name, value in node.kwargs if name not in _INCIDENTAL}
+        args = [_plain(item, lambda one: self.show(one).text) for item in node.args]
+        called = f"torch.ops.{space}.{packet}"
+        if overload is None and (written := _overload(space, f"{packet}_", node)) is not None:
+            called, args[0] = f"torch.ops.{space}.{packet}_", f"{self.show(node.args[0]).operand}.clone()"
+            overload = written
+        if overload is not None:
+            called += f".{overload._overloadname or 'default'}"
+            if any(one.name == "device" and one.kwarg_only for one in overload._schema.arguments):
+                keywords["device"] = torch.device("cpu")
+        args += [f"{name}={_plain(value, lambda one: self.show(one).text)}" for name, value in keywords.items()]
+        return Shown(f"{called}({', '.join(args)})")
+
+    def typed(self, node: Node, overload: Any, found: Shown) -> Shown:
+        """The expression with a cast, where torch would not give it the dtype that was traced."""
+        natural = _natural(node, overload)
+        if natural is None or not node.dtype or natural == TORCH_DTYPES[node.dtype]:
+            return found
+        return Shown(f"{found.operand}.to({TORCH_DTYPES[node.dtype]})")
+
+
+def _in_order(last: Node) -> list[Node]:
+    """Nodes that a node is made of, and itself, what is read first."""
+    found: dict[int, Node] = {}
+    pending = [(last, False)]
+    while pending:
+        node, entered = pending.pop()
+        if entered:
+            found[id(node)] = node
+        elif id(node) not in found:
+            pending.append((node, True))
+            pending += [(one, False) for one in reversed(node.read) if id(one) not in found]
+    return list(found.values())
+
+
+def _key(item: Any) -> Any:
+    """A key that tells arguments apart: 1, 1.0 and True are three."""
+    if isinstance(item, list | tuple):
+        return tuple(map(_key, item))
+    return id(item) if isinstance(item, Node) else (type(item), repr(item))
+
+
+def _stem(node: Node) -> str:
+    """What a value is called: like what the user calls it, or like what it is made by."""
+    while True:
+        if node.held is not None:
+            return node.held.name
+        if node.dtype == "bool":
+            return "mask"
+        first = next(iter(node.read), None)
+        if node.op in _FOLLOWS and first is not None:
+            node = first
+            continue
+        return node.op.rpartition(".default")[0].rpartition(".")[2].strip("_") or node.op.strip("_") or "table"
+
+
+def _changes_nothing(op: str, term: Term) -> bool:
+    """Whether it is `x + 0` of integers, or `x * 1`."""
+    if len(term.args) != 2 or term.kwargs or not isinstance(term.args[1], int | float):
+        return False
+    integers = term.dtype.startswith(("i", "u"))
+    return (op in ("add", "sub") and integers and term.args[1] == 0) or (op in ("mul", "div") and term.args[1] == 1)
+
+
+# Operators -----------------------------------------------------------------------------------------------------------
+
+
+def _names(node: Node) -> tuple[str, str]:
+    """The namespace and the name of an operator."""
+    parts = node.target.split(".")
+    return (parts[0], parts[1]) if len(parts) > 2 else ("aten", parts[0] or node.op)
+
+
+def _overload(space: str, packet: str, node: Node) -> Any:
+    """The overload that was traced, or the one that takes these arguments; None if torch has none."""
+    found = getattr(getattr(torch.ops, space), packet, None)
+    if found is None:
+        return None
+    if node.target:
+        return getattr(found, node.target.rpartition(".")[2], None)
+    try:
+        name = torch._C._jit_resolve_packet(f"{space}::{packet}", *_meta(node.args), **_meta(dict(node.kwargs)))
+    except (RuntimeError, TypeError):
+        return None
+    return getattr(found, name or "default")
+
+
+def _bound(node: Node) -> tuple[Any, dict[str, Any] | None]:
+    """The overload, and arguments by the names of its schema, defaults included."""
+    overload = _overload(*_names(node), node)
+    if overload is None:
+        return None, None
+    schema = overload._schema.arguments
+    bound = {one.name: one.default_value if one.has_default_value() else None for one in schema}
+    given = dict(zip(bound, node.args, strict=False)) | dict(node.kwargs)
+    return overload, bound | given
+
+
+def _meta(item: Any) -> Any:
+    """Arguments with tensors that have no values."""
+    if isinstance(item, dict):
+        return {name: _meta(value) for name, value in item.items()}
+    if isinstance(item, list | tuple):
+        return [_meta(part) for part in item]
+    if isinstance(item, Node):
+        return torch.empty(item.shape, dtype=item.torch_dtype, device="meta")
+    return torch.device("meta") if isinstance(item, torch.device) else item
+
+
+def _natural(node: Node, overload: Any) -> torch.dtype | None:
+    """The dtype that an operator gives; None if it cannot be asked, or if it makes something, in a dtype that is
+    written."""
+    if overload is None or not node.read or any(one.dtype == "" for one in node.read):
+        return None
+    try:
+        found = overload(*_meta(node.args), **_meta(dict(node.kwargs)))
+    except Exception:  # noqa: BLE001 - an operator may have no kernel for tensors without values
+        return None
+    return found.dtype if isinstance(found, torch.Tensor) else None
+
+
+def _plain(item: Any, node: Callable[[Node], str] = lambda node: "") -> str:
+    """An argument as code."""
+    if isinstance(item, Node):
+        return node(item)
+    if isinstance(item, torch.device):
+        return DEVICE
+    if isinstance(item, torch.dtype | torch.layout | torch.memory_format | complex):
+        return repr(item)
+    if isinstance(item, list | tuple):
+        inner = ", ".join(_plain(part, node) for part in item)
+        tensors = any(True for _ in _nodes(item))
+        return f"[{inner}]" if tensors or not item else f"({inner}{',' if len(item) == 1 else ''})"
+    return constant(item)
+
+
+def _infix(node: Node, bound: dict[str, Any], show: Show) -> Shown | None:
+    """`a + b`, and the like; a method where something else is asked for."""
+    values = list(bound.values())
+    if any(value not in (None, 1) for value in values[2:]):
+        return _method(node, bound, show) if isinstance(values[0], Node) else None
+    left, right = (show(one).operand for one in values[:2])
+    return Shown(f"{left} {_INFIX[node.op]} {right}", atom=False)
+
+
+def _reversed(node: Node, bound: dict[str, Any], show: Show) -> Shown | None:
+    if bound["alpha"] != 1:
+        return None
+    return Shown(f"{show(bound['other']).operand} - {show(bound['self']).operand}", atom=False)
+
+
+def _prefix(sign: str) -> Form:
+    return lambda node, bound, show: Shown(f"{sign}{show(bound['self']).operand}", atom=False)
+
+
+def _method(node: Node, bound: dict[str, Any], show: Show) -> Shown:
+    _, *rest = _arguments(node, bound, show)
+    return Shown(f"{show(bound[next(iter(bound))]).operand}.{node.op}({', '.join(rest)})")
+
+
+def _function(node: Node, bound: dict[str, Any], show: Show) -> Shown:
+    return Shown(f"torch.{node.op}({', '.join(_arguments(node, bound, show))})")
+
+
+def _arguments(node: Node, bound: dict[str, Any], show: Show) -> list[str]:
+    """Arguments as they are written: those by position up to the last that is no default, others by name. What is made
+    is made in its dtype, where the code runs."""
+    overload, _ = _bound(node)
+    positional, by_name, makes = list[tuple[str, bool]](), list[str](), False
+    for one in overload._schema.arguments:
+        value = bound[one.name]
+        default = one.has_default_value() and _key(value) == _key(one.default_value)
+        if one.name == "device":
+            makes = not node.read
+        elif not one.kwarg_only:
+            positional.append((show(value).text, default))
+        elif one.name not in _INCIDENTAL and not default and not (one.name == "dtype" and not node.read):
+            by_name.append(f"{one.name}={show(value).text}")
+    while positional and positional[-1][1]:
+        positional.pop()
+    if makes:
+        by_name += [f"dtype={TORCH_DTYPES[node.dtype]}", f"device={DEVICE}"]
+    return [text for text, _ in positional] + by_name
+
+
+def _cast(node: Node, bound: dict[str, Any], show: Show) -> Shown:
+    return Shown(f"{show(node.args[0]).operand}.to({TORCH_DTYPES[node.dtype]})")
+
+
+def _kept(node: Node, bound: dict[str, Any], show: Show) -> Shown:
+    return Shown(f"{show(node.args[0]).operand}.{node.op}()")
+
+
+def _reshaped(node: Node, bound: dict[str, Any], show: Show) -> Shown | None:
+    """A bit pattern that is read in another dtype is no reshape."""
+    return None if "dtype" in bound else Shown(f"{show(node.args[0]).operand}.reshape({_plain(node.shape)})")
+
+
+def _expanded(node: Node, bound: dict[str, Any], show: Show) -> Shown:
+    return Shown(f"{show(node.args[0]).operand}.expand({_plain(node.shape)})")
+
+
+def _subscript(source: Node, parts: Sequence[str], show: Show) -> Shown:
+    return Shown(f"{show(source).operand}[{', '.join(parts)}]")
+
+
+def _slice(node: Node, bound: dict[str, Any], show: Show) -> Shown:
+    source, end = node.args[0], bound["end"]
+    start = constant(bound["start"]) if bound["start"] else ""
+    until = "" if end is None or end >= FOREVER else constant(end)
+    step = f":{bound['step']}" if bound["step"] != 1 else ""
+    return _subscript(source, [*[":"] * (bound["dim"] % len(source.shape)), f"{start}:{until}{step}"], show)
+
+
+def _select(node: Node, bound: dict[str, Any], show: Show) -> Shown:
+    source = node.args[0]
+    return _subscript(source, [*[":"] * (bound["dim"] % len(source.shape)), constant(bound["index"])], show)
+
+
+def _index(node: Node, bound: dict[str, Any], show: Show) -> Shown:
+    return _subscript(node.args[0], [":" if one is None else show(one).text for one in bound["indices"]], show)
+
+
+def _scalar(node: Node, bound: dict[str, Any], show: Show) -> Shown:
+    return Shown(f"torch.tensor({show(bound['s']).text}, dtype={TORCH_DTYPES[node.dtype]}, device={DEVICE})")
+
+
+def _with_text(node: Node, bound: dict[str, Any], show: Show) -> Shown | None:
+    """`einsum`, in the order in which torch takes its arguments."""
+    if bound.get("path") is not None:
+        return None
+    return Shown(f"torch.einsum({literal(bound['equation'])}, {show(bound['tensors']).text})")
+
+
+_FORMS: dict[str, Callable[[Node, dict[str, Any], Show], Shown | None]] = {
+    **dict.fromkeys(_METHODS, _method),
+    **dict.fromkeys(_FUNCTIONS, _function),
+    **dict.fromkeys(_INFIX, _infix),
+    **dict.fromkeys(_CASTS, _cast),
+    **dict.fromkeys(_LAID_OUT | _SAME, _kept),
+    **dict.fromkeys(_RESHAPES, _reshaped),
+    "neg": _prefix("-"),
+    "bitwise_not": _prefix("~"),
+    "rsub": _reversed,
+    "expand_as": _expanded,
+    "slice": _slice,
+    "select": _select,
+    "index": _index,
+    "scalar_tensor": _scalar,
+    "einsum": _with_text,
+}
+
+
+# Numbers -------------------------------------------------------------------------------------------------------------
+
+
+def _narrow(values: Array, dtype: torch.dtype) -> Array:
+    """An array in the dtype of NumPy that holds all of these values in the fewest bytes."""
+    kinds: dict[torch.dtype, Any] = {
+        torch.float64: np.float64,
+        torch.float16: np.float16,
+        torch.complex64: np.complex64,
+    }
+    if values.dtype.kind == "f":
+        return values.astype(kinds.get(dtype, np.float32))
+    return values.astype(kinds.get(dtype, values.dtype))
+
+
+def _numbers(values: Array) -> str:
+    """Nested lists of numbers, none with more digits than tell it apart."""
+    if values.ndim:
+        return f"[{', '.join(map(_numbers, values))}]"
+    if values.dtype.kind in "biu":
+        return repr(values.item())
+    if values.dtype.kind == "c":
+        return f"complex({_number(values.real)}, {_number(values.imag)})"
+    return _number(values)
+
+
+def _number(value: Any) -> str:
+    if not math.isfinite(value):
+        return f'float("{float(value)}")'
+    short = repr(float(str(value)))
+    return short if value.dtype.type(float(short)) == value else repr(float(value))
