@@ -1,12 +1,13 @@
 """Models by kinds of plans: what of it is emitted, and exact in `plan verify`; what is refused, with its code.
 
     python -m benchmarks.emitted_matrix --done FILE [--models A B] [--kinds A B] [--table docs/emitted.md]
-        [--compiled] [--dtype bf16]
+        [--compiled] [--printed] [--dtype bf16]
 
 Every pair is a plan by degrees of a small model for torch-gloo. Its script is run on as many processes as it has ranks
 and held against the model on one device: loss, gradients, parameters after the step, and collectives by kind, group and
 bytes (`backends.torch_.verify`); and the fullest instant of every rank against the planned one. With `--compiled`
-blocks are compiled, which takes a minute each, and memory is not measured. Pairs that FILE has are not run again, so a
+blocks are compiled, which takes a minute each, and memory is not measured; with `--printed` all models are printed.
+Pairs that FILE has are not run again, so a
 run that was stopped goes on where it was. The exit code is 1 if a pair differs or fails.
 """
 
@@ -161,7 +162,8 @@ def main(argv: Sequence[str]) -> int:
     for model in args.models or MODELS:
         kinds = [kind for kind in args.kinds or KINDS if (model, kind) not in done]
         style = "compiled" if args.compiled else "eager"
-        for row in rows(model, kinds, style, args.dtype, run=not args.emit_only):
+        small = {"style": style, "dtype": args.dtype, "prints": args.printed}
+        for row in rows(model, kinds, run=not args.emit_only, **small):
             memory = f"{row.off:+.1%}" if row.off is not None else ""
             print(f"{row.model:12} {row.kind:24} {row.cell:8} {memory} {row.detail[:200]}", flush=True)
             if row.outcome == EMITTED:
@@ -182,6 +184,7 @@ def _parser() -> ArgumentParser:
     parser.add_argument("--kinds", nargs="+", choices=KINDS, metavar="KIND")
     parser.add_argument("--table", type=Path, help="the page that is written, of runs in fp32")
     parser.add_argument("--compiled", action="store_true", help="blocks are compiled (give a --done of its own)")
+    parser.add_argument("--printed", action="store_true", help="models are printed (give a --done of its own)")
     parser.add_argument("--dtype", choices=RECIPES, default="fp32", help="the precision (give a --done of its own)")
     parser.add_argument("--emit-only", action="store_true", help="run nothing: note only what is refused")
     return parser
@@ -192,10 +195,10 @@ def _read(file: Path) -> Iterator[Row]:
         yield from (Row(**json.loads(line)) for line in file.read_text().splitlines())
 
 
-def rows(model: str, kinds: Sequence[str], style: str = "eager", dtype: str = "fp32", *, run: bool) -> Iterator[Row]:
+def rows(model: str, kinds: Sequence[str], *, run: bool, **options: Any) -> Iterator[Row]:
     """The pairs of a model: refused ones first, then what runs, several in one launch."""
     with tempfile.TemporaryDirectory() as name:
-        small, made = Small(model, Path(name), style, dtype), list[Made]()
+        small, made = Small(model, Path(name), **options), list[Made]()
         for number, kind in enumerate(kinds):
             try:
                 found = small.made(kind, Path(name) / str(number))
@@ -238,8 +241,10 @@ def _twin(reference: str, scale: Scale) -> Twin:
 class Small:
     """A model of the matrix, small."""
 
-    def __init__(self, name: str, folder: Path, style: str = "eager", dtype: str = "fp32") -> None:
-        self.dtype = dtype
+    def __init__(
+        self, name: str, folder: Path, *, style: str = "eager", dtype: str = "fp32", prints: bool = False
+    ) -> None:
+        self.dtype, self.prints = dtype, prints
         self.name, self.stack, reference = name, STACKS[STACK_OF_STYLE[style]], str(EXAMPLES / MODELS[name])
         if Path(reference).is_dir():
             scale = Scale(layers=TURNING.get(name, LAYERS), seq=SEQ, tokens=4096)
@@ -262,8 +267,9 @@ class Small:
         batch = BATCH // degrees.microbatches
         if batch not in self.captured:
             source = in_dtype(load_model(self.reference, dtype=self.dtype), self.dtype)
-            fold = capture(source, batch=batch, seq=SEQ).fold
-            calls = calls_of(source, self.reference, batch=batch, seq=SEQ, blocks=fold.instances)
+            found = capture(source, batch=batch, seq=SEQ)
+            fold, blocks = found.fold, found.fold.instances
+            calls = calls_of(source, self.reference, batch=batch, seq=SEQ, blocks=blocks, constants=found.constants)
             self.captured[batch] = fold, calls
         fold, calls = self.captured[batch]
         if kind in LIMITED and limited(fold) not in (LIMITED[kind], None):
@@ -292,6 +298,7 @@ class Small:
             workload=workload,
             calls=calls,
             config=",".join(f"{name}={value}" for name, value in vars_of(degrees)),
+            prints=self.prints,
         )
 
 

@@ -83,6 +83,8 @@ class Item:
     alone: bool = False
     """Whether it must stand in a line of its own."""
     moves: bool = False
+    outer: bool = False
+    """Whether it must stand in the function of the body, and in none of a module in it."""
     param: str = ""
     """The value of the graph that is a parameter, where it reads one; its text is that of the function it stands in."""
 
@@ -201,6 +203,7 @@ class _Items:
                 source=op.source,
                 stem=self.stem(op.results[0]) if len(op.results) == 1 else stem_of(op),
                 alone=len(op.results) > 1 or op.kind in ("dropout", "constant"),
+                outer=op.kind == "constant",
             )
         )
         for value in op.results:

@@ -60,7 +60,8 @@ def _places(items: Sequence[Item], outputs: Sequence[str], paths: Sequence[str])
     for number, item in enumerate(items):
         for name in item.reads:
             readers.setdefault(name, []).append(number)
-    found = {n: _innermost(item.module, paths) for n, item in enumerate(items) if not item.moves and item.module}
+    done = [n for n, item in enumerate(items) if (item.module or item.outer) and not item.moves]
+    found = {n: "" if items[n].outer else _innermost(items[n].module, paths) for n in done}
     pending = [n for n in range(len(items)) if n not in found]
     for number in pending:  # a move, or what no module does: with all that it touches
         found[number] = ""

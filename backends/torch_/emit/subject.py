@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
 
@@ -42,8 +42,6 @@ class Subject:
     """FLOP/s of one device by which the plan's MFU is counted; 0 if that is not known."""
     init: str = ""
     """Where weights come from (`initial.INITS`); empty for what the model's size wants."""
-    constants: Mapping[str, str] = field(default_factory=dict)
-    """The expression of every constant of the model, by its law."""
     prints: bool = False
     """Whether blocks are printed, also where stock styles would do."""
     only: tuple[int, ...] = ()

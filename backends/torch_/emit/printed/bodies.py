@@ -5,12 +5,12 @@ from __future__ import annotations
 import builtins
 import keyword
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 
-from meshwright.backends.printing import Function, functions_of, items_of, regions_of
-from meshwright.backends.printing.regions import NoRegion
+from meshwright.backends.printing import Function, Item, functions_of, items_of, regions_of
+from meshwright.backends.printing.regions import NoRegion, Read
 from meshwright.backends.torch_.capabilities import TARGETS
 from meshwright.backends.torch_.emit.axes import Axes, joined
 from meshwright.backends.torch_.emit.printed.dialect import Torch
@@ -18,8 +18,9 @@ from meshwright.backends.torch_.emit.printed.moves import NAMES
 from meshwright.backends.torch_.emit.printed.sources import names_of
 from meshwright.backends.torch_.emit.sections import Fused, pattern, sections_on
 from meshwright.backends.torch_.emit.subject import Piece, Subject
+from meshwright.ir.constants import Held
 from meshwright.ir.errors import EmissionPrinted
-from meshwright.ir.fold import Call, FromInput, FromPrevious, FromSegment, Source
+from meshwright.ir.fold import FromInput, FromSegment
 from meshwright.ir.graph import Param
 from meshwright.ir.placement import CONTIGUOUS, Sections
 from meshwright.ir.quoting import identifier, is_name, literal
@@ -42,6 +43,10 @@ class PrintedBody:
     name: str
     """What its function is called."""
     function: Function
+    again: Callable[[tuple[int, ...]], Function]
+    """A function that makes some of its outputs, by their numbers, and nothing else."""
+    inputs_of: Callable[[tuple[int, ...]], Sequence[str]]
+    """The inputs that it reads."""
 
     def functions(self) -> Iterator[tuple[str, Function]]:
         """Every function of it, and its name."""
@@ -50,6 +55,21 @@ class PrintedBody:
 
     def name_of(self, path: str) -> str:
         return f"{self.name}_{identifier(path.replace('.', '_'))}" if path else self.name
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """A constant: the lines of its function, and what that returns."""
+
+    called: str
+    lines: tuple[str, ...]
+    returns: str
+    given: str = ""
+    """What it reads: "block", of the block that it is a constant of, "model", or nothing."""
+
+    def holder(self, piece: Piece) -> str:
+        """What its function is given by code of a piece."""
+        return {"": "", "model": "model" if piece.repeated else "self"}.get(self.given, "self")
 
 
 @dataclass(frozen=True)
@@ -64,6 +84,8 @@ class Printed:
     """The entries of the batch that the model is called with, in order."""
     tensor: tuple[str, ...] = ()
     """The axes along which parameters are DTensors."""
+    constants: Mapping[str, Made] = field(default_factory=dict)
+    """The functions that make constants, by name."""
 
     @cached_property
     def cuts(self) -> dict[str, int]:
@@ -101,19 +123,10 @@ class Printed:
         states = [body.routed.hubs[p.value].home for body in self.bodies.values() for p in body.routed.graph.params]
         return any(set(state.grad_partial) & set(self.tensor) for state in states)
 
-    # the model
-
-    def forward(self) -> Iterator[str]:
-        """The lines of the model's forward pass."""
-        chain = _Chain(self)
-        for segment in self.subject.fold.segments:
-            yield from chain.segment(segment.glue, len(segment.period))
-        yield f"return {chain.named(self.subject.fold.outputs[self.subject.fold.loss or 0])}"
-
     @cached_property
     def named_axes(self) -> tuple[str, ...]:
-        """What functions may call meshes: axes, and several as one."""
-        return (*self.subject.mesh.names, *(self.flat(axes) for axes in self.together))
+        """What functions may be given by name: axes, several as one, and the model."""
+        return (*self.subject.mesh.names, *(self.flat(axes) for axes in self.together), "model")
 
     def flat(self, axes: tuple[str, ...]) -> str:
         """What several axes are called that act as one."""
@@ -132,32 +145,40 @@ class Printed:
         return tuple(dict.fromkeys(axes for axes in found if len(axes) > 1))
 
     @cached_property
-    def argument_names(self) -> tuple[str, ...]:
-        """What the model's forward pass calls the entries of the batch."""
-        return tuple(_Chain(self).names.values())
+    def entry_names(self) -> Mapping[str, str]:
+        """What forward passes call the entries of the batch."""
+        taken = self.reserved
+        return {name: free(identifier(name), taken) for name in self.entries}
+
+    @property
+    def reserved(self) -> set[str]:
+        """Names that forward passes have for something else."""
+        functions = {name for body in self.bodies.values() for name, _ in body.functions()}
+        return {*RESERVED, *self.subject.mesh.names, *self.named_axes, *functions, *self.constants}
 
 
 def printed_of(subject: Subject, axes: Axes, inside: Mapping[str, Iterable[str]]) -> Printed:
     """The printed bodies of a plan. `inside` are the modules of every body, by name, that must be called."""
     tensor = (axes.tensor,) if axes.tensor is not None else ()
-    dialect = Torch(
-        tensor=tensor,
-        batch=axes.batch,
-        flat=lambda axes: joined(in_order(axes, subject)),
-        constants=subject.constants,
-        device=subject.device,
-    )
-    lowering = TARGETS[subject.decisions.target].lowering()
     taken = set(RESERVED) | set(subject.mesh.names)
+    made = _constants(subject, taken)
+    lowering = TARGETS[subject.decisions.target].lowering()
     bodies: dict[str, PrintedBody] = {}
     for piece in subject.pieces:
-        mesh = subject.mesh
-        way = routed(piece.graph, piece.plan, mesh, lowering.moves)
-        name = _free(f"{identifier(_snake(piece.plan.body))}_forward", taken)
+        dialect = Torch(
+            tensor=tensor,
+            batch=axes.batch,
+            flat=lambda axes: joined(in_order(axes, subject)),
+            constants={law: f"{name}({one.holder(piece)})" for law, (name, one) in made.items()},
+            device=subject.device,
+        )
+        way = routed(piece.graph, piece.plan, subject.mesh, lowering.moves)
+        name = free(f"{identifier(_snake(piece.plan.body))}_forward", taken)
         entries = frozenset(_entries(subject, piece))
-        items, outputs = items_of(way, dialect, entries, names_of(way.graph, subject.calls.file))
+        called = {op.results[0]: made[str(op.attr("law"))][1].called for op in way.graph.ops if op.kind == "constant"}
+        items, outputs = items_of(way, dialect, entries, called | names_of(way.graph, subject.calls.file))
 
-        def read(value: str, path: str, way: Routed = way) -> str:
+        def read(value: str, path: str, way: Routed = way, dialect: Torch = dialect) -> str:
             param = way.graph.param[value]
             inner = (
                 [one[len(path) + 1 :] for one in param.paths if one.startswith(f"{path}.")] if path else [param.path]
@@ -167,15 +188,75 @@ def printed_of(subject: Subject, axes: Axes, inside: Mapping[str, Iterable[str]]
             return dialect.parameter(param, way.hubs[value].home, inner[0])
 
         inputs = tuple(item.value for item in way.graph.inputs)
+        names = _argument_names(subject, piece, bodies)
         try:
             region = regions_of(items, inputs, outputs, inside.get(piece.plan.body, ()), read)
         except NoRegion as reason:
             raise EmissionPrinted(place=f"plan {piece.plan.name}", cause=str(reason)) from None
         bodies[piece.plan.body] = PrintedBody(
-            piece, way, name, functions_of(region, _called, taken, _argument_names(subject, piece, bodies))
+            piece=piece,
+            routed=way,
+            name=name,
+            function=functions_of(region, _called, taken, names),
+            again=partial(_again, items, inputs, outputs, read, frozenset(taken), names),
+            inputs_of=partial(_needed_of, items, inputs, outputs),
         )
         _check(bodies[piece.plan.body], tensor)
-    return Printed(subject, axes, bodies, tuple(item.value for item, _ in subject.fold.inputs), tensor)
+    inputs = tuple(item.value for item, _ in subject.fold.inputs)
+    return Printed(subject, axes, bodies, inputs, tensor, dict(made.values()))
+
+
+def _again(
+    items: Sequence[Item],
+    inputs: Sequence[str],
+    outputs: Sequence[str],
+    read: Read,
+    taken: frozenset[str],
+    names: Mapping[str, str],
+    wanted: tuple[int, ...],
+) -> Function:
+    """The function of some outputs of a body alone."""
+    gives, needed = [outputs[number] for number in wanted], _reached(items, outputs, wanted)
+    kept = [item for item in items if needed.intersection(item.made)]
+    return functions_of(regions_of(kept, [n for n in inputs if n in needed], gives, (), read), _called, taken, names)
+
+
+def _needed_of(
+    items: Sequence[Item], inputs: Sequence[str], outputs: Sequence[str], wanted: tuple[int, ...]
+) -> list[str]:
+    needed = _reached(items, outputs, wanted)
+    return [name for name in inputs if name in needed]
+
+
+def _reached(items: Sequence[Item], outputs: Sequence[str], wanted: tuple[int, ...]) -> set[str]:
+    """What some outputs of a body are made of."""
+    needed = {outputs[number] for number in wanted}
+    for item in reversed(items):
+        if needed.intersection(item.made):
+            needed.update(item.reads)
+    return needed
+
+
+def _constants(subject: Subject, taken: set[str]) -> dict[str, tuple[str, Made]]:
+    """The function of every constant that the plan's bodies have, by its law."""
+    laws = (str(op.attr("law")) for piece in subject.pieces for op in piece.graph.ops if op.kind == "constant")
+    found: dict[str, tuple[str, Made]] = {}
+    for law in dict.fromkeys(laws):
+        one = subject.calls.constants.get(law)
+        if one is None or one.problem or not one.lines:
+            raise EmissionPrinted(
+                place=f"the constant {law}", cause=one.problem if one is not None and one.problem else "it is not known"
+            )
+        holders = {"block" if held.relative else "model" for held in one.held}
+        if one.data or len(holders) > 1:
+            cause = "it is made of values that no code makes" if one.data else "it is made of several modules' tensors"
+            raise EmissionPrinted(place=f"the constant {law}", cause=cause)
+        holder = next(iter(holders), "")
+        code = one.code(device=literal(subject.device), held=partial(Held.read, holder=holder), taken=RESERVED)
+        *lines, (last, text) = code
+        name = free(f"make_{last}", taken)
+        found[law] = name, Made(last, tuple(f"{n} = {t}" for n, t in lines), text, holder)
+    return found
 
 
 def in_order(axes: Sequence[str], subject: Subject) -> tuple[str, ...]:
@@ -194,7 +275,7 @@ def _check(body: PrintedBody, tensor: Sequence[str]) -> None:
                     raise EmissionPrinted(place=f"{param.path}", cause="it is a buffer that is cut")
 
 
-def _free(name: str, taken: set[str]) -> str:
+def free(name: str, taken: set[str]) -> str:
     number, found = 1, name
     while found in taken:
         number += 1
@@ -237,91 +318,6 @@ def _argument_names(subject: Subject, piece: Piece, bodies: Mapping[str, Printed
         main = item.requires_grad and "x" not in found.values()
         found[item.value] = "x" if main else made.function.returns[source.output] if made is not None else item.value
     return found
-
-
-@dataclass
-class _Chain:
-    """Runs the calls of a fold, one after the other."""
-
-    printed: Printed
-    made: dict[tuple[int, int], tuple[str, ...]] = field(default_factory=dict)
-    previous: tuple[str, ...] = ()
-    number: int = 0
-    used: set[str] = field(default_factory=set)
-
-    @cached_property
-    def calls(self) -> tuple[Call, ...]:
-        return tuple(self.printed.subject.fold.calls())
-
-    @cached_property
-    def names(self) -> dict[str, str]:
-        taken = set(RESERVED) | set(self.printed.subject.mesh.names)
-        return {name: _free(identifier(name), taken) for name in self.printed.entries}
-
-    def named(self, source: Source) -> str:
-        if isinstance(source, FromInput):
-            return self.names[source.name]
-        if isinstance(source, FromPrevious):
-            return self.previous[source.output]
-        return self.made[source.segment, source.position][source.output]
-
-    def segment(self, glue: bool, period: int) -> Iterator[str]:
-        first = self.calls[self.number]
-        calls = [call for call in self.calls if call.segment == first.segment]
-        self.number += len(calls)
-        rolled = self.rolled(calls) if not glue and len(calls) > period else None
-        if rolled is not None:
-            yield from rolled
-            return
-        for call in calls:
-            yield from self.call(call)
-
-    def call(self, call: Call, holder: str = "") -> Iterator[str]:
-        body = self.printed.bodies[call.body.name]
-        given = [self.named(source) for source in call.sources]
-        results = self.results(call)
-        axes = axes_in(body.function, self.printed.named_axes)
-        if call.path or holder:
-            text = f"{holder or f'self.get_submodule({literal(call.path)})'}({', '.join(given)})"
-        else:
-            text = f"{body.name}({', '.join(['self', *given, *(f'{axis}={axis}' for axis in axes)])})"
-        yield f"{', '.join(results)} = {text}" if results else text
-        self.previous = self.made[call.segment, call.position] = results
-
-    def results(self, call: Call) -> tuple[str, ...]:
-        """Names for what a call makes: what goes on is `x`."""
-        graph = call.body.graph
-        body = self.printed.bodies[call.body.name]
-        taken = set(RESERVED) | set(self.printed.subject.mesh.names) | set(self.names.values()) | self.live(call)
-        found = []
-        for value, name in zip(graph.outputs, body.function.returns, strict=True):
-            stem = "loss" if value == graph.loss or not graph.types[value].shape else name
-            chained = value in graph.differentiable and graph.types[value].shape
-            found.append(_free("x" if chained else stem, taken))
-        return tuple(found)
-
-    def live(self, call: Call) -> set[str]:
-        """The names of what later calls read of earlier segments."""
-        later = [one for one in self.calls if one.segment >= call.segment]
-        sources = (*(source for one in later for source in one.sources), *self.printed.subject.fold.outputs)
-        held = {one for one in sources if isinstance(one, FromSegment)}
-        known = {one for one in held if (one.segment, one.position) in self.made and one.segment < call.segment}
-        return {self.named(one) for one in known}
-
-    def rolled(self, calls: Sequence[Call]) -> Iterator[str] | None:
-        """Repeats as a loop, where the names that go round are the same."""
-        if len({call.body.name for call in calls}) > 1:
-            return None
-        before = self.previous, dict(self.made)
-        texts = []
-        for call in calls[:2]:
-            texts += list(self.call(call, holder="block"))
-        if len(set(texts)) > 1:
-            self.previous, self.made = before[0], before[1]
-            return None
-        piece = self.printed.bodies[calls[0].body.name].piece
-        loop, block = piece.instances().loop("block")
-        return iter((loop, block.replace("model.", "self."), f"    {texts[0]}"))
 
 
 def axes_in(function: Function, axes: Collection[str]) -> list[str]:

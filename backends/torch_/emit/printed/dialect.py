@@ -314,7 +314,9 @@ def _pool(function: str) -> Writer:
 def _batch_norm(call: LocalOp) -> str:
     training = bool(call.attrs.get("training", True))
     if training:
-        raise refuse(call.op, "statistics of a batch that is not cut, in code that is printed")
+        return called(
+            "batch_norm", *every(call), value(call.attrs.get("momentum", 0.1)), value(call.attrs.get("eps", 1e-5))
+        )
     given = {name: call.attrs[name] for name in ("momentum", "eps") if name in call.attrs}
     return called("F.batch_norm", "%0", "%3", "%4", "%1", "%2", training=False, **given)
 

@@ -308,6 +308,14 @@ def attend_in_runs(
     return found[0] if len(found) == 1 else torch.cat(found, 2)
 
 
+def batch_norm(
+    x: Tensor, weight: Tensor, bias: Tensor, mean: Tensor, var: Tensor, momentum: float, eps: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Samples normalized by channel, and the statistics that follow."""
+    mean, var = mean.clone(), var.clone()
+    return F.batch_norm(x, mean, var, weight, bias, True, momentum, eps), mean, var
+
+
 def batch_moments(x: Tensor, share: float) -> Tensor:
     """The share of these samples in the means of all values and of their squares, by channel."""
     over = [0, *range(2, x.ndim)]

@@ -7,8 +7,9 @@ from collections.abc import Iterator
 
 from meshwright.backends.printing import Function
 from meshwright.backends.torch_.emit.parts import Parts
-from meshwright.backends.torch_.emit.printed.bodies import Printed, PrintedBody, axes_in
+from meshwright.backends.torch_.emit.printed.bodies import Made, Printed, PrintedBody, axes_in
 from meshwright.backends.torch_.emit.printed.moves import used_by
+from meshwright.backends.torch_.emit.printed.passes import Pass
 from meshwright.backends.torch_.emit.writing.imports import names_in
 from meshwright.backends.torch_.emit.writing.lines import WIDTH, apart, call, indented
 from meshwright.ir.quoting import literal, pattern, said
@@ -29,7 +30,7 @@ def functions(parts: Parts) -> Iterator[Iterator[str]]:
     printed = parts.printed
     assert printed is not None
     texts = [function(printed, body, name, one) for body in printed.bodies.values() for name, one in body.functions()]
-    texts.append(list(model(printed)))
+    texts = [*(list(constant(name, one)) for name, one in printed.constants.items()), *texts, list(model(printed))]
     used = names_in("\n".join(line for text in texts for line in text))
     yield from (iter(text.split("\n")) for text in used_by(used))
     if printed.tensor:
@@ -40,12 +41,24 @@ def functions(parts: Parts) -> Iterator[Iterator[str]]:
 def function(printed: Printed, body: PrintedBody, name: str, one: Function) -> list[str]:
     axes = axes_in(one, printed.named_axes)
     arguments = ["self: Any", *(f"{argument}: Tensor" for argument in one.arguments)]
-    named = ["*", *(f"{axis}: DeviceMesh" for axis in axes)] if axes else []
+    named = ["*", *map(typed, axes)] if axes else []
     result = {0: "None", 1: "Tensor"}.get(len(one.returns), f"tuple[{', '.join(['Tensor'] * len(one.returns))}]")
     what = f"{body.piece.plan.body}{f', module {one.path},' if one.path else ''}"
     lines = [*head(name, [*arguments, *named], result), f'    """{said(what)} on this rank\'s shards."""']
     code = returned(list(one.lines), list(one.returns))
     return [*lines, *(text for line in code for text in statement(line))]
+
+
+def constant(name: str, made: Made) -> Iterator[str]:
+    """The function that makes a constant."""
+    yield f"def {name}({made.given}{': Any' * bool(made.given)}) -> Tensor:"
+    for line in (*made.lines, f"return {made.returns}"):
+        yield from statement(line)
+
+
+def typed(name: str) -> str:
+    """An argument that is given by name."""
+    return f"{name}: {'Any' if name == 'model' else 'DeviceMesh'}"
 
 
 def returned(lines: list[str], returns: list[str]) -> list[str]:
@@ -90,17 +103,23 @@ def head(name: str, arguments: list[str], result: str) -> Iterator[str]:
 
 def model(printed: Printed) -> Iterator[str]:
     """The model's forward pass."""
-    lines = list(printed.forward())
-    *rest, last = lines
-    lines = returned(rest, [last.removeprefix("return ")])
-    used = set(re.findall(r"[A-Za-z_]\w*", "\n".join(lines)))
-    axes = [axis for axis in printed.named_axes if axis in used]
-    names = printed.argument_names
-    arguments = ["self: Any", *(f"{name}: Tensor" for name in names)]
-    named = ["*", *(f"{axis}: DeviceMesh" for axis in axes)] if axes else []
+    lines = returned(*of_model(printed))
+    axes = [axis for axis in printed.named_axes if axis in names_of("\n".join(lines))]
+    arguments = ["self: Any", *(f"{name}: Tensor" for name in printed.entry_names.values())]
+    named = ["*", *map(typed, axes)] if axes else []
     yield from head(FORWARD, [*arguments, *named], "Tensor")
     yield '    """The loss of a batch, of which each rank has its part."""'
     yield from (f"    {line}" for line in lines)
+
+
+def of_model(printed: Printed) -> tuple[list[str], list[str]]:
+    """The lines of the model's forward pass, and what it returns."""
+    run = Pass(printed, 0, len(list(printed.subject.fold.calls())))
+    return list(run.lines()), [run.name(run.loss)]
+
+
+def names_of(text: str) -> set[str]:
+    return set(re.findall(r"[A-Za-z_]\w*", text))
 
 
 def set_forwards(parts: Parts) -> Iterator[str]:
@@ -110,7 +129,7 @@ def set_forwards(parts: Parts) -> Iterator[str]:
     if printed.tensor:
         yield f'    distribute(model, mesh["{printed.tensor[0]}"])'
     for axis in printed.named_axes:
-        if axis in used_axes(printed):
+        if axis != "model" and axis in used_axes(printed):
             yield f'    {axis} = mesh["{axis}"]'
     for body in printed.bodies.values():
         piece = body.piece
@@ -134,7 +153,7 @@ def set_forwards(parts: Parts) -> Iterator[str]:
 
 
 def axes_of_model(printed: Printed) -> list[str]:
-    used = set(re.findall(r"[A-Za-z_]\w*", "\n".join(printed.forward())))
+    used = names_of("\n".join(of_model(printed)[0]))
     return [axis for axis in printed.named_axes if axis in used]
 
 

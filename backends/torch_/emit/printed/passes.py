@@ -1,0 +1,183 @@
+"""Forward passes: the calls of a fold, or of one stage of it, one after the other.
+
+Bodies that are not repeated are functions that are called with the model; blocks are called as modules, in loops where
+one call is like the other. What a later stage reads of an earlier one and depends on no parameter is not sent: the
+stage makes it again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import groupby
+
+from meshwright.backends.torch_.emit.printed.bodies import Printed, axes_in, free
+from meshwright.backends.torch_.emit.stage_code import instances_of, numbers_of
+from meshwright.backends.torch_.emit.subject import Instances
+from meshwright.ir.errors import EmissionPrinted
+from meshwright.ir.fold import Call, FromInput, FromPrevious, FromSegment, Source
+from meshwright.ir.quoting import literal
+
+CARRIED = "x"
+"""What goes from block to block."""
+BLOCK = "block"
+At = tuple[int, int]
+"""A value: the number of the call that makes it, and which of its outputs it is."""
+
+
+@dataclass
+class Pass:
+    """The forward pass of the calls from `first` to `last`, exclusive. `names` has what enters, by where it is made."""
+
+    printed: Printed
+    first: int
+    last: int
+    names: dict[At, str] = field(default_factory=dict)
+    entries: list[str] = field(default_factory=list)
+    """The entries of the batch that it reads."""
+    again: dict[str, tuple[str, tuple[int, ...]]] = field(default_factory=dict)
+    """Functions that make what is not sent: the body, and which of its outputs."""
+
+    @cached_property
+    def calls(self) -> tuple[Call, ...]:
+        return tuple(self.printed.subject.fold.calls())
+
+    @cached_property
+    def sources(self) -> tuple[tuple[At | str, ...], ...]:
+        """For every call, where each of its inputs is made; entries of the batch by name."""
+        latest: dict[tuple[int, int], int] = {}
+        found = []
+        for number, call in enumerate(self.calls):
+            found.append(tuple(self.located(source, number, latest) for source in call.sources))
+            latest[call.segment, call.position] = number
+        self.results = tuple(self.located(one, len(self.calls), latest) for one in self.printed.subject.fold.outputs)
+        return tuple(found)
+
+    def located(self, source: Source, number: int, latest: dict[tuple[int, int], int]) -> At | str:
+        if isinstance(source, FromInput):
+            return source.name
+        if isinstance(source, FromPrevious):
+            return number - 1, source.output
+        assert isinstance(source, FromSegment)
+        return latest[source.segment, source.position], source.output
+
+    @property
+    def loss(self) -> At | str:
+        assert self.sources is not None
+        return self.results[self.printed.subject.fold.loss or 0]
+
+    def name(self, at: At | str) -> str:
+        if isinstance(at, str):
+            if at not in self.entries:
+                self.entries.append(at)
+            return self.printed.entry_names[at]
+        return self.names[at]
+
+    def lines(self) -> Iterator[str]:
+        """The lines, but for what is returned."""
+        yield from self.missing()
+        steps = [(number, self.call(number)) for number in range(self.first, self.last)]
+        for block, run in groupby(steps, key=lambda step: self.looped(*step)):
+            members = list(run)
+            if block is None or len(members) == 1:
+                yield from (text.replace(f"{BLOCK}(", f"{self.module(number)}(", 1) for number, text in members)
+            else:
+                yield from self.loop([number for number, _ in members], members[0][1])
+
+    # calls
+
+    def call(self, number: int) -> str:
+        """The statement of a call."""
+        call = self.calls[number]
+        body = self.printed.bodies[call.body.name]
+        given = [self.name(at) for at in self.sources[number]]
+        made = self.made(number)
+        if call.path:
+            text = f"{BLOCK}({', '.join(given)})"
+        else:
+            axes = [f"{axis}={axis}" for axis in axes_in(body.function, self.printed.named_axes)]
+            text = f"{body.name}({', '.join(['self', *given, *axes])})"
+        return f"{', '.join(made)} = {text}" if made else text
+
+    def made(self, number: int) -> list[str]:
+        """Names for what a call makes."""
+        call = self.calls[number]
+        graph, returns = call.body.graph, self.printed.bodies[call.body.name].function.returns
+        taken = {*self.printed.reserved, *self.printed.entry_names.values()}
+        taken |= {self.names[at] for at in self.read_after(number) if at in self.names}
+        found = []
+        for output, (value, name) in enumerate(zip(graph.outputs, returns, strict=True)):
+            scalar, carried = not graph.types[value].shape, value in graph.differentiable
+            found.append(free("loss" if scalar else CARRIED if carried else name, taken))
+            self.names[number, output] = found[-1]
+        return found
+
+    def read_after(self, number: int) -> set[At]:
+        """What calls behind this one read, and what the model returns."""
+        later = {at for sources in self.sources[number + 1 :] for at in sources if isinstance(at, tuple)}
+        return {*later, *(at for at in self.results if isinstance(at, tuple))}
+
+    # loops
+
+    def looped(self, number: int, text: str) -> tuple[str, str] | None:
+        """What calls of blocks in a loop have in common."""
+        call = self.calls[number]
+        if not call.path:
+            return None
+        return str(self.stack(number)[0]), text
+
+    def stack(self, number: int) -> tuple[str, Instances]:
+        body = self.calls[number].body.name
+        subject = self.printed.subject
+        return next(bodies[0] for bodies, _ in subject.stacks if body in bodies), instances_of(subject, body)
+
+    def module(self, number: int) -> str:
+        return f"self.get_submodule({literal(self.calls[number].path)})"
+
+    def loop(self, numbers: Sequence[int], text: str) -> Iterator[str]:
+        stack, every = self.stack(numbers[0])
+        own = Instances.of(tuple(self.calls[number].path for number in numbers))
+        here = [n for n in range(self.first, self.last) if self.calls[n].path and self.stack(n)[0] == stack]
+        whole = self.first == 0 and self.last == len(self.calls)
+        of = "" if whole or here != list(numbers) else f"{numbers_of(self.printed.subject, stack)}[self.index]"
+        first, second = (own if not of else every).loop(BLOCK, of=of)
+        yield from (first, second.replace(" = model.", " = self.", 1), f"    {text}")
+
+    # what is not sent
+
+    def missing(self) -> Iterator[str]:
+        """What this stage reads of earlier ones and is not sent, made again."""
+        wanted = [
+            at
+            for sources in self.sources[self.first : self.last]
+            for at in sources
+            if isinstance(at, tuple) and at[0] < self.first and at not in self.names
+        ]
+        by_call: dict[int, list[int]] = {}
+        for number, output in dict.fromkeys(wanted):
+            by_call.setdefault(number, []).append(output)
+        for number, outputs in sorted(by_call.items()):
+            yield from self.made_again(number, tuple(sorted(outputs)))
+
+    def made_again(self, number: int, outputs: tuple[int, ...]) -> Iterator[str]:
+        call = self.calls[number]
+        body, graph = self.printed.bodies[call.body.name], call.body.graph
+        trained = [graph.outputs[output] for output in outputs if graph.outputs[output] in graph.differentiable]
+        function = body.again(outputs)
+        read = {item.value: at for item, at in zip(graph.inputs, self.sources[number], strict=True)}
+        names = body.inputs_of(outputs)
+        if trained or call.path or any(isinstance(read[value], tuple) for value in names):
+            raise EmissionPrinted(
+                place=f"stages, {call.body.name}",
+                cause="a later stage reads what it makes, and the plan does not send it",
+            )
+        name = f"{body.name}_{'_'.join(map(str, outputs))}"
+        self.again[name] = call.body.name, outputs
+        axes = [f"{axis}={axis}" for axis in axes_in(function, self.printed.named_axes)]
+        taken = {*self.printed.reserved, *self.printed.entry_names.values(), *self.names.values()}
+        made = [free(one, taken) for one in function.returns]
+        for output, one in zip(outputs, made, strict=True):
+            self.names[number, output] = one
+        given = [self.name(read[value]) for value in names]
+        yield f"{', '.join(made)} = {name}({', '.join(['self', *given, *axes])})"
