@@ -106,18 +106,19 @@ def with_batch(fold: Fold, batch: int) -> Fold:
 def batched_laws(fold: Fold, batch: int) -> frozenset[str]:
     """The laws of constants whose shape holds the batch that the fold was captured at.
 
-    Where it is not known which sizes do, those that merely equal it are taken to.
+    Where it is not known which sizes do, all that are multiples of it are taken to.
     """
     try:
-        held = {name: dims.keys() for name, dims in _batched(Same(fold)).bodies.items()}
+        known = _batched(Same(fold)).bodies
     except MeshwrightError:
-        held = {}
-    return frozenset(
-        str(op.attr("law"))
-        for body in fold.bodies
-        for op in body.graph.ops
-        if op.kind == "constant" and (op.name in held[body.name] if held else batch in body.graph.types[op.name].shape)
-    )
+        known = None
+
+    def holds(body: Body, op: Op) -> bool:
+        shape = body.graph.types[op.name].shape
+        return any(size % batch == 0 for size in shape) if known is None else op.name in known[body.name]
+
+    ops = [(body, op) for body in fold.bodies for op in body.graph.ops if op.kind == "constant"]
+    return frozenset(str(op.attr("law")) for body, op in ops if holds(body, op))
 
 
 def _refused(place: str, cause: str) -> CannotRebatch:

@@ -14,6 +14,7 @@ Dtypes are written out and no number is computed here: the lines round as the mo
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -51,6 +52,8 @@ _METHODS = frozenset(
     )
 )  # fmt: skip
 """Operators that are methods of tensors, with the same arguments."""
+_SIZED = frozenset(("expand", "repeat", "permute", "flip"))
+"""Methods that take their one list as arguments, too."""
 _FUNCTIONS = frozenset(
     (
         "cat", "stack", "where", "maximum", "minimum", "outer", "polar", "einsum", "mm", "bmm", "slice_scatter",
@@ -246,9 +249,14 @@ class _Printer:
         while True:
             found = self.expression(node)
             inside = [one for one in node.read if id(one) not in self.names]
-            if len(found.text) <= WIDTH or not inside:
+            if self.width(found) <= WIDTH or not inside:
                 return found
-            self.line(max(inside, key=lambda one: len(self.shown[id(one)].text)))
+            self.line(max(inside, key=lambda one: self.width(self.shown[id(one)])))
+
+    def width(self, shown: Shown) -> int:
+        """Columns of an expression, with what it reads of the model."""
+        holes = (self.reads[int(found[1])].read("model") for found in re.finditer(r"\{held:(\d+)\}", shown.text))
+        return len(shown.text) + sum(map(len, holes))
 
     def line(self, node: Node) -> None:
         if id(node) in self.names:
@@ -320,7 +328,7 @@ class _Printer:
             return Shown(f"torch.full({shape}, {self.show(value).text}, {made})")
         text = self.show(value).operand
         text = text if value.dtype == node.dtype else f"{text}.to({dtype})"
-        return Shown(text if value.shape == node.shape else f"{text}.expand({shape})")
+        return Shown(text if value.shape == node.shape else f"{text}.expand({_sizes(node.shape)})")
 
     def called(self, node: Node, overload: Any, bound: dict[str, Any] | None) -> Shown:
         """A call of the operator as it is, with what it was given."""
@@ -378,6 +386,8 @@ def _stem(node: Node) -> str:
         if node.op in _FOLLOWS and first is not None:
             node = first
             continue
+        if node.op in _FILLED:
+            return _FILLED[node.op]
         return node.op.rpartition(".default")[0].rpartition(".")[2].strip("_") or node.op.strip("_") or "table"
 
 
@@ -457,7 +467,7 @@ def _plain(item: Any, node: Callable[[Node], str] = lambda node: "") -> str:
     if isinstance(item, list | tuple):
         inner = ", ".join(_plain(part, node) for part in item)
         tensors = any(True for _ in _nodes(item))
-        return f"[{inner}]" if tensors or not item else f"({inner}{',' if len(item) == 1 else ''})"
+        return f"[{inner}]" if tensors else f"({inner}{',' if len(item) == 1 else ''})"
     return constant(item)
 
 
@@ -482,6 +492,8 @@ def _prefix(sign: str) -> Form:
 
 def _method(node: Node, bound: dict[str, Any], show: Show) -> Shown:
     _, *rest = _arguments(node, bound, show)
+    if node.op in _SIZED and len(rest) == 1:
+        rest = [rest[0].strip("(,)") or "()"]
     return Shown(f"{show(bound[next(iter(bound))]).operand}.{node.op}({', '.join(rest)})")
 
 
@@ -515,16 +527,22 @@ def _cast(node: Node, bound: dict[str, Any], show: Show) -> Shown:
 
 
 def _kept(node: Node, bound: dict[str, Any], show: Show) -> Shown:
-    return Shown(f"{show(node.args[0]).operand}.{node.op}()")
+    kept = bound.get("memory_format")
+    given = "" if kept is None else f"memory_format={kept!r}"
+    return Shown(f"{show(node.args[0]).operand}.{node.op}({given})")
 
 
 def _reshaped(node: Node, bound: dict[str, Any], show: Show) -> Shown | None:
     """A bit pattern that is read in another dtype is no reshape."""
-    return None if "dtype" in bound else Shown(f"{show(node.args[0]).operand}.reshape({_plain(node.shape)})")
+    return None if "dtype" in bound else Shown(f"{show(node.args[0]).operand}.reshape({_sizes(node.shape)})")
 
 
 def _expanded(node: Node, bound: dict[str, Any], show: Show) -> Shown:
-    return Shown(f"{show(node.args[0]).operand}.expand({_plain(node.shape)})")
+    return Shown(f"{show(node.args[0]).operand}.expand({_sizes(node.shape)})")
+
+
+def _sizes(shape: tuple[int, ...]) -> str:
+    return ", ".join(map(str, shape)) or "()"
 
 
 def _subscript(source: Node, parts: Sequence[str], show: Show) -> Shown:

@@ -109,7 +109,7 @@ class Emitter:
         self._kept.append(term)
         if places:
             self._attributes[id(term)] = places
-            self._origin[id(term)] = self.names.room(places[0].path)
+            self._origin[id(term)] = self.names.room(places[0].path.rpartition(".")[0])
         return term
 
     # Handles ----------------------------------------------------------------------------------------------------------
@@ -182,7 +182,7 @@ class Emitter:
         if held is None:
             return ""
         keys = "".join(f"[{key!r}]" for key in held.keys)
-        return f"{'' if held.relative or not room else '/'}{held.path}{keys}"
+        return f"{'.' if held.relative else ''}{held.path}{keys}"
 
     def held(self, term: Term, room: str) -> Held | None:
         """The tensor of the model that a term is, seen from a room; None if it is made."""

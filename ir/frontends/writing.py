@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from torch import Tensor, fx
 
 from meshwright.ir.frontends.constants import Term
@@ -71,7 +72,11 @@ def updates(target: str) -> tuple[int, ...]:
 def is_pure(target: str) -> bool:
     """Whether the operator gives the same result each time, so that a constant of constants is one."""
     random = ("rand", "bernoulli", "dropout", "normal", "multinomial", "uniform", "exponential", "batch_norm")
-    return not any(mark in target for mark in random)
+    if any(mark in target for mark in random):
+        return False
+    *space, packet, overload = target.split(".")
+    found = getattr(getattr(torch.ops, space[0] if space else "aten"), packet, None)
+    return torch.Tag.nondeterministic_seeded not in getattr(getattr(found, overload, None), "tags", ())
 
 
 def is_creation(target: str) -> bool:

@@ -111,6 +111,23 @@ def test_a_batch_that_cannot_be_written_is_captured(monkeypatch: pytest.MonkeyPa
         own.at(16)
 
 
+def test_constants_that_grow_with_the_batch_are_captured_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    """At the first batch and at twice that, for all others; where nothing grows, once. A batch that is captured anew
+    has constants of its own."""
+    one, own = Model(monkeypatch), folds()
+    written: list[Any] = []
+    monkeypatch.setattr(module, "at_batch", lambda *given: written.append(given[2:]) or f"at {given[3]}")
+    own.first(4)
+    assert own.constants(8) == own.constants(4) == {}
+    own.captured = Captured(own.first(4).fold, (), {"law": SimpleNamespace(batched=True)})  # type: ignore[assignment]
+    assert [own.constants(batch) for batch in (8, 16)] == ["at 8", "at 16"]
+    assert own.constants(4).keys() == {"law"}
+    assert written == [(4, 8), (4, 16)]
+    one.refused = {32: REBATCH}
+    assert own.constants(32) == {}
+    assert [batch for _, batch, _, _ in one.captured] == [4, 8, 32]
+
+
 FP32 = tuple(
     (SimpleNamespace(value=name), SimpleNamespace(dtype=dtype)) for name, dtype in (("image", "f32"), ("text", "i64"))
 )

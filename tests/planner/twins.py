@@ -5,13 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from meshwright.backends.torch_.capabilities import TORCH_CUDA
 from meshwright.backends.torch_.emit import Subject
 from meshwright.ir.decisions import Schedule
 from meshwright.ir.fold import Fold
 from meshwright.ir.frontends.calls import calls_of
-from meshwright.ir.frontends.capture import capture
+from meshwright.ir.frontends.capture import Captured, capture
 from meshwright.ir.frontends.contract import Source
 from meshwright.ir.frontends.load import load_model
 from meshwright.ir.lower import lower
@@ -28,20 +29,27 @@ RANKS, SEQ = 64, 512
 
 
 @cache
-def captured(model: str, batch: int) -> tuple[Source, Fold]:
+def seen(model: str, batch: int) -> tuple[Source, Captured]:
     source = load_model(model, dtype="bf16")
-    return source, capture(source, batch=batch, seq=SEQ).fold
+    return source, capture(source, batch=batch, seq=SEQ)
+
+
+def captured(model: str, batch: int) -> tuple[Source, Fold]:
+    source, found = seen(model, batch)
+    return source, found.fold
 
 
 def subject_of(plan: Planned) -> Subject:
     """The plan itself, to be emitted for its GPUs, in fp32."""
     workload = replace(plan.workload, precision="fp32", recipe="fp32")
+    shape: dict[str, Any] = {"batch": plan.config.batch, "seq": SEQ, "blocks": plan.fold.instances}
+    constants = seen(plan.model, plan.config.batch)[1].constants
     return Subject(
         fold=plan.fold,
         decisions=plan.decisions,
         program=lower(plan.fold, plan.decisions, TORCH_CUDA.lowering(), workload),
         workload=workload,
-        calls=calls_of(plan.source, plan.model, batch=plan.config.batch, seq=SEQ, blocks=plan.fold.instances),
+        calls=calls_of(plan.source, plan.model, **shape, constants=constants),
         config=str(plan.config),
     )
 

@@ -83,8 +83,9 @@ def of_configuration(folder: Path, name: str, settings: dict[str, Any], **degree
     (folder / "config.json").write_text(json.dumps(told | settings))
     source = load_model(str(folder), dtype="fp32")
     batch = BATCH // degrees.get("microbatches", 1)
-    fold = capture(source, batch=batch, seq=SEQ).fold
-    calls = calls_of(source, str(folder), batch=batch, seq=SEQ, blocks=fold.instances)
+    found = capture(source, batch=batch, seq=SEQ)
+    fold, constants = found.fold, found.constants
+    calls = calls_of(source, str(folder), batch=batch, seq=SEQ, blocks=fold.instances, constants=constants)
     decisions = template(fold, Degrees(**degrees), "torch-gloo")
     program = lower(fold, decisions, TORCH_GLOO.lowering(), WORKLOAD)
     return Subject(fold=fold, decisions=decisions, program=program, workload=WORKLOAD, calls=calls, config=name)

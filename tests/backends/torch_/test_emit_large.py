@@ -31,11 +31,12 @@ LIMIT_BYTES = 4 * 10**9
 def test_one_of_256_ranks_communicates_what_is_priced(tmp_path: Path) -> None:
     config = replace(fill(parse(["tp=8,dp=32,zero=3,microbatches=1"]), ranks=RANKS, global_batch=BATCH), split="even")
     source = load_model(LLAMA, dtype="fp32")
-    fold = capture(source, batch=BATCH, seq=SEQ).fold
+    found = capture(source, batch=BATCH, seq=SEQ)
+    fold, constants = found.fold, found.constants
     workload = Workload(global_batch=BATCH, seq=SEQ, precision="fp32", recipe="fp32")
     decisions = template(fold, config.degrees(), "torch-gloo")
     program = lower(fold, decisions, TORCH_GLOO.lowering(), workload)
-    calls = calls_of(source, LLAMA, batch=BATCH, seq=SEQ, blocks=fold.instances)
+    calls = calls_of(source, LLAMA, batch=BATCH, seq=SEQ, blocks=fold.instances, constants=constants)
     subject = Subject(
         fold=fold, decisions=decisions, program=program, workload=workload, calls=calls, config=str(config)
     )

@@ -2,32 +2,46 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
 from meshwright.backends.torch_.verify.eager import DTYPES, EAGER
-from meshwright.ir.frontends.constants import Term
+from meshwright.ir.constants import Constant, Held
 from meshwright.ir.frontends.values import Traced
 
 
-def evaluated(term: Any, dtype: str) -> Any:
-    """A constant, whole: by torch's own operators, rounding included; by its law where torch has no such call."""
-    if isinstance(term, tuple):
-        return [evaluated(item, "") for item in term]
-    if not isinstance(term, Term):
-        return term
-    if term.data is not None:
-        return torch.as_tensor(term.data.copy()).to(DTYPES[term.dtype])
-    if term.args[:1] != (None,):
-        arguments = {key: evaluated(value, "") for key, value in term.kwargs.items()}
-        found = getattr(torch.ops.aten, term.op)(*evaluated(term.args, ""), **arguments)
-        return found.to(DTYPES[term.dtype])
-    index = tuple(np.ogrid[tuple(slice(size) for size in term.shape)]) if term.shape else ()
-    return torch.as_tensor(np.broadcast_to(term.at(index), term.shape).copy()).to(DTYPES[term.dtype])
+def lines_run(constant: Constant, read: Callable[[Held], Tensor]) -> Tensor:
+    """A constant by its lines, on the CPU."""
+    assert not constant.problem
+    tensors: dict[str, Any] = {f"held_{number}": read(one) for number, one in enumerate(constant.held)}
+    arrays = {f"data_{number}": one.values for number, one in enumerate(constant.data)}
+    lines = constant.code(
+        device='"cpu"',
+        held=lambda one: f"held_{constant.held.index(one)}",
+        data=lambda one: f"data_{constant.data.index(one)}",
+        taken=tensors,
+    )
+    scope: dict[str, Any] = {"torch": torch, **tensors, **arrays}
+    for name, expression in lines:
+        scope[name] = eval(expression, scope)  # noqa: S307 - it is what was printed
+    found = scope[lines[-1][0]]
+    assert isinstance(found, Tensor)
+    return found
+
+
+def in_model(module: nn.Module) -> Callable[[Held], Tensor]:
+    """Reads of what a model holds, by constants that stand in no block."""
+
+    def read(one: Held) -> Tensor:
+        assert not one.relative
+        found = eval(one.read("module"), {"module": module})  # noqa: S307
+        assert isinstance(found, Tensor)
+        return found
+
+    return read
 
 
 def execute(traced: Traced, module: nn.Module, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -40,7 +54,7 @@ def execute(traced: Traced, module: nn.Module, batch: Mapping[str, Tensor]) -> d
         attrs: dict[str, Any] = dict(op.attrs)
         with torch.set_grad_enabled(not op.no_grad):
             if op.kind == "constant":
-                results: tuple[Tensor, ...] = (evaluated(traced.constants[op.name], str(attrs["dtype"])),)
+                results: tuple[Tensor, ...] = (lines_run(traced.made[attrs["law"]], in_model(module)),)
             else:
                 results = EAGER[op.kind](tuple(values[value] for value in op.operands), attrs)
         for name, result in zip(op.results, results, strict=True):

@@ -10,7 +10,7 @@ import numpy
 
 from meshwright.ir.frontends.constants import Term
 from meshwright.ir.frontends.emit import Emitter
-from meshwright.ir.frontends.values import Assembly, Names, Place
+from meshwright.ir.frontends.values import Assembly, Attribute, Names, Place
 from meshwright.ir.graph import Type
 
 
@@ -78,6 +78,28 @@ def test_buffers_of_like_blocks_have_like_laws() -> None:
     assert doubled("blocks.0", "blocks.0.table") != doubled("blocks.1", "blocks.1.other")
     assert doubled("blocks.0", "blocks.1.table") != doubled("blocks.1", "blocks.1.table")
     assert doubled("", "blocks.0.table") != doubled("", "blocks.1.table")
+
+
+def test_a_blocks_own_buffer_is_not_the_models_of_that_name() -> None:
+    own = emitter("blocks.0")
+    inner, outer = (own.add_constant(Term("", (2,), "f32"), path) for path in ("blocks.0.table", "table"))
+    values = [own.value(own.keep(Term("mul", (2,), "f32", (leaf, 2)))) for leaf in (inner, outer)]
+    first, second = own.made(values).values()
+    assert [one.relative for one in (*first.held, *second.held)] == [True, False]
+    assert [one.path for one in (*first.held, *second.held)] == ["table", "table"]
+
+
+def test_attributes_are_read_in_the_block_that_holds_them() -> None:
+    """Wherever else the model has them; one that no module holds is nobody's."""
+    own = emitter("blocks.1")
+    places = (Attribute("blocks.0.table"), Attribute("blocks.1.table", ("long",)))
+    leaf = own.add_attribute(Term("", (2,), "f32"), places)
+    value = own.value(leaf)
+    (made,) = own.made([value]).values()
+    assert made.text == 'table = block.table["long"]'
+    assert own.producer[value].module == "blocks.1"
+    unknown = own.value(own.add_attribute(Term("", (3,), "f32"), ()))
+    assert own.made([unknown]).popitem()[1].problem
 
 
 def test_where_constants_stand() -> None:
