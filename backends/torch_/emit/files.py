@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+from meshwright.backends.torch_.capabilities import TARGETS
 from meshwright.backends.torch_.emit.axes import Axes, axes_of
 from meshwright.backends.torch_.emit.context import context_of
-from meshwright.backends.torch_.emit.experts import experts_of
+from meshwright.backends.torch_.emit.experts import Experts, experts_of
 from meshwright.backends.torch_.emit.initial import built_whole
 from meshwright.backends.torch_.emit.launch import launch_script, rank_map
 from meshwright.backends.torch_.emit.parts import Parts
-from meshwright.backends.torch_.emit.precision import precision_of
+from meshwright.backends.torch_.emit.precision import Precision, precision_of
 from meshwright.backends.torch_.emit.printed import printed_of
+from meshwright.backends.torch_.emit.printed.axes import printed_axes
 from meshwright.backends.torch_.emit.recompute import recomputed
 from meshwright.backends.torch_.emit.script import scripts, unlike_scripts
 from meshwright.backends.torch_.emit.storage import Kept, kept_of, whole_of
@@ -22,7 +24,8 @@ from meshwright.backends.torch_.emit.subject import Subject
 from meshwright.backends.torch_.emit.unlike import joined_kinds, kinds_of
 from meshwright.backends.torch_.emit.writing.schedule import LISTS, action_lists, class_of
 from meshwright.backends.torch_.emit.writing.unlike import unlike_orders
-from meshwright.ir.errors import NotEmitted
+from meshwright.ir.errors import EmissionPrinted, NotEmitted
+from meshwright.ir.shares import shares_of
 
 __all__ = ["Files", "Subject", "emit"]
 
@@ -48,10 +51,26 @@ class Files:
 def emit(subject: Subject, folder: Path) -> Files:
     """The files of a plan, for this folder: the script finds the model from there. Raises a `NotEmitted` for what no
     code is written for; its fix is none that the plan has already."""
+    refusals = []
+    for prints in (True, False) if printed_first(subject) else (False, True):
+        try:
+            return _emitted(replace(subject, prints=prints), folder)
+        except NotEmitted as refusal:
+            refusals.append(refusal)
+    told = [one for one in refusals if not isinstance(one, EmissionPrinted)] or refusals
+    raise told[0].apart_from(subject.has) from None
+
+
+def printed_first(subject: Subject) -> bool:
+    """Whether an axis cuts more than the batch: the model is printed then. Else its own code runs as it is, unless that
+    cannot be."""
+    if subject.prints:
+        return True
     try:
-        return _emitted(subject, folder)
-    except NotEmitted as refusal:
-        raise refusal.apart_from(subject.has) from None
+        axes = axes_of(subject)
+    except NotEmitted:
+        return True
+    return axes.tensor is not None or axes.context is not None
 
 
 def _emitted(subject: Subject, folder: Path) -> Files:
@@ -59,6 +78,8 @@ def _emitted(subject: Subject, folder: Path) -> Files:
     kinds = [_parts(kind, folder) for kind in kinds_of(subject)]
     parts, lists = kinds[0], list[tuple[str, str]]()
     if len(kinds) > 1:
+        if subject.prints:
+            raise EmissionPrinted(place="stages", cause="they have unlike meshes")
         unlike = joined_kinds(kinds)
         parts, texts, lists = unlike.main, unlike_scripts(unlike), [(LISTS, unlike_orders(unlike))]
     else:
@@ -72,34 +93,65 @@ def _emitted(subject: Subject, folder: Path) -> Files:
 
 def _parts(subject: Subject, folder: Path) -> Parts:
     """What the script of a plan says; of one with unlike stages, of those of one kind."""
+    return _printed_parts(subject, folder) if subject.prints else _styled_parts(subject, folder)
+
+
+def _styled_parts(subject: Subject, folder: Path) -> Parts:
     axes = axes_of(subject)
-    printed = prints(subject, axes)
-    experts = experts_of(subject, axes.experts) if axes.experts and not printed else None
+    experts = experts_of(subject, axes.experts) if axes.experts else None
     styles = {
-        piece.plan.name: styles_of(subject, piece, axes.tensor)
-        for piece in subject.pieces
-        if axes.tensor is not None and not printed
+        piece.plan.name: styles_of(subject, piece, axes.tensor) for piece in subject.pieces if axes.tensor is not None
     }
-    precision = precision_of(subject)
-    kept = kept_of(subject, axes, experts)
-    if precision.sums and not kept.units:
-        kept = whole_of(subject, axes)
+    kept, precision = _kept(subject, axes, experts)
     return Parts(
         subject=subject,
         axes=axes,
         styles=styles,
         kept=kept,
         precision=precision,
-        context=context_of(subject, axes.context) if axes.context is not None and not printed else None,
+        context=context_of(subject, axes.context) if axes.context is not None else None,
         experts=experts,
-        model=Path(os.path.relpath(folder.resolve() / subject.calls.file, folder.resolve())).as_posix(),
-        printed=printed_of(subject, axes, called_modules(subject, kept)) if printed else None,
+        model=_model(subject, folder),
     )
 
 
-def prints(subject: Subject, axes: Axes) -> bool:
-    """Whether the model is printed."""
-    return subject.prints
+def _printed_parts(subject: Subject, folder: Path) -> Parts:
+    check_printed(subject)
+    axes = printed_axes(subject, TARGETS[subject.decisions.target].lowering().moves)
+    kept, precision = _kept(subject, axes, None)
+    return Parts(
+        subject=subject,
+        axes=axes,
+        styles={},
+        kept=kept,
+        precision=precision,
+        context=None,
+        experts=None,
+        model=_model(subject, folder),
+        printed=printed_of(subject, axes, called_modules(subject, kept)),
+    )
+
+
+def check_printed(subject: Subject) -> None:
+    """Refuse what the code of printed models is not made for."""
+    for wrong, what in (
+        (subject.compiled, "blocks that are compiled"),
+        (bool(precision_of(subject).float8), "products in float8, which modules make"),
+        (bool(shares_of(subject.decisions)), "unequal shares of a batch"),
+        (subject.decisions.offload.activations, "activations that wait on the host"),
+    ):
+        if wrong:
+            raise EmissionPrinted(place=f"plan {subject.config}", cause=what)
+
+
+def _kept(subject: Subject, axes: Axes, experts: Experts | None) -> tuple[Kept, Precision]:
+    precision = precision_of(subject)
+    kept = kept_of(subject, axes, experts)
+    return (whole_of(subject, axes) if precision.sums and not kept.units else kept), precision
+
+
+def _model(subject: Subject, folder: Path) -> str:
+    return Path(os.path.relpath(folder.resolve() / subject.calls.file, folder.resolve())).as_posix()
 
 
 def called_modules(subject: Subject, kept: Kept) -> dict[str, tuple[str, ...]]:

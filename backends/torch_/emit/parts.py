@@ -13,9 +13,10 @@ from meshwright.backends.torch_.emit.cut_experts import CutExperts, cut_experts_
 from meshwright.backends.torch_.emit.experts import Experts
 from meshwright.backends.torch_.emit.heads import masked_heads
 from meshwright.backends.torch_.emit.initial import drawn_in_parts
-from meshwright.backends.torch_.emit.pipeline import Pipeline, pipeline_of
+from meshwright.backends.torch_.emit.pipeline import Pipeline, check_rows, pipeline_of
 from meshwright.backends.torch_.emit.precision import Precision
 from meshwright.backends.torch_.emit.printed.bodies import Printed
+from meshwright.backends.torch_.emit.printed.stages import printed_pipeline
 from meshwright.backends.torch_.emit.recompute import Again, recomputed
 from meshwright.backends.torch_.emit.sections import Fused, Sizes, fused_of
 from meshwright.backends.torch_.emit.stage_code import instances_of, numbers_of
@@ -74,7 +75,11 @@ class Parts:
     @cached_property
     def pipeline(self) -> Pipeline | None:
         stages = self.by_stage or (self.axes,) * len(self.subject.decisions.stages)
-        found = pipeline_of(self.subject, stages, self.context)
+        if self.printed is not None:
+            check_rows(self.subject, stages)
+            found = printed_pipeline(self.subject, self.printed)
+        else:
+            found = pipeline_of(self.subject, stages, self.context)
         if found is not None and self.kept.units:
             check_sharded(self.subject, self.kept, self.axes)
         return found
@@ -246,8 +251,10 @@ class Parts:
 
     @property
     def carries_shards(self) -> bool:
-        """Whether what goes from stage to stage are shards of DTensors."""
+        """Whether stages know their mesh: what goes from one to the next are shards of DTensors, or all is printed."""
         stages = self.pipeline.stages if self.pipeline is not None else ()
+        if self.printed is not None:
+            return bool(stages)
         return any(one.cut for stage in stages for one in (*stage.enters, *stage.leaves))
 
     @property

@@ -50,14 +50,25 @@ class Pipeline:
 
 def pipeline_of(subject: Subject, axes: Sequence[Axes], context: Context | None) -> Pipeline | None:
     """The stages of a plan, whose axes are given for each; None where there is only one."""
-    stages, groups = subject.decisions.stages, subject.decisions.groups
+    stages = subject.decisions.stages
     if len(stages) == 1:
         return None
+    check_rows(subject, axes)
     route = subject.calls.route
     if route.problem or not route.lines:
         raise _refuse(f"the forward pass of {subject.calls.factory} cannot be cut: {route.problem}")
+    cutter = _Cutter(subject, route, axes, context)
+    codes = tuple(cutter.stages())
+    calls = list(subject.fold.calls())
+    glue = {calls[number].body.name: n for n, stage in enumerate(stages) for number in range(stage.first, stage.last)}
+    tied, twice = shared_by(subject, codes)
+    return Pipeline(codes, held_by(subject), tied, twice, glue, cutter.around.late)
+
+
+def check_rows(subject: Subject, axes: Sequence[Axes]) -> None:
+    """Must: micro-batches divide the batch, on the ranks of every stage."""
     schedule = subject.decisions.schedule
-    for stage, own in zip(stages, axes, strict=True):
+    for stage, own in zip(subject.decisions.stages, axes, strict=True):
         if subject.workload.global_batch % prod((schedule.microbatches, *(stage.mesh.axis(a).size for a in own.batch))):
             along = ".".join(own.batch)
             raise EmissionSchedule(
@@ -65,18 +76,26 @@ def pipeline_of(subject: Subject, axes: Sequence[Axes], context: Context | None)
                 cause=f"on ranks along {along} they do not divide {subject.workload.global_batch} sequences",
                 fix="plan with a --global-batch that they divide",
             )
-    held = tuple(tuple(n for n, stage in enumerate(stages) if stage.ranks == ranks) for ranks in groups)
-    cutter = _Cutter(subject, route, axes, context)
-    codes = tuple(cutter.stages())
-    calls = list(subject.fold.calls())
-    glue = {calls[number].body.name: n for n, stage in enumerate(stages) for number in range(stage.first, stage.last)}
-    tied = _tied(subject, codes)
+
+
+def held_by(subject: Subject) -> tuple[tuple[int, ...], ...]:
+    """The stages that each group of ranks holds."""
+    stages = subject.decisions.stages
+    groups = subject.decisions.groups
+    return tuple(tuple(n for n, stage in enumerate(stages) if stage.ranks == ranks) for ranks in groups)
+
+
+def shared_by(
+    subject: Subject, codes: Sequence[StageCode]
+) -> tuple[tuple[tuple[int, str], ...], tuple[tuple[tuple[int, str], ...], ...]]:
+    """The parameter that groups of ranks share, and those that ranks hold in several stages."""
+    held, tied = held_by(subject), _tied(subject, codes)
     by_group = [[tuple(one for one in names if one[0] in group) for group in held] for names in tied]
     twice = tuple(names for groups in by_group for names in groups if len(names) > 1)
     apart = [tuple(names[0] for names in groups if names) for groups in by_group if sum(map(bool, groups)) > 1]
     if len(apart) > 1 or any(len(names) > 2 for names in apart):
         raise _refuse("more than one parameter that two stages share")
-    return Pipeline(codes, held, next(iter(apart), ()), twice, glue, cutter.around.late)
+    return next(iter(apart), ()), twice
 
 
 def _tied(subject: Subject, codes: Sequence[StageCode]) -> list[tuple[tuple[int, str], ...]]:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from typing import TypeVar
 
@@ -27,6 +27,8 @@ from meshwright.ir.program import Program, Ring, Tie
 from meshwright.ir.ties import ends_of, exchanged
 from meshwright.ir.workload import Workload
 
+WEIGHT_BYTES = 4
+"""Of what a micro-batch counts for."""
 FINITE_BYTES = 4
 """By which ranks tell one another whether gradients are finite, where losses are scaled."""
 T = TypeVar("T")
@@ -45,6 +47,11 @@ class Group:
     """What of the model it holds: of each parameter all names."""
     last: bool
     """Whether the loss is computed here."""
+
+    def weighing(self, axes: tuple[str, ...], microbatches: int) -> Group:
+        """The same, where ranks also tell one another what their micro-batches count for. It is not priced."""
+        key = "all_reduce", tuple(sorted(axes)), microbatches * WEIGHT_BYTES
+        return replace(self, predicted=tuple(replace(one, counts={**one.counts, key: 1}) for one in self.predicted))
 
     def along(self, rank: int, axes: tuple[str, ...]) -> tuple[int, ...]:
         """The ranks that differ from this one along mesh axes only."""

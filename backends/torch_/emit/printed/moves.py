@@ -200,7 +200,7 @@ def local_of_sum(weight: Any) -> Tensor:
     return cast(Tensor, weight.to_local(grad_placements=parts))
 
 
-def here(index: Tensor, ranks: DeviceMesh, rows: int) -> tuple[Tensor, Tensor]:
+def own_rows(index: Tensor, ranks: DeviceMesh, rows: int) -> tuple[Tensor, Tensor]:
     """Global indices as those of this rank's rows, and which of them it has; the others are 0."""
     row = index - ranks.get_local_rank() * rows
     found = (row >= 0) & (row < rows)
@@ -209,7 +209,7 @@ def here(index: Tensor, ranks: DeviceMesh, rows: int) -> tuple[Tensor, Tensor]:
 
 def embedding_part(weight: Tensor, index: Tensor, ranks: DeviceMesh, padding: int | None = None) -> Tensor:
     """Rows of a table of which each rank has a part; zeros for what others have."""
-    row, found = here(index, ranks, len(weight))
+    row, found = own_rows(index, ranks, len(weight))
     if padding is not None:
         own = padding - ranks.get_local_rank() * len(weight)
         padding = own if 0 <= own < len(weight) else None
@@ -220,13 +220,13 @@ def embedding_part(weight: Tensor, index: Tensor, ranks: DeviceMesh, padding: in
 
 def gather_part(x: Tensor, dim: int, index: Tensor, ranks: DeviceMesh) -> Tensor:
     """Elements along a dimension of which each rank has a part; zeros for what others have."""
-    row, found = here(index, ranks, x.shape[dim])
+    row, found = own_rows(index, ranks, x.shape[dim])
     return torch.gather(x, dim, row) * found
 
 
 def select_part(x: Tensor, dim: int, index: Tensor, ranks: DeviceMesh) -> Tensor:
     """The same of whole slices."""
-    row, found = here(index, ranks, x.shape[dim])
+    row, found = own_rows(index, ranks, x.shape[dim])
     shape = [1] * x.ndim
     shape[dim] = -1
     return x.index_select(dim, row) * found.view(shape)
@@ -234,7 +234,7 @@ def select_part(x: Tensor, dim: int, index: Tensor, ranks: DeviceMesh) -> Tensor
 
 def scatter_part(x: Tensor, dim: int, index: Tensor, source: Tensor | float, ranks: DeviceMesh, add: bool) -> Tensor:
     """Writes along a dimension of which each rank has a part; those of others go nowhere."""
-    row, found = here(index, ranks, x.shape[dim])
+    row, found = own_rows(index, ranks, x.shape[dim])
     grown = torch.cat([x, x.narrow(dim, 0, 1)], dim)
     row = row.where(found, x.shape[dim])
     if add:
@@ -247,7 +247,7 @@ def scatter_part(x: Tensor, dim: int, index: Tensor, source: Tensor | float, ran
 
 def nll_part(scores: Tensor, labels: Tensor, ranks: DeviceMesh, ignored: int) -> Tensor:
     """The negative log-likelihood of each label, where ranks have parts of the classes; zeros for what others have."""
-    row, found = here(labels.masked_fill(labels == ignored, 0), ranks, scores.shape[-1])
+    row, found = own_rows(labels.masked_fill(labels == ignored, 0), ranks, scores.shape[-1])
     return -scores.gather(-1, row[..., None])[..., 0] * (found & (labels != ignored))
 
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from meshwright.backends.torch_.emit.parts import Parts
+from meshwright.backends.torch_.emit.printed.stages import WEIGHED
 from meshwright.backends.torch_.emit.writing.scaling import SCALED
 from meshwright.backends.torch_.emit.writing.step import (
     after_backward,
@@ -31,8 +32,9 @@ def accumulating_step(parts: Parts) -> Iterator[str]:
     yield f"    counts = [(labels != {ignored}).sum() for labels in batch[{literal(labels)}].chunk(MICROBATCHES)]"
     yield "    targets = torch.stack(counts).float()"
     if counted is not None:
+        told = "" if parts.printed is None else f"  {WEIGHED}{'.'.join(parts.axes.batch)}"
         yield f'    group = mesh["{counted}"].get_group()'
-        yield "    dist.all_reduce(targets, group=group)"
+        yield f"    dist.all_reduce(targets, group=group){told}"
     yield "    losses = []"
     yield (
         "    for number, count in enumerate(counts):"

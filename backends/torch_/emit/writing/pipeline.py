@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from meshwright.backends.torch_.emit.parts import Parts
 from meshwright.backends.torch_.emit.pipeline import Pipeline
+from meshwright.backends.torch_.emit.printed.stages import SHARE, WEIGHED
 from meshwright.backends.torch_.emit.stage_code import FOLLOWING, Crossing, StageCode, numbers_of
 from meshwright.backends.torch_.emit.writing.keeping import plain
 from meshwright.backends.torch_.emit.writing.lines import WIDTH, call, quoted, wrapped
@@ -165,7 +166,7 @@ def classes(pipeline: Pipeline) -> list[tuple[str, list[StageCode]]]:
 def runner(parts: Parts, pipeline: Pipeline) -> Iterator[str]:
     """`Pipeline`: the stages of a rank, and their schedule."""
     labels, ignored = targets_of(parts.subject)
-    if parts.subject.calls.route.targets != (labels,):
+    if parts.printed is None and parts.subject.calls.route.targets != (labels,):
         raise EmissionSchedule(
             place="the loss",
             cause=f"it reads {' and '.join(parts.subject.calls.route.targets)} of the batch, and a stage is given one",
@@ -215,6 +216,10 @@ def runner(parts: Parts, pipeline: Pipeline) -> Iterator[str]:
     yield f"        self.schedule = {made_of(parts)}"
     yield ""
     yield "    def loss(self, outputs: Tensor, labels: Tensor) -> Tensor:"
+    if parts.printed is not None:
+        yield '        """What the last stage returns."""'
+        yield "        return outputs"
+        return
     yield '        """The part of a micro-batch in the mean over all positions that have a target."""'
     within = parts.subject.calls.route.within
     yield f"        loss = self.mean({outputs_within(within)}, {{{literal(labels)}: labels}})"
@@ -224,6 +229,21 @@ def runner(parts: Parts, pipeline: Pipeline) -> Iterator[str]:
 def outputs_within(name: str) -> str:
     """What the loss is given of the model's outputs, which may read it as an attribute of these."""
     return f"SimpleNamespace({', '.join(keywords({name: 'outputs'}))})" if name else "outputs"
+
+
+def averages(parts: Parts) -> bool:
+    """Whether gradients are averaged over copies."""
+    return bool(parts.kept.units) and parts.axes.copied is not None and not parts.added
+
+
+def counted(parts: Parts, labels: str, ignored: int) -> Iterator[str]:
+    """What every micro-batch counts for, of all ranks."""
+    yield f"    counts = [(labels != {ignored}).sum() for labels in batch[{literal(labels)}].chunk(MICROBATCHES)]"
+    yield "    targets = torch.stack(counts).float()"
+    if parts.axes.data is not None:
+        yield "    if model.last:"
+        told = f"  {WEIGHED}{'.'.join(parts.axes.batch)}"
+        yield f'        dist.all_reduce(targets, group=mesh["{parts.axes.data}"].get_group()){told}'
 
 
 def weighed(parts: Parts, ignored: int) -> Iterator[str]:
@@ -309,9 +329,14 @@ def pipeline_step(parts: Parts, pipeline: Pipeline) -> Iterator[str]:
     """`train_step` of stages that torch's schedules run."""
     labels, _ = targets_of(parts.subject)
     late = pipeline.late
-    entries = [f"batch[{literal(name)}]" for name in parts.subject.calls.entries if name not in late]
+    first = parts.subject.calls.entries
+    if parts.printed is not None:
+        first = pipeline.stages[0].given
+    entries = [f"batch[{literal(name)}]" for name in first if name not in late]
     options = [f"target=batch[{literal(labels)}]", "losses=losses", "return_outputs=False"]
-    options += keywords({name: f"batch[{literal(name)}]" for name in late})
+    options += keywords({name: f"batch[{literal(name)}]" for name in late if name != SHARE})
+    times = f" * {parts.copies_said}" if averages(parts) else ""
+    options += [f"{SHARE}=targets / targets.sum(){times}"] * (SHARE in late)
     run = ("losses: list[Tensor] = []", f"model.schedule.step({', '.join((*entries, *options))})")
     yield from staged_step(parts, run, after_backward(parts))
 
@@ -319,13 +344,15 @@ def pipeline_step(parts: Parts, pipeline: Pipeline) -> Iterator[str]:
 def staged_step(parts: Parts, run: Sequence[str], after: Iterable[str]) -> Iterator[str]:
     """`train_step` of stages, which `run` sends micro-batches through; what comes `after` the backward pass."""
     labels, ignored = targets_of(parts.subject)
-    averaged = bool(parts.kept.units) and parts.axes.copied is not None and not parts.added
+    averaged = averages(parts)
     yield "def train_step("
     yield "    model: Pipeline, optimizer: torch.optim.Optimizer, batch: dict[str, Tensor], mesh: DeviceMesh"
     yield ") -> Tensor | None:"
     yield '    """One step; returns the loss of the global batch where the last stage is. Gradients stay for a look."""'
     yield "    optimizer.zero_grad()"
-    if parts.shared is None:
+    if parts.printed is not None:
+        yield from counted(parts, labels, ignored)
+    elif parts.shared is None:
         yield f"    model.targets = (batch[{literal(labels)}] != {ignored}).sum()"
     else:
         yield f'    group = mesh["{parts.shared}"].get_group()'
@@ -351,7 +378,7 @@ def staged_step(parts: Parts, run: Sequence[str], after: Iterable[str]) -> Itera
         yield "    whole = [loss.to_local() if isinstance(loss, DTensor) else loss for loss in losses]"
     total = f"torch.stack({'whole' if parts.sharded_loss else 'losses'}).detach()"
     if parts.shared is None:
-        yield f"    return {total}.sum()"
+        yield f"    return {total}.sum(){f' / {parts.copies_said}' if averaged and parts.printed is not None else ''}"
     else:
         yield f"    total = {total}"
         yield "    dist.all_reduce(total, group=group)"

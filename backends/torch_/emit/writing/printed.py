@@ -30,12 +30,20 @@ def functions(parts: Parts) -> Iterator[Iterator[str]]:
     printed = parts.printed
     assert printed is not None
     texts = [function(printed, body, name, one) for body in printed.bodies.values() for name, one in body.functions()]
-    texts = [*(list(constant(name, one)) for name, one in printed.constants.items()), *texts, list(model(printed))]
+    texts = [*(list(constant(name, one)) for name, one in printed.constants.items()), *texts]
+    if parts.pipeline is None:
+        texts.append(list(model(printed)))
+    else:
+        again = {name: found for stage in parts.pipeline.stages for name, found in stage.again}
+        for name, (body, one) in again.items():
+            texts.append(function(printed, printed.bodies[body], name, one))
+        texts += [list(stage.lines) for stage in parts.pipeline.stages]  # for what they use
     used = names_in("\n".join(line for text in texts for line in text))
     yield from (iter(text.split("\n")) for text in used_by(used))
     if printed.tensor:
         yield iter(DISTRIBUTE.split("\n"))
-    yield from (iter(text) for text in texts)
+    shown = texts if parts.pipeline is None else texts[: -len(parts.pipeline.stages)]
+    yield from (iter(text) for text in shown)
 
 
 def function(printed: Printed, body: PrintedBody, name: str, one: Function) -> list[str]:
@@ -129,7 +137,7 @@ def set_forwards(parts: Parts) -> Iterator[str]:
     if printed.tensor:
         yield f'    distribute(model, mesh["{printed.tensor[0]}"])'
     for axis in printed.named_axes:
-        if axis != "model" and axis in used_axes(printed):
+        if axis != "model" and axis in used_axes(printed, whole=parts.pipeline is None):
             yield f'    {axis} = mesh["{axis}"]'
     for body in printed.bodies.values():
         piece = body.piece
@@ -146,8 +154,10 @@ def set_forwards(parts: Parts) -> Iterator[str]:
             lines.append(f"{at}.forward = partial({name}, {at}{given})")
         if piece.repeated:
             yield from indented((*parts.loop(piece), *(f"    {line}" for line in lines)))
-        else:
-            yield from indented(tuple(lines))
+        elif lines:
+            yield from parts.only(piece, indented(tuple(lines)))
+    if parts.pipeline is not None:
+        return
     given = "".join(f", {axis}={axis}" for axis in axes_of_model(printed))
     yield f"    model.forward = partial({FORWARD}, model{given})"
 
@@ -157,10 +167,13 @@ def axes_of_model(printed: Printed) -> list[str]:
     return [axis for axis in printed.named_axes if axis in used]
 
 
-def used_axes(printed: Printed) -> set[str]:
-    found = set(axes_of_model(printed))
+def used_axes(printed: Printed, *, whole: bool) -> set[str]:
+    """What `parallelize` gives to functions."""
+    found = set(axes_of_model(printed)) if whole else set()
     for body in printed.bodies.values():
         for one in body.function.all():
+            if not body.piece.repeated and not one.path:
+                continue
             found |= set(axes_in(one, printed.named_axes))
     return found
 
