@@ -35,7 +35,25 @@ class Calls:
     positioned: frozenset[str] = frozenset()
     beside: tuple[tuple[str, str], ...] = ()
     undrawn: tuple[str, ...] = ()
+    own_loss: str | None = None
+    """Where the loss is in what the model returns, as code that follows it; None where the file has a hook for it."""
     draws: bool = False
     """Whether the file has `draw_weights(module)`."""
+
     route: Route = UNWATCHED
     """The forward pass as lines, where the model may be cut into stages."""
+
+    @property
+    def read(self) -> tuple[str, ...]:
+        """What the route calls the entries of the batch that its lines may read: those of the forward pass, and those
+        of a loss that is among the lines."""
+        read = dict.fromkeys((*self.entries, *(self.route.targets if self.route.inside else ())))
+        return tuple(map(self.named, read))
+
+    def named(self, entry: str) -> str:
+        """What the route calls an entry of the batch."""
+        return dict(self.route.renamed).get(entry, entry)
+
+    def entry(self, name: str) -> str:
+        """The entry of the batch that the route calls so."""
+        return next((entry for entry, other in self.route.renamed if other == name), name)

@@ -155,3 +155,9 @@ class NothingEmitted(NotEmitted):
     """A question of whose plans that fit none is emitted, for reasons of several kinds."""
 
     code = "MW5019"
+
+
+class EmissionLoss(NotEmitted):
+    """A loss that is no mean and no sum over the batch: what copies and micro-batches have of it does not add up."""
+
+    code = "MW5020"

@@ -18,6 +18,7 @@ from meshwright.ir.errors import EmissionModel
 from meshwright.ir.frontends.contract import Source, example_batch
 from meshwright.ir.frontends.foreign import guarded
 from meshwright.ir.frontends.model_file import model_file
+from meshwright.ir.frontends.own_loss import own_loss
 from meshwright.ir.frontends.route import Routes, routes_of
 
 TIME_LIMIT_S = 60.0
@@ -44,14 +45,17 @@ class Watched:
             raise EmissionModel(
                 place=f"{file}, example_inputs", cause="the batch is no dict", fix="return a dict of named tensors"
             )
-        if source.hooks.loss is None:
-            raise EmissionModel(
-                place=file, cause="there is no loss(outputs, batch)", fix="define it beside the factory"
-            )
         accepted = inspect.signature(source.module.forward).parameters
         entries = tuple(name for name in accepted if name in example)
         with guarded(file, TIME_LIMIT_S):
             found = _watched(source.module, {name: example[name] for name in entries}, seq)
+        own = own_loss(found[3]) if source.hooks.loss is None else None
+        if source.hooks.loss is None and own is None:
+            raise EmissionModel(
+                place=file,
+                cause="there is no loss(outputs, batch), and the model returns none",
+                fix="define it beside the factory",
+            )
         draws = made.draws or source.hooks.draw_weights is not None
         calls = Calls(
             file=made.file,
@@ -61,6 +65,7 @@ class Watched:
             arguments=found[0],
             keywords=found[1],
             positioned=found[2],
+            own_loss=own[0] if own is not None else None,
             has_optimizer=source.hooks.optimizer is not None,
             draws=draws,
             undrawn=() if draws else tuple(_undrawn(source.module)),
@@ -71,7 +76,6 @@ class Watched:
         """The calls, and the route of a batch of so many sequences."""
         if self.routes is None:
             loss = self.source.hooks.loss
-            assert loss is not None, "it was looked for"
             inputs = {name: self.example[name] for name in self.calls.entries}
             with guarded(self.source.place, TIME_LIMIT_S):
                 self.routes = routes_of(self.source.module, inputs, loss, self.example, self.blocks)
@@ -121,8 +125,9 @@ def _tables(values: Any, seq: int) -> int:
     return sum(_tables(part, seq) for part in parts)
 
 
-def _watched(model: nn.Module, inputs: dict[str, Tensor], seq: int) -> tuple[Arguments, Keywords, frozenset[str]]:
-    """The arguments of every module, by path; the first call counts. And the modules that are given positions."""
+def _watched(model: nn.Module, inputs: dict[str, Tensor], seq: int) -> tuple[Arguments, Keywords, frozenset[str], Any]:
+    """The arguments of every module, by path; the first call counts. The modules that are given positions, and what the
+    model returned."""
     making, given = _Making(seq), set[str]()
     made: dict[int, tuple[str, Tensor]] = {}
     found: Arguments = {}
@@ -152,8 +157,8 @@ def _watched(model: nn.Module, inputs: dict[str, Tensor], seq: int) -> tuple[Arg
             torch.no_grad(),
             making,
         ):  # models ask it no values, unlike meta
-            model(**{name: mode.from_tensor(tensor) for name, tensor in inputs.items()})
+            outputs = model(**{name: mode.from_tensor(tensor) for name, tensor in inputs.items()})
     finally:
         for handle in handles:
             handle.remove()
-    return found, named, frozenset(given - making.found)
+    return found, named, frozenset(given - making.found), outputs

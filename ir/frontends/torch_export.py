@@ -36,6 +36,7 @@ from meshwright.ir.frontends.constants import Term
 from meshwright.ir.frontends.contract import Hooks, Source
 from meshwright.ir.frontends.dtypes import type_of
 from meshwright.ir.frontends.foreign import Interrupted, contained, described, user_line, whole
+from meshwright.ir.frontends.own_loss import own_loss
 from meshwright.ir.frontends.stand_ins import standing_in
 from meshwright.ir.frontends.storage import Cell
 from meshwright.ir.frontends.translate import Translator
@@ -77,8 +78,10 @@ class Step(nn.Module):
     def forward(self, batch: Any) -> Tensor:
         positional, keyword = arguments(self.model, batch, self.place)
         outputs = self.model(*positional, **keyword)
-        loss = outputs if self.hooks.loss is None else self.hooks.loss(outputs, batch)
-        loss = getattr(loss, "loss", loss) if self.hooks.loss is None else loss
+        if self.hooks.loss is not None:
+            loss = self.hooks.loss(outputs, batch)
+        else:
+            _, loss = own_loss(outputs) or ("", outputs)
         if not isinstance(loss, Tensor) or loss.dim() != 0:
             shown = f"tensor of shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else type(loss).__name__
             raise NoLoss(

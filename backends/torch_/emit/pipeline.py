@@ -130,7 +130,11 @@ class _Cutter:
             subject=subject,
             route=route,
             late=tuple(self.late()),
-            cut={name: ((str(axes[0].context), SEQUENCE),) for name in subject.calls.entries if name in cut},
+            cut={
+                subject.calls.named(name): ((str(axes[0].context), SEQUENCE),)
+                for name in subject.calls.entries
+                if name in cut
+            },
         )
         self.shape, self.stacks = self.around.shape, self.around.stacks
         if self.around.late and context is not None:
@@ -166,7 +170,7 @@ class _Cutter:
         """The entries of the batch that stages behind the first one read."""
         end = self.end(self.subject.decisions.stages[0].last)
         read = {name for line in self.route.lines[end:] for name in line.reads}
-        yield from (name for name in self.subject.calls.entries if name in read)
+        yield from (name for name in self.subject.calls.read if name in read)
 
     def end(self, call: int) -> int:
         """The line before which a stage ends whose last call is this one."""
@@ -232,7 +236,7 @@ class _Cutter:
         """The lines before a stage that it runs again: what they make is read here and not sent, since it depends on no
         parameter. Where such a line reads what goes from block to block, for its shape, it reads what enters."""
         here = self.route.lines[start:end]
-        known = {*(one.name for one in enters), *self.subject.calls.entries, *(n for line in here for n in line.named)}
+        known = {*(one.name for one in enters), *self.subject.calls.read, *(n for line in here for n in line.named)}
         missing = [name for line in here for name in line.reads if name not in known]
         maker = {name: line for line in self.route.lines[:start] for name in line.named}
         maker |= {line.makes[0]: line for line in self.route.created}
@@ -242,7 +246,7 @@ class _Cutter:
             line = maker[missing.pop()]
             for name in line.reads:
                 like = entering.get(self.shape[name])
-                if name in self.subject.calls.entries and name not in self.around.late:
+                if name in self.subject.calls.read and name not in self.around.late:
                     raise _refuse(f"{name} of the batch is read for {line.makes[0]}, which later stages need")
                 if like is not None and name != like:
                     line = replace(

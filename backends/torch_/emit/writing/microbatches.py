@@ -8,26 +8,36 @@ from collections.abc import Iterator
 from meshwright.backends.torch_.emit.parts import Parts
 from meshwright.backends.torch_.emit.writing.lines import loss_of
 from meshwright.backends.torch_.emit.writing.scaling import SCALED
-from meshwright.backends.torch_.emit.writing.step import after_backward, given, own_parts, stepped, targets_of
+from meshwright.backends.torch_.emit.writing.step import after_backward, contexts, given, own_parts, stepped
+from meshwright.backends.torch_.emit.writing.weighing import counted, mixed, parts_of_mean, totals, weight_of
 from meshwright.ir.quoting import literal
+from meshwright.ir.weights import COUNT, MEAN, SUM
 
 
 def accumulating_step(parts: Parts) -> Iterator[str]:
-    shared, (labels, ignored) = parts.shared, targets_of(parts.subject)
-    called = given(parts, "micro")
+    shared = parts.shared
+    called, how = given(parts, "micro"), weight_of(parts.subject)
     averaged = parts.axes.copied is not None and not parts.added
     yield "def train_step("
     yield f"    model: {parts.called}, optimizer: torch.optim.Optimizer, batch: dict[str, Tensor], mesh: DeviceMesh"
     yield ") -> Tensor:"
     yield '    """One step; returns the loss of the global batch. Gradients stay until the next step."""'
     yield "    optimizer.zero_grad()"
-    yield f"    counts = [(labels != {ignored}).sum() for labels in batch[{literal(labels)}].chunk(MICROBATCHES)]"
-    yield "    targets = torch.stack(counts).float()"
+    if how.kind == COUNT:
+        of = f"batch[{literal(how.entry)}].chunk(MICROBATCHES)"
+        yield f"    counts = [{counted(how, 'labels')} for labels in {of}]"
+        yield "    targets = torch.stack(counts).float()"
     if shared is not None:
         yield f'    group = mesh["{shared}"].get_group()'
+    if how.kind == COUNT and shared is not None:
         yield "    dist.all_reduce(targets, group=group)"
+    if mixed(parts.subject):
+        yield from totals(parts)
+    if how == MEAN:
+        yield f"    share = 1 / ({parts_of_mean(parts)})  # of a mean over samples"
     yield "    losses = []"
-    yield "    for number, count in enumerate(counts):"
+    every = "number, count in enumerate(counts)" if how.kind == COUNT else "number in range(MICROBATCHES)"
+    yield f"    for {every}:"
     yield "        micro = {name: tensor.chunk(MICROBATCHES)[number] for name, tensor in batch.items()}"
     yield from own_parts(parts, "micro", "        ")
     yield from (f"        {line}" for line in syncing(parts))
@@ -61,10 +71,12 @@ def one_batch(parts: Parts, called: str, averaged: bool) -> Iterator[str]:
     if parts.wrapped:
         yield f"{' ' * deep}with nullcontext() if number == MICROBATCHES - 1 else model.no_sync():"
         deep += 4
-    if parts.sharded_loss:
-        yield f"{' ' * deep}with {parts.loss_context}:"
+    if within := contexts(parts, "share"):
+        yield f"{' ' * deep}with {within}:"
         deep += 4
-    yield from loss_of(deep, called, "micro", "(count / targets.sum())")
+    how = weight_of(parts.subject)
+    by = "" if how == SUM else "share" if how == MEAN else "(count / targets.sum())"
+    yield from loss_of(deep, called, "micro", by, parts.subject.calls.own_loss)
     if parts.precision.scaled:
         yield f"{' ' * deep}loss.{SCALED}"
     mean = "  # gradients are averaged over the group"
