@@ -33,6 +33,10 @@ class Calls:
     has_optimizer: bool
     keywords: Mapping[str, Mapping[str, str | None]] = field(default_factory=dict)
     positioned: frozenset[str] = frozenset()
+    again: Mapping[str, str] = field(default_factory=dict)
+    """The other paths of modules that have several, each with the first one."""
+    buffers: tuple[str, ...] = ()
+    """The paths of buffers that checkpoints hold."""
     beside: tuple[tuple[str, str], ...] = ()
     undrawn: tuple[str, ...] = ()
     own_loss: str | None = None

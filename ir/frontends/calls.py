@@ -67,6 +67,8 @@ class Watched:
             positioned=found[2],
             own_loss=own[0] if own is not None else None,
             has_optimizer=source.hooks.optimizer is not None,
+            buffers=tuple(sorted(source.module.state_dict().keys() & dict(source.module.named_buffers()).keys())),
+            again=dict(_again(source.module)),
             draws=draws,
             undrawn=() if draws else tuple(_undrawn(source.module)),
         )
@@ -85,6 +87,14 @@ class Watched:
 def calls_of(source: Source, reference: str, *, batch: int, seq: int, blocks: Sequence[str] = ()) -> Calls:
     """How the model of a reference is called on a batch. `blocks` are the paths of what its stacks repeat."""
     return Watched.of(source, reference, batch=batch, seq=seq, blocks=blocks).staged(batch)
+
+
+def _again(model: nn.Module) -> Iterator[tuple[str, str]]:
+    """The further paths of modules, each with the first one."""
+    first: dict[nn.Module, str] = {}
+    for path, module in model.named_modules(remove_duplicate=False):
+        if first.setdefault(module, path) != path:
+            yield path, first[module]
 
 
 def _undrawn(model: nn.Module) -> Iterator[str]:

@@ -87,7 +87,11 @@ def _tied(subject: Subject, codes: Sequence[StageCode]) -> list[tuple[tuple[int,
         for stage, number in tie.holders:
             params = [one for one in calls[number].body.graph.params if tie.path in _names(calls[number], one)]
             inside = {*codes[stage].beside, calls[number].path}
-            here = [name for name in _names(calls[number], params[0]) if name.rpartition(".")[0] in inside]
+            here = [
+                name
+                for name in _names(calls[number], params[0])
+                if name in codes[stage].holds or _is_inside(name.rpartition(".")[0], inside)
+            ]
             if not here:
                 raise _refuse(f"stage {stage} reads {tie.path} of a module that it does not call")
             names += [(stage, name) for name in here]
@@ -99,6 +103,11 @@ def _tied(subject: Subject, codes: Sequence[StageCode]) -> list[tuple[tuple[int,
             raise _refuse(f"{tie.path}, which stages hold in unlike parts")
         found.append(tuple(dict.fromkeys(names)))
     return [names for names in found if len(names) > 1]
+
+
+def _is_inside(module: str, around: set[str]) -> bool:
+    """Whether a module is one of these, or within one."""
+    return module in around or any(one and module.startswith(f"{one}.") for one in around)
 
 
 def _stored(subject: Subject, stage: int, number: int, path: str) -> Placement:
@@ -160,10 +169,28 @@ class _Cutter:
                 ahead=self.ahead(lines),
                 holds=tuple(
                     path
-                    for path in dict.fromkeys(path for line in lines for path in line.holds)
+                    for path in dict.fromkeys((*(path for line in lines for path in line.holds), *self.unread(index)))
                     if not any(path.startswith(f"{module}.") for module in modules)
                 ),
                 lines=tuple(Writer(self.around, self.rows[index], lines, enters, leaves).text()),
+            )
+
+    def unread(self, stage: int) -> Iterator[str]:
+        """Parameters that nothing is made of, of the calls outside of blocks that a stage has; and buffers that no
+        stage reads nor has a module for, of which the first one takes care."""
+        plan = self.subject.decisions.stages[stage]
+        for call in self.calls[plan.first : plan.last]:
+            graph = call.body.graph
+            yield from (
+                one.path
+                for one in graph.params
+                if not call.path and not graph.readers.get(one.value) and one.value not in graph.outputs
+            )
+        if stage == 0:
+            lines = self.route.lines
+            held, called = {path for line in lines for path in line.holds}, {line.module for line in lines}
+            yield from (
+                path for path in self.subject.calls.buffers if path not in held and not _is_inside(path, called)
             )
 
     def late(self) -> Iterator[str]:
