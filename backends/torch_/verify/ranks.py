@@ -39,6 +39,7 @@ from meshwright.backends.torch_.verify.loading import load
 from meshwright.backends.torch_.verify.memory import Peak, make_masks_unwatched
 from meshwright.backends.torch_.verify.precise import precise, widened
 from meshwright.backends.torch_.verify.state import buffers_of
+from meshwright.backends.torch_.verify.still import Still
 from meshwright.ir.processes import end_with
 
 PATIENCE_S = 2.0
@@ -198,7 +199,7 @@ def run(train: Any, steps: int, folder: Path) -> list[dict[str, Any]]:
     for step in range(steps):
         batch = wider(train.batch_of(step, mesh))  # how it was made is no part of a step
         peak.begin(batch.values())
-        with peak, Counting() as counting, numbers():
+        with peak, Counting() as counting, numbers(), Still() as still:
             loss = train.train_step(called, optimizer, batch, mesh)
         held = dict(parameters_of(train, called))
         found.append(
@@ -210,6 +211,7 @@ def run(train: Any, steps: int, folder: Path) -> list[dict[str, Any]]:
                 "collectives": dict(counting.found),
                 "peak": peak.most,
                 "drawn": drawn,
+                "still": sorted(still.noted),
             }
         )
     return found

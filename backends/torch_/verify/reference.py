@@ -28,6 +28,7 @@ from meshwright.backends.torch_.verify.apart import Apart
 from meshwright.backends.torch_.verify.loading import load
 from meshwright.backends.torch_.verify.precise import precise, widened
 from meshwright.backends.torch_.verify.state import buffers_of
+from meshwright.backends.torch_.verify.still import Still
 from meshwright.ir.calls import Calls
 from meshwright.ir.errors import NoLoss
 from meshwright.ir.frontends.own_loss import own_loss
@@ -138,7 +139,7 @@ class Reference:
         batch = self.file.example_inputs(self.workload.global_batch, self.workload.seq)
         batch = widened(batch) if self.in_fp64 else batch
         loss = torch.zeros(())
-        with self._numbers():
+        with self._numbers(), Still():
             for weight, part in self.apart.parts(batch) if self.apart is not None else [(1.0, batch)]:
                 one = self.loss(part) * weight
                 one.backward()
