@@ -48,7 +48,7 @@ class Watched:
         accepted = inspect.signature(source.module.forward).parameters
         entries = tuple(name for name in accepted if name in example)
         with guarded(file, TIME_LIMIT_S):
-            found = _watched(source.module, {name: example[name] for name in entries}, seq)
+            found = _watched(source.module, source.given({name: example[name] for name in entries}), seq)
         own = own_loss(found[3]) if source.hooks.loss is None else None
         if source.hooks.loss is None and own is None:
             raise EmissionModel(
@@ -80,7 +80,8 @@ class Watched:
             loss = self.source.hooks.loss
             inputs = {name: self.example[name] for name in self.calls.entries}
             with guarded(self.source.place, TIME_LIMIT_S):
-                self.routes = routes_of(self.source.module, inputs, loss, self.example, self.blocks)
+                whole = {**self.example, **self.source.given(inputs)}
+                self.routes = routes_of(self.source.module, inputs, loss, whole, self.blocks)
         return replace(self.calls, route=self.routes.of(batch))
 
 

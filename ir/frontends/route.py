@@ -241,8 +241,8 @@ class _Watcher(TorchFunctionMode):
         if plain:
             given = self.value(outputs)
         else:
-            text, *reads = self.written((), outputs)
-            given = f"SimpleNamespace({text})", *reads
+            text, reads, holds = self.written((), outputs)
+            given = f"SimpleNamespace({text})", reads, holds
         targets = self.value(dict(read))
         made = torch.empty(())
         self.write(f"{LOSS}({given[0]}, {targets[0]})", *_joined((given[1:], targets[1:])), made, "loss", "")

@@ -200,12 +200,8 @@ class Parts:
         if self.pipeline is not None:
             return ()
         calls = list(self.subject.fold.calls())
-        within = tuple(
-            names
-            for call in calls
-            for one in call.body.graph.params
-            if len(names := self._apart(joined(call.path, path) for path in one.paths)) > 1
-        )
+        own = (self._apart(joined(c.path, path) for path in one.paths) for c in calls for one in c.body.graph.params)
+        within = tuple(one for one in own if len(one) > 1)
         held = [[calls[number] for _, number in tie.holders] for tie in self.subject.program.ties]
         params = [[(call, one) for call in calls for one in call.body.graph.params] for calls in held]
         names = [[[joined(call.path, path) for path in one.paths] for call, one in found] for found in params]

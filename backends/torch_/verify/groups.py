@@ -29,8 +29,8 @@ from meshwright.ir.workload import Workload
 
 FINITE_BYTES = 4
 """By which ranks tell one another whether gradients are finite, where losses are scaled."""
-LEAST_BYTES = 4
-"""Of scalars, where there are any: of one loss."""
+LEAST_BYTES = 2
+"""Of scalars, where there are any: of one loss, in the shortest precision."""
 T = TypeVar("T")
 
 

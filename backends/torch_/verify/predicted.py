@@ -26,6 +26,8 @@ from meshwright.ir.reshard import given_elements
 from meshwright.ir.workload import Workload
 
 COUNT_BYTES = 8
+SCALAR_BYTES = 4
+"""Of a count or a loss, which scripts have in fp32 at most and in what the model computes at least."""
 EXPERT = 0
 """The dimension of rows for experts that counts these."""
 Planned = tuple[str, tuple[str, ...], int]
@@ -70,7 +72,7 @@ def predicted(program: Program, fold: Fold, stages: Sequence[int]) -> Predicted:
                 sent_elements = given_elements(statement.step, *held, body.mesh)
                 packed[kind, axes] += int(sent_elements * _each(program, body, statement)) * times
             elif body.elements[statement.operand] == 1:
-                scalars[kind, axes] += size * times
+                scalars[kind, axes] += max(size, SCALAR_BYTES) * times
             elif kind == "all_to_all" and _value(statement) in sent:
                 before, nbytes, within = routed.get(axes, (0, 0, axes))
                 local = body.locals[statement.operand]

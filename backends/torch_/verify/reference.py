@@ -182,6 +182,9 @@ class Reference:
 
     def outputs(self, inputs: dict[str, Tensor]) -> Any:
         """What the model makes of its inputs."""
+        if (self.low and next(self.model.parameters()).dtype is not torch.float32) or self.cast:
+            low = LOW[self.workload.precision]
+            inputs = {name: one.to(low) if one.dtype is torch.float32 else one for name, one in inputs.items()}
         if not self.cast:
             return self.model(**inputs)
         cast = {name: p.to(LOW[self.workload.precision]) for name, p in self.model.named_parameters()}

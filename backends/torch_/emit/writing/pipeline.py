@@ -11,7 +11,7 @@ from meshwright.backends.torch_.emit.writing.keeping import plain
 from meshwright.backends.torch_.emit.writing.lines import WIDTH, call, quoted, wrapped
 from meshwright.backends.torch_.emit.writing.scaling import SCALED
 from meshwright.backends.torch_.emit.writing.schedule import by_lists, class_of, made_of
-from meshwright.backends.torch_.emit.writing.step import after_backward, contexts, stepped
+from meshwright.backends.torch_.emit.writing.step import after_backward, contexts, entry, stepped
 from meshwright.backends.torch_.emit.writing.weighing import (
     counted,
     parts_of_mean,
@@ -344,9 +344,9 @@ def _example(one: Crossing, stage: StageCode) -> str:
 def pipeline_step(parts: Parts, pipeline: Pipeline) -> Iterator[str]:
     """`train_step` of stages that torch's schedules run."""
     late, calls = pipeline.late, parts.subject.calls
-    entries = [f"batch[{literal(calls.entry(name))}]" for name in calls.read if name not in late]
+    entries = [entry(parts, "batch", calls.entry(name)) for name in calls.read if name not in late]
     options = [f"target=batch[{literal(target_of(parts))}]", "losses=losses", "return_outputs=False"]
-    options += keywords({name: f"batch[{literal(calls.entry(name))}]" for name in late})
+    options += keywords({name: entry(parts, "batch", calls.entry(name)) for name in late})
     run = ("losses: list[Tensor] = []", f"model.schedule.step({', '.join((*entries, *options))})")
     yield from staged_step(parts, run, after_backward(parts))
 

@@ -40,7 +40,15 @@ def given(parts: Parts, batch: str) -> str:
     """What the model is called with: entries of a batch, or this rank's parts of them."""
     cut = parts.context.entries if parts.context is not None else ()
     held = {name: OWN if name in cut else batch for name in parts.subject.calls.entries}
-    return ", ".join(keywords({name: f"{where}[{literal(name)}]" for name, where in held.items()}))
+    return ", ".join(keywords({name: entry(parts, where, name) for name, where in held.items()}))
+
+
+def entry(parts: Parts, batch: str, name: str) -> str:
+    """An entry of a batch as the model is given it: where parameters are in bf16, and `fully_shard` casts nothing,
+    numbers are, too."""
+    numbers = {item.value for item, type_ in parts.subject.fold.inputs if type_.dtype == "f32"}
+    low = ".to(torch.bfloat16)" if parts.precision.low and name in numbers else ""
+    return f"{batch}[{literal(name)}]{low if name in parts.subject.calls.entries else ''}"
 
 
 def train_step(parts: Parts) -> Iterator[str]:

@@ -31,7 +31,7 @@ from meshwright.backends.torch_.emit.writing.pipeline import (
     stages,
 )
 from meshwright.backends.torch_.emit.writing.schedule import LISTS
-from meshwright.backends.torch_.emit.writing.step import after_backward, summed
+from meshwright.backends.torch_.emit.writing.step import after_backward, entry, summed
 from meshwright.backends.torch_.emit.writing.weighing import target_of
 from meshwright.ir.placement import Placement
 from meshwright.ir.quoting import assigned, literal
@@ -138,7 +138,8 @@ def unlike_step(unlike: Unlike) -> Iterator[str]:
     late = unlike.pipeline.late
     calls = unlike.main.subject.calls
     entries, others = ([calls.entry(n) for n in calls.read if (n in late) == behind] for behind in (False, True))
-    given = ", ".join(f"batch[{literal(name)}]" for name in (*entries, labels, *others))
+    of = [*(entry(unlike.main, "batch", n) for n in entries), f"batch[{literal(labels)}]"]
+    given = ", ".join((*of, *(entry(unlike.main, "batch", n) for n in others)))
     return staged_step(unlike.main, (f"losses = model.run({given})",), _after(unlike))
 
 
