@@ -34,11 +34,33 @@ class Calls:
     has_optimizer: bool
     keywords: Mapping[str, Mapping[str, str | None]] = field(default_factory=dict)
     positioned: frozenset[str] = frozenset()
+    again: Mapping[str, str] = field(default_factory=dict)
+    """The other paths of modules that have several, each with the first one."""
+    buffers: tuple[str, ...] = ()
+    """The paths of buffers that checkpoints hold."""
     beside: tuple[tuple[str, str], ...] = ()
     undrawn: tuple[str, ...] = ()
+    own_loss: str | None = None
+    """Where the loss is in what the model returns, as code that follows it; None where the file has a hook for it."""
     draws: bool = False
     """Whether the file has `draw_weights(module)`."""
+
     route: Route = UNWATCHED
     """The forward pass as lines, where the model may be cut into stages."""
     constants: Mapping[str, Constant] = field(default_factory=dict)
     """How the constants of the model's graph are made, by their laws."""
+
+    @property
+    def read(self) -> tuple[str, ...]:
+        """What the route calls the entries of the batch that its lines may read: those of the forward pass, and those
+        of a loss that is among the lines."""
+        read = dict.fromkeys((*self.entries, *(self.route.targets if self.route.inside else ())))
+        return tuple(map(self.named, read))
+
+    def named(self, entry: str) -> str:
+        """What the route calls an entry of the batch."""
+        return dict(self.route.renamed).get(entry, entry)
+
+    def entry(self, name: str) -> str:
+        """The entry of the batch that the route calls so."""
+        return next((entry for entry, other in self.route.renamed if other == name), name)

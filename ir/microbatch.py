@@ -103,12 +103,12 @@ class _Walk:
         self.graph = graph
         self.atoms = Atoms(graph)
         self.loops: Loops = loops(graph)
-        self.batch = _batch_atoms(self.atoms, label)
+        self.batch = batch_atoms(self.atoms, label)
         self.kinds: dict[str, Kind] = {value: self._given(value) for value in graph.types}
         self.found: dict[str, Blocker] = {}
 
     def blockers(self) -> tuple[Blocker, ...]:
-        reach = _reaching(self.graph)
+        reach = reaching(self.graph)
         for index, op in enumerate(self.graph.ops):
             if op.name in reach:
                 self._visit(index, op)
@@ -253,7 +253,7 @@ def _selects(rule: Rule, factor: str) -> bool:
     return bool(indices and floats) and not any(factor in dim for dims in indices for dim in dims)
 
 
-def _batch_atoms(atoms: Atoms, label: str) -> frozenset[int]:
+def batch_atoms(atoms: Atoms, label: str) -> frozenset[int]:
     """The atoms that carry the label, and those that are images of them: the slots that tokens fill."""
     batch = {
         atom
@@ -276,7 +276,7 @@ def _batch_atoms(atoms: Atoms, label: str) -> frozenset[int]:
     return frozenset(batch)
 
 
-def _reaching(graph: Graph) -> frozenset[str]:
+def reaching(graph: Graph) -> frozenset[str]:
     """The operators (by name) that the loss, or the outputs, and the updates depend on."""
     wanted = {update.value for update in graph.updates}
     wanted |= {graph.loss} if graph.loss is not None else set(graph.outputs)

@@ -15,6 +15,8 @@ ROWS = "{rows*%d}"
 """Stands in an expression for so many times the size of the batch."""
 NOTHING = "_"
 _NAME = re.compile(r"%(\w+)")
+LOSS = "{loss}"
+"""Stands in an expression for the loss of the model's file."""
 CALLED = "{modules}"
 """Stands in an expression for the module that holds the others."""
 
@@ -62,8 +64,13 @@ class Route:
     strided: tuple[str, ...] = ()
     """The names of values that do not lie in one piece, as what is sent must."""
     created: tuple[Line, ...] = ()
+    inside: bool = False
+    """Whether the result is the loss: the model's own, or that of the file's hook, which reads more than one tensor of
+    what the model returns, or of the batch."""
     targets: tuple[str, ...] = ()
     """The entries of the batch that the loss reads."""
+    renamed: tuple[tuple[str, str], ...] = ()
+    """The entries of the batch that lines call otherwise, and how: a name may be taken, or be none of Python's."""
     problem: str = ""
 
 

@@ -154,8 +154,6 @@ class Folds:
         why = ""
         try:
             captured = capture(self.source, batch=batch, seq=self.seq, seed=self.seed)
-            entries = [given.value for given, type_ in captured.fold.inputs if type_.dtype == "f32"]
-            why = f"{', '.join(entries)} of the batch is in fp32" if entries else ""
         except MeshwrightError as refused:
             if not self.source.cast:
                 raise

@@ -88,6 +88,8 @@ def shown(found: Verified, whole: int, planned: tuple[float, ...]) -> Iterable[s
     yield f"{found.ranks} ranks, {found.steps} steps against one device: {'exact' if found.exact else 'DIFFERENT'}"
     yield f"loss          {', '.join(f'{loss:.6f}' for loss in found.losses)}"
     yield f"compared      {found.tensors} tensors per rank and step, the worst off by {found.worst:.1e}"
+    if found.still:
+        yield f"random        {', '.join(found.still)}: in place of draws their means, on both sides"
     if found.in_fp64 is not None:
         off = f"{found.apart} tensors are off by more than 1e-05 in fp32"
         yield f"rounding      {off}; of the same script in fp64, the worst by {found.in_fp64:.1e}"
@@ -129,5 +131,6 @@ def to_json(found: Verified, whole: int, planned: tuple[float, ...]) -> dict[str
         "memory": [{"bytes": run, "planned_bytes": plan} for run, plan in zip(found.memory, planned, strict=False)],
         "rounded": found.rounded,
         "in_fp64": found.in_fp64,
+        "random": list(found.still),
         "differences": list(found.differences),
     }

@@ -151,13 +151,19 @@ class CombinationNotExpressible(NotExpressible):
     code = "MW5018"
 
 
-class EmissionPrinted(NotEmitted):
-    """An operator or a move that printed code has no form for."""
-
-    code = "MW5020"
-
-
 class NothingEmitted(NotEmitted):
     """A question of whose plans that fit none is emitted, for reasons of several kinds."""
 
     code = "MW5019"
+
+
+class EmissionLoss(NotEmitted):
+    """A loss that is no mean and no sum over the batch: what copies and micro-batches have of it does not add up."""
+
+    code = "MW5020"
+
+
+class EmissionPrinted(NotEmitted):
+    """An operator or a move that printed code has no form for."""
+
+    code = "MW5021"

@@ -19,6 +19,7 @@ from meshwright.ir.errors import EmissionModel
 from meshwright.ir.frontends.contract import Source, example_batch
 from meshwright.ir.frontends.foreign import guarded
 from meshwright.ir.frontends.model_file import model_file
+from meshwright.ir.frontends.own_loss import own_loss
 from meshwright.ir.frontends.route import Routes, routes_of
 
 TIME_LIMIT_S = 60.0
@@ -45,14 +46,17 @@ class Watched:
             raise EmissionModel(
                 place=f"{file}, example_inputs", cause="the batch is no dict", fix="return a dict of named tensors"
             )
-        if source.hooks.loss is None:
-            raise EmissionModel(
-                place=file, cause="there is no loss(outputs, batch)", fix="define it beside the factory"
-            )
         accepted = inspect.signature(source.module.forward).parameters
         entries = tuple(name for name in accepted if name in example)
         with guarded(file, TIME_LIMIT_S):
-            found = _watched(source.module, {name: example[name] for name in entries}, seq)
+            found = _watched(source.module, source.given({name: example[name] for name in entries}), seq)
+        own = own_loss(found[3]) if source.hooks.loss is None else None
+        if source.hooks.loss is None and own is None:
+            raise EmissionModel(
+                place=file,
+                cause="there is no loss(outputs, batch), and the model returns none",
+                fix="define it beside the factory",
+            )
         draws = made.draws or source.hooks.draw_weights is not None
         calls = Calls(
             file=made.file,
@@ -62,7 +66,10 @@ class Watched:
             arguments=found[0],
             keywords=found[1],
             positioned=found[2],
+            own_loss=own[0] if own is not None else None,
             has_optimizer=source.hooks.optimizer is not None,
+            buffers=tuple(sorted(source.module.state_dict().keys() & dict(source.module.named_buffers()).keys())),
+            again=dict(_again(source.module)),
             draws=draws,
             undrawn=() if draws else tuple(_undrawn(source.module)),
         )
@@ -72,10 +79,10 @@ class Watched:
         """The calls, and the route of a batch of so many sequences."""
         if self.routes is None:
             loss = self.source.hooks.loss
-            assert loss is not None, "it was looked for"
             inputs = {name: self.example[name] for name in self.calls.entries}
             with guarded(self.source.place, TIME_LIMIT_S):
-                self.routes = routes_of(self.source.module, inputs, loss, self.example, self.blocks)
+                whole = {**self.example, **self.source.given(inputs)}
+                self.routes = routes_of(self.source.module, inputs, loss, whole, self.blocks)
         return replace(self.calls, route=self.routes.of(batch))
 
 
@@ -92,6 +99,14 @@ def calls_of(
     those of its capture."""
     calls = Watched.of(source, reference, batch=batch, seq=seq, blocks=blocks).staged(batch)
     return replace(calls, constants=constants or {})
+
+
+def _again(model: nn.Module) -> Iterator[tuple[str, str]]:
+    """The further paths of modules, each with the first one."""
+    first: dict[nn.Module, str] = {}
+    for path, module in model.named_modules(remove_duplicate=False):
+        if first.setdefault(module, path) != path:
+            yield path, first[module]
 
 
 def _undrawn(model: nn.Module) -> Iterator[str]:
@@ -132,8 +147,9 @@ def _tables(values: Any, seq: int) -> int:
     return sum(_tables(part, seq) for part in parts)
 
 
-def _watched(model: nn.Module, inputs: dict[str, Tensor], seq: int) -> tuple[Arguments, Keywords, frozenset[str]]:
-    """The arguments of every module, by path; the first call counts. And the modules that are given positions."""
+def _watched(model: nn.Module, inputs: dict[str, Tensor], seq: int) -> tuple[Arguments, Keywords, frozenset[str], Any]:
+    """The arguments of every module, by path; the first call counts. The modules that are given positions, and what the
+    model returned."""
     making, given = _Making(seq), set[str]()
     made: dict[int, tuple[str, Tensor]] = {}
     found: Arguments = {}
@@ -163,8 +179,8 @@ def _watched(model: nn.Module, inputs: dict[str, Tensor], seq: int) -> tuple[Arg
             torch.no_grad(),
             making,
         ):  # models ask it no values, unlike meta
-            model(**{name: mode.from_tensor(tensor) for name, tensor in inputs.items()})
+            outputs = model(**{name: mode.from_tensor(tensor) for name, tensor in inputs.items()})
     finally:
         for handle in handles:
             handle.remove()
-    return found, named, frozenset(given - making.found)
+    return found, named, frozenset(given - making.found), outputs

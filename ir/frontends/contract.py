@@ -79,6 +79,14 @@ class Source:
     cast: tuple[nn.Parameter, ...] = ()
     """The parameters that are not in the dtype in which the factory made them, which was fp32."""
 
+    def given(self, inputs: Any) -> Any:
+        """What the forward pass is given for these inputs: where parameters were cast, so are numbers in more than
+        their precision, as mixed precision policies do; the loss reads the batch as it is."""
+        low = self.cast[0].dtype if self.cast else None
+        if low is None or not low.is_floating_point:
+            return inputs
+        return pytree.tree_map_only(Tensor, lambda one: one.to(low) if one.dtype is torch.float32 else one, inputs)
+
     def as_made(self) -> Source:
         """With all parameters in the dtypes in which the factory made them."""
         for parameter in self.cast:

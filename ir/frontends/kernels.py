@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -273,11 +274,34 @@ def cross_entropy(t: Emitter, call: Call) -> Handle:
     return t.emit("cross_entropy", [logits, labels], call.types, attrs)
 
 
+def nll_loss(t: Emitter, call: Call) -> Handle:
+    """Scores of classes against their indices. Torch has the classes in dimension 1; we have them last."""
+    scores, labels = call["self"], call["target"]
+    rank = len(t.type(scores).shape)
+    if call["weight"] is not None or rank != len(t.type(labels).shape) + 1:
+        return opaque(t, call)
+    if rank > 2:
+        scores = permute(t, scores, (0, *range(2, rank), 1))
+    attrs: dict[str, Attr] = {
+        "reduction": ("none", "mean", "sum")[call["reduction"]],
+        "ignore_index": call["ignore_index"],
+    }
+    return t.emit("nll_loss", [scores, labels], call.types, attrs)
+
+
+USUAL: Mapping[str, Attr] = {"beta": 1.0, "delta": 1.0, "log_target": False}
+"""Options of losses, with the values that need not be said."""
+
+
 def compared(kind: str) -> Lowering:
-    """A loss of two tensors."""
+    """A loss of two tensors of one shape; one with weights for elements is opaque."""
 
     def lower(t: Emitter, call: Call) -> Handle:
+        weighted = any(call[name] is not None for name in ("weight", "pos_weight"))
+        if weighted or t.type(call["self"]).shape != t.type(call["target"]).shape:
+            return opaque(t, call)
         attrs: dict[str, Attr] = {"reduction": ("none", "mean", "sum")[call["reduction"]]}
+        attrs |= {name: call[name] for name, usual in USUAL.items() if call[name] not in (None, usual)}
         return t.emit(kind, [call["self"], call["target"]], call.types, attrs)
 
     return lower

@@ -23,9 +23,10 @@ from torch.overrides import TorchFunctionMode, resolve_name
 from torch.utils._pytree import tree_leaves, tree_map
 
 from meshwright.ir.frontends.dtypes import type_of
+from meshwright.ir.frontends.own_loss import own_loss
 from meshwright.ir.frontends.stand_ins import with_values
 from meshwright.ir.quoting import attribute, constant, identifier, keywords, literal
-from meshwright.ir.route import CALLED, DEVICE, NOTHING, ROWS, Line, Route, settled
+from meshwright.ir.route import CALLED, DEVICE, LOSS, NOTHING, ROWS, Line, Route, settled
 
 _INFIX = {
     "add": "+", "sub": "-", "mul": "*", "truediv": "/", "floordiv": "//", "mod": "%", "pow": "**", "matmul": "@",
@@ -41,6 +42,7 @@ RESERVED = {
     *(*dir(builtins), *keyword.kwlist),
     *("self", "model", "mesh", "torch", "nn", "F", "index", "x"),
     *("Any", "DTensor", "Following", "Shard", "Tensor", "block", "entered"),
+    *("target", "losses", "return_outputs"),
 }
 """Names that scripts have for something else around these lines."""
 
@@ -75,23 +77,22 @@ class Routes:
 def routes_of(
     module: nn.Module,
     inputs: Mapping[str, Tensor],
-    loss: Callable[[Any, Any], Any],
+    loss: Callable[[Any, Any], Any] | None,
     batch: Mapping[str, Tensor],
     blocks: Sequence[str],
 ) -> Routes:
-    """The lines of a forward pass on inputs like these, and what the loss reads of the batch."""
+    """The lines of a forward pass on inputs like these, and what the loss reads of the batch; without a `loss`, the
+    model returns its own."""
     rows = next(tensor.shape[0] for tensor in inputs.values())
     try:
         with FakeTensorMode(allow_non_fake_inputs=True) as mode, torch.no_grad():
             fake = {name: mode.from_tensor(tensor) for name, tensor in batch.items()}
             few = _of_rows(fake, rows, WATCHED)
-            read = _Noting(few)
-            route = _watch(module, {name: few[name] for name in inputs}, blocks, lambda made: loss(made, read))
-            twice = _of_rows(fake, rows, 2 * WATCHED)
-            more = _watch(module, {name: twice[name] for name in inputs}, blocks, lambda made: loss(made, twice))
+            route = _watch(module, few, tuple(inputs), blocks, loss)
+            more = _watch(module, _of_rows(fake, rows, 2 * WATCHED), tuple(inputs), blocks, loss)
     except Unwritable as found:
         return Routes(Route(problem=str(found)), Route())
-    return Routes(replace(route, targets=tuple(dict.fromkeys(read.read))), more)
+    return Routes(route, more)
 
 
 def _of_rows(batch: Mapping[str, Tensor], rows: int, wanted: int) -> dict[str, Tensor]:
@@ -145,8 +146,15 @@ class _Noting(dict[str, Tensor]):
         return super().__getitem__(name)
 
 
-def _watch(module: nn.Module, inputs: Mapping[str, Tensor], blocks: Sequence[str], loss: Callable[[Any], Any]) -> Route:
-    watcher = _Watcher(module, dict(inputs), tuple(blocks))
+def _watch(
+    module: nn.Module,
+    batch: Mapping[str, Tensor],
+    entries: tuple[str, ...],
+    blocks: Sequence[str],
+    loss: Callable[[Any, Any], Any] | None,
+) -> Route:
+    """The route of a forward pass on `entries` of a batch."""
+    watcher = _Watcher(module, {name: batch[name] for name in entries}, tuple(blocks))
     handles = []
     for path, one in module.named_modules():
         if path and not watcher.seen_through(path):
@@ -154,20 +162,31 @@ def _watch(module: nn.Module, inputs: Mapping[str, Tensor], blocks: Sequence[str
             handles.append(one.register_forward_hook(watcher.leaves(path)))
     try:
         with watcher, with_values(watcher.knows):
-            result = module(**inputs)
+            result = module(**watcher.inputs)
     finally:
         for handle in handles:
             handle.remove()
-    asked = _Asked(result)
-    loss(result if isinstance(result, Tensor) else asked)
-    name = watcher.names.get(id(result))
-    if name is not None:
-        return watcher.route(name)
+    if loss is None:
+        own = own_loss(result)
+        if own is None or id(own[1]) not in watcher.names:
+            raise Unwritable("the loss that it returns is made inside of a block")
+        return replace(watcher.route(watcher.names[id(own[1])]), inside=True)
+    asked, read = _Asked(result), _Noting(batch)
+    plain = isinstance(result, Tensor) or type(result) in (dict, list, tuple)
+    loss(result if plain else asked, read)
+    targets = tuple(dict.fromkeys(read.read))
     known = {key: watcher.names[id(one)] for key, one in asked.given.items() if id(one) in watcher.names}
-    if len(known) != 1:
-        raise Unwritable("the loss does not read one tensor of what the model returns")
-    ((within, name),) = known.items()
-    return replace(watcher.route(name), within=within)
+    if isinstance(result, Tensor):
+        known = {"": watcher.names[id(result)]} if id(result) in watcher.names else {}
+    if len(known) == 1 and len(targets) <= 1:
+        ((within, name),) = known.items()
+        return replace(watcher.route(name), within=within, targets=targets)
+    outputs = {**asked.given} if not plain else result
+    return replace(
+        watcher.route(watcher.loss_of(outputs, plain, {name: batch[name] for name in targets})),
+        inside=True,
+        targets=targets,
+    )
 
 
 class _Asked:
@@ -203,6 +222,8 @@ class _Watcher(TorchFunctionMode):
     """What modules make out of nothing and hand on, as lines."""
     created: dict[int, tuple[Tensor, str]] = field(default_factory=dict)
     """What was made out of nothing, wherever, and how."""
+    renamed: dict[str, str] = field(default_factory=dict)
+    """The entries of the batch that have another name here."""
     depth: int = 0
 
     def __post_init__(self) -> None:
@@ -210,7 +231,22 @@ class _Watcher(TorchFunctionMode):
         self.held = {id(tensor): ("parameter", path) for path, tensor in self.module.named_parameters()}
         self.held |= {id(tensor): ("buffer", path) for path, tensor in self.module.named_buffers()}
         for name, tensor in self.inputs.items():
-            self.name(tensor, name)
+            self.enter(name, tensor)
+
+    def loss_of(self, outputs: Any, plain: bool, read: Mapping[str, Tensor]) -> str:
+        """Write down what the loss of the model's file is called with, as the last line; returns what that makes."""
+        for name, tensor in read.items():
+            if id(tensor) not in self.names:
+                self.enter(name, tensor)
+        if plain:
+            given = self.value(outputs)
+        else:
+            text, reads, holds = self.written((), outputs)
+            given = f"SimpleNamespace({text})", reads, holds
+        targets = self.value(dict(read))
+        made = torch.empty(())
+        self.write(f"{LOSS}({given[0]}, {targets[0]})", *_joined((given[1:], targets[1:])), made, "loss", "")
+        return self.names[id(made)]
 
     def seen_through(self, path: str) -> bool:
         """Whether it is around a block."""
@@ -227,10 +263,17 @@ class _Watcher(TorchFunctionMode):
             result=result,
             shapes=tuple(shapes),
             strided=strided,
+            renamed=tuple(self.renamed.items()),
             created=tuple(self.apart),
         )
 
     # names
+
+    def enter(self, entry: str, tensor: Tensor) -> None:
+        """Give an entry of the batch a name."""
+        name = self.name(tensor, entry)
+        if name != entry:
+            self.renamed[entry] = name
 
     def name(self, tensor: Tensor, like: str) -> str:
         """Give a tensor a name."""

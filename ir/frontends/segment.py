@@ -184,7 +184,10 @@ def _close(
         given.append(value)
 
     for param in graph.params:
-        if owner[param.value] == cut.room and (param.value in unread or (opening and param.value in borrowed)):
+        first = opening or cut.room  # what stands outside of blocks and is read nowhere belongs to the first call
+        if owner[param.value] == cut.room and (
+            (param.value in unread and first) or (opening and param.value in borrowed)
+        ):
             take(param.value)
     ops = []
     for op in cut.ops:

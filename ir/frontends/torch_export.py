@@ -36,10 +36,12 @@ from meshwright.ir.frontends.constants import Term
 from meshwright.ir.frontends.contract import Hooks, Source
 from meshwright.ir.frontends.dtypes import type_of
 from meshwright.ir.frontends.foreign import Interrupted, contained, described, user_line, whole
+from meshwright.ir.frontends.own_loss import own_loss
 from meshwright.ir.frontends.stand_ins import standing_in
 from meshwright.ir.frontends.storage import Cell
 from meshwright.ir.frontends.translate import Translator
 from meshwright.ir.frontends.values import Attribute, Handle, Names, Place, Traced, tensor_term
+from meshwright.ir.graph import Graph, Op
 
 UNCHANGED = Names(path=lambda path: path, room=lambda path: "")
 """The model is traced as it is: paths are true, and no block is repeated."""
@@ -94,17 +96,21 @@ def _attributes(model: nn.Module, registered: Mapping[int, Sequence[str]]) -> di
 class Step(nn.Module):
     """One training step as a module: the batch in, the loss out."""
 
-    def __init__(self, model: nn.Module, hooks: Hooks, place: str) -> None:
+    def __init__(self, source: Source) -> None:
         super().__init__()
-        self.model = model
-        self.hooks = hooks
-        self.place = place
+        self.model = source.module
+        self.hooks: Hooks = source.hooks
+        self.place = source.place
+        self.given = source.given
+        self.casts = bool(source.cast)
 
     def forward(self, batch: Any) -> Tensor:
-        positional, keyword = arguments(self.model, batch, self.place)
+        positional, keyword = self.given(arguments(self.model, batch, self.place))
         outputs = self.model(*positional, **keyword)
-        loss = outputs if self.hooks.loss is None else self.hooks.loss(outputs, batch)
-        loss = getattr(loss, "loss", loss) if self.hooks.loss is None else loss
+        if self.hooks.loss is not None:
+            loss = self.hooks.loss(outputs, batch)
+        else:
+            _, loss = own_loss(outputs) or ("", outputs)
         if not isinstance(loss, Tensor) or loss.dim() != 0:
             shown = f"tensor of shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else type(loss).__name__
             raise NoLoss(
@@ -142,7 +148,7 @@ def trace(
     was_training = source.module.training
     source.module.train()
     try:
-        step = Step(source.module, source.hooks, source.place)
+        step = Step(source)
         with standing_in() as notes:
             program = _export(step, batch, source.place)
         traced = _translate(program, step, batch, names, identity or Identity.of(source.module), buffers or {})
@@ -241,7 +247,26 @@ def _translate(
         for path, cell in buffers.items()
         if cell.version
     ]
-    return translator.finish((loss,), updates, loss=True)
+    traced = translator.finish((loss,), updates, loss=True)
+    return replace(traced, graph=_cast_where_read(traced.graph)) if step.casts else traced
+
+
+def _cast_where_read(graph: Graph) -> Graph:
+    """The graph with casts of inputs where these are read first: who has the batch need not be sent them."""
+    given = {item.value for item in graph.inputs}
+    early = {op.name: op for op in graph.ops if op.kind == "cast" and given.issuperset(op.operands)}
+    if not early:
+        return graph
+    ops: list[Op] = []
+    for op in graph.ops:
+        if op.name in early:
+            continue
+        for value in op.operands:
+            cast = early.pop(value, None)
+            if cast is not None:
+                ops.append(replace(cast, module=cast.module or op.module))
+        ops.append(op)
+    return replace(graph, ops=(*early.values(), *ops))
 
 
 def _defined_at(loss: Any) -> str:

@@ -139,7 +139,7 @@ def computed(recipe: Recipe, settings: Settings, seq: int) -> float | None:
         for one in model.parameters():
             one.uniform_(-0.1, 0.1) if one.dim() > 1 else one.uniform_(0.5, 1.5)
         batch = pytree.tree_map_only(Tensor, _drawn, make(BATCH, seq))
-        return float(TrainingStep(model, recipe.hooks, recipe.place)(batch))
+        return float(TrainingStep(Source(model, recipe.hooks, recipe.place))(batch))
     return None
 
 
@@ -183,7 +183,7 @@ def _watched(model: nn.Module, recipe: Recipe, seq: int) -> Run:
     model.train()
     entries = {id(one) for one in pytree.tree_leaves(batch)}
     with as_exported(), torch.device("meta"), torch.no_grad(), _Log(paths, entries) as log:
-        TrainingStep(model, recipe.hooks, recipe.place)(batch)
+        TrainingStep(Source(model, recipe.hooks, recipe.place))(batch)
     return Run(
         parameters=held.parameters,
         buffers=held.buffers,

@@ -210,13 +210,25 @@ class Parts:
         if self.pipeline is not None:
             return ()
         calls = list(self.subject.fold.calls())
+        own = (self._apart(joined(c.path, path) for path in one.paths) for c in calls for one in c.body.graph.params)
+        within = tuple(one for one in own if len(one) > 1)
         held = [[calls[number] for _, number in tie.holders] for tie in self.subject.program.ties]
         params = [[(call, one) for call in calls for one in call.body.graph.params] for calls in held]
         names = [[[joined(call.path, path) for path in one.paths] for call, one in found] for found in params]
-        return tuple(
-            tuple(dict.fromkeys(name for group in groups if tie.path in group for name in group))
+        between = tuple(
+            self._apart(name for group in groups if tie.path in group for name in group)
             for tie, groups in zip(self.subject.program.ties, names, strict=True)
         )
+        return (*between, *(one for one in within if not any(set(one) & set(other) for other in between)))
+
+    def _apart(self, names: Iterable[str]) -> tuple[str, ...]:
+        """Names of one parameter that are those of several modules: one module may have several paths."""
+        again = self.subject.calls.again
+        by_module = {
+            (again.get(name.rpartition(".")[0], name.rpartition(".")[0]), name.rpartition(".")[2]): name
+            for name in reversed(tuple(dict.fromkeys(names)))
+        }
+        return tuple(reversed(by_module.values()))
 
     @property
     def hosted(self) -> bool:
@@ -242,11 +254,17 @@ class Parts:
     def wrapped(self) -> bool:
         """Whether DDP sums the gradients of copies."""
         copied = self.axes.copied is not None and not self.kept.units
-        return copied and not self._has_dtensors and self.pipeline is None
+        return copied and not self._has_dtensors and self.pipeline is None and not self._some_unread
+
+    @property
+    def _some_unread(self) -> bool:
+        """Whether there are trained parameters that no loss reads: DDP waits for their gradients."""
+        return any(one.requires_grad and not one.buffer for piece in self.subject.pieces for one in piece.unread())
 
     @property
     def summed(self) -> bool:
-        """Whether the script sums the gradients of copies itself: DDP knows nothing of DTensors, nor of schedules."""
+        """Whether the script sums the gradients of copies itself: DDP knows nothing of DTensors, nor of schedules, and
+        waits for all gradients."""
         return self.axes.copied is not None and not self.kept.units and not self.wrapped
 
     @property

@@ -106,7 +106,11 @@ def _tied(subject: Subject, codes: Sequence[StageCode]) -> list[tuple[tuple[int,
         for stage, number in tie.holders:
             params = [one for one in calls[number].body.graph.params if tie.path in _names(calls[number], one)]
             inside = {*codes[stage].beside, calls[number].path}
-            here = [name for name in _names(calls[number], params[0]) if name.rpartition(".")[0] in inside]
+            here = [
+                name
+                for name in _names(calls[number], params[0])
+                if name in codes[stage].holds or _is_inside(name.rpartition(".")[0], inside)
+            ]
             if not here:
                 raise _refuse(f"stage {stage} reads {tie.path} of a module that it does not call")
             names += [(stage, name) for name in here]
@@ -118,6 +122,11 @@ def _tied(subject: Subject, codes: Sequence[StageCode]) -> list[tuple[tuple[int,
             raise _refuse(f"{tie.path}, which stages hold in unlike parts")
         found.append(tuple(dict.fromkeys(names)))
     return [names for names in found if len(names) > 1]
+
+
+def _is_inside(module: str, around: set[str]) -> bool:
+    """Whether a module is one of these, or within one."""
+    return module in around or any(one and module.startswith(f"{one}.") for one in around)
 
 
 def _stored(subject: Subject, stage: int, number: int, path: str) -> Placement:
@@ -149,7 +158,11 @@ class _Cutter:
             subject=subject,
             route=route,
             late=tuple(self.late()),
-            cut={name: ((str(axes[0].context), SEQUENCE),) for name in subject.calls.entries if name in cut},
+            cut={
+                subject.calls.named(name): ((str(axes[0].context), SEQUENCE),)
+                for name in subject.calls.entries
+                if name in cut
+            },
         )
         self.shape, self.stacks = self.around.shape, self.around.stacks
         if self.around.late and context is not None:
@@ -175,17 +188,35 @@ class _Cutter:
                 ahead=self.ahead(lines),
                 holds=tuple(
                     path
-                    for path in dict.fromkeys(path for line in lines for path in line.holds)
+                    for path in dict.fromkeys((*(path for line in lines for path in line.holds), *self.unread(index)))
                     if not any(path.startswith(f"{module}.") for module in modules)
                 ),
                 lines=tuple(Writer(self.around, self.rows[index], lines, enters, leaves).text()),
+            )
+
+    def unread(self, stage: int) -> Iterator[str]:
+        """Parameters that nothing is made of, of the calls outside of blocks that a stage has; and buffers that no
+        stage reads nor has a module for, of which the first one takes care."""
+        plan = self.subject.decisions.stages[stage]
+        for call in self.calls[plan.first : plan.last]:
+            graph = call.body.graph
+            yield from (
+                one.path
+                for one in graph.params
+                if not call.path and not graph.readers.get(one.value) and one.value not in graph.outputs
+            )
+        if stage == 0:
+            lines = self.route.lines
+            held, called = {path for line in lines for path in line.holds}, {line.module for line in lines}
+            yield from (
+                path for path in self.subject.calls.buffers if path not in held and not _is_inside(path, called)
             )
 
     def late(self) -> Iterator[str]:
         """The entries of the batch that stages behind the first one read."""
         end = self.end(self.subject.decisions.stages[0].last)
         read = {name for line in self.route.lines[end:] for name in line.reads}
-        yield from (name for name in self.subject.calls.entries if name in read)
+        yield from (name for name in self.subject.calls.read if name in read)
 
     def end(self, call: int) -> int:
         """The line before which a stage ends whose last call is this one."""
@@ -251,7 +282,7 @@ class _Cutter:
         """The lines before a stage that it runs again: what they make is read here and not sent, since it depends on no
         parameter. Where such a line reads what goes from block to block, for its shape, it reads what enters."""
         here = self.route.lines[start:end]
-        known = {*(one.name for one in enters), *self.subject.calls.entries, *(n for line in here for n in line.named)}
+        known = {*(one.name for one in enters), *self.subject.calls.read, *(n for line in here for n in line.named)}
         missing = [name for line in here for name in line.reads if name not in known]
         maker = {name: line for line in self.route.lines[:start] for name in line.named}
         maker |= {line.makes[0]: line for line in self.route.created}
@@ -261,7 +292,7 @@ class _Cutter:
             line = maker[missing.pop()]
             for name in line.reads:
                 like = entering.get(self.shape[name])
-                if name in self.subject.calls.entries and name not in self.around.late:
+                if name in self.subject.calls.read and name not in self.around.late:
                     raise _refuse(f"{name} of the batch is read for {line.makes[0]}, which later stages need")
                 if like is not None and name != like:
                     line = replace(

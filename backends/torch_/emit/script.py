@@ -45,6 +45,7 @@ from meshwright.backends.torch_.emit.writing.unlike import (
     unlike_step,
 )
 from meshwright.backends.torch_.emit.writing.waiting import waiting
+from meshwright.backends.torch_.emit.writing.weighing import means_of_all, weighs_apart
 from meshwright.ir.quoting import literal, said
 
 Section = Iterable[str]
@@ -68,7 +69,10 @@ def scripts(parts: Parts) -> tuple[tuple[str, str], ...]:
         added.append(loss_scale())
     ahead = needed([parts])
     sent = [send(parts.experts)] if parts.experts is not None else []
-    cut = (parallelize(parts), *([staged()] if parts.pipeline is not None else []))
+    cut = (
+        parallelize(parts),
+        *([staged(hooked=parts.subject.calls.own_loss is None)] if parts.pipeline is not None else []),
+    )
     if parts.drawn_in_parts:
         cut = (*cut, draw(parts))
     head, fixed = title(parts, axes_told(parts)), constants(parts, mesh_constants(parts))
@@ -84,7 +88,11 @@ def unlike_scripts(unlike: Unlike) -> tuple[tuple[str, str], ...]:
     """The same of a pipeline whose stages have unlike meshes."""
     parts = unlike.main
     ahead = needed(unlike.kinds)
-    cut = (*shards(unlike), staged(), *([unlike_draw(unlike)] if parts.drawn_in_parts else []))
+    cut = (
+        *shards(unlike),
+        staged(hooked=parts.subject.calls.own_loss is None),
+        *([unlike_draw(unlike)] if parts.drawn_in_parts else []),
+    )
     text = sections(parts, cut, (unlike_batches(unlike), unlike_step(unlike)), unlike_start(unlike))
     head, fixed = title(parts, unlike_axes(unlike)), constants(parts, unlike_constants(unlike))
     scaled = [*joining(parts), *([loss_scale()] if parts.precision.scaled else [])]
@@ -115,6 +123,8 @@ def _needed(parts: Parts) -> Iterator[Section]:
         yield of_sections(parts)
     if parts.cut_experts:
         yield of_experts(parts)
+    if weighs_apart(parts):
+        yield means_of_all()
     yield from styles(parts.added_styles)
     yield from within(parts)
     if parts.own_loss and parts.context is None:

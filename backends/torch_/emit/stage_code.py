@@ -18,7 +18,7 @@ from meshwright.ir.graph import Type
 from meshwright.ir.mesh import Mesh
 from meshwright.ir.placement import Placement
 from meshwright.ir.quoting import around, identifier, literal
-from meshwright.ir.route import CALLED, DEVICE, ROWS, Line, Route
+from meshwright.ir.route import CALLED, DEVICE, LOSS, ROWS, Line, Route
 
 CARRIED = "x"
 """What the value is called that goes from block to block."""
@@ -136,7 +136,7 @@ class Writer:
         leaves: tuple[Crossing, ...],
     ) -> None:
         self.around, self.rows, self.lines, self.enters, self.leaves = around, rows, list(lines), enters, leaves
-        entries = [name for name in around.subject.calls.entries if name not in around.late]
+        entries = [name for name in around.subject.calls.read if name not in around.late]
         self.given = [one.name for one in enters] or entries
         self.results = [one.name for one in leaves] or [around.route.result]
         self.names = self.carried()
@@ -293,7 +293,7 @@ class Writer:
     def written(self, line: Line) -> str:
         where = next((name for name in self.given), "")
         text = NAME.sub(lambda found: self.called(found[1]), line.expression)
-        text = text.replace(CALLED, "self").replace(DEVICE, f"{self.called(where)}.device")
+        text = text.replace(LOSS, "self.loss").replace(CALLED, "self").replace(DEVICE, f"{self.called(where)}.device")
         text = re.sub(re.escape(ROWS).replace("%d", r"(\d+)"), lambda found: str(int(found[1]) * self.rows), text)
         return f"{', '.join(self.called(name) for name in line.makes)} = {text}"
 

@@ -247,9 +247,20 @@ class Piece:
 
     def owners(self) -> tuple[str, ...]:
         """The modules that hold its parameters, in order; their paths are relative to the instance."""
-        return tuple(dict.fromkeys(self._owner(param) for param in self.graph.params))
+        return tuple(dict.fromkeys(map(self.owner, self.graph.params)))
 
-    def _owner(self, param: Param) -> str:
+    def unread(self) -> tuple[Param, ...]:
+        """The parameters that nothing is made of here, or nothing that a gradient flows through."""
+        graph, ops = self.graph, self.graph.ops
+        made = {param.value: [ops[index] for index, _ in graph.readers.get(param.value, ())] for param in graph.params}
+        return tuple(
+            param
+            for param in graph.params
+            if param.value not in graph.outputs
+            and not any(value in graph.differentiable for op in made[param.value] for value in op.results)
+        )
+
+    def owner(self, param: Param) -> str:
         """Of the modules that hold a parameter with several names, the one that reads it here."""
         readers = {self.graph.ops[index].module for index, _ in self.graph.readers.get(param.value, ())}
         around = [path.rpartition(".")[0] for path in param.paths]

@@ -7,40 +7,64 @@ Every rank cuts its own part of a batch into micro-batches, so the first one hol
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from math import prod
+from typing import Any, cast
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from meshwright.backends.torch_.emit.axes import axes_of
 from meshwright.backends.torch_.emit.subject import Subject
 from meshwright.backends.torch_.emit.unlike import kinds_of
-from meshwright.backends.torch_.emit.writing.step import targets_of
+from meshwright.backends.torch_.emit.writing.weighing import weight_of
 from meshwright.ir.fold import shortened, unfold
 from meshwright.ir.microbatch import microbatch
 from meshwright.ir.shares import shares_along
+from meshwright.ir.weights import COUNT, SUM, Step, Weight
 
 
 @dataclass(frozen=True, slots=True)
 class Apart:
-    """How a batch is cut, and which of its entries says how much each part weighs."""
+    """How a batch is cut, and how much each part weighs."""
 
     microbatches: int
     shares: tuple[int, ...]
     """What ranks take of a batch, relative to one another."""
-    labels: str
-    ignored: int
+    weight: Weight
 
     def parts(self, batch: dict[str, Tensor]) -> Iterator[tuple[float, dict[str, Tensor]]]:
-        """Every micro-batch and its weight: its part of all positions that have a target."""
-        targets = (batch[self.labels] != self.ignored).sum().item()
-        each = len(batch[self.labels]) // sum(self.shares)
-        ranks = torch.arange(len(batch[self.labels])).split([each * share for share in self.shares])
+        """Every micro-batch and its weight: its part of all that counts."""
+        every = len(next(iter(batch.values())))
+        each = every // sum(self.shares)
+        ranks = torch.arange(every).split([each * share for share in self.shares])
         for rows in zip(*(rank.chunk(self.microbatches) for rank in ranks), strict=True):
             part = {name: tensor[torch.cat(rows)] for name, tensor in batch.items()}
-            yield (part[self.labels] != self.ignored).sum().item() / targets, part
+            yield self.counted(part) / self.counted(batch) if self.weight != SUM else 1.0, part
+
+    def counted(self, batch: Mapping[str, Tensor]) -> float:
+        """What counts in a batch: its samples, if all do."""
+        if self.weight.kind != COUNT:
+            return len(next(iter(batch.values())))
+        values = batch[self.weight.entry]
+        for step in self.weight.steps:
+            values = _stepped(step, values)
+        return float(values.sum())
+
+
+def _stepped(step: Step, values: Tensor) -> Tensor:
+    """One step of what is counted; the others are `weights.COMPARED`."""
+    attrs = dict(step.attrs)
+    if step.kind == "not":
+        return values.logical_not()
+    if step.kind == "pad":
+        return F.pad(values, cast(Any, attrs["pad"]), value=cast(Any, attrs["value"]))
+    if step.kind == "slice":
+        dim, *limits = (cast(Any, attrs[name]) for name in ("dim", "start", "end", "step"))
+        return values[(*[slice(None)] * dim, slice(*limits))]
+    return cast(Tensor, getattr(values, step.kind)(attrs["scalar"]))
 
 
 def apart_of(subject: Subject) -> Apart | None:
@@ -51,4 +75,4 @@ def apart_of(subject: Subject) -> Apart | None:
     kinds = kinds_of(subject)
     axes = axes_of(kinds[0]).batch if len(kinds) == 1 else ()
     copies = prod(kinds[0].mesh.axis(axis).size for axis in axes)
-    return Apart(count, shares_along(subject.decisions, axes) or (1,) * copies, *targets_of(subject))
+    return Apart(count, shares_along(subject.decisions, axes) or (1,) * copies, weight_of(subject))

@@ -78,9 +78,11 @@ class Verified:
     """Why they could not."""
     apart: int = 0
     """Tensors of all steps that are off on some rank."""
-    unlike: tuple[str, ...]
+    still: tuple[str, ...] = ()
+    """The random operators that were put in the mean of what they draw, on both sides."""
+    unlike: tuple[str, ...] = ()
     """What differs in kind: tensors that one side lacks, collectives."""
-    off: tuple[str, ...]
+    off: tuple[str, ...] = ()
     """Values that differ."""
 
     @property
@@ -219,6 +221,7 @@ def _held_against(job: Job, folder: Path, steps: int) -> Verified:
         memory=tuple(max(one["peak"] for one in run[1:]) for run in runs) if steps > 1 and job.watched else (),
         rounded=rounded,
         apart=len(apart),
+        still=tuple(sorted({name for run in runs for one in run for name in one["still"]})),
         unlike=tuple(wrong),
         off=tuple(off),
     )

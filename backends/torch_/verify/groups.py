@@ -31,6 +31,8 @@ WEIGHT_BYTES = 4
 """Of what a micro-batch counts for."""
 FINITE_BYTES = 4
 """By which ranks tell one another whether gradients are finite, where losses are scaled."""
+LEAST_BYTES = 2
+"""Of scalars, where there are any: of one loss, in the shortest precision."""
 T = TypeVar("T")
 
 
@@ -173,10 +175,11 @@ def unlike(found: Mapping[Collective, int], group: Group, rank: int, sent: Count
         sent[peers] += rest.pop(("all_to_all", peers), 0)
         if executed != number:
             wrong.append(f"all_to_all over {'.'.join(axes)} of rows for experts: {number} planned, {executed} executed")
-    for (kind, axes), size in sorted(planned.packed.items()):
+    for kind, axes in sorted(planned.packed.keys() | planned.scalars.keys()):
+        size, scalars = planned.packed.get((kind, axes), 0), planned.scalars.get((kind, axes), 0)
         executed = rest.pop((kind, group.along(rank, axes)), 0)
-        if executed != size:
-            wrong.append(f"{kind} over {'.'.join(axes)}, packed: {size} bytes planned, {executed} executed")
+        if not size + min(scalars, LEAST_BYTES) <= executed <= size + scalars:
+            wrong.append(f"{kind} over {'.'.join(axes)}, packed: {size + scalars} bytes planned, {executed} executed")
     extra = [(kind, ranks, size) for (kind, ranks), size in sorted(rest.items()) if size]
     return [
         *wrong,

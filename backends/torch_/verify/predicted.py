@@ -3,6 +3,7 @@
 Values and their gradients travel one by one: there must be a collective of this kind, group and size for each. What
 concerns parameters (gathers, gradients) is packed into messages by the runtime, as the evaluator takes it to be; the
 scalars of all micro-batches (targets, losses) are one message: of these the bytes are compared, by kind and group.
+Terms of a loss may be added up first, and then take fewer.
 Tokens and labels are read whole by every rank, where the Program has them cut and gathered: `whole` lists these.
 
 How many rows travel to an expert that drops none depends on values: the Program has the mean. So of these exchanges
@@ -25,6 +26,8 @@ from meshwright.ir.reshard import given_elements
 from meshwright.ir.workload import Workload
 
 COUNT_BYTES = 8
+SCALAR_BYTES = 4
+"""Of a count or a loss, which scripts have in fp32 at most and in what the model computes at least."""
 EXPERT = 0
 """The dimension of rows for experts that counts these."""
 Planned = tuple[str, tuple[str, ...], int]
@@ -43,12 +46,15 @@ class Predicted:
     """Of rows that travel to experts and back, by mesh axes: how many exchanges, bytes in all, and the axes along which
     ranks have these together: their own, and those along which rows have travelled before, or will after."""
     counts: Mapping[Planned, int] = field(default_factory=dict)
+    scalars: Mapping[tuple[str, tuple[str, ...]], int] = field(default_factory=dict)
+    """Bytes of scalars in all: as many at most, since terms of a loss are added up before they are summed."""
 
 
 def predicted(program: Program, fold: Fold, stages: Sequence[int]) -> Predicted:
     """The collectives that ranks execute which hold these stages of a program."""
     values: Counter[Planned] = Counter()
     packed: Counter[tuple[str, tuple[str, ...]]] = Counter()
+    scalars: Counter[tuple[str, tuple[str, ...]]] = Counter()
     whole: Counter[Planned] = Counter()
     routed: dict[tuple[str, ...], tuple[int, int, tuple[str, ...]]] = {}
     counts: Counter[Planned] = Counter()
@@ -66,7 +72,7 @@ def predicted(program: Program, fold: Fold, stages: Sequence[int]) -> Predicted:
                 sent_elements = given_elements(statement.step, *held, body.mesh)
                 packed[kind, axes] += int(sent_elements * _each(program, body, statement)) * times
             elif body.elements[statement.operand] == 1:
-                packed[kind, axes] += size * times
+                scalars[kind, axes] += max(size, SCALAR_BYTES) * times
             elif kind == "all_to_all" and _value(statement) in sent:
                 before, nbytes, within = routed.get(axes, (0, 0, axes))
                 local = body.locals[statement.operand]
@@ -85,7 +91,7 @@ def predicted(program: Program, fold: Fold, stages: Sequence[int]) -> Predicted:
                 whole[kind, axes, size] += times
             else:
                 values[kind, axes, size] += times
-    return Predicted(values, packed, whole, routed, counts)
+    return Predicted(values, packed, whole, routed, counts, scalars)
 
 
 def _sent(graph: Graph) -> dict[str, bool]:

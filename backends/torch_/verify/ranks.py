@@ -22,7 +22,7 @@ import time
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 from zlib import crc32
 
 import torch
@@ -39,6 +39,7 @@ from meshwright.backends.torch_.verify.loading import load
 from meshwright.backends.torch_.verify.memory import Peak, make_masks_unwatched
 from meshwright.backends.torch_.verify.precise import precise, widened
 from meshwright.backends.torch_.verify.state import buffers_of
+from meshwright.backends.torch_.verify.still import Still
 from meshwright.ir.processes import end_with
 
 PATIENCE_S = 2.0
@@ -191,39 +192,42 @@ def run(train: Any, steps: int, folder: Path) -> list[dict[str, Any]]:
             train.draw(called, mesh)
         with numbers():
             optimizer = train.make_optimizer(called)
-        drawn = {name: crc32(bits(whole(train, name, p))) for name, p in parameters_of(called)} if draws else {}
+        drawn = {name: crc32(bits(whole(train, name, p))) for name, p in parameters_of(train, called)} if draws else {}
         if draws:
             train.resume(folder / START, called, optimizer)
     found = []
     for step in range(steps):
         batch = wider(train.batch_of(step, mesh))  # how it was made is no part of a step
         peak.begin(batch.values())
-        with peak, Counting() as counting, numbers():
+        with peak, Counting() as counting, numbers(), Still() as still:
             loss = train.train_step(called, optimizer, batch, mesh)
-        held = dict(parameters_of(called))
+        held = dict(parameters_of(train, called))
         found.append(
             {
                 "loss": None if loss is None else loss.item(),
                 "grads": {name: whole(train, name, p.grad) for name, p in held.items() if p.grad is not None},
                 "parameters": {name: whole(train, name, p) for name, p in held.items()},
-                "buffers": {name: one for part in parts_of(called) for name, one in buffers_of(part).items()},
+                "buffers": {name: one for part in parts_of(train, called) for name, one in buffers_of(part).items()},
                 "collectives": dict(counting.found),
                 "peak": peak.most,
                 "drawn": drawn,
+                "still": sorted(still.noted),
             }
         )
     return found
 
 
-def parameters_of(called: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
+def parameters_of(train: Any, called: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
     """Those that a rank holds, of its stages or of the whole model."""
-    for part in parts_of(called):
+    for part in parts_of(train, called):
         yield from part.named_parameters(remove_duplicate=False)
 
 
-def parts_of(called: nn.Module) -> Iterator[nn.Module]:
-    """The stages that a rank holds, or the whole model, whatever it is wrapped into."""
-    for part in getattr(called, "stages", [called]):
+def parts_of(train: Any, called: nn.Module) -> Iterator[nn.Module]:
+    """The stages that a rank holds, or the whole model, whatever it is wrapped into. Only the script knows of stages:
+    a model of its user's may have modules of that name."""
+    staged = hasattr(train, "Pipeline")
+    for part in cast(Any, called).stages if staged else [called]:
         yield part.module if isinstance(part, DistributedDataParallel) else part
 
 

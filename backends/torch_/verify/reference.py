@@ -28,7 +28,10 @@ from meshwright.backends.torch_.verify.apart import Apart
 from meshwright.backends.torch_.verify.loading import load
 from meshwright.backends.torch_.verify.precise import precise, widened
 from meshwright.backends.torch_.verify.state import buffers_of
+from meshwright.backends.torch_.verify.still import Still
 from meshwright.ir.calls import Calls
+from meshwright.ir.errors import NoLoss
+from meshwright.ir.frontends.own_loss import own_loss
 from meshwright.ir.workload import Workload
 
 SEED = 0
@@ -136,9 +139,9 @@ class Reference:
         batch = self.file.example_inputs(self.workload.global_batch, self.workload.seq)
         batch = widened(batch) if self.in_fp64 else batch
         loss = torch.zeros(())
-        with self._numbers():
+        with self._numbers(), Still():
             for weight, part in self.apart.parts(batch) if self.apart is not None else [(1.0, batch)]:
-                one = self.file.loss(self.outputs({name: part[name] for name in self.calls.entries}), part) * weight
+                one = self.loss(part) * weight
                 one.backward()
                 loss = loss + one.detach()
         return loss
@@ -162,8 +165,26 @@ class Reference:
             warnings.filterwarnings("ignore", "torch.distributed is disabled")  # it is alone
             dcp.save({"model": weights, "optimizer": states, "step": 0}, checkpoint_id=folder)
 
+    def loss(self, batch: dict[str, Tensor]) -> Tensor:
+        """The loss of a batch: by the file's hook, or what the model returns."""
+        outputs = self.outputs({name: batch[name] for name in self.calls.entries})
+        if self.calls.own_loss is None:
+            found: Tensor = self.file.loss(outputs, batch)
+            return found
+        own = own_loss(outputs)
+        if own is None or own[0] != self.calls.own_loss:
+            raise NoLoss(
+                place=self.calls.file.name,
+                cause=f"the model returned its loss as outputs{self.calls.own_loss}, and now it does not",
+                fix="return it in every call, or put loss(outputs, batch) beside the factory",
+            )
+        return own[1]
+
     def outputs(self, inputs: dict[str, Tensor]) -> Any:
         """What the model makes of its inputs."""
+        if (self.low and next(self.model.parameters()).dtype is not torch.float32) or self.cast:
+            low = LOW[self.workload.precision]
+            inputs = {name: one.to(low) if one.dtype is torch.float32 else one for name, one in inputs.items()}
         if not self.cast:
             return self.model(**inputs)
         cast = {name: p.to(LOW[self.workload.precision]) for name, p in self.model.named_parameters()}

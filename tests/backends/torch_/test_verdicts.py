@@ -25,6 +25,7 @@ from meshwright.backends.torch_.verify.predicted import Predicted
 from meshwright.backends.torch_.verify.reference import EXACT, IN_BF16, IN_FP64, ROUNDINGS, Reference
 from meshwright.ir.errors import RanksFailed
 from meshwright.ir.mesh import Mesh
+from meshwright.ir.weights import Step, Weight
 from meshwright.ir.workload import Workload
 
 MODEL = """
@@ -156,7 +157,7 @@ def test_what_may_differ_is_of_what_is_computed_in(what: str, folder: Path) -> N
 def test_micro_batches_one_by_one_weigh_by_their_targets(folder: Path) -> None:
     """Two ranks of two sequences: the first micro-batch has sequences 0 and 2. Labels are 0 1, 2 3, 4 0, 1 2, and zeros
     are no targets: four of six targets are in the second one."""
-    apart = Apart(2, (1, 1), "labels", 0)
+    apart = Apart(2, (1, 1), Weight("count", "labels", (Step("ne", (("scalar", 0),)),)))
     reference = Reference(folder, calls(), FP32, apart)
     found, x = reference.step(0, {}), batch(0)
     expected = gradient(W, x[[0, 2]]) * 2 / 6 + gradient(W, x[[1, 3]]) * 4 / 6

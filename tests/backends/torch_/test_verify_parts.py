@@ -19,7 +19,14 @@ from meshwright.backends.torch_.verify.predicted import Predicted
 from meshwright.backends.torch_.verify.ranks import bits, parameters_of
 from meshwright.backends.torch_.verify.simulate import exact
 from meshwright.ir.mesh import Mesh
+from meshwright.ir.weights import Step, Weight
 from tests.backends.torch_.small import subject
+
+
+def targets(ignored: int) -> Weight:
+    """A loss that is a mean over labels but these."""
+    return Weight("count", "labels", (Step("ne", (("scalar", ignored),)),))
+
 
 # How far apart ------------------------------------------------------------------------------------------------------
 
@@ -173,12 +180,12 @@ def test_rows_for_experts_are_counted_and_their_bytes_summed_over_ranks() -> Non
 def test_every_rank_cuts_its_own_part() -> None:
     """Six sequences, two thirds of them on the first copy; a part weighs as much as it has targets."""
     batch = {"ids": torch.arange(6), "labels": torch.tensor([[1, 1], [1, -1], [1, 1], [-1, -1], [1, 1], [1, 1]])}
-    first, second = Apart(2, (2, 1), "labels", -1).parts(batch)
+    first, second = Apart(2, (2, 1), targets(-1)).parts(batch)
     assert first[1]["ids"].tolist() == [0, 1, 4]
     assert second[1]["ids"].tolist() == [2, 3, 5]
     assert (first[0], second[0]) == (5 / 9, 4 / 9)
     assert second[1]["labels"].tolist() == [[1, 1], [-1, -1], [1, 1]]
-    (whole,) = Apart(1, (1,), "labels", -1).parts(batch)
+    (whole,) = Apart(1, (1,), targets(-1)).parts(batch)
     assert whole[0] == 1.0
     assert whole[1]["ids"].tolist() == list(range(6))
 
@@ -200,7 +207,7 @@ def test_micro_batches_run_one_by_one_where_they_mean_something_else(
     """As many parts as ranks along the axes that cut the batch; labels of the loss, where -100 is no target."""
     monkeypatch.setattr(apart, "microbatch", lambda graph: SimpleNamespace(legal=legal))
     found = apart_of(subject(**degrees))
-    assert found == (None if shares is None else Apart(2, shares, "labels", -100))
+    assert found == (None if shares is None else Apart(2, shares, targets(-100)))
 
 
 # Ranks that are not there -------------------------------------------------------------------------------------------
@@ -234,9 +241,14 @@ def test_tensors_without_memory_take_the_places_of_a_models_own() -> None:
 def test_what_a_rank_holds_of_its_stages() -> None:
     called = torch.nn.Module()
     called.stages = torch.nn.ModuleList([torch.nn.Linear(2, 2, bias=False), torch.nn.Sequential(torch.nn.Linear(2, 2))])
-    assert [name for name, _ in parameters_of(called)] == ["weight", "0.weight", "0.bias"]
-    tied = Shared()
-    assert [name for name, _ in parameters_of(tied)] == ["still", "one.weight", "other.weight"]
+    script, staged = SimpleNamespace(), SimpleNamespace(Pipeline=object)
+    assert [name for name, _ in parameters_of(staged, called)] == ["weight", "0.weight", "0.bias"]
+    assert [name for name, _ in parameters_of(script, called)] == [
+        "stages.0.weight",
+        "stages.1.0.weight",
+        "stages.1.0.bias",
+    ]
+    assert [name for name, _ in parameters_of(script, Shared())] == ["still", "one.weight", "other.weight"]
 
 
 def test_bits_are_those_of_every_dtype_and_layout() -> None:

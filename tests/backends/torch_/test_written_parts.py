@@ -16,13 +16,15 @@ from meshwright.backends.torch_.emit.subject import Piece
 from meshwright.backends.torch_.emit.writing.batch import shares, table
 from meshwright.backends.torch_.emit.writing.initial import draw
 from meshwright.backends.torch_.emit.writing.sections import of_sections
-from meshwright.backends.torch_.emit.writing.step import own_parts, targets_of
+from meshwright.backends.torch_.emit.writing.step import own_parts
+from meshwright.backends.torch_.emit.writing.weighing import counted
 from meshwright.ir.adjoint import Strategy
 from meshwright.ir.decisions import BodyPlan
-from meshwright.ir.errors import EmissionAxis, EmissionModule
-from meshwright.ir.fold import FromInput, FromPrevious, Segment, Source
+from meshwright.ir.errors import EmissionModule
+from meshwright.ir.fold import FromInput, Segment, Source
 from meshwright.ir.mesh import Mesh
 from meshwright.ir.placement import Placement
+from meshwright.ir.weights import Step, Weight
 from tests.build import Builder
 
 X = FromInput("x")
@@ -289,23 +291,21 @@ def test_own_parts_of_a_batch() -> None:
     ]
 
 
-def scored(*, reduction: str = "mean", entry: tuple[Source, ...] = (X, FromInput("y")), ignored: int = -7) -> Any:
-    """A body without a loss, and one with it."""
-    body, before = Builder(), Builder()
-    before.output(before.op("silu", before.input((2, 4), requires_grad=True)))
-    x, labels = body.input((2, 4), requires_grad=True), body.input((2,), name="labels", dtype="i64")
-    body.loss(body.op("cross_entropy", body.op("silu", x), labels, reduction=reduction, ignore_index=ignored))
-    return subject(piece(before), piece(body, paths=("",), entry=entry, glue=True))
-
-
-def test_targets_are_the_entry_of_a_mean_loss() -> None:
-    assert targets_of(scored()) == ("y", -7)
-    for plan, cause in [
-        (scored(reduction="sum"), "the loss is no mean cross entropy"),
-        (scored(entry=(X, FromPrevious(0))), "its targets are no entry of the batch"),
-    ]:
-        with pytest.raises(EmissionAxis, match=f"what part each rank has in it cannot be told: {cause}"):
-            targets_of(plan)
+def test_what_counts_is_written_as_it_is_counted() -> None:
+    """An entry of the batch, taken as the loss takes it."""
+    ne = Step("ne", (("scalar", -100),))
+    shifted = (
+        Step("pad", (("pad", (0, 1)), ("value", -100.0))),
+        Step("slice", (("dim", 1), ("start", 1), ("end", 17), ("step", 1))),
+    )
+    for steps, text in {
+        (): "y.sum()",
+        (ne,): "(y != -100).sum()",
+        (Step("not", ()),): "(~y).sum()",
+        (*shifted, ne): "(F.pad(y, (0, 1), value=-100.0)[:, 1:17] != -100).sum()",
+        (Step("slice", (("dim", 0), ("start", 0), ("end", 6), ("step", 2))),): "y[:6:2].sum()",
+    }.items():
+        assert counted(Weight("count", "y", steps), "y") == text
 
 
 # Weights, and the optimizer -----------------------------------------------------------------------------------------

@@ -143,7 +143,11 @@ def test_what_a_file_says_beside_its_factory(tmp_path: Path) -> None:
 def test_what_emitted_code_cannot_call(tmp_path: Path) -> None:
     place = str(tmp_path / "model.py")
     for text, where, cause in (
-        (MODEL.replace("def loss", "def other"), place, "there is no loss(outputs, batch)"),
+        (
+            MODEL.replace("def loss", "def other").replace(".sum()", ".sum(0)"),
+            place,
+            "there is no loss(outputs, batch), and the model returns none",
+        ),
         (
             MODEL.replace("return {", "return tokens.float(), tokens\n    return {"),
             f"{place}, example_inputs",

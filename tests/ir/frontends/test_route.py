@@ -287,11 +287,29 @@ def test_what_the_loss_reads() -> None:
         return Named(logits=x * 2, hidden=x, count=3)
 
     found = route(body, loss)
-    assert (found.result, found.within, found.targets) == ("mul", "logits", ("weight", "targets"))
+    assert (found.result, found.inside, found.targets) == ("loss", True, ("weight", "targets"))
+    said = 'loss = {loss}(SimpleNamespace(logits=%mul), {"weight": %weight, "targets": %targets})'
+    assert str(found.lines[-1]) == said
+    one = route(body, lambda outputs, batch: outputs.logits.sum() * batch["targets"].sum())
+    assert (one.result, one.within, one.inside, one.targets) == ("mul", "logits", False, ("targets",))
     by_key = route(lambda n, tokens: SimpleNamespace(a=n.model(tokens)), lambda outputs, _: outputs["a"].sum())
     assert (by_key.result, by_key.within, by_key.targets) == ("model_", "a", ())
     by_number = route(lambda n, tokens: (n.model(tokens),), lambda outputs, _: outputs[0].sum())
-    told = "the loss does not read one tensor of what the model returns"
-    assert by_number == Route(problem=told)
-    assert route(body, lambda outputs, _: (outputs.logits + outputs.hidden).sum()) == Route(problem=told)
+    assert str(by_number.lines[-1]) == "loss = {loss}((%model_,), {})"
+    both = route(body, lambda outputs, _: (outputs.logits + outputs.hidden).sum())
+    assert str(both.lines[-1]) == "loss = {loss}(SimpleNamespace(logits=%mul, hidden=%model_), {})"
     assert route(body, lambda outputs, _: outputs.logits.sum() * outputs.count).within == "logits"
+
+
+def test_a_loss_that_the_model_returns() -> None:
+    """By itself, in a dict, in a tuple; and entries of the batch whose names lines have for something else."""
+
+    def body(n: Net, tokens: Tensor) -> Tensor:
+        return n.model(tokens).square().mean()
+
+    for form in (lambda one: one, lambda one: {"loss": one, "count": 3}, lambda one: (one[None], one)):
+        found = route(lambda n, tokens, form=form: form(body(n, tokens)), None)
+        assert (found.result, found.inside, found.targets, found.problem) == ("mean", True, (), "")
+    assert (
+        route(lambda n, tokens: n.model(tokens), None).problem == "the loss that it returns is made inside of a block"
+    )

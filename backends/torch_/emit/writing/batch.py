@@ -7,7 +7,7 @@ from itertools import groupby
 
 from meshwright.backends.torch_.emit.parts import Parts
 from meshwright.backends.torch_.emit.writing.lines import WIDTH
-from meshwright.backends.torch_.emit.writing.step import targets_of
+from meshwright.backends.torch_.emit.writing.weighing import target_of
 from meshwright.ir.quoting import literal
 
 WIDE = 80
@@ -79,7 +79,7 @@ def parted(parts: Parts, mine: str) -> Iterator[str]:
         yield f"{own} | {{{cut}}}"
         own = "own"
     if parts.own_loss:
-        labels, _ = targets_of(parts.subject)
+        labels = target_of(parts)
         yield f'{own} | {{{literal(labels)}: part({own}[{literal(labels)}], 1, mesh["{parts.axes.tensor}"])}}'
 
 

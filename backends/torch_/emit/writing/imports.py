@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 
 from meshwright.backends.torch_.emit.writing.lines import wrapped
 
-STANDARD = ("argparse", "copy", "functools", "itertools", "math", "os", "re", "sys", "time")
+STANDARD = ("argparse", "copy", "functools", "inspect", "itertools", "math", "os", "re", "sys", "time")
 WHOLE = {
     "torch": "import torch",
     "inductor": "import torch._inductor.config as inductor",

@@ -7,40 +7,49 @@ from collections.abc import Iterator
 
 from meshwright.backends.torch_.emit.parts import Parts
 from meshwright.backends.torch_.emit.printed.stages import WEIGHED
+from meshwright.backends.torch_.emit.writing.lines import loss_of
 from meshwright.backends.torch_.emit.writing.scaling import SCALED
 from meshwright.backends.torch_.emit.writing.step import (
     after_backward,
+    contexts,
     given,
-    loss_of,
+    own_loss,
     own_parts,
     stepped,
-    targets_of,
 )
+from meshwright.backends.torch_.emit.writing.weighing import counted, mixed, parts_of_mean, totals, weight_of
+from meshwright.ir.errors import EmissionPrinted
 from meshwright.ir.quoting import literal
+from meshwright.ir.weights import COUNT, MEAN, SUM
 
 
 def accumulating_step(parts: Parts) -> Iterator[str]:
-    shared, (labels, ignored) = parts.shared, targets_of(parts.subject)
-    counted = shared if parts.printed is None else parts.axes.data
-    called = given(parts, "micro")
+    shared = parts.shared if parts.printed is None else parts.axes.data
+    called, how = given(parts, "micro"), weight_of(parts.subject)
     averaged = parts.axes.copied is not None and not parts.added
     yield "def train_step("
     yield f"    model: {parts.called}, optimizer: torch.optim.Optimizer, batch: dict[str, Tensor], mesh: DeviceMesh"
     yield ") -> Tensor:"
     yield '    """One step; returns the loss of the global batch. Gradients stay until the next step."""'
     yield "    optimizer.zero_grad()"
-    yield f"    counts = [(labels != {ignored}).sum() for labels in batch[{literal(labels)}].chunk(MICROBATCHES)]"
-    yield "    targets = torch.stack(counts).float()"
-    if counted is not None:
+    if how.kind == COUNT:
+        of = f"batch[{literal(how.entry)}].chunk(MICROBATCHES)"
+        yield f"    counts = [{counted(how, 'labels')} for labels in {of}]"
+        yield "    targets = torch.stack(counts).float()"
+    if shared is not None and (how.kind == COUNT or parts.printed is None):
+        yield f'    group = mesh["{shared}"].get_group()'
+    if how.kind == COUNT and shared is not None:
         told = "" if parts.printed is None else f"  {WEIGHED}{'.'.join(parts.axes.batch)}"
-        yield f'    group = mesh["{counted}"].get_group()'
         yield f"    dist.all_reduce(targets, group=group){told}"
+    if mixed(parts.subject):
+        if parts.printed is not None:
+            raise EmissionPrinted(place="the loss", cause="its terms weigh micro-batches in several ways")
+        yield from totals(parts)
+    if how == MEAN:
+        yield f"    share = 1 / ({parts_of_mean(parts)})  # of a mean over samples"
     yield "    losses = []"
-    yield (
-        "    for number, count in enumerate(counts):"
-        if parts.printed is None
-        else "    for number in range(MICROBATCHES):"
-    )
+    every = "number, count in enumerate(counts)" if how.kind == COUNT else "number in range(MICROBATCHES)"
+    yield f"    for {every if parts.printed is None else 'number in range(MICROBATCHES)'}:"
     yield "        micro = {name: tensor.chunk(MICROBATCHES)[number] for name, tensor in batch.items()}"
     yield from own_parts(parts, "micro", "        ")
     yield from (f"        {line}" for line in syncing(parts))
@@ -74,11 +83,13 @@ def one_batch(parts: Parts, called: str, averaged: bool) -> Iterator[str]:
     if parts.wrapped:
         yield f"{' ' * deep}with nullcontext() if number == MICROBATCHES - 1 else model.no_sync():"
         deep += 4
-    if parts.sharded_loss:
-        yield f"{' ' * deep}with {parts.loss_context}:"
+    if within := contexts(parts, "share"):
+        yield f"{' ' * deep}with {within}:"
         deep += 4
-    share = "(count / targets.sum())" if parts.printed is None else "(targets[number] / targets.sum())"
-    yield from loss_of(parts, deep, called, "micro", share)
+    how = weight_of(parts.subject)
+    count = "(count / targets.sum())" if parts.printed is None else "(targets[number] / targets.sum())"
+    by = "" if how == SUM else "share" if how == MEAN else count
+    yield from loss_of(deep, called, "micro", by, own_loss(parts))
     if parts.precision.scaled:
         yield f"{' ' * deep}loss.{SCALED}"
     mean = "  # gradients are averaged over the group"

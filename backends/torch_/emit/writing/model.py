@@ -176,7 +176,7 @@ def sharded(parts: Parts) -> Iterator[str]:
             ignored = [f"ignored_params={{{listed}}}"] if routed else ignoring
             yield from call(8, "fully_shard", ["block", *resharded, *placed(parts, unit, routed=False), *ignored])
             continue
-        owners = [path for path in unit.piece.owners() if path]
+        owners = [path for path in unit.piece.owners() if gathered_by(parts, unit.piece, path)]
         root += [unit] * (len(owners) < len(unit.piece.owners()))
         modules = [f"model.get_submodule({literal(path)})" for path in owners]
         resharded += [*placed(parts, unit, routed=False), *ignoring]
@@ -192,7 +192,7 @@ def sharded(parts: Parts) -> Iterator[str]:
         again = [*options, "reshard_after_forward=True", *ignoring]
         yield from call(4, "fully_shard", [f"[{', '.join(together)}]", *again])
     kept = root[0].reshard if root else False
-    options += [f"reshard_after_forward={kept}", *ignoring]
+    options += [f"reshard_after_forward={kept}", *placed_by_root(parts, root), *ignoring]
     if parts.stays_gathered:
         yield from call(4, "whole = fully_shard", ["model", *options])
         yield "    whole.set_reshard_after_backward(False)  # until the last micro-batch"
@@ -211,14 +211,46 @@ def sharded(parts: Parts) -> Iterator[str]:
         yield "        read_cast(module)"
 
 
+def gathered_by(parts: Parts, piece: Piece, path: str) -> bool:
+    """Whether a module outside of blocks can gather what it holds: it is called. A list of parameters is not, nor one
+    whose parameters another module reads; what these hold is gathered by the model as a whole."""
+    called = parts.subject.calls.arguments
+    if not path or not called:
+        return bool(path)
+    held = [param.value for param in piece.graph.params if piece.owner(param) == path]
+    reads = {piece.graph.ops[index].module for value in held for index, _ in piece.graph.readers.get(value, ())}
+    return path in called and all(module == path or module.startswith(f"{path}.") for module in reads)
+
+
 def placed(parts: Parts, unit: Unit, *, routed: bool) -> list[str]:
     """What `fully_shard` is told of parameters, those of experts or the others, that are not cut along the first
     dimension."""
     held = {param.path: own_name(unit.piece, param) for param in unit.piece.graph.params}
-    found = {held[path]: dim for path, dim in unit.along.items() if routed == parts.routed(unit.piece, path)}
+    by_root = {
+        param.path
+        for param in unit.piece.graph.params
+        if not (unit.piece.repeated or gathered_by(parts, unit.piece, unit.piece.owner(param)))
+    }
+    found = {
+        held[path]: dim
+        for path, dim in unit.along.items()
+        if routed == parts.routed(unit.piece, path) and path not in by_root
+    }
     holder = "block" if unit.piece.repeated else "model"
     table = ", ".join(f"{literal(path)}: {dim}" for path, dim in found.items())
     return [f"shard_placement_fn=along({holder}, {{{table}}})"] if found else []
+
+
+def placed_by_root(parts: Parts, units: Sequence[Unit]) -> list[str]:
+    """The same of what the model as a whole gathers."""
+    found = {
+        own_name(unit.piece, param): unit.along[param.path]
+        for unit in units
+        for param in unit.piece.graph.params
+        if param.path in unit.along and not gathered_by(parts, unit.piece, unit.piece.owner(param))
+    }
+    table = ", ".join(f"{literal(path)}: {dim}" for path, dim in found.items())
+    return [f"shard_placement_fn=along(model, {{{table}}})"] if found else []
 
 
 def own_name(piece: Piece, param: Param) -> str:

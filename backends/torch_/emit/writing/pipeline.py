@@ -12,10 +12,25 @@ from meshwright.backends.torch_.emit.writing.keeping import plain
 from meshwright.backends.torch_.emit.writing.lines import WIDTH, call, quoted, wrapped
 from meshwright.backends.torch_.emit.writing.scaling import SCALED
 from meshwright.backends.torch_.emit.writing.schedule import by_lists, class_of, made_of
-from meshwright.backends.torch_.emit.writing.step import after_backward, stepped, targets_of
-from meshwright.ir.errors import EmissionSchedule
+from meshwright.backends.torch_.emit.writing.step import after_backward, contexts, entry, stepped
+from meshwright.backends.torch_.emit.writing.weighing import (
+    counted,
+    parts_of_mean,
+    target_of,
+    totals,
+    weighs_apart,
+    weight_of,
+)
+from meshwright.ir.errors import EmissionPrinted
 from meshwright.ir.quoting import around, assigned, keywords, literal
+from meshwright.ir.weights import COUNT, MEAN, SUM
 
+TOGETHER = {
+    COUNT: "the mean over all positions that have a target",
+    MEAN.kind: "the mean over all samples",
+    SUM.kind: "the sum over all samples",
+}
+"""What the losses of micro-batches are parts of."""
 DTYPES = {"f64": "float64", "f32": "float32", "bf16": "bfloat16", "f16": "float16", "i64": "int64", "bool": "bool"}
 
 
@@ -66,11 +81,11 @@ def following() -> Iterator[str]:
     yield "        return grad, None"
 
 
-def staged() -> Iterator[str]:
-    """`parallelize`, where `shard` does that to a stage."""
+def staged(*, hooked: bool) -> Iterator[str]:
+    """`parallelize`, where `shard` does that to a stage; `hooked`: the file has the loss."""
     yield "def parallelize(model: nn.Module, mesh: DeviceMesh) -> Pipeline:"
     yield '    """This rank\'s part of the model."""'
-    yield "    return Pipeline(model, mesh, shard, model_file.loss)"
+    yield f"    return Pipeline(model, mesh, shard{', model_file.loss' * hooked})"
 
 
 def stages(parts: Parts, pipeline: Pipeline) -> Iterator[str]:
@@ -78,14 +93,14 @@ def stages(parts: Parts, pipeline: Pipeline) -> Iterator[str]:
     yield "class Stage(nn.Module):"
     yield '    """Modules of the model, under the names that they have there."""'
     yield ""
-    if parts.carries_shards:
-        yield "    def __init__(self, model: nn.Module, index: int, mesh: DeviceMesh, paths: list[str]) -> None:"
-        yield "        super().__init__()"
-        yield "        self.index, self.mesh = index, mesh"
-    else:
-        yield "    def __init__(self, model: nn.Module, index: int, paths: list[str]) -> None:"
-        yield "        super().__init__()"
-        yield "        self.index = index"
+    given = [one for one, needed in (("mesh: DeviceMesh", parts.carries_shards),) if needed]
+    loss = ", loss: Callable[..., Tensor]" if calls_loss(parts) else ""
+    taken = "".join(f", {one}" for one in given)
+    yield f"    def __init__(self, model: nn.Module, index: int{taken}, paths: list[str]{loss}) -> None:"
+    yield "        super().__init__()"
+    yield f"        self.index{', self.mesh' * bool(given)} = index{', mesh' * bool(given)}"
+    if loss:
+        yield "        self.loss = loss"
     yield "        for path in paths:"
     yield '            *around, name = path.split(".")'
     yield "            holder: nn.Module = self"
@@ -112,8 +127,9 @@ def stages(parts: Parts, pipeline: Pipeline) -> Iterator[str]:
             yield from fitted(f"    {line}")
     yield ""
     yield ""
-    given = ", mesh" if parts.carries_shards else ""
-    yield f"def stage_of(model: nn.Module, index: int{', mesh: DeviceMesh' if given else ''}) -> Stage:"
+    also = ", mesh" if parts.carries_shards else ""
+    taken = f"{', mesh: DeviceMesh' if also else ''}{loss}"
+    yield f"def stage_of(model: nn.Module, index: int{taken}) -> Stage:"
     yield '    """One stage of the model."""'
     paths = []
     for (body, *_), at in parts.subject.stacks:
@@ -123,7 +139,7 @@ def stages(parts: Parts, pipeline: Pipeline) -> Iterator[str]:
     for name, members in classes(pipeline):
         beside, ahead, own = members[0].beside, members[0].ahead, members[0].holds
         held = ", ".join(one for one in (quoted(beside[:ahead]), "*paths", quoted((*beside[ahead:], *own))) if one)
-        made = f"{name}(model, index{given}, {f'[{held}]' if beside or own else 'paths'})"
+        made = f"{name}(model, index{also}, {f'[{held}]' if beside or own else 'paths'}{', loss' * bool(loss)})"
         if members[-1] is pipeline.stages[-1]:
             yield from fitted(f"    return {made}")
         else:
@@ -165,13 +181,6 @@ def classes(pipeline: Pipeline) -> list[tuple[str, list[StageCode]]]:
 
 def runner(parts: Parts, pipeline: Pipeline) -> Iterator[str]:
     """`Pipeline`: the stages of a rank, and their schedule."""
-    labels, ignored = targets_of(parts.subject)
-    if parts.printed is None and parts.subject.calls.route.targets != (labels,):
-        raise EmissionSchedule(
-            place="the loss",
-            cause=f"it reads {' and '.join(parts.subject.calls.route.targets)} of the batch, and a stage is given one",
-            ways=("--fix pp=1",),
-        )
     device = '"cpu"' if parts.subject.device == "cpu" else '"cuda", torch.cuda.current_device()'
     if parts.hidden:
         yield "class Alone(nn.Module):"
@@ -186,10 +195,10 @@ def runner(parts: Parts, pipeline: Pipeline) -> Iterator[str]:
         yield f"        return self.stage({given})"
         yield ""
         yield ""
-    yield from pipeline_of("The stages of this rank, and the schedule that sends micro-batches through them.")
+    yield from pipeline_of(parts, "The stages of this rank, and the schedule that sends micro-batches through them.")
     yield '        group = mesh["pp"].get_group()'
     yield '        indices = STAGES_OF[mesh["pp"].get_local_rank()]'
-    made = "stage_of(model, index, mesh)" if parts.carries_shards else "stage_of(model, index)"
+    made = stage_made(parts, "index")
     yield f"        self.stages = nn.ModuleList(shard({made}, mesh) for index in indices)"
     if pipeline.twice and parts.axes.tensor is not None and not parts.held_twice:
         yield "        held = dict(zip(indices, self.stages, strict=True))"
@@ -215,15 +224,52 @@ def runner(parts: Parts, pipeline: Pipeline) -> Iterator[str]:
         yield "        self.sharing, _ = dist.new_subgroups_by_enumeration(sharing)"
     yield f"        self.schedule = {made_of(parts)}"
     yield ""
-    yield "    def loss(self, outputs: Tensor, labels: Tensor) -> Tensor:"
     if parts.printed is not None:
+        yield "    def loss(self, outputs: Tensor, _: Tensor) -> Tensor:"
         yield '        """What the last stage returns."""'
         yield "        return outputs"
-        return
-    yield '        """The part of a micro-batch in the mean over all positions that have a target."""'
-    within = parts.subject.calls.route.within
-    yield f"        loss = self.mean({outputs_within(within)}, {{{literal(labels)}: labels}})"
-    yield from weighed(parts, ignored)
+    else:
+        yield from loss_of_micro(parts)
+
+
+def staged_totals(parts: Parts) -> Iterator[str]:
+    """The lines that count all targets of every cross entropy, where terms of the loss weigh differently."""
+    if weighs_apart(parts):
+        first, *others = totals(parts)
+        yield first
+        if others:
+            yield "    if model.last:"
+            yield from (f"    {line}" for line in others)
+
+
+def calls_loss(parts: Parts) -> bool:
+    """Whether the last stage computes the loss of the file's hook itself, which reads more than is handed on."""
+    return parts.printed is None and parts.subject.calls.own_loss is None and parts.subject.calls.route.inside
+
+
+def stage_made(parts: Parts, index: str) -> str:
+    """The call that makes a stage of the model."""
+    given = ["model", index, *["mesh"] * parts.carries_shards, *["loss"] * calls_loss(parts)]
+    return f"stage_of({', '.join(given)})"
+
+
+def loss_of_micro(parts: Parts) -> Iterator[str]:
+    """`Pipeline.loss`: of a micro-batch, with its share."""
+    how, target, route = weight_of(parts.subject), target_of(parts), parts.subject.calls.route
+    labels = "labels" if how.kind == COUNT or not route.inside else "_"
+    yield f"    def loss(self, outputs: Tensor, {labels}: Tensor) -> Tensor:"
+    yield f'        """The part of a micro-batch in {TOGETHER[how.kind]}."""'
+    loss = "outputs"
+    if not route.inside:
+        loss = "loss"
+        yield f"        loss = self.mean({outputs_within(route.within)}, {{{literal(target)}: labels}})"
+    by = f" * ({counted(how, 'labels')} / self.targets)" if how.kind == COUNT else " / self.targets"
+    if parts.precision.scaled:
+        yield f"        part: Tensor = {loss}{by}"
+        yield f"        part.{SCALED}"
+        yield "        return part"
+    else:
+        yield f"        return {loss}{by}"
 
 
 def outputs_within(name: str) -> str:
@@ -236,33 +282,32 @@ def averages(parts: Parts) -> bool:
     return bool(parts.kept.units) and parts.axes.copied is not None and not parts.added
 
 
-def counted(parts: Parts, labels: str, ignored: int) -> Iterator[str]:
-    """What every micro-batch counts for, of all ranks."""
-    yield f"    counts = [(labels != {ignored}).sum() for labels in batch[{literal(labels)}].chunk(MICROBATCHES)]"
-    yield "    targets = torch.stack(counts).float()"
-    if parts.axes.data is not None:
-        yield "    if model.last:"
-        told = f"  {WEIGHED}{'.'.join(parts.axes.batch)}"
-        yield f'        dist.all_reduce(targets, group=mesh["{parts.axes.data}"].get_group()){told}'
-
-
-def weighed(parts: Parts, ignored: int) -> Iterator[str]:
-    """How the loss of a micro-batch ends: with its share."""
-    share = f"loss * ((labels != {ignored}).sum() / self.targets)"
-    if parts.precision.scaled:
-        yield f"        part: Tensor = {share}"
-        yield f"        part.{SCALED}"
-        yield "        return part"
+def shares_of_micro(parts: Parts) -> Iterator[str]:
+    """`share`: what every micro-batch counts for in the loss of all ranks, for a last stage that is printed."""
+    how = weight_of(parts.subject)
+    if weighs_apart(parts):
+        raise EmissionPrinted(place="the loss", cause="its terms weigh micro-batches in several ways")
+    if how.kind == COUNT:
+        of = f"batch[{literal(how.entry)}].chunk(MICROBATCHES)"
+        yield f"    counts = [{counted(how, 'labels')} for labels in {of}]"
+        yield "    targets = torch.stack(counts).float()"
+        if parts.axes.data is not None:
+            yield "    if model.last:"
+            told = f"  {WEIGHED}{'.'.join(parts.axes.batch)}"
+            yield f'        dist.all_reduce(targets, group=mesh["{parts.axes.data}"].get_group()){told}'
+        share = "targets / targets.sum()"
     else:
-        yield f"        return {share}"
+        share = f"torch.full((MICROBATCHES,), {'1 / MICROBATCHES' if how == MEAN else '1.0'})"
+    yield f"    share = {share}{f' * {parts.copies_said}' if averages(parts) else ''}"
 
 
 def _group(pipeline: Pipeline, stage: int) -> int:
     return next(number for number, held in enumerate(pipeline.held) if stage in held)
 
 
-def pipeline_of(what: str) -> Iterator[str]:
+def pipeline_of(parts: Parts, what: str) -> Iterator[str]:
     """How `Pipeline` begins."""
+    hooked = parts.subject.calls.own_loss is None
     yield "class Pipeline(nn.Module):"
     yield f'    """{what}"""'
     yield ""
@@ -271,10 +316,12 @@ def pipeline_of(what: str) -> Iterator[str]:
     yield "        model: nn.Module,"
     yield "        mesh: DeviceMesh,"
     yield "        shard: Callable[[Stage, DeviceMesh], nn.Module],"
-    yield "        loss: Callable[..., Tensor],"
+    if hooked:
+        yield "        loss: Callable[..., Tensor],"
     yield "    ) -> None:"
     yield "        super().__init__()"
-    yield "        self.mean = loss"
+    if hooked and not parts.subject.calls.route.inside:
+        yield "        self.mean = loss"
 
 
 def sum_tied() -> Iterator[str]:
@@ -327,23 +374,39 @@ def _example(one: Crossing, stage: StageCode) -> str:
 
 def pipeline_step(parts: Parts, pipeline: Pipeline) -> Iterator[str]:
     """`train_step` of stages that torch's schedules run."""
-    labels, _ = targets_of(parts.subject)
-    late = pipeline.late
-    first = parts.subject.calls.entries
-    if parts.printed is not None:
-        first = pipeline.stages[0].given
-    entries = [f"batch[{literal(name)}]" for name in first if name not in late]
-    options = [f"target=batch[{literal(labels)}]", "losses=losses", "return_outputs=False"]
-    options += keywords({name: f"batch[{literal(name)}]" for name in late if name != SHARE})
-    times = f" * {parts.copies_said}" if averages(parts) else ""
-    options += [f"{SHARE}=targets / targets.sum(){times}"] * (SHARE in late)
+    late, calls = pipeline.late, parts.subject.calls
+    read = calls.read if parts.printed is None else pipeline.stages[0].given
+    entries = [entry(parts, "batch", calls.entry(name)) for name in read if name not in late]
+    options = [f"target=batch[{literal(target_of(parts))}]", "losses=losses", "return_outputs=False"]
+    options += keywords({name: entry(parts, "batch", calls.entry(name)) for name in late if name != SHARE})
+    options += [f"{SHARE}=share"] * (SHARE in late)
     run = ("losses: list[Tensor] = []", f"model.schedule.step({', '.join((*entries, *options))})")
     yield from staged_step(parts, run, after_backward(parts))
 
 
+def targets_of_step(parts: Parts, *, averaged: bool) -> Iterator[str]:
+    """`model.targets`: what losses are divided by."""
+    how = weight_of(parts.subject)
+    if parts.shared is not None:
+        yield f'    group = mesh["{parts.shared}"].get_group()'
+    mean = f" / {parts.copies_said}  # gradients are averaged over the group" if averaged else ""
+    if how.kind != COUNT:
+        whole = parts_of_mean(parts) if how == MEAN else "1"
+        yield f"    model.targets = torch.tensor(float({whole})){mean}"
+    elif parts.shared is None:
+        yield f"    model.targets = {counted(how, f'batch[{literal(how.entry)}]')}"
+    else:
+        of = f"batch[{literal(how.entry)}].chunk(MICROBATCHES)"
+        yield f"    counts = [{counted(how, 'labels')} for labels in {of}]"
+        yield "    targets = torch.stack(counts).float()"
+        yield "    if model.last:"
+        yield "        dist.all_reduce(targets, group=group)"
+        yield f"    model.targets = targets.sum(){mean}"
+    yield from staged_totals(parts)
+
+
 def staged_step(parts: Parts, run: Sequence[str], after: Iterable[str]) -> Iterator[str]:
     """`train_step` of stages, which `run` sends micro-batches through; what comes `after` the backward pass."""
-    labels, ignored = targets_of(parts.subject)
     averaged = averages(parts)
     yield "def train_step("
     yield "    model: Pipeline, optimizer: torch.optim.Optimizer, batch: dict[str, Tensor], mesh: DeviceMesh"
@@ -351,21 +414,13 @@ def staged_step(parts: Parts, run: Sequence[str], after: Iterable[str]) -> Itera
     yield '    """One step; returns the loss of the global batch where the last stage is. Gradients stay for a look."""'
     yield "    optimizer.zero_grad()"
     if parts.printed is not None:
-        yield from counted(parts, labels, ignored)
-    elif parts.shared is None:
-        yield f"    model.targets = (batch[{literal(labels)}] != {ignored}).sum()"
+        yield from shares_of_micro(parts)
     else:
-        yield f'    group = mesh["{parts.shared}"].get_group()'
-        yield f"    counts = [(labels != {ignored}).sum() for labels in batch[{literal(labels)}].chunk(MICROBATCHES)]"
-        yield "    targets = torch.stack(counts).float()"
-        yield "    if model.last:"
-        yield "        dist.all_reduce(targets, group=group)"
-        mean = f" / {parts.copies_said}  # gradients are averaged over the group" if averaged else ""
-        yield f"    model.targets = targets.sum(){mean}"
+        yield from targets_of_step(parts, averaged=averaged)
     *first, step = run
     yield from (f"    {line}" for line in first)
-    if parts.sharded_loss:
-        yield f"    with {parts.loss_context}:"
+    if within := contexts(parts, f"1 / ({parts_of_mean(parts)})"):
+        yield f"    with {within}:"
         yield from fitted(f"        {step}")
     else:
         yield from fitted(f"    {step}")

@@ -5,14 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from meshwright.backends.torch_.emit.parts import Parts
-from meshwright.backends.torch_.emit.styles import LOSS
-from meshwright.backends.torch_.emit.subject import Piece, Subject
-from meshwright.backends.torch_.emit.writing.lines import WIDTH, call, loss_of_result, quoted
+from meshwright.backends.torch_.emit.writing.lines import WIDTH, loss_of, quoted
 from meshwright.backends.torch_.emit.writing.scaling import SCALED
-from meshwright.ir.errors import EmissionAxis
-from meshwright.ir.fold import FromInput
-from meshwright.ir.graph import Op
+from meshwright.backends.torch_.emit.writing.weighing import (
+    MODE,
+    counted,
+    mixed,
+    share_of,
+    totals,
+    weighs_apart,
+    weight_of,
+)
 from meshwright.ir.quoting import keywords, literal
+from meshwright.ir.weights import COUNT, MEAN, SUM
 
 OWN = "own"
 """What steps call this rank's parts of the entries of a batch that are cut by positions."""
@@ -34,10 +39,18 @@ def own_parts(parts: Parts, batch: str, deep: str) -> Iterator[str]:
 def given(parts: Parts, batch: str) -> str:
     """What the model is called with: entries of a batch, or this rank's parts of them."""
     if parts.printed is not None:
-        return ", ".join(f"{batch}[{literal(name)}]" for name in parts.printed.entries)
+        return ", ".join(entry(parts, batch, name) for name in parts.printed.entries)
     cut = parts.context.entries if parts.context is not None else ()
     held = {name: OWN if name in cut else batch for name in parts.subject.calls.entries}
-    return ", ".join(keywords({name: f"{where}[{literal(name)}]" for name, where in held.items()}))
+    return ", ".join(keywords({name: entry(parts, where, name) for name, where in held.items()}))
+
+
+def entry(parts: Parts, batch: str, name: str) -> str:
+    """An entry of a batch as the model is given it: where parameters are in bf16, and `fully_shard` casts nothing,
+    numbers are, too."""
+    numbers = {item.value for item, type_ in parts.subject.fold.inputs if type_.dtype == "f32"}
+    low = ".to(torch.bfloat16)" if parts.precision.low and name in numbers else ""
+    return f"{batch}[{literal(name)}]{low if name in parts.subject.calls.entries else ''}"
 
 
 def train_step(parts: Parts) -> Iterator[str]:
@@ -49,10 +62,11 @@ def train_step(parts: Parts) -> Iterator[str]:
     yield "    optimizer.zero_grad()"
     yield from weight(parts)
     yield from own_parts(parts, "batch", "    ")
-    deep = 8 if parts.sharded_loss else 4
-    if parts.sharded_loss:
-        yield f"    with {parts.loss_context}:"
-    yield from loss_of(parts, deep, called, "batch", "" if parts.shared is None else "share")
+    within = contexts(parts, "share")
+    deep = 8 if within else 4
+    if within:
+        yield f"    with {within}:"
+    yield from loss_of(deep, called, "batch", weighed_by(parts), own_loss(parts))
     if parts.precision.scaled:
         yield f"{' ' * deep}loss.{SCALED}"
     if parts.axes.copied is None or parts.added:
@@ -73,13 +87,9 @@ def train_step(parts: Parts) -> Iterator[str]:
     yield "    return total"
 
 
-def loss_of(parts: Parts, deep: int, called: str, batch: str, weight: str = "") -> Iterator[str]:
-    """The loss of a batch, times its weight: of what the model makes of it, or what a printed model returns."""
-    if parts.printed is None:
-        yield from loss_of_result(deep, called, batch, weight)
-    else:
-        product = f" * {weight}" if weight else ""
-        yield from call(deep, "loss: Tensor = model", called.split(", "), product)
+def own_loss(parts: Parts) -> str | None:
+    """Where the loss is in what is called; printed models return it."""
+    return parts.subject.calls.own_loss if parts.printed is None else ""
 
 
 def after_backward(parts: Parts) -> Iterator[str]:
@@ -128,39 +138,30 @@ def stepped(parts: Parts) -> Iterator[str]:
 
 
 def weight(parts: Parts) -> Iterator[str]:
-    """The share of this rank in the mean over all positions that have a target."""
+    """The share of this rank in the loss of the whole batch."""
     if parts.shared is None:
         return
-    labels, ignored = targets_of(parts.subject)
     yield f'    group = mesh["{parts.shared}"].get_group()'
-    yield f"    targets = (batch[{literal(labels)}] != {ignored}).sum().float()"
-    yield "    share = targets.clone()"
-    yield "    dist.all_reduce(share, group=group)"
-    yield "    share = targets / share  # of all positions that have a target, those of this rank"
+    how, several = weight_of(parts.subject), mixed(parts.subject)
+    if several:
+        yield from totals(parts)
+    if how == MEAN:
+        yield f"    share = {share_of(parts)}  # of a mean over samples"
+    elif how.kind == COUNT:
+        yield f"    targets = {counted(how, f'batch[{literal(how.entry)}]')}.float()"
+        yield "    share = targets.clone()"
+        yield "    dist.all_reduce(share, group=group)"
+        yield "    share = targets / share  # of all positions that have a target, those of this rank"
 
 
-def targets_of(subject: Subject) -> tuple[str, int]:
-    """The entry of the batch that holds the targets, and the value that says that there is none."""
-    for piece in subject.pieces:
-        for op in piece.graph.ops:
-            if op.kind == LOSS and op.attr("reduction") == "mean":
-                return _entry(piece, op), op.integer("ignore_index")
-    raise _unweighed("the loss is no mean cross entropy")
+def weighed_by(parts: Parts) -> str:
+    """What `train_step` multiplies the loss by; nothing where it is a sum, or that of the whole batch."""
+    return "" if parts.shared is None or weight_of(parts.subject) == SUM else "share"
 
 
-def _entry(piece: Piece, op: Op) -> str:
-    values = [item.value for item in piece.graph.inputs]
-    if op.operands[1] in values:
-        source = piece.segment.entry[values.index(op.operands[1])]
-        if isinstance(source, FromInput):
-            return source.name
-    raise _unweighed("its targets are no entry of the batch")
-
-
-def _unweighed(cause: str) -> EmissionAxis:
-    return EmissionAxis(
-        place="the loss",
-        cause=f"what part each rank has in it cannot be told: {cause}",
-        ways=("--fix dp=1",),
-        fix="use F.cross_entropy on an entry of the batch",
-    )
+def contexts(parts: Parts, share: str) -> str:
+    """In what the loss is computed, and its gradients; nothing where that is as usual."""
+    found = [parts.loss_context] if parts.sharded_loss else []
+    if parts.printed is None and weighs_apart(parts):
+        found.append(f"{MODE}(totals, {share})")
+    return ", ".join(found)

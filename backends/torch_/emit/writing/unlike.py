@@ -24,14 +24,15 @@ from meshwright.backends.torch_.emit.writing.model import parallelize
 from meshwright.backends.torch_.emit.writing.pipeline import (
     DTYPES,
     blocks_of_stages,
-    outputs_within,
+    loss_of_micro,
     pipeline_of,
+    stage_made,
     staged_step,
     stages,
-    weighed,
 )
 from meshwright.backends.torch_.emit.writing.schedule import LISTS
-from meshwright.backends.torch_.emit.writing.step import after_backward, summed, targets_of
+from meshwright.backends.torch_.emit.writing.step import after_backward, entry, summed
+from meshwright.backends.torch_.emit.writing.weighing import target_of
 from meshwright.ir.placement import Placement
 from meshwright.ir.quoting import assigned, literal
 
@@ -133,10 +134,12 @@ def unlike_batches(unlike: Unlike) -> Iterator[str]:
 
 def unlike_step(unlike: Unlike) -> Iterator[str]:
     """`train_step`."""
-    labels, _ = targets_of(unlike.main.subject)
+    labels = target_of(unlike.main)
     late = unlike.pipeline.late
-    entries = [name for name in unlike.main.subject.calls.entries if name not in late]
-    given = ", ".join(f'batch["{name}"]' for name in (*entries, labels, *late))
+    calls = unlike.main.subject.calls
+    entries, others = ([calls.entry(n) for n in calls.read if (n in late) == behind] for behind in (False, True))
+    of = [*(entry(unlike.main, "batch", n) for n in entries), f"batch[{literal(labels)}]"]
+    given = ", ".join((*of, *(entry(unlike.main, "batch", n) for n in others)))
     return staged_step(unlike.main, (f"losses = model.run({given})",), _after(unlike))
 
 
@@ -298,11 +301,9 @@ def _cuts(lies: Placement) -> str:
 
 def _runner(unlike: Unlike) -> Iterator[str]:
     parts = unlike.main
-    labels, ignored = targets_of(parts.subject)
-    made = "stage_of(model, self.index, mesh)" if parts.carries_shards else "stage_of(model, self.index)"
+    made = stage_made(parts, "self.index")
     late = unlike.pipeline.late
-    entries = [name for name in parts.subject.calls.entries if name not in late]
-    within = parts.subject.calls.route.within
+    entries = [name for name in parts.subject.calls.read if name not in late]
     yield "class Kept(NamedTuple):"
     yield '    """What a forward pass leaves for the backward pass of its micro-batch."""'
     yield ""
@@ -311,7 +312,7 @@ def _runner(unlike: Unlike) -> Iterator[str]:
     yield "    works: list[dist.Work | None]"
     yield ""
     yield ""
-    yield from pipeline_of("The stage of this rank, and what sends micro-batches through it.")
+    yield from pipeline_of(parts, "The stage of this rank, and what sends micro-batches through it.")
     yield "        self.index = next(stage for stage, ranks in enumerate(RANKS) if dist.get_rank() in ranks)"
     yield f"        self.stages = nn.ModuleList([shard({made}, mesh)])"
     for (stage, first), *others in unlike.pipeline.twice:
@@ -404,10 +405,7 @@ def _runner(unlike: Unlike) -> Iterator[str]:
     yield "        entered = zip(self.before, kept.given, strict=True)"
     yield "        return [work for (_, back), one in entered if back for work in back.send(one.grad)]"
     yield ""
-    yield "    def loss(self, outputs: Tensor, labels: Tensor) -> Tensor:"
-    yield '        """The part of a micro-batch in the mean over all positions that have a target."""'
-    yield f"        loss = self.mean({outputs_within(within)}, {{{literal(labels)}: labels}})"
-    yield from weighed(unlike.main, ignored)
+    yield from loss_of_micro(parts)
 
 
 def unlike_orders(unlike: Unlike) -> str:
