@@ -38,7 +38,8 @@ from meshwright.ir.fold import Body, Fold, shortened, unfolded
 from meshwright.ir.graph import Attr, Graph, Op, Type
 from meshwright.ir.rules.base import Role, rule_of
 from meshwright.ir.rules.moe import dropless_capacity
-from meshwright.ir.rules.opaque import registered
+from meshwright.ir.invocation import numbers
+from meshwright.ir.rules.opaque import ruled
 from meshwright.ir.same import Same
 
 LABEL = "b"
@@ -122,7 +123,7 @@ def _batched(key: Same[Fold]) -> Batched:
     _refuse_counts(graph, atoms, labelled, batch)
     dims = {value: tuple(_dim(atoms, parts, changing) for parts in atoms.dims(value)) for value in graph.types}
     dims = {value: found for value, found in dims.items() if any(held for held, _ in found)}
-    _refuse_holders(graph, dims)
+    _refuse_holders(graph, dims, batch)
     bodies = {
         call.body.name: {value: dims[name] for value, name in names.items() if name in dims}
         for call, names in zip(short.calls(), whole.names, strict=True)
@@ -182,15 +183,18 @@ def _place(op: Op) -> str:
     return f"%{op.name} = {op.kind}" + (f" <{op.source}>" if op.source else "")
 
 
-def _refuse_holders(graph: Graph, dims: Mapping[str, object]) -> None:
-    """Parameters are of one size whatever the batch; of opaque operators nothing is known."""
+def _refuse_holders(graph: Graph, dims: Mapping[str, object], batch: int) -> None:
+    """Parameters are of one size whatever the batch; of opaque operators without a rule nothing is known, and the
+    arguments of others may be counted by it."""
     for param in graph.params:
         if param.value in dims:
             raise _refused(f"parameter {param.path!r}", f"its shape {graph.types[param.value]} holds the batch")
     for op in graph.ops:
         batched = any(value in dims for value in (*op.operands, *op.results))
-        if op.kind == "opaque" and batched and not registered(str(op.attr("target"))):
+        if op.kind == "opaque" and batched and not ruled(str(op.attr("target")), dict(op.attrs)):
             raise _refused(_place(op), "it is opaque and sees the batch")
+        if op.kind == "opaque" and batched and any(number and number % batch == 0 for number in numbers(op.attr("call"))):
+            raise _refused(_place(op), f"an argument of its call may count a batch of {batch}")
 
 
 def _refuse_counts(graph: Graph, atoms: Atoms, labelled: frozenset[int], batch: int) -> None:
@@ -267,6 +271,8 @@ def _changed(op: Op, graph: Graph, types: Mapping[str, Type], old: int, new: int
     before, after = graph.types[op.name].shape, types[op.name].shape
     if op.kind in SHAPED:
         return {"shape": after}
+    if op.kind == "opaque":
+        return {"types": tuple(str(types[value]) for value in op.results)}
     if op.kind in ROUTING:
         value = op.name if op.kind == "dispatch" else op.operands[0]
         was, now = (kinds[value].shape[1] for kinds in (graph.types, types))
