@@ -19,7 +19,8 @@ from __future__ import annotations
 
 import itertools
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import lru_cache
 from math import prod
@@ -28,6 +29,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from meshwright.ir.frontends.aside import Crashed, aside
 from meshwright.ir.frontends.dtypes import TORCH_DTYPES
 from meshwright.ir.frontends.invoked import called, overload_of
 from meshwright.ir.graph import Attr, Type
@@ -38,6 +40,17 @@ SMALLEST = 4
 
 MOST_ELEMENTS = 1 << 15
 """Of all tensors of a trial."""
+
+LARGEST_FIXED = 8
+"""Extents that an operator may ask for as they are."""
+
+LARGEST_MULTIPLE = 16
+MOST_COMBINED = 4096
+MOST_SMALL = 48
+"""Ways to make the extents small that are tried."""
+
+MOST_CRASHES = 8
+"""Of these, the ones that are tried each in its own process, where an operator crashes at some of them."""
 
 MOST_ATTEMPTS = 96
 """Sets of dimensions that are cut together, for one extent."""
@@ -91,6 +104,36 @@ def discovered(target: str, call: Attr, operands: tuple[Type, ...], results: tup
     if overload is None or not operands:
         return None
     call = _sure(overload, call)
+    given = tuple(small(tuple(type_.shape for type_ in operands)))
+
+    def tried(extents: Sequence[tuple[Shape, ...]]) -> Found | None:
+        for shapes in extents:
+            if (found := _tried(overload, call, shapes, operands, results)) is not None:
+                return found.answer
+        return None
+
+    try:
+        return aside(lambda: tried(given))
+    except Crashed:
+        pass
+    for shapes in given[:MOST_CRASHES]:
+        with suppress(Crashed):
+            if (found := aside(lambda shapes=shapes: tried((shapes,)))) is not None:  # type: ignore[misc]
+                return found
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    """What trials at some extents show."""
+
+    answer: Found | None
+
+
+def _tried(
+    overload: Any, call: Attr, shapes: tuple[Shape, ...], operands: tuple[Type, ...], results: tuple[Type, ...]
+) -> _Answer | None:
+    """The loops of the operator at these extents; none if it does not run at them."""
     with (
         warnings.catch_warnings(),
         torch.random.fork_rng(devices=()),
@@ -98,14 +141,12 @@ def discovered(target: str, call: Attr, operands: tuple[Type, ...], results: tup
         torch.enable_grad(),
     ):
         warnings.simplefilter("ignore")
-        for shapes in _small(tuple(type_.shape for type_ in operands)):
-            trial = _Trial(overload, call, operands, shapes)
-            if (made := trial.shapes(shapes)) is None or not _alike(operands, results, shapes, made):
-                continue
-            if sum(map(prod, (*shapes, *made))) > MOST_ELEMENTS or not trial.prepare():
-                continue
-            return _Search(trial, operands, results, shapes, made).found()
-    return None
+        trial = _Trial(overload, call, operands, shapes)
+        if (made := trial.shapes(shapes)) is None or not _alike(operands, results, shapes, made):
+            return None
+        if sum(map(prod, (*shapes, *made))) > MOST_ELEMENTS or not trial.prepare():
+            return None
+        return _Answer(_Search(trial, operands, results, shapes, made).found())
 
 
 def _sure(overload: Any, call: Attr) -> Attr:
@@ -117,19 +158,24 @@ def _sure(overload: Any, call: Attr) -> Attr:
     )
 
 
-def _small(shapes: tuple[Shape, ...]) -> Iterator[tuple[Shape, ...]]:
-    """Small extents in place of those of the call, equal for equal: first those that keep multiples, then any, then the
-    leading dimensions alone, then those of the call."""
+def small(shapes: tuple[Shape, ...]) -> Iterator[tuple[Shape, ...]]:
+    """Small extents in place of those of the call, equal for equal, in the order in which they are tried.
+
+    An extent may be a multiple of another, or be fixed by the operator (two coordinates): which are, only it knows.
+    Fresh numbers come first, then few elements. Where none fits, the leading dimensions alone are made small; then none
+    is."""
     extents = sorted({extent for shape in shapes for extent in shape if extent > 1})
-    for most in (8, 1):
-        sizes: dict[int, int] = {}
-        fresh = itertools.count(SMALLEST, 2)
-        for extent in extents:
-            base = next((b for b in reversed(sizes) if extent % b == 0 and 1 < extent // b <= most), None)
-            taken = set(sizes.values())
-            size = extent // base * sizes[base] if base else next(n for n in fresh if n not in taken)
-            sizes[extent] = size if size not in taken else next(n for n in fresh if n not in taken)
-        yield tuple(tuple(sizes.get(extent, extent) for extent in shape) for shape in shapes)
+    options: list[list[int | None]] = [
+        [None, *([0] if extent <= LARGEST_FIXED else ()), *(b for b in extents if extent % b == 0 and 1 < extent // b <= LARGEST_MULTIPLE)]
+        for extent in extents
+    ]
+    found: list[tuple[int, int, tuple[Shape, ...]]] = []
+    for bases in itertools.islice(itertools.product(*options), MOST_COMBINED):
+        sizes = _sized(extents, bases)
+        if sizes is not None:
+            made = tuple(tuple(sizes.get(extent, extent) for extent in shape) for shape in shapes)
+            found.append((bases.count(0), sum(map(prod, made)), made))
+    yield from dict.fromkeys(made for _, _, made in sorted(found)[:MOST_SMALL])
     for leading in (1, 2):
         first = sorted({extent for shape in shapes for extent in shape[:leading] if extent > 1})
         sizes = {extent: SMALLEST + 2 * at for at, extent in enumerate(first)}
@@ -138,6 +184,21 @@ def _small(shapes: tuple[Shape, ...]) -> Iterator[tuple[Shape, ...]]:
             for shape in shapes
         )
     yield shapes
+
+
+def _sized(extents: Sequence[int], bases: Sequence[int | None]) -> dict[int, int] | None:
+    """A size for each extent: a fresh one (none), its own (0), or as many times that of another; none if two meet."""
+    sizes: dict[int, int] = {extent: extent for extent, base in zip(extents, bases, strict=True) if base == 0}
+    fresh = itertools.count(SMALLEST, 2)
+    for extent, base in zip(extents, bases, strict=True):
+        if base is None:
+            sizes[extent] = next(size for size in fresh if size not in sizes.values())
+        elif base:
+            size = sizes[base] * (extent // base)
+            if size in sizes.values():
+                return None
+            sizes[extent] = size
+    return sizes
 
 
 def _alike(

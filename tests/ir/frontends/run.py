@@ -22,6 +22,8 @@ def evaluated(term: Any, dtype: str) -> Any:
         return term
     if term.data is not None:
         return torch.as_tensor(term.data.copy()).to(DTYPES[term.dtype])
+    if term.op in ("empty_like", "new_empty"):  # written before it is read
+        return torch.zeros(term.shape, dtype=DTYPES[term.dtype])
     if term.args[:1] != (None,):
         arguments = {key: evaluated(value, "") for key, value in term.kwargs.items()}
         found = getattr(torch.ops.aten, term.op)(*evaluated(term.args, ""), **arguments)

@@ -441,7 +441,7 @@ BODIES: Mapping[str, Body] = {
         + F.binary_cross_entropy_with_logits(x, x.detach().cos().square(), reduction="sum")
         + F.binary_cross_entropy_with_logits(x, x.detach().cos().square(), pos_weight=n.v.detach().abs())
         + F.kl_div(x.log_softmax(-1), x.detach().softmax(-1), reduction="batchmean")
-        + F.kl_div(x.log_softmax(-1), x.detach().log_softmax(-1), log_target=True)
+        + F.kl_div(x.log_softmax(-1), (x * 2).detach().log_softmax(-1), reduction="sum", log_target=True)
         + F.smooth_l1_loss(x, x * 3, beta=0.3)
         + F.huber_loss(x, x * 3, delta=0.7)
     ),

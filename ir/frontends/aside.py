@@ -1,0 +1,80 @@
+"""Running what may crash in a process of its own: kernels check less of what they are given than shapes can be tried."""
+
+from __future__ import annotations
+
+import faulthandler
+import os
+import pickle
+import select
+import signal
+import time
+import warnings
+from collections.abc import Callable
+from typing import TypeVar
+
+import torch
+
+LIMIT_S = 30.0
+"""For a trial to come back, which takes some hundredths of a second."""
+
+CHUNK = 1 << 16
+
+T = TypeVar("T")
+
+
+class Crashed(Exception):
+    """The process ended without an answer."""
+
+
+def aside(run: Callable[[], T], limit_s: float = LIMIT_S) -> T:
+    """What `run` returns, computed in a copy of this process. Raises `Crashed` if it has none after the limit."""
+    receive, send = os.pipe()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that threads are not copied: the copy uses none
+        child = os.fork()
+    if not child:
+        _answer(run, send)
+    os.close(send)
+    try:
+        answer = _read(receive, time.monotonic() + limit_s)
+    finally:
+        os.close(receive)
+        _ended(child)
+    if not answer:
+        raise Crashed
+    found: T = pickle.loads(answer)
+    return found
+
+
+def _answer(run: Callable[[], T], send: int) -> None:
+    """In the copy: the answer, and nothing after it, whatever happens."""
+    try:
+        faulthandler.disable()
+        for number in (signal.SIGALRM, signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, signal.SIG_DFL)
+        torch.set_num_threads(1)
+        with open(os.devnull, "w") as nowhere:
+            os.dup2(nowhere.fileno(), 1)
+            os.dup2(nowhere.fileno(), 2)
+        answer = pickle.dumps(run())
+        while answer:
+            answer = answer[os.write(send, answer) :]
+    finally:
+        os._exit(0)
+
+
+def _read(receive: int, until: float) -> bytes:
+    """What comes before the end or the limit; nothing if the limit comes first."""
+    found = b""
+    while select.select([receive], [], [], max(0.0, until - time.monotonic()))[0]:
+        if not (part := os.read(receive, CHUNK)):
+            return found
+        found += part
+    return b""
+
+
+def _ended(child: int) -> None:
+    ended, _ = os.waitpid(child, os.WNOHANG)
+    if not ended:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
