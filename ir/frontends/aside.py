@@ -27,7 +27,7 @@ class Crashed(Exception):
 
 
 def aside(run: Callable[[], T], limit_s: float = LIMIT_S) -> T:
-    """What `run` returns, computed in a copy of this process. Raises `Crashed` if it has none after the limit."""
+    """What `run` returns, or raises, in a copy of this process. Raises `Crashed` if neither comes before the limit."""
     receive, send = os.pipe()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # that threads are not copied: the copy uses none
@@ -42,8 +42,11 @@ def aside(run: Callable[[], T], limit_s: float = LIMIT_S) -> T:
         _ended(child)
     if not answer:
         raise Crashed
-    found: T = pickle.loads(answer)
-    return found
+    found, raised = pickle.loads(answer)
+    if raised is not None:
+        raise raised
+    result: T = found
+    return result
 
 
 def _answer(run: Callable[[], T], send: int) -> None:
@@ -56,11 +59,18 @@ def _answer(run: Callable[[], T], send: int) -> None:
         with open(os.devnull, "w") as nowhere:
             os.dup2(nowhere.fileno(), 1)
             os.dup2(nowhere.fileno(), 2)
-        answer = pickle.dumps(run())
+        answer = _packed(run)
         while answer:
             answer = answer[os.write(send, answer) :]
     finally:
         os._exit(0)
+
+
+def _packed(run: Callable[[], T]) -> bytes:
+    try:
+        return pickle.dumps((run(), None))
+    except Exception as error:  # noqa: BLE001 - raised again where it was asked for
+        return pickle.dumps((None, RuntimeError(f"{type(error).__name__}: {error}")))
 
 
 def _read(receive: int, until: float) -> bytes:

@@ -441,7 +441,9 @@ class _Search:
                 if len(whole) != len(part):
                     return None
                 unlike = [at for at, (a, b) in enumerate(zip(whole, part, strict=True)) if a != b]
-                if len(unlike) > 1 or any(whole[at] * size != part[at] * extent for at in unlike):
+                if len(unlike) > 1 or any(
+                    whole[at] % extent or whole[at] * size != part[at] * extent for at in unlike
+                ):
                     return None
                 dims.append(unlike[0] if unlike else None)
             found.add(tuple(dims))

@@ -157,7 +157,7 @@ class Translator(Emitter):
 
     def _written(self, call: Call, cell: Cell[Handle]) -> Cell[Handle]:
         """An in-place operator: its functional twin, then a write in the dtype of what is written."""
-        cell.write(self.cast(self._result(replace(call, target=writing.functional(call.target))), call.type.dtype))
+        cell.write(self.cast(self._result(writing.functional_twin(call)), call.type.dtype))
         return cell
 
     def _result(self, call: Call) -> Handle:
