@@ -54,19 +54,6 @@ def arguments(call: Attr) -> Iterator[tuple[str, Attr]]:
             yield str(pair[0]), pair[1]
 
 
-def numbers(call: Attr) -> Iterator[int]:
-    """The whole numbers among the arguments of a call, which may be sizes."""
-    found: list[int] = []
-
-    def note(what: str, held: Attr) -> None:
-        if what == PLAIN and isinstance(held, int) and not isinstance(held, bool):
-            found.append(held)
-
-    for _, argument in arguments(call):
-        filled(argument, note, lambda items: None)
-    yield from found
-
-
 def written(target: str, overload: str, call: Attr, operands: Sequence[str], device: str = '"cpu"') -> str:
     """The call as an expression of Python over these expressions of its operands. What it would overwrite is copied."""
 

@@ -326,7 +326,9 @@ def known(target: str) -> bool:
 def ruled(target: str) -> bool:
     """Whether an operator is known, or elementwise: what others may be taken apart into."""
     overload = overload_of(target)
-    return known(target) or writing.is_creation(target) or (overload is not None and torch.Tag.pointwise in overload.tags)
+    return (
+        known(target) or writing.is_creation(target) or (overload is not None and torch.Tag.pointwise in overload.tags)
+    )
 
 
 def lower(t: Emitter, call: Call) -> Handle:

@@ -93,7 +93,7 @@ class Found:
         """How many points its loops have that are not whole."""
         sizes: dict[str, int] = {}
         for words, type_ in zip(self.rule.partition("->")[0].split(","), operands, strict=True):
-            sizes |= {word: extent for word, extent in zip(words.split(), type_.shape, strict=False)}
+            sizes |= dict(zip(words.split(), type_.shape, strict=False))
         return prod(size for word, size in sizes.items() if word.startswith(LOOP))
 
 
@@ -166,7 +166,11 @@ def small(shapes: tuple[Shape, ...]) -> Iterator[tuple[Shape, ...]]:
     is."""
     extents = sorted({extent for shape in shapes for extent in shape if extent > 1})
     options: list[list[int | None]] = [
-        [None, *([0] if extent <= LARGEST_FIXED else ()), *(b for b in extents if extent % b == 0 and 1 < extent // b <= LARGEST_MULTIPLE)]
+        [
+            None,
+            *([0] if extent <= LARGEST_FIXED else ()),
+            *(b for b in extents if extent % b == 0 and 1 < extent // b <= LARGEST_MULTIPLE),
+        ]
         for extent in extents
     ]
     found: list[tuple[int, int, tuple[Shape, ...]]] = []
@@ -201,9 +205,7 @@ def _sized(extents: Sequence[int], bases: Sequence[int | None]) -> dict[int, int
     return sizes
 
 
-def _alike(
-    operands: Sequence[Type], results: Sequence[Type], shapes: Sequence[Shape], made: Sequence[Shape]
-) -> bool:
+def _alike(operands: Sequence[Type], results: Sequence[Type], shapes: Sequence[Shape], made: Sequence[Shape]) -> bool:
     """Whether results are to tiny operands what they are to those of the call: of equal extents where they were."""
     if [len(shape) for shape in made] != [len(type_.shape) for type_ in results]:
         return False
@@ -268,9 +270,7 @@ class _Trial:
             for shape, dtype in zip(self.shapes_whole, self.dtypes, strict=True)
         )
 
-    def _value(
-        self, shape: Shape, dtype: torch.dtype, number: int, bound: int, generator: torch.Generator
-    ) -> Tensor:
+    def _value(self, shape: Shape, dtype: torch.dtype, number: int, bound: int, generator: torch.Generator) -> Tensor:
         """Numbers around zero, of two scales; positive ones; symmetric matrices. Integers in no order, or sorted."""
         if dtype is torch.bool:
             return torch.rand(shape, generator=generator) < 0.5
@@ -341,7 +341,7 @@ class _Trial:
         if not one.numel():
             return True
         scale = max(1.0, float(other.abs().max()))
-        return float((one - other).abs().max()) <= TOLERANCE.get(one.dtype, 3e-2) * scale
+        return bool((one - other).abs().max() <= TOLERANCE.get(one.dtype, 3e-2) * scale)
 
 
 def _tensors(made: Any) -> tuple[Tensor, ...]:
@@ -399,16 +399,16 @@ class _Search:
         options: list[tuple[int | None, ...]] = [
             (*(at for at, size in enumerate(shape) if size == extent), None) for shape in self.shapes
         ]
-        attempts = [cut for cut in itertools.islice(itertools.product(*options), 4096) if any(d is not None for d in cut)]
+        attempts = [
+            cut for cut in itertools.islice(itertools.product(*options), 4096) if any(d is not None for d in cut)
+        ]
         attempts.sort(key=lambda cut: (cut.count(None), sum(d for d in cut if d is not None)))
         yield from attempts
 
     @staticmethod
     def _free(cut: Cut, loops: Sequence[_Loop], side: str) -> bool:
         """Whether no loop stands in these dimensions yet."""
-        return all(
-            dim is None or getattr(loop, side)[at] != dim for loop in loops for at, dim in enumerate(cut)
-        )
+        return all(dim is None or getattr(loop, side)[at] != dim for loop in loops for at, dim in enumerate(cut))
 
     def _tried(self, attempt: Cut, extent: int) -> Cut | None:
         """Where the results hold the loop, if it is one."""
@@ -441,9 +441,7 @@ class _Search:
                 if len(whole) != len(part):
                     return None
                 unlike = [at for at, (a, b) in enumerate(zip(whole, part, strict=True)) if a != b]
-                if len(unlike) > 1 or any(
-                    whole[at] % extent or whole[at] * size != part[at] * extent for at in unlike
-                ):
+                if len(unlike) > 1 or any(whole[at] % extent or whole[at] * size != part[at] * extent for at in unlike):
                     return None
                 dims.append(unlike[0] if unlike else None)
             found.add(tuple(dims))
@@ -451,13 +449,19 @@ class _Search:
 
     def _agrees(self, draw: _Draw, attempt: Cut, cut: Cut, extent: int, sizes: Sequence[int]) -> bool:
         """Whether pieces give the whole, forward and backward."""
-        given = list(zip(*(_pieces(x, d, extent, sizes) for x, d in zip(draw.values, attempt, strict=True)), strict=True))
+        given = list(
+            zip(*(_pieces(x, d, extent, sizes) for x, d in zip(draw.values, attempt, strict=True)), strict=True)
+        )
         results = [self.trial.run(one) for one in given]
         if any(one is None for one in results):
             return False
         same = self.trial.same
-        if not all(same(_joined(parts, dim), whole) for parts, dim, whole in
-                   zip(zip(*(one for one in results if one is not None), strict=True), cut, draw.results, strict=True)):
+        if not all(
+            same(_joined(parts, dim), whole)
+            for parts, dim, whole in zip(
+                zip(*(one for one in results if one is not None), strict=True), cut, draw.results, strict=True
+            )
+        ):
             return False
         if all(grad is None for grad in draw.grads):
             return True
@@ -489,9 +493,7 @@ class _Search:
             if any(one is None for one in makes):
                 return False
             apart, together = (one or () for one in makes)
-            if not all(
-                self.trial.same(2 * a + b, c) for a, b, c in zip(draw.results, apart, together, strict=True)
-            ):
+            if not all(self.trial.same(2 * a + b, c) for a, b, c in zip(draw.results, apart, together, strict=True)):
                 return False
         return True
 
@@ -517,9 +519,7 @@ class _Search:
             return " ".join(words) or "()"
 
         sides = [
-            ", ".join(
-                tensor(type_, tiny, side, at) for at, (type_, tiny) in enumerate(zip(types, tinies, strict=True))
-            )
+            ", ".join(tensor(type_, tiny, side, at) for at, (type_, tiny) in enumerate(zip(types, tinies, strict=True)))
             for side, types, tinies in (
                 ("operands", self.operands, self.shapes),
                 ("results", self.results, self.made),

@@ -55,7 +55,7 @@ def invoked(call: Call) -> tuple[list[Handle], dict[str, Attr]]:
     for at, one in enumerate(schema):
         if one.kwarg_only and not usual[at]:
             given.append((one.name, named[one.name]))
-        elif not one.kwarg_only and not all(usual[at:_positional(schema)]):
+        elif not one.kwarg_only and not all(usual[at : _positional(schema)]):
             given.append(("", named[one.name]))
     return operands, {"overload": call.target.split(".")[-1], "call": tuple(given)}
 
@@ -68,7 +68,7 @@ def kept_alike(default: Any, argument: Attr) -> bool:
     """Whether an argument is what the operator takes if nothing is said."""
     if isinstance(default, list | tuple):
         return argument == (LIST, *default)
-    return type(default) is type(argument) and default == argument or argument == (TEXT, default)
+    return (type(default) is type(argument) and default == argument) or argument == (TEXT, default)
 
 
 _UNSAID = "\0unsaid"

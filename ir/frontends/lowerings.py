@@ -15,11 +15,11 @@ from typing import Any
 import torch
 
 from meshwright.ir.frontends.constants import Term
-from meshwright.ir.frontends.emit import Emitter
 from meshwright.ir.frontends.discover import discovered
+from meshwright.ir.frontends.emit import Emitter
 from meshwright.ir.frontends.invoked import invoked, overload_of, standing
 from meshwright.ir.frontends.layout import broadcast, view_strides
-from meshwright.ir.frontends.values import Assembly, Call, Handle, Literal
+from meshwright.ir.frontends.values import Call, Handle, Literal
 from meshwright.ir.graph import Attr, Type
 from meshwright.ir.rules.opaque import registered
 

@@ -107,9 +107,7 @@ def compared(signature: Signature) -> Rule:
 def norm(signature: Signature) -> Rule:
     """The `p`-th root of the sum of p-th powers of magnitudes; to split what is summed, it is written as that. The
     greatest and the least magnitude (p = inf, -inf) and counts (p = 0) want it in one place."""
-    plain = reduction(
-        signature, Role.WHOLE, Law.NONLINEAR, (real(signature.operands[0].dtype),), (OPERAND, RESULT)
-    )
+    plain = reduction(signature, Role.WHOLE, Law.NONLINEAR, (real(signature.operands[0].dtype),), (OPERAND, RESULT))
     if not 0 < _power(signature) < inf:
         return plain
     gone = {name for dim in reduced_dims(signature) for name in plain.operands[0][dim]}

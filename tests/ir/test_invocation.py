@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import inf
 
 from meshwright.ir.graph import Attr, Graph, Input, Op, Type
-from meshwright.ir.invocation import arguments, filled, numbers, plain, written
+from meshwright.ir.invocation import arguments, filled, plain, written
 from meshwright.ir.text import graph_text, parse_graph
 
 CALL: Attr = (
@@ -34,12 +34,8 @@ def test_what_would_be_overwritten_is_copied() -> None:
     assert written("aten::bernoulli_", "float", call, ("x",)) == "torch.ops.aten.bernoulli_.float(x.clone(), 0.5)"
 
 
-def test_sizes_may_be_among_the_whole_numbers() -> None:
-    assert list(numbers((("", ("list", 2, ("list", 3))), ("", True), ("", 4.0), ("", ("text", "5"))))) == [2, 3]
-    assert list(arguments(None)) == []
-
-
 def test_numbers_that_are_none_are_kept() -> None:
+    assert list(arguments(None)) == []
     assert (plain(float("nan")), plain(inf), plain(None), plain(2)) == (("nan",), inf, None, 2)
     assert filled(("list", 1, ("tensor", 0)), lambda what, held: (what, held), tuple) == (("", 1), ("tensor", 0))
 

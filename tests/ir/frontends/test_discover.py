@@ -185,7 +185,7 @@ def test_extents_are_made_small_equal_for_equal() -> None:
     assert ((6, 4), (16, 4)) in found
     assert found[-1] == shapes
     assert len(set(found)) >= len(found) - 2
-    assert list(small(((2, 3),)))[0] == ((4, 6),)
+    assert next(small(((2, 3),))) == ((4, 6),)
     assert ((2, 3),) in list(small(((2, 3),)))
 
 
