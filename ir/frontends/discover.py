@@ -351,7 +351,7 @@ def _tensors(made: Any) -> tuple[Tensor, ...]:
 
 
 def _differentiable(dtype: torch.dtype) -> bool:
-    return dtype.is_floating_point or dtype.is_complex
+    return bool(dtype.is_floating_point or dtype.is_complex)
 
 
 def _finite(one: Tensor) -> bool:

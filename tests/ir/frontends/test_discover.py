@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from meshwright.backends.torch_.capabilities import TORCH_GLOO
 from meshwright.backends.torch_.verify.compare import differences, random_values
 from meshwright.backends.torch_.verify.rules import split_differences, strategies
 from meshwright.ir.frontends.aside import Crashed, aside
@@ -23,7 +24,7 @@ from meshwright.ir.frontends.values import Traced
 from meshwright.ir.graph import Op, Type
 from meshwright.ir.mesh import Mesh
 from meshwright.ir.names import Degrees
-from meshwright.ir.names.cache import planned
+from meshwright.ir.names.cache import loops_of, planned
 from meshwright.ir.rules import Signature, register_rule, signature_of, unregister_rule
 from meshwright.ir.same import Same
 from meshwright.ir.text import graph_text, parse_graph
@@ -115,6 +116,22 @@ def test_a_model_with_it_is_exact_under_data_parallelism(name: str) -> None:
     assert str(dict(plan.strategies)[op.name]) == "dp=n0"
     values = random_values(body.graph)
     assert differences(body.graph, plan, Mesh.parse("dp=2"), values) == []
+
+
+def test_an_opaque_operator_forbids_nothing_to_its_block() -> None:
+    """It gets its operands whole, where the others have half of the batch each; no target refuses that."""
+    found = traced(lambda x, w: (x * 2).masked_scatter(x > 0, x.exp()) @ w[:8])
+    fold = fold_trace(found.graph, (), {})
+    (body,) = fold.bodies
+    plan = planned(Same(fold), body.name, Degrees(dp=2))
+    chosen = dict(plan.strategies)
+    (op,) = [op for op in body.graph.ops if op.kind == "opaque"]
+    assert op.attr("rule") is None
+    assert "dp" not in str(chosen.get(op.name, ""))
+    assert "dp=" in str(chosen[next(op.name for op in body.graph.ops if op.kind == "exp")])
+    mesh = Mesh.parse("dp=2")
+    assert differences(body.graph, plan, mesh, random_values(body.graph)) == []
+    assert TORCH_GLOO.body_refusals(plan, body.graph, loops_of(Same(fold))[body.name], mesh) == ()
 
 
 def test_the_text_of_a_graph_keeps_the_call_and_the_rule() -> None:

@@ -364,6 +364,16 @@ def test_what_no_kind_of_ours_says_is_opaque(body: Body) -> None:
     assert "opaque" in [op.kind for op in traced(body).graph.ops]
 
 
+def test_what_writes_in_place_may_name_its_arguments_otherwise() -> None:
+    """`dropout_` calls `self` what `dropout` calls `input`; without chances it passes its operand."""
+    for p, kinds in ((0.5, ["dropout"]), (0.0, [])):
+
+        def body(n: Net, x: Tensor, p: float = p) -> Tensor:
+            return F.dropout(x * 2, p, inplace=True)
+
+        assert [op.kind for op in traced(body).graph.ops if op.kind == "dropout"] == kinds
+
+
 def test_rows_that_are_looked_up_must_be_there() -> None:
     """Of eight rows the last one is 7."""
     lines(lambda n, x: n.table(torch.arange(8))[:4] + x.mean())
