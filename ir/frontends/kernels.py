@@ -364,7 +364,9 @@ def compared(kind: str, *told: str) -> Lowering:
         if call["pos_weight"] is not None or first.shape != second.shape:
             return otherwise(t, call)
         reduction, weight = REDUCTIONS[call["reduction"]], call["weight"]
-        extra: dict[str, Attr] = {name: call[name] for name in told if call[name] not in (None, False, 1)}
+        extra: dict[str, Attr] = {
+            name: value for name in told if (value := call[name]) is True or value not in (None, False, 1.0)
+        }
         if weight is None:
             return t.emit(kind, pair, call.types, {"reduction": reduction, **extra})
         each = (Type(first.shape, call.type.dtype),)
