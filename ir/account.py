@@ -14,7 +14,7 @@ from meshwright.ir.adjoint import needs
 from meshwright.ir.fold import Fold, joined
 from meshwright.ir.graph import Graph, Param, Type
 from meshwright.ir.rules.base import rule_of, signature_of
-from meshwright.ir.rules.opaque import registered
+from meshwright.ir.rules.opaque import ruled
 
 OPAQUE = "opaque"
 
@@ -81,7 +81,7 @@ def account(graph: Graph) -> Account:
         forward, moved = rule.flops(), rule.nbytes(signature)
         trained = not op.no_grad and graph.differentiable.intersection(op.results)
         wanted = needs([value in graph.differentiable for value in op.operands]) if trained else ()
-        opaque = op.kind == OPAQUE and not registered(str(op.attr("target")))
+        opaque = op.kind == OPAQUE and not ruled(str(op.attr("target")), dict(op.attrs))
         total = total.plus(
             Account(
                 forward_flops=forward,

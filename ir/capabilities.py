@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from meshwright.ir.adjoint import IDLE, Split, Strategy
+from meshwright.ir.adjoint import IDLE, SPLITTABLE, Split, Strategy
 from meshwright.ir.combined import CAST, COMBINED
 from meshwright.ir.decisions import BodyPlan, Decisions
 from meshwright.ir.errors import (
@@ -287,7 +287,8 @@ class Capabilities:
                     )
 
     def _strategy_refusals(self, plan: BodyPlan, graph: Graph, found: Loops, mesh: Mesh) -> Iterator[NotExpressible]:
-        """Where an axis must do the same in all operators: one that has a loop that it splits elsewhere splits one.
+        """Where an axis must do the same in all operators: one that can split a loop that it splits elsewhere does. One
+        that needs the loop in one place gets its operands whole, and forbids nothing to the others.
         Experts and routing are left out: they have names of their own for what an axis does around them; and what
         leaves a sum of gradients (`names.gradients`). Slots of experts may be those of all ranks of an axis that cuts
         experts in themselves, where runs of tokens that share them are longer than what a rank has; experts apart
@@ -313,7 +314,8 @@ class Capabilities:
                 loops, choice = found.factors.get(op.name, {}), strategies[op.name].of(axis)
                 if (choice == THROUGH and op.name in sums) or op.name in joined:
                     continue
-                own = {stem(loop) for merged in loops.values() for loop in merged}
+                cut = {factor.name for factor in rules[op.name].factors if factor.role in SPLITTABLE}
+                own = {stem(loop) for name, merged in loops.items() if name in cut for loop in merged}
                 here = {stem(loops[one][0]) for one in choice.factors} if isinstance(choice, Split) else set()
                 routes = op.kind in ROUTING
                 if (routes and "experts" in here) or (split & own and not here) or (tensor & own and not tensor & here):

@@ -123,8 +123,9 @@ def body_loops(fold: Fold) -> Mapping[str, Loops]:
 
 def resized(found: Loops, graph: Graph) -> Loops | None:
     """The loops of a graph that is another one with some dimensions of another extent. A loop that no dimension shows
-    by itself keeps its size. None where that does not agree with the dimensions that show it with others, and where
-    one has or had no extent, which loops do not count."""
+    by itself keeps its size. None where that does not agree with the dimensions that show it with others, where one has
+    or had no extent, which loops do not count, and where a size is not known: of a loop of a value that only passes
+    through a body, none of whose operators runs over it."""
     extents = [
         (names, extent)
         for value, dims in found.dims.items()
@@ -134,6 +135,8 @@ def resized(found: Loops, graph: Graph) -> Loops | None:
     sizes = {loop.name: shown.get(loop.name, loop.size) for loop in found.loops} | shown
     for names, extent in extents:
         alone, hidden = len(names) == 1, any(name not in shown for name in names)
+        if any(name not in sizes for name in names):
+            return None
         if (extent == 1) != (not names) or ((alone or hidden) and prod(sizes[name] for name in names) != extent):
             return None
     return replace(found, loops=tuple(replace(loop, size=sizes[loop.name]) for loop in found.loops))

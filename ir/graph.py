@@ -40,12 +40,12 @@ from meshwright.ir.errors import (
 ITEMSIZE: Mapping[str, float] = MappingProxyType(
     {
         "f64": 8, "f32": 4, "bf16": 2, "f16": 2, "f8e4m3": 1, "f8e5m2": 1, "f4": 0.5,
-        "i64": 8, "i32": 4, "i16": 2, "i8": 1, "u8": 1, "bool": 1, "c64": 8,
+        "i64": 8, "i32": 4, "i16": 2, "i8": 1, "u8": 1, "bool": 1, "c64": 8, "c128": 16,
     }
 )  # fmt: skip
 """Bytes of one element."""
 
-FLOATING = frozenset(("f64", "f32", "bf16", "f16", "f8e4m3", "f8e5m2", "f4", "c64"))
+FLOATING = frozenset(("f64", "f32", "bf16", "f16", "f8e4m3", "f8e5m2", "f4", "c64", "c128"))
 
 Scalar = bool | int | float | str | None
 Attr = Scalar | tuple["Attr", ...]

@@ -38,7 +38,7 @@ from meshwright.ir.fold import Body, Fold, shortened, unfolded
 from meshwright.ir.graph import Attr, Graph, Op, Type
 from meshwright.ir.rules.base import Role, rule_of
 from meshwright.ir.rules.moe import dropless_capacity
-from meshwright.ir.rules.opaque import registered
+from meshwright.ir.rules.opaque import ruled
 from meshwright.ir.same import Same
 
 LABEL = "b"
@@ -140,7 +140,7 @@ def _batched(key: Same[Fold]) -> Batched:
     _refuse_counts(graph, atoms, labelled, batch)
     dims = {value: tuple(_dim(atoms, parts, changing) for parts in atoms.dims(value)) for value in graph.types}
     dims = {value: found for value, found in dims.items() if any(held for held, _ in found)}
-    _refuse_holders(graph, dims)
+    _refuse_holders(graph, atoms, dims)
     bodies = {
         call.body.name: {value: dims[name] for value, name in names.items() if name in dims}
         for call, names in zip(short.calls(), whole.names, strict=True)
@@ -200,15 +200,23 @@ def _place(op: Op) -> str:
     return f"%{op.name} = {op.kind}" + (f" <{op.source}>" if op.source else "")
 
 
-def _refuse_holders(graph: Graph, dims: Mapping[str, object]) -> None:
-    """Parameters are of one size whatever the batch; of opaque operators nothing is known."""
+def _refuse_holders(graph: Graph, atoms: Atoms, dims: Mapping[str, tuple[Dim, ...]]) -> None:
+    """Parameters are of one size whatever the batch; of opaque operators without a rule nothing is known, nor of what
+    becomes of a batch that one needs in one place."""
     for param in graph.params:
         if param.value in dims:
             raise _refused(f"parameter {param.path!r}", f"its shape {graph.types[param.value]} holds the batch")
-    for op in graph.ops:
-        batched = any(value in dims for value in (*op.operands, *op.results))
-        if op.kind == "opaque" and batched and not registered(str(op.attr("target"))):
+    for index, op in enumerate(graph.ops):
+        if op.kind != "opaque" or not any(value in dims for value in (*op.operands, *op.results)):
+            continue
+        if not ruled(str(op.attr("target")), dict(op.attrs)):
             raise _refused(_place(op), "it is opaque and sees the batch")
+        rule = atoms.rules[index]
+        made = {name for result in rule.results for names in result for name in names}
+        for value, operand in zip(op.operands, rule.operands, strict=True):
+            for (held, _), names in zip(dims.get(value, ()), operand, strict=False):
+                if held and any(rule.factor(name).role is Role.WHOLE and name not in made for name in names):
+                    raise _refused(_place(op), "it needs the batch in one place")
 
 
 def _refuse_counts(graph: Graph, atoms: Atoms, labelled: frozenset[int], batch: int) -> None:
@@ -285,6 +293,8 @@ def _changed(op: Op, graph: Graph, types: Mapping[str, Type], old: int, new: int
     before, after = graph.types[op.name].shape, types[op.name].shape
     if op.kind in SHAPED:
         return {"shape": after}
+    if op.kind == "opaque":
+        return {"types": tuple(str(types[value]) for value in op.results)}
     if op.kind in ROUTING:
         value = op.name if op.kind == "dispatch" else op.operands[0]
         was, now = (kinds[value].shape[1] for kinds in (graph.types, types))

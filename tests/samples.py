@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
-from math import prod
+from math import inf, prod
 
 import torch
 from torch import Tensor
@@ -37,6 +37,12 @@ def sample(kind: str, operands: str, **attrs: Attr) -> Signature:
 
 def _each(kinds: str, *operands: str, **attrs: Attr) -> list[Signature]:
     return [sample(kind, text, **attrs) for kind in kinds.split() for text in operands]
+
+
+def _named(name: str, *arguments: Attr) -> dict[str, Attr]:
+    """An elementwise operator of the framework, called with these arguments."""
+    call = tuple(("", argument) for argument in arguments)
+    return {"target": f"aten::{name}", "overload": "default", "call": call, "dtypes": ("f32",)}
 
 
 _LIST = [
@@ -125,7 +131,10 @@ _LIST = [
     *_each("prod any all argmax argmin max min", "f32[4, 8]", dim=1, keepdim=True),
     *_each("prod argmax", "f32[4, 8]"),
     *_each("any all", "bool[4, 8]", dim=0),
-    *_each("softmax log_softmax cumsum", "f32[4, 8]", dim=-1),
+    *_each("norm", "f32[4, 8, 4]", dim=(0, 2), p=1),
+    *_each("norm", "f32[4, 8, 4]", dim=(1,), p=3.0),
+    *_each("norm", "f32[4, 8, 4]", dim=(1,), p=inf),
+    *_each("softmax log_softmax cumsum cumprod logcumsumexp", "f32[4, 8]", dim=-1),
     *_each("softmax log_softmax", "bf16[4, 8]", dim=0, dtype="f32"),
     sample("topk", "f32[4, 8]", k=2, dim=-1),
     *_each("sort argsort", "f32[4, 8]", dim=-1, descending=True),
@@ -205,6 +214,9 @@ _LIST = [
     sample("adaptive_avg_pool2d", "f32[4, 4, 8, 8]", output_size=(2, 2)),
     sample("upsample", "f32[4, 4, 4, 4]", size=(8, 8), mode="nearest"),
     sample("upsample", "f32[4, 4, 4, 4]", size=(8, 8), mode="bilinear"),
+    sample("upsample", "f32[4, 4, 4, 4]", size=(6, 6), mode="bilinear", align_corners=True),
+    sample("upsample", "f32[4, 4, 4]", size=(6,), mode="linear", scales=(1.6,)),
+    sample("avg_pool2d", "f32[4, 4, 8, 8]", kernel=3, padding=1, count_include_pad=False),
     # constants, unknowns
     sample("constant", "", shape=(4, 8), dtype="f32", law="cos"),
     sample("full", "", shape=(4, 8), value=2.5, dtype="f32"),
@@ -212,6 +224,8 @@ _LIST = [
     sample("arange", "", start=0, end=8, step=1, dtype="i64"),
     sample("arange", "", start=1.0, end=3.0, step=0.5, dtype="f32"),
     sample("one_hot", "i64[4, 4]", num_classes=8),
+    sample("pointwise", "f32[4, 8]", **_named("hardtanh", ("tensor", 0), -0.5, 0.5)),
+    sample("pointwise", "f32[4, 8] f32[8]", **_named("logaddexp", ("tensor", 0), ("tensor", 1))),
     sample("opaque", "f64[4, 8]", types=("f64[4, 8]",), target="test::turn"),
 ]
 
@@ -220,12 +234,18 @@ for _signature in _LIST:
     SAMPLES.setdefault(_signature.kind, []).append(_signature)
 
 
+def _widened(key: str, value: Attr) -> Attr:
+    if key == "dtypes" and isinstance(value, tuple):
+        return tuple(map(_wide, value))
+    return _wide(value) if key == "dtype" else value
+
+
 def exact(signature: Signature) -> Signature:
     """The same in fp64, for comparisons to rounding."""
     return replace(
         signature,
         operands=tuple(Type(type_.shape, _wide(type_.dtype)) for type_ in signature.operands),
-        attrs=tuple((key, _wide(value) if key == "dtype" else value) for key, value in signature.attrs),
+        attrs=tuple((key, _widened(key, value)) for key, value in signature.attrs),
     )
 
 

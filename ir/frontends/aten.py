@@ -11,8 +11,11 @@ To add an operator: add its line here, give its kind a rule in `meshwright.ir.ru
 
 from __future__ import annotations
 
+import torch
+
 from meshwright.ir.frontends import writing
 from meshwright.ir.frontends.emit import Emitter
+from meshwright.ir.frontends.invoked import overload_of
 from meshwright.ir.frontends.kernels import (
     addmm,
     attention,
@@ -22,13 +25,17 @@ from meshwright.ir.frontends.kernels import (
     cross_entropy,
     dropout,
     embedding,
+    embedding_bag,
+    feature_dropout,
     instance_norm,
     matmul,
     nll_loss,
     norm,
     pooling,
     softmax,
+    spread,
     upsampling,
+    vector_norm,
     where,
 )
 from meshwright.ir.frontends.lowerings import (
@@ -36,10 +43,13 @@ from meshwright.ir.frontends.lowerings import (
     added,
     binary,
     broadcasted,
+    by_name,
     cast,
     cloned,
     concatenated,
     copied,
+    drawn_like,
+    elementwise,
     expanded,
     filled,
     floor_divided,
@@ -78,6 +88,7 @@ LOWERINGS: dict[str, Lowering] = {
     "bmm.default": matmul,
     "matmul.default": matmul,
     "embedding.default": embedding,
+    "embedding_bag.padding_idx": embedding_bag,
     "scaled_dot_product_attention.default": attention,
     "conv1d.default": convolution,
     "conv2d.default": convolution,
@@ -174,11 +185,17 @@ LOWERINGS: dict[str, Lowering] = {
     "addcdiv.default": added("div"),
     "lerp.Scalar": interpolated,
     "dropout.default": dropout,
+    "feature_dropout.default": feature_dropout,
     "where.self": where,
     "where.ScalarOther": where,
     "where.ScalarSelf": where,
     "masked_fill.Scalar": op("masked_fill", "self mask", scalar="value"),
     "masked_fill.Tensor": op("masked_fill", "self mask value"),
+    # drawn
+    "rand.default": drawn_like("rand_like.default"),
+    "randn.default": drawn_like("randn_like.default"),
+    "randint.default": drawn_like("randint_like.default", "high"),
+    "randint.low": drawn_like("randint_like.low_dtype", "low", "high"),
     # dtypes and storage
     "to.dtype": cast,
     "to.dtype_layout": cast,
@@ -247,12 +264,27 @@ LOWERINGS: dict[str, Lowering] = {
     "all.default": reduction("all"),
     "all.dim": reduction("all"),
     "logsumexp.default": reduction("logsumexp"),
+    "linalg_vector_norm.default": vector_norm,
+    "var.dim": spread("var"),
+    "var.correction": spread("var"),
+    "std.dim": spread("std"),
+    "std.correction": spread("std"),
+    "prod.dim_int": op("prod", "self", dim="dim", keepdim="keepdim"),
+    "max.default": reduction("amax"),
+    "min.default": reduction("amin"),
     "cumsum.default": op("cumsum", "self", dim="dim"),
+    "cumprod.default": op("cumprod", "self", dim="dim"),
+    "logcumsumexp.default": op("logcumsumexp", "self", dim="dim"),
+    "sort.default": op("sort", "self", dim="dim", descending="descending"),
+    "argsort.default": op("argsort", "self", dim="dim", descending="descending"),
     "argmax.default": op("argmax", "self", dim="dim", keepdim="keepdim"),
+    "argmin.default": op("argmin", "self", dim="dim", keepdim="keepdim"),
     "max.dim": op("max", "self", dim="dim", keepdim="keepdim"),
     "min.dim": op("min", "self", dim="dim", keepdim="keepdim"),
     "softmax.int": softmax,
     "log_softmax.int": softmax,
+    "_softmax.default": softmax,
+    "_log_softmax.default": softmax,
     # normalisation and loss
     "layer_norm.default": norm("layer_norm"),
     "rms_norm.default": norm("rms_norm"),
@@ -262,13 +294,13 @@ LOWERINGS: dict[str, Lowering] = {
     "cross_entropy_loss.default": cross_entropy,
     "nll_loss_nd.default": nll_loss,
     "nll_loss.default": nll_loss,
-    "binary_cross_entropy.default": compared("binary_cross_entropy"),
-    "binary_cross_entropy_with_logits.default": compared("binary_cross_entropy_with_logits"),
-    "kl_div.default": compared("kl_div"),
     "mse_loss.default": compared("mse_loss"),
     "l1_loss.default": compared("l1_loss"),
-    "smooth_l1_loss.default": compared("smooth_l1_loss"),
-    "huber_loss.default": compared("huber_loss"),
+    "smooth_l1_loss.default": compared("smooth_l1_loss", "beta"),
+    "huber_loss.default": compared("huber_loss", "delta"),
+    "binary_cross_entropy.default": compared("binary_cross_entropy"),
+    "binary_cross_entropy_with_logits.default": compared("binary_cross_entropy_with_logits"),
+    "kl_div.default": compared("kl_div", "log_target"),
     # images
     "max_pool1d.default": pooling,
     "max_pool2d.default": pooling,
@@ -277,8 +309,13 @@ LOWERINGS: dict[str, Lowering] = {
     "avg_pool2d.default": pooling,
     "avg_pool3d.default": pooling,
     "adaptive_avg_pool2d.default": op("adaptive_avg_pool2d", "self", output_size="output_size"),
+    "upsample_nearest1d.vec": upsampling("nearest"),
     "upsample_nearest2d.vec": upsampling("nearest"),
+    "upsample_nearest3d.vec": upsampling("nearest"),
+    "upsample_linear1d.vec": upsampling("linear"),
     "upsample_bilinear2d.vec": upsampling("bilinear"),
+    "upsample_trilinear3d.vec": upsampling("trilinear"),
+    "upsample_bicubic2d.vec": upsampling("bicubic"),
 }
 
 
@@ -287,11 +324,19 @@ def known(target: str) -> bool:
     return {target, writing.functional(target)} & LOWERINGS.keys() != set() or registered(public_name(target))
 
 
+def ruled(target: str) -> bool:
+    """Whether an operator is known, or elementwise: what others may be taken apart into."""
+    overload = overload_of(target)
+    return (
+        known(target) or writing.is_creation(target) or (overload is not None and torch.Tag.pointwise in overload.tags)
+    )
+
+
 def lower(t: Emitter, call: Call) -> Handle:
-    """The handle of a call: by its entry in the table, else opaque."""
+    """The handle of a call: by its entry in the table, as elementwise if torch says so, else opaque."""
     entry = LOWERINGS.get(call.target)
     if entry is None:
-        if not registered(name := public_name(call.target)):
-            t.notes.append(f"{t.place.source or t.place.module}: no rule for {name}; it is opaque")
+        if not registered(public_name(call.target)) and elementwise(t, call):
+            return by_name(t, call)
         return opaque(t, call)
     return entry(t, call)

@@ -3,40 +3,79 @@
 `einsum`, `movedim`, `narrow`, `one_hot` and some hundred more have no kernel: eager torch runs them as a few others. If
 such an operator has no entry in the table, it is taken apart the same way, by torch's own definition, and its parts are
 translated where it stands. So its loops stay visible, its work is counted, and what it writes to or shares storage with
-is followed. It stays whole if a user registered a rule for it, if a part of it has no entry either, or if it is long:
-a recurrent network is one kernel on every device that matters, not thousands of small ones.
+is followed. Others have a kernel, and a definition by core operators that torch's compilers use (`glu`, losses with
+weights, norms): those are taken apart if that is short. An operator stays whole if a user registered a rule for it, if
+a part of it is not known either, or if it is long: a recurrent network is one kernel on every device that matters, not
+thousands of small ones.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import cache
 from typing import Any
 
 import torch
 from torch import Tensor, fx
+from torch._decomp import core_aten_decompositions
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils.flop_counter import FlopCounterMode
 
 MOST_PARTS = 64
+"""Of an operator that has no kernel."""
+
+FEW_PARTS = 24
+"""Of an operator that has one: more of them is another algorithm, with other costs."""
+
+LOOKING_UP = ("index", "_unsafe_index", "index_put", "arange", "as_strided")
+"""Parts with which a definition computes positions, where a kernel walks them."""
 
 ONE_KERNEL = frozenset(("lstm", "gru", "rnn_tanh", "rnn_relu"))
 """Operators that devices run whole, and that are slow to take apart."""
 
 
-def parts(node: fx.Node, known: Callable[[str], bool]) -> fx.GraphModule | None:
-    """The operators that torch runs in place of this one, with its tensors as placeholders in order of appearance."""
+def parts(node: fx.Node, known: Callable[[str], bool], *, anyhow: bool = False) -> fx.GraphModule | None:
+    """The operators that torch runs in place of this one, with its tensors as placeholders in order of appearance.
+    `anyhow`: though it is known itself."""
     target: Any = node.target
-    if target._schema.name.split("::")[1] in ONE_KERNEL or not _composite(target):
+    if target._schema.name.split("::")[1] in ONE_KERNEL or torch.Tag.nondeterministic_seeded in target.tags:
         return None
+    if _composite(target):
+        found = _taken_apart(node, {}, known, MOST_PARTS)
+        if found is not None:
+            return found
+    if torch.Tag.pointwise in target.tags:
+        return None
+    written = {one: how for one, how in definitions().items() if not known(str(one))}
+    if anyhow and target in definitions():
+        written[target] = definitions()[target]
+    if target not in written and not _composite(target):
+        return None
+    found = _taken_apart(node, written, known, min(FEW_PARTS, MOST_PARTS))
+    looked_up = found is not None and any(
+        part.op == "call_function" and str(part.target).split(".")[1] in LOOKING_UP for part in found.graph.nodes
+    )
+    return None if looked_up else found
+
+
+@cache
+def definitions() -> Mapping[Any, Callable[..., Any]]:
+    """How torch's compilers write operators as core ones."""
+    return dict(core_aten_decompositions())
+
+
+def _taken_apart(
+    node: fx.Node, written: Mapping[Any, Callable[..., Any]], known: Callable[[str], bool], most: int
+) -> fx.GraphModule | None:
     nodes, call = _on_meta(node)
     try:
-        taken_apart = make_fx(call)(*nodes)
-    except (RuntimeError, TypeError, ValueError):  # what torch cannot take apart without values stays whole
+        found = make_fx(call, decomposition_table=dict(written))(*nodes)
+    except (RuntimeError, TypeError, ValueError, NotImplementedError):  # it cannot be taken apart without values
         return None
-    inner = [part for part in taken_apart.graph.nodes if part.op == "call_function"]
-    if len(inner) > MOST_PARTS or not all(known(str(part.target)) for part in inner if part.all_input_nodes):
+    inner = [part for part in found.graph.nodes if part.op == "call_function"]
+    if len(inner) > most or not all(known(str(part.target)) for part in inner if part.all_input_nodes):
         return None
-    return taken_apart
+    return found
 
 
 def flops(node: fx.Node) -> int:

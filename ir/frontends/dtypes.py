@@ -24,6 +24,7 @@ DTYPES: Mapping[torch.dtype, str] = {
     torch.uint8: "u8",
     torch.bool: "bool",
     torch.complex64: "c64",
+    torch.complex128: "c128",
 }
 
 TORCH_DTYPES: Mapping[str, torch.dtype] = {name: dtype for dtype, name in DTYPES.items()}

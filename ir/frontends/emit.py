@@ -33,7 +33,7 @@ LIFTED = frozenset(
         "linear", "embedding", "cast", "dropout", "rms_norm", "layer_norm", "cross_entropy", "softmax", "log_softmax",
         "topk", "gather", "scatter", "masked_fill", "where", "split", "slice", "cat", "expand", "sum", "mean", "amax",
         "add", "sub", "mul", "div", "pow", "neg", "abs", "exp", "log", "sqrt", "rsqrt", "relu", "silu", "gelu", "tanh",
-        "sigmoid", "softplus", "bitwise_not", "logical_not", "eq", "ne", "lt", "le", "gt", "ge",
+        "sigmoid", "softplus", "bitwise_not", "logical_not", "eq", "ne", "lt", "le", "gt", "ge", "pointwise",
     )
 )  # fmt: skip
 """Kinds that treat their leading dimensions alike, whatever their number."""
@@ -64,6 +64,8 @@ class Emitter:
         self.place = Place()
         self.work: Callable[[], int] = int
         """The forward FLOPs of the operator that is being lowered, for one that has no rule to tell them."""
+        self.apart: Callable[[], Handle | None] = lambda: None
+        """What the operator that is being lowered is made of, translated, where it is no case of its entry."""
         self.hugging_face = False
         """Whether attention is Hugging Face's. Its eager runs take keys of fewer heads than its exports repeat them to,
         and by name masks that its exports write out."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,7 @@ from meshwright.ir.frontends import masks
 from meshwright.ir.frontends.constants import NotEvaluable, Term
 from meshwright.ir.frontends.emit import Emitter
 from meshwright.ir.frontends.layout import broadcast, contiguous, ordered
-from meshwright.ir.frontends.lowerings import Lowering, each, in_order, number, opaque, permute
+from meshwright.ir.frontends.lowerings import Lowering, each, in_order, number, opaque, otherwise, permute
 from meshwright.ir.frontends.values import Call, Handle
 from meshwright.ir.graph import Attr, Type
 
@@ -103,7 +102,7 @@ def attention(t: Emitter, call: Call) -> Handle:
     if t.hugging_face and law.kind in ("full", "causal") and bias is None:
         operands[1:3] = _grouped(t, call["key"], call["value"])
     if len(call.type.shape) != 4:
-        return opaque(t, call)
+        return otherwise(t, call)
     alike = call.type.shape == query.shape  # then kernels lay the result out like the queries
     laid_out = ordered(query.shape, t.strides[t.value(call["query"])]) if alike else contiguous(call.type.shape)
     return t.emit("attention", operands, call.types, attrs, strides=laid_out)
@@ -230,7 +229,7 @@ def batch_norm(t: Emitter, call: Call) -> Handle:
     """The result; in training, the new running statistics too."""
     operands = [call[name] for name in ("input", "weight", "bias", "running_mean", "running_var")]
     if any(handle is None for handle in operands):
-        return opaque(t, call)
+        return otherwise(t, call)
     attrs: dict[str, Attr] = {"momentum": call["momentum"], "eps": call["eps"], "training": call["training"]}
     if not call["training"]:
         return t.emit("batch_norm", operands, call.types, attrs)
@@ -241,14 +240,78 @@ def batch_norm(t: Emitter, call: Call) -> Handle:
 def instance_norm(t: Emitter, call: Call) -> Handle:
     """Of its samples alone: a norm of groups of one channel. Running statistics are means over samples: opaque."""
     if call["running_mean"] is not None or not call["use_input_stats"]:
-        return opaque(t, call)
+        return otherwise(t, call)
     operands = [handle for handle in (call["input"], call["weight"], call["bias"]) if handle is not None]
     return t.emit("group_norm", operands, call.types, {"groups": call.type.shape[1], "eps": call["eps"]})
 
 
+def vector_norm(t: Emitter, call: Call) -> Handle:
+    """`linalg_vector_norm`: the p-th root of the sum of p-th powers of magnitudes."""
+    dims, rank = call["dim"], len(t.type(call["self"]).shape)
+    chosen = range(rank) if dims is None else [dims] if isinstance(dims, int) else dims
+    attrs: dict[str, Attr] = {"p": call["ord"], "keepdim": bool(call["keepdim"])}
+    attrs["dim"] = tuple(sorted(dim % rank for dim in chosen))
+    return t.emit("norm", [t.cast(call["self"], call.type.dtype)], call.types, attrs)
+
+
+def spread(kind: str) -> Lowering:
+    """`var`, `std`."""
+
+    def lower(t: Emitter, call: Call) -> Handle:
+        dims, rank = call["dim"], len(t.type(call["self"]).shape)
+        chosen = range(rank) if dims is None or dims == () else [dims] if isinstance(dims, int) else dims
+        correction = call["correction"] if call["unbiased"] is None else int(call["unbiased"])
+        attrs: dict[str, Attr] = {"correction": 1 if correction is None else correction}
+        attrs |= {"dim": tuple(sorted(dim % rank for dim in chosen)), "keepdim": bool(call["keepdim"])}
+        return t.emit(kind, [call["self"]], call.types, attrs)
+
+    return lower
+
+
+def embedding_bag(t: Emitter, call: Call) -> Handle:
+    """Bags of one length: rows of a table, and their sum, mean or maximum. Others are opaque, and the table too where
+    rows are counted."""
+    bags = len(t.type(call["offsets"]).shape) and t.type(call["offsets"]).shape[0]
+    count = t.type(call["indices"]).elements
+    plain = not call["scale_grad_by_freq"] and not call["include_last_offset"] and call["padding_idx"] in (None, -1)
+    if not plain or not bags or count % bags or not _evenly(call["offsets"], count // bags):
+        return opaque(t, call)
+    table, shape = t.type(call["weight"]), (bags, count // bags)
+    rows = (Type((*shape, *table.shape[1:]), table.dtype),)
+    found: Handle = t.emit("embedding", [call["weight"], t.view(call["indices"], shape)], rows)
+    if call["per_sample_weights"] is not None:
+        found = t.emit("mul", [found, t.view(call["per_sample_weights"], (*shape, 1))], rows)
+    kind = ("sum", "mean", "amax")[call["mode"]]
+    result = t.emit(kind, [found], call.types[:1], {"dim": (1,), "keepdim": False})
+    unread = [t.keep(Term("full", type_.shape, type_.dtype, (type_.shape, 0))) for type_ in call.types[1:]]
+    return (result, *unread)
+
+
+def _evenly(offsets: Handle, step: int) -> bool:
+    """Whether constant offsets are as far apart from each other."""
+    if not isinstance(offsets, Term) or offsets.shape[0] > MOST_INDICES:
+        return False
+    at = np.arange(offsets.shape[0])
+    try:
+        return bool((offsets.at((at,)) == at * step).all())
+    except NotEvaluable:
+        return False
+
+
+def feature_dropout(t: Emitter, call: Call) -> Handle:
+    """Dropout of whole channels: of a mask with one element for each."""
+    if not call["p"] or not call["train"]:
+        return call["input"]  # type: ignore[no-any-return]
+    type_ = call.type
+    shape = (*type_.shape[:2], *(1 for _ in type_.shape[2:]))
+    ones = t.keep(Term("full", shape, type_.dtype, (shape, 1)))
+    mask = t.emit("dropout", [ones], (Type(shape, type_.dtype),), {"p": call["p"]})
+    return t.emit("mul", [call["input"], mask], call.types)
+
+
 def softmax(t: Emitter, call: Call) -> Handle:
     operand = t.cast(call["self"], call.type.dtype)
-    kind = "log_softmax" if call.target.startswith("log_") else "softmax"
+    kind = "log_softmax" if call.target.lstrip("_").startswith("log_") else "softmax"
     return t.emit(kind, [operand], call.types, {"dim": call["dim"] % len(call.type.shape)})
 
 
@@ -262,47 +325,55 @@ def cross_entropy(t: Emitter, call: Call) -> Handle:
     """Logits against class indices. Torch has the classes in dimension 1; we have them last."""
     logits, labels = call["self"], call["target"]
     if t.type(labels).dtype not in ("i64", "i32") or call["weight"] is not None:
-        return opaque(t, call)
+        return otherwise(t, call)
     rank = len(t.type(logits).shape)
     if rank > 2:
         logits = permute(t, logits, (0, *range(2, rank), 1))
     attrs: dict[str, Attr] = {
-        "reduction": ("none", "mean", "sum")[call["reduction"]],
+        "reduction": REDUCTIONS[call["reduction"]],
         "ignore_index": call["ignore_index"],
         "label_smoothing": call["label_smoothing"],
     }
     return t.emit("cross_entropy", [logits, labels], call.types, attrs)
 
 
+REDUCTIONS = ("none", "mean", "sum")
+"""Of losses, by torch's numbers."""
+
+
 def nll_loss(t: Emitter, call: Call) -> Handle:
-    """Scores of classes against their indices. Torch has the classes in dimension 1; we have them last."""
-    scores, labels = call["self"], call["target"]
-    rank = len(t.type(scores).shape)
-    if call["weight"] is not None or rank != len(t.type(labels).shape) + 1:
-        return opaque(t, call)
+    """Log-probabilities against class indices, the classes last."""
+    scores, rank = call["self"], len(t.type(call["self"]).shape)
+    if call["weight"] is not None:
+        return otherwise(t, call)
     if rank > 2:
         scores = permute(t, scores, (0, *range(2, rank), 1))
     attrs: dict[str, Attr] = {
-        "reduction": ("none", "mean", "sum")[call["reduction"]],
+        "reduction": REDUCTIONS[call["reduction"]],
         "ignore_index": call["ignore_index"],
     }
-    return t.emit("nll_loss", [scores, labels], call.types, attrs)
+    return t.emit("nll_loss", [scores, call["target"]], call.types, attrs)
 
 
-USUAL: Mapping[str, Attr] = {"beta": 1.0, "delta": 1.0, "log_target": False}
-"""Options of losses, with the values that need not be said."""
-
-
-def compared(kind: str) -> Lowering:
-    """A loss of two tensors of one shape; one with weights for elements is opaque."""
+def compared(kind: str, *told: str) -> Lowering:
+    """A loss of two tensors of one shape; `told` are further attributes of torch's. Weights come before the mean."""
 
     def lower(t: Emitter, call: Call) -> Handle:
-        weighted = any(call[name] is not None for name in ("weight", "pos_weight"))
-        if weighted or t.type(call["self"]).shape != t.type(call["target"]).shape:
-            return opaque(t, call)
-        attrs: dict[str, Attr] = {"reduction": ("none", "mean", "sum")[call["reduction"]]}
-        attrs |= {name: call[name] for name, usual in USUAL.items() if call[name] not in (None, usual)}
-        return t.emit(kind, [call["self"], call["target"]], call.types, attrs)
+        pair = [call["self"], call["target"]]
+        first, second = map(t.type, pair)
+        if call["pos_weight"] is not None or first.shape != second.shape:
+            return otherwise(t, call)
+        reduction, weight = REDUCTIONS[call["reduction"]], call["weight"]
+        extra: dict[str, Attr] = {
+            name: value for name in told if (value := call[name]) is True or value not in (None, False, 1.0)
+        }
+        if weight is None:
+            return t.emit(kind, pair, call.types, {"reduction": reduction, **extra})
+        each = (Type(first.shape, call.type.dtype),)
+        loss = t.emit("mul", [t.emit(kind, pair, each, {"reduction": "none", **extra}), weight], each)
+        if reduction == "none":
+            return loss
+        return t.emit(reduction, [loss], call.types, {"dim": tuple(range(len(first.shape))), "keepdim": False})
 
     return lower
 
@@ -316,7 +387,7 @@ def convolution(t: Emitter, call: Call) -> Handle:
     operands = [h for h in (call["input"], call["weight"], call["bias"]) if h is not None]
     padding = call["padding"]
     if not isinstance(padding, tuple | list | int):
-        return opaque(t, call)  # "same" and "valid"
+        return otherwise(t, call)  # "same" and "valid"
     attrs: dict[str, Attr] = {
         "stride": each(call["stride"], dims),
         "padding": each(padding, dims),
@@ -340,13 +411,25 @@ def pooling(t: Emitter, call: Call) -> Handle:
     }
     if call["dilation"] is not None:
         attrs["dilation"] = each(call["dilation"], dims)
+    if call["count_include_pad"] is False and any(each(call["padding"], dims)):
+        attrs["count_include_pad"] = False
+    if call["divisor_override"]:
+        attrs["divisor_override"] = call["divisor_override"]
     return t.emit(kind, [call["self"]], call.types, attrs)
 
 
 def upsampling(mode: str) -> Lowering:
-    return lambda t, call: t.emit(
-        "upsample",
-        [call["input"] if call["input"] is not None else call["self"]],
-        call.types,
-        {"mode": mode, "size": call.type.shape[2:]},
-    )
+    """To a size, or by factors, which also say where positions lie if they do not give the size exactly."""
+
+    def lower(t: Emitter, call: Call) -> Handle:
+        operand = call["input"] if call["input"] is not None else call["self"]
+        before, after = t.type(operand).shape[2:], call.type.shape[2:]
+        attrs: dict[str, Attr] = {"mode": mode, "size": after}
+        if call["align_corners"]:
+            attrs["align_corners"] = True
+        scales = call["scale_factors"]
+        if scales is not None and tuple(one * by for one, by in zip(before, scales, strict=True)) != after:
+            attrs["scales"] = tuple(scales)
+        return t.emit("upsample", [operand], call.types, attrs)
+
+    return lower

@@ -8,13 +8,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import reduce
 from typing import Any
 
+import torch
+
 from meshwright.ir.frontends.constants import Term
+from meshwright.ir.frontends.discover import discovered
 from meshwright.ir.frontends.emit import Emitter
+from meshwright.ir.frontends.invoked import invoked, overload_of, standing
 from meshwright.ir.frontends.layout import broadcast, view_strides
-from meshwright.ir.frontends.values import Assembly, Call, Handle, Literal
+from meshwright.ir.frontends.values import Call, Handle, Literal
 from meshwright.ir.graph import Attr, Type
+from meshwright.ir.rules.opaque import registered
 
 Lowering = Callable[[Emitter, Call], Handle]
 
@@ -223,7 +230,7 @@ def repeated(t: Emitter, call: Call) -> Handle:
     shape = t.types[value].shape
     dim, times = call["dim"], call["repeats"]
     if dim is None or not isinstance(times, int):
-        return opaque(t, call)
+        return otherwise(t, call)
     dim %= len(shape)
     narrow = (*shape[: dim + 1], 1, *shape[dim + 1 :])
     wide = Type((*shape[: dim + 1], times, *shape[dim + 1 :]), t.types[value].dtype)
@@ -254,7 +261,7 @@ def indexed(t: Emitter, call: Call) -> Handle:
     """`x[..., i, ...]` with one tensor of integers: rows of one dimension, chosen by the flattened tensor."""
     given = [(dim, index) for dim, index in enumerate(call["indices"]) if index is not None]
     if len(given) != 1 or t.type(given[0][1]).dtype not in ("i64", "i32"):
-        return opaque(t, call)
+        return otherwise(t, call)
     (dim, index), shape = given[0], t.type(call["self"]).shape
     chosen = t.type(index).elements
     rows = Type((*shape[:dim], chosen, *shape[dim + 1 :]), call.type.dtype)
@@ -266,7 +273,7 @@ def index_added(t: Emitter, call: Call) -> Handle:
     """`index_add`: a `scatter_add` whose index is the same in every other dimension."""
     source = t.type(call["source"]).shape
     if call["alpha"] != 1 or not source:
-        return opaque(t, call)
+        return otherwise(t, call)
     dim = call["dim"] % len(source)
     narrow = tuple(extent if d == dim else 1 for d, extent in enumerate(source))
     index = t.view(call["index"], narrow)
@@ -298,7 +305,7 @@ def interpolated(t: Emitter, call: Call) -> Handle:
 
 def padded(t: Emitter, call: Call) -> Handle:
     if text(call["mode"]) != "constant":
-        return opaque(t, call)
+        return otherwise(t, call)
     attrs: dict[str, Attr] = {"pad": tuple(call["pad"]), "value": call["value"] or 0.0}
     return t.emit("pad", [call["self"]], call.types, attrs)
 
@@ -315,7 +322,7 @@ def copied(t: Emitter, call: Call) -> Handle:
 def filled(t: Emitter, call: Call) -> Handle:
     value = 0 if call.target.startswith("zero") else call["value"]
     if not number(value):
-        return opaque(t, call)
+        return otherwise(t, call)
     return t.keep(Term("full", call.type.shape, call.type.dtype, (call.type.shape, value), target="full.default"))
 
 
@@ -337,13 +344,81 @@ def reversed_sub(t: Emitter, call: Call) -> Handle:
 
 
 def opaque(t: Emitter, call: Call) -> Handle:
-    """Any other operator: all its tensors, nothing known about it but the types of its results."""
-    operands = [h for h in leaves(call.args) if isinstance(h, str | Term | Assembly)]
-    attrs: dict[str, Attr] = {"target": public_name(call.target), "types": tuple(str(type_) for type_ in call.types)}
+    """Any other operator: all its tensors, how it was called, the types of its results, and what trials show."""
+    call = standing(call)
+    operands, said = invoked(call)
+    attrs: dict[str, Attr] = {"target": public_name(call.target), **said}
+    attrs["types"] = tuple(str(type_) for type_ in call.types)
+    points = 1
+    if said and not registered(public_name(call.target)):
+        given = tuple(t.type(operand) for operand in operands)
+        found = discovered(call.target, said["call"], given, call.types)
+        attrs |= found.attrs if found else {}
+        points = found.points(given) if found else 1
+        told = f"a rule was found by trial, {found.rule}" if found else "it is opaque"
+        t.notes.append(f"{t.place.source or t.place.module}: no rule for {public_name(call.target)}; {told}")
     if work := t.work():
-        attrs["flops"] = work
+        attrs["flops"] = work / points if work % points else work // points
     results = t.emit_all("opaque", operands, call.types, attrs)
     return results[0] if len(results) == 1 else results
+
+
+def otherwise(t: Emitter, call: Call) -> Handle:
+    """A case that our kind of the operator does not have: what it is made of, if that is known, else opaque."""
+    made = t.apart()
+    return opaque(t, call) if made is None else made
+
+
+def by_name(t: Emitter, call: Call) -> Handle:
+    """An operator of which torch says that it is elementwise, or that each of its elements is drawn."""
+    call = standing(call)
+    operands, said = invoked(call)
+    attrs: dict[str, Attr] = {"target": public_name(call.target), **said}
+    attrs["dtypes"] = tuple(type_.dtype for type_ in call.types)
+    if drawn(call.target):
+        attrs["random"] = True
+    results = t.emit_all("pointwise", operands, call.types, attrs)
+    return results[0] if len(results) == 1 else results
+
+
+def elementwise(t: Emitter, call: Call) -> bool:
+    """Whether an operator without an entry reads, for an element of its results, one element of each operand."""
+    call = standing(call)
+    overload = overload_of(call.target)
+    operands, said = invoked(call)
+    if overload is None or not operands or not said:
+        return False
+    shape = reduce(broadcast, (t.type(operand).shape for operand in operands))
+    if any(type_.shape != shape for type_ in call.types):
+        return False
+    if torch.Tag.nondeterministic_seeded in overload.tags:
+        return drawn(call.target)
+    return torch.Tag.pointwise in overload.tags
+
+
+DRAWN = frozenset(
+    (
+        "bernoulli", "cauchy", "exponential", "geometric", "log_normal", "normal", "poisson", "rand_like",
+        "randint_like", "randn_like", "random", "rrelu", "uniform",
+    )
+)  # fmt: skip
+"""Random operators that draw every element of their result apart, which no tag of torch says."""
+
+
+def drawn(target: str) -> bool:
+    """Whether an operator draws every element of its result apart."""
+    parts = target.split(".")
+    return len(parts) == 2 and parts[0].rstrip("_") in DRAWN
+
+
+def drawn_like(target: str, *arguments: str) -> Lowering:
+    """`rand`, `randn`, `randint` of a size: the same of a tensor of that size, which can be cut."""
+
+    def lower(t: Emitter, call: Call) -> Handle:
+        shape = t.keep(Term("full", call.type.shape, call.type.dtype, (call.type.shape, 0)))
+        return by_name(t, replace(call, target=target, args={"self": shape, **{a: call[a] for a in arguments}}))
+
+    return lower
 
 
 def public_name(target: str) -> str:
@@ -371,11 +446,3 @@ def attr(name: str, value: Any, rank: int) -> Attr:
 def each(value: Any, dims: int) -> tuple[int, ...]:
     values = tuple(value) if isinstance(value, list | tuple) else (value,)
     return values * dims if len(values) == 1 else values
-
-
-def leaves(item: Any) -> list[Any]:
-    if isinstance(item, dict):
-        item = tuple(item.values())
-    if isinstance(item, list | tuple):
-        return [leaf for part in item for leaf in leaves(part)]
-    return [item]

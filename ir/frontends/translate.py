@@ -117,8 +117,8 @@ class Translator(Emitter):
                 cause=f"{getattr(node.target, '__name__', node.target)} is no operator; torch.vmap makes such calls",
                 fix="write what it does in plain operators; instead of mapping over samples, give them a dimension",
             )
-        self.work = partial(decompose.flops, node)
         call, given = self._bound(node, cells)
+        self.work, self.apart = partial(decompose.flops, node), partial(self._made_of, node, given)
         if (made_of := self._parts(node, call)) is not None:
             results = self.run(made_of.graph, flat(given), made_of)
             return results[0] if isinstance(node.meta.get("val"), Tensor) else results
@@ -141,7 +141,15 @@ class Translator(Emitter):
         read = [h for h in flat(tuple(call.args.values())) if isinstance(h, str | Term | Assembly)]
         if aten.known(call.target) or all(isinstance(h, Term) for h in read):
             return None
-        return decompose.parts(node, lambda target: aten.known(target.removeprefix("aten.")))
+        return decompose.parts(node, lambda target: aten.ruled(target.removeprefix("aten.")))
+
+    def _made_of(self, node: fx.Node, given: Sequence[Any]) -> Handle | None:
+        """The results of an operator with an entry, by its parts."""
+        made_of = decompose.parts(node, lambda target: aten.ruled(target.removeprefix("aten.")), anyhow=True)
+        if made_of is None:
+            return None
+        handles = tuple(cell.read() for cell in self.run(made_of.graph, flat(given), made_of))
+        return handles[0] if isinstance(node.meta.get("val"), Tensor) else handles
 
     def _viewed(self, call: Call, parent: Cell[Handle], *, several: bool) -> Any:
         """A cell that shares its parent's storage, or one for each of several results. Of an unfinished assembly,
@@ -168,7 +176,7 @@ class Translator(Emitter):
 
     def _written(self, call: Call, cell: Cell[Handle]) -> Cell[Handle]:
         """An in-place operator: its functional twin, then a write in the dtype of what is written."""
-        cell.write(self.cast(self._result(replace(call, target=writing.functional(call.target))), call.type.dtype))
+        cell.write(self.cast(self._result(writing.functional_twin(call)), call.type.dtype))
         return cell
 
     def _result(self, call: Call) -> Handle:

@@ -7,6 +7,7 @@ know about single operators is here.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -14,8 +15,9 @@ from torch import Tensor, fx
 
 from meshwright.ir.frontends.constants import Term
 from meshwright.ir.frontends.emit import Emitter
+from meshwright.ir.frontends.invoked import overload_of
 from meshwright.ir.frontends.layout import view_strides
-from meshwright.ir.frontends.lowerings import permute, public_name
+from meshwright.ir.frontends.lowerings import opaque, permute, public_name
 from meshwright.ir.frontends.values import Assembly, Call, Handle
 from meshwright.ir.graph import Attr, Type
 
@@ -62,6 +64,16 @@ def functional(target: str) -> str:
     """`div_.Tensor` -> `div.Tensor`."""
     packet, _, overload = target.partition(".")
     return f"{packet.rstrip('_')}.{overload}"
+
+
+def functional_twin(call: Call) -> Call:
+    """The call of the operator that computes what this one writes, whose arguments may have other names."""
+    target = functional(call.target)
+    twin = overload_of(target)
+    if twin is None or len(twin._schema.arguments) != len(call.args):
+        return replace(call, target=target)
+    names = (one.name for one in twin._schema.arguments)
+    return replace(call, target=target, args=dict(zip(names, call.args.values(), strict=True)))
 
 
 def updates(target: str) -> tuple[int, ...]:
@@ -155,11 +167,14 @@ def _put_index(t: Emitter, parent: Handle, part: Handle, dim: int, index: int) -
 
 def _scattered(t: Emitter, call: Call, parent: Handle, part: Handle) -> Handle:
     """A part put back by an operator that nobody wrote a rule for."""
-    attrs: dict[str, Attr] = {
-        "target": public_name(f"{call.target.split('.')[0]}_scatter"),
-        "types": (str(t.type(parent)),),
-    }
-    return t.emit("opaque", [parent, part], (t.type(parent),), attrs)
+    whole, name = t.type(parent), f"{call.target.split('.')[0]}_scatter"
+    twin = overload_of(f"{name}.default")
+    if twin is None:
+        attrs: dict[str, Attr] = {"target": public_name(name), "types": (str(whole),)}
+        return t.emit("opaque", [parent, part], (whole,), attrs)
+    named = {**call.args, "self": parent, "src": part}
+    args = {one.name: named.get(one.name) for one in twin._schema.arguments}
+    return opaque(t, Call(f"{name}.default", args, (whole,)))
 
 
 def _overwrite(t: Emitter, parent: Handle, part: Handle, dim: int, start: int, end: int) -> Handle:

@@ -18,8 +18,8 @@ Shape = tuple[int, ...]
 
 PARALLEL: Mapping[str, Role] = {}
 
-_CATEGORY = {"bool": 0} | dict.fromkeys(("u8", "i8", "i16", "i32", "i64"), 1) | {"c64": 3}
-_WIDTH = ("bool", "u8", "i8", "i16", "i32", "i64", "f4", "f8e4m3", "f8e5m2", "f16", "bf16", "f32", "f64", "c64")
+_CATEGORY = {"bool": 0} | dict.fromkeys(("u8", "i8", "i16", "i32", "i64"), 1) | {"c64": 3, "c128": 3}
+_WIDTH = ("bool", "u8", "i8", "i16", "i32", "i64", "f4", "f8e4m3", "f8e5m2", "f16", "bf16", "f32", "f64", "c64", "c128")
 
 
 def loops(shape: Shape, prefix: str = "d") -> Dims:

@@ -25,20 +25,42 @@ def pointwise(
     signature: Signature, dtype: str, laws: tuple[Law, ...], saves: Saves = (), *, engine: Engine = Engine.MEMORY
 ) -> Rule:
     """Operands broadcast to one result. A result that carries no gradient makes every operand an index."""
+    return _pointwise(signature, (dtype,), laws, saves, engine)
+
+
+def _pointwise(
+    signature: Signature, dtypes: tuple[str, ...], laws: tuple[Law, ...], saves: Saves, engine: Engine = Engine.MEMORY
+) -> Rule:
     shape = broadcast(signature)
-    result = Type(shape, dtype)
+    results = tuple(Type(shape, dtype) for dtype in dtypes)
     dims = tuple(aligned(type_.shape, len(shape)) for type_ in signature.operands)
     given = tuple(law(type_, wanted) for type_, wanted in zip(signature.operands, laws, strict=True))
+    floating = any(result.floating for result in results)
     return Rule(
         factors=declare([(loops(shape), shape)]),
         operands=dims,
-        results=(loops(shape),),
-        types=(result,),
-        laws=given if result.floating else (Law.INDEX,) * len(given),
+        results=(loops(shape),) * len(results),
+        types=results,
+        laws=given if floating else (Law.INDEX,) * len(given),
         engine=engine,
-        saves=saves if result.floating else (),
+        saves=saves if floating else (),
         elementwise=True,
     )
+
+
+@rule("pointwise")
+def by_name(signature: Signature) -> Rule:
+    """The framework's own operator of this name (`meshwright.ir.invocation`), which says that it is elementwise:
+    results of these `dtypes`.
+
+    Nothing else is known of it: it is linear in nothing, and taken to keep what it reads. With `random`, every element
+    is drawn apart."""
+    dtypes = signature.attr("dtypes")
+    if not isinstance(dtypes, tuple):
+        raise signature.error(f"attribute dtypes is {dtypes!r}", 'give the dtypes of its results, such as ("f32",)')
+    count = len(signature.operands)
+    saves = tuple(Save("operand", index) for index in range(count))
+    return _pointwise(signature, tuple(map(str, dtypes)), (Law.NONLINEAR,) * count, saves)
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,8 +2,9 @@
 
 An *opaque* operator is taken as it is: its operands are wanted whole, its result types stand in attribute `types`, its
 bytes are counted, and reports list it. Nothing unknown is free: it is taken to keep its operands and results for the
-backward pass, which costs twice the forward work, if attribute `flops` tells that. A user who knows more says it in one
-line:
+backward pass, which costs twice the forward work, if attribute `flops` tells that. How it was called is kept
+(`meshwright.ir.invocation`), so it can be run again. What trials of a front end show stands in attributes `rule`,
+`whole`, `reduce` and `linear` (`flops` is per point of its loops then). A user who knows more says it in one line:
 
     register_rule("mylib::rotary", "b s (h d), s d -> b s (h d)", whole=("d",), linear=(0,), saved=(1,))
 
@@ -21,7 +22,7 @@ from dataclasses import dataclass
 from math import prod
 
 from meshwright.ir.errors import BadOperand, RuleRegistered
-from meshwright.ir.graph import Type
+from meshwright.ir.graph import Attr, Type
 from meshwright.ir.rules.base import (
     Dims,
     Engine,
@@ -54,6 +55,8 @@ class Spec:
     engine: Engine = Engine.MEMORY
     saved: tuple[int, ...] | None = None
     """None: all operands and results."""
+    counted: bool = True
+    """Whether `flops` is per point of all loops, or of those that split."""
 
 
 _SPECS: dict[str, Spec] = {}
@@ -95,6 +98,11 @@ def registered(target: str) -> bool:
     return target in _SPECS
 
 
+def ruled(target: str, attrs: Mapping[str, Attr]) -> bool:
+    """Whether the loops of an opaque operator with these attributes are known: from a user, or from trials."""
+    return registered(target) or "rule" in attrs
+
+
 def unregister_rule(target: str) -> None:
     """Take a user's rule back; the operator is opaque again."""
     del _SPECS[target]
@@ -116,8 +124,31 @@ def _dims(text: str) -> Dims:
 def opaque(signature: Signature) -> Rule:
     """A user's rule for attribute `target` if there is one, else everything whole."""
     types = tuple(_type(signature, text) for text in _texts(signature))
-    spec = _SPECS.get(str(signature.attr("target")))
+    spec = _SPECS.get(str(signature.attr("target"))) or _tried(signature)
     return _unknown(signature, types) if spec is None else _known(signature, types, spec)
+
+
+def _tried(signature: Signature) -> Spec | None:
+    """What attributes say of the loops, if they do."""
+    told = signature.attr("rule")
+    if not isinstance(told, str):
+        return None
+    left, _, right = told.partition("->")
+    flops = signature.attr("flops", 0)
+
+    def words(key: str) -> tuple[str, ...]:
+        given = signature.attr(key, ())
+        return tuple(map(str, given)) if isinstance(given, tuple) else ()
+
+    return Spec(
+        _side(left),
+        _side(right),
+        linear=signature.integers("linear") if signature.attr("linear") is not None else (),
+        whole=words("whole"),
+        reduce=words("reduce"),
+        flops=float(flops) if isinstance(flops, (int, float)) else 0.0,
+        counted=False,
+    )
 
 
 def _texts(signature: Signature) -> tuple[str, ...]:
@@ -178,7 +209,7 @@ def _known(signature: Signature, types: tuple[Type, ...], spec: Spec) -> Rule:
             for index, type_ in enumerate(signature.operands)
         ),
         engine=spec.engine,
-        work=_work(signature, spec.flops, tuple(sizes)),
+        work=_work(signature, spec.flops, tuple(name for name in sizes if spec.counted or name not in spec.whole)),
         saves=_everything(signature, types)
         if spec.saved is None
         else tuple(Save("operand", index) for index in spec.saved),

@@ -8,11 +8,13 @@ that compares along a dimension (softmax, sort, top-k) wants that dimension in o
 from __future__ import annotations
 
 from collections.abc import Mapping
-from math import prod
+from dataclasses import replace
+from math import inf, prod
 
-from meshwright.ir.graph import Type
-from meshwright.ir.rules.base import Dims, Law, Role, Rule, Save, Signature, rule
+from meshwright.ir.graph import Attr, Type
+from meshwright.ir.rules.base import Dims, Expansion, Law, Role, Rule, Save, Signature, expansion, rule
 from meshwright.ir.rules.dims import Shape, declare, law, loops, real, replaced, whole
+from meshwright.ir.rules.writing import Writer
 
 OPERAND = Save("operand", 0)
 RESULT = Save("result", 0)
@@ -90,16 +92,59 @@ _WHOLE: Mapping[str, tuple[Save, ...]] = {
     "var": (OPERAND,),
     "std": (OPERAND, RESULT),
     "logsumexp": (OPERAND, RESULT),
-    "norm": (OPERAND, RESULT),
 }
 
 
 @rule(*_WHOLE)
 def compared(signature: Signature) -> Rule:
-    """Reductions that our placements have no partial form for. `var` and `std` take `correction`, `norm` takes `p`."""
+    """Reductions that our placements have no partial form for. `var` and `std` take `correction`."""
     dtype = signature.operands[0].dtype
     dtype = dtype if signature.kind == "amin" else (accumulated(signature) if signature.kind == "prod" else real(dtype))
     return reduction(signature, Role.WHOLE, Law.NONLINEAR, (dtype,), _WHOLE[signature.kind])
+
+
+@rule("norm")
+def norm(signature: Signature) -> Rule:
+    """The `p`-th root of the sum of p-th powers of magnitudes; to split what is summed, it is written as that. The
+    greatest and the least magnitude (p = inf, -inf) and counts (p = 0) want it in one place."""
+    plain = reduction(signature, Role.WHOLE, Law.NONLINEAR, (real(signature.operands[0].dtype),), (OPERAND, RESULT))
+    if not 0 < _power(signature) < inf:
+        return plain
+    gone = {name for dim in reduced_dims(signature) for name in plain.operands[0][dim]}
+    factors = tuple(
+        replace(one, role=Role.PARALLEL, expanded=True) if one.name in gone else one for one in plain.factors
+    )
+    return replace(plain, factors=factors)
+
+
+def _power(signature: Signature) -> float:
+    given = signature.attr("p", 2)
+    return float(given) if isinstance(given, (int, float)) else 2.0
+
+
+@expansion("norm")
+def expand_norm(signature: Signature) -> Expansion:
+    """(sum(|x|^p))^(1/p). Where the sum is zero no gradient passes, as torch has it: the root's would be infinite."""
+    write, p, x = Writer(signature), _power(signature), signature.operands[0]
+    splits = {name: name for dim in loops(x.shape) for name in dim}
+
+    def each(kind: str, *values: str, no_grad: bool = False, **attrs: Attr) -> str:
+        return write(kind, *values, attrs=attrs, splits=splits, no_grad=no_grad)
+
+    powers = each("mul", "0", "0") if p == 2 else each("abs", "0")
+    powers = powers if p in (1, 2) else each("pow", powers, scalar=p)
+    total = each("sum", powers, dim=reduced_dims(signature), keepdim=True)
+    if p != 1:
+        empty = each("eq", total, no_grad=True, scalar=0)
+        safe = each("masked_fill", total, empty, scalar=1.0)
+        root = each("sqrt", safe) if p == 2 else each("pow", safe, scalar=1 / p)
+        total = each("masked_fill", root, empty, scalar=0.0)
+    if signature.attr("keepdim", False):
+        return write.done(total)
+    dims, shape = reduced(signature)
+    names = [name for dim in dims for name in dim]
+    back = {name: f"f{index}" for index, name in enumerate(names)}
+    return write.done(write("view", total, attrs={"shape": shape}, splits=back))
 
 
 @rule("any", "all")
@@ -153,6 +198,13 @@ def softmax(signature: Signature) -> Rule:
 def cumsum(signature: Signature) -> Rule:
     """Running sums along `dim`."""
     return along(signature, Law.LINEAR, (accumulated(signature),))
+
+
+@rule("cumprod", "logcumsumexp")
+def cumprod(signature: Signature) -> Rule:
+    """Running products, or logarithms of running sums of exponentials, along `dim`."""
+    dtype = accumulated(signature) if signature.kind == "cumprod" else real(signature.operands[0].dtype)
+    return along(signature, Law.NONLINEAR, (dtype,), (OPERAND, RESULT))
 
 
 @rule("topk")

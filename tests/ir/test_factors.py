@@ -296,3 +296,12 @@ def test_dimensions_of_no_extent_are_not_taken_apart() -> None:
         labels = value_labels(g.graph())
         assert labels["x"] == tuple(f"dim{extent}" for extent in before)
         assert labels["view"] == tuple(f"dim{extent}" for extent in after)
+
+
+def test_a_value_that_passes_through_may_have_loops_of_its_own() -> None:
+    """Of a body that runs over x alone, a second input of two merged loops: their sizes are not known there."""
+    found = Loops((Loop("d0", 4, "", (("y", "d0"),)),), {"x": (("d0",),), "y": (("d0",),), "z": (("a", "c"),)}, {})
+    g = Builder()
+    x, z = g.input((4,), name="x"), g.input((12,), name="z")
+    g.output(g.op("neg", x, name="y"), z)
+    assert resized(found, g.graph()) is None

@@ -365,3 +365,19 @@ def test_operators_with_a_rule_of_a_user_may_see_the_batch() -> None:
         unregister_rule("mylib::known")
     with pytest.raises(CannotRebatch, match="it is opaque and sees the batch"):
         with_batch(one_body(g), 6)
+
+
+def test_operators_with_a_rule_of_trials_may_see_the_batch() -> None:
+    """Where the batch is a loop of theirs. One that they need in one place is lost there: nothing says what becomes of
+    it."""
+
+    def build(batch: int, rule: str, whole: tuple[str, ...]) -> Fold:
+        g = Builder()
+        x = g.input((batch, 8), labels=("b", "s"))
+        g.output(g.op("opaque", x, target="mylib::tried", types=(f"f32[{batch}, 8]",), rule=rule, whole=whole))
+        return one_body(g)
+
+    known = "n0 w0 -> n0 w1", ("w0", "w1")
+    assert with_batch(build(4, *known), 6) == build(6, *known)
+    with pytest.raises(CannotRebatch, match="it needs the batch in one place"):
+        with_batch(build(4, "w0 n0 -> w1 n0", ("w0", "w1")), 6)

@@ -16,6 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from meshwright.ir.frontends.invoked import called, overload_of
 from meshwright.ir.rules.moe import routing_groups
 
 Attrs = Mapping[str, Any]
@@ -278,7 +279,7 @@ def _conv(call: Callable[..., Tensor]) -> Run:
 
 
 def _pool(call: Callable[..., Tensor]) -> Run:
-    names = ("stride", "padding", "dilation", "ceil_mode")
+    names = ("stride", "padding", "dilation", "ceil_mode", "count_include_pad", "divisor_override")
 
     def run(operands: tuple[Tensor, ...], attrs: Attrs) -> Results:
         return (call(operands[0], attrs["kernel"], **{name: attrs[name] for name in names if name in attrs}),)
@@ -287,7 +288,12 @@ def _pool(call: Callable[..., Tensor]) -> Run:
 
 
 def _upsample(operands: tuple[Tensor, ...], attrs: Attrs) -> Results:
-    return (F.interpolate(operands[0], size=attrs["size"], mode=attrs.get("mode", "nearest")),)
+    where = {"scale_factor": attrs["scales"]} if "scales" in attrs else {"size": attrs["size"]}
+    return (
+        F.interpolate(
+            operands[0], **where, mode=attrs.get("mode", "nearest"), align_corners=attrs.get("align_corners")
+        ),
+    )
 
 
 def slots(idx: Tensor, experts: int, capacity: int, groups: tuple[int, ...]) -> Tensor:
@@ -367,7 +373,18 @@ def _table(operands: tuple[Tensor, ...], attrs: Attrs) -> Results:
 
 
 OPAQUE: dict[str, Run] = {}
-"""What opaque operators compute, by target: whoever checks one puts it here."""
+"""What opaque operators compute, by target, where it is not what the framework does: whoever checks one puts it
+here."""
+
+
+def _named(operands: tuple[Tensor, ...], attrs: Attrs) -> Results:
+    """The framework's operator of this name, as it was called (`meshwright.ir.invocation`)."""
+    if (own := OPAQUE.get(attrs["target"])) is not None:
+        return own(operands, attrs)
+    name = f"{attrs['target'].removeprefix('aten::').replace('::', '.')}.{attrs['overload']}"
+    wide = any(one.dtype is torch.float64 for one in operands)
+    made = called(overload_of(name), attrs["call"], operands, wide=wide)
+    return (made,) if isinstance(made, Tensor) else tuple(one for one in made if isinstance(one, Tensor))
 
 
 EAGER: dict[str, Run] = {
@@ -475,6 +492,8 @@ EAGER: dict[str, Run] = {
     "softmax": _along(torch.softmax),
     "log_softmax": _along(torch.log_softmax),
     "cumsum": _along(torch.cumsum),
+    "cumprod": _along(torch.cumprod),
+    "logcumsumexp": lambda operands, attrs: (torch.logcumsumexp(operands[0], attrs["dim"]),),
     "topk": lambda operands, attrs: tuple(torch.topk(operands[0], attrs["k"], attrs.get("dim", -1))),
     "sort": lambda operands, attrs: tuple(
         torch.sort(operands[0], dim=attrs.get("dim", -1), descending=attrs.get("descending", False))
@@ -529,5 +548,6 @@ EAGER: dict[str, Run] = {
     "one_hot": lambda operands, attrs: (
         F.one_hot(operands[0], attrs["num_classes"]).to(DTYPES[attrs.get("dtype", "i64")]),
     ),
-    "opaque": lambda operands, attrs: OPAQUE[attrs["target"]](operands, attrs),
+    "pointwise": _named,
+    "opaque": _named,
 }

@@ -1,0 +1,90 @@
+"""Running what may crash in a process of its own: kernels do not check all that they may be given in a trial."""
+
+from __future__ import annotations
+
+import faulthandler
+import os
+import pickle
+import select
+import signal
+import time
+import warnings
+from collections.abc import Callable
+from typing import TypeVar
+
+import torch
+
+LIMIT_S = 30.0
+"""For a trial to come back, which takes some hundredths of a second."""
+
+CHUNK = 1 << 16
+
+T = TypeVar("T")
+
+
+class Crashed(Exception):
+    """The process ended without an answer."""
+
+
+def aside(run: Callable[[], T], limit_s: float = LIMIT_S) -> T:
+    """What `run` returns, or raises, in a copy of this process. Raises `Crashed` if neither comes before the limit."""
+    receive, send = os.pipe()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that threads are not copied: the copy uses none
+        child = os.fork()
+    if not child:
+        _answer(run, send)
+    os.close(send)
+    try:
+        answer = _read(receive, time.monotonic() + limit_s)
+    finally:
+        os.close(receive)
+        _ended(child)
+    if not answer:
+        raise Crashed
+    found, raised = pickle.loads(answer)
+    if raised is not None:
+        raise raised
+    result: T = found
+    return result
+
+
+def _answer(run: Callable[[], T], send: int) -> None:
+    """In the copy: the answer, and nothing after it, whatever happens."""
+    try:
+        faulthandler.disable()
+        for number in (signal.SIGALRM, signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, signal.SIG_DFL)
+        torch.set_num_threads(1)
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, 1)
+        os.dup2(nowhere, 2)
+        answer = _packed(run)
+        while answer:
+            answer = answer[os.write(send, answer) :]
+    finally:
+        os._exit(0)
+
+
+def _packed(run: Callable[[], T]) -> bytes:
+    try:
+        return pickle.dumps((run(), None))
+    except Exception as error:  # noqa: BLE001 - raised again where it was asked for
+        return pickle.dumps((None, RuntimeError(f"{type(error).__name__}: {error}")))
+
+
+def _read(receive: int, until: float) -> bytes:
+    """What comes before the end or the limit; nothing if the limit comes first."""
+    found = b""
+    while select.select([receive], [], [], max(0.0, until - time.monotonic()))[0]:
+        if not (part := os.read(receive, CHUNK)):
+            return found
+        found += part
+    return b""
+
+
+def _ended(child: int) -> None:
+    ended, _ = os.waitpid(child, os.WNOHANG)
+    if not ended:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
