@@ -106,6 +106,7 @@ def test_findings_as_json() -> None:
         "memory": [{"bytes": MIB, "planned_bytes": 3.0}, {"bytes": 2 * MIB, "planned_bytes": 4.0}],
         "rounded": 3,
         "in_fp64": 0.5,
+        "random": [],
         "differences": ["off"],
     }
 

@@ -79,7 +79,8 @@ def calls_of(fold: Fold) -> Calls:
         file=Path("llama.py"),
         factory="tiny",
         entries=("tokens",),
-        arguments={f"{path}.{part}": (f"{path}.norm{n}",) for path in blocks for n, part in ((1, "attn"), (2, "mlp"))},
+        arguments=dict.fromkeys(modules, (None,))
+        | {f"{path}.{part}": (f"{path}.norm{n}",) for path in blocks for n, part in ((1, "attn"), (2, "mlp"))},
         has_optimizer=False,
         route=Route(
             lines=lines,

@@ -351,7 +351,7 @@ def turns(bodies: str, arguments: Sequence[str], start: int = 0) -> list[str]:
     lines.append(called("out", "norm", last))
     around: Any = SimpleNamespace(
         subject=SimpleNamespace(
-            calls=SimpleNamespace(entries=(f"h{start}",)), stacks=((tuple(dict.fromkeys(bodies)), every),)
+            calls=SimpleNamespace(read=(f"h{start}",)), stacks=((tuple(dict.fromkeys(bodies)), every),)
         ),
         route=SimpleNamespace(result="out", created=(), strided=()),
         late=(),

@@ -75,7 +75,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def calls(*, own: bool = True) -> Any:
-    return SimpleNamespace(file=Path("model.py"), factory="made", has_optimizer=own, entries=("x",))
+    return SimpleNamespace(file=Path("model.py"), factory="made", has_optimizer=own, entries=("x",), own_loss=None)
 
 
 def batch(step: int) -> Tensor:
@@ -212,7 +212,15 @@ def right(one: Job, steps: int = 2, *, in_fp64: bool = False) -> Left:
     reference, found = replace(one, in_fp64=in_fp64).reference, Left({0: [], 1: []})
     for step in range(steps):
         made = reference.step(step, {})
-        usual = {"loss": None, "grads": {}, "parameters": {}, "buffers": {}, "drawn": {}, "collectives": {}}
+        usual = {
+            "loss": None,
+            "grads": {},
+            "parameters": {},
+            "buffers": {},
+            "drawn": {},
+            "still": [],
+            "collectives": {},
+        }
         weights = {"grads": dict(made.grads), "parameters": {"w": made.parameters["w"]}}
         sent, received = ({key: number for key, number in SENT.items() if key[0] == way} for way in ("send", "recv"))
         found[0].append({**usual, **weights, "peak": 900 - step, "collectives": sent})
@@ -395,7 +403,7 @@ def test_rows_for_experts_are_told_together_and_in_the_plans_precision(
     def left(*sizes: int, in_fp64: bool = False, off: float = 0.0) -> Left:
         made = replace(one, in_fp64=in_fp64).reference.step(0, {})
         gradient = made.grads["w"] + off * made.grads["w"].max()
-        usual = {"loss": made.loss.item(), "grads": {"w": gradient}, "peak": 1, "drawn": {}}
+        usual = {"loss": made.loss.item(), "grads": {"w": gradient}, "peak": 1, "drawn": {}, "still": []}
         held = {"w": W - 0.5 * gradient, "still": torch.tensor([7.0])}
         usual |= {"parameters": held, "buffers": {**made.buffers, **made.constants}}
         return {at: [{**usual, "collectives": {("all_to_all", (0, 1), size): 1}}] for at, size in enumerate(sizes)}

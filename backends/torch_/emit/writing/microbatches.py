@@ -80,10 +80,11 @@ def syncing(parts: Parts) -> Iterator[str]:
 def one_batch(parts: Parts, called: str, averaged: bool) -> Iterator[str]:
     """Forward and backward of one micro-batch."""
     deep = 8
+    within = contexts(parts, "share")
     if parts.wrapped:
-        yield f"{' ' * deep}with nullcontext() if number == MICROBATCHES - 1 else model.no_sync():"
-        deep += 4
-    if within := contexts(parts, "share"):
+        syncs = "nullcontext() if number == MICROBATCHES - 1 else model.no_sync()"
+        within = f"{syncs}, {within}" if within else syncs
+    if within:
         yield f"{' ' * deep}with {within}:"
         deep += 4
     how = weight_of(parts.subject)

@@ -1,0 +1,74 @@
+"""Losses, forward passes and parameters of many forms: emitted under copies, ZeRO-3, micro-batches and two stages, run
+in one launch, and exact."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from meshwright.backends.torch_.emit import Subject
+from meshwright.backends.torch_.verify.emitted import verify
+from meshwright.ir.errors import EmissionLoss
+from tests.backends.torch_.emitted import job, subject, unclean, written
+
+HERE = Path(__file__).parent
+STAGES = {"pp": 2, "microbatches": 2, "schedule": "1f1b"}
+LOSSES = {
+    "mse": 'F.mse_loss(outputs, batch["y"])',
+    "bce": 'F.binary_cross_entropy_with_logits(outputs, batch["y"])',
+    "kl": 'F.kl_div(outputs.log_softmax(-1), batch["y"].softmax(-1), reduction="batchmean")',
+    "sum": '0.1 * F.l1_loss(outputs, batch["y"], reduction="sum")',
+    "several": 'several(outputs, batch["label"], batch["y"])',
+    "root": 'F.mse_loss(outputs, batch["y"]).sqrt()',
+}
+CASES: dict[str, tuple[str, str, dict[str, Any]]] = {
+    "mse, copies": ("plain", "mse", {"dp": 2}),
+    "bce, stages": ("plain", "bce", STAGES),
+    "kl, micro-batches": ("plain", "kl", {"dp": 2, "microbatches": 2}),
+    "sum, zero 3": ("plain", "sum", {"dp": 2, "zero": 3}),
+    "several, copies": ("plain", "several", {"dp": 2}),
+    "several, micro-batches": ("plain", "several", {"dp": 2, "microbatches": 2}),
+    "several, stages": ("plain", "several", STAGES),
+    "a scalar, zero 3": ("scalar", "", {"dp": 2, "zero": 3}),
+    "a pair, copies": ("pair", "", {"dp": 2}),
+    "a pair, stages": ("pair", "", STAGES),
+    "a table, stages": ("table", "", STAGES),
+    "an output, copies": ("output", "", {"dp": 2}),
+    "scattered, copies": ("scattered", "mse", {"dp": 2}),
+    "scattered, zero 3": ("scattered", "mse", {"dp": 2, "zero": 3}),
+    "scattered, stages": ("scattered", "mse", STAGES),
+    "dropping, copies": ("dropping", "mse", {"dp": 2}),
+}
+
+
+def planned(folder: Path, factory: str, loss: str, degrees: dict[str, Any]) -> Subject:
+    """A plan of a model of `forwards.py`, with this loss in its file."""
+    file = folder / f"of_{loss or 'own'}.py"
+    text = (HERE / "forwards.py").read_text()
+    hook = (
+        f"\n\ndef loss(outputs: Any, batch: dict[str, Tensor]) -> Tensor:\n    return {LOSSES[loss]}\n" if loss else ""
+    )
+    file.write_text(text + hook)
+    return subject(reference=f"{file}:{factory}", **degrees)
+
+
+def test_all_of_them_are_exact(tmp_path: Path) -> None:
+    """Losses, gradients, parameters, buffers and collectives; and nothing in the scripts that ruff minds."""
+    plans = {name: planned(tmp_path, *case) for name, case in CASES.items()}
+    folders = {name: tmp_path / str(number) for number, name in enumerate(plans)}
+    jobs = [job(plan, written(plan, folders[name])) for name, plan in plans.items()]
+    found = dict(zip(plans, verify(jobs, steps=2, limit_s=300), strict=True))
+    assert {name: one.differences[:2] for name, one in found.items() if not one.exact} == {}
+    assert {name for name, one in found.items() if one.still} == {"dropping, copies"}
+    assert unclean(tmp_path) == ""
+
+
+def test_a_loss_without_parts_is_refused_where_parts_are_needed(tmp_path: Path) -> None:
+    """Not on one device."""
+    planned(tmp_path, "plain", "root", {})
+    plan = planned(tmp_path, "plain", "root", {"dp": 2})
+    with pytest.raises(EmissionLoss, match="is not linear in a sum over the batch"):
+        written(plan, tmp_path / "out")
+    written(planned(tmp_path, "plain", "root", {}), tmp_path / "alone")
