@@ -298,7 +298,7 @@ class Small:
             workload=workload,
             calls=calls,
             config=",".join(f"{name}={value}" for name, value in vars_of(degrees)),
-            prints=self.prints,
+            prints=True if self.prints else None,
         )
 
 

@@ -52,7 +52,8 @@ def emit(subject: Subject, folder: Path) -> Files:
     """The files of a plan, for this folder: the script finds the model from there. Raises a `NotEmitted` for what no
     code is written for; its fix is none that the plan has already."""
     refusals = []
-    for prints in (True, False) if printed_first(subject) else (False, True):
+    first = printed_first(subject)
+    for prints in (first, not first) if subject.prints is None else (subject.prints,):
         try:
             return _emitted(replace(subject, prints=prints), folder)
         except NotEmitted as refusal:
@@ -64,8 +65,6 @@ def emit(subject: Subject, folder: Path) -> Files:
 def printed_first(subject: Subject) -> bool:
     """Whether an axis cuts more than the batch: the model is printed then. Else its own code runs as it is, unless that
     cannot be."""
-    if subject.prints:
-        return True
     try:
         axes = axes_of(subject)
     except NotEmitted:

@@ -42,8 +42,8 @@ class Subject:
     """FLOP/s of one device by which the plan's MFU is counted; 0 if that is not known."""
     init: str = ""
     """Where weights come from (`initial.INITS`); empty for what the model's size wants."""
-    prints: bool = False
-    """Whether blocks are printed, also where stock styles would do."""
+    prints: bool | None = None
+    """Whether the model is printed, or stock styles are applied to its own code; None for what suits the plan."""
     only: tuple[int, ...] = ()
     """The stages that are looked at, which have one mesh and the same plans; empty for all of them, if these do."""
 

@@ -52,9 +52,10 @@ def subject(
     target: str = "torch-gloo",
     workload: Workload = WORKLOAD,
     reference: str = TINY,
+    prints: bool | None = False,
     **degrees: Any,
 ) -> Subject:
-    """The plan that degrees mean."""
+    """The plan that degrees mean; in stock styles unless `prints` says otherwise."""
     fold, calls = model(BATCH // degrees.get("microbatches", 1), reference, dtype=workload.precision)
     decisions = template(fold, Degrees(**degrees), target, *([pins] if pins else []))
     return Subject(
@@ -64,6 +65,7 @@ def subject(
         workload=workload,
         calls=calls,
         config=" ".join(f"{name}={value}" for name, value in degrees.items()),
+        prints=prints,
     )
 
 

@@ -60,7 +60,7 @@ def accumulating_step(parts: Parts) -> Iterator[str]:
     if parts.sharded_loss:
         yield "    # All ranks of the tensor axis hold the whole sum."
         yield "    losses = [loss.to_local() if isinstance(loss, DTensor) else loss for loss in losses]"
-    if shared is None:
+    if parts.shared is None:
         yield "    return torch.stack(losses).sum()"
     else:
         yield "    total = torch.stack(losses)"
