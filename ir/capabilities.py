@@ -64,8 +64,9 @@ stored where its shards do not divide it."""
 STORAGE = ("params", "grads", "optimizer")
 RECOMPUTE = ("none", "full", "selective")
 OVERLAP = ("data_parallel", "parameters", "ring", "tensor")
-STRATEGIES = ("uniform", "per_operator")
-"""What an axis may do in the operators of a body: the same in all, as named degrees have it, or anything in each."""
+STRATEGIES = ("uniform", "printed", "per_operator")
+"""What an axis may do in the operators of a body: the same in all, as named degrees have it; beside that, nothing in some
+of them, or something else, in bodies that are printed; or anything in each, which is searched."""
 ONE_MIND = ("b", "s", "heads", "group", "ffn", "vocab")
 """Loops of which an axis that splits them does so wherever it can, in the table of named degrees."""
 TENSOR = {"heads", "group", "ffn", "vocab"}
@@ -293,7 +294,7 @@ class Capabilities:
         leaves a sum of gradients (`names.gradients`). Slots of experts may be those of all ranks of an axis that cuts
         experts in themselves, where runs of tokens that share them are longer than what a rank has; experts apart
         are sent what slots hold, which must be cut by tokens first."""
-        if self.per_operator:
+        if self.per_operator or "printed" in _names(self.strategies):
             return
         routing: dict[str, list[Op]] = {}
         for op in graph.ops:

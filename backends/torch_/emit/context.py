@@ -142,12 +142,13 @@ def context_of(subject: Subject, axis: str) -> Context:
         bodies=tuple(reader.body() for reader in found),
         entries=tuple(given.value for given, _ in subject.fold.inputs if "s" in given.labels),
         masked=any(reader.masked for reader in found),
-        kernel=_kernel(subject, masked=any(reader.masked for reader in found)),
+        kernel=kernel_of(subject, masked=any(reader.masked for reader in found)),
         narrow=any(reader.narrow for reader in found),
     )
 
 
-def _kernel(subject: Subject, *, masked: bool) -> str:
+def kernel_of(subject: Subject, *, masked: bool) -> str:
+    """Torch's fused kernel that computes attention in a ring."""
     if subject.device == "cpu":
         return "cpu"
     return "efficient" if subject.workload.precision == "fp32" or masked else "flash"
@@ -207,7 +208,7 @@ class _Reader:
         if values > keys or op.attr("dropout"):
             raise self.refuse(op, "torch has no fused kernel for it, by which a ring puts parts together")
         own = self.piece.graph.types[op.operands[0]].shape[-2] // self.subject.mesh.axis(self.axis).size
-        if _kernel(self.subject, masked=self.masked) == "efficient" and own % ROWS:
+        if kernel_of(self.subject, masked=self.masked) == "efficient" and own % ROWS:
             raise self.refuse(op, f"a ring of {own} tokens per rank; this kernel of CUDA counts rows in {ROWS}s")
 
     def splits(self, op: Op) -> list[tuple[str, Split]]:

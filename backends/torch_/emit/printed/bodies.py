@@ -171,6 +171,7 @@ def printed_of(subject: Subject, axes: Axes, inside: Mapping[str, Iterable[str]]
             flat=lambda axes: joined(in_order(axes, subject)),
             constants={law: f"{name}({one.holder(piece)})" for law, (name, one) in made.items()},
             device=subject.device,
+            sizes={axis.name: axis.size for axis in subject.mesh.axes},
         )
         way = routed(piece.graph, piece.plan, subject.mesh, lowering.moves)
         name = free(f"{identifier(_snake(piece.plan.body))}_forward", taken)

@@ -334,7 +334,7 @@ def _attention(call: LocalOp) -> str:
     attrs, many = call.attrs, call.given[0].shape[1] != call.given[1].shape[1]
     mask, width = attrs.get("mask", "full"), attrs.get("width", 0)
     if call.coupled:
-        raise refuse(call.op, "attention in a ring")
+        return _ring(call)
     if call.cuts.keys() & {"sk"}:
         raise refuse(call.op, "attention to a part of the keys")
     options = {"scale": attrs.get("scale")}
@@ -363,6 +363,15 @@ def _attention(call: LocalOp) -> str:
     if biased:
         given.append("bias=%3")
     return called("attend", *given, **named)
+
+
+def _ring(call: LocalOp) -> str:
+    """Attention whose keys and values pass from rank to rank."""
+    mask, layouts = call.attrs.get("mask", "full"), {layout for _, layout in call.cuts["sq"]}
+    if mask not in ("full", "causal") or len(call.given) > 3 or layouts != {CONTIGUOUS} or call.attrs.get("dropout"):
+        raise refuse(call.op, "attention in a ring with a mask of its own, or tokens in another order")
+    scale = value(call.attrs.get("scale"))
+    return f"Ring.apply(%0, %1.contiguous(), %2.contiguous(), {call.coupled[0]}, {mask == 'causal'}, {scale})"
 
 
 def _gqa(many: bool) -> dict[str, Attr]:
@@ -638,6 +647,8 @@ class Torch:
     """What several axes are called that act as one."""
     constants: Mapping[str, str]
     device: str
+    sizes: Mapping[str, int]
+    """How many ranks there are along every axis."""
 
     def operator(self, call: LocalOp) -> str:
         if call.op.kind == "constant":
@@ -658,13 +669,12 @@ class Torch:
 
     def move(self, way: Way, type_: Type, *, trained: bool) -> tuple[str, str]:
         if not trained:
-            return self.steps("%0", way.there, type_), self.told(way)
+            return self.steps("%0", way.there, type_.shape), self.told(way)
         name = NAMED.get((tuple(s.kind for s in way.there), tuple(s.kind for s in way.back)))
-        step = (*way.there, *way.back)[0]
         if name is not None and not self.unlike(way):
-            return f"{name}({self.arguments('%0', step, way.there, type_)})", self.told(way)
-        there, back = self.function("x", way.there, type_), self.function("grad", way.back, type_)
-        return f"moved(%0, {there}, {back})", self.told(way)
+            step, shape = (way.there or way.back)[0], type_.shape if way.there else self.after(way.there, type_.shape)
+            return f"{name}({self.arguments('%0', step, shape)})", self.told(way)
+        return f"moved(%0, {self.function('x', way.there, type_.shape)}, {self.back(way, type_)})", self.told(way)
 
     def unlike(self, way: Way) -> bool:
         """Whether the steps of a named way concern other axes, dimensions or reductions."""
@@ -677,16 +687,33 @@ class Torch:
             )
         return (there.axes, there.dim) != (back.axes, back.dim) or str(there.layout) != str(back.layout)
 
-    def function(self, name: str, steps: Sequence[Step], type_: Type) -> str:
-        return f"lambda {name}: {self.steps(name, steps, type_)}" if steps else "as_it_is"
+    def function(self, name: str, steps: Sequence[Step], shape: tuple[int, ...]) -> str:
+        return f"lambda {name}: {self.steps(name, steps, shape)}" if steps else "as_it_is"
 
-    def steps(self, text: str, steps: Sequence[Step], type_: Type) -> str:
+    def back(self, way: Way, type_: Type) -> str:
+        return self.function("grad", way.back, self.after(way.there, type_.shape))
+
+    def steps(self, text: str, steps: Sequence[Step], shape: tuple[int, ...]) -> str:
         for step in steps:
-            text = f"{STEPS.get(step.kind, step.kind)}({self.arguments(text, step, steps, type_)})"
+            text = f"{STEPS.get(step.kind, step.kind)}({self.arguments(text, step, shape)})"
+            shape = self.after((step,), shape)
         return text
 
-    def arguments(self, text: str, step: Step, steps: Sequence[Step], type_: Type) -> str:
-        """The arguments of a step, or of a named way whose first step it is."""
+    def after(self, steps: Sequence[Step], shape: tuple[int, ...]) -> tuple[int, ...]:
+        """The shape of a shard when these steps are done."""
+        found = list(shape)
+        for step in steps:
+            parts = prod(self.sizes[axis] for axis in step.axes)
+            if step.kind in ("all_gather", "all_to_all", "pad"):
+                found[step.dim] *= parts
+            if step.kind in ("slice", "reduce_scatter"):
+                found[step.dim] //= parts
+            if step.kind == "all_to_all":
+                found[step.target] //= parts
+        return tuple(found)
+
+    def arguments(self, text: str, step: Step, shape: tuple[int, ...]) -> str:
+        """The arguments of a step on a shard of this shape, or of a named way whose first step it is."""
         if len(step.axes) > 1 and step.kind != "all_reduce" and self.flat(step.axes) != joined(step.axes):
             raise EmissionPrinted(place=str(step), cause="its axes are in another order than in the mesh")
         given = [text, self.flat(step.axes)]
@@ -696,10 +723,10 @@ class Torch:
             given.append(str(step.target))
         if step.reduction != "sum":
             given.append(literal(step.reduction))
-        extent = type_.shape[step.dim] if step.dim >= 0 else 0
-        if isinstance(step.layout, Nested):
-            raise EmissionPrinted(place=str(step), cause=f"a move of a dimension of {extent} in runs")
-        return ", ".join(given) + layout_of(step.layout, str(step))
+        cut = step.target if step.kind == "all_to_all" else step.dim
+        gathers = step.kind in ("all_gather", "pad")
+        whole = (self.after((step,), shape) if gathers else shape)[cut] if cut >= 0 else 0
+        return ", ".join(given) + nested(step.layout, whole, str(step))
 
     def told(self, way: Way) -> str:
         there = " and ".join(f"{SAID[step.kind]} over {'.'.join(step.axes)}" for step in way.there)
@@ -709,8 +736,8 @@ class Torch:
     def moves(self, ways: Sequence[Way], type_: Type) -> tuple[str, str]:
         there, back = list(dict.fromkeys(way.there for way in ways)), list(dict.fromkeys(way.back for way in ways))
         given = [
-            f"({there.index(w.there)}, {self.function('x', w.there, type_)}, "
-            f"{back.index(w.back)}, {self.function('grad', w.back, type_)})"
+            f"({there.index(w.there)}, {self.function('x', w.there, type_.shape)}, "
+            f"{back.index(w.back)}, {self.back(w, type_)})"
             for w in ways
         ]
         return f"several(%0, {', '.join(given)})", "for several readers"

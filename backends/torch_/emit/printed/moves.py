@@ -331,12 +331,12 @@ def batch_normalize(x: Tensor, moments: Tensor, weight: Tensor, bias: Tensor, ep
 '''
 
 
-@lru_cache(maxsize=1)
-def _parts() -> dict[str, tuple[str, frozenset[str]]]:
-    """Every function and class of the text, by name, and the names that it uses."""
+@lru_cache(maxsize=8)
+def _parts(whole: str) -> dict[str, tuple[str, frozenset[str]]]:
+    """Every function and class of a text, by name, and the names that it uses."""
     found = {}
-    for node in ast.parse(TEXT).body:
-        text = ast.get_source_segment(TEXT, node)
+    for node in ast.parse(whole).body:
+        text = ast.get_source_segment(whole, node)
         assert text is not None
         used = frozenset(one.id for one in ast.walk(node) if isinstance(one, ast.Name))
         if isinstance(node, ast.FunctionDef | ast.ClassDef):
@@ -346,13 +346,14 @@ def _parts() -> dict[str, tuple[str, frozenset[str]]]:
     return found
 
 
-NAMES = frozenset(_parts())
+NAMES = frozenset(_parts(TEXT)) | {"Ring", "visit", "visit_backward", "pass_on", "arrived", "widened"}
 """The names of these functions: code around them calls nothing else so."""
 
 
-def used_by(names: Iterable[str]) -> Iterator[str]:
-    """The functions of these names, and all that they use, in the order in which they stand here."""
-    parts, wanted, left = _parts(), set[str](), list(names)
+def used_by(names: Iterable[str], ring: str) -> Iterator[str]:
+    """The functions of these names, and all that they use, in the order in which they stand here; `ring` is the text of
+    those for attention in a ring."""
+    parts, wanted, left = _parts(TEXT) | _parts(ring), set[str](), list(names)
     while left:
         name = left.pop()
         if name in parts and name not in wanted:

@@ -6,12 +6,14 @@ import re
 from collections.abc import Iterator
 
 from meshwright.backends.printing import Function
+from meshwright.backends.torch_.emit.context import kernel_of
 from meshwright.backends.torch_.emit.parts import Parts
 from meshwright.backends.torch_.emit.printed.bodies import Made, Printed, PrintedBody, axes_in
 from meshwright.backends.torch_.emit.printed.moves import used_by
 from meshwright.backends.torch_.emit.printed.passes import Pass
 from meshwright.backends.torch_.emit.writing.imports import names_in
 from meshwright.backends.torch_.emit.writing.lines import WIDTH, apart, call, indented
+from meshwright.backends.torch_.emit.writing.ring import ring
 from meshwright.ir.quoting import literal, pattern, said
 
 FORWARD = "model_forward"
@@ -39,11 +41,21 @@ def functions(parts: Parts) -> Iterator[Iterator[str]]:
             texts.append(function(printed, printed.bodies[body], name, one))
         texts += [list(stage.lines) for stage in parts.pipeline.stages]  # for what they use
     used = names_in("\n".join(line for text in texts for line in text))
-    yield from (iter(text.split("\n")) for text in used_by(used))
+    yield from (iter(text.split("\n")) for text in used_by(used, ring_of(printed)))
     if printed.tensor:
         yield iter(DISTRIBUTE.split("\n"))
     shown = texts if parts.pipeline is None else texts[: -len(parts.pipeline.stages)]
     yield from (iter(text) for text in shown)
+
+
+def ring_of(printed: Printed) -> str:
+    """The text of attention in a ring, whose calls of kernels are called otherwise here."""
+    kernel = kernel_of(printed.subject, masked=False)
+    graphs = [body.piece.graph for body in printed.bodies.values()]
+    attends = [graph.operand_types(op) for graph in graphs for op in graph.ops if op.kind == "attention"]
+    narrow = any(value.shape[-1] < key.shape[-1] for _, key, value, *_ in attends)
+    text = ring(kernel, masked=False, narrow=narrow)
+    return re.sub(r"\battend(?=\w*\()", "visit", text)
 
 
 def function(printed: Printed, body: PrintedBody, name: str, one: Function) -> list[str]:
