@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from benchmarks.registry.cells import (
     CELLS,
@@ -96,7 +97,7 @@ class Asked:
         if asked := [name for name in cells if name in TWINS or name == TWIN]:
             yield from self._of_twin(reference, asked, together)
 
-    def _row(self, cell: str, outcome: str, **given: str) -> Row:
+    def _row(self, cell: str, outcome: str, **given: Any) -> Row:
         return Row(model=self.entry.name, cell=cell, family=self.entry.family, outcome=outcome, **given)
 
     def _timed(self, cell: str, step: str, argv: Sequence[str]) -> Row:

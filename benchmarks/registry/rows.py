@@ -70,7 +70,7 @@ class Row:
 def of_exit(model: str, cell: str, step: str, code: int, said: str) -> Row:
     """The row of a command that ended by itself."""
     told = TOLD.search(said)
-    common = {"model": model, "cell": cell, "step": step}
+    common: dict[str, Any] = {"model": model, "cell": cell, "step": step}
     if code in (OK, GAP):
         return Row(**common, outcome="exact")
     if code == MISMATCH:

@@ -26,7 +26,7 @@ WALL = 5.0
 
 
 @dataclass(frozen=True, slots=True)
-class _Piece:
+class Piece:
     """Cells of a model that share a process."""
 
     entry: Entry
@@ -45,35 +45,35 @@ def run(asked: Mapping[str, Sequence[str]], known: Mapping[str, Entry], work: Pa
     os.environ["MESHWRIGHT_DEBUG"] = "1"
     pieces = [piece for model, cells in asked.items() for piece in _pieces(known[model], cells, work)]
     while pieces:
-        again: list[_Piece] = []
+        again: list[Piece] = []
         by_name = {piece.name: piece for piece in pieces}
         jobs = (_job(piece, how["limit_s"]) for piece in pieces)
         for job, ended in forked(jobs, int(how["jobs"])):
             piece = by_name[job.name]
-            found, left = _found(piece, ended)
+            found, left = found_by(piece, ended)
             yield from (replace(row, said=without_places(row.said), detail=without_places(row.detail)) for row in found)
             if left is not None:
                 again.append(left)
         pieces = again
 
 
-def _pieces(entry: Entry, cells: Sequence[str], work: Path) -> Iterator[_Piece]:
+def _pieces(entry: Entry, cells: Sequence[str], work: Path) -> Iterator[Piece]:
     folder = work / entry.slug
     for name in (INSPECT, PLAN):
         if name in cells:
-            yield _Piece(entry, (name,), folder / f"of {name}")
+            yield Piece(entry, (name,), folder / f"of {name}")
     if rest := tuple(name for name in cells if name not in (INSPECT, PLAN)):
-        yield _Piece(entry, rest, folder)
+        yield Piece(entry, rest, folder)
 
 
-def _job(piece: _Piece, limit_s: float) -> Job:
+def _job(piece: Piece, limit_s: float) -> Job:
     piece.folder.mkdir(parents=True, exist_ok=True)
     (piece.folder / NOTES).unlink(missing_ok=True)
     cpu_s = limit_s * (len(piece.cells) + 1 if len(piece.cells) > 1 else 1)
     return Job(name=piece.name, work=_work(piece), log=piece.folder / LOG, cpu_s=cpu_s, wall_s=WALL * cpu_s)
 
 
-def _work(piece: _Piece) -> Callable[[], int]:
+def _work(piece: Piece) -> Callable[[], int]:
     def work() -> int:
         with (piece.folder / NOTES).open("a", encoding="utf-8") as notes:
 
@@ -89,7 +89,7 @@ def _work(piece: _Piece) -> Callable[[], int]:
     return work
 
 
-def _found(piece: _Piece, ended: Ended) -> tuple[list[Row], _Piece | None]:
+def found_by(piece: Piece, ended: Ended) -> tuple[list[Row], Piece | None]:
     """The rows of a process that ended, and what has to be asked again."""
     notes = piece.folder / NOTES
     lines = [json.loads(line) for line in notes.read_text("utf-8").splitlines()] if notes.exists() else []
@@ -104,13 +104,13 @@ def _found(piece: _Piece, ended: Ended) -> tuple[list[Row], _Piece | None]:
     if step == "run" and len(guilty) > 1:
         return rows, replace(piece, cells=tuple(left), together=False)
     whole = step in ("write", "twin")
-    for name in left if whole else guilty[:1]:
-        rows.append(_ended(piece, name, step, ended))
-        left.remove(name)
-    return rows, replace(piece, cells=tuple(left)) if left and not whole else None
+    over = left if whole else guilty[:1]
+    rows += [_ended(piece, name, step, ended) for name in over]
+    rest = tuple(name for name in left if name not in over)
+    return rows, replace(piece, cells=rest) if rest else None
 
 
-def _ended(piece: _Piece, cell: str, step: str, ended: Ended) -> Row:
+def _ended(piece: Piece, cell: str, step: str, ended: Ended) -> Row:
     """The row of a cell whose process ended in the middle."""
     log = piece.folder / LOG
     said = log.read_text("utf-8", errors="replace") if log.exists() else ""
