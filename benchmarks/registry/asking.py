@@ -209,7 +209,7 @@ def twin(reference: str, folder: Path) -> str:
     return str(folder) if made.reference == "config.json" else str(folder / made.reference)
 
 
-PLACES = re.compile(r"/[\w./-]*/(?=[\w.-]+)")
+PLACES = re.compile(r"(?<![\w.-])/[\w./@+-]*/(?=[\w.-]+)")
 
 
 def without_places(text: str) -> str:

@@ -13,7 +13,7 @@ BATCH, SEQ = 8, 16
 """Of the twins: sequences of a step, tokens of each."""
 LAYERS, TOKENS = 4, 4096
 """Blocks of every stack of a twin; tokens that windows are measured by."""
-PUBLISHED_BATCH, PUBLISHED_SEQ = 512, 256
+PUBLISHED_BATCH, PUBLISHED_SEQ = 512, 96
 """Of the published size: fewer tokens than any table of positions has rows."""
 
 INSPECT, PLAN, TWIN = "inspect", "plan", "twin"

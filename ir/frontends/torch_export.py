@@ -31,7 +31,7 @@ from meshwright.ir.errors import (
     NoExampleInputs,
     NoLoss,
 )
-from meshwright.ir.frontends import writing
+from meshwright.ir.frontends import stack_traces, writing
 from meshwright.ir.frontends.constants import Term
 from meshwright.ir.frontends.contract import Hooks, Source
 from meshwright.ir.frontends.dtypes import type_of
@@ -128,7 +128,7 @@ def trace(
 
 def _export(step: Step, batch: Any, place: str) -> Any:
     try:
-        with contained(place, TRACE_LIMIT_S), warnings.catch_warnings(), _quiet():
+        with contained(place, TRACE_LIMIT_S), warnings.catch_warnings(), _quiet(), stack_traces.short():
             warnings.simplefilter("ignore")
             return torch.export.export(step, (batch,), strict=False)
     except (MeshwrightError, Interrupted):
