@@ -35,7 +35,7 @@ from meshwright.ir.frontends import stack_traces, writing
 from meshwright.ir.frontends.constants import Term
 from meshwright.ir.frontends.contract import Hooks, Source
 from meshwright.ir.frontends.dtypes import type_of
-from meshwright.ir.frontends.foreign import Interrupted, contained, described, user_line, whole
+from meshwright.ir.frontends.foreign import Interrupted, TimeIsUp, contained, described, user_line, whole
 from meshwright.ir.frontends.stand_ins import standing_in
 from meshwright.ir.frontends.storage import Cell
 from meshwright.ir.frontends.translate import Translator
@@ -131,7 +131,7 @@ def _export(step: Step, batch: Any, place: str) -> Any:
         with contained(place, TRACE_LIMIT_S), warnings.catch_warnings(), _quiet(), stack_traces.short():
             warnings.simplefilter("ignore")
             return torch.export.export(step, (batch,), strict=False)
-    except (MeshwrightError, Interrupted):
+    except (MeshwrightError, Interrupted, TimeIsUp):
         raise
     except BaseException as error:  # noqa: BLE001 - it is whatever the user's code raises
         raise _explained(error, place) from None
