@@ -89,23 +89,13 @@ class Asked:
             with redirect_stderr(io.StringIO()):
                 reference = self.entry.write(self.folder / "published")
         except NotBuilt as error:
-            yield from (self._row(name, "none", step="write", said=str(error)) for name in cells)
+            yield from (self.row(name, "none", step="write", said=str(error)) for name in cells)
             return
         for name, argv in ((INSPECT, inspected(reference)), (PLAN, planned(reference))):
             if name in cells:
-                yield self._timed(name, "load" if name == INSPECT else "plan", argv)
+                yield self.timed(name, "load" if name == INSPECT else "plan", argv)
         if asked := [name for name in cells if name in TWINS or name == TWIN]:
             yield from self._of_twin(reference, asked, together)
-
-    def _row(self, cell: str, outcome: str, **given: Any) -> Row:
-        return Row(model=self.entry.name, cell=cell, family=self.entry.family, outcome=outcome, **given)
-
-    def _timed(self, cell: str, step: str, argv: Sequence[str]) -> Row:
-        self.told(step, [cell])
-        began = used_s()
-        code, said = ask(argv)
-        row = of_exit(self.entry.name, cell, step, code, said)
-        return replace(row, family=self.entry.family, cpu_s=round(used_s() - began, 2))
 
     # Twins
 
@@ -116,30 +106,31 @@ class Asked:
             with redirect_stderr(said):
                 small = twin(reference, self.folder / "twin")
         except Exception as error:  # noqa: BLE001 - whatever it is, it is the answer
-            row = self._failed(TWIN, "twin", error, said.getvalue())
+            row = self.failed(TWIN, "twin", error, said.getvalue())
             yield from (replace(row, cell=name) for name in cells)
             return
         if TWIN in cells:
-            yield replace(self._row(TWIN, "exact", step="twin"), cpu_s=round(used_s() - began, 2))
+            yield replace(self.row(TWIN, "exact", step="twin"), cpu_s=round(used_s() - began, 2))
         yield from self.of(small, [name for name in cells if name in TWINS], together=together)
 
     def of(self, small: str, cells: Sequence[str], *, together: bool = True) -> Iterator[Row]:
         """The cells of a twin that is written."""
-        made: list[_Made] = []
+        made: list[Made] = []
         for name in cells:
-            found = self._emitted(small, name)
+            found = self.emitted(small, name)
             if isinstance(found, Row):
                 yield found
             elif together:
                 made.append(found)
             else:
-                yield from self._run([found])
-        yield from self._run(made)
+                yield from compared([found], self.told)
+        yield from compared(made, self.told)
 
-    def _emitted(self, small: str, name: str) -> Row | _Made:
+    def emitted(self, small: str, name: str) -> Row | Made:
+        """Plan and emit a cell of a twin; a row where that is refused, or fails."""
         out = self.folder / name
         began = used_s()
-        row = self._timed(name, "plan", of_twin(CELLS[name], small, str(out)))
+        row = self.timed(name, "plan", of_twin(CELLS[name], small, str(out)))
         if row.outcome != "exact":
             return row
         self.told("emit", [name])
@@ -149,53 +140,70 @@ class Asked:
                 subject = subject_of(reenter(load_plan(str(out))))
                 emit(subject, out).write(out)
         except Exception as error:  # noqa: BLE001 - whatever it is, it is the answer
-            return self._failed(name, "emit", error, said.getvalue())
-        return _Made(name=name, subject=subject, script=out / "train.py", cpu_s=used_s() - began)
+            return self.failed(name, "emit", error, said.getvalue())
+        return Made(asked=self, name=name, subject=subject, script=out / "train.py", cpu_s=used_s() - began)
 
-    def _run(self, made: Sequence[_Made]) -> Iterator[Row]:
-        """Run scripts in one launch. One that fails ends it: the others are launched again."""
-        from meshwright.backends.torch_.verify.emitted import Job, verify
+    def row(self, cell: str, outcome: str, **given: Any) -> Row:
+        """A row of this model."""
+        return Row(model=self.entry.name, cell=cell, family=self.entry.family, outcome=outcome, **given)
 
-        if not made:
-            return
-        self.told("run", [one.name for one in made])
-        began, said = used_s(), io.StringIO()
-        try:
-            with redirect_stderr(said):
-                jobs = [Job.of(one.subject, one.script) for one in made]
-                found = verify(jobs, steps=STEPS, limit_s=RUN_LIMIT_S * len(jobs))
-        except Exception as error:  # noqa: BLE001 - whatever it is, it is the answer
-            guilty = [one for one in made if isinstance(error, RanksFailed) and error.place == str(one.script)]
-            if len(made) == 1:
-                yield replace(self._failed(made[0].name, "run", error, said.getvalue()), cpu_s=made[0].cpu_s)
-            elif guilty:
-                yield replace(self._failed(guilty[0].name, "run", error, said.getvalue()), cpu_s=guilty[0].cpu_s)
-                yield from self._run([one for one in made if one is not guilty[0]])
-            else:
-                for one in made:
-                    yield from self._run([one])
-            return
-        share = (used_s() - began) / len(made)
-        for one, verified in zip(made, found, strict=True):
-            told = "\n".join(verified.differences[:6])
-            outcome = "exact" if verified.exact else "differs"
-            row = self._row(one.name, outcome, step="run", said=told.partition("\n")[0], detail=told)
-            yield replace(row, cpu_s=round(one.cpu_s + share, 2))
+    def timed(self, cell: str, step: str, argv: Sequence[str]) -> Row:
+        """The row of a command line."""
+        self.told(step, [cell])
+        began = used_s()
+        code, said = ask(argv)
+        row = of_exit(self.entry.name, cell, step, code, said)
+        return replace(row, family=self.entry.family, cpu_s=round(used_s() - began, 2))
 
-    def _failed(self, cell: str, step: str, error: Exception, said: str) -> Row:
+    def failed(self, cell: str, step: str, error: Exception, said: str) -> Row:
+        """The row of an exception."""
         where = "".join(traceback.format_exception(error))
         row = of_error(self.entry.name, cell, step, error, f"{said}\n{where}")
         return replace(row, family=self.entry.family)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Made:
+class Made:
     """A cell whose script is written."""
 
+    asked: Asked
     name: str
     subject: Subject
     script: Path
     cpu_s: float
+
+
+def compared(made: Sequence[Made], told: Told = nothing_told) -> Iterator[Row]:
+    """Run scripts in one launch, and compare. One that fails ends it: the others are launched again."""
+    from meshwright.backends.torch_.verify.emitted import Job, verify
+
+    if not made:
+        return
+    told("run", [one.name for one in made])
+    began, said = used_s(), io.StringIO()
+    try:
+        with redirect_stderr(said):
+            jobs = [Job.of(one.subject, one.script) for one in made]
+            found = verify(jobs, steps=STEPS, limit_s=RUN_LIMIT_S * len(jobs))
+    except Exception as error:  # noqa: BLE001 - whatever it is, it is the answer
+        guilty = [one for one in made if isinstance(error, RanksFailed) and error.place == str(one.script)]
+        if len(made) == 1:
+            guilty = list(made)
+        for one in guilty:
+            row = one.asked.failed(one.name, "run", error, said.getvalue())
+            yield replace(row, cpu_s=round(one.cpu_s + (used_s() - began) / len(made), 2))
+        if guilty:
+            yield from compared([one for one in made if one not in guilty], told)
+        else:
+            for one in made:
+                yield from compared([one], told)
+        return
+    share = (used_s() - began) / len(made)
+    for one, verified in zip(made, found, strict=True):
+        text = "\n".join(verified.differences[:6])
+        outcome = "exact" if verified.exact else "differs"
+        row = one.asked.row(one.name, outcome, step="run", said=text.partition("\n")[0], detail=text)
+        yield replace(row, cpu_s=round(one.cpu_s + share, 2))
 
 
 def twin(reference: str, folder: Path) -> str:

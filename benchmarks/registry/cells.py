@@ -55,6 +55,11 @@ def inspected(reference: str) -> list[str]:
     return ["inspect", reference, "--seq", str(PUBLISHED_SEQ), "--json"]
 
 
+def inspected_small(reference: str) -> list[str]:
+    """The command line that inspects a twin."""
+    return ["inspect", reference, "--batch", str(BATCH), "--seq", str(SEQ), "--dtype", "fp32", "--json"]
+
+
 def planned(reference: str) -> list[str]:
     """The command line of the second cell."""
     workload = ["--global-batch", str(PUBLISHED_BATCH), "--seq", str(PUBLISHED_SEQ)]

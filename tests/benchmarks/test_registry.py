@@ -11,12 +11,14 @@ import pytest
 
 from benchmarks.mutation.forking import Ended
 from benchmarks.registry import command, hugging_face, running
+from benchmarks.registry.asking import ask
 from benchmarks.registry.cells import CELLS, TWINS
 from benchmarks.registry.command import WORKING_TREE, read
 from benchmarks.registry.entries import MODELS, WRITTEN, Entry, drawn, entries
 from benchmarks.registry.lawful import LAWFUL
 from benchmarks.registry.page import bars, counted, kinds, page
 from benchmarks.registry.rows import Row, of_error, of_exit
+from benchmarks.registry.sample import RECORD, outcome_of, recorded, sample
 from meshwright.ir.errors import RanksFailed, catalogue
 
 # What there is -------------------------------------------------------------------------------------------------------
@@ -237,3 +239,33 @@ def test_every_cell_of_a_twin_is_asked_with_words_of_the_command_line() -> None:
     for cell in TWINS.values():
         assert parser.parse_args(["plan", "model.py:build", *cell.words]).cluster.startswith("cpu:")
     assert set(TWINS) < set(CELLS)
+
+
+# A sample ------------------------------------------------------------------------------------------------------------
+
+SAMPLE, SEED = 12, 0
+
+
+def test_a_sample_inspects_and_is_on_two_copies_what_is_on_record() -> None:
+    """Or exact, where the record has a refusal: what is mended needs no new record to pass."""
+    found = sample(SAMPLE, SEED)
+    assert len(found) == SAMPLE
+    assert {model: outcome_of(rows[0]) for model, rows in found.items()} == dict.fromkeys(found, "exact")
+    worse = {
+        model: f"{outcome_of(rows[1])}, on record {recorded()[model].outcome}: {rows[1].said}"
+        for model, rows in found.items()
+        if outcome_of(rows[1]) not in ("exact", recorded()[model].outcome)
+    }
+    assert worse == {}
+
+
+def test_a_twin_of_a_file_is_written_anywhere(tmp_path: Path) -> None:
+    """Its model is found from wherever it lies."""
+    reference = recorded()["nanogpt"].written(tmp_path / "deep" / "down")
+    code, said = ask(["inspect", reference, "--seq", "16", "--json"])
+    assert code == 0, said
+
+
+def test_no_record_names_a_place_of_a_machine() -> None:
+    assert "/tmp" not in RECORD.read_text()
+    assert "/work" not in RECORD.read_text()
