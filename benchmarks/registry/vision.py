@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
@@ -50,8 +51,8 @@ def names() -> Mapping[str, str]:
 def write(name: str, folder: Path) -> str:
     """Write a file with the factory of a model, and return its reference."""
     models: Any = __import__(f"{PACKAGE}.models", fromlist=["models"])
-    model = models.get_model(name, weights=None, weights_backbone=None) if find_spec(PACKAGE) else None
+    model: Any = models.get_model(name, weights=None, weights_backbone=None)
     inner = model.backbone if hasattr(model, "rpn") or hasattr(model, "anchor_generator") else model
-    entry = "input" if hasattr(inner, "out_channels") else "x"
+    entry = next(iter(inspect.signature(inner.forward).parameters))
     (folder / "model.py").write_text(TEXT.format(name=name, entry=entry))
     return f"{folder / 'model.py'}:build"
