@@ -148,9 +148,7 @@ from transformers import {config}, {kind}
 
 
 def build({parameters}) -> {kind}:
-    config = {config}({arguments})
-    config.use_cache = False
-    return {kind}(config)
+    return {kind}({config}({arguments}))
 
 
 def example_inputs(batch: int, seq: int) -> dict[str, Tensor]:

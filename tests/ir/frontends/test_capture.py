@@ -13,6 +13,7 @@ from meshwright.ir.errors import DataDependentControlFlow, ForwardRaised, Meshwr
 from meshwright.ir.frontends import torch_export
 from meshwright.ir.frontends.capture import capture
 from meshwright.ir.frontends.contract import Hooks, Source
+from meshwright.ir.frontends.hf_config import adopted
 
 DEPTH = 6
 
@@ -82,3 +83,19 @@ def test_what_does_not_run_with_fewer_blocks_is_traced_with_more(exports: list[o
 def test_what_runs_is_exported_once(exports: list[object]) -> None:
     assert not capture(source_of(in_turn), batch=2, seq=8).notes
     assert len(exports) == 1
+
+
+def test_no_part_of_a_model_of_several_keeps_a_cache() -> None:
+    """A cache has an entry per layer, by the layer's own number: with one, a model does not run with fewer blocks."""
+    from transformers import LlavaConfig, LlavaForConditionalGeneration
+
+    with torch.device("meta"):
+        small = {"hidden_size": 32, "intermediate_size": 64, "num_attention_heads": 2, "num_hidden_layers": DEPTH}
+        config = LlavaConfig(
+            text_config={"model_type": "llama", **small}, vision_config={"model_type": "clip_vision_model"}
+        )
+        module = LlavaForConditionalGeneration(config)
+    assert config.text_config.use_cache is True
+    source = adopted(Source(module, Hooks(), "llava"))
+    assert config.text_config.use_cache is False
+    assert not any("fewer blocks" in note for note in capture(source, batch=2, seq=8).notes)
