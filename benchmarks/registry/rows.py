@@ -106,9 +106,14 @@ RAISED = re.compile(r"^(?:\w+\.)*\w*(?:Error|Exception|Interrupt|Exit)\b.*")
 
 
 def raised(said: str) -> str:
-    """The last exception that was printed, or the first line."""
-    found = [line.strip() for line in said.splitlines() if RAISED.match(line.strip())]
-    return found[-1][:LONGEST] if found else first(said)
+    """The last exception that was printed, or the first line; with the line below it, if the message begins there."""
+    lines = [line.strip() for line in said.splitlines() if line.strip()]
+    found = [at for at, line in enumerate(lines) if RAISED.match(line)]
+    if not found:
+        return first(said)
+    told = lines[found[-1]]
+    below = lines[found[-1] + 1 : found[-1] + 2] if told.endswith(":") else []
+    return " ".join([told, *below])[:LONGEST]
 
 
 def last(said: str) -> str:

@@ -77,6 +77,7 @@ LATE = "error MW9004 at /a/train.py: ranks 0, 1 were still running after 90 s, a
         (3, "nothing fits", "refused", "exit 3", "nothing fits"),
         (1, INTERNAL, "failed", "MW9002", "KeyError: 'dim12'"),
         (8, DIED, "failed", "MW9004", "RuntimeError: mixed torch.Tensor and DTensor"),
+        (8, f"{DIED}:\n  at x\n", "failed", "MW9004", "RuntimeError: mixed torch.Tensor and DTensor: at x"),
         (8, LATE, "no time", "MW9004", "/a/train.py: ranks 0, 1 were still running after 90 s, and were ended"),
         (7, "2 ranks: DIFFERENT\nthe loss", "differs", "", "2 ranks: DIFFERENT"),
         (130, "", "no time", "", ""),
