@@ -29,6 +29,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import accumulate
 from math import inf
 
 from meshwright.ir.fold import Call, Fold, shortened, unfold
@@ -146,6 +147,8 @@ class _Liveness:
         self.origin = dict(self._origins())
         self.born = {value: index for index, op in enumerate(self.graph.ops) for value in op.results}
         self.dies = {value: places[-1][0] for value, places in self.graph.readers.items() if places}
+        self._open: dict[str, None] = {}
+        self._at = -1
 
     def cuts(self, few: int) -> Iterator[Cut]:
         for call in self.calls:
@@ -156,8 +159,7 @@ class _Liveness:
 
     def _inside(self, call: _Call, few: int) -> Iterator[Cut]:
         for index in range(call.start, call.stop - 1):
-            alive = [value for value in self._alive(index) if value in self._wanted]
-            if 0 < len(alive) <= few:
+            if 0 < self._differentiable[index] <= few:
                 yield self._cut(call, index, index - call.start)
 
     def _origins(self) -> Iterator[tuple[str, _Origin]]:
@@ -167,8 +169,27 @@ class _Liveness:
                     yield result, _Origin(call, value)
 
     def _alive(self, index: int) -> list[str]:
-        """What is computed up to this operator and read after it, in order of computation."""
-        return [value for value, born in self.born.items() if born <= index < self.dies.get(value, -1)]
+        """What is computed up to this operator and read after it, in order of computation. Asked in order, all calls
+        together take one walk over the graph."""
+        if index < self._at:
+            self._open, self._at = {}, -1
+        for at in range(self._at + 1, index + 1):
+            for value in dict.fromkeys(self.graph.ops[at].operands):
+                if self.dies[value] == at:
+                    self._open.pop(value, None)
+            self._open |= dict.fromkeys(value for value in self.graph.ops[at].results if self.dies.get(value, -1) > at)
+        self._at = index
+        return list(self._open)
+
+    @cached_property
+    def _differentiable(self) -> tuple[int, ...]:
+        """After every operator, how many values are alive whose gradient some reader computes."""
+        changes = [0] * (len(self.graph.ops) + 1)
+        for value in self._wanted:
+            if value in self.born and self.born[value] < self.dies.get(value, -1):
+                changes[self.born[value]] += 1
+                changes[self.dies[value]] -= 1
+        return tuple(accumulate(changes))
 
     def _cut(self, call: _Call, index: int, op: int | None) -> Cut:
         alive = self._alive(index)

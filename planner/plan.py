@@ -56,7 +56,8 @@ def run(args: Namespace) -> int:
     if folder is not None:
         check_plan(folder / FILE, ask.model, force=args.force)
     stop = Stop(None if args.time_limit is None else started_s + args.time_limit)
-    setting = ask.setting()
+    with stop.loading():
+        setting = ask.setting()
     if args.dump_after in BEFORE:
         sys.stdout.write(f"{BEFORE[args.dump_after](ask, setting, wished)}\n")
         return 0

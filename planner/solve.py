@@ -27,7 +27,8 @@ from types import FrameType
 from meshwright.cost_models.cluster import Cluster
 from meshwright.cost_models.evaluate import Evaluator
 from meshwright.ir.decisions import Decisions
-from meshwright.ir.errors import MeshwrightError, ScheduleNotExpressible, WishesContradict
+from meshwright.ir.errors import MeshwrightError, NoPlanInTime, ScheduleNotExpressible, WishesContradict
+from meshwright.ir.frontends.foreign import ended_at
 from meshwright.ir.names.check import extents
 from meshwright.ir.names.counts import divisors
 from meshwright.ir.schedules import CUSTOM
@@ -47,6 +48,9 @@ from meshwright.planner.search import MOST_PRICED, Found, Search
 from meshwright.planner.space import Space, Wishes
 from meshwright.planner.wishes import Asked
 
+LOADING_S = 5.0
+"""What loading the model, and tracing it, have each, however short the limit of the search: a plan needs both."""
+
 
 @dataclass(slots=True)
 class Stop:
@@ -57,6 +61,15 @@ class Stop:
 
     def __call__(self) -> bool:
         return self.interrupted or (self.until_s is not None and time.monotonic() >= self.until_s)
+
+    @contextmanager
+    def loading(self) -> Iterator[None]:
+        """Load or trace the model in the time that is left, which is `LOADING_S` at least. Raises `NoPlanInTime`."""
+        if self.until_s is None:
+            yield
+            return
+        with ended_at(max(self.until_s, time.monotonic() + LOADING_S), _not_loaded):
+            yield
 
     @contextmanager
     def watching(self) -> Iterator[Stop]:
@@ -75,6 +88,14 @@ class Stop:
             yield self
         finally:
             signal.signal(signal.SIGINT, before)
+
+
+def _not_loaded() -> NoPlanInTime:
+    return NoPlanInTime(
+        place="plan, the model",
+        cause="--time-limit ended while it was loaded and traced",
+        fix="give it more time; what it takes is that of `plan inspect`",
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,7 +188,9 @@ def solve(
     if asked.wishes.made_only:
         _check_made(objective, setting)
     setting = replace(setting, modules=asked.modules, wishes=asked.wishes)
-    resolved(asked.modules, setting.folds.first(LEAST_BATCH).fold)
+    with stop.loading():
+        first = setting.folds.first(LEAST_BATCH)
+    resolved(asked.modules, first.fold)
     if objective == "cost":
         return _cheapest(ask, setting, asked, stop, told)
     search = _search(ask, setting, asked, Roomiest if objective == "memory" else _by_time(setting))

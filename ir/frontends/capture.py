@@ -22,7 +22,7 @@ from meshwright.ir.frontends.foreign import blamed
 from meshwright.ir.frontends.labels import labelled
 from meshwright.ir.frontends.reduce import LONG_WALK, Stack, find_stacks, reduced
 from meshwright.ir.frontends.segment import NotFoldable, fold_trace, names_of
-from meshwright.ir.frontends.torch_export import Identity, trace
+from meshwright.ir.frontends.torch_export import Identity, fails_alike, trace
 from meshwright.ir.frontends.values import Traced
 from meshwright.ir.rebatch import batched_laws
 
@@ -52,7 +52,7 @@ def capture(source: Source, *, batch: int, seq: int, seed: int = 0) -> Captured:
         with blamed(source.place):
             return _captured(source, batch, seq, seed)
     except ForwardRaised as refused:
-        most = _most_positions(source, batch, seq, seed)
+        most = _most_positions(source, batch, seq, seed, refused)
         if not most:
             raise
         raise SequenceTooLong(
@@ -62,11 +62,13 @@ def capture(source: Source, *, batch: int, seq: int, seed: int = 0) -> Captured:
         ) from refused
 
 
-def _most_positions(source: Source, batch: int, seq: int, seed: int) -> int:
+def _most_positions(source: Source, batch: int, seq: int, seed: int, refused: ForwardRaised) -> int:
     """The greatest extent of a buffer or parameter with which, as its sequence, the model runs, and not with one token
     more; 0 if there is none."""
 
     def runs(tokens: int) -> bool:
+        if fails_alike(source, example_batch(source, batch, tokens), refused):
+            return False
         try:
             _captured(source, batch, tokens, seed)
         except MeshwrightError:
@@ -107,8 +109,8 @@ def _folded(source: Source, example: Any, found: tuple[Stack, ...], seed: int) -
             if stacks in (longer, whole):  # before that, a longer walk may clear it up
                 refused.append(f"folding failed, {then}: {reason}")
             continue
-        except MeshwrightError:
-            if stacks in (whole, ()):
+        except MeshwrightError as reason:
+            if stacks in (whole, ()) or fails_alike(source, example, reason):
                 raise
             if stacks == longer:
                 refused.append("the model cannot run with fewer blocks; tracing at full depth")

@@ -75,6 +75,8 @@ class Emitter:
         self._prologue: list[Op] = []
         self._made: dict[tuple[int, str], str] = {}
         self._origin: dict[int, str] = {}
+        self._numbers: dict[str, int] = {}
+        """For every stem of names the last number that was looked at: those below are taken for good."""
         self._buffers: dict[int, str] = {}
         self._attributes: dict[int, tuple[Attribute, ...]] = {}
         self._rooms: dict[str, str] = {}
@@ -410,10 +412,12 @@ class Emitter:
         self.strides[value] = strides if strides is not None else contiguous(type_.shape)
 
     def _fresh(self, stem: str) -> str:
-        value, number = stem, 1
+        number = self._numbers.get(stem, 1)
+        value = stem if number == 1 else f"{stem}_{number}"
         while value in self.types:
             number += 1
             value = f"{stem}_{number}"
+        self._numbers[stem] = number
         return value
 
 

@@ -12,8 +12,10 @@ import os
 import signal
 import sys
 import threading
+import time
 import traceback
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 
@@ -51,7 +53,7 @@ def _refused(place: str, theirs: Callable[[BaseException], bool]) -> Iterator[No
     """Make a refusal of what is raised, if it is `theirs`."""
     try:
         yield
-    except (MeshwrightError, Interrupted):
+    except (MeshwrightError, Interrupted, TimeIsUp):
         raise
     except BaseException as error:
         if not theirs(error):
@@ -71,10 +73,13 @@ def raised(error: BaseException, place: str) -> FactoryRaised:
 @contextlib.contextmanager
 def contained(place: str, limit_s: float) -> Iterator[None]:
     """Run the user's code: its prints go to standard error, and it can neither hang nor exit."""
+    until = _Deadline(time.monotonic() + limit_s)
     try:
-        with contextlib.redirect_stdout(sys.stderr), _children_print_to_stderr(), _alarm(limit_s), _told_apart():
+        with contextlib.redirect_stdout(sys.stderr), _children_print_to_stderr(), _alarm(until), _told_apart():
             yield
-    except _TimeIsUp as error:
+    except TimeIsUp as error:
+        if error.deadline is not until:
+            raise
         cause, fix = f"still running after {limit_s:g} s", "do this without waiting, downloading or computing"
         raise ModelTimedOut(place=user_line(error, place), cause=cause, fix=f"{fix}; weights are not needed") from None
     except SystemExit as error:
@@ -139,7 +144,7 @@ def printed(value: object) -> str:
 def _said(say: Callable[[], str], otherwise: str) -> str:
     """What an object of the user's says of itself, if it says so in time."""
     try:
-        with _alarm(MESSAGE_LIMIT_S):
+        with _alarm(_Deadline(time.monotonic() + MESSAGE_LIMIT_S)):
             return say()
     except BaseException:  # noqa: BLE001 - a message that cannot be had is none
         return otherwise
@@ -190,26 +195,71 @@ def _children_print_to_stderr() -> Iterator[None]:
         os.close(kept)
 
 
-class _TimeIsUp(BaseException):
+@dataclass(frozen=True, slots=True, eq=False)
+class _Deadline:
+    """A time of the monotonic clock; two are the same if they are the same object."""
+
+    at_s: float
+
+
+class TimeIsUp(BaseException):
     """Not an `Exception`, so that a broad `except` in the user's code does not swallow it."""
+
+    def __init__(self, deadline: _Deadline) -> None:
+        super().__init__()
+        self.deadline = deadline
 
 
 @contextlib.contextmanager
-def _alarm(limit_s: float) -> Iterator[None]:
-    """Interrupt the block after `limit_s`; the limit of an outer block goes on after it. Only a main thread can be
+def ended_at(until_s: float, refusal: Callable[[], MeshwrightError]) -> Iterator[None]:
+    """End the block at a time of the monotonic clock, by a refusal; whatever runs inside, under limits of its own."""
+    until = _Deadline(until_s)
+    try:
+        with _alarm(until):
+            yield
+    except TimeIsUp as error:
+        if error.deadline is not until:
+            raise
+        raise refusal() from None
+
+
+_deadlines: list[_Deadline] = []
+"""Of all blocks that are entered, outermost first: the process has one timer."""
+SOON_S = 1e-3
+"""In which a deadline rings that is over already."""
+
+
+@contextlib.contextmanager
+def _alarm(until: _Deadline) -> Iterator[None]:
+    """Interrupt the block at its deadline, or at an outer block's if that is earlier. Only a main thread can be
     interrupted; elsewhere there is no limit."""
     if threading.current_thread() is not threading.main_thread() or not hasattr(signal, "setitimer"):
         yield
         return
 
     def ring(_signal: int, _frame: FrameType | None) -> None:
-        raise _TimeIsUp
+        raise TimeIsUp(_next())
 
     before = signal.signal(signal.SIGALRM, ring)
-    left_s, _ = signal.setitimer(signal.ITIMER_REAL, limit_s)
+    left_s, _ = signal.getitimer(signal.ITIMER_REAL)
+    entered_s = time.monotonic()
+    _deadlines.append(until)
+    _set()
     try:
         yield
     finally:
+        _deadlines.remove(until)
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
-        signal.setitimer(signal.ITIMER_REAL, left_s)
+        if _deadlines:
+            _set()
+        elif left_s:  # somebody else's
+            signal.setitimer(signal.ITIMER_REAL, max(left_s - (time.monotonic() - entered_s), SOON_S))
+
+
+def _next() -> _Deadline:
+    return min(_deadlines, key=lambda one: one.at_s)
+
+
+def _set() -> None:
+    signal.setitimer(signal.ITIMER_REAL, max(_next().at_s - time.monotonic(), SOON_S))

@@ -67,7 +67,7 @@ def of_settings(settings: Mapping[str, Any], place: str, *, dtype: torch.dtype |
         with guarded(place, TIME_LIMIT_S):
             config = CONFIG_MAPPING[kind].from_dict(deepcopy(dict(settings)))  # which it changes
             check_sizes(config.get_text_config(), place)
-            config.use_cache = False
+            _keep_no_cache(config)
             config._experts_implementation = moe.use_with_transformers()
             wanted = dtype or getattr(config, "dtype", None) or torch.float32
             return _build(config, getattr(torch, wanted) if isinstance(wanted, str) else wanted, place)
@@ -91,13 +91,21 @@ def adopted(source: Source) -> Source:
     config: Any = getattr(source.module, "config", None)
     if not hasattr(config, "model_type") or not hasattr(config, "is_encoder_decoder"):
         return source
-    config.use_cache = False
+    _keep_no_cache(config)
     config._experts_implementation = moe.use_with_transformers(getattr(config, "_experts_implementation", None))
     moe.limit(source.module)
     generates = type(source.module).__name__.endswith(("ForCausalLM", "ForConditionalGeneration", "LMHeadModel"))
     if not generates or source.hooks.example_inputs is not None or source.hooks.loss is not None:
         return source
     return replace(source, hooks=language.hooks(*_inputs(config)))
+
+
+def _keep_no_cache(config: Any) -> None:
+    """For this is training; of a model of several parts, each has a configuration of its own."""
+    config.use_cache = False
+    for one in vars(config).values():
+        if hasattr(one, "model_type") and getattr(one, "use_cache", False):
+            one.use_cache = False
 
 
 def _inputs(config: Any) -> tuple[str, ...]:

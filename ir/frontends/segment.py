@@ -163,13 +163,15 @@ def _close(
     params: list[Param] = []
     given: list[str] = []
     model_inputs = {item.value: item for item in graph.inputs}
+    numbers: dict[str, int] = {}
 
     def name(value: str, wanted: str) -> str:
-        fresh, number = wanted, 1
+        number = numbers.get(wanted, 1)
+        fresh = wanted if number == 1 else f"{wanted}_{number}"
         while fresh in types:
             number += 1
             fresh = f"{wanted}_{number}"
-        inner[value] = fresh
+        inner[value], numbers[wanted] = fresh, number
         types[fresh] = graph.types[value]
         return fresh
 
@@ -199,10 +201,11 @@ def _close(
         )
         operands = tuple(inner[value] for value in op.operands)
         ops.append(replace(op, operands=operands, results=results, module=_inside(op.module, cut.room)))
+    made = {value for op in cut.ops for value in op.results}
     updates = tuple(
         Update(_inside(update.buffer, cut.room), inner[update.value], update.reduction)
         for update in graph.updates
-        if update.value in inner and any(update.value in op.results for op in cut.ops)
+        if update.value in made
     )
     closed = Graph(types=types, inputs=tuple(inputs), params=tuple(params), ops=tuple(ops), outputs=(), updates=updates)
     return Closed(closed, tuple(given), inner)

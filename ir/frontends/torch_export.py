@@ -31,13 +31,13 @@ from meshwright.ir.errors import (
     NoExampleInputs,
     NoLoss,
 )
-from meshwright.ir.frontends import writing
+from meshwright.ir.frontends import stack_traces, writing
 from meshwright.ir.frontends.constants import Term
 from meshwright.ir.frontends.contract import Hooks, Source
 from meshwright.ir.frontends.dtypes import type_of
-from meshwright.ir.frontends.foreign import Interrupted, contained, described, user_line, whole
+from meshwright.ir.frontends.foreign import Interrupted, TimeIsUp, contained, described, user_line, whole
 from meshwright.ir.frontends.own_loss import own_loss
-from meshwright.ir.frontends.stand_ins import standing_in
+from meshwright.ir.frontends.stand_ins import as_exported, standing_in
 from meshwright.ir.frontends.storage import Cell
 from meshwright.ir.frontends.translate import Translator
 from meshwright.ir.frontends.values import Attribute, Handle, Names, Place, Traced, tensor_term
@@ -158,12 +158,40 @@ def trace(
         source.module.train(was_training)
 
 
+def fails_alike(source: Source, batch: Any, refused: MeshwrightError) -> bool:
+    """Whether the whole model, merely run on meta tensors, is refused for the same reason at the same line: then no
+    other trace of it will do, and this has cost a fraction of one."""
+    step, was_training = Step(source.module, source.hooks, source.place), source.module.training
+    source.module.train()
+    try:
+        with standing_in(), as_exported(), _user_code(source.place), torch.device("meta"), torch.no_grad():
+            step(batch)
+    except MeshwrightError as error:
+        found = error
+    except (Interrupted, TimeIsUp):
+        raise
+    except BaseException as error:  # noqa: BLE001 - it is whatever the user's code raises
+        found = _explained(error, source.place)
+    else:
+        return False
+    finally:
+        source.module.train(was_training)
+    return (type(found), found.place, found.cause) == (type(refused), refused.place, refused.cause)
+
+
+@contextlib.contextmanager
+def _user_code(place: str) -> Iterator[None]:
+    """Where code of the user's is traced, or run as if it were."""
+    with contained(place, TRACE_LIMIT_S), warnings.catch_warnings(), _quiet():
+        warnings.simplefilter("ignore")
+        yield
+
+
 def _export(step: Step, batch: Any, place: str) -> Any:
     try:
-        with contained(place, TRACE_LIMIT_S), warnings.catch_warnings(), _quiet():
-            warnings.simplefilter("ignore")
+        with _user_code(place), stack_traces.short():
             return torch.export.export(step, (batch,), strict=False)
-    except (MeshwrightError, Interrupted):
+    except (MeshwrightError, Interrupted, TimeIsUp):
         raise
     except BaseException as error:  # noqa: BLE001 - it is whatever the user's code raises
         raise _explained(error, place) from None

@@ -92,7 +92,7 @@ FILE = '''\
 
 import sys
 from pathlib import Path
-
+{library}
 sys.path.append(str(Path(__file__).resolve().parent / {folder}))
 
 {imported}
@@ -115,23 +115,27 @@ def _words(source: Source, seq: int) -> int:
 
 
 def _written(source: Source, file: Path, factory: str, scale: Scale) -> Callable[[Path], str]:
-    """The file that makes the twin of the user's own classes, for a folder."""
+    """The file that makes the twin of the user's own classes, for a folder. The class of a model that a factory makes
+    need not have a name in the user's file: it may be a library's."""
     made, names = _from_arguments(source, factory, scale) or _from_config(source, scale)
     kind = type(source.module).__name__
+    own = source.beside.get(kind) is type(source.module)
     hooks = [name for name in HOOKS if source.beside.get(name) is not None]
-    missing = [name for name in (kind, *names) if name not in source.beside]
+    missing = [name for name in names if name not in source.beside]
     if missing:
         raise _none(source, f"{missing[0]}, which it is made of, is not named in the file")
-    if odd := [name for name in (kind, *names) if not is_name(name)]:
+    needed = {*names, *([kind] if own else [])}
+    if odd := [name for name in sorted(needed) if not is_name(name)]:
         raise _none(source, f"{odd[0]!r}, which it is made of, is no name that code may have")
-    listed = sorted({*names, *hooks, kind}, key=lambda name: (not name.isupper(), not name[0].isupper(), name))
+    listed = sorted({*needed, *hooks}, key=lambda name: (not name.isupper(), not name[0].isupper(), name))
     home = file.resolve().parent
     return lambda folder: FILE.format(
         shown=said(f"{file.name}:{factory}"),
         folder=literal(Path(os.path.relpath(home, folder.resolve())).as_posix()),
         imported=_imported(file, listed),
         listed=", ".join(map(literal, [*sorted(hooks), TWIN])),
-        kind=kind,
+        kind=kind if own else "nn.Module",
+        library="" if own else "\nfrom torch import nn\n",
         made=made,
     )
 

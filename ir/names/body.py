@@ -29,6 +29,7 @@ from meshwright.ir.names.recompute import recomputed
 from meshwright.ir.names.storage import fits, stored
 from meshwright.ir.placement import CONTIGUOUS, ZIGZAG, Layout, Nested, Sections, Shard, State
 from meshwright.ir.rules.base import Rule, rule_of
+from meshwright.ir.shares import BATCH
 
 
 def body_template(body: Body, found: Loops, mesh: Mesh, degrees: Degrees) -> BodyPlan:
@@ -182,7 +183,7 @@ class _Planning:
             if degrees.context == "ulysses":
                 yield Split(("hk",))
         factors = [
-            (factor, names, stem(names[0]) if names else "", SEQUENCE in map(stem, names))
+            (factor, names, stem(names[0]) if names else "", {*map(stem, names)} & {SEQUENCE, BATCH})
             for factor, names in self.found.factors[op.name].items()
         ]
         fused = [
@@ -193,15 +194,15 @@ class _Planning:
         for loop in self.preferences[axis, expert]:
             if loop in self.unused:
                 continue
-            for factor, names, first, sequence in factors:
-                if first == loop or (loop == SEQUENCE and sequence):
+            for factor, names, first, inner in factors:
+                if first == loop or loop in inner:
                     yield from self.split(factor, names, loop, axis, so_far)
             for over, cut, first in fused:
                 if first == loop:
                     yield Split(over, Sections(cut.sizes))
 
     def split(self, factor: str, names: tuple[str, ...], loop: str, axis: str, so_far: Strategy) -> Iterator[Split]:
-        """Split a factor over one of its loops: the first, or the sequence under the samples before it."""
+        """Split a factor over one of its loops: the first, or the sequence or samples under what stands before them."""
         if loop == "slots":
             yield Split((factor,), self.slots.get(axis, CONTIGUOUS))
             return

@@ -3,7 +3,7 @@ from dataclasses import replace
 import pytest
 
 from meshwright.ir.cuts import Cut, cuts
-from meshwright.ir.fold import Body, Fold, FromInput, FromPrevious, FromSegment, Segment
+from meshwright.ir.fold import Body, Fold, FromInput, FromPrevious, FromSegment, Segment, unfold
 from meshwright.ir.graph import Input, Type
 from tests.build import Builder
 from tests.models import (
@@ -290,3 +290,24 @@ def test_a_loss_of_a_head_that_is_all_there_is() -> None:
         loss=0,
     )
     assert boundaries(fold) == []
+
+
+@pytest.mark.parametrize("layers", [1, 2])
+def test_what_is_alive_is_what_a_look_at_all_values_finds(layers: int) -> None:
+    """Computed up to the operator and read after it; of a fold so short that `cuts` reads it off as it is."""
+    fold = llama_fold(layers)
+    graph, start, looked = unfold(fold), 0, 0
+    born = {value: at for at, op in enumerate(graph.ops) for value in op.results}
+    read = {value: places[-1][0] for value, places in graph.readers.items() if places}
+    listed = {(cut.segment, cut.position, cut.first, cut.op): cut for cut in cuts(fold)}
+    for call in fold.calls():
+        stop = start + len(call.body.graph.ops)
+        for at in range(start, stop):
+            inside = None if at == stop - 1 else at - start
+            cut = listed.get((call.segment, call.position, 0, inside))
+            if cut is not None and cut.count == 1:
+                alive = [graph.types[value] for value in born if born[value] <= at < read.get(value, -1)]
+                assert sorted(map(str, alive)) == sorted(str(one.type) for one in (*cut.live, *cut.recomputed))
+                looked += 1
+        start = stop
+    assert looked >= 5

@@ -9,6 +9,7 @@ import io
 import json
 import re
 import signal
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -375,6 +376,25 @@ def test_ctrl_c_keeps_the_answer(
     out = planned(capsys, "--time-limit", "0")
     assert "gap           unknown: the search was cut short" in out
     assert "more time may find a better plan" in out
+
+
+def test_a_time_limit_ends_a_trace(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """The limit holds inside of the user's own code, which is traced under a longer limit of its own."""
+    file = tmp_path / "model.py"
+    file.write_text(
+        "import time\nfrom torch import nn, randn\n\nclass Slow(nn.Linear):\n    def forward(self, x):\n"
+        "        end = time.monotonic() + 20\n        while time.monotonic() < end:\n            pass\n"
+        "        return super().forward(x).sum()\n\ndef build():\n    return Slow(4, 4)\n\n"
+        "def example_inputs(batch, seq):\n    return randn(batch, 4)\n"
+    )
+    monkeypatch.setattr("meshwright.planner.solve.LOADING_S", 1.0)
+    began = time.monotonic()
+    assert main([f"{file}:build", "--cluster", "cpu:2", "--global-batch", "8", "--seq", "8", "--time-limit", "1"]) == 2
+    assert time.monotonic() - began < 10.0
+    said = capsys.readouterr().err
+    assert "error MW7041 at plan, the model: --time-limit ended while it was loaded and traced" in said
 
 
 def test_progress_is_told_on_a_terminal_only(solved: Solved) -> None:

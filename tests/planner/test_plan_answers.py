@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from argparse import Namespace
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -59,6 +59,9 @@ def ran(
         def __init__(self, until_s: float | None) -> None:
             self.until_s, self.interrupted = until_s, interrupted
             done.append(f"until {until_s}")
+
+        def loading(self) -> Any:
+            return nullcontext()
 
         @contextmanager
         def watching(self) -> Any:

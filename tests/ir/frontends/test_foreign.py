@@ -2,15 +2,28 @@
 
 from __future__ import annotations
 
+import contextlib
+import signal
 import sys
+import time
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from meshwright.ir.errors import FactoryRaised, ModelFileExited, NoTwin
+from meshwright.ir.errors import FactoryRaised, ModelFileExited, ModelTimedOut, NoTwin
 from meshwright.ir.frontends import foreign
-from meshwright.ir.frontends.foreign import HOME, LONGEST, blamed, contained, described, guarded, printed, user_line
+from meshwright.ir.frontends.foreign import (
+    HOME,
+    LONGEST,
+    blamed,
+    contained,
+    described,
+    ended_at,
+    guarded,
+    printed,
+    user_line,
+)
 
 MODEL = "/home/user/model.py"
 
@@ -118,3 +131,53 @@ def test_who_exits_is_told_with_what() -> None:
     assert caught.value.place == f"{MODEL}:3"
     assert caught.value.cause == "the code called sys.exit('bye')"
     assert caught.value.fix == 'move what the script does under `if __name__ == "__main__":`'
+
+
+# Limits of time ------------------------------------------------------------------------------------------------------
+
+
+def _late() -> NoTwin:
+    return NoTwin(place="out there", cause="it is late", fix="wait")
+
+
+def spin(until_s: float = 5.0) -> None:
+    end = time.monotonic() + until_s
+    while time.monotonic() < end:
+        pass
+
+
+@pytest.mark.parametrize(("outer_s", "inner_s", "kind"), [(0.05, 5.0, NoTwin), (5.0, 0.05, ModelTimedOut)])
+def test_of_two_limits_the_earlier_one_ends_the_block(outer_s: float, inner_s: float, kind: type[Exception]) -> None:
+    """Each by its own refusal, wherever code that refuses what users raise stands in between."""
+    began = time.monotonic()
+    with pytest.raises(kind), ended_at(began + outer_s, _late), blamed("m.py"), contained("m.py", inner_s):
+        spin()
+    assert time.monotonic() - began < 4.0
+    assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
+
+
+def test_an_outer_limit_goes_on_after_an_inner_block_and_after_who_swallowed_it() -> None:
+    began = time.monotonic()
+
+    def run() -> None:
+        with contained("m.py", 5.0):
+            pass
+        assert 0.0 < signal.getitimer(signal.ITIMER_REAL)[0] <= 0.2
+        with contextlib.suppress(BaseException):
+            spin()
+        with contained("m.py", 5.0):
+            spin()
+
+    with pytest.raises(NoTwin), ended_at(began + 0.2, _late):
+        run()
+    assert time.monotonic() - began < 4.0
+
+
+def test_a_timer_of_somebody_else_goes_on() -> None:
+    signal.setitimer(signal.ITIMER_REAL, 50.0)
+    try:
+        with contained("m.py", 5.0):
+            assert signal.getitimer(signal.ITIMER_REAL)[0] <= 5.0
+        assert 40.0 < signal.getitimer(signal.ITIMER_REAL)[0] <= 50.0
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)

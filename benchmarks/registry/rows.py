@@ -1,0 +1,120 @@
+"""What became of a cell: an exit code and what was said, as one row of results.
+
+exact      it answered; a twin's run was compared, and nothing differs
+refused    an error with a code, at a `step`: load, plan, emit, …
+failed     an internal error, a crash of what was emitted, or a process that died
+differs    the run of what was emitted is not the model
+no time    the limit ended it
+none       the model does not exist: its package cannot build it from its defaults
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, fields
+from typing import Any
+
+from meshwright.ir.errors import MeshwrightError
+from meshwright.planner.cli import INTERRUPTED
+from meshwright.planner.verify import MISMATCH
+
+OUTCOMES = ("exact", "refused", "failed", "differs", "no time", "none")
+OK, INTERNAL, NOTHING_FITS, GAP = 0, 1, 3, 4
+TOLD = re.compile(r"error (MW\d{4}) at (.*)")
+CRASHED = ("MW9002", "MW9004")
+"""An internal error, and ranks that ended early."""
+LATE = "still running after"
+"""What ranks are said to be whose time was up."""
+LAST = 12
+"""Lines that a failure keeps."""
+LONGEST = 300
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One cell of one model.
+
+    - Must have an outcome of `OUTCOMES`; a refusal has a `code`.
+    """
+
+    model: str
+    cell: str
+    outcome: str
+    family: str = ""
+    step: str = ""
+    code: str = ""
+    said: str = ""
+    """The first line."""
+    detail: str = ""
+    cpu_s: float = 0.0
+    versions: str = ""
+    at: str = ""
+    """The commit, or that it was a working tree."""
+    date: str = ""
+
+    def __post_init__(self) -> None:
+        if self.outcome not in OUTCOMES:
+            raise ValueError(f"{self.outcome!r} is no outcome")
+        if self.outcome == "refused" and not self.code:
+            raise ValueError(f"{self.model}, {self.cell}: refused, and no code says by what")
+
+    @property
+    def key(self) -> tuple[str, str, str, str]:
+        """What must be the same for a row to answer a question."""
+        return self.model, self.cell, self.versions, self.at
+
+    def to_json(self) -> dict[str, Any]:
+        return {one.name: getattr(self, one.name) for one in fields(self)}
+
+
+def of_exit(model: str, cell: str, step: str, code: int, said: str) -> Row:
+    """The row of a command that ended by itself."""
+    told = TOLD.search(said)
+    common: dict[str, Any] = {"model": model, "cell": cell, "step": step}
+    if code in (OK, GAP):
+        return Row(**common, outcome="exact")
+    if code == MISMATCH:
+        return Row(**common, outcome="differs", said=first(said), detail=last(said))
+    if code == INTERRUPTED:
+        return Row(**common, outcome="no time")
+    if told is None:
+        if code == NOTHING_FITS:
+            return Row(**common, outcome="refused", code="exit 3", said="nothing fits", detail=last(said))
+        return Row(**common, outcome="failed", code=f"exit {code}", said=raised(said), detail=last(said))
+    outcome = "failed" if code == INTERNAL or told[1] in CRASHED else "refused"
+    if told[1] == CRASHED[1] and LATE in said:
+        outcome = "no time"
+    line = raised(said) if outcome == "failed" else told[2]
+    return Row(**common, outcome=outcome, code=told[1], said=line[:LONGEST], detail=last(said))
+
+
+def of_error(model: str, cell: str, step: str, error: Exception, said: str) -> Row:
+    """The row of an exception that reached us."""
+    if isinstance(error, MeshwrightError):
+        return of_exit(model, cell, step, error.exit_code, str(error))
+    line = f"{type(error).__name__}: {error}".splitlines()[0][:LONGEST]
+    return Row(
+        model=model, cell=cell, step=step, outcome="failed", code=type(error).__name__, said=line, detail=last(said)
+    )
+
+
+def first(said: str) -> str:
+    return next((line.strip()[:LONGEST] for line in said.splitlines() if line.strip()), "")
+
+
+RAISED = re.compile(r"^(?:\w+\.)*\w*(?:Error|Exception|Interrupt|Exit)\b.*")
+
+
+def raised(said: str) -> str:
+    """The last exception that was printed, or the first line; with the line below it, if the message begins there."""
+    lines = [line.strip() for line in said.splitlines() if line.strip()]
+    found = [at for at, line in enumerate(lines) if RAISED.match(line)]
+    if not found:
+        return first(said)
+    told = lines[found[-1]]
+    below = lines[found[-1] + 1 : found[-1] + 2] if told.endswith(":") else []
+    return " ".join([told, *below])[:LONGEST]
+
+
+def last(said: str) -> str:
+    return "\n".join(line[:LONGEST] for line in said.strip().splitlines()[-LAST:])

@@ -1,0 +1,101 @@
+"""How often a model is traced: once where it does not run, and again where it does not with fewer blocks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from meshwright.ir.errors import DataDependentControlFlow, ForwardRaised, MeshwrightError
+from meshwright.ir.frontends import torch_export
+from meshwright.ir.frontends.capture import capture
+from meshwright.ir.frontends.contract import Hooks, Source
+from meshwright.ir.frontends.hf_config import adopted
+
+DEPTH = 6
+
+
+class Net(nn.Module):
+    """A stack of equal blocks, which a function runs."""
+
+    def __init__(self, run: Callable[[nn.ModuleList, Tensor], Tensor]) -> None:
+        super().__init__()
+        self.layers, self.run = nn.ModuleList([nn.Linear(4, 4) for _ in range(DEPTH)]), run
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.run(self.layers, x).sum()
+
+
+def in_turn(layers: nn.ModuleList, x: Tensor) -> Tensor:
+    for layer in layers:
+        x = layer(x)
+    return x
+
+
+def source_of(run: Callable[[nn.ModuleList, Tensor], Tensor]) -> Source:
+    with torch.device("meta"):
+        return Source(Net(run), Hooks(lambda batch, seq: {"x": torch.empty(batch, 4)}), "net")
+
+
+@pytest.fixture
+def exports(monkeypatch: pytest.MonkeyPatch) -> list[object]:
+    found: list[object] = []
+    export = torch_export._export
+
+    def counted(*given: Any) -> Any:
+        found.append(given)
+        return export(*given)
+
+    monkeypatch.setattr(torch_export, "_export", counted)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("run", "kind"),
+    [
+        (lambda layers, x: in_turn(layers, x) @ x, ForwardRaised),
+        (lambda layers, x: in_turn(layers, x) if x.sum() > 0 else x, DataDependentControlFlow),
+    ],
+)
+def test_what_does_not_run_is_exported_once(
+    exports: list[object], run: Callable[[nn.ModuleList, Tensor], Tensor], kind: type[MeshwrightError]
+) -> None:
+    """And refused as at full depth."""
+    source = source_of(run)
+    with pytest.raises(kind) as refused:
+        capture(source, batch=2, seq=8)
+    assert len(exports) == 1
+    with pytest.raises(kind) as whole:
+        torch_export.trace(source, {"x": torch.empty(2, 4, device="meta")})
+    assert (refused.value.place, refused.value.cause) == (whole.value.place, whole.value.cause)
+
+
+def test_what_does_not_run_with_fewer_blocks_is_traced_with_more(exports: list[object]) -> None:
+    found = capture(source_of(lambda layers, x: in_turn(layers, x) + layers[DEPTH - 1](x)), batch=2, seq=8)
+    assert len(exports) > 1
+    assert found.parameters == DEPTH * 20
+    assert any("cannot run with fewer blocks" in note for note in found.notes)
+
+
+def test_what_runs_is_exported_once(exports: list[object]) -> None:
+    assert not capture(source_of(in_turn), batch=2, seq=8).notes
+    assert len(exports) == 1
+
+
+def test_no_part_of_a_model_of_several_keeps_a_cache() -> None:
+    """A cache has an entry per layer, by the layer's own number: with one, a model does not run with fewer blocks."""
+    from transformers import LlavaConfig, LlavaForConditionalGeneration
+
+    with torch.device("meta"):
+        small = {"hidden_size": 32, "intermediate_size": 64, "num_attention_heads": 2, "num_hidden_layers": DEPTH}
+        config = LlavaConfig(
+            text_config={"model_type": "llama", **small}, vision_config={"model_type": "clip_vision_model"}
+        )
+        module = LlavaForConditionalGeneration(config)
+    assert config.text_config.use_cache is True
+    source = adopted(Source(module, Hooks(), "llava"))
+    assert config.text_config.use_cache is False
+    assert not any("fewer blocks" in note for note in capture(source, batch=2, seq=8).notes)
