@@ -42,7 +42,7 @@ from meshwright.ir.lower_body import Lowering
 from meshwright.ir.mesh import Mesh
 from meshwright.ir.names import CONTEXT, name_of
 from meshwright.ir.names.cache import loops_of
-from meshwright.ir.names.degrees import TABLE
+from meshwright.ir.names.degrees import BATCH, TABLE
 from meshwright.ir.names.gradients import THROUGH, leave_sums
 from meshwright.ir.names.pinned import of_weights
 from meshwright.ir.names.words import loops_split
@@ -53,7 +53,6 @@ from meshwright.ir.reshard import MOVES
 from meshwright.ir.rules.base import rule_of
 from meshwright.ir.same import Same
 from meshwright.ir.schedules import SCHEDULES
-from meshwright.ir.shares import BATCH
 from meshwright.ir.spread import compute_placements
 from meshwright.ir.workload import PRECISIONS, RECIPES, STYLES, Workload
 
@@ -65,8 +64,8 @@ STORAGE = ("params", "grads", "optimizer")
 RECOMPUTE = ("none", "full", "selective")
 OVERLAP = ("data_parallel", "parameters", "ring", "tensor")
 STRATEGIES = ("uniform", "printed", "per_operator")
-"""What an axis may do in the operators of a body: the same in all, as named degrees have it; beside that, nothing in some
-of them, or something else, in bodies that are printed; or anything in each, which is searched."""
+"""What an axis may do in the operators of a body: the same in all, as named degrees have it; beside that, nothing in
+some of them, or something else, in bodies that are printed; or anything in each, which is searched."""
 ONE_MIND = ("b", "s", "heads", "group", "ffn", "vocab")
 """Loops of which an axis that splits them does so wherever it can, in the table of named degrees."""
 TENSOR = {"heads", "group", "ffn", "vocab"}

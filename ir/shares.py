@@ -22,15 +22,13 @@ from meshwright.ir.fold import Fold
 from meshwright.ir.graph import Graph
 from meshwright.ir.mesh import Mesh
 from meshwright.ir.names.cache import loops_of
-from meshwright.ir.names.degrees import TABLE
+from meshwright.ir.names.degrees import BATCH, TABLE
 from meshwright.ir.placement import CONTIGUOUS, Dim, Layout, Placement, Shard, State, Uneven
 from meshwright.ir.rules.base import rule_of
 from meshwright.ir.same import Same
 
 COPIES = TABLE[0].name
 """How the names of axes begin that hold copies outside the experts."""
-BATCH = TABLE[0].loops[0]
-"""The loop over sequences."""
 
 
 def axis_of(decisions: Decisions) -> str:

@@ -161,7 +161,7 @@ def trace(
 def fails_alike(source: Source, batch: Any, refused: MeshwrightError) -> bool:
     """Whether the whole model, merely run on meta tensors, is refused for the same reason at the same line: then no
     other trace of it will do, and this has cost a fraction of one."""
-    step, was_training = Step(source.module, source.hooks, source.place), source.module.training
+    step, was_training = Step(source), source.module.training
     source.module.train()
     try:
         with standing_in(), as_exported(), _user_code(source.place), torch.device("meta"), torch.no_grad():

@@ -22,14 +22,13 @@ from meshwright.ir.factors import Loops, stem
 from meshwright.ir.fold import Body
 from meshwright.ir.graph import Graph, Op, Type
 from meshwright.ir.mesh import Mesh
-from meshwright.ir.names.degrees import SEQUENCE, Degrees
+from meshwright.ir.names.degrees import BATCH, SEQUENCE, Degrees
 from meshwright.ir.names.gradients import from_weights, leave_sums, pass_weight_gradients
 from meshwright.ir.names.pinned import FREE, Allowed, Words, recomputing
 from meshwright.ir.names.recompute import recomputed
 from meshwright.ir.names.storage import fits, stored
 from meshwright.ir.placement import CONTIGUOUS, ZIGZAG, Layout, Nested, Sections, Shard, State
 from meshwright.ir.rules.base import Rule, rule_of
-from meshwright.ir.shares import BATCH
 
 
 def body_template(body: Body, found: Loops, mesh: Mesh, degrees: Degrees) -> BodyPlan:

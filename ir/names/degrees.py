@@ -48,6 +48,8 @@ SPLITS = ("even", "ends", "spread")
 """How layers are shared out among stages; see `meshwright.ir.names.stages`."""
 
 SEQUENCE = "s"
+BATCH = "b"
+"""The loops over positions of a sequence, and over sequences."""
 
 
 @dataclass(frozen=True, slots=True)
