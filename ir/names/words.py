@@ -7,12 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import lru_cache
+from math import prod
 
 from meshwright.ir.adjoint import Split
 from meshwright.ir.decisions import BodyPlan
 from meshwright.ir.factors import Loops, stem
 from meshwright.ir.graph import Graph
 from meshwright.ir.names.degrees import SEQUENCE, TABLE, Degree
+from meshwright.ir.placement import Nested
 
 
 @lru_cache(maxsize=256)
@@ -27,9 +29,19 @@ def loops_split(plan: BodyPlan, found: Loops, axis: str) -> Mapping[str, int]:
         choice = strategy.of(axis)
         if isinstance(choice, Split):
             for factor in choice.factors:
-                for loop in found.factors[op][factor][:1]:
+                for loop in _cut(found, op, factor, choice):
                     counts[loop] = counts.get(loop, 0) + 1
     return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))
+
+
+def _cut(found: Loops, op: str, factor: str, choice: Split) -> tuple[str, ...]:
+    """The loop that a split cuts of a factor that is several in one: the first, or, in equal runs, one inside."""
+    names = found.factors[op][factor]
+    if not isinstance(choice.layout, Nested) or len(names) < 2:
+        return names[:1]
+    before = {prod(found.loop(name).size for name in names[:at]): at for at in range(len(names) - 1, 0, -1)}
+    at = before.get(choice.layout.runs, 1)
+    return names[at : at + 1]
 
 
 def name_of(plan: BodyPlan, graph: Graph, found: Loops, axis: str) -> str:
