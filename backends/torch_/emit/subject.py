@@ -266,6 +266,11 @@ class Piece:
         around = [path.rpartition(".")[0] for path in param.paths]
         return next((path for path in around if path in readers), around[0])
 
+    def read_as(self, param: Param) -> str:
+        """Of the names of a parameter that under which it is read here."""
+        owner = self.owner(param)
+        return next((path for path in param.paths if path.rpartition(".")[0] == owner), param.path)
+
     def path(self, relative: str) -> str:
         """A path of the model, for one of the first instance."""
         return ".".join(part for part in (self.first, relative) if part)

@@ -88,7 +88,9 @@ def of_configuration(folder: Path, name: str, settings: dict[str, Any], **degree
     calls = calls_of(source, str(folder), batch=batch, seq=SEQ, blocks=fold.instances, constants=constants)
     decisions = template(fold, Degrees(**degrees), "torch-gloo")
     program = lower(fold, decisions, TORCH_GLOO.lowering(), WORKLOAD)
-    return Subject(fold=fold, decisions=decisions, program=program, workload=WORKLOAD, calls=calls, config=name)
+    return Subject(
+        fold=fold, decisions=decisions, program=program, workload=WORKLOAD, calls=calls, config=name, prints=False
+    )
 
 
 def plan_of(kind: str) -> Subject:

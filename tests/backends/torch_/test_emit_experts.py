@@ -97,7 +97,9 @@ def plan_of(factory: str = "tiny", **degrees: Any) -> Subject:
     decisions = template(fold, Degrees(**degrees), "torch-gloo")
     program = lower(fold, decisions, TORCH_GLOO.lowering(), WORKLOAD)
     config = ",".join(f"{name}={value}" for name, value in degrees.items())
-    return Subject(fold=fold, decisions=decisions, program=program, workload=WORKLOAD, calls=calls, config=config)
+    return Subject(
+        fold=fold, decisions=decisions, program=program, workload=WORKLOAD, calls=calls, config=config, prints=False
+    )
 
 
 @pytest.fixture(scope="module")

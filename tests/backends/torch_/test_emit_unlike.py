@@ -64,6 +64,7 @@ def subject(case: Case) -> Subject:
         calls=calls,
         config="unlike",
         init=case.init,
+        prints=False,
     )
 
 

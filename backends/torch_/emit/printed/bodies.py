@@ -179,11 +179,10 @@ def printed_of(subject: Subject, axes: Axes, inside: Mapping[str, Iterable[str]]
         called = {op.results[0]: made[str(op.attr("law"))][1].called for op in way.graph.ops if op.kind == "constant"}
         items, outputs = items_of(way, dialect, entries, called | names_of(way.graph, subject.calls.file))
 
-        def read(value: str, path: str, way: Routed = way, dialect: Torch = dialect) -> str:
+        def read(value: str, path: str, way: Routed = way, dialect: Torch = dialect, piece: Piece = piece) -> str:
             param = way.graph.param[value]
-            inner = (
-                [one[len(path) + 1 :] for one in param.paths if one.startswith(f"{path}.")] if path else [param.path]
-            )
+            names = dict.fromkeys((piece.read_as(param), *param.paths))
+            inner = [one[len(path) + 1 :] for one in names if one.startswith(f"{path}.")] if path else list(names)
             if not inner:
                 raise NoRegion(f"{param.path} is read in {path}")
             return dialect.parameter(param, way.hubs[value].home, inner[0])

@@ -95,13 +95,8 @@ def _modules(run: Pass, *, ahead: bool) -> Iterator[str]:
     blocks = [n for n in range(run.first, run.last) if run.calls[n].path]
     first = min(blocks, default=run.last)
     numbers = range(run.first, first) if ahead else range(first, run.last)
-    owners = dict.fromkeys(
-        path.rpartition(".")[0]
-        for n in numbers
-        if not run.calls[n].path
-        for param in run.calls[n].body.graph.params
-        for path in param.paths
-    )
+    pieces = [run.printed.bodies[run.calls[n].body.name].piece for n in numbers if not run.calls[n].path]
+    owners = dict.fromkeys(owner for piece in pieces for owner in piece.owners())
     paths = [run.calls[n].path for n in blocks]
     outside = [one for one in owners if one and not any(one == path or one.startswith(f"{path}.") for path in paths)]
     yield from (one for one in outside if not any(one.startswith(f"{other}.") for other in outside))
@@ -111,8 +106,9 @@ def _loose(run: Pass) -> Iterator[str]:
     """The parameters and buffers that the model itself holds."""
     for number in range(run.first, run.last):
         if not run.calls[number].path:
-            graph = run.calls[number].body.graph
-            yield from (path for param in graph.params for path in param.paths if "." not in path)
+            piece = run.printed.bodies[run.calls[number].body.name].piece
+            names = (piece.read_as(param) for param in piece.graph.params)
+            yield from (name for name in names if "." not in name)
 
 
 def _text(
