@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from math import prod
 from typing import Protocol
 
 from meshwright.ir.adjoint import Split
@@ -33,6 +34,8 @@ class LocalOp:
     """The types of its whole operands."""
     cuts: Mapping[str, tuple[tuple[str, Layout], ...]]
     sizes: Mapping[str, int]
+    parts: Mapping[str, int]
+    """Into how many parts each of these factors is split."""
     coupled: tuple[str, ...] = ()
     """The axes that split a coupled pair: rings."""
 
@@ -227,6 +230,7 @@ class _Items:
             whole=routed.graph.operand_types(op),
             cuts={name: tuple(found) for name, found in cuts.items()},
             sizes={factor.name: factor.size for factor in facts.rule.factors},
+            parts={name: prod(routed.mesh.axis(axis).size for axis, _ in found) for name, found in cuts.items()},
             coupled=tuple(coupled),
         )
 

@@ -14,6 +14,7 @@ from meshwright.backends.printing import LocalOp
 from meshwright.backends.torch_.emit.axes import joined
 from meshwright.ir.errors import EmissionPrinted
 from meshwright.ir.graph import Attr, Op, Param, Type
+from meshwright.ir.invocation import written
 from meshwright.ir.placement import CONTIGUOUS, Contiguous, Layout, Nested, Sections, State, Zigzag
 from meshwright.ir.quoting import attribute, constant, is_name, literal
 from meshwright.ir.reshard import Step
@@ -172,7 +173,8 @@ def _like(function: str) -> Writer:
 
 
 def _view(call: LocalOp) -> str:
-    return f"%0.reshape({shape_of(call.made[0].shape, batch=bool(call.given[0].shape))})"
+    made = call.made[0].shape
+    return f"%0.reshape({shape_of(made, batch=bool(call.given[0].shape)) if made else '()'})"
 
 
 def _expand(call: LocalOp) -> str:
@@ -275,7 +277,8 @@ def _grouped_linear(call: LocalOp) -> str:
 def _norm(function: str) -> Writer:
     def write(call: LocalOp) -> str:
         shape = call.attrs.get("normalized_shape", call.given[0].shape[-1:])
-        return called(f"F.{function}", "%0", value(shape), *every(call)[1:], eps=call.attrs.get("eps"))
+        usual = 1e-5 if function == "layer_norm" else 1e-6
+        return called(f"F.{function}", "%0", value(shape), *every(call)[1:], eps=call.attrs.get("eps", usual))
 
     return write
 
@@ -283,8 +286,9 @@ def _norm(function: str) -> Writer:
 def _group_norm(call: LocalOp) -> str:
     groups = call.attrs["groups"]
     assert isinstance(groups, int)
-    own = groups * call.given[0].shape[1] // call.whole[0].shape[1]
-    return called("F.group_norm", "%0", str(own), *every(call)[1:], eps=call.attrs.get("eps", 1e-5))
+    return called(
+        "F.group_norm", "%0", str(groups // call.parts.get("g", 1)), *every(call)[1:], eps=call.attrs.get("eps", 1e-5)
+    )
 
 
 def _conv(function: str) -> Writer:
@@ -294,15 +298,13 @@ def _conv(function: str) -> Writer:
         given = {name: call.attrs[name] for name in names if name in call.attrs}
         groups = call.attrs.get("groups", 1)
         assert isinstance(groups, int)
-        if "g" in call.cuts:
-            groups = groups * call.given[1].shape[0] // call.whole[1].shape[0]
-        return called(f"F.{function}", *every(call), **given, groups=groups)
+        return called(f"F.{function}", *every(call), **given, groups=groups // call.parts.get("g", 1))
 
     return write
 
 
 def _pool(function: str) -> Writer:
-    names = ("stride", "padding", "dilation", "ceil_mode")
+    names = ("stride", "padding", "dilation", "ceil_mode", "count_include_pad", "divisor_override")
 
     def write(call: LocalOp) -> str:
         given = {name: call.attrs[name] for name in names if name in call.attrs}
@@ -489,7 +491,9 @@ def _copy(call: LocalOp) -> str:
 
 
 def _upsample(call: LocalOp) -> str:
-    return called("F.interpolate", "%0", size=call.attrs["size"], mode=call.attrs.get("mode", "nearest"))
+    where = {"scale_factor": call.attrs["scales"]} if "scales" in call.attrs else {"size": call.attrs["size"]}
+    corners = {"align_corners": call.attrs["align_corners"]} if call.attrs.get("align_corners") is not None else {}
+    return called("F.interpolate", "%0", **where, mode=call.attrs.get("mode", "nearest"), **corners)
 
 
 def _vector_norm(call: LocalOp) -> str:
@@ -497,8 +501,14 @@ def _vector_norm(call: LocalOp) -> str:
     return called("torch.linalg.vector_norm", "%0", value(call.attrs.get("p", 2)), **given)
 
 
-def _opaque(call: LocalOp) -> str:
-    raise refuse(call.op, f"{call.attrs.get('target')} is known by its name alone")
+def _named(call: LocalOp) -> str:
+    """An operator of the framework, by its name and with its whole call."""
+    attrs = call.attrs
+    if not attrs.get("overload") or attrs.get("random"):
+        cause = "it draws numbers" if attrs.get("random") else "it is known by its name alone"
+        raise refuse(call.op, f"{attrs.get('target')}: {cause}")
+    text = written(str(attrs["target"]), str(attrs["overload"]), attrs.get("call"), every(call), "DEVICE")
+    return text
 
 
 def _routed(call: LocalOp) -> str:
@@ -528,7 +538,7 @@ WRITERS: Mapping[str, Writer] = {
     **{name: _reduced(name) for name in ("amax", "amin", "logsumexp", "argmax", "argmin", "prod", "any", "all")},
     **{name: _reduced(name) for name in ("max", "min")},
     **{name: _reduced(name, "correction") for name in ("var", "std")},
-    **{name: _along(name) for name in ("softmax", "log_softmax", "cumsum")},
+    **{name: _along(name) for name in ("softmax", "log_softmax", "cumsum", "cumprod")},
     **{name: _created(name) for name in ("full", "zeros", "ones")},
     **{f"conv{t}{n}d": _conv(f"conv{t}{n}d") for t in ("", "_transpose") for n in (1, 2, 3)},
     **{f"{kind}_pool{n}d": _pool(f"{kind}_pool{n}d") for kind in ("max", "avg") for n in (1, 2, 3)},
@@ -602,7 +612,9 @@ WRITERS: Mapping[str, Writer] = {
     "constant": _constant,
     "arange": _arange,
     "one_hot": _one_hot,
-    "opaque": _opaque,
+    "opaque": _named,
+    "pointwise": _named,
+    "logcumsumexp": lambda call: f"torch.logcumsumexp(%0, {call.attrs['dim']})",
 }
 """The expression of every kind of operator."""
 
