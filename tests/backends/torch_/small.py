@@ -102,7 +102,12 @@ def planned(fold: Fold, decisions: Decisions, workload: Workload = FP32) -> Subj
     """What decisions mean."""
     program = lower(fold, decisions, TORCH_GLOO.lowering(), workload)
     return Subject(
-        fold=fold, decisions=decisions, program=program, workload=workload, calls=calls_of(fold), config="small"
+        fold=fold,
+        decisions=decisions,
+        program=program,
+        workload=workload,
+        calls=calls_of(fold),
+        config="small",
         prints=False,
     )
 

@@ -38,7 +38,12 @@ def test_one_of_256_ranks_communicates_what_is_priced(tmp_path: Path) -> None:
     program = lower(fold, decisions, TORCH_GLOO.lowering(), workload)
     calls = calls_of(source, LLAMA, batch=BATCH, seq=SEQ, blocks=fold.instances, constants=constants)
     subject = Subject(
-        fold=fold, decisions=decisions, program=program, workload=workload, calls=calls, config=str(config)
+        fold=fold,
+        decisions=decisions,
+        program=program,
+        workload=workload,
+        calls=calls,
+        config=str(config),
         prints=False,
     )
     emit(subject, tmp_path).write(tmp_path)

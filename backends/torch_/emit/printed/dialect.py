@@ -507,8 +507,7 @@ def _named(call: LocalOp) -> str:
     if not attrs.get("overload") or attrs.get("random"):
         cause = "it draws numbers" if attrs.get("random") else "it is known by its name alone"
         raise refuse(call.op, f"{attrs.get('target')}: {cause}")
-    text = written(str(attrs["target"]), str(attrs["overload"]), attrs.get("call"), every(call), "DEVICE")
-    return text
+    return written(str(attrs["target"]), str(attrs["overload"]), attrs.get("call"), every(call), "DEVICE")
 
 
 def _routed(call: LocalOp) -> str:

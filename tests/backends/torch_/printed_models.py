@@ -1,0 +1,92 @@
+"""Models in which axes meet what no style of torch says: torch's own encoder layers, whose tokens are flattened sample
+inside position; positions that the model itself holds; nanoGPT, which returns its loss."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+VOCABULARY, WIDTH = 64, 32
+
+
+class Encoder(nn.Module):
+    """Embeddings, positions of the model's own, torch's encoder layers, a head of two classes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(VOCABULARY, WIDTH)
+        self.positions = nn.Parameter(torch.randn(16, WIDTH) * 0.02)
+        layer = nn.TransformerEncoderLayer(WIDTH, 4, 64, dropout=0.0, batch_first=True)
+        self.encoder = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+        self.head = nn.Linear(WIDTH, 2)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        x = self.embedding(tokens) + self.positions
+        return self.head(self.encoder(x).mean(1))  # type: ignore[no-any-return]
+
+
+class Attention(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.c_attn, self.c_proj = nn.Linear(WIDTH, 3 * WIDTH), nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x: Tensor) -> Tensor:
+        b, t, c = x.size()
+        q, k, v = self.c_attn(x).split(WIDTH, dim=2)
+        q, k, v = (one.view(b, t, 4, c // 4).transpose(1, 2) for one in (q, k, v))
+        y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        return self.c_proj(y.transpose(1, 2).contiguous().view(b, t, c))  # type: ignore[no-any-return]
+
+
+class Block(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.ln_1, self.ln_2, self.attn = nn.LayerNorm(WIDTH), nn.LayerNorm(WIDTH), Attention()
+        self.mlp = nn.Sequential(nn.Linear(WIDTH, 4 * WIDTH), nn.GELU(), nn.Linear(4 * WIDTH, WIDTH))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x + self.attn(self.ln_1(x))
+        return x + self.mlp(self.ln_2(x))  # type: ignore[no-any-return]
+
+
+class NanoGPT(nn.Module):
+    """As nanoGPT: tied embeddings, positions looked up, logits and loss returned."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        parts = {"wte": nn.Embedding(VOCABULARY, WIDTH), "wpe": nn.Embedding(16, WIDTH), "ln_f": nn.LayerNorm(WIDTH)}
+        self.transformer = nn.ModuleDict({**parts, "h": nn.ModuleList([Block() for _ in range(4)])})
+        self.lm_head = nn.Linear(WIDTH, VOCABULARY, bias=False)
+        self.lm_head.weight = self.transformer["wte"].weight  # type: ignore[assignment]
+
+    def forward(self, idx: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+        positions = torch.arange(idx.shape[1], device=idx.device)
+        x = self.transformer["wte"](idx) + self.transformer["wpe"](positions)
+        for block in self.transformer["h"]:  # type: ignore[union-attr]
+            x = block(x)
+        logits = self.lm_head(self.transformer["ln_f"](x))
+        loss = F.cross_entropy(logits.view(-1, VOCABULARY), targets.view(-1), ignore_index=-1)
+        return logits, loss
+
+
+def encoder() -> nn.Module:
+    return Encoder()
+
+
+def nano() -> nn.Module:
+    return NanoGPT()
+
+
+def example_inputs(batch: int, seq: int) -> dict[str, Tensor]:
+    tokens = torch.randint(0, VOCABULARY, (batch, seq))
+    classes = torch.randint(0, 2, (batch,))
+    return {"tokens": tokens, "idx": tokens.clone(), "targets": tokens.roll(-1, 1), "classes": classes}
+
+
+def loss(outputs: Any, batch: dict[str, Tensor]) -> Tensor:
+    if isinstance(outputs, tuple):
+        return outputs[1]
+    return F.cross_entropy(outputs, batch["classes"])
