@@ -293,12 +293,14 @@ class Capabilities:
         leaves a sum of gradients (`names.gradients`). Slots of experts may be those of all ranks of an axis that cuts
         experts in themselves, where runs of tokens that share them are longer than what a rank has; experts apart
         are sent what slots hold, which must be cut by tokens first."""
-        if self.per_operator or "printed" in _names(self.strategies):
+        if self.per_operator:
             return
         routing: dict[str, list[Op]] = {}
         for op in graph.ops:
             if op.kind in ROUTING:
                 routing.setdefault(op.module, []).append(op)
+        if "printed" in _names(self.strategies) and not routing:
+            return
         chosen = dict(plan.strategies)
         strategies = {op.name: chosen.get(op.name, Strategy()) for op in graph.ops}
         rules = {op.name: rule_of(op, graph.types) for op in graph.ops}

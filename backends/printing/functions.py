@@ -15,7 +15,7 @@ from meshwright.backends.printing.items import Item
 from meshwright.backends.printing.regions import Region
 from meshwright.ir.quoting import identifier
 
-WIDTH = 96
+WIDTH = 80
 """Characters, at most, of an expression that others are written into."""
 READ = re.compile(r"%(\d+)")
 

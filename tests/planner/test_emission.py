@@ -129,7 +129,7 @@ def test_a_head_of_two_classes_has_shards_on_four_ranks(planned: Plans) -> None:
 
 @pytest.mark.filterwarnings("ignore")
 def test_what_was_passed_over_is_told(planned: Plans, tmp_path: Path) -> None:
-    assert planned("classifier", ("1x8xH100",), "")[0] == 0
+    assert planned("GptOssForCausalLM", ("1x8xH100",), "")[0] == 0
     found = json.loads((tmp_path / "plan.json").read_text())
     assert any(note.startswith("passed over, for no code is written for it: ") for note in found["notes"])
     assert found["bounds"]["space"]["counts"]["unwritten"] > 0
@@ -154,12 +154,10 @@ def test_what_no_plan_can_have_is_refused_with_what_to_take_back(planned: Plans)
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_an_operator_that_an_axis_must_leave_out_is_told_with_a_fix_that_works(planned: Plans) -> None:
-    """Attention of torch's encoder takes sequences major to samples, so that no axis may cut either."""
+def test_samples_inside_of_positions_are_cut(planned: Plans) -> None:
+    """Attention of torch's encoder takes sequences major to samples: they are cut in runs."""
     gloo = ("cpu:4", "--target", "torch-gloo", "--dtype", "fp32")
-    code, said = planned("encoder", gloo, "dp=4")
-    assert code == StrategyNotExpressible.exit_code
-    assert said.rstrip().endswith("fix: plan with --target any, which is for prices: no code is written for it")
+    assert planned("encoder", gloo, "dp=4")[0] == 0
 
 
 # Fixes ---------------------------------------------------------------------------------------------------------------

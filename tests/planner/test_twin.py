@@ -391,7 +391,7 @@ def test_the_twin_of_a_compiled_plan_is_eager(tmp_path: Path) -> None:
 def test_files_of_a_configuration_are_clean_and_of_transformers_only(tmp_path: Path) -> None:
     plan = planned(LLAMA, BOTH)
     emit(subject_of(plan), tmp_path / "whole").write(tmp_path / "whole")
-    assert len((tmp_path / "whole" / "train.py").read_text().splitlines()) <= 250
+    assert len((tmp_path / "whole" / "train.py").read_text().splitlines()) <= 500
     emit(twinned(plan, tmp_path).subject, tmp_path).write(tmp_path)
     text = (tmp_path / "model.py").read_text()
     imported = {node.module for node in ast.walk(ast.parse(text)) if isinstance(node, ast.ImportFrom)}

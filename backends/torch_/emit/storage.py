@@ -127,7 +127,7 @@ def whole_of(subject: Subject, axes: Axes) -> Kept:
                 cause=f"what is kept whole in fp32, and computed with in bf16, is not emitted yet with {what}",
                 ways=("--fix zero=3", "--recipe bf16"),
             )
-    again = not _weights_apart(subject)  # torch loses gradients of weights that are made of copies given back before
+    again = not weights_apart(subject)  # torch loses gradients of weights that are made of copies given back before
     units = tuple(Unit(piece, reshard=again) for piece in subject.pieces if piece.graph.params)
     return Kept(units, (WHOLE,), level=1, scalars=any(map(_scalars, subject.pieces)))
 
@@ -135,7 +135,7 @@ def whole_of(subject: Subject, axes: Axes) -> Kept:
 def check_sharded(subject: Subject, kept: Kept, axes: Axes) -> None:
     """Must: the runtime of pipelines does what the plan says with sharded parameters."""
     of_rank = max(Counter(stage.ranks for stage in subject.decisions.stages).values())
-    if kept.level > 1 and _weights_apart(subject):
+    if kept.level > 1 and weights_apart(subject):
         raise _refuse_staged("gradients of weights that are computed apart, and scattered for every micro-batch")
     if kept.level > 1 and kept.over != axes.copies:
         raise _refuse_staged(f"gradients scattered for every micro-batch, with copies along {axes.copies[0]}")
@@ -143,7 +143,7 @@ def check_sharded(subject: Subject, kept: Kept, axes: Axes) -> None:
         raise _refuse_staged(f"{of_rank} stages per rank, of which torch keeps {ACTIVE} gathered")
 
 
-def _weights_apart(subject: Subject) -> bool:
+def weights_apart(subject: Subject) -> bool:
     """Whether gradients of weights are computed apart."""
     return any(action.kind == "W" for _, actions in subject.program.actions for action in actions)
 

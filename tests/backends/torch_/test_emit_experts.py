@@ -351,4 +351,5 @@ def test_what_ranks_send_experts() -> None:
         (group,) = groups_of(plan.program, plan.fold)
         one = group.predicted[0]
         parts = {name: dict(getattr(one, name)) for name in ("values", "packed", "whole", "routed", "counts")}
+        parts["packed"] = dict(Counter(one.packed) + Counter(one.scalars))
         assert {name: part for name, part in parts.items() if part} == expected, what

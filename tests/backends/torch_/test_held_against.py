@@ -40,6 +40,7 @@ def right(alone: Job) -> Run:
                 "buffers": model.buffers,
                 "collectives": {},
                 "peak": (1000, 3000)[step],
+                "still": [],
                 "drawn": {},
             }
         )
@@ -125,8 +126,8 @@ def test_ranks_draw_the_same_or_are_named() -> None:
     assert list(told({"a": 1}, {"b": 2}, {"a": 1, "b": 3})) == ["rank 2: b was not drawn as on rank 1"]
 
 
-def test_what_is_sent_is_added_up_by_axes() -> None:
+def test_what_is_sent_is_added_up_by_axes(tmp_path: Path) -> None:
     plan = subject(dp=2, tp=2)
-    (group,) = Job.of(plan, Path("train.py")).groups
+    (group,) = Job.of(plan, written(plan, tmp_path)).groups
     sent = {("all_reduce", (0, 1), 8): 3, ("all_reduce", (2, 3), 16): 1, ("all_gather", (0, 2), 4): 2}
     assert summary(sent, group) == (("all_gather", "dp", 2, 8), ("all_reduce", "tp", 4, 40))

@@ -52,6 +52,7 @@ def groups(
 def said(one: Predicted) -> dict[str, Any]:
     """What is not empty."""
     parts = {name: getattr(one, name) for name in ("values", "packed", "whole", "routed", "counts")}
+    parts["packed"] = dict(Counter(one.packed) + Counter(one.scalars))  # numbers are packed like what else is
     return {name: dict(part) for name, part in parts.items() if part}
 
 
@@ -100,7 +101,7 @@ ONE_GROUP: dict[str, tuple[Degrees, Workload | None, dict[str, Any]]] = {
                 ("all_reduce", TP): 2 * 5 * NORM,
                 ("reduce_scatter", DP): 4 * (ALL + 5 * NORM) // 2,
                 ("all_gather", DP): 2 * (ALL + 5 * NORM) // 2 // 2,
-                ("all_reduce", DP): 2 * 2,
+                ("all_reduce", DP): 4 * 2,
             },
             "whole": {("all_gather", TP, 8 * L // 4): 2},
         },

@@ -18,6 +18,7 @@ from meshwright.backends.torch_.emit.printed.moves import NAMES
 from meshwright.backends.torch_.emit.printed.sources import names_of
 from meshwright.backends.torch_.emit.sections import Fused, pattern, sections_on
 from meshwright.backends.torch_.emit.subject import Piece, Subject
+from meshwright.backends.torch_.emit.writing.imports import names_in
 from meshwright.ir.constants import Held
 from meshwright.ir.errors import EmissionPrinted
 from meshwright.ir.fold import FromInput, FromSegment
@@ -322,5 +323,5 @@ def _argument_names(subject: Subject, piece: Piece, bodies: Mapping[str, Printed
 
 def axes_in(function: Function, axes: Collection[str]) -> list[str]:
     """The mesh axes, or what several are called together, that a function is given."""
-    used = set(re.findall(r"[A-Za-z_]\w*", "\n".join(function.lines)))
+    used = names_in("\n".join(function.lines))
     return [axis for axis in axes if axis in used]

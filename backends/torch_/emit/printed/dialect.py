@@ -486,6 +486,11 @@ def _one_hot(call: LocalOp) -> str:
     return f"(%0[..., None] == {positions(call, 'v', 0)}).to({DTYPE[call.made[0].dtype]})"
 
 
+def _power(call: LocalOp) -> str:
+    exponent = "%1" if len(call.given) > 1 else value(call.attrs["scalar"])
+    return f"{exponent} ** %0" if call.attrs.get("reverse") else f"%0.pow({exponent})"
+
+
 def _copy(call: LocalOp) -> str:
     return "%0.clone()"
 
@@ -523,7 +528,7 @@ FUNCTIONS = (
     "cos", "erf", "sign", "floor", "ceil", "round", "bitwise_not", "logical_not", "isnan", "isinf", "relu",
 )  # fmt: skip
 INFIX = {
-    "mul": "*", "pow": "**", "eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">=",
+    "mul": "*", "eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">=",
     "bitwise_and": "&", "bitwise_or": "|", "bitwise_xor": "^",
 }  # fmt: skip
 
@@ -543,6 +548,7 @@ WRITERS: Mapping[str, Writer] = {
     **{f"{kind}_pool{n}d": _pool(f"{kind}_pool{n}d") for kind in ("max", "avg") for n in (1, 2, 3)},
     **{name: _norm(name) for name in ("layer_norm", "rms_norm")},
     "copy": _copy,
+    "pow": _power,
     "gelu": _with("F.gelu", "approximate"),
     "elu": _with("F.elu", "alpha"),
     "leaky_relu": _with("F.leaky_relu", "negative_slope"),

@@ -15,6 +15,7 @@ from meshwright.backends.torch_.emit.printed.bodies import Printed
 from meshwright.backends.torch_.emit.printed.passes import At, Pass
 from meshwright.backends.torch_.emit.stage_code import Crossing, StageCode
 from meshwright.backends.torch_.emit.subject import Subject
+from meshwright.backends.torch_.emit.writing.imports import names_in
 from meshwright.ir.errors import EmissionPrinted
 
 WEIGHED = "# along "
@@ -55,7 +56,7 @@ def _codes(subject: Subject, printed: Printed) -> Iterator[StageCode]:
             enters=tuple(enters.values()),
             leaves=tuple(leaves.values()),
             blocks=tuple(_blocks(subject, run)),
-            beside=tuple(_modules(run, ahead=True)) + tuple(_modules(run, ahead=False)),
+            beside=tuple(dict.fromkeys((*_modules(run, ahead=True), *_modules(run, ahead=False)))),
             ahead=len(list(_modules(run, ahead=True))),
             holds=tuple(_loose(run)),
             lines=tuple(_text(printed, run, lines, given, [printed.entry_names[n] for n in late], returns, last=last)),
@@ -97,6 +98,8 @@ def _modules(run: Pass, *, ahead: bool) -> Iterator[str]:
     numbers = range(run.first, first) if ahead else range(first, run.last)
     pieces = [run.printed.bodies[run.calls[n].body.name].piece for n in numbers if not run.calls[n].path]
     owners = dict.fromkeys(owner for piece in pieces for owner in piece.owners())
+    if ahead:
+        owners |= dict.fromkeys(path.rpartition(".")[0] for path in _constants(run))
     paths = [run.calls[n].path for n in blocks]
     outside = [one for one in owners if one and not any(one == path or one.startswith(f"{path}.") for path in paths)]
     yield from (one for one in outside if not any(one.startswith(f"{other}.") for other in outside))
@@ -104,11 +107,22 @@ def _modules(run: Pass, *, ahead: bool) -> Iterator[str]:
 
 def _loose(run: Pass) -> Iterator[str]:
     """The parameters and buffers that the model itself holds."""
+    names = list[str]()
     for number in range(run.first, run.last):
-        if not run.calls[number].path:
-            piece = run.printed.bodies[run.calls[number].body.name].piece
-            names = (piece.read_as(param) for param in piece.graph.params)
-            yield from (name for name in names if "." not in name)
+        piece = run.printed.bodies[run.calls[number].body.name].piece
+        if not piece.repeated:
+            names += (piece.read_as(param) for param in piece.graph.params)
+    yield from dict.fromkeys(name for name in (*names, *_constants(run)) if "." not in name)
+
+
+def _constants(run: Pass) -> Iterator[str]:
+    """What of the model its constants are made of."""
+    called = [run.calls[number].body.name for number in range(run.first, run.last)]
+    for name in (*called, *(body for body, _ in run.again.values())):
+        for op in run.printed.bodies[name].piece.graph.ops:
+            if op.kind == "constant":
+                held = run.printed.subject.calls.constants[str(op.attr("law"))].held
+                yield from (one.path for one in held if not one.relative)
 
 
 def _text(
@@ -130,12 +144,13 @@ def _text(
     for axis in axes_in_text(printed, text):
         yield f'    {axis} = self.mesh["{axis}"]'
     yield from (f"    {line}" for line in lines)
-    yield f"    return {returns[0]} * {SHARE}.sum()" if last else f"    return {', '.join(returns)}"
+    sent = ", ".join(f"{name}.contiguous()" for name in returns)
+    yield f"    return {returns[0]} * {SHARE}.sum()" if last else f"    return {sent}"
 
 
 def axes_in_text(printed: Printed, text: str) -> list[str]:
     """The mesh axes that lines name."""
-    used = set(re.findall(r"[A-Za-z_]\w*", text))
+    used = names_in(text)
     return [axis for axis in printed.named_axes if axis != "model" and axis in used]
 
 

@@ -124,7 +124,7 @@ def head(name: str, arguments: list[str], result: str) -> Iterator[str]:
 def model(printed: Printed) -> Iterator[str]:
     """The model's forward pass."""
     lines = returned(*of_model(printed))
-    axes = [axis for axis in printed.named_axes if axis in names_of("\n".join(lines))]
+    axes = [axis for axis in printed.named_axes if axis in names_in("\n".join(of_model(printed)[0]))]
     arguments = ["self: Any", *(f"{name}: Tensor" for name in printed.entry_names.values())]
     named = ["*", *map(typed, axes)] if axes else []
     yield from head(FORWARD, [*arguments, *named], "Tensor")
@@ -136,10 +136,6 @@ def of_model(printed: Printed) -> tuple[list[str], list[str]]:
     """The lines of the model's forward pass, and what it returns."""
     run = Pass(printed, 0, len(list(printed.subject.fold.calls())))
     return list(run.lines()), [run.name(run.loss)]
-
-
-def names_of(text: str) -> set[str]:
-    return set(re.findall(r"[A-Za-z_]\w*", text))
 
 
 def set_forwards(parts: Parts) -> Iterator[str]:
@@ -175,7 +171,7 @@ def set_forwards(parts: Parts) -> Iterator[str]:
 
 
 def axes_of_model(printed: Printed) -> list[str]:
-    used = names_of("\n".join(of_model(printed)[0]))
+    used = names_in("\n".join(of_model(printed)[0]))
     return [axis for axis in printed.named_axes if axis in used]
 
 
