@@ -15,8 +15,8 @@ from meshwright.backends.printing.items import Item
 from meshwright.backends.printing.regions import Region
 from meshwright.ir.quoting import identifier
 
-WIDTH = 80
-"""Characters, at most, of an expression that others are written into."""
+WIDTH = 104
+"""Characters, at most, of a statement that others are written into, with the names that values may get."""
 READ = re.compile(r"%(\d+)")
 
 
@@ -61,10 +61,11 @@ def _inlined(items: Sequence[Item], outputs: Sequence[str]) -> list[Item]:
     for item in items:
         for slot in READ.findall(item.text):
             counts[item.reads[int(slot)]] = counts.get(item.reads[int(slot)], 0) + 1
+    stems = {name: item.stem or _stem(name) for item in items for name in item.made}
     pending: dict[str, Item] = {}
     found: list[Item] = []
     for item in items:
-        whole, early = _put(item, pending)
+        whole, early = _put(item, pending, stems)
         found += early
         (name,) = item.made if len(item.made) == 1 else ("",)
         if name and counts.get(name) == 1 and name not in outputs and not item.alone:
@@ -74,26 +75,32 @@ def _inlined(items: Sequence[Item], outputs: Sequence[str]) -> list[Item]:
     return found
 
 
-def _put(item: Item, pending: dict[str, Item]) -> tuple[Item, list[Item]]:
+def _put(item: Item, pending: dict[str, Item], stems: Mapping[str, str]) -> tuple[Item, list[Item]]:
     """An item with what it reads written into it, where that was put off; and what would make it too long, before."""
     reads: list[str] = []
     texts: list[str] = []
     early: list[Item] = []
-    room = WIDTH - len(item.text)
+    room = WIDTH - _length(item, stems) - sum(len(stems.get(name, _stem(name))) + 2 for name in item.made)
     for slot, name in enumerate(item.reads):
         inner = pending.pop(name, None)
-        if inner is not None and len(inner.text) > room:
+        if inner is not None and _length(inner, stems) > room:
             early.append(inner)
             inner = None
         if inner is None:
             texts.append(f"%{_number(reads, name)}")
             continue
-        room -= len(inner.text)
+        room -= _length(inner, stems)
         text = _renumbered(inner, reads)
         alone = re.search(rf"(^|[(,=\[] ?)%{slot}($|[),\]])", item.text)
         texts.append(text if alone or not loose(text) else f"({text})")
     text = READ.sub(lambda found: texts[int(found[1])], item.text)
     return replace(item, text=text, reads=tuple(reads)), early
+
+
+def _length(item: Item, stems: Mapping[str, str]) -> int:
+    """How long an expression will be, about."""
+    names = [stems.get(name, _stem(name)) for name in item.reads]
+    return len(READ.sub(lambda found: names[int(found[1])], item.text))
 
 
 def _renumbered(item: Item, reads: list[str]) -> str:

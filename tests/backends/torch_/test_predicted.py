@@ -120,7 +120,7 @@ ONE_GROUP: dict[str, tuple[Degrees, Workload | None, dict[str, Any]]] = {
                 ("all_reduce", TP): 2 * 2 * 5 * NORM,
                 ("reduce_scatter", DP): 2 * 4 * (ALL + 5 * NORM) // 2,
                 ("all_gather", DP): 2 * 2 * (2 * (ALL + 5 * NORM) - T) // 2 // 2,
-                ("all_reduce", DP): 2 * 2 * 2,
+                ("all_reduce", DP): 4 * 2 * 2,
             },
             "whole": {("all_gather", TP, 8 * L // 4): 4},
         },
@@ -162,7 +162,7 @@ ONE_GROUP: dict[str, tuple[Degrees, Workload | None, dict[str, Any]]] = {
             "packed": {
                 ("all_gather", DP): 2 * 2 * (2 * ALL - T) // 2,
                 ("reduce_scatter", DP): 2 * 4 * ALL,
-                ("all_reduce", DP): 2 * 2 * 2,
+                ("all_reduce", DP): 4 * 2 * 2,
             }
         },
     ),
