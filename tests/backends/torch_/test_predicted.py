@@ -173,7 +173,7 @@ ONE_GROUP: dict[str, tuple[Degrees, Workload | None, dict[str, Any]]] = {
             "packed": {
                 ("all_gather", DP): 2 * (2 * ALL - T) // 2,
                 ("reduce_scatter", DP): 2 * ALL,
-                ("all_reduce", DP): 2 * 2,
+                ("all_reduce", DP): 4 * 2,
             }
         },
     ),
@@ -186,7 +186,7 @@ ONE_GROUP: dict[str, tuple[Degrees, Workload | None, dict[str, Any]]] = {
                 ("all_gather", ("dp_shard",)): 2 * (2 * ALL - T) // 2,
                 ("reduce_scatter", ("dp_shard",)): 4 * ALL,
                 ("all_reduce", DP): 4 * ALL // 2,
-                ("all_reduce", ("dp", "dp_shard")): 2 * 2,
+                ("all_reduce", ("dp", "dp_shard")): 4 * 2,
             }
         },
     ),
