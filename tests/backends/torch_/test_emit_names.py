@@ -103,6 +103,32 @@ def test_names_are_strings_and_nothing_else(kind: str, names: list[str], planned
     assert json.loads(found["ranks.json"])
 
 
+def called(text: str) -> set[str]:
+    """What a file calls by a bare name, imports, and reads of other modules."""
+    nodes = list(ast.walk(ast.parse(text)))
+    calls = {node.func.id for node in nodes if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)}
+    taken = {one.name for node in nodes if isinstance(node, ast.Import | ast.ImportFrom) for one in node.names}
+    return (calls | taken) - {"getattr", "setattr"}
+
+
+@pytest.mark.parametrize("kind", ["tp+sp x fsdp", "pp", "cp"])
+@settings(max_examples=3 if settings().max_examples < LONG else settings().max_examples)
+@given(names=st.lists(st.sampled_from(EVIL) | NAMES, min_size=len(MARKS) + 1, max_size=len(MARKS) + 1, unique=True))
+@example(names=[f"{EVIL[0]}{number}" for number in range(len(MARKS) + 1)])
+@example(names=[f"{chr(97 + number)}{one}" for number, one in enumerate((EVIL * 2)[: len(MARKS) + 1])])
+def test_printed_code_calls_nothing_that_names_say(
+    kind: str, names: list[str], planned: Callable[[str], Subject]
+) -> None:
+    """Names become variables there, so strings are not all: but it is code, and calls and imports the same."""
+    *others, file = names
+    table = {mark: name.replace(".", ",") for mark, name in zip(MARKS.values(), others, strict=True)} | {"ZfileZ": file}
+    plan = replace(planned(kind), prints=True)
+    usual, found = (dict(emit(one, Path("/out")).texts) for one in (plan, renamed(plan, table)))
+    assert usual.keys() == found.keys()
+    for name in (one for one in usual if one.endswith(".py")):
+        assert called(found[name]) == called(usual[name])
+
+
 def test_a_twin_of_a_file_with_any_name_is_made(tmp_path: Path) -> None:
     folder = tmp_path / 'fo"lder\\'
     folder.mkdir()
