@@ -63,9 +63,8 @@ stored where its shards do not divide it."""
 STORAGE = ("params", "grads", "optimizer")
 RECOMPUTE = ("none", "full", "selective")
 OVERLAP = ("data_parallel", "parameters", "ring", "tensor")
-STRATEGIES = ("uniform", "printed", "per_operator")
-"""What an axis may do in the operators of a body: the same in all, as named degrees have it; beside that, nothing in
-some of them, or something else, in bodies that are printed; or anything in each, which is searched."""
+STRATEGIES = ("uniform", "per_operator")
+"""What an axis may do in the operators of a body: the same in all, as named degrees have it, or anything in each."""
 ONE_MIND = ("b", "s", "heads", "group", "ffn", "vocab")
 """Loops of which an axis that splits them does so wherever it can, in the table of named degrees."""
 TENSOR = {"heads", "group", "ffn", "vocab"}
@@ -299,8 +298,6 @@ class Capabilities:
         for op in graph.ops:
             if op.kind in ROUTING:
                 routing.setdefault(op.module, []).append(op)
-        if "printed" in _names(self.strategies) and not routing:
-            return
         chosen = dict(plan.strategies)
         strategies = {op.name: chosen.get(op.name, Strategy()) for op in graph.ops}
         rules = {op.name: rule_of(op, graph.types) for op in graph.ops}

@@ -88,10 +88,7 @@ TORCH_GLOO = Capabilities(
         Line("reduce_scatter", f"{_TRIED}; gloo runs it as an all-reduce", executes="all_reduce"),
         Line("all_to_all", f"functional all_to_all_single; {_TRIED}"),
     ),
-    strategies=(
-        Line("uniform", "backends.torch_.emit writes parallelize_module styles; tests/backends run them"),
-        Line("printed", f"backends.torch_.emit prints bodies, operator by operator; {_TRIED}"),
-    ),
+    strategies=(Line("uniform", "backends.torch_.emit writes parallelize_module styles; tests/backends run them"),),
     offload=(
         Line("optimizer", f"copies that the host steps, in the script itself; {_TRIED}"),
         Line("activations", f"hooks of saved tensors around blocks, in the script itself; {_TRIED}"),

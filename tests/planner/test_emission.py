@@ -128,14 +128,6 @@ def test_a_head_of_two_classes_has_shards_on_four_ranks(planned: Plans) -> None:
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_what_was_passed_over_is_told(planned: Plans, tmp_path: Path) -> None:
-    assert planned("GptOssForCausalLM", ("1x8xH100",), "")[0] == 0
-    found = json.loads((tmp_path / "plan.json").read_text())
-    assert any(note.startswith("passed over, for no code is written for it: ") for note in found["notes"])
-    assert found["bounds"]["space"]["counts"]["unwritten"] > 0
-
-
-@pytest.mark.filterwarnings("ignore")
 def test_why_not_what_cannot_be_emitted(planned: Plans, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert planned("GptOssForCausalLM", ("1x8xH100",), "")[0] == 0
     capsys.readouterr()

@@ -760,7 +760,9 @@ class Torch:
         return f"several(%0, {', '.join(given)})", "for several readers"
 
     def entry(self, state: State, type_: Type) -> str:
-        text = "%0"
+        text, cut = "%0", {shard.axis for shard in (state.dims[0] if state.dims else ())}
+        if state.dims and not cut.issuperset(self.batch):
+            raise EmissionPrinted(place="an entry of the batch", cause="it is read whole where ranks have a part of it")
         for dim, shards in enumerate(state.dims):
             extent = type_.shape[dim]
             for shard in shards:
