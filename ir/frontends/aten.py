@@ -293,7 +293,6 @@ LOWERINGS: dict[str, Lowering] = {
     "batch_norm.default": batch_norm,
     "cross_entropy_loss.default": cross_entropy,
     "nll_loss_nd.default": nll_loss,
-    "nll_loss.default": nll_loss,
     "mse_loss.default": compared("mse_loss"),
     "l1_loss.default": compared("l1_loss"),
     "smooth_l1_loss.default": compared("smooth_l1_loss", "beta"),

@@ -100,7 +100,7 @@ def kept_by_hooks(model: nn.Module, source: Source, batch: Any) -> int:
         return x
 
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda x: x):
-        result = Step(model, source.hooks, source.place)(batch)
+        result = Step(replace(source, module=model))(batch)
         del result
     return sum(storages.values())
 
@@ -143,7 +143,7 @@ def test_a_trace_computes_what_torch_counts(name: str) -> None:
     source = MODELS[name]()
     graph, bare, on_meta = traced(source, batch_of(source))
     with FlopCounterMode(display=False) as forward:
-        result = Step(bare.module, bare.hooks, bare.place)(on_meta)
+        result = Step(bare)(on_meta)
     with FlopCounterMode(display=False) as backward:
         result.backward()
     counted = forward.get_total_flops(), backward.get_total_flops()

@@ -5,6 +5,7 @@ Loss and every gradient are compared, and floating-point work and saved tensors 
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +52,7 @@ def test_graph_computes_loss_and_gradients(ready: tuple[str, Source, Any]) -> No
     gradients = torch.autograd.grad(found, list(trained.values()), allow_unused=True)
     for path, buffer in source.module.named_buffers():
         buffer.copy_(before[path])
-    expected = Step(source.module.train(), source.hooks, source.place)(batch)
+    expected = Step(replace(source, module=source.module.train()))(batch)
     wanted = torch.autograd.grad(expected, list(trained.values()), allow_unused=True)
     assert found.item() == pytest.approx(expected.item(), rel=EXACT)
     largest = max(g.abs().max().item() for g in wanted if g is not None)
@@ -72,7 +73,7 @@ def test_work_is_what_torch_counts(ready: tuple[str, Source, Any]) -> None:
         forward += rule.flops()
         backward += rule.flops(needs=needs) if not op.no_grad else 0
     with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
-        loss = Step(source.module.train(), source.hooks, source.place)(batch)
+        loss = Step(replace(source, module=source.module.train()))(batch)
         counted = counter.get_total_flops()
         loss.backward()
     assert forward == counted
@@ -98,7 +99,7 @@ def test_saved_is_what_hooks_see(name: str, tmp_path: Path) -> None:
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-        Step(source.module.train(), source.hooks, source.place)(batch)
+        Step(replace(source, module=source.module.train()))(batch)
     assert saved_bytes(graph, "eager", "cpu") == pytest.approx(sum(storages.values()), rel=TOLERANCE.get(name, 0.01))
 
 
