@@ -493,6 +493,7 @@ def test_a_mask_without_a_hint(tmp_path: Path) -> None:
     assert found.notes == ()
 
 
+@pytest.mark.filterwarnings("ignore:ComplexHalf")
 def test_an_unsupported_dtype(tmp_path: Path) -> None:
     error = refused(
         tmp_path, HEAD.replace("nn.Linear(4, 4)", "nn.Linear(4, 4, dtype=torch.complex32)"), UnsupportedDtype
