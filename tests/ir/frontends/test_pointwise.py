@@ -83,6 +83,8 @@ def test_a_piece_of_the_operands_gives_that_piece_of_the_result() -> None:
                     made = called(overload, said["call"], values)
                 except (RuntimeError, TypeError, NotImplementedError):
                     continue
+                if isinstance(made, bool):  # a number of a tensor, and no tensor
+                    break
                 whole = (made,) if isinstance(made, Tensor) else tuple(made)
                 if values and all(one.dtype in DTYPES for one in whole):
                     assert_elementwise(call, said, values, whole)
