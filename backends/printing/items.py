@@ -78,7 +78,6 @@ class Item:
     reads: tuple[str, ...] = ()
     module: str = ""
     """The module that does this, relative to the body; of a move, that of none."""
-    source: str = ""
     says: str = ""
     """A remark."""
     stem: str = ""
@@ -203,7 +202,6 @@ class _Items:
                 text=text,
                 reads=reads,
                 module=op.module,
-                source=op.source,
                 stem=self.stem(op.results[0]) if len(op.results) == 1 else stem_of(op),
                 alone=len(op.results) > 1 or op.kind in ("dropout", "constant"),
                 outer=op.kind == "constant",

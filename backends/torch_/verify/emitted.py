@@ -32,7 +32,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from meshwright.backends.torch_.emit.printed.stages import told_along
 from meshwright.backends.torch_.emit.subject import Subject
 from meshwright.backends.torch_.verify.apart import Apart, apart_of
 from meshwright.backends.torch_.verify.counting import Collective
@@ -112,7 +111,7 @@ class Job:
             script=script,
             calls=subject.calls,
             workload=subject.workload,
-            groups=_groups(subject, script),
+            groups=groups_of(subject.program, subject.fold),
             apart=apart_of(subject),
         )
 
@@ -138,13 +137,6 @@ class Job:
     def drawn_in_parts(self) -> bool:
         """Whether its ranks draw the weights of their parts, which are not those of the reference."""
         return "\ndef draw(" in self.script.read_text(encoding="utf-8")
-
-
-def _groups(subject: Subject, script: Path) -> tuple[Group, ...]:
-    """The groups of ranks of a plan, with what its script tells beside."""
-    groups, many = groups_of(subject.program, subject.fold), subject.decisions.schedule.microbatches
-    axes = told_along(script.read_text(encoding="utf-8"))
-    return tuple(one.weighing(axes, many) if axes and one.last else one for one in groups)
 
 
 def verify(jobs: Sequence[Job], *, steps: int, limit_s: float) -> list[Verified]:

@@ -12,7 +12,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from itertools import combinations
 from math import prod
 from typing import TypeVar
 
@@ -27,8 +28,6 @@ from meshwright.ir.program import Program, Ring, Tie
 from meshwright.ir.ties import ends_of, exchanged
 from meshwright.ir.workload import Workload
 
-WEIGHT_BYTES = 4
-"""Of what a micro-batch counts for."""
 FINITE_BYTES = 4
 """By which ranks tell one another whether gradients are finite, where losses are scaled."""
 LEAST_BYTES = 2
@@ -49,11 +48,6 @@ class Group:
     """What of the model it holds: of each parameter all names."""
     last: bool
     """Whether the loss is computed here."""
-
-    def weighing(self, axes: tuple[str, ...], microbatches: int) -> Group:
-        """The same, where ranks also tell one another what their micro-batches count for. It is not priced."""
-        key = "all_reduce", tuple(sorted(axes)), microbatches * WEIGHT_BYTES
-        return replace(self, predicted=tuple(replace(one, counts={**one.counts, key: 1}) for one in self.predicted))
 
     def along(self, rank: int, axes: tuple[str, ...]) -> tuple[int, ...]:
         """The ranks that differ from this one along mesh axes only."""
@@ -175,16 +169,24 @@ def unlike(found: Mapping[Collective, int], group: Group, rank: int, sent: Count
         sent[peers] += rest.pop(("all_to_all", peers), 0)
         if executed != number:
             wrong.append(f"all_to_all over {'.'.join(axes)} of rows for experts: {number} planned, {executed} executed")
+    telling = _telling(group, rank, planned)
     for kind, axes in sorted(planned.packed.keys() | planned.scalars.keys()):
         size, scalars = planned.packed.get((kind, axes), 0), planned.scalars.get((kind, axes), 0)
         executed = rest.pop((kind, group.along(rank, axes)), 0)
-        if not size + min(scalars, LEAST_BYTES) <= executed <= size + scalars:
+        more = planned.told if (kind, group.along(rank, axes)) in telling else 0
+        if not size + min(scalars, LEAST_BYTES) <= executed <= size + scalars + more:
             wrong.append(f"{kind} over {'.'.join(axes)}, packed: {size + scalars} bytes planned, {executed} executed")
-    extra = [(kind, ranks, size) for (kind, ranks), size in sorted(rest.items()) if size]
+    extra = [(*peers, size) for peers, size in sorted(rest.items()) if size > (planned.told if peers in telling else 0)]
     return [
         *wrong,
         *(f"{kind} over ranks {ranks}: {size} bytes executed, and not planned" for kind, ranks, size in extra),
     ]
+
+
+def _telling(group: Group, rank: int, planned: Predicted) -> set[tuple[str, tuple[int, ...]]]:
+    """Between whom it may be told what micro-batches count for: along some of the axes that scalars are summed on."""
+    some = {part for _, axes in planned.scalars for many in range(len(axes)) for part in combinations(axes, many + 1)}
+    return {("all_reduce", group.along(rank, part)) for part in some}
 
 
 def _one_by_one(group: Group, rank: int, planned: Predicted) -> Iterator[tuple[Collective, int, str]]:

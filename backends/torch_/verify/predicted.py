@@ -48,6 +48,9 @@ class Predicted:
     counts: Mapping[Planned, int] = field(default_factory=dict)
     scalars: Mapping[tuple[str, tuple[str, ...]], int] = field(default_factory=dict)
     """Bytes of scalars in all: as many at most, since terms of a loss are added up before they are summed."""
+    told: int = 0
+    """Bytes that there may be beside, at most, between ranks that sum scalars: of what micro-batches count for, which
+    they may tell one another. It is not priced."""
 
 
 def predicted(program: Program, fold: Fold, stages: Sequence[int]) -> Predicted:
@@ -91,7 +94,8 @@ def predicted(program: Program, fold: Fold, stages: Sequence[int]) -> Predicted:
                 whole[kind, axes, size] += times
             else:
                 values[kind, axes, size] += times
-    return Predicted(values, packed, whole, routed, counts, scalars)
+    told = SCALAR_BYTES * program.microbatches if program.microbatches > 1 else 0
+    return Predicted(values, packed, whole, routed, counts, scalars, told)
 
 
 def _sent(graph: Graph) -> dict[str, bool]:

@@ -72,8 +72,28 @@ class NanoGPT(nn.Module):
         return logits, loss
 
 
+class Named(nn.Module):
+    """Blocks whose batch has the names that scripts give to other things."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inside = nn.Embedding(VOCABULARY, WIDTH)
+        blocks = [nn.Sequential(nn.Linear(WIDTH, 64), nn.ReLU(), nn.Linear(64, WIDTH)) for _ in range(4)]
+        self.blocks = nn.ModuleList(blocks)
+
+    def forward(self, x: Tensor, mesh: Tensor) -> Tensor:
+        hidden = self.inside(x)
+        for block in self.blocks:
+            hidden = hidden + block(hidden)
+        return hidden * mesh[..., None]  # type: ignore[no-any-return]
+
+
 def encoder() -> nn.Module:
     return Encoder()
+
+
+def named() -> nn.Module:
+    return Named()
 
 
 def nano() -> nn.Module:
@@ -82,11 +102,14 @@ def nano() -> nn.Module:
 
 def example_inputs(batch: int, seq: int) -> dict[str, Tensor]:
     tokens = torch.randint(0, VOCABULARY, (batch, seq))
-    classes = torch.randint(0, 2, (batch,))
-    return {"tokens": tokens, "idx": tokens.clone(), "targets": tokens.roll(-1, 1), "classes": classes}
+    plain = {"tokens": tokens, "idx": tokens.clone(), "targets": tokens.roll(-1, 1)}
+    odd = {"x": tokens.clone(), "mesh": torch.rand(batch, seq), "share": torch.randn(batch, seq, WIDTH)}
+    return {**plain, **odd, "classes": torch.randint(0, 2, (batch,))}
 
 
 def loss(outputs: Any, batch: dict[str, Tensor]) -> Tensor:
     if isinstance(outputs, tuple):
         return outputs[1]
+    if outputs.ndim > len(("samples", "classes")):
+        return F.mse_loss(outputs, batch["share"])
     return F.cross_entropy(outputs, batch["classes"])

@@ -15,8 +15,9 @@ from torch.nn.attention.bias import causal_lower_right
 
 from meshwright.backends.printing import items_of
 from meshwright.backends.torch_.emit.axes import joined
-from meshwright.backends.torch_.emit.printed.dialect import WRITERS, Torch
+from meshwright.backends.torch_.emit.printed.dialect import Torch
 from meshwright.backends.torch_.emit.printed.moves import TEXT
+from meshwright.backends.torch_.emit.printed.operators import WRITERS
 from meshwright.backends.torch_.verify.eager import EAGER
 from meshwright.backends.torch_.verify.kernels import KERNELS
 from meshwright.backends.torch_.verify.rules import single, strategies

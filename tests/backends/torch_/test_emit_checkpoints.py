@@ -29,6 +29,15 @@ PLANS: dict[str, dict[str, Any]] = {
     "fsdp": {"dp": 4, "zero": 3},
     "dp x tp": {"dp": 2, "tp": 2},
     "dp x tp, states on the host": {"dp": 2, "tp": 2, "offload": "optimizer"},
+    "printed, tp x pp x fsdp": {
+        "tp": 2,
+        "pp": 2,
+        "dp": 2,
+        "zero": 3,
+        "schedule": "1f1b",
+        "microbatches": 2,
+        "prints": True,
+    },
     "one device": {},
     FUSED: {"tp": 2, "dp": 2, "zero": 3, "sequence_parallel": True, "reference": MODEL},
     "one device, fused weights": {"reference": MODEL},
@@ -118,6 +127,12 @@ def losses(folder: Path) -> list[float]:
     return [step["loss"] for step in torch.load(last, weights_only=False)]
 
 
+def grads(rank: Path) -> dict[str, torch.Tensor]:
+    """Of its first step, whole."""
+    found: dict[str, torch.Tensor] = torch.load(rank, weights_only=False)[0]["grads"]
+    return found
+
+
 def saved(folder: Path) -> dict[str, Any]:
     """A checkpoint, whole, on one device; nested names joined."""
     dcp_to_torch_save(folder / "saved", folder / "whole.pt")
@@ -133,7 +148,9 @@ def _flat(node: Any, path: str) -> Any:
 
 
 @pytest.mark.e2e
-@pytest.mark.parametrize("plan", ["fsdp", "dp x tp", "dp x tp, states on the host", "one device"])
+@pytest.mark.parametrize(
+    "plan", ["fsdp", "dp x tp", "dp x tp, states on the host", "printed, tp x pp x fsdp", "one device"]
+)
 def test_another_plan_takes_up_what_was_saved(plan: str, runs: dict[str, Path]) -> None:
     first = runs[FIRST]
     before, after = saved(first), saved(runs[plan])
@@ -143,7 +160,7 @@ def test_another_plan_takes_up_what_was_saved(plan: str, runs: dict[str, Path]) 
     assert len([name for name in tensors if "exp_avg" in name]) == 2 * 39
     for name in tensors:
         assert torch.equal(before[name], after[name]), name
-    clipped = torch.load(runs[plan] / "0.pt", weights_only=False)[0]["grads"]
+    clipped = {name: grad for rank in runs[plan].glob("[0-9].pt") for name, grad in grads(rank).items()}
     assert torch.nn.utils.get_total_norm(clipped.values()).item() == pytest.approx(CLIP, rel=1e-4)
     assert losses(runs[plan])[:2] == pytest.approx(losses(first)[1:], rel=1e-6)
 

@@ -15,7 +15,7 @@ from tests.backends.torch_.measured import assert_planned
 from tests.backends.torch_.proved import proved
 
 HERE = Path(__file__).parent
-ENCODER, NANO = (f"{HERE / 'printed_models.py'}:{name}" for name in ("encoder", "nano"))
+ENCODER, NANO, NAMED = (f"{HERE / 'printed_models.py'}:{name}" for name in ("encoder", "nano", "named"))
 STAGES = {"microbatches": 2, "schedule": "1f1b"}
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "llama, tp": (TINY, {"tp": 2}),
@@ -36,6 +36,8 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "nano, tp": (NANO, {"tp": 2}),
     "nano, cp": (NANO, {"cp": 2}),
     "nano, ring": (NANO, {"cp": 2, "context": "ring"}),
+    "odd names, tp": (NAMED, {"tp": 2}),
+    "odd names, pp x tp": (NAMED, {"pp": 2, "tp": 2, **STAGES}),
 }
 UNPRINTED = {"encoder, dp", "encoder, zero 3", "encoder, pp"}
 """Those in which no axis cuts more than the batch: the model's own code runs."""
@@ -59,7 +61,7 @@ def runs(plans: dict[str, tuple[Subject, Path]]) -> dict[str, Verified]:
 @pytest.mark.parametrize("name", CASES)
 def test_a_printed_model_is_exact(name: str, plans: dict[str, tuple[Subject, Path]], runs: dict[str, Verified]) -> None:
     assert runs[name].exact, runs[name].differences
-    if name.startswith("llama"):  # the others are small enough for what a launch itself holds to show
+    if name.startswith("llama"):  # what is planned for the others is up to 13 % too low
         assert_planned(plans[name][0], runs[name])
 
 

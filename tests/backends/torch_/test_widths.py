@@ -6,9 +6,8 @@ from collections.abc import Callable, Iterable
 
 import pytest
 
-from meshwright.backends.torch_.emit.writing.lines import WIDTH, call, loss_of, wrapped
+from meshwright.backends.torch_.emit.writing.lines import WIDTH, call, fitted, loss_of, wrapped
 from meshwright.backends.torch_.emit.writing.model import entry
-from meshwright.backends.torch_.emit.writing.pipeline import fitted
 
 Layout = Callable[[int, str], Iterable[str]]
 

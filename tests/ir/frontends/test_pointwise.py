@@ -28,7 +28,7 @@ def elementwise() -> Iterator[Any]:
         packet = getattr(torch.ops.aten, name)
         if not isinstance(packet, torch._ops.OpOverloadPacket):
             continue
-        for overload in map(packet.__getattr__, packet.overloads()):
+        for overload in (getattr(packet, one) for one in packet.overloads()):  # `__getattr__` would make it anew
             if torch.Tag.pointwise in overload.tags and not overload._schema.is_mutable and name not in DRAWN:
                 yield overload
 

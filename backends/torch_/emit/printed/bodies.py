@@ -27,10 +27,13 @@ from meshwright.ir.placement import CONTIGUOUS, Sections
 from meshwright.ir.quoting import identifier, is_name, literal
 from meshwright.ir.routes import Routed, routed
 
-RESERVED = (
-    frozenset((*dir(builtins), *keyword.kwlist, *NAMES))
-    | {"self", "model", "mesh", "torch", "nn", "F", "dist", "funcol", "Tensor", "Any", "partial", "index", "block"}
-    | {"cast", "functools", "DTensor", "DeviceMesh", "Replicate", "Shard", "Partial", "Callable", "Sequence"}
+RESERVED = frozenset(
+    (
+        *(*dir(builtins), *keyword.kwlist, *NAMES),
+        *("self", "model", "mesh", "index", "block", "share", "others"),
+        *("torch", "nn", "F", "dist", "funcol", "functools", "partial", "cast", "Any", "Callable", "Sequence"),
+        *("Tensor", "DTensor", "DeviceMesh", "Replicate", "Shard", "Partial"),
+    )
 )
 """Names that scripts have for something else."""
 
@@ -127,11 +130,12 @@ class Printed:
     @cached_property
     def named_axes(self) -> tuple[str, ...]:
         """What functions may be given by name: axes, several as one, and the model."""
-        return (*self.subject.mesh.names, *(self.flat(axes) for axes in self.together), "model")
+        return (*self.subject.mesh.names, *self.joined_axes, "model")
 
-    def flat(self, axes: tuple[str, ...]) -> str:
+    @property
+    def joined_axes(self) -> tuple[str, ...]:
         """What several axes are called that act as one."""
-        return joined(in_order(axes, self.subject))
+        return tuple(joined(axes) for axes in self.together)
 
     @cached_property
     def together(self) -> tuple[tuple[str, ...], ...]:
@@ -321,7 +325,7 @@ def _argument_names(subject: Subject, piece: Piece, bodies: Mapping[str, Printed
     return found
 
 
-def axes_in(function: Function, axes: Collection[str]) -> list[str]:
-    """The mesh axes, or what several are called together, that a function is given."""
-    used = names_in("\n".join(function.lines))
+def axes_in(lines: Iterable[str], axes: Collection[str]) -> list[str]:
+    """Those of these names, of mesh axes and whatever else is given by name, that lines read."""
+    used = names_in("\n".join(lines))
     return [axis for axis in axes if axis in used]

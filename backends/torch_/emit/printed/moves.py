@@ -26,13 +26,17 @@ def moved(x: Tensor, there: Callable[[Tensor], Tensor], back: Callable[[Tensor],
     return cast(Tensor, Moved.apply(x, there, back))
 
 
+Move = Callable[[Tensor], Tensor]
+
+
 class Several(torch.autograd.Function):
     """A value brought to several places at once: alike ways are gone once, there and back."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, ways: Sequence[tuple[int, Move, int, Move]]) -> tuple[Tensor, ...]:
         ctx.ways = ways
-        made = {number: there(x) for number, there, _, _ in ways}
+        moves = {number: there for number, there, _, _ in ways}
+        made = {number: there(x) for number, there in moves.items()}
         return tuple(made[number].view_as(made[number]) for number, _, _, _ in ways)
 
     @staticmethod
@@ -42,9 +46,6 @@ class Several(torch.autograd.Function):
             sums[number] = sums[number] + grad if number in sums else grad
         backs = {number: back for _, _, number, back in ctx.ways}
         return functools.reduce(torch.add, [backs[n](grad.contiguous()) for n, grad in sums.items()]), None
-
-
-Move = Callable[[Tensor], Tensor]
 
 
 def several(x: Tensor, *ways: tuple[int, Move, int, Move]) -> tuple[Tensor, ...]:
@@ -213,7 +214,6 @@ def embedding_part(weight: Tensor, index: Tensor, ranks: DeviceMesh, padding: in
     if padding is not None:
         own = padding - ranks.get_local_rank() * len(weight)
         padding = own if 0 <= own < len(weight) else None
-        found = found if padding is not None else found
     rows = F.embedding(row, weight) if padding is None else F.embedding(row.where(found, padding), weight, padding)
     return rows.masked_fill(~found[..., None], 0)
 

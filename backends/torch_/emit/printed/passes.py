@@ -96,7 +96,7 @@ class Pass:
         if call.path:
             text = f"{BLOCK}({', '.join(given)})"
         else:
-            axes = [f"{axis}={axis}" for axis in axes_in(body.function, self.printed.named_axes)]
+            axes = [f"{axis}={axis}" for axis in axes_in(body.function.lines, self.printed.named_axes)]
             text = f"{body.name}({', '.join(['self', *given, *axes])})"
         return f"{', '.join(made)} = {text}" if made else text
 
@@ -174,7 +174,7 @@ class Pass:
             )
         name = f"{body.name}_{'_'.join(map(str, outputs))}"
         self.again[name] = call.body.name, outputs
-        axes = [f"{axis}={axis}" for axis in axes_in(function, self.printed.named_axes)]
+        axes = [f"{axis}={axis}" for axis in axes_in(function.lines, self.printed.named_axes)]
         taken = {*self.printed.reserved, *self.printed.entry_names.values(), *self.names.values()}
         made = [free(one, taken) for one in function.returns]
         for output, one in zip(outputs, made, strict=True):

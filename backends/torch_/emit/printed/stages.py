@@ -6,20 +6,17 @@ targets beside what enters, and what its micro-batch counts for in the loss; it 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 
 from meshwright.backends.torch_.emit.pipeline import Pipeline, held_by, shared_by
-from meshwright.backends.torch_.emit.printed.bodies import Printed
-from meshwright.backends.torch_.emit.printed.passes import At, Pass
+from meshwright.backends.torch_.emit.printed.bodies import Printed, axes_in, free
+from meshwright.backends.torch_.emit.printed.passes import CARRIED, At, Pass
 from meshwright.backends.torch_.emit.stage_code import Crossing, StageCode
 from meshwright.backends.torch_.emit.subject import Subject
-from meshwright.backends.torch_.emit.writing.imports import names_in
+from meshwright.backends.torch_.emit.writing.lines import head
 from meshwright.ir.errors import EmissionPrinted
 
-WEIGHED = "# along "
-"""How a script says along which axes ranks tell one another what their micro-batches count for."""
 SHARE = "share"
 """What the last stage calls what its micro-batch counts for."""
 
@@ -39,7 +36,7 @@ def printed_pipeline(subject: Subject, printed: Printed) -> Pipeline | None:
 
 def _codes(subject: Subject, printed: Printed) -> Iterator[StageCode]:
     stages = subject.decisions.stages
-    sent = [_sent(subject, index) for index in range(len(stages) - 1)]
+    sent = [_sent(subject, index, printed) for index in range(len(stages) - 1)]
     for index, stage in enumerate(stages):
         enters, leaves = sent[index - 1] if index else {}, sent[index] if index < len(sent) else {}
         names = {at: one.name for at, one in enters.items()}
@@ -49,7 +46,7 @@ def _codes(subject: Subject, printed: Printed) -> Iterator[StageCode]:
         returns = [run.name(run.loss)] if last else [run.names[at] for at in leaves]
         own = [name for name in run.entries if name in printed.entries]
         given = [printed.entry_names[name] for name in own] if not index else [one.name for one in enters.values()]
-        late = () if not index else tuple(own)
+        late = tuple(printed.entry_names[name] for name in own) if index else ()
         yield StageCode(
             index=index,
             mesh=stage.mesh,
@@ -59,18 +56,19 @@ def _codes(subject: Subject, printed: Printed) -> Iterator[StageCode]:
             beside=tuple(dict.fromkeys((*_modules(run, ahead=True), *_modules(run, ahead=False)))),
             ahead=len(list(_modules(run, ahead=True))),
             holds=tuple(_loose(run)),
-            lines=tuple(_text(printed, run, lines, given, [printed.entry_names[n] for n in late], returns, last=last)),
+            lines=tuple(_text(printed, run, lines, given, late, returns, last=last)),
             late=late,
             again=tuple(
                 (name, (body, printed.bodies[body].again(outputs))) for name, (body, outputs) in run.again.items()
             ),
-            given=() if index else tuple(own),
+            given=() if index else tuple(given),
         )
 
 
-def _sent(subject: Subject, stage: int) -> dict[At, Crossing]:
+def _sent(subject: Subject, stage: int, printed: Printed) -> dict[At, Crossing]:
     """What the Program sends from a stage to the next, by where it is made."""
     found: dict[At, Crossing] = {}
+    taken = {*printed.reserved, *printed.entry_names.values()}
     for hop in subject.program.transfers:
         if hop.from_stage != stage:
             continue
@@ -79,7 +77,7 @@ def _sent(subject: Subject, stage: int) -> dict[At, Crossing]:
             and subject.decisions.stages[stage].mesh == subject.decisions.stages[stage + 1].mesh
         ):
             raise EmissionPrinted(place=f"stage {stage}", cause="what it sends lies otherwise where it is received")
-        name = "x" if hop.differentiable and not found else f"y_{len(found)}"
+        name = free(CARRIED if hop.differentiable else "beside", taken)
         found[hop.call, hop.output] = Crossing(name, hop.type, hop.target, hop.differentiable)
     return found
 
@@ -136,25 +134,12 @@ def _text(
     last: bool,
 ) -> Iterator[str]:
     """The method of a stage."""
-    arguments = ", ".join(["self", *(f"{name}: Tensor" for name in given), *(f"{name}: Tensor" for name in late)])
-    rest = f", {SHARE}: Tensor, **others: Tensor" if last else ", **others: Tensor"
+    named = (*given, *late, SHARE) if last else (*given, *late)
+    arguments = ["self", *(f"{name}: Tensor" for name in named), "**others: Tensor"]
     result = "Tensor" if len(returns) == 1 else f"tuple[{', '.join(['Tensor'] * len(returns))}]"
-    yield f"def forward({arguments}{rest}) -> {result}:"
-    text = "\n".join(lines)
-    for axis in axes_in_text(printed, text):
+    yield from head("forward", arguments, result, deep=4)
+    for axis in axes_in(lines, printed.subject.mesh.names + printed.joined_axes):
         yield f'    {axis} = self.mesh["{axis}"]'
     yield from (f"    {line}" for line in lines)
     sent = ", ".join(f"{name}.contiguous()" for name in returns)
     yield f"    return {returns[0]} * {SHARE}.sum()" if last else f"    return {sent}"
-
-
-def axes_in_text(printed: Printed, text: str) -> list[str]:
-    """The mesh axes that lines name."""
-    used = names_in(text)
-    return [axis for axis in printed.named_axes if axis != "model" and axis in used]
-
-
-def told_along(script: str) -> tuple[str, ...]:
-    """The axes along which the ranks of a script tell one another what their micro-batches count for."""
-    found = re.search(rf"dist\.all_reduce\(targets.*{re.escape(WEIGHED)}(?P<axes>[\w.]+)", script)
-    return tuple(found["axes"].split(".")) if found is not None else ()

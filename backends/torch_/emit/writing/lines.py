@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from meshwright.ir.quoting import literal
 
@@ -41,6 +41,43 @@ def call(deep: int, function: str, arguments: list[str], after: str = "") -> Ite
             else:
                 yield from call(deep + 4, inner, apart(given.removesuffix(")")), ",")
     yield f"{indent}){after}"
+
+
+def fitted(line: str) -> Iterator[str]:
+    """A line, or, if it is too long, the arguments of the call that it ends with on lines of their own, or the terms
+    that it assigns in brackets."""
+    if len(line) <= WIDTH:
+        yield line
+        return
+    deep = [0]
+    for sign in line:
+        deep.append(deep[-1] + (sign in "([{") - (sign in ")]}"))
+    outside = "".join(sign if depth == 0 else "." for sign, depth in zip(line, deep, strict=False))
+    opened, indent = max(0, outside.rfind("(")), len(line) - len(line.lstrip())
+    if opened and line.endswith(")"):
+        commas = [at for at, sign in enumerate(line) if sign == "," and at > opened and deep[at] == 1]
+        ends = zip([opened, *commas], [*commas, len(line) - 1], strict=True)
+        arguments = [line[start + 1 : end].strip() for start, end in ends]
+        yield from call(indent, line[indent:opened], arguments)
+        return
+    name, equal, terms = outside.partition(" = ")
+    if equal and " " in terms and "," not in terms:
+        start = len(name) + len(equal)
+        yield from (f"{line[:start]}(", f"{' ' * indent}    {line[start:]}", f"{' ' * indent})")
+    else:
+        yield line
+
+
+def head(name: str, arguments: Sequence[str], result: str, deep: int = 0) -> Iterator[str]:
+    """The head of a function, on as few lines as it fits on; `deep` is what its lines are indented by later."""
+    given, width = ", ".join(arguments), WIDTH - deep
+    line = f"def {name}({given}) -> {result}:"
+    if len(line) <= width:
+        yield line
+    elif len(f"    {given}") <= width:
+        yield from (f"def {name}(", f"    {given}", f") -> {result}:")
+    else:
+        yield from (f"def {name}(", *(f"    {argument}," for argument in arguments), f") -> {result}:")
 
 
 def apart(text: str) -> list[str]:

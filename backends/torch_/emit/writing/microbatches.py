@@ -6,7 +6,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from meshwright.backends.torch_.emit.parts import Parts
-from meshwright.backends.torch_.emit.printed.stages import WEIGHED
 from meshwright.backends.torch_.emit.writing.lines import loss_of
 from meshwright.backends.torch_.emit.writing.scaling import SCALED
 from meshwright.backends.torch_.emit.writing.step import (
@@ -39,8 +38,7 @@ def accumulating_step(parts: Parts) -> Iterator[str]:
     if shared is not None and (how.kind == COUNT or parts.printed is None):
         yield f'    group = mesh["{shared}"].get_group()'
     if how.kind == COUNT and shared is not None:
-        told = "" if parts.printed is None else f"  {WEIGHED}{'.'.join(parts.axes.batch)}"
-        yield f"    dist.all_reduce(targets, group=group){told}"
+        yield "    dist.all_reduce(targets, group=group)"
     if mixed(parts.subject):
         if parts.printed is not None:
             raise EmissionPrinted(place="the loss", cause="its terms weigh micro-batches in several ways")

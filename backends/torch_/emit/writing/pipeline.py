@@ -6,10 +6,10 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from meshwright.backends.torch_.emit.parts import Parts
 from meshwright.backends.torch_.emit.pipeline import Pipeline
-from meshwright.backends.torch_.emit.printed.stages import SHARE, WEIGHED
+from meshwright.backends.torch_.emit.printed.stages import SHARE
 from meshwright.backends.torch_.emit.stage_code import FOLLOWING, Crossing, StageCode, numbers_of
 from meshwright.backends.torch_.emit.writing.keeping import plain
-from meshwright.backends.torch_.emit.writing.lines import WIDTH, call, quoted, wrapped
+from meshwright.backends.torch_.emit.writing.lines import fitted, quoted, wrapped
 from meshwright.backends.torch_.emit.writing.scaling import SCALED
 from meshwright.backends.torch_.emit.writing.schedule import by_lists, class_of, made_of
 from meshwright.backends.torch_.emit.writing.step import after_backward, contexts, entry, stepped
@@ -152,22 +152,6 @@ def stages(parts: Parts, pipeline: Pipeline) -> Iterator[str]:
             yield from fitted(f"        return {made}")
 
 
-def fitted(line: str) -> Iterator[str]:
-    """A line, or, if it is too long and ends with a call, the arguments of that on lines of their own."""
-    deep = [0]
-    for sign in line:
-        deep.append(deep[-1] + (sign in "([{") - (sign in ")]}"))
-    opened = max((at for at, depth in enumerate(deep[:-1]) if line[at] == "(" and depth == 0), default=0)
-    if len(line) <= WIDTH or not opened or not line.endswith(")"):
-        yield line
-        return
-    commas = [at for at, sign in enumerate(line) if sign == "," and at > opened and deep[at] == 1]
-    ends = [*commas, len(line) - 1]
-    arguments = [line[start + 1 : end].strip() for start, end in zip([opened, *commas], ends, strict=True)]
-    indent = len(line) - len(line.lstrip())
-    yield from call(indent, line[indent:opened], arguments)
-
-
 def classes(pipeline: Pipeline) -> list[tuple[str, list[StageCode]]]:
     """Stages with the same forward pass, and how their class is called; the last stage's class is the last one."""
     found: dict[tuple[object, ...], list[StageCode]] = {}
@@ -293,8 +277,7 @@ def shares_of_micro(parts: Parts) -> Iterator[str]:
         yield "    targets = torch.stack(counts).float()"
         if parts.axes.data is not None:
             yield "    if model.last:"
-            told = f"  {WEIGHED}{'.'.join(parts.axes.batch)}"
-            yield f'        dist.all_reduce(targets, group=mesh["{parts.axes.data}"].get_group()){told}'
+            yield f'        dist.all_reduce(targets, group=mesh["{parts.axes.data}"].get_group())'
         share = "targets / targets.sum()"
     else:
         share = f"torch.full((MICROBATCHES,), {'1 / MICROBATCHES' if how == MEAN else '1.0'})"
@@ -375,12 +358,15 @@ def _example(one: Crossing, stage: StageCode) -> str:
 def pipeline_step(parts: Parts, pipeline: Pipeline) -> Iterator[str]:
     """`train_step` of stages that torch's schedules run."""
     late, calls = pipeline.late, parts.subject.calls
-    read = calls.read if parts.printed is None else pipeline.stages[0].given
-    entries = [entry(parts, "batch", calls.entry(name)) for name in read if name not in late]
+    if parts.printed is None:
+        first, held = calls.read, {name: calls.entry(name) for name in (*calls.read, *late)}
+    else:
+        first, held = pipeline.stages[0].given, {name: one for one, name in parts.printed.entry_names.items()}
+    given = [entry(parts, "batch", held[name]) for name in first if name not in late]
     options = [f"target=batch[{literal(target_of(parts))}]", "losses=losses", "return_outputs=False"]
-    options += keywords({name: entry(parts, "batch", calls.entry(name)) for name in late if name != SHARE})
+    options += keywords({name: entry(parts, "batch", held[name]) for name in late if name != SHARE})
     options += [f"{SHARE}=share"] * (SHARE in late)
-    run = ("losses: list[Tensor] = []", f"model.schedule.step({', '.join((*entries, *options))})")
+    run = ("losses: list[Tensor] = []", f"model.schedule.step({', '.join((*given, *options))})")
     yield from staged_step(parts, run, after_backward(parts))
 
 

@@ -12,7 +12,7 @@ from meshwright.backends.torch_.emit.printed.bodies import Made, Printed, Printe
 from meshwright.backends.torch_.emit.printed.moves import used_by
 from meshwright.backends.torch_.emit.printed.passes import Pass
 from meshwright.backends.torch_.emit.writing.imports import names_in
-from meshwright.backends.torch_.emit.writing.lines import WIDTH, apart, call, indented
+from meshwright.backends.torch_.emit.writing.lines import fitted, head, indented
 from meshwright.backends.torch_.emit.writing.ring import ring
 from meshwright.ir.quoting import literal, pattern, said
 
@@ -59,21 +59,21 @@ def ring_of(printed: Printed) -> str:
 
 
 def function(printed: Printed, body: PrintedBody, name: str, one: Function) -> list[str]:
-    axes = axes_in(one, printed.named_axes)
+    axes = axes_in(one.lines, printed.named_axes)
     arguments = ["self: Any", *(f"{argument}: Tensor" for argument in one.arguments)]
     named = ["*", *map(typed, axes)] if axes else []
     result = {0: "None", 1: "Tensor"}.get(len(one.returns), f"tuple[{', '.join(['Tensor'] * len(one.returns))}]")
     what = f"{body.piece.plan.body}{f', module {one.path},' if one.path else ''}"
     lines = [*head(name, [*arguments, *named], result), f'    """{said(what)} on this rank\'s shards."""']
     code = returned(list(one.lines), list(one.returns))
-    return [*lines, *(text for line in code for text in statement(line))]
+    return [*lines, *(text for line in code for text in fitted(f"    {line}"))]
 
 
 def constant(name: str, made: Made) -> Iterator[str]:
     """The function that makes a constant."""
     yield f"def {name}({made.given}{': Any' * bool(made.given)}) -> Tensor:"
     for line in (*made.lines, f"return {made.returns}"):
-        yield from statement(line)
+        yield from fitted(f"    {line}")
 
 
 def typed(name: str) -> str:
@@ -88,43 +88,10 @@ def returned(lines: list[str], returns: list[str]) -> list[str]:
     return [*lines, f"return {', '.join(returns)}"] if returns else lines
 
 
-def statement(line: str) -> Iterator[str]:
-    """A statement of a function, on several lines where it is long."""
-    if len(line) + 4 <= WIDTH or line.startswith("#"):
-        yield f"    {line}"
-        return
-    found = re.match(r"(?P<before>(?:[\w, ]+ = |return )?)(?P<called>[\w.]+)\((?P<given>.*)\)$", line)
-    if found is None or not closed(found["given"]):
-        before, equal, text = line.partition(" = ")
-        yield from (f"    {before}{equal}(", f"        {text}", "    )") if equal else (f"    {line}",)
-        return
-    yield from call(4, f"{found['before']}{found['called']}", apart(found["given"]))
-
-
-def closed(text: str) -> bool:
-    """Whether every bracket that closes was opened in a text."""
-    deep = 0
-    for letter in text:
-        deep += (letter in "([{") - (letter in ")]}")
-        if deep < 0:
-            return False
-    return True
-
-
-def head(name: str, arguments: list[str], result: str) -> Iterator[str]:
-    line = f"def {name}({', '.join(arguments)}) -> {result}:"
-    if len(line) <= WIDTH:
-        yield line
-    elif len(f"    {', '.join(arguments)}") <= WIDTH:
-        yield from (f"def {name}(", f"    {', '.join(arguments)}", f") -> {result}:")
-    else:
-        yield from (f"def {name}(", *(f"    {argument}," for argument in arguments), f") -> {result}:")
-
-
 def model(printed: Printed) -> Iterator[str]:
     """The model's forward pass."""
     lines = returned(*of_model(printed))
-    axes = [axis for axis in printed.named_axes if axis in names_in("\n".join(of_model(printed)[0]))]
+    axes = axes_of_model(printed)
     arguments = ["self: Any", *(f"{name}: Tensor" for name in printed.entry_names.values())]
     named = ["*", *map(typed, axes)] if axes else []
     yield from head(FORWARD, [*arguments, *named], "Tensor")
@@ -155,7 +122,7 @@ def set_forwards(parts: Parts) -> Iterator[str]:
                 continue
             holder = "block" if piece.repeated else "model"
             at = f"{holder}.get_submodule({literal(one.path)})" if one.path else holder
-            given = "".join(f", {axis}={axis}" for axis in axes_in(one, printed.named_axes))
+            given = "".join(f", {axis}={axis}" for axis in axes_in(one.lines, printed.named_axes))
             if one.path:
                 lines.append(f"module = {at}")
                 at = "module"
@@ -171,8 +138,8 @@ def set_forwards(parts: Parts) -> Iterator[str]:
 
 
 def axes_of_model(printed: Printed) -> list[str]:
-    used = names_in("\n".join(of_model(printed)[0]))
-    return [axis for axis in printed.named_axes if axis in used]
+    """The mesh axes that the model's forward pass is given."""
+    return axes_in(of_model(printed)[0], printed.named_axes)
 
 
 def used_axes(printed: Printed, *, whole: bool) -> set[str]:
@@ -182,7 +149,7 @@ def used_axes(printed: Printed, *, whole: bool) -> set[str]:
         for one in body.function.all():
             if not body.piece.repeated and not one.path:
                 continue
-            found |= set(axes_in(one, printed.named_axes))
+            found |= set(axes_in(one.lines, printed.named_axes))
     return found
 
 

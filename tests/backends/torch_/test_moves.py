@@ -1,0 +1,86 @@
+"""The functions that printed scripts have: as they stand there, and what they do to gradients where nothing is sent."""
+
+from __future__ import annotations
+
+import ast
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any, cast
+
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+from torch.nn.attention.bias import causal_lower_right
+
+from meshwright.backends.torch_.emit.printed.moves import NAMES, TEXT, used_by
+from meshwright.ir.placement import CONTIGUOUS, ZIGZAG, Nested, Sections
+
+SCOPE = {
+    "torch": torch,
+    "F": F,
+    "Tensor": Tensor,
+    "Any": Any,
+    "cast": cast,
+    "functools": functools,
+    "Callable": Callable,
+    "Sequence": Sequence,
+    "causal_lower_right": causal_lower_right,
+    "DeviceMesh": object,
+}
+
+
+@pytest.fixture(scope="module")
+def library() -> dict[str, Any]:
+    """As a script has them: annotations are evaluated where they stand."""
+    scope = dict(SCOPE)
+    exec(TEXT, scope)  # noqa: S102 - it is what scripts hold
+    return scope
+
+
+@pytest.mark.parametrize("name", sorted(NAMES & {node.name for node in ast.parse(TEXT).body if hasattr(node, "name")}))
+def test_a_function_comes_with_all_that_it_uses(name: str) -> None:
+    scope = dict(SCOPE)
+    exec("\n\n".join(used_by([name], "")), scope)  # noqa: S102
+    assert name in scope
+
+
+def test_alike_ways_are_gone_once(library: dict[str, Any]) -> None:
+    """Two readers of one move there, two of one move back: each runs once, and gradients are those of the sum."""
+    gone: list[str] = []
+
+    def named(name: str, factor: float) -> Callable[[Tensor], Tensor]:
+        def move(x: Tensor) -> Tensor:
+            gone.append(name)
+            return x * factor
+
+        return move
+
+    x = torch.randn(4, dtype=torch.float64, requires_grad=True)
+    one, other, third = library["several"](
+        x,
+        (0, named("a", 2.0), 0, named("A", 3.0)),
+        (0, named("a", 2.0), 1, named("B", 5.0)),
+        (1, named("b", 7.0), 1, named("B", 5.0)),
+    )
+    assert len({id(one), id(other), id(third)}) == 3
+    torch.testing.assert_close((one, other, third), (2 * x, 2 * x, 7 * x))
+    (one.sum() + 2 * other.sum() + 4 * third.sum()).backward()
+    assert x.grad is not None
+    torch.testing.assert_close(x.grad, torch.full_like(x, 3.0 * 1 + 5.0 * (2 + 4)))
+    assert sorted(gone) == ["A", "B", "a", "b"]
+
+
+@given(
+    layout=st.sampled_from([CONTIGUOUS, ZIGZAG, Nested(3), Nested(3, ZIGZAG), Sections((8, 16)), Sections((4, 4, 16))]),
+    parts=st.sampled_from([1, 2]),
+)
+def test_what_ranks_have_is_what_layouts_say(layout: Any, parts: int, library: dict[str, Any]) -> None:
+    sections = {Nested: (8, 8, 8), Sections: getattr(layout, "sizes", ())}.get(type(layout), ())
+    zigzag = layout == ZIGZAG or getattr(layout, "layout", None) == ZIGZAG
+    found = library["order_of"](24, parts, sections, zigzag)
+    for rank, own in enumerate(found):
+        spans = layout.pieces(24, parts, rank)
+        assert own.tolist() == [n for start, stop in spans for n in range(start, stop)]
