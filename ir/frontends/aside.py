@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import faulthandler
+import hashlib
+import mmap
 import os
 import pickle
 import select
@@ -18,6 +20,7 @@ LIMIT_S = 30.0
 """For a trial to come back, which takes some hundredths of a second."""
 
 CHUNK = 1 << 16
+BOARD = mmap.PAGESIZE
 
 T = TypeVar("T")
 
@@ -26,8 +29,33 @@ class Crashed(Exception):
     """The process ended without an answer."""
 
 
+class Hung(Crashed):
+    """It did not end before the limit."""
+
+
+class Board:
+    """What a copy of this process was at when it ended, and what is not to be begun again."""
+
+    def __init__(self) -> None:
+        self.avoided: set[bytes] = set()
+        self._at = mmap.mmap(-1, BOARD)
+
+    def begins(self, what: str) -> bool:
+        """Note that this begins; false if a copy ended at it."""
+        name = hashlib.sha256(what.encode()).digest()
+        if name in self.avoided:
+            return False
+        self._at[: len(name)] = name
+        return True
+
+    def avoid(self) -> None:
+        """Do not begin again what was begun last."""
+        self.avoided.add(self._at[: hashlib.sha256().digest_size])
+
+
 def aside(run: Callable[[], T], limit_s: float = LIMIT_S) -> T:
-    """What `run` returns, or raises, in a copy of this process. Raises `Crashed` if neither comes before the limit."""
+    """What `run` returns, or raises, in a copy of this process. Raises `Crashed` if that ends without either, `Hung` if
+    neither comes before the limit."""
     receive, send = os.pipe()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # that threads are not copied: the copy uses none
@@ -41,7 +69,7 @@ def aside(run: Callable[[], T], limit_s: float = LIMIT_S) -> T:
         os.close(receive)
         _ended(child)
     if not answer:
-        raise Crashed
+        raise Crashed if answer is not None else Hung
     found, raised = pickle.loads(answer)
     if raised is not None:
         raise raised
@@ -73,14 +101,14 @@ def _packed(run: Callable[[], T]) -> bytes:
         return pickle.dumps((None, RuntimeError(f"{type(error).__name__}: {error}")))
 
 
-def _read(receive: int, until: float) -> bytes:
-    """What comes before the end or the limit; nothing if the limit comes first."""
+def _read(receive: int, until: float) -> bytes | None:
+    """What comes before the end; none if the limit comes first."""
     found = b""
     while select.select([receive], [], [], max(0.0, until - time.monotonic()))[0]:
         if not (part := os.read(receive, CHUNK)):
             return found
         found += part
-    return b""
+    return None
 
 
 def _ended(child: int) -> None:

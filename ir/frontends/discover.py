@@ -12,15 +12,15 @@ values. The extents tried are small ones that stand for those of the call; its o
 
 What is found is a claim about values that were tried, and is checked like a rule that a user wrote
 (`meshwright.backends.torch_.verify.rules`). How much is tried is counted, not timed: equal calls have equal rules
-everywhere. Operators that give something else each time are left alone.
+everywhere. Operators that give something else each time are left alone; what ends the process in which it is tried
+(kernels do not check all that they are given) is no loop, and the search begins again without it.
 """
 
 from __future__ import annotations
 
 import itertools
 import warnings
-from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass, field
 from functools import lru_cache
 from math import prod
@@ -29,11 +29,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from meshwright.ir.frontends.aside import Crashed, aside
+from meshwright.ir.frontends.aside import Board, Crashed, Hung, aside
 from meshwright.ir.frontends.dtypes import TORCH_DTYPES
 from meshwright.ir.frontends.invoked import called, overload_of
 from meshwright.ir.graph import Attr, Type
-from meshwright.ir.invocation import arguments
+from meshwright.ir.invocation import arguments, filled
 
 SMALLEST = 4
 """The extent of the first loop that is tried: two pieces of two, or of one and three."""
@@ -49,8 +49,8 @@ MOST_COMBINED = 4096
 MOST_SMALL = 48
 """Ways to make the extents small that are tried."""
 
-MOST_CRASHES = 8
-"""Of these, the ones that are tried each in its own process, where an operator crashes at some of them."""
+MOST_CRASHES = 32
+"""Processes that an operator may end."""
 
 MOST_ATTEMPTS = 96
 """Sets of dimensions that are cut together, for one extent."""
@@ -104,22 +104,23 @@ def discovered(target: str, call: Attr, operands: tuple[Type, ...], results: tup
     if overload is None or not operands:
         return None
     call = _sure(overload, call)
-    given = tuple(small(tuple(type_.shape for type_ in operands)))
+    given = tuple(small(tuple(type_.shape for type_ in operands), said=_numbers(call)))
 
-    def tried(extents: Sequence[tuple[Shape, ...]]) -> Found | None:
-        for shapes in extents:
-            if (found := _tried(overload, call, shapes, operands, results)) is not None:
+    board = Board()
+
+    def tried() -> Found | None:
+        for shapes in given:
+            if (found := _tried(overload, call, shapes, operands, results, board)) is not None:
                 return found.answer
         return None
 
-    try:
-        return aside(lambda: tried(given))
-    except Crashed:
-        pass
-    for shapes in given[:MOST_CRASHES]:
-        with suppress(Crashed):
-            if (found := aside(lambda shapes=shapes: tried((shapes,)))) is not None:  # type: ignore[misc]
-                return found
+    for _ in range(MOST_CRASHES):
+        try:
+            return aside(tried)
+        except Hung:
+            return None
+        except Crashed:
+            board.avoid()
     return None
 
 
@@ -131,7 +132,12 @@ class _Answer:
 
 
 def _tried(
-    overload: Any, call: Attr, shapes: tuple[Shape, ...], operands: tuple[Type, ...], results: tuple[Type, ...]
+    overload: Any,
+    call: Attr,
+    shapes: tuple[Shape, ...],
+    operands: tuple[Type, ...],
+    results: tuple[Type, ...],
+    board: Board,
 ) -> _Answer | None:
     """The loops of the operator at these extents; none if it does not run at them."""
     with (
@@ -141,7 +147,7 @@ def _tried(
         torch.enable_grad(),
     ):
         warnings.simplefilter("ignore")
-        trial = _Trial(overload, call, operands, shapes)
+        trial = _Trial(overload, call, operands, shapes, board)
         if (made := trial.shapes(shapes)) is None or not _alike(operands, results, shapes, made):
             return None
         if sum(map(prod, (*shapes, *made))) > MOST_ELEMENTS or not trial.prepare():
@@ -158,17 +164,26 @@ def _sure(overload: Any, call: Attr) -> Attr:
     )
 
 
-def small(shapes: tuple[Shape, ...]) -> Iterator[tuple[Shape, ...]]:
+def _numbers(call: Attr) -> set[int]:
+    """The integers that a call says."""
+
+    def leaf(_: str, held: Attr) -> set[int]:
+        return {held} if isinstance(held, int) and not isinstance(held, bool) else set()
+
+    return set().union(*(filled(argument, leaf, lambda many: set().union(*many)) for _, argument in arguments(call)))
+
+
+def small(shapes: tuple[Shape, ...], said: Set[int] = frozenset()) -> Iterator[tuple[Shape, ...]]:
     """Small extents in place of those of the call, equal for equal, in the order in which they are tried.
 
     An extent may be a multiple of another, or be fixed by the operator (two coordinates): which are, only it knows.
-    Fresh numbers come first, then few elements. Where none fits, the leading dimensions alone are made small; then none
-    is."""
+    Fresh numbers come first, but for numbers that the call says, too (how many layers), which are first tried as they
+    are; then few elements. Where none fits, the leading dimensions alone are made small; then none is."""
     extents = sorted({extent for shape in shapes for extent in shape if extent > 1})
     options: list[list[int | None]] = [
         [
             None,
-            *([0] if extent <= LARGEST_FIXED else ()),
+            *([0] if extent <= LARGEST_FIXED or extent in said else ()),
             *(b for b in extents if extent % b == 0 and 1 < extent // b <= LARGEST_MULTIPLE),
         ]
         for extent in extents
@@ -178,7 +193,8 @@ def small(shapes: tuple[Shape, ...]) -> Iterator[tuple[Shape, ...]]:
         sizes = _sized(extents, bases)
         if sizes is not None:
             made = tuple(tuple(sizes.get(extent, extent) for extent in shape) for shape in shapes)
-            found.append((bases.count(0), sum(map(prod, made)), made))
+            unlikely = sum((base == 0) != (one in said) for one, base in zip(extents, bases, strict=True))
+            found.append((unlikely, sum(map(prod, made)), made))
     yield from dict.fromkeys(made for _, _, made in sorted(found)[:MOST_SMALL])
     for leading in (1, 2):
         first = sorted({extent for shape in shapes for extent in shape[:leading] if extent > 1})
@@ -231,8 +247,10 @@ class _Draw:
 class _Trial:
     """The operator on tensors of some shapes."""
 
-    def __init__(self, overload: Any, call: Attr, operands: Sequence[Type], shapes: Sequence[Shape]) -> None:
-        self.overload, self.call, self.shapes_whole = overload, call, tuple(shapes)
+    def __init__(
+        self, overload: Any, call: Attr, operands: Sequence[Type], shapes: Sequence[Shape], board: Board
+    ) -> None:
+        self.overload, self.call, self.shapes_whole, self.board = overload, call, tuple(shapes), board
         self.dtypes = [TORCH_DTYPES[type_.dtype] for type_ in operands]
         self.random = torch.Tag.nondeterministic_seeded in overload.tags
         self.floating = torch.float64
@@ -243,6 +261,8 @@ class _Trial:
         given = [
             torch.empty(shape, dtype=dtype, device="meta") for shape, dtype in zip(shapes, self.dtypes, strict=True)
         ]
+        if not self.board.begins(f"shapes {shapes}"):
+            return None
         try:
             made = called(self.overload, self.call, given, device="meta")
         except Exception:  # noqa: BLE001 - whatever an operator raises at shapes that it does not take
@@ -310,6 +330,8 @@ class _Trial:
 
     def run(self, values: Sequence[Tensor]) -> tuple[Tensor, ...] | None:
         """The results, if it takes these values."""
+        if not self.board.begins(f"values {[tuple(one.shape) for one in values]}"):
+            return None
         try:
             with torch.no_grad():
                 return _tensors(called(self.overload, self.call, [one.clone() for one in values]))
@@ -320,6 +342,8 @@ class _Trial:
         """The gradient of each floating operand; none where there is none."""
         given = [one.clone().requires_grad_(_differentiable(one.dtype)) for one in values]
         wanted = [one for one in given if one.requires_grad]
+        if not self.board.begins(f"gradients {[tuple(one.shape) for one in values]}"):
+            return (None,) * len(given)
         try:
             results = _tensors(called(self.overload, self.call, [one.view_as(one) for one in given]))
             pairs = [(y, seed) for y, seed in zip(results, seeds, strict=True) if seed is not None and y.requires_grad]
