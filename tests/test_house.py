@@ -1,14 +1,17 @@
 """The rules of the house hold, and would be noticed if they did not."""
 
+import ast
 import itertools
 import re
 import subprocess
 import sys
 import tomllib
+from collections.abc import Iterator, Set
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
 
 import benchmarks.__main__
 import meshwright
@@ -98,3 +101,72 @@ def test_every_package_is_accounted_for() -> None:
     decisions = (REPO / "docs" / "decisions.md").read_text()
     assert sorted(names - pinned) == []
     assert sorted(name for name in names if name not in decisions) == []
+
+
+CONTAINERS = {"Module", "ModuleList", "ModuleDict", "Sequential", "Parameter", "ParameterList", "ParameterDict"}
+"""The classes of torch.nn that say nothing of what a module computes."""
+
+IN_SCRIPTS = {"backends/torch_/emit/writing/model.py": {"Linear"}}
+"""What emitted scripts ask of modules: float8 is a property of torch's linear layers."""
+
+
+def sources() -> Iterator[tuple[str, ast.Module]]:
+    for room in ROOMS:
+        for path in sorted((REPO / room).rglob("*.py")):
+            yield str(path.relative_to(REPO)), ast.parse(path.read_text(encoding="utf-8"))
+
+
+def docstrings(tree: ast.Module) -> set[int]:
+    """The strings that are statements."""
+    return {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+
+
+def of_models() -> set[str]:
+    """The names of all models that transformers has, but for the shortest, which are words of other things, too."""
+    names = {name.lower() for name in CONFIG_MAPPING_NAMES}
+    return {re.sub(r"[-_]", "", name) for name in names if len(name) > 3}
+
+
+def told_apart(tree: ast.Module) -> set[str]:
+    """The classes of torch.nn, and the names of classes, by which code or a text of code branches."""
+    found, skipped = set(), docstrings(tree)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "isinstance":
+            found |= set(re.findall(r"\bnn\.(\w+)", ast.unparse(node.args[1])))
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in skipped:
+            for asked in re.findall(r"isinstance\([^()]*\)", node.value):
+                found |= set(re.findall(r"\bnn\.(\w+)", asked))
+        if isinstance(node, ast.Compare) and "__name__" in (text := ast.unparse(node)) and "module" in text.lower():
+            found |= {one.value for one in ast.walk(node) if isinstance(one, ast.Constant)}
+    return found - CONTAINERS
+
+
+def named_in(tree: ast.Module, models: Set[str]) -> set[str]:
+    """The strings that are names of models."""
+    skipped = docstrings(tree)
+    texts = {node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and id(node) not in skipped}
+    return {one for one in texts if isinstance(one, str) and re.sub(r"[-_. ]", "", one.lower()) in models}
+
+
+def test_nothing_depends_on_a_models_name_or_a_modules_class() -> None:
+    """What is done to a model is read off its graph: no branch asks for a kind of model or of module by its name."""
+    models = of_models()
+    assert len(models) > 200
+    for path, tree in sources():
+        assert told_apart(tree) == IN_SCRIPTS.get(path, set()), path
+        assert not named_in(tree, models), path
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "found = isinstance(module, nn.Linear)",
+        "text = 'isinstance(module, nn.Conv2d)'",
+        "found = type(module).__name__ == 'LlamaMLP'",
+        "found = model.config.model_type == 'mixtral'",
+        "TABLE = {'gpt-neox': 3}",
+    ],
+)
+def test_such_a_branch_would_be_noticed(code: str) -> None:
+    tree = ast.parse(code)
+    assert told_apart(tree) or named_in(tree, of_models())
