@@ -140,6 +140,12 @@ class Op:
     def attr(self, key: str, default: Attr = None) -> Attr:
         return next((value for name, value in self.attrs if name == key), default)
 
+    @property
+    def draws(self) -> bool:
+        """Whether it draws numbers: dropout, in attention too, or noise."""
+        dropped = self.attr("p") if self.kind == "dropout" else self.attr("dropout")
+        return bool(dropped or self.attr("random"))
+
     def integer(self, key: str) -> int:
         value = self.attr(key)
         if not isinstance(value, int):

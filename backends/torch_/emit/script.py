@@ -10,7 +10,7 @@ from meshwright.backends.torch_.emit.storage import WHOLE
 from meshwright.backends.torch_.emit.turns import merged
 from meshwright.backends.torch_.emit.unlike import Unlike
 from meshwright.backends.torch_.emit.writing.attention import within
-from meshwright.backends.torch_.emit.writing.batch import batches, shares
+from meshwright.backends.torch_.emit.writing.batch import batches, draws_along, seeded, shares
 from meshwright.backends.torch_.emit.writing.clipping import clip
 from meshwright.backends.torch_.emit.writing.context import attend, own_positions, own_tokens
 from meshwright.backends.torch_.emit.writing.copies import sum_copies, sum_scalars
@@ -143,6 +143,8 @@ def sections(parts: Parts, cut: Iterable[Section], steps: Iterable[Section], sta
     if parts.hosted:
         yield on_host(parts)
     yield make_optimizer(parts)
+    if draws_along(parts):
+        yield seeded(parts)
     yield start
     yield save(parts)
     yield resume(parts)

@@ -52,13 +52,22 @@ class Block(nn.Module):
         return x + self.mlp(self.ln_2(x))  # type: ignore[no-any-return]
 
 
+class Dropping(Block):
+    """A block that drops some of what an axis may cut, and some of what all its ranks have."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x + F.dropout(self.attn(self.ln_1(x)), 0.1)
+        first, act, second = self.mlp
+        return x + second(F.dropout(act(first(self.ln_2(x))), 0.2))  # type: ignore[no-any-return]
+
+
 class NanoGPT(nn.Module):
     """As nanoGPT: tied embeddings, positions looked up, logits and loss returned."""
 
-    def __init__(self) -> None:
+    def __init__(self, kind: type[Block] = Block) -> None:
         super().__init__()
         parts = {"wte": nn.Embedding(VOCABULARY, WIDTH), "wpe": nn.Embedding(16, WIDTH), "ln_f": nn.LayerNorm(WIDTH)}
-        self.transformer = nn.ModuleDict({**parts, "h": nn.ModuleList([Block() for _ in range(4)])})
+        self.transformer = nn.ModuleDict({**parts, "h": nn.ModuleList([kind() for _ in range(4)])})
         self.lm_head = nn.Linear(WIDTH, VOCABULARY, bias=False)
         self.lm_head.weight = self.transformer["wte"].weight  # type: ignore[assignment]
 
@@ -98,6 +107,10 @@ def named() -> nn.Module:
 
 def nano() -> nn.Module:
     return NanoGPT()
+
+
+def dropping() -> nn.Module:
+    return NanoGPT(Dropping)
 
 
 def example_inputs(batch: int, seq: int) -> dict[str, Tensor]:

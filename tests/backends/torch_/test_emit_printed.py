@@ -15,7 +15,9 @@ from tests.backends.torch_.measured import assert_planned
 from tests.backends.torch_.proved import proved
 
 HERE = Path(__file__).parent
-ENCODER, NANO, NAMED = (f"{HERE / 'printed_models.py'}:{name}" for name in ("encoder", "nano", "named"))
+ENCODER, NANO, NAMED, DROPPING = (
+    f"{HERE / 'printed_models.py'}:{name}" for name in ("encoder", "nano", "named", "dropping")
+)
 STAGES = {"microbatches": 2, "schedule": "1f1b"}
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "llama, tp": (TINY, {"tp": 2}),
@@ -36,6 +38,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "nano, tp": (NANO, {"tp": 2}),
     "nano, cp": (NANO, {"cp": 2}),
     "nano, ring": (NANO, {"cp": 2, "context": "ring"}),
+    "dropping, tp x dp": (DROPPING, {"tp": 2, "dp": 2}),
     "odd names, tp": (NAMED, {"tp": 2}),
     "odd names, pp x tp": (NAMED, {"pp": 2, "tp": 2, **STAGES}),
 }
@@ -87,3 +90,13 @@ def test_a_block_is_short_and_says_where_values_move(plans: dict[str, tuple[Subj
     assert len(lines) <= 60
     assert len(moves) == 4
     assert all(lines[n - 1].lstrip().startswith("# ") for n in moves)
+
+
+def test_ranks_draw_apart_where_they_have_parts(plans: dict[str, tuple[Subject, Path]]) -> None:
+    """In the middle of a block, which tp cuts, and not behind it; in every step, other numbers for other samples."""
+    text = plans["dropping, tp x dp"][1].read_text()
+    assert len(re.findall(r"drawn_apart\(lambda: F\.dropout\(\w+, p=0\.2\), tp\)", text)) == 1
+    assert len(re.findall(r"(?<!lambda: )F\.dropout\(\w+, p=0\.1\)", text)) == 1
+    assert 'for axis in ("dp",):' in text
+    assert "        seed(step, mesh)\n" in text
+    assert "def seed(" not in plans["nano, tp"][1].read_text()

@@ -84,3 +84,30 @@ def test_what_ranks_have_is_what_layouts_say(layout: Any, parts: int, library: d
     for rank, own in enumerate(found):
         spans = layout.pieces(24, parts, rank)
         assert own.tolist() == [n for start, stop in spans for n in range(start, stop)]
+
+
+class Axis:
+    """A mesh axis as one of its ranks sees it."""
+
+    def __init__(self, here: int, parts: int) -> None:
+        self.here, self.parts = here, parts
+
+    def size(self) -> int:
+        return self.parts
+
+    def get_local_rank(self) -> int:
+        return self.here
+
+
+def test_ranks_draw_apart_and_go_on_alike(library: dict[str, Any]) -> None:
+    """Six ranks along two axes: six draws, and again six others; what is drawn by all then is the same everywhere."""
+
+    def drawn(place: int) -> tuple[Tensor, Tensor, Tensor]:
+        torch.manual_seed(3)
+        axes = Axis(place // 3, 2), Axis(place % 3, 3)
+        one, other = (library["drawn_apart"](lambda: torch.rand(4), *axes) for _ in range(2))
+        return one, other, torch.rand(4)
+
+    found = [drawn(place) for place in range(6)]
+    assert len({tuple(one.tolist()) for own in found for one in own[:2]}) == 2 * 6
+    assert len({tuple(last.tolist()) for _, _, last in found}) == 1

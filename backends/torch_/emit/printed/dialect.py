@@ -60,7 +60,15 @@ class Torch:
     def operator(self, call: LocalOp) -> str:
         if call.op.kind == "constant":
             return self.constant(call)
-        return WRITERS[call.op.kind](call).replace("DEVICE", literal(self.device))
+        text = WRITERS[call.op.kind](call).replace("DEVICE", literal(self.device))
+        return self.drawn(call, text) if call.op.draws else text
+
+    def drawn(self, call: LocalOp, text: str) -> str:
+        """An operator that draws: ranks that have parts of its value draw other numbers than one another, and those
+        that have the same, the same ones. Ranks with samples of their own do so anyway."""
+        cut = {axis for axes in call.cuts.values() for axis, _ in axes}
+        apart = [axis for axis in self.sizes if axis in cut and axis not in self.batch]
+        return f"drawn_apart(lambda: {text}, {', '.join(apart)})" if apart else text
 
     def constant(self, call: LocalOp) -> str:
         law = str(call.attrs["law"])

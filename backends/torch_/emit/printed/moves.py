@@ -308,6 +308,17 @@ def attend_in_runs(
     return found[0] if len(found) == 1 else torch.cat(found, 2)
 
 
+def drawn_apart(draw: Callable[[], Tensor], *axes: DeviceMesh) -> Tensor:
+    """A value with drawn numbers, of which the ranks along some axes have parts: each draws numbers of its own."""
+    common, place = (torch.initial_seed() * 6364136223846793005 + 1442695040888963407) % 2**62, 0  # Knuth's MMIX
+    for ranks in axes:
+        place = place * ranks.size() + ranks.get_local_rank()
+    torch.manual_seed(common + 1 + place)
+    drawn = draw()
+    torch.manual_seed(common)  # all go on alike
+    return drawn
+
+
 def batch_norm(
     x: Tensor, weight: Tensor, bias: Tensor, mean: Tensor, var: Tensor, momentum: float, eps: float
 ) -> tuple[Tensor, Tensor, Tensor]:

@@ -505,9 +505,8 @@ def _vector_norm(call: LocalOp) -> str:
 def _named(call: LocalOp) -> str:
     """An operator of the framework, by its name and with its whole call."""
     attrs = call.attrs
-    if not attrs.get("overload") or attrs.get("random"):
-        cause = "it draws numbers" if attrs.get("random") else "it is known by its name alone"
-        raise refuse(call.op, f"{attrs.get('target')}: {cause}")
+    if not attrs.get("overload"):
+        raise refuse(call.op, f"{attrs.get('target')}: it is known by its name alone")
     return written(str(attrs["target"]), str(attrs["overload"]), attrs.get("call"), every(call), "DEVICE")
 
 

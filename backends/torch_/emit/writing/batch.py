@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from itertools import groupby
 
 from meshwright.backends.torch_.emit.parts import Parts
-from meshwright.backends.torch_.emit.writing.lines import WIDTH
+from meshwright.backends.torch_.emit.writing.lines import WIDTH, quoted
 from meshwright.backends.torch_.emit.writing.weighing import target_of
 from meshwright.ir.quoting import literal
 
@@ -81,6 +81,25 @@ def parted(parts: Parts, mine: str) -> Iterator[str]:
     if parts.own_loss:
         labels = target_of(parts)
         yield f'{own} | {{{literal(labels)}: part({own}[{literal(labels)}], 1, mesh["{parts.axes.tensor}"])}}'
+
+
+def seeded(parts: Parts) -> Iterator[str]:
+    """`seed`."""
+    yield "def seed(step: int, mesh: DeviceMesh) -> None:"
+    yield '    """Draw other numbers in every step, and on ranks that have other samples or layers: for dropout."""'
+    yield "    place = 0"
+    yield f"    for axis in ({quoted(draws_along(parts))},):"
+    yield "        place = place * mesh[axis].size() + mesh[axis].get_local_rank()"
+    yield f"    torch.manual_seed((SEED + step) * {parts.subject.ranks} + place)"
+
+
+def draws_along(parts: Parts) -> tuple[str, ...]:
+    """The axes along which ranks draw other numbers, if the model draws any. In printed code, what an axis cuts beside
+    samples is drawn apart where it stands."""
+    subject, axes = parts.subject, parts.axes
+    if parts.by_stage or not any(op.draws for piece in subject.pieces for op in piece.graph.ops):
+        return ()
+    return (*["pp"] * (parts.pipeline is not None), *(axes.copies if parts.printed is None else axes.batch))
 
 
 def batch_of(*, cuts: bool) -> Iterator[str]:

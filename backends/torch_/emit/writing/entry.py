@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from meshwright.backends.torch_.emit.axes import joined
 from meshwright.backends.torch_.emit.parts import Parts
+from meshwright.backends.torch_.emit.writing.batch import draws_along
 from meshwright.backends.torch_.emit.writing.lines import quoted
 
 GLOO_ENDS_S = 0.2
@@ -89,7 +90,12 @@ def main(parts: Parts) -> Iterator[str]:
     yield "    first = resume(args.resume, model, optimizer) if args.resume else 0"
     yield "    for step in range(first, first + args.steps):"
     yield "        begin = time.perf_counter()"
-    yield "        loss = train_step(model, optimizer, batch_of(step, mesh), mesh)"
+    if draws_along(parts):
+        yield "        batch = batch_of(step, mesh)"
+        yield "        seed(step, mesh)"
+        yield "        loss = train_step(model, optimizer, batch, mesh)"
+    else:
+        yield "        loss = train_step(model, optimizer, batch_of(step, mesh), mesh)"
     there = "dist.get_rank() == 0" if parts.pipeline is None else printing(parts)
     yield f"        if {there}:"
     yield '            print(f"step {step} loss {loss.item():.6f} {speed(time.perf_counter() - begin)}", flush=True)'
