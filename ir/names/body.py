@@ -18,7 +18,7 @@ from math import prod
 from meshwright.ir.adjoint import SPLITTABLE, Choice, Split, Strategy, apply
 from meshwright.ir.decisions import BodyPlan
 from meshwright.ir.errors import IllegalStrategy, IndivisibleExtent, ModulePinUnmet, SectionsMismatch
-from meshwright.ir.factors import Loops, stem
+from meshwright.ir.factors import Loops, Names, stem
 from meshwright.ir.fold import Body
 from meshwright.ir.graph import Graph, Op, Type
 from meshwright.ir.mesh import Mesh
@@ -275,7 +275,7 @@ class _Planning:
         dims: list[tuple[Shard, ...]] = [() for _ in shape]
         for axis in self.mesh.names:
             for loop in self.preferences[axis, False]:
-                named = self.found.dims[value]
+                named = self.over(value)
                 at = next((dim for dim, names in enumerate(named) if names and stem(names[0]) == loop), None)
                 layout = self.layouts[axis] if loop == SEQUENCE else CONTIGUOUS
                 if at is not None and fits(shape[at], (*dims[at], Shard(axis, layout)), self.mesh):
@@ -303,7 +303,11 @@ class _Planning:
         return "b" not in self.loops(value)
 
     def loops(self, value: str) -> set[str]:
-        return {stem(name) for names in self.found.dims[value] for name in names}
+        return {stem(name) for names in self.over(value) for name in names}
+
+    def over(self, value: str) -> tuple[Names, ...]:
+        """What the dimensions of a value run over; of one that enters or leaves, in all calls and bodies alike."""
+        return self.found.ends.get(value, self.found.dims[value])
 
 
 def _is_plain(choice: Choice) -> bool:
