@@ -45,7 +45,7 @@ from meshwright.ir.names.cache import loops_of
 from meshwright.ir.names.degrees import BATCH, TABLE
 from meshwright.ir.names.gradients import THROUGH, leave_sums
 from meshwright.ir.names.pinned import of_weights
-from meshwright.ir.names.words import loops_split, uses_of
+from meshwright.ir.names.words import loops_cut, loops_split, uses_of
 from meshwright.ir.offload import KINDS as OFFLOAD
 from meshwright.ir.placement import CONTIGUOUS, Contiguous, Layout, Nested, Padded, Sections, Zigzag
 from meshwright.ir.precisions import PrecisionLine, unwritten
@@ -315,7 +315,11 @@ class Capabilities:
                     continue
                 cut = {factor.name for factor in rules[op.name].factors if factor.role in SPLITTABLE}
                 own = {stem(loop) for name, merged in loops.items() if name in cut for loop in merged}
-                here = {stem(loops[one][0]) for one in choice.factors} if isinstance(choice, Split) else set()
+                here = (
+                    {stem(loop) for one in choice.factors for loop in loops_cut(found, op.name, one, choice)}
+                    if isinstance(choice, Split)
+                    else set[str]()
+                )
                 routes = op.kind in ROUTING
                 if (routes and "experts" in here) or (split & own and not here) or (tensor & own and not tensor & here):
                     elsewhere = " and ".join(sorted(split & own or tensor & split))

@@ -30,12 +30,12 @@ def loops_split(plan: BodyPlan, found: Loops, axis: str) -> Mapping[str, int]:
         choice = strategy.of(axis)
         if isinstance(choice, Split):
             for factor in choice.factors:
-                for loop in _cut(found, op, factor, choice):
+                for loop in loops_cut(found, op, factor, choice):
                     counts[loop] = counts.get(loop, 0) + 1
     return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))
 
 
-def _cut(found: Loops, op: str, factor: str, choice: Split) -> tuple[str, ...]:
+def loops_cut(found: Loops, op: str, factor: str, choice: Split) -> tuple[str, ...]:
     """The loop that a split cuts of a factor that is several in one: the first, or, in equal runs, one inside."""
     names = found.factors[op][factor]
     if not isinstance(choice.layout, Nested) or len(names) < 2:
