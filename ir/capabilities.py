@@ -45,7 +45,7 @@ from meshwright.ir.names.cache import loops_of
 from meshwright.ir.names.degrees import BATCH, TABLE
 from meshwright.ir.names.gradients import THROUGH, leave_sums
 from meshwright.ir.names.pinned import of_weights
-from meshwright.ir.names.words import loops_split
+from meshwright.ir.names.words import loops_cut, loops_split, uses_of
 from meshwright.ir.offload import KINDS as OFFLOAD
 from meshwright.ir.placement import CONTIGUOUS, Contiguous, Layout, Nested, Padded, Sections, Zigzag
 from meshwright.ir.precisions import PrecisionLine, unwritten
@@ -315,7 +315,11 @@ class Capabilities:
                     continue
                 cut = {factor.name for factor in rules[op.name].factors if factor.role in SPLITTABLE}
                 own = {stem(loop) for name, merged in loops.items() if name in cut for loop in merged}
-                here = {stem(loops[one][0]) for one in choice.factors} if isinstance(choice, Split) else set()
+                here = (
+                    {stem(loop) for one in choice.factors for loop in loops_cut(found, op.name, one, choice)}
+                    if isinstance(choice, Split)
+                    else set[str]()
+                )
                 routes = op.kind in ROUTING
                 if (routes and "experts" in here) or (split & own and not here) or (tensor & own and not tensor & here):
                     elsewhere = " and ".join(sorted(split & own or tensor & split))
@@ -329,8 +333,8 @@ class Capabilities:
 
     def _use_refusals(self, decisions: Decisions, fold: Fold, found: Mapping[str, Loops]) -> Iterator[NotExpressible]:
         """Where an axis must do the same in all operators, it is used, its use has a name, and it cuts the batch in all
-        bodies or none, and experts apart, or keys and values to pass on, only where no other body is cut inside of
-        operators. One axis of a mesh cuts sequences, and nothing inside of operators."""
+        bodies that have it or none, and experts apart, or keys and values to pass on, only where no other body is cut
+        inside of operators. One axis of a mesh cuts sequences, and nothing inside of operators."""
         if self.per_operator:
             return
         meshes: dict[Mesh, list[str]] = {}
@@ -339,12 +343,12 @@ class Capabilities:
         for mesh, run in meshes.items():
             plans, context = [decisions.plan[name] for name in dict.fromkeys(run)], list[str]()
             for axis in mesh.names:
-                names = {p.name: name_of(p, fold.body[p.body].graph, found[p.body], axis) for p in plans}
+                names = uses_of(plans, fold, found, axis)
                 uses = {re.split(r"\W", name)[0] for name in names.values()}
                 context += [axis] * ("cp" in uses and "tp" not in uses)
                 data = "dp" in uses and uses & {"", "cp", "tp"}
                 passed = "tp" in uses and any(name.startswith("cp (") for name in names.values())
-                if uses == {""} or uses - NAMED or data or passed or uses >= {"ep", "tp"}:
+                if uses <= {""} or uses - NAMED or data or passed or uses >= {"ep", "tp"}:
                     yield self._refuse(
                         StrategyNotExpressible,
                         f"axis {axis}",

@@ -15,6 +15,7 @@ from meshwright.ir.graph import Op
 from meshwright.ir.names import name_of
 from meshwright.ir.names.cache import loops_of
 from meshwright.ir.names.recompute import is_loss
+from meshwright.ir.names.words import uses_of
 from meshwright.ir.placement import Placement, Sections
 from meshwright.ir.same import Same
 from meshwright.ir.schedules import SCHEDULES
@@ -253,7 +254,7 @@ def _uses(decisions: Decisions, fold: Fold) -> Iterator[tuple[str, set[str]]]:
         names = dict.fromkeys(name for stage in decisions.stages if stage.mesh == mesh for name in stage.plans)
         plans = [decisions.plan[name] for name in names]
         for axis in mesh.names:
-            yield axis, {name_of(plan, fold.body[plan.body].graph, loops[plan.body], axis) for plan in plans}
+            yield axis, set(uses_of(plans, fold, loops, axis).values())
 
 
 def _simple(used: set[str]) -> bool:

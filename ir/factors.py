@@ -26,13 +26,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from math import prod
 from types import MappingProxyType
 
 from meshwright.ir.errors import FactorUndeclared
-from meshwright.ir.fold import Fold, shortened, unfolded
+from meshwright.ir.fold import Body, Fold, shortened, unfolded
 from meshwright.ir.graph import Graph, Op
 from meshwright.ir.rules.base import Rule, rule_of
 
@@ -58,12 +58,14 @@ class Loops:
     """The loops of a graph: those with labels first, then in the order in which they occur.
 
     `dims` gives, for every value and dimension, the names of its loops; `factors` the same for every factor of every
-    operator (by the operator's name).
+    operator (by the operator's name). Of a body's values that enter or leave it, `ends` has those on which its calls
+    do not agree: the names that all have, also those of the bodies where such a value comes from or goes to.
     """
 
     loops: tuple[Loop, ...]
     dims: Mapping[str, tuple[Names, ...]]
     factors: Mapping[str, Mapping[str, Names]]
+    ends: Mapping[str, tuple[Names, ...]] = field(default_factory=dict)
 
     def loop(self, name: str) -> Loop:
         for loop in self.loops:
@@ -115,9 +117,44 @@ def body_loops(fold: Fold) -> Mapping[str, Loops]:
     loop has one name in all bodies."""
     whole = unfolded(shortened(fold, 2))
     found = loops(whole.graph)
+    calls = [(call.body, names) for call, names in zip(shortened(fold, 2).calls(), whole.names, strict=True)]
+    ends = _ends(calls, found)
     made: dict[str, Loops] = {}
-    for call, names in zip(shortened(fold, 2).calls(), whole.names, strict=True):
-        made.setdefault(call.body.name, _seen_from(call.body.graph, names, found))
+    for body, names in calls:
+        if body.name not in made:
+            made[body.name] = replace(_seen_from(body.graph, names, found), ends=ends[body.name])
+    return made
+
+
+def _ends(
+    calls: Sequence[tuple[Body, Mapping[str, str]]], found: Loops
+) -> Mapping[str, Mapping[str, tuple[Names, ...]]]:
+    """The `ends` of every body. A value of the whole goes through many ports, and a port has other values in other
+    calls; all that hang together must lie alike."""
+    ports: dict[tuple[str, str], list[str]] = {}
+    for body, names in calls:
+        for value in dict.fromkeys((*(item.value for item in body.graph.inputs), *body.graph.outputs)):
+            ports.setdefault((body.name, value), []).append(names[value])
+    parent = {value: value for values in ports.values() for value in values}
+
+    def root(value: str) -> str:
+        while parent[value] != value:
+            value = parent[value]
+        return value
+
+    for first, *others in ports.values():
+        for other in others:
+            parent[root(other)] = root(first)
+    agreed: dict[str, tuple[Names, ...]] = {}
+    for value in parent:
+        before = agreed.setdefault(root(value), found.dims[value])
+        agreed[root(value)] = tuple(
+            one if one == other else () for one, other in zip(before, found.dims[value], strict=True)
+        )
+    made: dict[str, dict[str, tuple[Names, ...]]] = {body.name: {} for body, _ in calls}
+    for (name, port), (first, *_) in ports.items():
+        if agreed[root(first)] != found.dims[first]:
+            made[name][port] = agreed[root(first)]
     return made
 
 

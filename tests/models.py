@@ -118,3 +118,29 @@ def llama_fold(layers: int = 5) -> Fold:
         (FromPrevious(0),),
         loss=0,
     )
+
+
+def perceptron_fold(layers: int = 3) -> Fold:
+    """Layers of which the first is given what a product makes, and the others what a norm does. As in traces of models
+    that embed nothing, the first body has no operators."""
+    features = (Input("features", ("b", "")), Type((B, F), "f32"))
+    wanted = (Input("wanted", ("b", "")), Type((B, H), "f32"))
+    first, up, block, head = Builder(), Builder(), Builder(), Builder()
+    up.output(up.op("linear", up.input((B, F), labels=("b", "")), up.param("weight", (H, F))))
+    x = block.input((B, H), requires_grad=True)
+    x = block.op("linear", x, block.param("weight", (H, H)))
+    block.output(block.op("layer_norm", x, block.param("norm.weight", (H,)), eps=1e-5))
+    x, y = head.input((B, H), requires_grad=True), head.input((B, H), name="y", labels=("b", ""))
+    head.loss(head.op("mse_loss", x, y))
+    return Fold(
+        tuple(Body(n, g.graph()) for n, g in (("embed", first), ("up", up), ("block", block), ("head", head))),
+        (
+            glue("embed"),
+            Segment(("up",), ("up",), (FromInput("features"),), ((FromInput("features"),),)),
+            stack("block", "blocks", layers, FromPrevious(0)),
+            glue("head", FromPrevious(0), FromInput("wanted")),
+        ),
+        (features, wanted),
+        (FromPrevious(0),),
+        loss=0,
+    )

@@ -32,6 +32,7 @@ _LAYOUTS = (
         "local tensors inside a module: tokens, cut along the sequence, are flattened as they are; to move them is to "
         f"move what was flattened; experts apart and experts cut, {_TRIED}",
     ),
+    Line("joined", f"printed code reads weights put in an order in which shards are parts of every section, {_TRIED}"),
     Line("padded", f"fully_shard pads dimension 0; {_TRIED}, parameters of fewer rows than ranks too"),
     Line("shares", f"ranks take parts of a batch of sizes of their own, and losses weigh by targets; {_TRIED}"),
 )

@@ -2,7 +2,8 @@
 
 Operator by operator, an axis splits the first of its preferred loops that can be split there, and is idle where there
 is none. A product that is cut into sections afterwards (fused q|k|v, gate|up) is split as its sections are, each by
-itself. Tokens that were flattened, batch and sequence as one dimension, are split over the sequence sample by sample.
+itself. Where loops are one dimension, an inner one is split in equal runs: tokens that were flattened, over the
+sequence sample by sample; queries, keys and values that one product makes, over the heads of each.
 
 What is asked of single operators (`ir.names.pinned`) comes first: of the preferred loops those that are allowed; and
 where that leaves an operator without what it must have, the innermost axis that can is moved there.
@@ -18,11 +19,11 @@ from math import prod
 from meshwright.ir.adjoint import SPLITTABLE, Choice, Split, Strategy, apply
 from meshwright.ir.decisions import BodyPlan
 from meshwright.ir.errors import IllegalStrategy, IndivisibleExtent, ModulePinUnmet, SectionsMismatch
-from meshwright.ir.factors import Loops, stem
+from meshwright.ir.factors import Loops, Names, stem
 from meshwright.ir.fold import Body
 from meshwright.ir.graph import Graph, Op, Type
 from meshwright.ir.mesh import Mesh
-from meshwright.ir.names.degrees import BATCH, SEQUENCE, Degrees
+from meshwright.ir.names.degrees import SEQUENCE, Degrees
 from meshwright.ir.names.gradients import from_weights, leave_sums, pass_weight_gradients
 from meshwright.ir.names.pinned import FREE, Allowed, Words, recomputing
 from meshwright.ir.names.recompute import recomputed
@@ -181,10 +182,8 @@ class _Planning:
                 yield Split((rule.pairs[0].first, rule.pairs[0].second), self.layouts[axis])
             if degrees.context == "ulysses":
                 yield Split(("hk",))
-        factors = [
-            (factor, names, stem(names[0]) if names else "", {*map(stem, names)} & {SEQUENCE, BATCH})
-            for factor, names in self.found.factors[op.name].items()
-        ]
+        factors = self.found.factors[op.name]
+        over = {factor: [*map(stem, names)] for factor, names in factors.items()}
         fused = [
             (dims[cut.dim], cut, stem(cut.loops[0]))
             for dims, value in zip(rule.results, op.results, strict=True)
@@ -193,15 +192,15 @@ class _Planning:
         for loop in self.preferences[axis, expert]:
             if loop in self.unused:
                 continue
-            for factor, names, first, inner in factors:
-                if first == loop or loop in inner:
-                    yield from self.split(factor, names, loop, axis, so_far)
-            for over, cut, first in fused:
+            places = [(stems.index(loop), factor) for factor, stems in over.items() if loop in stems]
+            for _, factor in sorted(places, key=lambda place: place[0]):
+                yield from self.split(factor, factors[factor], loop, axis, so_far)
+            for names, cut, first in fused:
                 if first == loop:
-                    yield Split(over, Sections(cut.sizes))
+                    yield Split(names, Sections(cut.sizes))
 
     def split(self, factor: str, names: tuple[str, ...], loop: str, axis: str, so_far: Strategy) -> Iterator[Split]:
-        """Split a factor over one of its loops: the first, or the sequence or samples under what stands before them."""
+        """Split a factor over one of its loops: the first, or one inside, in as many runs as those before iterate."""
         if loop == "slots":
             yield Split((factor,), self.slots.get(axis, CONTIGUOUS))
             return
@@ -275,7 +274,7 @@ class _Planning:
         dims: list[tuple[Shard, ...]] = [() for _ in shape]
         for axis in self.mesh.names:
             for loop in self.preferences[axis, False]:
-                named = self.found.dims[value]
+                named = self.over(value)
                 at = next((dim for dim, names in enumerate(named) if names and stem(names[0]) == loop), None)
                 layout = self.layouts[axis] if loop == SEQUENCE else CONTIGUOUS
                 if at is not None and fits(shape[at], (*dims[at], Shard(axis, layout)), self.mesh):
@@ -303,7 +302,11 @@ class _Planning:
         return "b" not in self.loops(value)
 
     def loops(self, value: str) -> set[str]:
-        return {stem(name) for names in self.found.dims[value] for name in names}
+        return {stem(name) for names in self.over(value) for name in names}
+
+    def over(self, value: str) -> tuple[Names, ...]:
+        """What the dimensions of a value run over; of one that enters or leaves, in all calls and bodies alike."""
+        return self.found.ends.get(value, self.found.dims[value])
 
 
 def _is_plain(choice: Choice) -> bool:

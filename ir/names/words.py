@@ -5,15 +5,16 @@ A name is a predicate over the loops that the axis splits, so it fits plans that
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from math import prod
 
 from meshwright.ir.adjoint import Split
 from meshwright.ir.decisions import BodyPlan
 from meshwright.ir.factors import Loops, stem
+from meshwright.ir.fold import Fold
 from meshwright.ir.graph import Graph
-from meshwright.ir.names.degrees import SEQUENCE, TABLE, Degree
+from meshwright.ir.names.degrees import BATCH, SEQUENCE, TABLE, Degree
 from meshwright.ir.placement import Nested
 
 
@@ -29,12 +30,12 @@ def loops_split(plan: BodyPlan, found: Loops, axis: str) -> Mapping[str, int]:
         choice = strategy.of(axis)
         if isinstance(choice, Split):
             for factor in choice.factors:
-                for loop in _cut(found, op, factor, choice):
+                for loop in loops_cut(found, op, factor, choice):
                     counts[loop] = counts.get(loop, 0) + 1
     return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))
 
 
-def _cut(found: Loops, op: str, factor: str, choice: Split) -> tuple[str, ...]:
+def loops_cut(found: Loops, op: str, factor: str, choice: Split) -> tuple[str, ...]:
     """The loop that a split cuts of a factor that is several in one: the first, or, in equal runs, one inside."""
     names = found.factors[op][factor]
     if not isinstance(choice.layout, Nested) or len(names) < 2:
@@ -52,6 +53,17 @@ def name_of(plan: BodyPlan, graph: Graph, found: Loops, axis: str) -> str:
     if "experts" not in split:
         return outside
     return "ep" if outside in ("dp", "-") else f"{outside}+ep"
+
+
+def uses_of(plans: Iterable[BodyPlan], fold: Fold, loops: Mapping[str, Loops], axis: str) -> dict[str, str]:
+    """What the use of an axis is called in every plan, by its name. Where it is idle, and no operator runs over the
+    batch, there is nothing for it to do, and the plan is left out."""
+    found = dict[str, str]()
+    for plan in plans:
+        name = name_of(plan, fold.body[plan.body].graph, loops[plan.body], axis)
+        if name != "-" or any(stem(one.name).partition(".")[0] == BATCH for one in loops[plan.body].loops):
+            found[plan.name] = name
+    return found
 
 
 def _outside(split: set[str], plan: BodyPlan, graph: Graph, axis: str) -> str:

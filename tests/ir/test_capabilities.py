@@ -54,6 +54,7 @@ from meshwright.ir.workload import PRECISIONS, STACKS, STYLES, Workload
 from meshwright.planner.unlike import neighbours, over_parts
 from tests.ir.test_interp_step import PLANS
 from tests.llama_block import Sizes, block, model
+from tests.models import perceptron_fold
 
 FOLD = model()
 KNOWN = {
@@ -345,6 +346,11 @@ def test_an_axis_that_passes_keys_on_cuts_no_other_body() -> None:
     assert not [*TORCH_CUDA.refusals(ring, FOLD), *TORCH_CUDA.refusals(tensor, FOLD)]
     with pytest.raises(StrategyNotExpressible, match=r"cp \(ring\) in block, tp in embed"):
         TORCH_CUDA.check(both, FOLD)
+
+
+def test_a_body_without_samples_has_nothing_for_data_parallelism() -> None:
+    fold = perceptron_fold()
+    assert not list(TORCH_CUDA.refusals(template(fold, Degrees(dp=2)), fold))
 
 
 # Together ------------------------------------------------------------------------------------------------------------

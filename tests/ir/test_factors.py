@@ -7,7 +7,7 @@ from meshwright.ir.factors import Loop, Loops, body_loops, loops, resized, stem,
 from meshwright.ir.graph import Graph, Type
 from tests.build import Builder
 from tests.llama_block import Sizes, model
-from tests.models import B, F, H, S, llama
+from tests.models import B, F, H, S, llama, perceptron_fold
 
 
 def names(found: Loops) -> dict[str, int]:
@@ -163,6 +163,14 @@ def test_loops_at_another_size_are_those_that_are_found_there() -> None:
         known, other = body_loops(model()), model(sizes)
         for name, found in body_loops(other).items():
             assert resized(known[name], other.body[name].graph) == found
+
+
+def test_calls_of_a_body_agree_on_what_enters_and_leaves_it() -> None:
+    found = body_loops(perceptron_fold())
+    assert found["block"].factors["linear"] == {"d0": ("b",), "n": ("hidden",), "k": ("ffn",)}, "as the first has it"
+    assert found["block"].ends == {"x": (("b",), ()), "layer_norm": (("b",), ())}
+    assert found["up"].ends == {"linear": (("b",), ())}
+    assert not any(loops.ends for loops in body_loops(model()).values())
 
 
 def test_loops_that_are_gone_or_do_not_agree_are_told() -> None:

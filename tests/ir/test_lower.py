@@ -19,6 +19,7 @@ from meshwright.ir.text import parse_fold
 from meshwright.ir.verify_meaning import verify_body_meaning
 from meshwright.ir.verify_program import verify_body
 from tests.llama_block import block, megatron, model
+from tests.models import perceptron_fold
 
 CUDA = Lowering()
 
@@ -47,6 +48,14 @@ def test_data_parallel_axis_moves_nothing_in_a_block() -> None:
     program = lower_body(block(), megatron("tp", data="dp"), Mesh.parse("dp=2 tp=2"), CUDA)
     assert collectives(program, "dp") == {}
     assert collectives(program, "tp") == {"all_reduce": 4}
+
+
+def test_a_body_whose_calls_disagree_on_their_loops_is_given_what_others_leave() -> None:
+    """The first of equal layers reads what a product made, the others what a norm did: between them it lies whole."""
+    fold = perceptron_fold()
+    decisions = template(fold, Degrees(tp=2))
+    lower(fold, decisions)
+    assert {str(state) for plan in decisions.plans[1:3] for _, state in plan.states} == {"[-, -]"}
 
 
 def test_full_recomputation_repeats_no_collective_that_no_derivative_reads() -> None:

@@ -18,8 +18,8 @@ from meshwright.backends.torch_.emit.experts import exchanged
 from meshwright.backends.torch_.emit.statistics import moments_in
 from meshwright.backends.torch_.emit.subject import Subject
 from meshwright.ir.errors import EmissionAxis
-from meshwright.ir.names import name_of
 from meshwright.ir.names.cache import loops_of
+from meshwright.ir.names.words import uses_of
 from meshwright.ir.program import BodyProgram, Move
 from meshwright.ir.same import Same
 
@@ -110,8 +110,8 @@ def _inner(name: str) -> bool:
 
 
 def _names(subject: Subject, axis: str) -> set[str]:
-    found = loops_of(Same(subject.fold))
-    return {name_of(piece.plan, piece.graph, found[piece.plan.body], axis) for piece in subject.pieces}
+    plans = (piece.plan for piece in subject.pieces)
+    return set(uses_of(plans, subject.fold, loops_of(Same(subject.fold)), axis).values())
 
 
 def _only_scalars(subject: Subject, axis: str) -> None:

@@ -17,7 +17,7 @@ from meshwright.backends.torch_.emit.subject import Piece, Subject
 from meshwright.ir.errors import EmissionModule
 from meshwright.ir.fused import GROUPED, cut_apart
 from meshwright.ir.graph import Op
-from meshwright.ir.placement import Placement, Sections
+from meshwright.ir.placement import CONTIGUOUS, Layout, Nested, Placement, Sections
 from meshwright.ir.rewrite import facts_of
 
 Sizes = tuple[int, ...]
@@ -40,6 +40,8 @@ def fused_of(subject: Subject, piece: Piece, axis: str) -> Fused:
         applied = facts_of(piece.graph)[op.name].applied(piece.plan.strategy(op.name), subject.mesh)
         for value, state in zip(op.operands, applied.operands, strict=True):
             found = sections_on(state.value, axis)
+            if value in path_of and any(isinstance(s.layout, Nested) for dim in state.dims for s in dim):
+                raise refuse(piece, op, f"it reads %{value} in equal runs")
             if found is not None and value in path_of:
                 params[path_of[value]] = found
             elif found is not None and op.kind != "split":
@@ -60,6 +62,14 @@ def sections_on(placement: Placement, axis: str) -> tuple[int, Sizes] | None:
             if shard.axis == axis and isinstance(shard.layout, Sections):
                 return dim, shard.layout.sizes
     return None
+
+
+def sizes_of(layout: Layout, extent: int) -> Sizes:
+    """The sections of a weight's dimension of so many elements, of each of which a rank has its part; equal runs are
+    sections. None where it is cut otherwise."""
+    if isinstance(layout, Nested) and layout.layout == CONTIGUOUS:
+        return (extent // layout.runs,) * layout.runs
+    return layout.sizes if isinstance(layout, Sections) else ()
 
 
 def named(several: Iterable[tuple[Piece, Fused]]) -> dict[str, tuple[int, Sizes]]:

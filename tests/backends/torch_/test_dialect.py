@@ -27,7 +27,8 @@ from meshwright.ir.decisions import BodyPlan
 from meshwright.ir.errors import EmissionPrinted, IllegalStrategy, IndivisibleExtent, SectionsMismatch
 from meshwright.ir.graph import Type
 from meshwright.ir.interp import LocalCall, factor_spans, shard
-from meshwright.ir.reshard import MOVES
+from meshwright.ir.placement import Placement, Sections, Shard
+from meshwright.ir.reshard import MOVES, Step
 from meshwright.ir.routes import Routed, routed
 from meshwright.ir.rules import Signature, infer, kinds
 from tests.samples import SAMPLES, tensors
@@ -126,3 +127,14 @@ def test_an_operator_is_printed_as_it_computes(kind: str) -> None:
 
 def test_every_kind_is_written() -> None:
     assert set(WRITERS) == set(EAGER)
+
+
+def test_parts_that_are_exchanged_are_put_in_order() -> None:
+    """What an all-to-all puts together was cut as the placement before it says, which its step does not."""
+    sizes = Sections((4, 8))
+    rows, sections = Placement(((Shard("tp"),), ())), Placement(((), (Shard("tp", sizes),)))
+    dialect = Torch((), (), joined, {}, "cpu", {"tp": 2})
+    text = dialect.steps("x", [Step("all_to_all", ("tp",), 0, 1, sizes)], rows, (2, 12))
+    assert text == "all_to_all(x, tp, 0, 1, sections=(4, 8))"
+    text = dialect.steps("x", [Step("all_to_all", ("tp",), 1, 0)], sections, (4, 6))
+    assert text == "in_order(all_to_all(x, tp, 1, 0), tp, 1, sections=(4, 8))"

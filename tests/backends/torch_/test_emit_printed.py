@@ -18,6 +18,7 @@ HERE = Path(__file__).parent
 ENCODER, NANO, NAMED, DROPPING = (
     f"{HERE / 'printed_models.py'}:{name}" for name in ("encoder", "nano", "named", "dropping")
 )
+CLAMPED = f"{HERE / 'llama_fused.py'}:clamped"
 STAGES = {"microbatches": 2, "schedule": "1f1b"}
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "llama, tp": (TINY, {"tp": 2}),
@@ -34,6 +35,8 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "encoder, dp": (ENCODER, {"dp": 2}),
     "encoder, zero 3": (ENCODER, {"dp": 2, "zero": 3}),
     "encoder, tp": (ENCODER, {"tp": 2}),
+    "encoder, tp+sp x zero 3": (ENCODER, {"tp": 2, "dp": 2, "zero": 3, "sequence_parallel": True}),
+    "clamped, tp+sp": (CLAMPED, {"tp": 2, "sequence_parallel": True}),
     "encoder, pp": (ENCODER, {"pp": 2, **STAGES}),
     "nano, tp": (NANO, {"tp": 2}),
     "nano, cp": (NANO, {"cp": 2}),

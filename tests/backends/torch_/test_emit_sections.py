@@ -10,14 +10,15 @@ import pytest
 
 from meshwright.backends.torch_.capabilities import TORCH_CUDA, TORCH_GLOO
 from meshwright.backends.torch_.emit import emit
-from meshwright.backends.torch_.emit.sections import fused_of
+from meshwright.backends.torch_.emit.sections import fused_of, sizes_of
 from meshwright.ir.adjoint import Split, Strategy
 from meshwright.ir.capabilities import Capabilities
-from meshwright.ir.errors import EmissionModule, EmissionSoftware, LayoutNotExpressible
-from meshwright.ir.placement import Sections
+from meshwright.ir.errors import EmissionModule, EmissionSoftware
+from meshwright.ir.placement import CONTIGUOUS, ZIGZAG, Nested, Sections
 from tests.backends.torch_.emitted import ROOT, subject, unclean, written
 
 FUSED = f"{ROOT / 'tests' / 'backends' / 'torch_' / 'llama_fused.py'}:fused"
+ENCODER = FUSED.replace("llama_fused.py:fused", "printed_models.py:encoder")
 CLAMPED = FUSED.replace(":fused", ":clamped")
 LONG_NAMES = """\
 SECTIONS = {  # parameters by name: the dimension that holds several values side by side, and their sizes
@@ -44,12 +45,22 @@ def test_the_script_is_clean(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("target", [TORCH_GLOO, TORCH_CUDA])
-def test_what_is_done_to_all_sections_together_is_no_cut_product(target: Capabilities) -> None:
+def test_what_is_done_to_all_sections_together_no_style_says(target: Capabilities, tmp_path: Path) -> None:
     plan = subject(reference=CLAMPED, tp=2)
-    with pytest.raises(LayoutNotExpressible, match="layout joined"):
-        target.check(plan.decisions, plan.fold)
-    plan = subject(reference=FUSED, tp=2)
     target.check(plan.decisions, plan.fold)
+    with pytest.raises(EmissionModule, match=r"%clamp .*no style says this"):
+        emit(plan, tmp_path)
+    assert "def block_forward(" in written(replace(plan, prints=None), tmp_path).read_text()
+
+
+def test_equal_runs_of_a_weight_are_sections_that_no_style_says() -> None:
+    """Three products in one, told apart by a dimension of three before the heads."""
+    plan = subject(reference=ENCODER, tp=2, prints=None)
+    piece = next(piece for piece in plan.pieces if piece.repeated)
+    with pytest.raises(EmissionModule, match=r"it reads .* in equal runs"):
+        fused_of(plan, piece, "tp")
+    assert sizes_of(Nested(3), 96) == (32, 32, 32)
+    assert sizes_of(Nested(3, ZIGZAG), 96) == sizes_of(CONTIGUOUS, 96) == ()
 
 
 def test_emission_refuses_sections_elsewhere() -> None:

@@ -120,6 +120,16 @@ def sectioned(gate: int, up: int) -> Graph:
     return g.graph()
 
 
+def of_three() -> Graph:
+    """Queries, keys and values out of one product, which are told apart by a dimension before the heads."""
+    g = Builder()
+    x = g.input((2, 4, 8), labels=("b", "s", ""), requires_grad=True)
+    made = g.op("view", g.op("linear", x, g.param("w", (24, 8)), name="made"), shape=(2, 4, 3, 4, 2), name="apart")
+    parts = [g.op("permute", g.op("select", made, dim=2, index=n, name="one"), perm=(0, 2, 1, 3)) for n in range(3)]
+    g.output(g.op("attention", *parts, mask="full", width=0, scale=0.5, dropout=0.0, name="attn"))
+    return g.graph()
+
+
 def sequences() -> Graph:
     """Sequences that are cut in halves, each as long as a mask that says so; and a weight over all tokens."""
     g = Builder()
@@ -169,6 +179,11 @@ SMALL: dict[str, tuple[Graph, Degrees, dict[str, str]]] = {
         {"both": "tp=n:sections(6,6)", "split": "tp=p", "left": "tp=k", "right": "tp=k"},
     ),
     "sections that four do not divide": (sectioned(6, 6), Degrees(tp=4), {}),
+    "heads of three in one": (
+        of_three(), Degrees(tp=2),
+        {"made": "tp=n:nested(3)", "apart": "tp=f3", "one": "tp=d3", "one_1": "tp=d3", "one_2": "tp=d3"}
+        | {"permute": "tp=d2", "permute_1": "tp=d2", "permute_2": "tp=d2", "attn": "tp=hk"},
+    ),
     # Of two samples the second axis has nothing left.
     "samples for one axis": (
         sectioned(6, 6), Degrees(dp=4, zero=1, shard=2),

@@ -16,14 +16,14 @@ from meshwright.backends.torch_.emit.axes import Axes, joined
 from meshwright.backends.torch_.emit.printed.dialect import Torch
 from meshwright.backends.torch_.emit.printed.moves import NAMES
 from meshwright.backends.torch_.emit.printed.sources import names_of
-from meshwright.backends.torch_.emit.sections import Fused, pattern, sections_on
+from meshwright.backends.torch_.emit.sections import Fused, Sizes, pattern, sizes_of
 from meshwright.backends.torch_.emit.subject import Piece, Subject
 from meshwright.backends.torch_.emit.writing.imports import names_in
 from meshwright.ir.constants import Held
 from meshwright.ir.errors import EmissionPrinted
 from meshwright.ir.fold import FromInput, FromSegment
 from meshwright.ir.graph import Param
-from meshwright.ir.placement import CONTIGUOUS, Sections
+from meshwright.ir.placement import CONTIGUOUS, Shard
 from meshwright.ir.quoting import identifier, is_name, literal
 from meshwright.ir.routes import Routed, routed
 
@@ -112,12 +112,8 @@ class Printed:
         """The parameters that the tensor axis cuts in sections."""
         found = []
         for body in self.bodies.values():
-            params = {}
-            for param in body.routed.graph.params:
-                for axis in self.tensor:
-                    sections = sections_on(body.routed.hubs[param.value].home.value, axis)
-                    if sections is not None:
-                        params[param.path] = sections
+            cut = ((param, dim, sizes) for param in body.routed.graph.params for dim, _, sizes in _cuts(body, param))
+            params = {param.path: (dim, sizes) for param, dim, sizes in cut if sizes}
             found.append((body.piece, Fused(params=params)))
         return tuple((piece, fused) for piece, fused in found if fused.params)
 
@@ -269,15 +265,21 @@ def in_order(axes: Sequence[str], subject: Subject) -> tuple[str, ...]:
     return tuple(axis for axis in subject.mesh.names if axis in axes)
 
 
+def _cuts(body: PrintedBody, param: Param) -> Iterator[tuple[int, Shard, Sizes]]:
+    """The dimensions in which a parameter is cut, and in what sections."""
+    shape = body.routed.graph.types[param.value].shape
+    for dim, shards in enumerate(body.routed.hubs[param.value].home.dims):
+        yield from ((dim, shard, sizes_of(shard.layout, shape[dim])) for shard in shards)
+
+
 def _check(body: PrintedBody, tensor: Sequence[str]) -> None:
     """Must: parameters are cut plainly, or in sections, along one axis at most."""
     for param in body.routed.graph.params:
-        for dim in body.routed.hubs[param.value].home.dims:
-            for shard in dim:
-                if shard.axis not in tensor or not (shard.layout == CONTIGUOUS or isinstance(shard.layout, Sections)):
-                    raise EmissionPrinted(place=f"{param.path}", cause=f"it is cut {shard}")
-                if param.buffer:
-                    raise EmissionPrinted(place=f"{param.path}", cause="it is a buffer that is cut")
+        for _, shard, sizes in _cuts(body, param):
+            if shard.axis not in tensor or not (shard.layout == CONTIGUOUS or sizes):
+                raise EmissionPrinted(place=f"{param.path}", cause=f"it is cut {shard}")
+            if param.buffer:
+                raise EmissionPrinted(place=f"{param.path}", cause="it is a buffer that is cut")
 
 
 def free(name: str, taken: set[str]) -> str:

@@ -11,9 +11,9 @@ from meshwright.backends.torch_.emit.axes import joined
 from meshwright.backends.torch_.emit.printed.operators import WRITERS, nested, refuse
 from meshwright.ir.errors import EmissionPrinted
 from meshwright.ir.graph import Param, Type
-from meshwright.ir.placement import State
+from meshwright.ir.placement import Placement, State
 from meshwright.ir.quoting import attribute, is_name, literal
-from meshwright.ir.reshard import Step
+from meshwright.ir.reshard import Step, after
 from meshwright.ir.routes import Way
 
 NAMED = {
@@ -84,12 +84,12 @@ class Torch:
 
     def move(self, way: Way, type_: Type, *, trained: bool) -> tuple[str, str]:
         if not trained:
-            return self.steps("%0", way.there, type_.shape), self.told(way)
+            return self.steps("%0", way.there, way.starts, type_.shape), self.told(way)
         name = NAMED.get((tuple(s.kind for s in way.there), tuple(s.kind for s in way.back)))
         if name is not None and not self.unlike(way):
             step, shape = (way.there or way.back)[0], type_.shape if way.there else self.after(way.there, type_.shape)
             return f"{name}({self.arguments('%0', step, shape)})", self.told(way)
-        return f"moved(%0, {self.function('x', way.there, type_.shape)}, {self.back(way, type_)})", self.told(way)
+        return f"moved(%0, {self.there(way, type_)}, {self.back(way, type_)})", self.told(way)
 
     def unlike(self, way: Way) -> bool:
         """Whether the steps of a named way concern other axes, dimensions or reductions."""
@@ -102,16 +102,21 @@ class Torch:
             )
         return (there.axes, there.dim) != (back.axes, back.dim) or str(there.layout) != str(back.layout)
 
-    def function(self, name: str, steps: Sequence[Step], shape: tuple[int, ...]) -> str:
-        return f"lambda {name}: {self.steps(name, steps, shape)}" if steps else "as_it_is"
+    def function(self, name: str, steps: Sequence[Step], starts: Placement, shape: tuple[int, ...]) -> str:
+        return f"lambda {name}: {self.steps(name, steps, starts, shape)}" if steps else "as_it_is"
+
+    def there(self, way: Way, type_: Type) -> str:
+        return self.function("x", way.there, way.starts, type_.shape)
 
     def back(self, way: Way, type_: Type) -> str:
-        return self.function("grad", way.back, self.after(way.there, type_.shape))
+        return self.function("grad", way.back, way.state.grad, self.after(way.there, type_.shape))
 
-    def steps(self, text: str, steps: Sequence[Step], shape: tuple[int, ...]) -> str:
+    def steps(self, text: str, steps: Sequence[Step], starts: Placement, shape: tuple[int, ...]) -> str:
         for step in steps:
-            text = f"{STEPS.get(step.kind, step.kind)}({self.arguments(text, step, shape)})"
-            shape = self.after((step,), shape)
+            text, held = f"{STEPS.get(step.kind, step.kind)}({self.arguments(text, step, shape)})", starts.dims
+            shape, starts = self.after((step,), shape), after(starts, step)
+            if step.kind == "all_to_all" and (layout := nested(held[step.dim][-1].layout, shape[step.dim], str(step))):
+                text = f"in_order({text}, {self.flat(step.axes)}, {step.dim}{layout})"
         return text
 
     def after(self, steps: Sequence[Step], shape: tuple[int, ...]) -> tuple[int, ...]:
@@ -151,8 +156,7 @@ class Torch:
     def moves(self, ways: Sequence[Way], type_: Type) -> tuple[str, str]:
         there, back = list(dict.fromkeys(way.there for way in ways)), list(dict.fromkeys(way.back for way in ways))
         given = [
-            f"({there.index(w.there)}, {self.function('x', w.there, type_.shape)}, "
-            f"{back.index(w.back)}, {self.back(w, type_)})"
+            f"({there.index(w.there)}, {self.there(w, type_)}, {back.index(w.back)}, {self.back(w, type_)})"
             for w in ways
         ]
         return f"several(%0, {', '.join(given)})", "for several readers"

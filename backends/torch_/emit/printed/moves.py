@@ -80,10 +80,7 @@ def cut(x: Tensor, ranks: DeviceMesh, dim: int, sections: Sequence[int] = (), zi
 def all_gather(x: Tensor, ranks: DeviceMesh, dim: int, sections: Sequence[int] = (), zigzag: bool = False) -> Tensor:
     """The whole, of the parts that ranks have."""
     whole = funcol.wait_tensor(funcol.all_gather_tensor(x.contiguous(), dim, ranks.get_group()))
-    if sections or zigzag:
-        order = torch.cat(order_of(whole.shape[dim], ranks.size(), sections, zigzag))
-        whole = whole.index_select(dim, order.argsort().to(x.device))
-    return whole
+    return in_order(whole, ranks, dim, sections, zigzag) if sections or zigzag else whole
 
 
 def all_reduce(x: Tensor, ranks: DeviceMesh, by: str = "sum") -> Tensor:
@@ -111,13 +108,10 @@ def all_to_all(
     return torch.cat(received.unbind(), joined)
 
 
-def put_together(
-    x: Tensor, ranks: DeviceMesh, joined: int, dim: int, sections: Sequence[int] = (), zigzag: bool = False
-) -> Tensor:
-    """As `all_to_all`, where what is put together was cut in sections, or zigzag."""
-    whole = all_to_all(x, ranks, joined, dim)
-    order = torch.cat(order_of(whole.shape[joined], ranks.size(), sections, zigzag))
-    return whole.index_select(joined, order.argsort().to(x.device))
+def in_order(x: Tensor, ranks: DeviceMesh, dim: int, sections: Sequence[int] = (), zigzag: bool = False) -> Tensor:
+    """The whole of a dimension in which the parts of ranks, cut in sections or zigzag, stand one after another."""
+    order = torch.cat(order_of(x.shape[dim], ranks.size(), sections, zigzag))
+    return x.index_select(dim, order.argsort().to(x.device))
 
 
 def on_first(x: Tensor, ranks: DeviceMesh) -> Tensor:
