@@ -3,12 +3,12 @@
 Some modules must be *called*, since something is hung on their calls: parameters that are gathered before and let go
 after, values that are computed again. The items of such a module are a region: a function that is given what it reads
 of the outside, and returns what the outside reads of it. A change of placement belongs to a region only if all that it
-is made of and made for does. Reads of parameters stand where they are read.
+is made of and made for does. Reads of parameters stand where they are read, and their changes of placement with them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from meshwright.backends.printing.items import Item
@@ -43,7 +43,7 @@ def regions_of(
     wanted = sorted({path for path in paths if path}, key=lambda path: path.count("."))
     params = {name: item for item in items if item.param for name in item.made}
     rest = [item for item in items if not item.param]
-    where = _places(rest, outputs, wanted)
+    where = _places(rest, outputs, params, wanted)
     return _region("", rest, where, (inputs, outputs), wanted, (params, read))
 
 
@@ -53,7 +53,9 @@ def _innermost(module: str, paths: Sequence[str]) -> str:
     return max(around, key=len, default="")
 
 
-def _places(items: Sequence[Item], outputs: Sequence[str], paths: Sequence[str]) -> dict[int, str]:
+def _places(
+    items: Sequence[Item], outputs: Sequence[str], params: Collection[str], paths: Sequence[str]
+) -> dict[int, str]:
     """The region of every item, by its position."""
     maker = {name: n for n, item in enumerate(items) for name in item.made}
     readers: dict[str, list[int]] = {}
@@ -71,7 +73,7 @@ def _places(items: Sequence[Item], outputs: Sequence[str], paths: Sequence[str])
             continue
         around = {found[n] for name in item.made for n in readers.get(name, [])}
         made = {found[maker[name]] for name in item.reads if name in maker}
-        if len(around | made) == 1 and (made or not item.reads):
+        if len(around | made) == 1 and (made or all(name in params for name in item.reads)):
             found[number] = (around | made).pop()
     return found
 

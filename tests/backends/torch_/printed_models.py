@@ -81,13 +81,17 @@ class NanoGPT(nn.Module):
         return logits, loss
 
 
+class Model(nn.Sequential):
+    """A block, called as its model might be."""
+
+
 class Named(nn.Module):
-    """Blocks whose batch has the names that scripts give to other things."""
+    """Blocks whose class and batch have the names that scripts give to other things."""
 
     def __init__(self) -> None:
         super().__init__()
         self.inside = nn.Embedding(VOCABULARY, WIDTH)
-        blocks = [nn.Sequential(nn.Linear(WIDTH, 64), nn.ReLU(), nn.Linear(64, WIDTH)) for _ in range(4)]
+        blocks = [Model(nn.Linear(WIDTH, 64), nn.ReLU(), nn.Linear(64, WIDTH)) for _ in range(4)]
         self.blocks = nn.ModuleList(blocks)
 
     def forward(self, x: Tensor, mesh: Tensor) -> Tensor:
@@ -95,6 +99,22 @@ class Named(nn.Module):
         for block in self.blocks:
             hidden = hidden + block(hidden)
         return hidden * mesh[..., None]  # type: ignore[no-any-return]
+
+
+class Alone(nn.Module):
+    """One body, which is that of the model."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(VOCABULARY, WIDTH)
+        self.rest = nn.Sequential(nn.Linear(WIDTH, 64), nn.LayerNorm(64), nn.ReLU(), nn.Linear(64, WIDTH))
+
+    def forward(self, tokens: Tensor, mesh: Tensor) -> Tensor:
+        return self.rest(self.embedding(tokens)) * mesh[..., None]  # type: ignore[no-any-return]
+
+
+def alone() -> nn.Module:
+    return Alone()
 
 
 def encoder() -> nn.Module:

@@ -15,8 +15,8 @@ from tests.backends.torch_.measured import assert_planned
 from tests.backends.torch_.proved import proved
 
 HERE = Path(__file__).parent
-ENCODER, NANO, NAMED, DROPPING = (
-    f"{HERE / 'printed_models.py'}:{name}" for name in ("encoder", "nano", "named", "dropping")
+ENCODER, NANO, NAMED, ALONE, DROPPING = (
+    f"{HERE / 'printed_models.py'}:{name}" for name in ("encoder", "nano", "named", "alone", "dropping")
 )
 CLAMPED = f"{HERE / 'llama_fused.py'}:clamped"
 STAGES = {"microbatches": 2, "schedule": "1f1b"}
@@ -44,6 +44,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "dropping, tp x dp": (DROPPING, {"tp": 2, "dp": 2}),
     "odd names, tp": (NAMED, {"tp": 2}),
     "odd names, pp x tp": (NAMED, {"pp": 2, "tp": 2, **STAGES}),
+    "one body, tp x zero 3": (ALONE, {"tp": 2, "dp": 2, "zero": 3}),
 }
 UNPRINTED = {"encoder, dp", "encoder, zero 3", "encoder, pp"}
 """Those in which no axis cuts more than the batch: the model's own code runs."""
@@ -78,6 +79,14 @@ def test_it_is_printed_where_an_axis_cuts_more_than_the_batch(
     text = "".join(path.read_text() for path in plans[name][1].parent.glob("*.py"))
     assert ("_forward(" in text) == (name not in UNPRINTED)
     assert "parallelize_module" not in text
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_script_has_one_function_of_a_name(name: str, plans: dict[str, tuple[Subject, Path]]) -> None:
+    """Whatever classes are called."""
+    for file in plans[name][1].parent.glob("*.py"):
+        names = re.findall(r"^(?:def|class) (\w+)", file.read_text(), re.MULTILINE)
+        assert len(names) == len(set(names))
 
 
 def test_the_code_is_clean(plans: dict[str, tuple[Subject, Path]]) -> None:

@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
+from itertools import combinations
 
 from meshwright.backends.printing import Function, Item, functions_of, items_of, regions_of
 from meshwright.backends.printing.regions import NoRegion, Read
@@ -27,9 +28,12 @@ from meshwright.ir.placement import CONTIGUOUS, Shard
 from meshwright.ir.quoting import identifier, is_name, literal
 from meshwright.ir.routes import Routed, routed
 
+FORWARD = "model_forward"
+"""What the model's forward pass is called."""
 RESERVED = frozenset(
     (
         *(*dir(builtins), *keyword.kwlist, *NAMES),
+        *(FORWARD, "make_optimizer"),
         *("self", "model", "mesh", "index", "block", "share", "others"),
         *("torch", "nn", "F", "dist", "funcol", "functools", "partial", "cast", "Any", "Callable", "Sequence"),
         *("Tensor", "DTensor", "DeviceMesh", "Replicate", "Shard", "Partial"),
@@ -44,21 +48,22 @@ class PrintedBody:
 
     piece: Piece
     routed: Routed
-    name: str
-    """What its function is called."""
+    names: Mapping[str, str]
+    """What its functions are called, by the path of the region; its own by the empty one."""
     function: Function
     again: Callable[[tuple[int, ...]], Function]
     """A function that makes some of its outputs, by their numbers, and nothing else."""
     inputs_of: Callable[[tuple[int, ...]], Sequence[str]]
     """The inputs that it reads."""
 
+    @property
+    def name(self) -> str:
+        return self.names[""]
+
     def functions(self) -> Iterator[tuple[str, Function]]:
         """Every function of it, and its name."""
         for one in self.function.all():
-            yield self.name_of(one.path), one
-
-    def name_of(self, path: str) -> str:
-        return f"{self.name}_{identifier(path.replace('.', '_'))}" if path else self.name
+            yield self.names[one.path], one
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,14 +159,27 @@ class Printed:
     @property
     def reserved(self) -> set[str]:
         """Names that forward passes have for something else."""
-        functions = {name for body in self.bodies.values() for name, _ in body.functions()}
+        functions = {name for body in self.bodies.values() for name in body.names.values()}
         return {*RESERVED, *self.subject.mesh.names, *self.named_axes, *functions, *self.constants}
+
+    def again_name(self, body: str, outputs: tuple[int, ...]) -> str:
+        """What the function is called that makes some outputs of a body."""
+        if (body, outputs) not in self._again_names:
+            taken = {*self.reserved, *self.entry_names.values(), *self._again_names.values()}
+            name = f"{self.bodies[body].name}_{'_'.join(map(str, outputs))}"
+            self._again_names[body, outputs] = free(name, taken)
+        return self._again_names[body, outputs]
+
+    @cached_property
+    def _again_names(self) -> dict[tuple[str, tuple[int, ...]], str]:
+        return {}
 
 
 def printed_of(subject: Subject, axes: Axes, inside: Mapping[str, Iterable[str]]) -> Printed:
     """The printed bodies of a plan. `inside` are the modules of every body, by name, that must be called."""
     tensor = (axes.tensor,) if axes.tensor is not None else ()
-    taken = set(RESERVED) | set(subject.mesh.names)
+    names = subject.mesh.names
+    taken = set(RESERVED) | {joined(axes) for n in range(1, len(names) + 1) for axes in combinations(names, n)}
     made = _constants(subject, taken)
     lowering = TARGETS[subject.decisions.target].lowering()
     bodies: dict[str, PrintedBody] = {}
@@ -189,22 +207,29 @@ def printed_of(subject: Subject, axes: Axes, inside: Mapping[str, Iterable[str]]
             return dialect.parameter(param, way.hubs[value].home, inner[0])
 
         inputs = tuple(item.value for item in way.graph.inputs)
-        names = _argument_names(subject, piece, bodies)
+        arguments = _argument_names(subject, piece, bodies)
         try:
             region = regions_of(items, inputs, outputs, inside.get(piece.plan.body, ()), read)
         except NoRegion as reason:
             raise EmissionPrinted(place=f"plan {piece.plan.name}", cause=str(reason)) from None
+        function = functions_of(region, _called, taken, arguments)
         bodies[piece.plan.body] = PrintedBody(
             piece=piece,
             routed=way,
-            name=name,
-            function=functions_of(region, _called, taken, names),
-            again=partial(_again, items, inputs, outputs, read, frozenset(taken), names),
+            names=_function_names(name, function, taken),
+            function=function,
+            again=partial(_again, items, inputs, outputs, read, frozenset(taken), arguments),
             inputs_of=partial(_needed_of, items, inputs, outputs),
         )
         _check(bodies[piece.plan.body], tensor)
     inputs = tuple(item.value for item, _ in subject.fold.inputs)
     return Printed(subject, axes, bodies, inputs, tensor, dict(made.values()))
+
+
+def _function_names(name: str, function: Function, taken: set[str]) -> dict[str, str]:
+    """What the functions of a body are called, whose own is named so: by nothing else that a script has."""
+    inner = [one.path for one in function.all() if one.path]
+    return {"": name} | {path: free(f"{name}_{identifier(path.replace('.', '_'))}", taken) for path in inner}
 
 
 def _again(

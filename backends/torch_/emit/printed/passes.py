@@ -172,10 +172,10 @@ class Pass:
                 place=f"stages, {call.body.name}",
                 cause="a later stage reads what it makes, and the plan does not send it",
             )
-        name = f"{body.name}_{'_'.join(map(str, outputs))}"
+        name = self.printed.again_name(call.body.name, outputs)
         self.again[name] = call.body.name, outputs
         axes = [f"{axis}={axis}" for axis in axes_in(function.lines, self.printed.named_axes)]
-        taken = {*self.printed.reserved, *self.printed.entry_names.values(), *self.names.values()}
+        taken = {*self.printed.reserved, *self.printed.entry_names.values(), *self.names.values(), name}
         made = [free(one, taken) for one in function.returns]
         for output, one in zip(outputs, made, strict=True):
             self.names[number, output] = one

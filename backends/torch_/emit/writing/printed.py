@@ -8,16 +8,13 @@ from collections.abc import Iterator
 from meshwright.backends.printing import Function
 from meshwright.backends.torch_.emit.context import kernel_of
 from meshwright.backends.torch_.emit.parts import Parts
-from meshwright.backends.torch_.emit.printed.bodies import Made, Printed, PrintedBody, axes_in
+from meshwright.backends.torch_.emit.printed.bodies import FORWARD, Made, Printed, PrintedBody, axes_in
 from meshwright.backends.torch_.emit.printed.moves import used_by
 from meshwright.backends.torch_.emit.printed.passes import Pass
 from meshwright.backends.torch_.emit.writing.imports import names_in
 from meshwright.backends.torch_.emit.writing.lines import fitted, head, indented
 from meshwright.backends.torch_.emit.writing.ring import ring
 from meshwright.ir.quoting import literal, pattern, said
-
-FORWARD = "model_forward"
-"""What the model's forward pass is called."""
 
 
 def cuts(printed: Printed) -> Iterator[str]:
