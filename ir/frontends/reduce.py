@@ -59,6 +59,10 @@ class Stack:
     def block(self, position: int) -> str:
         return f"{self.path}.{position}"
 
+    def holds(self, path: str) -> bool:
+        """Whether this is one of its blocks, or lies in one."""
+        return path.startswith(f"{self.path}.")
+
 
 def find_stacks(model: nn.Module, seed: int = 0, *, most: int = SHORT_WALK) -> tuple[Stack, ...]:
     """Every list of blocks in which some are alike, outermost first; blocks that are not alike are searched for lists

@@ -98,7 +98,9 @@ def fold_trace(graph: Graph, stacks: Sequence[Stack], classes: Mapping[str, str]
     """The fold of the full model. `classes` names the module class of each traced block."""
     names = names_of(stacks)
     cuts = _cut(graph, names, stacks)
-    owner = _owners(graph, names)
+    entered = {cut.room for cut in cuts}
+    graph = _with_uncalled(graph, [stack for stack in stacks if not any(map(stack.holds, entered))])
+    owner = _owners(graph, names, entered)
     borrowed = {value for cut in cuts if cut.room for op in cut.ops for value in op.operands if owner.get(value) == ""}
     unread = {param.value for param in graph.params if not graph.readers[param.value]} - set(graph.outputs)
     closed = [_close(graph, cut, index == 0, owner, borrowed, unread) for index, cut in enumerate(cuts)]
@@ -137,13 +139,29 @@ def _cut(graph: Graph, names: Names, stacks: Sequence[Stack]) -> list[Cut]:
 
 
 def _stack_of(room: str, stacks: Sequence[Stack]) -> str:
-    return next((stack.path for stack in stacks if room.startswith(f"{stack.path}.")), "")
+    return next((stack.path for stack in stacks if stack.holds(room)), "")
 
 
-def _owners(graph: Graph, names: Names) -> Mapping[str, str]:
-    """The room that owns each parameter: the one that holds all its paths, else none."""
-    owners = {param.value: {names.room(path) for path in param.paths} for param in graph.params}
-    return {value: rooms.pop() if len(rooms) == 1 else "" for value, rooms in owners.items()}
+def _owners(graph: Graph, names: Names, entered: Set[str]) -> Mapping[str, str]:
+    """The room that owns each parameter: the one that holds all its paths and is entered, else none."""
+    rooms = {param.value: {names.room(path) for path in param.paths} for param in graph.params}
+    return {value: next(iter(found)) if len(found) == 1 and found <= entered else "" for value, found in rooms.items()}
+
+
+def _with_uncalled(graph: Graph, stacks: Sequence[Stack]) -> Graph:
+    """The graph with the parameters of all blocks of stacks that nothing calls (the images' half of a model that is
+    given text): those that were traced stand for the others of their class."""
+    types, params = dict(graph.types), list(graph.params)
+    for stack in stacks:
+        traced = {stack.classes[at]: at for at in reversed(stack.walk)}
+        for position in sorted(set(range(stack.depth)) - set(stack.walk)):
+            like = f"{stack.block(traced[stack.classes[position]])}."
+            for param in (one for one in graph.params if all(path.startswith(like) for path in one.paths)):
+                paths = tuple(f"{stack.block(position)}.{path.removeprefix(like)}" for path in param.paths)
+                value = f"p.{paths[0]}"
+                types[value] = graph.types[param.value]
+                params.append(replace(param, value=value, paths=paths))
+    return replace(graph, types=types, params=tuple(params))
 
 
 # Bodies --------------------------------------------------------------------------------------------------------------
@@ -155,7 +173,7 @@ def _close(
     """A call as a graph: inputs and values named in order of appearance, parameters by their path inside the block.
 
     Parameters that a block borrows from outside enter through the opening glue. A parameter that nothing reads still
-    has an owner.
+    has an owner: the opening glue, if its block is not called.
     """
     inner: dict[str, str] = {}
     types: dict[str, Type] = {}
@@ -314,7 +332,7 @@ def _expand(uses: Sequence[Use], stacks: Sequence[Stack]) -> list[Use]:
     written: list[Use] = []
     done: set[str] = set()
     for use in uses:
-        stack = next((s for s in stacks if use.path.startswith(f"{s.path}.")), None)
+        stack = next((s for s in stacks if s.holds(use.path)), None)
         if stack is None or not stack.shortened:
             written.append(use)
         elif stack.path not in done:
@@ -324,7 +342,7 @@ def _expand(uses: Sequence[Use], stacks: Sequence[Stack]) -> list[Use]:
 
 
 def _written_out(stack: Stack, uses: Sequence[Use]) -> list[Use]:
-    walked = [use for use in uses if use.path.startswith(f"{stack.path}.")]
+    walked = [use for use in uses if stack.holds(use.path)]
     if [use.path for use in walked] != [stack.block(p) for p in stack.walk]:
         raise NotFoldable(f"the blocks of {stack.path} do not run one after another")
     if [use.trace for use in walked] != list(range(walked[0].trace, walked[0].trace + len(walked))):

@@ -171,6 +171,21 @@ def test_a_parameter_that_all_blocks_read() -> None:
     assert found.parameters == sum(p.numel() for p in Model([Block(i) for i in range(6)]).parameters()) + WIDTH
 
 
+def test_parameters_of_blocks_that_are_not_called_belong_to_the_first_call() -> None:
+    """The images' half of a model that is given text alone: all of its blocks, of which few are traced."""
+
+    class TwoHalves(Model):
+        def __init__(self) -> None:
+            super().__init__([Block(i) for i in range(6)])
+            self.images = nn.ModuleList(Block(i, odd="yes" if i == 3 else "") for i in range(6))
+
+    model = TwoHalves()
+    found = captured(model).fold
+    assert shape(found) == [(1, 6)]
+    held = [path for param in next(iter(found.calls())).body.graph.params for path in param.paths]
+    assert sorted(held) == sorted(name for name, _ in model.named_parameters() if not name.startswith("blocks."))
+
+
 def test_skips_across_the_stack_are_not_folded_away() -> None:
     class Skips(Model):
         def run(self, x: Tensor) -> Tensor:
