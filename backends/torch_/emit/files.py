@@ -9,7 +9,8 @@ from pathlib import Path
 from meshwright.backends.torch_.capabilities import TARGETS
 from meshwright.backends.torch_.emit.axes import Axes, axes_of
 from meshwright.backends.torch_.emit.context import context_of
-from meshwright.backends.torch_.emit.experts import Experts, experts_of
+from meshwright.backends.torch_.emit.copies import Copies, of_experts
+from meshwright.backends.torch_.emit.experts import experts_of
 from meshwright.backends.torch_.emit.initial import built_whole
 from meshwright.backends.torch_.emit.launch import launch_script, rank_map
 from meshwright.backends.torch_.emit.parts import Parts
@@ -18,7 +19,7 @@ from meshwright.backends.torch_.emit.printed import printed_of
 from meshwright.backends.torch_.emit.printed.axes import printed_axes
 from meshwright.backends.torch_.emit.recompute import recomputed
 from meshwright.backends.torch_.emit.script import scripts, unlike_scripts
-from meshwright.backends.torch_.emit.storage import Kept, kept_of, weights_apart, whole_of
+from meshwright.backends.torch_.emit.storage import Kept, kept_of, scalars_of, weights_apart, whole_of
 from meshwright.backends.torch_.emit.styles import styles_of
 from meshwright.backends.torch_.emit.subject import Subject
 from meshwright.backends.torch_.emit.unlike import joined_kinds, kinds_of
@@ -101,7 +102,7 @@ def _styled_parts(subject: Subject, folder: Path) -> Parts:
     styles = {
         piece.plan.name: styles_of(subject, piece, axes.tensor) for piece in subject.pieces if axes.tensor is not None
     }
-    kept, precision = _kept(subject, axes, experts)
+    kept, precision = _kept(subject, axes, of_experts(subject.pieces, experts))
     return Parts(
         subject=subject,
         axes=axes,
@@ -116,8 +117,9 @@ def _styled_parts(subject: Subject, folder: Path) -> Parts:
 
 def _printed_parts(subject: Subject, folder: Path) -> Parts:
     check_printed(subject)
-    axes = printed_axes(subject, TARGETS[subject.decisions.target].lowering().moves)
-    kept, precision = _kept(subject, axes, None)
+    axes, copies = printed_axes(subject, TARGETS[subject.decisions.target].lowering().moves)
+    kept, precision = _kept(subject, axes, copies)
+    check_copies(subject, axes, copies, kept)
     return Parts(
         subject=subject,
         axes=axes,
@@ -127,7 +129,7 @@ def _printed_parts(subject: Subject, folder: Path) -> Parts:
         context=None,
         experts=None,
         model=_model(subject, folder),
-        printed=printed_of(subject, axes, called_modules(subject, kept)),
+        printed=printed_of(subject, axes, copies, called_modules(subject, kept)),
     )
 
 
@@ -144,9 +146,23 @@ def check_printed(subject: Subject) -> None:
             raise EmissionPrinted(place=f"plan {subject.config}", cause=what)
 
 
-def _kept(subject: Subject, axes: Axes, experts: Experts | None) -> tuple[Kept, Precision]:
+def check_copies(subject: Subject, axes: Axes, copies: Copies, kept: Kept) -> None:
+    """Refuse parameters that have copies along some data and context axes, and none, or alike ones, along others."""
+    paths = {(piece.plan.name, path) for piece in subject.pieces for path in scalars_of(piece)}
+    for name, along in (*copies.of_apart.items(), *copies.of_alike.items()):
+        place, whole = f"plan {', '.join(name)}", name in copies.of_apart or name in paths
+        if not kept.units or kept.whole:
+            raise EmissionPrinted(place=place, cause=f"it has no copies to add up along {'.'.join(along)}")
+        if (along != axes.copies) if whole else not set(along) <= set(kept.over):
+            raise EmissionPrinted(place=place, cause=f"along {'.'.join(along)} it is otherwise than along other axes")
+    for unit in kept.units if copies.of_alike else ():
+        for param in unit.piece.unread():
+            raise EmissionPrinted(place=f"plan {unit.piece.plan.name}, {param.path}", cause="it has no gradient")
+
+
+def _kept(subject: Subject, axes: Axes, copies: Copies) -> tuple[Kept, Precision]:
     precision = precision_of(subject)
-    kept = kept_of(subject, axes, experts)
+    kept = kept_of(subject, axes, copies)
     return (whole_of(subject, axes) if precision.sums and not kept.units else kept), precision
 
 

@@ -9,6 +9,7 @@ from functools import cached_property
 from meshwright.backends.torch_.emit.axes import Axes
 from meshwright.backends.torch_.emit.axes import joined as made_one
 from meshwright.backends.torch_.emit.context import Context
+from meshwright.backends.torch_.emit.copies import COPIED, Copies
 from meshwright.backends.torch_.emit.cut_experts import CutExperts, cut_experts_of
 from meshwright.backends.torch_.emit.experts import Experts
 from meshwright.backends.torch_.emit.heads import masked_heads
@@ -18,10 +19,10 @@ from meshwright.backends.torch_.emit.precision import Precision
 from meshwright.backends.torch_.emit.printed.bodies import Printed
 from meshwright.backends.torch_.emit.printed.stages import printed_pipeline
 from meshwright.backends.torch_.emit.recompute import Again, recomputed
-from meshwright.backends.torch_.emit.sections import Fused, Sizes, fused_of
+from meshwright.backends.torch_.emit.sections import Fused, Sizes, fused_of, pattern
 from meshwright.backends.torch_.emit.stage_code import instances_of, numbers_of
 from meshwright.backends.torch_.emit.statistics import shared_statistics
-from meshwright.backends.torch_.emit.storage import Kept, check_sharded
+from meshwright.backends.torch_.emit.storage import Kept, check_sharded, scalars_of
 from meshwright.backends.torch_.emit.styles import LOSS, Style, Styles
 from meshwright.backends.torch_.emit.subject import Piece, Subject
 from meshwright.backends.torch_.emit.turns import among
@@ -296,19 +297,42 @@ class Parts:
         return self.kept.level == 2 and self.microbatches > 1
 
     @property
+    def cutting(self) -> str | None:
+        """The axis along which parameters are DTensors."""
+        cutting = self.printed.cutting if self.printed is not None else ()
+        return next(iter(cutting), self.axes.tensor)
+
+    @property
     def _has_dtensors(self) -> bool:
-        return self.axes.tensor is not None or self.experts is not None
+        return self.cutting is not None or self.experts is not None
+
+    @property
+    def copies(self) -> Copies:
+        """What ranks along data and context axes have of parameters, but for experts of stock styles."""
+        return self.printed.copies if self.printed is not None else COPIED
 
     @property
     def added(self) -> bool:
         """Whether gradients of copies are added up: each rank's loss is its share. Else they are averaged, over as many
         copies in all stages."""
-        return self.summed or self.experts is not None or bool(self.by_stage) or self.kept.scalars
+        apart = self.experts is not None or bool(self.copies)
+        return self.summed or apart or bool(self.by_stage) or self.kept.scalars
 
     @property
     def sums_scalars(self) -> bool:
         """Whether the script sums the gradients of those parameters that `fully_shard` does not take."""
-        return self.axes.copied is not None and self.kept.scalars
+        return self.axes.copied is not None and self.kept.scalars and not all(self.alike_scalars.values())
+
+    @property
+    def alike(self) -> bool:
+        """Whether ranks compute the whole gradients of some parameters that have copies."""
+        return bool(self.copies.of_alike)
+
+    @property
+    def alike_scalars(self) -> dict[str, bool]:
+        """Whether all ranks compute the whole gradient of a scalar parameter, by a regular expression of its names."""
+        pieces = [(piece, path) for piece in self.subject.pieces for path in sorted(scalars_of(piece))]
+        return {pattern(piece, path): bool(self.copies.alike(piece, path)) for piece, path in pieces}
 
     @property
     def cast_scalars(self) -> bool:

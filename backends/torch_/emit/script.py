@@ -9,6 +9,7 @@ from meshwright.backends.torch_.emit.parts import Parts
 from meshwright.backends.torch_.emit.storage import WHOLE
 from meshwright.backends.torch_.emit.turns import merged
 from meshwright.backends.torch_.emit.unlike import Unlike
+from meshwright.backends.torch_.emit.writing.alike import shard_alike
 from meshwright.backends.torch_.emit.writing.attention import within
 from meshwright.backends.torch_.emit.writing.batch import batches, draws_along, seeded, shares
 from meshwright.backends.torch_.emit.writing.clipping import clip
@@ -110,6 +111,8 @@ def _needed(parts: Parts) -> Iterator[Section]:
         yield from functions(parts)
     if any(unit.along for unit in parts.kept.units):
         yield along()
+    if parts.alike:
+        yield shard_alike(parts)
     if parts.cast_scalars:
         yield read_cast(parts)
     yield from recomputing(parts)
@@ -240,7 +243,7 @@ def constants(parts: Parts, meshes: Iterable[str]) -> Iterator[str]:
         yield from stage_constants(parts, parts.pipeline)
     if parts.reorders:
         yield from table(parts)
-    if parts.printed is not None and parts.printed.tensor:
+    if parts.printed is not None:
         yield from cuts(parts.printed)
     yield from constant(parts)
     yield "CLIP = 0.0  # the largest norm of all gradients together; 0: whatever it is"

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from math import prod
 
 from meshwright.backends.torch_.emit.axes import Axes
-from meshwright.backends.torch_.emit.experts import Experts
+from meshwright.backends.torch_.emit.copies import COPIED, Copies
 from meshwright.backends.torch_.emit.subject import Piece, Subject
 from meshwright.ir.decisions import Storage
 from meshwright.ir.errors import EmissionSoftware, EmissionStorage
@@ -66,9 +66,9 @@ class Kept:
         return self.over == (WHOLE,)
 
 
-def kept_of(subject: Subject, axes: Axes, experts: Experts | None = None) -> Kept:
+def kept_of(subject: Subject, axes: Axes, copies: Copies = COPIED) -> Kept:
     """The storage of a plan."""
-    sharded = {piece.plan.name: _sharded(piece, axes, experts) for piece in subject.pieces}
+    sharded = {piece.plan.name: _sharded(piece, axes, copies) for piece in subject.pieces}
     if not any(sharded.values()):
         return Kept(())
     some = [piece.plan.name for piece in subject.pieces if _trained(piece) and not sharded[piece.plan.name]]
@@ -78,38 +78,38 @@ def kept_of(subject: Subject, axes: Axes, experts: Experts | None = None) -> Kep
     if len(over) > 1:
         raise _refuse("storage", f"it is sharded over {' and over '.join('.'.join(one) for one in sorted(over))}")
     shards = next(iter(over))
-    copies = axes.copies[: -len(shards)]
-    if copies and (len(copies) > 1 or len(shards) > 1):
-        raise _refuse("storage", f"it is sharded over {'.'.join(shards)} with copies over {'.'.join(copies)}")
+    whole = axes.copies[: -len(shards)]
+    if whole and (len(whole) > 1 or len(shards) > 1):
+        raise _refuse("storage", f"it is sharded over {'.'.join(shards)} with copies over {'.'.join(whole)}")
     units = tuple(
-        Unit(piece, _gathers_again(subject, piece), _along(piece, axes))
+        Unit(piece, _gathers_again(subject, piece), _along(piece, axes, copies))
         for piece in subject.pieces
         if sharded[piece.plan.name]
     )
     for unit in units:
-        _check_even(subject, unit, axes)
+        _check_even(subject, unit, axes, copies)
     frozen = any(_left(piece) for piece in subject.pieces)
-    if frozen and experts is not None:
+    if frozen and copies.of_apart:
         raise _refuse("parameters that are not trained", "they are copied beside experts that are spread")
-    return Kept(units, shards, _level(subject, shards, experts), frozen, any(map(_scalars, subject.pieces)))
+    return Kept(units, shards, _level(subject, shards, copies), frozen, any(map(scalars_of, subject.pieces)))
 
 
-def _check_even(subject: Subject, unit: Unit, axes: Axes) -> None:
+def _check_even(subject: Subject, unit: Unit, axes: Axes, copies: Copies) -> None:
     """Must: where shards cut another dimension than the first one, they divide it."""
     shape = {param.path: unit.piece.graph.types[param.value].shape for param in unit.piece.graph.params}
     for item in (item for item in unit.piece.plan.storage if item.path in unit.along):
-        dims = tuple(tuple(s for s in dim if s.axis not in axes.copies) for dim in item.optimizer.dims)
-        along = unit.along[item.path]
+        cut, along = _cut(item.optimizer, _copied(unit.piece, item.path, axes, copies)), unit.along[item.path]
+        dims = tuple(tuple(s for s in dim if s.axis not in cut) for dim in item.optimizer.dims)
         size = Placement(dims).local_shape(shape[item.path], subject.mesh)[along]
-        parts = prod(subject.mesh.axis(axis).size for axis, cut in _cut(item.optimizer, axes).items() if cut == along)
+        parts = prod(subject.mesh.axis(axis).size for axis, dim in cut.items() if dim == along)
         if size % parts:
             raise _refuse(f"plan {unit.piece.plan.name}, {item.path}", f"{parts} shards of {size} along a dimension")
 
 
-def _along(piece: Piece, axes: Axes) -> dict[str, int]:
-    """The parameters that shards cut along another dimension than the first one. Experts are cut along that by the axis
-    that they are apart on, too."""
-    cut = {item.path: max(_cut(item.optimizer, axes).values(), default=0) for item in piece.plan.storage}
+def _along(piece: Piece, axes: Axes, copies: Copies) -> dict[str, int]:
+    """The parameters that shards cut along another dimension than the first one."""
+    cuts = {one.path: _cut(one.optimizer, _copied(piece, one.path, axes, copies)) for one in piece.plan.storage}
+    cut = {path: max(dims.values(), default=0) for path, dims in cuts.items()}
     return {path: dim for path, dim in cut.items() if dim}
 
 
@@ -129,7 +129,7 @@ def whole_of(subject: Subject, axes: Axes) -> Kept:
             )
     again = not weights_apart(subject)  # torch loses gradients of weights that are made of copies given back before
     units = tuple(Unit(piece, reshard=again) for piece in subject.pieces if piece.graph.params)
-    return Kept(units, (WHOLE,), level=1, scalars=any(map(_scalars, subject.pieces)))
+    return Kept(units, (WHOLE,), level=1, scalars=any(map(scalars_of, subject.pieces)))
 
 
 def check_sharded(subject: Subject, kept: Kept, axes: Axes) -> None:
@@ -156,15 +156,12 @@ def _refuse_staged(what: str) -> EmissionStorage:
     )
 
 
-def _level(subject: Subject, shards: tuple[str, ...], experts: Experts | None) -> int:
-    """The level of all parameters. Along an axis that cuts experts apart they have no copies to shard."""
+def _level(subject: Subject, shards: tuple[str, ...], copies: Copies) -> int:
+    """The level of all parameters. Along an axis that cuts them apart they have no copies to shard."""
     found = set()
     for piece, item in ((one, item) for one in subject.pieces for item in one.plan.storage):
-        if item.path in _scalars(piece):
-            continue
-        apart = experts.axes if experts is not None and experts.holds(piece, item.path) else ()
-        over = set(shards) - set(apart)
-        if over:
+        over = set(shards) - set(copies.apart(piece, item.path))
+        if over and item.path not in scalars_of(piece):
             cut = [not over.isdisjoint(placement.axes) for placement in (item.grads, item.params)]
             found.add(1 + sum(cut))
     if len(found) > 1 and subject.decisions.schedule.microbatches > 1:
@@ -176,31 +173,28 @@ def _gathers_again(subject: Subject, piece: Piece) -> bool:
     return any(isinstance(one, Move) and one.reason == "parameter" for one in subject.bodies[piece.plan.name].backward)
 
 
-def _sharded(piece: Piece, axes: Axes, experts: Experts | None) -> tuple[str, ...]:
-    """The data and context axes that a plan shards its parameters over; the same for all parameters."""
+def _sharded(piece: Piece, axes: Axes, copies: Copies) -> tuple[str, ...]:
+    """The data and context axes that a plan shards its parameters over: the same for all parameters, but for those that
+    cut one apart."""
     stored = {item.path: item for item in piece.plan.storage}
-    apart = _buffers(piece) | _left(piece) | _scalars(piece)
-    paths = [param.path for param in piece.graph.params if param.path not in apart]
-    routed = [path for path in paths if experts is not None and experts.holds(piece, path)]
-    found = {path: _over(piece, path, stored.get(path), axes) for path in paths if path not in routed}
-    if len(set(found.values())) > 1:
-        copied = next((path for path, cut in found.items() if not cut), next(iter(found)))
-        raise _refuse(f"plan {piece.plan.name}, {copied}", "it is copied while other parameters are sharded")
-    over = next(iter(found.values()), ())
-    for path in routed:
-        item = stored.get(path)
-        roles = [_cut(one, axes) for one in (item.params, item.grads, item.optimizer)] if item is not None else [{}]
-        cut = {axis: dim for axis, dim in roles[-1].items() if axis not in axes.experts}
-        if tuple(cut) != tuple(axis for axis in over if axis not in axes.experts) or len(set(cut.values())) > 1:
-            raise _refuse(f"plan {piece.plan.name}, {path}", "experts are sharded otherwise than what is beside them")
+    left = _buffers(piece) | _left(piece) | scalars_of(piece)
+    paths = [param.path for param in piece.graph.params if param.path not in left]
+    found = {path: _over(piece, path, stored.get(path), axes, copies) for path in paths}
+    over = max((cut for path, cut in found.items() if not copies.apart(piece, path)), key=len, default=())
+    for path, cut in found.items():
+        apart = copies.apart(piece, path)
+        if cut != tuple(axis for axis in over if axis not in apart):
+            whole = "it is copied while other parameters are sharded"
+            cause = "its parts are sharded otherwise than what is beside them" if apart else whole
+            raise _refuse(f"plan {piece.plan.name}, {path}", cause)
     return over
 
 
 def _trained(piece: Piece) -> list[str]:
-    return [param.path for param in piece.graph.params if param.requires_grad and param.path not in _scalars(piece)]
+    return [param.path for param in piece.graph.params if param.requires_grad and param.path not in scalars_of(piece)]
 
 
-def _scalars(piece: Piece) -> set[str]:
+def scalars_of(piece: Piece) -> set[str]:
     """Parameters of no dimension."""
     shape = {param.path: piece.graph.types[param.value].shape for param in piece.graph.params if not param.buffer}
     return {path for path, extents in shape.items() if not extents}
@@ -210,7 +204,7 @@ def _left(piece: Piece) -> set[str]:
     """Parameters that are not trained, and that no axis shards."""
     stored = {item.path for item in piece.plan.storage}
     frozen = {param.path for param in piece.graph.params if not param.requires_grad and not param.buffer}
-    return frozen - stored - _scalars(piece)
+    return frozen - stored - scalars_of(piece)
 
 
 def _buffers(piece: Piece) -> set[str]:
@@ -218,14 +212,14 @@ def _buffers(piece: Piece) -> set[str]:
     return {param.path for param in piece.graph.params if param.buffer} - {item.path for item in piece.plan.storage}
 
 
-def _over(piece: Piece, path: str, item: Storage | None, axes: Axes) -> tuple[str, ...]:
-    """The data and context axes that shard a parameter, in all three roles."""
+def _over(piece: Piece, path: str, item: Storage | None, axes: Axes, copies: Copies) -> tuple[str, ...]:
+    """The data and context axes that shard what is copied of a parameter, in all three roles."""
     if item is None:
         return ()
-    place = f"plan {piece.plan.name}, {path}"
+    place, copied = f"plan {piece.plan.name}, {path}", _copied(piece, path, axes, copies)
     if axes.tensor is not None and axes.tensor not in item.params.axes and axes.tensor in item.optimizer.axes:
         raise _refuse(place, f"its state is sharded over the tensor axis {axes.tensor}")
-    roles = [_cut(placement, axes) for placement in (item.params, item.grads, item.optimizer)]
+    roles = [_cut(placement, copied) for placement in (item.params, item.grads, item.optimizer)]
     if len({dim for role in roles for dim in role.values()}) > 1:
         raise _refuse(place, "it is cut along several dimensions")
     used = [tuple(role) for role in roles]
@@ -233,14 +227,20 @@ def _over(piece: Piece, path: str, item: Storage | None, axes: Axes) -> tuple[st
         raise _refuse(
             place, "what is used later is sharded less: parameters, then gradients, then the optimizer's state"
         )
-    if used[-1] != axes.copies[len(axes.copies) - len(used[-1]) :]:
+    if used[-1] != copied[len(copied) - len(used[-1]) :]:
         raise _refuse(place, f"it has copies along an axis inside of {'.'.join(used[-1])}")
     return used[-1]
 
 
-def _cut(placement: Placement, axes: Axes) -> dict[str, int]:
+def _copied(piece: Piece, path: str, axes: Axes, copies: Copies) -> tuple[str, ...]:
+    """The data and context axes along which there are copies of a parameter."""
+    apart = copies.apart(piece, path)
+    return tuple(axis for axis in axes.copies if axis not in apart)
+
+
+def _cut(placement: Placement, axes: tuple[str, ...]) -> dict[str, int]:
     """The dimension that each of them cuts."""
-    cuts = {axis: placement.on(axis) for axis in axes.copies}
+    cuts = {axis: placement.on(axis) for axis in axes}
     return {axis: cut for axis, cut in cuts.items() if isinstance(cut, int)}
 
 

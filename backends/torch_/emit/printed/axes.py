@@ -1,15 +1,19 @@
 """What every mesh axis is for in printed code.
 
-batch     it cuts the batch: every rank is given its own sequences; parameters are copies whose gradients add up
-context   it cuts anything else, and parameters are such copies
-tensor    parameters are cut, or their gradients are whole on some ranks: they are DTensors along it
+batch     it cuts the batch: every rank is given its own sequences
+context   it cuts anything else, and parameters are copies whose gradients add up, or their copies are sharded over it
+tensor    parameters are cut, or their gradients are whole on some ranks: all are DTensors along it
+
+Along a batch or context axis most parameters have copies. What else some have is told of each (`emit.copies`): the axis
+cuts it, or all ranks compute its whole gradient.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from meshwright.backends.torch_.emit.axes import Axes
+from meshwright.backends.torch_.emit.copies import Copies
 from meshwright.backends.torch_.emit.subject import Piece, Subject
 from meshwright.ir.errors import EmissionPrinted
 from meshwright.ir.fold import FromInput
@@ -20,24 +24,41 @@ BATCH = 0
 """The dimension of samples in entries of a batch."""
 
 
-def printed_axes(subject: Subject, moves: tuple[str, ...]) -> Axes:
-    """What the axes of a plan are for."""
+def printed_axes(subject: Subject, moves: tuple[str, ...]) -> tuple[Axes, Copies]:
+    """What the axes of a plan are for, and which parameters have anything else than copies along those for data."""
     ways = [(piece, routed(piece.graph, piece.plan, subject.mesh, moves)) for piece in subject.pieces]
     entries = [state for piece, way in ways for state in _entries(piece, way)]
-    trained = [state for _, way in ways for state in _trained(way)]
+    trained = {(piece.plan.name, path): state for piece, way in ways for path, state in _trained(way)}
+    shards = {axis for piece in subject.pieces for axis in _shards(piece, trained)}
     batch, context, tensor = list[str](), list[str](), list[str]()
     for axis in subject.mesh.names:
         if subject.mesh.axis(axis).size == 1:
             continue
-        copies = all(axis in state.grad_partial for state in trained)
+        copies = all(axis in state.grad_partial for state in trained.values())
         cuts = bool(entries) and all(any(s.axis == axis for s in state.dims[BATCH]) for state in entries if state.dims)
-        if cuts and not copies:
-            raise EmissionPrinted(place=f"axis {axis}", cause="it cuts the batch, and parameters too")
-        (batch if cuts else context if copies else tensor).append(axis)
+        (batch if cuts else context if copies or axis in shards else tensor).append(axis)
     for what, several in (("parameters", tensor), ("sequences", context)):
         if len(several) > 1:
             raise EmissionPrinted(place=f"axes {' and '.join(several)}", cause=f"{what} are cut along several axes")
-    return Axes(tuple(batch), tensor=tensor[0] if tensor else None, context=context[0] if context else None)
+    axes = Axes(tuple(batch), tensor=tensor[0] if tensor else None, context=context[0] if context else None)
+    apart = {name: tuple(a for a in axes.copies if a in _cutting(state)) for name, state in trained.items()}
+    alike = {
+        name: tuple(a for a in axes.copies if a not in (*state.grad_partial, *_cutting(state)))
+        for name, state in trained.items()
+    }
+    return axes, Copies(*({name: found for name, found in one.items() if found} for one in (apart, alike)))
+
+
+def _cutting(state: State) -> set[str]:
+    """The axes that cut a value."""
+    return {shard.axis for dim in state.dims for shard in dim}
+
+
+def _shards(piece: Piece, trained: Mapping[tuple[str, str], State]) -> Iterator[str]:
+    """The axes over which a plan shards parameters that they do not cut."""
+    for item in piece.plan.storage:
+        home = trained.get((piece.plan.name, item.path))
+        yield from set(item.optimizer.axes) - _cutting(home) if home is not None else ()
 
 
 def _entries(piece: Piece, way: Routed) -> Iterator[State]:
@@ -46,7 +67,7 @@ def _entries(piece: Piece, way: Routed) -> Iterator[State]:
             yield way.hubs[item.value].leaves.state
 
 
-def _trained(way: Routed) -> Iterator[State]:
+def _trained(way: Routed) -> Iterator[tuple[str, State]]:
     for param in way.graph.params:
         if param.value in way.graph.differentiable and way.graph.readers[param.value]:
-            yield way.hubs[param.value].home
+            yield param.path, way.hubs[param.value].home

@@ -14,6 +14,7 @@ from meshwright.backends.printing import Function, Item, functions_of, items_of,
 from meshwright.backends.printing.regions import NoRegion, Read
 from meshwright.backends.torch_.capabilities import TARGETS
 from meshwright.backends.torch_.emit.axes import Axes, joined
+from meshwright.backends.torch_.emit.copies import Copies
 from meshwright.backends.torch_.emit.printed.dialect import Torch
 from meshwright.backends.torch_.emit.printed.moves import NAMES
 from meshwright.backends.torch_.emit.printed.sources import names_of
@@ -91,14 +92,34 @@ class Printed:
     """By the name of the body."""
     entries: tuple[str, ...]
     """The entries of the batch that the model is called with, in order."""
-    tensor: tuple[str, ...] = ()
-    """The axes along which parameters are DTensors."""
+    copies: Copies
+    """The parameters that have anything else than copies along data and context axes."""
     constants: Mapping[str, Made] = field(default_factory=dict)
     """The functions that make constants, by name."""
 
+    @property
+    def tensor(self) -> tuple[str, ...]:
+        """The axis along which all parameters are DTensors."""
+        return (self.axes.tensor,) if self.axes.tensor is not None else ()
+
+    @property
+    def cutting(self) -> tuple[str, ...]:
+        """The axis along which parameters are DTensors: all of them, or those that it cuts."""
+        return tuple(dict.fromkeys((*self.tensor, *(axis for axes in self.copies.of_apart.values() for axis in axes))))
+
+    @cached_property
+    def alike(self) -> dict[str, tuple[str, ...]]:
+        """The axes along which all ranks compute a parameter's whole gradient, by a regular expression of its names."""
+        found = {}
+        for piece in (body.piece for body in self.bodies.values()):
+            for param in piece.graph.params:
+                if axes := self.copies.alike(piece, param.path):
+                    found[pattern(piece, piece.read_as(param))] = axes
+        return found
+
     @cached_property
     def cuts(self) -> dict[str, int]:
-        """The dimension of every parameter that the tensor axis cuts, by a regular expression of its names."""
+        """The dimension of every parameter that such an axis cuts, by a regular expression of its names."""
         found: dict[str, int] = {}
         for body in self.bodies.values():
             for param in body.routed.graph.params:
@@ -109,12 +130,12 @@ class Printed:
 
     def dim(self, body: PrintedBody, param: Param) -> int | None:
         home = body.routed.hubs[param.value].home.value
-        cut = [home.on(axis) for axis in self.tensor]
+        cut = [home.on(axis) for axis in self.cutting]
         return next((one for one in cut if isinstance(one, int)), None)
 
     @cached_property
     def fused(self) -> tuple[tuple[Piece, Fused], ...]:
-        """The parameters that the tensor axis cuts in sections."""
+        """The parameters that such an axis cuts in sections."""
         found = []
         for body in self.bodies.values():
             cut = ((param, dim, sizes) for param in body.routed.graph.params for dim, _, sizes in _cuts(body, param))
@@ -175,9 +196,8 @@ class Printed:
         return {}
 
 
-def printed_of(subject: Subject, axes: Axes, inside: Mapping[str, Iterable[str]]) -> Printed:
+def printed_of(subject: Subject, axes: Axes, copies: Copies, inside: Mapping[str, Iterable[str]]) -> Printed:
     """The printed bodies of a plan. `inside` are the modules of every body, by name, that must be called."""
-    tensor = (axes.tensor,) if axes.tensor is not None else ()
     names = subject.mesh.names
     taken = set(RESERVED) | {joined(axes) for n in range(1, len(names) + 1) for axes in combinations(names, n)}
     made = _constants(subject, taken)
@@ -185,7 +205,7 @@ def printed_of(subject: Subject, axes: Axes, inside: Mapping[str, Iterable[str]]
     bodies: dict[str, PrintedBody] = {}
     for piece in subject.pieces:
         dialect = Torch(
-            tensor=tensor,
+            tensor=axes.tensor,
             batch=axes.batch,
             flat=lambda axes: joined(in_order(axes, subject)),
             constants={law: f"{name}({one.holder(piece)})" for law, (name, one) in made.items()},
@@ -221,9 +241,13 @@ def printed_of(subject: Subject, axes: Axes, inside: Mapping[str, Iterable[str]]
             again=partial(_again, items, inputs, outputs, read, frozenset(taken), arguments),
             inputs_of=partial(_needed_of, items, inputs, outputs),
         )
-        _check(bodies[piece.plan.body], tensor)
     inputs = tuple(item.value for item, _ in subject.fold.inputs)
-    return Printed(subject, axes, bodies, inputs, tensor, dict(made.values()))
+    printed = Printed(subject, axes, bodies, inputs, copies, dict(made.values()))
+    if len(printed.cutting) > 1:
+        raise EmissionPrinted(place=f"axes {' and '.join(printed.cutting)}", cause="they all cut parameters")
+    for body in bodies.values():
+        _check(body, printed.cutting)
+    return printed
 
 
 def _function_names(name: str, function: Function, taken: set[str]) -> dict[str, str]:
@@ -297,11 +321,11 @@ def _cuts(body: PrintedBody, param: Param) -> Iterator[tuple[int, Shard, Sizes]]
         yield from ((dim, shard, sizes_of(shard.layout, shape[dim])) for shard in shards)
 
 
-def _check(body: PrintedBody, tensor: Sequence[str]) -> None:
+def _check(body: PrintedBody, cutting: Sequence[str]) -> None:
     """Must: parameters are cut plainly, or in sections, along one axis at most."""
     for param in body.routed.graph.params:
         for _, shard, sizes in _cuts(body, param):
-            if shard.axis not in tensor or not (shard.layout == CONTIGUOUS or sizes):
+            if shard.axis not in cutting or not (shard.layout == CONTIGUOUS or sizes):
                 raise EmissionPrinted(place=f"{param.path}", cause=f"it is cut {shard}")
             if param.buffer:
                 raise EmissionPrinted(place=f"{param.path}", cause="it is a buffer that is cut")

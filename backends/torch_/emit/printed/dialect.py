@@ -43,11 +43,11 @@ SAID = {
 class Torch:
     """The dialect.
 
-    - `tensor` are the axes along which parameters are DTensors.
+    - `tensor` is the axis along which all parameters are DTensors; along others those are that it cuts.
     - `constants` has the expression of every constant, by its law.
     """
 
-    tensor: tuple[str, ...]
+    tensor: str | None
     batch: tuple[str, ...]
     """The axes along which a rank is given its part of a batch."""
     flat: Callable[[tuple[str, ...]], str]
@@ -175,9 +175,9 @@ class Torch:
 
     def parameter(self, param: Param, state: State, path: str) -> str:
         text = path_of("self", path, buffer=param.buffer)
-        if not self.tensor or param.buffer:
+        if param.buffer or (self.tensor is None and not any(state.dims)):
             return text
-        return f"{'local_of_sum' if set(state.grad_partial) & set(self.tensor) else 'local'}({text})"
+        return f"{'local_of_sum' if self.tensor in state.grad_partial else 'local'}({text})"
 
     def update(self) -> str:
         return "%0.copy_(%1.detach())"

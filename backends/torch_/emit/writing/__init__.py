@@ -5,6 +5,7 @@
     batch     batch_of
     step      train_step
     copies    sum_copies
+    alike     shard_alike
     clipping  clip
     keeping   save, resume
     entry     load, make_optimizer, start, main

@@ -42,7 +42,12 @@ def sum_scalars(parts: Parts) -> Iterator[str]:
     yield "def sum_scalars(model: nn.Module, mesh: DeviceMesh) -> None:"
     yield '    """Add up the gradients of all copies of scalar parameters."""'
     yield f'    copies = mesh["{parts.axes.copied}"].get_group()'
-    yield "    for parameter in model.parameters():"
+    if parts.alike:
+        yield "    for name, parameter in model.named_parameters():"
+        yield '        if any(re.search(rf"(^|\\.){pattern}$", name) for pattern in ALIKE):'
+        yield "            continue  # all ranks compute the whole gradient"
+    else:
+        yield "    for parameter in model.parameters():"
     yield "        if parameter.grad is not None and not parameter.ndim:"
     if low:
         yield f"            grad = parameter.grad.to({parts.precision.sums})"

@@ -162,9 +162,12 @@ def sharded(parts: Parts) -> Iterator[str]:
         yield f"    precision = MixedPrecisionPolicy({given})"
         options.append("mp_policy=precision")
     whole = ["not parameter.requires_grad"] * parts.kept.frozen + ["not parameter.ndim"] * parts.kept.scalars
+    whole += ["isinstance(parameter, DTensor)"] * bool(parts.copies.of_apart)
     if whole:
         yield f"    ignored = {{parameter for parameter in model.parameters() if {' or '.join(whole)}}}"
     ignoring = ["ignored_params=ignored"] if whole else []
+    if parts.alike:
+        yield from alike_found(parts)
     root: list[Unit] = []
     together: list[str] = []
     for unit in parts.kept.units:
@@ -174,7 +177,8 @@ def sharded(parts: Parts) -> Iterator[str]:
             routed = yield from sharded_experts(parts, unit)
             listed = ", ".join((*routed, *["*ignored"] * bool(whole)))
             ignored = [f"ignored_params={{{listed}}}"] if routed else ignoring
-            yield from call(8, "fully_shard", ["block", *resharded, *placed(parts, unit, routed=False), *ignored])
+            resharded += placed(parts, unit, routed=False)
+            yield from call(8, *shard(parts, [unit], ["block", *resharded, *ignored]))
             continue
         owners = [path for path in unit.piece.owners() if gathered_by(parts, unit.piece, path)]
         root += [unit] * (len(owners) < len(unit.piece.owners()))
@@ -184,20 +188,20 @@ def sharded(parts: Parts) -> Iterator[str]:
             together += modules
         elif modules:
             several = modules[0] if len(modules) == 1 else f"[{', '.join(modules)}]"
-            arguments = [several, *resharded]
             deep = 4 if parts.pipeline is None else 8
-            lines = [line[deep - 4 :] for line in call(deep, "fully_shard", arguments)]
+            lines = [line[deep - 4 :] for line in call(deep, *shard(parts, [unit], [several, *resharded]))]
             yield from parts.only(unit.piece, lines)
     if together:
         again = [*options, "reshard_after_forward=True", *ignoring]
         yield from call(4, "fully_shard", [f"[{', '.join(together)}]", *again])
     kept = root[0].reshard if root else False
     options += [f"reshard_after_forward={kept}", *placed_by_root(parts, root), *ignoring]
+    name, options = shard(parts, root, ["model", *options])
     if parts.stays_gathered:
-        yield from call(4, "whole = fully_shard", ["model", *options])
+        yield from call(4, f"whole = {name}", options)
         yield "    whole.set_reshard_after_backward(False)  # until the last micro-batch"
     else:
-        yield from call(4, "fully_shard", ["model", *options])
+        yield from call(4, name, options)
     if parts.hidden and parts.kept.level == 3:
         yield "    _, first, *_ = (unit for unit in model.modules() if isinstance(unit, FSDPModule))"
         yield "    first.set_modules_to_backward_prefetch([first])  # and nothing of another micro-batch"
@@ -209,6 +213,25 @@ def sharded(parts: Parts) -> Iterator[str]:
     if parts.cast_scalars:
         yield "    for module in list(model.modules()):"
         yield "        read_cast(module)"
+
+
+def shard(parts: Parts, units: Sequence[Unit], given: list[str]) -> tuple[str, list[str]]:
+    """What is called to shard what units hold, and with what."""
+    pieces = [unit.piece for unit in units]
+    if any(parts.copies.alike(piece, param.path) for piece in pieces for param in piece.graph.params):
+        return "shard_alike", [*given, "alike=alike", "over=over"]
+    return "fully_shard", given
+
+
+def alike_found(parts: Parts) -> Iterator[str]:
+    """Parameters whose gradients are alike on ranks, and the axes that shard."""
+    yield "    alike = {"
+    yield "        parameter: axes"
+    yield "        for name, parameter in model.named_parameters(remove_duplicate=False)"
+    yield "        for pattern, axes in ALIKE.items()"
+    yield "        if re.fullmatch(pattern, name)"
+    yield "    }"
+    yield f"    over = [{', '.join(f'mesh[{literal(axis)}]' for axis in parts.kept.over)}]"
 
 
 def gathered_by(parts: Parts, piece: Piece, path: str) -> bool:

@@ -18,10 +18,15 @@ from meshwright.ir.quoting import literal, pattern, said
 
 
 def cuts(printed: Printed) -> Iterator[str]:
-    """`CUT`, a constant."""
-    yield "CUT = {  # parameters by name: the dimension of which each rank has its part"
-    yield from (f"    {pattern(name)}: {dim}," for name, dim in printed.cuts.items())
-    yield "}"
+    """`CUT` and `ALIKE`, constants."""
+    if printed.cutting:
+        yield "CUT = {  # parameters by name: the dimension of which each rank has its part"
+        yield from (f"    {pattern(name)}: {dim}," for name, dim in printed.cuts.items())
+        yield "}"
+    if printed.alike:
+        yield "ALIKE = {  # parameters by name: along which axes all ranks compute the whole gradient"
+        yield from (f"    {pattern(name)}: {axes}," for name, axes in printed.alike.items())
+        yield "}"
 
 
 def functions(parts: Parts) -> Iterator[Iterator[str]]:
@@ -39,8 +44,8 @@ def functions(parts: Parts) -> Iterator[Iterator[str]]:
         texts += [list(stage.lines) for stage in parts.pipeline.stages]  # for what they use
     used = names_in("\n".join(line for text in texts for line in text))
     yield from (iter(text.split("\n")) for text in used_by(used, ring_of(printed)))
-    if printed.tensor:
-        yield iter(DISTRIBUTE.split("\n"))
+    if printed.cutting:
+        yield iter((DISTRIBUTE if printed.tensor else DISTRIBUTE_APART).split("\n"))
     shown = texts if parts.pipeline is None else texts[: -len(parts.pipeline.stages)]
     yield from (iter(text) for text in shown)
 
@@ -106,8 +111,8 @@ def set_forwards(parts: Parts) -> Iterator[str]:
     """What `parallelize` does."""
     printed = parts.printed
     assert printed is not None
-    if printed.tensor:
-        yield f'    distribute(model, mesh["{printed.tensor[0]}"])'
+    for axis in printed.cutting:
+        yield f'    distribute(model, mesh["{axis}"])'
     for axis in printed.named_axes:
         if axis != "model" and axis in used_axes(printed, whole=parts.pipeline is None):
             yield f'    {axis} = mesh["{axis}"]'
@@ -159,6 +164,20 @@ def distribute(model: nn.Module, ranks: DeviceMesh) -> None:
             dim = next((dim for pattern, dim in CUT.items() if re.fullmatch(pattern, name)), None)
             lies = [Replicate() if dim is None else Shard(dim)]
             cut = distribute_tensor(parameter.detach(), ranks, lies, src_data_rank=None)
+            made[parameter] = nn.Parameter(cut, requires_grad=parameter.requires_grad)
+        path, _, last = name.rpartition(".")
+        model.get_submodule(path).register_parameter(last, made[parameter])'''
+
+DISTRIBUTE_APART = '''\
+def distribute(model: nn.Module, ranks: DeviceMesh) -> None:
+    """Make DTensors of the parameters that CUT names: each rank has its part. Names stay."""
+    made: dict[nn.Parameter, nn.Parameter] = {}
+    for name, parameter in list(model.named_parameters(remove_duplicate=False)):
+        dim = next((dim for pattern, dim in CUT.items() if re.fullmatch(pattern, name)), None)
+        if dim is None:
+            continue
+        if parameter not in made:
+            cut = distribute_tensor(parameter.detach(), ranks, [Shard(dim)], src_data_rank=None)
             made[parameter] = nn.Parameter(cut, requires_grad=parameter.requires_grad)
         path, _, last = name.rpartition(".")
         model.get_submodule(path).register_parameter(last, made[parameter])'''

@@ -57,7 +57,7 @@ def cut_as_whole(parts: Parts, piece: Piece, holder: str) -> Iterator[str]:
 
 
 def in_order_of_ranks(parts: Parts) -> Iterator[str]:
-    said, begins, ranks = ("", "", f'MESH["{parts.axes.tensor}"]') if not parts.sections_by_stage else BY_STAGE
+    said, begins, ranks = ("", "", f'MESH["{parts.cutting}"]') if not parts.sections_by_stage else BY_STAGE
     yield from REORDERED.replace("SAID", said).replace("BEGINS", begins).replace("PARTS", ranks).split("\n")
 
 

@@ -1,0 +1,48 @@
+"""What ranks along a data or context axis have of a parameter.
+
+copies    of most: each rank computes a part of the gradient, and these are added up
+apart     of those that the axis cuts: each rank has its own part, and the whole gradient of that
+alike     copies, of which every rank computes the whole gradient: there is nothing to add up
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from meshwright.backends.torch_.emit.experts import Experts
+from meshwright.backends.torch_.emit.subject import Piece
+
+Named = tuple[str, str]
+"""A parameter: the name of a plan, and its path in the body."""
+
+
+@dataclass(frozen=True, slots=True)
+class Copies:
+    """The parameters of which ranks have anything else than copies, and the axes along which that is so."""
+
+    of_apart: Mapping[Named, tuple[str, ...]] = field(default_factory=dict)
+    of_alike: Mapping[Named, tuple[str, ...]] = field(default_factory=dict)
+
+    def apart(self, piece: Piece, path: str) -> tuple[str, ...]:
+        """The axes that cut a parameter."""
+        return self.of_apart.get((piece.plan.name, path), ())
+
+    def alike(self, piece: Piece, path: str) -> tuple[str, ...]:
+        """The axes along which all ranks compute its whole gradient."""
+        return self.of_alike.get((piece.plan.name, path), ())
+
+    def __bool__(self) -> bool:
+        return bool(self.of_apart or self.of_alike)
+
+
+COPIED = Copies()
+"""Where ranks have copies of all parameters."""
+
+
+def of_experts(pieces: Iterable[Piece], experts: Experts | None) -> Copies:
+    """Those beside experts that are cut apart."""
+    if experts is None:
+        return COPIED
+    held = [(one, param.path) for one in pieces for param in one.graph.params if experts.holds(one, param.path)]
+    return Copies({(piece.plan.name, path): experts.axes for piece, path in held})
