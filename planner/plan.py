@@ -18,8 +18,16 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from meshwright.ir.errors import ModulePinUnmet, NoPlanInTime, PlanUnwritable, SpaceEmpty, UnknownStep
+from meshwright.ir.errors import (
+    MeshwrightError,
+    ModulePinUnmet,
+    NoPlanInTime,
+    PlanUnwritable,
+    SpaceEmpty,
+    UnknownStep,
+)
 from meshwright.ir.fold import unfold
+from meshwright.ir.names.stages import too_many_stages
 from meshwright.ir.plan_text import decisions_text
 from meshwright.ir.program import Program
 from meshwright.ir.program_text import program_text
@@ -176,9 +184,12 @@ def is_empty(space: Space) -> bool:
     )
 
 
-def empty(solved: Solved) -> SpaceEmpty:
+def empty(solved: Solved) -> MeshwrightError:
     """The refusal of wishes that nothing meets: what contradicts what, as far as taking back one of them shows it."""
     space, wished = solved.search.space, solved.asked
+    stages = [number for number in wished.wishes.only.get("pp", ()) if isinstance(number, int)]
+    if stages and min(stages) > max(space.layers, 1):
+        return too_many_stages(min(stages), space.layers)
     alone = [name for name in wished.names if not is_empty(replace(space, wishes=wished.without(name).wishes))]
     return SpaceEmpty(
         place=f"plan, {wished.text or 'the space'}",

@@ -42,7 +42,7 @@ _MODULE_STATE = frozenset(nn.Module().__dict__)
 @dataclass(frozen=True, slots=True)
 class Stack:
     """A module list: its path, the class number of each block, and the positions to walk (all of them: it is not
-    reduced)."""
+    reduced). The model itself may be one."""
 
     path: str
     classes: tuple[int, ...]
@@ -56,12 +56,17 @@ class Stack:
     def shortened(self) -> bool:
         return len(self.walk) < self.depth
 
+    @property
+    def prefix(self) -> str:
+        """What the paths of its blocks begin with."""
+        return f"{self.path}." if self.path else ""
+
     def block(self, position: int) -> str:
-        return f"{self.path}.{position}"
+        return f"{self.prefix}{position}"
 
     def holds(self, path: str) -> bool:
         """Whether this is one of its blocks, or lies in one."""
-        return path.startswith(f"{self.path}.")
+        return bool(path) and path.startswith(self.prefix)
 
 
 def find_stacks(model: nn.Module, seed: int = 0, *, most: int = SHORT_WALK) -> tuple[Stack, ...]:
@@ -70,13 +75,12 @@ def find_stacks(model: nn.Module, seed: int = 0, *, most: int = SHORT_WALK) -> t
     found: list[Stack] = []
 
     def search(module: nn.Module, path: str) -> None:
-        for name, child in module.named_children():
-            inner = f"{path}.{name}" if path else name
-            classes = _classes(child) if _is_list(child) else ()
-            if len(set(classes)) < len(classes):
-                found.append(Stack(inner, classes, short_walk(classes, seed=f"{inner} {seed}", most=most)))
-            else:
-                search(child, inner)
+        classes = _classes(module) if _is_list(module) else ()
+        if len(set(classes)) < len(classes):
+            found.append(Stack(path, classes, short_walk(classes, seed=f"{path} {seed}", most=most)))
+        else:
+            for name, child in module.named_children():
+                search(child, f"{path}.{name}" if path else name)
 
     search(model, "")
     return tuple(found)

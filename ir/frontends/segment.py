@@ -78,7 +78,7 @@ class Use:
 
 def names_of(stacks: Sequence[Stack]) -> Names:
     """How paths of the reduced model read in the full one, and which block a path lies in."""
-    patterns = [(re.compile(re.escape(stack.path) + r"\.(\d+)(?=\.|$)"), stack) for stack in stacks]
+    patterns = [(re.compile(re.escape(stack.prefix) + r"(\d+)(?=\.|$)"), stack) for stack in stacks]
 
     def path(reduced: str) -> str:
         for pattern, stack in patterns:

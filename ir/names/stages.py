@@ -100,7 +100,7 @@ def shared(layers: int, stages: int, split: str, named: str = "") -> tuple[int, 
 def _spread(layers: int, stages: int) -> tuple[int, ...]:
     """As evenly as they go."""
     if stages > max(layers, 1):
-        raise _too_many(stages, layers)
+        raise too_many_stages(stages, layers)
     bounds = [layers * stage // stages for stage in range(stages + 1)]
     return tuple(b - a for a, b in pairwise(bounds))
 
@@ -145,7 +145,8 @@ def layer_calls(fold: Fold) -> list[int]:
     return [index for index, segment in enumerate(segments) if not fold.segments[segment].glue]
 
 
-def _too_many(stages: int, layers: int) -> DegreeImpossible:
+def too_many_stages(stages: int, layers: int) -> DegreeImpossible:
+    """The refusal of more stages than a model has blocks to begin them with."""
     return DegreeImpossible(
         place="pp", cause=f"{stages} stages for {layers} blocks", fix=f"use at most {max(layers, 1)}"
     )

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from meshwright.ir.errors import (
+    DegreeImpossible,
     HeadsIndivisible,
     MeshwrightError,
     ModulePinUnmet,
@@ -273,17 +274,26 @@ def test_nothing_as_json() -> None:
     assert nothing(nearest=None).short == (-1, 0.0)
 
 
+def test_more_stages_than_blocks_are_no_matter_of_what_else_is_asked() -> None:
+    wished = asked(parse(["pp=8"]))
+    own = module.replace(space(), wishes=wished.wishes)
+    case: Any = SimpleNamespace(search=SimpleNamespace(space=own), asked=wished)
+    refused = empty(case)
+    assert isinstance(refused, DegreeImpossible)
+    assert (refused.cause, refused.fix) == ("8 stages for 4 blocks", "use at most 4")
+
+
 @pytest.mark.parametrize(
     ("fix", "fault"),
     [
         ("", None),
         ("tp=3", "take back what was asked of tp"),
         ("tp=4,pp=4", "take back what was asked of tp or pp"),
-        ("tp=3,pp=5", "take back more than one of them"),
+        ("tp=3,pp=3", "take back more than one of them"),
     ],
 )
 def test_an_empty_space_is_laid_to_what_was_asked(fix: str, fault: str | None) -> None:
-    """Eight ranks, four layers, four heads: three ranks share no heads, five stages do not divide eight, and
+    """Eight ranks, four layers, four heads: three ranks share no heads, three stages do not divide eight, and
     four times four ranks are more than there are."""
     wished = asked(parse([fix]))
     own = module.replace(space(), wishes=wished.wishes)

@@ -12,6 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
+from meshwright.ir.frontends.capture import capture
+from meshwright.ir.frontends.contract import Hooks, Source
 from meshwright.ir.frontends.reduce import Stack, find_stacks, reduced, short_walk
 
 
@@ -211,6 +213,19 @@ def test_lists_inside_repeated_blocks_are_left_alone() -> None:
 def test_lists_inside_unlike_blocks_are_found() -> None:
     stages = [nn.Sequential(*(Block(width) for _ in range(4))) for width in (4, 8)]
     assert [stack.path for stack in find_stacks(Model(list(stages)))] == ["blocks.0", "blocks.1"]
+
+
+def test_a_model_may_itself_be_a_list() -> None:
+    """Its blocks are called 0, 1, …; the walk is traced, and folds to as many calls as there are blocks."""
+    with torch.device("meta"):
+        model = nn.Sequential(nn.Linear(4, 8), *(nn.Sequential(nn.Linear(8, 8), nn.ReLU()) for _ in range(9)))
+    (stack,) = find_stacks(model)
+    assert (stack.path, stack.block(3), stack.depth) == ("", "3", 10)
+    assert stack.holds("0.weight")
+    assert not stack.holds("")
+    hooks = Hooks(lambda b, s: {"input": torch.randn(b, 4)}, lambda outputs, _: outputs.square().mean())
+    found = capture(Source(model, hooks, "model"), batch=2, seq=1)
+    assert [call.path for call in found.fold.calls() if call.path] == [str(n) for n in range(10)]
 
 
 @given(st.lists(st.integers(0, 3), min_size=1, max_size=40))
