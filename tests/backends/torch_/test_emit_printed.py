@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,11 @@ import pytest
 
 from meshwright.backends.torch_.emit import Subject
 from meshwright.backends.torch_.verify.emitted import Verified
-from tests.backends.torch_.emitted import TINY, subject, unclean, written
+from meshwright.ir.adjoint import Strategy
+from meshwright.ir.decisions import BodyPlan
+from meshwright.ir.errors import EmissionStorage
+from meshwright.ir.quoting import identifier
+from tests.backends.torch_.emitted import TINY, lowered, subject, unclean, written
 from tests.backends.torch_.measured import assert_planned
 from tests.backends.torch_.proved import proved
 
@@ -46,6 +51,30 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "odd names, pp x tp": (NAMED, {"pp": 2, "tp": 2, **STAGES}),
     "one body, tp x zero 3": (ALONE, {"tp": 2, "dp": 2, "zero": 3}),
 }
+HEADS = {
+    "linear": "n:sections(32,32,32)",
+    "split.0": "p",
+    "attention": "hk",
+    **dict.fromkeys(("view", "view_2", "view_3"), "f2"),
+    **dict.fromkeys(("permute", "permute_2", "permute_3"), "d2"),
+    "permute_4": "d1",
+    "view_4": "f2",
+}
+"""How the context axis cuts attention by heads."""
+MIXED: dict[str, tuple[dict[str, Any], dict[str, dict[str, str]]]] = {
+    "nano, cp by heads, scores of all tokens x zero 3": (
+        {"cp": 2, "zero": 3},
+        {"Block": HEADS, "head": {"linear": "", "cross_entropy": ""}},
+    ),
+    "nano, cp, scores of all tokens x dp x zero 3": (
+        {"cp": 2, "dp": 2, "zero": 3},
+        {"head": {"linear": "", "cross_entropy": ""}},
+    ),
+    "nano, cp by heads x zero 1 x micro-batches": ({"cp": 2, "zero": 1, "microbatches": 2}, {"Block": HEADS}),
+    "nano, pp x cp by heads x zero 2": ({"cp": 2, "zero": 2, "pp": 2, **STAGES}, {"Block": HEADS}),
+}
+"""Plans in which an axis cuts tokens and parameters, or some gradients are alike on its ranks, and parameters are
+sharded over it: what the axis does to operators otherwise than its degree says, by body."""
 UNPRINTED = {"encoder, dp", "encoder, zero 3", "encoder, pp"}
 """Those in which no axis cuts more than the batch: the model's own code runs."""
 
@@ -57,7 +86,28 @@ def plans(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Subject, 
     for number, (name, (reference, degrees)) in enumerate(CASES.items()):
         plan = subject(reference=reference, prints=None if reference != TINY else True, **degrees)
         found[name] = plan, written(plan, folder / str(number))
+    for name, (degrees, cuts) in MIXED.items():
+        plan = mixed(subject(reference=NANO, prints=True, **degrees), cuts)
+        found[name] = plan, written(plan, folder / identifier(name))
     return found
+
+
+def mixed(plan: Subject, cuts: dict[str, dict[str, str]]) -> Subject:
+    """A plan whose context axis cuts some operators otherwise."""
+    decisions = replace(
+        plan.decisions, plans=tuple(otherwise(one, cuts.get(one.body, {})) for one in plan.decisions.plans)
+    )
+    return replace(plan, decisions=decisions, program=lowered(decisions, reference=NANO))
+
+
+def otherwise(plan: BodyPlan, cuts: dict[str, str]) -> BodyPlan:
+    strategies = {name: str(strategy).split(" ") for name, strategy in plan.strategies}
+    for name, cut in cuts.items():
+        others = [one for one in strategies[name] if not one.startswith("cp=")]
+        strategies[name] = [*others, *([f"cp={cut}"] if cut else [])]
+    parsed = tuple((name, Strategy.parse(" ".join(one))) for name, one in strategies.items() if one)
+    apart = ("attn.c_attn.weight", "attn.c_attn.bias") if cuts is HEADS else ()
+    return replace(plan, strategies=parsed, storage=tuple(one for one in plan.storage if one.path not in apart))
 
 
 @pytest.fixture(scope="module")
@@ -65,7 +115,7 @@ def runs(plans: dict[str, tuple[Subject, Path]]) -> dict[str, Verified]:
     return proved("printed", plans, steps=2, limit_s=600)
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", [*CASES, *MIXED])
 def test_a_printed_model_is_exact(name: str, plans: dict[str, tuple[Subject, Path]], runs: dict[str, Verified]) -> None:
     assert runs[name].exact, runs[name].differences
     if name.startswith("llama"):  # what is planned for the others is up to 13 % too low
@@ -112,3 +162,25 @@ def test_ranks_draw_apart_where_they_have_parts(plans: dict[str, tuple[Subject, 
     assert 'for axis in ("dp",):' in text
     assert "        seed(step, mesh)\n" in text
     assert "def seed(" not in plans["nano, tp"][1].read_text()
+
+
+def test_what_an_axis_cuts_is_no_unit_s_and_what_all_ranks_have_alike_is_not_added_up(
+    plans: dict[str, tuple[Subject, Path]],
+) -> None:
+    text = plans["nano, cp by heads, scores of all tokens x zero 3"][1].read_text()
+    assert "local(self.attn.c_attn.weight)" in text
+    assert "local(self.attn.c_proj.weight)" not in text
+    assert "ignored = {parameter for parameter in model.parameters() if isinstance(parameter, DTensor)}" in text
+    assert (
+        'ALIKE = {  # parameters by name: along which axes all ranks compute the whole gradient\n    r"lm_head' in text
+    )
+    assert re.search(
+        r"shard_alike\(\s*\[model.get_submodule\(.transformer.ln_f.\), model.get_submodule\(.lm_head.\)", text
+    )
+    assert "    fully_shard(block, mesh=shards, reshard_after_forward=True, ignored_params=ignored)" in text
+
+
+def test_a_parameter_that_one_axis_cuts_and_another_copies_is_refused(tmp_path: Path) -> None:
+    plan = mixed(subject(reference=NANO, prints=True, cp=2, dp=2, zero=3), {"Block": HEADS})
+    with pytest.raises(EmissionStorage, match="its parts are sharded otherwise than what is beside them"):
+        written(plan, tmp_path)

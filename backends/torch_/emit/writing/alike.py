@@ -11,7 +11,7 @@ class Scatter:
     """How gradients are scattered: sums over ranks, but of those that ranks along an axis have alike, each its part."""
 
     def __init__(
-        self, axes: Sequence[DeviceMesh], alike: dict[nn.Parameter, tuple[str, ...]], along: Callable[[Any], Shard]
+        self, axes: Sequence[DeviceMesh], alike: Mapping[nn.Parameter, tuple[str, ...]], along: Callable[[Any], Shard]
     ) -> None:
         self.axes, self.alike, self.along = axes, alike, along
         self.runs: dict[nn.Parameter, tuple[int, tuple[str, ...]]] = {}
@@ -31,27 +31,25 @@ class Scatter:
         self, output_tensor: Tensor, input_tensor: Tensor, group: dist.ProcessGroup, op: Any, async_op: bool = False
     ) -> None:
         sizes, kept = [size for size, _ in self.runs.values()], [names for _, names in self.runs.values()]
-        sent = input_tensor.view(*(axis.size() for axis in self.axes), -1).split(sizes, -1)
-        got = output_tensor.split(sizes)
+        sent, got = input_tensor.view(group.size(), -1).split(sizes, 1), output_tensor.split(sizes)
         for names in dict.fromkeys(kept):
             run = [number for number, own in enumerate(kept) if own == names]
-            part = torch.cat([sent[number] for number in run], -1)
-            for dim, axis in enumerate(self.axes):
-                if (axis.mesh_dim_names or ())[0] in names:
-                    part = part.narrow(dim, axis.get_local_rank(), 1)
-            summed = [axis.get_group() for axis in self.axes if (axis.mesh_dim_names or ())[0] not in names]
-            for ranks in [group] if len(summed) == len(self.axes) else summed:
-                whole = part.flatten()
-                part = whole.new_empty(whole.numel() // ranks.size())
-                dist.reduce_scatter_tensor(part, whole, op=op, group=ranks)
-            for number, own in zip(run, part.flatten().split([sizes[number] for number in run]), strict=True):
+            part = torch.cat([sent[number] for number in run], 1).flatten()
+            over = [((axis.mesh_dim_names or ("",))[0], axis.get_group()) for axis in self.axes]
+            for name, ranks in over if names else [("", group)]:
+                if name in names:
+                    part = part.chunk(ranks.size())[ranks.rank()]
+                else:
+                    whole, part = part, part.new_empty(part.numel() // ranks.size())
+                    dist.reduce_scatter_tensor(part, whole, op=op, group=ranks)
+            for number, own in zip(run, part.split([sizes[number] for number in run]), strict=True):
                 got[number].copy_(own)
 
 
 def shard_alike(
     unit: Any,
     *,
-    alike: dict[nn.Parameter, tuple[str, ...]],
+    alike: Mapping[nn.Parameter, tuple[str, ...]],
     over: Sequence[DeviceMesh],
     shard_placement_fn: Callable[[Any], Shard] = lambda parameter: Shard(0),
     **options: Any,

@@ -17,7 +17,7 @@ WHOLE = {
     "F": "import torch.nn.functional as F",
 }
 FROM = {
-    "collections.abc": ("Callable", "Iterator", "Sequence"),
+    "collections.abc": ("Callable", "Iterator", "Mapping", "Sequence"),
     "contextlib": ("nullcontext",),
     "functools": ("partial",),
     "importlib.machinery": ("SourceFileLoader",),

@@ -12,7 +12,7 @@ from meshwright.backends.torch_.emit.printed.bodies import FORWARD, Made, Printe
 from meshwright.backends.torch_.emit.printed.moves import used_by
 from meshwright.backends.torch_.emit.printed.passes import Pass
 from meshwright.backends.torch_.emit.writing.imports import names_in
-from meshwright.backends.torch_.emit.writing.lines import fitted, head, indented
+from meshwright.backends.torch_.emit.writing.lines import fitted, head, indented, quoted
 from meshwright.backends.torch_.emit.writing.ring import ring
 from meshwright.ir.quoting import literal, pattern, said
 
@@ -25,7 +25,8 @@ def cuts(printed: Printed) -> Iterator[str]:
         yield "}"
     if printed.alike:
         yield "ALIKE = {  # parameters by name: along which axes all ranks compute the whole gradient"
-        yield from (f"    {pattern(name)}: {axes}," for name, axes in printed.alike.items())
+        for name, axes in printed.alike.items():
+            yield f"    {pattern(name)}: ({quoted(axes)}{',' * (len(axes) == 1)}),"
         yield "}"
 
 

@@ -1,0 +1,43 @@
+"""What ranks along data and context axes have of parameters."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+import torch
+from torch import nn
+
+from meshwright.backends.torch_.emit.axes import Axes
+from meshwright.backends.torch_.emit.copies import COPIED, of_experts
+from meshwright.backends.torch_.emit.experts import Experts, Routed
+from meshwright.backends.torch_.emit.parts import Parts
+from meshwright.backends.torch_.emit.subject import Piece
+from meshwright.backends.torch_.emit.writing.copies import sum_scalars
+
+
+def test_experts_are_apart_along_their_axes_and_all_else_is_copied() -> None:
+    params = [SimpleNamespace(path=path) for path in ("experts.up", "router.weight")]
+    piece = cast(Piece, SimpleNamespace(plan=SimpleNamespace(name="Block"), graph=SimpleNamespace(params=params)))
+    found = of_experts([piece], Experts(("ep",), (Routed(piece, ("experts",), ()),)))
+    assert found.apart(piece, "experts.up") == ("ep",)
+    assert found.apart(piece, "router.weight") == ()
+    assert found.alike(piece, "experts.up") == ()
+    assert found
+    assert of_experts([piece], None) is COPIED
+    assert not COPIED
+
+
+def test_of_scalars_those_whose_gradient_all_ranks_have_whole_are_not_added_up() -> None:
+    precision = SimpleNamespace(sums="")
+    parts = SimpleNamespace(precision=precision, axes=Axes(("dp",), None), alike=True)
+    summed: list[torch.Tensor] = []
+    dist = SimpleNamespace(all_reduce=lambda grad, group: summed.append(grad))
+    names: dict[str, Any] = {"ALIKE": {r"scale": ("dp",)}, "dist": dist, "re": __import__("re")}
+    names |= {"nn": nn, "DeviceMesh": object}
+    exec("\n".join(sum_scalars(cast(Parts, parts))), names)  # noqa: S102
+    model = nn.ParameterDict({name: nn.Parameter(torch.ones(())) for name in ("scale", "scales")})
+    for parameter in model.values():
+        parameter.grad = torch.ones(())
+    names["sum_scalars"](model, {"dp": SimpleNamespace(get_group=lambda: None)})
+    assert [grad is model["scales"].grad for grad in summed] == [True]
