@@ -1,0 +1,37 @@
+"""Which items stand in a function of their own."""
+
+from __future__ import annotations
+
+from meshwright.backends.printing.items import Item
+from meshwright.backends.printing.regions import Region, regions_of
+
+WEIGHT = Item(made=("w",), text="", param="w")
+BIAS = Item(made=("b",), text="", param="b")
+MOVED = Item(made=("b@0",), text="on_first(%0)", reads=("b",), moves=True)
+
+
+def product(module: str, *reads: str) -> Item:
+    return Item(made=(f"y.{module}",), text="F.linear(%0, %1, %2)", reads=reads, module=module)
+
+
+def regions(*items: Item) -> Region:
+    return regions_of(items, ("x",), (items[-1].made[0],), ("up", "down"), lambda value, path: f"{path}.{value}")
+
+
+def texts(region: Region) -> list[str]:
+    return [member.text if isinstance(member, Item) else member.path for member in region.members]
+
+
+def test_a_parameter_is_moved_in_the_module_that_reads_it() -> None:
+    """It may be gathered when the module is called, and only then."""
+    body = regions(WEIGHT, BIAS, MOVED, product("up", "x", "w", "b@0"))
+    (up,) = (member for member in body.members if isinstance(member, Region))
+    assert texts(body) == ["up"]
+    assert texts(up) == ["up.b", "on_first(%0)", "up.w", "F.linear(%0, %1, %2)"]
+    assert up.reads == ("x",)
+
+
+def test_what_two_modules_read_is_moved_before_both() -> None:
+    one, other = product("up", "x", "w", "b@0"), product("down", "y.up", "w", "b@0")
+    body = regions(WEIGHT, BIAS, MOVED, one, other)
+    assert texts(body) == [".b", "on_first(%0)", "up", "down"]
