@@ -8,7 +8,7 @@ is made of and made for does. Reads of parameters stand where they are read, and
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from meshwright.backends.printing.items import Item
@@ -43,7 +43,7 @@ def regions_of(
     wanted = sorted({path for path in paths if path}, key=lambda path: path.count("."))
     params = {name: item for item in items if item.param for name in item.made}
     rest = [item for item in items if not item.param]
-    where = _places(rest, outputs, params, wanted)
+    where = _places(rest, frozenset(params), outputs, wanted)
     return _region("", rest, where, (inputs, outputs), wanted, (params, read))
 
 
@@ -54,9 +54,10 @@ def _innermost(module: str, paths: Sequence[str]) -> str:
 
 
 def _places(
-    items: Sequence[Item], outputs: Sequence[str], params: Collection[str], paths: Sequence[str]
+    items: Sequence[Item], params: frozenset[str], outputs: Sequence[str], paths: Sequence[str]
 ) -> dict[int, str]:
-    """The region of every item, by its position."""
+    """The region of every item, by its position. What is made of parameters alone is made where it is read, as they
+    may be gathered only there."""
     maker = {name: n for n, item in enumerate(items) for name in item.made}
     readers: dict[str, list[int]] = {}
     for number, item in enumerate(items):
@@ -73,7 +74,7 @@ def _places(
             continue
         around = {found[n] for name in item.made for n in readers.get(name, [])}
         made = {found[maker[name]] for name in item.reads if name in maker}
-        if len(around | made) == 1 and (made or all(name in params for name in item.reads)):
+        if len(around | made) == 1 and (made or params.issuperset(item.reads)):
             found[number] = (around | made).pop()
     return found
 

@@ -24,7 +24,7 @@ from meshwright.ir.decisions import BodyPlan
 from meshwright.ir.factors import Loops, stem
 from meshwright.ir.graph import Graph, Op
 from meshwright.ir.mesh import Mesh
-from meshwright.ir.names.degrees import SEQUENCE
+from meshwright.ir.names.degrees import BATCH, SEQUENCE
 from meshwright.ir.placement import Nested
 from meshwright.ir.rewrite import facts_of
 from meshwright.ir.same import Same
@@ -91,6 +91,8 @@ class Words:
             inner = nested and SEQUENCE in names
             return SEQUENCE if inner else names[0] if names else None
         rule = facts_of(self.graph)[op.name].rule
+        if names[:1] == [BATCH]:
+            return None  # every sample's copy of a weight, as of tokens that a model learns
         if not any(factor in dims for slot in self.slots(op) for dims in rule.operands[slot]):
             return None
         if names[:1] == ["experts"]:

@@ -1,34 +1,42 @@
-"""Regions: what stands in the function of a module that must be called."""
+"""Which items stand in a function of their own."""
 
 from __future__ import annotations
 
 from meshwright.backends.printing.items import Item
 from meshwright.backends.printing.regions import Region, regions_of
 
+WEIGHT = Item(made=("w",), text="", param="w")
+BIAS = Item(made=("b",), text="", param="b")
+MOVED = Item(made=("b@0",), text="on_first(%0)", reads=("b",), moves=True)
 
-def names(region: Region) -> list[str]:
-    """What the items of a region itself make."""
-    return [name for one in region.members if isinstance(one, Item) for name in one.made]
+
+def product(module: str, *reads: str) -> Item:
+    return Item(made=(f"y.{module}",), text="F.linear(%0, %1, %2)", reads=reads, module=module)
 
 
-def test_a_parameter_is_moved_in_the_call_that_gathers_it() -> None:
-    """Before it, a rank has but its shard."""
-    items = [
-        Item(made=("bias",), text="", param="bias"),
-        Item(made=("bias@0",), text="moved(%0)", reads=("bias",), moves=True),
-        Item(made=("made",), text="add(%0, %1)", reads=("x", "bias@0"), module="inner"),
-    ]
-    body = regions_of(items, ["x"], ["made"], ["inner"], lambda value, path: f"{path}:{value}")
-    (inner,) = (one for one in body.members if isinstance(one, Region))
-    assert names(body) == []
-    assert names(inner) == ["bias", "bias@0", "made"]
-    assert inner.reads == ("x",)
+def regions(*items: Item) -> Region:
+    return regions_of(items, ("x",), (items[-1].made[0],), ("up", "down"), lambda value, path: f"{path}.{value}")
+
+
+def texts(region: Region) -> list[str]:
+    return [member.text if isinstance(member, Item) else member.path for member in region.members]
+
+
+def test_a_parameter_is_moved_in_the_module_that_reads_it() -> None:
+    """It may be gathered when the module is called, and only then."""
+    body = regions(WEIGHT, BIAS, MOVED, product("up", "x", "w", "b@0"))
+    (up,) = (member for member in body.members if isinstance(member, Region))
+    assert texts(body) == ["up"]
+    assert texts(up) == ["up.b", "on_first(%0)", "up.w", "F.linear(%0, %1, %2)"]
+    assert up.reads == ("x",)
+
+
+def test_what_two_modules_read_is_moved_before_both() -> None:
+    one, other = product("up", "x", "w", "b@0"), product("down", "y.up", "w", "b@0")
+    body = regions(WEIGHT, BIAS, MOVED, one, other)
+    assert texts(body) == [".b", "on_first(%0)", "up", "down"]
 
 
 def test_a_value_that_a_body_is_given_is_moved_outside() -> None:
-    items = [
-        Item(made=("x@0",), text="moved(%0)", reads=("x",), moves=True),
-        Item(made=("made",), text="f(%0)", reads=("x@0",), module="inner"),
-    ]
-    body = regions_of(items, ["x"], ["made"], ["inner"], lambda value, path: value)
-    assert names(body) == ["x@0"]
+    body = regions(Item(made=("x@0",), text="f(%0)", reads=("x",), moves=True), product("up", "x@0"))
+    assert texts(body) == ["f(%0)", "up"]

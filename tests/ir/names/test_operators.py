@@ -82,6 +82,17 @@ def test_experts_have_a_word_of_their_own() -> None:
     assert found.known(graph.producer["rows"], "sharding") == ()
 
 
+def test_copies_of_a_weight_for_every_sample_are_no_cut_of_it() -> None:
+    """A token that a model learns stands before those of every sample."""
+    g = Builder()
+    x = g.input((4, 2, 8), labels=("b", "s", ""))
+    learned = g.op("expand", g.param("token", (1, 1, 8)), shape=(4, 1, 8))
+    g.output(g.op("cat", learned, x, dim=1))
+    graph = g.graph()
+    op = graph.producer["cat"]
+    assert Words(graph, loops(graph)).of_cuts(op, "sharding", Strategy.parse("a=d0"), Mesh.parse("a=2")) == set()
+
+
 @pytest.mark.parametrize(
     ("strategy", "split", "sharding"),
     [
