@@ -22,7 +22,7 @@ from meshwright.backends.torch_.emit.recompute import Again, recomputed
 from meshwright.backends.torch_.emit.sections import Fused, Sizes, fused_of, pattern
 from meshwright.backends.torch_.emit.stage_code import instances_of, numbers_of
 from meshwright.backends.torch_.emit.statistics import shared_statistics
-from meshwright.backends.torch_.emit.storage import Kept, check_sharded, scalars_of
+from meshwright.backends.torch_.emit.storage import Kept, Unit, check_sharded, scalars_of
 from meshwright.backends.torch_.emit.styles import LOSS, Style, Styles
 from meshwright.backends.torch_.emit.subject import Piece, Subject
 from meshwright.backends.torch_.emit.turns import among
@@ -204,6 +204,26 @@ class Parts:
         """Whether what stands outside of blocks is one unit: of what `fully_shard` keeps whole, several names of one
         parameter."""
         return self.kept.whole and bool(self._several)
+
+    @cached_property
+    def around_units(self) -> frozenset[str]:
+        """Modules outside of blocks that are no unit of their own: units that come later lie in them, or another one
+        holds parameters of theirs."""
+        held = [one.piece.segment.paths if one.piece.repeated else one.piece.owners() for one in self.kept.units]
+        return frozenset(
+            path
+            for at, unit in enumerate(self.kept.units)
+            for path in (() if unit.piece.repeated else unit.piece.owners())
+            for later, paths in enumerate(held)
+            if self._beside(unit, self.kept.units[later])
+            and any(one == path or (later > at and one.startswith(f"{path}.")) for one in paths)
+        )
+
+    def _beside(self, unit: Unit, other: Unit) -> bool:
+        """Whether these are two units, which one stage may have."""
+        if unit is other or self.pipeline is None or other.piece.repeated:
+            return unit is not other
+        return self.pipeline.stage_of(unit.piece) == self.pipeline.stage_of(other.piece)
 
     @property
     def _several(self) -> tuple[tuple[str, ...], ...]:

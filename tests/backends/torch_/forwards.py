@@ -76,6 +76,33 @@ class Scattered(Scores):
         return F.linear(x * self.listed[1] + self.named["a"], self.head.weight, self.bias)
 
 
+class Around(Scores):
+    """Parameters of its own before blocks and after them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.shift, self.gain = nn.Parameter(0.1 * torch.randn(8)), nn.Parameter(torch.ones(WIDTH))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.first(x + self.shift)
+        for block in self.blocks:
+            x = block(x)
+        made: Tensor = self.head(x * self.gain)
+        return made
+
+
+class Nested(nn.Module):
+    """All that a model holds in one module of it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inside = Around()
+
+    def forward(self, x: Tensor) -> Tensor:
+        made: Tensor = self.inside(x)
+        return made
+
+
 def example_inputs(batch: int, _: int) -> dict[str, Tensor]:
     label = torch.randint(0, CLASSES, (batch,))
     label[0] = -100
@@ -97,6 +124,10 @@ def dropping() -> nn.Module:
 
 def scattered() -> nn.Module:
     return Scattered()
+
+
+def nested() -> nn.Module:
+    return Nested()
 
 
 def scalar() -> nn.Module:

@@ -39,6 +39,8 @@ CASES: dict[str, tuple[str, str, dict[str, Any]]] = {
     "scattered, copies": ("scattered", "mse", {"dp": 2}),
     "scattered, zero 3": ("scattered", "mse", {"dp": 2, "zero": 3}),
     "scattered, stages": ("scattered", "mse", STAGES),
+    "nested, zero 3": ("nested", "mse", {"dp": 2, "zero": 3}),
+    "nested, copies of shards": ("nested", "mse", {"dp": 4, "zero": 3, "shard": 2}),
     "dropping, copies": ("dropping", "mse", {"dp": 2}),
 }
 

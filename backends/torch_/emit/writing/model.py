@@ -235,9 +235,11 @@ def alike_found(parts: Parts) -> Iterator[str]:
 
 
 def gathered_by(parts: Parts, piece: Piece, path: str) -> bool:
-    """Whether a module outside of blocks can gather what it holds: it is called. A list of parameters is not, nor one
-    whose parameters another module reads; what these hold is gathered by the model as a whole."""
+    """Whether a module outside of blocks can gather what it holds: it is called, and no unit's besides. A list of
+    parameters is not called, and another module may read them; what these hold is gathered by the model as a whole."""
     called = parts.subject.calls.arguments
+    if path in parts.around_units:
+        return False
     if not path or not called:
         return bool(path)
     held = [param.value for param in piece.graph.params if piece.owner(param) == path]
