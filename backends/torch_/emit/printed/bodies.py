@@ -17,7 +17,8 @@ from meshwright.backends.torch_.emit.axes import Axes, joined
 from meshwright.backends.torch_.emit.printed.dialect import Torch
 from meshwright.backends.torch_.emit.printed.moves import NAMES
 from meshwright.backends.torch_.emit.printed.sources import names_of
-from meshwright.backends.torch_.emit.sections import Fused, pattern, sections_on
+from meshwright.backends.torch_.emit.sections import Fused, by_name, sections_on
+from meshwright.backends.torch_.emit.stage_code import FIRST, HANDED
 from meshwright.backends.torch_.emit.subject import Piece, Subject
 from meshwright.backends.torch_.emit.writing.imports import names_in
 from meshwright.ir.constants import Held
@@ -33,7 +34,7 @@ FORWARD = "model_forward"
 RESERVED = frozenset(
     (
         *(*dir(builtins), *keyword.kwlist, *NAMES),
-        *(FORWARD, "make_optimizer"),
+        *(FORWARD, "make_optimizer", FIRST, HANDED),
         *("self", "model", "mesh", "index", "block", "share", "others"),
         *("torch", "nn", "F", "dist", "funcol", "functools", "partial", "cast", "Any", "Callable", "Sequence"),
         *("Tensor", "DTensor", "DeviceMesh", "Replicate", "Shard", "Partial"),
@@ -99,13 +100,18 @@ class Printed:
     @cached_property
     def cuts(self) -> dict[str, int]:
         """The dimension of every parameter that the tensor axis cuts, by a regular expression of its names."""
-        found: dict[str, int] = {}
-        for body in self.bodies.values():
-            for param in body.routed.graph.params:
-                dim = self.dim(body, param)
-                if dim is not None and not param.buffer:
-                    found |= {pattern(body.piece, path): dim for path in param.paths}
-        return found
+        return by_name(
+            (piece, path, self.dim(body, param))
+            for piece, body in self.pieces
+            for param in body.routed.graph.params
+            for path in param.paths
+            if not param.buffer
+        )
+
+    @property
+    def pieces(self) -> Iterator[tuple[Piece, PrintedBody]]:
+        """Every segment of the model, with its body: several may have one."""
+        yield from ((piece, self.bodies[piece.plan.body]) for piece in self.subject.pieces)
 
     def dim(self, body: PrintedBody, param: Param) -> int | None:
         home = body.routed.hubs[param.value].home.value
@@ -116,14 +122,14 @@ class Printed:
     def fused(self) -> tuple[tuple[Piece, Fused], ...]:
         """The parameters that the tensor axis cuts in sections."""
         found = []
-        for body in self.bodies.values():
+        for piece, body in self.pieces:
             params = {}
             for param in body.routed.graph.params:
                 for axis in self.tensor:
                     sections = sections_on(body.routed.hubs[param.value].home.value, axis)
                     if sections is not None:
                         params[param.path] = sections
-            found.append((body.piece, Fused(params=params)))
+            found.append((piece, Fused(params=params)))
         return tuple((piece, fused) for piece, fused in found if fused.params)
 
     @cached_property
@@ -188,6 +194,8 @@ def printed_of(subject: Subject, axes: Axes, inside: Mapping[str, Iterable[str]]
     lowering = TARGETS[subject.decisions.target].lowering()
     bodies: dict[str, PrintedBody] = {}
     for piece in subject.pieces:
+        if piece.plan.body in bodies:
+            continue  # of another segment
         dialect = Torch(
             tensor=tensor,
             batch=axes.batch,
