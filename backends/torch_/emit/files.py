@@ -19,7 +19,7 @@ from meshwright.backends.torch_.emit.printed import printed_of
 from meshwright.backends.torch_.emit.printed.axes import printed_axes
 from meshwright.backends.torch_.emit.recompute import recomputed
 from meshwright.backends.torch_.emit.script import scripts, unlike_scripts
-from meshwright.backends.torch_.emit.storage import Kept, kept_of, scalars_of, weights_apart, whole_of
+from meshwright.backends.torch_.emit.storage import Kept, kept_of, scalars_of, whole_of
 from meshwright.backends.torch_.emit.styles import styles_of
 from meshwright.backends.torch_.emit.subject import Subject
 from meshwright.backends.torch_.emit.unlike import joined_kinds, kinds_of
@@ -64,8 +64,10 @@ def emit(subject: Subject, folder: Path) -> Files:
 
 
 def printed_first(subject: Subject) -> bool:
-    """Whether an axis cuts more than the batch: the model is printed then. Else its own code runs as it is, unless that
-    cannot be."""
+    """Whether an axis cuts more than the batch, or stages cut the model's code: it is printed then. Else that runs as
+    it is, unless it cannot."""
+    if len(subject.decisions.stages) > 1:
+        return True
     try:
         axes = axes_of(subject)
     except NotEmitted:
@@ -140,7 +142,6 @@ def check_printed(subject: Subject) -> None:
         (bool(precision_of(subject).float8), "products in float8, which modules make"),
         (bool(shares_of(subject.decisions)), "unequal shares of a batch"),
         (subject.decisions.offload.activations, "activations that wait on the host"),
-        (weights_apart(subject), "gradients of weights that are computed apart"),
     ):
         if wrong:
             raise EmissionPrinted(place=f"plan {subject.config}", cause=what)

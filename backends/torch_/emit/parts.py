@@ -20,7 +20,6 @@ from meshwright.backends.torch_.emit.printed.bodies import Printed
 from meshwright.backends.torch_.emit.printed.stages import printed_pipeline
 from meshwright.backends.torch_.emit.recompute import Again, recomputed
 from meshwright.backends.torch_.emit.sections import Fused, Sizes, fused_of, pattern
-from meshwright.backends.torch_.emit.stage_code import instances_of, numbers_of
 from meshwright.backends.torch_.emit.statistics import shared_statistics
 from meshwright.backends.torch_.emit.storage import Kept, Unit, check_sharded, scalars_of
 from meshwright.backends.torch_.emit.styles import LOSS, Style, Styles
@@ -93,9 +92,9 @@ class Parts:
         """The head of the loop over a piece's blocks, or those that run again: of the stage at hand, where there are
         several."""
         if self.pipeline is not None:
-            given = f"{numbers_of(self.subject, piece.plan.body)}[model.index]"
-            given += again.which if again is not None else ""
-            own, every = piece.instances(), instances_of(self.subject, piece.plan.body)
+            stack = self.subject.stack_of[piece.first]
+            given = f"{stack.constant}[model.index]{again.which if again is not None else ''}"
+            own, every = piece.instances(), stack.instances
             return own.loop(of=given if own == every else among(given, own.numbers, every.numbers))
         return piece.instances().part(again.start, again.stop).loop() if again is not None else piece.instances().loop()
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import groupby
 from math import prod
 
 from meshwright.backends.torch_.emit.axes import Axes
@@ -164,7 +163,7 @@ class _Cutter:
                 if name in cut
             },
         )
-        self.shape, self.stacks = self.around.shape, self.around.stacks
+        self.shape = self.around.shape
         if self.around.late and context is not None:
             raise _refuse(f"{self.around.late[0]} of the batch is read by later stages, beside cut sequences")
 
@@ -183,8 +182,8 @@ class _Cutter:
                 mesh=plans[index].mesh,
                 enters=enters,
                 leaves=leaves,
-                blocks=tuple(self.blocks(lines)),
-                beside=tuple(path for path in modules if path not in self.stacks),
+                blocks=tuple(path for path in modules if path in self.around.bodies),
+                beside=tuple(path for path in modules if path not in self.around.bodies),
                 ahead=self.ahead(lines),
                 holds=tuple(
                     path
@@ -240,18 +239,9 @@ class _Cutter:
             raise _refuse(f"{path} is not called as a module")
         return self.at[path]
 
-    def blocks(self, lines: Sequence[Line]) -> Iterator[tuple[str, int, int]]:
-        paths = [line.module for line in lines if line.module in self.stacks]
-        for (body, counted), members in groupby(paths, key=lambda path: self.stacks[path]):
-            numbers = [counted.number(path) for path in members]
-            yield body, numbers[0], numbers[-1] + 1
-
-    def beside(self, lines: Sequence[Line]) -> list[str]:
-        return [line.module for line in lines if line.module and line.module not in self.stacks]
-
     def ahead(self, lines: Sequence[Line]) -> int:
         called = [line.module for line in lines if line.module]
-        return next((n for n, path in enumerate(called) if path in self.stacks), len(called))
+        return next((n for n, path in enumerate(called) if path in self.around.bodies), len(called))
 
     def crossing(self, stage: int, end: int) -> tuple[tuple[Crossing, ...], tuple[Crossing, ...]]:
         """What the Program sends from a stage to the next, by the names that it has in the route: as it leaves, and as

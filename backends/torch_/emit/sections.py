@@ -12,15 +12,18 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from meshwright.backends.torch_.emit.subject import Piece, Subject
 from meshwright.ir.errors import EmissionModule
+from meshwright.ir.fold import joined
 from meshwright.ir.fused import GROUPED, cut_apart
 from meshwright.ir.graph import Op
 from meshwright.ir.placement import CONTIGUOUS, Layout, Nested, Placement, Sections
 from meshwright.ir.rewrite import facts_of
 
 Sizes = tuple[int, ...]
+What = TypeVar("What")
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,17 +75,38 @@ def sizes_of(layout: Layout, extent: int) -> Sizes:
     return layout.sizes if isinstance(layout, Sections) else ()
 
 
-def named(several: Iterable[tuple[Piece, Fused]]) -> dict[str, tuple[int, Sizes]]:
-    """The parameters of several bodies: what a regular expression of their names says of each."""
-    return {pattern(piece, path): found for piece, fused in several for path, found in fused.params.items()}
+def named(pieces: Iterable[Piece], several: Iterable[tuple[Piece, Fused]]) -> dict[str, tuple[int, Sizes]]:
+    """The fused parameters among those of pieces: what a regular expression of their names says of each."""
+    fused = {(piece.first, piece.plan.name): one.params for piece, one in several}
+    return by_name(
+        (piece, path, fused.get((piece.first, piece.plan.name), {}).get(path))
+        for piece in pieces
+        for param in piece.graph.params
+        for path in param.paths
+    )
 
 
-def pattern(piece: Piece, path: str) -> str:
-    """The names of a parameter in all instances of a body, as a regular expression."""
+def by_name(several: Iterable[tuple[Piece, str, What | None]]) -> dict[str, What]:
+    """What is said of parameters of bodies, if anything, by regular expressions of their names in all instances."""
+    given = list(several)
+    said = {joined(at, path): what for piece, path, what in given for at in piece.around()}
+    found = dict[str, What]()
+    for piece, path, what in given:
+        if what is not None:
+            every = pattern(piece, path)
+            alike = all(said[name] == what for name in said if re.fullmatch(every, name))
+            found[every if alike else pattern(piece, path, of=piece.instances().numbers)] = what
+    return found
+
+
+def pattern(piece: Piece, path: str, of: tuple[int, ...] = ()) -> str:
+    """The names of a parameter in all instances of a body, as a regular expression; only those `of` these numbers where
+    others of the list are another body's."""
     if not piece.repeated:
         return re.escape(path)
     every = piece.instances()
-    return rf"{re.escape(every.before)}\d+{re.escape(every.after)}\.{re.escape(path)}"
+    numbers = rf"(?:{'|'.join(map(str, of))})" if of else r"\d+"
+    return rf"{re.escape(every.before)}{numbers}{re.escape(every.after)}\.{re.escape(path)}"
 
 
 def refuse(piece: Piece, op: Op, cause: str) -> EmissionModule:

@@ -11,20 +11,20 @@ from functools import cached_property
 from itertools import groupby, pairwise
 
 from meshwright.backends.printing import Function
-from meshwright.backends.torch_.emit.subject import Instances, Subject
+from meshwright.backends.torch_.emit.subject import Stack, Subject
 from meshwright.backends.torch_.emit.turns import counted
 from meshwright.ir.fold import joined
 from meshwright.ir.graph import Type
 from meshwright.ir.mesh import Mesh
 from meshwright.ir.placement import Placement
-from meshwright.ir.quoting import around, identifier, literal
+from meshwright.ir.quoting import around, literal
 from meshwright.ir.route import CALLED, DEVICE, LOSS, ROWS, Line, Route
 
 CARRIED = "x"
 """What the value is called that goes from block to block."""
 BLOCK = "%block"
 """What stands for the block of a loop."""
-FIRST, FOLLOWING = "entered", "Following"
+FIRST, FOLLOWING, HANDED = "entered", "Following", "handed"
 NAME = re.compile(r"%(\w+)")
 WIDTH = 110
 
@@ -52,8 +52,8 @@ class StageCode:
     """Empty for the first stage, which is given entries of the batch."""
     leaves: tuple[Crossing, ...]
     """Empty for the last one."""
-    blocks: tuple[tuple[str, int, int], ...]
-    """For every stack: its body, and the numbers of its blocks from first to last, exclusive."""
+    blocks: tuple[str, ...]
+    """The paths of its blocks."""
     beside: tuple[str, ...]
     """The paths of the other modules."""
     ahead: int
@@ -82,17 +82,6 @@ class Around:
     """The entries that the model is called with and whose sequences are cut: how they are."""
 
     @cached_property
-    def stacks(self) -> Mapping[str, tuple[str, Instances]]:
-        """Of every block the stack, by its first body, and all instances of that."""
-        found = zip(self.subject.stacks, (one for one in self.subject.stacked if not one[0].glue), strict=True)
-        return {
-            path: (bodies[0], instances)
-            for (bodies, instances), several in found
-            for one in several
-            for path in one.paths
-        }
-
-    @cached_property
     def bodies(self) -> Mapping[str, str]:
         """Of every block the body."""
         return {path: one.period[0] for one in self.subject.segments if not one.glue for path in one.paths}
@@ -113,7 +102,7 @@ class Around:
 
     def handed_on(self, block: str) -> list[Type]:
         """What a block makes that gradients flow through."""
-        if block not in self.stacks:
+        if block not in self.bodies:
             return []
         graph = self.subject.fold.body[self.bodies[block]].graph
         return [graph.types[value] for value in graph.outputs if value in graph.differentiable]
@@ -147,7 +136,7 @@ class Writer:
         chain = {
             name
             for line in self.lines
-            if line.module in self.around.stacks
+            if line.module in self.around.bodies
             for name in (line.makes[0], *self.main(line))
         }
         last_read = {name: n for n, line in enumerate(self.lines) for name in line.reads}
@@ -257,13 +246,14 @@ class Writer:
                 continue
             yield from self.loop(members)
 
-    def stack(self, line: Line) -> str | None:
+    def stack(self, line: Line) -> Stack | None:
         """The stack of a block that is called in a loop; None for what is in none."""
-        return self.around.stacks[line.module][0] if line.module in self.around.stacks and self.names else None
+        return self.around.subject.stack_of.get(line.module) if self.names else None
 
     def loop(self, members: Sequence[Line]) -> Iterator[str]:
         """Blocks of a stack, one after the other; those that take turns as their bodies are called."""
-        stack, instances = self.around.stacks[members[0].module]
+        stack = self.around.subject.stack_of[members[0].module]
+        instances = stack.instances
         calls: dict[str, dict[str, list[str]]] = {}
         for line in members:
             call = self.written(line).replace(f"self.get_submodule({literal(line.module)})", BLOCK)
@@ -273,7 +263,7 @@ class Writer:
             yield from map(self.written, members)
             return
         block = f"self.get_submodule({around(instances.before, 'index', instances.after)})"
-        yield f"for index in {numbers_of(self.around.subject, stack)}[self.index]:"
+        yield f"for index in {stack.constant}[self.index]:"
         if len(calls) == 1:
             yield f"    {next(iter(calls)).replace(BLOCK, block)}"
             return
@@ -296,21 +286,6 @@ class Writer:
         text = text.replace(LOSS, "self.loss").replace(CALLED, "self").replace(DEVICE, f"{self.called(where)}.device")
         text = re.sub(re.escape(ROWS).replace("%d", r"(\d+)"), lambda found: str(int(found[1]) * self.rows), text)
         return f"{', '.join(self.called(name) for name in line.makes)} = {text}"
-
-
-def numbers_of(subject: Subject, body: str) -> str:
-    """The constant that says which blocks of a body's stack every stage has."""
-    if len(subject.stacks) == 1:
-        return "BLOCKS"
-    stacks = [bodies for bodies, _ in subject.stacks]
-    names = [identifier(re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", bodies[0])).upper() for bodies in stacks]
-    at = next(number for number, bodies in enumerate(stacks) if body in bodies)
-    return f"{names[at]}_{at}_BLOCKS" if names.count(names[at]) > 1 else f"{names[at]}_BLOCKS"
-
-
-def instances_of(subject: Subject, body: str) -> Instances:
-    """All blocks of a body's stack."""
-    return next(instances for bodies, instances in subject.stacks if body in bodies)
 
 
 def _put(expression: str, name: str, into: str) -> str:

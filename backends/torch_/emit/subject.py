@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -18,7 +19,7 @@ from meshwright.ir.fold import Fold, FromInput, FromPrevious, Segment, joined
 from meshwright.ir.graph import Graph, Param
 from meshwright.ir.mesh import Mesh
 from meshwright.ir.program import BodyProgram, Program
-from meshwright.ir.quoting import around
+from meshwright.ir.quoting import around, identifier
 from meshwright.ir.workload import Workload
 
 DEVICE = {"torch-gloo": "cpu", "torch-cuda": "cuda"}
@@ -109,14 +110,21 @@ class Subject:
         return stacked(self.fold)
 
     @cached_property
-    def stacks(self) -> tuple[tuple[tuple[str, ...], Instances], ...]:
-        """The bodies that are repeated, those that take turns together, and the paths of their instances, in all
-        stages."""
-        return tuple(
-            (tuple(one.period[0] for one in several), Instances.of(_in_order(several)))
-            for several in self.stacked
-            if not several[0].glue
-        )
+    def stacks(self) -> tuple[Stack, ...]:
+        """The blocks of all stages, those of bodies that take turns together."""
+        repeated = [several for several in self.stacked if not several[0].glue]
+        first = [several[0].period[0] for several in repeated]
+        names = [identifier(re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", body)).upper() for body in first]
+        found = []
+        for number, (several, name) in enumerate(zip(repeated, names, strict=True)):
+            unique = f"{name}_{number}_BLOCKS" if names.count(name) > 1 else f"{name}_BLOCKS"
+            found.append(Stack(Instances.of(_in_order(several)), unique if len(repeated) > 1 else "BLOCKS"))
+        return tuple(found)
+
+    @cached_property
+    def stack_of(self) -> Mapping[str, Stack]:
+        """The stack of every block, by its path."""
+        return {path: one for one in self.stacks for path in one.instances.paths}
 
     @cached_property
     def bodies(self) -> Mapping[str, BodyProgram]:
@@ -242,6 +250,10 @@ class Piece:
         """The path of the first instance; empty for what is not repeated."""
         return self.segment.paths[0] if self.repeated else ""
 
+    def around(self) -> tuple[str, ...]:
+        """The paths of all instances."""
+        return self.segment.paths if self.repeated else ("",)
+
     def instances(self) -> Instances:
         return Instances.of(self.segment.paths)
 
@@ -277,6 +289,15 @@ class Piece:
 
 
 @dataclass(frozen=True)
+class Stack:
+    """Blocks that a list of the model has, of one body or of several that take turns."""
+
+    instances: Instances
+    constant: str
+    """What says which of them every stage has, by their numbers."""
+
+
+@dataclass(frozen=True)
 class Instances:
     """The paths of a stack as a loop: `before`, rising `numbers`, `after`."""
 
@@ -295,6 +316,10 @@ class Instances:
             cause="their names do not count",
             fix="hold the blocks of a stack in one nn.ModuleList",
         )
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        return tuple(f"{self.before}{number}{self.after}" for number in self.numbers)
 
     def part(self, start: int, stop: int | None) -> Instances:
         """Some of them."""

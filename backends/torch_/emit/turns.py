@@ -54,6 +54,8 @@ def _by_body(several: list[Segment]) -> Iterator[Segment]:
 
 def counted(numbers: tuple[int, ...]) -> str:
     """Numbers in a row, as a loop takes them."""
+    if not numbers:
+        return "range(0)"
     first, last = numbers[0], numbers[-1]
     steps = {after - before for before, after in pairwise(numbers)}
     if steps <= {1}:

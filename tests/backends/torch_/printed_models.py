@@ -113,6 +113,44 @@ class Alone(nn.Module):
         return self.rest(self.embedding(tokens)) * mesh[..., None]  # type: ignore[no-any-return]
 
 
+class Mixed(nn.Module):
+    """A block that mixes positions, with nothing in it that has the order of what enters."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.positions = nn.Linear(16, 16)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.positions(x.transpose(1, 2)).transpose(1, 2)  # type: ignore[no-any-return]
+
+
+class Lists(nn.Module):
+    """Blocks of one class in two lists, whose activation writes over what enters; one list of several bodies;
+    a parameter without dimensions."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding, self.norm = nn.Embedding(VOCABULARY, WIDTH), nn.LayerNorm(WIDTH)
+        self.first, self.second = nn.ModuleList([Mixed(), Mixed()]), nn.ModuleList([Mixed(), Mixed()])
+        wide = (nn.ReLU(inplace=True), nn.Linear(WIDTH, 64), nn.ReLU(inplace=True), nn.Linear(64, WIDTH))
+        self.rest, self.scale = nn.Sequential(*wide), nn.Parameter(torch.ones(()))
+
+    def forward(self, tokens: Tensor, mesh: Tensor) -> Tensor:
+        x = self.embedding(tokens)
+        for block in self.first:
+            x = block(x)
+        x = self.norm(x)
+        for block in self.second:
+            x = block(x)
+        for block in self.rest:
+            x = block(x)
+        return x * self.scale * mesh[..., None]  # type: ignore[no-any-return]
+
+
+def lists() -> nn.Module:
+    return Lists()
+
+
 def alone() -> nn.Module:
     return Alone()
 

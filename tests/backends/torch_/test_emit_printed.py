@@ -20,8 +20,8 @@ from tests.backends.torch_.measured import assert_planned
 from tests.backends.torch_.proved import proved
 
 HERE = Path(__file__).parent
-ENCODER, NANO, NAMED, ALONE, DROPPING = (
-    f"{HERE / 'printed_models.py'}:{name}" for name in ("encoder", "nano", "named", "alone", "dropping")
+ENCODER, NANO, NAMED, ALONE, LISTS, DROPPING = (
+    f"{HERE / 'printed_models.py'}:{name}" for name in ("encoder", "nano", "named", "alone", "lists", "dropping")
 )
 CLAMPED = f"{HERE / 'llama_fused.py'}:clamped"
 STAGES = {"microbatches": 2, "schedule": "1f1b"}
@@ -49,6 +49,9 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "dropping, tp x dp": (DROPPING, {"tp": 2, "dp": 2}),
     "odd names, tp": (NAMED, {"tp": 2}),
     "odd names, pp x tp": (NAMED, {"pp": 2, "tp": 2, **STAGES}),
+    "llama, zbv x tp": (TINY, {"pp": 2, "vp": 2, "tp": 2, "microbatches": 4, "schedule": "zbv"}),
+    "lists, zb-h1": (LISTS, {"pp": 2, "microbatches": 2, "schedule": "zb-h1"}),
+    "lists, tp x zero 3": (LISTS, {"tp": 2, "dp": 2, "zero": 3}),
     "one body, tp x zero 3": (ALONE, {"tp": 2, "dp": 2, "zero": 3}),
 }
 HEADS = {
@@ -75,8 +78,8 @@ MIXED: dict[str, tuple[dict[str, Any], dict[str, dict[str, str]]]] = {
 }
 """Plans in which an axis cuts tokens and parameters, or some gradients are alike on its ranks, and parameters are
 sharded over it: what the axis does to operators otherwise than its degree says, by body."""
-UNPRINTED = {"encoder, dp", "encoder, zero 3", "encoder, pp"}
-"""Those in which no axis cuts more than the batch: the model's own code runs."""
+UNPRINTED = {"encoder, dp", "encoder, zero 3"}
+"""Those of one stage in which no axis cuts more than the batch: the model's own code runs."""
 
 
 @pytest.fixture(scope="module")
@@ -123,7 +126,7 @@ def test_a_printed_model_is_exact(name: str, plans: dict[str, tuple[Subject, Pat
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_it_is_printed_where_an_axis_cuts_more_than_the_batch(
+def test_it_is_printed_where_an_axis_cuts_more_than_the_batch_or_stages_its_code(
     name: str, plans: dict[str, tuple[Subject, Path]]
 ) -> None:
     text = "".join(path.read_text() for path in plans[name][1].parent.glob("*.py"))

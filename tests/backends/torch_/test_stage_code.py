@@ -12,8 +12,8 @@ import pytest
 
 from meshwright.backends.torch_.emit import Subject
 from meshwright.backends.torch_.emit.pipeline import Pipeline
-from meshwright.backends.torch_.emit.stage_code import Around, StageCode, Writer, instances_of, numbers_of
-from meshwright.backends.torch_.emit.subject import Instances
+from meshwright.backends.torch_.emit.stage_code import Around, StageCode, Writer
+from meshwright.backends.torch_.emit.subject import Instances, Stack
 from meshwright.ir.errors import EmissionSchedule
 from meshwright.ir.graph import Type
 from meshwright.ir.route import CALLED, DEVICE, ROWS, Line
@@ -51,8 +51,8 @@ def test_two_stages_of_one_block_each() -> None:
         '    result: Tensor = self.get_submodule("head")(h3)',
         "    return result",
     )
-    assert (first.index, first.blocks, first.beside, first.ahead) == (0, (("block", 0, 1),), ("embed",), 1)
-    assert (second.index, second.blocks, second.beside, second.ahead) == (1, (("block", 1, 2),), ("norm", "head"), 0)
+    assert (first.index, first.blocks, first.beside, first.ahead) == (0, ("layers.0",), ("embed",), 1)
+    assert (second.index, second.blocks, second.beside, second.ahead) == (1, ("layers.1",), ("norm", "head"), 0)
     assert (first.enters, first.holds, second.leaves, second.holds) == ((), (), (), ())
     (left,), (entered,) = first.leaves, second.enters
     assert left == entered
@@ -68,7 +68,7 @@ def test_blocks_of_a_stage_are_a_loop() -> None:
         '    x = self.get_submodule(f"layers.{index}")(x)\n'
         "return x"
     )
-    assert (first.blocks, second.blocks) == ((("block", 0, 3),), (("block", 3, 4),))
+    assert (first.blocks, second.blocks) == (("layers.0", "layers.1", "layers.2"), ("layers.3",))
     assert text(second).splitlines()[0] == 'x = self.get_submodule("layers.3")(x)'
 
 
@@ -336,8 +336,8 @@ def test_a_forward_pass_that_was_not_watched_is_not_cut() -> None:
 def turns(bodies: str, arguments: Sequence[str], start: int = 0) -> list[str]:
     """The forward pass of a stage with blocks from `start`: of each body by letter, and what each is called with beside
     what goes on; a norm follows."""
-    every = Instances("m.", tuple(range(len(bodies))), ".b")
-    stack = {f"m.{n}.b": ("a", every) for n in range(len(bodies))}
+    stack = Stack(Instances("m.", tuple(range(len(bodies))), ".b"), "BLOCKS")
+    paths = stack.instances.paths
     lines = [
         Line(
             makes=(f"h{n + 1}",),
@@ -350,14 +350,11 @@ def turns(bodies: str, arguments: Sequence[str], start: int = 0) -> list[str]:
     last = f"h{len(bodies)}"
     lines.append(called("out", "norm", last))
     around: Any = SimpleNamespace(
-        subject=SimpleNamespace(
-            calls=SimpleNamespace(read=(f"h{start}",)), stacks=((tuple(dict.fromkeys(bodies)), every),)
-        ),
+        subject=SimpleNamespace(calls=SimpleNamespace(read=(f"h{start}",)), stack_of=dict.fromkeys(paths, stack)),
         route=SimpleNamespace(result="out", created=(), strided=()),
         late=(),
         cut={},
-        stacks=stack,
-        bodies=dict(zip(stack, bodies, strict=True)),
+        bodies=dict(zip(paths, bodies, strict=True)),
         shape={f"h{n}": Type((4, 16, 32), "f32") for n in range(len(bodies) + 1)} | {"out": Type((4, 16), "f32")},
         trained=set(),
         apart=False,
@@ -404,20 +401,24 @@ def test_blocks_of_one_body_that_are_called_in_several_ways_are_no_loop() -> Non
 
 
 def test_constants_of_stacks_have_names_of_their_own() -> None:
-    """By the first body of each, in words; by number, too, where two would be called alike."""
-    ones = [Instances(f"{name}.", (0, 1), "") for name in "abcd"]
-    bodies: list[tuple[str, ...]] = [("T5Block", "Wide"), ("DecoderLayer",), ("t5_block",), ("x",)]
-    plan: Any = SimpleNamespace(stacks=tuple(zip(bodies, ones, strict=True)))
-    names = {
-        "T5Block": "T5_BLOCK_0_BLOCKS",
-        "Wide": "T5_BLOCK_0_BLOCKS",
-        "DecoderLayer": "DECODER_LAYER_BLOCKS",
-        "t5_block": "T5_BLOCK_2_BLOCKS",
-        "x": "X_BLOCKS",
-    }
-    assert {body: numbers_of(plan, body) for body in names} == names
-    assert [instances_of(plan, body) for body in ("Wide", "t5_block", "x")] == [ones[0], ones[2], ones[3]]
-    assert numbers_of(SimpleNamespace(stacks=plan.stacks[1:2]), "DecoderLayer") == "BLOCKS"  # type: ignore[arg-type]
+    """By the first body of each, in words; by number, too, where two would be called alike: one body in two lists, or
+    twice in one."""
+    segment = subject(**TWO).fold.segments[1]
+
+    def named(*bodies: str) -> list[str]:
+        several = [(replace(segment, period=(body,), paths=(f"m.{n}.0", f"m.{n}.1")),) for n, body in enumerate(bodies)]
+        plan = subject(**TWO)
+        vars(plan)["stacked"] = tuple(several)
+        assert [plan.stack_of[f"m.{n}.1"] for n in range(len(bodies))] == list(plan.stacks)
+        return [one.constant for one in plan.stacks]
+
+    assert named("T5Block", "DecoderLayer", "T5Block", "x") == [
+        "T5_BLOCK_0_BLOCKS",
+        "DECODER_LAYER_BLOCKS",
+        "T5_BLOCK_2_BLOCKS",
+        "X_BLOCKS",
+    ]
+    assert named("DecoderLayer") == ["BLOCKS"]
 
 
 def test_modules_around_parameters_are_trained() -> None:

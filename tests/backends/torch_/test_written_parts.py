@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from meshwright.backends.torch_.emit.launch import launch_script, rank_map
-from meshwright.backends.torch_.emit.sections import Fused, fused_of, named, pattern, sections_on
+from meshwright.backends.torch_.emit.sections import Fused, by_name, fused_of, named, pattern, sections_on
 from meshwright.backends.torch_.emit.statistics import moments_in, shared_statistics
 from meshwright.backends.torch_.emit.subject import Piece
 from meshwright.backends.torch_.emit.writing.batch import shares, table
@@ -117,7 +117,22 @@ def test_names_of_parameters_in_all_instances() -> None:
     assert pattern(blocks, "attn.qkv.weight") == of_blocks
     assert pattern(outside, "attn.qkv.weight") == of_blocks.removeprefix(r"model\.layers\.\d+\.inner" + "\\.")
     held = Fused({"attn.qkv": (8, 8)}, {"attn.qkv.weight": (0, (8, 8))})
-    assert named([(blocks, held), (outside, Fused())]) == {of_blocks: (0, (8, 8))}
+    assert named([blocks, outside], [(blocks, held)]) == {of_blocks: (0, (8, 8))}
+
+
+def test_what_is_said_of_some_blocks_of_a_list_is_said_of_no_others() -> None:
+    """Of blocks of several bodies that call their parameters alike: by their numbers, where these differ."""
+    one, other = (piece(fused(), paths=tuple(f"all.{n}" for n in numbers)) for numbers in ((0, 2), (1, 10)))
+    outside = piece(fused(), paths=("",), glue=True)
+
+    def said(*of: int | None) -> dict[str, int]:
+        names = ("w", "w", "all.3.w")
+        return by_name(list(zip((one, other, outside), names, of, strict=True)))
+
+    assert said(0, 0, 0) == {r"all\.\d+\.w": 0, r"all\.3\.w": 0}
+    assert said(0, 1, None) == {r"all\.(?:0|2)\.w": 0, r"all\.(?:1|10)\.w": 1}
+    assert said(None, 1, None) == {r"all\.(?:1|10)\.w": 1}
+    assert said(0, 0, 1) == {r"all\.(?:0|2)\.w": 0, r"all\.(?:1|10)\.w": 0, r"all\.3\.w": 1}
 
 
 def test_scripts_define_what_their_sections_need() -> None:

@@ -1,4 +1,4 @@
-"""Printed models: code for plans in which an axis cuts more than the batch.
+"""Printed models: code for plans in which an axis cuts more than the batch, or stages the model.
 
     axes      what every mesh axis is for, and which parameters it cuts
     bodies    the forward pass of every body, as functions (`backends.printing`), and the model's, which runs them

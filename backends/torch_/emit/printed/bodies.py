@@ -18,7 +18,8 @@ from meshwright.backends.torch_.emit.copies import Copies
 from meshwright.backends.torch_.emit.printed.dialect import Torch
 from meshwright.backends.torch_.emit.printed.moves import NAMES
 from meshwright.backends.torch_.emit.printed.sources import names_of
-from meshwright.backends.torch_.emit.sections import Fused, Sizes, pattern, sizes_of
+from meshwright.backends.torch_.emit.sections import Fused, Sizes, by_name, sizes_of
+from meshwright.backends.torch_.emit.stage_code import FIRST, HANDED
 from meshwright.backends.torch_.emit.subject import Piece, Subject
 from meshwright.backends.torch_.emit.writing.imports import names_in
 from meshwright.ir.constants import Held
@@ -34,7 +35,7 @@ FORWARD = "model_forward"
 RESERVED = frozenset(
     (
         *(*dir(builtins), *keyword.kwlist, *NAMES),
-        *(FORWARD, "make_optimizer"),
+        *(FORWARD, "make_optimizer", FIRST, HANDED),
         *("self", "model", "mesh", "index", "block", "share", "others"),
         *("torch", "nn", "F", "dist", "funcol", "functools", "partial", "cast", "Any", "Callable", "Sequence"),
         *("Tensor", "DTensor", "DeviceMesh", "Replicate", "Shard", "Partial"),
@@ -110,23 +111,27 @@ class Printed:
     @cached_property
     def alike(self) -> dict[str, tuple[str, ...]]:
         """The axes along which all ranks compute a parameter's whole gradient, by a regular expression of its names."""
-        found = {}
-        for piece in (body.piece for body in self.bodies.values()):
-            for param in piece.graph.params:
-                if axes := self.copies.alike(piece, param.path):
-                    found[pattern(piece, piece.read_as(param))] = axes
-        return found
+        return by_name(
+            (piece, piece.read_as(param), self.copies.alike(piece, param.path) or None)
+            for piece in self.subject.pieces
+            for param in piece.graph.params
+        )
 
     @cached_property
     def cuts(self) -> dict[str, int]:
         """The dimension of every parameter that such an axis cuts, by a regular expression of its names."""
-        found: dict[str, int] = {}
-        for body in self.bodies.values():
-            for param in body.routed.graph.params:
-                dim = self.dim(body, param)
-                if dim is not None and not param.buffer:
-                    found |= {pattern(body.piece, path): dim for path in param.paths}
-        return found
+        return by_name(
+            (piece, path, self.dim(body, param))
+            for piece, body in self.pieces
+            for param in body.routed.graph.params
+            for path in param.paths
+            if not param.buffer
+        )
+
+    @property
+    def pieces(self) -> Iterator[tuple[Piece, PrintedBody]]:
+        """Every segment of the model, with its body: several may have one."""
+        yield from ((piece, self.bodies[piece.plan.body]) for piece in self.subject.pieces)
 
     def dim(self, body: PrintedBody, param: Param) -> int | None:
         home = body.routed.hubs[param.value].home.value
@@ -137,10 +142,10 @@ class Printed:
     def fused(self) -> tuple[tuple[Piece, Fused], ...]:
         """The parameters that such an axis cuts in sections."""
         found = []
-        for body in self.bodies.values():
+        for piece, body in self.pieces:
             cut = ((param, dim, sizes) for param in body.routed.graph.params for dim, _, sizes in _cuts(body, param))
             params = {param.path: (dim, sizes) for param, dim, sizes in cut if sizes}
-            found.append((body.piece, Fused(params=params)))
+            found.append((piece, Fused(params=params)))
         return tuple((piece, fused) for piece, fused in found if fused.params)
 
     @cached_property
@@ -204,6 +209,8 @@ def printed_of(subject: Subject, axes: Axes, copies: Copies, inside: Mapping[str
     lowering = TARGETS[subject.decisions.target].lowering()
     bodies: dict[str, PrintedBody] = {}
     for piece in subject.pieces:
+        if piece.plan.body in bodies:
+            continue  # of another segment
         dialect = Torch(
             tensor=axes.tensor,
             batch=axes.batch,

@@ -13,8 +13,8 @@ from functools import cached_property
 from itertools import groupby
 
 from meshwright.backends.torch_.emit.printed.bodies import Printed, axes_in, free
-from meshwright.backends.torch_.emit.stage_code import instances_of, numbers_of
-from meshwright.backends.torch_.emit.subject import Instances
+from meshwright.backends.torch_.emit.stage_code import FIRST, FOLLOWING
+from meshwright.backends.torch_.emit.subject import Instances, Stack
 from meshwright.ir.errors import EmissionPrinted
 from meshwright.ir.fold import Call, FromInput, FromPrevious, FromSegment, Source
 from meshwright.ir.quoting import literal
@@ -38,6 +38,10 @@ class Pass:
     """The entries of the batch that it reads."""
     again: dict[str, tuple[str, tuple[int, ...]]] = field(default_factory=dict)
     """Functions that make what is not sent: the body, and which of its outputs."""
+    behind: set[At] = field(default_factory=set)
+    """What is to lie behind what enters, for torch to find the gradients of weights apart; what does is added."""
+    follows: dict[int, list[str]] = field(default_factory=dict)
+    """The lines that put it there, by the call that they follow."""
 
     @cached_property
     def calls(self) -> tuple[Call, ...]:
@@ -81,7 +85,9 @@ class Pass:
         for block, run in groupby(steps, key=lambda step: self.looped(*step)):
             members = list(run)
             if block is None or len(members) == 1:
-                yield from (text.replace(f"{BLOCK}(", f"{self.module(number)}(", 1) for number, text in members)
+                for number, text in members:
+                    yield text.replace(f"{BLOCK}(", f"{self.module(number)}(", 1)
+                    yield from self.follows.get(number, ())
             else:
                 yield from self.loop([number for number, _ in members], members[0][1])
 
@@ -111,7 +117,22 @@ class Pass:
             scalar, carried = not graph.types[value].shape, value in graph.differentiable
             found.append(free("loss" if scalar else CARRIED if carried else name, taken))
             self.names[number, output] = found[-1]
+        if self.behind:
+            self.put_behind(number)
         return found
+
+    def put_behind(self, number: int) -> None:
+        """Have what a call makes of parameters alone follow what enters."""
+        call = self.calls[number]
+        graph, body = call.body.graph, self.printed.bodies[call.body.name]
+        given = dict(zip((item.value for item in graph.inputs), self.sources[number], strict=True))
+        for output, value in enumerate(graph.outputs):
+            if value not in graph.differentiable:
+                continue
+            if self.behind.isdisjoint(given[name] for name in body.inputs_of((output,))):
+                name = self.names[number, output]
+                self.follows.setdefault(number, []).append(f"{name} = {FOLLOWING}.apply({name}, {FIRST})")
+            self.behind.add((number, output))
 
     def read_after(self, number: int) -> set[At]:
         """What calls behind this one read, and what the model returns."""
@@ -120,28 +141,23 @@ class Pass:
 
     # loops
 
-    def looped(self, number: int, text: str) -> tuple[str, str] | None:
+    def looped(self, number: int, text: str) -> tuple[Stack, str] | None:
         """What calls of blocks in a loop have in common."""
         call = self.calls[number]
-        if not call.path:
+        if not call.path or number in self.follows:
             return None
-        return str(self.stack(number)[0]), text
-
-    def stack(self, number: int) -> tuple[str, Instances]:
-        body = self.calls[number].body.name
-        subject = self.printed.subject
-        return next(bodies[0] for bodies, _ in subject.stacks if body in bodies), instances_of(subject, body)
+        return self.printed.subject.stack_of[call.path], text
 
     def module(self, number: int) -> str:
         return f"self.get_submodule({literal(self.calls[number].path)})"
 
     def loop(self, numbers: Sequence[int], text: str) -> Iterator[str]:
-        stack, every = self.stack(numbers[0])
-        own = Instances.of(tuple(self.calls[number].path for number in numbers))
-        here = [n for n in range(self.first, self.last) if self.calls[n].path and self.stack(n)[0] == stack]
+        paths = tuple(self.calls[number].path for number in numbers)
+        stack = self.printed.subject.stack_of[paths[0]]
+        here = {call.path for call in self.calls[self.first : self.last]}.intersection(stack.instances.paths)
         whole = self.first == 0 and self.last == len(self.calls)
-        of = "" if whole or here != list(numbers) else f"{numbers_of(self.printed.subject, stack)}[self.index]"
-        first, second = (own if not of else every).loop(BLOCK, of=of)
+        of = "" if whole or here != set(paths) else f"{stack.constant}[self.index]"
+        first, second = (Instances.of(paths) if not of else stack.instances).loop(BLOCK, of=of)
         yield from (first, second.replace(" = model.", " = self.", 1), f"    {text}")
 
     # what is not sent

@@ -6,13 +6,13 @@ targets beside what enters, and what its micro-batch counts for in the loss; it 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from itertools import groupby
+from collections.abc import Iterable, Iterator, Sequence
 
 from meshwright.backends.torch_.emit.pipeline import Pipeline, held_by, shared_by
 from meshwright.backends.torch_.emit.printed.bodies import Printed, axes_in, free
 from meshwright.backends.torch_.emit.printed.passes import CARRIED, At, Pass
-from meshwright.backends.torch_.emit.stage_code import Crossing, StageCode
+from meshwright.backends.torch_.emit.stage_code import FIRST, HANDED, Crossing, StageCode
+from meshwright.backends.torch_.emit.storage import weights_apart
 from meshwright.backends.torch_.emit.subject import Subject
 from meshwright.backends.torch_.emit.writing.lines import head
 from meshwright.ir.errors import EmissionPrinted
@@ -35,28 +35,30 @@ def printed_pipeline(subject: Subject, printed: Printed) -> Pipeline | None:
 
 
 def _codes(subject: Subject, printed: Printed) -> Iterator[StageCode]:
-    stages = subject.decisions.stages
+    stages, calls = subject.decisions.stages, list(subject.fold.calls())
     sent = [_sent(subject, index, printed) for index in range(len(stages) - 1)]
     for index, stage in enumerate(stages):
         enters, leaves = sent[index - 1] if index else {}, sent[index] if index < len(sent) else {}
         names = {at: one.name for at, one in enters.items()}
-        run = Pass(printed, stage.first, stage.last, names)
+        behind = {at for at, one in enters.items() if one.differentiable} if weights_apart(subject) else set[At]()
+        run = Pass(printed, stage.first, stage.last, names, behind=behind)
         lines = list(run.lines())
         last = index == len(stages) - 1
         returns = [run.name(run.loss)] if last else [run.names[at] for at in leaves]
         own = [name for name in run.entries if name in printed.entries]
         given = [printed.entry_names[name] for name in own] if not index else [one.name for one in enters.values()]
         late = tuple(printed.entry_names[name] for name in own) if index else ()
+        named = (*given, *late, *([SHARE] * last))
         yield StageCode(
             index=index,
             mesh=stage.mesh,
             enters=tuple(enters.values()),
             leaves=tuple(leaves.values()),
-            blocks=tuple(_blocks(subject, run)),
+            blocks=tuple(call.path for call in calls[stage.first : stage.last] if call.path),
             beside=tuple(dict.fromkeys((*_modules(run, ahead=True), *_modules(run, ahead=False)))),
             ahead=len(list(_modules(run, ahead=True))),
             holds=tuple(_loose(run)),
-            lines=tuple(_text(printed, run, lines, given, late, returns, last=last)),
+            lines=tuple(_text(subject, printed, [*_entered(enters.values(), run), *lines], named, returns)),
             late=late,
             again=tuple(
                 (name, (body, printed.bodies[body].again(outputs))) for name, (body, outputs) in run.again.items()
@@ -80,13 +82,6 @@ def _sent(subject: Subject, stage: int, printed: Printed) -> dict[At, Crossing]:
         name = free(CARRIED if hop.differentiable else "beside", taken)
         found[hop.call, hop.output] = Crossing(name, hop.type, hop.target, hop.differentiable)
     return found
-
-
-def _blocks(subject: Subject, run: Pass) -> Iterator[tuple[str, int, int]]:
-    numbers = [n for n in range(run.first, run.last) if run.calls[n].path]
-    for stack, members in groupby(numbers, key=lambda n: run.stack(n)[0]):
-        counted = [run.stack(n)[1].number(run.calls[n].path) for n in members]
-        yield stack, counted[0], counted[-1] + 1
 
 
 def _modules(run: Pass, *, ahead: bool) -> Iterator[str]:
@@ -123,23 +118,26 @@ def _constants(run: Pass) -> Iterator[str]:
                 yield from (one.path for one in held if not one.relative)
 
 
+def _entered(enters: Iterable[Crossing], run: Pass) -> Iterator[str]:
+    """The lines that take what enters a stage, where torch is to find the gradients of weights apart."""
+    if not run.behind:
+        return
+    trained = [one.name for one in enters if one.differentiable]
+    yield from (f"{name} = {HANDED}({name})" for name in trained)
+    if run.follows:
+        yield f"{FIRST} = {trained[0]}"
+
+
 def _text(
-    printed: Printed,
-    run: Pass,
-    lines: list[str],
-    given: Sequence[str],
-    late: Sequence[str],
-    returns: Sequence[str],
-    *,
-    last: bool,
+    subject: Subject, printed: Printed, lines: Sequence[str], named: Sequence[str], returns: Sequence[str]
 ) -> Iterator[str]:
-    """The method of a stage."""
-    named = (*given, *late, SHARE) if last else (*given, *late)
+    """The method of a stage; that of the last one is given its share of the loss."""
     arguments = ["self", *(f"{name}: Tensor" for name in named), "**others: Tensor"]
     result = "Tensor" if len(returns) == 1 else f"tuple[{', '.join(['Tensor'] * len(returns))}]"
     yield from head("forward", arguments, result, deep=4)
-    for axis in axes_in(lines, printed.subject.mesh.names + printed.joined_axes):
+    for axis in axes_in(lines, subject.mesh.names + printed.joined_axes):
         yield f'    {axis} = self.mesh["{axis}"]'
     yield from (f"    {line}" for line in lines)
-    sent = ", ".join(f"{name}.contiguous()" for name in returns)
-    yield f"    return {returns[0]} * {SHARE}.sum()" if last else f"    return {sent}"
+    apart = weights_apart(subject)
+    sent = ", ".join(f"{HANDED}({name})" if apart else f"{name}.contiguous()" for name in returns)
+    yield f"    return {returns[0]} * {SHARE}.sum()" if SHARE in named else f"    return {sent}"

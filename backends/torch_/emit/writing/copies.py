@@ -48,13 +48,19 @@ def sum_scalars(parts: Parts) -> Iterator[str]:
         yield "            continue  # all ranks compute the whole gradient"
     else:
         yield "    for parameter in model.parameters():"
-    yield "        if parameter.grad is not None and not parameter.ndim:"
+    yield "        if parameter.grad is None or parameter.ndim:"
+    yield "            continue"
+    yield "        grad = parameter.grad"
+    if parts.axes.tensor is not None:
+        yield "        if isinstance(grad, DTensor) and isinstance(parameter, DTensor):"
+        yield "            parameter.grad = grad.redistribute(placements=parameter.placements)"
+        yield "            grad = parameter.grad.to_local()"
     if low:
-        yield f"            grad = parameter.grad.to({parts.precision.sums})"
-        yield "            dist.all_reduce(grad, group=copies)"
-        yield "            parameter.grad.copy_(grad)"
+        yield f"        whole = grad.to({parts.precision.sums})"
+        yield "        dist.all_reduce(whole, group=copies)"
+        yield "        grad.copy_(whole)"
     else:
-        yield "            dist.all_reduce(parameter.grad, group=copies)"
+        yield "        dist.all_reduce(grad, group=copies)"
 
 
 def _beside_experts(parts: Parts) -> Iterator[str]:

@@ -7,7 +7,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from meshwright.backends.torch_.emit.parts import Parts
 from meshwright.backends.torch_.emit.pipeline import Pipeline
 from meshwright.backends.torch_.emit.printed.stages import SHARE
-from meshwright.backends.torch_.emit.stage_code import FOLLOWING, Crossing, StageCode, numbers_of
+from meshwright.backends.torch_.emit.stage_code import FOLLOWING, HANDED, Crossing, StageCode
+from meshwright.backends.torch_.emit.turns import counted as in_a_row
 from meshwright.backends.torch_.emit.writing.keeping import plain
 from meshwright.backends.torch_.emit.writing.lines import fitted, quoted, wrapped
 from meshwright.backends.torch_.emit.writing.scaling import SCALED
@@ -46,18 +47,21 @@ def stage_constants(parts: Parts, pipeline: Pipeline) -> Iterator[str]:
 
 def blocks_of_stages(parts: Parts, pipeline: Pipeline) -> Iterator[str]:
     """Which blocks of every stack a stage has."""
-    for (stacked, *_), _ in parts.subject.stacks:
-        ranges = []
-        for stage in pipeline.stages:
-            (first, last) = next(((a, b) for body, a, b in stage.blocks if body == stacked), (0, 0))
-            ranges.append(f"range({first}, {last})" if first else f"range({last})")
-        yield from wrapped(f"{numbers_of(parts.subject, stacked)} = (", ranges, ")", keep=True)
+    for stack in parts.subject.stacks:
+        every = stack.instances
+        held = [
+            in_a_row(tuple(every.number(path) for path in every.paths if path in stage.blocks))
+            for stage in pipeline.stages
+        ]
+        yield from wrapped(f"{stack.constant} = (", held, ")", keep=True)
 
 
 def stage_sections(parts: Parts, pipeline: Pipeline) -> Iterator[Iterator[str]]:
     """The stages, and what runs them."""
     if any(FOLLOWING in line for stage in pipeline.stages for line in stage.lines):
         yield following()
+    if any(f"{HANDED}(" in line for stage in pipeline.stages for line in stage.lines):
+        yield handed()
     yield stages(parts, pipeline)
     yield crossing(parts, pipeline)
     if class_of(parts) is None:
@@ -79,6 +83,24 @@ def following() -> Iterator[str]:
     yield "    @staticmethod"
     yield "    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:"
     yield "        return grad, None"
+
+
+def handed() -> Iterator[str]:
+    yield "class Handed(torch.autograd.Function):"
+    yield '    """A value in one piece, and its gradient."""'
+    yield ""
+    yield "    @staticmethod"
+    yield "    def forward(ctx: Any, value: Tensor) -> Tensor:"
+    yield "        return value.contiguous().detach()  # no view: torch detaches what leaves in place"
+    yield ""
+    yield "    @staticmethod"
+    yield "    def backward(ctx: Any, grad: Tensor) -> Tensor:"
+    yield "        return grad.contiguous()"
+    yield ""
+    yield ""
+    yield f"def {HANDED}(value: Tensor) -> Tensor:"
+    yield '    """A value that goes from stage to stage, as it can be sent there and back."""'
+    yield "    return cast(Tensor, Handed.apply(value))"
 
 
 def staged(*, hooked: bool) -> Iterator[str]:
@@ -132,9 +154,9 @@ def stages(parts: Parts, pipeline: Pipeline) -> Iterator[str]:
     yield f"def stage_of(model: nn.Module, index: int{taken}) -> Stage:"
     yield '    """One stage of the model."""'
     paths = []
-    for (body, *_), at in parts.subject.stacks:
-        path = around(at.before, "number", at.after)
-        paths.append(f"*({path} for number in {numbers_of(parts.subject, body)}[index])")
+    for stack in parts.subject.stacks:
+        path = around(stack.instances.before, "number", stack.instances.after)
+        paths.append(f"*({path} for number in {stack.constant}[index])")
     yield from wrapped("    paths = [", paths, "]", keep=True)
     for name, members in classes(pipeline):
         beside, ahead, own = members[0].beside, members[0].ahead, members[0].holds

@@ -117,8 +117,7 @@ def set_forwards(parts: Parts) -> Iterator[str]:
     for axis in printed.named_axes:
         if axis != "model" and axis in used_axes(printed, whole=parts.pipeline is None):
             yield f'    {axis} = mesh["{axis}"]'
-    for body in printed.bodies.values():
-        piece = body.piece
+    for piece, body in printed.pieces:
         lines = []
         for name, one in body.functions():
             if not one.path and not piece.repeated:

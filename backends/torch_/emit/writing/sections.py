@@ -16,7 +16,8 @@ def table(parts: Parts) -> Iterator[str]:
     """`SECTIONS`, a constant."""
     sizes = "their sizes, parts by stage" if parts.sections_by_stage else "and their sizes"
     yield f"SECTIONS = {{  # parameters by name: the dimension that holds several values side by side, {sizes}"
-    yield from (f"    {pattern(name)}: {one}," for name, one in (parts.sections_by_stage or named(parts.fused)).items())
+    found = parts.sections_by_stage or named(parts.subject.pieces, parts.fused)
+    yield from (f"    {pattern(name)}: {one}," for name, one in found.items())
     yield "}"
 
 

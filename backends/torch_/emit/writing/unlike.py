@@ -180,7 +180,7 @@ def unlike_sections(unlike: Unlike) -> Iterator[Iterator[str]]:
         yield sum_copies(max(added, key=lambda kind: kind.partial_gradients))
     scalars = [kind for kind in unlike.kinds if kind.sums_scalars]
     if scalars:
-        yield sum_scalars(scalars[0])
+        yield sum_scalars(max(scalars, key=lambda kind: kind.axes.tensor is not None))
     if unlike.tied:
         yield _sum_tied()
     yield plain(tied=bool(unlike.tied), cuts=True)
