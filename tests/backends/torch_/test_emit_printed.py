@@ -15,6 +15,7 @@ from meshwright.ir.adjoint import Strategy
 from meshwright.ir.decisions import BodyPlan
 from meshwright.ir.errors import EmissionStorage
 from meshwright.ir.quoting import identifier
+from tests.backends.torch_ import golden
 from tests.backends.torch_.emitted import TINY, lowered, subject, unclean, written
 from tests.backends.torch_.measured import assert_planned
 from tests.backends.torch_.proved import proved
@@ -82,13 +83,19 @@ UNPRINTED = {"encoder, dp", "encoder, zero 3"}
 """Those of one stage in which no axis cuts more than the batch: the model's own code runs."""
 
 
+def printed_plan(name: str) -> Subject:
+    reference, degrees = CASES[name]
+    return subject(reference=reference, prints=None if reference != TINY else True, **degrees)
+
+
 @pytest.fixture(scope="module")
 def plans(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Subject, Path]]:
     folder = tmp_path_factory.mktemp("printed")
     found = {}
-    for number, (name, (reference, degrees)) in enumerate(CASES.items()):
-        plan = subject(reference=reference, prints=None if reference != TINY else True, **degrees)
-        found[name] = plan, written(plan, folder / str(number))
+    for number, name in enumerate(CASES):
+        plan = printed_plan(name)
+        kept = name == golden.KEPT_CASE
+        found[name] = plan, golden.file_of(golden.PRINTED) if kept else written(plan, folder / str(number))
     for name, (degrees, cuts) in MIXED.items():
         plan = mixed(subject(reference=NANO, prints=True, **degrees), cuts)
         found[name] = plan, written(plan, folder / identifier(name))
@@ -129,7 +136,8 @@ def test_a_printed_model_is_exact(name: str, plans: dict[str, tuple[Subject, Pat
 def test_it_is_printed_where_an_axis_cuts_more_than_the_batch_or_stages_its_code(
     name: str, plans: dict[str, tuple[Subject, Path]]
 ) -> None:
-    text = "".join(path.read_text() for path in plans[name][1].parent.glob("*.py"))
+    script = plans[name][1]
+    text = "".join(path.read_text() for path in (script, script.with_name("train_parts.py")) if path.is_file())
     assert ("_forward(" in text) == (name not in UNPRINTED)
     assert "parallelize_module" not in text
 
@@ -140,6 +148,11 @@ def test_a_script_has_one_function_of_a_name(name: str, plans: dict[str, tuple[S
     for file in plans[name][1].parent.glob("*.py"):
         names = re.findall(r"^(?:def|class) (\w+)", file.read_text(), re.MULTILINE)
         assert len(names) == len(set(names))
+
+
+def test_the_script_is_the_one_that_is_kept() -> None:
+    again = "if this is meant: python -m tests.backends.torch_.golden, and read the difference"
+    assert golden.file_of(golden.PRINTED).read_text() == golden.text_of(printed_plan(golden.KEPT_CASE)), again
 
 
 def test_the_code_is_clean(plans: dict[str, tuple[Subject, Path]]) -> None:
