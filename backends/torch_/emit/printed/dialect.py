@@ -162,7 +162,7 @@ class Torch:
         return text
 
     def parameter(self, param: Param, state: State, path: str) -> str:
-        text = path_of("self", path, buffer=param.buffer)
+        text = path_of("self", path)
         if not self.tensor or param.buffer:
             return text
         return f"{'local_of_sum' if set(state.grad_partial) & set(self.tensor) else 'local'}({text})"
@@ -174,9 +174,9 @@ class Torch:
         return f"{text}.detach()"
 
 
-def path_of(holder: str, path: str, *, buffer: bool) -> str:
-    """A parameter or buffer of a module."""
+def path_of(holder: str, path: str) -> str:
+    """A parameter or buffer of a module, as the module's own code reads it: what casts it puts another value there."""
     *modules, last = path.split(".")
     if all(map(is_name, modules)):
         return attribute(".".join([holder, *modules]), last)
-    return f"{holder}.get_{'buffer' if buffer else 'parameter'}({literal(path)})"
+    return attribute(f"{holder}.get_submodule({literal('.'.join(modules))})", last)
