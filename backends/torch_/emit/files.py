@@ -64,8 +64,8 @@ def emit(subject: Subject, folder: Path) -> Files:
 
 
 def printed_first(subject: Subject) -> bool:
-    """Whether an axis cuts more than the batch, or stages cut the model's code: it is printed then. Else that runs as
-    it is, unless it cannot."""
+    """Whether an axis cuts more than the batch, or stages the model: it is printed then. Else its own code runs as it
+    is, unless that cannot be."""
     if len(subject.decisions.stages) > 1:
         return True
     try:

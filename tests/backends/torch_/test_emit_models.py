@@ -115,7 +115,7 @@ def test_stages_of_one_sequence_have_the_lines_of_several(tmp_path: Path) -> Non
 
 def test_what_is_sent_lies_in_one_piece(tmp_path: Path) -> None:
     """Patches are transposed, and so is all that is added to them."""
-    made = Small("vit", tmp_path).made("1f1b", tmp_path / "plan")
+    made = Small("vit", tmp_path, prints=False).made("1f1b", tmp_path / "plan")
     assert isinstance(made, Made)
     written = "".join(file.read_text() for file in made.script.parent.glob("*.py"))
     assert "return x.contiguous()" in written
@@ -129,7 +129,7 @@ def test_images_are_no_sequence_that_can_be_cut() -> None:
 
 def test_stages_hand_on_all_that_blocks_do(tmp_path: Path) -> None:
     """T5's blocks return a bias of positions and None beside what goes on; the decoder reads an entry of its own."""
-    made = Small("t5", tmp_path).made("zbv", tmp_path / "plan")
+    made = Small("t5", tmp_path, prints=False).made("zbv", tmp_path / "plan")
     assert isinstance(made, Made)
     assert not unclean(tmp_path / "plan", types=True)
     text = (tmp_path / "plan" / "train_parts.py").read_text()

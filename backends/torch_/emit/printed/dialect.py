@@ -174,7 +174,7 @@ class Torch:
         return text
 
     def parameter(self, param: Param, state: State, path: str) -> str:
-        text = path_of("self", path, buffer=param.buffer)
+        text = path_of("self", path)
         if param.buffer or (self.tensor is None and not any(state.dims)):
             return text
         return f"{'local_of_sum' if self.tensor in state.grad_partial else 'local'}({text})"
@@ -186,9 +186,9 @@ class Torch:
         return f"{text}.detach()"
 
 
-def path_of(holder: str, path: str, *, buffer: bool) -> str:
-    """A parameter or buffer of a module."""
+def path_of(holder: str, path: str) -> str:
+    """A parameter or buffer of a module, as the module's own code reads it: what casts it puts another value there."""
     *modules, last = path.split(".")
     if all(map(is_name, modules)):
         return attribute(".".join([holder, *modules]), last)
-    return f"{holder}.get_{'buffer' if buffer else 'parameter'}({literal(path)})"
+    return attribute(f"{holder}.get_submodule({literal('.'.join(modules))})", last)
