@@ -14,6 +14,7 @@ from meshwright.backends.printing.regions import NoRegion, Read
 from meshwright.backends.torch_.capabilities import TARGETS
 from meshwright.backends.torch_.emit.axes import Axes, joined
 from meshwright.backends.torch_.emit.copies import Copies
+from meshwright.backends.torch_.emit.precision import precision_of
 from meshwright.backends.torch_.emit.printed.dialect import Torch
 from meshwright.backends.torch_.emit.printed.moves import NAMES
 from meshwright.backends.torch_.emit.printed.sources import names_of
@@ -185,7 +186,7 @@ class Printed:
 
 def printed_of(subject: Subject, axes: Axes, copies: Copies, inside: Mapping[str, Iterable[str]]) -> Printed:
     """The printed bodies of a plan. `inside` are the modules of every body, by name, that must be called."""
-    taken = set(RESERVED) | set(subject.mesh.names)
+    taken, precision = set(RESERVED) | set(subject.mesh.names), precision_of(subject)
     made = _constants(subject, taken)
     lowering = TARGETS[subject.decisions.target].lowering()
     bodies: dict[str, PrintedBody] = {}
@@ -197,6 +198,7 @@ def printed_of(subject: Subject, axes: Axes, copies: Copies, inside: Mapping[str
             constants={law: f"{name}({one.holder(piece)})" for law, (name, one) in made.items()},
             device=subject.device,
             sizes={axis.name: axis.size for axis in subject.mesh.axes},
+            computes=precision.used if precision.sums else "",
         )
         way = routed(piece.graph, piece.plan, subject.mesh, lowering.moves)
         name = free(f"{identifier(_snake(piece.plan.body))}_forward", taken)
