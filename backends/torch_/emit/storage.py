@@ -197,7 +197,8 @@ def _sharded(piece: Piece, axes: Axes, experts: Experts | None) -> tuple[str, ..
 
 
 def _trained(piece: Piece) -> list[str]:
-    return [param.path for param in piece.graph.params if param.requires_grad and param.path not in _scalars(piece)]
+    scalars = _scalars(piece)
+    return [param.path for param in piece.graph.params if param.requires_grad and param.path not in scalars]
 
 
 def _scalars(piece: Piece) -> set[str]:
