@@ -29,7 +29,7 @@ How much is tried is limited (`WORK`), not how long that takes: a model has the 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil, gcd
 from typing import Any
 
@@ -276,6 +276,9 @@ class _Search:
         """All steps: see the module."""
         self.listed_blocks()
         now = self.run(self.settings)
+        if now is None:
+            self.recipe, self.known = replace(self.recipe, exact=True), {}
+            now = self.run(self.settings)
         if now is None:  # it asks for values, or does not run with so few blocks
             return self.recipe.settings
         self.now = now
@@ -376,7 +379,7 @@ class _Search:
 
     def with_size(self, path: Path, value: int, candidate: int) -> Iterator[Settings]:
         """The settings with another size: alone; where that is impossible, with its equals; with its multiples, in
-        proportion; or with what indexes it and sizes nothing below it."""
+        proportion; or, where it does not run at all, with what indexes it and sizes nothing below it."""
         alone = {path: candidate}
         yield _put(self.settings, alone)
         found = self.run(_put(self.settings, alone))
@@ -388,6 +391,8 @@ class _Search:
         for also in dict.fromkeys((tuple(equals.items()), tuple(multiples.items()))):
             if len(also) > 1:
                 yield _put(self.settings, dict(also))
+        if found is not None:
+            return
         indices = [at for at, its in self.integers(2) if candidate <= its < value and self.is_inert(at, its)]
         for at in indices:
             yield _put(self.settings, alone | {at: candidate - 1})
