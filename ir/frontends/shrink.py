@@ -20,8 +20,9 @@ changes
 - makes no matrix square that was not, which would hide that rows are taken for columns.
 
 Relations need no rule. What a number must divide or must not exceed is asked of the model: it refuses what breaks them,
-or runs other operators. Where a number alone cannot shrink, those that are equal to it or its multiples follow it; and
-where it was the limit of indices that size nothing (the token that pads), these do.
+runs other operators, or has no loss, as it looks past the end of a table (`_Search.enough_rows`). Where a number alone
+cannot shrink, those that are equal to it or its multiples follow it; and where it was the limit of indices that size
+nothing (the token that pads), these do.
 
 How much is tried is limited (`WORK`), not how long that takes: a model has the same twin everywhere.
 """
@@ -284,6 +285,7 @@ class _Search:
         self.now = now
         while self.smaller_sizes():
             pass
+        self.enough_rows()
         self.no_chances()
         self.limits()
         return self.settings
@@ -398,6 +400,19 @@ class _Search:
             yield _put(self.settings, alone | {at: candidate - 1})
         if len(indices) > 1:
             yield _put(self.settings, alone | dict.fromkeys(indices, candidate - 1))
+
+    def enough_rows(self) -> None:
+        """Where the loss cannot be computed, what is looked up may lie past the end of a table, which only values tell:
+        the number with which it can stays as it was."""
+        if self.now.size > MOST_VALUES or self.computed(self.settings) is not None:
+            return
+        small = dict(numbers(self.settings))
+        for path, value in numbers(self.recipe.settings):
+            settings = _put(self.settings, {path: value})
+            found = self.run(settings) if small.get(path) not in (None, value) else None
+            if found is not None and found.size <= MOST_VALUES and self.computed(settings) is not None:
+                self.adopt(settings, found)
+                return
 
     # Chances and limits
 
