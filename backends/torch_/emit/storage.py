@@ -191,7 +191,8 @@ def _sharded(piece: Piece, axes: Axes, copies: Copies) -> tuple[str, ...]:
 
 
 def _trained(piece: Piece) -> list[str]:
-    return [param.path for param in piece.graph.params if param.requires_grad and param.path not in scalars_of(piece)]
+    scalars = scalars_of(piece)
+    return [param.path for param in piece.graph.params if param.requires_grad and param.path not in scalars]
 
 
 def scalars_of(piece: Piece) -> set[str]:
