@@ -106,9 +106,9 @@ def discovered(target: str, call: Attr, operands: tuple[Type, ...], results: tup
     call = _sure(overload, call)
     given = tuple(small(tuple(type_.shape for type_ in operands)))
 
-    def tried(extents: Sequence[tuple[Shape, ...]]) -> Found | None:
+    def tried(extents: Sequence[tuple[Shape, ...]], *, apart: bool = False) -> Found | None:
         for shapes in extents:
-            if (found := _tried(overload, call, shapes, operands, results)) is not None:
+            if (found := _tried(overload, call, shapes, operands, results, apart=apart)) is not None:
                 return found.answer
         return None
 
@@ -118,7 +118,7 @@ def discovered(target: str, call: Attr, operands: tuple[Type, ...], results: tup
         pass
     for shapes in given[:MOST_CRASHES]:
         with suppress(Crashed):
-            if (found := aside(lambda shapes=shapes: tried((shapes,)))) is not None:  # type: ignore[misc]
+            if (found := aside(lambda shapes=shapes: tried((shapes,), apart=True))) is not None:  # type: ignore[misc]
                 return found
     return None
 
@@ -131,9 +131,16 @@ class _Answer:
 
 
 def _tried(
-    overload: Any, call: Attr, shapes: tuple[Shape, ...], operands: tuple[Type, ...], results: tuple[Type, ...]
+    overload: Any,
+    call: Attr,
+    shapes: tuple[Shape, ...],
+    operands: tuple[Type, ...],
+    results: tuple[Type, ...],
+    *,
+    apart: bool,
 ) -> _Answer | None:
-    """The loops of the operator at these extents; none if it does not run at them."""
+    """The loops of the operator at these extents; none if it does not run at them. With `apart`, it crashes at some
+    pieces, each of which is tried in its own process."""
     with (
         warnings.catch_warnings(),
         torch.random.fork_rng(devices=()),
@@ -146,7 +153,7 @@ def _tried(
             return None
         if sum(map(prod, (*shapes, *made))) > MOST_ELEMENTS or not trial.prepare():
             return None
-        return _Answer(_Search(trial, operands, results, shapes, made).found())
+        return _Answer(_Search(trial, operands, results, shapes, made, apart).found())
 
 
 def _sure(overload: Any, call: Attr) -> Attr:
@@ -380,12 +387,13 @@ class _Search:
     results: Sequence[Type]
     shapes: tuple[Shape, ...]
     made: tuple[Shape, ...]
+    apart: bool = False
     loops: list[_Loop] = field(default_factory=list)
 
     def found(self) -> Found | None:
         for extent in self._extents():
             for attempt in itertools.islice(self._attempts(extent), MOST_ATTEMPTS):
-                if self._free(attempt, self.loops, "operands") and (cut := self._tried(attempt, extent)) is not None:
+                if self._free(attempt, self.loops, "operands") and (cut := self._cut(attempt, extent)) is not None:
                     self.loops.append(_Loop(f"{LOOP}{len(self.loops)}", attempt, cut))
         return self._written() if self.loops else None
 
@@ -409,6 +417,13 @@ class _Search:
     def _free(cut: Cut, loops: Sequence[_Loop], side: str) -> bool:
         """Whether no loop stands in these dimensions yet."""
         return all(dim is None or getattr(loop, side)[at] != dim for loop in loops for at, dim in enumerate(cut))
+
+    def _cut(self, attempt: Cut, extent: int) -> Cut | None:
+        if not self.apart:
+            return self._tried(attempt, extent)
+        with suppress(Crashed):
+            return aside(lambda: self._tried(attempt, extent))
+        return None
 
     def _tried(self, attempt: Cut, extent: int) -> Cut | None:
         """Where the results hold the loop, if it is one."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import time
 from collections.abc import Callable
 from typing import Any
@@ -15,6 +16,7 @@ from torch import Tensor, nn
 from meshwright.backends.torch_.capabilities import TORCH_GLOO
 from meshwright.backends.torch_.verify.compare import differences, random_values
 from meshwright.backends.torch_.verify.rules import split_differences, strategies
+from meshwright.ir.frontends import discover
 from meshwright.ir.frontends.aside import Crashed, aside
 from meshwright.ir.frontends.contract import Hooks, Source
 from meshwright.ir.frontends.discover import discovered, small
@@ -215,3 +217,20 @@ def test_what_crashes_says_nothing() -> None:
         aside(lambda: time.sleep(60), limit_s=0.2)
     with pytest.raises(RuntimeError, match="ZeroDivisionError"):
         aside(lambda: 1 // 0)
+
+
+def test_pieces_at_which_an_operator_crashes_are_no_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Others of it are, as the batch of an LSTM with as many layers as samples."""
+    search: Any = discover._Search
+    tried = search._tried
+
+    def crashing(self: Any, attempt: tuple[int | None, ...], extent: int) -> Any:
+        if attempt == (0,):
+            os.kill(os.getpid(), signal.SIGKILL)
+        return tried(self, attempt, extent)
+
+    monkeypatch.setattr(search, "_tried", crashing)
+    shapes = (Type((4, 10), "f32"),)
+    found = discovered("celu.default", (("", ("tensor", 0)),), shapes, shapes)
+    assert found is not None
+    assert found.rule == "w0 n0 -> w1 n0"
