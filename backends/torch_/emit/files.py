@@ -18,7 +18,7 @@ from meshwright.backends.torch_.emit.printed import printed_of
 from meshwright.backends.torch_.emit.printed.axes import printed_axes
 from meshwright.backends.torch_.emit.recompute import recomputed
 from meshwright.backends.torch_.emit.script import scripts, unlike_scripts
-from meshwright.backends.torch_.emit.storage import Kept, kept_of, weights_apart, whole_of
+from meshwright.backends.torch_.emit.storage import Kept, check_passed, kept_of, weights_apart, whole_of
 from meshwright.backends.torch_.emit.styles import styles_of
 from meshwright.backends.torch_.emit.subject import Subject
 from meshwright.backends.torch_.emit.unlike import joined_kinds, kinds_of
@@ -147,7 +147,10 @@ def check_printed(subject: Subject) -> None:
 def _kept(subject: Subject, axes: Axes, experts: Experts | None) -> tuple[Kept, Precision]:
     precision = precision_of(subject)
     kept = kept_of(subject, axes, experts)
-    return (whole_of(subject, axes) if precision.sums and not kept.units else kept), precision
+    kept = whole_of(subject, axes) if precision.sums and not kept.units else kept
+    if kept.units or len(subject.decisions.stages) > 1:
+        check_passed(subject)
+    return kept, precision
 
 
 def _model(subject: Subject, folder: Path) -> str:

@@ -143,6 +143,20 @@ def check_sharded(subject: Subject, kept: Kept, axes: Axes) -> None:
         raise _refuse_staged(f"{of_rank} stages per rank, of which torch keeps {ACTIVE} gathered")
 
 
+def check_passed(subject: Subject) -> None:
+    """Must: no block holds a parameter that others read. Another call gives it to all that do, while units of
+    `fully_shard` and stages take what their modules hold."""
+    blocks = tuple(f"{path}." for piece in subject.pieces if piece.repeated for path in piece.segment.paths)
+    for piece in (one for one in subject.pieces if not one.repeated):
+        for param in (one for one in piece.graph.params if one.value in piece.graph.outputs):
+            if any(path.startswith(blocks) for path in param.paths):
+                raise EmissionStorage(
+                    place=f"plan {piece.plan.name}, {param.path}",
+                    cause="this is not emitted yet: a block holds it, others read it, and it is sharded or in stages",
+                    ways=("--fix zero=0,pp=1",),
+                )
+
+
 def weights_apart(subject: Subject) -> bool:
     """Whether gradients of weights are computed apart."""
     return any(action.kind == "W" for _, actions in subject.program.actions for action in actions)
