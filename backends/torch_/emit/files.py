@@ -18,7 +18,7 @@ from meshwright.backends.torch_.emit.printed import printed_of
 from meshwright.backends.torch_.emit.printed.axes import printed_axes
 from meshwright.backends.torch_.emit.recompute import recomputed
 from meshwright.backends.torch_.emit.script import scripts, unlike_scripts
-from meshwright.backends.torch_.emit.storage import Kept, check_passed, kept_of, weights_apart, whole_of
+from meshwright.backends.torch_.emit.storage import Kept, around_units, check_passed, kept_of, weights_apart, whole_of
 from meshwright.backends.torch_.emit.styles import styles_of
 from meshwright.backends.torch_.emit.subject import Subject
 from meshwright.backends.torch_.emit.unlike import joined_kinds, kinds_of
@@ -161,9 +161,10 @@ def called_modules(subject: Subject, kept: Kept) -> dict[str, tuple[str, ...]]:
     """The modules of every body, relative to it, on whose calls something hangs: units of storage, and what is computed
     again."""
     found: dict[str, list[str]] = {}
+    root = around_units(kept.units) if len(subject.decisions.stages) == 1 else frozenset()
     for unit in kept.units:
         if not unit.piece.repeated:
-            found.setdefault(unit.piece.plan.body, []).extend(unit.piece.owners())
+            found.setdefault(unit.piece.plan.body, []).extend(one for one in unit.piece.owners() if one not in root)
     for again in recomputed(subject):
         found.setdefault(again.piece.plan.body, []).extend((*again.paths, *again.attention))
     return {body: tuple(dict.fromkeys(path for path in paths if path)) for body, paths in found.items()}

@@ -15,7 +15,7 @@ the forward pass instead of after the optimizer's step, and one scatter. Between
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
 
@@ -141,6 +141,21 @@ def check_sharded(subject: Subject, kept: Kept, axes: Axes) -> None:
         raise _refuse_staged(f"gradients scattered for every micro-batch, with copies along {axes.copies[0]}")
     if kept.level == 1 and of_rank > ACTIVE and not kept.whole:
         raise _refuse_staged(f"{of_rank} stages per rank, of which torch keeps {ACTIVE} gathered")
+
+
+def around_units(
+    units: Sequence[Unit], beside: Callable[[Unit, Unit], bool] = lambda unit, other: unit is not other
+) -> frozenset[str]:
+    """Modules outside of blocks that hold parameters of several units, or in which units lie that come later."""
+    held = [one.piece.segment.paths if one.piece.repeated else one.piece.owners() for one in units]
+    return frozenset(
+        path
+        for at, unit in enumerate(units)
+        for path in (() if unit.piece.repeated else unit.piece.owners())
+        for later, paths in enumerate(held)
+        if beside(unit, units[later])
+        and any(one == path or (later > at and one.startswith(f"{path}.")) for one in paths)
+    )
 
 
 def check_passed(subject: Subject) -> None:

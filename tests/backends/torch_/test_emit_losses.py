@@ -41,6 +41,7 @@ CASES: dict[str, tuple[str, str, dict[str, Any]]] = {
     "scattered, stages": ("scattered", "mse", STAGES),
     "nested, zero 3": ("nested", "mse", {"dp": 2, "zero": 3}),
     "nested, copies of shards": ("nested", "mse", {"dp": 4, "zero": 3, "shard": 2}),
+    "nested, zero 3, printed": ("nested", "mse", {"dp": 2, "zero": 3, "prints": True}),
     "shared, tensor parallel": ("shared", "mse", {"tp": 2, "prints": True}),
     "dropping, copies": ("dropping", "mse", {"dp": 2}),
 }
