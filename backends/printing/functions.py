@@ -37,7 +37,7 @@ class Function:
 
 
 Called = Callable[[str, Sequence[str]], str]
-"""How a region is called: its path, and its arguments."""
+"""How a region is called: its path, relative to the region that calls it, and its arguments."""
 
 
 def functions_of(
@@ -45,12 +45,15 @@ def functions_of(
 ) -> Function:
     """A region as a function. `given` is what its arguments may be called."""
     inner = tuple(functions_of(one, called, reserved) for one in region.members if isinstance(one, Region))
-    items = _inlined([one if isinstance(one, Item) else _call(one, called) for one in region.members], region.gives)
+    items = _inlined(
+        [one if isinstance(one, Item) else _call(one, region.path, called) for one in region.members], region.gives
+    )
     return _Naming(region, items, frozenset(reserved), dict(given or {})).function(inner)
 
 
-def _call(region: Region, called: Called) -> Item:
-    text = called(region.path, [f"%{number}" for number in range(len(region.reads))])
+def _call(region: Region, outer: str, called: Called) -> Item:
+    inside = region.path[len(outer) + 1 :] if outer else region.path
+    text = called(inside, [f"%{number}" for number in range(len(region.reads))])
     stem = region.path.rpartition(".")[2]
     return Item(made=region.gives, text=text, reads=region.reads, stem=stem, alone=len(region.gives) != 1)
 

@@ -106,7 +106,7 @@ def _region(
         outside = {name for n in range(len(items)) if n not in group for name in items[n].reads} | set(ends[1])
         gives = [name for n in group for name in items[n].made if name in outside]
         members.append(_region(child, items, where, (tuple(reads), gives), paths, reading))
-    members = list(_with_params(members, params, lambda param: read(param, path)))
+    members = list(_with_params(members, ends[1], params, lambda param: read(param, path)))
     return Region(path=path, reads=tuple(ends[0]), gives=tuple(ends[1]), members=tuple(members))
 
 
@@ -141,14 +141,19 @@ def _ordered(
 
 
 def _with_params(
-    members: Iterable[Item | Region], params: Mapping[str, Item], read: Callable[[str], str]
+    members: Iterable[Item | Region], gives: Iterable[str], params: Mapping[str, Item], read: Callable[[str], str]
 ) -> Iterator[Item | Region]:
-    """Reads of parameters before the first item that wants them."""
+    """Reads of parameters before the first item that wants them, or last, where they are only given on."""
     known: set[str] = set()
+
+    def reads(names: Iterable[str]) -> Iterator[Item]:
+        for name in names:
+            if name in params and name not in known:
+                known.add(name)
+                yield replace(params[name], text=read(params[name].param))
+
     for member in members:
         if isinstance(member, Item):
-            for name in member.reads:
-                if name in params and name not in known:
-                    known.add(name)
-                    yield replace(params[name], text=read(params[name].param))
+            yield from reads(member.reads)
         yield member
+    yield from reads(gives)

@@ -37,7 +37,7 @@ from benchmarks.registry.entries import Entry
 from benchmarks.registry.hugging_face import NotBuilt
 from benchmarks.registry.rows import GAP, OK, Row, of_error, of_exit
 from meshwright.backends.torch_.emit import Subject, emit
-from meshwright.ir.errors import RanksFailed
+from meshwright.ir.errors import ForwardRaised, RanksFailed
 from meshwright.ir.frontends.load import load_model
 from meshwright.ir.frontends.shrink import Scale
 from meshwright.ir.frontends.twin import twin_of
@@ -93,9 +93,17 @@ class Asked:
             return
         for name, argv in ((INSPECT, inspected(reference)), (PLAN, planned(reference))):
             if name in cells:
-                yield self.timed(name, "load" if name == INSPECT else "plan", argv)
+                yield self.published(name, "load" if name == INSPECT else "plan", argv)
         if asked := [name for name in cells if name in TWINS or name == TWIN]:
             yield from self._of_twin(reference, asked, together)
+
+    def published(self, name: str, step: str, argv: Sequence[str]) -> Row:
+        """The row of a published size; in fp32 where the model's own code does not run in bf16, and then it says so."""
+        row = self.timed(name, step, argv)
+        if row.code != ForwardRaised.code:
+            return row
+        other = self.timed(name, step, [*argv, "--dtype", "fp32"])
+        return row if other.code == row.code else replace(other, detail=f"in fp32, since in bf16: {row.said}")
 
     # Twins
 

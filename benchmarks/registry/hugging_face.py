@@ -5,8 +5,8 @@
 
 Language models are given by a `config.json` of their defaults. Other heads are given by a file with a factory, which
 takes the numbers of the configuration as arguments, so that it can be made small. What such a head takes is found by
-trying (`_TAKES`): the first batch that its forward pass accepts, on the meta device, and returns logits for. Nothing
-here needs weights or a network.
+trying (`_TAKES`): the first batch that its forward pass accepts, without values, and returns logits for. Nothing here
+needs weights or a network.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ from functools import cache
 from math import isfinite
 from pathlib import Path
 from typing import Any
+
+from meshwright.ir.frontends.stand_ins import without_values
 
 CONFIG, FILE, FACTORY = "config.json", "model.py", "build"
 
@@ -160,17 +162,19 @@ def loss(outputs, batch: dict[str, Tensor]) -> Tensor:
     return F.cross_entropy({logits}, batch["labels_"]{flat})
 '''
 
+WORDS = 256
+"""Indices in a batch are below this: a twin has as many words as the batches of its model need."""
 _TAKES = (
-    '"input_ids": torch.randint(0, 256, (batch, seq))',
+    '"input_ids": torch.randint(0, {words}, (batch, seq))',
     '"pixel_values": torch.randn(batch, {channels}, {image}, {image})',
     '"pixel_values": torch.randn(batch, {frames}, {channels}, {image}, {image})',
     '"input_values": torch.randn(batch, 16000)',
     '"input_features": torch.randn(batch, {mels}, 3000)',
-    '"input_features": torch.randn(batch, {mels}, 3000), "decoder_input_ids": torch.randint(0, 256, (batch, seq))',
+    '"input_features": torch.randn(batch, {mels}, 3000), "decoder_input_ids": torch.randint(0, {words}, (batch, seq))',
     '"input_features": torch.randn(batch, 128, {mels})',
-    '"input_features": torch.randn(batch, 128, {mels}), "decoder_input_ids": torch.randint(0, 256, (batch, seq))',
+    '"input_features": torch.randn(batch, 128, {mels}), "decoder_input_ids": torch.randint(0, {words}, (batch, seq))',
     '"input_values": torch.randn(batch, {length}, {mels})',
-    '"input_values": torch.randn(batch, 16000), "decoder_input_ids": torch.randint(0, 256, (batch, seq))',
+    '"input_values": torch.randn(batch, 16000), "decoder_input_ids": torch.randint(0, {words}, (batch, seq))',
 )
 """Entries of a batch; tried in this order."""
 
@@ -196,7 +200,7 @@ def _factory(kind: Any, config: Any, head: Head, folder: Path) -> str:
         parameters=", ".join(f"{name}={value!r}" for name, value in parameters.items()),
         arguments=", ".join(f"{name}={name}" for name in parameters),
         inputs=takes,
-        classes=classes,
+        classes=min(classes, WORDS),
         labels=f"{labels},",
         logits=f"logits.flatten(0, {len(around) - 1})" if flat else "logits",
         flat=".flatten()" if flat else "",
@@ -210,11 +214,11 @@ def _taken(model: Any, config: Any, batch: int, seq: int) -> tuple[str, tuple[in
     import torch
 
     errors = []
+    model.eval()  # in training, some leave out layers by chance
     for text in _candidates(config):
-        with torch.device("meta"):
-            given = eval(f"{{{text}}}", {"torch": torch, "batch": batch, "seq": seq})  # noqa: S307 - our own text
         try:
-            with torch.no_grad():
+            with without_values():
+                given = eval(f"{{{text}}}", {"torch": torch, "batch": batch, "seq": seq})  # noqa: S307 - our own text
                 logits = model(**given).logits
         except Exception as error:  # noqa: BLE001 - it does not take this one
             errors.append(f"{type(error).__name__}: {error}".splitlines()[0])
@@ -227,6 +231,7 @@ def _taken(model: Any, config: Any, batch: int, seq: int) -> tuple[str, tuple[in
 
 def _candidates(config: Any) -> Iterator[str]:
     sizes = {
+        "words": WORDS,
         "channels": _first(config, ("num_channels", "in_channels"), 3),
         "image": _first(config, ("image_size", "img_size"), 224),
         "frames": _first(config, ("num_frames", "frames_per_clip"), 8),

@@ -10,7 +10,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.overrides import TorchFunctionMode
 
 from meshwright.ir.calls import Calls
@@ -21,6 +20,7 @@ from meshwright.ir.frontends.foreign import guarded
 from meshwright.ir.frontends.model_file import model_file
 from meshwright.ir.frontends.own_loss import own_loss
 from meshwright.ir.frontends.route import Routes, routes_of
+from meshwright.ir.frontends.stand_ins import faked
 
 TIME_LIMIT_S = 60.0
 
@@ -174,11 +174,7 @@ def _watched(model: nn.Module, inputs: dict[str, Tensor], seq: int) -> tuple[Arg
     handles = [hook for module in paths for hook in (
         module.register_forward_pre_hook(before, with_kwargs=True), module.register_forward_hook(after))]  # fmt: skip
     try:
-        with (
-            FakeTensorMode(allow_non_fake_inputs=True) as mode,
-            torch.no_grad(),
-            making,
-        ):  # models ask it no values, unlike meta
+        with faked() as mode, making:  # models ask it no values, unlike meta
             outputs = model(**{name: mode.from_tensor(tensor) for name, tensor in inputs.items()})
     finally:
         for handle in handles:

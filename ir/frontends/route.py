@@ -18,13 +18,13 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch._subclasses.fake_tensor import FakeTensorMode, unset_fake_temporarily
+from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.overrides import TorchFunctionMode, resolve_name
 from torch.utils._pytree import tree_leaves, tree_map
 
 from meshwright.ir.frontends.dtypes import type_of
 from meshwright.ir.frontends.own_loss import own_loss
-from meshwright.ir.frontends.stand_ins import with_values
+from meshwright.ir.frontends.stand_ins import faked, with_values
 from meshwright.ir.quoting import attribute, constant, identifier, keywords, literal
 from meshwright.ir.route import CALLED, DEVICE, LOSS, NOTHING, ROWS, Line, Route, settled
 
@@ -85,7 +85,7 @@ def routes_of(
     model returns its own."""
     rows = next(tensor.shape[0] for tensor in inputs.values())
     try:
-        with FakeTensorMode(allow_non_fake_inputs=True) as mode, torch.no_grad():
+        with faked() as mode:
             fake = {name: mode.from_tensor(tensor) for name, tensor in batch.items()}
             few = _of_rows(fake, rows, WATCHED)
             route = _watch(module, few, tuple(inputs), blocks, loss)

@@ -100,7 +100,7 @@ def fold_trace(graph: Graph, stacks: Sequence[Stack], classes: Mapping[str, str]
     cuts = _cut(graph, names, stacks)
     entered = {cut.room for cut in cuts}
     graph = _with_uncalled(graph, [stack for stack in stacks if not any(map(stack.holds, entered))])
-    owner = _owners(graph, names, entered)
+    owner = _owners(graph, names, cuts)
     borrowed = {value for cut in cuts if cut.room for op in cut.ops for value in op.operands if owner.get(value) == ""}
     unread = {param.value for param in graph.params if not graph.readers[param.value]} - set(graph.outputs)
     closed = [_close(graph, cut, index == 0, owner, borrowed, unread) for index, cut in enumerate(cuts)]
@@ -142,10 +142,18 @@ def _stack_of(room: str, stacks: Sequence[Stack]) -> str:
     return next((stack.path for stack in stacks if stack.holds(room)), "")
 
 
-def _owners(graph: Graph, names: Names, entered: Set[str]) -> Mapping[str, str]:
-    """The room that owns each parameter: the one that holds all its paths and is entered, else none."""
-    rooms = {param.value: {names.room(path) for path in param.paths} for param in graph.params}
-    return {value: next(iter(found)) if len(found) == 1 and found <= entered else "" for value, found in rooms.items()}
+def _owners(graph: Graph, names: Names, cuts: Sequence[Cut]) -> Mapping[str, str]:
+    """The room that owns each parameter: the one with all its paths, if it is entered and alone reads it; else none."""
+    entered, readers = {cut.room for cut in cuts}, dict[str, set[str]]()
+    for cut in cuts:
+        for value in (value for op in cut.ops for value in op.operands):
+            readers.setdefault(value, set()).add(cut.room)
+    found: dict[str, str] = {}
+    for param in graph.params:
+        rooms = {names.room(path) for path in param.paths}
+        (alone,) = rooms if len(rooms) == 1 else ("",)
+        found[param.value] = alone if alone in entered and readers.get(param.value, rooms) == rooms else ""
+    return found
 
 
 def _with_uncalled(graph: Graph, stacks: Sequence[Stack]) -> Graph:

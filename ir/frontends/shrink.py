@@ -20,8 +20,9 @@ changes
 - makes no matrix square that was not, which would hide that rows are taken for columns.
 
 Relations need no rule. What a number must divide or must not exceed is asked of the model: it refuses what breaks them,
-or runs other operators. Where a number alone cannot shrink, those that are equal to it or its multiples follow it; and
-where it was the limit of indices that size nothing (the token that pads), these do.
+runs other operators, or has no loss, as it looks past the end of a table (`_Search.enough_rows`). Where a number alone
+cannot shrink, those that are equal to it or its multiples follow it; and where it was the limit of indices that size
+nothing (the token that pads), these do.
 
 How much is tried is limited (`WORK`), not how long that takes: a model has the same twin everywhere.
 """
@@ -29,7 +30,7 @@ How much is tried is limited (`WORK`), not how long that takes: a model has the 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil, gcd
 from typing import Any
 
@@ -276,11 +277,15 @@ class _Search:
         """All steps: see the module."""
         self.listed_blocks()
         now = self.run(self.settings)
+        if now is None:
+            self.recipe, self.known = replace(self.recipe, exact=True), {}
+            now = self.run(self.settings)
         if now is None:  # it asks for values, or does not run with so few blocks
             return self.recipe.settings
         self.now = now
         while self.smaller_sizes():
             pass
+        self.enough_rows()
         self.no_chances()
         self.limits()
         return self.settings
@@ -376,7 +381,7 @@ class _Search:
 
     def with_size(self, path: Path, value: int, candidate: int) -> Iterator[Settings]:
         """The settings with another size: alone; where that is impossible, with its equals; with its multiples, in
-        proportion; or with what indexes it and sizes nothing below it."""
+        proportion; or, where it does not run at all, with what indexes it and sizes nothing below it."""
         alone = {path: candidate}
         yield _put(self.settings, alone)
         found = self.run(_put(self.settings, alone))
@@ -388,11 +393,26 @@ class _Search:
         for also in dict.fromkeys((tuple(equals.items()), tuple(multiples.items()))):
             if len(also) > 1:
                 yield _put(self.settings, dict(also))
+        if found is not None:
+            return
         indices = [at for at, its in self.integers(2) if candidate <= its < value and self.is_inert(at, its)]
         for at in indices:
             yield _put(self.settings, alone | {at: candidate - 1})
         if len(indices) > 1:
             yield _put(self.settings, alone | dict.fromkeys(indices, candidate - 1))
+
+    def enough_rows(self) -> None:
+        """Where the loss cannot be computed, what is looked up may lie past the end of a table, which only values tell:
+        the number with which it can stays as it was."""
+        if self.now.size > MOST_VALUES or self.computed(self.settings) is not None:
+            return
+        small = dict(numbers(self.settings))
+        for path, value in numbers(self.recipe.settings):
+            settings = _put(self.settings, {path: value})
+            found = self.run(settings) if small.get(path) not in (None, value) else None
+            if found is not None and found.size <= MOST_VALUES and self.computed(settings) is not None:
+                self.adopt(settings, found)
+                return
 
     # Chances and limits
 

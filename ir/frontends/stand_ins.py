@@ -11,6 +11,10 @@ on it:
 
 A fourth prints: an export that fails writes its graph to standard error, a page before our two lines. And transformers
 looks at no values where it takes itself to be traced.
+
+A model without values is on the meta device, but its code need not be: `torch.arange(n)`, `torch.tensor(values)` and
+what comes from numpy are on the CPU. Trained, both are on one device. So they are here: a fake tensor of a meta tensor
+is one of the CPU (`one_device`).
 """
 
 from __future__ import annotations
@@ -20,6 +24,9 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 from unittest import mock
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 RECOMPUTE = "checkpoint() in the forward pass is not traced: what to recompute is for the plan to decide"
 
@@ -47,6 +54,7 @@ def standing_in() -> Iterator[list[str]]:
             ("torch.utils.checkpoint._checkpoint_without_reentrant_generator", unchecked),
         ):
             stack.enter_context(mock.patch(target, stand_in))
+        stack.enter_context(one_device())
         stack.enter_context(mock.patch("torch.export._trace.print", _nothing, create=True))
         yield notes
 
@@ -57,6 +65,33 @@ def _hinted(_mask: Any, is_causal: bool | None = None, _size: int | None = None)
 
 def _nothing(*_args: Any, **_kwargs: Any) -> None:
     """Prints nothing."""
+
+
+@contextlib.contextmanager
+def one_device() -> Iterator[None]:
+    """Have fake tensors of meta tensors be on the CPU, where code puts what it makes without a device."""
+    make = FakeTensor.__new__
+
+    def on_cpu(kind: Any, mode: Any, meta: Any, device: Any, *args: Any, **kwargs: Any) -> Any:
+        here = torch.device("cpu") if torch.device(device).type == "meta" else device
+        return make(kind, mode, meta, here, *args, **kwargs)
+
+    with mock.patch.object(FakeTensor, "__new__", on_cpu):
+        yield
+
+
+@contextlib.contextmanager
+def faked() -> Iterator[FakeTensorMode]:
+    """Run code on a model and a batch that are on the meta device: on one device, without values."""
+    with one_device(), FakeTensorMode(allow_non_fake_inputs=True) as mode, torch.no_grad():
+        yield mode
+
+
+@contextlib.contextmanager
+def without_values() -> Iterator[None]:
+    """The same, as a trace would: code takes itself to be exported."""
+    with faked(), as_exported():
+        yield
 
 
 @contextlib.contextmanager

@@ -37,7 +37,7 @@ from meshwright.ir.frontends.contract import Hooks, Source
 from meshwright.ir.frontends.dtypes import type_of
 from meshwright.ir.frontends.foreign import Interrupted, TimeIsUp, contained, described, user_line, whole
 from meshwright.ir.frontends.own_loss import own_loss
-from meshwright.ir.frontends.stand_ins import as_exported, standing_in
+from meshwright.ir.frontends.stand_ins import standing_in, without_values
 from meshwright.ir.frontends.storage import Cell
 from meshwright.ir.frontends.translate import Translator
 from meshwright.ir.frontends.values import Attribute, Handle, Names, Place, Traced, tensor_term
@@ -159,12 +159,12 @@ def trace(
 
 
 def fails_alike(source: Source, batch: Any, refused: MeshwrightError) -> bool:
-    """Whether the whole model, merely run on meta tensors, is refused for the same reason at the same line: then no
+    """Whether the whole model, merely run without values, is refused for the same reason at the same line: then no
     other trace of it will do, and this has cost a fraction of one."""
     step, was_training = Step(source), source.module.training
     source.module.train()
     try:
-        with standing_in(), as_exported(), _user_code(source.place), torch.device("meta"), torch.no_grad():
+        with standing_in(), without_values(), _user_code(source.place):
             step(batch)
     except MeshwrightError as error:
         found = error

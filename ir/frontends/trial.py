@@ -4,6 +4,9 @@
 
 Neither weights nor activations exist, so a trial of a few blocks takes 20 to 100 ms whatever its numbers are. What the
 settings mean is read off by comparing runs (`shrink`).
+
+A model that makes tensors off the default device runs as a trace would run it instead (`exact`): that takes twice as
+long, and other kernels may run, so runs of both kinds are not compared.
 """
 
 from __future__ import annotations
@@ -13,7 +16,7 @@ import io
 import logging
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -26,7 +29,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from meshwright.ir.errors import ModelTimedOut
 from meshwright.ir.frontends.contract import Hooks, Source, example_batch
 from meshwright.ir.frontends.foreign import TIME_LIMIT_S, contained
-from meshwright.ir.frontends.stand_ins import as_exported
+from meshwright.ir.frontends.stand_ins import as_exported, without_values
 from meshwright.ir.frontends.torch_export import Step as TrainingStep
 
 BATCH = 2
@@ -36,19 +39,21 @@ MOST_VALUES = 2**27
 Settings = dict[str, Any]
 Shape = tuple[int, ...]
 Kinds = Mapping[str, Counter[tuple[str, ...]]]
-"""Of every list of modules by path: how many it has of each kind, by class and by what these hold."""
+"""Of every list of modules by path: how many it has of each kind, by class and by what these hold, in however many
+modules of a list of their own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe:
     """How a model is built of settings, on the device that torch has as its default; the whole one; what it is trained
-    on, and where errors say that it stands."""
+    on, and where errors say that it stands; and whether trials run as traces do."""
 
     settings: Settings
     build: Callable[[Settings], nn.Module]
     whole: nn.Module
     hooks: Hooks
     place: str
+    exact: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +61,8 @@ class Step:
     """An operator that ran.
 
     - `chances`: numbers that a random operator was given, else None.
-    - `rows`: the length of what it looked up in, which no shape shows; `words`: an entry of the batch says where.
+    - `rows`: the length of what it looked up in, which no shape shows; `words`: an entry of the batch says where, or
+      whole numbers that are made of one.
     - `chosen`: how many of how many a selection keeps.
     """
 
@@ -107,8 +113,14 @@ def _kinds(model: nn.Module) -> Kinds:
     found: dict[str, Counter[tuple[str, ...]]] = {}
     for path, modules in model.named_modules():
         if isinstance(modules, nn.ModuleList | nn.Sequential):
-            found[path] = Counter((type(one).__name__, *dict(one.named_parameters())) for one in modules.children())
+            found[path] = Counter(map(_kind, modules.children()))
     return found
+
+
+def _kind(module: nn.Module) -> tuple[str, ...]:
+    paths = (path.split(".") for path, _ in module.named_parameters())
+    held = (".".join("*" if part.isdigit() else part for part in path) for path in paths)
+    return (type(module).__name__, *dict.fromkeys(held))
 
 
 def built(recipe: Recipe, settings: Settings) -> nn.Module | None:
@@ -181,8 +193,8 @@ def _watched(model: nn.Module, recipe: Recipe, seq: int) -> Run:
     batch = example_batch(Source(model, recipe.hooks, recipe.place), BATCH, seq)
     paths = {id(one): path for path, one in model.named_parameters()}
     model.train()
-    entries = {id(one) for one in pytree.tree_leaves(batch)}
-    with as_exported(), torch.device("meta"), torch.no_grad(), _Log(paths, entries) as log:
+    entries = {id(one): one for one in pytree.tree_leaves(batch)}
+    with without_values() if recipe.exact else _on_meta(), _Log(paths, entries) as log:
         TrainingStep(Source(model, recipe.hooks, recipe.place))(batch)
     return Run(
         parameters=held.parameters,
@@ -193,12 +205,18 @@ def _watched(model: nn.Module, recipe: Recipe, seq: int) -> Run:
     )
 
 
+@contextlib.contextmanager
+def _on_meta() -> Iterator[None]:
+    with as_exported(), torch.device("meta"), torch.no_grad():
+        yield
+
+
 class _Log(TorchDispatchMode):
     """Every operator that runs, in order."""
 
-    def __init__(self, paths: Mapping[int, str], entries: Set[int]) -> None:
+    def __init__(self, paths: Mapping[int, str], entries: Mapping[int, Any]) -> None:
         super().__init__()
-        self.paths, self.entries = paths, entries
+        self.paths, self.words = paths, dict(entries)  # which keeps them: another object may get an old one's id
         self.steps: list[Step] = []
         self.read_by: dict[str, str] = {}
 
@@ -211,6 +229,8 @@ class _Log(TorchDispatchMode):
             if id(one) in self.paths:
                 self.read_by.setdefault(self.paths[id(one)], name)
         given = (*args, *(kwargs or {}).values())
+        if any(id(one) in self.words for one in pytree.tree_leaves(given)):
+            self.words |= {id(one): one for one in pytree.tree_leaves(made) if _is_whole(one)}
         self.steps.append(
             Step(
                 name=name,
@@ -219,11 +239,16 @@ class _Log(TorchDispatchMode):
                 if torch.Tag.nondeterministic_seeded in func.tags
                 else None,
                 rows=_rows(name, args),
-                words="loss" in name or any(id(one) in self.entries for one in args[1:]),
+                words="loss" in name or any(id(one) in self.words for one in pytree.tree_leaves(args[1:])),
                 chosen=(args[1], args[0].shape[args[2] if len(args) > 2 else -1]) if name == "aten::topk" else None,
             )
         )
         return made
+
+
+def _is_whole(item: Any) -> bool:
+    """Whether it may say where something is: what is true or not of an entry, or counts that, does not."""
+    return isinstance(item, Tensor) and not (item.is_floating_point() or item.is_complex() or item.dtype is torch.bool)
 
 
 LOOK_UPS = ("aten::embedding", "aten::index.Tensor")

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.mutation.forking import Ended
-from benchmarks.registry import command, hugging_face, running
+from benchmarks.registry import asking, command, hugging_face, running
 from benchmarks.registry.asking import ask
 from benchmarks.registry.cells import CELLS, TWINS
 from benchmarks.registry.command import WORKING_TREE, read
@@ -240,6 +240,27 @@ def test_every_cell_of_a_twin_is_asked_with_words_of_the_command_line() -> None:
     for cell in TWINS.values():
         assert parser.parse_args(["plan", "model.py:build", *cell.words]).cluster.startswith("cpu:")
     assert set(TWINS) < set(CELLS)
+
+
+def test_a_size_whose_own_code_does_not_run_in_bf16_is_asked_in_fp32_and_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def answer(argv: Sequence[str]) -> tuple[int, str]:
+        if argv[-1] == "fp32" and "better" in argv:
+            return 0, ""
+        return 2, "error MW1011 at model.py: expected bf16\n  fix: cast\n" if "better" in argv else REFUSED
+
+    monkeypatch.setattr(asking, "ask", answer)
+    asked = asking.Asked(Entry(name="m", family="f", write=str), tmp_path)
+    row = asked.published("inspect", "load", ["inspect", "better"])
+    assert (row.outcome, row.detail) == ("exact", "in fp32, since in bf16: model.py: expected bf16")
+    assert asked.published("inspect", "load", ["inspect", "other"]).code == "MW4075"
+
+
+def test_what_a_model_takes_is_found_where_its_code_names_no_device(tmp_path: Path) -> None:
+    reference = hugging_face.write("imagegpt", tmp_path)
+    assert reference.endswith("model.py:build")
+    assert '"input_ids": torch.randint(0, 256, (batch, seq))' in (tmp_path / "model.py").read_text()
 
 
 # A sample ------------------------------------------------------------------------------------------------------------

@@ -19,7 +19,14 @@ from meshwright.backends.torch_.emit.printed import printed_of
 from meshwright.backends.torch_.emit.printed.axes import printed_axes
 from meshwright.backends.torch_.emit.recompute import recomputed
 from meshwright.backends.torch_.emit.script import scripts, unlike_scripts
-from meshwright.backends.torch_.emit.storage import Kept, kept_of, scalars_of, whole_of
+from meshwright.backends.torch_.emit.storage import (
+    Kept,
+    around_units,
+    check_passed,
+    kept_of,
+    scalars_of,
+    whole_of,
+)
 from meshwright.backends.torch_.emit.styles import styles_of
 from meshwright.backends.torch_.emit.subject import Subject
 from meshwright.backends.torch_.emit.unlike import joined_kinds, kinds_of
@@ -164,7 +171,10 @@ def check_copies(subject: Subject, axes: Axes, copies: Copies, kept: Kept) -> No
 def _kept(subject: Subject, axes: Axes, copies: Copies) -> tuple[Kept, Precision]:
     precision = precision_of(subject)
     kept = kept_of(subject, axes, copies)
-    return (whole_of(subject, axes) if precision.sums and not kept.units else kept), precision
+    kept = whole_of(subject, axes) if precision.sums and not kept.units else kept
+    if kept.units or len(subject.decisions.stages) > 1:
+        check_passed(subject)
+    return kept, precision
 
 
 def _model(subject: Subject, folder: Path) -> str:
@@ -175,9 +185,10 @@ def called_modules(subject: Subject, kept: Kept) -> dict[str, tuple[str, ...]]:
     """The modules of every body, relative to it, on whose calls something hangs: units of storage, and what is computed
     again."""
     found: dict[str, list[str]] = {}
+    root = around_units(kept.units) if len(subject.decisions.stages) == 1 else frozenset()
     for unit in kept.units:
         if not unit.piece.repeated:
-            found.setdefault(unit.piece.plan.body, []).extend(unit.piece.owners())
+            found.setdefault(unit.piece.plan.body, []).extend(one for one in unit.piece.owners() if one not in root)
     for again in recomputed(subject):
         found.setdefault(again.piece.plan.body, []).extend((*again.paths, *again.attention))
     return {body: tuple(dict.fromkeys(path for path in paths if path)) for body, paths in found.items()}

@@ -21,7 +21,7 @@ from meshwright.backends.torch_.emit.printed.stages import printed_pipeline
 from meshwright.backends.torch_.emit.recompute import Again, recomputed
 from meshwright.backends.torch_.emit.sections import Fused, Sizes, fused_of, pattern
 from meshwright.backends.torch_.emit.statistics import shared_statistics
-from meshwright.backends.torch_.emit.storage import Kept, Unit, check_sharded, scalars_of
+from meshwright.backends.torch_.emit.storage import Kept, Unit, around_units, check_sharded, scalars_of
 from meshwright.backends.torch_.emit.styles import LOSS, Style, Styles
 from meshwright.backends.torch_.emit.subject import Piece, Subject
 from meshwright.backends.torch_.emit.turns import among
@@ -208,15 +208,7 @@ class Parts:
     def around_units(self) -> frozenset[str]:
         """Modules outside of blocks that are no unit of their own: units that come later lie in them, or another one
         holds parameters of theirs."""
-        held = [one.piece.segment.paths if one.piece.repeated else one.piece.owners() for one in self.kept.units]
-        return frozenset(
-            path
-            for at, unit in enumerate(self.kept.units)
-            for path in (() if unit.piece.repeated else unit.piece.owners())
-            for later, paths in enumerate(held)
-            if self._beside(unit, self.kept.units[later])
-            and any(one == path or (later > at and one.startswith(f"{path}.")) for one in paths)
-        )
+        return around_units(self.kept.units, self._beside)
 
     def _beside(self, unit: Unit, other: Unit) -> bool:
         """Whether these are two units, which one stage may have."""

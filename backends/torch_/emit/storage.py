@@ -15,7 +15,7 @@ the forward pass instead of after the optimizer's step, and one scatter. Between
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
 
@@ -143,6 +143,35 @@ def check_sharded(subject: Subject, kept: Kept, axes: Axes) -> None:
         raise _refuse_staged(f"{of_rank} stages per rank, of which torch keeps {ACTIVE} gathered")
 
 
+def around_units(
+    units: Sequence[Unit], beside: Callable[[Unit, Unit], bool] = lambda unit, other: unit is not other
+) -> frozenset[str]:
+    """Modules outside of blocks that hold parameters of several units, or in which units lie that come later."""
+    held = [one.piece.segment.paths if one.piece.repeated else one.piece.owners() for one in units]
+    return frozenset(
+        path
+        for at, unit in enumerate(units)
+        for path in (() if unit.piece.repeated else unit.piece.owners())
+        for later, paths in enumerate(held)
+        if beside(unit, units[later])
+        and any(one == path or (later > at and one.startswith(f"{path}.")) for one in paths)
+    )
+
+
+def check_passed(subject: Subject) -> None:
+    """Must: no block holds a parameter that others read. Another call gives it to all that do, while units of
+    `fully_shard` and stages take what their modules hold."""
+    blocks = tuple(f"{path}." for piece in subject.pieces if piece.repeated for path in piece.segment.paths)
+    for piece in (one for one in subject.pieces if not one.repeated):
+        for param in (one for one in piece.graph.params if one.value in piece.graph.outputs):
+            if any(path.startswith(blocks) for path in param.paths):
+                raise EmissionStorage(
+                    place=f"plan {piece.plan.name}, {param.path}",
+                    cause="this is not emitted yet: a block holds it, others read it, and it is sharded or in stages",
+                    ways=("--fix zero=0,pp=1",),
+                )
+
+
 def weights_apart(subject: Subject) -> bool:
     """Whether gradients of weights are computed apart."""
     return any(action.kind == "W" for _, actions in subject.program.actions for action in actions)
@@ -191,7 +220,8 @@ def _sharded(piece: Piece, axes: Axes, copies: Copies) -> tuple[str, ...]:
 
 
 def _trained(piece: Piece) -> list[str]:
-    return [param.path for param in piece.graph.params if param.requires_grad and param.path not in scalars_of(piece)]
+    scalars = scalars_of(piece)
+    return [param.path for param in piece.graph.params if param.requires_grad and param.path not in scalars]
 
 
 def scalars_of(piece: Piece) -> set[str]:

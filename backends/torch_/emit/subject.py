@@ -257,9 +257,18 @@ class Piece:
     def instances(self) -> Instances:
         return Instances.of(self.segment.paths)
 
+    @cached_property
+    def held(self) -> Mapping[str, tuple[Param, ...]]:
+        """Its parameters by the modules that hold them, in order; paths are relative to the instance."""
+        found: dict[str, tuple[Param, ...]] = {}
+        for param in self.graph.params:
+            owner = self.owner(param)
+            found[owner] = (*found.get(owner, ()), param)
+        return found
+
     def owners(self) -> tuple[str, ...]:
-        """The modules that hold its parameters, in order; their paths are relative to the instance."""
-        return tuple(dict.fromkeys(map(self.owner, self.graph.params)))
+        """The modules that hold its parameters."""
+        return tuple(self.held)
 
     def unread(self) -> tuple[Param, ...]:
         """The parameters that nothing is made of here, or nothing that a gradient flows through."""

@@ -91,6 +91,20 @@ class Around(Scores):
         return made
 
 
+class Shared(Scores):
+    """A parameter of a block that another block and the model read."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks[1].norm = self.blocks[0].norm
+
+    def scores(self, x: Tensor) -> Tensor:
+        return super().scores(x) * self.blocks[0].norm.weight.mean()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.scores(x)
+
+
 class Nested(nn.Module):
     """All that a model holds in one module of it."""
 
@@ -124,6 +138,10 @@ def dropping() -> nn.Module:
 
 def scattered() -> nn.Module:
     return Scattered()
+
+
+def shared() -> nn.Module:
+    return Shared()
 
 
 def nested() -> nn.Module:

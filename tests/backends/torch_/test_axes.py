@@ -68,7 +68,7 @@ def named(monkeypatch: pytest.MonkeyPatch, **names: str) -> Subject:
     def name_of(used: Any, graph: object, loops: object, axis: str) -> str:
         return found[axis][bodies.index(used.body) % len(found[axis])]
 
-    monkeypatch.setattr("meshwright.backends.torch_.emit.axes.name_of", name_of)
+    monkeypatch.setattr("meshwright.ir.names.words.name_of", name_of)
     made: Any = SimpleNamespace(
         mesh=SimpleNamespace(names=tuple(names)), pieces=plan.pieces, bodies=plan.bodies, fold=plan.fold
     )

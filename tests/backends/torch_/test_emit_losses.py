@@ -10,7 +10,7 @@ import pytest
 
 from meshwright.backends.torch_.emit import Subject
 from meshwright.backends.torch_.verify.emitted import verify
-from meshwright.ir.errors import EmissionLoss
+from meshwright.ir.errors import EmissionLoss, EmissionStorage
 from tests.backends.torch_.emitted import job, subject, unclean, written
 
 HERE = Path(__file__).parent
@@ -41,6 +41,8 @@ CASES: dict[str, tuple[str, str, dict[str, Any]]] = {
     "scattered, stages": ("scattered", "mse", STAGES),
     "nested, zero 3": ("nested", "mse", {"dp": 2, "zero": 3}),
     "nested, copies of shards": ("nested", "mse", {"dp": 4, "zero": 3, "shard": 2}),
+    "nested, zero 3, printed": ("nested", "mse", {"dp": 2, "zero": 3, "prints": True}),
+    "shared, tensor parallel": ("shared", "mse", {"tp": 2, "prints": True}),
     "dropping, copies": ("dropping", "mse", {"dp": 2}),
 }
 
@@ -65,6 +67,13 @@ def test_all_of_them_are_exact(tmp_path: Path) -> None:
     assert {name: one.differences[:2] for name, one in found.items() if not one.exact} == {}
     assert {name for name, one in found.items() if one.still} == {"dropping, copies"}
     assert unclean(tmp_path) == ""
+
+
+@pytest.mark.parametrize("degrees", [{"dp": 2, "zero": 3}, STAGES])
+def test_what_blocks_share_is_neither_sharded_nor_in_stages(degrees: dict[str, Any], tmp_path: Path) -> None:
+    plan = planned(tmp_path, "shared", "mse", degrees)
+    with pytest.raises(EmissionStorage, match="a block holds it, others read it"):
+        written(plan, tmp_path / "out")
 
 
 def test_a_loss_without_parts_is_refused_where_parts_are_needed(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from meshwright.ir.decisions import BodyPlan
 from meshwright.ir.errors import EmissionStorage
 from meshwright.ir.quoting import identifier
 from tests.backends.torch_ import golden
+from tests.backends.torch_.emitted import MIXED as LOW
 from tests.backends.torch_.emitted import TINY, lowered, subject, unclean, written
 from tests.backends.torch_.measured import assert_planned
 from tests.backends.torch_.proved import proved
@@ -107,7 +108,7 @@ def mixed(plan: Subject, cuts: dict[str, dict[str, str]]) -> Subject:
     decisions = replace(
         plan.decisions, plans=tuple(otherwise(one, cuts.get(one.body, {})) for one in plan.decisions.plans)
     )
-    return replace(plan, decisions=decisions, program=lowered(decisions, reference=NANO))
+    return replace(plan, decisions=decisions, program=lowered(decisions, plan.workload, NANO))
 
 
 def otherwise(plan: BodyPlan, cuts: dict[str, str]) -> BodyPlan:
@@ -200,3 +201,10 @@ def test_a_parameter_that_one_axis_cuts_and_another_copies_is_refused(tmp_path: 
     plan = mixed(subject(reference=NANO, prints=True, cp=2, dp=2, zero=3), {"Block": HEADS})
     with pytest.raises(EmissionStorage, match="its parts are sharded otherwise than what is beside them"):
         written(plan, tmp_path)
+
+
+def test_what_an_axis_cuts_is_cast_where_units_cast_all_else(tmp_path: Path) -> None:
+    plan = mixed(subject(reference=NANO, prints=True, workload=LOW, cp=2, zero=3), {"Block": HEADS})
+    text = written(plan, tmp_path).read_text()
+    assert "local(self.attn.c_attn.weight).to(torch.bfloat16)" in text
+    assert "local(self.attn.c_proj.weight)" not in text

@@ -113,6 +113,8 @@ def test_pieces_and_who_makes_what_comes_in() -> None:
         ("", False, None),
     ]
     assert block.owners()[:3] == ("norm1", "attn.q", "attn.k")
+    assert [one for held in block.held.values() for one in held if block.owner(one) not in block.held] == []
+    assert sum(map(len, block.held.values())) == len(block.graph.params)
     assert (block.path("attn.q"), block.path(""), head.path("norm"), head.path("")) == (
         "layers.0.attn.q",
         "layers.0",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -78,6 +79,18 @@ def test_what_does_not_run_with_fewer_blocks_is_traced_with_more(exports: list[o
     assert len(exports) > 1
     assert found.parameters == DEPTH * 20
     assert any("cannot run with fewer blocks" in note for note in found.notes)
+
+
+def from_elsewhere(layers: nn.ModuleList, x: Tensor) -> Tensor:
+    """Makes tensors without a device, as code does that runs on one."""
+    order = torch.arange(x.shape[1]).flip(0)
+    return in_turn(layers, x[:, order] * torch.tensor([1.0, 2.0, 3.0, 4.0]) + torch.from_numpy(np.ones(4, "f4")))
+
+
+def test_what_is_made_without_a_device_is_where_the_model_is() -> None:
+    made = capture(source_of(from_elsewhere), batch=2, seq=4)
+    assert made.parameters == DEPTH * (4 * 4 + 4)
+    assert not made.notes
 
 
 def test_what_runs_is_exported_once(exports: list[object]) -> None:

@@ -186,6 +186,16 @@ def test_parameters_of_blocks_that_are_not_called_belong_to_the_first_call() -> 
     assert sorted(held) == sorted(name for name, _ in model.named_parameters() if not name.startswith("blocks."))
 
 
+def test_a_parameter_of_a_block_that_the_model_reads_too() -> None:
+    class Reads(Model):
+        def forward(self, tokens: Tensor) -> Tensor:
+            return F.linear(self.run(self.embedding(tokens)), self.blocks.get_submodule("0.up").weight).sum()
+
+    found = captured(Reads([Block(i) for i in range(6)])).fold
+    first = next(iter(found.calls())).body.graph
+    assert [param.value for param in first.params if param.value in first.outputs] == ["blocks.0.up.weight"]
+
+
 def test_skips_across_the_stack_are_not_folded_away() -> None:
     class Skips(Model):
         def run(self, x: Tensor) -> Tensor:

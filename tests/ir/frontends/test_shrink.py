@@ -200,6 +200,20 @@ def test_a_model_that_asks_for_values_keeps_its_settings() -> None:
     assert of(Asks, {"up": 512}) == {"up": 512}
 
 
+def test_a_number_that_only_values_tell_to_be_too_small_stays() -> None:
+    """Row 40 is looked up, and 32 rows would be enough for twice the tokens."""
+
+    class Looks(nn.Module):
+        def __init__(self, given: Mapping[str, Any]) -> None:
+            super().__init__()
+            self.up, self.kinds = nn.Linear(32, given["up"]), nn.Embedding(given["kinds"], given["up"])
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.up(x) + self.kinds(torch.full(x.shape[:1], 40, device=x.device))
+
+    assert of(Looks, {"up": 512, "kinds": 128}) == {"up": 64, "kinds": 128}
+
+
 @pytest.mark.parametrize("given", [{}, {"name": "x"}])
 def test_settings_without_numbers_stay(given: dict[str, Any]) -> None:
     assert of(lambda _: nn.Linear(32, 2), given) == given

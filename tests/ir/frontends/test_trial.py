@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -75,6 +77,55 @@ def test_what_a_run_says() -> None:
     assert dict(found.read_by or {})["table.weight"] == "aten::embedding"
     assert dict(found.read_by or {})["places"] == "aten::index.Tensor"
     assert "layers.1.weight" not in dict(found.read_by or {})
+
+
+def test_words_are_what_an_entry_says_however_it_is_laid_out_and_positions_are_what_masks_count() -> None:
+    class Laid(nn.Module):
+        def __init__(self, _: dict[str, Any]) -> None:
+            super().__init__()
+            self.words, self.places = nn.Embedding(50, 4), nn.Embedding(9, 4)
+
+        def forward(self, tokens: Tensor) -> Tensor:
+            laid = torch.cat([tokens.new_zeros(2, 1), tokens.view(-1, 5)], dim=1) + 1
+            return (self.words(laid) + self.words.weight[laid] + self.places(laid.ne(1).cumsum(1))).sum()
+
+    found = trial.run(recipe(Laid, Hooks(batch_of)), {}, 5)
+    assert found is not None
+    assert [(one.rows, one.words) for one in found.steps if one.rows] == [(50, True), (50, True), (9, False)]
+
+
+class Elsewhere(nn.Module):
+    """Has a parameter, and makes a tensor, that are on no default device."""
+
+    def __init__(self, _: dict[str, Any]) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.FloatTensor(4, 4))
+
+    def forward(self, alike: Tensor) -> Tensor:
+        return (torch.from_numpy(np.ones(4, "f4")) * self.weight[0] + F.one_hot(alike, 4)).sum()
+
+
+def test_a_model_that_leaves_the_default_device_is_tried_as_it_is_traced() -> None:
+    made = recipe(Elsewhere, Hooks(lambda batch, seq: {"alike": torch.zeros(batch, seq, dtype=torch.long)}))
+    assert trial.run(made, {}, 5) is None
+    found = trial.run(replace(made, exact=True), {}, 5)
+    assert found is not None
+    assert dict(found.parameters) == {"weight": (4, 4)}
+    assert (2, 5, 4) in [shape for one in found.steps for shape in one.shapes]
+
+
+def test_a_block_is_of_its_kind_however_many_blocks_are_inside() -> None:
+    """Of three stages, two are as deep as one another; all are of one kind, and one that has no bias is not."""
+
+    class Stage(nn.Module):
+        def __init__(self, depth: int, *, bias: bool = True) -> None:
+            super().__init__()
+            self.blocks = nn.ModuleList(nn.Linear(2, 2, bias=bias) for _ in range(depth))
+
+    stages = nn.ModuleList([Stage(3), Stage(3), Stage(8), Stage(3, bias=False)])
+    kinds = trial.skeleton(nn.ModuleDict({"stages": stages})).kinds
+    assert kinds["stages"] == {("Stage", "blocks.*.weight", "blocks.*.bias"): 3, ("Stage", "blocks.*.weight"): 1}
+    assert kinds["stages.2.blocks"].total() == 8
 
 
 LOSSES: dict[str, Callable[[Tensor, dict[str, Tensor]], Tensor]] = {

@@ -15,6 +15,7 @@ from meshwright.backends.printing.regions import NoRegion, Read
 from meshwright.backends.torch_.capabilities import TARGETS
 from meshwright.backends.torch_.emit.axes import Axes, joined
 from meshwright.backends.torch_.emit.copies import Copies
+from meshwright.backends.torch_.emit.precision import precision_of
 from meshwright.backends.torch_.emit.printed.dialect import Torch
 from meshwright.backends.torch_.emit.printed.moves import NAMES
 from meshwright.backends.torch_.emit.printed.sources import names_of
@@ -205,6 +206,7 @@ def printed_of(subject: Subject, axes: Axes, copies: Copies, inside: Mapping[str
     """The printed bodies of a plan. `inside` are the modules of every body, by name, that must be called."""
     names = subject.mesh.names
     taken = set(RESERVED) | {joined(axes) for n in range(1, len(names) + 1) for axes in combinations(names, n)}
+    precision = precision_of(subject)
     made = _constants(subject, taken)
     lowering = TARGETS[subject.decisions.target].lowering()
     bodies: dict[str, PrintedBody] = {}
@@ -218,6 +220,7 @@ def printed_of(subject: Subject, axes: Axes, copies: Copies, inside: Mapping[str
             constants={law: f"{name}({one.holder(piece)})" for law, (name, one) in made.items()},
             device=subject.device,
             sizes={axis.name: axis.size for axis in subject.mesh.axes},
+            computes=precision.used if precision.sums else "",
         )
         way = routed(piece.graph, piece.plan, subject.mesh, lowering.moves)
         name = free(f"{identifier(_snake(piece.plan.body))}_forward", taken)

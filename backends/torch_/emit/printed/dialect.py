@@ -56,6 +56,8 @@ class Torch:
     device: str
     sizes: Mapping[str, int]
     """How many ranks there are along every axis."""
+    computes: str = ""
+    """What parameters are cast to that no unit of `fully_shard` holds and casts; empty if they are not."""
 
     def operator(self, call: LocalOp) -> str:
         if call.op.kind == "constant":
@@ -177,7 +179,8 @@ class Torch:
         text = path_of("self", path)
         if param.buffer or (self.tensor is None and not any(state.dims)):
             return text
-        return f"{'local_of_sum' if self.tensor in state.grad_partial else 'local'}({text})"
+        text = f"{'local_of_sum' if self.tensor in state.grad_partial else 'local'}({text})"
+        return f"{text}.to({self.computes})" if self.computes and self.tensor is None else text
 
     def update(self) -> str:
         return "%0.copy_(%1.detach())"

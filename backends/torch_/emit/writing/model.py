@@ -242,8 +242,8 @@ def gathered_by(parts: Parts, piece: Piece, path: str) -> bool:
         return False
     if not path or not called:
         return bool(path)
-    held = [param.value for param in piece.graph.params if piece.owner(param) == path]
-    reads = {piece.graph.ops[index].module for value in held for index, _ in piece.graph.readers.get(value, ())}
+    readers = (piece.graph.readers.get(param.value, ()) for param in piece.held.get(path, ()))
+    reads = {piece.graph.ops[index].module for one in readers for index, _ in one}
     return path in called and all(module == path or module.startswith(f"{path}.") for module in reads)
 
 
@@ -280,8 +280,7 @@ def placed_by_root(parts: Parts, units: Sequence[Unit]) -> list[str]:
 
 def own_name(piece: Piece, param: Param) -> str:
     """Of the names of a parameter, relative to the instance, that under which a module of the piece holds it."""
-    owners = piece.owners()
-    return next((path for path in param.paths if path.rpartition(".")[0] in owners), param.path)
+    return next((path for path in param.paths if path.rpartition(".")[0] in piece.held), param.path)
 
 
 def along() -> Iterator[str]:

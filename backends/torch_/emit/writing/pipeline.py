@@ -23,6 +23,7 @@ from meshwright.backends.torch_.emit.writing.weighing import (
     weight_of,
 )
 from meshwright.ir.errors import EmissionPrinted
+from meshwright.ir.invocation import NAMES
 from meshwright.ir.quoting import around, assigned, keywords, literal
 from meshwright.ir.weights import COUNT, MEAN, SUM
 
@@ -32,7 +33,6 @@ TOGETHER = {
     SUM.kind: "the sum over all samples",
 }
 """What the losses of micro-batches are parts of."""
-DTYPES = {"f64": "float64", "f32": "float32", "bf16": "bfloat16", "f16": "float16", "i64": "int64", "bool": "bool"}
 
 
 def stage_constants(parts: Parts, pipeline: Pipeline) -> Iterator[str]:
@@ -374,7 +374,7 @@ def _tuple(opening: str, examples: Sequence[str], closing: str) -> Iterator[str]
 def _example(one: Crossing, stage: StageCode) -> str:
     shape = ", ".join(map(str, one.placement.local_shape(one.type.shape, stage.mesh)))
     grad = ", requires_grad=True" if one.differentiable else ""
-    return f'torch.empty({shape}, dtype=torch.{DTYPES[one.type.dtype]}, device="meta"{grad})'
+    return f'torch.empty({shape}, dtype=torch.{NAMES[one.type.dtype]}, device="meta"{grad})'
 
 
 def pipeline_step(parts: Parts, pipeline: Pipeline) -> Iterator[str]:

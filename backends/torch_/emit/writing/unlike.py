@@ -22,7 +22,6 @@ from meshwright.backends.torch_.emit.writing.keeping import plain
 from meshwright.backends.torch_.emit.writing.lines import quoted, wrapped
 from meshwright.backends.torch_.emit.writing.model import parallelize
 from meshwright.backends.torch_.emit.writing.pipeline import (
-    DTYPES,
     blocks_of_stages,
     loss_of_micro,
     pipeline_of,
@@ -33,6 +32,7 @@ from meshwright.backends.torch_.emit.writing.pipeline import (
 from meshwright.backends.torch_.emit.writing.schedule import LISTS
 from meshwright.backends.torch_.emit.writing.step import after_backward, entry, summed
 from meshwright.backends.torch_.emit.writing.weighing import target_of
+from meshwright.ir.invocation import NAMES
 from meshwright.ir.placement import Placement
 from meshwright.ir.quoting import assigned, literal
 
@@ -288,7 +288,7 @@ def _crossing(unlike: Unlike) -> Iterator[str]:
         for left, entered in zip(one.leaves, other.enters, strict=True):
             shape = f"({', '.join(map(str, left.type.shape))}{',' * (len(left.type.shape) == 1)})"
             cuts = f"{_cuts(left.placement)}, {_cuts(entered.placement)}"
-            yield f"        Value({shape}, torch.{DTYPES[left.type.dtype]}, {cuts}, {left.differentiable}),"
+            yield f"        Value({shape}, torch.{NAMES[left.type.dtype]}, {cuts}, {left.differentiable}),"
         yield "    ),"
     yield ")"
 
