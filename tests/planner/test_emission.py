@@ -141,7 +141,7 @@ def test_why_not_what_cannot_be_emitted(planned: Plans, tmp_path: Path, capsys: 
 def test_what_no_plan_can_have_is_refused_with_what_to_take_back(planned: Plans) -> None:
     code, said = planned("GptOssForCausalLM", ("1x8xH100",), "tp=2")
     assert code == StrategyNotExpressible.exit_code
-    assert "error MW5014 at plan, tp=2: no code is written for any plan that fits" in said
+    assert "at plan, tp=2: no code is written for any plan that fits: MW5014 at plan GptOssDecoderLayer" in said
     assert "fix: ask nothing of tp: with tp=1 there is a plan" in said
 
 

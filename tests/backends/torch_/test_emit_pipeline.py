@@ -170,8 +170,8 @@ def test_a_schedule_that_torch_has_no_class_for_stands_beside_the_script(tmp_pat
 
 
 def test_what_depends_on_no_parameter_is_made_again_by_later_stages(tmp_path: Path) -> None:
-    """Tables of positions of a model of transformers: the plan has them within blocks, the code before them."""
-    twin = twinned(planned(LLAMA, "pp=2,dp=32,zero=1,schedule=1f1b"), tmp_path).subject
+    """Tables of positions of a model of transformers: the plan has them within blocks, the model's code before them."""
+    twin = replace(twinned(planned(LLAMA, "pp=2,dp=32,zero=1,schedule=1f1b"), tmp_path).subject, prints=False)
     text = (written(twin, tmp_path).parent / "train_parts.py").read_text()
     assert not unclean(tmp_path)
     last = text[text.index("class LastStage") : text.index("def stage_of")]
