@@ -4,12 +4,14 @@ which other one. A tensor belongs to the innermost module that returned it."""
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.overrides import TorchFunctionMode
 
 from meshwright.ir.calls import Calls
@@ -20,7 +22,7 @@ from meshwright.ir.frontends.foreign import guarded
 from meshwright.ir.frontends.model_file import model_file
 from meshwright.ir.frontends.own_loss import own_loss
 from meshwright.ir.frontends.route import Routes, routes_of
-from meshwright.ir.frontends.stand_ins import faked
+from meshwright.ir.frontends.stand_ins import without_weights
 
 TIME_LIMIT_S = 60.0
 
@@ -147,9 +149,18 @@ def _tables(values: Any, seq: int) -> int:
     return sum(_tables(part, seq) for part in parts)
 
 
-def _watched(model: nn.Module, inputs: dict[str, Tensor], seq: int) -> tuple[Arguments, Keywords, frozenset[str], Any]:
+Seen = tuple[Arguments, Keywords, frozenset[str], Any]
+
+
+def _watched(model: nn.Module, inputs: dict[str, Tensor], seq: int) -> Seen:
     """The arguments of every module, by path; the first call counts. The modules that are given positions, and what the
     model returned."""
+    return without_weights(lambda entered: _seen(model, inputs, seq, entered))
+
+
+def _seen(
+    model: nn.Module, inputs: dict[str, Tensor], seq: int, entered: Callable[[], AbstractContextManager[FakeTensorMode]]
+) -> Seen:
     making, given = _Making(seq), set[str]()
     made: dict[int, tuple[str, Tensor]] = {}
     found: Arguments = {}
@@ -174,7 +185,7 @@ def _watched(model: nn.Module, inputs: dict[str, Tensor], seq: int) -> tuple[Arg
     handles = [hook for module in paths for hook in (
         module.register_forward_pre_hook(before, with_kwargs=True), module.register_forward_hook(after))]  # fmt: skip
     try:
-        with faked() as mode, making:  # models ask it no values, unlike meta
+        with entered() as mode, making:  # models ask it no values, unlike meta
             outputs = model(**{name: mode.from_tensor(tensor) for name, tensor in inputs.items()})
     finally:
         for handle in handles:

@@ -13,18 +13,19 @@ import builtins
 import keyword
 import re
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch._subclasses.fake_tensor import unset_fake_temporarily
+from torch._subclasses.fake_tensor import FakeTensorMode, unset_fake_temporarily
 from torch.overrides import TorchFunctionMode, resolve_name
 from torch.utils._pytree import tree_leaves, tree_map
 
 from meshwright.ir.frontends.dtypes import type_of
 from meshwright.ir.frontends.own_loss import own_loss
-from meshwright.ir.frontends.stand_ins import faked, with_values
+from meshwright.ir.frontends.stand_ins import with_values, without_weights
 from meshwright.ir.quoting import attribute, constant, identifier, keywords, literal
 from meshwright.ir.route import CALLED, DEVICE, LOSS, NOTHING, ROWS, Line, Route, settled
 
@@ -84,12 +85,16 @@ def routes_of(
     """The lines of a forward pass on inputs like these, and what the loss reads of the batch; without a `loss`, the
     model returns its own."""
     rows = next(tensor.shape[0] for tensor in inputs.values())
-    try:
-        with faked() as mode:
+
+    def watched(entered: Callable[[], AbstractContextManager[FakeTensorMode]]) -> tuple[Route, Route]:
+        with entered() as mode:
             fake = {name: mode.from_tensor(tensor) for name, tensor in batch.items()}
-            few = _of_rows(fake, rows, WATCHED)
-            route = _watch(module, few, tuple(inputs), blocks, loss)
-            more = _watch(module, _of_rows(fake, rows, 2 * WATCHED), tuple(inputs), blocks, loss)
+            few, more = (_of_rows(fake, rows, wanted) for wanted in (WATCHED, 2 * WATCHED))
+            names = tuple(inputs)
+            return _watch(module, few, names, blocks, loss), _watch(module, more, names, blocks, loss)
+
+    try:
+        route, more = without_weights(watched)
     except Unwritable as found:
         return Routes(Route(problem=str(found)), Route())
     return Routes(route, more)

@@ -22,11 +22,13 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, TypeVar
 from unittest import mock
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+
+T = TypeVar("T")
 
 RECOMPUTE = "checkpoint() in the forward pass is not traced: what to recompute is for the plan to decide"
 
@@ -85,6 +87,24 @@ def faked() -> Iterator[FakeTensorMode]:
     """Run code on a model and a batch that are on the meta device: on one device, without values."""
     with one_device(), FakeTensorMode(allow_non_fake_inputs=True) as mode, torch.no_grad():
         yield mode
+
+
+@contextlib.contextmanager
+def _on_meta() -> Iterator[FakeTensorMode]:
+    with FakeTensorMode(allow_non_fake_inputs=True) as mode, torch.no_grad():
+        yield mode
+
+
+def without_weights(run: Callable[[Callable[[], contextlib.AbstractContextManager[FakeTensorMode]]], T]) -> T:
+    """What `run` gives when it enters `faked`; or, if that fails, with all on the meta device: kernels of recurrent
+    networks compare the devices of what they are given before anyone can make it fake."""
+    try:
+        return run(faked)
+    except RuntimeError as failed:
+        try:
+            return run(_on_meta)
+        except RuntimeError:
+            raise failed from None
 
 
 @contextlib.contextmanager

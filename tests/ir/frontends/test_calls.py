@@ -157,3 +157,38 @@ def test_what_emitted_code_cannot_call(tmp_path: Path) -> None:
         with pytest.raises(EmissionModel) as caught:
             watched(tmp_path, text)
         assert (caught.value.place, caught.value.cause) == (where, cause)
+
+
+RECURRENT = """
+import torch
+from torch import nn
+
+
+class Recurrent(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embed, self.layers, self.head = nn.Embedding(8, 4), nn.LSTM(4, 4, 2, batch_first=True), nn.Linear(4, 8)
+
+    def forward(self, tokens):
+        return self.head(self.layers(self.embed(tokens))[0])
+
+
+def make():
+    return Recurrent()
+
+
+def example_inputs(batch, seq):
+    return {"tokens": torch.zeros(batch, seq, dtype=torch.long)}
+
+
+def loss(outputs, batch):
+    return outputs.square().mean()
+"""
+
+
+def test_kernels_that_compare_devices_are_watched(tmp_path: Path) -> None:
+    """Those of recurrent networks look at weights before these can be made fake."""
+    file = tmp_path / "recurrent.py"
+    file.write_text(RECURRENT)
+    found = Watched.of(load_model(f"{file}:make"), f"{file}:make", batch=2, seq=6, blocks=[])
+    assert found.calls.arguments["layers"] == ("embed",)
