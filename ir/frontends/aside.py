@@ -48,9 +48,11 @@ class Board:
         self._at[: len(name)] = name
         return True
 
-    def avoid(self) -> None:
-        """Do not begin again what was begun last."""
-        self.avoided.add(self._at[: hashlib.sha256().digest_size])
+    def avoid(self) -> bool:
+        """Do not begin again what was begun last; false if nothing was begun since this was said before."""
+        last, before = self._at[: hashlib.sha256().digest_size], len(self.avoided)
+        self.avoided.add(last)
+        return len(self.avoided) > before
 
 
 def aside(run: Callable[[], T], limit_s: float = LIMIT_S) -> T:

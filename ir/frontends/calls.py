@@ -22,7 +22,7 @@ from meshwright.ir.frontends.foreign import guarded
 from meshwright.ir.frontends.model_file import model_file
 from meshwright.ir.frontends.own_loss import own_loss
 from meshwright.ir.frontends.route import Routes, routes_of
-from meshwright.ir.frontends.stand_ins import without_weights
+from meshwright.ir.frontends.stand_ins import run_faked
 
 TIME_LIMIT_S = 60.0
 
@@ -155,7 +155,7 @@ Seen = tuple[Arguments, Keywords, frozenset[str], Any]
 def _watched(model: nn.Module, inputs: dict[str, Tensor], seq: int) -> Seen:
     """The arguments of every module, by path; the first call counts. The modules that are given positions, and what the
     model returned."""
-    return without_weights(lambda entered: _seen(model, inputs, seq, entered))
+    return run_faked(lambda entered: _seen(model, inputs, seq, entered))
 
 
 def _seen(

@@ -120,7 +120,8 @@ def discovered(target: str, call: Attr, operands: tuple[Type, ...], results: tup
         except Hung:
             return None
         except Crashed:
-            board.avoid()
+            if not board.avoid():
+                return None
     return None
 
 

@@ -25,7 +25,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from meshwright.ir.frontends.dtypes import type_of
 from meshwright.ir.frontends.own_loss import own_loss
-from meshwright.ir.frontends.stand_ins import with_values, without_weights
+from meshwright.ir.frontends.stand_ins import run_faked, with_values
 from meshwright.ir.quoting import attribute, constant, identifier, keywords, literal
 from meshwright.ir.route import CALLED, DEVICE, LOSS, NOTHING, ROWS, Line, Route, settled
 
@@ -94,7 +94,7 @@ def routes_of(
             return _watch(module, few, names, blocks, loss), _watch(module, more, names, blocks, loss)
 
     try:
-        route, more = without_weights(watched)
+        route, more = run_faked(watched)
     except Unwritable as found:
         return Routes(Route(problem=str(found)), Route())
     return Routes(route, more)

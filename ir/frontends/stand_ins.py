@@ -91,13 +91,14 @@ def faked() -> Iterator[FakeTensorMode]:
 
 @contextlib.contextmanager
 def _on_meta() -> Iterator[FakeTensorMode]:
+    """Run code on a model and a batch that are on the meta device, and stay there."""
     with FakeTensorMode(allow_non_fake_inputs=True) as mode, torch.no_grad():
         yield mode
 
 
-def without_weights(run: Callable[[Callable[[], contextlib.AbstractContextManager[FakeTensorMode]]], T]) -> T:
-    """What `run` gives when it enters `faked`; or, if that fails, with all on the meta device: kernels of recurrent
-    networks compare the devices of what they are given before anyone can make it fake."""
+def run_faked(run: Callable[[Callable[[], contextlib.AbstractContextManager[FakeTensorMode]]], T]) -> T:
+    """Run a function that enters the context it is given: `faked`, or, if that fails, one with all on the meta device,
+    as kernels of recurrent networks compare the devices of inputs and weights before these can be made fake."""
     try:
         return run(faked)
     except RuntimeError as failed:

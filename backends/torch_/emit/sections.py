@@ -69,7 +69,7 @@ def sections_on(placement: Placement, axis: str) -> tuple[int, Sizes] | None:
 
 def sizes_of(layout: Layout, extent: int) -> Sizes:
     """The sections of a weight's dimension of so many elements, of each of which a rank has its part; equal runs are
-    sections. None where it is cut otherwise."""
+    sections, too. Empty where it is cut plainly, or otherwise."""
     if isinstance(layout, Nested) and layout.layout == CONTIGUOUS:
         return (extent // layout.runs,) * layout.runs
     return layout.sizes if isinstance(layout, Sections) else ()

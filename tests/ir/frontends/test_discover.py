@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from meshwright.backends.torch_.capabilities import TORCH_GLOO
 from meshwright.backends.torch_.verify.compare import differences, random_values
 from meshwright.backends.torch_.verify.rules import split_differences, strategies
-from meshwright.ir.frontends.aside import Crashed, Hung, aside
+from meshwright.ir.frontends.aside import Board, Crashed, Hung, aside
 from meshwright.ir.frontends.contract import Hooks, Source
 from meshwright.ir.frontends.discover import discovered, small
 from meshwright.ir.frontends.segment import fold_trace
@@ -227,3 +227,19 @@ def test_what_crashes_says_nothing() -> None:
         aside(lambda: time.sleep(60), limit_s=0.2)
     with pytest.raises(RuntimeError, match="ZeroDivisionError"):
         aside(lambda: 1 // 0)
+
+
+def test_what_a_copy_ended_at_is_not_begun_again() -> None:
+    board = Board()
+
+    def ends() -> bool:
+        board.begins("one")
+        if board.begins("two"):
+            os.kill(os.getpid(), 9)
+        return board.begins("three")
+
+    with pytest.raises(Crashed):
+        aside(ends)
+    assert board.avoid()
+    assert aside(ends)
+    assert not board.begins("two")
