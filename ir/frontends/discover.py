@@ -38,7 +38,7 @@ from meshwright.ir.invocation import arguments, filled
 SMALLEST = 4
 """The extent of the first loop that is tried: two pieces of two, or of one and three."""
 
-MOST_ELEMENTS = 1 << 15
+MOST_ELEMENTS = 1 << 21
 """Of all tensors of a trial."""
 
 LARGEST_FIXED = 8

@@ -218,6 +218,24 @@ def test_extents_are_made_small_equal_for_equal() -> None:
     assert next(small(((2, 3),), said={3})) == ((4, 3),)
 
 
+@pytest.mark.parametrize("channels", [8, 128])
+def test_the_rule_of_an_operator_is_that_of_every_batch(channels: int) -> None:
+    # The image that it says fixes its extents, and the batch may be as long as any of them.
+    sides = [("", ("list", side, side)) for side in (32, 2, 1, 0, 2)]
+    call = (("", ("tensor", 0)), *sides)
+    found = {
+        discovered(
+            "col2im.default",
+            call,
+            (Type((batch, 4 * channels, 256), "f32"),),
+            (Type((batch, channels, 32, 32), "f32"),),
+        )
+        for batch in (2, 4, 8, 32, 256)
+    }
+    (rule,) = {one and one.rule for one in found}
+    assert rule == "n0 w0 w1 -> n0 w2 w3 w4"
+
+
 def test_what_crashes_says_nothing() -> None:
     """A kernel that ends its process ends a copy of ours; so does one that does not come back."""
     assert aside(lambda: 3) == 3
