@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from meshwright.backends.printing.items import Item
+from meshwright.backends.printing.items import Item, plain
 from meshwright.backends.printing.regions import Region
 from meshwright.ir.quoting import identifier
 
@@ -64,7 +64,7 @@ def _inlined(items: Sequence[Item], outputs: Sequence[str]) -> list[Item]:
     for item in items:
         for slot in READ.findall(item.text):
             counts[item.reads[int(slot)]] = counts.get(item.reads[int(slot)], 0) + 1
-    stems = {name: item.stem or _stem(name) for item in items for name in item.made}
+    stems = {name: stem for item in items for name, stem in item.called()}
     pending: dict[str, Item] = {}
     found: list[Item] = []
     for item in items:
@@ -83,7 +83,7 @@ def _put(item: Item, pending: dict[str, Item], stems: Mapping[str, str]) -> tupl
     reads: list[str] = []
     texts: list[str] = []
     early: list[Item] = []
-    room = WIDTH - _length(item, stems) - sum(len(stems.get(name, _stem(name))) + 2 for name in item.made)
+    room = WIDTH - _length(item, stems) - sum(len(stems.get(name, plain(name))) + 2 for name in item.made)
     for slot, name in enumerate(item.reads):
         inner = pending.pop(name, None)
         if inner is not None and _length(inner, stems) > room:
@@ -102,7 +102,7 @@ def _put(item: Item, pending: dict[str, Item], stems: Mapping[str, str]) -> tupl
 
 def _length(item: Item, stems: Mapping[str, str]) -> int:
     """How long an expression will be, about."""
-    names = [stems.get(name, _stem(name)) for name in item.reads]
+    names = [stems.get(name, plain(name)) for name in item.reads]
     return len(READ.sub(lambda found: names[int(found[1])], item.text))
 
 
@@ -141,7 +141,7 @@ class _Naming:
                 self.bind(name, variable, -1)
         for name in region.reads:
             if name not in given:
-                self.bind(name, _stem(name), -1)
+                self.bind(name, plain(name), -1)
 
     def bind(self, name: str, stem: str, now: int) -> str:
         """A variable for a local name: after its stem, unless that still holds something."""
@@ -163,14 +163,10 @@ class _Naming:
             text = self.text(item)
             if item.says:
                 lines.append(f"# {item.says}")
-            made = [self.bind(name, item.stem or _stem(name), number) for name in item.made]
+            made = [self.bind(name, stem, number) for name, stem in item.called()]
             lines.append(f"{', '.join(made)} = {text}" if made else text)
         returns = tuple(self.called[name] for name in self.region.gives)
         return Function(self.region.path, arguments, tuple(lines), returns, inner)
 
     def text(self, item: Item) -> str:
         return READ.sub(lambda found: self.called[item.reads[int(found[1])]], item.text)
-
-
-def _stem(name: str) -> str:
-    return re.sub(r"@.*$", "", name).replace(".", "_")

@@ -7,14 +7,27 @@ there. Every local name is made by one item. Expressions name what they read by 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
 from typing import Protocol
 
+from meshwright.backends.printing.rows import (
+    ENDS,
+    PLACES,
+    Lead,
+    along_rows,
+    lead,
+    merged,
+    renumbered,
+    rows_of,
+    trip_of,
+)
 from meshwright.ir.adjoint import Split
+from meshwright.ir.errors import EmissionPrinted
 from meshwright.ir.graph import Attr, Op, Param, Type
-from meshwright.ir.placement import Layout, State
+from meshwright.ir.placement import Layout, Placement, State
+from meshwright.ir.reshard import Step
 from meshwright.ir.routes import Routed, Way
 
 
@@ -38,6 +51,9 @@ class LocalOp:
     """Into how many parts each of these factors is split."""
     coupled: tuple[str, ...] = ()
     """The axes that split a coupled pair: rings."""
+    rows: tuple[bool, ...] = ()
+    """Of an operator on rows of experts (`rows`), which operands these are. It reads after its operands what tells
+    experts' rows apart."""
 
     @property
     def attrs(self) -> dict[str, Attr]:
@@ -55,6 +71,10 @@ class Dialect(Protocol):
 
     def moves(self, ways: Sequence[Way], type_: Type) -> tuple[str, str]:
         """The same of several, which share a step of the value or of its gradient: of a tuple of values."""
+
+    def trip(self, step: Step) -> str:
+        """What tells how rows of experts travel, by the step that takes them there, and where each expert's end there;
+        of where they end here. Ways of rows read it as `%1`."""
 
     def entry(self, state: State, type_: Type) -> str:
         """A rank's part of what it is given whole, but for the batch."""
@@ -82,6 +102,8 @@ class Item:
     """A remark."""
     stem: str = ""
     """What its result may be called."""
+    stems: tuple[str, ...] = ()
+    """The same of several results that are not to be called alike."""
     alone: bool = False
     """Whether it must stand in a line of its own."""
     moves: bool = False
@@ -89,6 +111,11 @@ class Item:
     """Whether it must stand in the function of the body, and in none of a module in it."""
     param: str = ""
     """The value of the graph that is a parameter, where it reads one; its text is that of the function it stands in."""
+
+    def called(self) -> Iterator[tuple[str, str]]:
+        """The local names that it makes, and what they may be called."""
+        for number, name in enumerate(self.made):
+            yield name, self.stems[number] if self.stems else self.stem or plain(name)
 
 
 @dataclass(slots=True)
@@ -99,8 +126,11 @@ class _Items:
     dialect: Dialect
     entries: frozenset[str]
     names: Mapping[str, str]
+    rows: Mapping[str, str]
     found: list[Item] = field(default_factory=list)
     known: set[str] = field(default_factory=set)
+    far: dict[tuple[str, Lead], str] = field(default_factory=dict)
+    """The trip by which rows came that lie so, by what was dispatched."""
 
     def walk(self) -> None:
         graph = self.routed.graph
@@ -144,16 +174,37 @@ class _Items:
         return there
 
     def move(self, value: str, name: str, made: Sequence[str], ways: Sequence[Way]) -> None:
-        local = self.routed.local(value, ways[0].starts)
-        trained = value in self.routed.graph.differentiable
+        local, trained = self.type_of(value, ways[0].starts), value in self.routed.graph.differentiable
+        trips = self.trips(value, ways)
+        if value in self.rows:
+            ways = [along_rows(way) for way in ways]
         if len(ways) == 1:
             text, says = self.dialect.move(ways[0], local, trained=trained)
         else:
             text, says = self.dialect.moves(ways, local)
+        reads, stem = (name, *trips), self.stem(value)
         self.known.update(made)
-        self.found.append(
-            Item(made=tuple(made), text=text, reads=(name,), says=says, stem=self.stem(value), alone=True, moves=True)
-        )
+        self.found.append(Item(made=tuple(made), text=text, reads=reads, says=says, stem=stem, alone=True, moves=True))
+
+    def trips(self, value: str, ways: Sequence[Way]) -> tuple[str, ...]:
+        """The local name of the trip that rows of experts take, which is made once for all of them; none if they stay,
+        or if the value is none."""
+        own = self.rows.get(value)
+        if own is None:
+            return ()
+        home = self.routed.hubs[own].home.value
+        found = dict.fromkeys(trip for way in ways if (trip := trip_of(way, own, home)) is not None)
+        if len(found) > 1:
+            raise EmissionPrinted(place=f"%{value}", cause="rows of experts take several trips at once")
+        for trip in found:
+            if trip.name not in self.known:
+                text, made = self.dialect.trip(trip.step), (trip.name, f"{trip.name}{ENDS}")
+                self.known.add(trip.name)
+                self.found.append(
+                    Item(made=made, text=text, reads=(f"{own}{ENDS}",), stems=("trip", "ends"), alone=True, moves=True)
+                )
+                self.far[own, trip.far(ways[0], home)] = trip.name
+        return tuple(trip.name for trip in found)
 
     def to_hub(self, value: str) -> None:
         leaves = self.routed.hubs[value].leaves
@@ -190,6 +241,7 @@ class _Items:
         states = self.routed.wanted[op.name]
         reads = tuple(self.at(value, state) for value, state in zip(op.operands, states, strict=True))
         text = self.dialect.operator(self.local(op))
+        made, beside = self.beside(op)
         if op.no_grad:
             trained = {f"%{slot}" for slot, one in enumerate(op.operands) if one in self.routed.graph.differentiable}
             text = re.sub(
@@ -198,17 +250,40 @@ class _Items:
         self.known.update(op.results)
         self.found.append(
             Item(
-                made=op.results,
+                made=made,
                 text=text,
-                reads=reads,
+                reads=(*reads, *beside),
                 module=op.module,
-                stem=self.stem(op.results[0]) if len(op.results) == 1 else stem_of(op),
-                alone=len(op.results) > 1 or op.kind in ("dropout", "constant"),
+                stem=self.stem(op.results[0]) if len(made) == 1 else stem_of(op),
+                stems=("rows", "ends", "places") if len(made) > len(op.results) else (),
+                alone=len(made) > 1 or op.kind in ("dropout", "constant"),
                 outer=op.kind == "constant",
             )
         )
         for value in op.results:
             self.to_hub(value)
+
+    def beside(self, op: Op) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """The local names that an operator makes, and those that it reads beside its operands."""
+        own = next((self.rows[value] for value in (*op.operands, *op.results) if value in self.rows), None)
+        if own is None:
+            return op.results, ()
+        if own in op.results:
+            return (own, f"{own}{ENDS}", f"{own}{PLACES}"), ()
+        wanted = zip(op.operands, self.routed.wanted[op.name], strict=True)
+        where = next(lead(state.value) for value, state in wanted if value in self.rows)
+        if where == lead(self.routed.hubs[own].home.value):
+            return op.results, (f"{own}{PLACES if op.kind == 'combine' else ENDS}",)
+        if op.kind == "combine" or (own, where) not in self.far:
+            raise EmissionPrinted(
+                place=f"%{op.name} ({op.kind}) {op.source}", cause="its rows of experts are elsewhere"
+            )
+        return op.results, (f"{self.far[own, where]}{ENDS}",)
+
+    def type_of(self, value: str, placement: Placement) -> Type:
+        """What the first rank has of a value; of rows, how many there are on average."""
+        local = self.routed.local(value, placement)
+        return merged(local) if value in self.rows else local
 
     def local(self, op: Op) -> LocalOp:
         routed, facts = self.routed, self.routed.facts[op.name]
@@ -221,15 +296,17 @@ class _Items:
                     cuts.setdefault(name, []).append((axis, choice.layout))
         states = zip(op.operands, routed.wanted[op.name], strict=True)
         made = zip(op.results, routed.made(op.name), strict=True)
+        rows = tuple(value in self.rows for value in op.operands)
         return LocalOp(
-            op=op,
-            given=tuple(routed.local(value, state.value) for value, state in states),
-            made=tuple(routed.local(value, state.value) for value, state in made),
+            op=renumbered(op) if any(rows) else op,
+            given=tuple(self.type_of(value, state.value) for value, state in states),
+            made=tuple(self.type_of(value, state.value) for value, state in made),
             whole=routed.graph.operand_types(op),
             cuts={name: tuple(found) for name, found in cuts.items()},
             sizes={factor.name: factor.size for factor in facts.rule.factors},
             parts={name: prod(routed.mesh.axis(axis).size for axis, _ in found) for name, found in cuts.items()},
             coupled=tuple(coupled),
+            rows=rows if any(rows) else (),
         )
 
 
@@ -238,7 +315,7 @@ def items_of(
 ) -> tuple[tuple[Item, ...], tuple[str, ...]]:
     """The items of a body, and the local names of its outputs. `entries` are its inputs that come from the batch;
     `names` what the model's own code calls values."""
-    walk = _Items(routed, dialect, entries, names)
+    walk = _Items(routed, dialect, entries, names, rows_of(routed.graph))
     walk.walk()
     outputs = walk.outputs()
     return tuple(walk.found), outputs
@@ -254,3 +331,8 @@ def stem_of(op: Op) -> str:
     last = op.module.rpartition(".")[2]
     products = ("linear", "embedding", "layer_norm", "rms_norm", "batch_norm", "group_norm", "conv2d")
     return last if op.kind in products and last and not last.isdecimal() else op.kind
+
+
+def plain(name: str) -> str:
+    """What a local name may be called by itself."""
+    return re.sub(r"@.*$", "", name).replace(".", "_")

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from math import prod
 
 from meshwright.backends.printing import LocalOp
+from meshwright.backends.printing.rows import ARRIVE, LEAVE, OWN
 from meshwright.backends.torch_.emit.axes import joined
-from meshwright.backends.torch_.emit.printed.operators import WRITERS, nested, refuse
+from meshwright.backends.torch_.emit.printed.operators import WRITERS, nested, of_rows, refuse
 from meshwright.ir.errors import EmissionPrinted
 from meshwright.ir.graph import Param, Type
 from meshwright.ir.placement import Placement, State
@@ -36,7 +37,11 @@ SAID = {
     "all_to_all": "cut along another dimension",
     "reduce_scatter": "added up and cut",
     "all_reduce": "added up",
+    ARRIVE: "rows reach their experts",
+    LEAVE: "rows come back from their experts",
+    OWN: "each rank takes back its own rows",
 }
+ROWS = (ARRIVE, LEAVE, OWN)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +67,7 @@ class Torch:
     def operator(self, call: LocalOp) -> str:
         if call.op.kind == "constant":
             return self.constant(call)
-        text = WRITERS[call.op.kind](call).replace("DEVICE", literal(self.device))
+        text = (of_rows if call.rows else WRITERS[call.op.kind])(call).replace("DEVICE", literal(self.device))
         return self.drawn(call, text) if call.op.draws else text
 
     def drawn(self, call: LocalOp, text: str) -> str:
@@ -115,6 +120,9 @@ class Torch:
 
     def steps(self, text: str, steps: Sequence[Step], starts: Placement, shape: tuple[int, ...]) -> str:
         for step in steps:
+            if step.kind in ROWS:
+                text = f"{step.kind}({text}, %1)"
+                continue
             text, held = f"{STEPS.get(step.kind, step.kind)}({self.arguments(text, step, shape)})", starts.dims
             shape, starts = self.after((step,), shape), after(starts, step)
             if step.kind == "all_to_all" and (layout := nested(held[step.dim][-1].layout, shape[step.dim], str(step))):
@@ -162,6 +170,9 @@ class Torch:
             for w in ways
         ]
         return f"several(%0, {', '.join(given)})", "for several readers"
+
+    def trip(self, step: Step) -> str:
+        return f"{'to_all' if step.kind == 'all_gather' else 'to_experts'}(%0, {self.flat(step.axes)})"
 
     def entry(self, state: State, type_: Type) -> str:
         text, cut = "%0", {shard.axis for shard in (state.dims[0] if state.dims else ())}

@@ -6,10 +6,12 @@ never written out in a view: it is the batch, most often, and a script is for an
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from math import prod
 
 from meshwright.backends.printing import LocalOp
+from meshwright.backends.printing.rows import PRODUCTS
 from meshwright.ir.errors import EmissionPrinted
 from meshwright.ir.graph import Attr, Op
 from meshwright.ir.invocation import written
@@ -510,8 +512,37 @@ def _named(call: LocalOp) -> str:
     return written(str(attrs["target"]), str(attrs["overload"]), attrs.get("call"), every(call), "DEVICE")
 
 
-def _routed(call: LocalOp) -> str:
-    raise refuse(call.op, "experts in code that is printed")
+def _dispatch(call: LocalOp) -> str:
+    if not call.attrs.get("dropless"):
+        raise refuse(call.op, "experts with a limit, in code that is printed")
+    if "e" not in call.cuts:
+        return f"dispatch(%0, %1, {call.sizes['e']})"
+    return f"dispatch(%0, %1, {call.sizes['e'] // call.parts['e']}, {_one_axis(call, 'e')})"
+
+
+def _combine(call: LocalOp) -> str:
+    if not call.rows:
+        raise refuse(call.op, "experts with a limit, in code that is printed")
+    return f"combine(%0, %2, %3{', part=True' * ('e' in call.cuts)})"
+
+
+def of_rows(call: LocalOp) -> str:
+    """An operator on rows of experts. What else it reads is the same for all rows, or each expert's own."""
+    if call.op.kind == "combine":
+        return _combine(call)
+    ends = f"%{len(call.given)}"
+    if call.op.kind in PRODUCTS:
+        if call.rows[1] or not call.rows[0]:
+            raise refuse(call.op, "a product of rows of experts")
+        turned = call.op.kind == "grouped_linear" and not call.attrs.get("transposed")
+        product = f"products(%0, %1{'.transpose(1, 2)' * turned}, {ends})"
+        return f"{product} + by_row(%2[:, None], {ends})" if len(call.given) > 2 else product
+    text = WRITERS[call.op.kind](call)
+    for slot, (own, type_) in enumerate(zip(call.rows, call.whole, strict=True)):
+        if not own and len(type_.shape) == len(call.made[0].shape) + 1:
+            each = f"by_row(%{slot}, {ends})" if type_.shape[0] > 1 else f"%{slot}[0]"
+            text = re.sub(rf"%{slot}(?!\d)", each, text)
+    return text
 
 
 def _constant(call: LocalOp) -> str:
@@ -607,8 +638,8 @@ WRITERS: Mapping[str, Writer] = {
     "kl_div": _loss("F.kl_div", "log_target"),
     "adaptive_avg_pool2d": lambda call: f"F.adaptive_avg_pool2d(%0, {value(call.attrs['output_size'])})",
     "upsample": _upsample,
-    "dispatch": _routed,
-    "combine": _routed,
+    "dispatch": _dispatch,
+    "combine": _combine,
     "constant": _constant,
     "arange": _arange,
     "one_hot": _one_hot,

@@ -1,0 +1,124 @@
+"""Rows of experts: where nothing is dropped, an expert has as many rows as tokens chose it.
+
+A graph has slots for them, rows[e, c, d], of which c is the mean. Printed code has all rows one after another by their
+experts, rows[n, d], and the numbers at which each expert's end. What the graph does to slots it does to each row by
+itself, or with what its expert has, so that the two leading dimensions are one here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from meshwright.ir.errors import EmissionPrinted
+from meshwright.ir.graph import Attr, Graph, Op, Type
+from meshwright.ir.placement import Dim, Placement
+from meshwright.ir.reshard import Step
+from meshwright.ir.rewrite import facts_of
+from meshwright.ir.routes import Way
+
+ENDS, PLACES = "@ends", "@places"
+"""The local names beside that of what is dispatched: where each expert's rows end, and where that of each choice is."""
+PRODUCTS = ("grouped_linear", "bmm", "matmul")
+EXPERTS, SLOTS = 0, 1
+"""Dimensions of what is dispatched."""
+ARRIVE, LEAVE, OWN = "arrive", "leave", "own_again"
+"""What steps between ranks are for rows: to experts, back from them (added up, if all ranks have them), and back with
+what all have alike."""
+DIMS = ("dim", "dims", "perm")
+"""Attributes that number dimensions."""
+
+
+def rows_of(graph: Graph) -> Mapping[str, str]:
+    """The values that are rows of experts; and what was dispatched, of which they are made."""
+    found: dict[str, str] = {}
+    for op in graph.ops:
+        if op.kind == "dispatch" and op.attr("dropless"):
+            found[op.results[0]] = op.results[0]
+        elif op.kind != "combine" and (made_of := {found[value] for value in op.operands if value in found}):
+            if len(made_of) > 1 or not _by_row(graph, op, found):
+                raise EmissionPrinted(place=f"%{op.name} ({op.kind}) {op.source}", cause="it mixes rows of experts")
+            found |= dict.fromkeys(op.results, made_of.pop())
+    return found
+
+
+def _by_row(graph: Graph, op: Op, rows: Mapping[str, str]) -> bool:
+    """Whether an operator makes each row of rows alone, and of what every expert has."""
+    rule = facts_of(graph)[op.name].rule
+    lead = {rule.operands[slot][:2] for slot, value in enumerate(op.operands) if value in rows}
+    if len(lead) > 1 or {made[:2] for made in rule.results} != lead:
+        return False
+    ((experts, slots),) = lead
+    others = [dims for slot, dims in enumerate(rule.operands) if op.operands[slot] not in rows]
+    return len(experts) == len(slots) == 1 and not any(slots[0] in dim for dims in others for dim in dims)
+
+
+def merged(type_: Type) -> Type:
+    """The type of rows, for that of slots. How many there are is not known."""
+    experts, slots, *rest = type_.shape
+    return Type((experts * slots, *rest), type_.dtype)
+
+
+def renumbered(op: Op) -> Op:
+    """An operator on slots as one on rows."""
+    return replace(op, attrs=tuple((name, _less(one) if name in DIMS else one) for name, one in op.attrs))
+
+
+def _less(dims: Attr) -> Attr:
+    if isinstance(dims, tuple):
+        return tuple(dict.fromkeys(map(_less, dims)))
+    return max(0, dims - 1) if isinstance(dims, int) and dims >= 0 else dims
+
+
+Lead = tuple[Dim, Dim]
+
+
+@dataclass(frozen=True, slots=True)
+class Trip:
+    """How rows go to the experts of other ranks, and come back: `step` is the one that takes them there."""
+
+    rows: str
+    step: Step
+
+    @property
+    def name(self) -> str:
+        """Its local name; beside it stands where each expert's rows end there."""
+        return f"{self.rows}@to.{'.'.join(self.step.axes)}.{self.step.kind}"
+
+    def far(self, way: Way, home: Placement) -> Lead:
+        """How rows lie there, of which a way leads there or back."""
+        return next(one for one in (lead(way.state.value), lead(way.starts)) if one != lead(home))
+
+
+def lead(placement: Placement) -> Lead:
+    """How experts and slots are cut."""
+    return placement.dims[0], placement.dims[1]
+
+
+def trip_of(way: Way, rows: str, home: Placement) -> Trip | None:
+    """The trip that a way of rows takes, there or back, of those that were dispatched so; none if they stay."""
+    if lead(way.starts) == lead(way.state.value):
+        return None
+    steps = [step for step in (*way.there, *way.back) if _travels(step)]
+    outward = [step for step in steps if step.kind == "all_gather" or (step.dim, step.target) == (SLOTS, EXPERTS)]
+    if len(steps) != 2 or len(outward) != 1 or lead(home) not in (lead(way.starts), lead(way.state.value)):
+        raise EmissionPrinted(place=f"%{rows}", cause=f"rows of experts take {' and '.join(map(str, steps))}")
+    return Trip(rows, outward[0])
+
+
+def along_rows(way: Way) -> Way:
+    """A way of slots as one of rows."""
+    starts = Placement((way.starts.dims[0] + way.starts.dims[1], *way.starts.dims[2:]), way.starts.partial)
+    return replace(way, there=tuple(map(_of_rows, way.there)), back=tuple(map(_of_rows, way.back)), starts=starts)
+
+
+def _travels(step: Step) -> bool:
+    return not {step.dim, step.target}.isdisjoint((EXPERTS, SLOTS))
+
+
+def _of_rows(step: Step) -> Step:
+    if not _travels(step):
+        return replace(step, dim=max(-1, step.dim - 1), target=max(-1, step.target - 1))
+    back = {"slice": OWN, "reduce_scatter": LEAVE}
+    kind = ARRIVE if step.kind == "all_gather" or step.target == EXPERTS else back.get(step.kind, LEAVE)
+    return Step(kind, step.axes)
