@@ -32,6 +32,11 @@ class Copies:
         """The axes along which all ranks compute its whole gradient."""
         return self.of_alike.get((piece.plan.name, path), ())
 
+    def added(self, piece: Piece, path: str, axes: tuple[str, ...]) -> tuple[str, ...]:
+        """Those of these axes along which its gradients add up."""
+        others = (*self.apart(piece, path), *self.alike(piece, path))
+        return tuple(axis for axis in axes if axis not in others)
+
     def __bool__(self) -> bool:
         return bool(self.of_apart or self.of_alike)
 

@@ -159,9 +159,9 @@ def check_copies(subject: Subject, axes: Axes, copies: Copies, kept: Kept) -> No
     paths = {(piece.plan.name, path) for piece in subject.pieces for path in scalars_of(piece)}
     for name, along in (*copies.of_apart.items(), *copies.of_alike.items()):
         place, whole = f"plan {', '.join(name)}", name in copies.of_apart or name in paths
-        if not kept.units or kept.whole:
+        if kept.whole or (not kept.units and axes.tensor is not None):
             raise EmissionPrinted(place=place, cause=f"it has no copies to add up along {'.'.join(along)}")
-        if (along != axes.copies) if whole else not set(along) <= set(kept.over):
+        if kept.units and ((along != axes.copies) if whole else not set(along) <= set(kept.over)):
             raise EmissionPrinted(place=place, cause=f"along {'.'.join(along)} it is otherwise than along other axes")
     for unit in kept.units if copies.of_alike else ():
         for param in unit.piece.unread():

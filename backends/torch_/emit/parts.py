@@ -19,7 +19,7 @@ from meshwright.backends.torch_.emit.precision import Precision
 from meshwright.backends.torch_.emit.printed.bodies import Printed
 from meshwright.backends.torch_.emit.printed.stages import printed_pipeline
 from meshwright.backends.torch_.emit.recompute import Again, recomputed
-from meshwright.backends.torch_.emit.sections import Fused, Sizes, fused_of, pattern
+from meshwright.backends.torch_.emit.sections import Fused, Sizes, by_name, fused_of, pattern
 from meshwright.backends.torch_.emit.statistics import shared_statistics
 from meshwright.backends.torch_.emit.storage import Kept, Unit, around_units, check_sharded, scalars_of
 from meshwright.backends.torch_.emit.styles import LOSS, Style, Styles
@@ -266,7 +266,8 @@ class Parts:
     def wrapped(self) -> bool:
         """Whether DDP sums the gradients of copies."""
         copied = self.axes.copied is not None and not self.kept.units
-        return copied and not self._has_dtensors and self.pipeline is None and not self._some_unread
+        plain = not self._has_dtensors and not self.copies
+        return copied and plain and self.pipeline is None and not self._some_unread
 
     @property
     def _some_unread(self) -> bool:
@@ -278,6 +279,18 @@ class Parts:
         """Whether the script sums the gradients of copies itself: DDP knows nothing of DTensors, nor of schedules, and
         waits for all gradients."""
         return self.axes.copied is not None and not self.kept.units and not self.wrapped
+
+    @cached_property
+    def summed_otherwise(self) -> dict[str, tuple[str, ...]]:
+        """The axes along which gradients of a parameter add up that the script sums, if these are not all that have
+        copies of others, by a regular expression of its names."""
+        if not self.summed or not self.copies:
+            return {}
+        every = ((piece, param) for piece in self.subject.pieces for param in piece.graph.params)
+        over = ((piece, one, self.copies.added(piece, one.path, self.axes.copies)) for piece, one in every)
+        return by_name(
+            (piece, piece.read_as(one), axes if axes != self.axes.copies else None) for piece, one, axes in over
+        )
 
     @property
     def carries_shards(self) -> bool:
@@ -417,7 +430,8 @@ class Parts:
         copies, tensor = self.axes.copies, (self.axes.tensor,) if self.axes.tensor is not None else ()
         both = [(*copies, *tensor)] if self.summed and self.partial_gradients else []
         together = self.printed.together if self.printed is not None else ()
-        wanted = dict.fromkeys((self.axes.batch, copies, self.expert_copies, *both, self._sharing, *together))
+        several = (self.axes.batch, copies, self.expert_copies, *both, self._sharing, *together)
+        wanted = dict.fromkeys((*several, *self.summed_otherwise.values()))
         return tuple(axes for axes in wanted if len(axes) > 1)
 
     @property

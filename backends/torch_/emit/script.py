@@ -25,7 +25,7 @@ from meshwright.backends.torch_.emit.writing.lines import WIDTH
 from meshwright.backends.torch_.emit.writing.microbatches import accumulating_step
 from meshwright.backends.torch_.emit.writing.model import along, build, in_float8, parallelize, read_cast
 from meshwright.backends.torch_.emit.writing.pipeline import pipeline_step, stage_constants, stage_sections, staged
-from meshwright.backends.torch_.emit.writing.printed import cuts, functions
+from meshwright.backends.torch_.emit.writing.printed import cuts, functions, otherwise
 from meshwright.backends.torch_.emit.writing.recompute import recomputing
 from meshwright.backends.torch_.emit.writing.scaling import loss_scale
 from meshwright.backends.torch_.emit.writing.sections import in_order_of_ranks, of_experts, of_sections, table
@@ -245,6 +245,8 @@ def constants(parts: Parts, meshes: Iterable[str]) -> Iterator[str]:
         yield from table(parts)
     if parts.printed is not None:
         yield from cuts(parts.printed)
+    if parts.summed_otherwise:
+        yield from otherwise(parts)
     yield from constant(parts)
     yield "CLIP = 0.0  # the largest norm of all gradients together; 0: whatever it is"
     yield FLAT

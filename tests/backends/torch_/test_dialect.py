@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import warnings
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import pytest
 import torch
@@ -60,6 +60,7 @@ def library() -> dict[str, Any]:
         "Tensor": Tensor,
         "Any": Any,
         "cast": cast,
+        "NamedTuple": NamedTuple,
         "functools": functools,
         "causal_lower_right": causal_lower_right,
         "DeviceMesh": Axis,

@@ -25,6 +25,7 @@ HERE = Path(__file__).parent
 ENCODER, NANO, NAMED, ALONE, LISTS, DROPPING = (
     f"{HERE / 'printed_models.py'}:{name}" for name in ("encoder", "nano", "named", "alone", "lists", "dropping")
 )
+MIXTURE = f"{HERE / 'mixtures.py'}:tiny"
 CLAMPED = f"{HERE / 'llama_fused.py'}:clamped"
 STAGES = {"microbatches": 2, "schedule": "1f1b"}
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
@@ -54,6 +55,11 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "llama, zbv x tp": (TINY, {"pp": 2, "vp": 2, "tp": 2, "microbatches": 4, "schedule": "zbv"}),
     "lists, zb-h1": (LISTS, {"pp": 2, "microbatches": 2, "schedule": "zb-h1"}),
     "lists, tp x zero 3": (LISTS, {"tp": 2, "dp": 2, "zero": 3}),
+    "mixture, tp": (MIXTURE, {"tp": 2}),
+    "mixture, tp+sp x zero 3": (MIXTURE, {"tp": 2, "dp": 2, "zero": 3, "sequence_parallel": True}),
+    "mixture, ep x dp": (MIXTURE, {"dp": 4, "ep": 2}),
+    "mixture, ep x zero 3": (MIXTURE, {"dp": 2, "ep": 2, "zero": 3}),
+    "mixture, pp x ep": (MIXTURE, {"pp": 2, "dp": 2, "ep": 2, **STAGES}),
     "one body, tp x zero 3": (ALONE, {"tp": 2, "dp": 2, "zero": 3}),
 }
 HEADS = {
@@ -86,7 +92,7 @@ UNPRINTED = {"encoder, dp", "encoder, zero 3"}
 
 def printed_plan(name: str) -> Subject:
     reference, degrees = CASES[name]
-    return subject(reference=reference, prints=None if reference != TINY else True, **degrees)
+    return subject(reference=reference, prints=True if reference in (TINY, MIXTURE) else None, **degrees)
 
 
 @pytest.fixture(scope="module")
@@ -195,6 +201,26 @@ def test_what_an_axis_cuts_is_no_unit_s_and_what_all_ranks_have_alike_is_not_add
         r"shard_alike\(\s*\[model.get_submodule\(.transformer.ln_f.\), model.get_submodule\(.lm_head.\)", text
     )
     assert "    fully_shard(block, mesh=shards, reshard_after_forward=True, ignored_params=ignored)" in text
+
+
+def test_rows_of_experts_go_one_trip_in_a_block(plans: dict[str, tuple[Subject, Path]]) -> None:
+    """There and back; where the tensor axis has whole tokens none, and its parts of experts are added up."""
+    far, here = (plans[f"mixture, {name}"][1].read_text() for name in ("ep x zero 3", "tp"))
+    assert far.count("= to_experts(") == 1
+    assert far.count("lambda x: arrive(x, trip), lambda grad: leave(grad, trip)") == 1
+    assert far.count("lambda x: leave(x, trip), lambda grad: arrive(grad, trip)") == 1
+    assert "trip" not in here
+    assert here.count("rows, ends, places = dispatch(") == 1
+
+
+def test_gradients_that_the_script_sums_add_up_along_the_axes_of_copies_alone(
+    plans: dict[str, tuple[Subject, Path]],
+) -> None:
+    text = plans["mixture, ep x dp"][1].read_text()
+    (listed,) = re.findall(r"SUMMED = \{.*?\n\}", text, re.DOTALL)
+    assert listed.count(': "dp",') == len(listed.splitlines()) - 2
+    assert "experts" in listed
+    assert "attention" not in listed
 
 
 def test_a_parameter_that_one_axis_cuts_and_another_copies_is_refused(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import pytest
 import torch
@@ -24,6 +24,7 @@ SCOPE = {
     "Tensor": Tensor,
     "Any": Any,
     "cast": cast,
+    "NamedTuple": NamedTuple,
     "functools": functools,
     "Callable": Callable,
     "Sequence": Sequence,
@@ -111,3 +112,50 @@ def test_ranks_draw_apart_and_go_on_alike(library: dict[str, Any]) -> None:
     found = [drawn(place) for place in range(6)]
     assert len({tuple(one.tolist()) for own in found for one in own[:2]}) == 2 * 6
     assert len({tuple(last.tolist()) for _, _, last in found}) == 1
+
+
+@given(experts=st.integers(1, 5), chosen=st.integers(1, 3), tokens=st.integers(1, 7), seed=st.integers(0, 2**31))
+def test_rows_of_experts_are_what_a_loop_over_experts_makes(
+    experts: int, chosen: int, tokens: int, seed: int, library: dict[str, Any]
+) -> None:
+    """Products, what each expert has one of, weighted sums, and their gradients; experts that nobody chose, too."""
+    random = torch.Generator().manual_seed(seed)
+
+    def drawn(*shape: int) -> Tensor:
+        return torch.randn(*shape, dtype=torch.float64, generator=random).requires_grad_()
+
+    x, weights, matrix, bias = drawn(1, tokens, 4), drawn(1, tokens, chosen), drawn(experts, 4, 6), drawn(experts, 1, 6)
+    idx = torch.randint(0, experts, (1, tokens, chosen), generator=random)
+    rows, ends, places = library["dispatch"](x, idx, experts)
+    assert rows.shape == (tokens * chosen, 4)
+    made = library["products"](rows, matrix, ends) + library["by_row"](bias, ends)
+    found = library["combine"](made, weights, places)
+    each = x[..., None, None, :] @ matrix[idx] + bias[idx]
+    wanted = (each[..., 0, :] * weights[..., None]).sum(-2)
+    torch.testing.assert_close(found, wanted)
+    given_to = (x, weights, matrix, bias)
+    seeds = torch.randn(found.shape, dtype=torch.float64, generator=random)
+    for one, other in zip(
+        torch.autograd.grad(found, given_to, seeds), torch.autograd.grad(wanted, given_to, seeds), strict=True
+    ):
+        torch.testing.assert_close(one, other)
+
+
+def test_parts_of_experts_add_up(library: dict[str, Any]) -> None:
+    """Each rank has the rows of its own experts alone, and nothing of what others chose."""
+
+    class Ranks:
+        def __init__(self, here: int) -> None:
+            self.here = here
+
+        def get_local_rank(self) -> int:
+            return self.here
+
+    x, weights = torch.randn(5, 4, dtype=torch.float64), torch.rand(5, 2, dtype=torch.float64)
+    idx = torch.tensor([[0, 3], [1, 2], [3, 3], [0, 1], [2, 0]])
+    rows, _, places = library["dispatch"](x, idx, 4)
+    whole = library["combine"](rows, weights, places)
+    parts = [library["dispatch"](x, idx, 2, Ranks(here)) for here in range(2)]
+    assert [ends.tolist() for _, ends, _ in parts] == [[3, 5], [2, 5]]
+    sums = [library["combine"](rows, weights, places, part=True) for rows, _, places in parts]
+    torch.testing.assert_close(sums[0] + sums[1], whole)

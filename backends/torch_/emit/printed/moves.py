@@ -335,9 +335,7 @@ def batch_normalize(x: Tensor, moments: Tensor, weight: Tensor, bias: Tensor, ep
     return ((x - mean) * spread * weight + bias).to(x.dtype)
 
 
-def dispatch(
-    x: Tensor, chosen: Tensor, experts: int, ranks: DeviceMesh | None = None
-) -> tuple[Tensor, Tensor, Tensor]:
+def dispatch(x: Tensor, chosen: Tensor, experts: int, ranks: DeviceMesh | None = None) -> tuple[Tensor, Tensor, Tensor]:
     """A token's row for each expert that it chose, sorted by expert; where the rows of each end; and which is
     every choice's. With `ranks`, those of this rank's experts: choices of others have the row after the last one."""
     expert = chosen.flatten()
@@ -401,7 +399,7 @@ def to_all(ends: Tensor, ranks: DeviceMesh) -> tuple[Trip, Tensor]:
     return Trip(ranks, order), torch.searchsorted(expert[order], experts, right=True).int()
 
 
-def sent(x: Tensor, ranks: DeviceMesh, outgoing: Sequence[int], incoming: Sequence[int]) -> Tensor:
+def swap_rows(x: Tensor, ranks: DeviceMesh, outgoing: Sequence[int], incoming: Sequence[int]) -> Tensor:
     """The rows that other ranks have for this one, which has so many for them."""
     given = [list(incoming), list(outgoing)]
     return funcol.wait_tensor(funcol.all_to_all_single(x.contiguous(), *given, ranks.get_group()))
@@ -409,14 +407,14 @@ def sent(x: Tensor, ranks: DeviceMesh, outgoing: Sequence[int], incoming: Sequen
 
 def arrive(x: Tensor, trip: Trip) -> Tensor:
     """Rows where their experts are, sorted by expert."""
-    rows = sent(x, trip.ranks, trip.sent, trip.received) if trip.sent else all_gather(x, trip.ranks, 0)
+    rows = swap_rows(x, trip.ranks, trip.sent, trip.received) if trip.sent else all_gather(x, trip.ranks, 0)
     return rows[trip.order]
 
 
 def leave(x: Tensor, trip: Trip) -> Tensor:
     """Rows back where they came from; added up, if all ranks have them."""
     rows = x[trip.order.argsort()]
-    return sent(rows, trip.ranks, trip.received, trip.sent) if trip.sent else reduce_scatter(rows, trip.ranks, 0)
+    return swap_rows(rows, trip.ranks, trip.received, trip.sent) if trip.sent else reduce_scatter(rows, trip.ranks, 0)
 
 
 def own_again(x: Tensor, trip: Trip) -> Tensor:

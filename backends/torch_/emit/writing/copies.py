@@ -16,6 +16,9 @@ def sum_copies(parts: Parts) -> Iterator[str]:
     if parts.experts is not None:
         yield from _beside_experts(parts)
         return
+    if parts.summed_otherwise:
+        yield from _by_name()
+        return
     if sums:
         everyone = (*parts.axes.copies, str(parts.axes.tensor))
         yield f'    everyone = mesh["{joined(everyone)}"].get_group()'
@@ -76,6 +79,24 @@ def _beside_experts(parts: Parts) -> Iterator[str]:
     else:
         yield "            continue  # each expert is held once"
     yield "        if grad is not None:"
+    yield "            works.append(dist.all_reduce(grad, group=group, async_op=True))"
+    yield "    for work in works:"
+    yield "        work.wait()"
+
+
+def _by_name() -> Iterator[str]:
+    """Some parameters have copies along some axes alone, and ranks along others have their whole gradient."""
+    yield "    works = []"
+    yield "    for name, parameter in model.named_parameters():"
+    yield "        if parameter.grad is None:"
+    yield "            continue"
+    yield "        grad, group = parameter.grad, copies"
+    yield "        for pattern, axis in SUMMED.items():"
+    yield '            if re.search(rf"(^|\\.){pattern}$", name):'
+    yield "                group = mesh[axis].get_group() if axis else None"
+    yield "        if isinstance(grad, DTensor):"
+    yield "            grad = grad.to_local()"
+    yield "        if group is not None:"
     yield "            works.append(dist.all_reduce(grad, group=group, async_op=True))"
     yield "    for work in works:"
     yield "        work.wait()"

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 
 from meshwright.backends.printing import Function
+from meshwright.backends.torch_.emit.axes import joined
 from meshwright.backends.torch_.emit.context import kernel_of
 from meshwright.backends.torch_.emit.parts import Parts
 from meshwright.backends.torch_.emit.printed.bodies import FORWARD, Made, Printed, PrintedBody, axes_in
@@ -28,6 +29,13 @@ def cuts(printed: Printed) -> Iterator[str]:
         for name, axes in printed.alike.items():
             yield f"    {pattern(name)}: ({quoted(axes)}{',' * (len(axes) == 1)}),"
         yield "}"
+
+
+def otherwise(parts: Parts) -> Iterator[str]:
+    """`SUMMED`, a constant."""
+    yield "SUMMED = {  # parameters by name: along which axes gradients add up, where not along all"
+    yield from (f"    {pattern(name)}: {literal(joined(axes))}," for name, axes in parts.summed_otherwise.items())
+    yield "}"
 
 
 def functions(parts: Parts) -> Iterator[Iterator[str]]:
