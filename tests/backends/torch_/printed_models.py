@@ -161,7 +161,7 @@ class Uncalled(nn.Module):
         self.embedding = nn.Embedding(VOCABULARY, WIDTH)
         self.blocks = nn.ModuleList(
             nn.ModuleList([nn.LayerNorm(WIDTH), nn.Linear(WIDTH, 64), nn.ReLU(), nn.Linear(64, WIDTH)])
-            for _ in range(3)
+            for _ in range(4)
         )
 
     def forward(self, tokens: Tensor, mesh: Tensor) -> Tensor:
