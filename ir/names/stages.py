@@ -118,8 +118,9 @@ def even_cuts(fold: Fold, stages: int) -> Cuts:
 
 
 def cuts_at(fold: Fold, counts: Sequence[int]) -> Cuts:
-    """Call ranges with these numbers of layers; the last stage may hold the head alone, the first the embedding."""
-    layers, calls = layer_calls(fold), sum(segment.calls for segment in fold.segments)
+    """Call ranges with these numbers of layers; the last stage may hold the head alone, the first the embedding, if
+    there is one: of a model that begins with a layer it would have nothing to send."""
+    layers, calls = layer_calls(fold), list(fold.calls())
     if sum(counts) != len(layers) or min(counts) < 0:
         raise LayersIndivisible(
             place="stage_blocks",
@@ -129,10 +130,10 @@ def cuts_at(fold: Fold, counts: Sequence[int]) -> Cuts:
     starts, before = [0], 0
     for count in counts[:-1]:
         before += count
-        starts.append(layers[before] if before < len(layers) else layers[-1] + 1 if layers else calls)
-    ranges = tuple(zip(starts, [*starts[1:], calls], strict=True))
+        starts.append(layers[before] if before < len(layers) else layers[-1] + 1 if layers else len(calls))
+    ranges = tuple(zip(starts, [*starts[1:], len(calls)], strict=True))
     for stage, (first, last) in enumerate(ranges):
-        if first >= last:
+        if not any(call.body.graph.outputs for call in calls[first:last]):
             raise LayersIndivisible(
                 place="stage_blocks", cause=f"stage {stage} of {len(counts)} holds nothing", fix="give it a layer"
             )

@@ -32,7 +32,7 @@ from meshwright.backends.torch_.emit.subject import Subject
 from meshwright.backends.torch_.emit.unlike import joined_kinds, kinds_of
 from meshwright.backends.torch_.emit.writing.schedule import LISTS, action_lists, class_of
 from meshwright.backends.torch_.emit.writing.unlike import unlike_orders
-from meshwright.ir.errors import EmissionPrinted, NotEmitted
+from meshwright.ir.errors import EmissionModule, EmissionPrinted, NotEmitted
 from meshwright.ir.shares import shares_of
 
 __all__ = ["Files", "Subject", "emit"]
@@ -112,6 +112,7 @@ def _styled_parts(subject: Subject, folder: Path) -> Parts:
         piece.plan.name: styles_of(subject, piece, axes.tensor) for piece in subject.pieces if axes.tensor is not None
     }
     kept, precision = _kept(subject, axes, of_experts(subject.pieces, experts))
+    check_called(subject, kept)
     return Parts(
         subject=subject,
         axes=axes,
@@ -140,6 +141,15 @@ def _printed_parts(subject: Subject, folder: Path) -> Parts:
         model=_model(subject, folder),
         printed=printed_of(subject, axes, copies, called_modules(subject, kept)),
     )
+
+
+def check_called(subject: Subject, kept: Kept) -> None:
+    """Refuse blocks that the model's own code does not call, where something hangs on their calls."""
+    hung = [unit.piece for unit in kept.units] + [again.piece for again in recomputed(subject)]
+    for piece in subject.pieces if subject.compiled else hung:
+        if piece.repeated and not subject.calls_blocks(piece):
+            ways = ("--fix zero=0,recompute=none", *["--style eager"] * subject.compiled)
+            raise EmissionModule(place=piece.first, cause="the model does not call it, but modules in it", ways=ways)
 
 
 def check_printed(subject: Subject) -> None:

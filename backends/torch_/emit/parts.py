@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -166,10 +166,17 @@ class Parts:
 
     @property
     def untied(self) -> tuple[tuple[str, str], ...]:
-        """The same where units of `fully_shard` hold them: a name, and that of the parameter which is stepped."""
+        """The same where several units of `fully_shard` hold them: a name, and that of the parameter which is stepped.
+        Names that one body reads are one parameter of its unit."""
         if not self.kept.units or self.kept.whole:
             return ()
-        return tuple((other, read[0]) for read, _ in self._read for other in read[1:])
+        apart = ((names[0], names[1:]) for read, _ in self._read if len(names := self._of_units(read)) > 1)
+        return tuple((other, first) for first, others in apart for other in others)
+
+    def _of_units(self, names: Sequence[str]) -> list[str]:
+        """Of the names of a parameter the first one in every unit."""
+        units = {name: self._owners[name.rpartition(".")[0]] for name in reversed(names)}
+        return sorted({unit: name for name, unit in units.items()}.values(), key=names.index)
 
     @property
     def held_twice(self) -> tuple[tuple[tuple[int, str], ...], ...]:
@@ -194,9 +201,15 @@ class Parts:
             )
 
     @cached_property
-    def _owners(self) -> set[str]:
-        """The modules that read parameters."""
-        return {piece.path(owner) for piece in self.subject.pieces for owner in piece.owners()}
+    def _owners(self) -> Mapping[str, tuple[str, str]]:
+        """The modules that read parameters, and the first body and block that each is of."""
+        found = [
+            (joined(path, owner), (piece.plan.body, path))
+            for piece in self.subject.pieces
+            for path in piece.around()
+            for owner in piece.owners()
+        ]
+        return dict(reversed(found))
 
     @property
     def one_unit(self) -> bool:

@@ -139,6 +139,11 @@ class Subject:
                     found[plan.name] = self.program.body(program)
         return found
 
+    def calls_blocks(self, piece: Piece) -> bool:
+        """Whether the model's own code calls the blocks of a piece as modules, not what they hold one by one."""
+        called, again = self.calls.arguments, self.calls.again
+        return not called or all(again.get(path, path) in called for path in piece.segment.paths)
+
     def _plans(self, body: str) -> tuple[BodyPlan, BodyPlan | None]:
         """The plan of a body, which must be the same in all stages, and that of its first calls in each."""
         plans = [plan for plan in self.decisions.plans if plan.body == body and plan.name in self.bodies]
@@ -259,11 +264,11 @@ class Piece:
 
     @cached_property
     def held(self) -> Mapping[str, tuple[Param, ...]]:
-        """Its parameters by the modules that hold them, in order; paths are relative to the instance."""
+        """Its parameters by the modules that hold them and read them, in order; paths are relative to the instance."""
         found: dict[str, tuple[Param, ...]] = {}
         for param in self.graph.params:
-            owner = self.owner(param)
-            found[owner] = (*found.get(owner, ()), param)
+            for owner in self.owners_of(param):
+                found[owner] = (*found.get(owner, ()), param)
         return found
 
     def owners(self) -> tuple[str, ...]:
@@ -282,10 +287,14 @@ class Piece:
         )
 
     def owner(self, param: Param) -> str:
-        """Of the modules that hold a parameter with several names, the one that reads it here."""
+        """Of the modules that hold a parameter with several names, the first that reads it here."""
+        return self.owners_of(param)[0]
+
+    def owners_of(self, param: Param) -> tuple[str, ...]:
+        """Of the modules that hold a parameter with several names, those that read it here; the first one, if none."""
         readers = {self.graph.ops[index].module for index, _ in self.graph.readers.get(param.value, ())}
-        around = [path.rpartition(".")[0] for path in param.paths]
-        return next((path for path in around if path in readers), around[0])
+        around = tuple(dict.fromkeys(path.rpartition(".")[0] for path in param.paths))
+        return tuple(path for path in around if path in readers) or around[:1]
 
     def read_as(self, param: Param) -> str:
         """Of the names of a parameter that under which it is read here."""

@@ -113,6 +113,65 @@ class Alone(nn.Module):
         return self.rest(self.embedding(tokens)) * mesh[..., None]  # type: ignore[no-any-return]
 
 
+class Twice(nn.Module):
+    """One body that reads a table under two names, of two modules; attention in it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding, self.attn, self.norm = nn.Embedding(VOCABULARY, WIDTH), Attention(), nn.LayerNorm(WIDTH)
+        self.head, self.last = nn.Linear(WIDTH, VOCABULARY), nn.Linear(VOCABULARY, WIDTH)
+        self.head.weight = self.embedding.weight
+
+    def forward(self, tokens: Tensor, mesh: Tensor) -> Tensor:
+        x = self.embedding(tokens)
+        return self.last(self.head(self.norm(x + self.attn(x)))) * mesh[..., None]  # type: ignore[no-any-return]
+
+
+class Paired(nn.Module):
+    """A block that reads a weight under two names."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)
+        self.second.weight = self.first.weight
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.second(F.relu(self.first(x)))  # type: ignore[no-any-return]
+
+
+class Pairs(nn.Module):
+    """Such blocks."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding, self.blocks = nn.Embedding(VOCABULARY, WIDTH), nn.ModuleList([Paired(), Paired(), Paired()])
+
+    def forward(self, tokens: Tensor, mesh: Tensor) -> Tensor:
+        x = self.embedding(tokens)
+        for block in self.blocks:
+            x = x + block(x)
+        return x * mesh[..., None]  # type: ignore[no-any-return]
+
+
+class Uncalled(nn.Module):
+    """Blocks that are lists, whose parts the model calls itself."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(VOCABULARY, WIDTH)
+        self.blocks = nn.ModuleList(
+            nn.ModuleList([nn.LayerNorm(WIDTH), nn.Linear(WIDTH, 64), nn.ReLU(), nn.Linear(64, WIDTH)])
+            for _ in range(4)
+        )
+
+    def forward(self, tokens: Tensor, mesh: Tensor) -> Tensor:
+        x = self.embedding(tokens)
+        for block in self.blocks:
+            for part in block:  # type: ignore[attr-defined]
+                x = part(x)
+        return x * mesh[..., None]  # type: ignore[no-any-return]
+
+
 class Mixed(nn.Module):
     """A block that mixes positions, with nothing in it that has the order of what enters."""
 
@@ -153,6 +212,18 @@ def lists() -> nn.Module:
 
 def alone() -> nn.Module:
     return Alone()
+
+
+def twice() -> nn.Module:
+    return Twice()
+
+
+def pairs() -> nn.Module:
+    return Pairs()
+
+
+def uncalled() -> nn.Module:
+    return Uncalled()
 
 
 def encoder() -> nn.Module:

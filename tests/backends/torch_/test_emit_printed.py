@@ -26,6 +26,7 @@ ENCODER, NANO, NAMED, ALONE, LISTS, DROPPING = (
     f"{HERE / 'printed_models.py'}:{name}" for name in ("encoder", "nano", "named", "alone", "lists", "dropping")
 )
 MIXTURE = f"{HERE / 'mixtures.py'}:tiny"
+TWICE, PAIRS, UNCALLED = (f"{HERE / 'printed_models.py'}:{name}" for name in ("twice", "pairs", "uncalled"))
 CLAMPED = f"{HERE / 'llama_fused.py'}:clamped"
 STAGES = {"microbatches": 2, "schedule": "1f1b"}
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
@@ -61,6 +62,11 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "mixture, ep x zero 3": (MIXTURE, {"dp": 2, "ep": 2, "zero": 3}),
     "mixture, pp x ep": (MIXTURE, {"pp": 2, "dp": 2, "ep": 2, **STAGES}),
     "one body, tp x zero 3": (ALONE, {"tp": 2, "dp": 2, "zero": 3}),
+    "one body of two names, zero 3": (TWICE, {"dp": 2, "zero": 3}),
+    "one body of two names, tp x zero 3": (TWICE, {"tp": 2, "dp": 2, "zero": 3}),
+    "blocks of two names, zero 3": (PAIRS, {"dp": 2, "zero": 3}),
+    "blocks that are lists, zero 3": (UNCALLED, {"dp": 2, "zero": 3}),
+    "blocks that are lists, pp x zero 3": (UNCALLED, {"pp": 2, "dp": 2, "zero": 3, **STAGES}),
 }
 HEADS = {
     "linear": "n:sections(32,32,32)",
@@ -86,7 +92,7 @@ MIXED: dict[str, tuple[dict[str, Any], dict[str, dict[str, str]]]] = {
 }
 """Plans in which an axis cuts tokens and parameters, or some gradients are alike on its ranks, and parameters are
 sharded over it: what the axis does to operators otherwise than its degree says, by body."""
-UNPRINTED = {"encoder, dp", "encoder, zero 3"}
+UNPRINTED = {"encoder, dp", "encoder, zero 3", "one body of two names, zero 3", "blocks of two names, zero 3"}
 """Those of one stage in which no axis cuts more than the batch: the model's own code runs."""
 
 

@@ -13,6 +13,8 @@ from meshwright.ir.adjoint import Strategy
 from meshwright.ir.decisions import BodyPlan, Schedule, StagePlan
 from meshwright.ir.errors import DegreeImpossible, LayersIndivisible
 from meshwright.ir.factors import loops
+from meshwright.ir.fold import Body, Fold, FromInput, Segment
+from meshwright.ir.graph import Input
 from meshwright.ir.mesh import Mesh
 from meshwright.ir.names import Degrees, cuts, even_cuts, loops_split, name_of, template
 from meshwright.ir.names.stages import cuts_at, layer_calls, only_layer, shared, stage_plans, with_first
@@ -41,6 +43,21 @@ def test_what_is_no_layer_goes_with_the_layer_before_it() -> None:
     assert even_cuts(FOLD, 3) == ((0, 2), (2, 3), (3, 6))
 
 
+def without_table() -> Fold:
+    """The same model on rows that are given: nothing is made before its first layer."""
+    (_, layers, head), (_, labels) = FOLD.segments, FOLD.inputs
+    graph = FOLD.body["block"].graph
+    rows = (Input("rows", graph.inputs[0].labels), graph.types[graph.inputs[0].value])
+    opening = Segment(("embed",), ("",), (), ((),), glue=True)
+    bodies = (Body("embed", Builder().graph()), *FOLD.bodies[1:])
+    return replace(
+        FOLD,
+        bodies=bodies,
+        segments=(opening, replace(layers, entry=(FromInput("rows"),)), head),
+        inputs=(rows, labels),
+    )
+
+
 def test_shares_that_do_not_go() -> None:
     for counts, cause, fix in (
         ((2, 1), "3 layers in 2 stages, the model has 4", "give numbers that add up to 4"),
@@ -51,6 +68,9 @@ def test_shares_that_do_not_go() -> None:
         with pytest.raises(LayersIndivisible) as refused:
             cuts_at(FOLD, counts)
         assert (refused.value.place, refused.value.cause, refused.value.fix) == ("stage_blocks", cause, fix)
+    with pytest.raises(LayersIndivisible, match="stage 0 of 2 holds nothing"):
+        cuts_at(without_table(), (0, 4))
+    assert cuts_at(without_table(), (1, 3)) == ((0, 2), (2, 6))
     rest = "or split='spread', or stage_blocks with the layers of every stage"
     ends = "or split='ends', where embedding and head count as a layer each"
     for layers, stages, split, cause, fix in (

@@ -127,6 +127,9 @@ def set_forwards(parts: Parts) -> Iterator[str]:
             yield f'    {axis} = mesh["{axis}"]'
     for piece, body in printed.pieces:
         lines = []
+        if piece.repeated and parts.kept.units and not parts.subject.calls_blocks(piece):
+            lines.append("# The model never calls it, and torch takes no list without a forward pass for a unit.")
+            lines.append(f'block.__class__ = type("Block", (type(block),), {{"forward": {body.name}}})')
         for name, one in body.functions():
             if not one.path and not piece.repeated:
                 continue
