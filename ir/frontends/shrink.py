@@ -35,7 +35,7 @@ from math import ceil, gcd
 from typing import Any
 
 from meshwright.ir.frontends import trial
-from meshwright.ir.frontends.trial import LOOK_UPS, MOST_VALUES, Recipe, Run, Settings, Step
+from meshwright.ir.frontends.trial import ELEMENTWISE, LOOK_UPS, MOST_VALUES, Recipe, Run, Settings, Step
 
 UNIT: Mapping[bool, int] = {True: 8, False: 4}
 """By whether it is a parameter's dimension: the ranks that may cut it. A twin has 8 ranks; of those, 4 may cut what is
@@ -226,9 +226,10 @@ def _changed(after: Run, before: Run) -> Iterator[_Change]:
 
 
 def _kind(run: Run, path: str, at: int) -> str:
-    """What a dimension of a parameter is: tables are looked up in, kernels of convolutions have no rows."""
+    """What a dimension of a parameter is: tables are looked up in; kernels of convolutions, and what is added, are no
+    matrices."""
     read, dims = (run.read_by or {}).get(path, ""), len(run.parameters[path])
-    if dims < 2 or read in LOOK_UPS or "convolution" in read:
+    if dims < 2 or read in (*LOOK_UPS, ELEMENTWISE) or "convolution" in read:
         return "parameter"
     return "stack" if dims > 2 and at == 0 else "matrix"
 

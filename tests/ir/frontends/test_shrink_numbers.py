@@ -82,6 +82,7 @@ HELD: Mapping[str, tuple[int, Callable[[int], tuple[int, ...]], str, int]] = {
     "rows of matrices in a stack": (640, lambda n: (4, n, 24), "aten::bmm", 64),
     "columns of matrices in a stack": (640, lambda n: (4, 24, n), "aten::bmm", 64),
     "none in a stack becomes square": (640, lambda n: (4, n, 64), "aten::bmm", 72),
+    "a table that is added": (1000, lambda n: (n, 16), "elementwise", 8),
     "channels of a kernel": (640, lambda n: (n, 16, 3, 3), "aten::convolution", 8),
     "a table": (1000, lambda n: (n, 16), "aten::embedding", 8),
     "a table of numbers": (1000, lambda n: (n, 16), "aten::index.Tensor", 8),
