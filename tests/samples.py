@@ -275,7 +275,8 @@ def _integers(signature: Signature, index: int, shape: tuple[int, ...], random: 
     if signature.kind in ("dispatch", "combine", "scatter", "scatter_add"):
         rows = [torch.randperm(bound, generator=random)[: shape[-1]] for _ in range(prod(shape[:-1]))]
         return torch.stack(rows).view(shape)
-    found = torch.randint(0, bound, shape, generator=random)
+    least = -bound if signature.kind == "index_select" else 0
+    found = torch.randint(least, bound, shape, generator=random)
     if signature.kind in ("cross_entropy", "nll_loss"):
         found.view(-1)[0] = signature.integer("ignore_index", -100)
     return found

@@ -8,7 +8,7 @@ and ran before:
     blocks     some parameters are gone, and the others are as they were: as many as `Scale.layers`
     sizes      dimensions of parameters or of results change, and nothing else
     chances    with 0 instead of a part of 1, fewer random operators run, and all others as before (dropout)
-    limits     no shape changes, but the loss does: see `_limits`
+    limits     no shape changes, but the loss does: see `_Search.limits`
     nothing    it stays
 
 Blocks come first, since every trial is cheap then. Sizes shrink one after the other, from small to large ones, until
@@ -35,7 +35,7 @@ from math import ceil, gcd
 from typing import Any
 
 from meshwright.ir.frontends import trial
-from meshwright.ir.frontends.trial import LOOK_UPS, MOST_VALUES, Recipe, Run, Settings, Step
+from meshwright.ir.frontends.trial import ELEMENTWISE, LOOK_UPS, MOST_VALUES, Recipe, Run, Settings, Step
 
 UNIT: Mapping[bool, int] = {True: 8, False: 4}
 """By whether it is a parameter's dimension: the ranks that may cut it. A twin has 8 ranks; of those, 4 may cut what is
@@ -226,9 +226,10 @@ def _changed(after: Run, before: Run) -> Iterator[_Change]:
 
 
 def _kind(run: Run, path: str, at: int) -> str:
-    """What a dimension of a parameter is: tables are looked up in, kernels of convolutions have no rows."""
+    """What a dimension of a parameter is: tables are looked up in; kernels of convolutions, and what is added, are no
+    matrices."""
     read, dims = (run.read_by or {}).get(path, ""), len(run.parameters[path])
-    if dims < 2 or read in LOOK_UPS or "convolution" in read:
+    if dims < 2 or read in (*LOOK_UPS, ELEMENTWISE) or "convolution" in read:
         return "parameter"
     return "stack" if dims > 2 and at == 0 else "matrix"
 
@@ -429,15 +430,20 @@ class _Search:
 
     def limits(self) -> None:
         """Limits on positions that the model's own workload meets, and a short one does not (windows): twice as much
-        changes no shape and no value, and half of the tokens changes values. They become that half, so that they are
-        met."""
+        changes no shape and no value, and half of the tokens changes values, and of what the same operators make no
+        shape. They become that half, so that they are met."""
         few, expected = self.scale.seq // 2, self.computed(self.settings)
         for path, value in self.integers(self.scale.seq) if expected is not None else ():
             more, less = (_put(self.settings, {path: one}) for one in (2 * value, few))
-            if value < self.scale.tokens and self.run(more) == self.now:
+            if value < self.scale.tokens and self.run(more) == self.now and not self.resized(less):
                 same, other = self.computed(more), self.computed(less)
                 if same == expected and other not in (None, expected):
                     self.settings, expected = less, other
+
+    def resized(self, settings: Settings) -> bool:
+        """Whether the same operators run with other shapes."""
+        found = self.run(settings)
+        return found is not None and found != self.now and _same_operators(found, self.now)
 
     def computed(self, settings: Settings) -> float | None:
         """The loss, if it can be computed in a moment."""

@@ -17,7 +17,7 @@ import logging
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
 
@@ -33,6 +33,7 @@ from meshwright.ir.frontends.stand_ins import as_exported, without_values
 from meshwright.ir.frontends.torch_export import Step as TrainingStep
 
 BATCH = 2
+ELEMENTWISE = "elementwise"
 MOST_VALUES = 2**27
 """Numbers that a model holds and makes in a step at most, for it to be computed with values."""
 
@@ -46,7 +47,8 @@ modules of a list of their own."""
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe:
     """How a model is built of settings, on the device that torch has as its default; the whole one; what it is trained
-    on, and where errors say that it stands; and whether trials run as traces do."""
+    on, and where errors say that it stands; whether trials run as traces do; and what batches are made of settings, if
+    any are."""
 
     settings: Settings
     build: Callable[[Settings], nn.Module]
@@ -54,6 +56,12 @@ class Recipe:
     hooks: Hooks
     place: str
     exact: bool = False
+    inputs: Callable[[Settings], Callable[[int, int], Any]] | None = None
+
+    def source(self, model: nn.Module, settings: Settings) -> Source:
+        """A model of settings, with what it is trained on."""
+        made = self.inputs(settings) if self.inputs is not None else self.hooks.example_inputs
+        return Source(model, replace(self.hooks, example_inputs=made), self.place)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,7 +91,7 @@ class Run:
     kinds: Kinds
     steps: tuple[Step, ...] = ()
     read_by: Mapping[str, str] | None = None
-    """The operator that reads a parameter as it is, not through a view."""
+    """The operator that reads a parameter as it is, not through a view; `ELEMENTWISE` stands for all that are."""
 
     @property
     def held(self) -> Mapping[str, Shape]:
@@ -136,22 +144,25 @@ def run(recipe: Recipe, settings: Settings, seq: int) -> Run | None:
     if model is None:
         return None
     with _tried(recipe):
-        return _watched(model, recipe, seq)
+        return _watched(recipe.source(model, settings), recipe, seq)
     return None
 
 
 def computed(recipe: Recipe, settings: Settings, seq: int) -> float | None:
     """The loss of the model of settings, with values that are drawn, if there is one."""
-    make = recipe.hooks.example_inputs
-    if make is None:
+    if recipe.hooks.example_inputs is None:
         return None
     with _tried(recipe), torch.random.fork_rng(devices=()), torch.no_grad():
         torch.manual_seed(0)
         model = recipe.build(settings).float().train()
         for one in model.parameters():
             one.uniform_(-0.1, 0.1) if one.dim() > 1 else one.uniform_(0.5, 1.5)
-        batch = pytree.tree_map_only(Tensor, _drawn, make(BATCH, seq))
-        return float(TrainingStep(Source(model, recipe.hooks, recipe.place))(batch))
+        source = recipe.source(model, settings)
+        make: Any = source.hooks.example_inputs
+        made = make(BATCH, seq)
+        for batch in (pytree.tree_map_only(Tensor, _drawn, made), made):
+            with _tried(recipe):
+                return float(TrainingStep(source)(batch))
     return None
 
 
@@ -188,14 +199,14 @@ def unseen() -> Iterator[None]:
 # Watching ------------------------------------------------------------------------------------------------------------
 
 
-def _watched(model: nn.Module, recipe: Recipe, seq: int) -> Run:
-    held = skeleton(model)
-    batch = example_batch(Source(model, recipe.hooks, recipe.place), BATCH, seq)
-    paths = {id(one): path for path, one in model.named_parameters()}
-    model.train()
+def _watched(source: Source, recipe: Recipe, seq: int) -> Run:
+    held = skeleton(source.module)
+    batch = example_batch(source, BATCH, seq)
+    paths = {id(one): path for path, one in source.module.named_parameters()}
+    source.module.train()
     entries = {id(one): one for one in pytree.tree_leaves(batch)}
     with without_values() if recipe.exact else _on_meta(), _Log(paths, entries) as log:
-        TrainingStep(Source(model, recipe.hooks, recipe.place))(batch)
+        TrainingStep(source)(batch)
     return Run(
         parameters=held.parameters,
         buffers=held.buffers,
@@ -227,7 +238,8 @@ class _Log(TorchDispatchMode):
             return made
         for one in args:
             if id(one) in self.paths:
-                self.read_by.setdefault(self.paths[id(one)], name)
+                elementwise = torch.Tag.pointwise in func.tags
+                self.read_by.setdefault(self.paths[id(one)], ELEMENTWISE if elementwise else name)
         given = (*args, *(kwargs or {}).values())
         if any(id(one) in self.words for one in pytree.tree_leaves(given)):
             self.words |= {id(one): one for one in pytree.tree_leaves(made) if _is_whole(one)}
@@ -265,6 +277,6 @@ def _rows(name: str, args: Sequence[Any]) -> int | None:
 
 
 def _drawn(tensor: Tensor) -> Tensor:
-    """An entry of a batch; of indices that are all alike, some that are not."""
+    """An entry of a batch; of indices that are all alike, some that are not, which may be too large (classes)."""
     alike = not tensor.is_floating_point() and tensor.unique().numel() == 1
     return torch.randint_like(tensor, 8) if alike and tensor.dtype is not torch.bool else tensor

@@ -2,7 +2,8 @@
 
     file.py:factory     `twin()` beside the factory, if there is one. Else the model must have been made of one value,
                         its `config` (a dataclass), or the factory take sizes as arguments that have defaults: a file is
-                        written that makes it of small ones (`twin.py`)
+                        written that makes it of small ones (`twin.py`), and cuts what batches have of a fixed size
+                        (`batch_sizes`)
     config.json         the configuration with small numbers
     shape.toml          the shape with small numbers
 
@@ -26,10 +27,11 @@ from torch import nn
 
 from meshwright.ir.errors import NoTwin
 from meshwright.ir.frontends import hf_config, hf_schema, shape, shape_toml
+from meshwright.ir.frontends.batch_sizes import Sizes, code_of, cut, fixed_sizes, smaller
 from meshwright.ir.frontends.contract import Source
 from meshwright.ir.frontends.foreign import TIME_LIMIT_S, guarded
 from meshwright.ir.frontends.shrink import Scale, shrunk
-from meshwright.ir.frontends.trial import Recipe, Settings
+from meshwright.ir.frontends.trial import BATCH, Recipe, Settings
 from meshwright.ir.quoting import is_name, literal, said
 
 TWIN = "twin"
@@ -56,7 +58,7 @@ def twin_of(source: Source, reference: str, scale: Scale) -> Twin:
     path, place = Path(reference), source.place
     if path.suffix == ".toml":
         told = shape.settings_of(path)
-        small = _small(source, told, lambda given: shape_toml.of_settings(given, place), scale, told)
+        small, _ = _small(source, told, lambda given: shape_toml.of_settings(given, place), scale, told)
         lines = "".join(f"{key} = {json.dumps(value)}\n" for key, value in small.items())
         return Twin(reference="twin.toml", text=lambda _: lines)
     if path.is_dir() or path.suffix == ".json":
@@ -67,7 +69,7 @@ def twin_of(source: Source, reference: str, scale: Scale) -> Twin:
             lambda given: hf_config.of_settings(given, place, dtype=torch.float32),
             scale,
             told,
-        )
+        )[0]
         return Twin(reference="config.json", text=lambda _: json.dumps(small, indent=2) + "\n")
     file, _, factory = reference.rpartition(":")
     if callable(source.beside.get(TWIN)):
@@ -78,11 +80,22 @@ def twin_of(source: Source, reference: str, scale: Scale) -> Twin:
 
 def _small(
     source: Source, settings: Settings, build: Callable[[Settings], nn.Module], scale: Scale, told: Mapping[str, Any]
-) -> Settings:
-    """The settings with small numbers; of those that are not `told`, only what changed."""
-    recipe = Recipe(settings=settings, build=build, whole=source.module, hooks=source.hooks, place=source.place)
+) -> tuple[Settings, Sizes]:
+    """The settings with small numbers; of those that are not `told`, only what changed. And the sizes of batches that
+    changed, where a file says how they are made."""
+    make = source.beside.get("example_inputs")
+    sizes = fixed_sizes(source, BATCH, scale.seq) if make is not None else {}
+    recipe = Recipe(
+        settings={"model": settings, "batch": sizes},
+        build=lambda given: build(given["model"]),
+        whole=source.module,
+        hooks=source.hooks,
+        place=source.place,
+        inputs=(lambda given: cut(make, given["batch"])) if make is not None else None,
+    )
     small = shrunk(recipe, scale)
-    return {name: one for name, one in small.items() if name in told or one != settings[name]}
+    kept = {name: one for name, one in small["model"].items() if name in told or one != settings[name]}
+    return kept, smaller(small["batch"], sizes)
 
 
 # Models of a file ----------------------------------------------------------------------------------------------------
@@ -100,9 +113,11 @@ sys.path.append(str(Path(__file__).resolve().parent / {folder}))
 __all__ = [{listed}]
 
 
-def twin() -> {kind}:
+{inputs}def twin() -> {kind}:
     return {made}
 '''
+WHOLE = "whole_inputs"
+"""What the file calls the model's own example_inputs where it cuts them."""
 
 
 def _words(source: Source, seq: int) -> int:
@@ -117,7 +132,7 @@ def _words(source: Source, seq: int) -> int:
 def _written(source: Source, file: Path, factory: str, scale: Scale) -> Callable[[Path], str]:
     """The file that makes the twin of the user's own classes, for a folder. The class of a model that a factory makes
     need not have a name in the user's file: it may be a library's."""
-    made, names = _from_arguments(source, factory, scale) or _from_config(source, scale)
+    made, names, sizes = _from_arguments(source, factory, scale) or _from_config(source, scale)
     kind = type(source.module).__name__
     own = source.beside.get(kind) is type(source.module)
     hooks = [name for name in HOOKS if source.beside.get(name) is not None]
@@ -128,14 +143,17 @@ def _written(source: Source, file: Path, factory: str, scale: Scale) -> Callable
     if odd := [name for name in sorted(needed) if not is_name(name)]:
         raise _none(source, f"{odd[0]!r}, which it is made of, is no name that code may have")
     listed = sorted({*needed, *hooks}, key=lambda name: (not name.isupper(), not name[0].isupper(), name))
+    called = {name: WHOLE if sizes and name == "example_inputs" else name for name in listed}
+    library = [*(["Tensor"] if sizes else []), *(["nn"] if not own else [])]
     home = file.resolve().parent
     return lambda folder: FILE.format(
         shown=said(f"{file.name}:{factory}"),
         folder=literal(Path(os.path.relpath(home, folder.resolve())).as_posix()),
-        imported=_imported(file, listed),
+        imported=_imported(file, called),
         listed=", ".join(map(literal, [*sorted(hooks), TWIN])),
         kind=kind if own else "nn.Module",
-        library="" if own else "\nfrom torch import nn\n",
+        library=f"\nfrom torch import {', '.join(library)}\n" if library else "",
+        inputs=f"{code_of(sizes, WHOLE)}\n\n" if sizes else "",
         made=made,
     )
 
@@ -151,27 +169,28 @@ SourceFileLoader({module}, _file).exec_module(_model)
 """
 
 
-def _imported(file: Path, names: list[str]) -> str:
-    """The names of a file's module; a file may be called what no statement can import."""
+def _imported(file: Path, called: Mapping[str, str]) -> str:
+    """Names of a file's module, and what they are called here; a file may be called what no statement can import."""
     if is_name(file.stem):
+        names = (name if name == here else f"{name} as {here}" for name, here in called.items())
         return f"from {file.stem} import {', '.join(names)}  # noqa: E402"
     loaded = LOADED.format(file=literal(file.name), module=literal(file.stem))
-    return loaded + "\n".join(f"{name} = _model.{name}" for name in names)
+    return loaded + "\n".join(f"{here} = _model.{name}" for name, here in called.items())
 
 
-def _from_arguments(source: Source, factory: str, scale: Scale) -> tuple[str, list[str]] | None:
-    """The factory, called with small sizes."""
+def _from_arguments(source: Source, factory: str, scale: Scale) -> tuple[str, list[str], Sizes] | None:
+    """The factory, called with small sizes; the names of that; and small sizes of batches."""
     make = source.beside[factory]
     taken = inspect.signature(make).parameters.values()
     given = {one.name: one.default for one in taken if one.default is not one.empty}
-    small = _small(source, given, lambda settings: make(**settings), scale, {})
-    if not small:
+    small, sizes = _small(source, given, lambda settings: make(**settings), scale, {}) if given else ({}, {})
+    if not small and not sizes:
         return None
-    return f"{factory}({', '.join(f'{name}={value!r}' for name, value in small.items())})", [factory]
+    return f"{factory}({', '.join(f'{name}={value!r}' for name, value in small.items())})", [factory], sizes
 
 
-def _from_config(source: Source, scale: Scale) -> tuple[str, list[str]]:
-    """The model's class, called with its configuration of small sizes."""
+def _from_config(source: Source, scale: Scale) -> tuple[str, list[str], Sizes]:
+    """The same of the model's class, called with its configuration of small sizes."""
     config: Any = getattr(source.module, "config", None)
     if not dataclasses.is_dataclass(config) or isinstance(config, type):
         raise _none(source, "its factory takes no sizes, and the model has no dataclass `config` that it was made of")
@@ -179,9 +198,9 @@ def _from_config(source: Source, scale: Scale) -> tuple[str, list[str]]:
     settings = {one.name: getattr(config, one.name) for one in dataclasses.fields(config) if one.init}
     if list(inspect.signature(kind).parameters) != ["config"]:
         raise _none(source, f"{kind.__name__}{inspect.signature(kind)} is not made of its config alone")
-    small = _small(source, settings, lambda settings: kind(named(**settings)), scale, settings)
+    small, sizes = _small(source, settings, lambda settings: kind(named(**settings)), scale, settings)
     given = ", ".join(f"{name}={value!r}" for name, value in small.items())
-    return f"{kind.__name__}({named.__name__}({given}))", [kind.__name__, named.__name__]
+    return f"{kind.__name__}({named.__name__}({given}))", [kind.__name__, named.__name__], sizes
 
 
 def _none(source: Source, cause: str) -> NoTwin:

@@ -212,7 +212,7 @@ def _indexed(signature: Signature, shape: Shape, index: Shape, dim: int) -> tupl
 
 @rule("index_select")
 def index_select(signature: Signature) -> Rule:
-    """Rows `index` of dimension `dim`. As in `gather`, shards of that dimension add up."""
+    """Rows `index` of dimension `dim`, from its end where negative. As in `gather`, shards of that dimension add up."""
     x, index = signature.operands
     dim = signature.axis()
     source = replaced(loops(x.shape), {dim: ("v",)})

@@ -335,6 +335,45 @@ def test_a_factory_takes_sizes_as_arguments(tmp_path: Path) -> None:
     assert load_model(f"{tmp_path / 'twin.py'}:twin").module.up.out_features == 72
 
 
+IMAGES = """
+import torch
+from torch import nn
+
+class Model(nn.Module):
+    def __init__(self, image, patch, width):
+        super().__init__()
+        self.cut = nn.Conv2d(3, width, patch, patch)
+        self.places = nn.Parameter(torch.zeros((image // patch) ** 2, width))
+        self.scores = nn.Linear(width, 2)
+
+    def forward(self, images):
+        return self.scores((self.cut(images).flatten(2).transpose(1, 2) + self.places).mean(1))
+
+def example_inputs(batch, seq):
+    return {"images": torch.randn(batch, 3, 224, 224), "labels": torch.randint(0, 2, (batch,))}
+
+def loss(outputs, batch):
+    return nn.functional.cross_entropy(outputs, batch["labels"])
+
+def big(image=224, patch=16, width=768):
+    return Model(image, patch, width)
+"""
+
+
+def test_images_shrink_with_the_model(tmp_path: Path) -> None:
+    """To 2 patches in a row, as even as 14, which are smaller then; rows of positions are no matrix, and follow. The
+    file says how."""
+    file = tmp_path / "images.py"
+    file.write_text(IMAGES)
+    ((name, text),) = twin_of(load_model(f"{file}:big"), f"{file}:big", SCALE).files(tmp_path)
+    assert "return big(image=32, patch=8, width=64)" in text
+    assert '"images": made["images"][:, :, :32, :32].contiguous(),' in text
+    (tmp_path / name).write_text(text)
+    twin = load_model(f"{tmp_path / name}:twin")
+    batch = twin.beside["example_inputs"](2, 16)
+    assert twin.module.to_empty(device="cpu")(batch["images"]).shape == (2, 2)
+
+
 def test_a_twin_of_ones_own_comes_first(tmp_path: Path) -> None:
     rest = "def big():\n    return Model(4096)\n\ndef twin():\n    return Model(96)\n"
     source, reference = own_model(tmp_path, rest)

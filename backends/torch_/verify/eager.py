@@ -469,7 +469,9 @@ EAGER: dict[str, Run] = {
     "roll": lambda operands, attrs: (operands[0].roll(attrs["shifts"], attrs["dims"]),),
     "pad": lambda operands, attrs: (F.pad(operands[0], attrs["pad"], value=attrs.get("value", 0)),),
     "gather": lambda operands, attrs: (torch.gather(operands[0], attrs["dim"], operands[1]),),
-    "index_select": lambda operands, attrs: (torch.index_select(operands[0], attrs["dim"], operands[1]),),
+    "index_select": lambda operands, attrs: (
+        operands[0].movedim(attrs["dim"], 0)[operands[1]].movedim(0, attrs["dim"]),
+    ),
     "scatter": _scatter,
     "scatter_add": _scatter_add,
     "sum": _reduce(torch.sum, "dtype"),

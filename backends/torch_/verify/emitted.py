@@ -8,7 +8,8 @@ no line of it is the script's. Compared are, for every step and on every rank,
 
 Where nothing but values in fp32 is off, rounding may have done it, or the script. So the same script is run in fp64 and
 held against the model in fp64 (`precise`), and what values differ there decides: rounding is a billion times less, and
-a fault is as large as before.
+a fault is as large as before. What makes much of rounding does so in fp64, too: a value may be off there by as much of
+what it was off by as values may be off by in fp32.
 
 *Exact* is what docs/emit.md says: the largest difference of a tensor is at most 1e-5 of its largest element, or of a
 thousandth of the largest of all. The optimizer is given the gradients of the run, which were compared before: where a
@@ -22,7 +23,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -35,17 +35,17 @@ from torch import Tensor
 from meshwright.backends.torch_.emit.subject import Subject
 from meshwright.backends.torch_.verify.apart import Apart, apart_of
 from meshwright.backends.torch_.verify.counting import Collective
-from meshwright.backends.torch_.verify.equal import FLOOR, Compared, close, compared, distances
+from meshwright.backends.torch_.verify.equal import FLOOR, Compared, Off, close, compared, distances
 from meshwright.backends.torch_.verify.groups import Group, groups_of, unlike, unlike_together
 from meshwright.backends.torch_.verify.ranks import IN_FP64, START
-from meshwright.backends.torch_.verify.reference import LOW, Reference, Stepped
+from meshwright.backends.torch_.verify.reference import EXACT, LOW, Reference, Stepped
 from meshwright.ir.calls import Calls
 from meshwright.ir.errors import RanksFailed
 from meshwright.ir.workload import Workload
 
 QUESTION_BYTES = 4
-PATIENCE_S, LEAST_S = 5.0, 10.0
-"""For processes that were told to end; and for a run in fp64, however long the one before it took."""
+PATIENCE_S = 5.0
+"""For processes that were told to end."""
 LAST, STACKS = 30, 60
 """Lines of what ranks printed that an error shows: of one that died, and of all that were still running."""
 
@@ -81,12 +81,12 @@ class Verified:
     """The random operators that were put in the mean of what they draw, on both sides."""
     unlike: tuple[str, ...] = ()
     """What differs in kind: tensors that one side lacks, collectives."""
-    off: tuple[str, ...] = ()
+    off: tuple[Off, ...] = ()
     """Values that differ."""
 
     @property
     def differences(self) -> tuple[str, ...]:
-        return (*self.unlike, *self.off)
+        return (*self.unlike, *map(str, self.off))
 
     @property
     def exact(self) -> bool:
@@ -140,15 +140,15 @@ class Job:
 
 
 def verify(jobs: Sequence[Job], *, steps: int, limit_s: float) -> list[Verified]:
-    """Run scripts one after the other, each on as many processes as it has ranks, and compare. Raises `RanksFailed`."""
-    until = time.monotonic() + limit_s
+    """Run scripts one after the other, each on as many processes as it has ranks, and compare. What runs again in fp64
+    has as long again. Raises `RanksFailed`."""
     found = _verified(jobs, steps, limit_s)
     doubtful = [at for at, one in enumerate(found) if one.off and not one.unlike and not jobs[at].low]
     if not doubtful:
         return found
     wide = [replace(jobs[at], in_fp64=True) for at in doubtful]
     try:
-        again = _verified(wide, steps, max(until - time.monotonic(), LEAST_S))
+        again = _verified(wide, steps, limit_s)
     except Exception as error:  # noqa: BLE001 - what the model's own code makes of fp64 is no fault of a run
         why = error.cause if isinstance(error, RanksFailed) else f"{type(error).__name__}: {error}".splitlines()[0]
         return [replace(one, failed_in_fp64=why) if at in doubtful else one for at, one in enumerate(found)]
@@ -159,8 +159,10 @@ def verify(jobs: Sequence[Job], *, steps: int, limit_s: float) -> list[Verified]
 
 def _decided(narrow: Verified, wide: Verified) -> Verified:
     """A run in fp32, whose values are those of the run in fp64."""
-    rounded = 0 if wide.differences else narrow.apart
-    return replace(narrow, rounded=rounded, in_fp64=wide.worst, unlike=wide.unlike, off=wide.off)
+    before = {one.what: min(one.by, 1.0) for one in narrow.off}
+    off = tuple(one for one in wide.off if not one.by <= EXACT * before.get(one.what, 0.0))
+    rounded = 0 if wide.unlike or off else narrow.apart
+    return replace(narrow, rounded=rounded, in_fp64=wide.worst, unlike=wide.unlike, off=off)
 
 
 def _verified(jobs: Sequence[Job], steps: int, limit_s: float) -> list[Verified]:
@@ -181,7 +183,7 @@ def _held_against(job: Job, folder: Path, steps: int) -> Verified:
     runs = [torch.load(folder / f"{rank}.pt", weights_only=False) for rank in range(job.ranks)]
     once = [_once([one["collectives"] for one in run]) for run in runs]
     reference, last = job.reference, next(group.ranks[0] for group in job.groups if group.last)
-    wrong, off = list(drawn_apart([run[0]["drawn"] for run in runs])), list[str]()
+    wrong, off = list(drawn_apart([run[0]["drawn"] for run in runs])), list[Off]()
     worst, tensors, rounded, apart = 0.0, 0, 0, set[tuple[int, str]]()
     for step in range(steps):
         grads = _together(run[step]["grads"] for run in runs)
@@ -195,7 +197,7 @@ def _held_against(job: Job, folder: Path, steps: int) -> Verified:
             run, place = runs[rank][step], f"step {step}, rank {rank}"
             for one in _beside(job, group, run, model, reference):
                 wrong += [f"{place}: {text}" for text in one.unlike]
-                off += [f"{place}: {text}" for text in one.off.values()]
+                off += [replace(each, what=f"{place}: {each.what}") for each in one.off.values()]
                 apart |= {(step, name) for name in one.off}
                 worst = max(worst, one.worst)
             wrong += [f"{place}: {one}" for one in _unlike(job, group, run, rank, sent)]

@@ -13,12 +13,24 @@ FLOOR = 1e-3
 """Of the largest element of all, below which differences of a tensor are not measured by its own size."""
 
 
+@dataclass(frozen=True, slots=True)
+class Off:
+    """A value that differs: by how much of what it is measured by, and how much is allowed."""
+
+    what: str
+    by: float
+    allowed: float
+
+    def __str__(self) -> str:
+        return f"{self.what} is off by {self.by:.1e}, {self.allowed:.0e} allowed"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compared:
     """What differs: tensors that one side lacks, or has in another shape; values; and by how much the worst does."""
 
     unlike: tuple[str, ...]
-    off: Mapping[str, str]
+    off: Mapping[str, Off]
     """By the name of the tensor."""
     worst: float
 
@@ -32,10 +44,9 @@ def compared(
     pairs = ((name, found[name].shape, one.shape) for name, one in expected.items() if name in found)
     unlike += [f"{what}{name} is {tuple(has)}, not {tuple(wanted)}" for name, has, wanted in pairs if has != wanted]
     far = distances(found, expected, floor)
-    off = ((name, one) for name, one in far.items() if not one <= tolerance)
     return Compared(
         unlike=tuple(unlike),
-        off={name: f"{what}{name} is off by {one:.1e}, {tolerance:.0e} allowed" for name, one in off},
+        off={name: Off(f"{what}{name}", one, tolerance) for name, one in far.items() if not one <= tolerance},
         worst=max(far.values(), default=0.0),
     )
 

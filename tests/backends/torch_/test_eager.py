@@ -85,6 +85,7 @@ CASES: list[tuple[str, tuple[Any, ...], dict[str, Any], Any]] = [
     ("scatter_add", ([1.0, 1.0], [1, 1], [5.0, 6.0]), {"dim": 0}, [1.0, 12.0]),
     ("gather", (SQUARE, [[1], [0]]), {"dim": 1}, [[2.0], [3.0]]),
     ("index_select", (SQUARE, [1]), {"dim": 1}, [[2.0], [4.0]]),
+    ("index_select", (SQUARE, [-2, 1]), {"dim": -1}, SQUARE),
     # reductions
     ("sum", (SQUARE,), {}, 10.0),
     ("sum", (SQUARE,), {"dim": 0}, [4.0, 6.0]),

@@ -335,13 +335,28 @@ def test_values_that_are_off_are_decided_in_fp64(folder: Path, monkeypatch: pyte
     assert found.worst == pytest.approx(1e-3, rel=1e-3)
     off = with_part(wide, 0, 0, "grads", {"w": far(1e-6)(wide)})
     wrong = held(one, monkeypatch, narrow, off)
-    assert wrong.off[0] == "step 0, rank 0: the gradient of w is off by 1.0e-06, 1e-09 allowed"
+    assert wrong.differences[0] == "step 0, rank 0: the gradient of w is off by 1.0e-06, 1e-09 allowed"
     assert (wrong.unlike, wrong.rounded) == ((), 0)
     assert wrong.in_fp64 == pytest.approx(1e-6)
     failed = held(one, monkeypatch, narrow, ValueError("no such kernel\nin fp64"))
     assert failed.failed_in_fp64 == "ValueError: no such kernel"
-    assert failed.off[0] == "step 0, rank 0: the gradient of w is off by 1.0e-03, 1e-05 allowed"
+    assert failed.differences[0] == "step 0, rank 0: the gradient of w is off by 1.0e-03, 1e-05 allowed"
     assert failed.in_fp64 is None
+
+
+def test_what_makes_much_of_rounding_may_be_off_in_fp64_by_a_part_of_what_it_was(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A hundred-thousandth; of what was not off nothing, and of what was nonsense as much as of all of it."""
+    one = job(folder)
+    fine, wide = right(one, 1), right(one, 1, in_fp64=True)
+    for before, after, allowed in ((1e-2, 5e-8, True), (1e-2, 2e-7, False), (0.0, 5e-8, False), (1e6, 2e-5, False)):
+        narrow = with_part(fine, 0, 0, "grads", {"w": far(before)(fine)})
+        narrow = with_part(narrow, 0, 0, "parameters", {"w": W - 0.5 * narrow[0][0]["grads"]["w"]})
+        narrow = with_part(narrow, 1, 0, "buffers", {"table": torch.tensor([1.5])})
+        again = with_part(wide, 0, 0, "grads", {"w": far(after)(wide)})
+        again = with_part(again, 0, 0, "parameters", {"w": W.double() - 0.5 * again[0][0]["grads"]["w"]})
+        assert held(one, monkeypatch, narrow, again).exact == allowed
 
 
 def test_what_differs_in_kind_is_not_run_again_for_its_values(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -349,7 +364,7 @@ def test_what_differs_in_kind_is_not_run_again_for_its_values(folder: Path, monk
     left = with_part(right(one, 1), 1, 0, "loss", None)
     found = held(one, monkeypatch, with_part(left, 0, 0, "grads", {"w": far(1e-3)(left)}))
     assert found.unlike == ("step 0, rank 1: the loss is missing",)
-    assert [said.partition(" is off")[0] for said in found.off] == [
+    assert [one.what for one in found.off] == [
         "step 0, rank 0: the gradient of w",
         "step 0, rank 0: the parameter w",
     ]
@@ -436,7 +451,7 @@ def test_gradients_in_low_precision_may_be_rounded_otherwise(
     assert len(found.off) == 2 * loss_is_off
     much = with_part(left, 0, 0, "grads", {"w": full + 10 * (full - other)})
     wrong = held(one, monkeypatch, with_part(much, 0, 0, "parameters", {"w": W - 0.5 * much[0][0]["grads"]["w"]}))
-    assert (wrong.rounded, any("gradient of w" in said for said in wrong.off)) == (0, True)
+    assert (wrong.rounded, any("gradient of w" in one.what for one in wrong.off)) == (0, True)
 
 
 # Ranks that end otherwise -------------------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, cast
 
 import pytest
@@ -81,6 +82,7 @@ HELD: Mapping[str, tuple[int, Callable[[int], tuple[int, ...]], str, int]] = {
     "rows of matrices in a stack": (640, lambda n: (4, n, 24), "aten::bmm", 64),
     "columns of matrices in a stack": (640, lambda n: (4, 24, n), "aten::bmm", 64),
     "none in a stack becomes square": (640, lambda n: (4, n, 64), "aten::bmm", 72),
+    "a table that is added": (1000, lambda n: (n, 16), "elementwise", 8),
     "channels of a kernel": (640, lambda n: (n, 16, 3, 3), "aten::convolution", 8),
     "a table": (1000, lambda n: (n, 16), "aten::embedding", 8),
     "a table of numbers": (1000, lambda n: (n, 16), "aten::index.Tensor", 8),
@@ -395,6 +397,18 @@ def test_no_loss_is_computed_of_what_is_too_large(most: int, wanted: int, trials
     """The model holds four numbers and makes none."""
     trials.patch.setattr(shrink, "MOST_VALUES", most)
     assert limited(trials, {"u": 128}, lambda given: min(given["u"], 16)) == {"u": wanted}
+
+
+def test_what_sizes_results_is_no_window(trials: Trials) -> None:
+    """A stride that is as long as the image: a longer one is the same, and a shorter one makes more of it. A mask that
+    is made only where a window is met is another operator."""
+    trials.loss = lambda given: min(given["u"], 32)
+
+    def model(given: dict[str, Any], shape: Any) -> Run:
+        return made({"w": (5,)}, *shape(min(given["u"], 32)))
+
+    for shape, wanted in ((lambda u: (step(2, 32 // u + 6),), 64), (lambda u: (step(2),) * (2 - u // 32), 8)):
+        assert trials.shrunk({"u": 64}, partial(model, shape=shape)) == {"u": wanted}
 
 
 def test_a_window_is_none_whose_double_is_another_model(trials: Trials) -> None:

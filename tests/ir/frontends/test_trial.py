@@ -213,3 +213,29 @@ def test_values_are_drawn_for_a_loss() -> None:
     assert torch.equal(torch.rand(1), first)
     varied = recipe(Model, Hooks(batch_of, loss))
     assert trial.computed(varied, {"n": 1}, 5) == trial.computed(varied, {"n": 1}, 5)
+
+
+def test_a_loss_that_what_is_drawn_is_too_large_for_is_that_of_the_models_own_batch() -> None:
+    """Two samples of a class, of two classes: which happens every other time."""
+    made = recipe(
+        lambda _: nn.Linear(4, 2),
+        Hooks(
+            lambda batch, seq: {"input": torch.ones(batch, 4), "y": torch.ones(batch, dtype=torch.long)},
+            lambda outputs, batch: F.cross_entropy(outputs, batch["y"]),
+        ),
+    )
+    assert trial.computed(made, {"n": 1}, 5) is not None
+
+
+def test_what_batches_are_made_of_settings() -> None:
+    """In runs and in losses."""
+    images = {"input": torch.ones(2, 8)}
+    made = recipe(
+        lambda given: nn.Linear(given["n"], 2), Hooks(lambda batch, seq: images, lambda outputs, _: outputs.sum())
+    )
+    made = replace(made, inputs=lambda given: lambda batch, seq: {"input": images["input"][:, : given["n"]]})
+    found = trial.run(made, {"n": 4}, 5)
+    assert found is not None
+    assert found.parameters["weight"] == (2, 4)
+    assert trial.computed(made, {"n": 4}, 5) is not None
+    assert trial.run(replace(made, inputs=None), {"n": 4}, 5) is None

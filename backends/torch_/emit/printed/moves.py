@@ -219,8 +219,8 @@ def gather_part(x: Tensor, dim: int, index: Tensor, ranks: DeviceMesh) -> Tensor
 
 
 def select_part(x: Tensor, dim: int, index: Tensor, ranks: DeviceMesh) -> Tensor:
-    """The same of whole slices."""
-    row, found = own_rows(index, ranks, x.shape[dim])
+    """Slices along a dimension of which each rank has a part, counted from the end where negative; zeros for others."""
+    row, found = own_rows(index % (x.shape[dim] * ranks.size()), ranks, x.shape[dim])
     shape = [1] * x.ndim
     shape[dim] = -1
     return x.index_select(dim, row) * found.view(shape)

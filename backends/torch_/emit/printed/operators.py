@@ -411,7 +411,7 @@ def _gather(call: LocalOp) -> str:
 
 def _index_select(call: LocalOp) -> str:
     if "v" not in call.cuts:
-        return f"%0.index_select({call.attrs['dim']}, %1)"
+        return f"%0[{', '.join([':'] * _dim(call) + ['%1'])}]"
     return f"select_part(%0, {_dim(call)}, %1, {_one_axis(call, 'v')})"
 
 
