@@ -352,10 +352,10 @@ class _Search:
                     break
 
     def with_fewer(self, path: Path, value: int) -> Iterator[Settings]:
-        """The settings with as few blocks as the twin has, or some more; lists that have an entry for each are cut off,
-        or not."""
-        few = self.scale.layers
-        for number in range(few, min(few + UNIT[True], value)):
+        """The settings with as few blocks as the twin has, or some more, as many as it takes where kinds alternate;
+        lists that have an entry for each are cut off, or not."""
+        few, some = self.scale.layers, self.scale.layers + UNIT[True]
+        for number in (*range(few, min(some, value)), *range(some, value, UNIT[False])):
             put = _put(self.settings, {path: number})
             cut = _cut(put, value, number)
             yield from (cut, put) if cut != put else (put,)
@@ -366,8 +366,9 @@ class _Search:
         if probe is None or not probe.held.keys() < self.now.held.keys():
             return False
         for settings in self.with_fewer(path, value):
-            found = self.run(settings)
-            if found is not None and _fewer_blocks(found, self.now):
+            held = self.held(settings)
+            fewer = held is not None and _fewer_blocks(held, self.now)
+            if fewer and (found := self.run(settings)) is not None:
                 self.adopt(settings, found)
                 break
         return True

@@ -319,9 +319,9 @@ def test_of_every_kind_of_blocks_two_are_left_or_all(first: int, deep: int, want
     assert trials.shrunk({"deep": deep}, model) == {"deep": wanted}
 
 
-@pytest.mark.parametrize(("least", "wanted"), [(2, 2), (4, 4), (9, 9), (10, 20)])
+@pytest.mark.parametrize(("least", "wanted"), [(2, 2), (4, 4), (9, 9), (10, 10), (11, 14), (19, 20)])
 def test_some_more_blocks_are_tried(least: int, wanted: int, trials: Trials) -> None:
-    """Eight numbers of blocks, from two on."""
+    """Eight numbers of blocks, from two on; then every fourth."""
     found = trials.shrunk({"deep": 20}, lambda given: stacked("a" * given["deep"]) if given["deep"] >= least else None)
     assert found == {"deep": wanted}
 
