@@ -24,7 +24,8 @@ runs other operators, or has no loss, as it looks past the end of a table (`_Sea
 cannot shrink, those that are equal to it or its multiples follow it; and where it was the limit of indices that size
 nothing (the token that pads), these do.
 
-How much is tried is limited (`WORK`), not how long that takes: a model has the same twin everywhere.
+What a model holds is asked first, which takes a small part of the time of a run (`_Search.bound`). How much is tried is
+limited (`WORK`), not how long that takes: a model has the same twin everywhere.
 """
 
 from __future__ import annotations
@@ -33,6 +34,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import ceil, gcd
 from typing import Any
+
+from torch import nn
 
 from meshwright.ir.frontends import trial
 from meshwright.ir.frontends.trial import ELEMENTWISE, LOOK_UPS, MOST_VALUES, Recipe, Run, Settings, Step
@@ -106,9 +109,12 @@ def _put(settings: Any, changed: Mapping[Path, Any], at: Path = ()) -> Any:
 
 
 def _cut(settings: Any, length: int, few: int) -> Any:
-    """The settings, with all lists of this length cut off: they have an entry for every block."""
+    """The settings, with all lists of this length cut off: they have an entry for every block; and without the entries
+    of blocks that are gone, where all names are indices."""
     if isinstance(settings, Mapping):
-        return {name: _cut(one, length, few) for name, one in settings.items()}
+        indices = all(str(name).isdecimal() and int(name) < length for name in settings)
+        kept = {name: one for name, one in settings.items() if not indices or int(name) < few}
+        return {name: _cut(one, length, few) for name, one in kept.items()}
     if isinstance(settings, list | tuple):
         return settings[:few] if len(settings) == length else settings
     return settings
@@ -168,13 +174,18 @@ def _smaller(after: Run, before: Run, scale: Scale) -> bool:
     if not _same_operators(after, before) or after.size > before.size:
         return False
     changes = _changes(after, before)
+    return bool(changes) and _enough(after, before, changes, scale)
+
+
+def _enough(after: Run, before: Run, changes: Sequence[_Change], scale: Scale) -> bool:
+    """Whether dimensions that changed are still what is needed."""
     free, least = _selects_less(after, before, changes), _leasts(changes, scale)
     enough = (
         one.after >= one.before or (one.after >= bound and (free or _alike(one.after, one.before, UNIT[one.held])))
         for one, bound in zip(changes, least, strict=True)
     )
     alike = _squares(after) <= _squares(before) and all(map(_still_selects, after.steps, before.steps))
-    return bool(changes) and alike and all(enough)
+    return alike and all(enough)
 
 
 def _leasts(changes: Sequence[_Change], scale: Scale) -> list[int]:
@@ -273,6 +284,8 @@ class _Search:
         self.work = 0
         self.inert: dict[Path, bool] = {}
         self.known: dict[str, Run | None] = {}
+        self.skeletons: dict[str, Run | None] = {}
+        self.last: dict[str, nn.Module | None] = {}
 
     def result(self) -> Settings:
         """All steps: see the module."""
@@ -296,14 +309,32 @@ class _Search:
         found = [(path, one) for path, one in numbers(self.settings) if type(one) is int and one > above]
         return sorted(found, key=lambda one: (one[1], str(one[0])))
 
+    def built(self, settings: Settings) -> nn.Module | None:
+        """The model of settings, if they are possible and not all work is done. The last one is kept, to run it after
+        what it holds was asked."""
+        key, model = repr(settings), self.last.get(repr(settings))
+        if key not in self.last and self.work <= WORK:
+            model = trial.built(self.recipe, settings)
+            self.work += len(self.now.held)
+            self.last = {key: model}
+            self.skeletons[key] = trial.skeleton(model) if model is not None else None
+        return model
+
+    def held(self, settings: Settings) -> Run | None:
+        """What the model of settings holds, which says much in a small part of the time that a run takes."""
+        if repr(settings) not in self.skeletons:
+            self.built(settings)
+        return self.skeletons.get(repr(settings))
+
     def run(self, settings: Settings) -> Run | None:
         """What the model of settings holds and runs, if it does and not all work is done."""
         key = repr(settings)
         if key not in self.known:
-            if self.work > WORK:
+            model = self.built(settings) if self.skeletons.get(key, self.now) is not None else None
+            if model is None:
                 return None
-            self.work += self.now.work
-            self.known[key] = trial.run(self.recipe, settings, self.scale.seq)
+            self.known[key], work = trial.run(model, self.recipe, settings, self.scale.seq)
+            self.work += work
         return self.known[key]
 
     def adopt(self, settings: Settings, run: Run) -> None:
@@ -316,28 +347,29 @@ class _Search:
         lengths = {kinds.total() for kinds in self.now.kinds.values()}
         for path, value in self.integers(self.scale.layers):
             for settings in self.with_fewer(path, value) if value in lengths else ():
-                model = trial.built(self.recipe, settings)
-                if model is not None and _fewer_blocks(found := trial.skeleton(model), self.now):
+                found = self.held(settings)
+                if found is not None and _fewer_blocks(found, self.now):
                     self.adopt(settings, found)
                     break
 
     def with_fewer(self, path: Path, value: int) -> Iterator[Settings]:
-        """The settings with as few blocks as the twin has, or some more; lists that have an entry for each are cut off,
-        or not."""
-        few = self.scale.layers
-        for number in range(few, min(few + UNIT[True], value)):
+        """The settings with as few blocks as the twin has, or some more, as many as it takes where kinds alternate;
+        lists that have an entry for each are cut off, or not."""
+        few, some = self.scale.layers, self.scale.layers + UNIT[True]
+        for number in (*range(few, min(some, value)), *range(some, value, UNIT[False])):
             put = _put(self.settings, {path: number})
             cut = _cut(put, value, number)
             yield from (cut, put) if cut != put else (put,)
 
     def blocks(self, path: Path, value: int) -> bool:
         """Whether a number counts blocks, which are fewer then if they were more than the twin's."""
-        probe = self.run(_put(self.settings, {path: self.candidates(value)[0]}))
+        probe = self.held(_put(self.settings, {path: self.candidates(value)[0]}))
         if probe is None or not probe.held.keys() < self.now.held.keys():
             return False
         for settings in self.with_fewer(path, value):
-            found = self.run(settings)
-            if found is not None and _fewer_blocks(found, self.now):
+            held = self.held(settings)
+            fewer = held is not None and _fewer_blocks(held, self.now)
+            if fewer and (found := self.run(settings)) is not None:
                 self.adopt(settings, found)
                 break
         return True
@@ -355,23 +387,38 @@ class _Search:
     def is_inert(self, path: Path, value: int) -> bool:
         """Whether a number changes nothing by itself: it stays, or follows another one."""
         if path not in self.inert:
-            probe = self.run(_put(self.settings, {path: self.candidates(value)[0]}))
-            self.inert[path] = probe is not None and probe == self.now
+            settings = _put(self.settings, {path: self.candidates(value)[0]})
+            probe = self.held(settings)
+            same = probe is not None and probe.held == self.now.held
+            self.inert[path] = same and self.run(settings) == self.now
         return self.inert[path]
 
     def shrink(self, path: Path, value: int) -> None:
-        """The least candidate that will do, from where dimensions are large enough on."""
-        candidates = self.candidates(value)
-        first = self.run(_put(self.settings, {path: candidates[0]}))
-        if first is not None and _same_operators(first, self.now):
-            bound = _bound(candidates[0], value, _changes(first, self.now), self.scale)
-            candidates = [one for one in candidates if one >= bound]
-        for candidate in candidates:
-            for settings in self.with_size(path, value, candidate):
-                found = self.run(settings)
+        """The least candidate that will do, alone or with others, from where dimensions are large enough on."""
+        bounds: dict[tuple[Path, ...], int] = {}
+        for candidate in self.candidates(value):
+            for changed in self.with_size(path, value, candidate, bounds):
+                numbers, settings = tuple(changed), _put(self.settings, changed)
+                if candidate < bounds.get(numbers, 0):
+                    continue
+                bounds[numbers] = self.bound(settings, candidate, value)
+                found = self.run(settings) if bounds[numbers] == candidate else None
                 if found is not None and _smaller(found, self.now, self.scale):
                     self.adopt(settings, found)
                     return
+
+    def bound(self, settings: Settings, candidate: int, value: int) -> int:
+        """What a number must be at least, by settings in which it is the candidate: by what their model holds, and
+        only where that is large enough by what it runs."""
+        for find, now in ((self.held, replace(self.now, steps=())), (self.run, self.now)):
+            found = find(settings)
+            if found is None or not _same_operators(found, now):
+                return candidate
+            changes = _changes(found, now)
+            bound = _bound(candidate, value, changes, self.scale)
+            if bound > candidate or not _enough(found, now, changes, self.scale):
+                return max(bound, candidate + 1)
+        return candidate
 
     def candidates(self, value: int) -> list[int]:
         """What a number above 2 may become, from small to large; what selects may be less than what ranks share out."""
@@ -380,27 +427,27 @@ class _Search:
         few = [one for one in (2, 4) if one < value and value in selected - shared]
         return [*few, *_candidates(value, [one for _, one in self.integers(1)])] or [2]
 
-    def with_size(self, path: Path, value: int, candidate: int) -> Iterator[Settings]:
-        """The settings with another size: alone; where that is impossible, with its equals; with its multiples, in
-        proportion; or, where it does not run at all, with what indexes it and sizes nothing below it."""
+    def with_size(
+        self, path: Path, value: int, candidate: int, bounds: Mapping[tuple[Path, ...], int]
+    ) -> Iterator[Mapping[Path, int]]:
+        """What changes with a number: nothing; where that is impossible, its equals; its multiples, in proportion; or,
+        where the model does not run at all, what indexes it and sizes nothing below it."""
         alone = {path: candidate}
-        yield _put(self.settings, alone)
-        found = self.run(_put(self.settings, alone))
+        yield alone
+        found = self.run(_put(self.settings, alone)) if candidate >= bounds[path,] else self.now
         if found is not None and _same_operators(found, self.now):
             return
         sized = {at: its for at, its in self.integers(2) if its % value == 0 and not self.is_inert(at, its)}
         equals = {at: candidate for at, its in sized.items() if its == value}
         multiples = {at: its // value * candidate for at, its in sized.items()}
-        for also in dict.fromkeys((tuple(equals.items()), tuple(multiples.items()))):
-            if len(also) > 1:
-                yield _put(self.settings, dict(also))
+        yield from (also for also in (equals, multiples) if len(also) > 1)
         if found is not None:
             return
         indices = [at for at, its in self.integers(2) if candidate <= its < value and self.is_inert(at, its)]
         for at in indices:
-            yield _put(self.settings, alone | {at: candidate - 1})
+            yield alone | {at: candidate - 1}
         if len(indices) > 1:
-            yield _put(self.settings, alone | dict.fromkeys(indices, candidate - 1))
+            yield alone | dict.fromkeys(indices, candidate - 1)
 
     def enough_rows(self) -> None:
         """Where the loss cannot be computed, what is looked up may lie past the end of a table, which only values tell:

@@ -32,7 +32,8 @@ from meshwright.ir.frontends.foreign import TIME_LIMIT_S, contained
 from meshwright.ir.frontends.stand_ins import as_exported, without_values
 from meshwright.ir.frontends.torch_export import Step as TrainingStep
 
-BATCH = 2
+BATCH, MANY = 2, 32
+"""Of trials; and rows by which an entry that is drawn can be told from one that is always the same."""
 ELEMENTWISE = "elementwise"
 MOST_VALUES = 2**27
 """Numbers that a model holds and makes in a step at most, for it to be computed with values."""
@@ -102,11 +103,6 @@ class Run:
         """Numbers that it holds and makes."""
         return sum(map(prod, self.held.values())) + sum(prod(shape) for one in self.steps for shape in one.shapes)
 
-    @property
-    def work(self) -> int:
-        """What is built and run, in tensors and operators: the time of a trial is in proportion."""
-        return len(self.parameters) + len(self.buffers) + len(self.steps)
-
 
 def skeleton(model: nn.Module) -> Run:
     """What a model holds, before it runs."""
@@ -138,14 +134,13 @@ def built(recipe: Recipe, settings: Settings) -> nn.Module | None:
     return None
 
 
-def run(recipe: Recipe, settings: Settings, seq: int) -> Run | None:
-    """What the model of settings holds and runs, if it does."""
-    model = built(recipe, settings)
-    if model is None:
-        return None
+def run(model: nn.Module, recipe: Recipe, settings: Settings, seq: int) -> tuple[Run | None, int]:
+    """What a model holds and runs, if it does; and how many operators ran, if only until one failed."""
+    log = _Log(model)
     with _tried(recipe):
-        return _watched(recipe.source(model, settings), recipe, seq)
-    return None
+        _watch(log, recipe.source(model, settings), recipe, seq)
+        return replace(skeleton(model), steps=tuple(log.steps), read_by=log.read_by), len(log.steps)
+    return None, len(log.steps)
 
 
 def computed(recipe: Recipe, settings: Settings, seq: int) -> float | None:
@@ -160,7 +155,7 @@ def computed(recipe: Recipe, settings: Settings, seq: int) -> float | None:
         source = recipe.source(model, settings)
         make: Any = source.hooks.example_inputs
         made = make(BATCH, seq)
-        for batch in (pytree.tree_map_only(Tensor, _drawn, made), made):
+        for batch in (pytree.tree_map(_drawn, made, make(MANY, seq)), made):
             with _tried(recipe):
                 return float(TrainingStep(source)(batch))
     return None
@@ -199,21 +194,12 @@ def unseen() -> Iterator[None]:
 # Watching ------------------------------------------------------------------------------------------------------------
 
 
-def _watched(source: Source, recipe: Recipe, seq: int) -> Run:
-    held = skeleton(source.module)
+def _watch(log: _Log, source: Source, recipe: Recipe, seq: int) -> None:
     batch = example_batch(source, BATCH, seq)
-    paths = {id(one): path for path, one in source.module.named_parameters()}
+    log.words = {id(one): one for one in pytree.tree_leaves(batch)}
     source.module.train()
-    entries = {id(one): one for one in pytree.tree_leaves(batch)}
-    with without_values() if recipe.exact else _on_meta(), _Log(paths, entries) as log:
+    with without_values() if recipe.exact else _on_meta(), log:
         TrainingStep(source)(batch)
-    return Run(
-        parameters=held.parameters,
-        buffers=held.buffers,
-        kinds=held.kinds,
-        steps=tuple(log.steps),
-        read_by=log.read_by,
-    )
 
 
 @contextlib.contextmanager
@@ -225,9 +211,10 @@ def _on_meta() -> Iterator[None]:
 class _Log(TorchDispatchMode):
     """Every operator that runs, in order."""
 
-    def __init__(self, paths: Mapping[int, str], entries: Mapping[int, Any]) -> None:
+    def __init__(self, model: nn.Module) -> None:
         super().__init__()
-        self.paths, self.words = paths, dict(entries)  # which keeps them: another object may get an old one's id
+        self.paths = {id(one): path for path, one in model.named_parameters()}
+        self.words: dict[int, Any] = {}  # which keeps them: another object may get an old one's id
         self.steps: list[Step] = []
         self.read_by: dict[str, str] = {}
 
@@ -276,7 +263,9 @@ def _rows(name: str, args: Sequence[Any]) -> int | None:
     return None
 
 
-def _drawn(tensor: Tensor) -> Tensor:
-    """An entry of a batch; of indices that are all alike, some that are not, which may be too large (classes)."""
-    alike = not tensor.is_floating_point() and tensor.unique().numel() == 1
-    return torch.randint_like(tensor, 8) if alike and tensor.dtype is not torch.bool else tensor
+def _drawn(entry: Any, of_many: Any) -> Any:
+    """An entry of a batch; of indices that are all alike in a large one too, some that are not, which may be too large
+    (classes)."""
+    if not isinstance(entry, Tensor) or entry.is_floating_point() or entry.dtype is torch.bool:
+        return entry
+    return torch.randint_like(entry, 8) if of_many.unique().numel() == 1 else entry

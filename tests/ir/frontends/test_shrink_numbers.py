@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import pytest
 from torch import nn
@@ -31,6 +32,17 @@ def made(parameters: Held, *steps: Step, buffers: Held | None = None, read: str 
     )
 
 
+class Built(NamedTuple):
+    """A model that is made up."""
+
+    given: dict[str, Any]
+    made: Run
+
+
+def held(model: Built) -> Run:
+    return replace(model.made, steps=(), read_by=None)
+
+
 class Trials:
     """Models that are made up stand in for built ones; `tried` has the settings of all that ran."""
 
@@ -40,16 +52,20 @@ class Trials:
         self.loss: Callable[[dict[str, Any]], float | None] = lambda _: None
 
     def shrunk(self, settings: dict[str, Any], model: Made, scale: Scale = SCALE) -> dict[str, Any]:
-        def run(_: Recipe, given: dict[str, Any], seq: int) -> Run | None:
+        def run(built: Built, _: Recipe, given: dict[str, Any], seq: int) -> tuple[Run | None, int]:
             assert seq == scale.seq
-            self.tried.append(given)
-            return model(given)
+            self.tried.append(built.given)
+            return built.made, len(built.made.steps)
 
-        self.patch.setattr(trial, "skeleton", lambda run: run)
-        self.patch.setattr(trial, "built", lambda _, given: model(given))
+        def build(_: Recipe, given: dict[str, Any]) -> Built | None:
+            found = model(given)
+            return None if found is None else Built(given, found)
+
+        self.patch.setattr(trial, "skeleton", held)
+        self.patch.setattr(trial, "built", build)
         self.patch.setattr(trial, "run", run)
         self.patch.setattr(trial, "computed", lambda _, given, seq: self.loss(given))
-        whole = cast("nn.Module", model(settings))
+        whole = cast("nn.Module", build(cast("Recipe", None), settings))
         return shrunk(Recipe(settings=settings, build=lambda _: whole, whole=whole, hooks=Hooks(), place=""), scale)
 
 
@@ -183,13 +199,37 @@ def test_operators_are_told_by_their_names_and_the_ranks_of_results(trials: Tria
 
 
 def test_what_is_tried_begins_where_dimensions_are_large_enough(trials: Trials) -> None:
-    """8 is tried first: 508 rows fewer for 1,016 less. 60 more than its 4 need 120 more than 8. Of three
-    rows for each, 40 more than its 24 are needed, which is 14 more than 8: 24, the next multiple of 8 from 22 on."""
+    """What 8 makes it hold says so, without a run: 508 rows fewer for 1,016 less. 60 more than its 4 need 120 more than
+    8. Of three rows for each, 40 more than its 24 are needed, which is 14 more than 8: 24, the next multiple of 8 from
+    22 on."""
     assert trials.shrunk({"n": 1024}, lambda given: made({"w": (given["n"] // 2, 16)}))["n"] == 128
-    assert [given["n"] for given in trials.tried] == [1024, 8, 128]
+    assert [given["n"] for given in trials.tried] == [1024, 128]
     trials.tried.clear()
     trials.shrunk({"n": 1000}, lambda given: made({"w": (3 * given["n"], 16), "v": (given["n"],)}))
-    assert [given["n"] for given in trials.tried] == [1000, 8, 24]
+    assert [given["n"] for given in trials.tried] == [1000, 24]
+
+
+def test_what_is_too_small_or_square_by_what_it_holds_is_not_run(trials: Trials) -> None:
+    """64 is square."""
+    assert trials.shrunk({"n": 1000}, lambda given: made({"w": (64, given["n"])}, step(2)))["n"] == 72
+    assert [given["n"] for given in trials.tried] == [1000, 72]
+
+
+def test_what_a_run_lacks_says_where_to_go_on(trials: Trials) -> None:
+    """Of 50,257 words 9 are too few, which only a run says: 257 are next."""
+    trials.shrunk({"n": 50_257}, lambda given: made({}, step(2, rows=given["n"], words=True)))
+    assert [given["n"] for given in trials.tried] == [50_257, 9, 257]
+
+
+def test_settings_that_are_impossible_take_the_work_of_building_alone(trials: Trials) -> None:
+    """Work of 1 for each, and of 1,001 for a run; the 16 that are impossible are tried, and the next one."""
+    trials.patch.setattr(shrink, "WORK", 2_100)
+    steps = tuple(step(2) for _ in range(1_000))
+
+    def model(given: dict[str, Any]) -> Run | None:
+        return made({"w": (given["n"],)}, *steps) if given["n"] >= 128 else None
+
+    assert trials.shrunk({"n": 4096}, model) == {"n": 128}
 
 
 @pytest.mark.parametrize(("most", "runs"), [(29, 10), (30, 11), (31, 11)])
@@ -281,9 +321,9 @@ def test_of_every_kind_of_blocks_two_are_left_or_all(first: int, deep: int, want
     assert trials.shrunk({"deep": deep}, model) == {"deep": wanted}
 
 
-@pytest.mark.parametrize(("least", "wanted"), [(2, 2), (4, 4), (9, 9), (10, 20)])
+@pytest.mark.parametrize(("least", "wanted"), [(2, 2), (4, 4), (9, 9), (10, 10), (11, 14), (19, 20)])
 def test_some_more_blocks_are_tried(least: int, wanted: int, trials: Trials) -> None:
-    """Eight numbers of blocks, from two on."""
+    """Eight numbers of blocks, from two on; then every fourth."""
     found = trials.shrunk({"deep": 20}, lambda given: stacked("a" * given["deep"]) if given["deep"] >= least else None)
     assert found == {"deep": wanted}
 
@@ -292,10 +332,10 @@ def test_what_does_not_run_with_few_blocks_keeps_all(trials: Trials) -> None:
     def model(given: dict[str, Any]) -> Run:
         return stacked("a" * given["deep"])
 
-    whole = model({"deep": 12})
-    trials.patch.setattr(trial, "skeleton", lambda run: run)
-    trials.patch.setattr(trial, "built", lambda _, given: model(given))
-    trials.patch.setattr(trial, "run", lambda *_: None)
+    whole = Built({}, model({"deep": 12}))
+    trials.patch.setattr(trial, "skeleton", held)
+    trials.patch.setattr(trial, "built", lambda _, given: Built(given, model(given)))
+    trials.patch.setattr(trial, "run", lambda *_: (None, 0))
     stands_in = cast("nn.Module", whole)
     recipe = Recipe(settings={"deep": 12}, build=lambda _: stands_in, whole=stands_in, hooks=Hooks(), place="")
     assert shrunk(recipe, SCALE) == {"deep": 12}
@@ -321,6 +361,16 @@ def test_lists_as_long_as_the_blocks_are_cut_or_not(cut: bool, trials: Trials) -
 
     inner = {"kinds": ["x"] * (2 if cut else 6), "few": ["x"] * 5}
     assert trials.shrunk(given, model) == {"deep": 2, "inner": inner, "pair": given["pair"]}
+
+
+def test_entries_by_the_index_of_a_block_go_with_it(trials: Trials) -> None:
+    """Where all names are such indices; no other table loses one."""
+    given = {"deep": 6, "of": {"01": {"n": 3}, "5": {"n": 3}}, "words": {"1": "x", "5": "y", "6": "z"}, "none": {}}
+
+    def model(given: dict[str, Any]) -> Run | None:
+        return stacked("a" * given["deep"]) if all(int(at) < given["deep"] for at in given["of"]) else None
+
+    assert trials.shrunk(given, model) == given | {"deep": 2, "of": {"01": {"n": 3}}}
 
 
 # Chances and limits --------------------------------------------------------------------------------------------------
