@@ -6,6 +6,8 @@ What a number means is found by changing it and comparing what the model then ho
 and ran before:
 
     blocks     some parameters are gone, and the others are as they were: as many as `Scale.layers`
+    repeats    nothing that is held changes, and the same operators run fewer times (iterations, blocks that share their
+               parameters): as many
     sizes      dimensions of parameters or of results change, and nothing else
     chances    with 0 instead of a part of 1, fewer random operators run, and all others as before (dropout)
     limits     no shape changes, but the loss does: see `_limits`
@@ -45,7 +47,7 @@ LEAST: Mapping[str, int] = {"words": 256, "matrix": 64, "stack": 8}
 """The least of a dimension, by its kind: rows of a table that the batch looks up in; rows and columns of a matrix,
 which are 8 shards of 8; matrices in a stack, as experts have them, one for each rank. Tables that positions look up in
 have two rows for each token."""
-WORK = 200_000
+WORK = 300_000
 """Tensors that are built and operators that are run at most in all trials: about half a minute (November 2026)."""
 
 Path = tuple[str | int, ...]
@@ -163,6 +165,13 @@ def _fewer_blocks(after: Run, before: Run) -> bool:
     return same and all(left[kind] >= min(2, number) for left, kinds in kinds for kind, number in kinds.items())
 
 
+def _fewer_repeats(after: Run, before: Run) -> bool:
+    """Whether the same operators run fewer times, each with its shapes, and what is held is as it was."""
+    left = iter(before.steps)
+    fewer = after.held == before.held and len(after.steps) < len(before.steps)
+    return fewer and set(after.steps) == set(before.steps) and all(one in left for one in after.steps)
+
+
 def _smaller(after: Run, before: Run, scale: Scale) -> bool:
     """Whether it is the same with smaller dimensions: see the module."""
     if not _same_operators(after, before) or after.size > before.size:
@@ -270,6 +279,7 @@ class _Search:
         self.recipe, self.scale, self.settings = recipe, scale, recipe.settings
         self.now = trial.skeleton(recipe.whole)
         self.work = 0
+        self.listed: set[Path] = set()
         self.inert: dict[Path, bool] = {}
         self.known: dict[str, Run | None] = {}
 
@@ -318,6 +328,7 @@ class _Search:
                 model = trial.built(self.recipe, settings)
                 if model is not None and _fewer_blocks(found := trial.skeleton(model), self.now):
                     self.adopt(settings, found)
+                    self.listed.add(path)
                     break
 
     def with_fewer(self, path: Path, value: int) -> Iterator[Settings]:
@@ -330,13 +341,16 @@ class _Search:
             yield from (cut, put) if cut != put else (put,)
 
     def blocks(self, path: Path, value: int) -> bool:
-        """Whether a number counts blocks, which are fewer then if they were more than the twin's."""
+        """Whether a number counts blocks or repeats, which are fewer then if they were more than the twin's blocks."""
         probe = self.run(_put(self.settings, {path: self.candidates(value)[0]}))
-        if probe is None or not probe.held.keys() < self.now.held.keys():
+        if probe is None:
+            return False
+        fewer = _fewer_repeats if _fewer_repeats(probe, self.now) else _fewer_blocks
+        if fewer is _fewer_blocks and not probe.held.keys() < self.now.held.keys():
             return False
         for settings in self.with_fewer(path, value):
             found = self.run(settings)
-            if found is not None and _fewer_blocks(found, self.now):
+            if found is not None and fewer(found, self.now):
                 self.adopt(settings, found)
                 break
         return True
@@ -347,7 +361,7 @@ class _Search:
         """One round over all numbers; whether one shrank."""
         before = self.settings
         for path, value in self.integers(2):
-            if not self.is_inert(path, value) and not self.blocks(path, value):
+            if path not in self.listed and not self.is_inert(path, value) and not self.blocks(path, value):
                 self.shrink(path, value)
         return self.settings != before
 
