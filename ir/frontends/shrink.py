@@ -6,6 +6,8 @@ What a number means is found by changing it and comparing what the model then ho
 and ran before:
 
     blocks     some parameters are gone, and the others are as they were: as many as `Scale.layers`
+    repeats    nothing that is held changes, and the same operators run fewer times (iterations, blocks that share their
+               parameters): as many
     sizes      dimensions of parameters or of results change, and nothing else
     chances    with 0 instead of a part of 1, fewer random operators run, and all others as before (dropout)
     limits     no shape changes, but the loss does: see `_Search.limits`
@@ -48,7 +50,7 @@ LEAST: Mapping[str, int] = {"words": 256, "matrix": 64, "stack": 8}
 """The least of a dimension, by its kind: rows of a table that the batch looks up in; rows and columns of a matrix,
 which are 8 shards of 8; matrices in a stack, as experts have them, one for each rank. Tables that positions look up in
 have two rows for each token."""
-WORK = 200_000
+WORK = 300_000
 """Tensors that are built and operators that are run at most in all trials: about half a minute (November 2026)."""
 
 Path = tuple[str | int, ...]
@@ -169,6 +171,13 @@ def _fewer_blocks(after: Run, before: Run) -> bool:
     return same and all(left[kind] >= min(2, number) for left, kinds in kinds for kind, number in kinds.items())
 
 
+def _fewer_repeats(after: Run, before: Run) -> bool:
+    """Whether the same operators run fewer times, each with its shapes, and what is held is as it was."""
+    left = iter(before.steps)
+    fewer = after.held == before.held and len(after.steps) < len(before.steps)
+    return fewer and set(after.steps) == set(before.steps) and all(one in left for one in after.steps)
+
+
 def _smaller(after: Run, before: Run, scale: Scale) -> bool:
     """Whether it is the same with smaller dimensions: see the module."""
     if not _same_operators(after, before) or after.size > before.size:
@@ -282,6 +291,7 @@ class _Search:
         self.recipe, self.scale, self.settings = recipe, scale, recipe.settings
         self.now = trial.skeleton(recipe.whole)
         self.work = 0
+        self.listed: set[Path] = set()
         self.inert: dict[Path, bool] = {}
         self.known: dict[str, Run | None] = {}
         self.skeletons: dict[str, Run | None] = {}
@@ -350,6 +360,7 @@ class _Search:
                 found = self.held(settings)
                 if found is not None and _fewer_blocks(found, self.now):
                     self.adopt(settings, found)
+                    self.listed.add(path)
                     break
 
     def with_fewer(self, path: Path, value: int) -> Iterator[Settings]:
@@ -361,15 +372,25 @@ class _Search:
             cut = _cut(put, value, number)
             yield from (cut, put) if cut != put else (put,)
 
+    def repeats(self, settings: Settings) -> bool:
+        """Whether these run the same operators fewer times."""
+        found = self.run(settings)
+        return found is not None and _fewer_repeats(found, self.now)
+
     def blocks(self, path: Path, value: int) -> bool:
-        """Whether a number counts blocks, which are fewer then if they were more than the twin's."""
-        probe = self.held(_put(self.settings, {path: self.candidates(value)[0]}))
-        if probe is None or not probe.held.keys() < self.now.held.keys():
+        """Whether a number counts blocks or repeats, which are fewer then if they were more than the twin's blocks."""
+        probe = _put(self.settings, {path: self.candidates(value)[0]})
+        held = self.held(probe)
+        if held is None:
+            return False
+        in_blocks = held.held.keys() < self.now.held.keys()
+        if not in_blocks and (held.held != self.now.held or not self.repeats(probe)):
             return False
         for settings in self.with_fewer(path, value):
             held = self.held(settings)
-            fewer = held is not None and _fewer_blocks(held, self.now)
-            if fewer and (found := self.run(settings)) is not None:
+            if held is None or (in_blocks and not _fewer_blocks(held, self.now)):
+                continue
+            if (in_blocks or self.repeats(settings)) and (found := self.run(settings)) is not None:
                 self.adopt(settings, found)
                 break
         return True
@@ -380,7 +401,7 @@ class _Search:
         """One round over all numbers; whether one shrank."""
         before = self.settings
         for path, value in self.integers(2):
-            if not self.is_inert(path, value) and not self.blocks(path, value):
+            if path not in self.listed and not self.is_inert(path, value) and not self.blocks(path, value):
                 self.shrink(path, value)
         return self.settings != before
 

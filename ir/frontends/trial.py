@@ -228,7 +228,8 @@ class _Log(TorchDispatchMode):
                 elementwise = torch.Tag.pointwise in func.tags
                 self.read_by.setdefault(self.paths[id(one)], ELEMENTWISE if elementwise else name)
         given = (*args, *(kwargs or {}).values())
-        if any(id(one) in self.words for one in pytree.tree_leaves(given)):
+        read = args[:1] if _rows(name, args) is not None else given  # what a table says is no entry, whatever asked it
+        if any(id(one) in self.words for one in pytree.tree_leaves(read)):
             self.words |= {id(one): one for one in pytree.tree_leaves(made) if _is_whole(one)}
         self.steps.append(
             Step(

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import pairwise
+from itertools import count, pairwise
 
 from meshwright.backends.torch_.capabilities import TARGETS
 from meshwright.backends.torch_.emit.turns import counted, stacked
@@ -115,11 +115,9 @@ class Subject:
         repeated = [several for several in self.stacked if not several[0].glue]
         first = [several[0].period[0] for several in repeated]
         names = [identifier(re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", body)).upper() for body in first]
-        found = []
-        for number, (several, name) in enumerate(zip(repeated, names, strict=True)):
-            unique = f"{name}_{number}_BLOCKS" if names.count(name) > 1 else f"{name}_BLOCKS"
-            found.append(Stack(Instances.of(_in_order(several)), unique if len(repeated) > 1 else "BLOCKS"))
-        return tuple(found)
+        constants = [f"{name}_BLOCKS" if len(names) > 1 else "BLOCKS" for name in told_apart(names)]
+        blocks = (Instances.of(_in_order(several)) for several in repeated)
+        return tuple(Stack(own, constant) for own, constant in zip(blocks, constants, strict=True))
 
     @cached_property
     def stack_of(self) -> Mapping[str, Stack]:
@@ -209,6 +207,16 @@ class Subject:
                 cause=f"this is not emitted: {problem}",
                 ways=("--style eager", "--fix recompute=none,tp=1,schedule=1f1b"),
             )
+
+
+def told_apart(names: Sequence[str]) -> tuple[str, ...]:
+    """Names of which each is there once: those that are there several times get their place, or the next number that
+    makes no other name."""
+    found = {number: name for number, name in enumerate(names) if names.count(name) == 1}
+    for number, name in enumerate(names):
+        numbered = (f"{name}_{one}" for one in count(number))
+        found.setdefault(number, next(one for one in numbered if one not in found.values()))
+    return tuple(found[number] for number in range(len(names)))
 
 
 def check_software(workload: Workload, target: str, style: str) -> None:

@@ -15,7 +15,7 @@ from meshwright.backends.torch_.emit.context import Context, Own, context_of
 from meshwright.backends.torch_.emit.initial import MOST_WHOLE_BYTES, built_whole, drawn_in_parts, whole_bytes
 from meshwright.backends.torch_.emit.recompute import recomputed
 from meshwright.backends.torch_.emit.storage import Kept
-from meshwright.backends.torch_.emit.subject import Instances, Subject, check_software
+from meshwright.backends.torch_.emit.subject import Instances, Subject, check_software, told_apart
 from meshwright.backends.torch_.verify.groups import groups_of
 from meshwright.ir.errors import EmissionModel, EmissionRecompute, EmissionSchedule, EmissionSoftware
 from meshwright.ir.mesh import Mesh
@@ -395,3 +395,8 @@ def test_a_root_that_holds_parameters_itself_is_a_unit_of_its_own_kind(tmp_path:
     own = planned(replace(plan.fold, bodies=bodies), replace(plan.decisions, plans=plans))
     assert line.format(True) in dict(emit(own, tmp_path).texts)["train.py"]
     assert Mesh.parse("dp=2").size == len(groups_of(own.program, own.fold)[0].ranks)
+
+
+def test_a_number_that_tells_two_names_apart_makes_no_third() -> None:
+    names = ["LAYER", "LAYER_2", "LAYER", "LAYER_3", "HEAD"]
+    assert told_apart(names) == ("LAYER_0", "LAYER_2", "LAYER_4", "LAYER_3", "HEAD")

@@ -128,6 +128,14 @@ def of(kind: Callable[[Mapping[str, Any]], nn.Module], given: dict[str, Any]) ->
     return shrunk(Recipe(settings=given, build=kind, whole=whole, hooks=hooks, place="here"), SCALE)
 
 
+def of_words(kind: Callable[[Mapping[str, Any]], nn.Module], given: dict[str, Any]) -> dict[str, Any]:
+    """Small settings of a model of words."""
+    with torch.device("meta"):
+        whole = kind(given)
+    hooks = Hooks(example_inputs, loss)
+    return shrunk(Recipe(settings=given, build=kind, whole=whole, hooks=hooks, place="here"), SCALE)
+
+
 class Routed(nn.Module):
     """Matrices in a stack, of which each row takes those that are best in the best groups."""
 
@@ -153,6 +161,46 @@ def test_what_is_selected_from_stays_more_than_what_is_selected() -> None:
     the router's rows too, which are fewer than 64 then. `c` is 64 first, and no matrix of the stack may be square."""
     given = {"a": 256, "b": 256, "c": 128, "d": 8, "e": 4, "f": 8}
     assert of(Routed, given) == {"a": 72, "b": 16, "c": 64, "d": 4, "e": 2, "f": 2}
+
+
+class Iterated(nn.Module):
+    """Rows and columns are made to sum to one by turns, `n` times."""
+
+    def __init__(self, given: Mapping[str, Any]) -> None:
+        super().__init__()
+        self.table, self.times = nn.Embedding(given["i"], given["q"]), given["n"]
+
+    def forward(self, x: Tensor) -> Tensor:
+        rows = self.table(x).exp()
+        for _ in range(self.times):
+            rows = rows / rows.sum(-1, keepdim=True)
+            rows = rows / rows.sum(-2, keepdim=True)
+        return F.linear(rows, self.table.weight)
+
+
+def test_iterations_are_as_few_as_blocks() -> None:
+    """They hold nothing, so only operators are fewer, each as it was."""
+    assert of_words(Iterated, {"i": 5000, "q": 512, "n": 20})["n"] == SCALE.layers
+
+
+class Hashed(nn.Module):
+    """A frozen table says for every word which two of `e` scores count."""
+
+    def __init__(self, given: Mapping[str, Any]) -> None:
+        super().__init__()
+        self.table, self.scores = nn.Embedding(given["i"], given["q"]), nn.Linear(given["q"], given["e"])
+        self.chosen = nn.Buffer(torch.zeros(given["i"], 2, dtype=torch.long))
+
+    def forward(self, x: Tensor) -> Tensor:
+        rows = self.table(x)
+        weight = self.scores(rows).gather(-1, self.chosen[x]).sum(-1, keepdim=True)
+        return F.linear(rows * weight, self.table.weight)
+
+
+def test_what_a_table_says_of_a_word_is_no_word() -> None:
+    """What it looks up in need not have as many rows as the vocabulary. 64 scores of 64 numbers would be a square."""
+    found = of_words(Hashed, {"i": 5000, "q": 512, "e": 1024})
+    assert (found["i"], found["e"]) == (256, 72)
 
 
 def test_lists_with_an_entry_for_every_block_are_cut() -> None:
