@@ -22,8 +22,9 @@ from tests.backends.torch_.measured import assert_planned
 from tests.backends.torch_.proved import proved
 
 HERE = Path(__file__).parent
-ENCODER, NANO, NAMED, ALONE, LISTS, DROPPING = (
-    f"{HERE / 'printed_models.py'}:{name}" for name in ("encoder", "nano", "named", "alone", "lists", "dropping")
+ENCODER, NANO, NAMED, ALONE, LISTS, DROPPING, INNER = (
+    f"{HERE / 'printed_models.py'}:{name}"
+    for name in ("encoder", "nano", "named", "alone", "lists", "dropping", "inner")
 )
 CLAMPED = f"{HERE / 'llama_fused.py'}:clamped"
 STAGES = {"microbatches": 2, "schedule": "1f1b"}
@@ -54,6 +55,8 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "llama, zbv x tp": (TINY, {"pp": 2, "vp": 2, "tp": 2, "microbatches": 4, "schedule": "zbv"}),
     "lists, zb-h1": (LISTS, {"pp": 2, "microbatches": 2, "schedule": "zb-h1"}),
     "lists, tp x zero 3": (LISTS, {"tp": 2, "dp": 2, "zero": 3}),
+    "parameters around blocks, pp": (INNER, {"pp": 2, **STAGES}),
+    "parameters around blocks, pp x zero 3": (INNER, {"pp": 2, "dp": 2, "zero": 3, **STAGES}),
     "one body, tp x zero 3": (ALONE, {"tp": 2, "dp": 2, "zero": 3}),
 }
 HEADS = {
