@@ -35,6 +35,8 @@ from meshwright.planner.block.layouts import REFUSED, SEQUENCE, Layouts
 from meshwright.planner.block.space import Space, Terms
 
 Indices = npt.NDArray[np.int64]
+States = Mapping[str, State]
+"""Of every value, where it lies."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -103,38 +105,49 @@ class _Searching:
         self.attention = {line.name for line in terms.target.attention}
 
     def singles(self, axis: MeshAxis) -> tuple[Single, ...]:
+        """All choices that fit together, depth first: of one operator after the other, in running order."""
         mesh = Mesh((axis,))
-        return tuple(Single(made, states) for made, states in self.walk(0, mesh, (), {}))
+        ways = [self.ways(op, mesh) for op in self.group.ops]
+        found, states = list[Single](), dict[str, State]()
+        made: list[tuple[Choice, States]] = []
+        open_ = [iter(ways[0])]
+        while open_:
+            if len(made) == len(open_):
+                for value in made.pop()[1]:
+                    del states[value]
+            choice, wanted = next(open_[-1], (None, None))
+            if choice is None or wanted is None:
+                open_.pop()
+            elif (new := added(wanted, states)) is not None:
+                states.update(new)
+                made.append((choice, new))
+                if len(made) == len(ways):
+                    found.append(Single(tuple(one for one, _ in made), dict(states)))
+                else:
+                    open_.append(iter(ways[len(made)]))
+        return tuple(found)
 
-    def walk(
-        self, at: int, mesh: Mesh, made: tuple[Choice, ...], states: dict[str, State]
-    ) -> Iterator[tuple[tuple[Choice, ...], dict[str, State]]]:
-        if at == len(self.group.ops):
-            yield made, states
-            return
-        op, tried = self.group.ops[at], []
+    def ways(self, op: Op, mesh: Mesh) -> list[tuple[Choice, States]]:
+        """What one axis may do in an operator, and where the values lie then."""
+        found: list[tuple[Choice, States]] = []
         for choice in self.candidates(op, mesh):
-            found = self.fitting(op, Strategy(((mesh.names[0], choice),)), mesh, states)
-            if found is None or (isinstance(choice, Idle) and found in tried):
+            states = self.states(op, Strategy(((mesh.names[0], choice),)), mesh)
+            if states is None or (isinstance(choice, Idle) and any(states == other for _, other in found)):
                 continue  # idle is idle: without a gradient there is nothing partial to pass
-            tried.append(found)
-            yield from self.walk(at + 1, mesh, (*made, choice), found)
+            found.append((choice, states))
+        return found
 
-    def fitting(self, op: Op, strategy: Strategy, mesh: Mesh, states: Mapping[str, State]) -> dict[str, State] | None:
-        """The states with this operator's, if they agree."""
+    def states(self, op: Op, strategy: Strategy, mesh: Mesh) -> States | None:
+        """Where an operator has its values, but for tables; nothing if that cannot be."""
         try:
             applied = self.facts[op.name].applied(strategy, mesh)
         except REFUSED:
             return None
-        found = dict(states)
-        sides = ((op.operands, applied.operands), (op.results, applied.results))
-        for values, wanted in sides:
-            for value, state in zip(values, wanted, strict=True):
-                if value in self.parts.tables:
-                    continue
-                own = state if value in self.graph.differentiable else state.without_gradient()
-                if found.setdefault(value, own) != own:
-                    return None
+        found: dict[str, State] = {}
+        for value, state in zip((*op.operands, *op.results), (*applied.operands, *applied.results), strict=True):
+            own = state if value in self.graph.differentiable else state.without_gradient()
+            if value not in self.parts.tables and found.setdefault(value, own) != own:
+                return None
         return found
 
     def candidates(self, op: Op, mesh: Mesh) -> Iterator[Choice]:
@@ -288,11 +301,19 @@ class _Combining:
         states: dict[str, State] = {}
         for at, op in enumerate(self.group.ops):
             made = [singles[index].choices[at] for singles, index in zip(self.singles, pick, strict=True)]
-            found = self.searching.fitting(op, self.searching.layouts.joint(op, self.mesh, made), self.mesh, states)
-            if found is None:
+            wanted = self.searching.states(op, self.searching.layouts.joint(op, self.mesh, made), self.mesh)
+            new = None if wanted is None else added(wanted, states)
+            if new is None:
                 return None
-            states = found
+            states.update(new)
         return states
+
+
+def added(wanted: States, states: States) -> States | None:
+    """What is new of the states that an operator wants, if it agrees with those that are known."""
+    if any(states.get(value, state) != state for value, state in wanted.items()):
+        return None
+    return {value: state for value, state in wanted.items() if value not in states}
 
 
 def _parts(choice: Choice, factor: str, size: int) -> int:

@@ -9,7 +9,7 @@ blocks that differ in nothing but their number become loops.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
 
@@ -108,7 +108,7 @@ def _tied(subject: Subject, codes: Sequence[StageCode]) -> list[tuple[tuple[int,
             here = [
                 name
                 for name in _names(calls[number], params[0])
-                if name in codes[stage].holds or _is_inside(name.rpartition(".")[0], inside)
+                if name in codes[stage].holds or is_inside(name.rpartition(".")[0], inside)
             ]
             if not here:
                 raise _refuse(f"stage {stage} reads {tie.path} of a module that it does not call")
@@ -123,7 +123,7 @@ def _tied(subject: Subject, codes: Sequence[StageCode]) -> list[tuple[tuple[int,
     return [names for names in found if len(names) > 1]
 
 
-def _is_inside(module: str, around: set[str]) -> bool:
+def is_inside(module: str, around: Collection[str]) -> bool:
     """Whether a module is one of these, or within one."""
     return module in around or any(one and module.startswith(f"{one}.") for one in around)
 
@@ -207,9 +207,7 @@ class _Cutter:
         if stage == 0:
             lines = self.route.lines
             held, called = {path for line in lines for path in line.holds}, {line.module for line in lines}
-            yield from (
-                path for path in self.subject.calls.buffers if path not in held and not _is_inside(path, called)
-            )
+            yield from (path for path in self.subject.calls.buffers if path not in held and not is_inside(path, called))
 
     def late(self) -> Iterator[str]:
         """The entries of the batch that stages behind the first one read."""

@@ -46,8 +46,9 @@ def _by_body(several: list[Segment]) -> Iterator[Segment]:
         for at, path in enumerate(segment.paths):
             body = segment.period[at % len(segment.period)]
             instances.setdefault(body, []).append(path)
-            wires = (segment.wires[at % len(segment.period)],)
-            first.setdefault(body, replace(segment, period=(body,), paths=(path,), wires=wires))
+            wires = segment.wires[at % len(segment.period)]
+            entry = wires if at else segment.entry
+            first.setdefault(body, replace(segment, period=(body,), paths=(path,), entry=entry, wires=(wires,)))
     for body, paths in instances.items():
         yield replace(first[body], paths=tuple(paths))
 

@@ -206,6 +206,36 @@ class Lists(nn.Module):
         return x * self.scale * mesh[..., None]  # type: ignore[no-any-return]
 
 
+class Around(nn.Module):
+    """A module around blocks that holds parameters of its own, of which nothing reads one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding, self.blocks = nn.Embedding(VOCABULARY, WIDTH), nn.ModuleList([Block() for _ in range(4)])
+        self.gain, self.unread = nn.Parameter(torch.ones(WIDTH)), nn.Parameter(torch.ones(3, WIDTH))
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        x = self.embedding(tokens) * self.gain
+        for block in self.blocks:
+            x = block(x)
+        return x
+
+
+class Inner(nn.Module):
+    """A model that holds all but its head in one module."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.model, self.head = Around(), nn.Linear(WIDTH, 2)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        return self.head(self.model(tokens).mean(1))  # type: ignore[no-any-return]
+
+
+def inner() -> nn.Module:
+    return Inner()
+
+
 def lists() -> nn.Module:
     return Lists()
 

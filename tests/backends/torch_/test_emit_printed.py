@@ -22,8 +22,9 @@ from tests.backends.torch_.measured import assert_planned
 from tests.backends.torch_.proved import proved
 
 HERE = Path(__file__).parent
-ENCODER, NANO, NAMED, ALONE, LISTS, DROPPING = (
-    f"{HERE / 'printed_models.py'}:{name}" for name in ("encoder", "nano", "named", "alone", "lists", "dropping")
+ENCODER, NANO, NAMED, ALONE, LISTS, DROPPING, INNER = (
+    f"{HERE / 'printed_models.py'}:{name}"
+    for name in ("encoder", "nano", "named", "alone", "lists", "dropping", "inner")
 )
 MIXTURE = f"{HERE / 'mixtures.py'}:tiny"
 TWICE, PAIRS, UNCALLED = (f"{HERE / 'printed_models.py'}:{name}" for name in ("twice", "pairs", "uncalled"))
@@ -61,6 +62,8 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "mixture, ep x dp": (MIXTURE, {"dp": 4, "ep": 2}),
     "mixture, ep x zero 3": (MIXTURE, {"dp": 2, "ep": 2, "zero": 3}),
     "mixture, pp x ep": (MIXTURE, {"pp": 2, "dp": 2, "ep": 2, **STAGES}),
+    "parameters around blocks, pp": (INNER, {"pp": 2, **STAGES}),
+    "parameters around blocks, pp x zero 3": (INNER, {"pp": 2, "dp": 2, "zero": 3, **STAGES}),
     "one body, tp x zero 3": (ALONE, {"tp": 2, "dp": 2, "zero": 3}),
     "one body of two names, zero 3": (TWICE, {"dp": 2, "zero": 3}),
     "one body of two names, tp x zero 3": (TWICE, {"tp": 2, "dp": 2, "zero": 3}),

@@ -116,9 +116,10 @@ def test_bodies_that_take_turns_are_segments_of_their_own() -> None:
     fold: Any = SimpleNamespace(segments=(embed, *turns, *one, segment("cd", "n.dense", 0, 2, 4, 5), head))
     of_l = replace(turns[0], period=("l",), wires=((FromPrevious(0),),))
     local = replace(of_l, paths=tuple(f"m.layers.{number}" for number in (0, 1, 3, 4, 6, 7)))
-    wide = replace(of_l, period=("g",), paths=("m.layers.2", "m.layers.5"), wires=((FromPrevious(2),),))
+    third, sixth = (FromPrevious(2),), (FromPrevious(5),)
+    wide = replace(of_l, period=("g",), paths=("m.layers.2", "m.layers.5"), entry=third, wires=(third,))
     c = replace(of_l, period=("c",), paths=("n.dense.0",), wires=((FromPrevious(4),),))
-    d = replace(of_l, period=("d",), paths=("n.dense.1",), wires=((FromPrevious(5),),))
+    d = replace(of_l, period=("d",), paths=("n.dense.1",), entry=sixth, wires=(sixth,))
     assert stacked(fold) == ((embed,), (local, wide), (one[0],), (one[1],), (c, d), (head,))
 
 

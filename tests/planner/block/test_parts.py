@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from random import Random
+from sys import getrecursionlimit
 from types import SimpleNamespace
 from typing import Any
 
@@ -332,6 +333,21 @@ def test_a_zigzag_takes_two_pieces_for_every_rank(seq: int, zigzag: tuple[str, .
     block = build(made, "block", mesh, terms(mesh, batch=1, seq=seq), Space(zigzag=zigzag))
     found = {str(state.dims[1]) for hub in block.hubs for state in hub.states if state.dims[1]}
     assert bool(found) == legal
+
+
+def test_a_group_may_have_more_operators_than_calls_may_nest() -> None:
+    """A recurrence, written out step by step."""
+    g = Builder()
+    x = value = g.input((4, 8, 16), labels=("b", "s", ""), requires_grad=True)
+    for _ in range(getrecursionlimit()):
+        value = g.op("silu", value)
+    g.output(g.op("add", value, g.op("linear", x, g.param("up", (16, 16)))))
+    graph = g.graph()
+    segment = Segment(("block",), ("layers.0",), (FromInput("x"),), ((FromPrevious(0),),))
+    made = Fold((Body("block", graph),), (segment,), ((graph.inputs[0], graph.types["x"]),), (FromPrevious(0),))
+    mesh = Mesh.parse("a=2")
+    block = build(made, "block", mesh, terms(mesh, batch=4, seq=8))
+    assert max(len(group.ops) for group in block.parts.groups) == getrecursionlimit()
 
 
 def test_a_choice_that_is_nowhere_legal_is_refused() -> None:

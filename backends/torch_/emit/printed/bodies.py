@@ -370,17 +370,15 @@ def _entries(subject: Subject, piece: Piece) -> Iterator[str]:
 def _argument_names(subject: Subject, piece: Piece, bodies: Mapping[str, PrintedBody]) -> dict[str, str]:
     """What the arguments of a function are called: entries of the batch as they are, what goes from block to block `x`,
     and others as where they come from."""
-    found, before = dict[str, str](), list(subject.fold.segments)
-    at = next(n for n, one in enumerate(before) if piece.plan.body in one.period)
+    found, before = dict[str, str](), subject.fold.segments
+    run = [(at, position) for at, one in enumerate(before) for position in range(len(one.period))]
+    first = next(n for n, (at, position) in enumerate(run) if before[at].period[position] == piece.plan.body)
     for item, source in zip(piece.graph.inputs, piece.segment.entry, strict=True):
         if isinstance(source, FromInput):
             found[item.value] = source.name
             continue
-        if isinstance(source, FromSegment):
-            maker = before[source.segment].period[source.position]
-        else:
-            maker = before[at - 1].period[-1]
-        made = bodies.get(maker)
+        at, position = (source.segment, source.position) if isinstance(source, FromSegment) else run[first - 1]
+        made = bodies.get(before[at].period[position])
         main = item.requires_grad and "x" not in found.values()
         found[item.value] = "x" if main else made.function.returns[source.output] if made is not None else item.value
     return found

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from meshwright.backends.torch_.emit.pipeline import Pipeline, held_by, shared_by
+from meshwright.backends.torch_.emit.pipeline import Pipeline, held_by, is_inside, shared_by
 from meshwright.backends.torch_.emit.printed.bodies import Printed, axes_in, free
 from meshwright.backends.torch_.emit.printed.passes import CARRIED, At, Pass
 from meshwright.backends.torch_.emit.stage_code import FIRST, HANDED, Crossing, StageCode
@@ -89,23 +89,38 @@ def _modules(run: Pass, *, ahead: bool) -> Iterator[str]:
     blocks = [n for n in range(run.first, run.last) if run.calls[n].path]
     first = min(blocks, default=run.last)
     numbers = range(run.first, first) if ahead else range(first, run.last)
-    pieces = [run.printed.bodies[run.calls[n].body.name].piece for n in numbers if not run.calls[n].path]
-    owners = dict.fromkeys(owner for piece in pieces for owner in piece.owners())
-    if ahead:
-        owners |= dict.fromkeys(path.rpartition(".")[0] for path in _constants(run))
-    paths = [run.calls[n].path for n in blocks]
-    outside = [one for one in owners if one and not any(one == path or one.startswith(f"{path}.") for path in paths)]
-    yield from (one for one in outside if not any(one.startswith(f"{other}.") for other in outside))
+    names = [name for n in numbers for name in _read(run, n)] + list(_constants(run) if ahead else ())
+    others, within = _of_others(run), {run.calls[n].path for n in blocks}
+    found = dict.fromkeys(module for name in names if (module := _whole(name, others)))
+    yield from (one for one in found if not is_inside(one, within | found.keys() - {one}))
 
 
 def _loose(run: Pass) -> Iterator[str]:
-    """The parameters and buffers that the model itself holds."""
-    names = list[str]()
-    for number in range(run.first, run.last):
-        piece = run.printed.bodies[run.calls[number].body.name].piece
-        if not piece.repeated:
-            names += (piece.read_as(param) for param in piece.graph.params)
-    yield from dict.fromkeys(name for name in (*names, *_constants(run)) if "." not in name)
+    """The parameters and buffers of modules that it does not hold whole, as the model itself."""
+    names = [name for number in range(run.first, run.last) for name in _read(run, number)]
+    others = _of_others(run)
+    yield from (name for name in dict.fromkeys((*names, *_constants(run))) if not _whole(name, others))
+
+
+def _read(run: Pass, number: int) -> Iterator[str]:
+    """The parameters and buffers of a call, if it is no block."""
+    piece = run.printed.bodies[run.calls[number].body.name].piece
+    yield from (piece.read_as(param) for param in piece.graph.params if not piece.repeated)
+
+
+def _of_others(run: Pass) -> set[str]:
+    """The modules that are not a stage's alone: blocks, and owners of what calls outside of blocks read elsewhere."""
+    own = range(run.first, run.last)
+    read = {True: set[str](), False: set[str]()}
+    for number in range(len(run.calls)):
+        read[number in own].update(name.rpartition(".")[0] for name in _read(run, number))
+    return {call.path for call in run.calls if call.path} | (read[False] - read[True])
+
+
+def _whole(name: str, others: set[str]) -> str:
+    """The module that holds a parameter, if a stage can hold it whole; else nothing."""
+    module = name.rpartition(".")[0]
+    return "" if any(is_inside(one, {module}) for one in others) else module
 
 
 def _constants(run: Pass) -> Iterator[str]:

@@ -287,7 +287,8 @@ def along() -> Iterator[str]:
     """`along`: which dimension of a parameter is cut, where that is not always the first one."""
     yield "def along(module: nn.Module, dims: dict[str, int]) -> Callable[[nn.Parameter], Shard]:"
     yield '    """The dimension along which a parameter is cut into shards: the first one, but for some."""'
-    yield "    other = {id(module.get_parameter(name)): dim for name, dim in dims.items()}"
+    yield "    held = module.named_parameters(remove_duplicate=False)  # of all stages, one holds it"
+    yield "    other = {id(parameter): dims[name] for name, parameter in held if name in dims}"
     yield "    return lambda parameter: Shard(other.get(id(parameter), 0))"
 
 
