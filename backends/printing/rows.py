@@ -100,7 +100,7 @@ def trip_of(way: Way, rows: str, home: Placement) -> Trip | None:
     if lead(way.starts) == lead(way.state.value):
         return None
     steps = [step for step in (*way.there, *way.back) if _travels(step)]
-    outward = [step for step in steps if step.kind == "all_gather" or (step.dim, step.target) == (SLOTS, EXPERTS)]
+    outward = [step for step in steps if (step.kind, step.dim) == ("all_gather", SLOTS) or step.target == EXPERTS]
     if len(steps) != 2 or len(outward) != 1 or lead(home) not in (lead(way.starts), lead(way.state.value)):
         raise EmissionPrinted(place=f"%{rows}", cause=f"rows of experts take {' and '.join(map(str, steps))}")
     return Trip(rows, outward[0])

@@ -19,7 +19,7 @@ says; and a pipeline over a slow wire has one stage do all."""
 @pytest.mark.parametrize("case", QUICK, ids=str)
 def test_the_answer_is_the_best_of_all_plans(case: Question) -> None:
     found = compared(case)
-    assert found.plans > 500
-    assert found.fit > 500
+    assert found.plans > 300
+    assert found.fit > 300
     assert found.within
     assert found.best

@@ -372,7 +372,7 @@ def _tuple(opening: str, examples: Sequence[str], closing: str) -> Iterator[str]
 
 
 def _example(one: Crossing, stage: StageCode) -> str:
-    shape = ", ".join(map(str, one.placement.local_shape(one.type.shape, stage.mesh)))
+    shape = ", ".join(map(str, one.placement.local_shape(one.type.shape, stage.mesh))) or "()"
     grad = ", requires_grad=True" if one.differentiable else ""
     return f'torch.empty({shape}, dtype=torch.{NAMES[one.type.dtype]}, device="meta"{grad})'
 
