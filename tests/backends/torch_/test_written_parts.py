@@ -8,13 +8,16 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 
 from meshwright.backends.torch_.emit.launch import launch_script, rank_map
 from meshwright.backends.torch_.emit.sections import Fused, by_name, fused_of, named, pattern, sections_on
+from meshwright.backends.torch_.emit.stage_code import Crossing
 from meshwright.backends.torch_.emit.statistics import moments_in, shared_statistics
 from meshwright.backends.torch_.emit.subject import Piece
 from meshwright.backends.torch_.emit.writing.batch import shares, table
 from meshwright.backends.torch_.emit.writing.initial import draw
+from meshwright.backends.torch_.emit.writing.pipeline import _example
 from meshwright.backends.torch_.emit.writing.sections import of_sections
 from meshwright.backends.torch_.emit.writing.step import own_parts
 from meshwright.backends.torch_.emit.writing.weighing import counted
@@ -22,6 +25,7 @@ from meshwright.ir.adjoint import Strategy
 from meshwright.ir.decisions import BodyPlan
 from meshwright.ir.errors import EmissionModule
 from meshwright.ir.fold import FromInput, Segment, Source
+from meshwright.ir.graph import Type
 from meshwright.ir.mesh import Mesh
 from meshwright.ir.placement import Placement
 from meshwright.ir.weights import Step, Weight
@@ -386,3 +390,12 @@ def test_modules_or_the_models_file_draw_weights() -> None:
     assert "reset_parameters" not in "".join(own)
     usual = drawing(over=("dp",), copies=("dp",))
     assert ("module.reset_parameters()" in usual, "reordered" in "".join(usual)) == (True, False)
+
+
+@pytest.mark.parametrize("shape", [(), (4,), (4, 2)])
+def test_what_a_stage_is_told_to_expect_has_any_number_of_dimensions(shape: tuple[int, ...]) -> None:
+    crossing = Crossing("scale", Type(shape, "f32"), Placement.replicated(len(shape)), differentiable=True)
+    stage: Any = SimpleNamespace(mesh=Mesh(()))
+    expected = eval(_example(crossing, stage), {"torch": torch})  # noqa: S307 - it is what scripts hold
+    assert expected.shape == shape
+    assert expected.requires_grad
