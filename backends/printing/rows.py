@@ -22,7 +22,7 @@ ENDS, PLACES = "@ends", "@places"
 PRODUCTS = ("grouped_linear", "bmm", "matmul")
 EXPERTS, SLOTS = 0, 1
 """Dimensions of what is dispatched."""
-ARRIVE, LEAVE, OWN = "arrive", "leave", "own_again"
+ARRIVE, LEAVE, OWN = "arrive", "leave", "keep_own"
 """What steps between ranks are for rows: to experts, back from them (added up, if all ranks have them), and back with
 what all have alike."""
 DIMS = ("dim", "dims", "perm")

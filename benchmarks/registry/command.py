@@ -52,7 +52,7 @@ def run(argv: Sequence[str]) -> int:
                     file.write(json.dumps(row.to_json()) + "\n")
     rows = [done[key] for key in ((m, c, versions, args.at) for m in models for c in args.cells) if key in done]
     if args.table:
-        args.table.write_text(page(rows, list(left_out())), encoding="utf-8")
+        args.table.write_text(page(rows, list(left_out()), drawn_by(args)), encoding="utf-8")
     print(json.dumps(summary(rows), indent=1) if args.json else "\n".join(_text(rows)))
     return int(any(row.outcome in ("failed", "differs") for row in rows))
 
@@ -84,6 +84,13 @@ def chosen(args: Namespace, known: dict[str, Entry]) -> list[str]:
             raise SystemExit(f"no such model: {', '.join(missing)}; --all --list lists them")
         return list(args.only)
     return list(known) if args.all else drawn(list(known), args.draw, args.seed)
+
+
+def drawn_by(args: Namespace) -> str:
+    """The words that say which models are asked."""
+    if args.only:
+        return f"--only {' '.join(args.only)}"
+    return "--all" if args.all else f"--draw {args.draw} --seed {args.seed}"
 
 
 def read(file: Path) -> Iterator[Row]:

@@ -17,9 +17,9 @@ DEAREST, KINDS = 10, 30
 """Rows that are listed."""
 
 ABOUT = """\
-Written by `python -m benchmarks.registry --table docs/registry.md`. Models are given to the command line as users give
-them; cells of twins are planned, emitted, run on 2 or 4 local processes in fp32 and compared as by `plan verify`.
-*Lawful* refusals are the closed list below; every other refusal counts as a gap."""
+Written by `python -m benchmarks.registry {words} --table docs/registry.md`. Models are given to the
+command line as users give them; cells of twins are planned, emitted, run on 2 or 4 local processes in fp32 and compared
+as by `plan verify`. *Lawful* refusals are the closed list below; every other refusal counts as a gap."""
 
 COLUMNS = ("exact", "lawful", "refused", "failed", "differs", "no time")
 
@@ -92,18 +92,18 @@ def _alike(said: str) -> str:
     return " ".join(words)[:90]
 
 
-def page(rows: Sequence[Row], left_out: Sequence[str]) -> str:
-    """The whole page."""
-    return "\n".join(_lines(rows, left_out)) + "\n"
+def page(rows: Sequence[Row], left_out: Sequence[str], words: str) -> str:
+    """The whole page; `words` are those of the command that say which models were asked."""
+    return "\n".join(_lines(rows, left_out, words)) + "\n"
 
 
-def _lines(rows: Sequence[Row], left_out: Sequence[str]) -> Iterator[str]:
+def _lines(rows: Sequence[Row], left_out: Sequence[str], words: str) -> Iterator[str]:
     models = {row.model for row in rows if row.outcome != "none"}
     absent = {row.model: row.said for row in rows if row.outcome == "none"}
     dates = sorted({row.date for row in rows if row.date})
     yield "# The registry: models that nobody here chose"
     yield ""
-    yield from ABOUT.splitlines()
+    yield from ABOUT.format(words=words).splitlines()
     yield ""
     yield f"{len(models)} models; {'; '.join(sorted({row.versions for row in rows}))}; "
     yield f"at {', '.join(sorted({row.at for row in rows}))}; {' to '.join(dict.fromkeys((dates[0], dates[-1])))}."

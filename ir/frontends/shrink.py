@@ -51,7 +51,8 @@ LEAST: Mapping[str, int] = {"words": 256, "matrix": 64, "stack": 8}
 which are 8 shards of 8; matrices in a stack, as experts have them, one for each rank. Tables that positions look up in
 have two rows for each token."""
 WORK = 300_000
-"""Tensors that are built and operators that are run at most in all trials: about half a minute (November 2026)."""
+"""Tensors that are built and operators that are run at most in all trials: about 40 CPU seconds, on one core (November
+2026)."""
 
 Path = tuple[str | int, ...]
 

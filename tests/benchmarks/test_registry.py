@@ -225,7 +225,8 @@ def test_counts_bars_and_kinds_are_those_of_the_rows() -> None:
 
 
 def test_the_page_has_versions_dates_counts_and_bars() -> None:
-    text = page(_rows(), ["torchvision is not installed: its models are left out"])
+    text = page(_rows(), ["torchvision is not installed: its models are left out"], "--draw 12 --seed 3")
+    assert "`python -m benchmarks.registry --draw 12 --seed 3 --table" in text
     assert "2026-11-24 to 2026-11-25" in text
     assert "| dp | two copies | 8 | 1 | 1 | 0 | 0 | 0 |" in text
     assert "| MW4076 | 1 | The batch is not divided by the copies and micro-batches. |" in text

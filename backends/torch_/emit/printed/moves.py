@@ -417,7 +417,7 @@ def leave(x: Tensor, trip: Trip) -> Tensor:
     return swap_rows(rows, trip.ranks, trip.received, trip.sent) if trip.sent else reduce_scatter(rows, trip.ranks, 0)
 
 
-def own_again(x: Tensor, trip: Trip) -> Tensor:
+def keep_own(x: Tensor, trip: Trip) -> Tensor:
     """This rank's rows of what all ranks have alike."""
     return cut(x[trip.order.argsort()], trip.ranks, 0)
 '''
