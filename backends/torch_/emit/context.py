@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from meshwright.backends.torch_.emit.experts import exchanged
+from meshwright.backends.torch_.emit.rings import ROWS, kernel_of, rows_fit
 from meshwright.backends.torch_.emit.subject import Piece, Subject
 from meshwright.ir.adjoint import Split
 from meshwright.ir.combined import ATTENTION, PLAIN_MASKS, UNBIASED, WAYS, attention_outside_blocks
@@ -37,8 +38,6 @@ ROWS_OF_MASK = -2
 """The dimension of queries in such a mask: it is cut as tables are, but where a rank attends for all tokens."""
 SEQUENCE = 1
 """The dimension of tokens in a sequence."""
-ROWS = 32
-"""Torch's memory-efficient kernel rounds the number of its row sums up to a multiple of this."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,16 +141,9 @@ def context_of(subject: Subject, axis: str) -> Context:
         bodies=tuple(reader.body() for reader in found),
         entries=tuple(given.value for given, _ in subject.fold.inputs if "s" in given.labels),
         masked=any(reader.masked for reader in found),
-        kernel=kernel_of(subject, masked=any(reader.masked for reader in found)),
+        kernel=kernel_of(subject.device, subject.workload.precision, masked=any(reader.masked for reader in found)),
         narrow=any(reader.narrow for reader in found),
     )
-
-
-def kernel_of(subject: Subject, *, masked: bool) -> str:
-    """Torch's fused kernel that computes attention in a ring."""
-    if subject.device == "cpu":
-        return "cpu"
-    return "efficient" if subject.workload.precision == "fp32" or masked else "flash"
 
 
 @dataclass
@@ -208,7 +200,7 @@ class _Reader:
         if values > keys or op.attr("dropout"):
             raise self.refuse(op, "torch has no fused kernel for it, by which a ring puts parts together")
         own = self.piece.graph.types[op.operands[0]].shape[-2] // self.subject.mesh.axis(self.axis).size
-        if kernel_of(self.subject, masked=self.masked) == "efficient" and own % ROWS:
+        if not rows_fit(kernel_of(self.subject.device, self.subject.workload.precision, masked=self.masked), own):
             raise self.refuse(op, f"a ring of {own} tokens per rank; this kernel of CUDA counts rows in {ROWS}s")
 
     def splits(self, op: Op) -> list[tuple[str, Split]]:

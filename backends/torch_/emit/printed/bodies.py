@@ -19,10 +19,12 @@ from meshwright.backends.torch_.emit.precision import precision_of
 from meshwright.backends.torch_.emit.printed.dialect import Torch
 from meshwright.backends.torch_.emit.printed.moves import NAMES
 from meshwright.backends.torch_.emit.printed.sources import names_of
+from meshwright.backends.torch_.emit.rings import kernel_of
 from meshwright.backends.torch_.emit.sections import Fused, Sizes, by_name, sizes_of
 from meshwright.backends.torch_.emit.stage_code import FIRST, HANDED
 from meshwright.backends.torch_.emit.subject import Piece, Subject
 from meshwright.backends.torch_.emit.writing.imports import names_in
+from meshwright.ir.combined import rings_of_windows
 from meshwright.ir.constants import Held
 from meshwright.ir.errors import EmissionPrinted
 from meshwright.ir.fold import FromInput, FromSegment
@@ -202,6 +204,12 @@ class Printed:
         return {}
 
 
+def ring_kernel(subject: Subject) -> str:
+    """Torch's fused kernel that computes attention in a ring."""
+    masked = bool(rings_of_windows(subject.decisions, subject.fold))
+    return kernel_of(subject.device, subject.workload.precision, masked=masked)
+
+
 def printed_of(subject: Subject, axes: Axes, copies: Copies, inside: Mapping[str, Iterable[str]]) -> Printed:
     """The printed bodies of a plan. `inside` are the modules of every body, by name, that must be called."""
     names = subject.mesh.names
@@ -221,6 +229,7 @@ def printed_of(subject: Subject, axes: Axes, copies: Copies, inside: Mapping[str
             device=subject.device,
             sizes={axis.name: axis.size for axis in subject.mesh.axes},
             computes=precision.used if precision.sums else "",
+            ring=ring_kernel(subject),
         )
         way = routed(piece.graph, piece.plan, subject.mesh, lowering.moves)
         name = free(f"{identifier(_snake(piece.plan.body))}_forward", taken)

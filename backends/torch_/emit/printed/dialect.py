@@ -10,6 +10,7 @@ from meshwright.backends.printing import LocalOp
 from meshwright.backends.printing.rows import ARRIVE, LEAVE, OWN
 from meshwright.backends.torch_.emit.axes import joined
 from meshwright.backends.torch_.emit.printed.operators import WRITERS, nested, of_rows, refuse
+from meshwright.backends.torch_.emit.rings import rows_fit
 from meshwright.ir.errors import EmissionPrinted
 from meshwright.ir.graph import Param, Type
 from meshwright.ir.placement import Placement, State
@@ -63,10 +64,14 @@ class Torch:
     """How many ranks there are along every axis."""
     computes: str = ""
     """What parameters are cast to that no unit of `fully_shard` holds and casts; empty if they are not."""
+    ring: str = "cpu"
+    """Torch's fused kernel that computes attention in a ring."""
 
     def operator(self, call: LocalOp) -> str:
         if call.op.kind == "constant":
             return self.constant(call)
+        if call.coupled and not rows_fit(self.ring, many := call.given[0].shape[2]):
+            raise refuse(call.op, f"a ring of {many} tokens per rank; this kernel of CUDA counts rows in 32s")
         text = (of_rows if call.rows else WRITERS[call.op.kind])(call).replace("DEVICE", literal(self.device))
         return self.drawn(call, text) if call.op.draws else text
 

@@ -257,6 +257,13 @@ def seen(mask: str, width: int, queries: Tensor, keys: Tensor, shift: int) -> Te
     return (key <= at) & (key >= at // width * width)
 
 
+def of_visits(mask: str, width: int, query: Tensor, ranks: DeviceMesh) -> list[Tensor]:
+    """Which keys this rank's queries see, of every rank's keys in the order in which they come by in a ring."""
+    here, size, many = ranks.get_local_rank(), ranks.size(), query.shape[2]
+    runs = torch.arange(size * many, device=query.device).chunk(size)
+    return [seen(mask, width, runs[here], runs[(here - hop) % size], 0) for hop in range(size)]
+
+
 def attend(
     query: Tensor,
     key: Tensor,
@@ -438,7 +445,8 @@ def _parts(whole: str) -> dict[str, tuple[str, frozenset[str]]]:
     return found
 
 
-NAMES = frozenset(_parts(TEXT)) | {"Ring", "visit", "visit_backward", "pass_on", "arrived", "widened"}
+OF_VISITS = "visit visit_backward visit_narrow visit_narrow_backward widened reaches numbers of_seen for_all"
+NAMES = frozenset(_parts(TEXT)) | {"Ring", "pass_on", "arrived", *OF_VISITS.split()}
 """The names of these functions: code around them calls nothing else so."""
 
 

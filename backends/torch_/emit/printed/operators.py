@@ -367,11 +367,15 @@ def _attention(call: LocalOp) -> str:
 
 def _ring(call: LocalOp) -> str:
     """Attention whose keys and values pass from rank to rank."""
-    mask, layouts = call.attrs.get("mask", "full"), {layout for _, layout in call.cuts["sq"]}
-    if mask not in ("full", "causal") or len(call.given) > 3 or layouts != {CONTIGUOUS} or call.attrs.get("dropout"):
-        raise refuse(call.op, "attention in a ring with a mask of its own, or tokens in another order")
-    scale = value(call.attrs.get("scale"))
-    return f"Ring.apply(%0, %1.contiguous(), %2.contiguous(), {call.coupled[0]}, {mask == 'causal'}, {scale})"
+    mask, width, ranks = call.attrs.get("mask", "full"), call.attrs.get("width", 0), call.coupled[0]
+    if call.attrs.get("dropout") or call.given[2].shape[-1] > call.given[1].shape[-1]:
+        raise refuse(call.op, "torch has no fused kernel for it, by which a ring puts parts together")
+    if len(call.given) > 3 or {layout for _, layout in call.cuts["sq"]} != {CONTIGUOUS}:
+        raise refuse(call.op, "attention in a ring with a bias, or tokens in another order")
+    given = ["%0", "%1.contiguous()", "%2.contiguous()", ranks, mask == "causal", value(call.attrs.get("scale"))]
+    if mask not in ("full", "causal"):
+        given.append(f"*of_visits({literal(str(mask))}, {width}, %0, {ranks})")
+    return f"Ring.apply({', '.join(map(str, given))})"
 
 
 def _gqa(many: bool) -> dict[str, Attr]:

@@ -7,14 +7,14 @@ from collections.abc import Iterator
 
 from meshwright.backends.printing import Function
 from meshwright.backends.torch_.emit.axes import joined
-from meshwright.backends.torch_.emit.context import kernel_of
 from meshwright.backends.torch_.emit.parts import Parts
-from meshwright.backends.torch_.emit.printed.bodies import FORWARD, Made, Printed, PrintedBody, axes_in
+from meshwright.backends.torch_.emit.printed.bodies import FORWARD, Made, Printed, PrintedBody, axes_in, ring_kernel
 from meshwright.backends.torch_.emit.printed.moves import used_by
 from meshwright.backends.torch_.emit.printed.passes import Pass
 from meshwright.backends.torch_.emit.writing.imports import names_in
 from meshwright.backends.torch_.emit.writing.lines import fitted, head, indented, quoted
 from meshwright.backends.torch_.emit.writing.ring import ring
+from meshwright.ir.combined import rings_of_windows
 from meshwright.ir.quoting import literal, pattern, said
 
 
@@ -61,11 +61,11 @@ def functions(parts: Parts) -> Iterator[Iterator[str]]:
 
 def ring_of(printed: Printed) -> str:
     """The text of attention in a ring, whose calls of kernels are called otherwise here."""
-    kernel = kernel_of(printed.subject, masked=False)
     graphs = [body.piece.graph for body in printed.bodies.values()]
     attends = [graph.operand_types(op) for graph in graphs for op in graph.ops if op.kind == "attention"]
     narrow = any(value.shape[-1] < key.shape[-1] for _, key, value, *_ in attends)
-    text = ring(kernel, masked=False, narrow=narrow)
+    masked = bool(rings_of_windows(printed.subject.decisions, printed.subject.fold))
+    text = ring(ring_kernel(printed.subject), masked=masked, narrow=narrow)
     return re.sub(r"\battend(?=\w*\()", "visit", text)
 
 

@@ -168,10 +168,10 @@ def arrived(tensors: list[Tensor], works: list[dist.Work]) -> list[Tensor]:
 WITH_MASKS = {
     'options.get("scale")\n': """\
 options.get("scale")
-        masks = of_visits(options.get("attn_mask"), self.ranks)
+        masks = of_columns(options.get("attn_mask"), self.ranks)
 """,
-    "self.ranks, causal, scale)": "self.ranks, causal, scale, masks)",
-    "ranks, causal, scale = given": "ranks, causal, scale, masks = given",
+    "self.ranks, causal, scale)": "self.ranks, causal, scale, *masks)",
+    "ranks, causal, scale = given": "ranks, causal, scale, *masks = given",
     "ctx.given = (ranks, causal, scale)": "ctx.given = (ranks, causal, scale, masks)",
     "ranks, causal, scale = ctx.given": "ranks, causal, scale, masks = ctx.given",
     "        for hop in range(size):\n": "        for hop, mask in enumerate(masks or [None] * size):\n",
@@ -182,14 +182,14 @@ options.get("scale")
                 added, own = numbers(mask, query), causal and hop == 0
                 another, *found = """,
     "causal=causal and hop == 0, scale=scale)": "causal=own, scale=scale, mask=added)",
-    "None, None, None": "None, None, None, None",
+    "None, None, None": "None, None, None, *([None] * len(masks))",
 }
 """What other text a ring has whose visits are given masks."""
 MASKS = '''\
-def of_visits(mask: Tensor | None, ranks: DeviceMesh) -> list[Tensor] | None:
+def of_columns(mask: Tensor | None, ranks: DeviceMesh) -> list[Tensor]:
     """What a mask says of the keys of every rank, in the order in which they come by."""
     if mask is None:
-        return None
+        return []
     columns, here = mask.chunk(ranks.size(), -1), ranks.get_local_rank()
     return [columns[(here - hop) % ranks.size()] for hop in range(ranks.size())]
 
