@@ -122,14 +122,19 @@ class Printed:
 
     @cached_property
     def cuts(self) -> dict[str, int]:
-        """The dimension of every parameter that such an axis cuts, by a regular expression of its names."""
+        """The dimension of every parameter and buffer that such an axis cuts, by a regular expression of its names."""
         return by_name(
             (piece, path, self.dim(body, param))
             for piece, body in self.pieces
             for param in body.routed.graph.params
             for path in param.paths
-            if not param.buffer
         )
+
+    @property
+    def cuts_buffers(self) -> bool:
+        """Whether buffers are among those."""
+        params = ((body, param) for _, body in self.pieces for param in body.routed.graph.params if param.buffer)
+        return any(self.dim(body, param) is not None for body, param in params)
 
     @property
     def pieces(self) -> Iterator[tuple[Piece, PrintedBody]]:
@@ -346,8 +351,6 @@ def _check(body: PrintedBody, cutting: Sequence[str]) -> None:
         for _, shard, sizes in _cuts(body, param):
             if shard.axis not in cutting or not (shard.layout == CONTIGUOUS or sizes):
                 raise EmissionPrinted(place=f"{param.path}", cause=f"it is cut {shard}")
-            if param.buffer:
-                raise EmissionPrinted(place=f"{param.path}", cause="it is a buffer that is cut")
 
 
 def free(name: str, taken: set[str]) -> str:

@@ -193,6 +193,8 @@ class Torch:
 
     def parameter(self, param: Param, state: State, path: str) -> str:
         text = path_of("self", path)
+        if param.buffer and any(state.dims):
+            return f"local({text})"
         if param.buffer or (self.tensor is None and not any(state.dims)):
             return text
         text = f"{'local_of_sum' if self.tensor in state.grad_partial else 'local'}({text})"

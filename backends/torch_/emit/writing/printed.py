@@ -54,7 +54,8 @@ def functions(parts: Parts) -> Iterator[Iterator[str]]:
     used = names_in("\n".join(line for text in texts for line in text))
     yield from (iter(text.split("\n")) for text in used_by(used, ring_of(printed)))
     if printed.cutting:
-        yield iter((DISTRIBUTE if printed.tensor else DISTRIBUTE_APART).split("\n"))
+        text = DISTRIBUTE if printed.tensor else DISTRIBUTE_APART
+        yield iter((text + BUFFERS if printed.cuts_buffers else text).split("\n"))
     shown = texts if parts.pipeline is None else texts[: -len(parts.pipeline.stages)]
     yield from (iter(text) for text in shown)
 
@@ -192,3 +193,11 @@ def distribute(model: nn.Module, ranks: DeviceMesh) -> None:
             made[parameter] = nn.Parameter(cut, requires_grad=parameter.requires_grad)
         path, _, last = name.rpartition(".")
         model.get_submodule(path).register_parameter(last, made[parameter])'''
+
+BUFFERS = """
+    for name, buffer in list(model.named_buffers()):
+        dim = next((dim for pattern, dim in CUT.items() if re.fullmatch(pattern, name)), None)
+        if dim is not None:
+            path, _, last = name.rpartition(".")
+            cut = distribute_tensor(buffer, ranks, [Shard(dim)], src_data_rank=None)
+            setattr(model.get_submodule(path), last, cut)"""
