@@ -168,9 +168,7 @@ def experts_cut_twice(decisions: Decisions, fold: Fold) -> str:
 
 def compiled_blocks(decisions: Decisions, fold: Fold) -> str:
     """What blocks that torch compiles, each by itself, do not run with (torch 2.13): backward passes in halves, which
-    split what the compiler has joined; values of DTensors that are computed again; a mask of torch's own class that is;
-    stand-ins for products whose sections are cut, for experts that are, and for sequences where positions are made;
-    statistics of copies, which are exchanged inside."""
+    split what the compiler has joined; values of DTensors that are computed again."""
     if decisions.style != "compiled":
         return ""
     meshes, loops = {name: stage.mesh for stage in decisions.stages for name in stage.plans}, loops_of(Same(fold))
@@ -178,6 +176,21 @@ def compiled_blocks(decisions: Decisions, fold: Fold) -> str:
     for plan in decisions.plans:
         graph, mesh = fold.body[plan.body].graph, meshes.get(plan.name)
         used = {name_of(plan, graph, loops[plan.body], axis) for axis in mesh.names} if mesh is not None else set()
+        again = any(not set(plan.recompute).isdisjoint(op.results) for op in graph.ops if op.kind == ATTENTION)
+        if plan.recompute and ("tp" in used or ("tp+sp" in used and again)):
+            found.append(f"{plan.name} computed again beside tensor parallelism")
+    return next((f"compiled blocks beside {what}" for what in found if what), "")
+
+
+def compiled_stand_ins(decisions: Decisions, fold: Fold) -> str:
+    """What torch's styles do not run with in such blocks, where modules are what the user wrote: a mask of torch's own
+    class that is computed again; stand-ins for products whose sections are cut, for experts that are, and for sequences
+    where positions are made; statistics of copies, which are exchanged inside."""
+    if decisions.style != "compiled":
+        return ""
+    found = list[str]()
+    for plan in decisions.plans:
+        graph = fold.body[plan.body].graph
         again = [op for op in graph.ops if op.kind == ATTENTION and not set(plan.recompute).isdisjoint(op.results)]
         biased = [op for op in graph.ops if op.kind == ATTENTION and len(op.operands) > UNBIASED]
         shared = {factor for op in biased for _, split in _cuts_of_attention(plan, op) for factor in split}
@@ -185,9 +198,6 @@ def compiled_blocks(decisions: Decisions, fold: Fold) -> str:
         inside = any(split - {"e", "c"} for split in _splits_of_experts(plan, fold))
         alone = again and len(plan.recompute) == sum(len(op.results) for op in again)
         found += [
-            f"{plan.name} computed again beside tensor parallelism"
-            if plan.recompute and ("tp" in used or ("tp+sp" in used and again))
-            else "",
             f"attention of cut sequences computed again in {plan.name}" if alone and gathered else "",
             f"experts cut in themselves in {plan.name}" if inside else "",
             f"sections cut in {plan.name}" if _cuts_sections(plan) else "",

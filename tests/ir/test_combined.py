@@ -11,7 +11,7 @@ import pytest
 
 from meshwright.ir.adjoint import Split, Strategy
 from meshwright.ir.capabilities import ANY, Capabilities, Line, ScheduleLine, layout_names
-from meshwright.ir.combined import CAST, COMBINED, contexts
+from meshwright.ir.combined import CAST, COMBINED, compiled_stand_ins, contexts
 from meshwright.ir.decisions import BodyPlan, Decisions, Schedule, StagePlan, Storage
 from meshwright.ir.errors import CapabilityUnknown
 from meshwright.ir.factors import body_loops
@@ -287,6 +287,12 @@ def compiled(fold: Fold, *plans: BodyPlan, mesh: str = "tp=2", **more: Any) -> s
     return COMBINED["compiled_blocks"](decided(*plans, mesh=mesh, fold=fold, **{"style": "compiled"} | more), fold)
 
 
+def stood_in(fold: Fold, *plans: BodyPlan, style: str = "compiled") -> str:
+    decisions = decided(*plans, mesh="tp=2", fold=fold, style=style)
+    assert compiled(fold, *plans, style=style) == ""
+    return compiled_stand_ins(decisions, fold)
+
+
 @pytest.mark.parametrize(
     ("made", "said"),
     [
@@ -295,6 +301,17 @@ def compiled(fold: Fold, *plans: BodyPlan, mesh: str = "tp=2", **more: Any) -> s
         (plan(again=("attn", "norm1"), q="tp=n", norm1="tp=d1"), "block computed again beside tensor parallelism"),
         (plan(again=("norm1",), norm1="tp=d0"), ""),
         (plan(q="tp=n"), ""),
+    ],
+    ids=lambda made: str(made.strategies) if isinstance(made, BodyPlan) else "",
+)
+def test_what_compiled_blocks_do_not_run_with(made: BodyPlan, said: str) -> None:
+    assert compiled(FOLD, made) == (f"compiled blocks beside {said}" if said else "")
+    assert compiled(FOLD, made, style="eager") == ""
+
+
+@pytest.mark.parametrize(
+    ("made", "said"),
+    [
         (plan(again=("attn",), attn="tp=sq"), "attention of cut sequences computed again in block"),
         (plan(again=("attn", "norm1"), attn="tp=sq"), ""),
         (plan(again=("norm1",), attn="tp=sq"), ""),
@@ -305,9 +322,9 @@ def compiled(fold: Fold, *plans: BodyPlan, mesh: str = "tp=2", **more: Any) -> s
     ],
     ids=lambda made: str(made.strategies) if isinstance(made, BodyPlan) else "",
 )
-def test_what_compiled_blocks_do_not_run_with(made: BodyPlan, said: str) -> None:
-    assert compiled(FOLD, made) == (f"compiled blocks beside {said}" if said else "")
-    assert compiled(FOLD, made, style="eager") == ""
+def test_what_stand_ins_of_compiled_blocks_do_not_run_with(made: BodyPlan, said: str) -> None:
+    assert stood_in(FOLD, made) == (f"compiled blocks beside {said}" if said else "")
+    assert stood_in(FOLD, made, style="eager") == ""
 
 
 def test_compiled_blocks_have_no_backward_pass_in_halves() -> None:
@@ -332,8 +349,8 @@ def test_compiled_blocks_have_no_backward_pass_in_halves() -> None:
         (attention(), plan("one", attn="tp=hk"), ""),
     ],
 )
-def test_what_compiled_bodies_do_not_hold(graph: Graph, made: BodyPlan, said: str) -> None:
-    assert compiled(one_body(graph), made) == (f"compiled blocks beside {said}" if said else "")
+def test_what_stand_ins_in_compiled_bodies_do_not_hold(graph: Graph, made: BodyPlan, said: str) -> None:
+    assert stood_in(one_body(graph), made) == (f"compiled blocks beside {said}" if said else "")
 
 
 def test_a_plan_that_no_stage_runs_is_looked_at_too() -> None:
@@ -341,7 +358,7 @@ def test_a_plan_that_no_stage_runs_is_looked_at_too() -> None:
     spare = Decisions(
         (*decisions.plans, plan(name="spare", gate="tp=n:sections(2,2)")), decisions.stages, style="compiled"
     )
-    assert COMBINED["compiled_blocks"](spare, FOLD) == "compiled blocks beside sections cut in spare"
+    assert compiled_stand_ins(spare, FOLD) == "compiled blocks beside sections cut in spare"
 
 
 @pytest.mark.parametrize(
@@ -587,8 +604,14 @@ def test_refusals_say_where_what_and_what_to_do() -> None:
         ),
         (
             {"combined": ()},
-            decided(plan(gate="tp=n:sections(32,32)"), mesh="tp=2", style="compiled"),
-            [("the plan", "compiled blocks beside sections cut in block", "pin one of them otherwise with --fix")],
+            decided(plan(again=("norm1",), q="tp=n"), mesh="tp=2", style="compiled"),
+            [
+                (
+                    "the plan",
+                    "compiled blocks beside block computed again beside tensor parallelism",
+                    "pin one of them otherwise with --fix",
+                )
+            ],
         ),
         ({"strategies": ()}, EVERYWHERE, []),
         (

@@ -154,14 +154,8 @@ def check_called(subject: Subject, kept: Kept) -> None:
 
 def check_printed(subject: Subject) -> None:
     """Refuse what the code of printed models is not made for."""
-    for wrong, what in (
-        (subject.compiled, "blocks that are compiled"),
-        (bool(precision_of(subject).float8), "products in float8, which modules make"),
-        (bool(shares_of(subject.decisions)), "unequal shares of a batch"),
-        (subject.decisions.offload.activations, "activations that wait on the host"),
-    ):
-        if wrong:
-            raise EmissionPrinted(place=f"plan {subject.config}", cause=what)
+    if shares_of(subject.decisions):
+        raise EmissionPrinted(place=f"plan {subject.config}", cause="unequal shares of a batch")
 
 
 def check_copies(subject: Subject, axes: Axes, copies: Copies, kept: Kept) -> None:

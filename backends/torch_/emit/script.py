@@ -138,7 +138,7 @@ def sections(parts: Parts, cut: Iterable[Section], steps: Iterable[Section], sta
     """train.py, but for what stands first: the model, how it is `cut`, batches and `steps`, and what runs them."""
     yield load()
     yield ("model_file = load(Path(__file__).resolve().parent / MODEL)",)
-    if parts.precision.float8:
+    if parts.precision.float8 and parts.printed is None:
         yield in_float8(parts)
     yield build(parts)
     yield from cut

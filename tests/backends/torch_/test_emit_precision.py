@@ -6,16 +6,19 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
+from torch.func import functional_call
 
 from benchmarks.emitted_matrix import Made, Small
 from meshwright.backends.torch_.capabilities import TORCH_GLOO
 from meshwright.backends.torch_.emit import emit
+from meshwright.backends.torch_.emit.printed.moves import used_by
 from meshwright.backends.torch_.emit.writing.scaling import TEXT
 from meshwright.ir.errors import EmissionSoftware
 from tests.backends.torch_.emitted import MIXED, ROOT, job, subject, unclean, written
@@ -71,6 +74,52 @@ def test_products_of_blocks_are_in_float8_before_they_are_cut(tmp_path: Path) ->
     assert "MixedPrecisionPolicy(param_dtype=torch.bfloat16" in text
     assert unclean(tmp_path) == ""
     assert "float8" not in written(subject(workload=MIXED, dp=2), tmp_path / "bf16").read_text()
+
+
+STAND_IN = """\
+import torch.nn as nn
+
+
+class Float8Linear(nn.Linear):
+    pass
+
+
+def convert_to_float8_training(module, module_filter_fn=None):
+    module.__class__ = Float8Linear
+    return module
+"""
+"""Of torchao: a module of another class, which multiplies as any."""
+
+
+@pytest.mark.e2e
+def test_printed_products_of_blocks_are_in_float8(tmp_path: Path) -> None:
+    degrees = {"tp": 2, "dp": 2, "zero": 3, "sequence_parallel": True}
+    plan = subject(workload=MIXED, prints=True, **degrees)
+    script = written(replace(plan, workload=FLOAT8), tmp_path)
+    text = script.read_text()
+    assert unclean(tmp_path) == ""
+    assert text.count("linear_in_float8(") == 1 + 7  # it, and a block's products
+    assert "F.linear(" in text[text.index("def head_forward") :]
+    assert text.count("convert_to_float8_training(") == 1
+    (tmp_path / "torchao").mkdir()
+    (tmp_path / "torchao" / "float8.py").write_text(STAND_IN)
+    (one,) = proved("float8", {"tp+sp x zero 3": (plan, script)}, steps=2, limit_s=300).values()
+    assert one.differences == ()
+    assert_planned(plan, one)
+
+
+def test_a_product_in_float8_is_that_of_the_module_on_what_a_rank_has() -> None:
+    def convert(module: nn.Linear) -> nn.Linear:
+        module.forward = lambda x: F.linear(x.round(), module.weight.round())  # type: ignore[method-assign]
+        return module
+
+    names: dict[str, Any] = {"nn": nn, "F": F, "Tensor": Tensor, "cast": cast, "functional_call": functional_call}
+    names["convert_to_float8_training"] = convert
+    exec("\n".join(used_by(["linear_in_float8"], "")), names)  # noqa: S102 - as it stands in scripts
+    x, weight, bias = torch.randn(2, 4, 48), torch.randn(32, 48, requires_grad=True), torch.randn(32)
+    made = names["linear_in_float8"](x, weight * 3, bias)
+    assert torch.equal(made, F.linear(x.round(), (weight * 3).round()) + bias)
+    assert made.requires_grad
 
 
 @pytest.mark.parametrize(

@@ -42,6 +42,15 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "llama, pp": (TINY, {"pp": 2, **STAGES}),
     "llama, pp x tp x dp": (TINY, {"pp": 2, "tp": 2, "dp": 2, **STAGES}),
     "llama, pp x cp x zero 3": (TINY, {"pp": 2, "cp": 2, "dp": 2, "zero": 3, **STAGES}),
+    "llama, tp+sp, activations on the host": (
+        TINY,
+        {"tp": 2, "sequence_parallel": True, "microbatches": 2, "offload": "activations"},
+    ),
+    "llama, pp, activations on the host": (TINY, {"pp": 2, **STAGES, "offload": "activations"}),
+    "llama, cp x zero 3, first activations on the host": (
+        TINY,
+        {"cp": 2, "dp": 2, "zero": 3, "offload": "activations:2"},
+    ),
     "encoder, dp": (ENCODER, {"dp": 2}),
     "encoder, zero 3": (ENCODER, {"dp": 2, "zero": 3}),
     "encoder, tp": (ENCODER, {"tp": 2}),

@@ -73,8 +73,9 @@ def test_emission_refuses_sections_elsewhere() -> None:
         fused_of(plan, replace(piece, plan=replace(piece.plan, strategies=strategies)), "tp")
 
 
-def test_compiled_blocks_are_refused(tmp_path: Path) -> None:
+def test_compiled_blocks_are_refused_where_they_are_not_printed(tmp_path: Path) -> None:
     plan = subject(reference=FUSED, tp=2)
     compiled = replace(plan, decisions=replace(plan.decisions, style="compiled"))
     with pytest.raises(EmissionSoftware, match="sections cut in"):
         emit(compiled, tmp_path)
+    assert "torch.compile(" in written(replace(compiled, prints=None), tmp_path).read_text()

@@ -105,9 +105,6 @@ def test_a_script_with_a_fault_does_not_pass(fault: str, found: dict[str, Verifi
 
 def test_searches_pass_over_what_statistics_of_copies_are_not_emitted_beside(plans: dict[str, Subject]) -> None:
     plan = plans["copies"]
-    compiled = replace(plan.decisions, style="compiled")
-    assert "statistics that copies share in Block" in COMBINED["compiled_blocks"](compiled, plan.fold)
-    assert COMBINED["compiled_blocks"](plan.decisions, plan.fold) == ""
     (stage,) = plan.decisions.stages
     other = replace(stage, mesh=Mesh((MeshAxis("dp", 4),)), ranks=tuple(range(2, 6)))
     unlike = replace(plan.decisions, stages=(stage, other))

@@ -103,15 +103,21 @@ def order_of(extent: int, parts: int, sections: Sequence[int], zigzag: bool) -> 
     return [torch.cat([half for run in halves for half in (run[n], run[-1 - n])]) for n in range(parts)]
 
 
+def waited(x: Tensor) -> Tensor:
+    """What a collective makes, once it is there. Code that is compiled waits by itself; to wait again would part the
+    collective from the product that it can be joined with."""
+    return cast(Tensor, x.wait()) if isinstance(x, funcol.AsyncCollectiveTensor) else x
+
+
 def all_gather(x: Tensor, ranks: DeviceMesh, dim: int, sections: Sequence[int] = (), zigzag: bool = False) -> Tensor:
     """The whole, of the parts that ranks have."""
-    whole = funcol.wait_tensor(funcol.all_gather_tensor(x.contiguous(), dim, ranks.get_group()))
+    whole = waited(funcol.all_gather_tensor(x.contiguous(), dim, ranks.get_group()))
     return in_order(whole, ranks, dim, sections, zigzag) if sections or zigzag else whole
 
 
 def all_reduce(x: Tensor, ranks: DeviceMesh, by: str = "sum") -> Tensor:
     """The sum over ranks, or the maximum."""
-    return funcol.wait_tensor(funcol.all_reduce(x.contiguous(), by, ranks.get_group()))
+    return waited(funcol.all_reduce(x.contiguous(), by, ranks.get_group()))
 
 
 def reduce_scatter(
@@ -120,7 +126,7 @@ def reduce_scatter(
     """This rank's part of the sum over ranks."""
     if sections or zigzag:
         x = x.index_select(dim, torch.cat(order_of(x.shape[dim], ranks.size(), sections, zigzag)).to(x.device))
-    return funcol.wait_tensor(funcol.reduce_scatter_tensor(x.contiguous(), "sum", dim, ranks.get_group()))
+    return waited(funcol.reduce_scatter_tensor(x.contiguous(), "sum", dim, ranks.get_group()))
 
 
 def in_order(x: Tensor, ranks: DeviceMesh, dim: int, sections: Sequence[int] = (), zigzag: bool = False) -> Tensor:

@@ -235,6 +235,7 @@ def printed_of(subject: Subject, axes: Axes, copies: Copies, inside: Mapping[str
             sizes={axis.name: axis.size for axis in subject.mesh.axes},
             computes=precision.used if precision.sums else "",
             ring=ring_kernel(subject),
+            float8=_products(piece) if precision.float8 else frozenset(),
         )
         way = routed(piece.graph, piece.plan, subject.mesh, lowering.moves)
         name = free(f"{identifier(_snake(piece.plan.body))}_forward", taken)
@@ -309,6 +310,12 @@ def _reached(items: Sequence[Item], outputs: Sequence[str], wanted: tuple[int, .
         if needed.intersection(item.made):
             needed.update(item.reads)
     return needed
+
+
+def _products(piece: Piece) -> frozenset[str]:
+    """The products of weights in a block that is repeated."""
+    weights = {param.value for param in piece.graph.params} if piece.repeated else set()
+    return frozenset(op.name for op in piece.graph.ops if op.kind == "linear" and op.operands[1] in weights)
 
 
 def _constants(subject: Subject, taken: set[str]) -> dict[str, tuple[str, Made]]:

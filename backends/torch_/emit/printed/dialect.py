@@ -9,7 +9,7 @@ from math import prod
 from meshwright.backends.printing import LocalOp
 from meshwright.backends.printing.rows import ARRIVE, LEAVE, OWN
 from meshwright.backends.torch_.emit.axes import joined
-from meshwright.backends.torch_.emit.printed.operators import WRITERS, nested, of_rows, refuse
+from meshwright.backends.torch_.emit.printed.operators import WRITERS, called, every, nested, of_rows, refuse
 from meshwright.backends.torch_.emit.rings import rows_fit
 from meshwright.ir.errors import EmissionPrinted
 from meshwright.ir.graph import Param, Type
@@ -42,6 +42,8 @@ SAID = {
     LEAVE: "rows come back from their experts",
     OWN: "each rank takes back its own rows",
 }
+FLOAT8_TILE = 16
+"""What kernels in float8 want the sizes of a weight to be multiples of."""
 ROWS = (ARRIVE, LEAVE, OWN)
 
 
@@ -66,12 +68,16 @@ class Torch:
     """What parameters are cast to that no unit of `fully_shard` holds and casts; empty if they are not."""
     ring: str = "cpu"
     """Torch's fused kernel that computes attention in a ring."""
+    float8: frozenset[str] = frozenset()
+    """The operators that multiply in float8, by name, if kernels take what a rank has of the weight."""
 
     def operator(self, call: LocalOp) -> str:
         if call.op.kind == "constant":
             return self.constant(call)
         if call.coupled and not rows_fit(self.ring, many := call.given[0].shape[2]):
             raise refuse(call.op, f"a ring of {many} tokens per rank; this kernel of CUDA counts rows in 32s")
+        if call.op.name in self.float8 and not any(extent % FLOAT8_TILE for extent in call.given[1].shape):
+            return called("linear_in_float8", *every(call))
         text = (of_rows if call.rows else WRITERS[call.op.kind])(call).replace("DEVICE", literal(self.device))
         return self.drawn(call, text) if call.op.draws else text
 

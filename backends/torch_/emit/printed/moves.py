@@ -77,15 +77,21 @@ def cut(x: Tensor, ranks: DeviceMesh, dim: int, sections: Sequence[int] = (), zi
     return x.index_select(dim, own.to(x.device))
 
 
+def waited(x: Tensor) -> Tensor:
+    """What a collective makes, once it is there. Code that is compiled waits by itself; to wait again would part the
+    collective from the product that it can be joined with."""
+    return cast(Tensor, x.wait()) if isinstance(x, funcol.AsyncCollectiveTensor) else x
+
+
 def all_gather(x: Tensor, ranks: DeviceMesh, dim: int, sections: Sequence[int] = (), zigzag: bool = False) -> Tensor:
     """The whole, of the parts that ranks have."""
-    whole = funcol.wait_tensor(funcol.all_gather_tensor(x.contiguous(), dim, ranks.get_group()))
+    whole = waited(funcol.all_gather_tensor(x.contiguous(), dim, ranks.get_group()))
     return in_order(whole, ranks, dim, sections, zigzag) if sections or zigzag else whole
 
 
 def all_reduce(x: Tensor, ranks: DeviceMesh, by: str = "sum") -> Tensor:
     """The sum over ranks, or the maximum."""
-    return funcol.wait_tensor(funcol.all_reduce(x.contiguous(), by, ranks.get_group()))
+    return waited(funcol.all_reduce(x.contiguous(), by, ranks.get_group()))
 
 
 def reduce_scatter(
@@ -94,7 +100,7 @@ def reduce_scatter(
     """This rank's part of the sum over ranks."""
     if sections or zigzag:
         x = x.index_select(dim, torch.cat(order_of(x.shape[dim], ranks.size(), sections, zigzag)).to(x.device))
-    return funcol.wait_tensor(funcol.reduce_scatter_tensor(x.contiguous(), "sum", dim, ranks.get_group()))
+    return waited(funcol.reduce_scatter_tensor(x.contiguous(), "sum", dim, ranks.get_group()))
 
 
 def all_to_all(
@@ -104,7 +110,7 @@ def all_to_all(
     if sections or zigzag:
         x = x.index_select(dim, torch.cat(order_of(x.shape[dim], ranks.size(), sections, zigzag)).to(x.device))
     sent = torch.stack(x.chunk(ranks.size(), dim))
-    received = funcol.wait_tensor(funcol.all_to_all_single(sent, None, None, ranks.get_group()))
+    received = waited(funcol.all_to_all_single(sent, None, None, ranks.get_group()))
     return torch.cat(received.unbind(), joined)
 
 
@@ -342,6 +348,15 @@ def batch_normalize(x: Tensor, moments: Tensor, weight: Tensor, bias: Tensor, ep
     return ((x - mean) * spread * weight + bias).to(x.dtype)
 
 
+FLOAT8 = convert_to_float8_training(nn.Linear(16, 16, bias=False, device="meta"))
+
+
+def linear_in_float8(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """A product in float8, as torchao multiplies in modules: one scale for what a rank has of an operand."""
+    product = cast(Tensor, functional_call(FLOAT8, {"weight": weight}, (x,)))
+    return product if bias is None else product + bias.to(product.dtype)
+
+
 def dispatch(x: Tensor, chosen: Tensor, experts: int, ranks: DeviceMesh | None = None) -> tuple[Tensor, Tensor, Tensor]:
     """A token's row for each expert that it chose, sorted by expert; where the rows of each end; and which is
     every choice's. With `ranks`, those of this rank's experts: choices of others have the row after the last one."""
@@ -409,7 +424,7 @@ def to_all(ends: Tensor, ranks: DeviceMesh) -> tuple[Trip, Tensor]:
 def swap_rows(x: Tensor, ranks: DeviceMesh, outgoing: Sequence[int], incoming: Sequence[int]) -> Tensor:
     """The rows that other ranks have for this one, which has so many for them."""
     given = [list(incoming), list(outgoing)]
-    return funcol.wait_tensor(funcol.all_to_all_single(x.contiguous(), *given, ranks.get_group()))
+    return waited(funcol.all_to_all_single(x.contiguous(), *given, ranks.get_group()))
 
 
 def arrive(x: Tensor, trip: Trip) -> Tensor:

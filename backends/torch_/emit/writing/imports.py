@@ -27,6 +27,7 @@ FROM = {
     "weakref": ("ref",),
     "torch": ("Tensor", "UntypedStorage", "nn"),
     "torch.autograd.graph": ("saved_tensors_hooks",),
+    "torch.distributed._symmetric_memory": ("enable_symm_mem_for_group",),
     "torch.distributed.checkpoint.state_dict": (
         "StateDictOptions",
         "get_model_state_dict",
@@ -60,6 +61,7 @@ FROM = {
         "parallelize_module",
     ),
     "torch.distributed.tensor.placement_types": ("Placement",),
+    "torch.func": ("functional_call",),
     "torch.nn.attention.bias": ("causal_lower_right",),
     "torch.nn.parallel": ("DistributedDataParallel",),
     "torch.overrides": ("TorchFunctionMode",),

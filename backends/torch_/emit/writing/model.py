@@ -34,7 +34,7 @@ def build(parts: Parts) -> Iterator[str]:
         yield "    torch.manual_seed(SEED)"
     kept = ".float()" if parts.precision.sums else ""
     yield f"{deep}model: nn.Module = {attribute('model_file', parts.subject.calls.factory)}(){kept}"
-    if parts.precision.float8:
+    if parts.precision.float8 and parts.printed is None:
         yield f"{deep}convert_to_float8_training(model, module_filter_fn=in_float8)"
     if parts.precision.low:
         yield "    for parameter in model.parameters():  # buffers stay: tables of positions lose far ones in bf16"
@@ -144,6 +144,7 @@ def compiled(parts: Parts) -> Iterator[str]:
     if parts.async_tp:
         yield "    # Products run in pieces, beside what the tensor axis gathers and scatters (async TP)."
         yield "    inductor._micro_pipeline_tp = True"
+        yield f'    enable_symm_mem_for_group(mesh["{parts.axes.tensor}"].get_group().group_name)'
     yield "    # Each block is compiled by itself: once for all that are alike."
     for piece in parts.subject.pieces:
         if piece.repeated:
