@@ -113,7 +113,7 @@ def _needed(parts: Parts) -> Iterator[Section]:
         yield along()
     if parts.alike:
         yield shard_alike(parts)
-    if parts.cast_scalars:
+    if parts.cast_whole:
         yield read_cast(parts)
     yield from recomputing(parts)
     if parts.statistics:

@@ -172,6 +172,37 @@ class Uncalled(nn.Module):
         return x * mesh[..., None]  # type: ignore[no-any-return]
 
 
+class Choosing(nn.Module):
+    """A block that chooses by scores, adds what no gradient flows through, and holds what nothing reads. It reads one
+    of its parts with a gradient and without."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.score, self.still, self.both, self.quiet = (nn.Linear(WIDTH, WIDTH) for _ in range(4))
+        self.chosen, self.unread = nn.Embedding(WIDTH, WIDTH), nn.Parameter(torch.ones(WIDTH, 3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.chosen(self.score(x).argmax(-1)) + self.still(x).detach()
+        with torch.no_grad():
+            z = self.quiet(x) * self.both(x)
+        return x + y + z + self.both(x).tanh()  # type: ignore[no-any-return]
+
+
+class Chosen(nn.Module):
+    """Such blocks, and a token that is put out of the gradient's reach."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding, self.blocks = nn.Embedding(VOCABULARY, WIDTH), nn.ModuleList([Choosing() for _ in range(4)])
+        self.shift = nn.Parameter(torch.ones(WIDTH))
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        x = self.embedding(tokens) + self.shift.detach()
+        for block in self.blocks:
+            x = block(x)
+        return x
+
+
 class Mixed(nn.Module):
     """A block that mixes positions, with nothing in it that has the order of what enters."""
 
@@ -254,6 +285,10 @@ def pairs() -> nn.Module:
 
 def uncalled() -> nn.Module:
     return Uncalled()
+
+
+def chosen() -> nn.Module:
+    return Chosen()
 
 
 def encoder() -> nn.Module:
