@@ -189,7 +189,8 @@ class Choosing(nn.Module):
 
 
 class Chosen(nn.Module):
-    """Such blocks, and a token that is put out of the gradient's reach."""
+    """Such blocks, a token that is put out of the gradient's reach, and a number that is read before blocks and after
+    them."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -197,10 +198,11 @@ class Chosen(nn.Module):
         self.shift = nn.Parameter(torch.ones(WIDTH))
 
     def forward(self, tokens: Tensor) -> Tensor:
-        x = self.embedding(tokens) + self.shift.detach()
+        odd, zero = tokens[..., None] % 2 == 1, torch.zeros(())
+        x = torch.where(odd, self.embedding(tokens) + self.shift.detach(), zero)
         for block in self.blocks:
             x = block(x)
-        return x
+        return torch.where(odd, x, zero)
 
 
 class Mixed(nn.Module):
