@@ -205,6 +205,22 @@ class Chosen(nn.Module):
         return torch.where(odd, x, zero)
 
 
+class Borrowing(nn.Module):
+    """A model whose own code reads what a part of it holds, one by a name that the part has it by besides its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding, self.blocks = nn.Embedding(VOCABULARY, WIDTH), nn.ModuleList([Block() for _ in range(2)])
+        self.head, self.bias = nn.Linear(WIDTH, 2), nn.Parameter(torch.ones(2))
+        self.head.bias = self.bias
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        x = self.embedding(tokens)
+        for block in self.blocks:
+            x = block(x)
+        return F.linear(x.mean(1), self.head.weight) + self.head.bias
+
+
 class Mixed(nn.Module):
     """A block that mixes positions, with nothing in it that has the order of what enters."""
 
@@ -287,6 +303,10 @@ def pairs() -> nn.Module:
 
 def uncalled() -> nn.Module:
     return Uncalled()
+
+
+def borrowing() -> nn.Module:
+    return Borrowing()
 
 
 def chosen() -> nn.Module:

@@ -27,8 +27,8 @@ ENCODER, NANO, NAMED, ALONE, LISTS, DROPPING, INNER = (
     for name in ("encoder", "nano", "named", "alone", "lists", "dropping", "inner")
 )
 MIXTURE = f"{HERE / 'mixtures.py'}:tiny"
-TWICE, PAIRS, UNCALLED, CHOSEN = (
-    f"{HERE / 'printed_models.py'}:{name}" for name in ("twice", "pairs", "uncalled", "chosen")
+TWICE, PAIRS, UNCALLED, CHOSEN, BORROWING = (
+    f"{HERE / 'printed_models.py'}:{name}" for name in ("twice", "pairs", "uncalled", "chosen", "borrowing")
 )
 CLAMPED = f"{HERE / 'llama_fused.py'}:clamped"
 STAGES = {"microbatches": 2, "schedule": "1f1b"}
@@ -76,6 +76,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "chosen, zero 3": (CHOSEN, {"dp": 2, "zero": 3}),
     "chosen, pp x tp": (CHOSEN, {"pp": 2, "tp": 2, **STAGES}),
     "chosen, tp x zero 3": (CHOSEN, {"tp": 2, "dp": 2, "zero": 3}),
+    "borrowing, zero 3": (BORROWING, {"dp": 2, "zero": 3}),
 }
 HEADS = {
     "linear": "n:sections(32,32,32)",
@@ -103,7 +104,7 @@ MIXED: dict[str, tuple[dict[str, Any], dict[str, dict[str, str]]]] = {
 sharded over it: what the axis does to operators otherwise than its degree says, by body."""
 UNPRINTED = {
     *("encoder, dp", "encoder, zero 3", "one body of two names, zero 3", "blocks of two names, zero 3"),
-    *("chosen, dp", "chosen, zero 3"),
+    *("chosen, dp", "chosen, zero 3", "borrowing, zero 3"),
 }
 """Those of one stage in which no axis cuts more than the batch: the model's own code runs."""
 
