@@ -40,6 +40,8 @@ class Calls:
     """The paths of buffers that checkpoints hold."""
     beside: tuple[tuple[str, str], ...] = ()
     undrawn: tuple[str, ...] = ()
+    untrained: frozenset[str] = frozenset()
+    """The parameters that the model itself does not train, by all names."""
     own_loss: str | None = None
     """Where the loss is in what the model returns, as code that follows it; None where the file has a hook for it."""
     draws: bool = False

@@ -11,12 +11,13 @@ from meshwright.ir.adjoint import Split
 from meshwright.ir.decisions import BodyPlan, Decisions
 from meshwright.ir.fold import Fold
 from meshwright.ir.fused import GROUPED
-from meshwright.ir.graph import Op
+from meshwright.ir.graph import Graph, Op
 from meshwright.ir.names import name_of
 from meshwright.ir.names.cache import loops_of
 from meshwright.ir.names.recompute import is_loss
 from meshwright.ir.names.words import uses_of
 from meshwright.ir.placement import Placement, Sections
+from meshwright.ir.rewrite import reached
 from meshwright.ir.same import Same
 from meshwright.ir.schedules import SCHEDULES
 from meshwright.ir.shares import shares_of
@@ -237,13 +238,26 @@ def cast_copies(decisions: Decisions, fold: Fold) -> str:
 
 def cast_untrained(decisions: Decisions, fold: Fold) -> str:
     """Parameters that are not trained, which every rank holds whole and casts before use, beside shards of others:
-    units of `fully_shard` cast what they have shards of."""
+    copies that derivatives read are kept, which no unit of `fully_shard` does of what it has shards of."""
     stored = {(plan.body, item.path) for plan in decisions.plans for item in plan.storage}
-    params = ((body.name, param) for body in fold.bodies for param in body.graph.params)
     whole = any(
-        not param.requires_grad and not param.buffer and (name, param.path) not in stored for name, param in params
+        _differentiated(
+            body.graph,
+            {
+                param.value
+                for param in body.graph.parameters()
+                if not param.requires_grad and (body.name, param.path) not in stored
+            },
+        )
+        for body in fold.bodies
     )
     return "parameters that are not trained, and cast, beside shards of others" if stored and whole else ""
+
+
+def _differentiated(graph: Graph, values: set[str]) -> bool:
+    """Whether something is made of these that a gradient comes to."""
+    found = reached(graph) if values else frozenset()
+    return any(not (values.isdisjoint(op.operands) or found.isdisjoint(op.results)) for op in graph.ops)
 
 
 def many_gathered_stages(decisions: Decisions, fold: Fold) -> str:

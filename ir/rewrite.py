@@ -61,6 +61,22 @@ def _facts_of(op: Op, graph: Graph) -> Facts:
     return Facts(signature, rule, wanted, rule.reads(wanted), rule.reruns(wanted))
 
 
+def reached(graph: Graph) -> frozenset[str]:
+    """The values that a gradient comes to: that of the loss, or, where there is none, those of all outputs."""
+    return _reached(Same(graph))
+
+
+@lru_cache(maxsize=512)
+def _reached(key: Same[Graph]) -> frozenset[str]:
+    graph = key.of
+    facts = facts_of(graph)
+    found = graph.differentiable.intersection((graph.loss,) if graph.loss is not None else graph.outputs)
+    for op in reversed(graph.ops):
+        if not found.isdisjoint(op.results):
+            found |= {op.operands[slot] for slot in facts[op.name].wanted}
+    return found
+
+
 # Expansions ----------------------------------------------------------------------------------------------------------
 
 Inner = tuple[str, Mapping[str, str]]

@@ -73,6 +73,7 @@ class Watched:
             buffers=tuple(sorted(source.module.state_dict().keys() & dict(source.module.named_buffers()).keys())),
             again=dict(_again(source.module)),
             draws=draws,
+            untrained=frozenset(_untrained(source.module)),
             undrawn=() if draws else tuple(_undrawn(source.module)),
         )
         return Watched(source, tuple(blocks), example, calls)
@@ -109,6 +110,11 @@ def _again(model: nn.Module) -> Iterator[tuple[str, str]]:
     for path, module in model.named_modules(remove_duplicate=False):
         if first.setdefault(module, path) != path:
             yield path, first[module]
+
+
+def _untrained(model: nn.Module) -> Iterator[str]:
+    named = model.named_parameters(remove_duplicate=False)
+    return (path for path, parameter in named if not parameter.requires_grad)
 
 
 def _undrawn(model: nn.Module) -> Iterator[str]:

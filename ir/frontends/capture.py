@@ -10,10 +10,11 @@ to assume; and if even that does not fold, the fold is one body. Both are said i
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from meshwright.ir.account import parameters
 from meshwright.ir.constants import Constant, batched, resized
 from meshwright.ir.errors import ForwardRaised, MeshwrightError, SequenceTooLong
 from meshwright.ir.fold import Fold
@@ -85,15 +86,25 @@ def _captured(source: Source, batch: int, seq: int, seed: int) -> Captured:
     example = example_batch(source, batch, seq)
     source, unlabelled = labelled(source, example, batch=batch, seq=seq)
     found = find_stacks(source.module, seed)
-    parameters = list(source.module.parameters())
     fold, traced, notes = _folded(source, example, found, seed)
+    notes = (*notes, *_untrained(source, fold))
     return Captured(
         fold=fold,
-        parameters=sum(p.numel() for p in parameters),
+        parameters=sum(p.numel() for p in source.module.parameters()),
         stacks=found,
         notes=(*unlabelled, *notes),
         constants=batched(traced.made, batched_laws(fold, batch)),
     )
+
+
+def _untrained(source: Source, fold: Fold) -> Iterator[str]:
+    """What is said of parameters that the model would train, and that no gradient comes to."""
+    given = source.module.named_parameters(remove_duplicate=False)
+    would = {path for path, parameter in given if parameter.requires_grad}
+    held = {path for path, (param, _) in parameters(fold).items() if not param.requires_grad}
+    if left := sorted(would & held):
+        others = f" and {len(left) - 1} more" if len(left) > 1 else ""
+        yield f"no gradient of the loss comes to {left[0]}{others}: not trained"
 
 
 def _folded(source: Source, example: Any, found: tuple[Stack, ...], seed: int) -> tuple[Fold, Traced, tuple[str, ...]]:

@@ -42,6 +42,7 @@ from meshwright.ir.frontends.storage import Cell
 from meshwright.ir.frontends.translate import Translator
 from meshwright.ir.frontends.values import Attribute, Handle, Names, Place, Traced, tensor_term
 from meshwright.ir.graph import Graph, Op
+from meshwright.ir.rewrite import reached
 
 UNCHANGED = Names(path=lambda path: path, room=lambda path: "")
 """The model is traced as it is: paths are true, and no block is repeated."""
@@ -153,7 +154,7 @@ def trace(
             program = _export(step, batch, source.place)
         traced = _translate(program, step, batch, names, identity or Identity.of(source.module), buffers or {})
         _check_trained(traced, step)
-        return replace(traced, notes=(*notes, *traced.notes))
+        return replace(traced, graph=_as_trained(traced.graph), notes=(*notes, *traced.notes))
     finally:
         source.module.train(was_training)
 
@@ -385,6 +386,16 @@ def _check_trained(traced: Traced, step: Step) -> None:
             cause="no gradient flows from the loss to any parameter",
             fix="compute it from what forward returns, outside torch.no_grad() and without .detach()",
         )
+
+
+def _as_trained(graph: Graph) -> Graph:
+    """The graph with parameters that no gradient of the loss comes to as ones that are not trained: torch makes them
+    no gradient, so that no optimizer steps them."""
+    trained = reached(graph)
+    params = tuple(
+        replace(param, requires_grad=param.requires_grad and param.value in trained) for param in graph.params
+    )
+    return replace(graph, params=params)
 
 
 def _from_data(translator: Translator, handle: Handle) -> bool:

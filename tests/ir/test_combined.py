@@ -275,6 +275,12 @@ def test_parameters_that_are_not_trained_are_cast_only_where_nothing_has_shards(
         said(decided(shards, fold=fold), fold) == "parameters that are not trained, and cast, beside shards of others"
     )
     assert said(decided(both, fold=fold), fold) == ""
+    still = Builder()
+    x = still.input((2, 8), labels=("b", ""), requires_grad=True)
+    still.op("linear", x, still.param("frozen", (8, 8), requires_grad=False))
+    still.output(still.op("linear", x, still.param("w", (8, 8))))
+    unread = one_body(still.graph())
+    assert said(decided(shards, fold=unread), unread) == "", "no derivative reads it"
     assert said(decided(plan("one"), fold=fold), fold) == ""
     buffers = one_body(normed())
     assert said(decided(stored("one", "w", "[-]", "[-]", "[dp]"), fold=buffers), buffers) == ""

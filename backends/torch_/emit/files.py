@@ -167,9 +167,6 @@ def check_copies(subject: Subject, axes: Axes, copies: Copies, kept: Kept) -> No
             raise EmissionPrinted(place=place, cause=f"it has no copies to add up along {'.'.join(along)}")
         if kept.units and ((along != axes.copies) if whole else not set(along) <= set(kept.over)):
             raise EmissionPrinted(place=place, cause=f"along {'.'.join(along)} it is otherwise than along other axes")
-    for unit in kept.units if copies.of_alike else ():
-        for param in unit.piece.unread():
-            raise EmissionPrinted(place=f"plan {unit.piece.plan.name}, {param.path}", cause="it has no gradient")
 
 
 def _kept(subject: Subject, axes: Axes, copies: Copies) -> tuple[Kept, Precision]:

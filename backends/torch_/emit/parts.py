@@ -279,13 +279,7 @@ class Parts:
     def wrapped(self) -> bool:
         """Whether DDP sums the gradients of copies."""
         copied = self.axes.copied is not None and not self.kept.units
-        plain = not self._has_dtensors and not self.copies
-        return copied and plain and self.pipeline is None and not self._some_unread
-
-    @property
-    def _some_unread(self) -> bool:
-        """Whether there are trained parameters that no loss reads: DDP waits for their gradients."""
-        return any(one.requires_grad and not one.buffer for piece in self.subject.pieces for one in piece.unread())
+        return copied and not self._has_dtensors and not self.copies and self.pipeline is None
 
     @property
     def summed(self) -> bool:
@@ -372,9 +366,9 @@ class Parts:
         return {pattern(piece, path): bool(self.copies.alike(piece, path)) for piece, path in pieces}
 
     @property
-    def cast_scalars(self) -> bool:
-        """Whether it casts them, too."""
-        return bool(self.precision.sums) and self.kept.scalars
+    def cast_whole(self) -> bool:
+        """Whether the script casts what `fully_shard` does not take."""
+        return bool(self.precision.sums) and (self.kept.frozen or self.kept.scalars)
 
     @property
     def cut_again(self) -> str | None:
@@ -429,6 +423,20 @@ class Parts:
             return self.printed.partial and not self.kept.units
         names = {style.name for _, styles in self.styled for style in styles.values()}
         return not names.isdisjoint(("SequenceParallel", "Copied")) and not self.kept.units
+
+    @property
+    def untrained(self) -> tuple[str, ...]:
+        """Parameters that the model would train, and that no gradient of the loss comes to, by regular expressions of
+        their names."""
+        own = self.subject.calls.untrained
+        return tuple(
+            by_name(
+                (piece, path, None if param.requires_grad or param.buffer or joined(piece.first, path) in own else True)
+                for piece in self.subject.pieces
+                for param in piece.graph.params
+                for path in param.paths
+            )
+        )
 
     @property
     def stays_frozen(self) -> bool:

@@ -33,7 +33,7 @@ from meshwright.backends.torch_.emit.writing.speed import flops, speed
 from meshwright.backends.torch_.emit.writing.statistics import shared_by_copies
 from meshwright.backends.torch_.emit.writing.step import train_step
 from meshwright.backends.torch_.emit.writing.styles import styles
-from meshwright.backends.torch_.emit.writing.tied import constant, joining
+from meshwright.backends.torch_.emit.writing.tied import constant, joining, name_again
 from meshwright.backends.torch_.emit.writing.unlike import (
     shards,
     unlike_axes,
@@ -113,8 +113,10 @@ def _needed(parts: Parts) -> Iterator[Section]:
         yield along()
     if parts.alike:
         yield shard_alike(parts)
-    if parts.cast_scalars:
+    if parts.cast_whole:
         yield read_cast(parts)
+    if parts.unread:
+        yield name_again()
     yield from recomputing(parts)
     if parts.statistics:
         yield shared_by_copies()

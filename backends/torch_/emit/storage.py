@@ -88,9 +88,7 @@ def kept_of(subject: Subject, axes: Axes, copies: Copies = COPIED) -> Kept:
     )
     for unit in units:
         _check_even(subject, unit, axes, copies)
-    frozen = any(_left(piece) for piece in subject.pieces)
-    if frozen and copies.of_apart:
-        raise _refuse("parameters that are not trained", "they are copied beside experts that are spread")
+    frozen = any(map(_left, subject.pieces))
     return Kept(units, shards, _level(subject, shards, copies), frozen, any(map(scalars_of, subject.pieces)))
 
 

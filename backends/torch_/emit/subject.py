@@ -284,17 +284,6 @@ class Piece:
         """The modules that hold its parameters."""
         return tuple(self.held)
 
-    def unread(self) -> tuple[Param, ...]:
-        """The parameters that nothing is made of here, or nothing that a gradient flows through."""
-        graph, ops = self.graph, self.graph.ops
-        made = {param.value: [ops[index] for index, _ in graph.readers.get(param.value, ())] for param in graph.params}
-        return tuple(
-            param
-            for param in graph.params
-            if param.value not in graph.outputs
-            and not any(value in graph.differentiable for op in made[param.value] for value in op.results)
-        )
-
     def owner(self, param: Param) -> str:
         """Of the modules that hold a parameter with several names, the first that reads it here."""
         return self.owners_of(param)[0]

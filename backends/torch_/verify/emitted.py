@@ -299,7 +299,13 @@ def _once(steps: list[dict[Collective, int]]) -> dict[Collective, int]:
     having = [step for step in steps if any(_broadcast(key) for key in step)]
     if len(having) == 1 and len(steps) > 1:
         found |= {key: having[0].pop(key) for key in list(having[0]) if _broadcast(key)}
-    return found | {key: steps[0].pop(key) for key in list(steps[0]) if _question(key)}
+    asked = Counter({key: number for key, number in steps[0].items() if _question(key)})
+    asked -= Counter(steps[1] if len(steps) > 1 else {})  # scalars that cross have as many bytes
+    for key, number in asked.items():
+        steps[0][key] -= number
+        if not steps[0][key]:
+            del steps[0][key]
+    return found | asked
 
 
 def _broadcast(key: Collective) -> bool:

@@ -172,6 +172,55 @@ class Uncalled(nn.Module):
         return x * mesh[..., None]  # type: ignore[no-any-return]
 
 
+class Choosing(nn.Module):
+    """A block that chooses by scores, adds what no gradient flows through, and holds what nothing reads. It reads one
+    of its parts with a gradient and without."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.score, self.still, self.both, self.quiet = (nn.Linear(WIDTH, WIDTH) for _ in range(4))
+        self.chosen, self.unread = nn.Embedding(WIDTH, WIDTH), nn.Parameter(torch.ones(WIDTH, 3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.chosen(self.score(x).argmax(-1)) + self.still(x).detach()
+        with torch.no_grad():
+            z = self.quiet(x) * self.both(x)
+        return x + y + z + self.both(x).tanh()  # type: ignore[no-any-return]
+
+
+class Chosen(nn.Module):
+    """Such blocks, a token that is put out of the gradient's reach, and a number that is read before blocks and after
+    them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding, self.blocks = nn.Embedding(VOCABULARY, WIDTH), nn.ModuleList([Choosing() for _ in range(4)])
+        self.shift = nn.Parameter(torch.ones(WIDTH))
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        odd, zero = tokens[..., None] % 2 == 1, torch.zeros(())
+        x = torch.where(odd, self.embedding(tokens) + self.shift.detach(), zero)
+        for block in self.blocks:
+            x = block(x)
+        return torch.where(odd, x, zero)
+
+
+class Borrowing(nn.Module):
+    """A model whose own code reads what a part of it holds, one by a name that the part has it by besides its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding, self.blocks = nn.Embedding(VOCABULARY, WIDTH), nn.ModuleList([Block() for _ in range(2)])
+        self.head, self.bias = nn.Linear(WIDTH, 2), nn.Parameter(torch.ones(2))
+        self.head.bias = self.bias
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        x = self.embedding(tokens)
+        for block in self.blocks:
+            x = block(x)
+        return F.linear(x.mean(1), self.head.weight) + self.head.bias
+
+
 class Mixed(nn.Module):
     """A block that mixes positions, with nothing in it that has the order of what enters."""
 
@@ -254,6 +303,14 @@ def pairs() -> nn.Module:
 
 def uncalled() -> nn.Module:
     return Uncalled()
+
+
+def borrowing() -> nn.Module:
+    return Borrowing()
+
+
+def chosen() -> nn.Module:
+    return Chosen()
 
 
 def encoder() -> nn.Module:

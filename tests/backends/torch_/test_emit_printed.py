@@ -27,7 +27,9 @@ ENCODER, NANO, NAMED, ALONE, LISTS, DROPPING, INNER = (
     for name in ("encoder", "nano", "named", "alone", "lists", "dropping", "inner")
 )
 MIXTURE = f"{HERE / 'mixtures.py'}:tiny"
-TWICE, PAIRS, UNCALLED = (f"{HERE / 'printed_models.py'}:{name}" for name in ("twice", "pairs", "uncalled"))
+TWICE, PAIRS, UNCALLED, CHOSEN, BORROWING = (
+    f"{HERE / 'printed_models.py'}:{name}" for name in ("twice", "pairs", "uncalled", "chosen", "borrowing")
+)
 CLAMPED = f"{HERE / 'llama_fused.py'}:clamped"
 STAGES = {"microbatches": 2, "schedule": "1f1b"}
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
@@ -79,6 +81,11 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "blocks of two names, zero 3": (PAIRS, {"dp": 2, "zero": 3}),
     "blocks that are lists, zero 3": (UNCALLED, {"dp": 2, "zero": 3}),
     "blocks that are lists, pp x zero 3": (UNCALLED, {"pp": 2, "dp": 2, "zero": 3, **STAGES}),
+    "chosen, dp": (CHOSEN, {"dp": 2}),
+    "chosen, zero 3": (CHOSEN, {"dp": 2, "zero": 3}),
+    "chosen, pp x tp": (CHOSEN, {"pp": 2, "tp": 2, **STAGES}),
+    "chosen, tp x zero 3": (CHOSEN, {"tp": 2, "dp": 2, "zero": 3}),
+    "borrowing, zero 3": (BORROWING, {"dp": 2, "zero": 3}),
 }
 HEADS = {
     "linear": "n:sections(32,32,32)",
@@ -104,7 +111,10 @@ MIXED: dict[str, tuple[dict[str, Any], dict[str, dict[str, str]]]] = {
 }
 """Plans in which an axis cuts tokens and parameters, or some gradients are alike on its ranks, and parameters are
 sharded over it: what the axis does to operators otherwise than its degree says, by body."""
-UNPRINTED = {"encoder, dp", "encoder, zero 3", "one body of two names, zero 3", "blocks of two names, zero 3"}
+UNPRINTED = {
+    *("encoder, dp", "encoder, zero 3", "one body of two names, zero 3", "blocks of two names, zero 3"),
+    *("chosen, dp", "chosen, zero 3", "borrowing, zero 3"),
+}
 """Those of one stage in which no axis cuts more than the batch: the model's own code runs."""
 
 
@@ -252,3 +262,18 @@ def test_what_an_axis_cuts_is_cast_where_units_cast_all_else(tmp_path: Path) -> 
     text = written(plan, tmp_path).read_text()
     assert "local(self.attn.c_attn.weight).to(torch.bfloat16)" in text
     assert "local(self.attn.c_proj.weight)" not in text
+
+
+def test_what_no_gradient_comes_to_is_no_unit_s_and_is_cast_where_it_is_read(
+    plans: dict[str, tuple[Subject, Path]], tmp_path: Path
+) -> None:
+    text = plans["chosen, zero 3"][1].read_text()
+    (listed,) = re.findall(r"    untrained = \(.*?\n    \)", text, re.DOTALL)
+    left = ["shift", *(f"blocks.3.{one}" for one in ("score.weight", "still.bias", "quiet.weight", "unread"))]
+    trained = ["embedding.weight", "blocks.3.both.weight", "blocks.0.chosen.weight"]
+    patterns = re.findall(r'r"(.*)"', listed)
+    assert [one for one in (*left, *trained) if any(re.fullmatch(each, one) for each in patterns)] == left
+    assert "ignored = {parameter for parameter in model.parameters() if not parameter.requires_grad}" in text
+    assert "DistributedDataParallel(" in plans["chosen, dp"][1].read_text(), "it waits for no gradient of these"
+    low = written(subject(reference=CHOSEN, workload=LOW, dp=2, zero=3), tmp_path).read_text()
+    assert "module.named_parameters(recurse=False) if not parameter.requires_grad]" in low

@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from meshwright.ir.account import parameters
 from meshwright.ir.errors import DataDependentControlFlow, ForwardRaised, MeshwrightError
 from meshwright.ir.frontends import torch_export
 from meshwright.ir.frontends.capture import capture
@@ -112,3 +113,32 @@ def test_no_part_of_a_model_of_several_keeps_a_cache() -> None:
     source = adopted(Source(module, Hooks(), "llava"))
     assert config.text_config.use_cache is False
     assert not any("fewer blocks" in note for note in capture(source, batch=2, seq=8).notes)
+
+
+class Still(nn.Module):
+    """Parameters that the loss reads in ways that give some of them no gradient, and one that it does not read."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        named = ("score", "best", "detached", "apart", "both", "plain")
+        self.parts = nn.ModuleDict({name: nn.Linear(4, 4, bias=False) for name in named})
+        self.frozen = nn.Parameter(torch.ones(4), requires_grad=False)
+        self.unread, self.table = nn.Parameter(torch.ones(4)), nn.Parameter(torch.ones(4, 4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = {name: part(x) for name, part in self.parts.items()}
+        with torch.no_grad():
+            apart = self.parts["apart"](x) * self.parts["both"](x)
+        chosen = self.table[y["score"].argmax(-1)].sum() + (y["best"].topk(2).indices == 1).float().sum()
+        return chosen + (y["detached"].detach() * self.frozen * apart * y["both"] * y["plain"]).sum()
+
+
+def test_what_no_gradient_of_the_loss_comes_to_is_not_trained() -> None:
+    with torch.device("meta"):
+        source = Source(Still(), Hooks(lambda batch, seq: {"x": torch.empty(batch, 4)}), "still")
+    found = capture(source, batch=2, seq=8)
+    trained = {path for path, (param, _) in parameters(found.fold).items() if param.requires_grad}
+    assert trained == {"parts.both.weight", "parts.plain.weight", "table"}
+    assert found.notes == ("no gradient of the loss comes to parts.apart.weight and 4 more: not trained",)
+    source.module(torch.ones(2, 4, device="meta")).backward()
+    assert trained == {name for name, one in source.module.named_parameters() if one.grad is not None}

@@ -19,7 +19,7 @@ from meshwright.backends.torch_.emit.writing.statistics import shares_statistics
 from meshwright.backends.torch_.emit.writing.tied import named_again, parted
 from meshwright.backends.torch_.emit.writing.waiting import waits
 from meshwright.ir.graph import Param
-from meshwright.ir.quoting import assigned, attribute, identifier, literal
+from meshwright.ir.quoting import assigned, attribute, identifier, literal, pattern
 
 
 def build(parts: Parts) -> Iterator[str]:
@@ -60,18 +60,25 @@ def parallelize(parts: Parts) -> Iterator[str]:
     else:
         yield "def shard(model: Stage, mesh: DeviceMesh) -> nn.Module:"
         yield '    """This rank\'s part of a stage, in place; names of parameters stay. Returns what to call."""'
+    if parts.untrained:
+        yield "    untrained = (  # no gradient of the loss comes to these"
+        yield from (f"        {pattern(name)}," for name in parts.untrained)
+        yield "    )"
+        yield "    for name, parameter in model.named_parameters():"
+        yield "        if any(re.fullmatch(pattern, name) for pattern in untrained):"
+        yield "            parameter.requires_grad_(False)"
     yield from parted(parts)
     if parts.fused:
         yield from in_order()
     if parts.printed is not None:
         yield from set_forwards(parts)
     if parts.stays_frozen:
-        yield "    untrained = [name for name, parameter in model.named_parameters() if not parameter.requires_grad]"
+        yield "    frozen = [name for name, parameter in model.named_parameters() if not parameter.requires_grad]"
     named: dict[str, list[str]] = {}
     for piece, styles in parts.styled:
         yield from parts.only(piece, styled(parts, piece, styles, named))
     if parts.stays_frozen:
-        yield "    for name in untrained:  # still: torch makes new parameters of them"
+        yield "    for name in frozen:  # still: torch makes new parameters of them"
         yield "        model.get_parameter(name).requires_grad_(False)"
     for name, *others in parts.one_again:
         for other in others:
@@ -162,11 +169,10 @@ def sharded(parts: Parts) -> Iterator[str]:
         given = f"param_dtype={parts.precision.used}, reduce_dtype={parts.precision.sums}"
         yield f"    precision = MixedPrecisionPolicy({given})"
         options.append("mp_policy=precision")
-    whole = ["not parameter.requires_grad"] * parts.kept.frozen + ["not parameter.ndim"] * parts.kept.scalars
-    whole += ["isinstance(parameter, DTensor)"] * bool(parts.copies.of_apart)
-    if whole:
-        yield f"    ignored = {{parameter for parameter in model.parameters() if {' or '.join(whole)}}}"
-    ignoring = ["ignored_params=ignored"] if whole else []
+    left = whole(parts) + ["isinstance(parameter, DTensor)"] * bool(parts.copies.of_apart)
+    if left:
+        yield f"    ignored = {{parameter for parameter in model.parameters() if {' or '.join(left)}}}"
+    ignoring = ["ignored_params=ignored"] if left else []
     if parts.alike:
         yield from alike_found(parts)
     root: list[Unit] = []
@@ -176,7 +182,7 @@ def sharded(parts: Parts) -> Iterator[str]:
         if unit.piece.repeated:
             yield from indented(parts.loop(unit.piece))
             routed = yield from sharded_experts(parts, unit)
-            listed = ", ".join((*routed, *["*ignored"] * bool(whole)))
+            listed = ", ".join((*routed, *["*ignored"] * bool(left)))
             ignored = [f"ignored_params={{{listed}}}"] if routed else ignoring
             resharded += placed(parts, unit, routed=False)
             yield from call(8, *shard(parts, [unit], ["block", *resharded, *ignored]))
@@ -211,7 +217,7 @@ def sharded(parts: Parts) -> Iterator[str]:
         yield "        if isinstance(module, FSDPModule):"
         yield "            module.set_gradient_divide_factor(1.0)"
         yield "            module.set_force_sum_reduction_for_comms(True)"
-    if parts.cast_scalars:
+    if parts.cast_whole:
         yield "    for module in list(model.modules()):"
         yield "        read_cast(module)"
 
@@ -310,15 +316,21 @@ def sharded_experts(parts: Parts, unit: Unit) -> Generator[str, None, list[str]]
     return [f"*block.get_submodule({literal(path)}).parameters()" for path in modules]
 
 
+def whole(parts: Parts) -> list[str]:
+    """Of which parameters `fully_shard` makes no shards, as conditions on one."""
+    return ["not parameter.requires_grad"] * parts.kept.frozen + ["not parameter.ndim"] * parts.kept.scalars
+
+
 def read_cast(parts: Parts) -> Iterator[str]:
     """`read_cast`: what `fully_shard` ignores, it does not cast either."""
     yield "def read_cast(module: nn.Module) -> None:"
-    yield f'    """Whoever reads a scalar of a module gets it in {parts.precision.used.removeprefix("torch.")}."""'
+    yield f'    """Whoever reads what a module holds whole gets it in {parts.precision.used.removeprefix("torch.")}."""'
     yield ""
     yield "    def read(name: str, module: nn.Module) -> Tensor:"
     yield f"        return cast(Tensor, module._parameters[name]).to({parts.precision.used})"
     yield ""
-    yield "    scalars = [name for name, one in module.named_parameters(recurse=False) if not one.ndim]"
-    yield "    if scalars:"
-    yield "        reads = {name: property(partial(read, name)) for name in scalars}"
+    held = " or ".join(whole(parts))
+    yield f"    whole = [name for name, parameter in module.named_parameters(recurse=False) if {held}]"
+    yield "    if whole:"
+    yield "        reads = {name: property(partial(read, name)) for name in whole}"
     yield "        module.__class__ = type(type(module).__name__, (type(module),), reads)"

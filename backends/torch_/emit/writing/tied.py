@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from meshwright.backends.torch_.emit.parts import Parts
+from meshwright.backends.torch_.emit.writing.lines import call
 from meshwright.ir.quoting import literal
 
 
@@ -28,7 +29,17 @@ def parted(parts: Parts) -> Iterator[str]:
 def named_again(parts: Parts) -> Iterator[str]:
     """What `parallelize` does last with names that it took away."""
     for name, first in parts.unread:
-        yield f"    {_holder(name)}.register_parameter({_last(name)}, model.get_parameter({literal(first)}))"
+        yield from call(4, "name_again", [_holder(name), _last(name), _holder(first), _last(first)])
+
+
+def name_again() -> Iterator[str]:
+    """`name_again`: a unit gathers its parameters under the names of its own modules alone, and code of another module
+    may read any name."""
+    yield "def name_again(module: nn.Module, name: str, other: nn.Module, last: str) -> None:"
+    yield '    """A module holds what another one does; who reads it gets it as it is there, gathered or not."""'
+    yield "    module.register_parameter(name, other.get_parameter(last))"
+    yield "    reads = {name: property(lambda _: other._parameters[last])}"
+    yield "    module.__class__ = type(type(module).__name__, (type(module),), reads)"
 
 
 def _holder(name: str) -> str:
