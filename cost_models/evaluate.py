@@ -34,6 +34,7 @@ Memory is `memory`'s. What a price stands on is the weakest provenance among its
 
 from __future__ import annotations
 
+from meshwright.cost_models.books import Books
 from meshwright.cost_models.cluster import Cluster
 from meshwright.cost_models.prediction import Prediction
 from meshwright.cost_models.prices import Prices
@@ -51,8 +52,8 @@ def evaluate(program: Program, cluster: Cluster, profile: Profile) -> Prediction
 class Evaluator:
     """Prices programs on one cluster with one profile; what body programs cost is remembered."""
 
-    def __init__(self, cluster: Cluster, profile: Profile) -> None:
-        self.prices = Prices(cluster, profile)
+    def __init__(self, cluster: Cluster, profile: Profile, books: Books | None = None) -> None:
+        self.prices = Prices(cluster, profile, books)
 
     def __call__(self, program: Program) -> Prediction:
         if program.workload is None:

@@ -268,14 +268,14 @@ class _List:
         # The gradients that a joined product makes are one sum already.
         sums = [tuple(name for _, name in kernels) for kernels in products.values() if kernels[0][0].work == "dgrad"]
         chains = Chains(self.body, statements, self.style, sums, self.book.shards, one_loss=self.book.one_loss)
-        for nbytes in chains.kernels():
-            self.enter(self.book.memory(nbytes))
+        for nbytes, times in Counter(chains.kernels()).items():
+            self.enter(self.book.memory(nbytes), times)
         for (kind, over, reason), nbytes in self.buckets.items():
             self.phases[self.phase].transmissions[Transmission(kind, over, nbytes, reason)] += 1
 
-    def enter(self, kernel: Kernel) -> None:
+    def enter(self, kernel: Kernel, times: int = 1) -> None:
         where = "weights" if kernel.work == "wgrad" else self.phase
-        self.phases[where].kernels[kernel] += 1
+        self.phases[where].kernels[kernel] += times
 
     # engines
 

@@ -45,7 +45,7 @@ from meshwright.ir.program import (
     results_of,
 )
 from meshwright.ir.rules.base import Engine
-from meshwright.ir.workload import Workload
+from meshwright.ir.workload import Workload, sizeless
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +116,7 @@ class _Alike:
 
 def passes_of(body: BodyProgram, workload: Workload, repeated: bool, *, apart: bool) -> PassMemory:
     """What the passes of a body program hold, walked through once for all that are of one form."""
-    return _of_form(_Alike(body), workload, repeated, apart)
+    return _of_form(_Alike(body), sizeless(workload), repeated, apart)
 
 
 @lru_cache(maxsize=1024)

@@ -30,6 +30,7 @@ from meshwright.ir.graph import ITEMSIZE
 from meshwright.ir.mesh import Mesh
 from meshwright.ir.placement import Placement
 from meshwright.ir.program import Program, Transfer
+from meshwright.ir.schedules.written import computing
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,7 +109,7 @@ def passings(program: Program, numbers: tuple[int, ...], summaries: Mapping[str,
     if runtime == "emitted":
         passed = (Passing(left=_left(program, number)) for number in numbers)
         return Passings(tuple(passed), program.microbatches, "each")
-    kinds = [one.kind for group, actions in program.actions if group == ranks for one in actions if one.kind in "FBIW"]
+    kinds = "".join(computing(actions) for group, actions in program.actions if group == ranks)
     if len(numbers) > 1 or not {"I", "W"}.isdisjoint(kinds):
         waits = "at the end"
     else:

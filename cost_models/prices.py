@@ -1,4 +1,4 @@
-"""What an evaluator remembers on one cluster with one profile: devices of groups, prices of kernels, ledgers, costs.
+"""What an evaluator remembers on one cluster with one profile: devices of groups, prices of kernels, costs of ledgers.
 
 Programs share body programs, stages share ranks: each is priced once. A thing is known by its identity, and kept with
 what was made of it, so that no other can take its place; what is remembered changes no price.
@@ -8,48 +8,31 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from itertools import islice
-from typing import Any
 
+from meshwright.cost_models.books import MOST_LISTS, Books, make_room
 from meshwright.cost_models.cluster import Cluster
 from meshwright.cost_models.compute import Compute
 from meshwright.cost_models.cost import NOTHING, Cost, attention_of, cost_of, library_of, slowest
 from meshwright.cost_models.hardware import Device
-from meshwright.cost_models.ledger import Known, Ledger, Phase, ledger
+from meshwright.cost_models.ledger import Ledger, Phase
 from meshwright.cost_models.profile import Profile
 from meshwright.cost_models.topology import GroupShape, group_shape
 from meshwright.ir.mesh import Mesh
 from meshwright.ir.peers import Peers, peers_of, seen
 from meshwright.ir.program import BodyProgram, Stage
 from meshwright.ir.same import AllSame
-from meshwright.ir.workload import Workload
-
-MOST_KNOWN = 2048
-"""Body programs, stages and groups of ranks that are remembered, of each."""
-
-MOST_LISTS = 8192
-"""Lists of statements and their phases that are; each takes a few kilobytes."""
-
+from meshwright.ir.workload import Workload, sizeless
 
 Costs = dict[str, Cost]
 """Of one body program, by phase."""
 
 
-def _make_room(known: dict[Any, Any], most: int = MOST_KNOWN) -> None:
-    """Forget the older half, if there are too many."""
-    if len(known) >= most:
-        for key in list(islice(known, most // 2)):
-            del known[key]
-
-
 class Prices:
     """Prices of body programs on stages, remembered."""
 
-    def __init__(self, cluster: Cluster, profile: Profile) -> None:
-        self.cluster, self.profile = cluster, profile
+    def __init__(self, cluster: Cluster, profile: Profile, books: Books | None = None) -> None:
+        self.cluster, self.profile, self.books = cluster, profile, books or Books()
         self._computes: dict[tuple[str, str, str, bool], Compute] = {}
-        self._ledgers: dict[tuple[int, Workload, bool], tuple[BodyProgram, Ledger]] = {}
-        self._lists: Known = {}
         self._phases: dict[tuple[object, ...], tuple[Phase, Cost]] = {}
         self._costs: dict[tuple[object, ...], tuple[Ledger, Costs]] = {}
         self._together: dict[AllSame[Costs], Costs] = {}
@@ -63,7 +46,7 @@ class Prices:
         """The same, and how many ranks run on each."""
         found = self._devices.get(id(ranks))
         if found is None:
-            _make_room(self._devices)
+            make_room(self._devices)
             several = len(self.cluster.pools) > 1
             pools = Counter(self.cluster.place(rank).pool for rank in ranks) if several else Counter({0: len(ranks)})
             counts: dict[str, tuple[Device, int]] = {}
@@ -88,12 +71,7 @@ class Prices:
         return self._computes[key]
 
     def ledger(self, body: BodyProgram, workload: Workload, accumulates: bool) -> Ledger:
-        key = (id(body), workload, accumulates)
-        if key not in self._ledgers:
-            _make_room(self._ledgers)
-            _make_room(self._lists, MOST_LISTS)
-            self._ledgers[key] = (body, ledger(body, workload, accumulates=accumulates, known=self._lists))
-        return self._ledgers[key][1]
+        return self.books.ledger(body, workload, accumulates)
 
     def peers(self, stages: Sequence[Stage], bodies: Mapping[str, BodyProgram]) -> tuple[Peers, ...]:
         """The ranks of stages that share theirs, those together that are alike."""
@@ -109,18 +87,19 @@ class Prices:
             return found[0]
         key = AllSame(found)
         if key not in self._together:
-            _make_room(self._together)
+            make_room(self._together)
             self._together[key] = {name: slowest(one[name] for one in found) for name in found[0]}
         return self._together[key]
 
     def costs(self, book: Ledger, stage: Stage, workload: Workload, ranks: tuple[int, ...] | None = None) -> Costs:
         """The phases of one body program on a stage, or on some of its ranks."""
+        workload = sizeless(workload)
         devices = self.devices(stage.ranks if ranks is None else ranks)
         shapes = {axes: group_shape(self.cluster, stage.ranks, stage.mesh, axes) for axes in book.axes}
         key = (id(book), *(device.name for device in devices), workload, *shapes.values())
         found = self._costs.get(key)
         if found is None:
-            _make_room(self._costs)
+            make_room(self._costs)
             costs = {
                 name: self._known(phase, devices, shapes, workload, awaited=name in book.awaited)
                 for name, phase in book.phases.items()
@@ -148,7 +127,7 @@ class Prices:
         key = (id(phase), *(device.name for device in devices), workload, awaited, *groups)
         found = self._phases.get(key)
         if found is None:
-            _make_room(self._phases, MOST_LISTS)
+            make_room(self._phases, MOST_LISTS)
             found = self._phases[key] = (phase, self._phase(phase, devices, shapes, workload, awaited=awaited))
         return found[1]
 

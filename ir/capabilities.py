@@ -50,7 +50,7 @@ from meshwright.ir.offload import KINDS as OFFLOAD
 from meshwright.ir.placement import CONTIGUOUS, Contiguous, Layout, Nested, Padded, Sections, Zigzag
 from meshwright.ir.precisions import PrecisionLine, unwritten
 from meshwright.ir.reshard import MOVES
-from meshwright.ir.rules.base import rule_of
+from meshwright.ir.rules.base import rule_of, rules_of
 from meshwright.ir.same import Same
 from meshwright.ir.schedules import SCHEDULES
 from meshwright.ir.spread import compute_placements
@@ -300,7 +300,7 @@ class Capabilities:
                 routing.setdefault(op.module, []).append(op)
         chosen = dict(plan.strategies)
         strategies = {op.name: chosen.get(op.name, Strategy()) for op in graph.ops}
-        rules = {op.name: rule_of(op, graph.types) for op in graph.ops}
+        rules = rules_of(Same(graph))
         differentiable = [op for op in graph.ops if graph.differentiable.intersection(op.results)]
         for axis in mesh.names:
             split = {stem(loop) for loop in loops_split(plan, found, axis)}.intersection(ONE_MIND)

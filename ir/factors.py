@@ -32,12 +32,16 @@ from math import prod
 from types import MappingProxyType
 
 from meshwright.ir.errors import FactorUndeclared
-from meshwright.ir.fold import Body, Fold, shortened, unfolded
+from meshwright.ir.fold import Body, Fold, short_of, unfolded_short
 from meshwright.ir.graph import Graph, Op
-from meshwright.ir.rules.base import Rule, rule_of
+from meshwright.ir.rules.base import Rule, rules_of
+from meshwright.ir.same import Same
 
 Names = tuple[str, ...]
 """The loops that a dimension, or a factor of one operator, runs over, major to minor."""
+
+MOST_GRAPHS = 16
+"""Whose atoms and loops are remembered."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +90,18 @@ def stem(name: str) -> str:
 
 def loops(graph: Graph) -> Loops:
     """Find and name the loops of a graph."""
-    atoms = Atoms(graph)
+    return _loops(Same(graph))
+
+
+@lru_cache(maxsize=MOST_GRAPHS)
+def atoms_of(graph: Same[Graph]) -> Atoms:
+    """The atoms of a graph, found once: its loops, its batch and its loss's weights are all read off them."""
+    return Atoms(graph.of)
+
+
+@lru_cache(maxsize=MOST_GRAPHS)
+def _loops(key: Same[Graph]) -> Loops:
+    graph, atoms = key.of, atoms_of(key)
     names, labels = _Naming(atoms).named()
     occurs: dict[str, dict[tuple[str, str], None]] = {}
     sizes: dict[str, int] = {}
@@ -115,9 +130,9 @@ def loops(graph: Graph) -> Loops:
 def body_loops(fold: Fold) -> Mapping[str, Loops]:
     """The loops of every body, found in the whole model: a block knows its batch by where its input comes from, and a
     loop has one name in all bodies."""
-    whole = unfolded(shortened(fold, 2))
+    whole = unfolded_short(Same(fold))
     found = loops(whole.graph)
-    calls = [(call.body, names) for call, names in zip(shortened(fold, 2).calls(), whole.names, strict=True)]
+    calls = [(call.body, names) for call, names in zip(short_of(Same(fold)).calls(), whole.names, strict=True)]
     ends = _ends(calls, found)
     made: dict[str, Loops] = {}
     for body, names in calls:
@@ -203,7 +218,7 @@ class Atoms:
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
-        self.rules = tuple(rule_of(op, graph.types) for op in graph.ops)
+        self.rules = tuple(rules_of(Same(graph)).values())
         self.size: list[int] = []
         self.images: list[tuple[str, int, int, str]] = []
         """(value, dimension, operator index, factor) of another size, or sectioned: related, but not equal."""

@@ -18,10 +18,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 from meshwright.ir.errors import FoldBroken, FoldInstances, FoldPort
 from meshwright.ir.graph import Graph, Input, Op, Param, Type, Update
+from meshwright.ir.same import Same
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,6 +255,23 @@ def shortened(fold: Fold, repeats: int) -> Fold:
         replace(segment, paths=segment.paths[: repeats * len(segment.period)]) for segment in fold.segments
     )
     return replace(fold, segments=segments)
+
+
+SHORT = 2
+"""Repeats that tell all that there is to say of more."""
+MOST_SHORT = 16
+
+
+@lru_cache(maxsize=MOST_SHORT)
+def short_of(fold: Same[Fold]) -> Fold:
+    """The fold with its segments repeated `SHORT` times at most, made once: what holds of all depths is read off it."""
+    return shortened(fold.of, SHORT)
+
+
+@lru_cache(maxsize=MOST_SHORT)
+def unfolded_short(fold: Same[Fold]) -> Unfolded:
+    """The whole graph of `short_of`, with the way back."""
+    return unfolded(short_of(fold))
 
 
 @dataclass(frozen=True, slots=True)

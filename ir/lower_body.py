@@ -175,8 +175,9 @@ class _Again:
     def __init__(self, spread: Spread, recompute: Sequence[str], regather: bool, lowering: Lowering) -> None:
         self.spread, self.lowering, self.regather = spread, lowering, regather
         self.alias = {op.name: op.alias for op in spread.graph.ops}
-        inside = (op for op in spread.graph.ops if spread.expanded_from.get(op.name) in recompute)
-        self.chosen = frozenset(recompute) | {value for op in inside for value in op.results}
+        again = frozenset(recompute)
+        inside = (op for op in spread.graph.ops if spread.expanded_from.get(op.name) in again)
+        self.chosen = again | {value for op in inside for value in op.results}
         self.again: set[str] = set()
         """What the backward pass computes again, as far as it needs it."""
         self.let_go = set(spread.gathered) if regather else set[str]()

@@ -29,10 +29,11 @@ from dataclasses import dataclass
 from enum import Enum
 from math import prod
 
-from meshwright.ir.factors import Atoms, Loops, loops
+from meshwright.ir.factors import Atoms, Loops, atoms_of, loops
 from meshwright.ir.graph import Graph, Op
 from meshwright.ir.rules.base import Law, Role, Rule
 from meshwright.ir.rules.moe import routing_groups, tokens
+from meshwright.ir.same import Same
 
 
 class Kind(Enum):
@@ -101,7 +102,7 @@ class _Walk:
 
     def __init__(self, graph: Graph, label: str) -> None:
         self.graph = graph
-        self.atoms = Atoms(graph)
+        self.atoms = atoms_of(Same(graph))
         self.loops: Loops = loops(graph)
         self.batch = batch_atoms(self.atoms, label)
         self.kinds: dict[str, Kind] = {value: self._given(value) for value in graph.types}

@@ -33,8 +33,8 @@ from functools import lru_cache
 from math import prod
 
 from meshwright.ir.errors import CannotRebatch, MeshwrightError
-from meshwright.ir.factors import Atoms
-from meshwright.ir.fold import Body, Fold, shortened, unfolded
+from meshwright.ir.factors import Atoms, atoms_of
+from meshwright.ir.fold import Body, Fold, short_of, unfolded_short
 from meshwright.ir.graph import Attr, Graph, Op, Type
 from meshwright.ir.rules.base import Role, rule_of
 from meshwright.ir.rules.moe import dropless_capacity
@@ -131,9 +131,8 @@ def _refused(place: str, cause: str) -> CannotRebatch:
 @lru_cache(maxsize=64)
 def _batched(key: Same[Fold]) -> Batched:
     """Find the batch in a fold; once per fold."""
-    short = shortened(key.of, 2)
-    whole = unfolded(short)
-    graph, atoms = whole.graph, Atoms(whole.graph)
+    short, whole = short_of(key), unfolded_short(key)
+    graph, atoms = whole.graph, atoms_of(Same(whole.graph))
     batch, labelled = _labelled(graph, atoms)
     slots = tuple(_slots(graph, atoms, labelled))
     changing = labelled | {one.atom for one in slots}

@@ -43,7 +43,8 @@ from networkx.algorithms.flow import boykov_kolmogorov
 
 from meshwright.ir.graph import Graph, Op
 from meshwright.ir.program import Kernels
-from meshwright.ir.rules.base import Engine, Law, Rule, Save, Signature, rule_of, signature_of
+from meshwright.ir.rules.base import Engine, Law, Rule, Save, Signature, rules_of, signature_of
+from meshwright.ir.same import Same
 from meshwright.ir.workload import STYLES
 
 __all__ = ["STYLES", "Need", "SavedTensor", "Step", "Tape", "kept_of", "made_again", "reads", "saved", "saved_bytes"]
@@ -183,7 +184,7 @@ def _written_out(rule: Rule, signature: Signature) -> tuple[Save, ...]:
 
 def _tape(graph: Graph, kernels: Kernels) -> Tape:
     """A graph as it runs whole."""
-    rules = {op.name: rule_of(op, graph.types) for op in graph.ops}
+    rules = rules_of(Same(graph))
     return Tape(
         steps=tuple(
             Step.of(rules[op.name], signature_of(op, graph.types), op.operands, op.results) for op in graph.ops

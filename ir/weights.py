@@ -27,8 +27,8 @@ from functools import lru_cache
 from math import prod
 
 from meshwright.ir.errors import EmissionLoss
-from meshwright.ir.factors import Atoms, loops, stem
-from meshwright.ir.fold import Fold, shortened, unfold
+from meshwright.ir.factors import atoms_of, loops, stem
+from meshwright.ir.fold import Fold, unfold, unfolded_short
 from meshwright.ir.graph import Attr, Graph, Op
 from meshwright.ir.microbatch import AVERAGING, COUNTING, batch_atoms, reaching
 from meshwright.ir.rules.base import Law, Role, Rule
@@ -66,7 +66,7 @@ MEAN, SUM, COUNT = Weight("mean"), Weight("sum"), "count"
 @lru_cache(maxsize=MOST_FOLDS)
 def weights_in(fold: Same[Fold]) -> tuple[Weight, ...]:
     """The weights of a model's loss, as it is trained. Raises `EmissionLoss`."""
-    return weights_of(unfold(shortened(fold.of, 2)))
+    return weights_of(unfolded_short(fold).graph)
 
 
 @lru_cache(maxsize=MOST_FOLDS)
@@ -106,7 +106,7 @@ class _Walk:
     """What every value is: of samples, reduced over the batch (its weights), or neither, which is fixed."""
 
     def __init__(self, graph: Graph, label: str) -> None:
-        self.graph, self.atoms, self.loops, self.label = graph, Atoms(graph), loops(graph), label
+        self.graph, self.atoms, self.loops, self.label = graph, atoms_of(Same(graph)), loops(graph), label
         self.batch = batch_atoms(self.atoms, label)
         labelled = [item for item in graph.inputs if label in item.labels]
         self.samples = {item.value for item in labelled or graph.inputs}

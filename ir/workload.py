@@ -17,7 +17,8 @@ which communication its runtime hides. Sources are named per line.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
+from functools import lru_cache
 from types import MappingProxyType
 from typing import Any
 
@@ -344,6 +345,13 @@ class Workload:
         """Bytes of optimizer state per element. AdamW's moments have the dtype of what it updates."""
         updated = self.states.master or self.states.stored
         return OPTIMIZERS[self.optimizer] * (updated / 4 if self.optimizer == "adamw" else 1)
+
+
+@lru_cache(maxsize=64)
+def sizeless(workload: Workload) -> Workload:
+    """The workload whatever its batch and sequences: all of it that what one body program asks for, costs and holds
+    depends on."""
+    return replace(workload, global_batch=1, seq=1)
 
 
 def stack_named(name: str) -> Stack:

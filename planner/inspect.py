@@ -22,13 +22,14 @@ from meshwright.ir.cuts import Cut, cuts
 from meshwright.ir.digest import digest
 from meshwright.ir.errors import UnknownStep
 from meshwright.ir.factors import loops
-from meshwright.ir.fold import Fold, shortened, unfold
+from meshwright.ir.fold import Fold, unfold, unfolded_short
 from meshwright.ir.frontends.capture import Captured, capture
 from meshwright.ir.frontends.contract import Source
 from meshwright.ir.frontends.load import load_model
 from meshwright.ir.frontends.module import load_module
 from meshwright.ir.graph import Graph
 from meshwright.ir.microbatch import MicrobatchLegality, microbatch
+from meshwright.ir.same import Same
 from meshwright.ir.saved import saved_bytes
 from meshwright.ir.text import fold_text, graph_text
 from meshwright.ir.verify import verify_fold
@@ -141,7 +142,7 @@ STEPS: Mapping[str, Callable[[Fold], str]] = {
     "load": lambda fold: graph_text(unfold(fold)),
     "fold": fold_text,
     "loops": lambda fold: "\n".join(
-        f"{loop.name} = {loop.size}: {', '.join(loop.kinds)}" for loop in loop_reports(unfold(shortened(fold, 2)))
+        f"{loop.name} = {loop.size}: {', '.join(loop.kinds)}" for loop in loop_reports(unfolded_short(Same(fold)).graph)
     ),
     "cuts": lambda fold: "\n".join(map(str, cuts(fold))),
 }
@@ -159,7 +160,7 @@ def _dump_step(name: str | None) -> Callable[[Fold], str] | None:
 def report(reference: str, source: Source, captured: Captured, workload: Workload) -> Inspection:
     """Run every analysis on a captured model."""
     fold = captured.fold
-    short = unfold(shortened(fold, 2))
+    short = unfolded_short(Same(fold)).graph
     held = parameters(fold)
     weights = [(param, type_) for param, type_ in held.values() if not param.buffer]
     bodies = tuple(_body(fold, name, workload) for name in (body.name for body in fold.bodies))

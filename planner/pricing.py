@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
 from meshwright.backends.torch_.capabilities import TARGETS as TORCH_TARGETS
+from meshwright.cost_models.books import Books
 from meshwright.cost_models.cluster import Cluster
 from meshwright.cost_models.evaluate import Evaluator
 from meshwright.cost_models.prediction import Prediction
@@ -25,7 +26,7 @@ from meshwright.ir.capabilities import ANY, Capabilities
 from meshwright.ir.constants import Constant
 from meshwright.ir.decisions import Decisions
 from meshwright.ir.errors import CannotRebatch, MeshwrightError, WorkloadImpossible, nearest
-from meshwright.ir.fold import Fold, shortened, unfold
+from meshwright.ir.fold import Fold, unfolded_short
 from meshwright.ir.frontends.calls import Watched
 from meshwright.ir.frontends.capture import Captured, at_batch, capture
 from meshwright.ir.frontends.contract import Source
@@ -54,9 +55,9 @@ MOST_BODIES = 512
 """Body programs that are kept; configurations of one kind, which share them, come together."""
 
 
-def price_of(cluster: Cluster, profile: Profile | None = None) -> Price:
+def price_of(cluster: Cluster, profile: Profile | None = None, books: Books | None = None) -> Price:
     """How a program is priced on a cluster. What programs have in common is priced once."""
-    return Evaluator(cluster, profile or published())
+    return Evaluator(cluster, profile or published(), books)
 
 
 @lru_cache(maxsize=64)
@@ -270,7 +271,7 @@ class Setting:
 
     def cautions(self) -> tuple[str, ...]:
         """What is to be said where micro-batches would change the result."""
-        blockers = microbatch(unfold(shortened(self.folds.first(LEAST_BATCH).fold, 2))).blockers
+        blockers = microbatch(unfolded_short(Same(self.folds.first(LEAST_BATCH).fold)).graph).blockers
         if not blockers:
             return ()
         more = f", and {len(blockers) - 1} more" if len(blockers) > 1 else ""

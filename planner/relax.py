@@ -183,9 +183,8 @@ def _with_hosts(solved: Solved, hosts: int) -> Found | None:
 
 def _on(solved: Solved, ask: Ask, folds: Folds, profile: Profile | None = None) -> Found | None:
     """Another cluster, sequence or profile."""
-    setting = Setting(
-        folds, ask.cluster.ranks, ask.workload, ask.target, Evaluator(ask.cluster, profile or published())
-    )
+    price = Evaluator(ask.cluster, profile or published(), solved.search.prices.books)
+    setting = replace(solved.setting, folds=folds, ranks=ask.cluster.ranks, workload=ask.workload, price=price)
     return tried(ask, setting, solved.asked)
 
 

@@ -291,8 +291,9 @@ def _one_pool(solved: Solved, told: Callable[[Search], None] | None) -> Solved:
 def _part(ask: Ask, setting: Setting, asked: Asked, cluster: Cluster) -> tuple[Ask, Setting, Search]:
     """The question on a part of its cluster."""
     assert isinstance(setting.price, Evaluator)
-    price = pricing.price_of(cluster, setting.price.prices.profile)
-    own, smaller = replace(ask, cluster=cluster), replace(setting, ranks=cluster.ranks, price=price, bodies={})
+    known = setting.price.prices
+    price = pricing.price_of(cluster, known.profile, known.books)
+    own, smaller = replace(ask, cluster=cluster), replace(setting, ranks=cluster.ranks, price=price)
     return own, smaller, _search(own, smaller, asked, _by_time(smaller))
 
 

@@ -29,7 +29,8 @@ from meshwright.ir.names.pinned import FREE, Allowed, Words, recomputing
 from meshwright.ir.names.recompute import recomputed
 from meshwright.ir.names.storage import fits, stored
 from meshwright.ir.placement import CONTIGUOUS, ZIGZAG, Layout, Nested, Sections, Shard, State
-from meshwright.ir.rules.base import Rule, rule_of
+from meshwright.ir.rules.base import Rule, rules_of
+from meshwright.ir.same import Same
 
 
 def body_template(body: Body, found: Loops, mesh: Mesh, degrees: Degrees) -> BodyPlan:
@@ -106,7 +107,7 @@ class _Planning:
     def __init__(self, graph: Graph, found: Loops, mesh: Mesh, degrees: Degrees, pins: Mapping[str, Allowed]) -> None:
         self.graph, self.found, self.mesh, self.degrees = graph, found, mesh, degrees
         self.pins, self.words = pins, Words(graph, found)
-        self.rules = {op.name: rule_of(op, graph.types) for op in graph.ops}
+        self.rules = rules_of(Same(graph))
         self.learned = set(graph.differentiable)
         """What depends on trained values, with a gradient or without."""
         for op in graph.ops:

@@ -35,6 +35,7 @@ from meshwright.ir.errors import (
     UnknownOp,
 )
 from meshwright.ir.graph import ITEMSIZE, Attr, Graph, Op, Type
+from meshwright.ir.same import Same
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -428,7 +429,13 @@ def kinds() -> tuple[str, ...]:
 
 
 def signature_of(op: Op, types: Mapping[str, Type]) -> Signature:
-    return Signature(op.kind, tuple(types[value] for value in op.operands), op.attrs)
+    """Of equal signatures always the same: what they are keys of is found without comparing types and attributes."""
+    return _one_of_equals(Signature(op.kind, tuple(types[value] for value in op.operands), op.attrs))
+
+
+@lru_cache(maxsize=65536)
+def _one_of_equals(signature: Signature) -> Signature:
+    return signature
 
 
 @lru_cache(maxsize=65536)
@@ -453,6 +460,12 @@ _MISTAKEN = (ArithmeticError, AttributeError, IndexError, KeyError, TypeError, V
 
 def rule_of(op: Op, types: Mapping[str, Type]) -> Rule:
     return infer(signature_of(op, types))
+
+
+@lru_cache(maxsize=512)
+def rules_of(graph: Same[Graph]) -> Mapping[str, Rule]:
+    """The rules of all operators of a graph, by name."""
+    return {op.name: rule_of(op, graph.of.types) for op in graph.of.ops}
 
 
 def expand(signature: Signature) -> Expansion:

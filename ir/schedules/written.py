@@ -12,7 +12,7 @@ from typing import overload
 
 from meshwright.ir.program import Action
 from meshwright.ir.schedules.transfers import Pairs, with_transfers
-from meshwright.ir.schedules.work import WorkLists, action_of
+from meshwright.ir.schedules.work import KINDS, WorkLists, action_of
 
 ENDING = (Action("sync"), Action("step"))
 
@@ -63,6 +63,13 @@ class ActionList(Sequence[Action]):
 
     def __repr__(self) -> str:
         return repr(self.written)
+
+
+def computing(actions: Sequence[Action]) -> str:
+    """The kinds of what computes in a list, in order. What is not written out yet is not for that."""
+    if isinstance(actions, ActionList):
+        return "".join(KINDS[code % len(KINDS)] for code in actions.work.lists[actions.group])
+    return "".join(action.kind for action in actions if action.kind in KINDS)
 
 
 def shared_work(lists: Sequence[Sequence[Action]]) -> WorkLists | None:

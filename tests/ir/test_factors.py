@@ -3,8 +3,10 @@ from dataclasses import replace
 import pytest
 
 from meshwright.ir.errors import FactorUndeclared
-from meshwright.ir.factors import Loop, Loops, body_loops, loops, resized, stem, value_labels
+from meshwright.ir.factors import Loop, Loops, atoms_of, body_loops, loops, resized, stem, value_labels
+from meshwright.ir.fold import unfolded_short
 from meshwright.ir.graph import Graph, Type
+from meshwright.ir.same import Same
 from tests.build import Builder
 from tests.llama_block import Sizes, model
 from tests.models import B, F, H, S, llama, perceptron_fold
@@ -313,3 +315,12 @@ def test_a_value_that_passes_through_may_have_loops_of_its_own() -> None:
     x, z = g.input((4,), name="x"), g.input((12,), name="z")
     g.output(g.op("neg", x, name="y"), z)
     assert resized(found, g.graph()) is None
+
+
+def test_a_graph_is_followed_once() -> None:
+    """Its loops, its batch and the weights of its loss are read off the same atoms."""
+    graph = llama()
+    assert loops(graph) is loops(graph)
+    assert atoms_of(Same(graph)) is atoms_of(Same(graph))
+    fold = perceptron_fold()
+    assert unfolded_short(Same(fold)).graph is unfolded_short(Same(fold)).graph

@@ -10,13 +10,15 @@ from typing import Any
 
 import pytest
 
+from meshwright.cost_models import books
 from meshwright.cost_models.cluster_text import read_cluster
+from meshwright.ir import lower
 from meshwright.ir.errors import NoPlanInTime, PinValue
 from meshwright.planner import relax as module
 from meshwright.planner.cli import main
 from meshwright.planner.pins import Config
 from meshwright.planner.pricing import Folds
-from meshwright.planner.relax import Nothing, _hosts, nearest, relax
+from meshwright.planner.relax import Nothing, _hosts, _margin, nearest, relax
 from meshwright.planner.search import Found
 from meshwright.planner.solve import solve
 from meshwright.planner.space import Wishes
@@ -180,3 +182,16 @@ def test_the_nearest_is_the_leanest_shape_that_was_priced(monkeypatch: pytest.Mo
     space.bases = lambda: bases[:2]
     assert nearest(solved) is not None
     assert len(asked) == len(table)
+
+
+def test_what_is_tried_out_lowers_and_writes_down_no_body_again(
+    nothing: Nothing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Body programs and their ledgers are those of the search that found nothing, or of another one after it."""
+
+    def again(*_: Any, **__: Any) -> None:
+        raise AssertionError("made before")
+
+    monkeypatch.setattr(lower, "lower_body", again)
+    monkeypatch.setattr(books, "ledger", again)
+    assert [one for one in nothing.relaxations if one.kind == "margin"] == list(_margin(nothing.solved))

@@ -4,7 +4,7 @@ from itertools import pairwise
 
 from meshwright.ir.program import Action
 from meshwright.ir.schedules import ActionList, Shape, decode, stage_groups, with_transfers, work_lists
-from meshwright.ir.schedules.written import shared_work
+from meshwright.ir.schedules.written import computing, shared_work
 
 
 def test_written_lists_are_those_with_transfers() -> None:
@@ -21,6 +21,8 @@ def test_written_lists_are_those_with_transfers() -> None:
         assert lists[0][-2:] == expected[0][-2:]
         assert hash(lists) == hash(expected)
         assert shared_work(lists) is work
+        kinds = ["".join(one.kind for one in actions if one.kind in "FBIW") for actions in expected]
+        assert [computing(one) for one in lists] == [computing(one) for one in expected] == kinds
 
 
 def test_lists_of_several_works_share_none() -> None:
