@@ -33,7 +33,6 @@ from meshwright.backends.torch_.emit.unlike import joined_kinds, kinds_of
 from meshwright.backends.torch_.emit.writing.schedule import LISTS, action_lists, class_of
 from meshwright.backends.torch_.emit.writing.unlike import unlike_orders
 from meshwright.ir.errors import EmissionModule, EmissionPrinted, NotEmitted
-from meshwright.ir.shares import shares_of
 
 __all__ = ["Files", "Subject", "emit"]
 
@@ -157,7 +156,6 @@ def check_printed(subject: Subject) -> None:
     for wrong, what in (
         (subject.compiled, "blocks that are compiled"),
         (bool(precision_of(subject).float8), "products in float8, which modules make"),
-        (bool(shares_of(subject.decisions)), "unequal shares of a batch"),
         (subject.decisions.offload.activations, "activations that wait on the host"),
     ):
         if wrong:
