@@ -5,7 +5,7 @@ from __future__ import annotations
 import builtins
 import keyword
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from itertools import combinations
@@ -26,7 +26,7 @@ from meshwright.backends.torch_.emit.writing.imports import names_in
 from meshwright.ir.constants import Held
 from meshwright.ir.errors import EmissionPrinted
 from meshwright.ir.fold import FromInput, FromSegment
-from meshwright.ir.graph import Param
+from meshwright.ir.graph import Graph, Param
 from meshwright.ir.placement import CONTIGUOUS, Shard
 from meshwright.ir.quoting import identifier, is_name, literal
 from meshwright.ir.routes import Routed, routed
@@ -98,6 +98,8 @@ class Printed:
     """The parameters that have anything else than copies along data and context axes."""
     constants: Mapping[str, Made] = field(default_factory=dict)
     """The functions that make constants, by name."""
+    beside: frozenset[str] = frozenset()
+    """Names that code of stages with other meshes has for something else."""
 
     @property
     def tensor(self) -> tuple[str, ...]:
@@ -186,8 +188,12 @@ class Printed:
     @property
     def reserved(self) -> set[str]:
         """Names that forward passes have for something else."""
-        functions = {name for body in self.bodies.values() for name in body.names.values()}
-        return {*RESERVED, *self.subject.mesh.names, *self.named_axes, *functions, *self.constants}
+        return {*RESERVED, *self.subject.mesh.names, *self.named_axes, *self.called, *self.constants, *self.beside}
+
+    @property
+    def called(self) -> set[str]:
+        """The names of its functions."""
+        return {name for body in self.bodies.values() for name in body.names.values()}
 
     def again_name(self, body: str, outputs: tuple[int, ...]) -> str:
         """What the function is called that makes some outputs of a body."""
@@ -202,10 +208,14 @@ class Printed:
         return {}
 
 
-def printed_of(subject: Subject, axes: Axes, copies: Copies, inside: Mapping[str, Iterable[str]]) -> Printed:
-    """The printed bodies of a plan. `inside` are the modules of every body, by name, that must be called."""
-    names = subject.mesh.names
-    taken = set(RESERVED) | {joined(axes) for n in range(1, len(names) + 1) for axes in combinations(names, n)}
+def printed_of(
+    subject: Subject, axes: Axes, copies: Copies, inside: Mapping[str, Iterable[str]], beside: Set[str]
+) -> Printed:
+    """The printed bodies of a plan. `inside` are the modules of every body, by name, that must be called; `beside` what
+    functions of other stages are called."""
+    meshes = [stage.mesh.names for stage in subject.decisions.stages]
+    several = (axes for names in meshes for n in range(1, len(names) + 1) for axes in combinations(names, n))
+    taken = {*RESERVED, *beside, *map(joined, several)}
     precision = precision_of(subject)
     made = _constants(subject, taken)
     lowering = TARGETS[subject.decisions.target].lowering()
@@ -252,7 +262,8 @@ def printed_of(subject: Subject, axes: Axes, copies: Copies, inside: Mapping[str
             inputs_of=partial(_needed_of, items, inputs, outputs),
         )
     inputs = tuple(item.value for item, _ in subject.fold.inputs)
-    printed = Printed(subject, axes, bodies, inputs, copies, dict(made.values()))
+    laws = dict.fromkeys(law for piece in subject.pieces for law in _laws(piece.graph))
+    printed = Printed(subject, axes, bodies, inputs, copies, dict(made[law] for law in laws))
     if len(printed.cutting) > 1:
         raise EmissionPrinted(place=f"axes {' and '.join(printed.cutting)}", cause="they all cut parameters")
     for body in bodies.values():
@@ -298,8 +309,9 @@ def _reached(items: Sequence[Item], outputs: Sequence[str], wanted: tuple[int, .
 
 
 def _constants(subject: Subject, taken: set[str]) -> dict[str, tuple[str, Made]]:
-    """The function of every constant that the plan's bodies have, by its law."""
-    laws = (str(op.attr("law")) for piece in subject.pieces for op in piece.graph.ops if op.kind == "constant")
+    """The function of every constant that the model's bodies have, by its law."""
+    graphs = (subject.fold.body[segment.period[0]].graph for segment in subject.segments)
+    laws = (law for graph in graphs for law in _laws(graph))
     found: dict[str, tuple[str, Made]] = {}
     for law in dict.fromkeys(laws):
         one = subject.calls.constants.get(law)
@@ -317,6 +329,11 @@ def _constants(subject: Subject, taken: set[str]) -> dict[str, tuple[str, Made]]
         name = free(f"make_{last}", taken)
         found[law] = name, Made(last, tuple(f"{n} = {t}" for n, t in lines), text, holder)
     return found
+
+
+def _laws(graph: Graph) -> Iterator[str]:
+    """Of the constants in a body."""
+    yield from (str(op.attr("law")) for op in graph.ops if op.kind == "constant")
 
 
 def in_order(axes: Sequence[str], subject: Subject) -> tuple[str, ...]:
