@@ -159,7 +159,6 @@ def check_printed(subject: Subject) -> None:
     for wrong, what in (
         (subject.compiled, "blocks that are compiled"),
         (bool(precision_of(subject).float8), "products in float8, which modules make"),
-        (subject.decisions.offload.activations, "activations that wait on the host"),
     ):
         if wrong:
             raise EmissionPrinted(place=f"plan {subject.config}", cause=what)
