@@ -11,7 +11,7 @@ from functools import cached_property, partial
 from itertools import combinations
 
 from meshwright.backends.printing import Function, Item, functions_of, items_of, regions_of
-from meshwright.backends.printing.regions import NoRegion, Read
+from meshwright.backends.printing.regions import NoRegion
 from meshwright.backends.torch_.capabilities import TARGETS
 from meshwright.backends.torch_.emit.axes import Axes, joined
 from meshwright.backends.torch_.emit.copies import Copies
@@ -54,8 +54,6 @@ class PrintedBody:
     names: Mapping[str, str]
     """What its functions are called, by the path of the region; its own by the empty one."""
     function: Function
-    again: Callable[[tuple[int, ...]], Function]
-    """A function that makes some of its outputs, by their numbers, and nothing else."""
     inputs_of: Callable[[tuple[int, ...]], Sequence[str]]
     """The inputs that it reads."""
 
@@ -195,18 +193,6 @@ class Printed:
         """The names of its functions."""
         return {name for body in self.bodies.values() for name in body.names.values()}
 
-    def again_name(self, body: str, outputs: tuple[int, ...]) -> str:
-        """What the function is called that makes some outputs of a body."""
-        if (body, outputs) not in self._again_names:
-            taken = {*self.reserved, *self.entry_names.values(), *self._again_names.values()}
-            name = f"{self.bodies[body].name}_{'_'.join(map(str, outputs))}"
-            self._again_names[body, outputs] = free(name, taken)
-        return self._again_names[body, outputs]
-
-    @cached_property
-    def _again_names(self) -> dict[tuple[str, tuple[int, ...]], str]:
-        return {}
-
 
 def printed_of(
     subject: Subject, axes: Axes, copies: Copies, inside: Mapping[str, Iterable[str]], beside: Set[str]
@@ -258,7 +244,6 @@ def printed_of(
             routed=way,
             names=_function_names(name, function, taken),
             function=function,
-            again=partial(_again, items, inputs, outputs, read, frozenset(taken), arguments),
             inputs_of=partial(_needed_of, items, inputs, outputs),
         )
     inputs = tuple(item.value for item, _ in subject.fold.inputs)
@@ -275,21 +260,6 @@ def _function_names(name: str, function: Function, taken: set[str]) -> dict[str,
     """What the functions of a body are called, whose own is named so: by nothing else that a script has."""
     inner = [one.path for one in function.all() if one.path]
     return {"": name} | {path: free(f"{name}_{identifier(path.replace('.', '_'))}", taken) for path in inner}
-
-
-def _again(
-    items: Sequence[Item],
-    inputs: Sequence[str],
-    outputs: Sequence[str],
-    read: Read,
-    taken: frozenset[str],
-    names: Mapping[str, str],
-    wanted: tuple[int, ...],
-) -> Function:
-    """The function of some outputs of a body alone."""
-    gives, needed = [outputs[number] for number in wanted], _reached(items, outputs, wanted)
-    kept = [item for item in items if needed.intersection(item.made)]
-    return functions_of(regions_of(kept, [n for n in inputs if n in needed], gives, (), read), _called, taken, names)
 
 
 def _needed_of(

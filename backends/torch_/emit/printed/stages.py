@@ -61,9 +61,6 @@ def _codes(subject: Subject, by_stage: Sequence[Printed]) -> Iterator[StageCode]
             holds=tuple(_loose(run)),
             lines=tuple(_text(printed, [*_entered(enters.values(), run), *lines], named, returns)),
             late=late,
-            again=tuple(
-                (name, (body, printed.bodies[body].again(outputs))) for name, (body, outputs) in run.again.items()
-            ),
             given=() if index else tuple(given),
         )
 
@@ -126,9 +123,8 @@ def _whole(name: str, others: set[str]) -> str:
 
 def _constants(run: Pass) -> Iterator[str]:
     """What of the model its constants are made of."""
-    called = [run.calls[number].body.name for number in range(run.first, run.last)]
-    for name in (*called, *(body for body, _ in run.again.values())):
-        for op in run.printed.bodies[name].piece.graph.ops:
+    for call in run.calls[run.first : run.last]:
+        for op in call.body.graph.ops:
             if op.kind == "constant":
                 held = run.printed.subject.calls.constants[str(op.attr("law"))].held
                 yield from (one.path for one in held if not one.relative)

@@ -56,9 +56,6 @@ def functions(parts: Parts) -> Iterator[Iterator[str]]:
         texts.append(list(model(printed)))
     else:
         stages = [one for one in parts.pipeline.stages if one.index in parts.subject.only or not parts.by_stage]
-        again = {name: found for stage in stages for name, found in stage.again}
-        for name, (body, one) in again.items():
-            texts.append(function(printed, printed.bodies[body], name, one))
         texts += [list(stage.lines) for stage in stages]  # for what they use
     used = names_in("\n".join(line for text in texts for line in text))
     yield from (iter(text.split("\n")) for text in used_by(used, ring_of(printed)))
