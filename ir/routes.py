@@ -76,10 +76,10 @@ class Routed:
         """The states in which an operator makes its results."""
         return self.body.applied[op].results
 
-    def local(self, value: str, placement: Placement) -> Type:
-        """What the first rank has of a value."""
+    def local(self, value: str, placement: Placement, rank: int = 0) -> Type:
+        """What a rank has of a value."""
         type_ = self.graph.types[value]
-        return Type(placement.local_shape(type_.shape, self.mesh), type_.dtype)
+        return Type(placement.local_shape(type_.shape, self.mesh, rank), type_.dtype)
 
 
 def routed(graph: Graph, plan: BodyPlan, mesh: Mesh, moves: tuple[str, ...]) -> Routed:

@@ -26,16 +26,19 @@ from meshwright.backends.printing.rows import (
 from meshwright.ir.adjoint import Split
 from meshwright.ir.errors import EmissionPrinted
 from meshwright.ir.graph import Attr, Op, Param, Type
-from meshwright.ir.placement import Layout, Placement, State
+from meshwright.ir.placement import Layout, Placement, State, Uneven
 from meshwright.ir.reshard import Step
 from meshwright.ir.routes import Routed, Way
+
+NUMBER = re.compile(r"((?<![\w%.])-?\d+(?:\.\d+)?(?:e[+-]?\d+)?(?![\w.]))")
+"""A number in an expression, and no part of a name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocalOp:
     """An operator as one rank runs it.
 
-    - `given` and `made` are the types of its shards, on the first rank.
+    - `given` and `made` are the types of its shards, on this rank.
     - `cuts` has, for every factor that axes split, these and their layouts, major to minor; `sizes` the global sizes of
       all factors.
     """
@@ -81,6 +84,9 @@ class Dialect(Protocol):
 
     def parameter(self, param: Param, state: State, path: str) -> str:
         """A rank's part of a parameter or buffer; `path` is relative to the module whose code it stands in."""
+
+    def by_rank(self, axis: str, numbers: Sequence[str]) -> str:
+        """This rank's number, of those of the ranks along an axis."""
 
     def update(self) -> str:
         """A statement that writes a buffer, `%0`."""
@@ -131,6 +137,14 @@ class _Items:
     known: set[str] = field(default_factory=set)
     far: dict[tuple[str, Lead], str] = field(default_factory=dict)
     """The trip by which rows came that lie so, by what was dispatched."""
+    unlike: tuple[str, tuple[int, ...]] = field(init=False)
+    """The axis whose ranks have unequal parts, if there is one, and these; else the first rank."""
+
+    def __post_init__(self) -> None:
+        mesh, strategies = self.routed.mesh, self.routed.body.strategies.values()
+        splits = ((axis, one) for strategy in strategies for axis, one in strategy.choices if isinstance(one, Split))
+        uneven = next((axis for axis, one in splits if isinstance(one.layout, Uneven)), "")
+        self.unlike = uneven, mesh.group(0, (uneven,) if uneven else ())
 
     def walk(self) -> None:
         graph = self.routed.graph
@@ -240,7 +254,7 @@ class _Items:
     def run(self, op: Op) -> None:
         states = self.routed.wanted[op.name]
         reads = tuple(self.at(value, state) for value, state in zip(op.operands, states, strict=True))
-        text = self.dialect.operator(self.local(op))
+        text = self.operator(op)
         made, beside = self.beside(op)
         if op.no_grad:
             trained = {f"%{slot}" for slot, one in enumerate(op.operands) if one in self.routed.graph.differentiable}
@@ -263,6 +277,19 @@ class _Items:
         for value in op.results:
             self.to_hub(value)
 
+    def operator(self, op: Op) -> str:
+        """The expression of an operator, for all ranks: where they have unequal parts of the batch, each has numbers of
+        its own in it."""
+        axis, ranks = self.unlike
+        texts = [self.dialect.operator(self.local(op, rank)) for rank in ranks]
+        if len({NUMBER.sub("", text) for text in texts}) > 1:
+            raise EmissionPrinted(
+                place=f"%{op.name} ({op.kind}) {op.source}".strip(),
+                cause="ranks with unequal parts of the batch run it in unlike ways",
+            )
+        each = zip(*map(NUMBER.split, texts), strict=True)
+        return "".join(one[0] if len(set(one)) == 1 else self.dialect.by_rank(axis, one) for one in each)
+
     def beside(self, op: Op) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """The local names that an operator makes, and those that it reads beside its operands."""
         own = next((self.rows[value] for value in (*op.operands, *op.results) if value in self.rows), None)
@@ -280,12 +307,12 @@ class _Items:
             )
         return op.results, (f"{self.far[own, where]}{ENDS}",)
 
-    def type_of(self, value: str, placement: Placement) -> Type:
-        """What the first rank has of a value; of rows, how many there are on average."""
-        local = self.routed.local(value, placement)
+    def type_of(self, value: str, placement: Placement, rank: int = 0) -> Type:
+        """What a rank has of a value; of rows, how many there are on average."""
+        local = self.routed.local(value, placement, rank)
         return merged(local) if value in self.rows else local
 
-    def local(self, op: Op) -> LocalOp:
+    def local(self, op: Op, rank: int) -> LocalOp:
         routed, facts = self.routed, self.routed.facts[op.name]
         cuts: dict[str, list[tuple[str, Layout]]] = {}
         coupled = []
@@ -299,8 +326,8 @@ class _Items:
         rows = tuple(value in self.rows for value in op.operands)
         return LocalOp(
             op=renumbered(op) if any(rows) else op,
-            given=tuple(self.type_of(value, state.value) for value, state in states),
-            made=tuple(self.type_of(value, state.value) for value, state in made),
+            given=tuple(self.type_of(value, state.value, rank) for value, state in states),
+            made=tuple(self.type_of(value, state.value, rank) for value, state in made),
             whole=routed.graph.operand_types(op),
             cuts={name: tuple(found) for name, found in cuts.items()},
             sizes={factor.name: factor.size for factor in facts.rule.factors},

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from meshwright.backends.torch_.emit.initial import built_whole
 from meshwright.backends.torch_.emit.launch import launch_script, rank_map
 from meshwright.backends.torch_.emit.parts import Parts
 from meshwright.backends.torch_.emit.precision import Precision, precision_of
-from meshwright.backends.torch_.emit.printed import printed_of
+from meshwright.backends.torch_.emit.printed import Printed, printed_of
 from meshwright.backends.torch_.emit.printed.axes import printed_axes
 from meshwright.backends.torch_.emit.recompute import recomputed
 from meshwright.backends.torch_.emit.script import scripts, unlike_scripts
@@ -33,7 +34,6 @@ from meshwright.backends.torch_.emit.unlike import joined_kinds, kinds_of
 from meshwright.backends.torch_.emit.writing.schedule import LISTS, action_lists, class_of
 from meshwright.backends.torch_.emit.writing.unlike import unlike_orders
 from meshwright.ir.errors import EmissionModule, EmissionPrinted, NotEmitted
-from meshwright.ir.shares import shares_of
 
 __all__ = ["Files", "Subject", "emit"]
 
@@ -84,11 +84,11 @@ def printed_first(subject: Subject) -> bool:
 
 def _emitted(subject: Subject, folder: Path) -> Files:
     subject.check()
-    kinds = [_parts(kind, folder) for kind in kinds_of(subject)]
+    kinds = list[Parts]()
+    for kind in kinds_of(subject):
+        kinds.append(_parts(kind, folder, [one.printed for one in kinds if one.printed is not None]))
     parts, lists = kinds[0], list[tuple[str, str]]()
     if len(kinds) > 1:
-        if subject.prints:
-            raise EmissionPrinted(place="stages", cause="they have unlike meshes")
         unlike = joined_kinds(kinds)
         parts, texts, lists = unlike.main, unlike_scripts(unlike), [(LISTS, unlike_orders(unlike))]
     else:
@@ -100,9 +100,9 @@ def _emitted(subject: Subject, folder: Path) -> Files:
     return Files((*texts, *lists, *subject.calls.beside), (told,) if told else ())
 
 
-def _parts(subject: Subject, folder: Path) -> Parts:
-    """What the script of a plan says; of one with unlike stages, of those of one kind."""
-    return _printed_parts(subject, folder) if subject.prints else _styled_parts(subject, folder)
+def _parts(subject: Subject, folder: Path, beside: Sequence[Printed]) -> Parts:
+    """What the script of a plan says; of one with unlike stages, of those of one kind, `beside` others."""
+    return _printed_parts(subject, folder, beside) if subject.prints else _styled_parts(subject, folder)
 
 
 def _styled_parts(subject: Subject, folder: Path) -> Parts:
@@ -125,8 +125,7 @@ def _styled_parts(subject: Subject, folder: Path) -> Parts:
     )
 
 
-def _printed_parts(subject: Subject, folder: Path) -> Parts:
-    check_printed(subject)
+def _printed_parts(subject: Subject, folder: Path, beside: Sequence[Printed]) -> Parts:
     axes, copies = printed_axes(subject, TARGETS[subject.decisions.target].lowering().moves)
     kept, precision = _kept(subject, axes, copies)
     check_copies(subject, axes, copies, kept)
@@ -139,7 +138,9 @@ def _printed_parts(subject: Subject, folder: Path) -> Parts:
         context=None,
         experts=None,
         model=_model(subject, folder),
-        printed=printed_of(subject, axes, copies, called_modules(subject, kept)),
+        printed=printed_of(
+            subject, axes, copies, called_modules(subject, kept), {n for one in beside for n in one.called}
+        ),
     )
 
 
@@ -150,12 +151,6 @@ def check_called(subject: Subject, kept: Kept) -> None:
         if piece.repeated and not subject.calls_blocks(piece):
             ways = ("--fix zero=0,recompute=none", *["--style eager"] * subject.compiled)
             raise EmissionModule(place=piece.first, cause="the model does not call it, but modules in it", ways=ways)
-
-
-def check_printed(subject: Subject) -> None:
-    """Refuse what the code of printed models is not made for."""
-    if shares_of(subject.decisions):
-        raise EmissionPrinted(place=f"plan {subject.config}", cause="unequal shares of a batch")
 
 
 def check_copies(subject: Subject, axes: Axes, copies: Copies, kept: Kept) -> None:

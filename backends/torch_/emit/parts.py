@@ -53,6 +53,10 @@ class Parts:
     """Those of them that have units of `fully_shard`."""
     printed: Printed | None = None
     """The model as it is printed, where that is how it is cut."""
+    printed_by_stage: tuple[Printed, ...] = ()
+    """The same of every stage, where their meshes are unlike."""
+    kind: str = ""
+    """What these stages are called then, in names of functions and tables."""
 
     @cached_property
     def drawn_in_parts(self) -> bool:
@@ -77,7 +81,7 @@ class Parts:
         stages = self.by_stage or (self.axes,) * len(self.subject.decisions.stages)
         if self.printed is not None:
             check_rows(self.subject, stages)
-            found = printed_pipeline(self.subject, self.printed)
+            found = printed_pipeline(self.subject, self.printed_by_stage or (self.printed,) * len(stages))
         else:
             found = pipeline_of(self.subject, stages, self.context)
         if found is not None and self.kept.units:

@@ -245,8 +245,8 @@ def constants(parts: Parts, meshes: Iterable[str]) -> Iterator[str]:
         yield from stage_constants(parts, parts.pipeline)
     if parts.reorders:
         yield from table(parts)
-    if parts.printed is not None:
-        yield from cuts(parts.printed)
+    if parts.printed is not None and not parts.by_stage:
+        yield from cuts(parts, parts.printed)
     if parts.summed_otherwise:
         yield from otherwise(parts)
     yield from constant(parts)

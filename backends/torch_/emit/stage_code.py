@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import groupby, pairwise
 
-from meshwright.backends.printing import Function
 from meshwright.backends.torch_.emit.subject import Stack, Subject
 from meshwright.backends.torch_.emit.turns import counted
 from meshwright.ir.fold import joined
@@ -64,8 +63,6 @@ class StageCode:
     """Its forward pass."""
     late: tuple[str, ...] = ()
     """The entries of the batch that it is given by name."""
-    again: tuple[tuple[str, tuple[str, Function]], ...] = ()
-    """Functions that make again what is not sent: names, bodies, and what they do."""
     given: tuple[str, ...] = ()
     """Those that it is given first, of a first stage that is printed."""
 

@@ -290,18 +290,28 @@ class Piece:
 
     def owners_of(self, param: Param) -> tuple[str, ...]:
         """Of the modules that hold a parameter with several names, those that read it here; the first one, if none."""
-        readers = {self.graph.ops[index].module for index, _ in self.graph.readers.get(param.value, ())}
-        around = tuple(dict.fromkeys(path.rpartition(".")[0] for path in param.paths))
-        return tuple(path for path in around if path in readers) or around[:1]
+        return owners_in(self.graph, param)
 
     def read_as(self, param: Param) -> str:
         """Of the names of a parameter that under which it is read here."""
-        owner = self.owner(param)
-        return next((path for path in param.paths if path.rpartition(".")[0] == owner), param.path)
+        return name_in(self.graph, param)
 
     def path(self, relative: str) -> str:
         """A path of the model, for one of the first instance."""
         return ".".join(part for part in (self.first, relative) if part)
+
+
+def owners_in(graph: Graph, param: Param) -> tuple[str, ...]:
+    """Of the modules that hold a parameter with several names, those that read it in a body; the first one, if none."""
+    readers = {graph.ops[index].module for index, _ in graph.readers.get(param.value, ())}
+    around = tuple(dict.fromkeys(path.rpartition(".")[0] for path in param.paths))
+    return tuple(path for path in around if path in readers) or around[:1]
+
+
+def name_in(graph: Graph, param: Param) -> str:
+    """Of the names of a parameter that under which a body reads it."""
+    owner = owners_in(graph, param)[0]
+    return next((path for path in param.paths if path.rpartition(".")[0] == owner), param.path)
 
 
 @dataclass(frozen=True)

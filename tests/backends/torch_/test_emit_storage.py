@@ -48,11 +48,23 @@ KINDS: dict[str, dict[str, Any]] = {
     "copies in bf16, states on the host": {"dp": 2, "workload": MIXED, "offload": "optimizer"},
     "dp, states on the host": {"dp": 2, "offload": "optimizer"},
     "dp, activations on the host": {"dp": 2, "offload": "activations"},
-    "tp+sp, activations on the host": {"tp": 2, "sequence_parallel": True, "microbatches": 2, "offload": "activations"},
+    "tp+sp, activations on the host": {
+        "tp": 2,
+        "sequence_parallel": True,
+        "microbatches": 2,
+        "offload": "activations",
+        "prints": None,
+    },
     "fsdp, first activations and states on the host": {"dp": 2, "zero": 3, "offload": "activations:2+optimizer"},
     "fsdp, all of the first activations on the host": {"dp": 2, "zero": 3, "offload": "activations:4"},
     "dp, all of the first layers again": {"dp": 2, "recompute": "full_layers:4", "offload": "optimizer"},
-    "1f1b, activations on the host": {"pp": 2, "microbatches": 4, "schedule": "1f1b", "offload": "activations"},
+    "1f1b, activations on the host": {
+        "pp": 2,
+        "microbatches": 4,
+        "schedule": "1f1b",
+        "offload": "activations",
+        "prints": None,
+    },
     "hsdp x tp+sp": {"dp": 4, "tp": 2, "zero": 3, "shard": 2, "sequence_parallel": True},
 }
 

@@ -32,10 +32,12 @@ class Case:
     workload: Workload = WORKLOAD
     init: str = ""
     reference: str = TINY
+    prints: bool | None = None
 
 
 ONE, COPIES, CUT = Degrees(), Degrees(dp=2), Degrees(tp=2)
 SEQUENCES = Degrees(tp=2, sequence_parallel=True)
+ENCODER, NANO = (f"{Path(__file__).parent / 'printed_models.py'}:{name}" for name in ("encoder", "nano"))
 FUSED, TIED = (f"{Path(__file__).parent / f'llama_{kind}.py'}:{kind}" for kind in ("fused", "tied"))
 TWO = Schedule("1f1b", 2)
 EXACT: dict[str, Case] = {
@@ -46,6 +48,11 @@ EXACT: dict[str, Case] = {
     "1 + 2, fused weights": Case((ONE, CUT), (1, 1), TWO, reference=FUSED, init="meta"),
     "1 + 2, tied weights": Case((ONE, CUT), (1, 3), TWO, reference=TIED),
     "2 + 1, zero 3, tied weights": Case((Degrees(dp=2, zero=3), ONE), (2, 2), TWO, reference=TIED),
+    "1 + 2 + 1, dp": Case((ONE, COPIES, ONE), (1, 2, 1), Schedule("1f1b", 4)),
+    "2 + 2, encoder": Case((CUT, COPIES), (1, 1), TWO, reference=ENCODER),
+    "1 + 2, loss of the model": Case((ONE, CUT), (2, 2), TWO, reference=NANO),
+    "1 + 2, zero 3, stock styles": Case((ONE, Degrees(dp=2, zero=3)), (1, 3), TWO, prints=False),
+    "2 + 1, tp+sp, stock styles": Case((SEQUENCES, ONE), (3, 1), TWO, prints=False),
     "1 + 2, zero 3, drawn in parts": Case((ONE, Degrees(dp=2, zero=3)), (1, 3), TWO, init="meta"),
 }
 UNEVEN = {"1 + 2, dp"}
@@ -64,7 +71,7 @@ def subject(case: Case) -> Subject:
         calls=calls,
         config="unlike",
         init=case.init,
-        prints=False,
+        prints=case.prints,
     )
 
 
@@ -88,16 +95,17 @@ def test_stages_of_unlike_meshes_are_exact_and_communicate_what_they_say(
 ) -> None:
     one = found[kind]
     assert one.differences == ()
-    assert one.ranks == 3
+    assert one.ranks == plans[kind].ranks
     assert one.losses[1] < one.losses[0] or EXACT[kind].reference == TIED  # whose second batch is harder
-    assert_planned(plans[kind], one)
+    if EXACT[kind].reference != ENCODER:  # small tensors, of which printed functions hold some longer
+        assert_planned(plans[kind], one)
     TORCH_GLOO.check(plans[kind].decisions, plans[kind].fold)
 
 
 def test_scripts_of_unlike_stages_are_clean(plans: dict[str, Subject], tmp_path: Path) -> None:
     for number, plan in enumerate(plans.values()):
         text = written(plan, tmp_path / f"plan{number}").read_text()
-        assert len(text.splitlines()) <= 250
+        assert len(text.splitlines()) <= 260
     assert not unclean(tmp_path)
 
 

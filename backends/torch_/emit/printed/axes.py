@@ -28,6 +28,7 @@ def printed_axes(subject: Subject, moves: tuple[str, ...]) -> tuple[Axes, Copies
     """What the axes of a plan are for, and which parameters have anything else than copies along those for data."""
     ways = [(piece, routed(piece.graph, piece.plan, subject.mesh, moves)) for piece in subject.pieces]
     entries = [state for piece, way in ways for state in _entries(piece, way)]
+    entries = entries or [state for _, way in ways for state in _entered(way)]
     trained = {(piece.plan.name, path): state for piece, way in ways for path, state in _trained(way)}
     shards = {axis for piece in subject.pieces for axis in _shards(piece, trained)}
     batch, context, tensor = list[str](), list[str](), list[str]()
@@ -65,6 +66,11 @@ def _entries(piece: Piece, way: Routed) -> Iterator[State]:
     for item, source in zip(piece.graph.inputs, piece.segment.entry, strict=True):
         if isinstance(source, FromInput):
             yield way.hubs[item.value].leaves.state
+
+
+def _entered(way: Routed) -> Iterator[State]:
+    """What enters stages that are given nothing of the batch."""
+    yield from (way.hubs[item.value].leaves.state for item in way.graph.inputs if item.requires_grad)
 
 
 def _trained(way: Routed) -> Iterator[tuple[str, State]]:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import builtins
 import keyword
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from itertools import combinations
 
 from meshwright.backends.printing import Function, Item, functions_of, items_of, regions_of
-from meshwright.backends.printing.regions import NoRegion, Read
+from meshwright.backends.printing.regions import NoRegion
 from meshwright.backends.torch_.capabilities import TARGETS
 from meshwright.backends.torch_.emit.axes import Axes, joined
 from meshwright.backends.torch_.emit.copies import Copies
@@ -28,7 +28,7 @@ from meshwright.ir.combined import rings_of_windows
 from meshwright.ir.constants import Held
 from meshwright.ir.errors import EmissionPrinted
 from meshwright.ir.fold import FromInput, FromSegment
-from meshwright.ir.graph import Param
+from meshwright.ir.graph import Graph, Param
 from meshwright.ir.placement import CONTIGUOUS, Shard
 from meshwright.ir.quoting import identifier, is_name, literal
 from meshwright.ir.routes import Routed, routed
@@ -56,8 +56,6 @@ class PrintedBody:
     names: Mapping[str, str]
     """What its functions are called, by the path of the region; its own by the empty one."""
     function: Function
-    again: Callable[[tuple[int, ...]], Function]
-    """A function that makes some of its outputs, by their numbers, and nothing else."""
     inputs_of: Callable[[tuple[int, ...]], Sequence[str]]
     """The inputs that it reads."""
 
@@ -100,6 +98,8 @@ class Printed:
     """The parameters that have anything else than copies along data and context axes."""
     constants: Mapping[str, Made] = field(default_factory=dict)
     """The functions that make constants, by name."""
+    beside: frozenset[str] = frozenset()
+    """Names that code of stages with other meshes has for something else."""
 
     @property
     def tensor(self) -> tuple[str, ...]:
@@ -193,20 +193,12 @@ class Printed:
     @property
     def reserved(self) -> set[str]:
         """Names that forward passes have for something else."""
-        functions = {name for body in self.bodies.values() for name in body.names.values()}
-        return {*RESERVED, *self.subject.mesh.names, *self.named_axes, *functions, *self.constants}
+        return {*RESERVED, *self.subject.mesh.names, *self.named_axes, *self.called, *self.constants, *self.beside}
 
-    def again_name(self, body: str, outputs: tuple[int, ...]) -> str:
-        """What the function is called that makes some outputs of a body."""
-        if (body, outputs) not in self._again_names:
-            taken = {*self.reserved, *self.entry_names.values(), *self._again_names.values()}
-            name = f"{self.bodies[body].name}_{'_'.join(map(str, outputs))}"
-            self._again_names[body, outputs] = free(name, taken)
-        return self._again_names[body, outputs]
-
-    @cached_property
-    def _again_names(self) -> dict[tuple[str, tuple[int, ...]], str]:
-        return {}
+    @property
+    def called(self) -> set[str]:
+        """The names of its functions."""
+        return {name for body in self.bodies.values() for name in body.names.values()}
 
 
 def ring_kernel(subject: Subject) -> str:
@@ -215,10 +207,14 @@ def ring_kernel(subject: Subject) -> str:
     return kernel_of(subject.device, subject.workload.precision, masked=masked)
 
 
-def printed_of(subject: Subject, axes: Axes, copies: Copies, inside: Mapping[str, Iterable[str]]) -> Printed:
-    """The printed bodies of a plan. `inside` are the modules of every body, by name, that must be called."""
-    names = subject.mesh.names
-    taken = set(RESERVED) | {joined(axes) for n in range(1, len(names) + 1) for axes in combinations(names, n)}
+def printed_of(
+    subject: Subject, axes: Axes, copies: Copies, inside: Mapping[str, Iterable[str]], beside: Set[str]
+) -> Printed:
+    """The printed bodies of a plan. `inside` are the modules of every body, by name, that must be called; `beside` what
+    functions of other stages are called."""
+    meshes = [stage.mesh.names for stage in subject.decisions.stages]
+    several = (axes for names in meshes for n in range(1, len(names) + 1) for axes in combinations(names, n))
+    taken = {*RESERVED, *beside, *map(joined, several)}
     precision = precision_of(subject)
     made = _constants(subject, taken)
     lowering = TARGETS[subject.decisions.target].lowering()
@@ -263,11 +259,11 @@ def printed_of(subject: Subject, axes: Axes, copies: Copies, inside: Mapping[str
             routed=way,
             names=_function_names(name, function, taken),
             function=function,
-            again=partial(_again, items, inputs, outputs, read, frozenset(taken), arguments),
             inputs_of=partial(_needed_of, items, inputs, outputs),
         )
     inputs = tuple(item.value for item, _ in subject.fold.inputs)
-    printed = Printed(subject, axes, bodies, inputs, copies, dict(made.values()))
+    laws = dict.fromkeys(law for piece in subject.pieces for law in _laws(piece.graph))
+    printed = Printed(subject, axes, bodies, inputs, copies, dict(made[law] for law in laws))
     if len(printed.cutting) > 1:
         raise EmissionPrinted(place=f"axes {' and '.join(printed.cutting)}", cause="they all cut parameters")
     for body in bodies.values():
@@ -279,21 +275,6 @@ def _function_names(name: str, function: Function, taken: set[str]) -> dict[str,
     """What the functions of a body are called, whose own is named so: by nothing else that a script has."""
     inner = [one.path for one in function.all() if one.path]
     return {"": name} | {path: free(f"{name}_{identifier(path.replace('.', '_'))}", taken) for path in inner}
-
-
-def _again(
-    items: Sequence[Item],
-    inputs: Sequence[str],
-    outputs: Sequence[str],
-    read: Read,
-    taken: frozenset[str],
-    names: Mapping[str, str],
-    wanted: tuple[int, ...],
-) -> Function:
-    """The function of some outputs of a body alone."""
-    gives, needed = [outputs[number] for number in wanted], _reached(items, outputs, wanted)
-    kept = [item for item in items if needed.intersection(item.made)]
-    return functions_of(regions_of(kept, [n for n in inputs if n in needed], gives, (), read), _called, taken, names)
 
 
 def _needed_of(
@@ -319,8 +300,9 @@ def _products(piece: Piece) -> frozenset[str]:
 
 
 def _constants(subject: Subject, taken: set[str]) -> dict[str, tuple[str, Made]]:
-    """The function of every constant that the plan's bodies have, by its law."""
-    laws = (str(op.attr("law")) for piece in subject.pieces for op in piece.graph.ops if op.kind == "constant")
+    """The function of every constant that the model's bodies have, by its law."""
+    graphs = (subject.fold.body[segment.period[0]].graph for segment in subject.segments)
+    laws = (law for graph in graphs for law in _laws(graph))
     found: dict[str, tuple[str, Made]] = {}
     for law in dict.fromkeys(laws):
         one = subject.calls.constants.get(law)
@@ -338,6 +320,11 @@ def _constants(subject: Subject, taken: set[str]) -> dict[str, tuple[str, Made]]
         name = free(f"make_{last}", taken)
         found[law] = name, Made(last, tuple(f"{n} = {t}" for n, t in lines), text, holder)
     return found
+
+
+def _laws(graph: Graph) -> Iterator[str]:
+    """Of the constants in a body."""
+    yield from (str(op.attr("law")) for op in graph.ops if op.kind == "constant")
 
 
 def in_order(axes: Sequence[str], subject: Subject) -> tuple[str, ...]:

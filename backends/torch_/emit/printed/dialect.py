@@ -9,7 +9,7 @@ from math import prod
 from meshwright.backends.printing import LocalOp
 from meshwright.backends.printing.rows import ARRIVE, LEAVE, OWN
 from meshwright.backends.torch_.emit.axes import joined
-from meshwright.backends.torch_.emit.printed.operators import WRITERS, called, every, nested, of_rows, refuse
+from meshwright.backends.torch_.emit.printed.operators import WRITERS, called, every, nested, of_rows, part, refuse
 from meshwright.backends.torch_.emit.rings import rows_fit
 from meshwright.ir.errors import EmissionPrinted
 from meshwright.ir.graph import Param, Type
@@ -97,7 +97,7 @@ class Torch:
         for dim, extent in enumerate(shape):
             for axis, layout in call.cuts.get(f"d{dim}", ()):
                 assert isinstance(extent, int)
-                text = f"cut({text}, {axis}, {dim}{nested(layout, extent, call.op.name)})"
+                text = part(text, axis, dim, layout, extent, call.op.name)
         return text
 
     def move(self, way: Way, type_: Type, *, trained: bool) -> tuple[str, str]:
@@ -194,7 +194,7 @@ class Torch:
             for shard in shards:
                 if dim == 0 and shard.axis in self.batch:
                     continue
-                text = f"cut({text}, {shard.axis}, {dim}{nested(shard.layout, extent, str(state))})"
+                text = part(text, shard.axis, dim, shard.layout, extent, str(state))
         return text
 
     def parameter(self, param: Param, state: State, path: str) -> str:
@@ -205,6 +205,9 @@ class Torch:
             return text
         text = f"{'local_of_sum' if self.tensor in state.grad_partial else 'local'}({text})"
         return f"{text}.to({self.computes})" if self.computes and self.tensor is None else text
+
+    def by_rank(self, axis: str, numbers: Sequence[str]) -> str:
+        return f"({', '.join(numbers)})[{axis}.get_local_rank()]"
 
     def update(self) -> str:
         return "%0.copy_(%1.detach())"

@@ -15,7 +15,7 @@ from meshwright.backends.printing.rows import PRODUCTS
 from meshwright.ir.errors import EmissionPrinted
 from meshwright.ir.graph import Attr, Op
 from meshwright.ir.invocation import written
-from meshwright.ir.placement import CONTIGUOUS, Contiguous, Layout, Nested, Sections, Zigzag
+from meshwright.ir.placement import CONTIGUOUS, Contiguous, Layout, Nested, Sections, Uneven, Zigzag
 from meshwright.ir.quoting import constant, literal
 
 DTYPE = {
@@ -77,6 +77,13 @@ def nested(layout: Layout, extent: int, op: str) -> str:
         zigzag = ", zigzag=True" if isinstance(layout.layout, Zigzag) else ""
         return f", sections=({extent // layout.runs},) * {layout.runs}{zigzag}"
     return layout_of(layout, op)
+
+
+def part(text: str, axis: str, dim: int, layout: Layout, extent: int, op: str) -> str:
+    """This rank's part of what all have, along an axis that cuts a dimension of so many elements."""
+    if isinstance(layout, Uneven):
+        return f"{text}.split({list(layout.sizes)}, {dim})[{axis}.get_local_rank()]"
+    return f"cut({text}, {axis}, {dim}{nested(layout, extent, op)})"
 
 
 # Operators -----------------------------------------------------------------------------------------------------------
@@ -387,7 +394,7 @@ def positions(call: LocalOp, factor: str, slot: int | None) -> str:
     device = "" if slot is None else f", device=%{slot}.device"
     text, extent = f"torch.arange({call.sizes[factor]}{device})", call.sizes[factor]
     for axis, layout in call.cuts.get(factor, ()):
-        text = f"cut({text}, {axis}, 0{nested(layout, extent, str(call.op.name))})"
+        text = part(text, axis, 0, layout, extent, call.op.name)
     return text
 
 
@@ -480,7 +487,7 @@ def _arange(call: LocalOp) -> str:
     start, step = call.attrs.get("start", 0), call.attrs.get("step", 1)
     text = called("torch.arange", value(start), value(call.attrs["end"]), value(step), "device=DEVICE")
     for axis, layout in call.cuts.get("d0", ()):
-        text = f"cut({text}, {axis}, 0{nested(layout, call.sizes['d0'], call.op.name)})"
+        text = part(text, axis, 0, layout, call.sizes["d0"], call.op.name)
     return f"{text}.to({DTYPE[call.made[0].dtype]})"
 
 

@@ -1,8 +1,7 @@
 """Forward passes: the calls of a fold, or of one stage of it, one after the other.
 
 Bodies that are not repeated are functions that are called with the model; blocks are called as modules, in loops where
-one call is like the other. What a later stage reads of an earlier one and depends on no parameter is not sent: the
-stage makes it again.
+one call is like the other.
 """
 
 from __future__ import annotations
@@ -15,7 +14,6 @@ from itertools import groupby
 from meshwright.backends.torch_.emit.printed.bodies import Printed, axes_in, free
 from meshwright.backends.torch_.emit.stage_code import FIRST, FOLLOWING
 from meshwright.backends.torch_.emit.subject import Instances, Stack
-from meshwright.ir.errors import EmissionPrinted
 from meshwright.ir.fold import Call, FromInput, FromPrevious, FromSegment, Source
 from meshwright.ir.quoting import literal
 
@@ -36,8 +34,6 @@ class Pass:
     names: dict[At, str] = field(default_factory=dict)
     entries: list[str] = field(default_factory=list)
     """The entries of the batch that it reads."""
-    again: dict[str, tuple[str, tuple[int, ...]]] = field(default_factory=dict)
-    """Functions that make what is not sent: the body, and which of its outputs."""
     behind: set[At] = field(default_factory=set)
     """What is to lie behind what enters, for torch to find the gradients of weights apart; what does is added."""
     follows: dict[int, list[str]] = field(default_factory=dict)
@@ -80,7 +76,6 @@ class Pass:
 
     def lines(self) -> Iterator[str]:
         """The lines, but for what is returned."""
-        yield from self.missing()
         steps = [(number, self.call(number)) for number in range(self.first, self.last)]
         for block, run in groupby(steps, key=lambda step: self.looped(*step)):
             members = list(run)
@@ -159,41 +154,3 @@ class Pass:
         of = "" if whole or here != set(paths) else f"{stack.constant}[self.index]"
         first, second = (Instances.of(paths) if not of else stack.instances).loop(BLOCK, of=of)
         yield from (first, second.replace(" = model.", " = self.", 1), f"    {text}")
-
-    # what is not sent
-
-    def missing(self) -> Iterator[str]:
-        """What this stage reads of earlier ones and is not sent, made again."""
-        wanted = [
-            at
-            for sources in self.sources[self.first : self.last]
-            for at in sources
-            if isinstance(at, tuple) and at[0] < self.first and at not in self.names
-        ]
-        by_call: dict[int, list[int]] = {}
-        for number, output in dict.fromkeys(wanted):
-            by_call.setdefault(number, []).append(output)
-        for number, outputs in sorted(by_call.items()):
-            yield from self.made_again(number, tuple(sorted(outputs)))
-
-    def made_again(self, number: int, outputs: tuple[int, ...]) -> Iterator[str]:
-        call = self.calls[number]
-        body, graph = self.printed.bodies[call.body.name], call.body.graph
-        trained = [graph.outputs[output] for output in outputs if graph.outputs[output] in graph.differentiable]
-        function = body.again(outputs)
-        read = {item.value: at for item, at in zip(graph.inputs, self.sources[number], strict=True)}
-        names = body.inputs_of(outputs)
-        if trained or call.path or any(isinstance(read[value], tuple) for value in names):
-            raise EmissionPrinted(
-                place=f"stages, {call.body.name}",
-                cause="a later stage reads what it makes, and the plan does not send it",
-            )
-        name = self.printed.again_name(call.body.name, outputs)
-        self.again[name] = call.body.name, outputs
-        axes = [f"{axis}={axis}" for axis in axes_in(function.lines, self.printed.named_axes)]
-        taken = {*self.printed.reserved, *self.printed.entry_names.values(), *self.names.values(), name}
-        made = [free(one, taken) for one in function.returns]
-        for output, one in zip(outputs, made, strict=True):
-            self.names[number, output] = one
-        given = [self.name(read[value]) for value in names]
-        yield f"{', '.join(made)} = {name}({', '.join(['self', *given, *axes])})"

@@ -13,7 +13,7 @@ from meshwright.backends.torch_.emit.printed.bodies import Printed, axes_in, fre
 from meshwright.backends.torch_.emit.printed.passes import CARRIED, At, Pass
 from meshwright.backends.torch_.emit.stage_code import FIRST, HANDED, Crossing, StageCode
 from meshwright.backends.torch_.emit.storage import weights_apart
-from meshwright.backends.torch_.emit.subject import Subject
+from meshwright.backends.torch_.emit.subject import Subject, name_in
 from meshwright.backends.torch_.emit.writing.lines import head
 from meshwright.ir.errors import EmissionPrinted
 
@@ -21,11 +21,11 @@ SHARE = "share"
 """What the last stage calls what its micro-batch counts for."""
 
 
-def printed_pipeline(subject: Subject, printed: Printed) -> Pipeline | None:
-    """The stages of a plan; None where there is only one."""
+def printed_pipeline(subject: Subject, by_stage: Sequence[Printed]) -> Pipeline | None:
+    """The stages of a plan, of which each has a printed model; None where there is only one."""
     if len(subject.decisions.stages) == 1:
         return None
-    codes = tuple(_codes(subject, printed))
+    codes = tuple(_codes(subject, by_stage))
     late = tuple(dict.fromkeys(name for one in codes for name in one.late))
     tied, twice = shared_by(subject, codes)
     calls = list(subject.fold.calls())
@@ -34,11 +34,12 @@ def printed_pipeline(subject: Subject, printed: Printed) -> Pipeline | None:
     return Pipeline(codes, held_by(subject), tied, twice, glue, (*late, SHARE))
 
 
-def _codes(subject: Subject, printed: Printed) -> Iterator[StageCode]:
+def _codes(subject: Subject, by_stage: Sequence[Printed]) -> Iterator[StageCode]:
     stages, calls = subject.decisions.stages, list(subject.fold.calls())
-    sent = [_sent(subject, index, printed) for index in range(len(stages) - 1)]
-    for index, stage in enumerate(stages):
-        enters, leaves = sent[index - 1] if index else {}, sent[index] if index < len(sent) else {}
+    sent = [_sent(subject, index, by_stage[index]) for index in range(len(stages) - 1)]
+    for index, (stage, printed) in enumerate(zip(stages, by_stage, strict=True)):
+        enters = {at: entered for at, (_, entered) in sent[index - 1].items()} if index else {}
+        leaves = {at: left for at, (left, _) in sent[index].items()} if index < len(sent) else {}
         names = {at: one.name for at, one in enters.items()}
         behind = {at for at, one in enters.items() if one.differentiable} if weights_apart(subject) else set[At]()
         run = Pass(printed, stage.first, stage.last, names, behind=behind)
@@ -58,29 +59,25 @@ def _codes(subject: Subject, printed: Printed) -> Iterator[StageCode]:
             beside=tuple(dict.fromkeys((*_modules(run, ahead=True), *_modules(run, ahead=False)))),
             ahead=len(list(_modules(run, ahead=True))),
             holds=tuple(_loose(run)),
-            lines=tuple(_text(subject, printed, [*_entered(enters.values(), run), *lines], named, returns)),
+            lines=tuple(_text(printed, [*_entered(enters.values(), run), *lines], named, returns)),
             late=late,
-            again=tuple(
-                (name, (body, printed.bodies[body].again(outputs))) for name, (body, outputs) in run.again.items()
-            ),
             given=() if index else tuple(given),
         )
 
 
-def _sent(subject: Subject, stage: int, printed: Printed) -> dict[At, Crossing]:
-    """What the Program sends from a stage to the next, by where it is made."""
-    found: dict[At, Crossing] = {}
+def _sent(subject: Subject, stage: int, printed: Printed) -> dict[At, tuple[Crossing, Crossing]]:
+    """What the Program sends from a stage to the next, by where it is made: as it leaves, and as it enters."""
+    found: dict[At, tuple[Crossing, Crossing]] = {}
+    alike = len({one.mesh for one in subject.decisions.stages}) == 1
     taken = {*printed.reserved, *printed.entry_names.values()}
     for hop in subject.program.transfers:
         if hop.from_stage != stage:
             continue
-        if (
-            hop.source != hop.target
-            and subject.decisions.stages[stage].mesh == subject.decisions.stages[stage + 1].mesh
-        ):
+        if alike and hop.source != hop.target:
             raise EmissionPrinted(place=f"stage {stage}", cause="what it sends lies otherwise where it is received")
         name = free(CARRIED if hop.differentiable else "beside", taken)
-        found[hop.call, hop.output] = Crossing(name, hop.type, hop.target, hop.differentiable)
+        left, entered = (Crossing(name, hop.type, one, hop.differentiable) for one in (hop.source, hop.target))
+        found[hop.call, hop.output] = left, entered
     return found
 
 
@@ -104,8 +101,9 @@ def _loose(run: Pass) -> Iterator[str]:
 
 def _read(run: Pass, number: int) -> Iterator[str]:
     """The parameters and buffers of a call, if it is no block."""
-    piece = run.printed.bodies[run.calls[number].body.name].piece
-    yield from (piece.read_as(param) for param in piece.graph.params if not piece.repeated)
+    call = run.calls[number]
+    graph = call.body.graph
+    yield from (name_in(graph, param) for param in graph.params if not call.path)
 
 
 def _of_others(run: Pass) -> set[str]:
@@ -125,9 +123,8 @@ def _whole(name: str, others: set[str]) -> str:
 
 def _constants(run: Pass) -> Iterator[str]:
     """What of the model its constants are made of."""
-    called = [run.calls[number].body.name for number in range(run.first, run.last)]
-    for name in (*called, *(body for body, _ in run.again.values())):
-        for op in run.printed.bodies[name].piece.graph.ops:
+    for call in run.calls[run.first : run.last]:
+        for op in call.body.graph.ops:
             if op.kind == "constant":
                 held = run.printed.subject.calls.constants[str(op.attr("law"))].held
                 yield from (one.path for one in held if not one.relative)
@@ -143,10 +140,9 @@ def _entered(enters: Iterable[Crossing], run: Pass) -> Iterator[str]:
         yield f"{FIRST} = {trained[0]}"
 
 
-def _text(
-    subject: Subject, printed: Printed, lines: Sequence[str], named: Sequence[str], returns: Sequence[str]
-) -> Iterator[str]:
+def _text(printed: Printed, lines: Sequence[str], named: Sequence[str], returns: Sequence[str]) -> Iterator[str]:
     """The method of a stage; that of the last one is given its share of the loss."""
+    subject = printed.subject
     arguments = ["self", *(f"{name}: Tensor" for name in named), "**others: Tensor"]
     result = "Tensor" if len(returns) == 1 else f"tuple[{', '.join(['Tensor'] * len(returns))}]"
     yield from head("forward", arguments, result, deep=4)

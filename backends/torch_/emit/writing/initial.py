@@ -46,18 +46,18 @@ def drawn(parts: Parts, axes: tuple[str, ...], *, distributed: bool) -> Iterator
         for axis in axes:
             yield f'        dist.broadcast(tensor, group=mesh["{axis}"].get_group(), group_src=0)'
         return
-    yield "        local = tensor.to_local() if isinstance(tensor, DTensor) else tensor"
-    yield "        if local.isnan().any():"
+    yield "        own = tensor.to_local() if isinstance(tensor, DTensor) else tensor"
+    yield "        if own.isnan().any():"
     yield '            raise SystemExit(f"no module draws {name}")'
-    yield "        cut = set()"
+    yield "        over = set()"
     yield "        if isinstance(tensor, DTensor):"
-    yield "            over = zip(tensor.device_mesh.mesh_dim_names or (), tensor.placements, strict=True)"
-    yield "            cut = {axis for axis, how in over if how.is_shard()}"
+    yield "            lies = zip(tensor.device_mesh.mesh_dim_names or (), tensor.placements, strict=True)"
+    yield "            over = {axis for axis, how in lies if how.is_shard()}"
     if parts.experts is not None:
         apart = f'("{tensor}",)' if tensor is not None else "()"
-        yield f'        held = {apart} if "{parts.experts.axes[0]}" in cut else ({quoted(axes)},)'
+        yield f'        held = {apart} if "{parts.experts.axes[0]}" in over else ({quoted(axes)},)'
         yield "        for axis in held:"
     else:
         yield f"        for axis in ({quoted(axes)}{',' * (len(axes) == 1)}):"
-    yield "            if axis not in cut:"
-    yield "                dist.broadcast(local, group=mesh[axis].get_group(), group_src=0)"
+    yield "            if axis not in over:"
+    yield "                dist.broadcast(own, group=mesh[axis].get_group(), group_src=0)"

@@ -379,17 +379,22 @@ def _example(one: Crossing, stage: StageCode) -> str:
 
 def pipeline_step(parts: Parts, pipeline: Pipeline) -> Iterator[str]:
     """`train_step` of stages that torch's schedules run."""
+    first, late = entries_of_step(parts, pipeline)
+    options = [f"target=batch[{literal(target_of(parts))}]", "losses=losses", "return_outputs=False"]
+    run = ("losses: list[Tensor] = []", f"model.schedule.step({', '.join((*first, *options, *late))})")
+    yield from staged_step(parts, run, after_backward(parts))
+
+
+def entries_of_step(parts: Parts, pipeline: Pipeline) -> tuple[list[str], list[str]]:
+    """What a step gives stages of a batch: what the first one is called with, and what all are given by name."""
     late, calls = pipeline.late, parts.subject.calls
     if parts.printed is None:
         first, held = calls.read, {name: calls.entry(name) for name in (*calls.read, *late)}
     else:
         first, held = pipeline.stages[0].given, {name: one for one, name in parts.printed.entry_names.items()}
     given = [entry(parts, "batch", held[name]) for name in first if name not in late]
-    options = [f"target=batch[{literal(target_of(parts))}]", "losses=losses", "return_outputs=False"]
-    options += keywords({name: entry(parts, "batch", held[name]) for name in late if name != SHARE})
-    options += [f"{SHARE}=share"] * (SHARE in late)
-    run = ("losses: list[Tensor] = []", f"model.schedule.step({', '.join((*given, *options))})")
-    yield from staged_step(parts, run, after_backward(parts))
+    named = keywords({name: entry(parts, "batch", held[name]) for name in late if name != SHARE})
+    return given, [*named, *[f"{SHARE}=share"] * (SHARE in late)]
 
 
 def targets_of_step(parts: Parts, *, averaged: bool) -> Iterator[str]:

@@ -17,11 +17,19 @@ from meshwright.backends.torch_.emit.writing.ring import ring
 from meshwright.ir.combined import rings_of_windows
 from meshwright.ir.quoting import literal, pattern, said
 
+CUT = "CUT"
+"""The table of parameters that an axis cuts."""
 
-def cuts(printed: Printed) -> Iterator[str]:
+
+def table_of(parts: Parts) -> str:
+    """What the table is called of the parameters that these stages cut."""
+    return f"{CUT}{'_' * bool(parts.kind)}{parts.kind.upper()}"
+
+
+def cuts(parts: Parts, printed: Printed) -> Iterator[str]:
     """`CUT` and `ALIKE`, constants."""
     if printed.cutting:
-        yield "CUT = {  # parameters by name: the dimension of which each rank has its part"
+        yield f"{table_of(parts)} = {{  # parameters by name: the dimension of which each rank has its part"
         yield from (f"    {pattern(name)}: {dim}," for name, dim in printed.cuts.items())
         yield "}"
     if printed.alike:
@@ -47,16 +55,15 @@ def functions(parts: Parts) -> Iterator[Iterator[str]]:
     if parts.pipeline is None:
         texts.append(list(model(printed)))
     else:
-        again = {name: found for stage in parts.pipeline.stages for name, found in stage.again}
-        for name, (body, one) in again.items():
-            texts.append(function(printed, printed.bodies[body], name, one))
-        texts += [list(stage.lines) for stage in parts.pipeline.stages]  # for what they use
+        stages = [one for one in parts.pipeline.stages if one.index in parts.subject.only or not parts.by_stage]
+        texts += [list(stage.lines) for stage in stages]  # for what they use
     used = names_in("\n".join(line for text in texts for line in text))
     yield from (iter(text.split("\n")) for text in used_by(used, ring_of(printed)))
     if printed.cutting:
         text = DISTRIBUTE if printed.tensor else DISTRIBUTE_APART
-        yield iter((text + BUFFERS if printed.cuts_buffers else text).split("\n"))
-    shown = texts if parts.pipeline is None else texts[: -len(parts.pipeline.stages)]
+        text += BUFFERS * printed.cuts_buffers
+        yield iter((_given_table(text) if parts.by_stage else text).split("\n"))
+    shown = texts if parts.pipeline is None else texts[: -len(stages)]
     yield from (iter(text) for text in shown)
 
 
@@ -122,7 +129,7 @@ def set_forwards(parts: Parts) -> Iterator[str]:
     printed = parts.printed
     assert printed is not None
     for axis in printed.cutting:
-        yield f'    distribute(model, mesh["{axis}"])'
+        yield f'    distribute(model, mesh["{axis}"]{f", {table_of(parts)}" * bool(parts.by_stage)})'
     for axis in printed.named_axes:
         if axis != "model" and axis in used_axes(printed, whole=parts.pipeline is None):
             yield f'    {axis} = mesh["{axis}"]'
@@ -165,6 +172,12 @@ def used_axes(printed: Printed, *, whole: bool) -> set[str]:
                 continue
             found |= set(axes_in(one.lines, printed.named_axes))
     return found
+
+
+def _given_table(text: str) -> str:
+    """`distribute` of stages that cut parameters in unlike ways."""
+    given = text.replace("ranks: DeviceMesh)", "ranks: DeviceMesh, dims: dict[str, int])")
+    return given.replace(f"{CUT}.items()", "dims.items()").replace(CUT, "`dims`")
 
 
 DISTRIBUTE = '''\

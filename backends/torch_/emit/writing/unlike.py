@@ -19,18 +19,20 @@ from meshwright.backends.torch_.emit.writing.copies import sum_copies, sum_scala
 from meshwright.backends.torch_.emit.writing.entry import joining
 from meshwright.backends.torch_.emit.writing.initial import drawn
 from meshwright.backends.torch_.emit.writing.keeping import plain
-from meshwright.backends.torch_.emit.writing.lines import quoted, wrapped
+from meshwright.backends.torch_.emit.writing.lines import WIDTH, quoted, wrapped
 from meshwright.backends.torch_.emit.writing.model import parallelize
 from meshwright.backends.torch_.emit.writing.pipeline import (
     blocks_of_stages,
+    entries_of_step,
     loss_of_micro,
     pipeline_of,
     stage_made,
     staged_step,
     stages,
 )
+from meshwright.backends.torch_.emit.writing.printed import cuts
 from meshwright.backends.torch_.emit.writing.schedule import LISTS
-from meshwright.backends.torch_.emit.writing.step import after_backward, entry, summed
+from meshwright.backends.torch_.emit.writing.step import after_backward, summed
 from meshwright.backends.torch_.emit.writing.weighing import target_of
 from meshwright.ir.invocation import NAMES
 from meshwright.ir.placement import Placement
@@ -63,6 +65,8 @@ def unlike_constants(unlike: Unlike) -> Iterator[str]:
     yield from blocks_of_stages(unlike.main, unlike.pipeline)
     yield "Box = tuple[range, ...]  # what a rank has of every dimension of a value"
     yield "Cuts = dict[int, tuple[str, ...]]  # the mesh axes that cut its dimensions, major to minor"
+    for kind in unlike.kinds:
+        yield from cuts(kind, kind.printed) if kind.printed is not None else ()
     if unlike.tied:
         held = [f"({stage}, {literal(name)}, {_cuts(lies)})" for stage, name, lies in unlike.tied]
         yield "TIED: tuple[tuple[int, str, Cuts], ...] = (  # one parameter: stages, its names there, and what cuts it"
@@ -76,7 +80,7 @@ def shards(unlike: Unlike) -> Iterator[Iterator[str]]:
     for kind in unlike.kinds:
         first, *lines = parallelize(kind)
         if lines[1:] != ["    return model"]:
-            name = f"shard_{'_'.join(f'{axis.name}{axis.size}' for axis in kind.subject.mesh.axes)}"
+            name = f"shard_{kind.kind}"
             cut.append((name, _among(kind.subject.only)))
             yield iter((first.replace("def shard(", f"def {name}("), *lines))
     yield _shard(cut)
@@ -116,14 +120,14 @@ def unlike_batches(unlike: Unlike) -> Iterator[str]:
     """`batch_of`: all stages must see the same micro-batches, however many ranks share each."""
     away = "" if unlike.main.subject.device == "cpu" else '.to("cuda")'
     if unlike.batch is not None:
-        yield "def own_rows(tensor: Tensor, mesh: DeviceMesh) -> Tensor:"
+        yield "def own_sequences(tensor: Tensor, mesh: DeviceMesh) -> Tensor:"
         yield '    """This rank\'s rows of each micro-batch, one after the other."""'
         yield f'    here, parts = mesh["{unlike.batch}"].get_local_rank(), mesh["{unlike.batch}"].size()'
         yield "    return torch.cat([micro.chunk(parts)[here] for micro in tensor.chunk(MICROBATCHES)])"
         yield ""
         yield ""
     if unlike.batch is not None or away:
-        mine = "own_rows(tensor, mesh)" if unlike.batch is not None else "tensor"
+        mine = "own_sequences(tensor, mesh)" if unlike.batch is not None else "tensor"
         yield "def own_part(whole: dict[str, Tensor], mesh: DeviceMesh) -> dict[str, Tensor]:"
         yield '    """This rank\'s part of a batch; all ranks must cut the same one."""'
         yield f"    return {{name: {mine}{away} for name, tensor in whole.items()}}"
@@ -134,13 +138,9 @@ def unlike_batches(unlike: Unlike) -> Iterator[str]:
 
 def unlike_step(unlike: Unlike) -> Iterator[str]:
     """`train_step`."""
-    labels = target_of(unlike.main)
-    late = unlike.pipeline.late
-    calls = unlike.main.subject.calls
-    entries, others = ([calls.entry(n) for n in calls.read if (n in late) == behind] for behind in (False, True))
-    of = [*(entry(unlike.main, "batch", n) for n in entries), f"batch[{literal(labels)}]"]
-    given = ", ".join((*of, *(entry(unlike.main, "batch", n) for n in others)))
-    return staged_step(unlike.main, (f"losses = model.run({given})",), _after(unlike))
+    first, late = entries_of_step(unlike.main, unlike.pipeline)
+    labels = [f"batch[{literal(target_of(unlike.main))}]"] * (unlike.main.printed is None)
+    return staged_step(unlike.main, (f"losses = model.run({', '.join((*labels, *first, *late))})",), _after(unlike))
 
 
 def _after(unlike: Unlike) -> Iterator[str]:
@@ -282,14 +282,20 @@ def _crossing(unlike: Unlike) -> Iterator[str]:
     yield "    grad: bool  # whether a gradient comes back"
     yield ""
     yield ""
-    yield "CROSSING = ("
+    rows: list[str] = []
     for one, other in pairwise(unlike.pipeline.stages):
-        yield "    ("
+        values = []
         for left, entered in zip(one.leaves, other.enters, strict=True):
             shape = f"({', '.join(map(str, left.type.shape))}{',' * (len(left.type.shape) == 1)})"
             cuts = f"{_cuts(left.placement)}, {_cuts(entered.placement)}"
-            yield f"        Value({shape}, torch.{NAMES[left.type.dtype]}, {cuts}, {left.differentiable}),"
-        yield "    ),"
+            values.append(f"Value({shape}, torch.{NAMES[left.type.dtype]}, {cuts}, {left.differentiable}),")
+        rows += ["(", *(f"    {value}" for value in values), "),"] if len(values) > 1 else [f"({values[0]}),"]
+    line = f"CROSSING = ({rows[0]})"
+    if len(rows) == 1 and len(line) <= WIDTH:
+        yield line
+        return
+    yield "CROSSING = ("
+    yield from (f"    {row}" for row in rows)
     yield ")"
 
 
@@ -302,8 +308,7 @@ def _cuts(lies: Placement) -> str:
 def _runner(unlike: Unlike) -> Iterator[str]:
     parts = unlike.main
     made = stage_made(parts, "self.index")
-    late = unlike.pipeline.late
-    entries = [name for name in parts.subject.calls.read if name not in late]
+    late, labelled = bool(unlike.pipeline.late), parts.printed is None
     yield "class Kept(NamedTuple):"
     yield '    """What a forward pass leaves for the backward pass of its micro-batch."""'
     yield ""
@@ -315,7 +320,7 @@ def _runner(unlike: Unlike) -> Iterator[str]:
     yield from pipeline_of(parts, "The stage of this rank, and what sends micro-batches through it.")
     yield "        self.index = next(stage for stage, ranks in enumerate(RANKS) if dist.get_rank() in ranks)"
     yield f"        self.stages = nn.ModuleList([shard({made}, mesh)])"
-    for (stage, first), *others in unlike.pipeline.twice:
+    for (stage, first), *others in unlike.pipeline.twice if labelled else ():
         if (
             any(kind.axes.tensor and stage in kind.subject.only for kind in unlike.kinds)
             and stage not in parts.in_units
@@ -325,7 +330,8 @@ def _runner(unlike: Unlike) -> Iterator[str]:
                 again = f"self.stages[0].get_submodule({literal(module)})"
                 yield f"            {assigned(again, last, f'self.stages[0].get_parameter({literal(first)})')}"
     yield "        self.last = self.index == STAGES - 1"
-    yield "        self.targets = torch.ones(())  # what losses are divided by"
+    if labelled:
+        yield "        self.targets = torch.ones(())  # what losses are divided by"
     yield f'        lists = Path(__file__).with_name("{LISTS}").read_text().splitlines()'
     yield '        self.schedule = lists[self.index].split(",")'
     yield "        groups = dist.new_group(), dist.new_group()  # values and gradients overtake each other"
@@ -355,22 +361,24 @@ def _runner(unlike: Unlike) -> Iterator[str]:
         yield "                own, there = boxes(one.shape, stage, cut), boxes(one.shape, other, cut_there)"
         yield "                yield name, Way(one.dtype, own, there, group), Way(one.dtype, there, own, group)"
         yield ""
-    arguments = ", ".join(f"{name}: Tensor" for name in dict.fromkeys((*entries, "target", *late)))
-    yield f"    def run(self, {arguments}) -> list[Tensor]:"
+    arguments = ["self", *["target: Tensor", "/"] * labelled, "*entries: Tensor", *["**late: Tensor"] * late]
+    yield f"    def run({', '.join(arguments)}) -> list[Tensor]:"
     yield '        """All micro-batches, in the order of the schedule; returns their losses, of the last stage."""'
-    chunked = ", ".join(f"{name}.chunk(MICROBATCHES)" for name in entries)
-    yield f"        inputs = list(zip({chunked}, strict=True))"
-    yield "        targets = target.chunk(MICROBATCHES)"
+    yield "        inputs = list(zip(*(one.chunk(MICROBATCHES) for one in entries), strict=True))"
+    if labelled:
+        yield "        targets = target.chunk(MICROBATCHES)"
     if late:
-        chunked = ", ".join(f"{name}.chunk(MICROBATCHES)" for name in late)
-        yield f"        late = list(zip({chunked}, strict=True))  # what all stages read"
+        yield "        named = {name: one.chunk(MICROBATCHES) for name, one in late.items()}  # all stages have it"
     yield "        kept: dict[int, Kept] = {}"
     yield "        sent: list[dist.Work | None] = []"
     yield "        losses: list[Tensor] = []"
     yield "        for action in self.schedule:"
     yield "            number = int(action[1:])"
     yield '            if action[0] == "F":'
-    yield f"                kept[number] = self.forth(inputs[number], targets[number]{', *late[number]' * bool(late)})"
+    given = ["inputs[number]", *["targets[number]"] * labelled, *["**beside"] * late]
+    if late:
+        yield "                beside = {name: one[number] for name, one in named.items()}"
+    yield f"                kept[number] = self.forth({', '.join(given)})"
     yield "                losses += [loss.detach() for loss in kept[number].results if self.last]"
     yield "            else:"
     summing = [index for kind in unlike.kinds if kind.kept.level == 1 for index in kind.subject.only]
@@ -385,12 +393,14 @@ def _runner(unlike: Unlike) -> Iterator[str]:
     yield "        wait(sent)"
     yield "        return losses"
     yield ""
-    yield f"    def forth(self, entries: tuple[Tensor, ...], labels: Tensor{', *late: Tensor' * bool(late)}) -> Kept:"
+    arguments = ["entries: tuple[Tensor, ...]", *["labels: Tensor"] * labelled, "/", *["**late: Tensor"] * late]
+    yield f"    def forth(self, {', '.join(arguments)}) -> Kept:"
     yield '        """The forward pass of a micro-batch."""'
     yield "        given = [way.receive().requires_grad_(back is not None) for way, back in self.before]"
-    yield f"        made = self.stages[0](*(given or entries){', *late' * bool(late)})"
-    yield "        if self.last:"
-    yield "            made = self.loss(made, labels)"
+    yield f"        made = self.stages[0](*(given or entries){', **late' * late})"
+    if labelled:
+        yield "        if self.last:"
+        yield "            made = self.loss(made, labels)"
     yield "        results = [made] if isinstance(made, Tensor) else list(made)"
     yield "        leaving = zip(self.after, results, strict=not self.last)"
     yield "        return Kept(given, results, [work for (way, _), one in leaving for work in way.send(one.detach())])"
@@ -404,8 +414,9 @@ def _runner(unlike: Unlike) -> Iterator[str]:
     yield "        torch.autograd.backward([one for one, _ in ends], [grad for _, grad in ends])"
     yield "        entered = zip(self.before, kept.given, strict=True)"
     yield "        return [work for (_, back), one in entered if back for work in back.send(one.grad)]"
-    yield ""
-    yield from loss_of_micro(parts)
+    if labelled:
+        yield ""
+        yield from loss_of_micro(parts)
 
 
 def unlike_orders(unlike: Unlike) -> str:
