@@ -162,7 +162,7 @@ def main(argv: Sequence[str]) -> int:
     for model in args.models or MODELS:
         kinds = [kind for kind in args.kinds or KINDS if (model, kind) not in done]
         style = "compiled" if args.compiled else "eager"
-        small = {"style": style, "dtype": args.dtype, "prints": True if args.printed else None}
+        small = {"style": style, "dtype": args.dtype, "prints": args.printed}
         for row in rows(model, kinds, run=not args.emit_only, **small):
             memory = f"{row.off:+.1%}" if row.off is not None else ""
             print(f"{row.model:12} {row.kind:24} {row.cell:8} {memory} {row.detail[:200]}", flush=True)
@@ -242,7 +242,7 @@ class Small:
     """A model of the matrix, small."""
 
     def __init__(
-        self, name: str, folder: Path, *, style: str = "eager", dtype: str = "fp32", prints: bool | None = None
+        self, name: str, folder: Path, *, style: str = "eager", dtype: str = "fp32", prints: bool = False
     ) -> None:
         self.dtype, self.prints = dtype, prints
         self.name, self.stack, reference = name, STACKS[STACK_OF_STYLE[style]], str(EXAMPLES / MODELS[name])
@@ -269,7 +269,7 @@ class Small:
             source = in_dtype(load_model(self.reference, dtype=self.dtype), self.dtype)
             found = capture(source, batch=batch, seq=SEQ)
             fold, blocks = found.fold, found.fold.instances
-            calls = calls_of(source, self.reference, batch=batch, seq=SEQ, blocks=blocks, constants=found.constants)
+            calls = calls_of(source, self.reference, batch=batch, seq=SEQ, constants=found.constants)
             self.captured[batch] = fold, calls
         fold, calls = self.captured[batch]
         if kind in LIMITED and limited(fold) not in (LIMITED[kind], None):

@@ -4,7 +4,7 @@ A graph's `constant` operators have a law, a digest of the expression that makes
 needs the expression itself: position indices, rotary tables and masks are no parameters, and nobody else has them. A
 `Constant` is that expression, printed by `meshwright.ir.frontends.constant_code`; plain data here.
 
-In lines, values stand as %name (as in `meshwright.ir.route`), the device is `DEVICE`, and what is read from elsewhere
+In lines, values stand as %name, the device is `DEVICE`, and what is read from elsewhere
 is a hole: `{held:0}` a tensor that the model has, `{data:0}` an array that comes with the constant. `Constant.code`
 fills all of them in. Sizes are those of the batch and sequence that were traced; `resized` writes them for another
 batch.
@@ -18,7 +18,6 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from meshwright.ir.quoting import attribute, constant, literal
-from meshwright.ir.route import DEVICE
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -28,6 +27,9 @@ DATA = "{data:%d}"
 _HOLE = re.compile(r"\{(held|data):(\d+)\}")
 _NAME = re.compile(r"%(\w+)")
 _NUMBER = re.compile(r"(?<![\w.])(\d+)(?![\w.])")
+
+DEVICE = "{device}"
+"""Stands in an expression for where the model's inputs lie."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -40,7 +40,7 @@ def subject_of(
 ) -> Subject:
     """A plan as the emitter takes it; `model` is the reference of the setting's model."""
     fold, batch = setting.fold(config), setting.workload.global_batch
-    calls = setting.folds.calls(model, config.batch, staged=len(decisions.stages) > 1)
+    calls = setting.folds.calls(model, config.batch)
     return Subject(
         fold=fold,
         decisions=decisions,
@@ -100,7 +100,7 @@ class Emission:
         setting = self.setting
         try:
             check_software(setting.workload, setting.target.target, setting.workload.stack.style)
-            setting.folds.calls(self.model, LEAST_BATCH, staged=False)
+            setting.folds.calls(self.model, LEAST_BATCH)
         except MeshwrightError as refusal:
             yield refusal
         yield from setting.target.unwritten(setting.workload, setting.folds.first(LEAST_BATCH).fold)

@@ -17,7 +17,7 @@ from types import ModuleType
 from typing import Any
 
 from meshwright.backends.torch_.emit import emit
-from meshwright.backends.torch_.emit.axes import axes_of
+from meshwright.backends.torch_.emit.printed.axes import axes_of
 from meshwright.backends.torch_.emit.script import SCRIPT
 from meshwright.backends.torch_.emit.unlike import kinds_of
 from meshwright.backends.torch_.emit.writing.entry import GLOO_ENDS_S

@@ -27,7 +27,7 @@ from meshwright.ir.constants import Constant
 from meshwright.ir.decisions import Decisions
 from meshwright.ir.errors import CannotRebatch, MeshwrightError, WorkloadImpossible, nearest
 from meshwright.ir.fold import Fold, unfolded_short
-from meshwright.ir.frontends.calls import Watched
+from meshwright.ir.frontends.calls import calls_of
 from meshwright.ir.frontends.capture import Captured, at_batch, capture
 from meshwright.ir.frontends.contract import Source
 from meshwright.ir.lower import BodyCache, lower, lower_one
@@ -93,7 +93,7 @@ class Folds:
     found: dict[int, Fold] = field(default_factory=dict)
     captured: Captured | None = None
     captured_at: int = 0
-    watched: Watched | None = None
+    watched: Calls | None = None
     twice: Captured | None = None
     """The model at twice the batch that it was captured at first."""
     again: dict[int, Captured] = field(default_factory=dict)
@@ -112,14 +112,11 @@ class Folds:
             self.captured = self._capture(self.captured_at)
         return self.captured
 
-    def calls(self, reference: str, batch: int, *, staged: bool) -> Calls:
-        """How the modules of the model, which this names, call one another; watched once. With the route of a batch of
-        so many sequences if a plan has stages. Raises `EmissionModel`."""
+    def calls(self, reference: str, batch: int) -> Calls:
+        """How the model, which this names, is called; watched once. Raises `EmissionModel`."""
         if self.watched is None:
-            blocks = self.first(LEAST_BATCH).fold.instances
-            self.watched = Watched.of(self.source, reference, batch=LEAST_BATCH, seq=self.seq, blocks=blocks)
-        calls = self.watched.staged(batch) if staged else self.watched.calls
-        return replace(calls, constants=self.constants(batch))
+            self.watched = calls_of(self.source, reference, batch=LEAST_BATCH, seq=self.seq)
+        return replace(self.watched, constants=self.constants(batch))
 
     def constants(self, batch: int) -> Mapping[str, Constant]:
         """How constants are made at this batch, by the laws of the fold at it.

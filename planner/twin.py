@@ -87,7 +87,7 @@ def twinned(planned: Planned, folder: Path) -> Twinned:
         ask = _ask(_in(Path(name), made), sizes, workload)
         setting = ask.setting()
         twin = setting.fold(config)
-        calls = setting.folds.calls(ask.model, config.batch, staged=True)
+        calls = setting.folds.calls(ask.model, config.batch)
     files = made.files(folder)
     if files and not calls.beside:
         calls = replace(calls, file=Path(files[0][0]), beside=files)

@@ -13,6 +13,8 @@ Dtypes are written out and no number is computed here: the lines round as the mo
 
 from __future__ import annotations
 
+import builtins
+import keyword
 import math
 import re
 from collections import Counter
@@ -23,13 +25,18 @@ from typing import Any
 import numpy as np
 import torch
 
-from meshwright.ir.constants import DATA, HELD, Constant, Data, Held
+from meshwright.ir.constants import DATA, DEVICE, HELD, Constant, Data, Held
 from meshwright.ir.frontends.constants import Array, Term
 from meshwright.ir.frontends.dtypes import TORCH_DTYPES
-from meshwright.ir.frontends.route import RESERVED
 from meshwright.ir.quoting import constant, identifier, literal
-from meshwright.ir.route import DEVICE
 
+RESERVED = {
+    *(*dir(builtins), *keyword.kwlist),
+    *("self", "model", "mesh", "torch", "nn", "F", "index", "x"),
+    *("Any", "DTensor", "Following", "Shard", "Tensor", "block", "entered"),
+    *("target", "losses", "return_outputs"),
+}
+"""Names that scripts have for something else around these lines."""
 WIDTH = 110
 WRITTEN_OUT = 64
 """Elements, at most, of an array that is written into code."""

@@ -7,10 +7,9 @@ alike     copies, of which every rank computes the whole gradient: there is noth
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from meshwright.backends.torch_.emit.experts import Experts
 from meshwright.backends.torch_.emit.subject import Piece
 
 Named = tuple[str, str]
@@ -43,11 +42,3 @@ class Copies:
 
 COPIED = Copies()
 """Where ranks have copies of all parameters."""
-
-
-def of_experts(pieces: Iterable[Piece], experts: Experts | None) -> Copies:
-    """Those beside experts that are cut apart."""
-    if experts is None:
-        return COPIED
-    held = [(one, param.path) for one in pieces for param in one.graph.params if experts.holds(one, param.path)]
-    return Copies({(piece.plan.name, path): experts.axes for piece, path in held})

@@ -7,11 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from meshwright.backends.torch_.capabilities import TARGETS
-from meshwright.backends.torch_.emit.axes import Axes, axes_of
-from meshwright.backends.torch_.emit.context import context_of
-from meshwright.backends.torch_.emit.copies import Copies, of_experts
-from meshwright.backends.torch_.emit.experts import experts_of
+from meshwright.backends.torch_.emit.axes import Axes, cuts_more
+from meshwright.backends.torch_.emit.copies import COPIED, Copies
 from meshwright.backends.torch_.emit.initial import built_whole
 from meshwright.backends.torch_.emit.launch import launch_script, rank_map
 from meshwright.backends.torch_.emit.parts import Parts
@@ -28,7 +25,6 @@ from meshwright.backends.torch_.emit.storage import (
     scalars_of,
     whole_of,
 )
-from meshwright.backends.torch_.emit.styles import styles_of
 from meshwright.backends.torch_.emit.subject import Subject
 from meshwright.backends.torch_.emit.unlike import joined_kinds, kinds_of
 from meshwright.backends.torch_.emit.writing.schedule import LISTS, action_lists, class_of
@@ -60,26 +56,13 @@ def emit(subject: Subject, folder: Path) -> Files:
     """The files of a plan, for this folder: the script finds the model from there. Raises a `NotEmitted` for what no
     code is written for; its fix is none that the plan has already."""
     refusals = []
-    first = printed_first(subject)
-    for prints in (first, not first) if subject.prints is None else (subject.prints,):
+    for prints in (True,) if subject.prints or cuts_more(subject) else (False, True):
         try:
             return _emitted(replace(subject, prints=prints), folder)
         except NotEmitted as refusal:
             refusals.append(refusal)
     told = [one for one in refusals if not isinstance(one, EmissionPrinted)] or refusals
     raise told[0].apart_from(subject.has) from None
-
-
-def printed_first(subject: Subject) -> bool:
-    """Whether an axis cuts more than the batch, or stages the model: it is printed then. Else its own code runs as it
-    is, unless that cannot be."""
-    if len(subject.decisions.stages) > 1:
-        return True
-    try:
-        axes = axes_of(subject)
-    except NotEmitted:
-        return True
-    return axes.tensor is not None or axes.context is not None
 
 
 def _emitted(subject: Subject, folder: Path) -> Files:
@@ -102,41 +85,26 @@ def _emitted(subject: Subject, folder: Path) -> Files:
 
 def _parts(subject: Subject, folder: Path, beside: Sequence[Printed]) -> Parts:
     """What the script of a plan says; of one with unlike stages, of those of one kind, `beside` others."""
-    return _printed_parts(subject, folder, beside) if subject.prints else _styled_parts(subject, folder)
+    return _printed_parts(subject, folder, beside) if subject.prints else _own_parts(subject, folder)
 
 
-def _styled_parts(subject: Subject, folder: Path) -> Parts:
-    axes = axes_of(subject)
-    experts = experts_of(subject, axes.experts) if axes.experts else None
-    styles = {
-        piece.plan.name: styles_of(subject, piece, axes.tensor) for piece in subject.pieces if axes.tensor is not None
-    }
-    kept, precision = _kept(subject, axes, of_experts(subject.pieces, experts))
+def _own_parts(subject: Subject, folder: Path) -> Parts:
+    """Of a model whose own code runs."""
+    axes = Axes(subject.mesh.names, None)
+    kept, precision = _kept(subject, axes, COPIED)
     check_called(subject, kept)
-    return Parts(
-        subject=subject,
-        axes=axes,
-        styles=styles,
-        kept=kept,
-        precision=precision,
-        context=context_of(subject, axes.context) if axes.context is not None else None,
-        experts=experts,
-        model=_model(subject, folder),
-    )
+    return Parts(subject=subject, axes=axes, kept=kept, precision=precision, model=_model(subject, folder))
 
 
 def _printed_parts(subject: Subject, folder: Path, beside: Sequence[Printed]) -> Parts:
-    axes, copies = printed_axes(subject, TARGETS[subject.decisions.target].lowering().moves)
+    axes, copies = printed_axes(subject)
     kept, precision = _kept(subject, axes, copies)
     check_copies(subject, axes, copies, kept)
     return Parts(
         subject=subject,
         axes=axes,
-        styles={},
         kept=kept,
         precision=precision,
-        context=None,
-        experts=None,
         model=_model(subject, folder),
         printed=printed_of(
             subject, axes, copies, called_modules(subject, kept), {n for one in beside for n in one.called}

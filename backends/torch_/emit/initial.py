@@ -10,7 +10,6 @@ those of the whole model from the same seed: a checkpoint is how a run begins wi
 from __future__ import annotations
 
 from meshwright.backends.torch_.emit.axes import Axes
-from meshwright.backends.torch_.emit.experts import Experts
 from meshwright.backends.torch_.emit.pipeline import Pipeline
 from meshwright.backends.torch_.emit.storage import Kept
 from meshwright.backends.torch_.emit.subject import Subject
@@ -22,12 +21,10 @@ WHOLE, META = "whole", "meta"
 INITS = (WHOLE, META)
 
 
-def drawn_in_parts(
-    subject: Subject, kept: Kept, axes: Axes, experts: Experts | None, pipeline: Pipeline | None
-) -> bool:
+def drawn_in_parts(subject: Subject, kept: Kept, axes: Axes, pipeline: Pipeline | None) -> bool:
     """Whether every rank makes the weights of its part only. Raises `EmissionModel` if that is asked for and cannot
     be."""
-    problem = _problem(subject, kept, axes, experts, pipeline)
+    problem = _problem(subject, kept, axes, pipeline)
     if subject.init == META and problem:
         raise EmissionModel(place="--init meta", cause=problem, fix="emit it with --init whole")
     return subject.init == META or (not subject.init and not problem and whole_bytes(subject) > MOST_WHOLE_BYTES)
@@ -50,12 +47,12 @@ def whole_bytes(subject: Subject) -> int:
     return round(elements * subject.workload.states.stored)
 
 
-def _problem(subject: Subject, kept: Kept, axes: Axes, experts: Experts | None, pipeline: Pipeline | None) -> str:
+def _problem(subject: Subject, kept: Kept, axes: Axes, pipeline: Pipeline | None) -> str:
     if subject.calls.undrawn:
         return _modules(subject)
     if subject.program.ties:
         return f"{subject.program.ties[0].path} is one parameter in several places, and parts would be drawn apart"
-    if not kept.units and ((pipeline is None and axes.tensor is None) or experts is not None):
+    if not kept.units and pipeline is None and axes.tensor is None:
         return "parameters are copies, so that every rank holds the whole model"
     return ""
 

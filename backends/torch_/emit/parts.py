@@ -1,4 +1,4 @@
-"""Everything that a script says: the plan, and what `axes`, `styles`, `storage` and `recompute` found in it."""
+"""Everything that a script says: the plan, and what `axes`, `storage`, `recompute` and `printed` found in it."""
 
 from __future__ import annotations
 
@@ -7,29 +7,20 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from meshwright.backends.torch_.emit.axes import Axes
-from meshwright.backends.torch_.emit.axes import joined as made_one
-from meshwright.backends.torch_.emit.context import Context
 from meshwright.backends.torch_.emit.copies import COPIED, Copies
-from meshwright.backends.torch_.emit.cut_experts import CutExperts, cut_experts_of
-from meshwright.backends.torch_.emit.experts import Experts
-from meshwright.backends.torch_.emit.heads import masked_heads
 from meshwright.backends.torch_.emit.initial import drawn_in_parts
-from meshwright.backends.torch_.emit.pipeline import Pipeline, check_rows, pipeline_of
+from meshwright.backends.torch_.emit.pipeline import Pipeline, check_rows
 from meshwright.backends.torch_.emit.precision import Precision
 from meshwright.backends.torch_.emit.printed.bodies import Printed
 from meshwright.backends.torch_.emit.printed.stages import printed_pipeline
 from meshwright.backends.torch_.emit.recompute import Again, recomputed
-from meshwright.backends.torch_.emit.sections import Fused, Sizes, by_name, fused_of, pattern
+from meshwright.backends.torch_.emit.sections import Fused, Sizes, by_name, pattern
 from meshwright.backends.torch_.emit.statistics import shared_statistics
 from meshwright.backends.torch_.emit.storage import Kept, Unit, around_units, check_sharded, scalars_of
-from meshwright.backends.torch_.emit.styles import LOSS, Style, Styles
 from meshwright.backends.torch_.emit.subject import Piece, Subject
 from meshwright.backends.torch_.emit.turns import among
 from meshwright.ir.fold import joined
 from meshwright.ir.shares import shares_along
-
-FLAT = len(("samples", "positions", "scores"))
-"""The dimensions of scores that `loss_parallel` differentiates right."""
 
 
 @dataclass(frozen=True)
@@ -38,11 +29,8 @@ class Parts:
 
     subject: Subject
     axes: Axes
-    styles: Mapping[str, Styles]
     kept: Kept
     precision: Precision
-    context: Context | None
-    experts: Experts | None
     model: str
     """The model file, from the folder of the script."""
     by_stage: tuple[Axes, ...] = ()
@@ -60,7 +48,7 @@ class Parts:
 
     @cached_property
     def drawn_in_parts(self) -> bool:
-        return drawn_in_parts(self.subject, self.kept, self.axes, self.experts, self.pipeline)
+        return drawn_in_parts(self.subject, self.kept, self.axes, self.pipeline)
 
     @cached_property
     def shares(self) -> tuple[int, ...]:
@@ -78,19 +66,13 @@ class Parts:
 
     @cached_property
     def pipeline(self) -> Pipeline | None:
+        if self.printed is None or len(self.subject.decisions.stages) == 1:
+            return None
         stages = self.by_stage or (self.axes,) * len(self.subject.decisions.stages)
-        if self.printed is not None:
-            check_rows(self.subject, stages)
-            found = printed_pipeline(self.subject, self.printed_by_stage or (self.printed,) * len(stages))
-        else:
-            found = pipeline_of(self.subject, stages, self.context)
-        if found is not None and self.kept.units:
+        check_rows(self.subject, stages)
+        if self.kept.units:
             check_sharded(self.subject, self.kept, self.axes)
-        return found
-
-    def routed(self, piece: Piece, path: str) -> bool:
-        """Whether a parameter belongs to experts that are cut apart."""
-        return self.experts is not None and self.experts.holds(piece, path)
+        return printed_pipeline(self.subject, self.printed_by_stage or (self.printed,) * len(stages))
 
     def loop(self, piece: Piece, again: Again | None = None) -> tuple[str, ...]:
         """The head of the loop over a piece's blocks, or those that run again: of the stage at hand, where there are
@@ -111,62 +93,14 @@ class Parts:
             yield from (f"    {line}" for line in lines)
 
     @property
-    def styled(self) -> tuple[tuple[Piece, Mapping[str, Style]], ...]:
-        """The pieces that a tensor axis cuts, with their styles; those to be applied first come first."""
-        found = [(piece, self.styles[piece.plan.name]) for piece in self.subject.pieces if self.styles]
-        return tuple((piece, styles) for piece, of in found for styles in (of.before, of.modules) if styles)
-
-    @cached_property
     def fused(self) -> tuple[tuple[Piece, Fused], ...]:
-        """What of the pieces the tensor axis cuts in sections, where it does."""
-        if self.printed is not None:
-            return self.printed.fused
-        axis = self.axes.tensor
-        found = [(piece, fused_of(self.subject, piece, axis)) for piece in self.subject.pieces if axis is not None]
-        return tuple((piece, fused) for piece, fused in found if fused.params)
+        """What of the pieces an axis cuts in sections, where it does."""
+        return self.printed.fused if self.printed is not None else ()
 
     @property
     def reorders(self) -> bool:
         """Whether parameters have another order than in the model, on this stage or another."""
         return bool(self.fused or self.sections_by_stage)
-
-    @property
-    def in_sections(self) -> bool:
-        """Whether products are cut apart that are not what the model takes them to be."""
-        shared = any(styles.shared for styles in self.styles.values())
-        return shared or any(fused.modules for _, fused in self.fused)
-
-    @property
-    def cut_experts(self) -> tuple[tuple[Piece, CutExperts], ...]:
-        """Experts that the tensor axis cuts in themselves."""
-        axis = self.axes.tensor if self.printed is None else None
-        found = [
-            (piece, cut_experts_of(self.subject, piece, axis)) for piece in self.subject.pieces if axis is not None
-        ]
-        return tuple((piece, cut) for piece, cut in found if cut.modules)
-
-    @cached_property
-    def masked_heads(self) -> tuple[tuple[Piece, tuple[str, ...]], ...]:
-        """Modules whose attention is given a mask of all heads, and has some of these."""
-        axis = self.axes.tensor if self.printed is None else None
-        found = [(piece, masked_heads(self.subject, piece, axis)) for piece in self.subject.pieces if axis is not None]
-        return tuple((piece, modules) for piece, modules in found if modules)
-
-    @property
-    def added_styles(self) -> set[str]:
-        """The styles that torch lacks, and what `loss_parallel` does."""
-        named = {name for _, styles in self.styled for style in styles.values() for name in (*style.added, style.name)}
-        return named | ({"InOneRow"} if self.in_one_row else set())
-
-    @property
-    def one_again(self) -> tuple[tuple[str, ...], ...]:
-        """The names of parameters that have several, which `parallelize_module` parts from one another; those under
-        which modules read them come first."""
-        if self.axes.tensor is None or self.untied or self.printed is not None:
-            return ()
-        away = {name for name, _ in self.unread}
-        several = [[name for name in (*read, *others) if name not in away] for read, others in self._read]
-        return tuple(tuple(names) for names in several if len(names) > 1)
 
     @property
     def untied(self) -> tuple[tuple[str, str], ...]:
@@ -276,8 +210,8 @@ class Parts:
 
     @property
     def spread(self) -> bool:
-        """Whether the script has a file beside it: with stages, or with cut sequences, it would be long."""
-        return self.pipeline is not None or self.context is not None
+        """Whether the script has a file beside it: with stages it would be long."""
+        return self.pipeline is not None
 
     @property
     def wrapped(self) -> bool:
@@ -304,14 +238,6 @@ class Parts:
         )
 
     @property
-    def carries_shards(self) -> bool:
-        """Whether stages know their mesh: what goes from one to the next are shards of DTensors, or all is printed."""
-        stages = self.pipeline.stages if self.pipeline is not None else ()
-        if self.printed is not None:
-            return bool(stages)
-        return any(one.cut for stage in stages for one in (*stage.enters, *stage.leaves))
-
-    @property
     def microbatches(self) -> int:
         return self.subject.decisions.schedule.microbatches
 
@@ -334,24 +260,22 @@ class Parts:
     @property
     def cutting(self) -> str | None:
         """The axis along which parameters are DTensors."""
-        cutting = self.printed.cutting if self.printed is not None else ()
-        return next(iter(cutting), self.axes.tensor)
+        return next(iter(self.printed.cutting), None) if self.printed is not None else None
 
     @property
     def _has_dtensors(self) -> bool:
-        return self.cutting is not None or self.experts is not None
+        return self.cutting is not None
 
     @property
     def copies(self) -> Copies:
-        """What ranks along data and context axes have of parameters, but for experts of stock styles."""
+        """What ranks along data and context axes have of parameters."""
         return self.printed.copies if self.printed is not None else COPIED
 
     @property
     def added(self) -> bool:
         """Whether gradients of copies are added up: each rank's loss is its share. Else they are averaged, over as many
         copies in all stages."""
-        apart = self.experts is not None or bool(self.copies)
-        return self.summed or apart or bool(self.by_stage) or self.kept.scalars
+        return self.summed or bool(self.copies) or bool(self.by_stage) or self.kept.scalars
 
     @property
     def sums_scalars(self) -> bool:
@@ -375,44 +299,14 @@ class Parts:
         return bool(self.precision.sums) and (self.kept.frozen or self.kept.scalars)
 
     @property
-    def cut_again(self) -> str | None:
-        """The tensor axis, where it cuts sequences that the context axis has cut."""
-        cuts = any("Shard(1)" in str(style) for _, styles in self.styled for style in styles.values())
-        return self.axes.tensor if cuts else None
-
-    @property
     def distributed(self) -> bool:
         """Whether parameters are DTensors."""
         return bool(self.kept.units) or self._has_dtensors
 
     @property
-    def sharded_loss(self) -> bool:
-        return any(styles.sharded_loss for styles in self.styles.values())
-
-    @property
-    def loss_context(self) -> str:
-        """In what sharded scores are read."""
-        return f"loss_parallel(){', InOneRow()' * self.in_one_row}"
-
-    @property
-    def in_one_row(self) -> bool:
-        """Whether sharded scores are those of pixels."""
-        ops = ((piece.graph, op) for piece in self.subject.pieces for op in piece.graph.ops if op.kind == LOSS)
-        return self.sharded_loss and any(len(graph.types[op.operands[0]].shape) > FLAT for graph, op in ops)
-
-    @property
-    def own_loss(self) -> bool:
-        """Whether ranks of the tensor axis take the loss of their own tokens."""
-        return any(styles.own_loss for styles in self.styles.values())
-
-    @property
     def shared(self) -> str | None:
         """What the script calls the axes along which each rank has its share of the loss. What is printed has all."""
-        return (made_one(self._sharing) or None) if self.printed is None else None
-
-    @property
-    def _sharing(self) -> tuple[str, ...]:
-        return (*self.axes.copies, *([str(self.axes.tensor)] if self.own_loss else []))
+        return self.axes.copied if self.printed is None else None
 
     @property
     def copies_said(self) -> str:
@@ -423,10 +317,7 @@ class Parts:
     def partial_gradients(self) -> bool:
         """Whether parameters are left with gradients that are sums over the tensor axis. `fully_shard` reduces its
         own."""
-        if self.printed is not None:
-            return self.printed.partial and not self.kept.units
-        names = {style.name for _, styles in self.styled for style in styles.values()}
-        return not names.isdisjoint(("SequenceParallel", "Copied")) and not self.kept.units
+        return self.printed is not None and self.printed.partial and not self.kept.units
 
     @property
     def untrained(self) -> tuple[str, ...]:
@@ -443,23 +334,10 @@ class Parts:
         )
 
     @property
-    def stays_frozen(self) -> bool:
-        """Whether parameters that are not trained must be told so again: torch forgets it of a copied module."""
-        names = {style.name for _, styles in self.styled for style in styles.values()}
-        params = (param for piece in self.subject.pieces for param in piece.graph.params)
-        return "SequenceParallel" in names and any(not one.requires_grad and not one.buffer for one in params)
-
-    @property
     def flattened(self) -> tuple[tuple[str, ...], ...]:
         """Axes of the mesh that the script makes one, to communicate over them together."""
         copies, tensor = self.axes.copies, (self.axes.tensor,) if self.axes.tensor is not None else ()
         both = [(*copies, *tensor)] if self.summed and self.partial_gradients else []
         together = self.printed.together if self.printed is not None else ()
-        several = (self.axes.batch, copies, self.expert_copies, *both, self._sharing, *together)
-        wanted = dict.fromkeys((*several, *self.summed_otherwise.values()))
+        wanted = dict.fromkeys((self.axes.batch, copies, *both, *together, *self.summed_otherwise.values()))
         return tuple(axes for axes in wanted if len(axes) > 1)
-
-    @property
-    def expert_copies(self) -> tuple[str, ...]:
-        """The axes along which every rank computes with the same experts."""
-        return tuple(axis for axis in self.axes.copies if axis not in self.axes.experts) if self.experts else ()

@@ -13,10 +13,8 @@ from meshwright.backends.torch_.emit.writing.alike import shard_alike
 from meshwright.backends.torch_.emit.writing.attention import within
 from meshwright.backends.torch_.emit.writing.batch import batches, draws_along, seeded, shares
 from meshwright.backends.torch_.emit.writing.clipping import clip
-from meshwright.backends.torch_.emit.writing.context import attend, own_positions, own_tokens
 from meshwright.backends.torch_.emit.writing.copies import sum_copies, sum_scalars
 from meshwright.backends.torch_.emit.writing.entry import load, main, make_optimizer, start
-from meshwright.backends.torch_.emit.writing.experts import send
 from meshwright.backends.torch_.emit.writing.host import on_host
 from meshwright.backends.torch_.emit.writing.imports import imports, names_in
 from meshwright.backends.torch_.emit.writing.initial import draw
@@ -28,11 +26,10 @@ from meshwright.backends.torch_.emit.writing.pipeline import pipeline_step, stag
 from meshwright.backends.torch_.emit.writing.printed import cuts, functions, otherwise
 from meshwright.backends.torch_.emit.writing.recompute import recomputing
 from meshwright.backends.torch_.emit.writing.scaling import loss_scale
-from meshwright.backends.torch_.emit.writing.sections import in_order_of_ranks, of_experts, of_sections, table
+from meshwright.backends.torch_.emit.writing.sections import in_order_of_ranks, table
 from meshwright.backends.torch_.emit.writing.speed import flops, speed
 from meshwright.backends.torch_.emit.writing.statistics import shared_by_copies
 from meshwright.backends.torch_.emit.writing.step import train_step
-from meshwright.backends.torch_.emit.writing.styles import styles
 from meshwright.backends.torch_.emit.writing.tied import constant, joining, name_again
 from meshwright.backends.torch_.emit.writing.unlike import (
     shards,
@@ -55,13 +52,12 @@ ABOUT = '"""Parts of train.py that PyTorch has no functions for."""'
 MEANING = {
     "data": "every rank trains on its own sequences",
     "context": "every rank trains on its own part of each sequence",
-    "experts": "every rank trains on its own sequences, and holds its own experts",
     "tensor": "ranks share every block",
 }
 
 
 def scripts(parts: Parts) -> tuple[tuple[str, str], ...]:
-    """train.py, and, where stages or cut sequences make it long, the file beside it, by name."""
+    """train.py, and, where stages make it long, the file beside it, by name."""
     one = train_step if parts.microbatches == 1 else accumulating_step
     step = one(parts) if parts.pipeline is None else pipeline_step(parts, parts.pipeline)
     added = [sum_copies(parts)] if parts.summed else [sum_scalars(parts)] if parts.sums_scalars else []
@@ -69,19 +65,18 @@ def scripts(parts: Parts) -> tuple[tuple[str, str], ...]:
     if parts.precision.scaled:
         added.append(loss_scale())
     ahead = needed([parts])
-    sent = [send(parts.experts)] if parts.experts is not None else []
     cut = (
         parallelize(parts),
-        *([staged(hooked=parts.subject.calls.own_loss is None)] if parts.pipeline is not None else []),
+        *([staged()] if parts.pipeline is not None else []),
     )
     if parts.drawn_in_parts:
         cut = (*cut, draw(parts))
     head, fixed = title(parts, axes_told(parts)), constants(parts, mesh_constants(parts))
     if parts.spread:
-        beside = (*ahead, *around(parts), *sent, *added, clip(parts))
+        beside = (*ahead, *around(parts), *added, clip(parts))
         return two_files(head, fixed, sections(parts, cut, (batches(parts), step), start(parts)), beside)
     steps = (batches(parts), *added, clip(parts), step)
-    text = sections(parts, (*ahead, *cut, *sent), steps, start(parts))
+    text = sections(parts, (*ahead, *cut), steps, start(parts))
     return ((SCRIPT, written(head, statements(fixed), joined_sections(text))),)
 
 
@@ -91,7 +86,7 @@ def unlike_scripts(unlike: Unlike) -> tuple[tuple[str, str], ...]:
     ahead = needed(unlike.kinds)
     cut = (
         *shards(unlike),
-        staged(hooked=parts.subject.calls.own_loss is None),
+        staged(),
         *([unlike_draw(unlike)] if parts.drawn_in_parts else []),
     )
     text = sections(parts, cut, (unlike_batches(unlike), unlike_step(unlike)), unlike_start(unlike))
@@ -124,16 +119,9 @@ def _needed(parts: Parts) -> Iterator[Section]:
         yield waiting(parts)
     if parts.fused:
         yield in_order_of_ranks(parts)
-    if parts.in_sections and parts.printed is None:
-        yield of_sections(parts)
-    if parts.cut_experts:
-        yield of_experts(parts)
     if weighs_apart(parts):
         yield means_of_all()
-    yield from styles(parts.added_styles)
     yield from within(parts)
-    if parts.own_loss and parts.context is None:
-        yield own_positions()
 
 
 def sections(parts: Parts, cut: Iterable[Section], steps: Iterable[Section], start: Section) -> Iterator[Section]:
@@ -171,10 +159,7 @@ def two_files(
 
 
 def around(parts: Parts) -> Iterator[Section]:
-    """What stages and cut sequences need."""
-    if parts.context is not None:
-        yield own_tokens(parts.context, parts.cut_again)
-        yield from attend(parts.context)
+    """What stages need."""
     if parts.pipeline is not None:
         yield from stage_sections(parts, parts.pipeline)
 
@@ -225,8 +210,7 @@ def axes_told(parts: Parts) -> Iterator[str]:
     of = parts.axes
     for use, axes in (("data", of.batch), ("context", (of.context,)), ("tensor", (of.tensor,))):
         for axis in filter(None, axes):
-            meaning = MEANING["experts" if axis in of.experts else use]
-            yield f"Mesh axis {axis} ({parts.subject.mesh.axis(axis).size} ranks): {meaning}."
+            yield f"Mesh axis {axis} ({parts.subject.mesh.axis(axis).size} ranks): {MEANING[use]}."
 
 
 def constants(parts: Parts, meshes: Iterable[str]) -> Iterator[str]:

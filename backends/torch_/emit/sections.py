@@ -3,8 +3,7 @@ which a rank of the tensor axis computes its part.
 
 Shards of a DTensor are runs of rows. So the rows of such weights are put into another order when a script starts: first
 the parts of the first rank, then those of the second. Where whole weights are shown or kept they are in the model's
-order. The model's own code cuts the product by the sizes that it knows; in the script it is given a stand-in that is as
-wide as it expects, and yields this rank's parts where it is cut (`writing.sections`).
+order (`writing.sections`).
 """
 
 from __future__ import annotations
@@ -14,13 +13,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from meshwright.backends.torch_.emit.subject import Piece, Subject
-from meshwright.ir.errors import EmissionModule
+from meshwright.backends.torch_.emit.subject import Piece
 from meshwright.ir.fold import joined
-from meshwright.ir.fused import GROUPED, cut_apart
-from meshwright.ir.graph import Op
-from meshwright.ir.placement import CONTIGUOUS, Layout, Nested, Placement, Sections
-from meshwright.ir.rewrite import facts_of
+from meshwright.ir.placement import CONTIGUOUS, Layout, Nested, Sections
 
 Sizes = tuple[int, ...]
 What = TypeVar("What")
@@ -30,41 +25,8 @@ What = TypeVar("What")
 class Fused:
     """The fused products of one body."""
 
-    modules: Mapping[str, Sizes] = field(default_factory=dict)
-    """What each one yields side by side: sizes by module, relative to the instance."""
     params: Mapping[str, tuple[int, Sizes]] = field(default_factory=dict)
-    """The dimension of each of their parameters that has them, and the sizes."""
-
-
-def fused_of(subject: Subject, piece: Piece, axis: str) -> Fused:
-    """What of a body an axis cuts in sections."""
-    modules, params, path_of = {}, {}, {param.value: param.path for param in piece.graph.params}
-    for op in piece.graph.ops:
-        applied = facts_of(piece.graph)[op.name].applied(piece.plan.strategy(op.name), subject.mesh)
-        for value, state in zip(op.operands, applied.operands, strict=True):
-            found = sections_on(state.value, axis)
-            if value in path_of and any(isinstance(s.layout, Nested) for dim in state.dims for s in dim):
-                raise refuse(piece, op, f"it reads %{value} in equal runs")
-            if found is not None and value in path_of:
-                params[path_of[value]] = found
-            elif found is not None and op.kind != "split":
-                raise refuse(piece, op, f"it reads %{value} in sections")
-        for value, state in zip(op.results, applied.results, strict=True):
-            found = sections_on(state.value, axis)
-            if found is not None and not cut_apart(piece.graph, op, Sections(found[1])):
-                raise refuse(piece, op, f"it makes %{value} in sections, and is no product that is cut into them")
-            if found is not None and op.kind != GROUPED:
-                modules[op.module] = found[1]
-    return Fused(modules, params)
-
-
-def sections_on(placement: Placement, axis: str) -> tuple[int, Sizes] | None:
-    """The dimension that an axis cuts in sections, and their sizes."""
-    for dim, shards in enumerate(placement.dims):
-        for shard in shards:
-            if shard.axis == axis and isinstance(shard.layout, Sections):
-                return dim, shard.layout.sizes
-    return None
+    """The dimension of each of their parameters that yields values side by side, and their sizes."""
 
 
 def sizes_of(layout: Layout, extent: int) -> Sizes:
@@ -107,11 +69,3 @@ def pattern(piece: Piece, path: str, of: tuple[int, ...] = ()) -> str:
     every = piece.instances()
     numbers = rf"(?:{'|'.join(map(str, of))})" if of else r"\d+"
     return rf"{re.escape(every.before)}{numbers}{re.escape(every.after)}\.{re.escape(path)}"
-
-
-def refuse(piece: Piece, op: Op, cause: str) -> EmissionModule:
-    return EmissionModule(
-        place=f"plan {piece.plan.name}, %{op.name} ({op.kind}) of {piece.path(op.module) or 'the model'}",
-        cause=f"this is not emitted yet: {cause}",
-        ways=("--fix tp=1",),
-    )

@@ -117,7 +117,6 @@ def whole_of(subject: Subject, axes: Axes) -> Kept:
     for wrong, what in (
         (len(axes.copies) > 1, f"copies along {' and '.join(axes.copies)}"),
         (axes.context is not None, f"sequences cut along {axes.context}"),
-        (bool(axes.experts), f"experts apart along {' and '.join(axes.experts)}"),
     ):
         if wrong:
             raise EmissionSoftware(

@@ -43,8 +43,8 @@ class Subject:
     """FLOP/s of one device by which the plan's MFU is counted; 0 if that is not known."""
     init: str = ""
     """Where weights come from (`initial.INITS`); empty for what the model's size wants."""
-    prints: bool | None = None
-    """Whether the model is printed, or stock styles are applied to its own code; None for what suits the plan."""
+    prints: bool = False
+    """Whether the model is printed, also where its own code could run."""
     only: tuple[int, ...] = ()
     """The stages that are looked at, which have one mesh and the same plans; empty for all of them, if these do."""
 
@@ -139,7 +139,7 @@ class Subject:
 
     def calls_blocks(self, piece: Piece) -> bool:
         """Whether the model's own code calls the blocks of a piece as modules, not what they hold one by one."""
-        called, again = self.calls.arguments, self.calls.again
+        called, again = self.calls.called, self.calls.again
         return not called or all(again.get(path, path) in called for path in piece.segment.paths)
 
     def _plans(self, body: str) -> tuple[BodyPlan, BodyPlan | None]:

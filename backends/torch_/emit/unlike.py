@@ -147,12 +147,10 @@ def _plain(placement: Placement) -> bool:
 
 
 def _problems(kinds: Sequence[Parts], axes: Sequence[Axes]) -> Iterator[str]:
-    if any(own.context is not None or own.experts for own in axes):
-        yield "sequences or experts that an axis cuts"
+    if any(own.context is not None for own in axes):
+        yield "sequences that an axis cuts"
     if len({axis for own in axes for axis in own.batch}) > 1:
         yield "several axes that cut the batch"
-    if any(kind.own_loss for kind in kinds):
-        yield "a loss that is taken of each rank's tokens, since its vocabulary is not cut"
     if any(kind.copies for kind in kinds):
         yield "parameters that an axis of copies cuts, or whose gradients all copies compute"
     if any(kind.statistics for kind in kinds):

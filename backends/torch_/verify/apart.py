@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from meshwright.backends.torch_.emit.axes import axes_of
+from meshwright.backends.torch_.emit.printed.axes import axes_of
 from meshwright.backends.torch_.emit.subject import Subject
 from meshwright.backends.torch_.emit.unlike import kinds_of
 from meshwright.backends.torch_.emit.writing.weighing import weight_of

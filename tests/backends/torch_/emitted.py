@@ -38,7 +38,7 @@ def model(batch: int = BATCH, reference: str = TINY, dtype: str = "fp32") -> tup
     source = in_dtype(load_model(reference), dtype)
     found = capture(source, batch=batch, seq=SEQ)
     blocks, constants = found.fold.instances, found.constants
-    return found.fold, calls_of(source, reference, batch=batch, seq=SEQ, blocks=blocks, constants=constants)
+    return found.fold, calls_of(source, reference, batch=batch, seq=SEQ, constants=constants)
 
 
 def lowered(decisions: Decisions, workload: Workload = WORKLOAD, reference: str = TINY) -> Program:

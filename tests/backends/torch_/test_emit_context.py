@@ -91,7 +91,7 @@ def of_configuration(folder: Path, name: str, settings: dict[str, Any], **degree
     batch = BATCH // degrees.get("microbatches", 1)
     found = capture(source, batch=batch, seq=SEQ)
     fold, constants = found.fold, found.constants
-    calls = calls_of(source, str(folder), batch=batch, seq=SEQ, blocks=fold.instances, constants=constants)
+    calls = calls_of(source, str(folder), batch=batch, seq=SEQ, constants=constants)
     decisions = template(fold, Degrees(**degrees), "torch-gloo")
     program = lower(fold, decisions, TORCH_GLOO.lowering(), WORKLOAD)
     return Subject(

@@ -89,7 +89,7 @@ def mixture(batch: int, factory: str) -> tuple[Fold, Calls]:
     source = load_model(reference)
     found = capture(source, batch=batch, seq=SEQ)
     blocks, constants = found.fold.instances, found.constants
-    return found.fold, calls_of(source, reference, batch=batch, seq=SEQ, blocks=blocks, constants=constants)
+    return found.fold, calls_of(source, reference, batch=batch, seq=SEQ, constants=constants)
 
 
 def plan_of(factory: str = "tiny", **degrees: Any) -> Subject:

@@ -36,7 +36,7 @@ def test_one_of_256_ranks_communicates_what_is_priced(tmp_path: Path) -> None:
     workload = Workload(global_batch=BATCH, seq=SEQ, precision="fp32", recipe="fp32")
     decisions = template(fold, config.degrees(), "torch-gloo")
     program = lower(fold, decisions, TORCH_GLOO.lowering(), workload)
-    calls = calls_of(source, LLAMA, batch=BATCH, seq=SEQ, blocks=fold.instances, constants=constants)
+    calls = calls_of(source, LLAMA, batch=BATCH, seq=SEQ, constants=constants)
     subject = Subject(
         fold=fold,
         decisions=decisions,

@@ -103,7 +103,7 @@ def test_stages_of_one_sequence_have_the_lines_of_several(tmp_path: Path) -> Non
     small = Small("llama, HF", tmp_path)
     blocks = [f"model.layers.{number}" for number in range(LAYERS)]
     one, two = (
-        calls_of(load_model(small.reference, dtype="fp32"), small.reference, batch=batch, seq=SEQ, blocks=blocks).route
+        calls_of(load_model(small.reference, dtype="fp32"), small.reference, batch=batch, seq=SEQ).route
         for batch in (1, 2)
     )
     assert one.problem == ""

@@ -12,7 +12,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from meshwright.backends.torch_.emit.axes import Axes
+from meshwright.backends.torch_.capabilities import TARGETS
+from meshwright.backends.torch_.emit.axes import Axes, cuts_more
 from meshwright.backends.torch_.emit.copies import Copies
 from meshwright.backends.torch_.emit.subject import Piece, Subject
 from meshwright.ir.errors import EmissionPrinted
@@ -24,8 +25,14 @@ BATCH = 0
 """The dimension of samples in entries of a batch."""
 
 
-def printed_axes(subject: Subject, moves: tuple[str, ...]) -> tuple[Axes, Copies]:
+def axes_of(subject: Subject) -> Axes:
+    """What the axes of a plan are for, whether it is printed or its model's own code runs."""
+    return printed_axes(subject)[0] if subject.prints or cuts_more(subject) else Axes(subject.mesh.names, None)
+
+
+def printed_axes(subject: Subject) -> tuple[Axes, Copies]:
     """What the axes of a plan are for, and which parameters have anything else than copies along those for data."""
+    moves = TARGETS[subject.decisions.target].lowering().moves
     ways = [(piece, routed(piece.graph, piece.plan, subject.mesh, moves)) for piece in subject.pieces]
     entries = [state for piece, way in ways for state in _entries(piece, way)]
     entries = entries or [state for _, way in ways for state in _entered(way)]

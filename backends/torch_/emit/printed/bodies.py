@@ -15,13 +15,13 @@ from meshwright.backends.printing.regions import NoRegion
 from meshwright.backends.torch_.capabilities import TARGETS
 from meshwright.backends.torch_.emit.axes import Axes, joined
 from meshwright.backends.torch_.emit.copies import Copies
+from meshwright.backends.torch_.emit.pipeline import FIRST, HANDED
 from meshwright.backends.torch_.emit.precision import precision_of
 from meshwright.backends.torch_.emit.printed.dialect import Torch
 from meshwright.backends.torch_.emit.printed.moves import NAMES
 from meshwright.backends.torch_.emit.printed.sources import names_of
 from meshwright.backends.torch_.emit.rings import kernel_of
 from meshwright.backends.torch_.emit.sections import Fused, Sizes, by_name, sizes_of
-from meshwright.backends.torch_.emit.stage_code import FIRST, HANDED
 from meshwright.backends.torch_.emit.subject import Piece, Subject
 from meshwright.backends.torch_.emit.writing.imports import names_in
 from meshwright.ir.combined import rings_of_windows

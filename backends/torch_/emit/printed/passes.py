@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import groupby
 
+from meshwright.backends.torch_.emit.pipeline import FIRST, FOLLOWING
 from meshwright.backends.torch_.emit.printed.bodies import Printed, axes_in, free
-from meshwright.backends.torch_.emit.stage_code import FIRST, FOLLOWING
 from meshwright.backends.torch_.emit.subject import Instances, Stack
 from meshwright.ir.fold import Call, FromInput, FromPrevious, FromSegment, Source
 from meshwright.ir.quoting import literal

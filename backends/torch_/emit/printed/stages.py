@@ -8,10 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from meshwright.backends.torch_.emit.pipeline import Pipeline, held_by, is_inside, shared_by
+from meshwright.backends.torch_.emit.pipeline import (
+    FIRST,
+    HANDED,
+    Crossing,
+    Pipeline,
+    StageCode,
+    held_by,
+    is_inside,
+    shared_by,
+)
 from meshwright.backends.torch_.emit.printed.bodies import Printed, axes_in, free
 from meshwright.backends.torch_.emit.printed.passes import CARRIED, At, Pass
-from meshwright.backends.torch_.emit.stage_code import FIRST, HANDED, Crossing, StageCode
 from meshwright.backends.torch_.emit.storage import weights_apart
 from meshwright.backends.torch_.emit.subject import Subject, name_in
 from meshwright.backends.torch_.emit.writing.lines import head

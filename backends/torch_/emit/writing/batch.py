@@ -6,9 +6,7 @@ from collections.abc import Iterator
 from itertools import groupby
 
 from meshwright.backends.torch_.emit.parts import Parts
-from meshwright.backends.torch_.emit.writing.lines import WIDTH, quoted
-from meshwright.backends.torch_.emit.writing.weighing import target_of
-from meshwright.ir.quoting import literal
+from meshwright.backends.torch_.emit.writing.lines import quoted
 
 WIDE = 80
 """Letters of an expression that stands on one line."""
@@ -29,7 +27,7 @@ def shares(parts: Parts) -> Iterator[str]:
 
 
 def batches(parts: Parts) -> Iterator[str]:
-    data, context, shares = parts.axes.data, parts.context, parts.shares
+    data, shares = parts.axes.data, parts.shares
     mine = "tensor" if data is None else "tensor.chunk(parts)[here]"
     if shares:
         mine = "tensor.split(rows)[here]"
@@ -37,7 +35,7 @@ def batches(parts: Parts) -> Iterator[str]:
         mine += '.to("cuda")'
     elif mine != "tensor":
         mine += ".clone()"  # the rest of the batch is let go
-    cuts = mine != "tensor" or context is not None or parts.own_loss
+    cuts = mine != "tensor"
     if cuts:
         yield "def own_part(whole: dict[str, Tensor], mesh: DeviceMesh) -> dict[str, Tensor]:"
         yield '    """This rank\'s part of a batch; all ranks must cut the same one."""'
@@ -47,40 +45,10 @@ def batches(parts: Parts) -> Iterator[str]:
             yield "    rows = [each * share for share in SHARES]"
         elif data is not None:
             yield f'    here, parts = mesh["{data}"].get_local_rank(), mesh["{data}"].size()'
-        if context is not None:
-            yield f'    context = mesh["{context.axis}"]'
-        *first, last = parted(parts, mine)
-        yield from (line for one in first for line in table(f"own = {one}"))
-        yield from table(f"return {last}")
+        yield f"    return {{name: {mine} for name, tensor in whole.items()}}"
         yield ""
         yield ""
     yield from batch_of(cuts=cuts)
-
-
-def table(line: str) -> Iterator[str]:
-    """A statement that ends with a table, with an entry on each line if it is long."""
-    if len(line) + 4 <= WIDTH:
-        yield f"    {line}"
-        return
-    before, _, entries = line.removesuffix("}").partition("{")
-    yield f"    {before}{{"
-    yield from (f"        {entry.removesuffix(')')})," for entry in entries.split("), "))
-    yield "    }"
-
-
-def parted(parts: Parts, mine: str) -> Iterator[str]:
-    """What a rank has of a batch, in steps: of sequences, then of their tokens, then of those that its loss reads."""
-    own = "whole"
-    if mine != "tensor":
-        yield f"{{name: {mine} for name, tensor in whole.items()}}"
-        own = "own"
-    if parts.context is not None:
-        cut = ", ".join(f"{literal(name)}: part({own}[{literal(name)}], 1, context)" for name in parts.context.entries)
-        yield f"{own} | {{{cut}}}"
-        own = "own"
-    if parts.own_loss:
-        labels = target_of(parts)
-        yield f'{own} | {{{literal(labels)}: part({own}[{literal(labels)}], 1, mesh["{parts.axes.tensor}"])}}'
 
 
 def seeded(parts: Parts) -> Iterator[str]:
@@ -99,7 +67,7 @@ def draws_along(parts: Parts) -> tuple[str, ...]:
     subject, axes = parts.subject, parts.axes
     if parts.by_stage or not any(op.draws for piece in subject.pieces for op in piece.graph.ops):
         return ()
-    return (*["pp"] * (parts.pipeline is not None), *(axes.copies if parts.printed is None else axes.batch))
+    return (*["pp"] * (parts.pipeline is not None), *axes.batch)
 
 
 def batch_of(*, cuts: bool) -> Iterator[str]:

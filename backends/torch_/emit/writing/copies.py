@@ -13,9 +13,6 @@ def sum_copies(parts: Parts) -> Iterator[str]:
     yield "def sum_copies(model: nn.Module, mesh: DeviceMesh) -> None:"
     yield '    """Add up the gradients of all copies of each parameter."""'
     yield f'    copies = mesh["{parts.axes.copied}"].get_group()'
-    if parts.experts is not None:
-        yield from _beside_experts(parts)
-        return
     if parts.summed_otherwise:
         yield from _by_name()
         return
@@ -64,24 +61,6 @@ def sum_scalars(parts: Parts) -> Iterator[str]:
         yield "        grad.copy_(whole)"
     else:
         yield "        dist.all_reduce(grad, group=copies)"
-
-
-def _beside_experts(parts: Parts) -> Iterator[str]:
-    """Experts, the only DTensors, have copies of their own, or none."""
-    if parts.expert_copies:
-        yield f'    of_experts = mesh["{joined(parts.expert_copies)}"].get_group()'
-    yield "    works = []"
-    yield "    for parameter in model.parameters():"
-    yield "        grad, group = parameter.grad, copies"
-    yield "        if isinstance(grad, DTensor):"
-    if parts.expert_copies:
-        yield "            grad, group = grad.to_local(), of_experts"
-    else:
-        yield "            continue  # each expert is held once"
-    yield "        if grad is not None:"
-    yield "            works.append(dist.all_reduce(grad, group=group, async_op=True))"
-    yield "    for work in works:"
-    yield "        work.wait()"
 
 
 def _by_name() -> Iterator[str]:

@@ -21,7 +21,7 @@ def draw(parts: Parts) -> Iterator[str]:
 
 def drawn(parts: Parts, axes: tuple[str, ...], *, distributed: bool) -> Iterator[str]:
     """`draw`, where these axes copy parameters, or cut those that are DTensors."""
-    device, tensor = parts.subject.device, parts.axes.tensor
+    device = parts.subject.device
     yield "def draw(model: nn.Module, mesh: DeviceMesh) -> None:"
     yield '    """Weights for this rank\'s part, as modules draw them; those of copies are one rank\'s."""'
     yield f'    model.to_empty(device="{device}")'
@@ -53,11 +53,6 @@ def drawn(parts: Parts, axes: tuple[str, ...], *, distributed: bool) -> Iterator
     yield "        if isinstance(tensor, DTensor):"
     yield "            lies = zip(tensor.device_mesh.mesh_dim_names or (), tensor.placements, strict=True)"
     yield "            over = {axis for axis, how in lies if how.is_shard()}"
-    if parts.experts is not None:
-        apart = f'("{tensor}",)' if tensor is not None else "()"
-        yield f'        held = {apart} if "{parts.experts.axes[0]}" in over else ({quoted(axes)},)'
-        yield "        for axis in held:"
-    else:
-        yield f"        for axis in ({quoted(axes)}{',' * (len(axes) == 1)}):"
+    yield f"        for axis in ({quoted(axes)}{',' * (len(axes) == 1)}):"
     yield "            if axis not in over:"
     yield "                dist.broadcast(own, group=mesh[axis].get_group(), group_src=0)"

@@ -13,7 +13,6 @@ from meshwright.backends.torch_.emit.writing.step import (
     contexts,
     given,
     own_loss,
-    own_parts,
     stepped,
 )
 from meshwright.backends.torch_.emit.writing.weighing import counted, mixed, parts_of_mean, totals, weight_of
@@ -49,15 +48,11 @@ def accumulating_step(parts: Parts) -> Iterator[str]:
     every = "number, count in enumerate(counts)" if how.kind == COUNT else "number in range(MICROBATCHES)"
     yield f"    for {every if parts.printed is None else 'number in range(MICROBATCHES)'}:"
     yield "        micro = {name: tensor.chunk(MICROBATCHES)[number] for name, tensor in batch.items()}"
-    yield from own_parts(parts, "micro", "        ")
     yield from (f"        {line}" for line in syncing(parts))
     yield from one_batch(parts, called, averaged)
     yield "        losses.append(loss.detach())"
     yield from after_backward(parts)
     yield from stepped(parts)
-    if parts.sharded_loss:
-        yield "    # All ranks of the tensor axis hold the whole sum."
-        yield "    losses = [loss.to_local() if isinstance(loss, DTensor) else loss for loss in losses]"
     if parts.shared is None:
         yield "    return torch.stack(losses).sum()"
     else:

@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Iterator, Sequence
 
-from meshwright.backends.torch_.emit.axes import joined
 from meshwright.backends.torch_.emit.parts import Parts
 from meshwright.backends.torch_.emit.storage import Unit
-from meshwright.backends.torch_.emit.styles import Style
 from meshwright.backends.torch_.emit.subject import Piece
-from meshwright.backends.torch_.emit.writing.context import cut_sequences
-from meshwright.backends.torch_.emit.writing.experts import cut_experts
-from meshwright.backends.torch_.emit.writing.lines import WIDTH, call, indented, quoted
+from meshwright.backends.torch_.emit.writing.lines import call, indented, quoted
 from meshwright.backends.torch_.emit.writing.printed import set_forwards
 from meshwright.backends.torch_.emit.writing.recompute import runs_again
-from meshwright.backends.torch_.emit.writing.sections import cut_as_whole, in_order
+from meshwright.backends.torch_.emit.writing.sections import in_order
 from meshwright.backends.torch_.emit.writing.statistics import shares_statistics
 from meshwright.backends.torch_.emit.writing.tied import named_again, parted
 from meshwright.backends.torch_.emit.writing.waiting import waits
 from meshwright.ir.graph import Param
-from meshwright.ir.quoting import assigned, attribute, identifier, literal, pattern
+from meshwright.ir.quoting import attribute, literal, pattern
 
 
 def build(parts: Parts) -> Iterator[str]:
@@ -72,24 +68,6 @@ def parallelize(parts: Parts) -> Iterator[str]:
         yield from in_order()
     if parts.printed is not None:
         yield from set_forwards(parts)
-    if parts.stays_frozen:
-        yield "    frozen = [name for name, parameter in model.named_parameters() if not parameter.requires_grad]"
-    named: dict[str, list[str]] = {}
-    for piece, styles in parts.styled:
-        yield from parts.only(piece, styled(parts, piece, styles, named))
-    if parts.stays_frozen:
-        yield "    for name in frozen:  # still: torch makes new parameters of them"
-        yield "        model.get_parameter(name).requires_grad_(False)"
-    for name, *others in parts.one_again:
-        for other in others:
-            module, _, last = other.rpartition(".")
-            yield "    # One parameter again."
-            twin = f"model.get_submodule({literal(module)})"
-            yield f"    {assigned(twin, last, f'model.get_parameter({literal(name)})')}"
-    if parts.experts is not None:
-        yield from cut_experts(parts, parts.experts)
-    if parts.context is not None:
-        yield from cut_sequences(parts, parts.context)
     if parts.statistics:
         yield from shares_statistics(parts)
     for again in parts.recomputed:
@@ -106,44 +84,6 @@ def parallelize(parts: Parts) -> Iterator[str]:
         yield f"    return DistributedDataParallel(model, process_group={group}, broadcast_buffers=False)"
     else:
         yield "    return model"
-
-
-def styled(
-    parts: Parts, piece: Piece, styles: Mapping[str, Style], named: MutableMapping[str, list[str]]
-) -> Iterator[str]:
-    """`parallelize_module` for one body; `named` are the styles that stand above."""
-    before = styles is parts.styles[piece.plan.name].before
-    name = "of_block" if piece.repeated else identifier(f"of_{piece.plan.body}")
-    name, target = f"before_{name}" if before else name, "block" if piece.repeated else "model"
-    said = [line for path, style in styles.items() for line in styled_line(path, style)]
-    if named.get(name) != said:
-        yield f"    {name} = {{" if name in named else f"    {name}: dict[str, ParallelStyle] = {{"
-        yield from (*said, "    }")
-    named[name] = said
-    if piece.repeated:
-        yield from indented(parts.loop(piece))
-    deep = "        " if piece.repeated else "    "
-    yield f'{deep}parallelize_module({target}, mesh["{parts.axes.tensor}"], {name})'
-    if not before:
-        yield from (f"{deep}{line}" for line in cut_as_whole(parts, piece, target))
-
-
-def styled_line(path: str, style: Style) -> Iterator[str]:
-    yield from entry(8, f"{literal(path)}: ", (*style.added, style.name), style.options, ",")
-
-
-def entry(deep: int, before: str, names: Sequence[str], options: Sequence[str], after: str) -> Iterator[str]:
-    """A call, in calls of one argument each, on as few lines as it fits on."""
-    line = f"{' ' * deep}{before}{''.join(f'{name}(' for name in names)}{', '.join(options)}{')' * len(names)}{after}"
-    if len(line) <= WIDTH:
-        yield line
-        return
-    yield f"{' ' * deep}{before}{names[0]}("
-    if len(names) > 1:
-        yield from entry(deep + 4, "", names[1:], options, "")
-    else:
-        yield from (f"{' ' * deep}    {option}," for option in options)
-    yield f"{' ' * deep}){after}"
 
 
 def compiled(parts: Parts) -> Iterator[str]:
@@ -181,16 +121,13 @@ def sharded(parts: Parts) -> Iterator[str]:
         resharded = [*options, f"reshard_after_forward={unit.reshard}"]
         if unit.piece.repeated:
             yield from indented(parts.loop(unit.piece))
-            routed = yield from sharded_experts(parts, unit)
-            listed = ", ".join((*routed, *["*ignored"] * bool(left)))
-            ignored = [f"ignored_params={{{listed}}}"] if routed else ignoring
-            resharded += placed(parts, unit, routed=False)
-            yield from call(8, *shard(parts, [unit], ["block", *resharded, *ignored]))
+            resharded += placed(parts, unit)
+            yield from call(8, *shard(parts, [unit], ["block", *resharded, *ignoring]))
             continue
         owners = [path for path in unit.piece.owners() if gathered_by(parts, unit.piece, path)]
         root += [unit] * (len(owners) < len(unit.piece.owners()))
         modules = [f"model.get_submodule({literal(path)})" for path in owners]
-        resharded += [*placed(parts, unit, routed=False), *ignoring]
+        resharded += [*placed(parts, unit), *ignoring]
         if parts.one_unit:
             together += modules
         elif modules:
@@ -244,7 +181,7 @@ def alike_found(parts: Parts) -> Iterator[str]:
 def gathered_by(parts: Parts, piece: Piece, path: str) -> bool:
     """Whether a module outside of blocks can gather what it holds: it is called, and no unit's besides. A list of
     parameters is not called, and another module may read them; what these hold is gathered by the model as a whole."""
-    called = parts.subject.calls.arguments
+    called = parts.subject.calls.called
     if path in parts.around_units:
         return False
     if not path or not called:
@@ -254,20 +191,15 @@ def gathered_by(parts: Parts, piece: Piece, path: str) -> bool:
     return path in called and all(module == path or module.startswith(f"{path}.") for module in reads)
 
 
-def placed(parts: Parts, unit: Unit, *, routed: bool) -> list[str]:
-    """What `fully_shard` is told of parameters, those of experts or the others, that are not cut along the first
-    dimension."""
+def placed(parts: Parts, unit: Unit) -> list[str]:
+    """What `fully_shard` is told of parameters that are not cut along the first dimension."""
     held = {param.path: own_name(unit.piece, param) for param in unit.piece.graph.params}
     by_root = {
         param.path
         for param in unit.piece.graph.params
         if not (unit.piece.repeated or gathered_by(parts, unit.piece, unit.piece.owner(param)))
     }
-    found = {
-        held[path]: dim
-        for path, dim in unit.along.items()
-        if routed == parts.routed(unit.piece, path) and path not in by_root
-    }
+    found = {held[path]: dim for path, dim in unit.along.items() if path not in by_root}
     holder = "block" if unit.piece.repeated else "model"
     table = ", ".join(f"{literal(path)}: {dim}" for path, dim in found.items())
     return [f"shard_placement_fn=along({holder}, {{{table}}})"] if found else []
@@ -297,23 +229,6 @@ def along() -> Iterator[str]:
     yield "    held = module.named_parameters(remove_duplicate=False)  # of all stages, one holds it"
     yield "    other = {id(parameter): dims[name] for name, parameter in held if name in dims}"
     yield "    return lambda parameter: Shard(other.get(id(parameter), 0))"
-
-
-def sharded_experts(parts: Parts, unit: Unit) -> Generator[str, None, list[str]]:
-    """Experts have copies of their own, or none; those that a block's unit must ignore."""
-    bodies = parts.experts.bodies if parts.experts is not None else ()
-    modules = [module for one in bodies if one.piece is unit.piece for module in one.modules]
-    if not modules:
-        return []
-    if parts.expert_copies:
-        for path in modules:
-            over = f'mesh["{joined(parts.expert_copies)}"]'
-            options = [f"mesh={over}", f"reshard_after_forward={unit.reshard}"]
-            options += placed(parts, unit, routed=True)
-            options += ["ignored_params=ignored"] * (parts.kept.frozen or parts.kept.scalars)
-            yield from call(8, "fully_shard", [f"block.get_submodule({literal(path)})", *options])
-        return []
-    return [f"*block.get_submodule({literal(path)}).parameters()" for path in modules]
 
 
 def whole(parts: Parts) -> list[str]:

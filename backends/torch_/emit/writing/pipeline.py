@@ -5,20 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from meshwright.backends.torch_.emit.parts import Parts
-from meshwright.backends.torch_.emit.pipeline import Pipeline
+from meshwright.backends.torch_.emit.pipeline import FOLLOWING, HANDED, Crossing, Pipeline, StageCode
 from meshwright.backends.torch_.emit.printed.stages import SHARE
-from meshwright.backends.torch_.emit.stage_code import FOLLOWING, HANDED, Crossing, StageCode
 from meshwright.backends.torch_.emit.turns import counted as in_a_row
 from meshwright.backends.torch_.emit.writing.keeping import plain
 from meshwright.backends.torch_.emit.writing.lines import fitted, quoted, wrapped
-from meshwright.backends.torch_.emit.writing.scaling import SCALED
 from meshwright.backends.torch_.emit.writing.schedule import by_lists, class_of, made_of
-from meshwright.backends.torch_.emit.writing.step import after_backward, contexts, entry, stepped
+from meshwright.backends.torch_.emit.writing.step import after_backward, entry, stepped
 from meshwright.backends.torch_.emit.writing.weighing import (
     counted,
-    parts_of_mean,
     target_of,
-    totals,
     weighs_apart,
     weight_of,
 )
@@ -103,11 +99,11 @@ def handed() -> Iterator[str]:
     yield "    return cast(Tensor, Handed.apply(value))"
 
 
-def staged(*, hooked: bool) -> Iterator[str]:
-    """`parallelize`, where `shard` does that to a stage; `hooked`: the file has the loss."""
+def staged() -> Iterator[str]:
+    """`parallelize`, where `shard` does that to a stage."""
     yield "def parallelize(model: nn.Module, mesh: DeviceMesh) -> Pipeline:"
     yield '    """This rank\'s part of the model."""'
-    yield f"    return Pipeline(model, mesh, shard{', model_file.loss' * hooked})"
+    yield "    return Pipeline(model, mesh, shard)"
 
 
 def stages(parts: Parts, pipeline: Pipeline) -> Iterator[str]:
@@ -115,14 +111,9 @@ def stages(parts: Parts, pipeline: Pipeline) -> Iterator[str]:
     yield "class Stage(nn.Module):"
     yield '    """Modules of the model, under the names that they have there."""'
     yield ""
-    given = [one for one, needed in (("mesh: DeviceMesh", parts.carries_shards),) if needed]
-    loss = ", loss: Callable[..., Tensor]" if calls_loss(parts) else ""
-    taken = "".join(f", {one}" for one in given)
-    yield f"    def __init__(self, model: nn.Module, index: int{taken}, paths: list[str]{loss}) -> None:"
+    yield "    def __init__(self, model: nn.Module, index: int, mesh: DeviceMesh, paths: list[str]) -> None:"
     yield "        super().__init__()"
-    yield f"        self.index{', self.mesh' * bool(given)} = index{', mesh' * bool(given)}"
-    if loss:
-        yield "        self.loss = loss"
+    yield "        self.index, self.mesh = index, mesh"
     yield "        for path in paths:"
     yield '            *around, name = path.split(".")'
     yield "            holder: nn.Module = self"
@@ -149,9 +140,7 @@ def stages(parts: Parts, pipeline: Pipeline) -> Iterator[str]:
             yield from fitted(f"    {line}")
     yield ""
     yield ""
-    also = ", mesh" if parts.carries_shards else ""
-    taken = f"{', mesh: DeviceMesh' if also else ''}{loss}"
-    yield f"def stage_of(model: nn.Module, index: int{taken}) -> Stage:"
+    yield "def stage_of(model: nn.Module, index: int, mesh: DeviceMesh) -> Stage:"
     yield '    """One stage of the model."""'
     paths = []
     for stack in parts.subject.stacks:
@@ -161,7 +150,7 @@ def stages(parts: Parts, pipeline: Pipeline) -> Iterator[str]:
     for name, members in classes(pipeline):
         beside, ahead, own = members[0].beside, members[0].ahead, members[0].holds
         held = ", ".join(one for one in (quoted(beside[:ahead]), "*paths", quoted((*beside[ahead:], *own))) if one)
-        made = f"{name}(model, index{also}, {f'[{held}]' if beside or own else 'paths'}{', loss' * bool(loss)})"
+        made = f"{name}(model, index, mesh, {f'[{held}]' if beside or own else 'paths'})"
         if members[-1] is pipeline.stages[-1]:
             yield from fitted(f"    return {made}")
         else:
@@ -201,11 +190,10 @@ def runner(parts: Parts, pipeline: Pipeline) -> Iterator[str]:
         yield f"        return self.stage({given})"
         yield ""
         yield ""
-    yield from pipeline_of(parts, "The stages of this rank, and the schedule that sends micro-batches through them.")
+    yield from pipeline_of("The stages of this rank, and the schedule that sends micro-batches through them.")
     yield '        group = mesh["pp"].get_group()'
     yield '        indices = STAGES_OF[mesh["pp"].get_local_rank()]'
-    made = stage_made(parts, "index")
-    yield f"        self.stages = nn.ModuleList(shard({made}, mesh) for index in indices)"
+    yield "        self.stages = nn.ModuleList(shard(stage_of(model, index, mesh), mesh) for index in indices)"
     if pipeline.twice and parts.axes.tensor is not None and not parts.held_twice:
         yield "        held = dict(zip(indices, self.stages, strict=True))"
         for (one, first), *others in pipeline.twice:
@@ -215,7 +203,6 @@ def runner(parts: Parts, pipeline: Pipeline) -> Iterator[str]:
                 again = f"held[{other}].get_submodule({literal(module)})"
                 yield f"            {assigned(again, last, f'held[{one}].get_parameter({literal(first)})')}"
     yield "        self.last = STAGES - 1 in indices"
-    yield "        self.targets = torch.ones(())  # what losses are divided by"
     yield f"        device = torch.device({device})"
     yield "        running = ["
     stage = "Alone(stage)" if parts.hidden else "stage"
@@ -230,57 +217,9 @@ def runner(parts: Parts, pipeline: Pipeline) -> Iterator[str]:
         yield "        self.sharing, _ = dist.new_subgroups_by_enumeration(sharing)"
     yield f"        self.schedule = {made_of(parts)}"
     yield ""
-    if parts.printed is not None:
-        yield "    def loss(self, outputs: Tensor, _: Tensor) -> Tensor:"
-        yield '        """What the last stage returns."""'
-        yield "        return outputs"
-    else:
-        yield from loss_of_micro(parts)
-
-
-def staged_totals(parts: Parts) -> Iterator[str]:
-    """The lines that count all targets of every cross entropy, where terms of the loss weigh differently."""
-    if weighs_apart(parts):
-        first, *others = totals(parts)
-        yield first
-        if others:
-            yield "    if model.last:"
-            yield from (f"    {line}" for line in others)
-
-
-def calls_loss(parts: Parts) -> bool:
-    """Whether the last stage computes the loss of the file's hook itself, which reads more than is handed on."""
-    return parts.printed is None and parts.subject.calls.own_loss is None and parts.subject.calls.route.inside
-
-
-def stage_made(parts: Parts, index: str) -> str:
-    """The call that makes a stage of the model."""
-    given = ["model", index, *["mesh"] * parts.carries_shards, *["loss"] * calls_loss(parts)]
-    return f"stage_of({', '.join(given)})"
-
-
-def loss_of_micro(parts: Parts) -> Iterator[str]:
-    """`Pipeline.loss`: of a micro-batch, with its share."""
-    how, target, route = weight_of(parts.subject), target_of(parts), parts.subject.calls.route
-    labels = "labels" if how.kind == COUNT or not route.inside else "_"
-    yield f"    def loss(self, outputs: Tensor, {labels}: Tensor) -> Tensor:"
-    yield f'        """The part of a micro-batch in {TOGETHER[how.kind]}."""'
-    loss = "outputs"
-    if not route.inside:
-        loss = "loss"
-        yield f"        loss = self.mean({outputs_within(route.within)}, {{{literal(target)}: labels}})"
-    by = f" * ({counted(how, 'labels')} / self.targets)" if how.kind == COUNT else " / self.targets"
-    if parts.precision.scaled:
-        yield f"        part: Tensor = {loss}{by}"
-        yield f"        part.{SCALED}"
-        yield "        return part"
-    else:
-        yield f"        return {loss}{by}"
-
-
-def outputs_within(name: str) -> str:
-    """What the loss is given of the model's outputs, which may read it as an attribute of these."""
-    return f"SimpleNamespace({', '.join(keywords({name: 'outputs'}))})" if name else "outputs"
+    yield "    def loss(self, outputs: Tensor, _: Tensor) -> Tensor:"
+    yield '        """What the last stage returns."""'
+    yield "        return outputs"
 
 
 def averages(parts: Parts) -> bool:
@@ -310,23 +249,15 @@ def _group(pipeline: Pipeline, stage: int) -> int:
     return next(number for number, held in enumerate(pipeline.held) if stage in held)
 
 
-def pipeline_of(parts: Parts, what: str) -> Iterator[str]:
+def pipeline_of(what: str) -> Iterator[str]:
     """How `Pipeline` begins."""
-    hooked = parts.subject.calls.own_loss is None
     yield "class Pipeline(nn.Module):"
     yield f'    """{what}"""'
     yield ""
     yield "    def __init__("
-    yield "        self,"
-    yield "        model: nn.Module,"
-    yield "        mesh: DeviceMesh,"
-    yield "        shard: Callable[[Stage, DeviceMesh], nn.Module],"
-    if hooked:
-        yield "        loss: Callable[..., Tensor],"
+    yield "        self, model: nn.Module, mesh: DeviceMesh, shard: Callable[[Stage, DeviceMesh], nn.Module]"
     yield "    ) -> None:"
     yield "        super().__init__()"
-    if hooked and not parts.subject.calls.route.inside:
-        yield "        self.mean = loss"
 
 
 def sum_tied() -> Iterator[str]:
@@ -387,67 +318,27 @@ def pipeline_step(parts: Parts, pipeline: Pipeline) -> Iterator[str]:
 
 def entries_of_step(parts: Parts, pipeline: Pipeline) -> tuple[list[str], list[str]]:
     """What a step gives stages of a batch: what the first one is called with, and what all are given by name."""
-    late, calls = pipeline.late, parts.subject.calls
-    if parts.printed is None:
-        first, held = calls.read, {name: calls.entry(name) for name in (*calls.read, *late)}
-    else:
-        first, held = pipeline.stages[0].given, {name: one for one, name in parts.printed.entry_names.items()}
-    given = [entry(parts, "batch", held[name]) for name in first if name not in late]
+    assert parts.printed is not None
+    late, held = pipeline.late, {name: one for one, name in parts.printed.entry_names.items()}
+    given = [entry(parts, "batch", held[name]) for name in pipeline.stages[0].given if name not in late]
     named = keywords({name: entry(parts, "batch", held[name]) for name in late if name != SHARE})
     return given, [*named, *[f"{SHARE}=share"] * (SHARE in late)]
 
 
-def targets_of_step(parts: Parts, *, averaged: bool) -> Iterator[str]:
-    """`model.targets`: what losses are divided by."""
-    how = weight_of(parts.subject)
-    if parts.shared is not None:
-        yield f'    group = mesh["{parts.shared}"].get_group()'
-    mean = f" / {parts.copies_said}  # gradients are averaged over the group" if averaged else ""
-    if how.kind != COUNT:
-        whole = parts_of_mean(parts) if how == MEAN else "1"
-        yield f"    model.targets = torch.tensor(float({whole})){mean}"
-    elif parts.shared is None:
-        yield f"    model.targets = {counted(how, f'batch[{literal(how.entry)}]')}"
-    else:
-        of = f"batch[{literal(how.entry)}].chunk(MICROBATCHES)"
-        yield f"    counts = [{counted(how, 'labels')} for labels in {of}]"
-        yield "    targets = torch.stack(counts).float()"
-        yield "    if model.last:"
-        yield "        dist.all_reduce(targets, group=group)"
-        yield f"    model.targets = targets.sum(){mean}"
-    yield from staged_totals(parts)
-
-
 def staged_step(parts: Parts, run: Sequence[str], after: Iterable[str]) -> Iterator[str]:
     """`train_step` of stages, which `run` sends micro-batches through; what comes `after` the backward pass."""
-    averaged = averages(parts)
     yield "def train_step("
     yield "    model: Pipeline, optimizer: torch.optim.Optimizer, batch: dict[str, Tensor], mesh: DeviceMesh"
     yield ") -> Tensor | None:"
     yield '    """One step; returns the loss of the global batch where the last stage is. Gradients stay for a look."""'
     yield "    optimizer.zero_grad()"
-    if parts.printed is not None:
-        yield from shares_of_micro(parts)
-    else:
-        yield from targets_of_step(parts, averaged=averaged)
+    yield from shares_of_micro(parts)
     *first, step = run
     yield from (f"    {line}" for line in first)
-    if within := contexts(parts, f"1 / ({parts_of_mean(parts)})"):
-        yield f"    with {within}:"
-        yield from fitted(f"        {step}")
-    else:
-        yield from fitted(f"    {step}")
+    yield from fitted(f"    {step}")
     yield from after
     yield from stepped(parts)
     yield "    if not model.last:"
     yield "        return None"
-    if parts.sharded_loss:
-        yield "    # All ranks of the tensor axis hold the whole sum."
-        yield "    whole = [loss.to_local() if isinstance(loss, DTensor) else loss for loss in losses]"
-    total = f"torch.stack({'whole' if parts.sharded_loss else 'losses'}).detach()"
-    if parts.shared is None:
-        yield f"    return {total}.sum(){f' / {parts.copies_said}' if averaged and parts.printed is not None else ''}"
-    else:
-        yield f"    total = {total}"
-        yield "    dist.all_reduce(total, group=group)"
-        yield f"    return total.sum(){f' / {parts.copies_said}' if averaged else ''}"
+    whole = f" / {parts.copies_said}" if averages(parts) else ""
+    yield f"    return torch.stack(losses).detach().sum(){whole}"

@@ -15,8 +15,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from meshwright.backends.torch_.emit.writing.attention import CALLED, MADE
-
 KERNELS: Mapping[str, str] = MappingProxyType(
     {
         "cpu": '''\
@@ -88,21 +86,7 @@ BIASED = MASKED | {
 }
 """The same of `efficient`."""
 
-RING = (
-    '''\
-class AttentionInRing(TorchFunctionMode):
-    """While it is entered, keys and values pass from rank to rank, and meet the queries of each."""
-
-'''
-    + MADE
-    + CALLED
-    + '''\
-    def attention(self, query: Tensor, key: Tensor, value: Tensor, **options: Any) -> Any:
-        """All of [batch, heads, tokens, width]."""
-        causal, scale = options.get("is_causal", False), options.get("scale")
-        return Ring.apply(query, key.contiguous(), value.contiguous(), self.ranks, causal, scale)
-
-
+RING = '''\
 class Ring(torch.autograd.Function):
     """Attention of this rank's queries to the keys and values of all ranks; a causal one has none of later ranks."""
 
@@ -162,15 +146,9 @@ def arrived(tensors: list[Tensor], works: list[dist.Work]) -> list[Tensor]:
     for work in works:
         work.wait()
     return tensors'''
-)
 
 
 WITH_MASKS = {
-    'options.get("scale")\n': """\
-options.get("scale")
-        masks = of_columns(options.get("attn_mask"), self.ranks)
-""",
-    "self.ranks, causal, scale)": "self.ranks, causal, scale, *masks)",
     "ranks, causal, scale = given": "ranks, causal, scale, *masks = given",
     "ctx.given = (ranks, causal, scale)": "ctx.given = (ranks, causal, scale, masks)",
     "ranks, causal, scale = ctx.given": "ranks, causal, scale, masks = ctx.given",
@@ -186,14 +164,6 @@ options.get("scale")
 }
 """What other text a ring has whose visits are given masks."""
 MASKS = '''\
-def of_columns(mask: Tensor | None, ranks: DeviceMesh) -> list[Tensor]:
-    """What a mask says of the keys of every rank, in the order in which they come by."""
-    if mask is None:
-        return []
-    columns, here = mask.chunk(ranks.size(), -1), ranks.get_local_rank()
-    return [columns[(here - hop) % ranks.size()] for hop in range(ranks.size())]
-
-
 def reaches(mask: Tensor | None, otherwise: bool) -> bool:
     """Whether any of these keys is seen."""
     return otherwise if mask is None else bool(mask.any())

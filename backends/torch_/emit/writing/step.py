@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from meshwright.backends.torch_.emit.parts import Parts
-from meshwright.backends.torch_.emit.writing.lines import WIDTH, loss_of, quoted
+from meshwright.backends.torch_.emit.writing.lines import loss_of
 from meshwright.backends.torch_.emit.writing.scaling import SCALED
 from meshwright.backends.torch_.emit.writing.weighing import (
     MODE,
@@ -19,30 +19,12 @@ from meshwright.backends.torch_.emit.writing.weighing import (
 from meshwright.ir.quoting import keywords, literal
 from meshwright.ir.weights import COUNT, MEAN, SUM
 
-OWN = "own"
-"""What steps call this rank's parts of the entries of a batch that are cut by positions."""
-
-
-def own_parts(parts: Parts, batch: str, deep: str) -> Iterator[str]:
-    """The line that makes them."""
-    cut = [name for name in parts.subject.calls.entries if parts.context is not None and name in parts.context.entries]
-    if cut:
-        names = f"({quoted(cut)}{',' * (len(cut) == 1)})"
-        made = f'name: DTensor.from_local({batch}[name], mesh["{parts.axes.context}"], [Shard(1)])'
-        line = f"{deep}{OWN} = {{{made} for name in {names}}}"
-        if len(line) <= WIDTH:
-            yield line
-        else:
-            yield from (f"{deep}{OWN} = {{", f"{deep}    {made}", f"{deep}    for name in {names}", f"{deep}}}")
-
 
 def given(parts: Parts, batch: str) -> str:
-    """What the model is called with: entries of a batch, or this rank's parts of them."""
+    """What the model is called with: entries of a batch."""
     if parts.printed is not None:
         return ", ".join(entry(parts, batch, name) for name in parts.printed.entries)
-    cut = parts.context.entries if parts.context is not None else ()
-    held = {name: OWN if name in cut else batch for name in parts.subject.calls.entries}
-    return ", ".join(keywords({name: entry(parts, where, name) for name, where in held.items()}))
+    return ", ".join(keywords({name: entry(parts, batch, name) for name in parts.subject.calls.entries}))
 
 
 def entry(parts: Parts, batch: str, name: str) -> str:
@@ -61,7 +43,6 @@ def train_step(parts: Parts) -> Iterator[str]:
     yield '    """One step; returns the loss of the global batch. Gradients stay until the next step."""'
     yield "    optimizer.zero_grad()"
     yield from weight(parts)
-    yield from own_parts(parts, "batch", "    ")
     within = contexts(parts, "share")
     deep = 8 if within else 4
     if within:
@@ -79,9 +60,6 @@ def train_step(parts: Parts) -> Iterator[str]:
         yield "    return loss.detach()"
         return
     yield "    total = loss.detach()"
-    if parts.sharded_loss:
-        yield "    if isinstance(total, DTensor):"
-        yield "        total = total.to_local()  # all ranks of the tensor axis hold the whole sum"
     if parts.shared is not None:
         yield "    dist.all_reduce(total, group=group)"
     yield "    return total"
@@ -161,7 +139,4 @@ def weighed_by(parts: Parts) -> str:
 
 def contexts(parts: Parts, share: str) -> str:
     """In what the loss is computed, and its gradients; nothing where that is as usual."""
-    found = [parts.loss_context] if parts.sharded_loss else []
-    if parts.printed is None and weighs_apart(parts):
-        found.append(f"{MODE}(totals, {share})")
-    return ", ".join(found)
+    return f"{MODE}(totals, {share})" if parts.printed is None and weighs_apart(parts) else ""

@@ -24,19 +24,16 @@ from meshwright.backends.torch_.emit.writing.model import parallelize
 from meshwright.backends.torch_.emit.writing.pipeline import (
     blocks_of_stages,
     entries_of_step,
-    loss_of_micro,
     pipeline_of,
-    stage_made,
     staged_step,
     stages,
 )
 from meshwright.backends.torch_.emit.writing.printed import cuts
 from meshwright.backends.torch_.emit.writing.schedule import LISTS
 from meshwright.backends.torch_.emit.writing.step import after_backward, summed
-from meshwright.backends.torch_.emit.writing.weighing import target_of
 from meshwright.ir.invocation import NAMES
 from meshwright.ir.placement import Placement
-from meshwright.ir.quoting import assigned, literal
+from meshwright.ir.quoting import literal
 
 MEANING = {"batch": "ranks share the sequences of every micro-batch", "tensor": "ranks share every block"}
 
@@ -139,8 +136,7 @@ def unlike_batches(unlike: Unlike) -> Iterator[str]:
 def unlike_step(unlike: Unlike) -> Iterator[str]:
     """`train_step`."""
     first, late = entries_of_step(unlike.main, unlike.pipeline)
-    labels = [f"batch[{literal(target_of(unlike.main))}]"] * (unlike.main.printed is None)
-    return staged_step(unlike.main, (f"losses = model.run({', '.join((*labels, *first, *late))})",), _after(unlike))
+    return staged_step(unlike.main, (f"losses = model.run({', '.join((*first, *late))})",), _after(unlike))
 
 
 def _after(unlike: Unlike) -> Iterator[str]:
@@ -306,9 +302,7 @@ def _cuts(lies: Placement) -> str:
 
 
 def _runner(unlike: Unlike) -> Iterator[str]:
-    parts = unlike.main
-    made = stage_made(parts, "self.index")
-    late, labelled = bool(unlike.pipeline.late), parts.printed is None
+    late = bool(unlike.pipeline.late)
     yield "class Kept(NamedTuple):"
     yield '    """What a forward pass leaves for the backward pass of its micro-batch."""'
     yield ""
@@ -317,21 +311,10 @@ def _runner(unlike: Unlike) -> Iterator[str]:
     yield "    works: list[dist.Work | None]"
     yield ""
     yield ""
-    yield from pipeline_of(parts, "The stage of this rank, and what sends micro-batches through it.")
+    yield from pipeline_of("The stage of this rank, and what sends micro-batches through it.")
     yield "        self.index = next(stage for stage, ranks in enumerate(RANKS) if dist.get_rank() in ranks)"
-    yield f"        self.stages = nn.ModuleList([shard({made}, mesh)])"
-    for (stage, first), *others in unlike.pipeline.twice if labelled else ():
-        if (
-            any(kind.axes.tensor and stage in kind.subject.only for kind in unlike.kinds)
-            and stage not in parts.in_units
-        ):
-            yield f"        if self.index == {stage}:  # one parameter again"
-            for module, _, last in (name.rpartition(".") for _, name in others):
-                again = f"self.stages[0].get_submodule({literal(module)})"
-                yield f"            {assigned(again, last, f'self.stages[0].get_parameter({literal(first)})')}"
+    yield "        self.stages = nn.ModuleList([shard(stage_of(model, self.index, mesh), mesh)])"
     yield "        self.last = self.index == STAGES - 1"
-    if labelled:
-        yield "        self.targets = torch.ones(())  # what losses are divided by"
     yield f'        lists = Path(__file__).with_name("{LISTS}").read_text().splitlines()'
     yield '        self.schedule = lists[self.index].split(",")'
     yield "        groups = dist.new_group(), dist.new_group()  # values and gradients overtake each other"
@@ -361,12 +344,10 @@ def _runner(unlike: Unlike) -> Iterator[str]:
         yield "                own, there = boxes(one.shape, stage, cut), boxes(one.shape, other, cut_there)"
         yield "                yield name, Way(one.dtype, own, there, group), Way(one.dtype, there, own, group)"
         yield ""
-    arguments = ["self", *["target: Tensor", "/"] * labelled, "*entries: Tensor", *["**late: Tensor"] * late]
+    arguments = ["self", "*entries: Tensor", *["**late: Tensor"] * late]
     yield f"    def run({', '.join(arguments)}) -> list[Tensor]:"
     yield '        """All micro-batches, in the order of the schedule; returns their losses, of the last stage."""'
     yield "        inputs = list(zip(*(one.chunk(MICROBATCHES) for one in entries), strict=True))"
-    if labelled:
-        yield "        targets = target.chunk(MICROBATCHES)"
     if late:
         yield "        named = {name: one.chunk(MICROBATCHES) for name, one in late.items()}  # all stages have it"
     yield "        kept: dict[int, Kept] = {}"
@@ -375,7 +356,7 @@ def _runner(unlike: Unlike) -> Iterator[str]:
     yield "        for action in self.schedule:"
     yield "            number = int(action[1:])"
     yield '            if action[0] == "F":'
-    given = ["inputs[number]", *["targets[number]"] * labelled, *["**beside"] * late]
+    given = ["inputs[number]", *["**beside"] * late]
     if late:
         yield "                beside = {name: one[number] for name, one in named.items()}"
     yield f"                kept[number] = self.forth({', '.join(given)})"
@@ -393,14 +374,11 @@ def _runner(unlike: Unlike) -> Iterator[str]:
     yield "        wait(sent)"
     yield "        return losses"
     yield ""
-    arguments = ["entries: tuple[Tensor, ...]", *["labels: Tensor"] * labelled, "/", *["**late: Tensor"] * late]
+    arguments = ["entries: tuple[Tensor, ...]", "/", *["**late: Tensor"] * late]
     yield f"    def forth(self, {', '.join(arguments)}) -> Kept:"
     yield '        """The forward pass of a micro-batch."""'
     yield "        given = [way.receive().requires_grad_(back is not None) for way, back in self.before]"
     yield f"        made = self.stages[0](*(given or entries){', **late' * late})"
-    if labelled:
-        yield "        if self.last:"
-        yield "            made = self.loss(made, labels)"
     yield "        results = [made] if isinstance(made, Tensor) else list(made)"
     yield "        leaving = zip(self.after, results, strict=not self.last)"
     yield "        return Kept(given, results, [work for (way, _), one in leaving for work in way.send(one.detach())])"
@@ -414,9 +392,6 @@ def _runner(unlike: Unlike) -> Iterator[str]:
     yield "        torch.autograd.backward([one for one, _ in ends], [grad for _, grad in ends])"
     yield "        entered = zip(self.before, kept.given, strict=True)"
     yield "        return [work for (_, back), one in entered if back for work in back.send(one.grad)]"
-    if labelled:
-        yield ""
-        yield from loss_of_micro(parts)
 
 
 def unlike_orders(unlike: Unlike) -> str:

@@ -81,10 +81,8 @@ def _stepped(step: Step, text: str) -> str:
 
 
 def target_of(parts: Parts) -> str:
-    """The entry of the batch that a pipeline's loss is given beside what the model made: what counts in it, or what it
-    reads."""
-    weight, route = weight_of(parts.subject), parts.subject.calls.route
-    return weight.entry or next(iter(route.targets or parts.subject.calls.entries))
+    """The entry of the batch that torch cuts into micro-batches as targets: what counts in the loss, or any."""
+    return weight_of(parts.subject).entry or parts.subject.calls.entries[0]
 
 
 def share_of(parts: Parts) -> str:
