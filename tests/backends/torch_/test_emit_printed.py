@@ -26,7 +26,7 @@ ENCODER, NANO, NAMED, ALONE, LISTS, DROPPING, INNER = (
     f"{HERE / 'printed_models.py'}:{name}"
     for name in ("encoder", "nano", "named", "alone", "lists", "dropping", "inner")
 )
-MIXTURE = f"{HERE / 'mixtures.py'}:tiny"
+MIXTURE, LIMITED = (f"{HERE / 'mixtures.py'}:{name}" for name in ("tiny", "limited"))
 TWICE, PAIRS, UNCALLED = (f"{HERE / 'printed_models.py'}:{name}" for name in ("twice", "pairs", "uncalled"))
 CLAMPED = f"{HERE / 'llama_fused.py'}:clamped"
 STAGES = {"microbatches": 2, "schedule": "1f1b"}
@@ -62,6 +62,9 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "mixture, ep x dp": (MIXTURE, {"dp": 4, "ep": 2}),
     "mixture, ep x zero 3": (MIXTURE, {"dp": 2, "ep": 2, "zero": 3}),
     "mixture, pp x ep": (MIXTURE, {"pp": 2, "dp": 2, "ep": 2, **STAGES}),
+    "a capacity, ep x dp": (LIMITED, {"dp": 2, "ep": 2}),
+    "a capacity, cp x tp+sp": (LIMITED, {"cp": 2, "tp": 2, "sequence_parallel": True}),
+    "a capacity, tp+sp x zero 3": (LIMITED, {"tp": 2, "dp": 2, "zero": 3, "sequence_parallel": True}),
     "parameters around blocks, pp": (INNER, {"pp": 2, **STAGES}),
     "parameters around blocks, pp x zero 3": (INNER, {"pp": 2, "dp": 2, "zero": 3, **STAGES}),
     "one body, tp x zero 3": (ALONE, {"tp": 2, "dp": 2, "zero": 3}),
@@ -101,7 +104,7 @@ UNPRINTED = {"encoder, dp", "encoder, zero 3", "one body of two names, zero 3", 
 
 def printed_plan(name: str) -> Subject:
     reference, degrees = CASES[name]
-    return subject(reference=reference, prints=True if reference in (TINY, MIXTURE) else None, **degrees)
+    return subject(reference=reference, prints=True if reference in (TINY, MIXTURE, LIMITED) else None, **degrees)
 
 
 @pytest.fixture(scope="module")
@@ -220,6 +223,15 @@ def test_rows_of_experts_go_one_trip_in_a_block(plans: dict[str, tuple[Subject, 
     assert far.count("lambda x: leave(x, trip), lambda grad: arrive(grad, trip)") == 1
     assert "trip" not in here
     assert here.count("rows, ends, places = dispatch(") == 1
+
+
+def test_experts_with_a_capacity_have_slots_and_no_counts_of_rows(plans: dict[str, tuple[Subject, Path]]) -> None:
+    """Slots of whole runs of tokens go to experts and back as any value does."""
+    text = plans["a capacity, ep x dp"][1].read_text()
+    assert re.search(r"exchange\(to_slots\(.*, 8, \(8,\), 2\), ep, 1, 0\)", text)
+    assert re.search(r"from_slots\(\w+, \w+, \w+, 8, \(8,\), 2\)", text)
+    assert len(re.findall(r"exchange\(.*, ep, \d, \d\)", text)) == 2
+    assert "trip" not in text
 
 
 def test_gradients_that_the_script_sums_add_up_along_the_axes_of_copies_alone(
