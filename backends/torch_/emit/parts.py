@@ -84,9 +84,10 @@ class Parts:
             check_sharded(self.subject, self.kept, self.axes)
         return found
 
-    def routed(self, piece: Piece, path: str) -> bool:
-        """Whether a parameter belongs to experts that are cut apart."""
-        return self.experts is not None and self.experts.holds(piece, path)
+    @property
+    def held_once(self) -> bool:
+        """Whether there are parameters without copies, beside others that have some."""
+        return any(set(axes) >= set(self.axes.copies) for axes in self.copies.of_apart.values())
 
     def loop(self, piece: Piece, again: Again | None = None) -> tuple[str, ...]:
         """The head of the loop over a piece's blocks, or those that run again: of the stage at hand, where there are
@@ -443,7 +444,8 @@ class Parts:
         copies, tensor = self.axes.copies, (self.axes.tensor,) if self.axes.tensor is not None else ()
         both = [(*copies, *tensor)] if self.summed and self.partial_gradients else []
         together = self.printed.together if self.printed is not None else ()
-        several = (self.axes.batch, copies, self.expert_copies, *both, self._sharing, *together)
+        inner = (axes for unit in self.kept.units for axes in unit.inner.values())
+        several = (self.axes.batch, copies, self.expert_copies, *inner, *both, self._sharing, *together)
         wanted = dict.fromkeys((*several, *self.summed_otherwise.values()))
         return tuple(axes for axes in wanted if len(axes) > 1)
 

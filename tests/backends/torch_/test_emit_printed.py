@@ -61,6 +61,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "mixture, tp+sp x zero 3": (MIXTURE, {"tp": 2, "dp": 2, "zero": 3, "sequence_parallel": True}),
     "mixture, ep x dp": (MIXTURE, {"dp": 4, "ep": 2}),
     "mixture, ep x zero 3": (MIXTURE, {"dp": 2, "ep": 2, "zero": 3}),
+    "mixture, ep x dp x zero 3": (MIXTURE, {"dp": 4, "ep": 2, "zero": 3}),
     "mixture, pp x ep": (MIXTURE, {"pp": 2, "dp": 2, "ep": 2, **STAGES}),
     "a capacity, ep x dp": (LIMITED, {"dp": 2, "ep": 2}),
     "a capacity, cp x tp+sp": (LIMITED, {"cp": 2, "tp": 2, "sequence_parallel": True}),
@@ -242,6 +243,17 @@ def test_gradients_that_the_script_sums_add_up_along_the_axes_of_copies_alone(
     assert listed.count(': "dp",') == len(listed.splitlines()) - 2
     assert "experts" in listed
     assert "attention" not in listed
+
+
+def test_experts_are_units_of_their_own_where_copies_of_them_are_sharded(
+    plans: dict[str, tuple[Subject, Path]],
+) -> None:
+    """Over the axes along which they have copies, in a function that is called as their module."""
+    text = plans["mixture, ep x dp x zero 3"][1].read_text()
+    experts = r'fully_shard\(block\.get_submodule\("feed_forward\.experts"\), mesh=mesh\["dp"\],'
+    assert re.search(experts + r".*\n +fully_shard\(block, mesh=shards, reshard_after_forward=\w+\)\n", text)
+    assert "= self.feed_forward.experts(" in text
+    assert "ignored" not in text
 
 
 def test_a_parameter_that_one_axis_cuts_and_another_copies_is_refused(tmp_path: Path) -> None:

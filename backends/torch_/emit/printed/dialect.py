@@ -191,7 +191,8 @@ class Torch:
         if param.buffer or (self.tensor is None and not any(state.dims)):
             return text
         text = f"{'local_of_sum' if self.tensor in state.grad_partial else 'local'}({text})"
-        return f"{text}.to({self.computes})" if self.computes and self.tensor is None else text
+        apart = any(shard.axis != self.tensor for dim in state.dims for shard in dim)
+        return f"{text}.to({self.computes})" if self.computes and apart else text
 
     def update(self) -> str:
         return "%0.copy_(%1.detach())"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 
 from meshwright.backends.torch_.emit.axes import joined
 from meshwright.backends.torch_.emit.parts import Parts
@@ -162,7 +162,8 @@ def sharded(parts: Parts) -> Iterator[str]:
         yield f"    precision = MixedPrecisionPolicy({given})"
         options.append("mp_policy=precision")
     whole = ["not parameter.requires_grad"] * parts.kept.frozen + ["not parameter.ndim"] * parts.kept.scalars
-    whole += ["isinstance(parameter, DTensor)"] * bool(parts.copies.of_apart)
+    beside = " and parameter.device_mesh.ndim > 1" * (parts.axes.tensor is not None)  # all are along that axis
+    whole += [f"isinstance(parameter, DTensor){beside}"] * parts.held_once
     if whole:
         yield f"    ignored = {{parameter for parameter in model.parameters() if {' or '.join(whole)}}}"
     ignoring = ["ignored_params=ignored"] if whole else []
@@ -174,16 +175,18 @@ def sharded(parts: Parts) -> Iterator[str]:
         resharded = [*options, f"reshard_after_forward={unit.reshard}"]
         if unit.piece.repeated:
             yield from indented(parts.loop(unit.piece))
-            routed = yield from sharded_experts(parts, unit)
+            yield from sharded_within(parts, unit, options)
+            routed = held_by_experts(parts, unit)
             listed = ", ".join((*routed, *["*ignored"] * bool(whole)))
             ignored = [f"ignored_params={{{listed}}}"] if routed else ignoring
-            resharded += placed(parts, unit, routed=False)
+            resharded += placed(parts, unit)
             yield from call(8, *shard(parts, [unit], ["block", *resharded, *ignored]))
             continue
+        yield from sharded_within(parts, unit, options)
         owners = [path for path in unit.piece.owners() if gathered_by(parts, unit.piece, path)]
         root += [unit] * (len(owners) < len(unit.piece.owners()))
         modules = [f"model.get_submodule({literal(path)})" for path in owners]
-        resharded += [*placed(parts, unit, routed=False), *ignoring]
+        resharded += [*placed(parts, unit), *ignoring]
         if parts.one_unit:
             together += modules
         elif modules:
@@ -247,20 +250,16 @@ def gathered_by(parts: Parts, piece: Piece, path: str) -> bool:
     return path in called and all(module == path or module.startswith(f"{path}.") for module in reads)
 
 
-def placed(parts: Parts, unit: Unit, *, routed: bool) -> list[str]:
-    """What `fully_shard` is told of parameters, those of experts or the others, that are not cut along the first
-    dimension."""
+def placed(parts: Parts, unit: Unit, within: str = "") -> list[str]:
+    """What `fully_shard` is told of parameters, those of a unit `within` this one or its own, that are not cut along
+    the first dimension."""
     held = {param.path: own_name(unit.piece, param) for param in unit.piece.graph.params}
     by_root = {
         param.path
         for param in unit.piece.graph.params
         if not (unit.piece.repeated or gathered_by(parts, unit.piece, unit.piece.owner(param)))
     }
-    found = {
-        held[path]: dim
-        for path, dim in unit.along.items()
-        if routed == parts.routed(unit.piece, path) and path not in by_root
-    }
+    found = {held[path]: dim for path, dim in unit.along.items() if within == unit.within(path) and path not in by_root}
     holder = "block" if unit.piece.repeated else "model"
     table = ", ".join(f"{literal(path)}: {dim}" for path, dim in found.items())
     return [f"shard_placement_fn=along({holder}, {{{table}}})"] if found else []
@@ -292,20 +291,20 @@ def along() -> Iterator[str]:
     yield "    return lambda parameter: Shard(other.get(id(parameter), 0))"
 
 
-def sharded_experts(parts: Parts, unit: Unit) -> Generator[str, None, list[str]]:
-    """Experts have copies of their own, or none; those that a block's unit must ignore."""
-    bodies = parts.experts.bodies if parts.experts is not None else ()
+def sharded_within(parts: Parts, unit: Unit, options: Sequence[str]) -> Iterator[str]:
+    """What a unit holds that has copies along fewer axes than the rest of it, first; `options` begin with the mesh."""
+    holder, deep = ("block", 8) if unit.piece.repeated else ("model", 4)
+    for path, over in unit.inner.items():
+        given = [f'mesh=mesh["{joined(over)}"]', *options[1:], f"reshard_after_forward={unit.reshard}"]
+        given += placed(parts, unit, path)
+        lines = call(deep, "fully_shard", [f"{holder}.get_submodule({literal(path)})", *given])
+        yield from lines if unit.piece.repeated else parts.only(unit.piece, lines)
+
+
+def held_by_experts(parts: Parts, unit: Unit) -> list[str]:
+    """Experts of stock styles without copies, which a block's unit must ignore."""
+    bodies = parts.experts.bodies if parts.experts is not None and not unit.inner else ()
     modules = [module for one in bodies if one.piece is unit.piece for module in one.modules]
-    if not modules:
-        return []
-    if parts.expert_copies:
-        for path in modules:
-            over = f'mesh["{joined(parts.expert_copies)}"]'
-            options = [f"mesh={over}", f"reshard_after_forward={unit.reshard}"]
-            options += placed(parts, unit, routed=True)
-            options += ["ignored_params=ignored"] * (parts.kept.frozen or parts.kept.scalars)
-            yield from call(8, "fully_shard", [f"block.get_submodule({literal(path)})", *options])
-        return []
     return [f"*block.get_submodule({literal(path)}).parameters()" for path in modules]
 
 
