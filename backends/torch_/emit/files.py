@@ -169,7 +169,7 @@ def check_copies(subject: Subject, axes: Axes, copies: Copies, kept: Kept) -> No
     paths = {(piece.plan.name, path) for piece in subject.pieces for path in scalars_of(piece)}
     for name, along in (*copies.of_apart.items(), *copies.of_alike.items()):
         place = f"plan {', '.join(name)}"
-        if kept.whole or (not kept.units and axes.tensor is not None):
+        if kept.whole:
             raise EmissionPrinted(place=place, cause=f"it has no copies to add up along {'.'.join(along)}")
         others = set(axes.copies) - set(along)
         wrong = not others <= set(kept.over) if name in copies.of_apart else not set(along) <= set(kept.over)

@@ -26,6 +26,7 @@ from meshwright.backends.torch_.emit.styles import LOSS, Style, Styles
 from meshwright.backends.torch_.emit.subject import Piece, Subject
 from meshwright.backends.torch_.emit.turns import among
 from meshwright.ir.fold import joined
+from meshwright.ir.graph import Param
 from meshwright.ir.shares import shares_along
 
 FLAT = len(("samples", "positions", "scores"))
@@ -303,8 +304,20 @@ class Parts:
         every = ((piece, param) for piece in self.subject.pieces for param in piece.graph.params)
         over = ((piece, one, self.copies.added(piece, one.path, self.axes.copies)) for piece, one in every)
         return by_name(
-            (piece, piece.read_as(one), axes if axes != self.axes.copies else None) for piece, one, axes in over
+            (piece, piece.read_as(one), (*axes, *self._summed_inside(piece, one)) if axes != self.axes.copies else None)
+            for piece, one, axes in over
         )
+
+    def _summed_inside(self, piece: Piece, param: Param) -> tuple[str, ...]:
+        """The tensor axis, where the gradients that its ranks have of a parameter add up."""
+        assert self.printed is not None
+        home = self.printed.bodies[piece.plan.body].routed.hubs[param.value].home
+        return tuple(axis for axis in self.printed.tensor if axis in home.grad_partial)
+
+    @property
+    def inside(self) -> tuple[tuple[str, ...], ...]:
+        """The axes of units within others."""
+        return tuple(axes for unit in self.kept.units for axes in unit.inner.values())
 
     @property
     def carries_shards(self) -> bool:
@@ -335,14 +348,14 @@ class Parts:
         return self.kept.level == 2 and self.microbatches > 1
 
     @property
-    def cutting(self) -> str | None:
-        """The axis along which parameters are DTensors."""
-        cutting = self.printed.cutting if self.printed is not None else ()
-        return next(iter(cutting), self.axes.tensor)
+    def cutting(self) -> tuple[str, ...]:
+        """The axes along which parameters are DTensors."""
+        tensor = (self.axes.tensor,) if self.axes.tensor is not None else ()
+        return self.printed.cutting if self.printed is not None else tensor
 
     @property
     def _has_dtensors(self) -> bool:
-        return self.cutting is not None or self.experts is not None
+        return bool(self.cutting) or self.experts is not None
 
     @property
     def copies(self) -> Copies:
@@ -444,8 +457,7 @@ class Parts:
         copies, tensor = self.axes.copies, (self.axes.tensor,) if self.axes.tensor is not None else ()
         both = [(*copies, *tensor)] if self.summed and self.partial_gradients else []
         together = self.printed.together if self.printed is not None else ()
-        inner = (axes for unit in self.kept.units for axes in unit.inner.values())
-        several = (self.axes.batch, copies, self.expert_copies, *inner, *both, self._sharing, *together)
+        several = (self.axes.batch, copies, self.expert_copies, *self.inside, *both, self._sharing, *together)
         wanted = dict.fromkeys((*several, *self.summed_otherwise.values()))
         return tuple(axes for axes in wanted if len(axes) > 1)
 

@@ -23,6 +23,8 @@ from meshwright.ir.placement import CONTIGUOUS, Layout, Nested, Placement, Secti
 from meshwright.ir.rewrite import facts_of
 
 Sizes = tuple[int, ...]
+Cut = tuple[int, Sizes] | tuple[int, Sizes, str]
+"""The dimension that has sections, and their sizes; the axis that cuts them, where several cut parameters."""
 What = TypeVar("What")
 
 
@@ -32,8 +34,8 @@ class Fused:
 
     modules: Mapping[str, Sizes] = field(default_factory=dict)
     """What each one yields side by side: sizes by module, relative to the instance."""
-    params: Mapping[str, tuple[int, Sizes]] = field(default_factory=dict)
-    """The dimension of each of their parameters that has them, and the sizes."""
+    params: Mapping[str, Cut] = field(default_factory=dict)
+    """How each of their parameters is cut that has them."""
 
 
 def fused_of(subject: Subject, piece: Piece, axis: str) -> Fused:
@@ -75,7 +77,7 @@ def sizes_of(layout: Layout, extent: int) -> Sizes:
     return layout.sizes if isinstance(layout, Sections) else ()
 
 
-def named(pieces: Iterable[Piece], several: Iterable[tuple[Piece, Fused]]) -> dict[str, tuple[int, Sizes]]:
+def named(pieces: Iterable[Piece], several: Iterable[tuple[Piece, Fused]]) -> dict[str, Cut]:
     """The fused parameters among those of pieces: what a regular expression of their names says of each."""
     fused = {(piece.first, piece.plan.name): one.params for piece, one in several}
     return by_name(

@@ -88,7 +88,7 @@ def kept_of(subject: Subject, axes: Axes, copies: Copies = COPIED) -> Kept:
     if whole and (len(whole) > 1 or len(shards) > 1):
         raise _refuse("storage", f"it is sharded over {'.'.join(shards)} with copies over {'.'.join(whole)}")
     units = tuple(
-        Unit(piece, _gathers_again(subject, piece), _along(piece, axes, copies), _inner(piece, shards, copies))
+        Unit(piece, _gathers_again(subject, piece), _along(piece, axes, copies), _inner(piece, axes, copies))
         for piece in subject.pieces
         if sharded[piece.plan.name]
     )
@@ -112,22 +112,18 @@ def _check_even(subject: Subject, unit: Unit, axes: Axes, copies: Copies) -> Non
             raise _refuse(f"plan {unit.piece.plan.name}, {item.path}", f"{parts} shards of {size} along a dimension")
 
 
-def _inner(piece: Piece, shards: tuple[str, ...], copies: Copies) -> dict[str, tuple[str, ...]]:
-    """The modules that hold parameters which some axes that shard cut apart, and the others of these."""
+def _inner(piece: Piece, axes: Axes, copies: Copies) -> dict[str, tuple[str, ...]]:
+    """The modules that hold parameters which some axes cut apart, and those along which they have copies."""
     params = [param for param in piece.graph.params if not param.buffer]
-    over = {param.path: _beside(shards, copies.apart(piece, param.path)) for param in params}
-    found = {piece.owner(param): over[param.path] for param in params if over[param.path] not in ((), shards)}
-    for module, axes in found.items():
+    over = {param.path: _copied(piece, param.path, axes, copies) for param in params}
+    found = {piece.owner(param): over[param.path] for param in params if over[param.path] not in ((), axes.copies)}
+    for module, among in found.items():
         within = [one for one in params if any(path.startswith(f"{module}.") for path in one.paths)]
-        other = next((one.path for one in within if over[one.path] != axes), "") if module else module
+        other = next((one.path for one in within if over[one.path] != among), "") if module else module
         if other or not module:
-            cause = f"it is sharded over {'.'.join(axes)}, and what is in its module otherwise"
+            cause = f"it is sharded over {'.'.join(among)}, and what is in its module otherwise"
             raise _refuse(f"plan {piece.plan.name}, {module or 'the module itself'}", cause)
     return found
-
-
-def _beside(shards: tuple[str, ...], apart: tuple[str, ...]) -> tuple[str, ...]:
-    return tuple(axis for axis in shards if axis not in apart)
 
 
 def _along(piece: Piece, axes: Axes, copies: Copies) -> dict[str, int]:

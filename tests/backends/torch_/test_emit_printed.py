@@ -62,6 +62,9 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "mixture, ep x dp": (MIXTURE, {"dp": 4, "ep": 2}),
     "mixture, ep x zero 3": (MIXTURE, {"dp": 2, "ep": 2, "zero": 3}),
     "mixture, ep x dp x zero 3": (MIXTURE, {"dp": 4, "ep": 2, "zero": 3}),
+    "mixture, ep over dp and cp": (MIXTURE, {"dp": 2, "cp": 2, "ep": 4, "context": "ulysses"}),
+    "mixture, ep x etp+sp": (MIXTURE, {"dp": 2, "ep": 2, "tp": 2, "etp": 2, "sequence_parallel": True}),
+    "a capacity, ep over dp and cp": (LIMITED, {"dp": 2, "cp": 2, "ep": 4, "zero": 1}),
     "mixture, pp x ep": (MIXTURE, {"pp": 2, "dp": 2, "ep": 2, **STAGES}),
     "a capacity, ep x dp": (LIMITED, {"dp": 2, "ep": 2}),
     "a capacity, cp x tp+sp": (LIMITED, {"cp": 2, "tp": 2, "sequence_parallel": True}),
@@ -254,6 +257,20 @@ def test_experts_are_units_of_their_own_where_copies_of_them_are_sharded(
     assert re.search(experts + r".*\n +fully_shard\(block, mesh=shards, reshard_after_forward=\w+\)\n", text)
     assert "= self.feed_forward.experts(" in text
     assert "ignored" not in text
+
+
+def test_rows_of_experts_go_one_trip_after_another(plans: dict[str, tuple[Subject, Path]]) -> None:
+    """Along every axis that cuts experts apart; and, of those that are cut in themselves, to all that have parts."""
+    text = plans["mixture, ep over dp and cp"][1].with_name("train_parts.py")
+    text = (text if text.is_file() else plans["mixture, ep over dp and cp"][1]).read_text()
+    assert re.search(
+        r"trip, ends\w* = to_experts\(ends, cp_ep\)\n.*\n? +trip_2, ends\w* = to_experts\(ends\w*, ep\)", text
+    )
+    assert "lambda x: arrive(arrive(x, trip), trip_2), lambda grad: leave(leave(grad, trip_2), trip)" in text
+    text = plans["mixture, ep x etp+sp"][1].read_text()
+    assert re.search(r"= to_all\(ends, tp\)\n.*\n? +trip_2, ends\w* = to_experts\(ends\w*, ep\)", text)
+    assert 'experts\\.gate_up_proj": {"ep": 0, "tp": 1},' in text
+    assert 'distribute(model, mesh, "tp")' in text
 
 
 def test_a_parameter_that_one_axis_cuts_and_another_copies_is_refused(tmp_path: Path) -> None:

@@ -121,7 +121,7 @@ class Torch:
     def steps(self, text: str, steps: Sequence[Step], starts: Placement, shape: tuple[int, ...]) -> str:
         for step in steps:
             if step.kind in ROWS:
-                text = f"{step.kind}({text}, %1)"
+                text = f"{step.kind}({text}, %{step.dim})"
                 continue
             text, held = f"{STEPS.get(step.kind, step.kind)}({self.arguments(text, step, shape)})", starts.dims
             shape, starts = self.after((step,), shape), after(starts, step)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from meshwright.backends.torch_.emit.axes import joined
 from meshwright.backends.torch_.emit.parts import Parts
 from meshwright.backends.torch_.emit.writing.lines import quoted
+from meshwright.ir.quoting import literal
 
 
 def draw(parts: Parts) -> Iterator[str]:
@@ -53,6 +55,12 @@ def drawn(parts: Parts, axes: tuple[str, ...], *, distributed: bool) -> Iterator
     yield "        if isinstance(tensor, DTensor):"
     yield "            over = zip(tensor.device_mesh.mesh_dim_names or (), tensor.placements, strict=True)"
     yield "            cut = {axis for axis, how in over if how.is_shard()}"
+    if parts.copies.of_apart:
+        made = {joined(one): one for one in (parts.kept.over, *parts.inside) if len(one) > 1}
+        if made:
+            shown = ", ".join(f"{literal(name)}: ({quoted(one)})" for name, one in made.items())
+            yield f"            cut |= {{one for axis in cut for one in {{{shown}}}.get(axis, ())}}"
+        axes = (*parts.axes.copies, *([tensor] if tensor is not None else []))
     if parts.experts is not None:
         apart = f'("{tensor}",)' if tensor is not None else "()"
         yield f'        held = {apart} if "{parts.experts.axes[0]}" in cut else ({quoted(axes)},)'

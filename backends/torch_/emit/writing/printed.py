@@ -21,8 +21,12 @@ from meshwright.ir.quoting import literal, pattern, said
 def cuts(printed: Printed) -> Iterator[str]:
     """`CUT` and `ALIKE`, constants."""
     if printed.cutting:
-        yield "CUT = {  # parameters by name: the dimension of which each rank has its part"
-        yield from (f"    {pattern(name)}: {dim}," for name, dim in printed.cuts.items())
+        several = len(printed.cutting) > 1
+        which = "dimensions, by axis," if several else "dimension"
+        yield f"CUT = {{  # parameters by name: the {which} of which each rank has its part"
+        for name, dims in printed.cuts.items():
+            by_axis = ", ".join(f"{literal(axis)}: {dim}" for axis, dim in dims.items())
+            yield f"    {pattern(name)}: {f'{{{by_axis}}}' if several else next(iter(dims.values()))},"
         yield "}"
     if printed.alike:
         yield "ALIKE = {  # parameters by name: along which axes all ranks compute the whole gradient"
@@ -54,7 +58,8 @@ def functions(parts: Parts) -> Iterator[Iterator[str]]:
     used = names_in("\n".join(line for text in texts for line in text))
     yield from (iter(text.split("\n")) for text in used_by(used, ring_of(printed)))
     if printed.cutting:
-        yield iter((DISTRIBUTE if printed.tensor else DISTRIBUTE_APART).split("\n"))
+        alone = DISTRIBUTE if printed.tensor else DISTRIBUTE_APART
+        yield iter((DISTRIBUTE_SEVERAL if len(printed.cutting) > 1 else alone).split("\n"))
     shown = texts if parts.pipeline is None else texts[: -len(parts.pipeline.stages)]
     yield from (iter(text) for text in shown)
 
@@ -120,8 +125,10 @@ def set_forwards(parts: Parts) -> Iterator[str]:
     """What `parallelize` does."""
     printed = parts.printed
     assert printed is not None
-    for axis in printed.cutting:
-        yield f'    distribute(model, mesh["{axis}"])'
+    if len(printed.cutting) > 1:
+        yield f"    distribute(model, mesh{''.join(f', {literal(axis)}' for axis in printed.tensor)})"
+    elif printed.cutting:
+        yield f'    distribute(model, mesh["{printed.cutting[0]}"])'
     for axis in printed.named_axes:
         if axis != "model" and axis in used_axes(printed, whole=parts.pipeline is None):
             yield f'    {axis} = mesh["{axis}"]'
@@ -189,6 +196,23 @@ def distribute(model: nn.Module, ranks: DeviceMesh) -> None:
             continue
         if parameter not in made:
             cut = distribute_tensor(parameter.detach(), ranks, [Shard(dim)], src_data_rank=None)
+            made[parameter] = nn.Parameter(cut, requires_grad=parameter.requires_grad)
+        path, _, last = name.rpartition(".")
+        model.get_submodule(path).register_parameter(last, made[parameter])'''
+
+DISTRIBUTE_SEVERAL = '''\
+def distribute(model: nn.Module, mesh: DeviceMesh, *always: str) -> None:
+    """Make DTensors of the parameters that CUT names, along the axes that it says, and of all of them along those that
+    are given `always`: each rank has its part, or all. Names stay."""
+    made: dict[nn.Parameter, nn.Parameter] = {}
+    for name, parameter in list(model.named_parameters(remove_duplicate=False)):
+        dims = next((dims for pattern, dims in CUT.items() if re.fullmatch(pattern, name)), {})
+        axes = tuple(axis for axis in mesh.mesh_dim_names or () if axis in dims or axis in always)
+        if not axes:
+            continue
+        if parameter not in made:
+            lies = [Shard(dims[axis]) if axis in dims else Replicate() for axis in axes]
+            cut = distribute_tensor(parameter.detach(), mesh[axes], lies, src_data_rank=None)
             made[parameter] = nn.Parameter(cut, requires_grad=parameter.requires_grad)
         path, _, last = name.rpartition(".")
         model.get_submodule(path).register_parameter(last, made[parameter])'''
