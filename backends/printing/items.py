@@ -16,12 +16,14 @@ from meshwright.backends.printing.rows import (
     ENDS,
     PLACES,
     Lead,
+    Trip,
+    Trips,
     along_rows,
     lead,
     merged,
     renumbered,
     rows_of,
-    trip_of,
+    travelled,
 )
 from meshwright.ir.adjoint import Split
 from meshwright.ir.errors import EmissionPrinted
@@ -77,7 +79,7 @@ class Dialect(Protocol):
 
     def trip(self, step: Step) -> str:
         """What tells how rows of experts travel, by the step that takes them there, and where each expert's end there;
-        of where they end here. Ways of rows read it as `%1`."""
+        of where they end here. Steps of rows have the number of what they read of that for a dimension."""
 
     def entry(self, state: State, type_: Type) -> str:
         """A rank's part of what it is given whole, but for the batch."""
@@ -135,8 +137,8 @@ class _Items:
     rows: Mapping[str, str]
     found: list[Item] = field(default_factory=list)
     known: set[str] = field(default_factory=set)
-    far: dict[tuple[str, Lead], str] = field(default_factory=dict)
-    """The trip by which rows came that lie so, by what was dispatched."""
+    trips: dict[tuple[str, Lead], Trips] = field(default_factory=dict)
+    """The trips that rows have made which lie so, by what was dispatched."""
     unlike: tuple[str, tuple[int, ...]] = field(init=False)
     """The axis whose ranks have unequal parts, if there is one, and these; else the first rank."""
 
@@ -189,9 +191,9 @@ class _Items:
 
     def move(self, value: str, name: str, made: Sequence[str], ways: Sequence[Way]) -> None:
         local, trained = self.type_of(value, ways[0].starts), value in self.routed.graph.differentiable
-        trips = self.trips(value, ways)
+        trips: tuple[str, ...] = ()
         if value in self.rows:
-            ways = [along_rows(way) for way in ways]
+            ways, trips = self.of_rows(self.rows[value], ways)
         if len(ways) == 1:
             text, says = self.dialect.move(ways[0], local, trained=trained)
         else:
@@ -200,25 +202,33 @@ class _Items:
         self.known.update(made)
         self.found.append(Item(made=tuple(made), text=text, reads=reads, says=says, stem=stem, alone=True, moves=True))
 
-    def trips(self, value: str, ways: Sequence[Way]) -> tuple[str, ...]:
-        """The local name of the trip that rows of experts take, which is made once for all of them; none if they stay,
-        or if the value is none."""
-        own = self.rows.get(value)
-        if own is None:
-            return ()
-        home = self.routed.hubs[own].home.value
-        found = dict.fromkeys(trip for way in ways if (trip := trip_of(way, own, home)) is not None)
-        if len(found) > 1:
-            raise EmissionPrinted(place=f"%{value}", cause="rows of experts take several trips at once")
+    def of_rows(self, own: str, ways: Sequence[Way]) -> tuple[list[Way], tuple[str, ...]]:
+        """Ways of rows, of what was dispatched, and the local names of the trips that they take: each is made once."""
+        found: dict[Trip, int] = {}
+        begin = [self.made_by(own, lead(way.starts)) for way in ways]
+        for way, trips in zip(ways, begin, strict=True):
+            far = travelled(own, trips, way.there)
+            near = travelled(own, far, way.back) if way.back else trips
+            if near != trips or self.trips.setdefault((own, lead(way.state.value)), far) != far:
+                raise EmissionPrinted(place=f"%{own}", cause="rows of experts come back another way")
+            for trip in (one for one in (*trips, *far) if (one in trips) != (one in far)):
+                found.setdefault(trip, len(found) + 1)
         for trip in found:
             if trip.name not in self.known:
                 text, made = self.dialect.trip(trip.step), (trip.name, f"{trip.name}{ENDS}")
                 self.known.add(trip.name)
+                reads = (f"{trip.behind}{ENDS}",)
                 self.found.append(
-                    Item(made=made, text=text, reads=(f"{own}{ENDS}",), stems=("trip", "ends"), alone=True, moves=True)
+                    Item(made=made, text=text, reads=reads, stems=("trip", "ends"), alone=True, moves=True)
                 )
-                self.far[own, trip.far(ways[0], home)] = trip.name
-        return tuple(trip.name for trip in found)
+        named = [along_rows(way, own, trips, found) for way, trips in zip(ways, begin, strict=True)]
+        return named, tuple(trip.name for trip in found)
+
+    def made_by(self, own: str, where: Lead) -> Trips:
+        """The trips by which rows came that lie so."""
+        if (own, where) not in self.trips:
+            raise EmissionPrinted(place=f"%{own}", cause="rows of experts lie otherwise than any trip takes them")
+        return self.trips[own, where]
 
     def to_hub(self, value: str) -> None:
         leaves = self.routed.hubs[value].leaves
@@ -296,16 +306,15 @@ class _Items:
         if own is None:
             return op.results, ()
         if own in op.results:
+            self.trips[own, lead(self.routed.hubs[own].home.value)] = ()
             return (own, f"{own}{ENDS}", f"{own}{PLACES}"), ()
         wanted = zip(op.operands, self.routed.wanted[op.name], strict=True)
-        where = next(lead(state.value) for value, state in wanted if value in self.rows)
-        if where == lead(self.routed.hubs[own].home.value):
-            return op.results, (f"{own}{PLACES if op.kind == 'combine' else ENDS}",)
-        if op.kind == "combine" or (own, where) not in self.far:
+        trips = self.made_by(own, next(lead(state.value) for value, state in wanted if value in self.rows))
+        if op.kind == "combine" and trips:
             raise EmissionPrinted(
                 place=f"%{op.name} ({op.kind}) {op.source}", cause="its rows of experts are elsewhere"
             )
-        return op.results, (f"{self.far[own, where]}{ENDS}",)
+        return op.results, (f"{trips[-1].name if trips else own}{PLACES if op.kind == 'combine' else ENDS}",)
 
     def type_of(self, value: str, placement: Placement, rank: int = 0) -> Type:
         """What a rank has of a value; of rows, how many there are on average."""

@@ -65,17 +65,25 @@ def _places(
             readers.setdefault(name, []).append(number)
     done = [n for n, item in enumerate(items) if (item.module or item.outer) and not item.moves]
     found = {n: "" if items[n].outer else _innermost(items[n].module, paths) for n in done}
-    pending = [n for n in range(len(items)) if n not in found]
-    for number in pending:  # a move, or what no module does: with all that it touches
-        found[number] = ""
-    for number in reversed(pending):
-        item = items[number]
-        if any(name in outputs for name in item.made) or not item.made:
+    for number in range(len(items)):
+        if number in found:
             continue
-        around = {found[n] for name in item.made for n in readers.get(name, [])}
-        made = {found[maker[name]] for name in item.reads if name in maker}
-        if len(around | made) == 1 and (made or params.issuperset(item.reads)):
-            found[number] = (around | made).pop()
+        together, around, left = (
+            {number},
+            set[str](),
+            [number],
+        )  # moves, or what no module does, with all that they touch
+        while left:
+            item = items[left.pop()]
+            made_elsewhere = any(name not in maker and name not in params for name in item.reads)
+            around |= {""} if made_elsewhere or not item.made or not set(outputs).isdisjoint(item.made) else set()
+            touched = {maker[name] for name in item.reads if name in maker}
+            touched.update(n for name in item.made for n in readers.get(name, ()))
+            around.update(found[n] for n in touched if n in found)
+            fresh = {n for n in touched if n not in found} - together
+            together |= fresh
+            left += fresh
+        found |= dict.fromkeys(together, around.pop() if len(around) == 1 else "")
     return found
 
 

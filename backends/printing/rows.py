@@ -7,7 +7,7 @@ itself, or with what its expert has, so that the two leading dimensions are one 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from meshwright.ir.errors import EmissionPrinted
@@ -71,23 +71,20 @@ def _less(dims: Attr) -> Attr:
 
 
 Lead = tuple[Dim, Dim]
+Trips = tuple["Trip", ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Trip:
-    """How rows go to the experts of other ranks, and come back: `step` is the one that takes them there."""
+    """How rows go to the experts of other ranks, by a step, from where they are dispatched, or behind another trip."""
 
-    rows: str
+    behind: str
     step: Step
 
     @property
     def name(self) -> str:
         """Its local name; beside it stands where each expert's rows end there."""
-        return f"{self.rows}@to.{'.'.join(self.step.axes)}.{self.step.kind}"
-
-    def far(self, way: Way, home: Placement) -> Lead:
-        """How rows lie there, of which a way leads there or back."""
-        return next(one for one in (lead(way.state.value), lead(way.starts)) if one != lead(home))
+        return f"{self.behind}@to.{'.'.join(self.step.axes)}.{self.step.kind}"
 
 
 def lead(placement: Placement) -> Lead:
@@ -95,30 +92,48 @@ def lead(placement: Placement) -> Lead:
     return placement.dims[0], placement.dims[1]
 
 
-def trip_of(way: Way, rows: str, home: Placement) -> Trip | None:
-    """The trip that a way of rows takes, there or back, of those that were dispatched so; none if they stay."""
-    if lead(way.starts) == lead(way.state.value):
-        return None
-    steps = [step for step in (*way.there, *way.back) if _travels(step)]
-    outward = [step for step in steps if (step.kind, step.dim) == ("all_gather", SLOTS) or step.target == EXPERTS]
-    if len(steps) != 2 or len(outward) != 1 or lead(home) not in (lead(way.starts), lead(way.state.value)):
-        raise EmissionPrinted(place=f"%{rows}", cause=f"rows of experts take {' and '.join(map(str, steps))}")
-    return Trip(rows, outward[0])
+def travelled(rows: str, trips: Trips, steps: Iterable[Step]) -> Trips:
+    """The trips that rows have made after some steps: one more, or the last one taken back, by each that they travel
+    by."""
+    for step in filter(_travels, steps):
+        uneven = any(trip.step.kind == "all_to_all" for trip in trips)
+        last = trips[-1].step if trips else None
+        to_all = step.kind == "all_gather" and step.dim == SLOTS
+        if (to_all and not uneven) or (step.dim, step.target) == (SLOTS, EXPERTS):
+            trips = (*trips, Trip(trips[-1].name if trips else rows, step))
+        elif last is not None and last.axes == step.axes and step.kind in BACK[last.kind]:
+            trips = trips[:-1]
+        else:
+            raise EmissionPrinted(place=f"%{rows}", cause=f"rows of experts take {step}")
+    return trips
 
 
-def along_rows(way: Way) -> Way:
-    """A way of slots as one of rows."""
+BACK = {"all_to_all": ("all_to_all",), "all_gather": ("reduce_scatter", "slice")}
+"""The steps that take rows back, by the one that took them there."""
+
+
+def along_rows(way: Way, rows: str, trips: Trips, numbers: Mapping[Trip, int]) -> Way:
+    """A way of slots as one of rows that have made trips; steps of rows have the numbers of theirs for a dimension."""
     starts = Placement((way.starts.dims[0] + way.starts.dims[1], *way.starts.dims[2:]), way.starts.partial)
-    return replace(way, there=tuple(map(_of_rows, way.there)), back=tuple(map(_of_rows, way.back)), starts=starts)
+    there, trips = _of_rows(way.there, rows, trips, numbers)
+    back, _ = _of_rows(way.back, rows, trips, numbers)
+    return replace(way, there=there, back=back, starts=starts)
 
 
 def _travels(step: Step) -> bool:
     return not {step.dim, step.target}.isdisjoint((EXPERTS, SLOTS))
 
 
-def _of_rows(step: Step) -> Step:
-    if not _travels(step):
-        return replace(step, dim=max(-1, step.dim - 1), target=max(-1, step.target - 1))
-    back = {"slice": OWN, "reduce_scatter": LEAVE}
-    kind = ARRIVE if step.kind == "all_gather" or step.target == EXPERTS else back.get(step.kind, LEAVE)
-    return Step(kind, step.axes)
+def _of_rows(
+    steps: Iterable[Step], rows: str, trips: Trips, numbers: Mapping[Trip, int]
+) -> tuple[tuple[Step, ...], Trips]:
+    found = []
+    for step in steps:
+        then = travelled(rows, trips, (step,))
+        if then == trips:
+            found.append(replace(step, dim=max(-1, step.dim - 1), target=max(-1, step.target - 1)))
+        else:
+            kind = ARRIVE if len(then) > len(trips) else OWN if step.kind == "slice" else LEAVE
+            found.append(Step(kind, step.axes, dim=numbers[max(then, trips, key=len)[-1]]))
+        trips = then
+    return tuple(found), trips

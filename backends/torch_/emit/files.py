@@ -125,10 +125,12 @@ def check_copies(subject: Subject, axes: Axes, copies: Copies, kept: Kept) -> No
     """Refuse parameters that have copies along some data and context axes, and none, or alike ones, along others."""
     paths = {(piece.plan.name, path) for piece in subject.pieces for path in scalars_of(piece)}
     for name, along in (*copies.of_apart.items(), *copies.of_alike.items()):
-        place, whole = f"plan {', '.join(name)}", name in copies.of_apart or name in paths
-        if kept.whole or (not kept.units and axes.tensor is not None):
+        place = f"plan {', '.join(name)}"
+        if kept.whole:
             raise EmissionPrinted(place=place, cause=f"it has no copies to add up along {'.'.join(along)}")
-        if kept.units and ((along != axes.copies) if whole else not set(along) <= set(kept.over)):
+        others = set(axes.copies) - set(along)
+        wrong = not others <= set(kept.over) if name in copies.of_apart else not set(along) <= set(kept.over)
+        if kept.units and (bool(others) if name in paths else wrong):
             raise EmissionPrinted(place=place, cause=f"along {'.'.join(along)} it is otherwise than along other axes")
 
 
@@ -151,6 +153,7 @@ def called_modules(subject: Subject, kept: Kept) -> dict[str, tuple[str, ...]]:
     found: dict[str, list[str]] = {}
     root = around_units(kept.units) if len(subject.decisions.stages) == 1 else frozenset()
     for unit in kept.units:
+        found.setdefault(unit.piece.plan.body, []).extend(unit.inner)
         if not unit.piece.repeated:
             found.setdefault(unit.piece.plan.body, []).extend(one for one in unit.piece.owners() if one not in root)
     for again in recomputed(subject):

@@ -20,6 +20,7 @@ from meshwright.backends.torch_.emit.storage import Kept, Unit, around_units, ch
 from meshwright.backends.torch_.emit.subject import Piece, Subject
 from meshwright.backends.torch_.emit.turns import among
 from meshwright.ir.fold import joined
+from meshwright.ir.graph import Param
 from meshwright.ir.shares import shares_along
 
 
@@ -73,6 +74,11 @@ class Parts:
         if self.kept.units:
             check_sharded(self.subject, self.kept, self.axes)
         return printed_pipeline(self.subject, self.printed_by_stage or (self.printed,) * len(stages))
+
+    @property
+    def held_once(self) -> bool:
+        """Whether there are parameters without copies, beside others that have some."""
+        return any(set(axes) >= set(self.axes.copies) for axes in self.copies.of_apart.values())
 
     def loop(self, piece: Piece, again: Again | None = None) -> tuple[str, ...]:
         """The head of the loop over a piece's blocks, or those that run again: of the stage at hand, where there are
@@ -234,8 +240,20 @@ class Parts:
         every = ((piece, param) for piece in self.subject.pieces for param in piece.graph.params)
         over = ((piece, one, self.copies.added(piece, one.path, self.axes.copies)) for piece, one in every)
         return by_name(
-            (piece, piece.read_as(one), axes if axes != self.axes.copies else None) for piece, one, axes in over
+            (piece, piece.read_as(one), (*axes, *self._summed_inside(piece, one)) if axes != self.axes.copies else None)
+            for piece, one, axes in over
         )
+
+    def _summed_inside(self, piece: Piece, param: Param) -> tuple[str, ...]:
+        """The tensor axis, where the gradients that its ranks have of a parameter add up."""
+        assert self.printed is not None
+        home = self.printed.bodies[piece.plan.body].routed.hubs[param.value].home
+        return tuple(axis for axis in self.printed.tensor if axis in home.grad_partial)
+
+    @property
+    def inside(self) -> tuple[tuple[str, ...], ...]:
+        """The axes of units within others."""
+        return tuple(axes for unit in self.kept.units for axes in unit.inner.values())
 
     @property
     def microbatches(self) -> int:
@@ -258,13 +276,13 @@ class Parts:
         return self.kept.level == 2 and self.microbatches > 1
 
     @property
-    def cutting(self) -> str | None:
-        """The axis along which parameters are DTensors."""
-        return next(iter(self.printed.cutting), None) if self.printed is not None else None
+    def cutting(self) -> tuple[str, ...]:
+        """The axes along which parameters are DTensors."""
+        return self.printed.cutting if self.printed is not None else ()
 
     @property
     def _has_dtensors(self) -> bool:
-        return self.cutting is not None
+        return bool(self.cutting)
 
     @property
     def copies(self) -> Copies:
@@ -339,5 +357,6 @@ class Parts:
         copies, tensor = self.axes.copies, (self.axes.tensor,) if self.axes.tensor is not None else ()
         both = [(*copies, *tensor)] if self.summed and self.partial_gradients else []
         together = self.printed.together if self.printed is not None else ()
-        wanted = dict.fromkeys((self.axes.batch, copies, *both, *together, *self.summed_otherwise.values()))
+        several = (self.axes.batch, copies, *self.inside, *both, *together)
+        wanted = dict.fromkeys((*several, *self.summed_otherwise.values()))
         return tuple(axes for axes in wanted if len(axes) > 1)

@@ -18,6 +18,8 @@ from meshwright.ir.fold import joined
 from meshwright.ir.placement import CONTIGUOUS, Layout, Nested, Sections
 
 Sizes = tuple[int, ...]
+Cut = tuple[int, Sizes] | tuple[int, Sizes, str]
+"""The dimension that has sections, and their sizes; the axis that cuts them, where several cut parameters."""
 What = TypeVar("What")
 
 
@@ -25,8 +27,8 @@ What = TypeVar("What")
 class Fused:
     """The fused products of one body."""
 
-    params: Mapping[str, tuple[int, Sizes]] = field(default_factory=dict)
-    """The dimension of each of their parameters that yields values side by side, and their sizes."""
+    params: Mapping[str, Cut] = field(default_factory=dict)
+    """How each of their parameters is cut that yields values side by side."""
 
 
 def sizes_of(layout: Layout, extent: int) -> Sizes:
@@ -37,7 +39,7 @@ def sizes_of(layout: Layout, extent: int) -> Sizes:
     return layout.sizes if isinstance(layout, Sections) else ()
 
 
-def named(pieces: Iterable[Piece], several: Iterable[tuple[Piece, Fused]]) -> dict[str, tuple[int, Sizes]]:
+def named(pieces: Iterable[Piece], several: Iterable[tuple[Piece, Fused]]) -> dict[str, Cut]:
     """The fused parameters among those of pieces: what a regular expression of their names says of each."""
     fused = {(piece.first, piece.plan.name): one.params for piece, one in several}
     return by_name(

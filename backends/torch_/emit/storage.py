@@ -42,6 +42,12 @@ class Unit:
     """Whether parameters are given back after the forward pass, and gathered again for the backward pass."""
     along: Mapping[str, int] = field(default_factory=dict)
     """The dimension that is cut of those parameters of which it is not the first one."""
+    inner: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Modules in it that are units of their own: what they hold some axes cut apart, and it is sharded over these."""
+
+    def within(self, path: str) -> str:
+        """The module that is a unit of its own and holds a parameter; the empty one if none does."""
+        return next((module for module in self.inner if path.startswith(f"{module}.")), "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +88,7 @@ def kept_of(subject: Subject, axes: Axes, copies: Copies = COPIED) -> Kept:
     if whole and (len(whole) > 1 or len(shards) > 1):
         raise _refuse("storage", f"it is sharded over {'.'.join(shards)} with copies over {'.'.join(whole)}")
     units = tuple(
-        Unit(piece, _gathers_again(subject, piece), _along(piece, axes, copies))
+        Unit(piece, _gathers_again(subject, piece), _along(piece, axes, copies), _inner(piece, axes, copies))
         for piece in subject.pieces
         if sharded[piece.plan.name]
     )
@@ -102,6 +108,20 @@ def _check_even(subject: Subject, unit: Unit, axes: Axes, copies: Copies) -> Non
         parts = prod(subject.mesh.axis(axis).size for axis, dim in cut.items() if dim == along)
         if size % parts:
             raise _refuse(f"plan {unit.piece.plan.name}, {item.path}", f"{parts} shards of {size} along a dimension")
+
+
+def _inner(piece: Piece, axes: Axes, copies: Copies) -> dict[str, tuple[str, ...]]:
+    """The modules that hold parameters which some axes cut apart, and those along which they have copies."""
+    params = [param for param in piece.graph.params if not param.buffer]
+    over = {param.path: _copied(piece, param.path, axes, copies) for param in params}
+    found = {piece.owner(param): over[param.path] for param in params if over[param.path] not in ((), axes.copies)}
+    for module, among in found.items():
+        within = [one for one in params if any(path.startswith(f"{module}.") for path in one.paths)]
+        other = next((one.path for one in within if over[one.path] != among), "") if module else module
+        if other or not module:
+            cause = f"it is sharded over {'.'.join(among)}, and what is in its module otherwise"
+            raise _refuse(f"plan {piece.plan.name}, {module or 'the module itself'}", cause)
+    return found
 
 
 def _along(piece: Piece, axes: Axes, copies: Copies) -> dict[str, int]:

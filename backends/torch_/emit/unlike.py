@@ -107,7 +107,8 @@ def _sections(kinds: Sequence[Parts], stages: int) -> dict[str, tuple[int, Sizes
     """What stages cut in sections, and into how many parts each."""
     found: dict[str, tuple[int, Sizes, tuple[int, ...]]] = {}
     for kind in kinds:
-        for name, (dim, sizes) in named(kind.subject.pieces, kind.fused).items():
+        for name, cut in named(kind.subject.pieces, kind.fused).items():
+            dim, sizes = cut[:2]
             *_, ranks = found.get(name, (dim, sizes, (1,) * stages))
             own = kind.subject.mesh.axis(str(kind.axes.tensor)).size
             ranks = tuple(own if stage in kind.subject.only else one for stage, one in enumerate(ranks))

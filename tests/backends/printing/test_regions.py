@@ -40,3 +40,14 @@ def test_what_two_modules_read_is_moved_before_both() -> None:
 def test_a_value_that_a_body_is_given_is_moved_outside() -> None:
     body = regions(Item(made=("x@0",), text="f(%0)", reads=("x",), moves=True), product("up", "x@0"))
     assert texts(body) == ["f(%0)", "up"]
+
+
+def test_what_is_moved_together_stands_in_the_module_that_it_is_of() -> None:
+    """Moves that are made of one another, as those of rows are of their trip."""
+    trip = Item(made=("t",), text="trip(%0)", reads=("y.up",), moves=True)
+    there = Item(made=("far",), text="arrive(%0, %1)", reads=("y.up", "t"), moves=True)
+    made = Item(made=("z",), text="f(%0)", reads=("far",), module="up")
+    back = Item(made=("near",), text="leave(%0, %1)", reads=("z", "t"), moves=True)
+    last = Item(made=("sum",), text="g(%0)", reads=("near",), module="up")
+    body = regions(product("up", "x", "w"), trip, there, made, back, last)
+    assert texts(body) == ["up"]

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from meshwright.backends.printing.rows import merged, renumbered, rows_of, trip_of
+from meshwright.backends.printing.rows import along_rows, merged, renumbered, rows_of, travelled
 from meshwright.ir.errors import EmissionPrinted
 from meshwright.ir.graph import Graph, Op, Type
 from meshwright.ir.placement import Placement, Shard, State
@@ -50,18 +52,42 @@ def test_two_dimensions_are_one() -> None:
     assert renumbered(Op("split", ("x",), ("y",), (("dim", -1),))).attr("dim") == -1
 
 
-def test_rows_take_a_trip_to_all_ranks_and_back_or_none() -> None:
-    """Experts that are gathered go no way of rows."""
-    cut, experts = (Placement((*dims, ())) for dims in (((), (Shard("tp"),)), ((Shard("tp"),), ())))
-    whole = Placement.replicated(3)
+GATHERED = (Step("all_gather", ("tp",), dim=1), Step("reduce_scatter", ("tp",), dim=1))
+SENT = (Step("all_to_all", ("ep",), dim=1, target=0), Step("all_to_all", ("ep",), dim=0, target=1))
 
-    def way(starts: Placement, gathered: int) -> Way:
-        there, back = (Step(kind, ("tp",), dim=gathered) for kind in ("all_gather", "reduce_scatter"))
-        return Way(State(whole.dims), (there,), (back,), starts)
 
-    trip = trip_of(way(cut, 1), "rows", cut)
-    assert trip is not None
-    assert trip.step.kind == "all_gather"
-    assert trip_of(Way(State(whole.dims), (), (), whole), "rows", whole) is None
+def test_rows_take_trips_one_after_another_and_come_back_by_the_last_one_first() -> None:
+    trips = travelled("rows", (), (GATHERED[0], SENT[0]))
+    assert [trip.step for trip in trips] == [GATHERED[0], SENT[0]]
+    assert [trip.behind for trip in trips] == ["rows", trips[0].name]
+    assert travelled("rows", trips, (SENT[1],)) == trips[:1]
+    assert travelled("rows", trips, (SENT[1], GATHERED[1])) == ()
+    assert travelled("rows", trips[:1], (Step("slice", ("tp",), dim=1),)) == ()
+    assert travelled("rows", trips, (Step("all_reduce", ("tp",)), Step("all_gather", ("tp",), dim=2))) == trips
+
+
+@pytest.mark.parametrize(
+    ("before", "step"),
+    [
+        ((), Step("all_gather", ("tp",), dim=0)),
+        ((), SENT[1]),
+        (GATHERED[:1] + SENT[:1], GATHERED[1]),
+        (SENT[:1], GATHERED[0]),
+    ],
+    ids=["experts are gathered", "none is to be taken back", "not the last one", "rows are not as many on all ranks"],
+)
+def test_what_is_no_trip_of_rows_is_refused(before: tuple[Step, ...], step: Step) -> None:
     with pytest.raises(EmissionPrinted, match="rows of experts take"):
-        trip_of(way(experts, 0), "rows", experts)
+        travelled("rows", travelled("rows", (), before), (step,))
+
+
+def test_steps_of_rows_name_their_trips_by_number() -> None:
+    """Beside them stand those that do to each row what they did to each slot."""
+    cut = Placement(((), (Shard("ep"), Shard("tp")), ()))
+    way = Way(State(Placement.replicated(3).dims), (GATHERED[0], SENT[0]), (SENT[1], GATHERED[1]), cut)
+    trips = travelled("rows", (), way.there)
+    found = along_rows(way, "rows", (), {trips[0]: 1, trips[1]: 2})
+    assert [(step.kind, step.dim) for step in found.there] == [("arrive", 1), ("arrive", 2)]
+    assert [(step.kind, step.dim) for step in found.back] == [("leave", 2), ("leave", 1)]
+    scattered = replace(way, there=(Step("all_gather", ("tp",), dim=2),), back=())
+    assert along_rows(scattered, "rows", (), {}).there == (Step("all_gather", ("tp",), dim=1),)

@@ -26,7 +26,7 @@ ENCODER, NANO, NAMED, ALONE, LISTS, DROPPING, INNER = (
     f"{HERE / 'printed_models.py'}:{name}"
     for name in ("encoder", "nano", "named", "alone", "lists", "dropping", "inner")
 )
-MIXTURE = f"{HERE / 'mixtures.py'}:tiny"
+MIXTURE, LIMITED = (f"{HERE / 'mixtures.py'}:{name}" for name in ("tiny", "limited"))
 TWICE, PAIRS, UNCALLED, CHOSEN, BORROWING = (
     f"{HERE / 'printed_models.py'}:{name}" for name in ("twice", "pairs", "uncalled", "chosen", "borrowing")
 )
@@ -72,7 +72,14 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "mixture, tp+sp x zero 3": (MIXTURE, {"tp": 2, "dp": 2, "zero": 3, "sequence_parallel": True}),
     "mixture, ep x dp": (MIXTURE, {"dp": 4, "ep": 2}),
     "mixture, ep x zero 3": (MIXTURE, {"dp": 2, "ep": 2, "zero": 3}),
+    "mixture, ep x dp x zero 3": (MIXTURE, {"dp": 4, "ep": 2, "zero": 3}),
+    "mixture, ep over dp and cp": (MIXTURE, {"dp": 2, "cp": 2, "ep": 4, "context": "ulysses"}),
+    "mixture, ep x etp+sp": (MIXTURE, {"dp": 2, "ep": 2, "tp": 2, "etp": 2, "sequence_parallel": True}),
+    "a capacity, ep over dp and cp": (LIMITED, {"dp": 2, "cp": 2, "ep": 4, "zero": 1}),
     "mixture, pp x ep": (MIXTURE, {"pp": 2, "dp": 2, "ep": 2, **STAGES}),
+    "a capacity, ep x dp": (LIMITED, {"dp": 2, "ep": 2}),
+    "a capacity, cp x tp+sp": (LIMITED, {"cp": 2, "tp": 2, "sequence_parallel": True}),
+    "a capacity, tp+sp x zero 3": (LIMITED, {"tp": 2, "dp": 2, "zero": 3, "sequence_parallel": True}),
     "parameters around blocks, pp": (INNER, {"pp": 2, **STAGES}),
     "parameters around blocks, pp x zero 3": (INNER, {"pp": 2, "dp": 2, "zero": 3, **STAGES}),
     "one body, tp x zero 3": (ALONE, {"tp": 2, "dp": 2, "zero": 3}),
@@ -120,7 +127,7 @@ UNPRINTED = {
 
 def printed_plan(name: str) -> Subject:
     reference, degrees = CASES[name]
-    return subject(reference=reference, prints=True if reference in (TINY, MIXTURE) else None, **degrees)
+    return subject(reference=reference, prints=True if reference in (TINY, MIXTURE, LIMITED) else None, **degrees)
 
 
 @pytest.fixture(scope="module")
@@ -241,6 +248,15 @@ def test_rows_of_experts_go_one_trip_in_a_block(plans: dict[str, tuple[Subject, 
     assert here.count("rows, ends, places = dispatch(") == 1
 
 
+def test_experts_with_a_capacity_have_slots_and_no_counts_of_rows(plans: dict[str, tuple[Subject, Path]]) -> None:
+    """Slots of whole runs of tokens go to experts and back as any value does."""
+    text = plans["a capacity, ep x dp"][1].read_text()
+    assert re.search(r"exchange\(to_slots\(.*, 8, \(8,\), 2\), ep, 1, 0\)", text)
+    assert re.search(r"from_slots\(\w+, \w+, \w+, 8, \(8,\), 2\)", text)
+    assert len(re.findall(r"exchange\(.*, ep, \d, \d\)", text)) == 2
+    assert "trip" not in text
+
+
 def test_gradients_that_the_script_sums_add_up_along_the_axes_of_copies_alone(
     plans: dict[str, tuple[Subject, Path]],
 ) -> None:
@@ -249,6 +265,31 @@ def test_gradients_that_the_script_sums_add_up_along_the_axes_of_copies_alone(
     assert listed.count(': "dp",') == len(listed.splitlines()) - 2
     assert "experts" in listed
     assert "attention" not in listed
+
+
+def test_experts_are_units_of_their_own_where_copies_of_them_are_sharded(
+    plans: dict[str, tuple[Subject, Path]],
+) -> None:
+    """Over the axes along which they have copies, in a function that is called as their module."""
+    text = plans["mixture, ep x dp x zero 3"][1].read_text()
+    experts = r'fully_shard\(block\.get_submodule\("feed_forward\.experts"\), mesh=mesh\["dp"\],'
+    assert re.search(experts + r".*\n +fully_shard\(block, mesh=shards, reshard_after_forward=\w+\)\n", text)
+    assert "= self.feed_forward.experts(" in text
+    assert "ignored" not in text
+
+
+def test_rows_of_experts_go_one_trip_after_another(plans: dict[str, tuple[Subject, Path]]) -> None:
+    """Along every axis that cuts experts apart; and, of those that are cut in themselves, to all that have parts."""
+    text = plans["mixture, ep over dp and cp"][1].with_name("train_parts.py")
+    text = (text if text.is_file() else plans["mixture, ep over dp and cp"][1]).read_text()
+    assert re.search(
+        r"trip, ends\w* = to_experts\(ends, cp_ep\)\n.*\n? +trip_2, ends\w* = to_experts\(ends\w*, ep\)", text
+    )
+    assert "lambda x: arrive(arrive(x, trip), trip_2), lambda grad: leave(leave(grad, trip_2), trip)" in text
+    text = plans["mixture, ep x etp+sp"][1].read_text()
+    assert re.search(r"= to_all\(ends, tp\)\n.*\n? +trip_2, ends\w* = to_experts\(ends\w*, ep\)", text)
+    assert 'experts\\.gate_up_proj": {"ep": 0, "tp": 1},' in text
+    assert 'distribute(model, mesh, "tp")' in text
 
 
 def test_a_parameter_that_one_axis_cuts_and_another_copies_is_refused(tmp_path: Path) -> None:

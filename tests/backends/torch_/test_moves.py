@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import functools
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, cast
 
@@ -16,6 +17,7 @@ from torch import Tensor
 from torch.nn.attention.bias import causal_lower_right
 
 from meshwright.backends.torch_.emit.printed.moves import NAMES, TEXT, used_by
+from meshwright.backends.torch_.verify.eager import combined, dispatched, slots
 from meshwright.ir.placement import CONTIGUOUS, ZIGZAG, Nested, Sections
 
 SCOPE = {
@@ -26,6 +28,7 @@ SCOPE = {
     "cast": cast,
     "NamedTuple": NamedTuple,
     "functools": functools,
+    "math": math,
     "Callable": Callable,
     "Sequence": Sequence,
     "causal_lower_right": causal_lower_right,
@@ -141,16 +144,40 @@ def test_rows_of_experts_are_what_a_loop_over_experts_makes(
         torch.testing.assert_close(one, other)
 
 
+class Ranks:
+    """A group of ranks, as one of them sees it."""
+
+    def __init__(self, here: int) -> None:
+        self.here = here
+
+    def get_local_rank(self) -> int:
+        return self.here
+
+
+@pytest.mark.parametrize(("tokens", "groups"), [((8,), (2,)), ((4, 6), (2, 3)), ((4, 6), (4, 1))])
+def test_slots_hold_the_first_rows_of_each_run_of_tokens(
+    tokens: tuple[int, ...], groups: tuple[int, ...], library: dict[str, Any]
+) -> None:
+    """Of tokens in one dimension or two; of a rank's own experts, these alone."""
+    random = torch.Generator().manual_seed(0)
+    x, weights = torch.randn(*tokens, 5, generator=random), torch.rand(*tokens, 2, generator=random)
+    idx = torch.rand(*tokens, 4, generator=random).topk(2).indices
+    room, lengths = 2, tuple(extent // count for extent, count in zip(tokens, groups, strict=True))
+    at = slots(idx, 4, room * math.prod(groups), groups)
+    assert (at < 0).any()
+    wanted = dispatched(x, idx, at, 4, room * math.prod(groups))
+    found = library["to_slots"](x, idx, 4, lengths, room)
+    torch.testing.assert_close(found, wanted)
+    back = library["from_slots"](found, idx, weights, 4, lengths, room)
+    torch.testing.assert_close(back, combined(wanted, idx, weights, at).reshape(back.shape))
+    parts = [library["to_slots"](x, idx, 2, lengths, room, Ranks(here)) for here in range(2)]
+    torch.testing.assert_close(torch.cat(parts), wanted)
+    given_back = [library["from_slots"](parts[n], idx, weights, 2, lengths, room, Ranks(n)) for n in range(2)]
+    torch.testing.assert_close(given_back[0] + given_back[1], back)
+
+
 def test_parts_of_experts_add_up(library: dict[str, Any]) -> None:
     """Each rank has the rows of its own experts alone, and nothing of what others chose."""
-
-    class Ranks:
-        def __init__(self, here: int) -> None:
-            self.here = here
-
-        def get_local_rank(self) -> int:
-            return self.here
-
     x, weights = torch.randn(5, 4, dtype=torch.float64), torch.rand(5, 2, dtype=torch.float64)
     idx = torch.tensor([[0, 3], [1, 2], [3, 3], [0, 1], [2, 0]])
     rows, _, places = library["dispatch"](x, idx, 4)

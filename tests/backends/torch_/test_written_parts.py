@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 
+from meshwright.backends.torch_.emit.copies import Copies
 from meshwright.backends.torch_.emit.launch import launch_script, rank_map
 from meshwright.backends.torch_.emit.sections import Fused, by_name, fused_of, named, pattern, sections_on
 from meshwright.backends.torch_.emit.stage_code import Crossing
@@ -337,6 +338,8 @@ def drawing(
     tensor: str | None = None,
     draws: bool = False,
     experts: tuple[str, ...] = (),
+    apart: tuple[str, ...] = (),
+    inside: tuple[tuple[str, ...], ...] = (),
     reorders: bool = False,
 ) -> list[str]:
     """`draw` of units that are sharded over some axes of copies, or of none."""
@@ -345,6 +348,8 @@ def drawing(
         kept=SimpleNamespace(units=over, over=over),
         subject=SimpleNamespace(device="cpu", calls=SimpleNamespace(draws=draws)),
         experts=SimpleNamespace(axes=experts) if experts else None,
+        copies=Copies({("block", "weight"): apart} if apart else {}),
+        inside=inside,
         reorders=reorders,
         distributed=bool(over) or tensor is not None,
     )
@@ -381,6 +386,15 @@ def test_experts_that_lie_apart_are_copies_along_the_tensor_axis_alone() -> None
         lines = drawing(over=("dp", "ep"), copies=("dp", "ep"), tensor=tensor, experts=("ep", "other"))
         assert held in lines
         assert "for axis in held:" in lines
+
+
+def test_parameters_that_an_axis_cuts_are_copies_along_each_of_the_others() -> None:
+    """Axes that are made one are all of these."""
+    lines = drawing(over=("dp", "cp", "ep"), copies=("dp", "cp", "ep"), apart=("ep",), inside=(("dp", "cp"),))
+    made = '{"dp_cp_ep": ("dp", "cp", "ep"), "dp_cp": ("dp", "cp")}'
+    assert f"cut |= {{one for axis in cut for one in {made}.get(axis, ())}}" in lines
+    assert 'for axis in ("dp", "cp", "ep"):' in lines
+    assert 'for axis in ("ep", "tp"):' in drawing(over=("ep",), copies=("ep",), tensor="tp", apart=("ep",))
 
 
 def test_modules_or_the_models_file_draw_weights() -> None:

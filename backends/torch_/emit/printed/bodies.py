@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from functools import cached_property, partial
-from itertools import combinations
+from itertools import chain, combinations
 
 from meshwright.backends.printing import Function, Item, functions_of, items_of, regions_of
 from meshwright.backends.printing.regions import NoRegion
@@ -108,8 +108,8 @@ class Printed:
 
     @property
     def cutting(self) -> tuple[str, ...]:
-        """The axis along which parameters are DTensors: all of them, or those that it cuts."""
-        return tuple(dict.fromkeys((*self.tensor, *(axis for axes in self.copies.of_apart.values() for axis in axes))))
+        """The axes along which parameters are DTensors, as in the mesh: all of them, or those that they cut."""
+        return in_order((*self.tensor, *chain.from_iterable(self.copies.of_apart.values())), self.subject)
 
     @cached_property
     def alike(self) -> dict[str, tuple[str, ...]]:
@@ -121,10 +121,11 @@ class Printed:
         )
 
     @cached_property
-    def cuts(self) -> dict[str, int]:
-        """The dimension of every parameter and buffer that such an axis cuts, by a regular expression of its names."""
+    def cuts(self) -> dict[str, dict[str, int]]:
+        """The dimensions of every parameter and buffer that such axes cut, by these, by a regular expression of its
+        names."""
         return by_name(
-            (piece, path, self.dim(body, param))
+            (piece, path, self.dims(body, param) or None)
             for piece, body in self.pieces
             for param in body.routed.graph.params
             for path in param.paths
@@ -134,25 +135,24 @@ class Printed:
     def cuts_buffers(self) -> bool:
         """Whether buffers are among those."""
         params = ((body, param) for _, body in self.pieces for param in body.routed.graph.params if param.buffer)
-        return any(self.dim(body, param) is not None for body, param in params)
+        return any(self.dims(body, param) for body, param in params)
 
     @property
     def pieces(self) -> Iterator[tuple[Piece, PrintedBody]]:
         """Every segment of the model, with its body: several may have one."""
         yield from ((piece, self.bodies[piece.plan.body]) for piece in self.subject.pieces)
 
-    def dim(self, body: PrintedBody, param: Param) -> int | None:
-        home = body.routed.hubs[param.value].home.value
-        cut = [home.on(axis) for axis in self.cutting]
-        return next((one for one in cut if isinstance(one, int)), None)
+    def dims(self, body: PrintedBody, param: Param) -> dict[str, int]:
+        cut = {axis: body.routed.hubs[param.value].home.value.on(axis) for axis in self.cutting}
+        return {axis: dim for axis, dim in cut.items() if isinstance(dim, int)}
 
     @cached_property
     def fused(self) -> tuple[tuple[Piece, Fused], ...]:
         """The parameters that such an axis cuts in sections."""
-        found = []
+        several, found = len(self.cutting) > 1, []
         for piece, body in self.pieces:
-            cut = ((param, dim, sizes) for param in body.routed.graph.params for dim, _, sizes in _cuts(body, param))
-            params = {param.path: (dim, sizes) for param, dim, sizes in cut if sizes}
+            cut = ((param, one) for param in body.routed.graph.params for one in _sections(body, param, self.cutting))
+            params = {param.path: one if several else one[:2] for param, one in cut}
             found.append((piece, Fused(params=params)))
         return tuple((piece, fused) for piece, fused in found if fused.params)
 
@@ -264,8 +264,6 @@ def printed_of(
     inputs = tuple(item.value for item, _ in subject.fold.inputs)
     laws = dict.fromkeys(law for piece in subject.pieces for law in _laws(piece.graph))
     printed = Printed(subject, axes, bodies, inputs, copies, dict(made[law] for law in laws))
-    if len(printed.cutting) > 1:
-        raise EmissionPrinted(place=f"axes {' and '.join(printed.cutting)}", cause="they all cut parameters")
     for body in bodies.values():
         _check(body, printed.cutting)
     return printed
@@ -332,19 +330,42 @@ def in_order(axes: Sequence[str], subject: Subject) -> tuple[str, ...]:
     return tuple(axis for axis in subject.mesh.names if axis in axes)
 
 
-def _cuts(body: PrintedBody, param: Param) -> Iterator[tuple[int, Shard, Sizes]]:
-    """The dimensions in which a parameter is cut, and in what sections."""
+def _cuts(body: PrintedBody, param: Param) -> Iterator[tuple[int, int, tuple[Shard, ...]]]:
+    """The dimensions in which a parameter is cut, how long they are, and how axes cut them."""
     shape = body.routed.graph.types[param.value].shape
     for dim, shards in enumerate(body.routed.hubs[param.value].home.dims):
-        yield from ((dim, shard, sizes_of(shard.layout, shape[dim])) for shard in shards)
+        if shards:
+            yield dim, shape[dim], shards
+
+
+def _sections(body: PrintedBody, param: Param, cutting: Sequence[str]) -> Iterator[tuple[int, Sizes, str]]:
+    """The dimension that a parameter is cut in by sections, these, and the axis that cuts each. A DTensor is cut along
+    the axes of a mesh in its order; in another one, the second axis cuts what would be the parts of the first."""
+    for dim, extent, shards in _cuts(body, param):
+        axes = [shard.axis for shard in shards]
+        if axes != _as_in(cutting, axes):
+            parts = body.routed.mesh.axis(axes[0]).size
+            yield dim, (extent // parts,) * parts, axes[1]
+        yield from ((dim, sizes, one.axis) for one in shards if (sizes := sizes_of(one.layout, extent)))
+
+
+def _as_in(cutting: Sequence[str], axes: Sequence[str]) -> list[str]:
+    return [axis for axis in cutting if axis in axes]
 
 
 def _check(body: PrintedBody, cutting: Sequence[str]) -> None:
-    """Must: parameters are cut plainly, or in sections, along one axis at most."""
+    """Must: parameters are cut plainly, or in sections of one dimension; torch shards no more than two axes cut."""
     for param in body.routed.graph.params:
-        for _, shard, sizes in _cuts(body, param):
-            if shard.axis not in cutting or not (shard.layout == CONTIGUOUS or sizes):
-                raise EmissionPrinted(place=f"{param.path}", cause=f"it is cut {shard}")
+        for _, extent, shards in _cuts(body, param):
+            axes = [shard.axis for shard in shards]
+            plain = all(shard.layout == CONTIGUOUS for shard in shards)
+            alone = len(shards) == 1 and bool(sizes_of(shards[0].layout, extent))
+            turned = len(shards) > 2 and axes != _as_in(cutting, axes)
+            if not set(axes) <= set(cutting) or not (plain or alone) or turned:
+                raise EmissionPrinted(place=f"{param.path}", cause=f"it is cut {' and '.join(map(str, shards))}")
+        axes = [shard.axis for _, _, shards in _cuts(body, param) for shard in shards]
+        if len(axes) > 2 or len(list(_sections(body, param, cutting))) > 1:
+            raise EmissionPrinted(place=f"{param.path}", cause=f"it is cut along {' and '.join(axes)}")
 
 
 def free(name: str, taken: set[str]) -> str:

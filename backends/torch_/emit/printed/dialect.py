@@ -132,7 +132,7 @@ class Torch:
     def steps(self, text: str, steps: Sequence[Step], starts: Placement, shape: tuple[int, ...]) -> str:
         for step in steps:
             if step.kind in ROWS:
-                text = f"{step.kind}({text}, %1)"
+                text = f"{step.kind}({text}, %{step.dim})"
                 continue
             text, held = f"{STEPS.get(step.kind, step.kind)}({self.arguments(text, step, shape)})", starts.dims
             shape, starts = self.after((step,), shape), after(starts, step)
@@ -204,7 +204,8 @@ class Torch:
         if param.buffer or (self.tensor is None and not any(state.dims)):
             return text
         text = f"{'local_of_sum' if self.tensor in state.grad_partial else 'local'}({text})"
-        return f"{text}.to({self.computes})" if self.computes and self.tensor is None else text
+        apart = any(shard.axis != self.tensor for dim in state.dims for shard in dim)
+        return f"{text}.to({self.computes})" if self.computes and apart else text
 
     def by_rank(self, axis: str, numbers: Sequence[str]) -> str:
         return f"({', '.join(numbers)})[{axis}.get_local_rank()]"

@@ -378,6 +378,49 @@ def combine(rows: Tensor, weights: Tensor, places: Tensor, part: bool = False) -
     return (rows[places].unflatten(0, weights.shape) * weights[..., None]).sum(-2).to(rows.dtype)
 
 
+def slots_of(chosen: Tensor, experts: int, lengths: Sequence[int], room: int, ranks: DeviceMesh | None) -> Tensor:
+    """The slot of every choice, of those of all experts. Runs of tokens, so many along each dimension, have slots of
+    their own, `room` at each expert; a choice that finds none left, or is of another rank's experts, has the slot after
+    the last one."""
+    runs, device = torch.arange(chosen.numel(), device=chosen.device).view_as(chosen), chosen.device
+    for dim, length in enumerate(lengths):
+        runs = runs.unflatten(2 * dim, (-1, length)).movedim(2 * dim, dim)
+    runs = runs.flatten(len(lengths)).flatten(0, -2)  # the choices of each
+    expert, count = chosen.flatten()[runs], experts * len(runs)
+    if ranks is not None:
+        expert, found = own_rows(expert, ranks, experts)
+        expert = expert.where(found, experts)
+    asked, order = (expert * len(runs) + torch.arange(len(runs), device=device)[:, None]).flatten().sort(stable=True)
+    before = torch.arange(len(asked), device=device) - torch.searchsorted(asked, asked)
+    slot = (asked * room + before).where((before < room) & (asked < count), count * room)
+    return torch.empty_like(slot).index_copy(0, runs.flatten()[order], slot).view_as(chosen)
+
+
+def to_slots(
+    x: Tensor, chosen: Tensor, experts: int, lengths: Sequence[int], room: int, ranks: DeviceMesh | None = None
+) -> Tensor:
+    """A token's row for each expert that it chose, in the slots of that expert, and zeros in empty ones."""
+    slot = slots_of(chosen, experts, lengths, room, ranks).flatten()
+    tokens, choices = chosen[..., 0].numel(), torch.arange(len(slot), device=slot.device)
+    slots = tokens // math.prod(lengths) * room * experts
+    token = slot.new_full((slots + 1,), tokens).index_copy(0, slot, choices // chosen.shape[-1])
+    return F.pad(x.flatten(0, -2), (0, 0, 0, 1))[token[:-1]].unflatten(0, (experts, -1))
+
+
+def from_slots(
+    rows: Tensor,
+    chosen: Tensor,
+    weights: Tensor,
+    experts: int,
+    lengths: Sequence[int],
+    room: int,
+    ranks: DeviceMesh | None = None,
+) -> Tensor:
+    """The rows of each token's choices, weighted and summed; nothing of those that had no slot."""
+    slot = slots_of(chosen, experts, lengths, room, ranks)
+    return (F.pad(rows.flatten(0, 1), (0, 0, 0, 1))[slot] * weights[..., None]).sum(-2).to(rows.dtype)
+
+
 def products(rows: Tensor, weights: Tensor, ends: Tensor) -> Tensor:
     """Rows times the matrix of their expert."""
     if rows.is_cuda and rows.dtype is torch.bfloat16:

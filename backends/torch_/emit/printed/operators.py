@@ -17,6 +17,7 @@ from meshwright.ir.graph import Attr, Op
 from meshwright.ir.invocation import written
 from meshwright.ir.placement import CONTIGUOUS, Contiguous, Layout, Nested, Sections, Uneven, Zigzag
 from meshwright.ir.quoting import constant, literal
+from meshwright.ir.rules.moe import routing_groups, tokens
 
 DTYPE = {
     "f64": "torch.float64", "f32": "torch.float32", "bf16": "torch.bfloat16", "f16": "torch.float16",
@@ -525,7 +526,7 @@ def _named(call: LocalOp) -> str:
 
 def _dispatch(call: LocalOp) -> str:
     if not call.attrs.get("dropless"):
-        raise refuse(call.op, "experts with a limit, in code that is printed")
+        return called("to_slots", "%0", "%1", *_slots(call, call.made[0].shape[1]))
     if "e" not in call.cuts:
         return f"dispatch(%0, %1, {call.sizes['e']})"
     return f"dispatch(%0, %1, {call.sizes['e'] // call.parts['e']}, {_one_axis(call, 'e')})"
@@ -533,8 +534,20 @@ def _dispatch(call: LocalOp) -> str:
 
 def _combine(call: LocalOp) -> str:
     if not call.rows:
-        raise refuse(call.op, "experts with a limit, in code that is printed")
+        return called("from_slots", *every(call), *_slots(call, call.given[0].shape[1]))
     return f"combine(%0, %2, %3{', part=True' * ('e' in call.cuts)})"
+
+
+def _slots(call: LocalOp, slots: int) -> list[str]:
+    """How many experts a rank has, how many tokens a run has that shares slots, along each dimension of tokens, and how
+    many slots it has at each expert."""
+    chosen, cut = call.given[1].shape[:-1], call.cuts.get("e", ())
+    names = tokens(len(chosen))
+    whole, parts = [call.sizes[name] for name in names], prod(call.parts.get(name, 1) for name in names)
+    runs = routing_groups(call.attrs, whole, slots * parts)
+    lengths = tuple(extent // count for extent, count in zip(whole, runs, strict=True))
+    experts, room = call.sizes["e"] // call.parts.get("e", 1), slots * parts // prod(runs)
+    return [str(experts), value(lengths), str(room), *([_one_axis(call, "e")] if cut else [])]
 
 
 def of_rows(call: LocalOp) -> str:

@@ -13,15 +13,17 @@ def sum_copies(parts: Parts) -> Iterator[str]:
     yield "def sum_copies(model: nn.Module, mesh: DeviceMesh) -> None:"
     yield '    """Add up the gradients of all copies of each parameter."""'
     yield f'    copies = mesh["{parts.axes.copied}"].get_group()'
-    if parts.summed_otherwise:
-        yield from _by_name()
-        return
     if sums:
         everyone = (*parts.axes.copies, str(parts.axes.tensor))
         yield f'    everyone = mesh["{joined(everyone)}"].get_group()'
+    if parts.summed_otherwise and parts.axes.tensor is None:
+        yield from _by_name()
+        return
+    chosen = sums or bool(parts.summed_otherwise)
     yield "    works = []"
-    yield "    for parameter in model.parameters():"
-    yield f"        grad{', group' * sums} = parameter.grad{', copies' * sums}"
+    named = bool(parts.summed_otherwise)
+    yield f"    for {'name, ' * named}parameter in model.{'named_' * named}parameters():"
+    yield f"        grad{', group' * chosen} = parameter.grad{', copies' * chosen}"
     yield "        if grad is None:"
     yield "            continue"
     yield "        if isinstance(grad, DTensor) and isinstance(parameter, DTensor):"
@@ -31,7 +33,10 @@ def sum_copies(parts: Parts) -> Iterator[str]:
         yield "                grad = DTensor.from_local(grad.to_local(), grad.device_mesh, parameter.placements)"
     yield "            parameter.grad = grad.redistribute(placements=parameter.placements)"
     yield "            grad = parameter.grad.to_local()"
-    yield f"        works.append(dist.all_reduce(grad, group={'group' if sums else 'copies'}, async_op=True))"
+    if parts.summed_otherwise:
+        yield from _groups()
+    else:
+        yield f"        works.append(dist.all_reduce(grad, group={'group' if sums else 'copies'}, async_op=True))"
     yield "    for work in works:"
     yield "        work.wait()"
 
@@ -70,12 +75,17 @@ def _by_name() -> Iterator[str]:
     yield "        if parameter.grad is None:"
     yield "            continue"
     yield "        grad, group = parameter.grad, copies"
+    yield "        if isinstance(grad, DTensor):"
+    yield "            grad = grad.to_local()"
+    yield from _groups()
+    yield "    for work in works:"
+    yield "        work.wait()"
+
+
+def _groups() -> Iterator[str]:
+    """Along which axes gradients add up of each, if along any."""
     yield "        for pattern, axis in SUMMED.items():"
     yield '            if re.search(rf"(^|\\.){pattern}$", name):'
     yield "                group = mesh[axis].get_group() if axis else None"
-    yield "        if isinstance(grad, DTensor):"
-    yield "            grad = grad.to_local()"
     yield "        if group is not None:"
     yield "            works.append(dist.all_reduce(grad, group=group, async_op=True))"
-    yield "    for work in works:"
-    yield "        work.wait()"

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from meshwright.backends.torch_.emit.axes import joined
 from meshwright.backends.torch_.emit.parts import Parts
 from meshwright.backends.torch_.emit.writing.lines import quoted
+from meshwright.ir.quoting import literal
 
 
 def draw(parts: Parts) -> Iterator[str]:
@@ -53,6 +55,12 @@ def drawn(parts: Parts, axes: tuple[str, ...], *, distributed: bool) -> Iterator
     yield "        if isinstance(tensor, DTensor):"
     yield "            lies = zip(tensor.device_mesh.mesh_dim_names or (), tensor.placements, strict=True)"
     yield "            over = {axis for axis, how in lies if how.is_shard()}"
+    if parts.copies.of_apart:
+        made = {joined(one): one for one in (parts.kept.over, *parts.inside) if len(one) > 1}
+        if made:
+            shown = ", ".join(f"{literal(name)}: ({quoted(one)})" for name, one in made.items())
+            yield f"            over |= {{one for axis in over for one in {{{shown}}}.get(axis, ())}}"
+        axes = (*parts.axes.copies, *filter(None, (parts.axes.tensor,)))
     yield f"        for axis in ({quoted(axes)}{',' * (len(axes) == 1)}):"
     yield "            if axis not in over:"
     yield "                dist.broadcast(own, group=mesh[axis].get_group(), group_src=0)"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from meshwright.backends.torch_.emit.axes import joined
 from meshwright.backends.torch_.emit.parts import Parts
 from meshwright.backends.torch_.emit.storage import Unit
 from meshwright.backends.torch_.emit.subject import Piece
@@ -109,7 +110,9 @@ def sharded(parts: Parts) -> Iterator[str]:
         given = f"param_dtype={parts.precision.used}, reduce_dtype={parts.precision.sums}"
         yield f"    precision = MixedPrecisionPolicy({given})"
         options.append("mp_policy=precision")
-    left = whole(parts) + ["isinstance(parameter, DTensor)"] * bool(parts.copies.of_apart)
+    left = whole(parts)
+    beside = " and parameter.device_mesh.ndim > 1" * (parts.axes.tensor is not None)  # all are along that axis
+    left += [f"isinstance(parameter, DTensor){beside}"] * parts.held_once
     if left:
         yield f"    ignored = {{parameter for parameter in model.parameters() if {' or '.join(left)}}}"
     ignoring = ["ignored_params=ignored"] if left else []
@@ -121,9 +124,11 @@ def sharded(parts: Parts) -> Iterator[str]:
         resharded = [*options, f"reshard_after_forward={unit.reshard}"]
         if unit.piece.repeated:
             yield from indented(parts.loop(unit.piece))
+            yield from sharded_within(parts, unit, options)
             resharded += placed(parts, unit)
             yield from call(8, *shard(parts, [unit], ["block", *resharded, *ignoring]))
             continue
+        yield from sharded_within(parts, unit, options)
         owners = [path for path in unit.piece.owners() if gathered_by(parts, unit.piece, path)]
         root += [unit] * (len(owners) < len(unit.piece.owners()))
         modules = [f"model.get_submodule({literal(path)})" for path in owners]
@@ -191,15 +196,16 @@ def gathered_by(parts: Parts, piece: Piece, path: str) -> bool:
     return path in called and all(module == path or module.startswith(f"{path}.") for module in reads)
 
 
-def placed(parts: Parts, unit: Unit) -> list[str]:
-    """What `fully_shard` is told of parameters that are not cut along the first dimension."""
+def placed(parts: Parts, unit: Unit, within: str = "") -> list[str]:
+    """What `fully_shard` is told of parameters, those of a unit `within` this one or its own, that are not cut along
+    the first dimension."""
     held = {param.path: own_name(unit.piece, param) for param in unit.piece.graph.params}
     by_root = {
         param.path
         for param in unit.piece.graph.params
         if not (unit.piece.repeated or gathered_by(parts, unit.piece, unit.piece.owner(param)))
     }
-    found = {held[path]: dim for path, dim in unit.along.items() if path not in by_root}
+    found = {held[path]: dim for path, dim in unit.along.items() if within == unit.within(path) and path not in by_root}
     holder = "block" if unit.piece.repeated else "model"
     table = ", ".join(f"{literal(path)}: {dim}" for path, dim in found.items())
     return [f"shard_placement_fn=along({holder}, {{{table}}})"] if found else []
@@ -234,6 +240,16 @@ def along() -> Iterator[str]:
 def whole(parts: Parts) -> list[str]:
     """Of which parameters `fully_shard` makes no shards, as conditions on one."""
     return ["not parameter.requires_grad"] * parts.kept.frozen + ["not parameter.ndim"] * parts.kept.scalars
+
+
+def sharded_within(parts: Parts, unit: Unit, options: Sequence[str]) -> Iterator[str]:
+    """What a unit holds that has copies along fewer axes than the rest of it, first; `options` begin with the mesh."""
+    holder, deep = ("block", 8) if unit.piece.repeated else ("model", 4)
+    for path, over in unit.inner.items():
+        given = [f'mesh=mesh["{joined(over)}"]', *options[1:], f"reshard_after_forward={unit.reshard}"]
+        given += placed(parts, unit, path)
+        lines = call(deep, "fully_shard", [f"{holder}.get_submodule({literal(path)})", *given])
+        yield from lines if unit.piece.repeated else parts.only(unit.piece, lines)
 
 
 def read_cast(parts: Parts) -> Iterator[str]:

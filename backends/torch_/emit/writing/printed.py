@@ -29,8 +29,12 @@ def table_of(parts: Parts) -> str:
 def cuts(parts: Parts, printed: Printed) -> Iterator[str]:
     """`CUT` and `ALIKE`, constants."""
     if printed.cutting:
-        yield f"{table_of(parts)} = {{  # parameters by name: the dimension of which each rank has its part"
-        yield from (f"    {pattern(name)}: {dim}," for name, dim in printed.cuts.items())
+        several = len(printed.cutting) > 1
+        which = "dimensions, by axis," if several else "dimension"
+        yield f"{table_of(parts)} = {{  # parameters by name: the {which} of which each rank has its part"
+        for name, dims in printed.cuts.items():
+            by_axis = ", ".join(f"{literal(axis)}: {dim}" for axis, dim in dims.items())
+            yield f"    {pattern(name)}: {f'{{{by_axis}}}' if several else next(iter(dims.values()))},"
         yield "}"
     if printed.alike:
         yield "ALIKE = {  # parameters by name: along which axes all ranks compute the whole gradient"
@@ -61,7 +65,8 @@ def functions(parts: Parts) -> Iterator[Iterator[str]]:
     yield from (iter(text.split("\n")) for text in used_by(used, ring_of(printed)))
     if printed.cutting:
         text = DISTRIBUTE if printed.tensor else DISTRIBUTE_APART
-        text += BUFFERS * printed.cuts_buffers
+        text = DISTRIBUTE_SEVERAL if len(printed.cutting) > 1 else text
+        text += (BUFFERS_SEVERAL if len(printed.cutting) > 1 else BUFFERS) * printed.cuts_buffers
         yield iter((_given_table(text) if parts.by_stage else text).split("\n"))
     shown = texts if parts.pipeline is None else texts[: -len(stages)]
     yield from (iter(text) for text in shown)
@@ -128,8 +133,11 @@ def set_forwards(parts: Parts) -> Iterator[str]:
     """What `parallelize` does."""
     printed = parts.printed
     assert printed is not None
-    for axis in printed.cutting:
-        yield f'    distribute(model, mesh["{axis}"]{f", {table_of(parts)}" * bool(parts.by_stage)})'
+    table = f", {table_of(parts)}" * bool(parts.by_stage)
+    if len(printed.cutting) > 1:
+        yield f"    distribute(model, mesh{''.join(f', {literal(axis)}' for axis in printed.tensor)}{table})"
+    elif printed.cutting:
+        yield f'    distribute(model, mesh["{printed.cutting[0]}"]{table})'
     for axis in printed.named_axes:
         if axis != "model" and axis in used_axes(printed, whole=parts.pipeline is None):
             yield f'    {axis} = mesh["{axis}"]'
@@ -207,10 +215,36 @@ def distribute(model: nn.Module, ranks: DeviceMesh) -> None:
         path, _, last = name.rpartition(".")
         model.get_submodule(path).register_parameter(last, made[parameter])'''
 
+DISTRIBUTE_SEVERAL = '''\
+def distribute(model: nn.Module, mesh: DeviceMesh, *always: str) -> None:
+    """Make DTensors of the parameters that CUT names, along the axes that it says, and of all of them along those that
+    are given `always`: each rank has its part, or all. Names stay."""
+    made: dict[nn.Parameter, nn.Parameter] = {}
+    for name, parameter in list(model.named_parameters(remove_duplicate=False)):
+        dims = next((dims for pattern, dims in CUT.items() if re.fullmatch(pattern, name)), {})
+        axes = tuple(axis for axis in mesh.mesh_dim_names or () if axis in dims or axis in always)
+        if not axes:
+            continue
+        if parameter not in made:
+            lies = [Shard(dims[axis]) if axis in dims else Replicate() for axis in axes]
+            cut = distribute_tensor(parameter.detach(), mesh[axes], lies, src_data_rank=None)
+            made[parameter] = nn.Parameter(cut, requires_grad=parameter.requires_grad)
+        path, _, last = name.rpartition(".")
+        model.get_submodule(path).register_parameter(last, made[parameter])'''
+
 BUFFERS = """
     for name, buffer in list(model.named_buffers()):
         dim = next((dim for pattern, dim in CUT.items() if re.fullmatch(pattern, name)), None)
         if dim is not None:
             path, _, last = name.rpartition(".")
             cut = distribute_tensor(buffer, ranks, [Shard(dim)], src_data_rank=None)
+            setattr(model.get_submodule(path), last, cut)"""
+
+BUFFERS_SEVERAL = """
+    for name, buffer in list(model.named_buffers()):
+        dims = next((dims for pattern, dims in CUT.items() if re.fullmatch(pattern, name)), {})
+        axes = tuple(axis for axis in mesh.mesh_dim_names or () if axis in dims)
+        if axes:
+            path, _, last = name.rpartition(".")
+            cut = distribute_tensor(buffer, mesh[axes], [Shard(dims[axis]) for axis in axes], src_data_rank=None)
             setattr(model.get_submodule(path), last, cut)"""

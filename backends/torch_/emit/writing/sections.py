@@ -6,15 +6,18 @@ from collections.abc import Iterator
 
 from meshwright.backends.torch_.emit.parts import Parts
 from meshwright.backends.torch_.emit.sections import named
-from meshwright.ir.quoting import pattern
+from meshwright.ir.quoting import literal, pattern
 
 
 def table(parts: Parts) -> Iterator[str]:
     """`SECTIONS`, a constant."""
-    sizes = "their sizes, parts by stage" if parts.sections_by_stage else "and their sizes"
+    by_axis = "their sizes, the axis" if len(parts.cutting) > 1 else "and their sizes"
+    sizes = "their sizes, parts by stage" if parts.sections_by_stage else by_axis
     yield f"SECTIONS = {{  # parameters by name: the dimension that holds several values side by side, {sizes}"
     found = parts.sections_by_stage or named(parts.subject.pieces, parts.fused)
-    yield from (f"    {pattern(name)}: {one}," for name, one in found.items())
+    for name, cut in found.items():
+        shown = ", ".join(literal(one) if isinstance(one, str) else str(one) for one in cut)
+        yield f"    {pattern(name)}: ({shown}),"
     yield "}"
 
 
@@ -25,7 +28,8 @@ def in_order() -> Iterator[str]:
 
 
 def in_order_of_ranks(parts: Parts) -> Iterator[str]:
-    said, begins, ranks = ("", "", f'MESH["{parts.cutting}"]') if not parts.sections_by_stage else BY_STAGE
+    alone = BY_AXIS if len(parts.cutting) > 1 else ("", "", f'MESH["{next(iter(parts.cutting), "")}"]')
+    said, begins, ranks = BY_STAGE if parts.sections_by_stage else alone
     yield from REORDERED.replace("SAID", said).replace("BEGINS", begins).replace("PARTS", ranks).split("\n")
 
 
@@ -35,6 +39,8 @@ BY_STAGE = (
     "ranks[stage]",
 )
 """What differs in `reordered` where every stage has a mesh of its own."""
+BY_AXIS = (", axis", "", "MESH[axis]")
+"""What does where several axes cut parameters."""
 
 REORDERED = '''\
 def reordered(name: str, tensor: Tensor, *, back: bool = False) -> Tensor:
