@@ -149,6 +149,15 @@ def test_parts_that_contradict_one_another_are_refused(text: str, what: str) -> 
     assert str(path[0]) in refused.value.place or path[0] == "schedule"
 
 
+def test_stages_with_meshes_of_their_own_are_not_counted_by_the_configuration(text: str) -> None:
+    """It is the one that the plan was made of, and may have more stages."""
+    document = json.loads(text)
+    config = document["config"]
+    config |= {"pp": config["pp"] * config["dp"], "mbs": config["mbs"] * config["dp"], "dp": 1}
+    found = read_plan(json.dumps(document)).config
+    assert found.pp * found.vp > len(document["stages"])
+
+
 IMPOSSIBLE: dict[str, tuple[tuple[str | int, ...], Any, str]] = {
     "a body (MW4080)": (("placements", "head", "body"), "tail", "placements.head"),
     "another body": (("placements", "head", "body"), "embed", "stages[3]"),

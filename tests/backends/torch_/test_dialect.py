@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import warnings
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple, cast
 
@@ -13,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.attention.bias import causal_lower_right
 
-from meshwright.backends.printing import items_of
+from meshwright.backends.printing import LocalOp, items_of
 from meshwright.backends.torch_.emit.axes import joined
 from meshwright.backends.torch_.emit.printed.dialect import Torch
 from meshwright.backends.torch_.emit.printed.moves import TEXT
@@ -22,12 +23,13 @@ from meshwright.backends.torch_.verify.eager import EAGER
 from meshwright.backends.torch_.verify.kernels import KERNELS
 from meshwright.backends.torch_.verify.rules import single, strategies
 from meshwright.backends.torch_.verify.simulate import TorchKernels
-from meshwright.ir.adjoint import Strategy, apply
+from meshwright.ir.adjoint import Split, Strategy, apply, choices
 from meshwright.ir.decisions import BodyPlan
 from meshwright.ir.errors import EmissionPrinted, IllegalStrategy, IndivisibleExtent, SectionsMismatch
 from meshwright.ir.graph import Type
 from meshwright.ir.interp import LocalCall, factor_spans, shard
-from meshwright.ir.placement import Placement, Sections, Shard
+from meshwright.ir.mesh import Mesh
+from meshwright.ir.placement import CONTIGUOUS, Placement, Sections, Shard, Uneven
 from meshwright.ir.reshard import MOVES, Step
 from meshwright.ir.routes import Routed, routed
 from meshwright.ir.rules import Signature, infer, kinds
@@ -79,11 +81,21 @@ def printed_of(way: Routed) -> str:
     return "" if item.text.startswith("Ring") else item.text.replace("%", "x")  # which sends, and runs elsewhere
 
 
-def compared(signature: Signature) -> int:
+def unevenly(signature: Signature) -> Iterator[tuple[Mesh, Strategy]]:
+    """Every factor in unequal parts: of a batch, where it is one of samples."""
+    rule, mesh = infer(signature), Mesh.parse("a=2")
+    for choice in choices(rule):
+        if isinstance(choice, Split) and len(choice.factors) == 1 and choice.layout == CONTIGUOUS:
+            size = rule.factor(choice.factors[0]).size
+            if size > 1:
+                yield mesh, Strategy((("a", Split(choice.factors, Uneven((size - 1, 1)))),))
+
+
+def compared(signature: Signature, ways: Iterable[tuple[Mesh, Strategy]]) -> int:
     """How many strategies of an operator were printed, and computed what its local kernels do."""
     graph, found = single(signature), 0
     wide = tuple(one.double() if one.is_floating_point() else one for one in tensors(signature))
-    for mesh, strategy in strategies(signature):
+    for mesh, strategy in ways:
         try:
             states = apply(infer(signature), signature.operands, strategy, mesh).operands
             plan = BodyPlan("op", "op", (("y0", strategy),), tuple((f"x{n}", one) for n, one in enumerate(states)))
@@ -123,7 +135,32 @@ def local_call(way: Routed, strategy: Strategy, operands: tuple[Tensor, ...], ra
 def test_an_operator_is_printed_as_it_computes(kind: str) -> None:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "reduction:")
-        assert sum(compared(signature) for signature in SAMPLES[kind])
+        assert sum(compared(signature, strategies(signature)) for signature in SAMPLES[kind])
+
+
+@pytest.mark.parametrize("kind", [kind for kind in kinds() if kind not in UNPRINTED])
+def test_an_operator_on_unequal_parts_is_printed_for_all_ranks_or_refused(kind: str) -> None:
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "reduction:")
+        found = sum(compared(signature, unevenly(signature)) for signature in SAMPLES[kind])
+    assert found or kind not in ("view", "expand", "attention", "conv2d", "mean")
+
+
+class Spelled(Torch):
+    """A dialect whose operators are as long as what they make."""
+
+    def operator(self, call: LocalOp) -> str:
+        return "x" * call.made[0].shape[0]
+
+
+def test_ranks_with_unequal_parts_run_one_text() -> None:
+    signature = Signature("relu", (Type((4, 2), "f32"),), ())
+    strategy, mesh = Strategy.parse("a=d0:uneven(3,1)"), Mesh.parse("a=2")
+    states = apply(infer(signature), signature.operands, strategy, mesh).operands
+    plan = BodyPlan("op", "op", (("y0", strategy),), (("x0", states[0]),))
+    way = routed(single(signature), plan, mesh, MOVES)
+    with pytest.raises(EmissionPrinted, match="unequal parts of the batch run it in unlike ways"):
+        items_of(way, Spelled((), (), joined, {}, "cpu", {"a": 2}), frozenset(), {})
 
 
 def test_every_kind_is_written() -> None:

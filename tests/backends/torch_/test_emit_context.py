@@ -174,7 +174,7 @@ def test_tied_parameters_in_shards_are_kept_equal(tmp_path: Path) -> None:
 def test_scripts_are_clean_and_short(tmp_path: Path) -> None:
     for number, kind in enumerate(KINDS):
         text = written(plan_of(kind), tmp_path / f"plan{number}").read_text()
-        assert len(text.splitlines()) <= 250
+        assert len(text.splitlines()) <= (500 if "prints" in KINDS[kind] else 250)  # printed: blocks, and their moves
     assert unclean(tmp_path) == ""
 
 

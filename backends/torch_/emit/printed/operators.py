@@ -289,11 +289,18 @@ def _norm(function: str) -> Writer:
     return write
 
 
+def own_groups(call: LocalOp, groups: int) -> int:
+    """How many of so many groups a rank has."""
+    if any(isinstance(layout, Uneven) for _, layout in call.cuts.get("g", ())):
+        raise refuse(call.op, "groups in unequal parts")
+    return groups // call.parts.get("g", 1)
+
+
 def _group_norm(call: LocalOp) -> str:
     groups = call.attrs["groups"]
     assert isinstance(groups, int)
     return called(
-        "F.group_norm", "%0", str(groups // call.parts.get("g", 1)), *every(call)[1:], eps=call.attrs.get("eps", 1e-5)
+        "F.group_norm", "%0", str(own_groups(call, groups)), *every(call)[1:], eps=call.attrs.get("eps", 1e-5)
     )
 
 
@@ -304,7 +311,7 @@ def _conv(function: str) -> Writer:
         given = {name: call.attrs[name] for name in names if name in call.attrs}
         groups = call.attrs.get("groups", 1)
         assert isinstance(groups, int)
-        return called(f"F.{function}", *every(call), **given, groups=groups // call.parts.get("g", 1))
+        return called(f"F.{function}", *every(call), **given, groups=own_groups(call, groups))
 
     return write
 
@@ -357,7 +364,7 @@ def _attention(call: LocalOp) -> str:
     if biased and mask == "full":
         return called("F.scaled_dot_product_attention", *every(call), **options, **_gqa(many))
     named = {"scale": attrs.get("scale"), **({"dropout": attrs["dropout"]} if attrs.get("dropout") else {})}
-    if mask == "causal" and not biased and len(cut) == 1 and not longer:
+    if mask == "causal" and not biased and len(cut) == 1 and not longer and not isinstance(cut[0][1], Uneven):
         ((axis, layout),) = cut
         zigzag = {"zigzag": True} if layout != CONTIGUOUS else {}
         return called("attend_in_runs", "%0", "%1", "%2", axis, **zigzag, **named)
