@@ -72,7 +72,8 @@ class Torch:
         if call.op.kind == "constant":
             return self.constant(call)
         if call.op.name in self.float8 and not any(extent % FLOAT8_TILE for extent in call.given[1].shape):
-            return called("linear_in_float8", *every(call))
+            x, weight, *bias = every(call)
+            return called("linear_in_float8", x, f"{weight}.t()" if call.attrs.get("transposed") else weight, *bias)
         text = (of_rows if call.rows else WRITERS[call.op.kind])(call).replace("DEVICE", literal(self.device))
         return self.drawn(call, text) if call.op.draws else text
 
