@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, cast
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.attention.bias import causal_lower_right
 
 from meshwright.backends.printing import items_of
@@ -64,6 +64,8 @@ def library() -> dict[str, Any]:
         "functools": functools,
         "causal_lower_right": causal_lower_right,
         "DeviceMesh": Axis,
+        "nn": nn,
+        "convert_to_float8_training": lambda module: module,
     }
     exec(f"from __future__ import annotations\n{TEXT.replace('Move = Callable[[Tensor], Tensor]', '')}", scope)  # noqa: S102
     return scope
