@@ -25,8 +25,8 @@ class PrecisionLine:
     """How it can keep parameters, gradients and states."""
     traced: str = ""
     """The dtype that parameters are traced in; empty: any."""
-    modules_only: bool = False
-    """Whether products of weights multiply in it in modules alone that are `nn.Linear`."""
+    linear_only: bool = False
+    """Whether products of weights multiply in it where these are one matrix alone."""
 
 
 def unwritten(lines: Sequence[PrecisionLine], workload: Workload, fold: Fold) -> Iterator[EmissionSoftware]:
@@ -53,22 +53,22 @@ def unwritten(lines: Sequence[PrecisionLine], workload: Workload, fold: Fold) ->
             cause=f"what is planned computes in {line.traced} inside of products only, and no code is written for that",
             fix="plan with --dtype fp32, or make the model run with such parameters",
         )
-    if line.modules_only:
+    if line.linear_only:
         yield from _other_products(line, fold)
 
 
 def _other_products(line: PrecisionLine, fold: Fold) -> Iterator[EmissionSoftware]:
-    """The first product of weights in repeated blocks that is no such module."""
+    """The first product of weights in repeated blocks that is no such product."""
     blocks = dict.fromkeys(name for segment in fold.segments if not segment.glue for name in segment.period)
     for name in blocks:
         graph = fold.body[name].graph
         weights = {param.value for param in graph.params}
         for op in graph.ops:
             multiplies = rule_of(op, graph.types).engine is Engine.MATMUL and not weights.isdisjoint(op.operands)
-            if multiplies and (op.kind != "linear" or op.attr("transposed", False)):
+            if multiplies and op.kind != "linear":
                 yield EmissionSoftware(
                     place=f"dtype {line.name}, %{op.name} of {op.module or 'the block'} in {name}",
-                    cause="it is no nn.Linear, and no other products are made so",
+                    cause="it is no linear layer, and no other products are made so",
                     fix="plan with --dtype bf16",
                 )
                 return

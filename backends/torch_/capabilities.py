@@ -65,7 +65,7 @@ _PRECISIONS = (
         "convert_to_float8_training; tried by hand on gloo with torchao 0.18, emulated: losses within 0.1 % of fp32",
         _CASTS,
         traced="bf16",
-        modules_only=True,
+        linear_only=True,
     ),
 )
 _GATHER = Line("all_gather", f"DTensor redistribution of keys and values; {_TRIED}")

@@ -121,8 +121,8 @@ def goes_on(question: tuple[str, tuple[str, ...], str], said: str, planned: Plan
 # One by one ----------------------------------------------------------------------------------------------------------
 
 
-COMPILED = ("1x8xH100", "--style", "compiled")
-"""Compiled blocks are not printed, and no style of torch says what tp does to the sinks of this model's attention."""
+PART = "recompute=selective"
+"""Attention of this model is written out, in a module that does more: that part of it alone is not computed again."""
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -138,9 +138,9 @@ def test_a_head_of_two_classes_has_shards_on_four_ranks(planned: Plans) -> None:
 
 @pytest.mark.filterwarnings("ignore")
 def test_why_not_what_cannot_be_emitted(planned: Plans, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert planned("GptOssForCausalLM", COMPILED, "")[0] == 0
+    assert planned("GptOssForCausalLM", ("1x8xH100",), "")[0] == 0
     capsys.readouterr()
-    assert main(["explain", str(tmp_path), "--why-not", "tp=2", "--json"]) == 0
+    assert main(["explain", str(tmp_path), "--why-not", PART, "--json"]) == 0
     verdict = json.loads(capsys.readouterr().out)["why_not"]
     assert verdict["verdict"] == "cannot be"
     assert verdict["why"].startswith("no code is written for any plan that fits: MW50")
@@ -148,10 +148,10 @@ def test_why_not_what_cannot_be_emitted(planned: Plans, tmp_path: Path, capsys: 
 
 @pytest.mark.filterwarnings("ignore")
 def test_what_no_plan_can_have_is_refused_with_what_to_take_back(planned: Plans) -> None:
-    code, said = planned("GptOssForCausalLM", COMPILED, "tp=2")
+    code, said = planned("GptOssForCausalLM", ("1x8xH100",), PART)
     assert code == StrategyNotExpressible.exit_code
-    assert "at plan, tp=2: no code is written for any plan that fits: MW5014 at plan GptOssDecoderLayer" in said
-    assert "fix: ask nothing of tp: with tp=1 there is a plan" in said
+    assert f"at plan, {PART}: no code is written for any plan that fits: MW5016 at plan GptOssDecoderLayer" in said
+    assert "fix: ask nothing of recompute: with recompute=none there is a plan" in said
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -22,7 +22,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from meshwright.backends.torch_.capabilities import TARGETS
-from meshwright.backends.torch_.emit.subject import Subject
+from meshwright.backends.torch_.emit.subject import Piece, Subject
+from meshwright.ir.errors import EmissionSoftware
 from meshwright.ir.precisions import unwritten
 
 FLOAT8 = "fp8_tensorwise"
@@ -57,9 +58,23 @@ def precision_of(subject: Subject) -> Precision:
     recipe = workload.recipe or workload.stack.recipe
     if workload.precision == "fp32":
         return Precision()
-    blocks = [piece for piece in subject.pieces if piece.repeated]
-    float8 = dict.fromkeys(piece.instances().before for piece in blocks) if workload.precision == FLOAT8 else ()
+    blocks = [piece for piece in subject.pieces if piece.repeated] if workload.precision == FLOAT8 else []
+    float8 = dict.fromkeys(piece.instances().before for piece in blocks)
+    for piece in blocks if not subject.prints else ():
+        check_modules(piece)
     if recipe == "bf16":
         return Precision(low=True, float8=tuple(float8))
     used = "torch.float16" if workload.scaled else "torch.bfloat16"
     return Precision(sums=SUMS[recipe], used=used, float8=tuple(float8))
+
+
+def check_modules(piece: Piece) -> None:
+    """Must: torchao converts the modules that multiply with the weights of a block."""
+    weights = {param.value for param in piece.graph.params}
+    for op in piece.graph.ops:
+        if op.kind == "linear" and op.attr("transposed", False) and not weights.isdisjoint(op.operands):
+            raise EmissionSoftware(
+                place=f"dtype {FLOAT8}, %{op.name} of {op.module or 'the block'} in {piece.plan.body}",
+                cause="its weight is stored as [in, out], and torchao converts nn.Linear alone",
+                fix="plan with --dtype bf16",
+            )

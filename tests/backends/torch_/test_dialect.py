@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, cast
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.attention.bias import causal_lower_right
 
 from meshwright.backends.printing import LocalOp, items_of
@@ -66,6 +66,8 @@ def library() -> dict[str, Any]:
         "functools": functools,
         "causal_lower_right": causal_lower_right,
         "DeviceMesh": Axis,
+        "nn": nn,
+        "convert_to_float8_training": lambda module: module,
     }
     exec(f"from __future__ import annotations\n{TEXT.replace('Move = Callable[[Tensor], Tensor]', '')}", scope)  # noqa: S102
     return scope

@@ -3,6 +3,7 @@ says what of these was run."""
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,10 +18,11 @@ from torch.func import functional_call
 
 from benchmarks.emitted_matrix import Made, Small
 from meshwright.backends.torch_.capabilities import TORCH_GLOO
-from meshwright.backends.torch_.emit import emit
+from meshwright.backends.torch_.emit import Subject, emit
 from meshwright.backends.torch_.emit.printed.moves import used_by
 from meshwright.backends.torch_.emit.writing.scaling import TEXT
 from meshwright.ir.errors import EmissionSoftware
+from meshwright.ir.names import Degrees
 from tests.backends.torch_.emitted import MIXED, ROOT, job, subject, unclean, written
 from tests.backends.torch_.measured import assert_planned
 from tests.backends.torch_.proved import proved
@@ -95,17 +97,31 @@ def convert_to_float8_training(module, module_filter_fn=None):
 def test_printed_products_of_blocks_are_in_float8(tmp_path: Path) -> None:
     degrees = {"tp": 2, "dp": 2, "zero": 3, "sequence_parallel": True}
     plan = subject(workload=MIXED, prints=True, **degrees)
-    script = written(replace(plan, workload=FLOAT8), tmp_path)
+    script = written(replace(plan, workload=FLOAT8), tmp_path / "llama")
     text = script.read_text()
     assert unclean(tmp_path) == ""
     assert text.count("linear_in_float8(") == 1 + 7  # it, and a block's products
     assert "F.linear(" in text[text.index("def head_forward") :]
     assert text.count("convert_to_float8_training(") == 1
-    (tmp_path / "torchao").mkdir()
-    (tmp_path / "torchao" / "float8.py").write_text(STAND_IN)
-    (one,) = proved("float8", {"tp+sp x zero 3": (plan, script)}, steps=2, limit_s=300).values()
-    assert one.differences == ()
-    assert_planned(plan, one)
+    scripts = {"tp+sp x zero 3": (plan, script), "zero 3, weights as [in, out]": turned(tmp_path)}
+    for _, file in scripts.values():
+        (file.parent / "torchao").mkdir()
+        (file.parent / "torchao" / "float8.py").write_text(STAND_IN)
+    for kind, one in proved("float8", scripts, steps=2, limit_s=300).items():
+        assert one.differences == ()
+        assert_planned(scripts[kind][0], one)
+
+
+def turned(folder: Path) -> tuple[Subject, Path]:
+    """GPT-2, which torchao converts no modules of: it is printed."""
+    plan = Small("gpt2", folder, dtype="bf16").subject("zero 3", Degrees(dp=2, zero=3))
+    assert isinstance(plan, Subject)
+    low = replace(plan, workload=replace(plan.workload, precision=FLOAT8.precision))
+    with pytest.raises(EmissionSoftware, match=r"stored as \[in, out\], and torchao converts nn\.Linear alone"):
+        emit(replace(low, prints=False), folder)
+    script = written(low, folder / "gpt2")
+    assert len(re.findall(r"linear_in_float8\(.*\.t\(\), ", script.read_text())) == 4
+    return plan, script
 
 
 def test_a_product_in_float8_is_that_of_the_module_on_what_a_rank_has() -> None:
@@ -136,7 +152,7 @@ def test_what_no_code_is_written_for_is_refused(workload: object, says: str, tmp
 
 def test_experts_are_not_emitted_in_float8(tmp_path: Path) -> None:
     plan = subject(workload=MIXED, dp=2, zero=3, reference=MIXTURE)
-    with pytest.raises(EmissionSoftware, match=r"no nn\.Linear") as refused:
+    with pytest.raises(EmissionSoftware, match="it is no linear layer") as refused:
         emit(replace(plan, workload=FLOAT8), tmp_path)
     (told,) = TORCH_GLOO.unwritten(FLOAT8, plan.fold)  # what a plan says beforehand
     assert str(told) == str(refused.value)

@@ -13,7 +13,8 @@ import torch
 import torch.nn.functional as F
 from hypothesis import given
 from hypothesis import strategies as st
-from torch import Tensor
+from torch import Tensor, nn
+from torch.func import functional_call
 from torch.nn.attention.bias import causal_lower_right
 
 from meshwright.backends.torch_.emit.printed.moves import NAMES, TEXT, used_by
@@ -33,6 +34,9 @@ SCOPE = {
     "Sequence": Sequence,
     "causal_lower_right": causal_lower_right,
     "DeviceMesh": object,
+    "nn": nn,
+    "functional_call": functional_call,
+    "convert_to_float8_training": lambda module: module,
 }
 
 

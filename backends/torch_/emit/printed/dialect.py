@@ -77,7 +77,8 @@ class Torch:
         if call.coupled and not rows_fit(self.ring, many := call.given[0].shape[2]):
             raise refuse(call.op, f"a ring of {many} tokens per rank; this kernel of CUDA counts rows in 32s")
         if call.op.name in self.float8 and not any(extent % FLOAT8_TILE for extent in call.given[1].shape):
-            return called("linear_in_float8", *every(call))
+            x, weight, *bias = every(call)
+            return called("linear_in_float8", x, f"{weight}.t()" if call.attrs.get("transposed") else weight, *bias)
         text = (of_rows if call.rows else WRITERS[call.op.kind])(call).replace("DEVICE", literal(self.device))
         return self.drawn(call, text) if call.op.draws else text
 
