@@ -22,7 +22,7 @@ from meshwright.ir.same import Same
 from meshwright.ir.schedules import SCHEDULES
 from meshwright.ir.shares import shares_of
 
-ATTENTION = "attention"
+ATTENTION, DISPATCH = "attention", "dispatch"
 PLAIN_MASKS = ("full", "causal")
 """Those that torch's attention makes itself. Others a model makes for all positions, and gives to its blocks."""
 WAYS: Mapping[tuple[str, ...], str] = {("sq",): "all_gather", ("hk",): "ulysses", ("sq", "sk"): "ring"}
@@ -154,6 +154,13 @@ def attention_outside_blocks(decisions: Decisions, fold: Fold) -> str:
             if any(axis.startswith("cp") and split in WAYS for axis, split in _cuts_of_attention(plan, op)):
                 return f"%{op.name} of cut sequences in {plan.name}, which is no repeated block"
     return ""
+
+
+def slots_outside_blocks(decisions: Decisions, fold: Fold) -> str:
+    """Experts that drop tokens, beside such attention: code that is printed has no slots."""
+    limited = any(op.kind == DISPATCH and not op.attr("dropless") for body in fold.bodies for op in body.graph.ops)
+    found = attention_outside_blocks(decisions, fold) if limited else ""
+    return f"experts with a limit beside {found}" if found else ""
 
 
 def _cuts_of_attention(plan: BodyPlan, op: Op) -> list[tuple[str, tuple[str, ...]]]:
@@ -332,7 +339,7 @@ COMBINED: Mapping[str, Callable[[Decisions, Fold], str]] = {
     "beside_shares": beside_shares,
     "attention_two_ways": attention_two_ways,
     "rings_of_windows": rings_of_windows,
-    "attention_outside_blocks": attention_outside_blocks,
+    "slots_outside_blocks": slots_outside_blocks,
     "shared_shards": shared_shards,
     "split_backward_shards": split_backward_shards,
     "again_in_halves": again_in_halves,

@@ -11,7 +11,7 @@ import pytest
 
 from meshwright.ir.adjoint import Split, Strategy
 from meshwright.ir.capabilities import ANY, Capabilities, Line, ScheduleLine, layout_names
-from meshwright.ir.combined import CAST, COMBINED, compiled_stand_ins, contexts
+from meshwright.ir.combined import CAST, COMBINED, attention_outside_blocks, compiled_stand_ins, contexts
 from meshwright.ir.decisions import BodyPlan, Decisions, Schedule, StagePlan, Storage
 from meshwright.ir.errors import CapabilityUnknown
 from meshwright.ir.factors import body_loops
@@ -155,7 +155,8 @@ def test_rings_are_for_causal_masks(mask: str, strategy: str, said: str) -> None
 def test_attention_of_cut_sequences_belongs_in_blocks(glue: bool, strategy: str, said: str) -> None:
     fold = one_body(attention(), glue=glue)
     decisions = decided(plan("one", "mine", attn=strategy), fold=fold)
-    assert COMBINED["attention_outside_blocks"](decisions, fold) == said
+    assert attention_outside_blocks(decisions, fold) == said
+    assert COMBINED["slots_outside_blocks"](decisions, fold) == "", "it is printed"
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from meshwright.backends.torch_.emit.parts import Parts
 from meshwright.backends.torch_.emit.pipeline import FOLLOWING, HANDED, Crossing, Pipeline, StageCode
 from meshwright.backends.torch_.emit.printed.stages import SHARE
+from meshwright.backends.torch_.emit.storage import weights_apart
 from meshwright.backends.torch_.emit.turns import counted as in_a_row
 from meshwright.backends.torch_.emit.writing.keeping import plain
 from meshwright.backends.torch_.emit.writing.lines import fitted, quoted, wrapped
@@ -209,6 +210,11 @@ def runner(parts: Parts, pipeline: Pipeline) -> Iterator[str]:
     yield f"            PipelineStage({stage}, index, STAGES, device, *crossing(index), group=group)"
     yield "            for stage, index in zip(self.stages, indices, strict=True)"
     yield "        ]"
+    at_once = [one.index for one in pipeline.stages[1:] if not any(value.differentiable for value in one.enters)]
+    if at_once and weights_apart(parts.subject):
+        yield "        for one in running:"
+        yield f"            if one.stage_index in {at_once}:  # no gradient leaves it: torch would forget its weights'"
+        yield "                one.dw_builder = lambda: lambda: None"
     if pipeline.tied and len(pipeline.held) == 2:
         yield "        self.sharing = group"
     elif pipeline.tied:
