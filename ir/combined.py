@@ -16,7 +16,7 @@ from meshwright.ir.names import name_of
 from meshwright.ir.names.cache import loops_of
 from meshwright.ir.names.recompute import is_loss
 from meshwright.ir.names.words import uses_of
-from meshwright.ir.placement import Placement, Sections
+from meshwright.ir.placement import Placement
 from meshwright.ir.rewrite import reached
 from meshwright.ir.same import Same
 from meshwright.ir.schedules import SCHEDULES
@@ -146,23 +146,6 @@ def contexts(decisions: Decisions, fold: Fold) -> set[str]:
     }
 
 
-def attention_outside_blocks(decisions: Decisions, fold: Fold) -> str:
-    """Attention of cut sequences in no block that is repeated, where the model's own code sees whole sequences."""
-    glue = {name for segment in fold.segments if segment.glue for name in segment.period}
-    for plan in decisions.plans:
-        for op in fold.body[plan.body].graph.ops if plan.body in glue else ():
-            if any(axis.startswith("cp") and split in WAYS for axis, split in _cuts_of_attention(plan, op)):
-                return f"%{op.name} of cut sequences in {plan.name}, which is no repeated block"
-    return ""
-
-
-def slots_outside_blocks(decisions: Decisions, fold: Fold) -> str:
-    """Experts that drop tokens, beside such attention: code that is printed has no slots."""
-    limited = any(op.kind == DISPATCH and not op.attr("dropless") for body in fold.bodies for op in body.graph.ops)
-    found = attention_outside_blocks(decisions, fold) if limited else ""
-    return f"experts with a limit beside {found}" if found else ""
-
-
 def _cuts_of_attention(plan: BodyPlan, op: Op) -> list[tuple[str, tuple[str, ...]]]:
     choices = plan.strategy(op.name).choices if op.kind == ATTENTION else ()
     return [(axis, choice.factors) for axis, choice in choices if isinstance(choice, Split)]
@@ -190,29 +173,12 @@ def compiled_blocks(decisions: Decisions, fold: Fold) -> str:
     return next((f"compiled blocks beside {what}" for what in found if what), "")
 
 
-def compiled_stand_ins(decisions: Decisions, fold: Fold) -> str:
-    """What torch's styles do not run with in such blocks, where modules are what the user wrote: a mask of torch's own
-    class that is computed again; stand-ins for products whose sections are cut, for experts that are, and for sequences
-    where positions are made; statistics of copies, which are exchanged inside."""
+def compiled_statistics(decisions: Decisions, fold: Fold) -> str:
+    """Statistics of copies, which are exchanged inside of compiled blocks that the user wrote."""
     if decisions.style != "compiled":
         return ""
-    found = list[str]()
-    for plan in decisions.plans:
-        graph = fold.body[plan.body].graph
-        again = [op for op in graph.ops if op.kind == ATTENTION and not set(plan.recompute).isdisjoint(op.results)]
-        biased = [op for op in graph.ops if op.kind == ATTENTION and len(op.operands) > UNBIASED]
-        shared = {factor for op in biased for _, split in _cuts_of_attention(plan, op) for factor in split}
-        gathered = any(WAYS.get(split) == "all_gather" for op in again for _, split in _cuts_of_attention(plan, op))
-        inside = any(split - {"e", "c"} for split in _splits_of_experts(plan, fold))
-        alone = again and len(plan.recompute) == sum(len(op.results) for op in again)
-        found += [
-            f"attention of cut sequences computed again in {plan.name}" if alone and gathered else "",
-            f"experts cut in themselves in {plan.name}" if inside else "",
-            f"sections cut in {plan.name}" if _cuts_sections(plan) else "",
-            f"statistics that copies share in {plan.name}" if _shares_statistics(plan, fold) else "",
-            f"a trained bias of positions that is cut in {plan.name}" if shared & {"sq", "hk"} else "",
-        ]
-    return next((f"compiled blocks beside {what}" for what in found if what), "")
+    found = (plan.name for plan in decisions.plans if _shares_statistics(plan, fold))
+    return next((f"compiled blocks beside statistics that copies share in {name}" for name in found), "")
 
 
 def waiting_blocks(decisions: Decisions, fold: Fold) -> str:
@@ -316,12 +282,6 @@ def _takes_own_loss(decisions: Decisions, fold: Fold) -> bool:
     return any(name_of(plan, graph, loops[plan.body], axis) == "cp" for plan, graph in ends for axis in tensor)
 
 
-def _cuts_sections(plan: BodyPlan) -> bool:
-    """Whether an axis cuts every one of several values that lie side by side."""
-    choices = (choice for _, strategy in plan.strategies for _, choice in strategy.choices)
-    return any(isinstance(choice, Split) and isinstance(choice.layout, Sections) for choice in choices)
-
-
 def _splits(decisions: Decisions) -> bool:
     """Whether gradients of weights are computed apart."""
     schedule = decisions.schedule
@@ -339,7 +299,6 @@ COMBINED: Mapping[str, Callable[[Decisions, Fold], str]] = {
     "beside_shares": beside_shares,
     "attention_two_ways": attention_two_ways,
     "rings_of_windows": rings_of_windows,
-    "slots_outside_blocks": slots_outside_blocks,
     "shared_shards": shared_shards,
     "split_backward_shards": split_backward_shards,
     "again_in_halves": again_in_halves,

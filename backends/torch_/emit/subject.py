@@ -12,7 +12,7 @@ from meshwright.backends.torch_.capabilities import TARGETS
 from meshwright.backends.torch_.emit.turns import counted, stacked
 from meshwright.ir.account import account_fold
 from meshwright.ir.calls import Calls
-from meshwright.ir.combined import again_in_halves, compiled_blocks, compiled_stand_ins, waiting_blocks
+from meshwright.ir.combined import again_in_halves, compiled_blocks, compiled_statistics, waiting_blocks
 from meshwright.ir.decisions import BodyPlan, Decisions
 from meshwright.ir.errors import EmissionRecompute, EmissionSchedule, EmissionSoftware, EmissionTarget
 from meshwright.ir.fold import Fold, FromInput, FromPrevious, Segment, joined
@@ -201,8 +201,8 @@ class Subject:
                 ways=("--fix offload=none", "--fix offload=optimizer"),
             )
         check_software(self.workload, decisions.target, decisions.style)
-        stand_ins = "" if self.prints else compiled_stand_ins(decisions, self.fold)
-        if problem := compiled_blocks(decisions, self.fold) or stand_ins:
+        within = "" if self.prints else compiled_statistics(decisions, self.fold)
+        if problem := compiled_blocks(decisions, self.fold) or within:
             raise EmissionSoftware(
                 place=f"style {decisions.style}",
                 cause=f"this is not emitted: {problem}",
