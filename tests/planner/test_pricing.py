@@ -206,11 +206,10 @@ def test_body_programs_are_forgotten_when_there_are_too_many() -> None:
 def test_what_micro_batches_change_is_said(
     monkeypatch: pytest.MonkeyPatch, blockers: int, said: tuple[str, ...]
 ) -> None:
-    monkeypatch.setattr(module, "shortened", lambda fold, repeats: (fold, repeats))
-    monkeypatch.setattr(module, "unfold", lambda short: short)
+    monkeypatch.setattr(module, "unfolded_short", lambda key: SimpleNamespace(graph=("short", key.of)))
     found = tuple(Blocker(f"n{at}", "norm", "", "", "averages") for at in range(blockers))
     monkeypatch.setattr(
-        module, "microbatch", lambda graph: SimpleNamespace(blockers=found if graph == ("first", 2) else None)
+        module, "microbatch", lambda graph: SimpleNamespace(blockers=found if graph == ("short", "first") else None)
     )
     assert setting().cautions() == said
 

@@ -329,7 +329,7 @@ def test_a_search_knows_its_wishes_its_kind_and_how_much_it_may_price(monkeypatc
 
 
 def test_the_same_question_for_a_part_of_the_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With the same profile, and no body that was planned for other ranks."""
+    """With the same profile, and the bodies and ledgers that are known."""
     cluster = read(FOUR)
     (_, _, small) = parts(cluster)
     profile = replace(published(), memory=replace(published().memory, margin_share=0.5))
@@ -342,9 +342,12 @@ def test_the_same_question_for_a_part_of_the_cluster(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(module, "_search", lambda *given: given)
     own, smaller, search = module._part(Ask(cluster), setting, MADE, small)  # type: ignore[arg-type]
     assert own.cluster == small
-    assert (smaller.ranks, smaller.bodies, smaller.folds) == (1, {}, "folds")
+    assert (smaller.ranks, smaller.folds) == (1, "folds")
+    assert smaller.bodies is bodies
     assert isinstance(smaller.price, Evaluator)
     assert (smaller.price.prices.cluster, smaller.price.prices.profile) == (small, profile)
+    assert isinstance(setting.price, Evaluator)
+    assert smaller.price.prices.books is setting.price.prices.books
     assert search == (own, smaller, MADE, Search)  # type: ignore[comparison-overlap]
 
 
