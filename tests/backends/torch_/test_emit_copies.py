@@ -9,22 +9,23 @@ import torch
 from torch import nn
 
 from meshwright.backends.torch_.emit.axes import Axes
-from meshwright.backends.torch_.emit.copies import COPIED, of_experts
-from meshwright.backends.torch_.emit.experts import Experts, Routed
+from meshwright.backends.torch_.emit.copies import COPIED, Copies
 from meshwright.backends.torch_.emit.parts import Parts
 from meshwright.backends.torch_.emit.subject import Piece
 from meshwright.backends.torch_.emit.writing.copies import sum_scalars
 
 
-def test_experts_are_apart_along_their_axes_and_all_else_is_copied() -> None:
-    params = [SimpleNamespace(path=path) for path in ("experts.up", "router.weight")]
-    piece = cast(Piece, SimpleNamespace(plan=SimpleNamespace(name="Block"), graph=SimpleNamespace(params=params)))
-    found = of_experts([piece], Experts(("ep",), (Routed(piece, ("experts",), ()),)))
-    assert found.apart(piece, "experts.up") == ("ep",)
-    assert found.apart(piece, "router.weight") == ()
-    assert found.alike(piece, "experts.up") == ()
+def test_gradients_add_up_along_axes_that_neither_cut_a_parameter_nor_compute_it_alike() -> None:
+    piece = cast(Piece, SimpleNamespace(plan=SimpleNamespace(name="Block")))
+    found = Copies({("Block", "experts.up"): ("ep",)}, {("Block", "router.weight"): ("dp",)})
+    for path, apart, alike, added in [
+        ("experts.up", ("ep",), (), ("dp",)),
+        ("router.weight", (), ("dp",), ("ep",)),
+        ("norm.weight", (), (), ("dp", "ep")),
+    ]:
+        assert (found.apart(piece, path), found.alike(piece, path)) == (apart, alike), path
+        assert found.added(piece, path, ("dp", "ep")) == added, path
     assert found
-    assert of_experts([piece], None) is COPIED
     assert not COPIED
 
 

@@ -1,5 +1,5 @@
-"""What is emitted of a plan: its pieces and their names, what runs again, how sequences are cut; of a small Llama that
-is written by hand."""
+"""What is emitted of a plan: its pieces and their names, and what runs again; of a small Llama that is written by
+hand."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from meshwright.backends.torch_.emit import emit
-from meshwright.backends.torch_.emit.context import Context, Own, context_of
 from meshwright.backends.torch_.emit.initial import MOST_WHOLE_BYTES, built_whole, drawn_in_parts, whole_bytes
 from meshwright.backends.torch_.emit.recompute import recomputed
 from meshwright.backends.torch_.emit.storage import Kept
@@ -281,41 +280,6 @@ def test_a_ring_runs_again_with_its_module() -> None:
     assert beside.paths == ("mlp",)
 
 
-# Cut sequences ------------------------------------------------------------------------------------------------------
-
-
-def test_how_sequences_are_cut() -> None:
-    """All modules run on own tokens, and only what the loss is taken of is no DTensor; tokens and labels are cut."""
-    for kind in ["all_gather", "ring", "ulysses"]:
-        plan = subject(cp=2, context=kind)
-        found = parts_of(plan).context
-        assert found is not None, kind
-        embed, block, head = found.bodies
-        assert (embed.own, block.own) == ((Own("embed", None, leaves=True),), (Own("", None, leaves=True),)), kind
-        assert head.own == (Own("norm", None, leaves=True), Own("head", None, leaves=False)), kind
-        assert [body.attention for body in found.bodies] == [(), (("attn", kind),), ()], kind
-        assert [(body.unmasked, body.inside) for body in found.bodies] == [((), ())] * 3, kind
-        assert (found.axis, found.ends, found.entries, found.kinds) == ("cp", False, ("tokens", "labels"), (kind,)), (
-            kind
-        )
-        others = (found.masked, found.narrow, found.unmasked, found.inside, found.biased, found.several)
-        assert others == (False,) * 6, kind
-        assert found.kernel == "cpu", kind
-
-
-def test_the_kernel_of_a_ring_is_that_of_its_device_and_dtype() -> None:
-    def kernel(plan: Subject) -> str:
-        return context_of(plan, "cp").kernel
-
-    assert kernel(subject(cp=2, context="ring")) == "cpu"
-    assert kernel(subject(cp=2, target="torch-cuda")) == "efficient"
-    assert kernel(subject(MIXED, cp=2, context="ring", target="torch-cuda", zero=3, dp=2)) == "flash"
-
-
-def test_attention_is_gathered_where_there_is_none() -> None:
-    assert Context("cp", False, (), (), False, "cpu", False).kinds == ("all_gather",)
-
-
 # Where weights come from --------------------------------------------------------------------------------------------
 
 
@@ -346,10 +310,10 @@ def test_ranks_draw_their_part_of_what_is_big_or_if_they_are_told(monkeypatch: p
             why = UNDRAWN
             if init == "meta":
                 with pytest.raises(EmissionModel) as refused:
-                    drawn_in_parts(undrawn, parts.kept, parts.axes, None, None)
+                    drawn_in_parts(undrawn, parts.kept, parts.axes, None)
                 assert (refused.value.place, refused.value.cause) == ("--init meta", why), (init, big)
             else:
-                assert not drawn_in_parts(undrawn, parts.kept, parts.axes, None, None), (init, big)
+                assert not drawn_in_parts(undrawn, parts.kept, parts.axes, None), (init, big)
                 told = "" if init or not big else f"every rank builds all 0 GiB of the model: {why}"
                 assert built_whole(undrawn, parts=False) == told, (init, big)
 
@@ -364,12 +328,7 @@ def test_copies_of_all_are_drawn_whole(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("meshwright.backends.torch_.emit.initial.MOST_WHOLE_BYTES", 0)
         parts = parts_of(subject(**degrees))
         assert parts.drawn_in_parts == drawn, (degrees, drawn)
-        experts: Any = object()
-        assert drawn_in_parts(parts.subject, parts.kept, parts.axes, experts, None) == bool(parts.kept.units), (
-            degrees,
-            drawn,
-        )
-        assert not drawn_in_parts(parts.subject, Kept(()), replace(parts.axes, tensor=None), None, None), (
+        assert not drawn_in_parts(parts.subject, Kept(()), replace(parts.axes, tensor=None), None), (
             degrees,
             drawn,
         )

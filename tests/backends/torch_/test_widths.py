@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable
 import pytest
 
 from meshwright.backends.torch_.emit.writing.lines import WIDTH, call, fitted, loss_of, wrapped
-from meshwright.backends.torch_.emit.writing.model import entry
 
 Layout = Callable[[int, str], Iterable[str]]
 
@@ -104,25 +103,6 @@ def test_a_model_of_many_inputs_is_given_all_of_them(weight: str) -> None:
     found = "".join(text.split()).replace(",)", ")").replace("=(model_file", "=model_file")
     expected = "".join(f"loss: Tensor = model_file.loss(model({called}), batch){product}".split())
     assert found == expected + ")" * (weight == "share")
-
-
-def test_calls_of_calls_break_one_after_the_other() -> None:
-    fits = "x" * (120 - len('        "path": Outer(Inner(, y)),'))
-    given = (8, '"path": ', ["Outer", "Inner"])
-    assert list(entry(*given, [fits, "y"], ",")) == [f'        "path": Outer(Inner({fits}, y)),']
-    longer = f"{fits}x"
-    once = ['        "path": Outer(', f"            Inner({longer}, y)", "        ),"]
-    assert list(entry(*given, [longer, "y"], ",")) == once
-    most = "x" * (120 - len("            Inner(, y)"))
-    assert list(entry(*given, [most, "y"], ","))[1] == f"            Inner({most}, y)"
-    assert list(entry(*given, [f"{most}x", "y"], ",")) == [
-        '        "path": Outer(',
-        "            Inner(",
-        f"                {most}x,",
-        "                y,",
-        "            )",
-        "        ),",
-    ]
 
 
 def test_a_line_breaks_at_the_last_call_that_no_other_is_around() -> None:

@@ -12,15 +12,13 @@ import torch
 
 from meshwright.backends.torch_.emit.copies import Copies
 from meshwright.backends.torch_.emit.launch import launch_script, rank_map
-from meshwright.backends.torch_.emit.sections import Fused, by_name, fused_of, named, pattern, sections_on
-from meshwright.backends.torch_.emit.stage_code import Crossing
+from meshwright.backends.torch_.emit.pipeline import Crossing
+from meshwright.backends.torch_.emit.sections import Fused, by_name, named, pattern
 from meshwright.backends.torch_.emit.statistics import moments_in, shared_statistics
 from meshwright.backends.torch_.emit.subject import Piece
-from meshwright.backends.torch_.emit.writing.batch import shares, table
+from meshwright.backends.torch_.emit.writing.batch import shares
 from meshwright.backends.torch_.emit.writing.initial import draw
 from meshwright.backends.torch_.emit.writing.pipeline import _example
-from meshwright.backends.torch_.emit.writing.sections import of_sections
-from meshwright.backends.torch_.emit.writing.step import own_parts
 from meshwright.backends.torch_.emit.writing.weighing import counted
 from meshwright.ir.adjoint import Strategy
 from meshwright.ir.decisions import BodyPlan
@@ -68,52 +66,6 @@ def fused(*, split: bool = True, where: str = "attn") -> Builder:
     return body
 
 
-SECTIONS = "tp=n:sections(8,4,4)"
-
-
-def test_what_is_cut_in_sections() -> None:
-    """Rows of the weight and the bias, of the module that makes them; `split` only reads what is cut so."""
-    own = piece(fused(), {"linear": SECTIONS, "split": "tp=p"})
-    sizes = (8, 4, 4)
-    expected = Fused({"attn.qkv": sizes}, {"attn.qkv.weight": (0, sizes), "attn.qkv.bias": (0, sizes)})
-    assert fused_of(subject(own), own, "tp") == expected
-    assert fused_of(subject(own, mesh="dp=2 tp=2"), own, "dp") == Fused()
-    plain = piece(fused(), {"linear": "tp=n", "linear_1": "tp=n"})
-    assert fused_of(subject(plain), plain, "tp") == Fused()
-
-
-def test_products_in_sections_that_nobody_cuts_apart_are_refused() -> None:
-    """They are read whole, or are cut in their own module."""
-    for body in (fused(split=False), fused(where="attn.qkv")):
-        own = piece(body, {"linear": SECTIONS})
-        with pytest.raises(
-            EmissionModule, match="it makes %linear in sections, and is no product that is cut"
-        ) as refused:
-            fused_of(subject(own), own, "tp")
-        assert refused.value.place == "plan cut, %linear (linear) of blocks.0.attn.qkv"
-
-
-def test_weights_of_experts_in_sections_have_no_module_that_looks_whole() -> None:
-    body = Builder()
-    x = body.input((4, 6, 8), requires_grad=True)
-    made = body.op("grouped_linear", x, body.param("experts.both", (4, 16, 8)), module="experts")
-    body.output(*body.many("split", made, sizes=(8, 8), dim=2, module="experts"))
-    own = piece(body, {"grouped_linear": "tp=n:sections(8,8)", "split": "tp=p"})
-    assert fused_of(subject(own), own, "tp") == Fused({}, {"experts.both": (1, (8, 8))})
-
-
-def test_the_dimension_that_an_axis_cuts_in_sections() -> None:
-    for text, found in [
-        ("[-, tp:sections(4,2)]", (1, (4, 2))),
-        ("[tp:sections(6,2), -]", (0, (6, 2))),
-        ("[dp.tp:sections(4,2), -]", (0, (4, 2))),
-        ("[dp:sections(4,2), tp]", None),
-        ("[-, tp]", None),
-        ("[-, -]", None),
-    ]:
-        assert sections_on(Placement.parse(text), "tp") == found, text
-
-
 def test_names_of_parameters_in_all_instances() -> None:
     """Points are no letters of any kind, and numbers stand where blocks are counted."""
     blocks = piece(fused(), paths=("model.layers.0.inner", "model.layers.1.inner"))
@@ -121,7 +73,7 @@ def test_names_of_parameters_in_all_instances() -> None:
     of_blocks = r"model\\.layers\\.\\d+\\.inner\\.attn\\.qkv\\.weight".replace("\\\\", "\\")
     assert pattern(blocks, "attn.qkv.weight") == of_blocks
     assert pattern(outside, "attn.qkv.weight") == of_blocks.removeprefix(r"model\.layers\.\d+\.inner" + "\\.")
-    held = Fused({"attn.qkv": (8, 8)}, {"attn.qkv.weight": (0, (8, 8))})
+    held = Fused({"attn.qkv.weight": (0, (8, 8))})
     assert named([blocks, outside], [(blocks, held)]) == {of_blocks: (0, (8, 8))}
 
 
@@ -138,26 +90,6 @@ def test_what_is_said_of_some_blocks_of_a_list_is_said_of_no_others() -> None:
     assert said(0, 1, None) == {r"all\.(?:0|2)\.w": 0, r"all\.(?:1|10)\.w": 1}
     assert said(None, 1, None) == {r"all\.(?:1|10)\.w": 1}
     assert said(0, 0, 1) == {r"all\.(?:0|2)\.w": 0, r"all\.(?:1|10)\.w": 0, r"all\.3\.w": 1}
-
-
-def test_scripts_define_what_their_sections_need() -> None:
-    """One of several bodies suffices; what is shared by all heads is another function."""
-    held, empty = Fused({"qkv": (8, 8)}, {}), Fused({}, {"w": (0, (8, 8))})
-    some, none = SimpleNamespace(shared={"qkv": (0, (8, 8))}), SimpleNamespace(shared={})
-    for bodies, styles, defined in [
-        ((held, empty), {"a": none}, ["in_sections"]),
-        ((empty, held), {}, ["in_sections"]),
-        ((empty,), {"a": none, "b": some}, ["share_part"]),
-        ((held,), {"a": some, "b": none}, ["in_sections", "share_part"]),
-        ((empty,), {"a": none}, []),
-    ]:
-        parts: Any = SimpleNamespace(fused=[(None, one) for one in bodies], styles=styles)
-        lines = list(of_sections(parts))
-        assert lines[0] == "class Sections:"
-        assert [line[4:].partition("(")[0] for line in lines if line.startswith("def ")] == defined, defined
-        assert [lines[n - 2 : n] for n, line in enumerate(lines) if line.startswith("def ")] == [["", ""]] * len(
-            defined
-        )
 
 
 # Statistics of copies -----------------------------------------------------------------------------------------------
@@ -271,46 +203,6 @@ def test_shares_of_neighbours_stand_together() -> None:
     ]
 
 
-def test_a_table_that_is_too_wide_has_an_entry_on_each_line() -> None:
-    """120 letters with its indent, no more."""
-    cut = 'part(own["tokens"], 1, context)'
-    line = f'own = own | {{"tokens": {cut}, "{"m" * 24}": {cut}}}'
-    assert len(line) == 116
-    assert list(table(line)) == [f"    {line}"]
-    longer = line.replace("mm", "mmm", 1)
-    assert list(table(longer)) == [
-        "    own = own | {",
-        f'        "tokens": {cut},',
-        f'        "{"m" * 25}": {cut},',
-        "    }",
-    ]
-
-
-def test_own_parts_of_a_batch() -> None:
-    """Of entries that the model is called with; on one line of 120 letters, or on four."""
-
-    def said(*entries: str, cut: tuple[str, ...] = ("tokens", "mask"), deep: str = "    ") -> list[str]:
-        parts: Any = SimpleNamespace(
-            subject=SimpleNamespace(calls=SimpleNamespace(entries=entries)),
-            context=SimpleNamespace(entries=cut),
-            axes=SimpleNamespace(context="cp"),
-        )
-        return list(own_parts(parts, "batch", deep))
-
-    made = 'name: DTensor.from_local(batch[name], mesh["cp"], [Shard(1)])'
-    assert said("other", "tokens") == [f'    own = {{{made} for name in ("tokens",)}}']
-    assert said("tokens", "mask") == [f'    own = {{{made} for name in ("tokens", "mask")}}']
-    assert said("other") == []
-    one = "t" * (120 - len(f'    own = {{{made} for name in ("",)}}'))
-    assert [len(line) for line in said(one, cut=(one,))] == [120]
-    assert said(one, cut=(one,), deep="     ") == [
-        "     own = {",
-        f"         {made}",
-        f'         for name in ("{one}",)',
-        "     }",
-    ]
-
-
 def test_what_counts_is_written_as_it_is_counted() -> None:
     """An entry of the batch, taken as the loss takes it."""
     ne = Step("ne", (("scalar", -100),))
@@ -337,7 +229,6 @@ def drawing(
     copies: tuple[str, ...] = (),
     tensor: str | None = None,
     draws: bool = False,
-    experts: tuple[str, ...] = (),
     apart: tuple[str, ...] = (),
     inside: tuple[tuple[str, ...], ...] = (),
     reorders: bool = False,
@@ -347,7 +238,6 @@ def drawing(
         axes=SimpleNamespace(tensor=tensor, copies=copies, copied="_".join(copies) or None),
         kept=SimpleNamespace(units=over, over=over),
         subject=SimpleNamespace(device="cpu", calls=SimpleNamespace(draws=draws)),
-        experts=SimpleNamespace(axes=experts) if experts else None,
         copies=Copies({("block", "weight"): apart} if apart else {}),
         inside=inside,
         reorders=reorders,
@@ -369,30 +259,20 @@ def test_weights_of_copies_are_those_of_one_rank() -> None:
         lines = drawing(**given)
         assert [line for line in lines if line.startswith("for axis")] == [f"for axis in {axes}:"], given
         assert lines[-2:] == [
-            "if axis not in cut:",
-            "dist.broadcast(local, group=mesh[axis].get_group(), group_src=0)",
+            "if axis not in over:",
+            "dist.broadcast(own, group=mesh[axis].get_group(), group_src=0)",
         ], given
     whole = drawing(copies=("dp", "cp"))
     assert whole[-1] == 'dist.broadcast(tensor, group=mesh["dp_cp"].get_group(), group_src=0)'
-    assert "cut = set()" not in whole
+    assert "over = set()" not in whole
     assert "dist.broadcast" not in "".join(drawing())
-
-
-def test_experts_that_lie_apart_are_copies_along_the_tensor_axis_alone() -> None:
-    for tensor, held in (
-        (None, 'held = () if "ep" in cut else ("dp_ep",)'),
-        ("tp", 'held = ("tp",) if "ep" in cut else ("dp_ep", "tp",)'),
-    ):
-        lines = drawing(over=("dp", "ep"), copies=("dp", "ep"), tensor=tensor, experts=("ep", "other"))
-        assert held in lines
-        assert "for axis in held:" in lines
 
 
 def test_parameters_that_an_axis_cuts_are_copies_along_each_of_the_others() -> None:
     """Axes that are made one are all of these."""
     lines = drawing(over=("dp", "cp", "ep"), copies=("dp", "cp", "ep"), apart=("ep",), inside=(("dp", "cp"),))
     made = '{"dp_cp_ep": ("dp", "cp", "ep"), "dp_cp": ("dp", "cp")}'
-    assert f"cut |= {{one for axis in cut for one in {made}.get(axis, ())}}" in lines
+    assert f"over |= {{one for axis in over for one in {made}.get(axis, ())}}" in lines
     assert 'for axis in ("dp", "cp", "ep"):' in lines
     assert 'for axis in ("ep", "tp"):' in drawing(over=("ep",), copies=("ep",), tensor="tp", apart=("ep",))
 
