@@ -264,8 +264,6 @@ def _over(piece: Piece, path: str, item: Storage | None, axes: Axes, copies: Cop
     if item is None:
         return ()
     place, copied = f"plan {piece.plan.name}, {path}", _copied(piece, path, axes, copies)
-    if axes.tensor is not None and axes.tensor not in item.params.axes and axes.tensor in item.optimizer.axes:
-        raise _refuse(place, f"its state is sharded over the tensor axis {axes.tensor}")
     roles = [_cut(placement, copied) for placement in (item.params, item.grads, item.optimizer)]
     if len({dim for role in roles for dim in role.values()}) > 1:
         raise _refuse(place, "it is cut along several dimensions")

@@ -20,11 +20,11 @@ from meshwright.backends.torch_.emit.subject import Subject
 from meshwright.backends.torch_.emit.unlike import Unlike, joined_kinds, kinds_of, merged
 from meshwright.backends.torch_.emit.writing.keeping import plain
 from meshwright.ir.decisions import Schedule
-from meshwright.ir.errors import EmissionAxis, EmissionSchedule, EmissionSoftware, EmissionStorage
+from meshwright.ir.errors import EmissionSchedule, EmissionSoftware, EmissionStorage
 from meshwright.ir.fold import Fold
 from meshwright.ir.mesh import Mesh
 from meshwright.ir.names import Degrees, template
-from meshwright.ir.placement import Placement, State
+from meshwright.ir.placement import Placement
 from meshwright.ir.workload import Workload
 from meshwright.planner.unlike import neighbours, over_parts
 from tests.backends.torch_.emitted import unclean
@@ -202,22 +202,22 @@ MEANT: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     ),
     "tp": (
         (
-            f'{BLOCKS_OF}parallelize_module(block, mesh["tp"], of_block)',
-            'parallelize_module(model, mesh["tp"], of_head)\nreturn model',
-            "with loss_parallel():\nloss: Tensor = model_file.loss(",
-            'model(tokens=batch["tokens"]), batch)\nloss.backward()',
-            "total = total.to_local()  # all ranks of the tensor axis hold the whole sum\nreturn total",
+            "def block_forward(self: Any, x: Tensor, *, tp: DeviceMesh) -> Tensor:",
+            'distribute(model, mesh["tp"])\ntp = mesh["tp"]\n',
+            f"{BLOCKS_OF}block.forward = partial(block_forward, block, tp=tp)\n",
+            "model.forward = partial(model_forward, model, tp=tp)\nreturn model",
+            'loss: Tensor = model(batch["tokens"], batch["labels"])\nloss.backward()\nif CLIP:',
+            "optimizer.step()\nreturn loss.detach()",
         ),
-        ("targets / share", "all_reduce", "sum_copies", "grad.redistribute", "untrained"),
+        ("targets / share", "dist.all_reduce", "sum_copies", "grad.redistribute", "untrained", "parallelize_module"),
     ),
     "tp x dp": (
-        ("sum_copies(model, mesh)\nif CLIP:", "loss.backward()\nsum_copies", SHARE, "if ranks != 4:"),
-        (AVERAGED, "everyone", "_flatten"),
+        ("sum_copies(model, mesh)\nif CLIP:", "loss.backward()\nsum_copies", "if ranks != 4:"),
+        (AVERAGED, SHARE, "everyone", "_flatten"),
     ),
     "tp+sp": (
         (
             "parameter.grad = grad.redistribute(placements=[Replicate()])\nif CLIP:",
-            "losses = [loss.to_local() if isinstance(loss, DTensor) else loss for loss in losses]",
             "return torch.stack(losses).sum()",
         ),
         ("sum_copies", "group = mesh"),
@@ -230,28 +230,28 @@ MEANT: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
         ),
         ("redistribute(placements=[Replicate()])",),
     ),
-    "tp+sp x zero 3": (("fully_shard(block, mesh=shards", AVERAGED), ("sum_copies", "[Replicate()])\nif CLIP")),
+    "tp+sp x zero 3": (
+        ("fully_shard(block, mesh=shards", '(loss * mesh["dp"].size()).backward()'),
+        ("sum_copies", "[Replicate()])\nif CLIP"),
+    ),
     "cp by heads": (
         (
-            'on_own_tokens(model.get_submodule("embed"), context)\n',
-            f"{BLOCKS_OF}on_own_tokens(block, context)\n",
-            'run_within(block.get_submodule("attn"), AttentionOfHeads(context))',
-            'on_own_tokens(model.get_submodule("head"), context, leaves=False)',
+            f"{BLOCKS_OF}block.forward = partial(block_forward, block, cp=cp)\n",
             'mesh["dp", "cp"]._flatten("dp_cp")',
             'shards = mesh["dp_cp"]\n',
         ),
-        ("AttentionInRing", "Peers"),
+        ("attention_in_ring", "DistributedDataParallel"),
     ),
     "pp": (
         (
             "STAGES_OF = ((0,), (1,))",
             "BLOCKS = (range(1), range(1, 2))",
-            'model.targets = (batch["labels"] != -100).sum()\n',
-            'model.schedule.step(batch["tokens"], target=batch["labels"], losses=losses, return_outputs=False)',
+            "share = targets / targets.sum()\n",
+            'batch["tokens"],\ntarget=batch["labels"],\nlosses=losses,\nreturn_outputs=False,\nlabels=batch["labels"],\nshare=share',
             "return torch.stack(losses).detach().sum()",
             "clip(model, CLIP, mesh)\noptimizer.step()\nif not model.last:\nreturn None",
-            'FirstStage(model, index, ["embed", *paths])',
-            'LastStage(model, index, [*paths, "norm", "head"])',
+            'FirstStage(model, index, mesh, ["embed", *paths])',
+            'LastStage(model, index, mesh, [*paths, "norm", "head"])',
             "self.schedule = ScheduleGPipe(running[0], MICROBATCHES, loss_fn=self.loss, scale_grads=False)",
             'between = (torch.empty(4, 16, 32, dtype=torch.float32, device="meta", requires_grad=True),)',
         ),
@@ -260,24 +260,19 @@ MEANT: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "pp x tp+sp": (
         (
             "stage_of(model, index, mesh)",
-            "if model.index == 0:\nof_embed: dict[str, ParallelStyle] = {",
-            'for index in BLOCKS[model.index]:\nblock = model.get_submodule(f"layers.{index}")\nparallelize_module',
+            'in BLOCKS[model.index]:\nblock = model.get_submodule(f"layers.{index}")\nblock.forward = partial(',
             "torch.empty(4, 8, 32, dtype=torch.float32",
-            "whole = [loss.to_local() if isinstance(loss, DTensor) else loss for loss in losses]",
         ),
         ("group.size()",),
     ),
     "pp x zero 2": (
         (
-            "model.targets = targets.sum() / group.size()  # gradients are averaged over the group",
-            "return total.sum() / group.size()",
-            "if model.last:\ndist.all_reduce(targets, group=group)",
             "PipelineStage(Alone(stage), index, STAGES, device, *crossing(index), group=group)",
             "whole.set_reshard_after_backward(False)",
             'if model.index == 1:\nfully_shard(\n[model.get_submodule("norm")',
             "torch.empty(2, 16, 32, dtype=torch.float32",
         ),
-        ("backward_prefetch",),
+        ("backward_prefetch", "group.size()"),
     ),
     "pp x zero 3": (("first.set_modules_to_backward_prefetch([first])", "Alone(stage)"), ("unit.reshard()",)),
     "pp in a V": (
@@ -336,22 +331,6 @@ def test_what_axes_are_called_together() -> None:
     assert (Axes((), "tp").data, Axes((), "tp").copies, Axes((), "tp").copied) == (None, (), None)
 
 
-def with_states(kind: str, body: str, **states: str) -> Subject:
-    """The plan, with hubs in a body."""
-    plan = plan_of(kind)
-    kept = plan.decisions.plan[body]
-    hubs = tuple((value, State.parse(state)) for value, state in states.items())
-    plans = tuple(
-        replace(one, states=(*kept.states, *hubs)) if one.name == body else one for one in plan.decisions.plans
-    )
-    return planned(plan.fold, replace(plan.decisions, plans=plans))
-
-
-def test_a_data_axis_exchanges_nothing_but_scalars() -> None:
-    with pytest.raises(EmissionAxis, match="axis dp is data parallel, and this body exchanges values over it"):
-        axes_of(with_states("copies", "block", res1="[-, -, -]"))
-
-
 # Storage ------------------------------------------------------------------------------------------------------------
 
 KEPT: dict[str, tuple[tuple[str, ...], int, tuple[bool, ...]]] = {
@@ -394,7 +373,6 @@ def test_what_is_not_cast_yet_is_refused() -> None:
     for axes, what in [
         (Axes(("dp", "other"), None), "copies along dp and other"),
         (Axes((), None, "cp"), "sequences cut along cp"),
-        (Axes(("ep",), None, None, ("ep",)), "experts apart along ep"),
     ]:
         with pytest.raises(EmissionSoftware, match=f"not emitted yet with {what}") as refused:
             whole_of(plan_of("copies in bf16"), axes)
@@ -451,11 +429,6 @@ REFUSED: dict[str, tuple[Callable[[], Subject], str, str]] = {
         lambda: stored("copies of shards", "embed", "embed.weight", params="[dp, dp_shard]"),
         "plan embed, embed.weight",
         "it is cut along several dimensions",
-    ),
-    "states that the tensor axis shards": (
-        lambda: stored("tp+sp x zero 3", "block", "norm1.weight", params="[dp]", grads="[dp]", optimizer="[dp, tp]"),
-        "plan block, norm1.weight",
-        "its state is sharded over the tensor axis tp",
     ),
     "unlike axes": (
         lambda: stored("copies of shards", "embed", "embed.weight", params="[dp.dp_shard, -]"),
@@ -514,7 +487,6 @@ SAID: dict[str, dict[str, Any]] = {
         "flattened": (),
         "partial_gradients": False,
         "spread": False,
-        "cut_again": None,
         "hosted": False,
         "optimizer": "torch.optim.Optimizer",
     },
@@ -532,24 +504,23 @@ SAID: dict[str, dict[str, Any]] = {
         "shared": None,
         "flattened": (),
         "partial_gradients": False,
-        "cut_again": None,
-        "sharded_loss": True,
-        "own_loss": False,
-        "in_one_row": False,
-        "loss_context": "loss_parallel()",
-        "stays_frozen": False,
     },
     "tp x dp": {"wrapped": False, "summed": True, "added": True, "distributed": True, "flattened": ()},
-    "tp+sp": {"partial_gradients": True, "summed": False, "cut_again": "tp", "stays_frozen": False},
+    "tp+sp": {"partial_gradients": True, "summed": False},
     "tp+sp x dp": {"partial_gradients": True, "flattened": (("dp", "tp"),)},
     "tp+sp x zero 3": {"partial_gradients": False, "summed": False, "flattened": ()},
-    "cp": {"spread": True, "wrapped": True, "shared": "cp", "flattened": (), "cut_again": None},
-    "cp by heads": {"flattened": (("dp", "cp"),), "shared": "dp_cp", "spread": True, "wrapped": False},
-    "pp": {"spread": True, "wrapped": False, "hidden": False, "carries_shards": False, "shared": None},
-    "pp x tp+sp": {"carries_shards": True, "hidden": False, "partial_gradients": True},
+    "cp": {"spread": False, "wrapped": True, "shared": None, "flattened": ()},
+    "cp by heads": {
+        "flattened": (("dp", "cp"),),
+        "shared": None,
+        "copies_said": 'mesh["dp_cp"].size()',
+        "wrapped": False,
+    },
+    "pp": {"spread": True, "wrapped": False, "hidden": False, "shared": None},
+    "pp x tp+sp": {"hidden": False, "partial_gradients": True},
     "pp x zero 2": {"hidden": True, "stays_gathered": True},
-    "pp x zero 3": {"hidden": True, "stays_gathered": False, "carries_shards": False},
-    "pp x cp": {"carries_shards": True, "summed": True, "added": True, "wrapped": False},
+    "pp x zero 3": {"hidden": True, "stays_gathered": False},
+    "pp x cp": {"summed": True, "added": True, "wrapped": False},
     "states on the host": {"hosted": True, "optimizer": "OnHost"},
 }
 
@@ -584,13 +555,7 @@ def frozen(kind: str, path: str) -> Subject:
     return planned(fold, template(fold, Degrees(**given), "torch-gloo"))
 
 
-def test_what_is_not_trained_is_told_so_again_where_torch_forgets_it() -> None:
-    """It forgets it of modules on own tokens alone; shards of others leave out what is not trained."""
-    said = {kind: parts_of(frozen(kind, Q)).stays_frozen for kind in ("copies", "tp x dp", "tp+sp", "tp+sp x dp")}
-    assert said == {"copies": False, "tp x dp": False, "tp+sp": True, "tp+sp x dp": True}
-    text = lines_of(frozen("tp+sp x dp", Q))
-    assert "for name in frozen:  # still: torch makes new parameters of them" in text
-    assert "torch makes new parameters of them" not in lines_of(frozen("tp x dp", Q))
+def test_what_is_not_trained_is_left_out_of_shards() -> None:
     assert parts_of(frozen("zero 3", Q)).kept.frozen
     ignored = "ignored = {parameter for parameter in model.parameters() if not parameter.requires_grad}"
     assert ignored in lines_of(frozen("zero 3", Q))
@@ -615,12 +580,9 @@ def tied(batch: int = 4, **degrees: Any) -> Subject:
 
 
 def test_a_parameter_of_two_places_is_one_again() -> None:
-    """Of stages of unlike ranks the gradients are summed; of modules that are parted, one takes the other's; units of
-    shards hold it twice, and step it once."""
-    assert parts_of(tied(dp=2)).one_again == ()
-    assert parts_of(tied(tp=2)).one_again == (("embed.weight", "head.weight"),)
-    text = lines_of(tied(tp=2))
-    assert "# One parameter again." in text
+    """Of stages of unlike ranks the gradients are summed; DTensors of one are one; units of shards hold it twice, and
+    step it once."""
+    assert "made[parameter] = nn.Parameter(cut" in lines_of(tied(tp=2))
     assert parts_of(tied(dp=2, zero=3)).untied == (("head.weight", "embed.weight"),)
     assert parts_of(tied(tp=2)).untied == ()
     staged = parts_of(tied(pp=2, microbatches=2, schedule="gpipe"))
@@ -630,7 +592,7 @@ def test_a_parameter_of_two_places_is_one_again() -> None:
     text = lines_of(staged.subject)
     assert "sum_tied(model)\nif CLIP:" in text
     assert "self.sharing = group" in text
-    assert (staged.one_again, staged.untied, staged.held_twice) == ((), (), ())
+    assert (staged.untied, staged.held_twice) == ((), ())
 
 
 def test_a_parameter_of_two_stages_of_a_rank() -> None:
@@ -651,7 +613,7 @@ def test_a_parameter_of_two_stages_of_a_rank() -> None:
         assert (parts.pipeline.held, parts.pipeline.tied, parts.pipeline.twice) == (((0, 3), (1, 2)), (), (both,)), (
             degrees
         )
-        assert (parts.held_twice, parts.untied, parts.one_again) == (twice, (), ()), degrees
+        assert (parts.held_twice, parts.untied) == (twice, ()), degrees
         text = lines_of(parts.subject)
         assert (again in text, "held = dict(" in text) == (told, told), degrees
         named = '((0, "embed.weight"), (3, "head.weight")),\n)'
@@ -746,7 +708,7 @@ def test_axes_of_meshes_in_an_order_that_all_have() -> None:
 
 
 UNLIKE_REFUSED: dict[str, tuple[Callable[[], Subject], str]] = {
-    "cut sequences": (lambda: in_kinds(ALONE, Degrees(cp=2)), "sequences or experts that an axis cuts"),
+    "cut sequences": (lambda: in_kinds(ALONE, Degrees(cp=2)), "sequences that an axis cuts"),
     "copies of shards": (
         lambda: in_kinds(Degrees(dp=4, shard=2, zero=3), COPIES),
         "several axes that cut the batch",
@@ -775,14 +737,14 @@ UNLIKE_MEANT: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
             "Mesh axis tp (1 and 2 ranks): ranks share every block.",
             'MESHES = ({"tp": 1}, {"tp": 2})  # of every stage',
             "RANKS = (range(0, 1), range(1, 3))\nSTAGES = 2\nBLOCKS = (range(1), range(1, 2))\n",
-            "if model.index == 1:\nreturn shard_tp2(model, mesh)\nreturn model",
+            "if model.index == 0:\nreturn shard_alone(model, mesh)\n",
+            "if model.index == 1:\nreturn shard_tp2(model, mesh)\n",
             "Value((4, 16, 32), torch.float32, {}, {}, True),",
-            'losses = model.run(batch["labels"], batch["tokens"])',
+            'losses = model.run(batch["tokens"], labels=batch["labels"], share=share)',
             "if ranks != 3:",
             "return whole\n",
         ),
         (
-            "model.index == 0",
             "own_sequences",
             "own_part",
             "_flatten",
@@ -822,7 +784,7 @@ UNLIKE_MEANT: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     ),
     "copies and tp": (
         ("if model.index == 0:\nsum_copies(model, mesh)\nif CLIP:", "if model.index == 1:\nreturn shard_tp2"),
-        ("shard_dp2", "fully_shard"),
+        ("fully_shard",),
     ),
 }
 
