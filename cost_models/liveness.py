@@ -75,8 +75,6 @@ class PassMemory:
     """What is there beside `weight_kept`, at most, while gradients of weights alone are made."""
     beyond: float
     """The part of `kept` that is let go when gradients of inputs are made, if no later call has trained weights."""
-    scores: float
-    """Bytes of what a loss is made of, where they are not kept."""
     hosted: float
     """Bytes of `kept` that wait in the host's memory, and are on the device only while the call runs."""
     entering_gradients: float
@@ -210,14 +208,9 @@ class _Passes(Names):
             captured=sum(size for name, size in self.weight_kept().items() if name not in self.kept),
             beside_waiting=self.beside_waiting() if apart else 0.0,
             beyond=self.beyond() if apart else 0.0,
-            scores=self.scores(),
             hosted=sum(size for name, size in self.kept.items() if name in self.waiting),
             entering_gradients=sum(self.size(name) for name in set(self.body.input_grads) if name),
         )
-
-    def scores(self) -> float:
-        made = [name for s in self.body.forward for name in results_of(s) if name in self.logits_names]
-        return self.size(made[0]) if made and made[0] not in self.kept and not self.logits else 0.0
 
     @cached_property
     def lying(self) -> Mapping[str, str]:

@@ -3,8 +3,8 @@
 
     received    a stage has a buffer for each micro-batch that it receives, and for each gradient that comes back, all
                 the time. What it keeps of its inputs lies there
-    left        what a stage returned stays until all of its backward pass has run: what it sends on, or, on the last
-                stage, until gradients of inputs are made, the scores of which the loss was made
+    left        what a stage returned stays until all of its backward pass has run: what it sends on. The last one
+                returns its loss
     sent        a message stays until somebody waits for it. 1F1B waits before it goes on; GPipe waits for gradients at
                 the end of the step; all others, which one runtime carries out, wait for everything at the end
 
@@ -45,8 +45,6 @@ class Passing:
     """What of that counts as an input of the micro-batch that runs, too."""
     left: float = 0.0
     """What it made, and sent on."""
-    scores: float = 0.0
-    """What a loss was made of."""
     sent: float = 0.0
     """Gradients that it sends back."""
 
@@ -71,7 +69,7 @@ class Passings:
     @property
     def most(self) -> float:
         """No more than this in any order."""
-        return self.microbatches * sum(one.buffers + one.left + one.scores + one.sent for one in self.stages)
+        return self.microbatches * sum(one.buffers + one.left + one.sent for one in self.stages)
 
     def beside(self, state: State, own: int) -> float:
         """Bytes beside what stages keep, in a state; `own` is the place of the action's stage. Behind the last forward
@@ -79,7 +77,6 @@ class Passings:
         found = self.always
         for at, (one, live, waiting) in enumerate(zip(self.stages, state.live, state.waiting, strict=True)):
             held = live + waiting + (at == own)
-            found += (live + (at == own and state.kind in "BI")) * one.scores
             found -= (live + waiting) * one.within + (at == own) * one.running
             if self.waits != "at the end":
                 found += (held - (at == own and state.kind == "F")) * one.left
@@ -120,7 +117,7 @@ def passings(program: Program, numbers: tuple[int, ...], summaries: Mapping[str,
 def _passing(program: Program, number: int, summaries: Mapping[str, BodyMemory]) -> Passing:
     stage = program.stages[number]
     names = [name for _, name in stage.calls()]
-    first, last = summaries[names[0]].passes, summaries[names[-1]].passes
+    first = summaries[names[0]].passes
     entering = [hop for hop in program.transfers if hop.to_stage == number]
     leaving = [hop for hop in program.transfers if hop.from_stage == number and hop.differentiable]
     activations = sum(_size(hop, hop.target, stage.mesh) for hop in entering if hop.differentiable)
@@ -131,7 +128,6 @@ def _passing(program: Program, number: int, summaries: Mapping[str, BodyMemory])
         buffers=activations + tables + sum(_size(hop, hop.source, stage.mesh) for hop in leaving),
         within=min(activations, sum(size for _, size in first.entered)) + min(tables, shared),
         running=activations + min(tables, shared),
-        scores=last.scores,
         left=_left(program, number),
         sent=sum(_size(hop, hop.target, stage.mesh) for hop in back),
     )

@@ -22,13 +22,14 @@ Normalising by statistics of the batch (batch norm) is another matter: what come
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
 
 from meshwright.ir.errors import EmissionLoss
 from meshwright.ir.factors import atoms_of, loops, stem
-from meshwright.ir.fold import Fold, unfold, unfolded_short
+from meshwright.ir.fold import Fold, short_of, unfold, unfolded_short
 from meshwright.ir.graph import Attr, Graph, Op
 from meshwright.ir.microbatch import AVERAGING, COUNTING, batch_atoms, reaching
 from meshwright.ir.rules.base import Law, Role, Rule
@@ -78,6 +79,23 @@ def terms_in(fold: Same[Fold]) -> tuple[Weight, ...]:
     return tuple(walk.reduced[op.results[0]][0] for op in mean if op.results[0] in walk.reduced)
 
 
+@lru_cache(maxsize=MOST_FOLDS)
+def counted_in(fold: Same[Fold]) -> Mapping[tuple[str, str], Weight]:
+    """The means over what counts in a model's loss, by their bodies and values. Raises `EmissionLoss`."""
+    whole, found = unfolded_short(fold), dict[tuple[str, str], Weight]()
+    counts = _walked(whole.graph, "b").counts
+    for call, names in zip(short_of(fold).calls(), whole.names, strict=True):
+        for value, name in names.items():
+            if name in counts and found.setdefault((call.body.name, value), counts[name]) != counts[name]:
+                raise EmissionLoss(
+                    place="the loss",
+                    cause=f"calls of {call.body.name} take means over what counts in several entries of the batch",
+                    ways=("--fix microbatches=1",),
+                    fix="take these means outside of what is repeated",
+                )
+    return found
+
+
 def weights_of(graph: Graph, label: str = "b") -> tuple[Weight, ...]:
     """The weights of the terms of a graph's loss, each once. Raises `EmissionLoss`."""
     walk = _walked(graph, label)
@@ -113,6 +131,8 @@ class _Walk:
         """Values that belong to samples."""
         self.rows = max((prod(graph.types[item.value].shape[:1]) for item in labelled), default=1)
         self.reduced: dict[str, tuple[Weight, ...]] = {}
+        self.counts: dict[str, Weight] = {}
+        """The values that are means over what counts."""
         self.problems: dict[str, EmissionLoss] = {}
 
     def visit(self, index: int, op: Op) -> None:
@@ -192,7 +212,8 @@ class _Walk:
                 return
             steps[:0] = step
             (counted,) = made.operands
-        self.reduced[value] = (Weight(COUNT, counted, tuple(steps)),)
+        self.counts[value] = Weight(COUNT, counted, tuple(steps))
+        self.reduced[value] = (self.counts[value],)
 
     def _step(self, op: Op) -> tuple[Step, ...] | None:
         """What an operator does to a count; None if it cannot be repeated on a part of the batch."""

@@ -98,7 +98,6 @@ def test_a_block(name: str, added: float) -> None:
         captured=(4 + 1) * U,
         beside_waiting=2 * U,
         beyond=0,
-        scores=0,
         hosted=0,
         entering_gradients=U,
     )
@@ -122,7 +121,6 @@ def test_an_end_in_eager_execution() -> None:
         captured=2 * U,
         beside_waiting=U,
         beyond=0,
-        scores=2 * U,
         hosted=0,
         entering_gradients=U,
     )
@@ -147,7 +145,6 @@ def test_an_end_with_a_fused_loss() -> None:
         captured=2 * U,
         beside_waiting=U,
         beyond=0,
-        scores=0,
         hosted=0,
         entering_gradients=U,
     )

@@ -14,8 +14,8 @@ from meshwright.ir.names import Degrees
 from meshwright.ir.program import Program
 from tests.cost_models.programs import DENSE, SEQ, program
 
-ONE = Passing(buffers=1000.0, within=200.0, running=300.0, left=40.0, scores=5.0, sent=6.0)
-OTHER = Passing(buffers=2000.0, within=70.0, running=80.0, left=90.0, scores=11.0, sent=13.0)
+ONE = Passing(buffers=1000.0, within=200.0, running=300.0, left=40.0, sent=6.0)
+OTHER = Passing(buffers=2000.0, within=70.0, running=80.0, left=90.0, sent=13.0)
 
 
 def state(kind: str, live: tuple[int, int], waiting: tuple[int, int]) -> State:
@@ -26,22 +26,22 @@ def state(kind: str, live: tuple[int, int], waiting: tuple[int, int]) -> State:
     ("waits", "always", "beside"),
     [
         # the first stage runs a fourth micro-batch behind two in flight and one that waits; of the other one flies.
-        # Forward: what it makes is not sent yet; scores of two and one; what is in flight is kept too
-        ("each", 24000, {"F": 24000 + 2 * 5 + 11 - 3 * 200 - 300 - 70 + 3 * 40 + 90}),
-        # backward one more micro-batch has scores, and one more was sent
-        ("each", 24000, {"B": 24000 + 3 * 5 + 11 - 3 * 200 - 300 - 70 + 4 * 40 + 90}),
-        ("each", 24000, {"I": 24000 + 3 * 5 + 11 - 3 * 200 - 300 - 70 + 4 * 40 + 90}),
-        ("each", 24000, {"W": 24000 + 2 * 5 + 11 - 3 * 200 - 300 - 70 + 4 * 40 + 90}),
+        # Forward: what it makes is not sent yet; what is in flight is kept too
+        ("each", 24000, {"F": 24000 - 3 * 200 - 300 - 70 + 3 * 40 + 90}),
+        # backward one more was sent
+        ("each", 24000, {"B": 24000 - 3 * 200 - 300 - 70 + 4 * 40 + 90}),
+        ("each", 24000, {"I": 24000 - 3 * 200 - 300 - 70 + 4 * 40 + 90}),
+        ("each", 24000, {"W": 24000 - 3 * 200 - 300 - 70 + 4 * 40 + 90}),
         # gradients of those that went back: of eight four, and seven
-        ("gradients at the end", 24000, {"F": 24000 + 21 - 970 + 210 + 4 * 6 + 7 * 13}),
-        ("at the end", 8 * (3000 + 130), {"F": 8 * 3130 + 21 - 970 + 4 * 6 + 7 * 13}),
-        ("at the end", 8 * (3000 + 130), {"B": 8 * 3130 + 26 - 970 + 4 * 6 + 7 * 13}),
+        ("gradients at the end", 24000, {"F": 24000 - 970 + 210 + 4 * 6 + 7 * 13}),
+        ("at the end", 8 * (3000 + 130), {"F": 8 * 3130 - 970 + 4 * 6 + 7 * 13}),
+        ("at the end", 8 * (3000 + 130), {"B": 8 * 3130 - 970 + 4 * 6 + 7 * 13}),
     ],
 )
 def test_beside_an_action(waits: str, always: float, beside: dict[str, float]) -> None:
     own = Passings((ONE, OTHER), 8, waits)
     assert own.always == always
-    assert own.most == 8 * (1000 + 40 + 5 + 6 + 2000 + 90 + 11 + 13)
+    assert own.most == 8 * (1000 + 40 + 6 + 2000 + 90 + 13)
     for kind, expected in beside.items():
         assert own.beside(state(kind, (2, 1), (1, 0)), 0) == expected
 
@@ -49,7 +49,7 @@ def test_beside_an_action(waits: str, always: float, beside: dict[str, float]) -
 def test_no_more_is_sent_back_than_there_are_micro_batches() -> None:
     own = Passings((ONE,), 2, "at the end")
     full = State("F", 0, (3,), (0,), (True,), (True,))
-    assert own.beside(full, 0) == 2 * 1040 + 3 * 5 - 3 * 200 - 300
+    assert own.beside(full, 0) == 2 * 1040 - 3 * 200 - 300
 
 
 def made(**names: Any) -> Program:
@@ -81,7 +81,6 @@ def test_what_four_stages_pass() -> None:
     # Of tables alike a stage counts one.
     assert (between.within, between.running) == (VALUE + TABLE, VALUE + TABLE)
     assert (end.buffers, end.left, end.sent) == (VALUE + 2 * TABLE, 0, VALUE)
-    assert begin.scores == between.scores == 0
 
 
 def test_when_a_schedule_waits_for_its_messages() -> None:

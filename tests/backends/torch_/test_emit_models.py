@@ -6,10 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.emitted_matrix import LAYERS, SEQ, Made, Small, rows
+from benchmarks.emitted_matrix import Made, Small, rows
 from meshwright.backends.torch_.verify.emitted import Verified
-from meshwright.ir.frontends.calls import calls_of
-from meshwright.ir.frontends.load import load_model
 from tests.backends.torch_.emitted import unclean
 from tests.backends.torch_.measured import assert_planned
 from tests.backends.torch_.proved import proved
@@ -86,57 +84,7 @@ def test_scripts_are_clean(model: str, made: dict[str, Made]) -> None:
     assert unclean(made[model].script.parent) == ""
 
 
-def test_rows_of_a_table_are_summed_before_they_are_scaled(tmp_path: Path) -> None:
-    made = Small("gemma-3", tmp_path, prints=False).made(PAIRS["gemma-3"][0], tmp_path / "plan")
-    assert isinstance(made, Made)
-    assert '"model.embed_tokens": SumFirst(' in made.script.read_text()
-
-
-def test_the_module_that_reads_a_shared_parameter_is_the_one_that_is_changed(tmp_path: Path) -> None:
-    made = Small("gpt2", tmp_path, prints=False).made("cp", tmp_path / "plan")
-    assert isinstance(made, Made)
-    assert 'on_own_tokens(model.get_submodule("lm_head"), context' in made.script.read_text()
-
-
-def test_stages_of_one_sequence_have_the_lines_of_several(tmp_path: Path) -> None:
-    """Hugging Face repeats positions over a batch, but not over a batch of one."""
-    small = Small("llama, HF", tmp_path)
-    blocks = [f"model.layers.{number}" for number in range(LAYERS)]
-    one, two = (
-        calls_of(load_model(small.reference, dtype="fp32"), small.reference, batch=batch, seq=SEQ).route
-        for batch in (1, 2)
-    )
-    assert one.problem == ""
-    assert one.lines == two.lines
-    assert all("attention_mask=None" in line.expression for line in one.lines if line.module in blocks)
-    grown = {name: shape for name, _, shape in two.shapes}
-    assert all(shape in (grown[name], (1, *grown[name][1:])) for name, _, shape in one.shapes)
-
-
-def test_what_is_sent_lies_in_one_piece(tmp_path: Path) -> None:
-    """Patches are transposed, and so is all that is added to them."""
-    made = Small("vit", tmp_path, prints=False).made("1f1b", tmp_path / "plan")
-    assert isinstance(made, Made)
-    written = "".join(file.read_text() for file in made.script.parent.glob("*.py"))
-    assert "return x.contiguous()" in written
-
-
 def test_images_are_no_sequence_that_can_be_cut() -> None:
     (row,) = rows("vit", ["cp"], run=False)
     assert row.outcome == "none"
     assert "no input of the model is a sequence" in row.detail
-
-
-def test_stages_hand_on_all_that_blocks_do(tmp_path: Path) -> None:
-    """T5's blocks return a bias of positions and None beside what goes on; the decoder reads an entry of its own."""
-    made = Small("t5", tmp_path, prints=False).made("zbv", tmp_path / "plan")
-    assert isinstance(made, Made)
-    assert not unclean(tmp_path / "plan", types=True)
-    text = (tmp_path / "plan" / "train_parts.py").read_text()
-    first, second, third, last = (text.split(f"class Stage{n}(")[1].partition("class ")[0] for n in range(4))
-    assert "x, block_0_2, _ = " in first
-    assert "x, block_0_2, _ = " not in second
-    assert "embed_tokens_2 = Following.apply(embed_tokens_2, entered)" in second
-    assert "return dropout_2, block_0_4.contiguous(), x" in third
-    assert "block_0_5 = torch.zeros((1, 8, 16, 16), device=dropout_2.device" in last
-    assert 'decoder_input_ids=batch["decoder_input_ids"]' in made.script.read_text()

@@ -4,7 +4,6 @@ torch's own where these are said to be the same; what is refused."""
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,16 +15,13 @@ from benchmarks.emitted_matrix import Small
 from meshwright.backends.torch_.emit import Subject, emit
 from meshwright.backends.torch_.emit.writing.schedule import CLASSES, LISTS, SINGLE
 from meshwright.backends.torch_.verify.emitted import Verified
-from meshwright.ir.errors import EmissionSchedule, EmissionStorage
+from meshwright.ir.errors import EmissionStorage
 from meshwright.ir.names import Degrees
-from meshwright.ir.route import Route
 from meshwright.ir.schedules import Shape, compute_actions, stage_groups
-from meshwright.planner.twin import twinned
-from tests.backends.torch_.emitted import BATCH, MIXED, model, subject, unclean, written
+from tests.backends.torch_.emitted import MIXED, subject, unclean, written
 from tests.backends.torch_.measured import assert_planned
 from tests.backends.torch_.proved import proved
 from tests.backends.torch_.test_emit import blocks_again, unlike
-from tests.planner.twins import LLAMA, planned
 
 PIPELINES: dict[str, dict[str, Any]] = {
     "1f1b, unlike stages": {"pp": 2, "stage_blocks": (3, 1), "microbatches": 4, "schedule": "1f1b"},
@@ -151,9 +147,9 @@ def test_a_class_of_torch_does_what_our_schedule_of_that_name_says(name: str, gr
 
 
 def test_scripts_of_pipelines_are_clean(tmp_path: Path) -> None:
-    for number, degrees in enumerate((PIPELINES | ONE_STAGE).values()):
+    for number, (kind, degrees) in enumerate((PIPELINES | ONE_STAGE).items()):
         text = written(plan_of(degrees), tmp_path / f"plan{number}").read_text()
-        assert len(text.splitlines()) <= 250
+        assert len(text.splitlines()) <= 250 or kind in ONE_STAGE  # where the model stands beside it
     assert not unclean(tmp_path)
 
 
@@ -169,24 +165,7 @@ def test_a_schedule_that_torch_has_no_class_for_stands_beside_the_script(tmp_pat
     assert LISTS not in dict(emit(plan_of(PIPELINES["dualpipev"]), tmp_path).texts)
 
 
-def test_what_depends_on_no_parameter_is_made_again_by_later_stages(tmp_path: Path) -> None:
-    """Tables of positions of a model of transformers: the plan has them within blocks, the model's code before them."""
-    twin = replace(twinned(planned(LLAMA, "pp=2,dp=32,zero=1,schedule=1f1b"), tmp_path).subject, prints=False)
-    text = (written(twin, tmp_path).parent / "train_parts.py").read_text()
-    assert not unclean(tmp_path)
-    last = text[text.index("class LastStage") : text.index("def stage_of")]
-    assert "def forward(self, x: Tensor) -> Tensor:" in last
-    assert 'self.get_submodule("model.rotary_emb")(x, ' in last
-    assert 'LastStage(model, index, ["model.rotary_emb", *paths, "model.norm", "lm_head"])' in text
-
-
-def unwatched() -> Subject:
-    plan = plan_of(PIPELINES["1f1b x zero 3"])
-    return replace(plan, calls=replace(plan.calls, route=Route(problem="it calls torch.sort_")))
-
-
 REFUSED: dict[str, tuple[Callable[[], Subject], type[Exception], str]] = {
-    "a forward pass that cannot be cut": (unwatched, EmissionSchedule, "sort_"),
     "weights' gradients apart": (
         lambda: subject(pp=2, vp=2, dp=2, microbatches=4, schedule="zbv", zero=3),
         EmissionStorage,
@@ -200,10 +179,3 @@ def test_what_no_stages_are_written_for_is_refused(what: str, tmp_path: Path) ->
     made, kind, says = REFUSED[what]
     with pytest.raises(kind, match=says):
         emit(made(), tmp_path)
-
-
-def test_the_lines_of_a_forward_pass_hold_for_any_batch() -> None:
-    _, calls = model(BATCH)
-    assert not calls.route.problem
-    assert [line.module for line in calls.route.lines if line.module][:2] == ["embedding", "blocks.0"]
-    assert calls.route.targets == ("labels",)

@@ -15,7 +15,6 @@ from meshwright.backends.torch_.emit.turns import among, counted, merged, stacke
 from meshwright.backends.torch_.verify.emitted import Verified
 from meshwright.ir.errors import NotExpressible
 from meshwright.ir.fold import FromPrevious, Segment
-from meshwright.ir.route import Line, Route, settled
 from tests.backends.torch_.emitted import subject, unclean, written
 from tests.backends.torch_.proved import proved
 
@@ -162,20 +161,3 @@ def test_loops_over_a_part_of_a_stage_become_one_where_they_are_all_of_it() -> N
     assert merged([parts[0], "    a", parts[1], "    a"]) == ["for index in BLOCKS[model.index]:", "    a"]
     alone = "for index in [number for number in BLOCKS[model.index] if number in (2, 5)]:"
     assert merged([parts[1], "    a"]) == [alone, "    a"]
-
-
-def test_calls_through_a_set_are_in_one_order() -> None:
-    """A model makes two tables, in any order, and reads them after."""
-
-    def route(*kinds: str) -> Route:
-        names = [("rotary", "rotary_2"), ("rotary_3", "rotary_4")]
-        made = dict(zip(kinds, names, strict=True))
-        calls = [Line(makes=made[k], expression=f'm(%x, "{k}")', reads=("x",), module="m") for k in kinds]
-        cos, sin = made["full"]
-        last = Line(makes=("y",), expression=f"%{cos} + %{sin}", reads=(cos, sin))
-        types = {name: ("f32" if k == "full" else "bf16", (1,)) for k in kinds for name in made[k]}
-        shapes = [(name, *types[name]) for pair in names for name in pair]
-        return Route(lines=(*calls, last), result="y", shapes=(*shapes, ("y", "f32", (1,))), strided=(sin,))
-
-    one, other = settled(route("full", "window")), settled(route("window", "full"))
-    assert one == other == route("full", "window")

@@ -17,7 +17,7 @@ from meshwright.backends.torch_.emit.axes import Axes, joined
 from meshwright.backends.torch_.emit.copies import Copies
 from meshwright.backends.torch_.emit.pipeline import FIRST, HANDED
 from meshwright.backends.torch_.emit.precision import precision_of
-from meshwright.backends.torch_.emit.printed.dialect import Torch
+from meshwright.backends.torch_.emit.printed.dialect import TERMS, Torch
 from meshwright.backends.torch_.emit.printed.moves import NAMES
 from meshwright.backends.torch_.emit.printed.sources import names_of
 from meshwright.backends.torch_.emit.rings import kernel_of
@@ -32,6 +32,8 @@ from meshwright.ir.graph import Graph, Param
 from meshwright.ir.placement import CONTIGUOUS, Shard
 from meshwright.ir.quoting import identifier, is_name, literal
 from meshwright.ir.routes import Routed, routed
+from meshwright.ir.same import Same
+from meshwright.ir.weights import Weight, counted_in, weights_in
 
 FORWARD = "model_forward"
 """What the model's forward pass is called."""
@@ -39,7 +41,7 @@ RESERVED = frozenset(
     (
         *(*dir(builtins), *keyword.kwlist, *NAMES),
         *(FORWARD, "make_optimizer", FIRST, HANDED),
-        *("self", "model", "mesh", "index", "block", "share", "others"),
+        *("self", "model", "mesh", "index", "block", "share", "others", TERMS),
         *("torch", "nn", "F", "dist", "funcol", "functools", "partial", "cast", "Any", "Callable", "Sequence"),
         *("Tensor", "DTensor", "DeviceMesh", "Replicate", "Shard", "Partial"),
     )
@@ -164,8 +166,8 @@ class Printed:
 
     @cached_property
     def named_axes(self) -> tuple[str, ...]:
-        """What functions may be given by name: axes, several as one, and the model."""
-        return (*self.subject.mesh.names, *self.joined_axes, "model")
+        """What functions may be given by name: axes, several as one, the model, and weights of terms of the loss."""
+        return (*self.subject.mesh.names, *self.joined_axes, "model", TERMS)
 
     @property
     def joined_axes(self) -> tuple[str, ...]:
@@ -231,6 +233,7 @@ def printed_of(
             sizes={axis.name: axis.size for axis in subject.mesh.axes},
             computes=precision.used if precision.sums else "",
             ring=ring_kernel(subject),
+            terms=terms_of(subject, piece.plan.body),
             float8=_products(piece) if precision.float8 else frozenset(),
         )
         way = routed(piece.graph, piece.plan, subject.mesh, lowering.moves)
@@ -254,6 +257,8 @@ def printed_of(
         except NoRegion as reason:
             raise EmissionPrinted(place=f"plan {piece.plan.name}", cause=str(reason)) from None
         function = functions_of(region, _called, taken, arguments)
+        if any((one.path or piece.repeated) and axes_in(one.lines, (TERMS,)) for one in function.all()):
+            raise EmissionPrinted(place="the loss", cause="a module takes a term that weighs in its own way")
         bodies[piece.plan.body] = PrintedBody(
             piece=piece,
             routed=way,
@@ -267,6 +272,21 @@ def printed_of(
     for body in bodies.values():
         _check(body, printed.cutting)
     return printed
+
+
+def ways_of(subject: Subject) -> tuple[Weight, ...]:
+    """The ways in which terms of the loss weigh micro-batches, beside that of means over samples; none where all weigh
+    alike."""
+    fold = Same(subject.fold)
+    several = subject.decisions.schedule.microbatches > 1 and len(weights_in(fold)) > 1
+    return tuple(dict.fromkeys(counted_in(fold).values())) if several else ()
+
+
+def terms_of(subject: Subject, body: str) -> dict[str, int]:
+    """The values of a body that weigh in these ways, by the number of the way."""
+    ways = ways_of(subject)
+    counted = counted_in(Same(subject.fold)).items() if ways else ()
+    return {value: ways.index(way) for (name, value), way in counted if name == body}
 
 
 def _function_names(name: str, function: Function, taken: set[str]) -> dict[str, str]:

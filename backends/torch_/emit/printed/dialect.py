@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import prod
 
 from meshwright.backends.printing import LocalOp
@@ -42,6 +42,8 @@ SAID = {
     LEAVE: "rows come back from their experts",
     OWN: "each rank takes back its own rows",
 }
+TERMS = "terms"
+"""What functions call that which terms of the loss count for in a micro-batch."""
 FLOAT8_TILE = 16
 """What kernels in float8 want the sizes of a weight to be multiples of."""
 ROWS = (ARRIVE, LEAVE, OWN)
@@ -68,6 +70,8 @@ class Torch:
     """What parameters are cast to that no unit of `fully_shard` holds and casts; empty if they are not."""
     ring: str = "cpu"
     """Torch's fused kernel that computes attention in a ring."""
+    terms: Mapping[str, int] = field(default_factory=dict)
+    """Values that are weighed in the loss each in its own way, by their numbers among these ways."""
     float8: frozenset[str] = frozenset()
     """The operators that multiply in float8, by name, if kernels take what a rank has of the weight."""
 
@@ -80,6 +84,8 @@ class Torch:
             x, weight, *bias = every(call)
             return called("linear_in_float8", x, f"{weight}.t()" if call.attrs.get("transposed") else weight, *bias)
         text = (of_rows if call.rows else WRITERS[call.op.kind])(call).replace("DEVICE", literal(self.device))
+        if call.op.results[0] in self.terms:
+            return f"{text} * {TERMS}[0, {self.terms[call.op.results[0]]}]"
         return self.drawn(call, text) if call.op.draws else text
 
     def drawn(self, call: LocalOp, text: str) -> str:

@@ -7,6 +7,7 @@ targets beside what enters, and what its micro-batch counts for in the loss; it 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 
 from meshwright.backends.torch_.emit.pipeline import (
     FIRST,
@@ -18,7 +19,8 @@ from meshwright.backends.torch_.emit.pipeline import (
     is_inside,
     shared_by,
 )
-from meshwright.backends.torch_.emit.printed.bodies import Printed, axes_in, free
+from meshwright.backends.torch_.emit.printed.bodies import Printed, axes_in, free, ways_of
+from meshwright.backends.torch_.emit.printed.dialect import TERMS
 from meshwright.backends.torch_.emit.printed.passes import CARRIED, At, Pass
 from meshwright.backends.torch_.emit.storage import weights_apart
 from meshwright.backends.torch_.emit.subject import Subject, name_in
@@ -33,13 +35,13 @@ def printed_pipeline(subject: Subject, by_stage: Sequence[Printed]) -> Pipeline 
     """The stages of a plan, of which each has a printed model; None where there is only one."""
     if len(subject.decisions.stages) == 1:
         return None
-    codes = tuple(_codes(subject, by_stage))
+    codes = _with_unread(subject, tuple(_codes(subject, by_stage)))
     late = tuple(dict.fromkeys(name for one in codes for name in one.late))
     tied, twice = shared_by(subject, codes)
     calls = list(subject.fold.calls())
     stages = subject.decisions.stages
     glue = {calls[number].body.name: n for n, stage in enumerate(stages) for number in range(stage.first, stage.last)}
-    return Pipeline(codes, held_by(subject), tied, twice, glue, (*late, SHARE))
+    return Pipeline(codes, held_by(subject), tied, twice, glue, (*late, SHARE, *[TERMS] * bool(ways_of(subject))))
 
 
 def _codes(subject: Subject, by_stage: Sequence[Printed]) -> Iterator[StageCode]:
@@ -57,7 +59,7 @@ def _codes(subject: Subject, by_stage: Sequence[Printed]) -> Iterator[StageCode]
         own = [name for name in run.entries if name in printed.entries]
         given = [printed.entry_names[name] for name in own] if not index else [one.name for one in enters.values()]
         late = tuple(printed.entry_names[name] for name in own) if index else ()
-        named = (*given, *late, *([SHARE] * last))
+        named = (*given, *late, *([SHARE] * last), *axes_in(lines, (TERMS,)))
         yield StageCode(
             index=index,
             mesh=stage.mesh,
@@ -71,6 +73,13 @@ def _codes(subject: Subject, by_stage: Sequence[Printed]) -> Iterator[StageCode]
             late=late,
             given=() if index else tuple(given),
         )
+
+
+def _with_unread(subject: Subject, codes: tuple[StageCode, ...]) -> tuple[StageCode, ...]:
+    """Stages of which the first one holds the buffers that no stage reads, nor has with a module that it holds."""
+    held = {name for one in codes for name in (*one.blocks, *one.beside, *one.holds)}
+    unread = (name for name in subject.calls.buffers if not is_inside(name, held))
+    return (replace(codes[0], holds=(*codes[0].holds, *unread)), *codes[1:])
 
 
 def _sent(subject: Subject, stage: int, printed: Printed) -> dict[At, tuple[Crossing, Crossing]]:
@@ -115,12 +124,14 @@ def _read(run: Pass, number: int) -> Iterator[str]:
 
 
 def _of_others(run: Pass) -> set[str]:
-    """The modules that are not a stage's alone: blocks, and owners of what calls outside of blocks read elsewhere."""
+    """The modules that a stage does not have to itself: blocks, and those that hold what only calls outside of blocks
+    of other stages read."""
     own = range(run.first, run.last)
     read = {True: set[str](), False: set[str]()}
     for number in range(len(run.calls)):
-        read[number in own].update(name.rpartition(".")[0] for name in _read(run, number))
-    return {call.path for call in run.calls if call.path} | (read[False] - read[True])
+        read[number in own].update(_read(run, number))
+    elsewhere = {name.rpartition(".")[0] for name in read[False] - read[True]}
+    return {call.path for call in run.calls if call.path} | elsewhere
 
 
 def _whole(name: str, others: set[str]) -> str:

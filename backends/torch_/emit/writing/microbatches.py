@@ -6,6 +6,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from meshwright.backends.torch_.emit.parts import Parts
+from meshwright.backends.torch_.emit.printed.bodies import ways_of
+from meshwright.backends.torch_.emit.printed.dialect import TERMS
 from meshwright.backends.torch_.emit.writing.lines import loss_of
 from meshwright.backends.torch_.emit.writing.scaling import SCALED
 from meshwright.backends.torch_.emit.writing.step import (
@@ -15,8 +17,7 @@ from meshwright.backends.torch_.emit.writing.step import (
     own_loss,
     stepped,
 )
-from meshwright.backends.torch_.emit.writing.weighing import counted, mixed, parts_of_mean, totals, weight_of
-from meshwright.ir.errors import EmissionPrinted
+from meshwright.backends.torch_.emit.writing.weighing import counted, mixed, parts_of_mean, terms, totals, weight_of
 from meshwright.ir.quoting import literal
 from meshwright.ir.weights import COUNT, MEAN, SUM
 
@@ -24,6 +25,8 @@ from meshwright.ir.weights import COUNT, MEAN, SUM
 def accumulating_step(parts: Parts) -> Iterator[str]:
     shared = parts.shared if parts.printed is None else parts.axes.data
     called, how = given(parts, "micro"), weight_of(parts.subject)
+    if parts.printed is not None and ways_of(parts.subject):
+        called += f", {TERMS}={TERMS}[number : number + 1]"
     averaged = parts.axes.copied is not None and not parts.added
     yield "def train_step("
     yield f"    model: {parts.called}, optimizer: torch.optim.Optimizer, batch: dict[str, Tensor], mesh: DeviceMesh"
@@ -38,9 +41,9 @@ def accumulating_step(parts: Parts) -> Iterator[str]:
         yield f'    group = mesh["{shared}"].get_group()'
     if how.kind == COUNT and shared is not None:
         yield "    dist.all_reduce(targets, group=group)"
-    if mixed(parts.subject):
-        if parts.printed is not None:
-            raise EmissionPrinted(place="the loss", cause="its terms weigh micro-batches in several ways")
+    if parts.printed is not None:
+        yield from terms(parts)
+    elif mixed(parts.subject):
         yield from totals(parts)
     if how == MEAN:
         yield f"    share = 1 / ({parts_of_mean(parts)})  # of a mean over samples"

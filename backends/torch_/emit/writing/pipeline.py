@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from meshwright.backends.torch_.emit.parts import Parts
 from meshwright.backends.torch_.emit.pipeline import FOLLOWING, HANDED, Crossing, Pipeline, StageCode
+from meshwright.backends.torch_.emit.printed.dialect import TERMS
 from meshwright.backends.torch_.emit.printed.stages import SHARE
 from meshwright.backends.torch_.emit.storage import weights_apart
 from meshwright.backends.torch_.emit.turns import counted as in_a_row
@@ -16,10 +17,9 @@ from meshwright.backends.torch_.emit.writing.step import after_backward, entry, 
 from meshwright.backends.torch_.emit.writing.weighing import (
     counted,
     target_of,
-    weighs_apart,
+    terms,
     weight_of,
 )
-from meshwright.ir.errors import EmissionPrinted
 from meshwright.ir.invocation import NAMES
 from meshwright.ir.quoting import around, assigned, keywords, literal
 from meshwright.ir.weights import COUNT, MEAN, SUM
@@ -236,8 +236,6 @@ def averages(parts: Parts) -> bool:
 def shares_of_micro(parts: Parts) -> Iterator[str]:
     """`share`: what every micro-batch counts for in the loss of all ranks, for a last stage that is printed."""
     how = weight_of(parts.subject)
-    if weighs_apart(parts):
-        raise EmissionPrinted(place="the loss", cause="its terms weigh micro-batches in several ways")
     if how.kind == COUNT:
         of = f"batch[{literal(how.entry)}].chunk(MICROBATCHES)"
         yield f"    counts = [{counted(how, 'labels')} for labels in {of}]"
@@ -249,6 +247,7 @@ def shares_of_micro(parts: Parts) -> Iterator[str]:
     else:
         share = f"torch.full((MICROBATCHES,), {'1 / MICROBATCHES' if how == MEAN else '1.0'})"
     yield f"    share = {share}{f' * {parts.copies_said}' if averages(parts) else ''}"
+    yield from terms(parts, own="model.last")
 
 
 def _group(pipeline: Pipeline, stage: int) -> int:
@@ -326,8 +325,8 @@ def entries_of_step(parts: Parts, pipeline: Pipeline) -> tuple[list[str], list[s
     assert parts.printed is not None
     late, held = pipeline.late, {name: one for one, name in parts.printed.entry_names.items()}
     given = [entry(parts, "batch", held[name]) for name in pipeline.stages[0].given if name not in late]
-    named = keywords({name: entry(parts, "batch", held[name]) for name in late if name != SHARE})
-    return given, [*named, *[f"{SHARE}=share"] * (SHARE in late)]
+    named = keywords({name: entry(parts, "batch", held[name]) for name in late if name not in (SHARE, TERMS)})
+    return given, [*named, *(f"{name}={name}" for name in (SHARE, TERMS) if name in late)]
 
 
 def staged_step(parts: Parts, run: Sequence[str], after: Iterable[str]) -> Iterator[str]:

@@ -9,6 +9,7 @@ from meshwright.backends.printing import Function
 from meshwright.backends.torch_.emit.axes import joined
 from meshwright.backends.torch_.emit.parts import Parts
 from meshwright.backends.torch_.emit.printed.bodies import FORWARD, Made, Printed, PrintedBody, axes_in, ring_kernel
+from meshwright.backends.torch_.emit.printed.dialect import TERMS
 from meshwright.backends.torch_.emit.printed.moves import used_by
 from meshwright.backends.torch_.emit.printed.passes import Pass
 from meshwright.backends.torch_.emit.writing.imports import names_in
@@ -102,7 +103,7 @@ def constant(name: str, made: Made) -> Iterator[str]:
 
 def typed(name: str) -> str:
     """An argument that is given by name."""
-    return f"{name}: {'Any' if name == 'model' else 'DeviceMesh'}"
+    return f"{name}: {'Any' if name == 'model' else 'Tensor' if name == TERMS else 'DeviceMesh'}"
 
 
 def returned(lines: list[str], returns: list[str]) -> list[str]:
@@ -139,7 +140,7 @@ def set_forwards(parts: Parts) -> Iterator[str]:
     elif printed.cutting:
         yield f'    distribute(model, mesh["{printed.cutting[0]}"]{table})'
     for axis in printed.named_axes:
-        if axis != "model" and axis in used_axes(printed, whole=parts.pipeline is None):
+        if axis not in ("model", TERMS) and axis in used_axes(printed, whole=parts.pipeline is None):
             yield f'    {axis} = mesh["{axis}"]'
     for piece, body in printed.pieces:
         lines = []
@@ -162,7 +163,7 @@ def set_forwards(parts: Parts) -> Iterator[str]:
             yield from parts.only(piece, indented(tuple(lines)))
     if parts.pipeline is not None:
         return
-    given = "".join(f", {axis}={axis}" for axis in axes_of_model(printed))
+    given = "".join(f", {axis}={axis}" for axis in axes_of_model(printed) if axis != TERMS)
     yield f"    model.forward = partial({FORWARD}, model{given})"
 
 

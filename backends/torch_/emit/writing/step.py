@@ -139,4 +139,4 @@ def weighed_by(parts: Parts) -> str:
 
 def contexts(parts: Parts, share: str) -> str:
     """In what the loss is computed, and its gradients; nothing where that is as usual."""
-    return f"{MODE}(totals, {share})" if parts.printed is None and weighs_apart(parts) else ""
+    return f"{MODE}(totals, {share})" if weighs_apart(parts) else ""

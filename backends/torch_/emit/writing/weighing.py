@@ -5,7 +5,7 @@
     means         one of so many parts
     sums          1
     several       all terms are divided like means; of a cross entropy, which is a mean over its targets, `MeansOfAll`
-                  makes such a term where the loss calls it
+                  makes such a term where the model's own code calls it, and `terms` weighs those of printed code
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from meshwright.backends.torch_.emit.parts import Parts
+from meshwright.backends.torch_.emit.printed.bodies import ways_of
+from meshwright.backends.torch_.emit.printed.dialect import TERMS
 from meshwright.backends.torch_.emit.subject import Subject
 from meshwright.ir.errors import EmissionLoss
 from meshwright.ir.quoting import literal
@@ -53,8 +55,8 @@ def mixed(subject: Subject) -> tuple[Weight, ...]:
 
 
 def weighs_apart(parts: Parts) -> bool:
-    """Whether terms of the loss are weighed where it is computed."""
-    return (parts.shared is not None or parts.microbatches > 1) and bool(mixed(parts.subject))
+    """Whether terms of the loss are weighed where the model's own code computes it."""
+    return parts.printed is None and (parts.shared is not None or parts.microbatches > 1) and bool(mixed(parts.subject))
 
 
 def counted(weight: Weight, entry: str) -> str:
@@ -109,6 +111,22 @@ def totals(parts: Parts) -> Iterator[str]:
     if parts.shared is not None:
         yield "    for total in totals:"
         yield "        dist.all_reduce(total, group=group)"
+
+
+def terms(parts: Parts, own: str = "") -> Iterator[str]:
+    """`terms`: what terms of a printed loss count for in every micro-batch, beside means over its samples; `own` says
+    whether a rank computes the loss, where not all do."""
+    ways = ways_of(parts.subject)
+    if not ways:
+        return
+    for number, way in enumerate(ways):
+        of = f"batch[{literal(way.entry)}].chunk(MICROBATCHES)"
+        yield f"    counts {'+' * bool(number)}= [{counted(way, 'labels')} for labels in {of}]"
+    yield "    every = torch.stack(counts).float().view(-1, MICROBATCHES)"
+    if parts.axes.data is not None:
+        yield from [f"    if {own}:"] * bool(own)
+        yield f'    {"    " * bool(own)}dist.all_reduce(every, group=mesh["{parts.axes.data}"].get_group())'
+    yield f"    {TERMS} = (MICROBATCHES * every / every.sum(1, keepdim=True)).T  # beside means over samples"
 
 
 def means_of_all() -> Iterator[str]:
