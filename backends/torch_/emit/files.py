@@ -69,7 +69,7 @@ def _emitted(subject: Subject, folder: Path) -> Files:
     subject.check()
     kinds = list[Parts]()
     for kind in kinds_of(subject):
-        kinds.append(_parts(kind, folder, [one.printed for one in kinds if one.printed is not None]))
+        kinds.append(parts_of(kind, folder, [one.printed for one in kinds if one.printed is not None]))
     parts, lists = kinds[0], list[tuple[str, str]]()
     if len(kinds) > 1:
         unlike = joined_kinds(kinds)
@@ -83,7 +83,7 @@ def _emitted(subject: Subject, folder: Path) -> Files:
     return Files((*texts, *lists, *subject.calls.beside), (told,) if told else ())
 
 
-def _parts(subject: Subject, folder: Path, beside: Sequence[Printed]) -> Parts:
+def parts_of(subject: Subject, folder: Path, beside: Sequence[Printed]) -> Parts:
     """What the script of a plan says; of one with unlike stages, of those of one kind, `beside` others."""
     return _printed_parts(subject, folder, beside) if subject.prints else _own_parts(subject, folder)
 

@@ -37,8 +37,7 @@ def model(batch: int = BATCH, reference: str = TINY, dtype: str = "fp32") -> tup
     """As it is traced on a micro-batch. Its factory makes it in fp32."""
     source = in_dtype(load_model(reference), dtype)
     found = capture(source, batch=batch, seq=SEQ)
-    blocks, constants = found.fold.instances, found.constants
-    return found.fold, calls_of(source, reference, batch=batch, seq=SEQ, constants=constants)
+    return found.fold, calls_of(source, reference, batch=batch, seq=SEQ, constants=found.constants)
 
 
 def lowered(decisions: Decisions, workload: Workload = WORKLOAD, reference: str = TINY) -> Program:
@@ -52,10 +51,10 @@ def subject(
     target: str = "torch-gloo",
     workload: Workload = WORKLOAD,
     reference: str = TINY,
-    prints: bool | None = False,
+    prints: bool = False,
     **degrees: Any,
 ) -> Subject:
-    """The plan that degrees mean; in stock styles unless `prints` says otherwise."""
+    """The plan that degrees mean; with `prints`, printed also where the model's own code could run."""
     fold, calls = model(BATCH // degrees.get("microbatches", 1), reference, dtype=workload.precision)
     decisions = template(fold, Degrees(**degrees), target, *([pins] if pins else []))
     return Subject(

@@ -9,12 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from meshwright.backends.torch_.capabilities import TORCH_GLOO
-from meshwright.backends.torch_.emit.axes import axes_of
-from meshwright.backends.torch_.emit.context import context_of
+from meshwright.backends.torch_.emit.axes import cuts_more
+from meshwright.backends.torch_.emit.files import parts_of as parts_in
 from meshwright.backends.torch_.emit.parts import Parts
-from meshwright.backends.torch_.emit.precision import precision_of
-from meshwright.backends.torch_.emit.storage import kept_of, whole_of
-from meshwright.backends.torch_.emit.styles import styles_of
 from meshwright.backends.torch_.emit.subject import Subject
 from meshwright.ir.calls import Calls
 from meshwright.ir.decisions import Decisions
@@ -22,7 +19,6 @@ from meshwright.ir.fold import Fold
 from meshwright.ir.graph import Graph
 from meshwright.ir.lower import lower
 from meshwright.ir.names import Degrees, template
-from meshwright.ir.route import CALLED, Line, Route
 from meshwright.ir.workload import Workload
 from tests.llama_block import Sizes, model
 
@@ -59,35 +55,15 @@ def fold_of(dtype: str = "f32", layers: int = 2, batch: int = 4) -> Fold:
 
 
 def calls_of(fold: Fold) -> Calls:
-    """Blocks one after the other, which call attention and feed-forward parts with what a norm makes."""
+    """Blocks one after the other, and the modules in them."""
     blocks = next(one.paths for one in fold.segments if not one.glue)
-    modules = ("embed", *blocks, "norm", "head")
-    names = ("tokens", *(f"h{number}" for number in range(len(modules))))
-    lines = tuple(
-        Line(
-            makes=(after,),
-            expression=f'{CALLED}.get_submodule("{module}")(%{before})',
-            reads=(before,),
-            module=module,
-        )
-        for module, before, after in zip(modules, names, names[1:], strict=False)
-    )
-    types = fold.body["head"].graph.types
-    x, scores = (types[name] for name in ("x", "linear"))
-    shapes = [(name, x.dtype, x.shape) for name in names[1:-1]] + [(names[-1], scores.dtype, scores.shape)]
+    inside = (f"{path}.{part}" for path in blocks for part in ("norm1", "attn", "norm2", "mlp"))
     return Calls(
         file=Path("llama.py"),
         factory="tiny",
         entries=("tokens",),
-        arguments=dict.fromkeys(modules, (None,))
-        | {f"{path}.{part}": (f"{path}.norm{n}",) for path in blocks for n, part in ((1, "attn"), (2, "mlp"))},
+        called=frozenset(("embed", *blocks, *inside, "norm", "head")),
         has_optimizer=False,
-        route=Route(
-            lines=lines,
-            result=names[-1],
-            shapes=(("tokens", "i64", x.shape[:2]), *shapes),
-            targets=("labels",),
-        ),
     )
 
 
@@ -108,22 +84,9 @@ def planned(fold: Fold, decisions: Decisions, workload: Workload = FP32) -> Subj
         workload=workload,
         calls=calls_of(fold),
         config="small",
-        prints=False,
     )
 
 
 def parts_of(plan: Subject) -> Parts:
     """What its script says."""
-    axes = axes_of(plan)
-    tensor, context = axes.tensor, axes.context
-    kept, precision = kept_of(plan, axes), precision_of(plan)
-    return Parts(
-        subject=plan,
-        axes=axes,
-        styles={one.plan.name: styles_of(plan, one, tensor) for one in plan.pieces} if tensor is not None else {},
-        kept=whole_of(plan, axes) if precision.sums and not kept.units else kept,
-        precision=precision,
-        context=context_of(plan, context) if context is not None else None,
-        experts=None,
-        model="llama.py",
-    )
+    return parts_in(replace(plan, prints=plan.prints or cuts_more(plan)), Path("/out"), [])

@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 
 from meshwright.backends.torch_.emit import emit
-from meshwright.backends.torch_.emit.axes import Axes, axes_of
+from meshwright.backends.torch_.emit.axes import Axes
 from meshwright.backends.torch_.emit.parts import Parts
+from meshwright.backends.torch_.emit.printed.axes import axes_of
 from meshwright.backends.torch_.emit.storage import WHOLE, kept_of, whole_of
 from meshwright.backends.torch_.emit.subject import Subject
 from meshwright.backends.torch_.emit.unlike import Unlike, joined_kinds, kinds_of, merged
