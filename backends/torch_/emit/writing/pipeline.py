@@ -260,9 +260,8 @@ def pipeline_of(what: str) -> Iterator[str]:
     yield "class Pipeline(nn.Module):"
     yield f'    """{what}"""'
     yield ""
-    yield "    def __init__("
-    yield "        self, model: nn.Module, mesh: DeviceMesh, shard: Callable[[Stage, DeviceMesh], nn.Module]"
-    yield "    ) -> None:"
+    given = "self, model: nn.Module, mesh: DeviceMesh, shard: Callable[[Stage, DeviceMesh], nn.Module]"
+    yield f"    def __init__({given}) -> None:"
     yield "        super().__init__()"
 
 
