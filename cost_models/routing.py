@@ -1,19 +1,19 @@
 """What modules of experts hold in eager execution while they run, of those that a program has in operators of its own.
 
-A program has rows that are sent, products of them, and a sum. What runs is the code of transformers
-(`integrations/moe.py`, version 5), in torch operators one by one:
+A program has rows that are sent, products of them, and a sum. What runs is printed code (`backends.torch_.emit`) or,
+where ranks exchange no values, the model's own: that of transformers (`integrations/moe.py`, version 5), in torch
+operators one by one:
 
     grouped products    the result is weighted, and put in the order of tokens: twice as much as it is, beside it.
                         Backward the same: gradients are put in the order of experts, weighted, and multiplied with what
-                        was weighted
+                        was weighted. What is printed are these
     a loop              (attribute `looped` of combine) does so expert by expert, which is little; but `index_add_`
                         keeps what was weighted. A gradient of one expert's weights comes as a stack of all, zeros but
                         for it, and one of its rows as a gradient of all that the module was called with; each is added
                         to those before, into a third. The fullest is at the second expert, when the first one's rows
                         are gone
 
-Where ranks share experts, an emitted script sends rows, and calls the module with them: they stay until it returns,
-which puts them in the order of experts for itself; and what comes back the script weighs and sums.
+Where ranks share experts, rows that were sent stay while products run: they are put in the order of experts there.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from meshwright.ir.fused import GROUPED
-from meshwright.ir.program import BodyProgram, Compute, Gradient, Ring, Statement, operands_of, results_of
+from meshwright.ir.program import BodyProgram, Compute, Gradient, Move, Ring, Statement, operands_of, results_of
 from meshwright.ir.rules.base import Engine, infer
 
 
@@ -51,6 +51,7 @@ class Routing:
     apart: bool
     """Whether ranks share experts."""
     looped: bool
+    """Whether the model's own code goes through experts one by one."""
 
     @property
     def weighted(self) -> str:
@@ -80,6 +81,15 @@ class Routing:
 NOTHING = Routing(frozenset(), frozenset(), "", (), 1, (), "", "", "", apart=False, looped=False)
 
 
+def exchanges(body: BodyProgram) -> bool:
+    """Whether ranks exchange values of a body, so that it does not run as the model's own code."""
+    return any(
+        isinstance(one, Ring)
+        or (isinstance(one, Move) and one.reason in ("value", "gradient") and body.elements[one.operand] > 1)
+        for one in (*body.forward, *body.backward)
+    )
+
+
 def routing_of(body: BodyProgram) -> Routing:
     """Read off its forward pass; of several modules of experts in a body, how the last one is."""
     values: set[str] = set()
@@ -106,7 +116,7 @@ def routing_of(body: BodyProgram) -> Routing:
                 products[-1].results[0],
                 statement.op,
                 apart=apart,
-                looped=bool(dict(statement.signature.attrs).get("looped")),
+                looped=bool(dict(statement.signature.attrs).get("looped")) and not exchanges(body),
             )
         if kind == "dispatch" or (kind != "combine" and values.intersection(operands_of(statement))):
             values.update(results_of(statement))

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
-from dataclasses import replace
 from functools import cache, partial
 from itertools import product
 from pathlib import Path
@@ -21,9 +19,6 @@ from meshwright.backends.torch_.verify.predicted import Predicted
 from meshwright.ir.calls import Calls
 from meshwright.ir.errors import (
     CombinationNotExpressible,
-    EmissionAxis,
-    EmissionModule,
-    MeshwrightError,
     StrategyNotExpressible,
 )
 from meshwright.ir.fold import Fold
@@ -31,7 +26,6 @@ from meshwright.ir.frontends.calls import calls_of
 from meshwright.ir.frontends.capture import capture
 from meshwright.ir.frontends.load import load_model
 from meshwright.ir.frontends.moe import routed_experts
-from meshwright.ir.graph import Op
 from meshwright.ir.lower import lower
 from meshwright.ir.mesh import Mesh
 from meshwright.ir.names import Degrees, template
@@ -68,6 +62,7 @@ LIMITED: dict[str, dict[str, Any]] = {
     "a capacity, cut sequences": {"dp": 2, "cp": 2, "ep": 2, "zero": 3, "microbatches": 2, "factory": "limited"},
     "a capacity, ep over dp and cp": {"dp": 2, "cp": 2, "ep": 4, "zero": 1, "factory": "limited"},
     "a capacity, of some": {"tp": 2, "sequence_parallel": True, "factory": "some"},
+    "a capacity, of some, cut sequences": {"cp": 2, "factory": "some"},
     "a capacity, runs longer than parts": {"cp": 2, "tp": 2, "sequence_parallel": True, "factory": "limited"},
 }
 """Experts that drop what they have no room for."""
@@ -88,8 +83,7 @@ def mixture(batch: int, factory: str) -> tuple[Fold, Calls]:
     reference = f"{MIXTURE}:{factory}"
     source = load_model(reference)
     found = capture(source, batch=batch, seq=SEQ)
-    blocks, constants = found.fold.instances, found.constants
-    return found.fold, calls_of(source, reference, batch=batch, seq=SEQ, constants=constants)
+    return found.fold, calls_of(source, reference, batch=batch, seq=SEQ, constants=found.constants)
 
 
 def plan_of(factory: str = "tiny", **degrees: Any) -> Subject:
@@ -97,9 +91,7 @@ def plan_of(factory: str = "tiny", **degrees: Any) -> Subject:
     decisions = template(fold, Degrees(**degrees), "torch-gloo")
     program = lower(fold, decisions, TORCH_GLOO.lowering(), WORKLOAD)
     config = ",".join(f"{name}={value}" for name, value in degrees.items())
-    return Subject(
-        fold=fold, decisions=decisions, program=program, workload=WORKLOAD, calls=calls, config=config, prints=False
-    )
+    return Subject(fold=fold, decisions=decisions, program=program, workload=WORKLOAD, calls=calls, config=config)
 
 
 @pytest.fixture(scope="module")
@@ -164,12 +156,12 @@ def test_traced_experts_drop_what_their_module_drops() -> None:
 
 def test_a_part_of_every_expert_is_kept_and_routers_see_their_own_tokens(tmp_path: Path) -> None:
     text = written(plan_of(**CUT["tp+sp x fsdp"]), tmp_path).read_text()
-    cut = 'cut_experts(block.get_submodule("feed_forward.experts"), mesh["tp"], '
-    assert f"        {cut}Shard(0), gate_up_proj=1, down_proj=2)\n" in text
-    assert '        add_gradients(block.get_submodule("feed_forward.gate"), mesh["tp"])\n' in text
+    assert r'r"blocks\.\d+\.feed_forward\.experts\.gate_up_proj": 1,' in text
     assert r'r"blocks\.\d+\.feed_forward\.experts\.gate_up_proj": (1, (24, 24)),' in text
+    assert "F.linear(feed_forward_norm, local_of_sum(self.feed_forward.gate.weight))" in text
+    assert "    # rows reach their experts over tp\n" in text
     text = written(plan_of(**CUT["tp"]), tmp_path).read_text()
-    assert f"        {cut}Replicate(), gate_up_proj=1, down_proj=2)\n" in text
+    assert "    grouped_linear = reduce_from(grouped_linear, tp)\n" in text
 
 
 def test_experts_apart_and_cut_are_no_plan_for_torch() -> None:
@@ -182,8 +174,8 @@ def test_runs_of_tokens_that_a_rank_has_parts_of_are_joined(tmp_path: Path) -> N
     plan = plan_of(**LIMITED["a capacity, runs longer than parts"])
     TORCH_GLOO.check(plan.decisions, plan.fold)
     text = written(plan, tmp_path).read_text()
-    assert 'mesh["tp"], Replicate(), gate_up_proj=1, down_proj=2)\n' in text
-    assert '        join_tokens(block.get_submodule("feed_forward"), "experts", mesh["tp"])\n' in text
+    assert "gather_copies(hidden_states_reshaped, tp, 0, sections=(8,) * 8)\n" in text
+    assert "scatter_to(final_hidden_states, tp, 0, sections=(8,) * 8)\n" in text
 
 
 @pytest.mark.parametrize("degrees", [{"cp": 4, "ep": 4, "context": "ulysses"}, {"cp": 4}], ids=["apart", "whole"])
@@ -196,21 +188,17 @@ def test_slots_of_tokens_that_no_tensor_axis_has_are_no_plan_for_torch(degrees: 
 
 
 @pytest.mark.parametrize("factory", ["tiny", "limited", "some"])
-def test_searches_pass_over_what_emit_refuses_and_over_nothing_else(factory: str, tmp_path: Path) -> None:
-    wrong, said = list[str](), Counter[bool]()
+def test_searches_pass_over_what_emit_refuses(factory: str, tmp_path: Path) -> None:
+    """What they pass over besides is said in `Capabilities`, not to be printed."""
+    said = Counter[bool]()
     for dp, cp, tp in product((1, 2), (1, 2, 4), (1, 2)):
         for ep in (1, 2, 4):
             if dp * cp % ep == 0:
                 plan = plan_of(factory, dp=dp, cp=cp, tp=tp, ep=ep, zero=3 * (dp > 1), sequence_parallel=tp > 1)
                 refused = any(TORCH_GLOO.refusals(plan.decisions, plan.fold))
-                try:
-                    emit(plan, tmp_path)
-                except MeshwrightError:
-                    wrong += [plan.config] * (not refused)
-                else:
-                    wrong += [plan.config] * refused
                 said[refused] += 1
-    assert wrong == []
+                if not refused:
+                    emit(plan, tmp_path)
     assert min(said[True], said[False]) > 1
 
 
@@ -224,46 +212,6 @@ def test_scripts_are_clean(tmp_path: Path) -> None:
     for number, degrees in enumerate(EVERYTHING.values()):
         written(plan_of(**degrees), tmp_path / f"plan{number}")
     assert unclean(tmp_path) == ""
-
-
-def dropping() -> Subject:
-    """Experts with slots for all tokens together."""
-    plan = plan_of(dp=2, ep=2)
-
-    def shared(op: Op) -> Op:
-        return replace(op, attrs=tuple(pair for pair in op.attrs if pair[0] != "dropless"))
-
-    bodies = tuple(
-        replace(body, graph=replace(body.graph, ops=tuple(map(shared, body.graph.ops)))) for body in plan.fold.bodies
-    )
-    return replace(plan, fold=replace(plan.fold, bodies=bodies))
-
-
-APART = "plan with --fix ep=1, or with --fix etp=1"
-REFUSED: dict[str, tuple[Callable[[], Subject], type[MeshwrightError], str, str]] = {
-    "slots that all ranks share": (dropping, EmissionModule, "share slots", APART),
-    "cut sequences in unlike layers": (
-        lambda: plan_of("some", cp=2),
-        EmissionModule,
-        "no repeated block",
-        "plan with --fix cp=1, or repeat a block in the model",
-    ),
-    "experts cut in themselves": (lambda: plan_of(dp=2, tp=2, ep=2, etp=2), EmissionModule, "by experts", APART),
-    "experts over a tensor axis": (
-        lambda: plan_of(tp=2, ep=2, etp=1, sequence_parallel=True),
-        EmissionAxis,
-        "ep",
-        "plan with --fix tp=1, or with --fix ep=1",
-    ),
-}
-
-
-@pytest.mark.parametrize("what", REFUSED)
-def test_what_cannot_be_said_of_experts_is_refused(what: str, tmp_path: Path) -> None:
-    made, kind, says, fix = REFUSED[what]
-    with pytest.raises(kind, match=says) as refused:
-        emit(made(), tmp_path)
-    assert refused.value.fix == fix
 
 
 ROUTED = Predicted({}, {}, {}, routed={("ep",): (2, 200, ("ep",))}, counts={("all_to_all", ("ep",), 64): 1})

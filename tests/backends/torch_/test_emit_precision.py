@@ -67,8 +67,8 @@ def test_a_step_with_infinite_gradients_is_left_out() -> None:
     assert scale.now == before
 
 
-def test_products_of_blocks_are_in_float8_before_they_are_cut(tmp_path: Path) -> None:
-    plan = replace(subject(workload=MIXED, tp=2, dp=2, zero=3, sequence_parallel=True), workload=FLOAT8)
+def test_products_of_blocks_are_in_float8_before_they_are_sharded(tmp_path: Path) -> None:
+    plan = replace(subject(workload=MIXED, dp=2, zero=3), workload=FLOAT8)
     text = written(plan, tmp_path).read_text()
     (line,) = [line for line in text.splitlines() if "convert_to_float8_training(" in line]
     assert text.index("model_file.tiny().float()") < text.index(line) < text.index("def parallelize")
@@ -96,7 +96,7 @@ def convert_to_float8_training(module, module_filter_fn=None):
 @pytest.mark.e2e
 def test_printed_products_of_blocks_are_in_float8(tmp_path: Path) -> None:
     degrees = {"tp": 2, "dp": 2, "zero": 3, "sequence_parallel": True}
-    plan = subject(workload=MIXED, prints=True, **degrees)
+    plan = subject(workload=MIXED, **degrees)
     script = written(replace(plan, workload=FLOAT8), tmp_path / "llama")
     text = script.read_text()
     assert unclean(tmp_path) == ""
@@ -117,8 +117,6 @@ def turned(folder: Path) -> tuple[Subject, Path]:
     plan = Small("gpt2", folder, dtype="bf16").subject("zero 3", Degrees(dp=2, zero=3))
     assert isinstance(plan, Subject)
     low = replace(plan, workload=replace(plan.workload, precision=FLOAT8.precision))
-    with pytest.raises(EmissionSoftware, match=r"stored as \[in, out\], and torchao converts nn\.Linear alone"):
-        emit(replace(low, prints=False), folder)
     script = written(low, folder / "gpt2")
     assert len(re.findall(r"linear_in_float8\(.*\.t\(\), ", script.read_text())) == 4
     return plan, script

@@ -12,6 +12,7 @@ from meshwright.backends.torch_.emit.storage import weights_apart
 from meshwright.backends.torch_.emit.turns import counted as in_a_row
 from meshwright.backends.torch_.emit.writing.keeping import plain
 from meshwright.backends.torch_.emit.writing.lines import fitted, quoted, wrapped
+from meshwright.backends.torch_.emit.writing.scaling import SCALED
 from meshwright.backends.torch_.emit.writing.schedule import by_lists, class_of, made_of
 from meshwright.backends.torch_.emit.writing.step import after_backward, entry, stepped
 from meshwright.backends.torch_.emit.writing.weighing import (
@@ -225,6 +226,8 @@ def runner(parts: Parts, pipeline: Pipeline) -> Iterator[str]:
     yield ""
     yield "    def loss(self, outputs: Tensor, _: Tensor) -> Tensor:"
     yield '        """What the last stage returns."""'
+    if parts.precision.scaled:
+        yield f"        outputs.{SCALED}"
     yield "        return outputs"
 
 

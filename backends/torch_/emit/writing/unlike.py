@@ -29,6 +29,7 @@ from meshwright.backends.torch_.emit.writing.pipeline import (
     stages,
 )
 from meshwright.backends.torch_.emit.writing.printed import cuts
+from meshwright.backends.torch_.emit.writing.scaling import SCALED
 from meshwright.backends.torch_.emit.writing.schedule import LISTS
 from meshwright.backends.torch_.emit.writing.step import after_backward, summed
 from meshwright.ir.invocation import NAMES
@@ -388,6 +389,9 @@ def _runner(unlike: Unlike) -> Iterator[str]:
     yield "        leaving = zip(self.after, kept.results, strict=not self.last)"
     yield "        ends = [(one, back.receive()) for (_, back), one in leaving if back]"
     yield "        ends = [(kept.results[0], None)] if self.last else ends"
+    if unlike.main.precision.scaled:
+        yield "        if self.last:"
+        yield f"            kept.results[0].{SCALED}"
     yield "        wait(kept.works)"
     yield "        torch.autograd.backward([one for one, _ in ends], [grad for _, grad in ends])"
     yield "        entered = zip(self.before, kept.given, strict=True)"
