@@ -268,7 +268,7 @@ class Small:
         if batch not in self.captured:
             source = in_dtype(load_model(self.reference, dtype=self.dtype), self.dtype)
             found = capture(source, batch=batch, seq=SEQ)
-            fold, blocks = found.fold, found.fold.instances
+            fold = found.fold
             calls = calls_of(source, self.reference, batch=batch, seq=SEQ, constants=found.constants)
             self.captured[batch] = fold, calls
         fold, calls = self.captured[batch]

@@ -22,14 +22,12 @@ from meshwright.ir.same import Same
 from meshwright.ir.schedules import SCHEDULES
 from meshwright.ir.shares import shares_of
 
-ATTENTION, DISPATCH = "attention", "dispatch"
+ATTENTION = "attention"
 PLAIN_MASKS = ("full", "causal")
 """Those that torch's attention makes itself. Others a model makes for all positions, and gives to its blocks."""
 WAYS: Mapping[tuple[str, ...], str] = {("sq",): "all_gather", ("hk",): "ulysses", ("sq", "sk"): "ring"}
 """How attention meets the tokens of other ranks, by what an axis that cuts sequences splits of it."""
 
-UNBIASED = 3
-"""Operands of attention that no bias of positions is trained for: queries, keys, values."""
 GATHERED = 3
 """Stages of a rank whose parameters `torch.distributed.pipelining` keeps gathered at once (torch 2.13, the default of
 `max_active_stages` where its schedules are written out)."""

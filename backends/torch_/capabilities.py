@@ -3,7 +3,7 @@
 The gloo lines were tried with torch 2.13 on processes of one machine, gradients compared with a single device. The
 CUDA lines name the PyTorch feature they rest on; where the same feature was executed on gloo, they say so. Nothing is
 listed that was not tried or is not a documented feature: uneven head counts fail, so they do not appear. Tokens in
-nested runs need no style: a block of experts works on the local tokens of its rank, in whatever order, as
+nested runs need nothing: a block of experts works on the local tokens of its rank, in whatever order, as
 Megatron-Core's and torchtitan's do.
 """
 
@@ -15,17 +15,17 @@ from meshwright.ir.capabilities import Capabilities, Line, ScheduleLine
 from meshwright.ir.precisions import PrecisionLine
 
 _TRIED = "tried on gloo, torch 2.13: gradients exact"
-_STYLES = f"torch.distributed.tensor.parallel; {_TRIED}"
+_PRINTED = f"printed code on shards; {_TRIED}"
 _FSDP = f"fully_shard; {_TRIED}"
 _PIPELINING = f"torch.distributed.pipelining; {_TRIED}"
 _LISTS = f"_PipelineScheduleRuntime action lists, a private interface; {_TRIED}"
 
 _LAYOUTS = (
-    Line("contiguous", _STYLES),
+    Line("contiguous", _PRINTED),
     Line(
         "sections",
         "products that are cut apart (q|k|v, gate|up): weights put in an order in which shards are parts of every "
-        f"section, in styles of {_STYLES}",
+        f"section, read by {_PRINTED}",
     ),
     Line(
         "nested",
@@ -68,7 +68,7 @@ _PRECISIONS = (
         linear_only=True,
     ),
 )
-_GATHER = Line("all_gather", f"DTensor redistribution of keys and values; {_TRIED}")
+_GATHER = Line("all_gather", f"functional all_gather_tensor of keys and values; {_TRIED}")
 _ULYSSES = Line("ulysses", f"functional all_to_all_single around attention; {_TRIED}")
 _RING = Line("ring", f"isend and irecv of keys and values around calls of torch's fused kernel; {_TRIED}")
 
@@ -89,14 +89,14 @@ TORCH_GLOO = Capabilities(
         Line("reduce_scatter", f"{_TRIED}; gloo runs it as an all-reduce", executes="all_reduce"),
         Line("all_to_all", f"functional all_to_all_single; {_TRIED}"),
     ),
-    strategies=(Line("uniform", "backends.torch_.emit writes parallelize_module styles; tests/backends run them"),),
+    strategies=(Line("uniform", _PRINTED),),
     offload=(
         Line("optimizer", f"copies that the host steps, in the script itself; {_TRIED}"),
         Line("activations", f"hooks of saved tensors around blocks, in the script itself; {_TRIED}"),
     ),
     combined=(
         Line("unlike_meshes", f"isend and recv of parts between stages, in the script itself; {_TRIED}"),
-        Line("attention_two_ways", f"each module that calls attention has a way of its own; {_TRIED}"),
+        Line("attention_two_ways", f"each call of attention has a way of its own; {_TRIED}"),
         Line("rings_of_windows", f"each visit is given its part of the mask that the model makes; {_TRIED}"),
     ),
     styles=(Line("eager", _TRIED), Line("compiled", f"torch.compile of each block; {_TRIED}")),

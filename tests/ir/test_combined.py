@@ -11,7 +11,7 @@ import pytest
 
 from meshwright.ir.adjoint import Split, Strategy
 from meshwright.ir.capabilities import ANY, Capabilities, Line, ScheduleLine, layout_names
-from meshwright.ir.combined import CAST, COMBINED, attention_outside_blocks, compiled_stand_ins, contexts
+from meshwright.ir.combined import CAST, COMBINED, compiled_statistics, contexts
 from meshwright.ir.decisions import BodyPlan, Decisions, Schedule, StagePlan, Storage
 from meshwright.ir.errors import CapabilityUnknown
 from meshwright.ir.factors import body_loops
@@ -74,11 +74,10 @@ def one_body(graph: Graph, *, glue: bool = False) -> Fold:
     )
 
 
-def attention(mask: str = "causal", *, biased: bool = False) -> Graph:
+def attention(mask: str = "causal") -> Graph:
     g = Builder()
     x = g.input((2, 4, 8, 4), labels=("b", "", "s", ""), requires_grad=True)
-    bias = (g.param("bias", (1, 4, 8, 8)),) if biased else ()
-    g.output(g.op("attention", x, x, x, *bias, mask=mask, width=2, name="attn"))
+    g.output(g.op("attention", x, x, x, mask=mask, width=2, name="attn"))
     return g.graph()
 
 
@@ -140,23 +139,6 @@ def test_attention_in_two_ways_names_both() -> None:
 def test_rings_are_for_causal_masks(mask: str, strategy: str, said: str) -> None:
     fold = one_body(attention(mask))
     assert COMBINED["rings_of_windows"](decided(plan("one", attn=strategy), fold=fold), fold) == said
-
-
-@pytest.mark.parametrize(
-    ("glue", "strategy", "said"),
-    [
-        (True, "cp=sq", "%attn of cut sequences in mine, which is no repeated block"),
-        (True, "tp=hk cp=hk", "%attn of cut sequences in mine, which is no repeated block"),
-        (True, "tp=hk", ""),
-        (True, "cp=b", ""),
-        (False, "cp=sq", ""),
-    ],
-)
-def test_attention_of_cut_sequences_belongs_in_blocks(glue: bool, strategy: str, said: str) -> None:
-    fold = one_body(attention(), glue=glue)
-    decisions = decided(plan("one", "mine", attn=strategy), fold=fold)
-    assert attention_outside_blocks(decisions, fold) == said
-    assert COMBINED["slots_outside_blocks"](decisions, fold) == "", "it is printed"
 
 
 @pytest.mark.parametrize(
@@ -294,12 +276,6 @@ def compiled(fold: Fold, *plans: BodyPlan, mesh: str = "tp=2", **more: Any) -> s
     return COMBINED["compiled_blocks"](decided(*plans, mesh=mesh, fold=fold, **{"style": "compiled"} | more), fold)
 
 
-def stood_in(fold: Fold, *plans: BodyPlan, style: str = "compiled") -> str:
-    decisions = decided(*plans, mesh="tp=2", fold=fold, style=style)
-    assert compiled(fold, *plans, style=style) == ""
-    return compiled_stand_ins(decisions, fold)
-
-
 @pytest.mark.parametrize(
     ("made", "said"),
     [
@@ -316,24 +292,6 @@ def test_what_compiled_blocks_do_not_run_with(made: BodyPlan, said: str) -> None
     assert compiled(FOLD, made, style="eager") == ""
 
 
-@pytest.mark.parametrize(
-    ("made", "said"),
-    [
-        (plan(again=("attn",), attn="tp=sq"), "attention of cut sequences computed again in block"),
-        (plan(again=("attn", "norm1"), attn="tp=sq"), ""),
-        (plan(again=("norm1",), attn="tp=sq"), ""),
-        (plan(again=("attn",), attn="tp=sq+sk"), ""),
-        (plan(attn="tp=sq"), ""),
-        (plan(gate="tp=n:sections(32,32)"), "sections cut in block"),
-        (plan(gate="tp=n:zigzag"), ""),
-    ],
-    ids=lambda made: str(made.strategies) if isinstance(made, BodyPlan) else "",
-)
-def test_what_stand_ins_of_compiled_blocks_do_not_run_with(made: BodyPlan, said: str) -> None:
-    assert stood_in(FOLD, made) == (f"compiled blocks beside {said}" if said else "")
-    assert stood_in(FOLD, made, style="eager") == ""
-
-
 def test_compiled_blocks_have_no_backward_pass_in_halves() -> None:
     assert compiled(FOLD, plan(), stages=2, schedule=ZB) == "compiled blocks beside schedule zb-h1"
     assert compiled(FOLD, plan(), stages=2, schedule=PLAIN) == ""
@@ -343,29 +301,18 @@ def test_compiled_blocks_have_no_backward_pass_in_halves() -> None:
 @pytest.mark.parametrize(
     ("graph", "made", "said"),
     [
-        (experts(), plan("one", up="tp=n"), "experts cut in themselves in one"),
-        (experts(), plan("one", up="tp=e"), ""),
-        (experts(), plan("one", up="tp=c"), ""),
         (normed(), plan("one", bn="tp=n"), "statistics that copies share in one"),
         (normed(), plan("one", bn="tp=s0"), "statistics that copies share in one"),
         (normed(), plan("one", bn="tp=c"), ""),
         (normed(training=False), plan("one", bn="tp=n"), ""),
-        (attention(biased=True), plan("one", attn="tp=sq"), "a trained bias of positions that is cut in one"),
-        (attention(biased=True), plan("one", attn="tp=hk"), "a trained bias of positions that is cut in one"),
-        (attention(biased=True), plan("one", attn="tp=b"), ""),
-        (attention(), plan("one", attn="tp=hk"), ""),
     ],
 )
-def test_what_stand_ins_in_compiled_bodies_do_not_hold(graph: Graph, made: BodyPlan, said: str) -> None:
-    assert stood_in(one_body(graph), made) == (f"compiled blocks beside {said}" if said else "")
-
-
-def test_a_plan_that_no_stage_runs_is_looked_at_too() -> None:
-    decisions = decided(plan(), style="compiled")
-    spare = Decisions(
-        (*decisions.plans, plan(name="spare", gate="tp=n:sections(2,2)")), decisions.stages, style="compiled"
-    )
-    assert compiled_stand_ins(spare, FOLD) == "compiled blocks beside sections cut in spare"
+def test_statistics_of_copies_are_not_exchanged_in_compiled_blocks(graph: Graph, made: BodyPlan, said: str) -> None:
+    """Of the model's own code, that is; printed blocks are compiled with them."""
+    decisions = decided(made, mesh="tp=2", fold=one_body(graph), style="compiled")
+    assert compiled(one_body(graph), made) == ""
+    assert compiled_statistics(decisions, one_body(graph)) == (f"compiled blocks beside {said}" if said else "")
+    assert compiled_statistics(replace(decisions, style="eager"), one_body(graph)) == ""
 
 
 @pytest.mark.parametrize(

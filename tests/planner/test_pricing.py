@@ -161,20 +161,19 @@ def test_what_raises_in_the_dtype_that_it_was_made_in_is_refused(monkeypatch: py
 
 
 def test_a_model_is_watched_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """At the least batch; plans with stages have the route of their own."""
+    """At the least batch."""
     Model(monkeypatch)
     watched: list[Any] = []
 
     def of(source: Source, reference: str, **shape: Any) -> Any:
         watched.append((source.name, reference, shape))
-        return SimpleNamespace(calls=Told("calls"), staged=lambda batch: Told(f"route of {batch}"))
+        return Told("calls")
 
-    monkeypatch.setattr(module.Watched, "of", staticmethod(of))
+    monkeypatch.setattr(module, "calls_of", of)
     own = folds()
-    own.captured = Captured(SimpleNamespace(instances="blocks", name="fold"))  # type: ignore[assignment]
-    told: list[Any] = [own.calls("m", batch, staged=staged) for batch, staged in ((8, False), (8, True), (4, True))]
-    assert told == [Told("calls"), Told("route of 8"), Told("route of 4")]
-    assert watched == [("model", "m", {"batch": 2, "seq": 64, "blocks": "blocks"})]
+    told: list[Any] = [own.calls("m", batch) for batch in (8, 4)]
+    assert told == [Told("calls"), Told("calls")]
+    assert watched == [("model", "m", {"batch": 2, "seq": 64})]
 
 
 # A setting -----------------------------------------------------------------------------------------------------------

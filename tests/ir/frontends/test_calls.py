@@ -1,4 +1,5 @@
-"""Which module made which argument of which other one, of a small model whose calls can be followed by hand."""
+"""How models are called: what a file has, which entries of a batch its forward pass is given, and which modules it
+calls."""
 
 from __future__ import annotations
 
@@ -6,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from meshwright.ir.calls import Calls
 from meshwright.ir.errors import EmissionModel
-from meshwright.ir.frontends.calls import Watched
+from meshwright.ir.frontends.calls import calls_of
 from meshwright.ir.frontends.load import load_model
 
 MODEL = """
@@ -16,39 +18,18 @@ from torch import Tensor, nn
 
 
 class Leaf(nn.Module):
-    def forward(self, x, *more, **named):
-        return x + 1
-
-
-class Same(nn.Module):
-    '''Returns what the module inside it made.'''
-
-    def __init__(self):
-        super().__init__()
-        self.inner = Leaf()
-
     def forward(self, x):
-        return self.inner(x)
-
-
-class Makes(nn.Module):
-    '''Makes a table of so many positions while it runs.'''
-
-    def __init__(self, more):
-        super().__init__()
-        self.more = more
-
-    def forward(self, x, other):
-        return x + torch.arange(x.shape[1] + self.more)[:, None].float().mean()
+        return x + 1
 
 
 class Holds(nn.Module):
     def __init__(self):
         super().__init__()
         self.weight = nn.Parameter(torch.ones(4))
+        self.inner = Leaf()
 
     def forward(self, x):
-        return x * self.weight
+        return self.inner(x) * self.weight
 
 
 class Counts(nn.Module):
@@ -64,23 +45,14 @@ class Model(nn.Module):
     def __init__(self):
         super().__init__()
         self.embed = nn.Embedding(10, 4)
-        self.one, self.named, self.nested, self.vector, self.last = Leaf(), Leaf(), Leaf(), Leaf(), Leaf()
-        self.never = Leaf()
-        self.same, self.makes, self.shorter = Same(), Makes(0), Makes(1)
+        self.never, self.parts = Leaf(), nn.ModuleList([Leaf(), Leaf()])
         self.holds, self.counts = Holds(), Counts()
+        self.twice = self.holds
+        self.frozen = nn.Linear(4, 4, bias=False).requires_grad_(False)
 
     def forward(self, style, tokens):
-        x = self.embed(tokens)
-        y = self.one(x)
-        z = self.same(y)
-        self.one(z, y)
-        a = self.named(z, scale=x, size=3)
-        b = self.nested(a, {"tables": [y, 4]})
-        c = self.vector(b, x[0, :, 0], x.transpose(1, 2))
-        d = self.makes(c, z)
-        e = self.shorter(d, z)
-        f = self.counts(self.holds(e))
-        return self.last(f + style).sum()
+        x = self.counts(self.holds(self.embed(tokens)))
+        return self.frozen(self.twice(self.parts[1](x)) + style).sum()
 
 
 def make():
@@ -97,46 +69,27 @@ def loss(outputs, batch):
 """
 
 
-def watched(folder: Path, text: str = MODEL) -> Watched:
+def called(folder: Path, text: str = MODEL) -> Calls:
     file = folder / "model.py"
     file.write_text(text)
     reference = f"{file}:make"
-    return Watched.of(load_model(reference), reference, batch=2, seq=6, blocks=["one"])
+    return calls_of(load_model(reference), reference, batch=2, seq=6)
 
 
-def test_who_made_the_arguments_of_whom(tmp_path: Path) -> None:
-    """The arguments are those of the first call, of the innermost module that returned a tensor; a sum or a part of one
-    is nobody's. Positioned are those that are given two tensors of six positions at once and make none of as many."""
-    found = watched(tmp_path)
-    calls = found.calls
-    assert found.blocks == ("one",)
-    assert calls.entries == ("style", "tokens")
-    assert calls.arguments == {
-        "": (),
-        "embed": (None,),
-        "one": ("embed",),
-        "same": ("one",),
-        "same.inner": ("one",),
-        "named": ("same.inner",),
-        "nested": ("named", None),
-        "vector": ("nested", None, None),
-        "makes": ("vector", "same.inner"),
-        "shorter": ("makes", "same.inner"),
-        "holds": ("shorter",),
-        "counts": ("holds",),
-        "last": (None,),
-    }
-    assert calls.keywords["named"] == {"scale": "embed", "size": None}
-    assert calls.keywords[""] == {"style": None, "tokens": None}
-    assert {path for path, named in calls.keywords.items() if named} == {"", "named"}
-    assert calls.positioned == {"one", "named", "nested", "shorter"}
-    assert (calls.factory, calls.has_optimizer, calls.draws) == ("make", False, False)
-    assert calls.undrawn == ("holds", "counts")
+def test_what_a_forward_pass_is_given_and_calls(tmp_path: Path) -> None:
+    """Entries stand in the order of its parameters; a module with two names is called by its first one."""
+    found = called(tmp_path)
+    assert found.entries == ("style", "tokens")
+    assert found.called == {"", "embed", "holds", "holds.inner", "counts", "parts.1", "frozen"}
+    assert found.again == {"twice": "holds", "twice.inner": "holds.inner"}
+    assert (found.buffers, found.untrained) == (("counts.seen",), {"frozen.weight"})
+    assert (found.factory, found.has_optimizer, found.draws, found.own_loss) == ("make", False, False, None)
+    assert found.undrawn == ("holds", "counts")
 
 
 def test_what_a_file_says_beside_its_factory(tmp_path: Path) -> None:
     hooks = "\n\ndef optimizer(params):\n    return None\n\n\ndef draw_weights(module):\n    pass\n"
-    calls = watched(tmp_path, MODEL + hooks).calls
+    calls = called(tmp_path, MODEL + hooks)
     assert (calls.has_optimizer, calls.draws, calls.undrawn) == (True, True, ())
 
 
@@ -155,7 +108,7 @@ def test_what_emitted_code_cannot_call(tmp_path: Path) -> None:
         ),
     ):
         with pytest.raises(EmissionModel) as caught:
-            watched(tmp_path, text)
+            called(tmp_path, text)
         assert (caught.value.place, caught.value.cause) == (where, cause)
 
 
@@ -190,5 +143,5 @@ def test_kernels_that_compare_devices_are_watched(tmp_path: Path) -> None:
     """Those of recurrent networks look at weights before these can be made fake."""
     file = tmp_path / "recurrent.py"
     file.write_text(RECURRENT)
-    found = Watched.of(load_model(f"{file}:make"), f"{file}:make", batch=2, seq=6, blocks=[])
-    assert found.calls.arguments["layers"] == ("embed",)
+    found = calls_of(load_model(f"{file}:make"), f"{file}:make", batch=2, seq=6)
+    assert found.called == {"", "embed", "layers", "head"}
