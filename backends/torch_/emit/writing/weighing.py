@@ -17,7 +17,7 @@ from meshwright.backends.torch_.emit.subject import Subject
 from meshwright.ir.errors import EmissionLoss
 from meshwright.ir.quoting import literal
 from meshwright.ir.same import Same
-from meshwright.ir.weights import COUNT, MEAN, Step, Weight, terms_in, weights_in
+from meshwright.ir.weights import MEAN, Step, Weight, terms_in, weights_in
 
 INFIX = {"ne": "!=", "eq": "==", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
 MODE = "MeansOfAll"
@@ -27,11 +27,6 @@ def weight_of(subject: Subject) -> Weight:
     """How the loss as a whole is weighed."""
     found = weights_in(Same(subject.fold))
     return found[0] if len(found) == 1 else MEAN
-
-
-def is_counted(subject: Subject) -> bool:
-    """Whether a loss is weighed by what counts in an entry of the batch."""
-    return weight_of(subject).kind == COUNT
 
 
 def mixed(subject: Subject) -> tuple[Weight, ...]:
