@@ -31,11 +31,6 @@ def weight_of(subject: Subject) -> Weight:
     return found[0] if len(found) == 1 else MEAN
 
 
-def is_counted(subject: Subject) -> bool:
-    """Whether a loss is weighed by what counts in an entry of the batch."""
-    return weight_of(subject).kind == COUNT
-
-
 def mixed(subject: Subject) -> tuple[Weight, ...]:
     """The counts of the cross entropies of a loss whose terms weigh differently, in the order in which it takes them;
     nothing where all weigh the same."""
