@@ -85,7 +85,7 @@ def counted_in(fold: Same[Fold]) -> Mapping[tuple[str, str], Weight]:
     whole, found = unfolded_short(fold), dict[tuple[str, str], Weight]()
     counts = _walked(whole.graph, "b").counts
     for call, names in zip(short_of(fold).calls(), whole.names, strict=True):
-        for value, name in names.items():
+        for value, name in ((value, names[value]) for value in call.body.graph.producer):
             if name in counts and found.setdefault((call.body.name, value), counts[name]) != counts[name]:
                 raise EmissionLoss(
                     place="the loss",

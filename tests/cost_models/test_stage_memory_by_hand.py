@@ -33,7 +33,6 @@ PASSES = PassMemory(
     captured=0.0,
     beside_waiting=0.0,
     beyond=0.0,
-    scores=0.0,
     hosted=0.0,
     entering_gradients=0.0,
 )

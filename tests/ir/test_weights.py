@@ -12,9 +12,13 @@ from torch import Tensor, nn
 
 from meshwright.backends.torch_.verify.apart import Apart
 from meshwright.ir.errors import EmissionLoss
+from meshwright.ir.fold import Body, Fold, FromInput, FromSegment, Segment
 from meshwright.ir.frontends.contract import Hooks, Source
 from meshwright.ir.frontends.torch_export import trace
-from meshwright.ir.weights import COUNT, MEAN, SUM, Weight, weights_of
+from meshwright.ir.graph import Input
+from meshwright.ir.same import Same
+from meshwright.ir.weights import COUNT, MEAN, SUM, Weight, counted_in, weights_of
+from tests.build import Builder
 
 ROWS, CLASSES = 8, 5
 Loss = Callable[[Tensor, Mapping[str, Tensor]], Tensor]
@@ -151,3 +155,29 @@ def test_what_does_not_depend_on_the_batch_belongs_to_means_alone() -> None:
     assert [one.kind for one in of(TERMS["cross entropy"][0])] == [COUNT]
     with pytest.raises(EmissionLoss, match="what parts of it weigh differently"):
         of(TERMS["sum"][0])
+
+
+def test_one_body_takes_means_over_what_counts_in_one_entry() -> None:
+    """Else one function would weigh a term in two ways."""
+
+    def fold(other: str) -> Fold:
+        term, total = Builder(), Builder()
+        scores = term.input((ROWS, CLASSES), labels=("b", ""))
+        label = term.input((ROWS,), dtype="i64", labels=("b",))
+        term.output(term.op("cross_entropy", scores, label, ignore_index=-100, reduction="mean"))
+        total.output(total.op("add", *(total.input(()) for _ in range(2))))
+        bodies = Body("term", term.graph()), Body("total", total.graph())
+        x = FromInput("x")
+        calls = [(x, FromInput("label")), (x, FromInput(other)), (FromSegment(0, 0, 0), FromSegment(1, 0, 0))]
+        names = ("term", "term", "total")
+        segments = tuple(
+            Segment((name,), ("",), entry, (entry,), glue=True) for name, entry in zip(names, calls, strict=True)
+        )
+        types = {item.value: bodies[0].graph.types[item.value] for item in bodies[0].graph.inputs}
+        held = zip(("x", "label", "other"), (*types.values(), types[label]), strict=True)
+        inputs = tuple((Input(name, labels=("b", "")[: len(type_.shape)]), type_) for name, type_ in held)
+        return Fold(bodies, segments, inputs, (FromSegment(2, 0, 0),), 0)
+
+    assert [weight.entry for weight in counted_in(Same(fold("label"))).values()] == ["label"]
+    with pytest.raises(EmissionLoss, match="calls of term take means over what counts in several entries"):
+        counted_in(Same(fold("other")))

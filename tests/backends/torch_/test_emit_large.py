@@ -44,7 +44,6 @@ def test_one_of_256_ranks_communicates_what_is_priced(tmp_path: Path) -> None:
         workload=workload,
         calls=calls,
         config=str(config),
-        prints=False,
     )
     emit(subject, tmp_path).write(tmp_path)
     found = counted(tmp_path / "train.py", RANK, RANKS, limit_s=300)

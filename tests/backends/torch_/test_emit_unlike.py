@@ -69,7 +69,6 @@ def subject(case: Case) -> Subject:
         calls=calls,
         config="unlike",
         init=case.init,
-        prints=False,
     )
 
 
