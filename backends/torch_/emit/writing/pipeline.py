@@ -263,8 +263,8 @@ def pipeline_of(what: str) -> Iterator[str]:
     yield "class Pipeline(nn.Module):"
     yield f'    """{what}"""'
     yield ""
-    given = "self, model: nn.Module, mesh: DeviceMesh, shard: Callable[[Stage, DeviceMesh], nn.Module]"
-    yield f"    def __init__({given}) -> None:"
+    line = "    def __init__(self, model: nn.Module, mesh: DeviceMesh, shard: Callable[[Stage, DeviceMesh], nn.Module])"
+    yield f"{line} -> None:"
     yield "        super().__init__()"
 
 
