@@ -7,10 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-from meshwright.backends.torch_.emit import Subject, emit
+from meshwright.backends.torch_.emit import Subject
 from meshwright.backends.torch_.verify.emitted import Verified
 from meshwright.ir.adjoint import Split, Strategy
-from meshwright.ir.errors import EmissionModule
 from tests.backends.torch_.emitted import lowered, subject, unclean, written
 from tests.backends.torch_.proved import proved
 from tests.backends.torch_.test_emit_statistics import NORMED, UNET
@@ -93,10 +92,3 @@ def test_scripts_are_clean(plans: dict[str, Subject], tmp_path_factory: pytest.T
     for kind, plan in plans.items():
         written(plan, folder / kind)
     assert unclean(folder, types=True) == ""
-
-
-def test_what_modules_cannot_say_is_refused(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Channels that end between modules, where the model's own code reads all of them."""
-    plan = cut(subject(reference=UNET, tp=2), {"model": {"max_pool2d": "d1"}})
-    with pytest.raises(EmissionModule, match="wanted otherwise"):
-        emit(plan, tmp_path_factory.mktemp("refused"))

@@ -26,6 +26,8 @@ from meshwright.ir.names import Degrees
 from tests.backends.torch_.emitted import MIXED, ROOT, job, subject, unclean, written
 from tests.backends.torch_.measured import assert_planned
 from tests.backends.torch_.proved import proved
+from tests.backends.torch_.test_emit_unlike import ONE, TWO, Case
+from tests.backends.torch_.test_emit_unlike import subject as unlike
 
 FLOAT8 = replace(MIXED, precision="fp8_tensorwise")
 MIXTURE = f"{ROOT / 'tests' / 'backends' / 'torch_' / 'mixtures.py'}:tiny"
@@ -41,6 +43,7 @@ def test_in_fp16_losses_are_scaled(tmp_path: Path) -> None:
     """Ranks also tell one another whether gradients are finite."""
     workload = replace(MIXED, precision="fp16")
     plans = {kind: subject(workload=workload, **degrees) for kind, degrees in FP16.items()}
+    plans["unlike meshes"] = unlike(Case((Degrees(dp=2, zero=1), ONE), (2, 2), TWO, workload))
     scripts = {kind: (plan, written(plan, tmp_path / str(number))) for number, (kind, plan) in enumerate(plans.items())}
     assert unclean(tmp_path) == ""
     for kind, one in proved("fp16", scripts, steps=2, limit_s=300).items():

@@ -32,7 +32,7 @@ CASES: dict[str, tuple[dict[str, Any], tuple[int, ...]]] = {
 
 def plan(name: str) -> Subject:
     degrees, sizes = CASES[name]
-    even = subject(**{"prints": None} | degrees)
+    even = subject(**degrees)
     decisions = batch_shares(even.decisions, even.fold, sizes)
     TORCH_GLOO.check(decisions, even.fold)
     return replace(even, decisions=decisions, program=lowered(decisions, reference=degrees.get("reference", TINY)))

@@ -53,7 +53,6 @@ KINDS: dict[str, dict[str, Any]] = {
         "sequence_parallel": True,
         "microbatches": 2,
         "offload": "activations",
-        "prints": None,
     },
     "fsdp, first activations and states on the host": {"dp": 2, "zero": 3, "offload": "activations:2+optimizer"},
     "fsdp, all of the first activations on the host": {"dp": 2, "zero": 3, "offload": "activations:4"},
@@ -63,7 +62,6 @@ KINDS: dict[str, dict[str, Any]] = {
         "microbatches": 4,
         "schedule": "1f1b",
         "offload": "activations",
-        "prints": None,
     },
     "hsdp x tp+sp": {"dp": 4, "tp": 2, "zero": 3, "shard": 2, "sequence_parallel": True},
 }
