@@ -42,7 +42,7 @@ def captured(model: str, batch: int) -> tuple[Source, Fold]:
 def subject_of(plan: Planned) -> Subject:
     """The plan itself, to be emitted for its GPUs, in fp32."""
     workload = replace(plan.workload, precision="fp32", recipe="fp32")
-    shape: dict[str, Any] = {"batch": plan.config.batch, "seq": SEQ, "blocks": plan.fold.instances}
+    shape: dict[str, Any] = {"batch": plan.config.batch, "seq": SEQ}
     constants = seen(plan.model, plan.config.batch)[1].constants
     return Subject(
         fold=plan.fold,

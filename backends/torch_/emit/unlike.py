@@ -93,14 +93,14 @@ def joined_kinds(kinds: Sequence[Parts]) -> Unlike:
 
 
 def _printed(kinds: Sequence[Parts]) -> Iterator[Parts]:
-    """The same where models are printed, each with what the others are called."""
+    """The same, each with what the others are called."""
     found = [kind.printed for kind in kinds if kind.printed is not None]
     beside = frozenset(name for one in found for name in one.reserved)
     found = [replace(one, beside=beside) for one in found]
     by_stage = {stage: one for one in found for stage in one.subject.only}
     every = tuple(by_stage[stage] for stage in sorted(by_stage))
     for number, kind in enumerate(kinds):
-        yield replace(kind, printed=found[number], printed_by_stage=every) if found else kind
+        yield replace(kind, printed=found[number], printed_by_stage=every)
 
 
 def _sections(kinds: Sequence[Parts], stages: int) -> dict[str, tuple[int, Sizes, tuple[int, ...]]]:

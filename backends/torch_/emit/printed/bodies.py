@@ -238,7 +238,7 @@ def printed_of(
         )
         way = routed(piece.graph, piece.plan, subject.mesh, lowering.moves)
         name = free(f"{identifier(_snake(piece.plan.body))}_forward", taken)
-        entries = frozenset(_entries(subject, piece))
+        entries = frozenset(_entries(piece))
         called = {op.results[0]: made[str(op.attr("law"))][1].called for op in way.graph.ops if op.kind == "constant"}
         items, outputs = items_of(way, dialect, entries, called | names_of(way.graph, subject.calls.file))
 
@@ -407,7 +407,7 @@ def _called(path: str, arguments: Sequence[str]) -> str:
     return f"{holder}({', '.join(arguments)})"
 
 
-def _entries(subject: Subject, piece: Piece) -> Iterator[str]:
+def _entries(piece: Piece) -> Iterator[str]:
     """The inputs of a piece that are entries of the batch."""
     for item, source in zip(piece.graph.inputs, piece.segment.entry, strict=True):
         if isinstance(source, FromInput):
