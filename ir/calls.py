@@ -38,5 +38,7 @@ class Calls:
     """Where the loss is in what the model returns, as code that follows it; None where the file has a hook for it."""
     draws: bool = False
     """Whether the file has `draw_weights(module)`."""
+    unsaid: tuple[str, ...] = ()
+    """What of its training step the graph does not say, so that nothing can be printed of that."""
     constants: Mapping[str, Constant] = field(default_factory=dict)
     """How the constants of the model's graph are made, by their laws."""

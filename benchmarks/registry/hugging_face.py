@@ -3,14 +3,15 @@
     names()               every model type that an auto class has a head for, in the order of `HEADS`
     write(name, folder)   the model as users give it; raises `NotBuilt` if transformers itself cannot build it
 
-Language models are given by a `config.json` of their defaults. Other heads are given by a file with a factory, which
-takes the numbers of the configuration as arguments, so that it can be made small. What such a head takes is found by
-trying (`_TAKES`): the first batch that its forward pass accepts, without values, and returns logits for. Nothing here
-needs weights or a network.
+Language models are given by a `config.json` of their defaults, if transformers runs that on sequences of tokens alone.
+Others, and other heads, are given by a file with a factory, which takes the numbers and switches of the configuration
+as arguments, so that it can be made small. What such a head takes is found by trying (`_TAKES`): the first batch that
+its forward pass accepts, without values, and returns logits for. Nothing here needs weights or a network.
 """
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import json
 import os
@@ -21,10 +22,18 @@ from math import isfinite
 from pathlib import Path
 from typing import Any
 
+from meshwright.ir.errors import ConfigValueBad
+from meshwright.ir.frontends.contract import Source, example_batch
+from meshwright.ir.frontends.hf_config import load_hf
 from meshwright.ir.frontends.stand_ins import without_values
+from meshwright.ir.frontends.torch_export import Step
 from meshwright.ir.quoting import constant
 
 CONFIG, FILE, FACTORY = "config.json", "model.py", "build"
+BATCH, SEQ = 2, 16
+"""Of steps that are tried."""
+SAID = (AssertionError, AttributeError, LookupError, TypeError, ValueError)
+"""What code raises of what it is given."""
 
 
 class NotBuilt(Exception):
@@ -76,14 +85,13 @@ def write(name: str, folder: Path) -> str:
         kind = _class(head, name, config)
         if kind is None:
             continue
-        try:
-            if head.configured and config.is_encoder_decoder == head.translates:
-                return _configured(kind, config, folder)
-            if head.configured:
-                continue
-            return _factory(kind, config, head, folder)
-        except Exception as error:  # noqa: BLE001 - whatever it is, transformers said it of its own defaults
-            why = f"{type(error).__name__}: {error}".splitlines()[0][:200]
+        if head.configured and config.is_encoder_decoder != head.translates:
+            continue
+        for way in (_configured, _factory) if head.configured else (_factory,):
+            try:
+                return way(kind, config, head, folder)
+            except Exception as error:  # noqa: BLE001 - whatever it is, transformers said it of its own defaults
+                why = f"{type(error).__name__}: {error}".splitlines()[0][:200]
     raise NotBuilt(why)
 
 
@@ -118,14 +126,27 @@ def _class(head: Head, name: str, config: Any) -> Any:
 # Language models ------------------------------------------------------------------------------------------------------
 
 
-def _configured(kind: Any, config: Any, folder: Path) -> str:
+def _configured(kind: Any, config: Any, _head: Head, folder: Path) -> str:
     import torch
 
-    told = _whole(config)
+    told, file = _whole(config), folder / CONFIG
     with torch.device("meta"):
         kind(type(config).from_dict(dict(told)))
-    (folder / CONFIG).write_text(json.dumps(told, indent=2) + "\n")
+    file.write_text(json.dumps(told, indent=2) + "\n")
+    try:
+        _run(load_hf(file))
+    except (ConfigValueBad, *SAID):
+        file.unlink()
+        raise
     return str(folder)
+
+
+def _run(source: Source) -> None:
+    """Run a training step without values: what models raise of their own is no matter of plans."""
+    batch = example_batch(source, BATCH, SEQ)
+    source.module.train()
+    with contextlib.suppress(RuntimeError), without_values():  # torch's, of values that code asks for
+        Step(source)(batch)
 
 
 def _whole(config: Any) -> dict[str, Any]:
@@ -166,16 +187,17 @@ def loss(outputs, batch: dict[str, Tensor]) -> Tensor:
 WORDS = 256
 """Indices in a batch are below this: a twin has as many words as the batches of its model need."""
 _TAKES = (
-    '"input_ids": torch.randint(0, {words}, (batch, seq))',
+    '"input_ids": {tokens}',
+    '"input_ids": {tokens}, "attention_mask": torch.ones(batch, seq, dtype=torch.long), "decoder_input_ids": {tokens}',
     '"pixel_values": torch.randn(batch, {channels}, {image}, {image})',
     '"pixel_values": torch.randn(batch, {frames}, {channels}, {image}, {image})',
     '"input_values": torch.randn(batch, 16000)',
     '"input_features": torch.randn(batch, {mels}, 3000)',
-    '"input_features": torch.randn(batch, {mels}, 3000), "decoder_input_ids": torch.randint(0, {words}, (batch, seq))',
+    '"input_features": torch.randn(batch, {mels}, 3000), "decoder_input_ids": {tokens}',
     '"input_features": torch.randn(batch, 128, {mels})',
-    '"input_features": torch.randn(batch, 128, {mels}), "decoder_input_ids": torch.randint(0, {words}, (batch, seq))',
+    '"input_features": torch.randn(batch, 128, {mels}), "decoder_input_ids": {tokens}',
     '"input_values": torch.randn(batch, {length}, {mels})',
-    '"input_values": torch.randn(batch, 16000), "decoder_input_ids": torch.randint(0, {words}, (batch, seq))',
+    '"input_values": torch.randn(batch, 16000), "decoder_input_ids": {tokens}',
 )
 """Entries of a batch; tried in this order."""
 
@@ -183,7 +205,7 @@ _TAKES = (
 def _factory(kind: Any, config: Any, head: Head, folder: Path) -> str:
     import torch
 
-    batch, seq = 2, 16
+    batch, seq = BATCH, SEQ
     with torch.device("meta"):
         model = kind(config)
     takes, logits = _taken(model, config, batch, seq)
@@ -239,7 +261,7 @@ def _taken(model: Any, config: Any, batch: int, seq: int) -> tuple[str, tuple[in
 
 def _candidates(config: Any) -> Iterator[str]:
     sizes = {
-        "words": WORDS,
+        "tokens": f"torch.randint(0, {WORDS}, (batch, seq))",
         "channels": _first(config, ("num_channels", "in_channels"), 3),
         "image": _first(config, ("image_size", "img_size"), 224),
         "frames": _first(config, ("num_frames", "frames_per_clip"), 8),
@@ -263,14 +285,18 @@ def _first(config: Any, named: Sequence[str], otherwise: int) -> int:
 
 
 def _numbers(config: Any) -> dict[str, Any]:
-    """What of a configuration is a number, a list of numbers, or a configuration inside of it."""
+    """What of a configuration is a number or a switch, a list of numbers, or a configuration inside of it."""
     told, found = config.to_dict(), dict[str, Any]()
     taken = inspect.signature(type(config)).parameters
     for name in taken:
         value = told.get(name)
         if isinstance(value, tuple):
             value = list(value)
-        if _is_number(value) or (isinstance(value, list) and value and all(map(_is_number, value))):
+        if (
+            isinstance(value, bool)
+            or _is_number(value)
+            or (isinstance(value, list) and value and all(map(_is_number, value)))
+        ):
             found[name] = value
         elif isinstance(value, dict) and "model_type" in value:
             found[name] = json.loads(json.dumps(value, default=str))

@@ -9,6 +9,7 @@ from typing import Any
 
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._pytree import tree_map_only
 
 from meshwright.ir.calls import Calls
 from meshwright.ir.constants import Constant
@@ -18,6 +19,7 @@ from meshwright.ir.frontends.foreign import guarded
 from meshwright.ir.frontends.model_file import model_file
 from meshwright.ir.frontends.own_loss import own_loss
 from meshwright.ir.frontends.stand_ins import run_faked
+from meshwright.ir.frontends.unsaid import watched
 
 TIME_LIMIT_S = 60.0
 
@@ -41,8 +43,8 @@ def calls_of(
         )
     accepted = inspect.signature(source.module.forward).parameters
     entries = tuple(name for name in accepted if name in example)
-    with guarded(file, TIME_LIMIT_S):
-        called, outputs = _watched(source.module, source.given({name: example[name] for name in entries}))
+    with guarded(file, TIME_LIMIT_S), watched() as unsaid:
+        called, outputs = _watched(source, source.given({name: example[name] for name in entries}), example)
     own = own_loss(outputs) if source.hooks.loss is None else None
     if source.hooks.loss is None and own is None:
         raise EmissionModel(
@@ -64,6 +66,7 @@ def calls_of(
         draws=draws,
         untrained=frozenset(_untrained(source.module)),
         undrawn=() if draws else tuple(_undrawn(source.module)),
+        unsaid=tuple(unsaid),
         constants=constants or {},
     )
 
@@ -89,15 +92,23 @@ def _undrawn(model: nn.Module) -> Iterator[str]:
             yield path
 
 
-def _watched(model: nn.Module, inputs: dict[str, Tensor]) -> tuple[frozenset[str], Any]:
-    """The paths of the modules that it calls, and what it returns."""
-    return run_faked(lambda entered: _seen(model, inputs, entered))
+def _watched(source: Source, inputs: dict[str, Tensor], batch: dict[str, Any]) -> tuple[frozenset[str], Any]:
+    """The paths of the modules that it calls, and what it returns; its loss is computed too."""
+    was_training = source.module.training
+    source.module.train()
+    try:
+        return run_faked(lambda entered: _seen(source, inputs, batch, entered))
+    finally:
+        source.module.train(was_training)
 
 
 def _seen(
-    model: nn.Module, inputs: dict[str, Tensor], entered: Callable[[], AbstractContextManager[FakeTensorMode]]
+    source: Source,
+    inputs: dict[str, Tensor],
+    batch: dict[str, Any],
+    entered: Callable[[], AbstractContextManager[FakeTensorMode]],
 ) -> tuple[frozenset[str], Any]:
-    found = set[str]()
+    found, model = set[str](), source.module
     handles = [
         module.register_forward_pre_hook(lambda *_, path=path: found.add(path))
         for path, module in model.named_modules()
@@ -105,6 +116,8 @@ def _seen(
     try:
         with entered() as mode:  # models ask it no values, unlike meta
             outputs = model(**{name: mode.from_tensor(tensor) for name, tensor in inputs.items()})
+            if source.hooks.loss is not None:
+                source.hooks.loss(outputs, tree_map_only(Tensor, mode.from_tensor, batch))
     finally:
         for handle in handles:
             handle.remove()

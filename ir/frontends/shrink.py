@@ -452,8 +452,8 @@ class _Search:
     def with_size(
         self, path: Path, value: int, candidate: int, bounds: Mapping[tuple[Path, ...], int]
     ) -> Iterator[Mapping[Path, int]]:
-        """What changes with a number: nothing; where that is impossible, its equals; its multiples, in proportion; or,
-        where the model does not run at all, what indexes it and sizes nothing below it."""
+        """What changes with a number: nothing; where that is impossible, its equals; its multiples, in proportion; or
+        what indexes it and sizes nothing below it."""
         alone = {path: candidate}
         yield alone
         found = self.run(_put(self.settings, alone)) if candidate >= bounds[path,] else self.now
@@ -463,8 +463,6 @@ class _Search:
         equals = {at: candidate for at, its in sized.items() if its == value}
         multiples = {at: its // value * candidate for at, its in sized.items()}
         yield from (also for also in (equals, multiples) if len(also) > 1)
-        if found is not None:
-            return
         indices = [at for at, its in self.integers(2) if candidate <= its < value and self.is_inert(at, its)]
         for at in indices:
             yield alone | {at: candidate - 1}
@@ -473,16 +471,36 @@ class _Search:
 
     def enough_rows(self) -> None:
         """Where the loss cannot be computed, what is looked up may lie past the end of a table, which only values tell:
-        the number with which it can stays as it was."""
+        the numbers with which it can stay as they were; as few of them as will do, of those that size such tables."""
         if self.now.size > MOST_VALUES or self.computed(self.settings) is not None:
             return
         small = dict(numbers(self.settings))
-        for path, value in numbers(self.recipe.settings):
-            settings = _put(self.settings, {path: value})
-            found = self.run(settings) if small.get(path) not in (None, value) else None
-            if found is not None and found.size <= MOST_VALUES and self.computed(settings) is not None:
-                self.adopt(settings, found)
-                return
+        before = {
+            path: value
+            for path, value in numbers(self.recipe.settings)
+            if small.get(path) not in (None, value) and self.has_rows({path: value})
+        }
+        for restored in (*({path: value} for path, value in before.items()), before):
+            if self.restored(restored):
+                break
+        else:
+            return
+        for path in restored if len(restored) > 1 else ():
+            self.restored({path: small[path]})
+
+    def has_rows(self, changed: Mapping[Path, Any]) -> bool:
+        """Whether other tables are looked up in with these settings."""
+        found = self.run(_put(self.settings, changed))
+        return found is not None and [one.rows for one in found.steps] != [one.rows for one in self.now.steps]
+
+    def restored(self, changed: Mapping[Path, Any]) -> bool:
+        """Whether the loss can be computed with these settings, which are taken then."""
+        settings = _put(self.settings, changed)
+        found = self.run(settings)
+        if found is None or found.size > MOST_VALUES or self.computed(settings) is None:
+            return False
+        self.adopt(settings, found)
+        return True
 
     # Chances and limits
 

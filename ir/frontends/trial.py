@@ -31,6 +31,7 @@ from meshwright.ir.frontends.contract import Hooks, Source, example_batch
 from meshwright.ir.frontends.foreign import TIME_LIMIT_S, contained
 from meshwright.ir.frontends.stand_ins import as_exported, without_values
 from meshwright.ir.frontends.torch_export import Step as TrainingStep
+from meshwright.ir.frontends.unsaid import states
 
 BATCH, MANY = 2, 32
 """Of trials; and rows by which an entry that is drawn can be told from one that is always the same."""
@@ -198,8 +199,11 @@ def _watch(log: _Log, source: Source, recipe: Recipe, seq: int) -> None:
     batch = example_batch(source, BATCH, seq)
     log.words = {id(one): one for one in pytree.tree_leaves(batch)}
     source.module.train()
+    before = states()
     with without_values() if recipe.exact else _on_meta(), log:
         TrainingStep(source)(batch)
+    if states() != before:
+        log.steps.append(Step(name="draws outside of torch", shapes=(), chances=()))
 
 
 @contextlib.contextmanager

@@ -264,6 +264,13 @@ def test_what_a_model_takes_is_found_where_its_code_names_no_device(tmp_path: Pa
     assert '"input_ids": torch.randint(0, 256, (batch, seq))' in (tmp_path / "model.py").read_text()
 
 
+def test_what_does_not_run_on_tokens_alone_has_a_batch_of_its_own(tmp_path: Path) -> None:
+    """Its configuration would be a model whose own code raises."""
+    assert hugging_face.write("longt5", tmp_path).endswith("model.py:build")
+    assert [one.name for one in tmp_path.iterdir()] == ["model.py"]
+    assert '"attention_mask": torch.ones(batch, seq, dtype=torch.long)' in (tmp_path / "model.py").read_text()
+
+
 # A sample ------------------------------------------------------------------------------------------------------------
 
 SAMPLE, SEED = 12, 0

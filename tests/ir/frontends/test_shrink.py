@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import numpy
 import pytest
 import torch
 import torch.nn.functional as F
@@ -260,6 +261,38 @@ def test_a_number_that_only_values_tell_to_be_too_small_stays() -> None:
             return self.up(x) + self.kinds(torch.full(x.shape[:1], 40, device=x.device))
 
     assert of(Looks, {"up": 512, "kinds": 128}) == {"up": 64, "kinds": 128}
+
+
+def test_of_numbers_that_only_values_tell_to_be_too_small_those_stay_that_must() -> None:
+    """Rows 40 and 50 are looked up in two tables, and row 3 in another, which must not become square."""
+
+    class Looks(nn.Module):
+        def __init__(self, given: Mapping[str, Any]) -> None:
+            super().__init__()
+            self.tables = nn.ModuleList(nn.Embedding(given[name], 32) for name in "abc")
+
+        def forward(self, x: Tensor) -> Tensor:
+            rows = (torch.full(x.shape[:1], at, device=x.device) for at in (40, 50, 3))
+            return sum((table(at) for table, at in zip(self.tables, rows, strict=True)), start=x)
+
+    assert of(Looks, {"a": 128, "b": 256, "c": 512}) == {"a": 128, "b": 256, "c": 40}
+
+
+def test_what_is_drawn_outside_of_torch_is_off() -> None:
+    """A mask of numpy's; without it, the parameter that it puts into places is held as before."""
+
+    class Augmented(nn.Module):
+        def __init__(self, given: Mapping[str, Any]) -> None:
+            super().__init__()
+            self.up, self.given = nn.Linear(32, 32), given
+            self.put = nn.Parameter(torch.ones(32))
+
+        def forward(self, x: Tensor) -> Tensor:
+            if self.given["on"]:
+                x = torch.where(torch.tensor(numpy.random.rand(32) > 0.5, device=x.device), self.put, x)
+            return self.up(x)
+
+    assert of(Augmented, {"on": True, "wide": True}) == {"on": False, "wide": True}
 
 
 @pytest.mark.parametrize("given", [{}, {"name": "x"}])

@@ -294,6 +294,17 @@ def test_indices_follow_what_they_must_be_below(pads: list[str], trials: Trials)
     assert trials.shrunk(given, model) == {"n": 256, "low": 200, **dict.fromkeys(pads, 255)}
 
 
+def test_indices_follow_where_the_model_would_run_other_operators(trials: Trials) -> None:
+    """An index past the end of the table is one that the model treats apart."""
+
+    def model(given: dict[str, Any]) -> Run:
+        apart = (step(2, 3),) if given["image"] >= given["n"] else ()
+        looked_up = step(2, rows=given["n"], words=True)
+        return made({"w": (given["n"], 16)}, looked_up, *apart, read="aten::embedding")
+
+    assert trials.shrunk({"n": 1000, "image": 998}, model) == {"n": 256, "image": 255}
+
+
 # Blocks --------------------------------------------------------------------------------------------------------------
 
 

@@ -214,6 +214,8 @@ def printed_of(
 ) -> Printed:
     """The printed bodies of a plan. `inside` are the modules of every body, by name, that must be called; `beside` what
     functions of other stages are called."""
+    if subject.calls.unsaid:
+        raise EmissionPrinted(place="the model", cause=f"{subject.calls.unsaid[0]}: its own code runs, or none")
     meshes = [stage.mesh.names for stage in subject.decisions.stages]
     several = (axes for names in meshes for n in range(1, len(names) + 1) for axes in combinations(names, n))
     taken = {*RESERVED, *beside, *map(joined, several)}

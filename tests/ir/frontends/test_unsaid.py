@@ -1,0 +1,110 @@
+"""What a graph does not say of a step: backward passes of another function, and draws outside of torch."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable
+from typing import Any
+
+import numpy
+import pytest
+import torch
+from torch import Tensor
+from torch.autograd import Function
+
+from meshwright.ir.frontends.unsaid import watched
+
+ANOTHER, OUTSIDE = "is not the derivative of its forward pass", "outside of torch"
+
+
+class Doubled(Function):
+    """Its gradient is that of another function."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, times: float) -> Tensor:
+        ctx.times = times
+        return x * times
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        return grad * ctx.times * 2, None
+
+
+class Masked(Function):
+    """A softmax that writes in place, of rows of which one is seen at least."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, mask: Tensor) -> Tensor:
+        made = x.masked_fill(mask.bool(), -1e9).softmax(-1)
+        made.masked_fill_(mask.bool(), 0)
+        ctx.save_for_backward(made)
+        return made
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        (made,) = ctx.saved_tensors
+        return made * (grad - (grad * made).sum(-1, keepdim=True)), None
+
+
+class Root(Function):
+    """Of positive numbers alone."""
+
+    @staticmethod
+    def forward(x: Tensor) -> Tensor:
+        return x.sqrt()
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor], output: Tensor) -> None:
+        ctx.save_for_backward(inputs[0])
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Tensor:  # type: ignore[override]
+        (x,) = ctx.saved_tensors
+        return grad / (4 * x).clamp_min(1e-8).sqrt()
+
+
+class Dropped(Function):
+    """Draws with torch, alike in both passes."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        kept = torch.rand_like(x) > 0.5
+        ctx.save_for_backward(kept)
+        return x * kept
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Tensor:  # type: ignore[override]
+        return grad * ctx.saved_tensors[0]
+
+
+class Sixteen(Doubled):
+    """Takes rows of 16 alone."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, times: float) -> Tensor:
+        if x.shape[-1] != 16:
+            raise ValueError
+        ctx.times = times / 2
+        return x * times
+
+
+@pytest.mark.parametrize(
+    ("step", "wanted"),
+    [
+        (lambda x: Doubled.apply(x, 3.0), ANOTHER),
+        (lambda x: Masked.apply(x, torch.zeros(2, 16)), ""),
+        (lambda x: Root.apply(x.abs()), ""),
+        (Dropped.apply, ""),
+        (lambda x: Sixteen.apply(x, 3.0), ""),
+        (lambda _: random.random(), OUTSIDE),
+        (lambda _: numpy.random.rand(1), OUTSIDE),
+        (lambda _: torch.rand(1), ""),
+        (lambda x: x * math.pi, ""),
+    ],
+)
+def test_what_is_not_in_the_graph_of_a_step_is_said(step: Callable[[Tensor], Any], wanted: str) -> None:
+    with watched() as found:
+        step(torch.ones(2, 16))
+    assert len(found) == bool(wanted)
+    assert wanted in "".join(found)
