@@ -8,29 +8,25 @@ Mesh axis tp (4 ranks): ranks share every block.
 
 import argparse
 import os
+import re
 import sys
 import time
+from collections.abc import Callable, Sequence
+from functools import partial
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.distributed as dist
+import torch.distributed._functional_collectives as funcol
 import torch.distributed.checkpoint as dcp
+import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_dict, set_state_dict
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
-from torch.distributed.tensor import DTensor, Replicate, Shard
-from torch.distributed.tensor.parallel import (
-    ColwiseParallel,
-    ParallelStyle,
-    PrepareModuleInput,
-    RowwiseParallel,
-    SequenceParallel,
-    loss_parallel,
-    parallelize_module,
-)
+from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
 
 MODEL = "../../../examples/llama.py"
 MESH = {"tp": 4}
@@ -38,6 +34,17 @@ GLOBAL_BATCH = 8
 SEQ = 16
 SEED = 0
 STEP_FLOPS = 1.321e08  # of the model, nothing computed again
+CUT = {  # parameters by name: the dimension of which each rank has its part
+    r"embedding\.weight": 0,
+    r"blocks\.\d+\.attention\.q_proj\.weight": 0,
+    r"blocks\.\d+\.attention\.k_proj\.weight": 0,
+    r"blocks\.\d+\.attention\.v_proj\.weight": 0,
+    r"blocks\.\d+\.attention\.o_proj\.weight": 1,
+    r"blocks\.\d+\.feed_forward\.gate_proj\.weight": 0,
+    r"blocks\.\d+\.feed_forward\.up_proj\.weight": 0,
+    r"blocks\.\d+\.feed_forward\.down_proj\.weight": 1,
+    r"head\.weight": 0,
+}
 CLIP = 0.0  # the largest norm of all gradients together; 0: whatever it is
 FLAT = StateDictOptions(flatten_optimizer_state_dict=True)  # states by names of parameters
 
@@ -61,36 +68,228 @@ def build() -> nn.Module:
     return model
 
 
+class Moved(torch.autograd.Function):
+    """A value as it is brought elsewhere, and its gradient as it is brought back."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, there: Callable[[Tensor], Tensor], back: Callable[[Tensor], Tensor]) -> Tensor:
+        ctx.back = back
+        return there(x)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
+        return ctx.back(grad.contiguous()), None, None
+
+
+def moved(x: Tensor, there: Callable[[Tensor], Tensor], back: Callable[[Tensor], Tensor]) -> Tensor:
+    """What `there` makes of a value; `back` makes of its gradient that of the value."""
+    return cast(Tensor, Moved.apply(x, there, back))
+
+
+def as_it_is(x: Tensor) -> Tensor:
+    """The value itself, as another tensor: what a function of autograd returns is none of its inputs."""
+    return x.view_as(x)
+
+
+def order_of(extent: int, parts: int, sections: Sequence[int], zigzag: bool) -> list[Tensor]:
+    """The indices that each rank has of a dimension. Each of its `sections` is cut; `zigzag` gives a rank the n-th run
+    from the front and the n-th from the back."""
+    runs = torch.arange(extent).split(list(sections) or [extent])
+    if not zigzag:
+        return [torch.cat([run.chunk(parts)[n] for run in runs]) for n in range(parts)]
+    halves = [run.chunk(2 * parts) for run in runs]
+    return [torch.cat([half for run in halves for half in (run[n], run[-1 - n])]) for n in range(parts)]
+
+
+def waited(x: Tensor) -> Tensor:
+    """What a collective makes, once it is there. Code that is compiled waits by itself; to wait again would part the
+    collective from the product that it can be joined with."""
+    return cast(Tensor, x.wait()) if isinstance(x, funcol.AsyncCollectiveTensor) else x
+
+
+def all_gather(x: Tensor, ranks: DeviceMesh, dim: int, sections: Sequence[int] = (), zigzag: bool = False) -> Tensor:
+    """The whole, of the parts that ranks have."""
+    whole = waited(funcol.all_gather_tensor(x.contiguous(), dim, ranks.get_group()))
+    return in_order(whole, ranks, dim, sections, zigzag) if sections or zigzag else whole
+
+
+def all_reduce(x: Tensor, ranks: DeviceMesh, by: str = "sum") -> Tensor:
+    """The sum over ranks, or the maximum."""
+    return waited(funcol.all_reduce(x.contiguous(), by, ranks.get_group()))
+
+
+def reduce_scatter(
+    x: Tensor, ranks: DeviceMesh, dim: int, sections: Sequence[int] = (), zigzag: bool = False
+) -> Tensor:
+    """This rank's part of the sum over ranks."""
+    if sections or zigzag:
+        x = x.index_select(dim, torch.cat(order_of(x.shape[dim], ranks.size(), sections, zigzag)).to(x.device))
+    return waited(funcol.reduce_scatter_tensor(x.contiguous(), "sum", dim, ranks.get_group()))
+
+
+def in_order(x: Tensor, ranks: DeviceMesh, dim: int, sections: Sequence[int] = (), zigzag: bool = False) -> Tensor:
+    """The whole of a dimension in which the parts of ranks, cut in sections or zigzag, stand one after another."""
+    order = torch.cat(order_of(x.shape[dim], ranks.size(), sections, zigzag))
+    return x.index_select(dim, order.argsort().to(x.device))
+
+
+def reduce_from(x: Tensor, ranks: DeviceMesh) -> Tensor:
+    """The sum of what ranks have."""
+    return moved(x, lambda part: all_reduce(part, ranks), as_it_is)
+
+
+def gather_from(x: Tensor, ranks: DeviceMesh, dim: int, sections: Sequence[int] = (), zigzag: bool = False) -> Tensor:
+    """The whole, for operators of which each rank has a part; gradients are added up, and each rank gets its part."""
+    return moved(
+        x,
+        lambda part: all_gather(part, ranks, dim, sections, zigzag),
+        lambda grad: reduce_scatter(grad, ranks, dim, sections, zigzag),
+    )
+
+
+def reduce_scatter_to(
+    x: Tensor, ranks: DeviceMesh, dim: int, sections: Sequence[int] = (), zigzag: bool = False
+) -> Tensor:
+    """This rank's part of the sum of what ranks have; the parts of the gradient are put together."""
+    return moved(
+        x,
+        lambda whole: reduce_scatter(whole, ranks, dim, sections, zigzag),
+        lambda grad: all_gather(grad, ranks, dim, sections, zigzag),
+    )
+
+
+def local(weight: Any) -> Tensor:
+    """This rank's part of a parameter."""
+    return cast(Tensor, weight.to_local())
+
+
+def local_of_sum(weight: Any) -> Tensor:
+    """This rank's part of a parameter whose gradient is the sum of those that ranks have."""
+    parts = [Partial() if isinstance(one, Replicate) else one for one in weight.placements]
+    return cast(Tensor, weight.to_local(grad_placements=parts))
+
+
+def own_rows(index: Tensor, ranks: DeviceMesh, rows: int) -> tuple[Tensor, Tensor]:
+    """Global indices as those of this rank's rows, and which of them it has; the others are 0."""
+    row = index - ranks.get_local_rank() * rows
+    found = (row >= 0) & (row < rows)
+    return row.where(found, 0), found
+
+
+def embedding_part(weight: Tensor, index: Tensor, ranks: DeviceMesh, padding: int | None = None) -> Tensor:
+    """Rows of a table of which each rank has a part; zeros for what others have."""
+    row, found = own_rows(index, ranks, len(weight))
+    if padding is not None:
+        own = padding - ranks.get_local_rank() * len(weight)
+        padding = own if 0 <= own < len(weight) else None
+    rows = F.embedding(row, weight) if padding is None else F.embedding(row.where(found, padding), weight, padding)
+    return rows.masked_fill(~found[..., None], 0)
+
+
+def gather_part(x: Tensor, dim: int, index: Tensor, ranks: DeviceMesh) -> Tensor:
+    """Elements along a dimension of which each rank has a part; zeros for what others have."""
+    row, found = own_rows(index, ranks, x.shape[dim])
+    return torch.gather(x, dim, row) * found
+
+
+def distribute(model: nn.Module, ranks: DeviceMesh) -> None:
+    """Make DTensors of all parameters: of those that CUT names each rank has its part, of others all. Names stay."""
+    made: dict[nn.Parameter, nn.Parameter] = {}
+    for name, parameter in list(model.named_parameters(remove_duplicate=False)):
+        if parameter not in made:
+            dim = next((dim for pattern, dim in CUT.items() if re.fullmatch(pattern, name)), None)
+            lies = [Replicate() if dim is None else Shard(dim)]
+            cut = distribute_tensor(parameter.detach(), ranks, lies, src_data_rank=None)
+            made[parameter] = nn.Parameter(cut, requires_grad=parameter.requires_grad)
+        path, _, last = name.rpartition(".")
+        model.get_submodule(path).register_parameter(last, made[parameter])
+
+
+def make_cos() -> Tensor:
+    arange = 500000.0 ** ((-torch.arange(0, 8, 2, dtype=torch.int64, device="cpu").to(torch.float32)) / 8)
+    outer = torch.outer(torch.arange(16, dtype=torch.int64, device="cpu").to(torch.float32), arange)
+    return torch.cat([outer, outer], -1).cos()
+
+
+def make_sin() -> Tensor:
+    arange = 500000.0 ** ((-torch.arange(0, 8, 2, dtype=torch.int64, device="cpu").to(torch.float32)) / 8)
+    outer = torch.outer(torch.arange(16, dtype=torch.int64, device="cpu").to(torch.float32), arange)
+    return torch.cat([outer, outer], -1).sin()
+
+
+def embed_forward(self: Any, tokens: Tensor, *, tp: DeviceMesh) -> tuple[Tensor, Tensor, Tensor]:
+    """embed on this rank's shards."""
+    cos = make_cos()
+    sin = make_sin()
+    # added up and cut over tp
+    x = reduce_scatter_to(embedding_part(local(self.embedding.weight), tokens, tp), tp, 1)
+    return cos, sin, x
+
+
+def block_forward(self: Any, x: Tensor, cos: Tensor, sin: Tensor, *, tp: DeviceMesh) -> Tensor:
+    """Block on this rank's shards."""
+    attention_norm = F.rms_norm(x, (64,), local_of_sum(self.attention_norm.weight), eps=1e-05)
+    # parts are put together over tp
+    attention_norm = gather_from(attention_norm, tp, 1)
+    view = F.linear(attention_norm, local(self.attention.q_proj.weight)).reshape(-1, 16, 2, 8)
+    q = view.permute(0, 2, 1, 3)
+    view = F.linear(attention_norm, local(self.attention.k_proj.weight)).reshape(-1, 16, 1, 8)
+    k = view.permute(0, 2, 1, 3)
+    view = F.linear(attention_norm, local(self.attention.v_proj.weight)).reshape(-1, 16, 1, 8)
+    split, split_2 = q.split([4, 4], 3)
+    split_3, split_4 = k.split([4, 4], 3)
+    add = (q * cos) + (torch.cat([torch.neg(split_2), split], 3) * sin)
+    add_2 = (k * cos) + (torch.cat([torch.neg(split_4), split_3], 3) * sin)
+    v = view.permute(0, 2, 1, 3)
+    y = F.scaled_dot_product_attention(add, add_2, v, is_causal=True, scale=0.35355339059327373, enable_gqa=True)
+    weight = local(self.attention.o_proj.weight)
+    # added up and cut over tp
+    o_proj = reduce_scatter_to(F.linear(y.permute(0, 2, 1, 3).reshape(-1, 16, 16), weight), tp, 1)
+    x = x + o_proj
+    feed_forward_norm = F.rms_norm(x, (64,), local_of_sum(self.feed_forward_norm.weight), eps=1e-05)
+    # parts are put together over tp
+    feed_forward_norm = gather_from(feed_forward_norm, tp, 1)
+    up_proj = F.linear(feed_forward_norm, local(self.feed_forward.up_proj.weight))
+    mul = F.silu(F.linear(feed_forward_norm, local(self.feed_forward.gate_proj.weight))) * up_proj
+    # added up and cut over tp
+    down_proj = reduce_scatter_to(F.linear(mul, local(self.feed_forward.down_proj.weight)), tp, 1)
+    return x + down_proj
+
+
+def head_forward(self: Any, x: Tensor, labels: Tensor, *, tp: DeviceMesh) -> Tensor:
+    """head on this rank's shards."""
+    # parts are put together over tp
+    norm = gather_from(F.rms_norm(x, (64,), local_of_sum(self.norm.weight), eps=1e-05), tp, 1)
+    head = F.linear(norm, local(self.head.weight))
+    # added up over tp
+    amax = all_reduce(head.detach().amax(2, keepdim=True), tp, "max")
+    sub = head - amax
+    # added up over tp
+    sum_2 = reduce_from(torch.exp(sub).sum(2), tp)
+    gather = gather_part(sub, 2, labels.masked_fill(labels == -100, 0).reshape(-1, 16, 1), tp)
+    # added up over tp
+    gather = reduce_from(gather, tp)
+    cast_2 = (labels != -100).to(torch.float32)
+    return ((torch.log(sum_2) - gather.reshape(-1, 16)) * (cast_2 / cast_2.sum())).sum()
+
+
+def model_forward(self: Any, tokens: Tensor, labels: Tensor, *, tp: DeviceMesh) -> Tensor:
+    """The loss of a batch, of which each rank has its part."""
+    cos, sin, x = embed_forward(self, tokens, tp=tp)
+    for index in range(4):
+        block = self.get_submodule(f"blocks.{index}")
+        x = block(x, cos, sin)
+    return head_forward(self, x, labels, tp=tp)
+
+
 def parallelize(model: nn.Module, mesh: DeviceMesh) -> nn.Module:
     """This rank's part of the model, in place; names of parameters stay. Returns what to call."""
-    of_embed: dict[str, ParallelStyle] = {
-        "embedding": RowwiseParallel(input_layouts=Replicate(), output_layouts=Shard(1), use_local_output=False),
-    }
-    parallelize_module(model, mesh["tp"], of_embed)
-    of_block: dict[str, ParallelStyle] = {
-        "attention_norm": SequenceParallel(),
-        "attention.q_proj": ColwiseParallel(),
-        "attention": PrepareModuleInput(
-            input_layouts=(Shard(1), None, None),
-            desired_input_layouts=(Replicate(), None, None),
-        ),
-        "attention.k_proj": ColwiseParallel(),
-        "attention.v_proj": ColwiseParallel(),
-        "attention.o_proj": RowwiseParallel(output_layouts=Shard(1), use_local_output=False),
-        "feed_forward_norm": SequenceParallel(),
-        "feed_forward.gate_proj": ColwiseParallel(),
-        "feed_forward": PrepareModuleInput(input_layouts=(Shard(1),), desired_input_layouts=(Replicate(),)),
-        "feed_forward.up_proj": ColwiseParallel(),
-        "feed_forward.down_proj": RowwiseParallel(output_layouts=Shard(1), use_local_output=False),
-    }
+    distribute(model, mesh["tp"])
+    tp = mesh["tp"]
     for index in range(4):
         block = model.get_submodule(f"blocks.{index}")
-        parallelize_module(block, mesh["tp"], of_block)
-    of_head: dict[str, ParallelStyle] = {
-        "norm": SequenceParallel(),
-        "head": ColwiseParallel(input_layouts=Shard(1), output_layouts=Shard(-1), use_local_output=False),
-    }
-    parallelize_module(model, mesh["tp"], of_head)
+        block.forward = partial(block_forward, block, tp=tp)
+    model.forward = partial(model_forward, model, tp=tp)
     return model
 
 
@@ -122,9 +321,8 @@ def train_step(
 ) -> Tensor:
     """One step; returns the loss of the global batch. Gradients stay until the next step."""
     optimizer.zero_grad()
-    with loss_parallel():
-        loss: Tensor = model_file.loss(model(tokens=batch["tokens"]), batch)
-        loss.backward()
+    loss: Tensor = model(batch["tokens"], batch["labels"])
+    loss.backward()
     for parameter in model.parameters():
         grad = parameter.grad
         if isinstance(grad, DTensor) and any(placement.is_partial() for placement in grad.placements):
@@ -132,10 +330,7 @@ def train_step(
     if CLIP:
         clip(model, CLIP)
     optimizer.step()
-    total = loss.detach()
-    if isinstance(total, DTensor):
-        total = total.to_local()  # all ranks of the tensor axis hold the whole sum
-    return total
+    return loss.detach()
 
 
 def make_optimizer(model: nn.Module) -> torch.optim.Optimizer:
