@@ -15,7 +15,7 @@ from meshwright.ir.calls import Calls
 from meshwright.ir.combined import again_in_halves, compiled_blocks, compiled_statistics, waiting_blocks
 from meshwright.ir.decisions import BodyPlan, Decisions
 from meshwright.ir.errors import EmissionRecompute, EmissionSchedule, EmissionSoftware, EmissionTarget
-from meshwright.ir.fold import Fold, FromInput, FromPrevious, Segment, joined
+from meshwright.ir.fold import Fold, Segment
 from meshwright.ir.graph import Graph, Param
 from meshwright.ir.mesh import Mesh
 from meshwright.ir.program import BodyProgram, Program
@@ -154,24 +154,6 @@ class Subject:
                 ways=("--fix pp=1", "--fix recompute=none"),
             )
         return (usual[0], ahead[0] if ahead else None) if usual else (ahead[0], None)
-
-    def maker(self, piece: Piece, value: str) -> str | None:
-        """The module that makes what comes into the first instance of a piece; None for what a batch holds."""
-        calls = list(self.fold.calls())
-        number = next(
-            n for n, call in enumerate(calls) if call.path == piece.first and call.body.name == piece.plan.body
-        )
-        inputs = [item.value for item in piece.graph.inputs]
-        source = calls[number].sources[inputs.index(value)]
-        if isinstance(source, FromInput):
-            return None
-        if isinstance(source, FromPrevious):
-            call = calls[number - 1]
-        else:
-            at = source.segment, source.position
-            call = next(call for call in reversed(calls) if (call.segment, call.position) == at)
-        made = call.body.graph.outputs[source.output]
-        return next((joined(call.path, op.module) for op in call.body.graph.ops if made in op.results), None)
 
     def check(self) -> None:
         """Refuse what no code is written for, as far as it shows without looking into bodies."""

@@ -103,9 +103,9 @@ def test_loops_over_blocks() -> None:
     assert [own.number(path) for path in ("a.2.b", "a.x.b", "a.2.c", "c.2.b")] == [2, -1, -1, -1]
 
 
-def test_pieces_and_who_makes_what_comes_in() -> None:
+def test_pieces_and_the_modules_that_hold_their_parameters() -> None:
     plan = subject(dp=2)
-    embed, block, head = plan.pieces
+    _, block, head = plan.pieces
     assert [(one.first, one.repeated, one.ahead) for one in plan.pieces] == [
         ("", False, None),
         ("layers.0", True, None),
@@ -120,10 +120,6 @@ def test_pieces_and_who_makes_what_comes_in() -> None:
         "norm",
         "",
     )
-    assert plan.maker(block, "x") == "embed"
-    assert plan.maker(embed, "tokens") is None
-    assert plan.maker(head, "x") == "layers.1"
-    assert plan.maker(head, "labels") is None
     assert (plan.ranks, plan.device, plan.compiled) == (2, "cpu", False)
 
 
