@@ -24,7 +24,7 @@ from meshwright.backends.torch_.emit.subject import DEVICE, check_software
 from meshwright.cost_models.cluster import Cluster
 from meshwright.cost_models.prediction import Prediction
 from meshwright.ir.decisions import Decisions
-from meshwright.ir.errors import EmissionAxis, EmissionModule, MeshwrightError
+from meshwright.ir.errors import EmissionModule, MeshwrightError
 from meshwright.ir.program import Program
 from meshwright.planner.pins import Config
 from meshwright.planner.pricing import LEAST_BATCH, Setting
@@ -134,7 +134,7 @@ class Emission:
         refusal = known or self.refusal(config, self.setting.decisions(config, self.setting.workload.global_batch))
         if refusal is not None:
             self.passed.append(Passed(config, prediction, refusal))
-        if isinstance(refusal, EmissionAxis | EmissionModule):
+        if isinstance(refusal, EmissionModule):
             self.masked[family] = refusal
         return refusal is None
 

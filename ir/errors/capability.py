@@ -109,12 +109,6 @@ class EmissionModel(NotEmitted):
     code = "MW5011"
 
 
-class EmissionAxis(NotEmitted):
-    """A use of a mesh axis, or a combination of uses, that no code is written for."""
-
-    code = "MW5012"
-
-
 class EmissionStorage(NotEmitted):
     """A way to keep parameters, gradients or optimizer states that no code is written for."""
 

@@ -10,14 +10,14 @@ import pytest
 from meshwright.backends.torch_.emit.hosts import Seat
 from meshwright.cost_models.cluster_text import read_cluster
 from meshwright.cost_models.cluster_toml import read
-from meshwright.ir.errors import EmissionAxis, EmissionModule, HeadsIndivisible, MeshwrightError, PinValue
+from meshwright.ir.errors import EmissionModule, EmissionPrinted, HeadsIndivisible, MeshwrightError, PinValue
 from meshwright.planner import emission as module
 from meshwright.planner.emission import Emission, Passed, by_code, family_of, seats
 from meshwright.planner.pins import Config
 from tests.planner.handmade import config, prediction
 
 ODD = PinValue(place="axis tp", cause="it is odd", fix="take another")
-AXIS, PART = (kind(place="here", cause="it is cut", fix="do without") for kind in (EmissionAxis, EmissionModule))
+FORM, PART = (kind(place="here", cause="it is cut", fix="do without") for kind in (EmissionPrinted, EmissionModule))
 
 
 def guard(monkeypatch: pytest.MonkeyPatch, *outright: MeshwrightError, target: str = "torch-gloo") -> Any:
@@ -62,16 +62,16 @@ def test_there_is_none_where_the_target_is_no_runtime(monkeypatch: pytest.Monkey
 
 def test_what_is_refused_of_all_plans_is_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Then each of them is an answer, and the answer says so."""
-    one = guard(monkeypatch, ODD, AXIS)
-    assert one.of.refused() == (ODD, AXIS)
+    one = guard(monkeypatch, ODD, FORM)
+    assert one.of.refused() == (ODD, FORM)
     monkeypatch.setattr(module, "check_software", lambda *_: pytest.fail("asked again"))
-    assert one.of.refused() == (ODD, AXIS)
+    assert one.of.refused() == (ODD, FORM)
     one.refuses = PART
     assert one.of.refusal(config("", 8), one.decisions) is None
     assert one.emitted == 0
     assert list(one.of.notes()) == [
         f"plan emit refuses this plan ({PinValue.code}), axis tp: it is odd; take another",
-        f"plan emit refuses this plan ({EmissionAxis.code}), here: it is cut; do without",
+        f"plan emit refuses this plan ({EmissionPrinted.code}), here: it is cut; do without",
     ]
     assert list(guard(monkeypatch).of.notes()) == []
 
@@ -96,7 +96,7 @@ def test_ranks_on_hosts_must_be_in_an_order(monkeypatch: pytest.MonkeyPatch) -> 
     assert (cuda.orders, cuda.seats) == ([("groups", ["a seat"])] * 2, 1)
 
 
-@pytest.mark.parametrize(("refusal", "held"), [(AXIS, True), (PART, True), (ODD, False)])
+@pytest.mark.parametrize(("refusal", "held"), [(PART, True), (FORM, False), (ODD, False)])
 def test_a_refusal_of_bodies_holds_for_their_family(
     monkeypatch: pytest.MonkeyPatch, refusal: MeshwrightError, held: bool
 ) -> None:
