@@ -17,7 +17,7 @@ from functools import lru_cache
 from meshwright.ir.decisions import BodyPlan, Decisions, StagePlan, verify_decisions, verify_plan
 from meshwright.ir.errors import BoundaryMismatch, PartialAcross, PlanRepeated, WorkloadImpossible, within
 from meshwright.ir.fold import Call, Fold, FromInput, FromPrevious, Source
-from meshwright.ir.graph import Graph
+from meshwright.ir.graph import Graph, Op
 from meshwright.ir.lower_body import Lowering, lower_body
 from meshwright.ir.mesh import Mesh
 from meshwright.ir.offload import NOTHING, offloaded, waiting_calls
@@ -53,7 +53,9 @@ def lower(
         for name in stage.plans:
             if name not in bodies:
                 plan = decisions.plan[name]
-                bodies[name] = _body(fold.body[plan.body].graph, plan, stage.mesh, lowering, made)
+                graph = fold.body[plan.body].graph
+                graph = without_loops(Same(graph)) if len(decisions.stages) > 1 else graph
+                bodies[name] = _body(graph, plan, stage.mesh, lowering, made)
     boundaries = _Boundaries(wired, decisions, bodies)
     transfers = boundaries.transfers()
     bodies, stages = stages_of(fold, decisions, bodies, workload)
@@ -67,6 +69,20 @@ def lower(
         microbatches=decisions.schedule.microbatches,
         workload=workload,
     )
+
+
+@lru_cache(maxsize=64)
+def without_loops(held: Same[Graph]) -> Graph:
+    """A body as a stage runs it: products of experts that a module loops over are grouped there, as they are where
+    ranks exchange values (`cost_models.routing`)."""
+    graph = held.of
+    if not any(op.attr("looped") for op in graph.ops):
+        return graph
+    return replace(graph, ops=tuple(_unlooped(op) if op.attr("looped") else op for op in graph.ops))
+
+
+def _unlooped(op: Op) -> Op:
+    return replace(op, attrs=tuple(pair for pair in op.attrs if pair[0] != "looped"))
 
 
 def lower_one(

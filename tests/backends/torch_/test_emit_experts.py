@@ -70,8 +70,9 @@ CUT: dict[str, dict[str, Any]] = {
     "tp": {"tp": 2, "recompute": "full"},
     "tp, grouped products": {"tp": 2, "recompute": "full", "factory": "grouped"},
     "tp+sp x fsdp": {"tp": 2, "dp": 2, "zero": 3, "sequence_parallel": True},
+    "none, in stages": {"pp": 2, "microbatches": 2, "schedule": "1f1b"},
 }
-"""Experts that the tensor axis cuts in themselves."""
+"""Experts that the tensor axis cuts in themselves, and experts of stages that nothing cuts."""
 
 
 EVERYTHING = KINDS | LIMITED | CUT
