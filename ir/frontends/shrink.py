@@ -19,7 +19,8 @@ changes
 
 - is at least what its kind needs (`LEAST`), or what it was;
 - is divided by what divided it, up to `UNIT`: the most ranks that may cut it in the twin;
-- makes no matrix square that was not, which would hide that rows are taken for columns.
+- makes no matrix square that was not, which would hide that rows are taken for columns;
+- is free where nothing reads the parameter.
 
 Relations need no rule. What a number must divide or must not exceed is asked of the model: it refuses what breaks them,
 runs other operators, or has no loss, as it looks past the end of a table (`_Search.enough_rows`). Where a number alone
@@ -152,7 +153,7 @@ def _least(start: int, value: int) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Change:
-    """A dimension that is not what it was; `kind` is one of `LEAST`, "positions", "parameter" or "result"."""
+    """A dimension that is not what it was; `kind` is one of `LEAST`, "positions", "parameter", "result" or "unread"."""
 
     kind: str
     after: int
@@ -164,10 +165,10 @@ class _Change:
 
 
 def _fewer_blocks(after: Run, before: Run) -> bool:
-    """Whether parameters are gone, and all others are as they were; and of every kind of block two are left, if there
-    were two."""
+    """Whether parameters are gone, and all others that are read are as they were; and of every kind of block two are
+    left, if there were two."""
     its, mine = after.held, before.held
-    same = its.keys() < mine.keys() and all(its[path] == mine[path] for path in its)
+    same = its.keys() < mine.keys() and all(its[path] == mine[path] or before.unread(path) for path in its)
     kinds = ((after.kinds[path], kinds) for path, kinds in before.kinds.items() if path in after.kinds)
     return same and all(left[kind] >= min(2, number) for left, kinds in kinds for kind, number in kinds.items())
 
@@ -191,10 +192,13 @@ def _enough(after: Run, before: Run, changes: Sequence[_Change], scale: Scale) -
     """Whether dimensions that changed are still what is needed."""
     free, least = _selects_less(after, before, changes), _leasts(changes, scale)
     enough = (
-        one.after >= one.before or (one.after >= bound and (free or _alike(one.after, one.before, UNIT[one.held])))
+        one.kind == "unread"
+        or one.after >= one.before
+        or (one.after >= bound and (free or _alike(one.after, one.before, UNIT[one.held])))
         for one, bound in zip(changes, least, strict=True)
     )
-    alike = _squares(after) <= _squares(before) and all(map(_still_selects, after.steps, before.steps))
+    squares = {path for path in _squares(after) if not before.unread(path)}
+    alike = squares <= _squares(before) and all(map(_still_selects, after.steps, before.steps))
     return alike and all(enough)
 
 
@@ -248,7 +252,9 @@ def _changed(after: Run, before: Run) -> Iterator[_Change]:
 
 def _kind(run: Run, path: str, at: int) -> str:
     """What a dimension of a parameter is: tables are looked up in; kernels of convolutions, and what is added, are no
-    matrices."""
+    matrices; no more are those that nothing reads, as parts of a model that its batches have nothing for."""
+    if run.unread(path):
+        return "unread"
     read, dims = (run.read_by or {}).get(path, ""), len(run.parameters[path])
     if dims < 2 or read in (*LOOK_UPS, ELEMENTWISE) or "convolution" in read:
         return "parameter"

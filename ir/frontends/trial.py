@@ -93,11 +93,16 @@ class Run:
     kinds: Kinds
     steps: tuple[Step, ...] = ()
     read_by: Mapping[str, str] | None = None
-    """The operator that reads a parameter as it is, not through a view; `ELEMENTWISE` stands for all that are."""
+    """The operator that reads a parameter as it is, not through a view; `ELEMENTWISE` stands for all that are. One that
+    is not there is read by none."""
 
     @property
     def held(self) -> Mapping[str, Shape]:
         return {**self.parameters, **self.buffers}
+
+    def unread(self, path: str) -> bool:
+        """Whether it ran, and no operator reads this parameter."""
+        return self.read_by is not None and path not in self.read_by
 
     @property
     def size(self) -> int:
@@ -227,7 +232,7 @@ class _Log(TorchDispatchMode):
         name = func.name()
         if name.startswith("prim::"):
             return made
-        for one in args:
+        for one in pytree.tree_leaves((args, kwargs)):
             if id(one) in self.paths:
                 elementwise = torch.Tag.pointwise in func.tags
                 self.read_by.setdefault(self.paths[id(one)], ELEMENTWISE if elementwise else name)

@@ -278,6 +278,20 @@ def test_of_numbers_that_only_values_tell_to_be_too_small_those_stay_that_must()
     assert of(Looks, {"a": 128, "b": 256, "c": 512}) == {"a": 128, "b": 256, "c": 40}
 
 
+def test_what_nothing_reads_is_as_small_as_can_be() -> None:
+    """No rank cuts it, so it may have fewer columns than ranks."""
+
+    class Beside(nn.Module):
+        def __init__(self, given: Mapping[str, Any]) -> None:
+            super().__init__()
+            self.up, self.other = nn.Linear(32, given["up"]), nn.Linear(given["other"], 8)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.up(x)
+
+    assert of(Beside, {"up": 512, "other": 512}) == {"up": 64, "other": 2}
+
+
 def test_what_is_drawn_outside_of_torch_is_off() -> None:
     """A mask of numpy's; without it, the parameter that it puts into places is held as before."""
 

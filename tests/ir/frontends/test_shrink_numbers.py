@@ -316,7 +316,7 @@ def stacked(kinds: str, width: int = 5) -> Run:
         buffers={},
         kinds={"blocks": Counter((kind,) for kind in kinds)},
         steps=tuple(step(2, width) for _ in kinds),
-        read_by={},
+        read_by=dict.fromkeys(parameters, "aten::mm"),
     )
 
 
