@@ -152,9 +152,9 @@ CASES: dict[str, tuple[Plan, list[tuple[tuple[str | int, ...], str, str]]]] = {
         with_("decisions", schedule=Schedule("1f1b", 4)),
         [(("config", "microbatches"), "it makes 8, and the decisions have 4", FIX)],
     ),
-    "stages of the names": (
+    "stages of the names, where some have meshes of their own": (
         agreed(config=replace(config("tp=2,pp=3", 6), vp=2)),
-        [(("config", "vp"), "it makes 6, and the decisions have 3", FIX)],
+        [],
     ),
     "more ranks than there are": (
         agreed(config=replace(config("tp=2,pp=3", 6), cp=2)),
@@ -299,6 +299,17 @@ def test_what_two_parts_say_differently() -> None:
         if found != faults:
             wrong[what] = found
     assert not wrong
+
+
+def test_stages_are_those_of_the_names() -> None:
+    """Where all have the mesh that these mean."""
+    one = agreed(config=replace(config("tp=2,pp=3", 6), vp=2))
+    mesh = one.decisions.stages[0].mesh
+    stages = tuple(replace(own, mesh=mesh, ranks=(2 * n, 2 * n + 1)) for n, own in enumerate(one.decisions.stages))
+    alike = replace(one, decisions=replace(one.decisions, stages=stages))
+    assert (("config", "vp"), "it makes 6, and the decisions have 3", FIX) in [
+        (fault.path, fault.cause, fault.fix) for fault in contradictions(alike)
+    ]
 
 
 def test_a_plan_on_one_rank_splits_nothing() -> None:

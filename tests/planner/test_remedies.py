@@ -64,7 +64,7 @@ def question(batch: int = 24, seq: int = 1024, asked: Asked | None = None, clust
     )
     price: Any = None
     setting = Setting(folds, machines.ranks, workload, ask.target, price)
-    search = SimpleNamespace(emission=None)
+    search = SimpleNamespace(emission=None, prices=SimpleNamespace(books=None))
     return SimpleNamespace(
         ask=ask,
         setting=setting,
