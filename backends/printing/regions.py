@@ -68,11 +68,7 @@ def _places(
     for number in range(len(items)):
         if number in found:
             continue
-        together, around, left = (
-            {number},
-            set[str](),
-            [number],
-        )  # moves, or what no module does, with all that they touch
+        together, around, left = {number}, set[str](), [number]  # moves, and what no module does, that touch
         while left:
             item = items[left.pop()]
             made_elsewhere = any(name not in maker and name not in params for name in item.reads)

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from typing import TypeVar
 
 from meshwright.backends.torch_.emit.subject import Piece
@@ -18,17 +17,11 @@ from meshwright.ir.fold import joined
 from meshwright.ir.placement import CONTIGUOUS, Layout, Nested, Sections
 
 Sizes = tuple[int, ...]
-Cut = tuple[int, Sizes] | tuple[int, Sizes, str]
-"""The dimension that has sections, and their sizes; the axis that cuts them, where several cut parameters."""
+Cut = tuple[int, Sizes, str]
+"""The dimension that has sections, their sizes, and the axis that cuts each."""
+Fused = Mapping[str, Cut]
+"""Of one body the parameters that yield values side by side, and how they are cut."""
 What = TypeVar("What")
-
-
-@dataclass(frozen=True, slots=True)
-class Fused:
-    """The fused products of one body."""
-
-    params: Mapping[str, Cut] = field(default_factory=dict)
-    """How each of their parameters is cut that yields values side by side."""
 
 
 def sizes_of(layout: Layout, extent: int) -> Sizes:
@@ -41,7 +34,7 @@ def sizes_of(layout: Layout, extent: int) -> Sizes:
 
 def named(pieces: Iterable[Piece], several: Iterable[tuple[Piece, Fused]]) -> dict[str, Cut]:
     """The fused parameters among those of pieces: what a regular expression of their names says of each."""
-    fused = {(piece.first, piece.plan.name): one.params for piece, one in several}
+    fused = {(piece.first, piece.plan.name): one for piece, one in several}
     return by_name(
         (piece, path, fused.get((piece.first, piece.plan.name), {}).get(path))
         for piece in pieces

@@ -60,7 +60,6 @@ def test_every_block_is_compiled_before_it_is_sharded(degrees: dict[str, Any], c
     before, _, after = text.partition("\n".join(lines))
     assert after
     assert "fully_shard(" not in before
-    assert "parallelize_module(" not in after
     assert unclean(tmp_path) == ""
 
 

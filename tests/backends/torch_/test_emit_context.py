@@ -16,7 +16,7 @@ from torch.overrides import TorchFunctionMode
 
 from meshwright.backends.torch_.capabilities import TORCH_GLOO
 from meshwright.backends.torch_.emit import Subject, emit
-from meshwright.backends.torch_.emit.writing.ring import KERNELS, ring
+from meshwright.backends.torch_.emit.printed.ring import KERNELS, ring
 from meshwright.backends.torch_.verify.emitted import Verified
 from meshwright.ir.errors import EmissionPrinted
 from meshwright.ir.frontends.calls import calls_of
@@ -203,9 +203,9 @@ def test_kernels_of_gpus_take_what_a_ring_gives_them(kernel: str, dtype: torch.d
     """Of their results there are only shapes here."""
     made = functions(KERNELS[kernel])
     query, key = (torch.empty(2, heads, 64, 8, dtype=dtype, device="meta") for heads in (4, 2))
-    result, norm = made["attend"](query, key, key, causal=True, scale=None)
+    result, norm = made["visit"](query, key, key, causal=True, scale=None)
     assert (result.shape, norm.shape) == (query.shape, (2, 4, 64))
-    grads = made["attend_backward"](result, [query, key, key, result, norm], causal=True, scale=None)
+    grads = made["visit_backward"](result, [query, key, key, result, norm], causal=True, scale=None)
     assert [grad.shape for grad in grads] == [query.shape, key.shape, key.shape]
 
 
@@ -213,9 +213,9 @@ def test_a_kernel_of_gpus_takes_a_window_of_a_ring() -> None:
     made = functions(ring("efficient", masked=True, narrow=False))
     query, key = (torch.empty(2, heads, 64, 8, device="meta") for heads in (4, 2))
     mask = made["numbers"](torch.ones(1, 1, 64, 64, dtype=torch.bool, device="meta"), query)
-    result, norm = made["attend"](query, key, key, causal=False, scale=None, mask=mask)
+    result, norm = made["visit"](query, key, key, causal=False, scale=None, mask=mask)
     assert (result.shape, norm.shape) == (query.shape, (2, 4, 64))
-    grads = made["attend_backward"](result, [query, key, key, result, norm], causal=False, scale=None, mask=mask)
+    grads = made["visit_backward"](result, [query, key, key, result, norm], causal=False, scale=None, mask=mask)
     assert [grad.shape for grad in grads] == [query.shape, key.shape, key.shape]
 
 
@@ -223,7 +223,7 @@ def test_a_row_that_sees_nothing_has_a_sum_of_nothing() -> None:
     """Torch's kernel says 0 of it."""
     made = functions(ring("cpu", masked=True, narrow=False))
     query, mask = torch.randn(1, 1, 4, 8), torch.ones(1, 1, 4, 4, dtype=torch.bool).tril(-2)
-    result, norm = made["attend"](query, query, query, causal=False, scale=None, mask=made["numbers"](mask, query))
+    result, norm = made["visit"](query, query, query, causal=False, scale=None, mask=made["numbers"](mask, query))
     assert norm[0, 0].isneginf().tolist() == [True, True, False, False]
     assert not result[0, 0, :2].any()
 

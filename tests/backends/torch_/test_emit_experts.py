@@ -157,8 +157,8 @@ def test_traced_experts_drop_what_their_module_drops() -> None:
 
 def test_a_part_of_every_expert_is_kept_and_routers_see_their_own_tokens(tmp_path: Path) -> None:
     text = written(plan_of(**CUT["tp+sp x fsdp"]), tmp_path).read_text()
-    assert r'r"blocks\.\d+\.feed_forward\.experts\.gate_up_proj": 1,' in text
-    assert r'r"blocks\.\d+\.feed_forward\.experts\.gate_up_proj": (1, (24, 24)),' in text
+    assert r'r"blocks\.\d+\.feed_forward\.experts\.gate_up_proj": {"tp": 1},' in text
+    assert r'r"blocks\.\d+\.feed_forward\.experts\.gate_up_proj": (1, (24, 24), "tp"),' in text
     assert "F.linear(feed_forward_norm, local_of_sum(self.feed_forward.gate.weight))" in text
     assert "    # rows reach their experts over tp\n" in text
     text = written(plan_of(**CUT["tp"]), tmp_path).read_text()

@@ -12,11 +12,11 @@ from tests.backends.torch_.emitted import ROOT, subject, unclean, written
 
 FUSED = f"{ROOT / 'tests' / 'backends' / 'torch_' / 'llama_fused.py'}:fused"
 LONG_NAMES = """\
-SECTIONS = {  # parameters by name: the dimension that holds several values side by side, and their sizes
-    r"blocks\\.\\d+\\.attention\\.qkv\\.weight": (0, (32, 16, 16)),
-    r"blocks\\.\\d+\\.attention\\.qkv\\.bias": (0, (32, 16, 16)),
-    r"blocks\\.\\d+\\.feed_forward\\.gate_up\\.weight": (1, (48, 48)),
-    r"blocks\\.\\d+\\.feed_forward\\.gate_up\\.bias": (0, (48, 48)),
+SECTIONS = {  # parameters by name: the dimension that holds several values side by side, their sizes, the axis
+    r"blocks\\.\\d+\\.attention\\.qkv\\.weight": (0, (32, 16, 16), "tp"),
+    r"blocks\\.\\d+\\.attention\\.qkv\\.bias": (0, (32, 16, 16), "tp"),
+    r"blocks\\.\\d+\\.feed_forward\\.gate_up\\.weight": (1, (48, 48), "tp"),
+    r"blocks\\.\\d+\\.feed_forward\\.gate_up\\.bias": (0, (48, 48), "tp"),
 }
 """
 

@@ -13,7 +13,7 @@ import torch
 from meshwright.backends.torch_.emit.copies import Copies
 from meshwright.backends.torch_.emit.launch import launch_script, rank_map
 from meshwright.backends.torch_.emit.pipeline import Crossing
-from meshwright.backends.torch_.emit.sections import Fused, by_name, named, pattern
+from meshwright.backends.torch_.emit.sections import by_name, named, pattern
 from meshwright.backends.torch_.emit.statistics import moments_in, shared_statistics
 from meshwright.backends.torch_.emit.subject import Piece
 from meshwright.backends.torch_.emit.writing.batch import shares
@@ -73,8 +73,8 @@ def test_names_of_parameters_in_all_instances() -> None:
     of_blocks = r"model\\.layers\\.\\d+\\.inner\\.attn\\.qkv\\.weight".replace("\\\\", "\\")
     assert pattern(blocks, "attn.qkv.weight") == of_blocks
     assert pattern(outside, "attn.qkv.weight") == of_blocks.removeprefix(r"model\.layers\.\d+\.inner" + "\\.")
-    held = Fused({"attn.qkv.weight": (0, (8, 8))})
-    assert named([blocks, outside], [(blocks, held)]) == {of_blocks: (0, (8, 8))}
+    held = {"attn.qkv.weight": (0, (8, 8), "tp")}
+    assert named([blocks, outside], [(blocks, held)]) == {of_blocks: (0, (8, 8), "tp")}
 
 
 def test_what_is_said_of_some_blocks_of_a_list_is_said_of_no_others() -> None:

@@ -37,16 +37,16 @@ GLOBAL_BATCH = 8
 SEQ = 16
 SEED = 0
 STEP_FLOPS = 1.321e08  # of the model, nothing computed again
-CUT = {  # parameters by name: the dimension of which each rank has its part
-    r"embedding\.weight": 0,
-    r"blocks\.\d+\.attention\.q_proj\.weight": 0,
-    r"blocks\.\d+\.attention\.k_proj\.weight": 0,
-    r"blocks\.\d+\.attention\.v_proj\.weight": 0,
-    r"blocks\.\d+\.attention\.o_proj\.weight": 1,
-    r"blocks\.\d+\.feed_forward\.gate_proj\.weight": 0,
-    r"blocks\.\d+\.feed_forward\.up_proj\.weight": 0,
-    r"blocks\.\d+\.feed_forward\.down_proj\.weight": 1,
-    r"head\.weight": 0,
+CUT = {  # parameters by name: the dimensions, by axis, of which each rank has its part
+    r"embedding\.weight": {"tp": 0},
+    r"blocks\.\d+\.attention\.q_proj\.weight": {"tp": 0},
+    r"blocks\.\d+\.attention\.k_proj\.weight": {"tp": 0},
+    r"blocks\.\d+\.attention\.v_proj\.weight": {"tp": 0},
+    r"blocks\.\d+\.attention\.o_proj\.weight": {"tp": 1},
+    r"blocks\.\d+\.feed_forward\.gate_proj\.weight": {"tp": 0},
+    r"blocks\.\d+\.feed_forward\.up_proj\.weight": {"tp": 0},
+    r"blocks\.\d+\.feed_forward\.down_proj\.weight": {"tp": 1},
+    r"head\.weight": {"tp": 0},
 }
 CLIP = 0.0  # the largest norm of all gradients together; 0: whatever it is
 FLAT = StateDictOptions(flatten_optimizer_state_dict=True)  # states by names of parameters
@@ -195,15 +195,19 @@ def gather_part(x: Tensor, dim: int, index: Tensor, ranks: DeviceMesh) -> Tensor
     return torch.gather(x, dim, row) * found
 
 
-def distribute(model: nn.Module, ranks: DeviceMesh) -> None:
-    """Make DTensors of all parameters: of those that CUT names each rank has its part, of others all. Names stay."""
+def distribute(model: nn.Module, mesh: DeviceMesh, cut: dict[str, dict[str, int]], *always: str) -> None:
+    """Make DTensors of the parameters that are cut, along the axes that `cut` says by name, and of all along those that
+    are given `always`: each rank has its part, or all. Names stay."""
     made: dict[nn.Parameter, nn.Parameter] = {}
     for name, parameter in list(model.named_parameters(remove_duplicate=False)):
+        dims = next((dims for pattern, dims in cut.items() if re.fullmatch(pattern, name)), {})
+        axes = tuple(axis for axis in mesh.mesh_dim_names or () if axis in dims or axis in always)
+        if not axes:
+            continue
         if parameter not in made:
-            dim = next((dim for pattern, dim in CUT.items() if re.fullmatch(pattern, name)), None)
-            lies = [Replicate() if dim is None else Shard(dim)]
-            cut = distribute_tensor(parameter.detach(), ranks, lies, src_data_rank=None)
-            made[parameter] = nn.Parameter(cut, requires_grad=parameter.requires_grad)
+            lies = [Shard(dims[axis]) if axis in dims else Replicate() for axis in axes]
+            part = distribute_tensor(parameter.detach(), mesh[axes], lies, src_data_rank=None)
+            made[parameter] = nn.Parameter(part, requires_grad=parameter.requires_grad)
         path, _, last = name.rpartition(".")
         model.get_submodule(path).register_parameter(last, made[parameter])
 
@@ -315,7 +319,7 @@ def run_again(module: nn.Module) -> None:
 
 def parallelize(model: nn.Module, mesh: DeviceMesh) -> nn.Module:
     """This rank's part of the model, in place; names of parameters stay. Returns what to call."""
-    distribute(model, mesh["tp"])
+    distribute(model, mesh, CUT, "tp")
     dp = mesh["dp"]
     tp = mesh["tp"]
     module = model.get_submodule("embedding")

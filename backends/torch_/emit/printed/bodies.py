@@ -19,8 +19,8 @@ from meshwright.backends.torch_.emit.pipeline import FIRST, HANDED
 from meshwright.backends.torch_.emit.precision import precision_of
 from meshwright.backends.torch_.emit.printed.dialect import TERMS, Torch
 from meshwright.backends.torch_.emit.printed.moves import NAMES
+from meshwright.backends.torch_.emit.printed.ring import kernel_of
 from meshwright.backends.torch_.emit.printed.sources import names_of
-from meshwright.backends.torch_.emit.rings import kernel_of
 from meshwright.backends.torch_.emit.sections import Fused, Sizes, by_name, sizes_of
 from meshwright.backends.torch_.emit.subject import Piece, Subject
 from meshwright.backends.torch_.emit.writing.imports import names_in
@@ -151,12 +151,11 @@ class Printed:
     @cached_property
     def fused(self) -> tuple[tuple[Piece, Fused], ...]:
         """The parameters that such an axis cuts in sections."""
-        several, found = len(self.cutting) > 1, []
+        found = []
         for piece, body in self.pieces:
             cut = ((param, one) for param in body.routed.graph.params for one in _sections(body, param, self.cutting))
-            params = {param.path: one if several else one[:2] for param, one in cut}
-            found.append((piece, Fused(params=params)))
-        return tuple((piece, fused) for piece, fused in found if fused.params)
+            found.append((piece, {param.path: one for param, one in cut}))
+        return tuple((piece, fused) for piece, fused in found if fused)
 
     @cached_property
     def partial(self) -> bool:
@@ -387,7 +386,8 @@ def _check(body: PrintedBody, cutting: Sequence[str]) -> None:
                 raise EmissionPrinted(place=f"{param.path}", cause=f"it is cut {' and '.join(map(str, shards))}")
         axes = [shard.axis for _, _, shards in _cuts(body, param) for shard in shards]
         if len(axes) > 2 or len(list(_sections(body, param, cutting))) > 1:
-            raise EmissionPrinted(place=f"{param.path}", cause=f"it is cut along {' and '.join(axes)}")
+            shown = f"it is cut along {' and '.join(axes)}, and fully_shard takes DTensors of two axes at most"
+            raise EmissionPrinted(place=f"{param.path}", cause=shown)
 
 
 def free(name: str, taken: set[str]) -> str:

@@ -9,8 +9,11 @@ from math import prod
 from meshwright.backends.printing import LocalOp
 from meshwright.backends.printing.rows import ARRIVE, LEAVE, OWN
 from meshwright.backends.torch_.emit.axes import joined
-from meshwright.backends.torch_.emit.printed.operators import WRITERS, called, every, nested, of_rows, part, refuse
-from meshwright.backends.torch_.emit.rings import rows_fit
+from meshwright.backends.torch_.emit.printed.attention import NO_RING
+from meshwright.backends.torch_.emit.printed.experts import of_rows
+from meshwright.backends.torch_.emit.printed.expressions import called, every, nested, part, refuse
+from meshwright.backends.torch_.emit.printed.operators import WRITERS
+from meshwright.backends.torch_.emit.printed.ring import MULTIPLE, rows_fit
 from meshwright.ir.errors import EmissionPrinted
 from meshwright.ir.graph import Param, Type
 from meshwright.ir.placement import Placement, State
@@ -79,11 +82,13 @@ class Torch:
         if call.op.kind == "constant":
             return self.constant(call)
         if call.coupled and not rows_fit(self.ring, many := call.given[0].shape[2]):
-            raise refuse(call.op, f"a ring of {many} tokens per rank; this kernel of CUDA counts rows in 32s")
+            cause = f"a ring of {many} tokens per rank; this kernel of CUDA counts rows in {MULTIPLE}s"
+            raise refuse(call.op, cause, NO_RING)
         if call.op.name in self.float8 and not any(extent % FLOAT8_TILE for extent in call.given[1].shape):
             x, weight, *bias = every(call)
             return called("linear_in_float8", x, f"{weight}.t()" if call.attrs.get("transposed") else weight, *bias)
-        text = (of_rows if call.rows else WRITERS[call.op.kind])(call).replace("DEVICE", literal(self.device))
+        write = WRITERS[call.op.kind]
+        text = (of_rows(call, write) if call.rows else write(call)).replace("DEVICE", literal(self.device))
         if call.op.results[0] in self.terms:
             return f"{text} * {TERMS}[0, {self.terms[call.op.results[0]]}]"
         return self.drawn(call, text) if call.op.draws else text

@@ -7,6 +7,8 @@ import ast
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
 
+from meshwright.backends.torch_.emit.printed.ring import EVERY_RING
+
 TEXT = '''\
 class Moved(torch.autograd.Function):
     """A value as it is brought elsewhere, and its gradient as it is brought back."""
@@ -488,7 +490,7 @@ def keep_own(x: Tensor, trip: Trip) -> Tensor:
 '''
 
 
-@lru_cache(maxsize=8)
+@lru_cache(maxsize=16)
 def _parts(whole: str) -> dict[str, tuple[str, frozenset[str]]]:
     """Every function and class of a text, by name, and the names that it uses."""
     found = {}
@@ -503,8 +505,7 @@ def _parts(whole: str) -> dict[str, tuple[str, frozenset[str]]]:
     return found
 
 
-OF_VISITS = "visit visit_backward visit_narrow visit_narrow_backward widened reaches numbers of_seen for_all"
-NAMES = frozenset(_parts(TEXT)) | {"Ring", "pass_on", "arrived", *OF_VISITS.split()}
+NAMES = frozenset(name for text in (TEXT, *EVERY_RING) for name in _parts(text))
 """The names of these functions: code around them calls nothing else so."""
 
 

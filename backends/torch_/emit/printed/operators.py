@@ -6,88 +6,27 @@ never written out in a view: it is the batch, most often, and a script is for an
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from math import prod
 
 from meshwright.backends.printing import LocalOp
-from meshwright.backends.printing.rows import PRODUCTS
-from meshwright.ir.errors import EmissionPrinted
-from meshwright.ir.graph import Attr, Op
+from meshwright.backends.torch_.emit.printed.attention import attention
+from meshwright.backends.torch_.emit.printed.experts import combine, dispatch
+from meshwright.backends.torch_.emit.printed.expressions import (
+    DTYPE,
+    Writer,
+    called,
+    every,
+    one_axis,
+    part,
+    positions,
+    refuse,
+    shape_of,
+    value,
+)
+from meshwright.ir.graph import Attr
 from meshwright.ir.invocation import written
-from meshwright.ir.placement import CONTIGUOUS, Contiguous, Layout, Nested, Sections, Uneven, Zigzag
-from meshwright.ir.quoting import constant, literal
-from meshwright.ir.rules.moe import routing_groups, tokens
-
-DTYPE = {
-    "f64": "torch.float64", "f32": "torch.float32", "bf16": "torch.bfloat16", "f16": "torch.float16",
-    "f8e4m3": "torch.float8_e4m3fn", "f8e5m2": "torch.float8_e5m2", "i64": "torch.int64", "i32": "torch.int32",
-    "i16": "torch.int16", "i8": "torch.int8", "u8": "torch.uint8", "bool": "torch.bool", "c64": "torch.complex64",
-}  # fmt: skip
-Writer = Callable[[LocalOp], str]
-
-
-def refuse(op: Op, cause: str) -> EmissionPrinted:
-    return EmissionPrinted(place=f"%{op.name} ({op.kind}) {op.source}".strip(), cause=cause)
-
-
-# Values --------------------------------------------------------------------------------------------------------------
-
-
-def value(attr: Attr) -> str:
-    """An attribute as code."""
-    if isinstance(attr, tuple):
-        inside = ", ".join(map(value, attr))
-        return f"({inside},)" if len(attr) == 1 else f"({inside})"
-    return constant(attr)
-
-
-def read(slot: int) -> str:
-    return f"%{slot}"
-
-
-def called(function: str, *arguments: str, **named: Attr) -> str:
-    given = [*arguments, *(f"{name}={value(one)}" for name, one in named.items())]
-    return f"{function}({', '.join(given)})"
-
-
-def every(call: LocalOp) -> list[str]:
-    return [read(slot) for slot in range(len(call.given))]
-
-
-def shape_of(shape: Sequence[int], *, batch: bool) -> str:
-    """A shape as arguments; with `batch`, whatever there is along the first dimension."""
-    free = batch and bool(shape) and prod(shape[1:]) > 0
-    return ", ".join(["-1", *map(str, shape[1:])] if free else list(map(str, shape)))
-
-
-def layout_of(layout: Layout, op: str) -> str:
-    """A layout as further arguments of a move."""
-    if isinstance(layout, Contiguous):
-        return ""
-    if isinstance(layout, Zigzag):
-        return ", zigzag=True"
-    if isinstance(layout, Sections):
-        return f", sections={value(layout.sizes)}"
-    raise EmissionPrinted(place=op, cause=f"a dimension is cut {layout}")
-
-
-def nested(layout: Layout, extent: int, op: str) -> str:
-    """The same of a dimension of so many elements, in equal runs."""
-    if isinstance(layout, Nested):
-        zigzag = ", zigzag=True" if isinstance(layout.layout, Zigzag) else ""
-        return f", sections=({extent // layout.runs},) * {layout.runs}{zigzag}"
-    return layout_of(layout, op)
-
-
-def part(text: str, axis: str, dim: int, layout: Layout, extent: int, op: str) -> str:
-    """This rank's part of what all have, along an axis that cuts a dimension of so many elements."""
-    if isinstance(layout, Uneven):
-        return f"{text}.split({list(layout.sizes)}, {dim})[{axis}.get_local_rank()]"
-    return f"cut({text}, {axis}, {dim}{nested(layout, extent, op)})"
-
-
-# Operators -----------------------------------------------------------------------------------------------------------
+from meshwright.ir.placement import Uneven
 
 
 def _unary(function: str) -> Writer:
@@ -345,93 +284,24 @@ def _batch_normalize(call: LocalOp) -> str:
     return called("batch_normalize", *every(call), value(call.attrs.get("eps", 1e-5)))
 
 
-def _attention(call: LocalOp) -> str:
-    attrs, many = call.attrs, call.given[0].shape[1] != call.given[1].shape[1]
-    mask, width = attrs.get("mask", "full"), attrs.get("width", 0)
-    if call.coupled:
-        return _ring(call)
-    if call.cuts.keys() & {"sk"}:
-        raise refuse(call.op, "attention to a part of the keys")
-    options = {"scale": attrs.get("scale")}
-    if attrs.get("dropout"):
-        options["dropout_p"] = attrs["dropout"]
-    cut = call.cuts.get("sq", ())
-    longer = call.whole[0].shape[2] != call.whole[1].shape[2]
-    biased = len(call.given) > 3
-    if not biased and (mask == "full" or (mask == "causal" and not cut and not longer)):
-        causal = {"is_causal": True} if mask == "causal" else {}
-        return called("F.scaled_dot_product_attention", "%0", "%1", "%2", **causal, **options, **_gqa(many))
-    if biased and mask == "full":
-        return called("F.scaled_dot_product_attention", *every(call), **options, **_gqa(many))
-    named = {"scale": attrs.get("scale"), **({"dropout": attrs["dropout"]} if attrs.get("dropout") else {})}
-    if mask == "causal" and not biased and len(cut) == 1 and not longer and not isinstance(cut[0][1], Uneven):
-        ((axis, layout),) = cut
-        zigzag = {"zigzag": True} if layout != CONTIGUOUS else {}
-        return called("attend_in_runs", "%0", "%1", "%2", axis, **zigzag, **named)
-    given = ["%0", "%1", "%2", literal(str(mask))]
-    if width:
-        given.append(f"width={width}")
-    if cut:
-        given.append(f"queries={positions(call, 'sq', 0)}")
-    if longer:
-        given.append(f"shift={call.whole[1].shape[2] - call.whole[0].shape[2]}")
-    if biased:
-        given.append("bias=%3")
-    return called("attend", *given, **named)
-
-
-def _ring(call: LocalOp) -> str:
-    """Attention whose keys and values pass from rank to rank."""
-    mask, width, ranks = call.attrs.get("mask", "full"), call.attrs.get("width", 0), call.coupled[0]
-    if call.attrs.get("dropout") or call.given[2].shape[-1] > call.given[1].shape[-1]:
-        raise refuse(call.op, "torch has no fused kernel for it, by which a ring puts parts together")
-    if len(call.given) > 3 or {layout for _, layout in call.cuts["sq"]} != {CONTIGUOUS}:
-        raise refuse(call.op, "attention in a ring with a bias, or tokens in another order")
-    given = ["%0", "%1.contiguous()", "%2.contiguous()", ranks, mask == "causal", value(call.attrs.get("scale"))]
-    if mask not in ("full", "causal"):
-        given.append(f"*of_visits({literal(str(mask))}, {width}, %0, {ranks})")
-    return f"Ring.apply({', '.join(map(str, given))})"
-
-
-def _gqa(many: bool) -> dict[str, Attr]:
-    return {"enable_gqa": True} if many else {}
-
-
-def positions(call: LocalOp, factor: str, slot: int | None) -> str:
-    """The global indices of a factor that this rank has, in order; where `slot` tells on which device."""
-    device = "" if slot is None else f", device=%{slot}.device"
-    text, extent = f"torch.arange({call.sizes[factor]}{device})", call.sizes[factor]
-    for axis, layout in call.cuts.get(factor, ()):
-        text = part(text, axis, 0, layout, extent, call.op.name)
-    return text
-
-
 def _embedding(call: LocalOp) -> str:
     padding = call.attrs.get("padding_idx")
     cut = call.cuts.get("v", ())
     if not cut:
         return called("F.embedding", "%1", "%0", *([] if padding is None else [f"padding_idx={padding}"]))
-    return called("embedding_part", "%0", "%1", _one_axis(call, "v"), *([] if padding is None else [str(padding)]))
-
-
-def _one_axis(call: LocalOp, factor: str) -> str:
-    """The one axis that cuts a factor, plainly."""
-    cut = call.cuts[factor]
-    if len(cut) != 1 or cut[0][1] != CONTIGUOUS:
-        raise refuse(call.op, f"{factor} is cut by several axes, or in another order")
-    return cut[0][0]
+    return called("embedding_part", "%0", "%1", one_axis(call, "v"), *([] if padding is None else [str(padding)]))
 
 
 def _gather(call: LocalOp) -> str:
     if "v" not in call.cuts:
         return f"torch.gather(%0, {call.attrs['dim']}, %1)"
-    return f"gather_part(%0, {call.attrs['dim']}, %1, {_one_axis(call, 'v')})"
+    return f"gather_part(%0, {call.attrs['dim']}, %1, {one_axis(call, 'v')})"
 
 
 def _index_select(call: LocalOp) -> str:
     if "v" not in call.cuts:
         return f"%0[{', '.join([':'] * _dim(call) + ['%1'])}]"
-    return f"select_part(%0, {_dim(call)}, %1, {_one_axis(call, 'v')})"
+    return f"select_part(%0, {_dim(call)}, %1, {one_axis(call, 'v')})"
 
 
 def _scatter(add: bool) -> Writer:
@@ -439,7 +309,7 @@ def _scatter(add: bool) -> Writer:
         source = "%2" if len(call.given) > 2 else value(call.attrs["scalar"])
         if "v" not in call.cuts:
             return f"%0.scatter{'_add' * add}({call.attrs['dim']}, %1, {source})"
-        return f"scatter_part(%0, {_dim(call)}, %1, {source}, {_one_axis(call, 'v')}, {add})"
+        return f"scatter_part(%0, {_dim(call)}, %1, {source}, {one_axis(call, 'v')}, {add})"
 
     return write
 
@@ -463,7 +333,7 @@ def _nll_loss(call: LocalOp) -> str:
     if "v" in call.cuts:
         if reduction == "mean":
             raise refuse(call.op, "a mean of parts of the classes")
-        text = f"nll_part(%0, %1, {_one_axis(call, 'v')}, {ignored})"
+        text = f"nll_part(%0, %1, {one_axis(call, 'v')}, {ignored})"
         return f"{text}.sum()" if reduction == "sum" else text
     flat = len(call.given[0].shape) > 2
     given: dict[str, Attr] = {"ignore_index": ignored, "reduction": reduction}
@@ -529,51 +399,6 @@ def _named(call: LocalOp) -> str:
     if not attrs.get("overload"):
         raise refuse(call.op, f"{attrs.get('target')}: it is known by its name alone")
     return written(str(attrs["target"]), str(attrs["overload"]), attrs.get("call"), every(call), "DEVICE")
-
-
-def _dispatch(call: LocalOp) -> str:
-    if not call.attrs.get("dropless"):
-        return called("to_slots", "%0", "%1", *_slots(call, call.made[0].shape[1]))
-    if "e" not in call.cuts:
-        return f"dispatch(%0, %1, {call.sizes['e']})"
-    return f"dispatch(%0, %1, {call.sizes['e'] // call.parts['e']}, {_one_axis(call, 'e')})"
-
-
-def _combine(call: LocalOp) -> str:
-    if not call.rows:
-        return called("from_slots", *every(call), *_slots(call, call.given[0].shape[1]))
-    return f"combine(%0, %2, %3{', part=True' * ('e' in call.cuts)})"
-
-
-def _slots(call: LocalOp, slots: int) -> list[str]:
-    """How many experts a rank has, how many tokens a run has that shares slots, along each dimension of tokens, and how
-    many slots it has at each expert."""
-    chosen, cut = call.given[1].shape[:-1], call.cuts.get("e", ())
-    names = tokens(len(chosen))
-    whole, parts = [call.sizes[name] for name in names], prod(call.parts.get(name, 1) for name in names)
-    runs = routing_groups(call.attrs, whole, slots * parts)
-    lengths = tuple(extent // count for extent, count in zip(whole, runs, strict=True))
-    experts, room = call.sizes["e"] // call.parts.get("e", 1), slots * parts // prod(runs)
-    return [str(experts), value(lengths), str(room), *([_one_axis(call, "e")] if cut else [])]
-
-
-def of_rows(call: LocalOp) -> str:
-    """An operator on rows of experts. What else it reads is the same for all rows, or each expert's own."""
-    if call.op.kind == "combine":
-        return _combine(call)
-    ends = f"%{len(call.given)}"
-    if call.op.kind in PRODUCTS:
-        if call.rows[1] or not call.rows[0]:
-            raise refuse(call.op, "a product of rows of experts")
-        turned = call.op.kind == "grouped_linear" and not call.attrs.get("transposed")
-        product = f"products(%0, %1{'.transpose(1, 2)' * turned}, {ends})"
-        return f"{product} + by_row(%2[:, None], {ends})" if len(call.given) > 2 else product
-    text = WRITERS[call.op.kind](call)
-    for slot, (own, type_) in enumerate(zip(call.rows, call.whole, strict=True)):
-        if not own and len(type_.shape) == len(call.made[0].shape) + 1:
-            each = f"by_row(%{slot}, {ends})" if type_.shape[0] > 1 else f"%{slot}[0]"
-            text = re.sub(rf"%{slot}(?!\d)", each, text)
-    return text
 
 
 def _constant(call: LocalOp) -> str:
@@ -656,7 +481,7 @@ WRITERS: Mapping[str, Writer] = {
     "batch_norm": _batch_norm,
     "batch_moments": _batch_moments,
     "batch_normalize": _batch_normalize,
-    "attention": _attention,
+    "attention": attention,
     "embedding": _embedding,
     "cross_entropy": _cross_entropy,
     "nll_loss": _nll_loss,
@@ -669,8 +494,8 @@ WRITERS: Mapping[str, Writer] = {
     "kl_div": _loss("F.kl_div", "log_target"),
     "adaptive_avg_pool2d": lambda call: f"F.adaptive_avg_pool2d(%0, {value(call.attrs['output_size'])})",
     "upsample": _upsample,
-    "dispatch": _dispatch,
-    "combine": _combine,
+    "dispatch": dispatch,
+    "combine": combine,
     "constant": _constant,
     "arange": _arange,
     "one_hot": _one_hot,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 
 from meshwright.backends.printing import Function
@@ -12,30 +11,25 @@ from meshwright.backends.torch_.emit.printed.bodies import FORWARD, Made, Printe
 from meshwright.backends.torch_.emit.printed.dialect import TERMS
 from meshwright.backends.torch_.emit.printed.moves import used_by
 from meshwright.backends.torch_.emit.printed.passes import Pass
+from meshwright.backends.torch_.emit.printed.ring import ring
 from meshwright.backends.torch_.emit.writing.imports import names_in
 from meshwright.backends.torch_.emit.writing.lines import fitted, head, indented, quoted
-from meshwright.backends.torch_.emit.writing.ring import ring
 from meshwright.ir.combined import rings_of_windows
 from meshwright.ir.quoting import literal, pattern, said
-
-CUT = "CUT"
-"""The table of parameters that an axis cuts."""
 
 
 def table_of(parts: Parts) -> str:
     """What the table is called of the parameters that these stages cut."""
-    return f"{CUT}{'_' * bool(parts.kind)}{parts.kind.upper()}"
+    return f"CUT{'_' * bool(parts.kind)}{parts.kind.upper()}"
 
 
 def cuts(parts: Parts, printed: Printed) -> Iterator[str]:
     """`CUT` and `ALIKE`, constants."""
     if printed.cutting:
-        several = len(printed.cutting) > 1
-        which = "dimensions, by axis," if several else "dimension"
-        yield f"{table_of(parts)} = {{  # parameters by name: the {which} of which each rank has its part"
+        yield f"{table_of(parts)} = {{  # parameters by name: the dimensions, by axis, of which each rank has its part"
         for name, dims in printed.cuts.items():
             by_axis = ", ".join(f"{literal(axis)}: {dim}" for axis, dim in dims.items())
-            yield f"    {pattern(name)}: {f'{{{by_axis}}}' if several else next(iter(dims.values()))},"
+            yield f"    {pattern(name)}: {{{by_axis}}},"
         yield "}"
     if printed.alike:
         yield "ALIKE = {  # parameters by name: along which axes all ranks compute the whole gradient"
@@ -65,22 +59,18 @@ def functions(parts: Parts) -> Iterator[Iterator[str]]:
     used = names_in("\n".join(line for text in texts for line in text))
     yield from (iter(text.split("\n")) for text in used_by(used, ring_of(printed)))
     if printed.cutting:
-        text = DISTRIBUTE if printed.tensor else DISTRIBUTE_APART
-        text = DISTRIBUTE_SEVERAL if len(printed.cutting) > 1 else text
-        text += (BUFFERS_SEVERAL if len(printed.cutting) > 1 else BUFFERS) * printed.cuts_buffers
-        yield iter((_given_table(text) if parts.by_stage else text).split("\n"))
+        yield iter((DISTRIBUTE + BUFFERS * printed.cuts_buffers).split("\n"))
     shown = texts if parts.pipeline is None else texts[: -len(stages)]
     yield from (iter(text) for text in shown)
 
 
 def ring_of(printed: Printed) -> str:
-    """The text of attention in a ring, whose calls of kernels are called otherwise here."""
+    """The text of attention in a ring."""
     graphs = [body.piece.graph for body in printed.bodies.values()]
     attends = [graph.operand_types(op) for graph in graphs for op in graph.ops if op.kind == "attention"]
     narrow = any(value.shape[-1] < key.shape[-1] for _, key, value, *_ in attends)
     masked = bool(rings_of_windows(printed.subject.decisions, printed.subject.fold))
-    text = ring(ring_kernel(printed.subject), masked=masked, narrow=narrow)
-    return re.sub(r"\battend(?=\w*\()", "visit", text)
+    return ring(ring_kernel(printed.subject), masked=masked, narrow=narrow)
 
 
 def function(printed: Printed, body: PrintedBody, name: str, one: Function) -> list[str]:
@@ -134,11 +124,8 @@ def set_forwards(parts: Parts) -> Iterator[str]:
     """What `parallelize` does."""
     printed = parts.printed
     assert printed is not None
-    table = f", {table_of(parts)}" * bool(parts.by_stage)
-    if len(printed.cutting) > 1:
-        yield f"    distribute(model, mesh{''.join(f', {literal(axis)}' for axis in printed.tensor)}{table})"
-    elif printed.cutting:
-        yield f'    distribute(model, mesh["{printed.cutting[0]}"]{table})'
+    if printed.cutting:
+        yield f"    distribute({', '.join(('model', 'mesh', table_of(parts), *map(literal, printed.tensor)))})"
     for axis in printed.named_axes:
         if axis not in ("model", TERMS) and axis in used_axes(printed, whole=parts.pipeline is None):
             yield f'    {axis} = mesh["{axis}"]'
@@ -183,69 +170,29 @@ def used_axes(printed: Printed, *, whole: bool) -> set[str]:
     return found
 
 
-def _given_table(text: str) -> str:
-    """`distribute` of stages that cut parameters in unlike ways."""
-    given = text.replace("ranks: DeviceMesh)", "ranks: DeviceMesh, dims: dict[str, int])")
-    return given.replace(f"{CUT}.items()", "dims.items()").replace(CUT, "`dims`")
-
-
 DISTRIBUTE = '''\
-def distribute(model: nn.Module, ranks: DeviceMesh) -> None:
-    """Make DTensors of all parameters: of those that CUT names each rank has its part, of others all. Names stay."""
-    made: dict[nn.Parameter, nn.Parameter] = {}
-    for name, parameter in list(model.named_parameters(remove_duplicate=False)):
-        if parameter not in made:
-            dim = next((dim for pattern, dim in CUT.items() if re.fullmatch(pattern, name)), None)
-            lies = [Replicate() if dim is None else Shard(dim)]
-            cut = distribute_tensor(parameter.detach(), ranks, lies, src_data_rank=None)
-            made[parameter] = nn.Parameter(cut, requires_grad=parameter.requires_grad)
-        path, _, last = name.rpartition(".")
-        model.get_submodule(path).register_parameter(last, made[parameter])'''
-
-DISTRIBUTE_APART = '''\
-def distribute(model: nn.Module, ranks: DeviceMesh) -> None:
-    """Make DTensors of the parameters that CUT names: each rank has its part. Names stay."""
-    made: dict[nn.Parameter, nn.Parameter] = {}
-    for name, parameter in list(model.named_parameters(remove_duplicate=False)):
-        dim = next((dim for pattern, dim in CUT.items() if re.fullmatch(pattern, name)), None)
-        if dim is None:
-            continue
-        if parameter not in made:
-            cut = distribute_tensor(parameter.detach(), ranks, [Shard(dim)], src_data_rank=None)
-            made[parameter] = nn.Parameter(cut, requires_grad=parameter.requires_grad)
-        path, _, last = name.rpartition(".")
-        model.get_submodule(path).register_parameter(last, made[parameter])'''
-
-DISTRIBUTE_SEVERAL = '''\
-def distribute(model: nn.Module, mesh: DeviceMesh, *always: str) -> None:
-    """Make DTensors of the parameters that CUT names, along the axes that it says, and of all of them along those that
+def distribute(model: nn.Module, mesh: DeviceMesh, cut: dict[str, dict[str, int]], *always: str) -> None:
+    """Make DTensors of the parameters that are cut, along the axes that `cut` says by name, and of all along those that
     are given `always`: each rank has its part, or all. Names stay."""
     made: dict[nn.Parameter, nn.Parameter] = {}
     for name, parameter in list(model.named_parameters(remove_duplicate=False)):
-        dims = next((dims for pattern, dims in CUT.items() if re.fullmatch(pattern, name)), {})
+        dims = next((dims for pattern, dims in cut.items() if re.fullmatch(pattern, name)), {})
         axes = tuple(axis for axis in mesh.mesh_dim_names or () if axis in dims or axis in always)
         if not axes:
             continue
         if parameter not in made:
             lies = [Shard(dims[axis]) if axis in dims else Replicate() for axis in axes]
-            cut = distribute_tensor(parameter.detach(), mesh[axes], lies, src_data_rank=None)
-            made[parameter] = nn.Parameter(cut, requires_grad=parameter.requires_grad)
+            part = distribute_tensor(parameter.detach(), mesh[axes], lies, src_data_rank=None)
+            made[parameter] = nn.Parameter(part, requires_grad=parameter.requires_grad)
         path, _, last = name.rpartition(".")
         model.get_submodule(path).register_parameter(last, made[parameter])'''
 
 BUFFERS = """
     for name, buffer in list(model.named_buffers()):
-        dim = next((dim for pattern, dim in CUT.items() if re.fullmatch(pattern, name)), None)
-        if dim is not None:
-            path, _, last = name.rpartition(".")
-            cut = distribute_tensor(buffer, ranks, [Shard(dim)], src_data_rank=None)
-            setattr(model.get_submodule(path), last, cut)"""
-
-BUFFERS_SEVERAL = """
-    for name, buffer in list(model.named_buffers()):
-        dims = next((dims for pattern, dims in CUT.items() if re.fullmatch(pattern, name)), {})
+        dims = next((dims for pattern, dims in cut.items() if re.fullmatch(pattern, name)), {})
         axes = tuple(axis for axis in mesh.mesh_dim_names or () if axis in dims)
         if axes:
             path, _, last = name.rpartition(".")
-            cut = distribute_tensor(buffer, mesh[axes], [Shard(dims[axis]) for axis in axes], src_data_rank=None)
-            setattr(model.get_submodule(path), last, cut)"""
+            part = distribute_tensor(buffer, mesh[axes], [Shard(dims[axis]) for axis in axes], src_data_rank=None)
+            setattr(model.get_submodule(path), last, part)"""
+"""What follows where buffers are cut, too."""

@@ -11,8 +11,7 @@ from meshwright.ir.quoting import literal, pattern
 
 def table(parts: Parts) -> Iterator[str]:
     """`SECTIONS`, a constant."""
-    by_axis = "their sizes, the axis" if len(parts.cutting) > 1 else "and their sizes"
-    sizes = "their sizes, parts by stage" if parts.sections_by_stage else by_axis
+    sizes = "their sizes, parts by stage" if parts.sections_by_stage else "their sizes, the axis"
     yield f"SECTIONS = {{  # parameters by name: the dimension that holds several values side by side, {sizes}"
     found = parts.sections_by_stage or named(parts.subject.pieces, parts.fused)
     for name, cut in found.items():
@@ -28,8 +27,7 @@ def in_order() -> Iterator[str]:
 
 
 def in_order_of_ranks(parts: Parts) -> Iterator[str]:
-    alone = BY_AXIS if len(parts.cutting) > 1 else ("", "", f'MESH["{next(iter(parts.cutting), "")}"]')
-    said, begins, ranks = BY_STAGE if parts.sections_by_stage else alone
+    said, begins, ranks = BY_STAGE if parts.sections_by_stage else BY_AXIS
     yield from REORDERED.replace("SAID", said).replace("BEGINS", begins).replace("PARTS", ranks).split("\n")
 
 
@@ -40,7 +38,7 @@ BY_STAGE = (
 )
 """What differs in `reordered` where every stage has a mesh of its own."""
 BY_AXIS = (", axis", "", "MESH[axis]")
-"""What does where several axes cut parameters."""
+"""The same where all have one."""
 
 REORDERED = '''\
 def reordered(name: str, tensor: Tensor, *, back: bool = False) -> Tensor:

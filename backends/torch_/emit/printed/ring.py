@@ -18,33 +18,33 @@ from types import MappingProxyType
 KERNELS: Mapping[str, str] = MappingProxyType(
     {
         "cpu": '''\
-def attend(query: Tensor, key: Tensor, value: Tensor, *, causal: bool, scale: float | None) -> tuple[Tensor, Tensor]:
+def visit(query: Tensor, key: Tensor, value: Tensor, *, causal: bool, scale: float | None) -> tuple[Tensor, Tensor]:
     """Attention to some of the keys, and the logarithm of each row's sum."""
     kernel = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
     result, norm = kernel(query, key, value, 0.0, causal, scale=scale)
     return result, norm
 
 
-def attend_backward(grad: Tensor, kept: list[Tensor], *, causal: bool, scale: float | None) -> list[Tensor]:
+def visit_backward(grad: Tensor, kept: list[Tensor], *, causal: bool, scale: float | None) -> list[Tensor]:
     """Gradients of queries, keys and values; `kept` are these, the whole result, and the logarithms of whole sums."""
     kernel = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
     return list(kernel(grad, *kept, 0.0, causal, scale=scale))''',
         "flash": '''\
-def attend(query: Tensor, key: Tensor, value: Tensor, *, causal: bool, scale: float | None) -> tuple[Tensor, Tensor]:
+def visit(query: Tensor, key: Tensor, value: Tensor, *, causal: bool, scale: float | None) -> tuple[Tensor, Tensor]:
     """Attention to some of the keys, and the logarithm of each row's sum."""
     kernel = torch.ops.aten._scaled_dot_product_flash_attention
     result, norm, *_ = kernel(query, key, value, 0.0, causal, scale=scale)
     return result, norm
 
 
-def attend_backward(grad: Tensor, kept: list[Tensor], *, causal: bool, scale: float | None) -> list[Tensor]:
+def visit_backward(grad: Tensor, kept: list[Tensor], *, causal: bool, scale: float | None) -> list[Tensor]:
     """Gradients of queries, keys and values; `kept` are these, the whole result, and the logarithms of whole sums."""
     kernel = torch.ops.aten._scaled_dot_product_flash_attention_backward
     lengths = (kept[0].shape[2], kept[1].shape[2])
     seed = torch.zeros((), dtype=torch.int64, device=grad.device)  # of dropout, which there is none of
     return list(kernel(grad, *kept, None, None, *lengths, 0.0, causal, seed, seed, scale=scale))''',
         "efficient": '''\
-def attend(query: Tensor, key: Tensor, value: Tensor, *, causal: bool, scale: float | None) -> tuple[Tensor, Tensor]:
+def visit(query: Tensor, key: Tensor, value: Tensor, *, causal: bool, scale: float | None) -> tuple[Tensor, Tensor]:
     """Attention to some of the keys, and the logarithm of each row's sum."""
     kernel = torch.ops.aten._scaled_dot_product_efficient_attention
     wide = (one.repeat_interleave(query.shape[1] // one.shape[1], 1) for one in (key, value))
@@ -52,7 +52,7 @@ def attend(query: Tensor, key: Tensor, value: Tensor, *, causal: bool, scale: fl
     return result, norm
 
 
-def attend_backward(grad: Tensor, kept: list[Tensor], *, causal: bool, scale: float | None) -> list[Tensor]:
+def visit_backward(grad: Tensor, kept: list[Tensor], *, causal: bool, scale: float | None) -> list[Tensor]:
     """Gradients of queries, keys and values; `kept` are these, the whole result, and the logarithms of whole sums."""
     kernel = torch.ops.aten._scaled_dot_product_efficient_attention_backward
     query, key, value, result, norm = kept
@@ -64,6 +64,8 @@ def attend_backward(grad: Tensor, kept: list[Tensor], *, causal: bool, scale: fl
     }
 )
 """Calls of torch's fused kernels; `efficient` alone of those for CUDA computes in fp32, and takes masks."""
+MULTIPLE = 32
+"""`efficient` rounds the number of its row sums up to a multiple of this (torch 2.13)."""
 EQUAL_WIDTHS = ("cpu", "flash")
 """Those that want values as wide as keys."""
 MASKED = {
@@ -73,8 +75,8 @@ value: Tensor, *, causal: bool, scale: float | None, mask: Tensor | None
     "kept: list[Tensor], *, causal: bool, scale: float | None) -> list": """\
 kept: list[Tensor], *, causal: bool, scale: float | None, mask: Tensor | None
 ) -> list""",
-    "def attend(": "def attend(\n    ",
-    "def attend_backward(": "def attend_backward(\n    ",
+    "def visit(": "def visit(\n    ",
+    "def visit_backward(": "def visit_backward(\n    ",
     "causal, scale=scale)": "causal, attn_mask=mask, scale=scale)",
     "return result, norm": "return of_seen(result, norm, mask)",
 }
@@ -97,9 +99,9 @@ class Ring(torch.autograd.Function):
         for hop in range(size):
             coming, works = pass_on(visitors, ranks) if hop < size - 1 else ([], [])
             if hop == 0:
-                result, total = attend(query, key, value, causal=causal, scale=scale)
+                result, total = visit(query, key, value, causal=causal, scale=scale)
             elif hop <= here or not causal:
-                another, norm = attend(query, *visitors, causal=False, scale=scale)
+                another, norm = visit(query, *visitors, causal=False, scale=scale)
                 share = torch.sigmoid(norm - total).unsqueeze(-1)
                 result = torch.lerp(result.float(), another.float(), share)
                 total = torch.logaddexp(total, norm)
@@ -122,7 +124,7 @@ class Ring(torch.autograd.Function):
             found = [torch.zeros_like(visitor) for visitor in visitors]
             if hop <= here or not causal:
                 kept = [query, *visitors, result, total]
-                another, *found = attend_backward(grads[0], kept, causal=causal and hop == 0, scale=scale)
+                another, *found = visit_backward(grads[0], kept, causal=causal and hop == 0, scale=scale)
                 of_query += another
             for grad, before in zip(found, arrived(of_visitors, returning), strict=hop > 0):
                 grad += before
@@ -187,21 +189,33 @@ def for_all(mask: Tensor | None, query: Tensor) -> Tensor | None:
     return None if mask is None else mask.expand(*query.shape[:2], -1, -1)'''
 
 NARROW = '''\
-def attend_narrow(query: Tensor, key: Tensor, value: Tensor, **options: Any) -> tuple[Tensor, Tensor]:
+def visit_narrow(query: Tensor, key: Tensor, value: Tensor, **options: Any) -> tuple[Tensor, Tensor]:
     """The same of values that are narrower than keys: the kernel is given them widened by zeros."""
-    result, norm = attend(query, key, widened(value, key), **options)
+    result, norm = visit(query, key, widened(value, key), **options)
     return result[..., : value.shape[-1]].contiguous(), norm
 
 
-def attend_narrow_backward(grad: Tensor, kept: list[Tensor], **options: Any) -> list[Tensor]:
+def visit_narrow_backward(grad: Tensor, kept: list[Tensor], **options: Any) -> list[Tensor]:
     query, key, value, result, norm = kept
     grad, wide, result = (widened(one, key) for one in (grad, value, result))
-    of_query, of_key, of_value = attend_backward(grad, [query, key, wide, result, norm], **options)
+    of_query, of_key, of_value = visit_backward(grad, [query, key, wide, result, norm], **options)
     return [of_query, of_key, of_value[..., : value.shape[-1]]]
 
 
 def widened(tensor: Tensor, like: Tensor) -> Tensor:
     return F.pad(tensor, (0, like.shape[-1] - tensor.shape[-1]))'''
+
+
+def kernel_of(device: str, precision: str, *, masked: bool) -> str:
+    """Torch's fused kernel that computes attention in a ring."""
+    if device == "cpu":
+        return "cpu"
+    return "efficient" if precision == "fp32" or masked else "flash"
+
+
+def rows_fit(kernel: str, rows: int) -> bool:
+    """Whether a kernel takes as many queries per rank."""
+    return kernel != "efficient" or rows % MULTIPLE == 0
 
 
 def ring(kernel: str, *, masked: bool, narrow: bool) -> str:
@@ -213,7 +227,7 @@ def ring(kernel: str, *, masked: bool, narrow: bool) -> str:
         calls = _other(calls, BIASED if kernel == "efficient" else MASKED)
         beside += [MASKS, *([FOR_ALL] if kernel == "efficient" else [])]
     if narrow and kernel in EQUAL_WIDTHS:
-        text = _other(text, {" attend(": " attend_narrow(", " attend_backward(": " attend_narrow_backward("})
+        text = _other(text, {" visit(": " visit_narrow(", " visit_backward(": " visit_narrow_backward("})
         beside.append(NARROW)
     return "\n\n\n".join((text, calls, *beside))
 
@@ -224,3 +238,7 @@ def _other(text: str, changes: Mapping[str, str]) -> str:
         assert one in text, one
         text = text.replace(one, other)
     return text
+
+
+EVERY_RING = tuple(ring(kernel, masked=True, narrow=True) for kernel in KERNELS)
+"""With all the functions that there are."""
