@@ -11,13 +11,12 @@ emit for.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from meshwright.ir.adjoint import IDLE, SPLITTABLE, Split, Strategy
+from meshwright.ir.adjoint import Split, Strategy
 from meshwright.ir.combined import CAST, COMBINED
 from meshwright.ir.decisions import BodyPlan, Decisions
 from meshwright.ir.errors import (
@@ -32,7 +31,6 @@ from meshwright.ir.errors import (
     RecomputeNotExpressible,
     ScheduleNotExpressible,
     StorageNotExpressible,
-    StrategyNotExpressible,
 )
 from meshwright.ir.factors import Loops, stem
 from meshwright.ir.fold import Fold
@@ -42,15 +40,13 @@ from meshwright.ir.lower_body import Lowering
 from meshwright.ir.mesh import Mesh
 from meshwright.ir.names import CONTEXT, name_of
 from meshwright.ir.names.cache import loops_of
-from meshwright.ir.names.degrees import BATCH, TABLE
-from meshwright.ir.names.gradients import THROUGH, leave_sums
+from meshwright.ir.names.degrees import BATCH
 from meshwright.ir.names.pinned import of_weights
-from meshwright.ir.names.words import loops_cut, loops_split, uses_of
 from meshwright.ir.offload import KINDS as OFFLOAD
 from meshwright.ir.placement import CONTIGUOUS, Contiguous, Layout, Nested, Padded, Sections, Zigzag
 from meshwright.ir.precisions import PrecisionLine, unwritten
 from meshwright.ir.reshard import MOVES
-from meshwright.ir.rules.base import rule_of, rules_of
+from meshwright.ir.rules.base import rule_of
 from meshwright.ir.same import Same
 from meshwright.ir.schedules import SCHEDULES
 from meshwright.ir.spread import compute_placements
@@ -63,17 +59,6 @@ stored where its shards do not divide it."""
 STORAGE = ("params", "grads", "optimizer")
 RECOMPUTE = ("none", "full", "selective")
 OVERLAP = ("data_parallel", "parameters", "ring", "tensor")
-STRATEGIES = ("uniform", "per_operator")
-"""What an axis may do in the operators of a body: the same in all, as named degrees have it, or anything in each."""
-ONE_MIND = ("b", "s", "heads", "group", "ffn", "vocab")
-"""Loops of which an axis that splits them does so wherever it can, in the table of named degrees."""
-TENSOR = {"heads", "group", "ffn", "vocab"}
-"""Those that tensor parallelism splits: in a body where it splits one of them, it does so in every operator that has
-one."""
-ROUTING = ("dispatch", "combine")
-RUNS = "use degrees that cut tokens into whole runs of those that share slots"
-NAMED = {"", *(degree.name for degree in TABLE)}
-"""How the names of an axis' uses begin; that of an idle one has no letters."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +100,6 @@ class Capabilities:
     schedules: tuple[ScheduleLine, ...]
     recompute: tuple[Line, ...]
     moves: tuple[Line, ...]
-    strategies: tuple[Line, ...]
     combined: tuple[Line, ...] = ()
     """What it can have together (`ir.combined`)."""
     overlap: tuple[Line, ...] = ()
@@ -130,6 +114,9 @@ class Capabilities:
     """Whether parameters can stay whole between steps while states or gradients alone are sharded. If not, plans with
     one micro-batch have them sharded, too, and gathered from before the forward to after the backward pass."""
 
+    most_cuts: int | None = None
+    """By how many axes operators may cut a parameter that is stored in shards besides."""
+
     def __post_init__(self) -> None:
         for field, lines, known in (
             ("layouts", self.layouts, LAYOUTS),
@@ -139,7 +126,6 @@ class Capabilities:
             ("storage", self.storage, STORAGE),
             ("recompute", self.recompute, RECOMPUTE),
             ("moves", self.moves, MOVES),
-            ("strategies", self.strategies, STRATEGIES),
             ("combined", self.combined, (*COMBINED, *CAST)),
             ("schedules", self.schedules, (*SCHEDULES, "custom")),
             ("styles", self.styles, STYLES),
@@ -167,11 +153,6 @@ class Capabilities:
                     fix=f"use {', '.join(MOVES)}",
                 )
 
-    @property
-    def per_operator(self) -> bool:
-        """Whether an axis may do anything in each operator."""
-        return "per_operator" in _names(self.strategies)
-
     def lowering(self) -> Lowering:
         """How programs for this target are lowered."""
         return Lowering(moves=tuple(line.name for line in self.moves), device=self.device, sums_first=self.sums_first)
@@ -192,7 +173,6 @@ class Capabilities:
         found = loops_of(Same(fold))
         for plan in decisions.plans:
             yield from self.body_refusals(plan, fold.body[plan.body].graph, found[plan.body], meshes.get(plan.name))
-        yield from self._use_refusals(decisions, fold, found)
         yield from self._schedule_refusals(decisions)
         casts = workload is not None and workload.states.casts
         for name, found_in in {**COMBINED, **(CAST if casts else {})}.items():
@@ -215,7 +195,6 @@ class Capabilities:
         if mesh is not None:
             yield from self._attention_refusals(plan, graph, found, mesh)
             yield from self._storage_refusals(plan, graph, mesh)
-            yield from self._strategy_refusals(plan, graph, found, mesh)
 
     def unwritten(self, workload: Workload, fold: Fold) -> tuple[EmissionSoftware, ...]:
         """What of a workload's precision no code is written for, where there is any for its stack."""
@@ -276,6 +255,13 @@ class Capabilities:
             return
         known, compute = _names(self.storage), compute_placements(graph, plan, mesh)
         for item in plan.storage:
+            if self.most_cuts is not None and len(cutting := compute[item.path].axes) > self.most_cuts:
+                yield self._refuse(
+                    StorageNotExpressible,
+                    f"{plan.name}, {item.path}",
+                    f"shards of what {' and '.join(cutting)} cut",
+                    "store it whole (--fix zero=0), or cut it along fewer axes",
+                )
             for kind, placement in zip(STORAGE, (item.params, item.grads, item.optimizer), strict=True):
                 if placement != compute[item.path] and kind not in known:
                     yield self._refuse(
@@ -284,84 +270,6 @@ class Capabilities:
                         f"{kind} as {placement}",
                         f"store them as {compute[item.path]}",
                     )
-
-    def _strategy_refusals(self, plan: BodyPlan, graph: Graph, found: Loops, mesh: Mesh) -> Iterator[NotExpressible]:
-        """Where an axis must do the same in all operators: one that can split a loop that it splits elsewhere does. One
-        that needs the loop in one place gets its operands whole, and forbids nothing to the others.
-        Experts and routing are left out: they have names of their own for what an axis does around them; and what
-        leaves a sum of gradients (`names.gradients`). Slots of experts may be those of all ranks of an axis that cuts
-        experts in themselves, where runs of tokens that share them are longer than what a rank has; experts apart
-        are sent what slots hold, which must be cut by tokens first."""
-        if self.per_operator:
-            return
-        routing: dict[str, list[Op]] = {}
-        for op in graph.ops:
-            if op.kind in ROUTING:
-                routing.setdefault(op.module, []).append(op)
-        chosen = dict(plan.strategies)
-        strategies = {op.name: chosen.get(op.name, Strategy()) for op in graph.ops}
-        rules = rules_of(Same(graph))
-        differentiable = [op for op in graph.ops if graph.differentiable.intersection(op.results)]
-        for axis in mesh.names:
-            split = {stem(loop) for loop in loops_split(plan, found, axis)}.intersection(ONE_MIND)
-            tensor = TENSOR if name_of(plan, graph, found, axis).startswith("tp") else set[str]()
-            through = any(one.of(axis) == THROUGH for one in strategies.values())
-            sums = leave_sums(graph, rules, strategies, mesh, axis) if through else {}
-            idle = (many for many in routing.values() if all(strategies[op.name].of(axis) == IDLE for op in many))
-            joined = {op.name for many in idle for op in many} if tensor else set[str]()
-            for op in differentiable:
-                loops, choice = found.factors.get(op.name, {}), strategies[op.name].of(axis)
-                if (choice == THROUGH and op.name in sums) or op.name in joined:
-                    continue
-                cut = {factor.name for factor in rules[op.name].factors if factor.role in SPLITTABLE}
-                own = {stem(loop) for name, merged in loops.items() if name in cut for loop in merged}
-                here = (
-                    {stem(loop) for one in choice.factors for loop in loops_cut(found, op.name, one, choice)}
-                    if isinstance(choice, Split)
-                    else set[str]()
-                )
-                routes = op.kind in ROUTING
-                if (routes and "experts" in here) or (split & own and not here) or (tensor & own and not tensor & here):
-                    elsewhere = " and ".join(sorted(split & own or tensor & split))
-                    yield self._refuse(
-                        StrategyNotExpressible,
-                        f"{plan.name}, %{op.name}",
-                        f"axis {axis} {f'on {min(here)}' if here else 'idle'} here, which splits {elsewhere} elsewhere",
-                        f"{RUNS if routes else 'split one of them here'}, or none on {axis} anywhere",
-                    )
-                    break
-
-    def _use_refusals(self, decisions: Decisions, fold: Fold, found: Mapping[str, Loops]) -> Iterator[NotExpressible]:
-        """Where an axis must do the same in all operators, it is used, its use has a name, and it cuts the batch in all
-        bodies that have it or none, and experts apart, or keys and values to pass on, only where no other body is cut
-        inside of operators. One axis of a mesh cuts sequences, and nothing inside of operators."""
-        if self.per_operator:
-            return
-        meshes: dict[Mesh, list[str]] = {}
-        for stage in decisions.stages:
-            meshes.setdefault(stage.mesh, []).extend(stage.plans)
-        for mesh, run in meshes.items():
-            plans, context = [decisions.plan[name] for name in dict.fromkeys(run)], list[str]()
-            for axis in mesh.names:
-                names = uses_of(plans, fold, found, axis)
-                uses = {re.split(r"\W", name)[0] for name in names.values()}
-                context += [axis] * ("cp" in uses and "tp" not in uses)
-                data = "dp" in uses and uses & {"", "cp", "tp"}
-                passed = "tp" in uses and any(name.startswith("cp (") for name in names.values())
-                if uses <= {""} or uses - NAMED or data or passed or uses >= {"ep", "tp"}:
-                    yield self._refuse(
-                        StrategyNotExpressible,
-                        f"axis {axis}",
-                        f"one axis as {', '.join(f'{name} in {plan}' for plan, name in sorted(names.items()))}",
-                        "use it alike in all bodies",
-                    )
-            if len(context) > 1:
-                yield self._refuse(
-                    StrategyNotExpressible,
-                    f"axes {' and '.join(context)}",
-                    "sequences that several axes cut",
-                    "cut them over one, with experts over all of it or none",
-                )
 
     def _recompute_refusals(self, plan: BodyPlan, graph: Graph) -> Iterator[NotExpressible]:
         known, chosen = _names(self.recompute), set(plan.recompute)
@@ -443,7 +351,6 @@ ANY = Capabilities(
     ),
     recompute=tuple(Line(name, _PRICED) for name in RECOMPUTE),
     moves=tuple(Line(name, _PRICED) for name in MOVES),
-    strategies=tuple(Line(name, _PRICED) for name in STRATEGIES),
     combined=tuple(Line(name, _PRICED) for name in (*COMBINED, *CAST)),
     overlap=tuple(Line(name, _PRICED) for name in OVERLAP),
     offload=tuple(Line(name, _PRICED) for name in OFFLOAD),

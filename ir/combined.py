@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator, Mapping
 from meshwright.ir.adjoint import Split
 from meshwright.ir.decisions import BodyPlan, Decisions
 from meshwright.ir.fold import Fold
-from meshwright.ir.fused import GROUPED
 from meshwright.ir.graph import Graph, Op
 from meshwright.ir.names import name_of
 from meshwright.ir.names.cache import loops_of
@@ -23,8 +22,6 @@ from meshwright.ir.schedules import SCHEDULES
 from meshwright.ir.shares import shares_of
 
 ATTENTION = "attention"
-PLAIN_MASKS = ("full", "causal")
-"""Those that torch's attention makes itself. Others a model makes for all positions, and gives to its blocks."""
 WAYS: Mapping[tuple[str, ...], str] = {("sq",): "all_gather", ("hk",): "ulysses", ("sq", "sk"): "ring"}
 """How attention meets the tokens of other ranks, by what an axis that cuts sequences splits of it."""
 
@@ -117,22 +114,6 @@ def again_in_halves(decisions: Decisions, fold: Fold) -> str:
     return ""
 
 
-def attention_two_ways(decisions: Decisions, fold: Fold) -> str:
-    """Attention of cut sequences that runs in a ring in one body and otherwise in another."""
-    ways = contexts(decisions, fold)
-    return f"attention as {' and '.join(sorted(ways))}" if len(ways) > 1 else ""
-
-
-def rings_of_windows(decisions: Decisions, fold: Fold) -> str:
-    """Attention in a ring under another mask than a causal one."""
-    for plan in decisions.plans:
-        for op in fold.body[plan.body].graph.ops:
-            ways = {WAYS.get(factors) for _, factors in _cuts_of_attention(plan, op)}
-            if "ring" in ways and op.attr("mask") not in PLAIN_MASKS:
-                return f"a ring in which attention sees a {op.attr('mask')}"
-    return ""
-
-
 def contexts(decisions: Decisions, fold: Fold) -> set[str]:
     """How attention meets the tokens of other ranks."""
     return {
@@ -147,12 +128,6 @@ def contexts(decisions: Decisions, fold: Fold) -> set[str]:
 def _cuts_of_attention(plan: BodyPlan, op: Op) -> list[tuple[str, tuple[str, ...]]]:
     choices = plan.strategy(op.name).choices if op.kind == ATTENTION else ()
     return [(axis, choice.factors) for axis, choice in choices if isinstance(choice, Split)]
-
-
-def experts_cut_twice(decisions: Decisions, fold: Fold) -> str:
-    """Experts that one axis cuts apart, and another one in themselves."""
-    split = (one for plan in decisions.plans for one in _splits_of_experts(plan, fold))
-    return "experts apart on one axis and cut on another" if any({"e"} < one - {"c"} for one in split) else ""
 
 
 def compiled_blocks(decisions: Decisions, fold: Fold) -> str:
@@ -257,13 +232,6 @@ def _simple(used: set[str]) -> bool:
     return used == {"dp"} or (used <= {"tp", "tp+sp", "cp", "-"} and not used.isdisjoint({"tp", "tp+sp"}))
 
 
-def _splits_of_experts(plan: BodyPlan, fold: Fold) -> Iterator[set[str]]:
-    """What axes cut of the products of experts."""
-    for op in (one for one in fold.body[plan.body].graph.ops if one.kind == GROUPED):
-        choices = (choice for _, choice in plan.strategy(op.name).choices)
-        yield {factor for choice in choices if isinstance(choice, Split) for factor in choice.factors}
-
-
 def _shares_statistics(plan: BodyPlan, fold: Fold) -> bool:
     """Whether an axis cuts what batch norms normalise over."""
     norms = [op for op in fold.body[plan.body].graph.ops if op.kind == "batch_norm" and op.attr("training", True)]
@@ -295,13 +263,10 @@ COMBINED: Mapping[str, Callable[[Decisions, Fold], str]] = {
     "unlike_meshes": unlike_meshes,
     "beside_unlike_meshes": beside_unlike_meshes,
     "beside_shares": beside_shares,
-    "attention_two_ways": attention_two_ways,
-    "rings_of_windows": rings_of_windows,
     "shared_shards": shared_shards,
     "split_backward_shards": split_backward_shards,
     "again_in_halves": again_in_halves,
     "many_gathered_stages": many_gathered_stages,
-    "experts_cut_twice": experts_cut_twice,
     "compiled_blocks": compiled_blocks,
     "waiting_blocks": waiting_blocks,
 }

@@ -227,13 +227,19 @@ class _Again:
 
     def need(self, name: str) -> None:
         """Have a forward name at hand in the backward pass: kept, or computed again here."""
-        if name not in self.again or name in self.redone:
-            return
-        statement = self.maker[name]
-        for operand in operands_of(statement):
-            self.need(operand)
-        self.redone |= set(results_of(statement))
-        self.backward.append(statement)
+        waits = [name] * self.lacks(name)
+        while waits:
+            statement = self.maker[waits[-1]]
+            missing = next((operand for operand in operands_of(statement) if self.lacks(operand)), None)
+            if missing is not None:
+                waits.append(missing)
+                continue
+            self.redone |= set(results_of(statement))
+            self.backward.append(statement)
+            waits.pop()
+
+    def lacks(self, name: str) -> bool:
+        return name in self.again and name not in self.redone
 
     def kept(self, backward: Sequence[Statement]) -> tuple[Kept, ...]:
         spread, params = self.spread, self.spread.graph.params

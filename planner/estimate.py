@@ -160,8 +160,6 @@ def asked(args: Namespace) -> Ask:
         pins = Pins(mbs=args.micro_batch).over(pins)
     target, cluster = target_of(args.target), read_cluster(args.cluster)
     precision, notes = precision_of(args.dtype, cluster)
-    if "zigzag" not in {line.name for line in target.layouts}:
-        pins = pins.over(Pins(zigzag=False))
     return Ask(
         model=args.model,
         cluster_reference=args.cluster,

@@ -40,9 +40,7 @@ UNLIKE_PRICED = 60
 """On unlike devices and links prices of even shares in plain order say less, and bounds little: fewer of them are asked
 for, and more is left to refining."""
 FEW_AXES = 2
-FEW_UNIFORM_AXES = 1
-"""Of a mesh, for which operators are chosen anew unasked: more take seconds. Fewer where an axis must do the same in
-all operators, so that there is little to choose."""
+"""Of a mesh, for which operators are chosen anew unasked: more take seconds."""
 IDLE = 6
 """Pipelines beside the finalists that get a schedule of their own, where that was asked for."""
 CLOSE = 1.05
@@ -151,7 +149,7 @@ def _behind(best: Refined | None, plans: Sequence[Refined]) -> list[Refined]:
 def _talkative(search: Search, plans: Sequence[Refined]) -> list[Refined]:
     """Of what was priced, the fastest without what its ranks tell each other, if that would be faster than all plans
     and the target can have ranks that all do the same instead."""
-    if not (search.setting.target.per_operator and plans):
+    if not plans:
         return []
     taken = {one.origin for one in plans}
     least_s = min(one.step_s for one in plans)
@@ -260,16 +258,14 @@ def _sharpened(search: Search, asked: Asked, stop: Stop, best: Refined) -> Refin
     if best.origin is None or stop():
         return best
     axes = max(len(stage.mesh.axes) for stage in best.decisions.stages)
-    few = FEW_AXES if search.setting.target.per_operator else FEW_UNIFORM_AXES
-    if not 0 < axes <= (MOST_AXES if asked.operators or asked.modules else few):
+    if not 0 < axes <= (MOST_AXES if asked.operators or asked.modules else FEW_AXES):
         return best
     fold, answers = setting.fold(best.origin), [best]
     free = not {"sp", "cp", "tp"} & set(asked.wishes.only)
     pinned = {"dp", "ep", "shard"} & set(asked.wishes.only) or not asked.wishes.grants("zero", 0)
-    alike = setting.target.per_operator and not pinned
     for start in (best, *_whole(search, best)):
         first = sharpened(
-            setting, start.decisions, fold, global_batch, search.prices, free_ends=free, free_copies=alike
+            setting, start.decisions, fold, global_batch, search.prices, free_ends=free, free_copies=not pinned
         )[0]
         if first.changed and _attends_as_asked(first.decisions, fold, asked):
             answers.append(

@@ -311,11 +311,6 @@ def _stages(plan: Plan) -> Iterator[Fault]:
         if count != stage.last - stage.first:
             cause = f"{count} blocks for calls {stage.first}..{stage.last}"
             yield Fault(("stages", index, "blocks"), cause, "count every call once")
-        held = [decisions.plan[name] for name in stage.plans]
-        if stage.mesh.size > 1 and not any(one.strategies for one in held):
-            cause = f"no operator is split, on a mesh of {stage.mesh.size} ranks"
-            for name in stage.plans:
-                yield Fault(("placements", name, "strategies"), cause, "say what the mesh is for")
     for body in decisions.plans:
         if not any(body.name in stage.plans for stage in decisions.stages):
             yield Fault(("placements", body.name), "no stage has this plan", "remove it, or name it in a stage")

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 
 from meshwright.backends.printing.items import Item, plain
 from meshwright.backends.printing.regions import Region
@@ -127,13 +128,18 @@ def loose(expression: str) -> bool:
     return expression.startswith(("-", "~"))
 
 
+def _read_later(item: Item) -> Iterator[str]:
+    """What functions of an item read, which may run when all is done: in the backward pass."""
+    yield from (item.reads[int(slot)] for slot in READ.findall(item.text.partition("lambda ")[2]))
+
+
 class _Naming:
     """Gives local names the names of variables."""
 
     def __init__(self, region: Region, items: Sequence[Item], reserved: frozenset[str], given: dict[str, str]) -> None:
         self.region, self.items, self.reserved = region, items, reserved
         self.last = {name: number for number, item in enumerate(items) for name in item.reads}
-        self.last |= dict.fromkeys(region.gives, len(items))
+        self.last |= dict.fromkeys((*region.gives, *chain.from_iterable(map(_read_later, items))), len(items))
         self.called: dict[str, str] = {}
         self.holds: dict[str, str] = {}
         for name, variable in given.items():

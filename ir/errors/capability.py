@@ -69,12 +69,6 @@ class CapabilityUnknown(CapabilityError):
     code = "MW5008"
 
 
-class StrategyNotExpressible(NotExpressible):
-    """An operator that does not do with a mesh axis what the body around it does, on a target where all must."""
-
-    code = "MW5009"
-
-
 class NotEmitted(CapabilityError):
     """Something in a plan that no code is written for yet. Raised through its subclasses only.
 

@@ -16,7 +16,9 @@ it meets every class that has several instances at least twice (three times, whe
 first, the last, and seeded ones between, so that a model that treats some of them apart is found out. A model that such
 a walk leaves in doubt is walked once more, with two more blocks.
 
-A list is reduced only if that makes it shorter. Lists inside reduced blocks (experts, sub-layers) are left alone.
+A list is reduced only if that makes it shorter. Blocks that differ in numbers alone (a scale by depth, a rate of
+dropping) make a list that is walked whole: a body each, and places to cut between them. Lists inside reduced blocks
+(experts, sub-layers) are left alone.
 """
 
 from __future__ import annotations
@@ -70,13 +72,14 @@ class Stack:
 
 
 def find_stacks(model: nn.Module, seed: int = 0, *, most: int = SHORT_WALK) -> tuple[Stack, ...]:
-    """Every list of blocks in which some are alike, outermost first; blocks that are not alike are searched for lists
-    of their own."""
+    """Every list of blocks in which some are alike, but perhaps for numbers, outermost first; blocks that are not are
+    searched for lists of their own."""
     found: list[Stack] = []
 
     def search(module: nn.Module, path: str) -> None:
-        classes = _classes(module) if _is_list(module) else ()
-        if len(set(classes)) < len(classes):
+        keys = _keys(module) if _is_list(module) else ()
+        classes = _numbered(keys)
+        if len(set(classes)) < len(classes) or len({_but_for_numbers(key) for key in keys}) < len(keys):
             found.append(Stack(path, classes, short_walk(classes, seed=f"{path} {seed}", most=most)))
         else:
             for name, child in module.named_children():
@@ -97,22 +100,36 @@ def _is_list(module: nn.Module) -> bool:
 # Like blocks ---------------------------------------------------------------------------------------------------------
 
 
-def _classes(blocks: nn.Module) -> tuple[int, ...]:
+_Key = tuple[Hashable, tuple[tuple[str, Hashable], ...]]
+"""The structure of a block, and its attributes by name."""
+
+
+def _numbered(keys: Sequence[Hashable]) -> tuple[int, ...]:
     """A class number for each block of a list, in order of appearance."""
+    numbers: dict[Hashable, int] = {}
+    return tuple(numbers.setdefault(key, len(numbers)) for key in keys)
+
+
+def _but_for_numbers(key: _Key) -> Hashable:
+    """What a block is when numbers are left open (how deep it lies in its scales, how often it drops out)."""
+    structure, attributes = key
+    return structure, tuple((name, None if isinstance(v, int | float) else v) for name, v in attributes)
+
+
+def _keys(blocks: nn.Module) -> tuple[_Key, ...]:
+    """What each block of a list is, but for attributes that count the blocks."""
     members = list(blocks.children())
     tokens = _Tokens()
     shapes = [_structure(block) for block in members]
     attributes = [_attributes(block, tokens) for block in members]
     offsets = _counters(shapes, attributes)
-    keys = [
+    return tuple(
         (
             shape,
             tuple((name, v) for name, v in sorted(own.items()) if not _counts(v, position, offsets.get((shape, name)))),
         )
         for position, (shape, own) in enumerate(zip(shapes, attributes, strict=True))
-    ]
-    numbers: dict[Hashable, int] = {}
-    return tuple(numbers.setdefault(key, len(numbers)) for key in keys)
+    )
 
 
 def _structure(block: nn.Module) -> Hashable:

@@ -16,7 +16,6 @@ from meshwright.ir.capabilities import (
     LAYOUTS,
     RECOMPUTE,
     STORAGE,
-    STRATEGIES,
     Capabilities,
     Line,
     ScheduleLine,
@@ -35,7 +34,6 @@ from meshwright.ir.errors import (
     RecomputeNotExpressible,
     ScheduleNotExpressible,
     StorageNotExpressible,
-    StrategyNotExpressible,
 )
 from meshwright.ir.fold import Fold
 from meshwright.ir.frontends.capture import capture
@@ -46,7 +44,6 @@ from meshwright.ir.names import CONTEXT, Degrees, template
 from meshwright.ir.names.stages import layer_calls
 from meshwright.ir.offload import Offload
 from meshwright.ir.placement import CONTIGUOUS, ZIGZAG, Layout, Nested, Padded, Sections, Uneven
-from meshwright.ir.plan_text import decisions_text, parse_decisions
 from meshwright.ir.precisions import PrecisionLine
 from meshwright.ir.reshard import MOVES
 from meshwright.ir.schedules import SCHEDULES
@@ -64,7 +61,6 @@ KNOWN = {
     "schedules": (*SCHEDULES, "custom"),
     "recompute": RECOMPUTE,
     "moves": MOVES,
-    "strategies": STRATEGIES,
     "combined": (*COMBINED, *CAST),
     "styles": STYLES,
     "precisions": PRECISIONS,
@@ -271,7 +267,6 @@ REFUSALS: dict[str, tuple[Capabilities, Degrees, Callable[[Decisions], Decisions
         RecomputeNotExpressible,
         "recompute selective",
     ),
-    "one operator of its own": (TORCH_GLOO, Degrees(dp=2), without("q"), StrategyNotExpressible, "splits b elsewhere"),
     "no host memory": (
         replace(TORCH_CUDA, offload=TORCH_CUDA.offload[:1]),
         Degrees(dp=2),
@@ -336,16 +331,6 @@ def test_ulysses_is_lowered_to_all_to_all_where_there_is_one() -> None:
     program = lower_body(block(), plan, degrees.mesh(), TORCH_CUDA.lowering())
     assert {move.step.kind for move in program.moves()} == {"all_to_all"}
     assert len(program.moves()) == 8, "q, k, v and the result, forward and backward"
-
-
-def test_an_axis_that_passes_keys_on_cuts_no_other_body() -> None:
-    """A tensor axis, and a ring, are emitted each for all bodies."""
-    ring = template(FOLD, Degrees(cp=2, context="ring"))
-    tensor = parse_decisions(decisions_text(template(FOLD, Degrees(tp=2))).replace("tp", "cp"))
-    both = replace(tensor, plans=tuple(ring.plan[one.name] if one.body == "block" else one for one in tensor.plans))
-    assert not [*TORCH_CUDA.refusals(ring, FOLD), *TORCH_CUDA.refusals(tensor, FOLD)]
-    with pytest.raises(StrategyNotExpressible, match=r"cp \(ring\) in block, tp in embed"):
-        TORCH_CUDA.check(both, FOLD)
 
 
 def test_a_body_without_samples_has_nothing_for_data_parallelism() -> None:

@@ -3,7 +3,6 @@ hand, and say no more than what is looked at."""
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
 from typing import Any
 
@@ -23,7 +22,6 @@ from meshwright.ir.names import Degrees, name_of, template
 from meshwright.ir.names.words import loops_split
 from meshwright.ir.offload import Offload
 from meshwright.ir.placement import CONTIGUOUS, ZIGZAG, Layout, Nested, Placement, Sections, Uneven
-from meshwright.ir.plan_text import decisions_text, parse_decisions
 from tests.build import Builder
 from tests.llama_block import model
 
@@ -117,38 +115,6 @@ def test_how_attention_meets_other_tokens_is_read_off_what_context_axes_split(
     strategies: dict[str, str], found: set[str]
 ) -> None:
     assert contexts(decided(plan(**strategies)), FOLD) == found
-
-
-def test_attention_in_two_ways_names_both() -> None:
-    ring, gathered = plan(attn="cp=sq+sk"), plan(name="other", attn="cp=sq")
-    assert COMBINED["attention_two_ways"](decided(ring, gathered), FOLD) == "attention as all_gather and ring"
-    assert COMBINED["attention_two_ways"](decided(ring), FOLD) == ""
-
-
-@pytest.mark.parametrize(
-    ("mask", "strategy", "said"),
-    [
-        ("window", "cp=sq+sk", "a ring in which attention sees a window"),
-        ("band", "tp=hk cp=sq+sk", "a ring in which attention sees a band"),
-        ("causal", "cp=sq+sk", ""),
-        ("full", "cp=sq+sk", ""),
-        ("window", "cp=sq", ""),
-        ("window", "cp=hk", ""),
-    ],
-)
-def test_rings_are_for_causal_masks(mask: str, strategy: str, said: str) -> None:
-    fold = one_body(attention(mask))
-    assert COMBINED["rings_of_windows"](decided(plan("one", attn=strategy), fold=fold), fold) == said
-
-
-@pytest.mark.parametrize(
-    ("strategy", "twice"),
-    [("ep=e tp=n", True), ("ep=e tp=k", True), ("ep=e", False), ("ep=e dp=c", False), ("tp=n", False), ("dp=c", False)],
-)
-def test_experts_are_cut_apart_or_in_themselves(strategy: str, twice: bool) -> None:
-    fold = one_body(experts())
-    said = COMBINED["experts_cut_twice"](decided(plan("one", up=strategy), fold=fold), fold)
-    assert said == "experts apart on one axis and cut on another" * twice
 
 
 # Shares, storage, copies ---------------------------------------------------------------------------------------------
@@ -501,18 +467,6 @@ def test_refusals_say_where_what_and_what_to_do() -> None:
     gated, ring = plan(gate="tp=n:zigzag"), plan(norm1="cp=d1", attn="cp=sq+sk")
     shards = stored("block", "q.weight", WHOLE, CUT, CUT)
     all_made = tuple(value for op in FOLD.body["block"].graph.ops for value in op.results)
-    first, *others = EVERYWHERE.plans[1].strategies
-    assert first[0] == "norm1"
-    without = replace(EVERYWHERE.plans[1], strategies=tuple(others))
-    one_idle = replace(EVERYWHERE, plans=(EVERYWHERE.plans[0], without, EVERYWHERE.plans[2]))
-    alike = "use it alike in all bodies"
-    text = decisions_text(template(FOLD, Degrees(cp=4))).replace("cp=4", "cp=2 cp_b=2").replace("[-, cp", "[-, cp.cp_b")
-    over_two = parse_decisions(re.sub(r"cp=(d\d|f\d|sq)", r"cp=\1 cp_b=\1", text))
-    tensor = template(FOLD, Degrees(tp=2, sequence_parallel=True))
-    by_tokens = tuple(
-        (op, Strategy.parse("tp=d1") if op == "act" else own) for op, own in tensor.plan["block"].strategies
-    )
-    tokens = replace(tensor, plans=(tensor.plans[0], replace(tensor.plans[1], strategies=by_tokens), tensor.plans[2]))
     cases: list[tuple[dict[str, Any], Decisions, list[tuple[str, str, str]]]] = [
         ({"layouts": ()}, decided(gated, mesh="tp=2"), [("block, %gate", "layout zigzag", "leave it out")]),
         (
@@ -567,82 +521,7 @@ def test_refusals_say_where_what_and_what_to_do() -> None:
                 )
             ],
         ),
-        ({"strategies": ()}, EVERYWHERE, []),
-        (
-            {"strategies": ()},
-            one_idle,
-            [
-                (
-                    "block, %norm1",
-                    "axis dp idle here, which splits b elsewhere",
-                    "split one of them here, or none on dp anywhere",
-                )
-            ],
-        ),
-        ({"strategies": ()}, tensor, []),
-        (
-            {"strategies": ()},
-            tokens,
-            [
-                (
-                    "block, %act",
-                    "axis tp on s here, which splits ffn and s elsewhere",
-                    "split one of them here, or none on tp anywhere",
-                )
-            ],
-        ),
-        (
-            {"strategies": ()},
-            over_two,
-            [
-                (
-                    "axes cp and cp_b",
-                    "sequences that several axes cut",
-                    "cut them over one, with experts over all of it or none",
-                )
-            ],
-        ),
-        (
-            {"strategies": ()},
-            decided(plan(), mesh="dp=2"),
-            [("axis dp", "one axis as - in block", alike)],
-        ),
     ]
     for changed, decisions, expected in cases:
         assert told(replace(ANY, **changed), decisions) == expected, changed
         assert told(ANY, decisions) == []
-
-
-USED_ALIKE: list[tuple[tuple[str, str, str], list[tuple[str, str]]]] = [
-    (("a=d0", "norm1 a=d0", "a=d0"), []),
-    (("a=d0", "norm1 a=d0", ""), [("axis a", "one axis as dp in block, dp in embed, - in head")]),
-    (("a=d0", "norm1 a=d1", "a=d0"), [("axis a", "one axis as cp in block, dp in embed, dp in head")]),
-    (("a=v", "norm1 a=d0", "a=d0"), [("axis a", "one axis as dp in block, tp in embed, dp in head")]),
-    (("a=d1", "norm1 a=d1", ""), []),
-    (("a=v", "q a=n", ""), []),
-    (("a=v", "norm1 a=d1", ""), []),
-    (("a=v", "attn a=sq+sk", ""), [("axis a", "one axis as cp (ring) in block, tp in embed, - in head")]),
-    (("a=v", "norm1 a=d1; attn a=hk", ""), [("axis a", "one axis as cp (ulysses) in block, tp in embed, - in head")]),
-    (("a=d1", "attn a=sq+sk", "a=d1"), []),
-    (("", "", ""), [("axis a", "one axis as - in block, - in embed, - in head")]),
-    (("", "q a=k", ""), [("axis a", "one axis as hidden in block, - in embed, - in head")]),
-    (("a=d1 c=d1", "norm1 a=d1 c=d1", ""), [("axes a and c", "sequences that several axes cut")]),
-    (("a=d1 c=v", "norm1 a=d1 c=d1", ""), []),  # c is a tensor axis that cuts sequences besides
-]
-"""What axes do in the lookup, in some operators of a block, and in the loss's product; and what is said of it."""
-
-
-def test_an_axis_has_one_use_in_all_bodies() -> None:
-    """A batch is cut everywhere or nowhere; who passes keys on cuts no body inside of operators."""
-    for (embed, block, head), expected in USED_ALIKE:
-        axes = "a=2 c=2" if "c=" in embed else "a=2"
-        chosen = dict(word.strip().split(" ", 1) for word in block.split(";") if word)
-        plans = (
-            BodyPlan("embed", "embed", (("embedding", Strategy.parse(embed)),)),
-            BodyPlan("block", "block", tuple((op, Strategy.parse(text)) for op, text in chosen.items())),
-            BodyPlan("head", "head", (("linear", Strategy.parse(head)),)),
-        )
-        mesh = Mesh.parse(axes)
-        stage = StagePlan(0, 6, mesh, tuple(range(mesh.size)), ("embed", "block", "head"))
-        found = told(replace(ANY, strategies=()), Decisions(plans, (stage,)))
-        assert [(place, what) for place, what, _ in found if place.startswith("ax")] == expected

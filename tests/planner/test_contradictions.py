@@ -128,16 +128,6 @@ CASES: dict[str, tuple[Plan, list[tuple[tuple[str | int, ...], str, str]]]] = {
         with_("decisions", plans=(BodyPlan("block", "block"), BodyPlan("head", "head", SPLIT))),
         [],
     ),
-    "no strategies at all": (
-        replace(placed(2, plans=("head",)), config=config("tp=2,pp=3", 6)),
-        [
-            (
-                ("placements", "head", "strategies"),
-                "no operator is split, on a mesh of 4 ranks",
-                "say what the mesh is for",
-            )
-        ],
-    ),
     "a plan of no stage": (
         with_("decisions", plans=(*agreed().decisions.plans, BodyPlan("tail", "tail"))),
         [(("placements", "tail"), "no stage has this plan", "remove it, or name it in a stage")],

@@ -19,7 +19,7 @@ from meshwright.ir.errors import (
     MeshwrightError,
     NoPlanInTime,
     NothingEmitted,
-    StrategyNotExpressible,
+    StorageNotExpressible,
 )
 from meshwright.ir.errors.capability import AGAIN
 from meshwright.planner import pricing, remedies
@@ -149,7 +149,7 @@ def test_why_not_what_cannot_be_emitted(planned: Plans, tmp_path: Path, capsys: 
 @pytest.mark.filterwarnings("ignore")
 def test_what_no_plan_can_have_is_refused_with_what_to_take_back(planned: Plans) -> None:
     code, said = planned("GptOssForCausalLM", ("1x8xH100",), PART)
-    assert code == StrategyNotExpressible.exit_code
+    assert code == StorageNotExpressible.exit_code
     assert f"at plan, {PART}: no code is written for any plan that fits: MW5016 at plan GptOssDecoderLayer" in said
     assert "fix: ask nothing of recompute: with recompute=none there is a plan" in said
 
@@ -261,7 +261,7 @@ def test_a_search_that_is_out_of_time_says_what_it_passed_over(models: dict[str,
 
 def test_reasons_of_several_kinds_have_a_code_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(remedies, "remedy", lambda solved: "ask less")
-    kinds = (EmissionStorage, StrategyNotExpressible)
+    kinds = (EmissionStorage, StorageNotExpressible)
     passed = [SimpleNamespace(refusal=kind(place="a", cause="b", fix="c"), config="tp=2") for kind in kinds]
     asked = SimpleNamespace(text="tp=2")
     solved: Any = SimpleNamespace(

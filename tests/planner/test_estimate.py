@@ -276,10 +276,10 @@ REFUSALS = {
     ),
     "what a target cannot do": (
         LLAMA,
-        ["--target", "torch-gloo", "--fix", "cp=2,context=ring,zigzag=on"],
+        ["--target", "torch-gloo", "--fix", "pp=2,vp=2,schedule=dualpipev,microbatches=2"],
         6,
-        "LayoutNotExpressible",
-        "zigzag",
+        "MicrobatchesNotExpressible",
+        "at least 4",
     ),
 }
 """MODEL, arguments, the exit code, the kind of error, and what the message must name."""

@@ -62,13 +62,6 @@ def test_in_fp32_everything_is_held_in_fp32(argv: list[str], recipe: str) -> Non
     assert asked_by(*argv, "--recipe", "fsdp").workload.recipe == "fsdp"
 
 
-def test_a_target_that_has_no_zigzag_is_not_asked_for_it() -> None:
-    """Whoever asks all the same is refused by the target, later."""
-    assert asked_by("--target", "torch-gloo").pins == Pins(zigzag=False)
-    assert asked_by("--target", "torch-gloo", "--fix", "zigzag=on").pins == Pins(zigzag=True)
-    assert asked_by("--target", "any").pins == Pins()
-
-
 def test_a_style_means_its_stack() -> None:
     assert asked_by("--style", "compiled").workload.stack.style == "compiled"
     assert asked_by("--style", "eager", "--stack", "torch").workload.stack.name == "torch"

@@ -49,14 +49,13 @@ class Setup:
 
     ranks: int = 8
     modules: tuple[str, ...] = ()
-    per_operator: bool = True
     axes: int = 1
     price: Any = lambda lowered: price(7.0)
     asked: list[tuple[int, Config]] = field(default_factory=list)
 
     @property
     def target(self) -> Any:
-        return SimpleNamespace(per_operator=self.per_operator)
+        return SimpleNamespace()
 
     def fold(self, own: Config) -> Config:
         return own
@@ -324,9 +323,6 @@ def test_only_what_is_better_than_the_answer_is_taken(makers: Makers) -> None:
         (Setup(), asked(modules=("pin",)), 3, True),
         (Setup(), asked(operators=True), 4, False),
         (Setup(), asked(), 0, False),
-        (Setup(per_operator=False), asked(), 1, True),
-        (Setup(per_operator=False), asked(), 2, False),
-        (Setup(per_operator=False), asked(operators=True), 2, True),
     ],
 )
 def test_on_how_many_axes_operators_are_chosen_anew(
@@ -348,26 +344,23 @@ def test_what_has_no_origin_or_no_time_is_not_sharpened(makers: Makers) -> None:
 
 
 @pytest.mark.parametrize(
-    ("wished", "per_operator", "free_ends", "free_copies"),
+    ("wished", "free_ends", "free_copies"),
     [
-        (asked(), True, True, True),
-        (asked(), False, True, False),
-        (asked(sp=(False,)), True, False, True),
-        (asked(cp=(2,)), True, False, True),
-        (asked(tp=(2,)), True, False, True),
-        (asked(dp=(2,)), True, True, False),
-        (asked(ep=(2,)), True, True, False),
-        (asked(shard=(2,)), True, True, False),
-        (asked(zero=(1,)), True, True, False),
-        (asked(zero=(0,)), True, True, True),
-        (asked(never={"zero": (0,)}), True, True, False),
+        (asked(), True, True),
+        (asked(sp=(False,)), False, True),
+        (asked(cp=(2,)), False, True),
+        (asked(tp=(2,)), False, True),
+        (asked(dp=(2,)), True, False),
+        (asked(ep=(2,)), True, False),
+        (asked(shard=(2,)), True, False),
+        (asked(zero=(1,)), True, False),
+        (asked(zero=(0,)), True, True),
+        (asked(never={"zero": (0,)}), True, False),
     ],
 )
-def test_what_was_asked_for_is_not_chosen_anew(
-    makers: Makers, wished: Any, per_operator: bool, free_ends: bool, free_copies: bool
-) -> None:
+def test_what_was_asked_for_is_not_chosen_anew(makers: Makers, wished: Any, free_ends: bool, free_copies: bool) -> None:
     makers.refined = [refined(1.0)]
-    finished(search(ANSWER, setting=Setup(per_operator=per_operator)), wished, never)
+    finished(search(ANSWER, setting=Setup()), wished, never)
     assert makers.sharpened_of == [("1.0", config(pp=2), free_ends, free_copies)]
 
 
@@ -395,26 +388,25 @@ def talking(step_s: float, tensor: float, lacks: float = 0.0, **changes: Any) ->
 
 
 @pytest.mark.parametrize(
-    ("rows", "per_operator", "taken"),
+    ("rows", "taken"),
     [
-        ([talking(9.0, 8.5, tp=2)], True, [9.0]),  # half a second of work
-        ([talking(9.0, 8.5, dp=2)], True, [9.0]),
-        ([talking(9.0, 8.5, cp=2)], True, [9.0]),
-        ([talking(9.0, 8.5, tp=2)], False, []),
-        ([talking(9.0, 8.5)], True, []),  # one rank tells nobody anything
-        ([talking(9.0, 8.5, 1.0, tp=2)], True, []),
-        ([talking(9.0, 8.0, tp=2)], True, []),  # no less than the plan's second
-        ([talking(9.0, 8.5, tp=2, pp=2)], True, []),  # what the plan was made of
-        ([talking(9.0, 8.5, tp=2), talking(8.0, 7.75, tp=4)], True, [8.0]),
-        ([talking(9.0, 8.5, tp=2), talking(9.0, 8.5, dp=2)], True, [9.0]),
+        ([talking(9.0, 8.5, tp=2)], [9.0]),  # half a second of work
+        ([talking(9.0, 8.5, dp=2)], [9.0]),
+        ([talking(9.0, 8.5, cp=2)], [9.0]),
+        ([talking(9.0, 8.5)], []),  # one rank tells nobody anything
+        ([talking(9.0, 8.5, 1.0, tp=2)], []),
+        ([talking(9.0, 8.0, tp=2)], []),  # no less than the plan's second
+        ([talking(9.0, 8.5, tp=2, pp=2)], []),  # what the plan was made of
+        ([talking(9.0, 8.5, tp=2), talking(8.0, 7.75, tp=4)], [8.0]),
+        ([talking(9.0, 8.5, tp=2), talking(9.0, 8.5, dp=2)], [9.0]),
     ],
 )
 def test_ranks_that_do_the_same_may_be_faster_than_all_plans(
-    makers: Makers, rows: list[Found], per_operator: bool, taken: list[float]
+    makers: Makers, rows: list[Found], taken: list[float]
 ) -> None:
     """One more plan is sharpened: the one with the least work, if that would beat the best of one second."""
     makers.refined = [refined(1.0, origin=config(tp=2, pp=2))]
-    own = search(ANSWER, setting=Setup(per_operator=per_operator))
+    own = search(ANSWER, setting=Setup())
     own.found = {one.config: one for one in rows}
     finished(own, asked(), never)
     assert [name for name, *_ in makers.sharpened_of] == ["1.0", *("" for _ in taken)]

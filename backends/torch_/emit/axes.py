@@ -25,8 +25,8 @@ class Axes:
     """All that cut the batch, major to minor."""
     tensor: str | None
     """The one along which parameters are cut, or their gradients whole, if there is one."""
-    context: str | None = None
-    """The one that cuts anything else, of parameters that are copies."""
+    context: tuple[str, ...] = ()
+    """Those that cut anything else, of parameters most of which are copies."""
 
     @property
     def data(self) -> str | None:
@@ -36,7 +36,7 @@ class Axes:
     @property
     def copies(self) -> tuple[str, ...]:
         """All along which ranks compute with the same parameters, major to minor."""
-        return (*self.batch, *([self.context] if self.context is not None else []))
+        return (*self.batch, *self.context)
 
     @property
     def copied(self) -> str | None:

@@ -208,7 +208,7 @@ def title(parts: Parts, axes: Iterable[str]) -> Iterator[str]:
 def axes_told(parts: Parts) -> Iterator[str]:
     """What every mesh axis is for."""
     of = parts.axes
-    for use, axes in (("data", of.batch), ("context", (of.context,)), ("tensor", (of.tensor,))):
+    for use, axes in (("data", of.batch), ("context", of.context), ("tensor", (of.tensor,))):
         for axis in filter(None, axes):
             yield f"Mesh axis {axis} ({parts.subject.mesh.axis(axis).size} ranks): {MEANING[use]}."
 

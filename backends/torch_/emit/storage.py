@@ -136,7 +136,7 @@ def whole_of(subject: Subject, axes: Axes) -> Kept:
     axis of one rank, where torch gathers and scatters nothing."""
     for wrong, what in (
         (len(axes.copies) > 1, f"copies along {' and '.join(axes.copies)}"),
-        (axes.context is not None, f"sequences cut along {axes.context}"),
+        (bool(axes.context), f"sequences cut along {' and '.join(axes.context)}"),
     ):
         if wrong:
             raise EmissionSoftware(

@@ -148,7 +148,7 @@ def _plain(placement: Placement) -> bool:
 
 
 def _problems(kinds: Sequence[Parts], axes: Sequence[Axes]) -> Iterator[str]:
-    if any(own.context is not None for own in axes):
+    if any(own.context for own in axes):
         yield "sequences that an axis cuts"
     if len({axis for own in axes for axis in own.batch}) > 1:
         yield "several axes that cut the batch"

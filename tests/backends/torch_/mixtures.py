@@ -7,9 +7,9 @@ sys.path.append(str(Path(__file__).parents[3] / "examples"))
 import torch
 from llama import LlamaConfig
 from mixture import Mixture, dims, loss
-from torch import Tensor
+from torch import Tensor, nn
 
-__all__ = ["dims", "example_inputs", "few", "grouped", "limited", "loss", "some", "tiny"]
+__all__ = ["dims", "example_inputs", "few", "grouped", "limited", "loss", "paired", "some", "tiny"]
 
 SMALL = LlamaConfig(vocab=64, width=32, ffn=48, layers=2, heads=4, kv_heads=2)
 
@@ -26,6 +26,25 @@ def few() -> Mixture:
 def grouped() -> Mixture:
     """Experts as grouped products."""
     return Mixture(SMALL)
+
+
+def paired() -> Mixture:
+    """Both layers in one block."""
+    made = Mixture(SMALL)
+    made.blocks = nn.ModuleList([Both(*made.blocks)])
+    return made
+
+
+class Both(nn.Module):
+    """Two layers."""
+
+    def __init__(self, one: nn.Module, other: nn.Module) -> None:
+        super().__init__()
+        self.one, self.other = one, other
+
+    def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        made: Tensor = self.other(self.one(x, cos, sin), cos, sin)
+        return made
 
 
 def limited() -> Mixture:

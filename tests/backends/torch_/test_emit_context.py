@@ -42,6 +42,17 @@ KINDS: dict[str, dict[str, Any]] = {
     },
     "ring": {"cp": 4, "context": "ring"},
     "ring x tp+sp, recompute": {"cp": 2, "tp": 2, "context": "ring", "sequence_parallel": True, "pins": blocks_again},
+    "zigzag x tp+sp": {"cp": 2, "tp": 2, "sequence_parallel": True, "zigzag": True},
+    "zigzag x dp, fsdp": {"cp": 2, "dp": 2, "zero": 3, "microbatches": 2, "zigzag": True},
+    "ring in zigzag": {"cp": 4, "context": "ring", "zigzag": True},
+    "ring in zigzag x 1f1b": {
+        "cp": 2,
+        "pp": 2,
+        "context": "ring",
+        "zigzag": True,
+        "microbatches": 2,
+        "schedule": "1f1b",
+    },
     "ulysses": {"cp": 2, "context": "ulysses", "recompute": "selective"},
     "cp x zbv": {"cp": 2, "pp": 2, "vp": 2, "microbatches": 4, "schedule": "zbv"},
     "ring x tp+sp x 1f1b, fsdp": {

@@ -17,10 +17,6 @@ from meshwright.backends.torch_.verify.emitted import Verified
 from meshwright.backends.torch_.verify.groups import Group, groups_of, unlike, unlike_together
 from meshwright.backends.torch_.verify.predicted import Predicted
 from meshwright.ir.calls import Calls
-from meshwright.ir.errors import (
-    CombinationNotExpressible,
-    StrategyNotExpressible,
-)
 from meshwright.ir.fold import Fold
 from meshwright.ir.frontends.calls import calls_of
 from meshwright.ir.frontends.capture import capture
@@ -63,6 +59,7 @@ LIMITED: dict[str, dict[str, Any]] = {
     "a capacity, ep over dp and cp": {"dp": 2, "cp": 2, "ep": 4, "zero": 1, "factory": "limited"},
     "a capacity, of some": {"tp": 2, "sequence_parallel": True, "factory": "some"},
     "a capacity, of some, cut sequences": {"cp": 2, "factory": "some"},
+    "a capacity, runs longer than what any has": {"cp": 4, "factory": "limited"},
     "a capacity, runs longer than parts": {"cp": 2, "tp": 2, "sequence_parallel": True, "factory": "limited"},
 }
 """Experts that drop what they have no room for."""
@@ -70,12 +67,18 @@ CUT: dict[str, dict[str, Any]] = {
     "tp": {"tp": 2, "recompute": "full"},
     "tp, grouped products": {"tp": 2, "recompute": "full", "factory": "grouped"},
     "tp+sp x fsdp": {"tp": 2, "dp": 2, "zero": 3, "sequence_parallel": True},
+    "over tp": {"tp": 2, "dp": 2, "ep": 2, "etp": 1},
+    "over tp+sp": {"tp": 2, "dp": 2, "ep": 2, "etp": 1, "sequence_parallel": True, "zero": 3},
+    "apart and cut": {"dp": 2, "tp": 2, "ep": 2, "etp": 2},
+    "a capacity, apart and cut": {"dp": 2, "tp": 2, "ep": 2, "etp": 2, "factory": "limited"},
     "none, in stages": {"pp": 2, "microbatches": 2, "schedule": "1f1b"},
 }
-"""Experts that the tensor axis cuts in themselves, and experts of stages that nothing cuts."""
+"""Experts that the tensor axis cuts in themselves, or apart, and experts of stages that nothing cuts."""
+TWICE: dict[str, dict[str, Any]] = {"ep, two in one body": {"dp": 2, "ep": 2, "factory": "paired"}}
+"""One function with rows of several layers; it holds them until it ends, which is not planned."""
 
 
-EVERYTHING = KINDS | LIMITED | CUT
+EVERYTHING = KINDS | LIMITED | CUT | TWICE
 
 
 @cache
@@ -111,7 +114,8 @@ def test_experts_are_exact(kind: str, found: dict[str, Verified]) -> None:
     assert one.differences == ()
     assert one.tensors == 2 * 21
     check = assert_fullest_planned if kind in KINDS else assert_planned
-    check(plan_of(**EVERYTHING[kind]), one)
+    if kind not in TWICE:
+        check(plan_of(**EVERYTHING[kind]), one)
 
 
 @pytest.mark.e2e
@@ -165,27 +169,12 @@ def test_a_part_of_every_expert_is_kept_and_routers_see_their_own_tokens(tmp_pat
     assert "    grouped_linear = reduce_from(grouped_linear, tp)\n" in text
 
 
-def test_experts_apart_and_cut_are_no_plan_for_torch() -> None:
-    plan = plan_of(dp=2, tp=2, ep=2, etp=2)
-    with pytest.raises(CombinationNotExpressible, match="experts apart on one axis and cut on another"):
-        TORCH_GLOO.check(plan.decisions, plan.fold)
-
-
 def test_runs_of_tokens_that_a_rank_has_parts_of_are_joined(tmp_path: Path) -> None:
     plan = plan_of(**LIMITED["a capacity, runs longer than parts"])
     TORCH_GLOO.check(plan.decisions, plan.fold)
     text = written(plan, tmp_path).read_text()
     assert "gather_copies(hidden_states_reshaped, tp, 0, sections=(8,) * 8)\n" in text
     assert "scatter_to(final_hidden_states, tp, 0, sections=(8,) * 8)\n" in text
-
-
-@pytest.mark.parametrize("degrees", [{"cp": 4, "ep": 4, "context": "ulysses"}, {"cp": 4}], ids=["apart", "whole"])
-def test_slots_of_tokens_that_no_tensor_axis_has_are_no_plan_for_torch(degrees: dict[str, Any]) -> None:
-    """Each rank has four tokens of a sequence, and eight share slots."""
-    plan = plan_of("limited", **degrees)
-    with pytest.raises(StrategyNotExpressible, match=r"%dispatch.* splits s elsewhere") as refused:
-        TORCH_GLOO.check(plan.decisions, plan.fold)
-    assert "whole runs" in refused.value.fix
 
 
 @pytest.mark.parametrize("factory", ["tiny", "limited", "some"])
@@ -200,7 +189,7 @@ def test_searches_pass_over_what_emit_refuses(factory: str, tmp_path: Path) -> N
                 said[refused] += 1
                 if not refused:
                     emit(plan, tmp_path)
-    assert min(said[True], said[False]) > 1
+    assert said.keys() == {True, False}
 
 
 def test_experts_and_routers_are_cut_where_shards_divide_them(tmp_path: Path) -> None:

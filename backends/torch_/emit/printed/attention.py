@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from meshwright.backends.printing import LocalOp
 from meshwright.backends.torch_.emit.printed.expressions import called, every, positions, refuse, value
+from meshwright.backends.torch_.emit.printed.ring import PLAIN_MASKS
 from meshwright.ir.graph import Attr
-from meshwright.ir.placement import CONTIGUOUS, Uneven
+from meshwright.ir.placement import CONTIGUOUS, ZIGZAG, Uneven
 from meshwright.ir.quoting import literal
 
 NO_RING = ("--fix cp=1", "--fix context=all_gather")
@@ -52,10 +53,11 @@ def _ring(call: LocalOp) -> str:
     mask, width, ranks = call.attrs.get("mask", "full"), call.attrs.get("width", 0), call.coupled[0]
     if call.attrs.get("dropout") or call.given[2].shape[-1] > call.given[1].shape[-1]:
         raise refuse(call.op, "torch has no fused kernel for it, by which a ring puts parts together", NO_RING)
-    if len(call.given) > 3 or {layout for _, layout in call.cuts["sq"]} != {CONTIGUOUS}:
+    layouts = {layout for _, layout in call.cuts["sq"]}
+    if len(call.given) > 3 or not (layouts == {CONTIGUOUS} or (layouts == {ZIGZAG} and mask in PLAIN_MASKS)):
         raise refuse(call.op, "attention in a ring with a bias, or tokens in another order", NO_RING)
     given = ["%0", "%1.contiguous()", "%2.contiguous()", ranks, mask == "causal", value(call.attrs.get("scale"))]
-    if mask not in ("full", "causal"):
+    if mask not in PLAIN_MASKS:
         given.append(f"*of_visits({literal(str(mask))}, {width}, %0, {ranks})")
     return f"Ring.apply({', '.join(map(str, given))})"
 

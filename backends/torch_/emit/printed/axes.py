@@ -2,7 +2,8 @@
 
 batch     it cuts the batch: every rank is given its own sequences
 context   it cuts anything else, and parameters are copies whose gradients add up, or their copies are sharded over it
-tensor    parameters are cut, or their gradients are whole on some ranks: all are DTensors along it
+tensor    parameters are cut, or their gradients are whole on some ranks: all are DTensors along it; of several such
+          axes the innermost, and the others are context
 
 Along a batch or context axis most parameters have copies. What else some have is told of each (`emit.copies`): the axis
 cuts it, or all ranks compute its whole gradient.
@@ -16,7 +17,6 @@ from meshwright.backends.torch_.capabilities import TARGETS
 from meshwright.backends.torch_.emit.axes import Axes, cuts_more
 from meshwright.backends.torch_.emit.copies import Copies
 from meshwright.backends.torch_.emit.subject import Piece, Subject
-from meshwright.ir.errors import EmissionPrinted
 from meshwright.ir.fold import FromInput
 from meshwright.ir.placement import State
 from meshwright.ir.routes import Routed, routed
@@ -45,10 +45,8 @@ def printed_axes(subject: Subject) -> tuple[Axes, Copies]:
         copies = all(axis in state.grad_partial for state in trained.values())
         cuts = bool(entries) and all(any(s.axis == axis for s in state.dims[BATCH]) for state in entries if state.dims)
         (batch if cuts else context if copies or axis in shards else tensor).append(axis)
-    for what, several in (("parameters", tensor), ("sequences", context)):
-        if len(several) > 1:
-            raise EmissionPrinted(place=f"axes {' and '.join(several)}", cause=f"{what} are cut along several axes")
-    axes = Axes(tuple(batch), tensor=tensor[0] if tensor else None, context=context[0] if context else None)
+    context = [axis for axis in subject.mesh.names if axis in (*context, *tensor[:-1])]
+    axes = Axes(tuple(batch), tensor=tensor[-1] if tensor else None, context=tuple(context))
     apart = {name: tuple(a for a in axes.copies if a in _cutting(state)) for name, state in trained.items()}
     alike = {
         name: tuple(a for a in axes.copies if a not in (*state.grad_partial, *_cutting(state)))

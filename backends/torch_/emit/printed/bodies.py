@@ -19,17 +19,17 @@ from meshwright.backends.torch_.emit.pipeline import FIRST, HANDED
 from meshwright.backends.torch_.emit.precision import precision_of
 from meshwright.backends.torch_.emit.printed.dialect import TERMS, Torch
 from meshwright.backends.torch_.emit.printed.moves import NAMES
-from meshwright.backends.torch_.emit.printed.ring import kernel_of
+from meshwright.backends.torch_.emit.printed.ring import PLAIN_MASKS, kernel_of
 from meshwright.backends.torch_.emit.printed.sources import names_of
 from meshwright.backends.torch_.emit.sections import Fused, Sizes, by_name, sizes_of
 from meshwright.backends.torch_.emit.subject import Piece, Subject
 from meshwright.backends.torch_.emit.writing.imports import names_in
-from meshwright.ir.combined import rings_of_windows
+from meshwright.ir.adjoint import Split
 from meshwright.ir.constants import Held
 from meshwright.ir.errors import EmissionPrinted
 from meshwright.ir.fold import FromInput, FromSegment
 from meshwright.ir.graph import Graph, Param
-from meshwright.ir.placement import CONTIGUOUS, Shard
+from meshwright.ir.placement import CONTIGUOUS, ZIGZAG, Shard
 from meshwright.ir.quoting import identifier, is_name, literal
 from meshwright.ir.routes import Routed, routed
 from meshwright.ir.same import Same
@@ -202,10 +202,29 @@ class Printed:
         return {name for body in self.bodies.values() for name in body.names.values()}
 
 
-def ring_kernel(subject: Subject) -> str:
-    """Torch's fused kernel that computes attention in a ring."""
-    masked = bool(rings_of_windows(subject.decisions, subject.fold))
-    return kernel_of(subject.device, subject.workload.precision, masked=masked)
+@dataclass(frozen=True, slots=True)
+class Rings:
+    """What attention in rings a plan has."""
+
+    masked: bool
+    """Whether any is under a mask that torch's kernels do not make themselves."""
+    zigzag: bool
+    """Whether any is of tokens that lie zigzag."""
+    kernel: str
+    """The kernel of torch that computes it."""
+
+    @staticmethod
+    def of(subject: Subject) -> Rings:
+        found = [
+            (op.attr("mask"), choice.layout)
+            for piece in subject.pieces
+            for op in piece.graph.ops
+            for _, choice in (piece.plan.strategy(op.name).choices if op.kind == "attention" else ())
+            if isinstance(choice, Split) and len(choice.factors) > 1
+        ]
+        masked = any(mask not in PLAIN_MASKS for mask, _ in found)
+        kernel = kernel_of(subject.device, subject.workload.precision, masked=masked)
+        return Rings(masked=masked, zigzag=any(layout == ZIGZAG for _, layout in found), kernel=kernel)
 
 
 def printed_of(
@@ -233,7 +252,7 @@ def printed_of(
             device=subject.device,
             sizes={axis.name: axis.size for axis in subject.mesh.axes},
             computes=precision.used if precision.sums else "",
-            ring=ring_kernel(subject),
+            ring=Rings.of(subject).kernel,
             terms=terms_of(subject, piece.plan.body),
             float8=_products(piece) if precision.float8 else frozenset(),
         )
@@ -375,7 +394,7 @@ def _as_in(cutting: Sequence[str], axes: Sequence[str]) -> list[str]:
 
 
 def _check(body: PrintedBody, cutting: Sequence[str]) -> None:
-    """Must: parameters are cut plainly, or in sections of one dimension; torch shards no more than two axes cut."""
+    """Must: parameters are cut plainly, or in sections of one dimension."""
     for param in body.routed.graph.params:
         for _, extent, shards in _cuts(body, param):
             axes = [shard.axis for shard in shards]
@@ -384,10 +403,8 @@ def _check(body: PrintedBody, cutting: Sequence[str]) -> None:
             turned = len(shards) > 2 and axes != _as_in(cutting, axes)
             if not set(axes) <= set(cutting) or not (plain or alone) or turned:
                 raise EmissionPrinted(place=f"{param.path}", cause=f"it is cut {' and '.join(map(str, shards))}")
-        axes = [shard.axis for _, _, shards in _cuts(body, param) for shard in shards]
-        if len(axes) > 2 or len(list(_sections(body, param, cutting))) > 1:
-            shown = f"it is cut along {' and '.join(axes)}, and fully_shard takes DTensors of two axes at most"
-            raise EmissionPrinted(place=f"{param.path}", cause=shown)
+        if len(list(_sections(body, param, cutting))) > 1:
+            raise EmissionPrinted(place=f"{param.path}", cause="several axes cut it in sections")
 
 
 def free(name: str, taken: set[str]) -> str:

@@ -7,7 +7,8 @@ them home.
 
 Of a mask that the model makes (a window), of which a rank has its rows, every visit is given the columns of its keys; a
 visit that sees nothing is passed on. Kernels say any logarithm of a row that sees nothing, and it is that of nothing.
-Values narrower than keys are widened by zeros for kernels that want both alike.
+Values narrower than keys are widened by zeros for kernels that want both alike. Where tokens lie zigzag, every causal
+visit is of half of the pairs, on all ranks alike.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
+PLAIN_MASKS = ("full", "causal")
+"""Those that torch's kernels make themselves. Others a ring is given, for every visit."""
 KERNELS: Mapping[str, str] = MappingProxyType(
     {
         "cpu": '''\
@@ -150,6 +153,51 @@ def arrived(tensors: list[Tensor], works: list[dist.Work]) -> list[Tensor]:
     return tensors'''
 
 
+IN_ZIGZAG = {
+    """\
+            elif hop <= here or not causal:
+                another, norm = visit(query, *visitors, causal=False, scale=scale)
+                share = torch.sigmoid(norm - total).unsqueeze(-1)
+                result = torch.lerp(result.float(), another.float(), share)
+                total = torch.logaddexp(total, norm)
+""": """\
+            else:
+                rows, keys = meeting(hop, here, query.shape[2], causal)
+                kept = [query[:, :, rows], *(one[:, :, keys] for one in visitors)]
+                another, norm = visit(*map(torch.Tensor.contiguous, kept), causal=False, scale=scale)
+                share = torch.sigmoid(norm - total[:, :, rows]).unsqueeze(-1)
+                result[:, :, rows] = torch.lerp(result[:, :, rows], another.float(), share)
+                total[:, :, rows] = torch.logaddexp(total[:, :, rows], norm)
+""",
+    "visit(query, key, value, causal=causal, scale=scale)\n": """\
+visit(query, key, value, causal=causal, scale=scale)
+                result = result.float()
+""",
+    """\
+            if hop <= here or not causal:
+                kept = [query, *visitors, result, total]
+                another, *found = visit_backward(grads[0], kept, causal=causal and hop == 0, scale=scale)
+                of_query += another
+""": """\
+            rows, keys = meeting(hop, here, query.shape[2], causal)
+            kept = [query[:, :, rows], *(one[:, :, keys] for one in visitors), result[:, :, rows], total[:, :, rows]]
+            grad, *kept = (one.contiguous() for one in (grads[0][:, :, rows], *kept))
+            another, *parts = visit_backward(grad, kept, causal=causal and hop == 0, scale=scale)
+            of_query[:, :, rows] += another
+            for whole, part in zip(found, parts, strict=True):
+                whole[:, :, keys] += part
+""",
+}
+"""What other text a ring has whose tokens lie zigzag."""
+MEETING = '''\
+def meeting(hop: int, here: int, length: int, causal: bool) -> tuple[slice, slice]:
+    """The queries and keys of a visit between which all are seen, but what its own rank masks: a causal rank sees the
+    first runs of earlier ranks, and of later ones all, with its last run."""
+    everything, half = slice(None), length // 2
+    if hop == 0 or not causal:
+        return everything, everything
+    return (everything, slice(half)) if hop <= here else (slice(half, None), everything)'''
+
 WITH_MASKS = {
     "ranks, causal, scale = given": "ranks, causal, scale, *masks = given",
     "ctx.given = (ranks, causal, scale)": "ctx.given = (ranks, causal, scale, masks)",
@@ -218,10 +266,13 @@ def rows_fit(kernel: str, rows: int) -> bool:
     return kernel != "efficient" or rows % MULTIPLE == 0
 
 
-def ring(kernel: str, *, masked: bool, narrow: bool) -> str:
-    """Attention in a ring, by a kernel: whether the model makes masks for it, and whether values are narrower than
-    keys."""
+def ring(kernel: str, *, masked: bool, narrow: bool, zigzag: bool) -> str:
+    """Attention in a ring, by a kernel: whether the model makes masks for it, whether values are narrower than keys,
+    and whether tokens lie zigzag. Must: there are no masks beside that."""
     text, calls, beside = RING, KERNELS[kernel], list[str]()
+    if zigzag:
+        text = _other(text, IN_ZIGZAG)
+        beside.append(MEETING)
     if masked:
         text = _other(text, WITH_MASKS)
         calls = _other(calls, BIASED if kernel == "efficient" else MASKED)
@@ -240,5 +291,7 @@ def _other(text: str, changes: Mapping[str, str]) -> str:
     return text
 
 
-EVERY_RING = tuple(ring(kernel, masked=True, narrow=True) for kernel in KERNELS)
+EVERY_RING = tuple(
+    ring(kernel, masked=not zigzag, narrow=True, zigzag=zigzag) for kernel in KERNELS for zigzag in (False, True)
+)
 """With all the functions that there are."""

@@ -7,14 +7,13 @@ from collections.abc import Iterator
 from meshwright.backends.printing import Function
 from meshwright.backends.torch_.emit.axes import joined
 from meshwright.backends.torch_.emit.parts import Parts
-from meshwright.backends.torch_.emit.printed.bodies import FORWARD, Made, Printed, PrintedBody, axes_in, ring_kernel
+from meshwright.backends.torch_.emit.printed.bodies import FORWARD, Made, Printed, PrintedBody, Rings, axes_in
 from meshwright.backends.torch_.emit.printed.dialect import TERMS
 from meshwright.backends.torch_.emit.printed.moves import used_by
 from meshwright.backends.torch_.emit.printed.passes import Pass
 from meshwright.backends.torch_.emit.printed.ring import ring
 from meshwright.backends.torch_.emit.writing.imports import names_in
 from meshwright.backends.torch_.emit.writing.lines import fitted, head, indented, quoted
-from meshwright.ir.combined import rings_of_windows
 from meshwright.ir.quoting import literal, pattern, said
 
 
@@ -69,8 +68,8 @@ def ring_of(printed: Printed) -> str:
     graphs = [body.piece.graph for body in printed.bodies.values()]
     attends = [graph.operand_types(op) for graph in graphs for op in graph.ops if op.kind == "attention"]
     narrow = any(value.shape[-1] < key.shape[-1] for _, key, value, *_ in attends)
-    masked = bool(rings_of_windows(printed.subject.decisions, printed.subject.fold))
-    return ring(ring_kernel(printed.subject), masked=masked, narrow=narrow)
+    rings = Rings.of(printed.subject)
+    return ring(rings.kernel, masked=rings.masked, narrow=narrow, zigzag=rings.zigzag)
 
 
 def function(printed: Printed, body: PrintedBody, name: str, one: Function) -> list[str]:

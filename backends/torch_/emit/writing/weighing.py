@@ -86,7 +86,7 @@ def share_of(parts: Parts) -> str:
     """The share of a rank in a mean over samples, as code; `group` is that of all ranks that have one."""
     if not parts.shares:
         return "1 / group.size()"
-    also = f' / mesh["{parts.axes.context}"].size()' if parts.axes.context is not None else ""
+    also = "".join(f' / mesh["{axis}"].size()' for axis in parts.axes.context)
     return f'SHARES[mesh["{parts.axes.data}"].get_local_rank()] / sum(SHARES){also}'
 
 
