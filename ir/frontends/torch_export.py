@@ -22,6 +22,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
+from torch.fx._lazy_graph_module import _use_lazy_graph_module
 from torch.utils import _pytree as pytree
 
 from meshwright.ir.errors import (
@@ -198,7 +199,7 @@ def _user_code(place: str) -> Iterator[None]:
 
 def _export(step: Step, batch: Any, place: str) -> Any:
     try:
-        with _user_code(place), stack_traces.short():
+        with _user_code(place), stack_traces.short(), _use_lazy_graph_module(True):  # code of graphs is not run
             return torch.export.export(step, (batch,), strict=False)
     except (MeshwrightError, Interrupted, TimeIsUp):
         raise
