@@ -15,12 +15,14 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from meshwright.ir.quoting import attribute, constant, literal
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
+    from meshwright.ir.graph import Attr
 
 HELD = "{held:%d}"
 DATA = "{data:%d}"
@@ -127,36 +129,50 @@ def resized(few: Constant, more: Constant | None, rows: int, batch: int) -> Cons
     other = replace(few, lines=(), held=(), data=(), problem=few.problem or why)
     if more is None or few.problem or more.problem or few.held != more.held or few.data or more.data:
         return other
-    if [name for name, _ in few.lines] != [name for name, _ in more.lines]:
-        return other
     try:
-        shape = tuple(_resized(one, twice, rows, batch) for one, twice in zip(few.shape, more.shape, strict=True))
-        lines = tuple(
-            (name, "".join(_rewritten(one, twice, rows, batch)))
-            for (name, one), (_, twice) in zip(few.lines, more.lines, strict=True)
-        )
+        shape, lines = proportional((few.shape, few.lines), (more.shape, more.lines), rows, batch)
     except ValueError:
         return other
     return replace(few, shape=shape, lines=lines)
 
 
+Sized = TypeVar("Sized", bound="Attr")
+
+
+def proportional(one: Sized, twice: Sized, rows: int, batch: int) -> Sized:
+    """What holds sizes, for this batch, given what it is for `rows` and for twice as many sequences: a number that
+    doubles, in texts and tuples too, is so many times the batch. Raises `ValueError` where they differ otherwise."""
+    here: Any = one
+    there: Any = twice
+    if type(here) is not type(there):
+        raise ValueError(twice)
+    found: Any = here
+    if isinstance(here, str):
+        found = "".join(_rewritten(here, there, rows, batch))
+    elif isinstance(here, tuple):
+        found = tuple(proportional(part, other, rows, batch) for part, other in zip(here, there, strict=True))
+    elif here != there and type(here) is int:
+        found = _resized(here, there, rows, batch)
+    elif here != there:
+        raise ValueError(twice)
+    return cast("Sized", found)
+
+
+def _resized(one: int, twice: int, rows: int, batch: int) -> int:
+    if twice != 2 * one or one % rows:
+        raise ValueError(twice)
+    return one // rows * batch
+
+
 def _rewritten(one: str, twice: str, rows: int, batch: int) -> Iterator[str]:
-    """An expression for another batch, part by part."""
+    """A text for another batch, part by part."""
     for at, (part, other) in enumerate(zip(_NUMBER.split(one), _NUMBER.split(twice), strict=True)):
         if at % 2:
-            yield str(_resized(int(part), int(other), rows, batch))
+            yield str(proportional(int(part), int(other), rows, batch))
         elif part == other:
             yield part
         else:
             raise ValueError(other)
-
-
-def _resized(one: int, twice: int, rows: int, batch: int) -> int:
-    if one == twice:
-        return one
-    if twice != 2 * one or one % rows:
-        raise ValueError(twice)
-    return one // rows * batch
 
 
 def batched(constants: Mapping[str, Constant], laws: Collection[str]) -> dict[str, Constant]:

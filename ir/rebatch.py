@@ -22,7 +22,9 @@ the meaning of.
 Attributes that carry a count and no size would pass unseen. Means carry none. A scalar is refused that multiplies or
 divides a sum over the batch and is, or divides one by, a multiple of the batch; so are parameters and opaque operators
 that hold the batch, a batch of 1 (in a trace, loops of extent 1 are not to be seen), and one that falls into parts.
-Who asks captures the model again then.
+
+Who asks captures the model again then, at twice the batch: of two folds `in_proportion` writes the one at any batch,
+where they differ in nothing but numbers that double. That says nothing of why they do, so it comes second.
 """
 
 from __future__ import annotations
@@ -32,6 +34,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import prod
 
+from meshwright.ir.constants import proportional
 from meshwright.ir.errors import CannotRebatch, MeshwrightError
 from meshwright.ir.factors import Atoms, atoms_of
 from meshwright.ir.fold import Body, Fold, short_of, unfolded_short
@@ -101,6 +104,41 @@ def with_batch(fold: Fold, batch: int) -> Fold:
         raise
     except MeshwrightError as error:
         raise _refused(error.place, error.cause) from error
+
+
+def in_proportion(few: Fold, more: Fold, rows: int, batch: int) -> Fold:
+    """The fold at this batch, given those that were captured at `rows` and at twice as many sequences. Raises
+    `CannotRebatch` where these differ in anything but sizes that double, and laws of constants."""
+
+    def size(one: Type, other: Type) -> Type:
+        return replace(one, shape=proportional(one.shape, other.shape, rows, batch))
+
+    def operator(one: Op, other: Op) -> Op:
+        attrs = tuple((name, one.attr(name) if name == "law" else value) for name, value in other.attrs)
+        _same(one, replace(other, attrs=one.attrs))
+        return replace(one, attrs=proportional(one.attrs, attrs, rows, batch))
+
+    def body(one: Body, other: Body) -> Body:
+        own, graph = one.graph, other.graph
+        _same(one, replace(other, graph=replace(graph, types=own.types, ops=own.ops)))
+        types = {value: size(type_, graph.types[value]) for value, type_ in own.types.items()}
+        ops = tuple(operator(*pair) for pair in zip(own.ops, graph.ops, strict=True))
+        return replace(one, graph=replace(own, types=types, ops=ops))
+
+    try:
+        bodies = tuple(body(*pair) for pair in zip(few.bodies, more.bodies, strict=True))
+        sizes = zip(few.inputs, more.inputs, strict=True)
+        inputs = tuple((item, size(one, other)) for (item, one), (_, other) in sizes)
+        _same(few, replace(more, bodies=few.bodies, inputs=few.inputs))
+        _same([item for item, _ in few.inputs], [item for item, _ in more.inputs])
+    except (ValueError, KeyError):
+        raise _refused("fold", f"at {2 * rows} sequences it is another than at {rows}") from None
+    return replace(few, bodies=bodies, inputs=inputs)
+
+
+def _same(one: object, other: object) -> None:
+    if one != other:
+        raise ValueError(other)
 
 
 def batched_laws(fold: Fold, batch: int) -> frozenset[str]:

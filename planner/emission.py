@@ -84,6 +84,8 @@ class Emission:
     seats: list[Seat] | None = None
     masked: dict[tuple[object, ...], MeshwrightError] = field(default_factory=dict)
     """Families of configurations whose bodies no code is written for, with the refusal that says so."""
+    known: dict[Config, tuple[Decisions, MeshwrightError | None]] = field(default_factory=dict)
+    """What was answered of a configuration and the plan that it meant last."""
 
     @staticmethod
     def of(setting: Setting, model: str, cluster: Cluster) -> Emission | None:
@@ -109,6 +111,12 @@ class Emission:
         """Why a plan is not emitted, beside what is refused of all; None if it is."""
         if self.refused():
             return None
+        before = self.known.get(config)
+        if before is None or before[0] != decisions:
+            before = self.known[config] = decisions, self._refusal(config, decisions)
+        return before[1]
+
+    def _refusal(self, config: Config, decisions: Decisions) -> MeshwrightError | None:
         try:
             subject = subject_of(self.setting, self.model, config, decisions)
             emit(subject, NOWHERE)

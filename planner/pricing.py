@@ -4,7 +4,8 @@
 
 A `Setting` is what all configurations share: the captured model, the cluster, the workload, the target. The model is
 captured once, at the first batch that is asked for; folds at other batches are written from that one
-(`meshwright.ir.rebatch`), and where that is refused the model is captured again at the batch that is wanted.
+(`meshwright.ir.rebatch`), and where that is refused, from it and one more at twice that batch. Where these differ in
+more than sizes, the model is captured at the batch that is wanted.
 
 `price_of` is the one place where the evaluator comes in.
 """
@@ -28,7 +29,7 @@ from meshwright.ir.decisions import Decisions
 from meshwright.ir.errors import CannotRebatch, MeshwrightError, WorkloadImpossible, nearest
 from meshwright.ir.fold import Fold, unfolded_short
 from meshwright.ir.frontends.calls import calls_of
-from meshwright.ir.frontends.capture import Captured, at_batch, capture
+from meshwright.ir.frontends.capture import Captured, at_batch, capture, rebatched
 from meshwright.ir.frontends.contract import Source
 from meshwright.ir.lower import BodyCache, lower, lower_one
 from meshwright.ir.microbatch import microbatch
@@ -97,7 +98,7 @@ class Folds:
     twice: Captured | None = None
     """The model at twice the batch that it was captured at first."""
     again: dict[int, Captured] = field(default_factory=dict)
-    """The model at every batch at which it had to be captured once more."""
+    """The model at every batch for which one capture does not say what it is."""
 
     def at(self, batch: int) -> Fold:
         """The fold at this batch."""
@@ -131,9 +132,12 @@ class Folds:
             return self.again[batch].constants
         if not any(one.batched for one in first.constants.values()):
             return first.constants
+        return at_batch(first, self._doubled(), self.captured_at, batch)
+
+    def _doubled(self) -> Captured:
         if self.twice is None:
             self.twice = self._capture(2 * self.captured_at)
-        return at_batch(first, self.twice, self.captured_at, batch)
+        return self.twice
 
     def _made(self, batch: int) -> Fold:
         fold = self.first(batch).fold
@@ -142,10 +146,20 @@ class Folds:
         try:
             made = with_batch(fold, batch)
         except CannotRebatch:
-            self.again[batch] = self._capture(batch)
+            self.again[batch] = self._again(batch)
             return self.again[batch].fold
         share_loops(made, fold)
         return made
+
+    def _again(self, batch: int) -> Captured:
+        """Written in proportion to two captures, or captured once more."""
+        try:
+            double = self._doubled()
+            if batch == 2 * self.captured_at:
+                return double
+            return rebatched(self.first(batch), double, self.captured_at, batch)
+        except MeshwrightError:
+            return self._capture(batch)
 
     def _capture(self, batch: int) -> Captured:
         """In the dtype that is asked for, if the model runs in it."""

@@ -10,22 +10,24 @@ to assume; and if even that does not fold, the fold is one body. Both are said i
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from meshwright.ir.account import parameters
 from meshwright.ir.constants import Constant, batched, resized
-from meshwright.ir.errors import ForwardRaised, MeshwrightError, SequenceTooLong
+from meshwright.ir.errors import CannotRebatch, ForwardRaised, MeshwrightError, SequenceTooLong
 from meshwright.ir.fold import Fold
 from meshwright.ir.frontends.contract import Source, example_batch
 from meshwright.ir.frontends.foreign import blamed
 from meshwright.ir.frontends.labels import labelled
 from meshwright.ir.frontends.reduce import LONG_WALK, Stack, find_stacks, reduced
 from meshwright.ir.frontends.segment import NotFoldable, fold_trace, names_of
-from meshwright.ir.frontends.torch_export import Identity, fails_alike, trace
+from meshwright.ir.frontends.torch_export import Identity, fails_alike, failure, trace
 from meshwright.ir.frontends.values import Traced
-from meshwright.ir.rebatch import batched_laws
+from meshwright.ir.rebatch import batched_laws, in_proportion
+from meshwright.ir.verify import verify_fold
 
 MOST_TRIED = 12
 """Lengths of sequences that are tried where a model does not run with the one that was asked for."""
@@ -65,7 +67,9 @@ def capture(source: Source, *, batch: int, seq: int, seed: int = 0) -> Captured:
 
 def _most_positions(source: Source, batch: int, seq: int, seed: int, refused: ForwardRaised) -> int:
     """The greatest extent of a buffer or parameter with which, as its sequence, the model runs, and not with one token
-    more; 0 if there is none."""
+    more; 0 if there is none, or if the model runs as asked and only its trace fails."""
+    if failure(source, example_batch(source, batch, seq)) is None:
+        return 0
 
     def runs(tokens: int) -> bool:
         if fails_alike(source, example_batch(source, batch, tokens), refused):
@@ -121,7 +125,7 @@ def _folded(source: Source, example: Any, found: tuple[Stack, ...], seed: int) -
                 refused.append(f"folding failed, {then}: {reason}")
             continue
         except MeshwrightError as reason:
-            if stacks in (whole, ()) or fails_alike(source, example, reason):
+            if stacks in (whole, ()) or not _for_lack_of_blocks(source, example, stacks, reason):
                 raise
             if stacks == longer:
                 refused.append("the model cannot run with fewer blocks; tracing at full depth")
@@ -130,18 +134,46 @@ def _folded(source: Source, example: Any, found: tuple[Stack, ...], seed: int) -
     raise AssertionError("a graph without stacks is one body")
 
 
+def _for_lack_of_blocks(source: Source, example: Any, stacks: Sequence[Stack], refused: MeshwrightError) -> bool:
+    """Whether a trace of a shortened model may be refused because it is shorter: not if that model runs, so that the
+    trace is to blame, nor if the whole one does not."""
+    if isinstance(refused, ForwardRaised):
+        with reduced(source.module, stacks):
+            if failure(source, example) is None:
+                return False
+    return not fails_alike(source, example, refused)
+
+
 def at_batch(few: Captured, more: Captured, rows: int, batch: int) -> dict[str, Constant]:
     """How constants are made at this batch, by the laws that they have at a batch of `rows`, of which `more` is twice.
 
     The two captures are of one model, so their constants stand in the same places. One whose lines differ in more than
-    sizes is made of something else at every batch; it has a problem.
+    sizes is made of something else at every batch; it has a problem. So has one law of which there are two at twice.
     """
     own, other = _laws(few.fold), _laws(more.fold)
-    twice = dict(zip(own, other, strict=True)) if len(own) == len(other) else {}
+    pairs = set(zip(own, other, strict=True)) if len(own) == len(other) else set()
+    times = Counter(law for law, _ in pairs)
+    twice = {law: at_twice for law, at_twice in pairs if times[law] == 1}
     return {
         law: resized(one, more.constants.get(twice.get(law, "")), rows, batch) if one.batched else one
         for law, one in few.constants.items()
     }
+
+
+def rebatched(few: Captured, more: Captured, rows: int, batch: int) -> Captured:
+    """The model at this batch, given what it is at `rows` and at twice as many sequences. Raises a refusal where that
+    does not follow."""
+    fold, constants = in_proportion(few.fold, more.fold, rows, batch), at_batch(few, more, rows, batch)
+    verify_fold(fold)
+    for law, other in zip(_laws(few.fold), _laws(more.fold), strict=True):
+        one = few.constants[law]
+        if constants[law].problem != one.problem or (law != other and not one.batched):
+            raise CannotRebatch(
+                place=f"constant {law}",
+                cause=f"at another batch than {rows}, it is made of something else",
+                fix="capture the model at the batch that is wanted",
+            )
+    return replace(few, fold=fold, constants=constants)
 
 
 def _laws(fold: Fold) -> list[str]:

@@ -11,13 +11,14 @@ thousands of small ones.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from functools import cache
 from typing import Any
 
 import torch
 from torch import Tensor, fx
 from torch._decomp import core_aten_decompositions
+from torch.fx._lazy_graph_module import _use_lazy_graph_module
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -69,13 +70,28 @@ def _taken_apart(
 ) -> fx.GraphModule | None:
     nodes, call = _on_meta(node)
     try:
-        found = make_fx(call, decomposition_table=dict(written))(*nodes)
+        with _use_lazy_graph_module(True):  # code of graphs is not run
+            found = make_fx(call, decomposition_table=dict(written))(*nodes)
     except (RuntimeError, TypeError, ValueError, NotImplementedError):  # it cannot be taken apart without values
         return None
     inner = [part for part in found.graph.nodes if part.op == "call_function"]
     if len(inner) > most or not all(known(str(part.target)) for part in inner if part.all_input_nodes):
         return None
     return found
+
+
+def likeness(node: fx.Node) -> Hashable:
+    """What the parts of an operator follow from: it, its arguments, and all that torch can know of its tensors. Nothing
+    if one of these is no tensor."""
+    nodes: dict[fx.Node, int] = {}
+    arguments = fx.node.map_arg((node.args, node.kwargs), lambda item: f"%{nodes.setdefault(item, len(nodes))}")
+    given = [item.meta["val"] for item in nodes]
+    if not all(isinstance(one, Tensor) for one in given):
+        return None
+    tensors = tuple(
+        (one.shape, one.stride(), one.storage_offset(), one.dtype, one.device, one.requires_grad) for one in given
+    )
+    return node.target, repr(arguments), tensors
 
 
 def flops(node: fx.Node) -> int:

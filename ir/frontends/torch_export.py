@@ -22,6 +22,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
+from torch.fx._lazy_graph_module import _use_lazy_graph_module
 from torch.utils import _pytree as pytree
 
 from meshwright.ir.errors import (
@@ -162,22 +163,30 @@ def trace(
 def fails_alike(source: Source, batch: Any, refused: MeshwrightError) -> bool:
     """Whether the whole model, merely run without values, is refused for the same reason at the same line: then no
     other trace of it will do, and this has cost a fraction of one."""
+    found = failure(source, batch)
+    return found is not None and (type(found), found.place, found.cause) == (
+        type(refused),
+        refused.place,
+        refused.cause,
+    )
+
+
+def failure(source: Source, batch: Any) -> MeshwrightError | None:
+    """Why the model, merely run without values, is refused, if it is."""
     step, was_training = Step(source), source.module.training
     source.module.train()
     try:
         with standing_in(), without_values(), _user_code(source.place):
             step(batch)
     except MeshwrightError as error:
-        found = error
+        return error
     except (Interrupted, TimeIsUp):
         raise
     except BaseException as error:  # noqa: BLE001 - it is whatever the user's code raises
-        found = _explained(error, source.place)
-    else:
-        return False
+        return _explained(error, source.place)
     finally:
         source.module.train(was_training)
-    return (type(found), found.place, found.cause) == (type(refused), refused.place, refused.cause)
+    return None
 
 
 @contextlib.contextmanager
@@ -190,7 +199,7 @@ def _user_code(place: str) -> Iterator[None]:
 
 def _export(step: Step, batch: Any, place: str) -> Any:
     try:
-        with _user_code(place), stack_traces.short():
+        with _user_code(place), stack_traces.short(), _use_lazy_graph_module(True):  # code of graphs is not run
             return torch.export.export(step, (batch,), strict=False)
     except (MeshwrightError, Interrupted, TimeIsUp):
         raise

@@ -11,7 +11,7 @@ table of `aten.py`, which emits operators (`emit.py`). Writes in place become ne
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import PurePath
@@ -48,6 +48,8 @@ class Translator(Emitter):
     def __init__(self, names: Names, attributes: Mapping[int, tuple[Attribute, ...]] | None = None) -> None:
         super().__init__(names)
         self.attributes = attributes or {}
+        self.taken_apart: dict[Hashable, fx.GraphModule | None] = {}
+        """What operators are made of; those that are alike are taken apart once."""
 
     def run(self, graph: fx.Graph, arguments: Sequence[Any], owner: torch.nn.Module) -> list[Any]:
         """Translate a (sub)graph called with these cells; the cells of its outputs."""
@@ -141,7 +143,10 @@ class Translator(Emitter):
         read = [h for h in flat(tuple(call.args.values())) if isinstance(h, str | Term | Assembly)]
         if aten.known(call.target) or all(isinstance(h, Term) for h in read):
             return None
-        return decompose.parts(node, lambda target: aten.ruled(target.removeprefix("aten.")))
+        alike = decompose.likeness(node)
+        if alike is None or alike not in self.taken_apart:
+            self.taken_apart[alike] = decompose.parts(node, lambda target: aten.ruled(target.removeprefix("aten.")))
+        return self.taken_apart[alike]
 
     def _made_of(self, node: fx.Node, given: Sequence[Any]) -> Handle | None:
         """The results of an operator with an entry, by its parts."""

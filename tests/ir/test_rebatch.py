@@ -14,7 +14,7 @@ from meshwright.ir.fold import Body, Fold, FromInput, FromPrevious, Segment
 from meshwright.ir.frontends.capture import capture
 from meshwright.ir.frontends.contract import Source
 from meshwright.ir.frontends.load import load_model
-from meshwright.ir.rebatch import batch_of, with_batch
+from meshwright.ir.rebatch import batch_of, in_proportion, with_batch
 from meshwright.ir.rules import register_rule, unregister_rule
 from meshwright.ir.text import fold_text
 from meshwright.ir.verify import verify_fold
@@ -381,3 +381,24 @@ def test_operators_with_a_rule_of_trials_may_see_the_batch() -> None:
     assert with_batch(build(4, *known), 6) == build(6, *known)
     with pytest.raises(CannotRebatch, match="it needs the batch in one place"):
         with_batch(build(4, "w0 n0 -> w1 n0", ("w0", "w1")), 6)
+
+
+def test_of_two_captures_sizes_that_double_are_in_proportion() -> None:
+    """Whatever the operators are: here one that needs the batch in one place, and constants of other laws."""
+
+    def build(batch: int, scalar: float = 2.0, law: str = "") -> Fold:
+        g = Builder()
+        x = g.input((batch, 8), labels=("b", "s"))
+        attrs = {"target": "mylib::tried", "rule": "w0 n0 -> w1 n0", "whole": ("w0", "w1")}
+        y = g.op("opaque", x, types=(f"f32[{batch}, 8]",), **attrs)
+        made = g.op("constant", shape=(batch, 8), dtype="f32", law=law or f"arange:{batch}")
+        g.output(g.op("mul", g.op("add", y, made), scalar=scalar))
+        return one_body(g)
+
+    few = build(4)
+    with pytest.raises(CannotRebatch):
+        with_batch(few, 6)
+    assert in_proportion(few, build(8), 4, 6) == build(6, law="arange:4")
+    for other in (build(8, scalar=4.0), build(12)):
+        with pytest.raises(CannotRebatch, match="at 8 sequences it is another than at 4"):
+            in_proportion(few, other, 4, 6)

@@ -55,6 +55,7 @@ class Model:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, *, inputs: Any = (), fails: bool = False) -> None:
         self.captured, self.written, self.verified = list[Any](), list[Any](), list[Any]()
         self.refused: dict[int, MeshwrightError] = {}
+        self.unlike = set[int]()
 
         def capture(source: Source, *, batch: int, seq: int, seed: int) -> Captured:
             self.captured.append((source.name, batch, seq, seed))
@@ -63,6 +64,11 @@ class Model:
             own = inputs if source.name == "model" else ()
             return Captured(SimpleNamespace(name=f"{source.name} at {batch}", inputs=own), ("a note",))
 
+        def rebatched(few: Captured, more: Captured, rows: int, batch: int) -> Captured:
+            if batch in self.unlike:
+                raise REBATCH
+            return Captured(SimpleNamespace(name=f"{few.fold.name}, in proportion at {batch}"))
+
         def with_batch(fold: Any, batch: int) -> Any:
             if batch in self.refused:
                 raise self.refused[batch]
@@ -70,6 +76,7 @@ class Model:
             return SimpleNamespace(name=f"{fold.name}, written at {batch}")
 
         monkeypatch.setattr(module, "capture", capture)
+        monkeypatch.setattr(module, "rebatched", rebatched)
         monkeypatch.setattr(module, "with_batch", with_batch)
         monkeypatch.setattr(module, "share_loops", lambda made, fold: None)
         monkeypatch.setattr(module, "verify_fold", self.verified.append)
@@ -88,6 +95,17 @@ def test_a_model_is_captured_once_and_written_at_other_batches(monkeypatch: pyte
     first: Any = own.first(16)
     assert first.fold.name == "model at 4"
     assert [fold.name for fold in one.verified] == ["model at 4"]
+
+
+def test_other_batches_are_in_proportion_to_two_captures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many there are; those at which the model is another are captured."""
+    one, own = Model(monkeypatch), folds()
+    one.refused, one.unlike = dict.fromkeys((8, 16, 32, 64), REBATCH), {64}
+    own.first(4)
+    found: list[Any] = [own.at(batch) for batch in (16, 32, 8, 64)]
+    proportional = [f"model at 4, in proportion at {batch}" for batch in (16, 32)]
+    assert [fold.name for fold in found] == [*proportional, "model at 8", "model at 64"]
+    assert [batch for _, batch, _, _ in one.captured] == [4, 8, 64]
 
 
 def test_one_sequence_is_written_from_two(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -123,7 +141,7 @@ def test_constants_that_grow_with_the_batch_are_captured_twice(monkeypatch: pyte
     assert [own.constants(batch) for batch in (8, 16)] == ["at 8", "at 16"]
     assert own.constants(4).keys() == {"law"}
     assert written == [(4, 8), (4, 16)]
-    one.refused = {32: REBATCH}
+    one.refused, one.unlike = {32: REBATCH}, {32}
     assert own.constants(32) == {}
     assert [batch for _, batch, _, _ in one.captured] == [4, 8, 32]
 

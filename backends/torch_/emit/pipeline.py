@@ -4,7 +4,7 @@ forward pass (`printed.stages` makes them); and what stages share.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
 
@@ -137,9 +137,16 @@ def _tied(subject: Subject, codes: Sequence[StageCode]) -> list[tuple[tuple[int,
     return [names for names in found if len(names) > 1]
 
 
-def is_inside(module: str, around: Collection[str]) -> bool:
+def is_inside(module: str, around: Container[str]) -> bool:
     """Whether a module is one of these, or within one."""
-    return module in around or any(one and module.startswith(f"{one}.") for one in around)
+    return module in around or any(one in around for one in above(module))
+
+
+def above(module: str) -> Iterator[str]:
+    """The modules that a module is within, but for the model itself."""
+    while "." in module:
+        module = module.rpartition(".")[0]
+        yield module
 
 
 def _stored(subject: Subject, stage: int, number: int, path: str) -> Placement:

@@ -22,6 +22,8 @@ Cut = tuple[int, Sizes, str]
 Fused = Mapping[str, Cut]
 """Of one body the parameters that yield values side by side, and how they are cut."""
 What = TypeVar("What")
+NUMBER = re.compile(r"(?<![^.])\d+(?![^.])")
+"""A part of a name that is a number."""
 
 
 def sizes_of(layout: Layout, extent: int) -> Sizes:
@@ -47,13 +49,22 @@ def by_name(several: Iterable[tuple[Piece, str, What | None]]) -> dict[str, What
     """What is said of parameters of bodies, if anything, by regular expressions of their names in all instances."""
     given = list(several)
     said = {joined(at, path): what for piece, path, what in given for at in piece.around()}
+    alike = dict[tuple[str, ...], list[What | None]]()
+    for name, what in said.items():
+        for key in ((name,), *((name[: one.start()], name[one.end() :]) for one in NUMBER.finditer(name))):
+            alike.setdefault(key, []).append(what)
     found = dict[str, What]()
     for piece, path, what in given:
         if what is not None:
-            every = pattern(piece, path)
-            alike = all(said[name] == what for name in said if re.fullmatch(every, name))
-            found[every if alike else pattern(piece, path, of=piece.instances().numbers)] = what
+            others = any(one != what for one in alike[_around_number(piece, path)])
+            found[pattern(piece, path, of=piece.instances().numbers if others else ())] = what
     return found
+
+
+def _around_number(piece: Piece, path: str) -> tuple[str, ...]:
+    """What stands around the number in the names that `pattern` says of all instances of a body; the name, if none."""
+    every = piece.instances() if piece.repeated else None
+    return (path,) if every is None else (every.before, f"{every.after}.{path}")
 
 
 def pattern(piece: Piece, path: str, of: tuple[int, ...] = ()) -> str:

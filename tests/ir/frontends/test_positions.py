@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.fx.experimental.proxy_tensor import get_proxy_mode
 
 from meshwright.ir.errors import ForwardRaised, SequenceTooLong
 from meshwright.ir.frontends.capture import capture
@@ -18,8 +19,9 @@ class Positioned(nn.Module):
 
     def __init__(self, way: str) -> None:
         super().__init__()
-        self.way = way
+        self.way, self.runs = way, 0
         self.tokens, self.positions = nn.Embedding(50, WIDTH), nn.Embedding(POSITIONS, WIDTH)
+        self.blocks = nn.Sequential(*(nn.Linear(WIDTH, WIDTH) for _ in range(8)))
         self.head = nn.Linear(WIDTH, 50)
         self.register_buffer("numbers", torch.arange(POSITIONS), persistent=False)
         self.numbers: Tensor
@@ -34,9 +36,10 @@ class Positioned(nn.Module):
             found = self.positions(self.numbers[:length].expand(length))
         else:
             found = self.positions.weight[:length]
-        if self.way == "broken":
+        self.runs += 1
+        if self.way == "broken" or (self.way == "untraced" and get_proxy_mode() is not None):
             raise RuntimeError("not with any sequence")
-        return torch.as_tensor(self.head(self.tokens(tokens) + found).mean())
+        return torch.as_tensor(self.head(self.blocks(self.tokens(tokens) + found)).mean())
 
 
 def source(way: str) -> Source:
@@ -59,3 +62,11 @@ def test_the_limit_is_named(way: str) -> None:
 def test_a_model_that_never_runs_says_what_it_raised() -> None:
     with pytest.raises(ForwardRaised, match="not with any sequence"):
         capture(source("broken"), batch=2, seq=2 * POSITIONS)
+
+
+def test_a_model_that_runs_and_is_not_traced_is_not_tried_at_other_lengths_or_depths() -> None:
+    """Beside the trace, which leaves no counts, one run of the shortened model, and one of the whole one."""
+    given = source("untraced")
+    with pytest.raises(ForwardRaised, match="not with any sequence"):
+        capture(given, batch=2, seq=POSITIONS)
+    assert given.module.runs == 2

@@ -7,7 +7,8 @@ targets beside what enters, and what its micro-batch counts for in the loss; it 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import cached_property
 
 from meshwright.backends.torch_.emit.pipeline import (
     FIRST,
@@ -15,6 +16,7 @@ from meshwright.backends.torch_.emit.pipeline import (
     Crossing,
     Pipeline,
     StageCode,
+    above,
     held_by,
     is_inside,
     shared_by,
@@ -26,6 +28,7 @@ from meshwright.backends.torch_.emit.storage import weights_apart
 from meshwright.backends.torch_.emit.subject import Subject, name_in
 from meshwright.backends.torch_.emit.writing.lines import head
 from meshwright.ir.errors import EmissionPrinted
+from meshwright.ir.fold import Call
 
 SHARE = "share"
 """What the last stage calls what its micro-batch counts for."""
@@ -46,6 +49,7 @@ def printed_pipeline(subject: Subject, by_stage: Sequence[Printed]) -> Pipeline 
 
 def _codes(subject: Subject, by_stage: Sequence[Printed]) -> Iterator[StageCode]:
     stages, calls = subject.decisions.stages, list(subject.fold.calls())
+    read = tuple(map(_read, calls))
     sent = [_sent(subject, index, by_stage[index]) for index in range(len(stages) - 1)]
     for index, (stage, printed) in enumerate(zip(stages, by_stage, strict=True)):
         enters = {at: entered for at, (_, entered) in sent[index - 1].items()} if index else {}
@@ -54,21 +58,22 @@ def _codes(subject: Subject, by_stage: Sequence[Printed]) -> Iterator[StageCode]
         behind = {at for at, one in enters.items() if one.differentiable} if weights_apart(subject) else set[At]()
         run = Pass(printed, stage.first, stage.last, names, behind=behind)
         lines = list(run.lines())
-        last = index == len(stages) - 1
+        holds, last = _Holds(run, read), index == len(stages) - 1
         returns = [run.name(run.loss)] if last else [run.names[at] for at in leaves]
         own = [name for name in run.entries if name in printed.entries]
         given = [printed.entry_names[name] for name in own] if not index else [one.name for one in enters.values()]
         late = tuple(printed.entry_names[name] for name in own) if index else ()
         named = (*given, *late, *([SHARE] * last), *axes_in(lines, (TERMS,)))
+        ahead = tuple(holds.modules(ahead=True))
         yield StageCode(
             index=index,
             mesh=stage.mesh,
             enters=tuple(enters.values()),
             leaves=tuple(leaves.values()),
             blocks=tuple(call.path for call in calls[stage.first : stage.last] if call.path),
-            beside=tuple(dict.fromkeys((*_modules(run, ahead=True), *_modules(run, ahead=False)))),
-            ahead=len(list(_modules(run, ahead=True))),
-            holds=tuple(_loose(run)),
+            beside=tuple(dict.fromkeys((*ahead, *holds.modules(ahead=False)))),
+            ahead=len(ahead),
+            holds=tuple(holds.loose()),
             lines=tuple(_text(printed, [*_entered(enters.values(), run), *lines], named, returns)),
             late=late,
             given=() if index else tuple(given),
@@ -98,46 +103,53 @@ def _sent(subject: Subject, stage: int, printed: Printed) -> dict[At, tuple[Cros
     return found
 
 
-def _modules(run: Pass, *, ahead: bool) -> Iterator[str]:
-    """The modules that hold what bodies outside of blocks read, before the first block or behind it."""
-    blocks = [n for n in range(run.first, run.last) if run.calls[n].path]
-    first = min(blocks, default=run.last)
-    numbers = range(run.first, first) if ahead else range(first, run.last)
-    names = [name for n in numbers for name in _read(run, n)] + list(_constants(run) if ahead else ())
-    others, within = _of_others(run), {run.calls[n].path for n in blocks}
-    found = dict.fromkeys(module for name in names if (module := _whole(name, others)))
-    yield from (one for one in found if not is_inside(one, within | found.keys() - {one}))
+@dataclass(frozen=True)
+class _Holds:
+    """What a stage has of the model beside blocks: `read` are the parameters and buffers of every call of the model
+    that is no block."""
+
+    run: Pass
+    read: Sequence[tuple[str, ...]]
+
+    @cached_property
+    def blocks(self) -> list[int]:
+        return [n for n in range(self.run.first, self.run.last) if self.run.calls[n].path]
+
+    def modules(self, *, ahead: bool) -> Iterator[str]:
+        """The modules that hold what bodies outside of blocks read, before the first block or behind it."""
+        first = min(self.blocks, default=self.run.last)
+        numbers = range(self.run.first, first) if ahead else range(first, self.run.last)
+        names = [name for n in numbers for name in self.read[n]] + list(_constants(self.run) if ahead else ())
+        within = {self.run.calls[n].path for n in self.blocks}
+        found = dict.fromkeys(module for name in names if (module := self.whole(name)))
+        yield from (one for one in found if not is_inside(one, within) and found.keys().isdisjoint(above(one)))
+
+    def loose(self) -> Iterator[str]:
+        """The parameters and buffers of modules that it does not hold whole, as the model itself."""
+        names = [name for number in range(self.run.first, self.run.last) for name in self.read[number]]
+        yield from (name for name in dict.fromkeys((*names, *_constants(self.run))) if not self.whole(name))
+
+    @cached_property
+    def shared(self) -> set[str]:
+        """The modules that a stage does not have to itself: blocks, those that hold what only calls outside of blocks
+        of other stages read, and those around them."""
+        own = range(self.run.first, self.run.last)
+        read = {True: set[str](), False: set[str]()}
+        for number, names in enumerate(self.read):
+            read[number in own].update(names)
+        elsewhere = {name.rpartition(".")[0] for name in read[False] - read[True]}
+        others = {call.path for call in self.run.calls if call.path} | elsewhere
+        return others | {module for one in others for module in above(one)}
+
+    def whole(self, name: str) -> str:
+        """The module that holds a parameter, if the stage can hold it whole; else nothing."""
+        module = name.rpartition(".")[0]
+        return "" if module in self.shared else module
 
 
-def _loose(run: Pass) -> Iterator[str]:
-    """The parameters and buffers of modules that it does not hold whole, as the model itself."""
-    names = [name for number in range(run.first, run.last) for name in _read(run, number)]
-    others = _of_others(run)
-    yield from (name for name in dict.fromkeys((*names, *_constants(run))) if not _whole(name, others))
-
-
-def _read(run: Pass, number: int) -> Iterator[str]:
+def _read(call: Call) -> tuple[str, ...]:
     """The parameters and buffers of a call, if it is no block."""
-    call = run.calls[number]
-    graph = call.body.graph
-    yield from (name_in(graph, param) for param in graph.params if not call.path)
-
-
-def _of_others(run: Pass) -> set[str]:
-    """The modules that a stage does not have to itself: blocks, and those that hold what only calls outside of blocks
-    of other stages read."""
-    own = range(run.first, run.last)
-    read = {True: set[str](), False: set[str]()}
-    for number in range(len(run.calls)):
-        read[number in own].update(_read(run, number))
-    elsewhere = {name.rpartition(".")[0] for name in read[False] - read[True]}
-    return {call.path for call in run.calls if call.path} | elsewhere
-
-
-def _whole(name: str, others: set[str]) -> str:
-    """The module that holds a parameter, if a stage can hold it whole; else nothing."""
-    module = name.rpartition(".")[0]
-    return "" if any(is_inside(one, {module}) for one in others) else module
+    return () if call.path else tuple(name_in(call.body.graph, param) for param in call.body.graph.params)
 
 
 def _constants(run: Pass) -> Iterator[str]:
