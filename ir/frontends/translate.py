@@ -48,6 +48,7 @@ class Translator(Emitter):
     def __init__(self, names: Names, attributes: Mapping[int, tuple[Attribute, ...]] | None = None) -> None:
         super().__init__(names)
         self.attributes = attributes or {}
+        self.parameters: set[Cell[Handle]] = set()
 
     def run(self, graph: fx.Graph, arguments: Sequence[Any], owner: torch.nn.Module) -> list[Any]:
         """Translate a (sub)graph called with these cells; the cells of its outputs."""
@@ -175,7 +176,11 @@ class Translator(Emitter):
         return [part(index, own) for index, own in enumerate(handle)]
 
     def _written(self, call: Call, cell: Cell[Handle]) -> Cell[Handle]:
-        """An in-place operator: its functional twin, then a write in the dtype of what is written."""
+        """An in-place operator: its functional twin, then a write in the dtype of what is written. What is written into
+        a parameter has no gradient, while the parameter has: no operator says that (`unsaid.written`)."""
+        if cell.root in self.parameters:
+            self.notes.append("what the forward pass writes into parameters is not planned")
+            return cell
         cell.write(self.cast(self._result(writing.functional_twin(call)), call.type.dtype))
         return cell
 
