@@ -1,4 +1,4 @@
-"""Stages in which nothing is trained: they have an optimizer too, and what follows them has no gradient to send back."""
+"""Stages in which nothing is trained: they have optimizers too, and what follows them sends no gradient back."""
 
 from __future__ import annotations
 
