@@ -72,17 +72,20 @@ class Writes(TorchDispatchMode):
         super().__init__()
         self.found: dict[str, bool] = {}
         self._paths = {_storage(parameter): path for path, parameter in model.named_parameters()}
+        self._views: list[Tensor] = []  # kept: another tensor may get the storage of one that is gone
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         made = func(*args, **(kwargs or {}))
         for argument, given in zip(func._schema.arguments, args, strict=False):
-            path = self._paths.get(_storage(given)) if argument.alias_info and isinstance(given, Tensor) else None
+            strided = isinstance(given, Tensor) and given.layout is torch.strided
+            path = self._paths.get(_storage(given)) if argument.alias_info and strided else None
             if path is None:
                 continue
             if argument.alias_info.is_write:
                 self.found[path] = self.found.get(path, True) and sum(isinstance(one, Tensor) for one in args) == 1
             elif isinstance(made, Tensor):
                 self._paths[_storage(made)] = path
+                self._views.append(made)
         return made
 
 
