@@ -40,5 +40,7 @@ class Calls:
     """Whether the file has `draw_weights(module)`."""
     unsaid: tuple[str, ...] = ()
     """What of its training step the graph does not say, so that nothing can be printed of that."""
+    written: tuple[str, ...] = ()
+    """The parameters that the forward pass writes into."""
     constants: Mapping[str, Constant] = field(default_factory=dict)
     """How the constants of the model's graph are made, by their laws."""

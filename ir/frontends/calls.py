@@ -19,7 +19,7 @@ from meshwright.ir.frontends.foreign import guarded
 from meshwright.ir.frontends.model_file import model_file
 from meshwright.ir.frontends.own_loss import own_loss
 from meshwright.ir.frontends.stand_ins import run_faked
-from meshwright.ir.frontends.unsaid import watched
+from meshwright.ir.frontends.unsaid import Writes, watched
 
 TIME_LIMIT_S = 60.0
 
@@ -44,7 +44,13 @@ def calls_of(
     accepted = inspect.signature(source.module.forward).parameters
     entries = tuple(name for name in accepted if name in example)
     with guarded(file, TIME_LIMIT_S), watched() as unsaid:
-        called, outputs = _watched(source, source.given({name: example[name] for name in entries}), example)
+        called, outputs, written = _watched(source, source.given({name: example[name] for name in entries}), example)
+    if apart := [path for path, alike in written.items() if not alike]:
+        raise EmissionModel(
+            place=file,
+            cause=f"the forward pass writes into its parameter {apart[0]} what its batch may say: copies come apart",
+            fix="do it in a hook of the optimizer's step, or with a buffer",
+        )
     own = own_loss(outputs) if source.hooks.loss is None else None
     if source.hooks.loss is None and own is None:
         raise EmissionModel(
@@ -66,7 +72,8 @@ def calls_of(
         draws=draws,
         untrained=frozenset(_untrained(source.module)),
         undrawn=() if draws else tuple(_undrawn(source.module)),
-        unsaid=tuple(unsaid),
+        unsaid=(*unsaid, *(f"the forward pass writes into its parameter {path}" for path in written)),
+        written=tuple(written),
         constants=constants or {},
     )
 
@@ -92,8 +99,11 @@ def _undrawn(model: nn.Module) -> Iterator[str]:
             yield path
 
 
-def _watched(source: Source, inputs: dict[str, Tensor], batch: dict[str, Any]) -> tuple[frozenset[str], Any]:
-    """The paths of the modules that it calls, and what it returns; its loss is computed too."""
+def _watched(
+    source: Source, inputs: dict[str, Tensor], batch: dict[str, Any]
+) -> tuple[frozenset[str], Any, Mapping[str, bool]]:
+    """The paths of the modules that it calls, what it returns, and the parameters that it writes into (`Writes`); its
+    loss is computed too."""
     was_training = source.module.training
     source.module.train()
     try:
@@ -107,18 +117,18 @@ def _seen(
     inputs: dict[str, Tensor],
     batch: dict[str, Any],
     entered: Callable[[], AbstractContextManager[FakeTensorMode]],
-) -> tuple[frozenset[str], Any]:
+) -> tuple[frozenset[str], Any, Mapping[str, bool]]:
     found, model = set[str](), source.module
     handles = [
         module.register_forward_pre_hook(lambda *_, path=path: found.add(path))
         for path, module in model.named_modules()
     ]
     try:
-        with entered() as mode:  # models ask it no values, unlike meta
+        with entered() as mode, Writes(model) as writes:  # models ask it no values, unlike meta
             outputs = model(**{name: mode.from_tensor(tensor) for name, tensor in inputs.items()})
             if source.hooks.loss is not None:
                 source.hooks.loss(outputs, tree_map_only(Tensor, mode.from_tensor, batch))
     finally:
         for handle in handles:
             handle.remove()
-    return frozenset(found), outputs
+    return frozenset(found), outputs, writes.found

@@ -112,6 +112,13 @@ def _put(settings: Any, changed: Mapping[Path, Any], at: Path = ()) -> Any:
     return settings
 
 
+def _at(settings: Any, path: Path) -> Any:
+    """What the settings have in this place."""
+    for part in path:
+        settings = settings[part]
+    return settings
+
+
 def _cut(settings: Any, length: int, few: int) -> Any:
     """The settings, with all lists of this length cut off: they have an entry for every block; and without the entries
     of blocks that are gone, where all names are indices."""
@@ -372,12 +379,14 @@ class _Search:
 
     def with_fewer(self, path: Path, value: int) -> Iterator[Settings]:
         """The settings with as few blocks as the twin has, or some more, as many as it takes where kinds alternate;
-        lists that have an entry for each are cut off, or not."""
+        lists that have an entry for each are cut off: all, those beside the number (another stack may have as many
+        blocks), or none."""
         few, some = self.scale.layers, self.scale.layers + UNIT[True]
         for number in (*range(few, min(some, value)), *range(some, value, UNIT[False])):
             put = _put(self.settings, {path: number})
-            cut = _cut(put, value, number)
-            yield from (cut, put) if cut != put else (put,)
+            beside = _put(put, {path[:-1]: _cut(_at(put, path[:-1]), value, number)})
+            cuts = (_cut(put, value, number), beside, put)
+            yield from (cut for at, cut in enumerate(cuts) if cut not in cuts[:at])
 
     def repeats(self, settings: Settings) -> bool:
         """Whether these run the same operators fewer times."""

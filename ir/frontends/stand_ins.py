@@ -1,7 +1,7 @@
 """What stands in for parts of torch while a model is traced.
 
-Three parts of torch look at values, or run code that a trace cannot follow, where the shape of the step does not depend
-on it:
+Parts of torch look at values, or run code that a trace cannot follow, where the shape of the step does not depend on
+it:
 
     TransformerEncoder, TransformerDecoder    compare a mask with the causal one, to pass on a hint; without values the
                                               user's own hint is all there is
@@ -9,7 +9,10 @@ on it:
     checkpoint, either kind                   throws away what its function saves: what to recompute is for a plan to
                                               decide, so the function is traced as if it were called, and a note says so
 
-A fourth prints: an export that fails writes its graph to standard error, a page before our two lines. And transformers
+    Tensor.data                               has no operator, so what it gives is unknown to a trace: `detach` has one,
+                                              and shares storage just so
+
+Another prints: an export that fails writes its graph to standard error, a page before our two lines. And transformers
 looks at no values where it takes itself to be traced.
 
 A model without values is on the meta device, but its code need not be: `torch.arange(n)`, `torch.tensor(values)` and
@@ -56,6 +59,7 @@ def standing_in() -> Iterator[list[str]]:
             ("torch.utils.checkpoint._checkpoint_without_reentrant_generator", unchecked),
         ):
             stack.enter_context(mock.patch(target, stand_in))
+        stack.enter_context(mock.patch.object(torch.Tensor, "data", property(torch.Tensor.detach, _set_data)))
         stack.enter_context(one_device())
         stack.enter_context(mock.patch("torch.export._trace.print", _nothing, create=True))
         yield notes
@@ -63,6 +67,10 @@ def standing_in() -> Iterator[list[str]]:
 
 def _hinted(_mask: Any, is_causal: bool | None = None, _size: int | None = None) -> bool:
     return is_causal is True
+
+
+def _set_data(tensor: torch.Tensor, data: torch.Tensor) -> None:
+    torch._C.TensorBase.data.__set__(tensor, data)
 
 
 def _nothing(*_args: Any, **_kwargs: Any) -> None:

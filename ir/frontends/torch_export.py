@@ -275,7 +275,9 @@ def _translate(
         if cell is None:
             paths = identity.paths.get(id(tensor), (strip.path(path),))
             cell = tied[id(tensor)] = Cell(_state(translator, tensor, paths, kind == "BUFFER", node in written, known))
-            if node in written:
+            if kind == "PARAMETER":
+                translator.parameters.add(cell)
+            elif node in written:
                 buffers[paths[0]] = cell
         cells.append(cell)
     results = translator.run(graph, cells, program.graph_module)

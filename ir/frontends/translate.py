@@ -50,6 +50,7 @@ class Translator(Emitter):
         self.attributes = attributes or {}
         self.taken_apart: dict[Hashable, fx.GraphModule | None] = {}
         """What operators are made of; those that are alike are taken apart once."""
+        self.parameters: set[Cell[Handle]] = set()
 
     def run(self, graph: fx.Graph, arguments: Sequence[Any], owner: torch.nn.Module) -> list[Any]:
         """Translate a (sub)graph called with these cells; the cells of its outputs."""
@@ -180,7 +181,11 @@ class Translator(Emitter):
         return [part(index, own) for index, own in enumerate(handle)]
 
     def _written(self, call: Call, cell: Cell[Handle]) -> Cell[Handle]:
-        """An in-place operator: its functional twin, then a write in the dtype of what is written."""
+        """An in-place operator: its functional twin, then a write in the dtype of what is written. What is written into
+        a parameter has no gradient, while the parameter has: no operator says that (`unsaid.written`)."""
+        if cell.root in self.parameters:
+            self.notes.append("what the forward pass writes into parameters is not planned")
+            return cell
         cell.write(self.cast(self._result(writing.functional_twin(call)), call.type.dtype))
         return cell
 

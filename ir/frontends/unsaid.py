@@ -3,6 +3,8 @@
     derivatives   an autograd function may have a backward pass that is not the derivative of its forward pass, and a
                   graph has only the latter
     draws         numbers that numpy or `random` draw are constants in a graph, and others in every step of the model
+    writes        a parameter that the forward pass clips or scales is trained as if it had not been, and no operator of
+                  a graph has a gradient for what it did not read
 
 Code that is printed from the graph would compute something else than the model. Whether a derivative is that of the
 forward pass is tried, on numbers that are drawn: once on signed and once on positive ones, on small extents or, if the
@@ -21,9 +23,10 @@ from unittest import mock
 
 import numpy
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.autograd import Function
 from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode
 
 SMALL = 8
 """Extents up to this stay, where small ones are tried; larger ones become a little more than it."""
@@ -59,6 +62,35 @@ def states() -> tuple[Any, ...]:
     """Of the generators of numpy and `random`, to be compared: who draws changes them."""
     name, keys, *counters = cast("tuple[Any, ...]", numpy.random.get_state())
     return random.getstate(), name, keys.tobytes(), *counters
+
+
+class Writes(TorchDispatchMode):
+    """Run a step inside; afterwards, `found` has the paths of the parameters that it wrote into, each with whether all
+    that was written comes of numbers and of the parameter itself, so that its copies stay alike."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.found: dict[str, bool] = {}
+        self._paths = {_storage(parameter): path for path, parameter in model.named_parameters()}
+        self._views: list[Tensor] = []  # kept: another tensor may get the storage of one that is gone
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        made = func(*args, **(kwargs or {}))
+        for argument, given in zip(func._schema.arguments, args, strict=False):
+            strided = isinstance(given, Tensor) and given.layout is torch.strided
+            path = self._paths.get(_storage(given)) if argument.alias_info and strided else None
+            if path is None:
+                continue
+            if argument.alias_info.is_write:
+                self.found[path] = self.found.get(path, True) and sum(isinstance(one, Tensor) for one in args) == 1
+            elif isinstance(made, Tensor):
+                self._paths[_storage(made)] = path
+                self._views.append(made)
+        return made
+
+
+def _storage(tensor: Tensor) -> int:
+    return int(tensor.untyped_storage()._cdata)
 
 
 class _Context:

@@ -76,6 +76,15 @@ class Parts:
         return printed_pipeline(self.subject, self.printed_by_stage or (self.printed,) * len(stages))
 
     @property
+    def some_train_nothing(self) -> bool:
+        """Whether there are ranks whose stages hold no parameter that is trained."""
+        calls, trains = list(self.subject.fold.calls()), dict[tuple[int, ...], bool]()
+        for stage in self.subject.decisions.stages:
+            held = (param for call in calls[stage.first : stage.last] for param in call.body.graph.params)
+            trains[stage.ranks] = any(param.requires_grad for param in held) or trains.get(stage.ranks, False)
+        return not all(trains.values())
+
+    @property
     def held_once(self) -> bool:
         """Whether there are parameters without copies, beside others that have some."""
         return any(set(axes) >= set(self.axes.copies) for axes in self.copies.of_apart.values())

@@ -77,6 +77,7 @@ def kept_of(subject: Subject, axes: Axes, copies: Copies = COPIED) -> Kept:
     sharded = {piece.plan.name: _sharded(piece, axes, copies) for piece in subject.pieces}
     if not any(sharded.values()):
         return Kept(())
+    _check_lasting(subject)
     some = [piece.plan.name for piece in subject.pieces if _trained(piece) and not sharded[piece.plan.name]]
     if some:
         raise _refuse(f"plan {some[0]}", "it keeps copies of its parameters while other plans shard theirs")
@@ -96,6 +97,16 @@ def kept_of(subject: Subject, axes: Axes, copies: Copies = COPIED) -> Kept:
         _check_even(subject, unit, axes, copies)
     frozen = any(map(_left, subject.pieces))
     return Kept(units, shards, _level(subject, shards, copies), frozen, any(map(scalars_of, subject.pieces)))
+
+
+def _check_lasting(subject: Subject) -> None:
+    """Must: what the forward pass writes into parameters stays. `fully_shard` has it write into what is gathered or
+    cast, and then gives that back."""
+    if subject.calls.written:
+        cause = (
+            f"the forward pass writes into {subject.calls.written[0]}, and torch forgets what is written into shards"
+        )
+        raise EmissionStorage(place="storage", cause=cause, ways=("--fix zero=0",))
 
 
 def _check_even(subject: Subject, unit: Unit, axes: Axes, copies: Copies) -> None:
@@ -144,6 +155,7 @@ def whole_of(subject: Subject, axes: Axes) -> Kept:
                 cause=f"what is kept whole in fp32, and computed with in bf16, is not emitted yet with {what}",
                 ways=("--fix zero=3", "--recipe bf16"),
             )
+    _check_lasting(subject)
     again = not weights_apart(subject)  # torch loses gradients of weights that are made of copies given back before
     units = tuple(Unit(piece, reshard=again) for piece in subject.pieces if piece.graph.params)
     return Kept(units, (WHOLE,), level=1, scalars=any(map(scalars_of, subject.pieces)))

@@ -49,13 +49,43 @@ def loss(outputs, batch):
 """
 
 
+WORDS = "--cluster cpu:2 --target torch-gloo --global-batch 8 --seq 8 --dtype fp32 --force"
+
+
 @pytest.mark.parametrize(("fix", "code"), [("dp=2", 0), ("tp=2", 6)])
 def test_a_backward_pass_of_another_function_is_not_printed(
     fix: str, code: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "rounded.py"
     file.write_text(MODEL)
-    words = f"--cluster cpu:2 --fix {fix} --target torch-gloo --global-batch 8 --seq 8 --dtype fp32 --force --out"
+    words = f"{WORDS} --fix {fix} --out"
     assert main([f"{file}:build", *words.split(), str(tmp_path / "out")]) == code
     said = "rounded.Through has a backward pass that is not the derivative of its forward pass"
     assert (said in capsys.readouterr().err) == bool(code)
+
+
+CLIPPED, RENORMED = "self.up.weight.data.clamp_(-0.1, 0.1)", "self.renormed(tokens)"
+
+
+@pytest.mark.parametrize(
+    ("write", "fix", "code", "said"),
+    [
+        (CLIPPED, "dp=2,zero=0", 0, "exact"),
+        (CLIPPED, "dp=2,zero=3", 6, "torch forgets what is written into shards"),
+        (CLIPPED, "tp=2", 6, "the forward pass writes into its parameter up.weight"),
+        (RENORMED, "dp=2,zero=0", 6, "copies come apart"),
+    ],
+)
+def test_what_is_written_into_parameters_stays(
+    write: str, fix: str, code: int, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = MODEL.replace("return self.head(Through.apply(", f"{write}\n        return self.head(torch.relu(").replace(
+        "self.table, self.up", "self.renormed = nn.Embedding(64, 32, max_norm=0.5)\n        self.table, self.up"
+    )
+    file = tmp_path / "clipped.py"
+    file.write_text(lines)
+    out = str(tmp_path / "out")
+    planned = main([f"{file}:build", *f"{WORDS} --fix {fix} --out".split(), out])
+    assert (planned or main(["verify", out])) == code
+    printed = capsys.readouterr()
+    assert said in printed.out + printed.err

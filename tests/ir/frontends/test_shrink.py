@@ -221,6 +221,26 @@ def test_lists_with_an_entry_for_every_block_are_cut() -> None:
     assert of(Listed, given) == {"deep": 4, "kinds": ["b", "n", "b", "n"]}
 
 
+def test_stacks_of_as_many_blocks_are_cut_one_after_the_other() -> None:
+    """Each with its own list: an encoder and a decoder."""
+
+    class Two(nn.Module):
+        def __init__(self, given: Mapping[str, Any]) -> None:
+            super().__init__()
+            for name, part in given.items():
+                if len(part["kinds"]) != part["deep"]:
+                    raise ValueError("one for each")
+                setattr(self, name, nn.Sequential(*(nn.Linear(32, 32, bias=one == "b") for one in part["kinds"])))
+
+        def forward(self, x: Tensor) -> Tensor:
+            x = self.encoder(x)
+            return torch.as_tensor(self.decoder(x))
+
+    part = {"deep": 6, "kinds": ["b", "n", "b", "n", "b", "n"]}
+    small = {"deep": 4, "kinds": ["b", "n", "b", "n"]}
+    assert of(Two, {"encoder": part, "decoder": dict(part)}) == {"encoder": small, "decoder": small}
+
+
 def test_what_settings_say_of_a_dropout_is_off() -> None:
     """A part of one, and a switch."""
 

@@ -10,10 +10,11 @@ from typing import Any
 import numpy
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.autograd import Function
 
-from meshwright.ir.frontends.unsaid import watched
+from meshwright.ir.frontends.stand_ins import faked
+from meshwright.ir.frontends.unsaid import Writes, watched
 
 ANOTHER, OUTSIDE = "is not the derivative of its forward pass", "outside of torch"
 
@@ -108,3 +109,19 @@ def test_what_is_not_in_the_graph_of_a_step_is_said(step: Callable[[Tensor], Any
         step(torch.ones(2, 16))
     assert len(found) == bool(wanted)
     assert wanted in "".join(found)
+
+
+def test_what_is_written_into_parameters_is_seen_by_their_storage() -> None:
+    """Of numbers alone, or of what else is read; not what is written into copies, nor into what gets the storage of a
+    view that is gone."""
+    with torch.device("meta"):
+        model = nn.ModuleDict({name: nn.Linear(4, 4) for name in ("clipped", "moved", "copied", "left")})
+    with faked(), Writes(model) as writes:
+        model["clipped"].weight.data.clamp_(-1, 1)
+        model["clipped"].bias.detach()[:2].mul_(0.5)
+        model["moved"].weight.add_(model["left"].weight)
+        model["copied"].weight.clone().add_(1)
+        for _ in range(64):
+            model["left"].weight.detach()
+            torch.zeros(4, 4).add_(1)
+    assert writes.found == {"clipped.weight": True, "clipped.bias": True, "moved.weight": False}

@@ -40,13 +40,17 @@ def make_optimizer(parts: Parts) -> Iterator[str]:
         yield "    parameters = [one for name, one in named if one.requires_grad and name not in TIED]"
     else:
         yield "    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]"
+    stepped = "parameters"
+    if parts.some_train_nothing:
+        yield "    # torch takes no empty list: some ranks train nothing"
+        stepped = '[{"params": parameters}]'
     if parts.hosted:
         yield "    return OnHost(model, parameters, make)"
     elif own:
-        yield "    optimizer: torch.optim.Optimizer = model_file.optimizer(parameters)"
+        yield f"    optimizer: torch.optim.Optimizer = model_file.optimizer({stepped})"
         yield "    return optimizer"
     else:
-        yield "    return torch.optim.AdamW(parameters, lr=3e-4)"
+        yield f"    return torch.optim.AdamW({stepped}, lr=3e-4)"
 
 
 def start(parts: Parts) -> Iterator[str]:
