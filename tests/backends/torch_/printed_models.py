@@ -221,6 +221,22 @@ class Borrowing(nn.Module):
         return F.linear(x.mean(1), self.head.weight) + self.head.bias
 
 
+class Ends(nn.Module):
+    """A model whose ends read one table, call one norm, and have parameters of the model's own beside them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding, self.blocks = nn.Embedding(VOCABULARY, WIDTH), nn.ModuleList([Block() for _ in range(2)])
+        self.norm, self.bias = nn.LayerNorm(WIDTH), nn.Parameter(torch.zeros(VOCABULARY))
+        self.positions = nn.Parameter(torch.randn(16, WIDTH) * 0.02)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        x = self.norm(self.embedding(tokens) + self.positions)
+        for block in self.blocks:
+            x = block(x)
+        return F.linear(self.norm(x).mean(1), self.embedding.weight) + self.bias
+
+
 class Mixed(nn.Module):
     """A block that mixes positions, with nothing in it that has the order of what enters."""
 
@@ -303,6 +319,10 @@ def pairs() -> nn.Module:
 
 def uncalled() -> nn.Module:
     return Uncalled()
+
+
+def ends() -> nn.Module:
+    return Ends()
 
 
 def borrowing() -> nn.Module:
