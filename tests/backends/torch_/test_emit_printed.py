@@ -26,8 +26,9 @@ ENCODER, NANO, NAMED, ALONE, LISTS, DROPPING, INNER = (
     for name in ("encoder", "nano", "named", "alone", "lists", "dropping", "inner")
 )
 MIXTURE, LIMITED = (f"{HERE / 'mixtures.py'}:{name}" for name in ("tiny", "limited"))
-TWICE, PAIRS, UNCALLED, CHOSEN, BORROWING, ENDS = (
-    f"{HERE / 'printed_models.py'}:{name}" for name in ("twice", "pairs", "uncalled", "chosen", "borrowing", "ends")
+TWICE, PAIRS, UNCALLED, CHOSEN, BORROWING, ENDS, SIDES = (
+    f"{HERE / 'printed_models.py'}:{name}"
+    for name in ("twice", "pairs", "uncalled", "chosen", "borrowing", "ends", "sides")
 )
 CLAMPED = f"{HERE / 'llama_fused.py'}:clamped"
 STAGES = {"microbatches": 2, "schedule": "1f1b"}
@@ -95,6 +96,14 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "ends of one table, zero 3 x micro-batches": (ENDS, {"dp": 2, "zero": 3, "microbatches": 2}),
     "ends of one table, zero 1 x micro-batches": (ENDS, {"dp": 2, "zero": 1, "microbatches": 2}),
     "ends of one table, cp": (ENDS, {"cp": 2}),
+    "sides of one table, interleaved x zero 3": (
+        SIDES,
+        {"pp": 2, "vp": 2, "dp": 2, "zero": 3, "microbatches": 2, "schedule": "interleaved", "split": "spread"},
+    ),
+    "sides of one table, zbv x zero 1": (
+        SIDES,
+        {"pp": 2, "vp": 2, "dp": 2, "zero": 1, "microbatches": 4, "schedule": "zbv", "split": "spread"},
+    ),
     "ends of one table, tp x zero 3": (ENDS, {"tp": 2, "dp": 2, "zero": 3}),
 }
 HEADS = {
