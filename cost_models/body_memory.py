@@ -70,7 +70,8 @@ class BodyMemory:
     stepped: float
     """Bytes of the gradients that the optimizer reads, where they are not those that micro-batches added up."""
     left_behind: float
-    """Bytes of those that added up, and that went unit by unit when their sums were scattered."""
+    """Bytes of those that added up, and that went unit by unit when their sums were scattered; and of those that went
+    to a call that lent the parameter."""
     buckets: float
     """Bytes of the buffers that DDP sums gradients in."""
     cut: bool
@@ -123,7 +124,7 @@ class _States:
     def __init__(self, body: BodyProgram, workload: Workload, repeated: bool) -> None:
         self.body, self.workload, self.repeated = body, workload, repeated
         self.runtime, self.states = workload.stack, workload.states
-        self.slots = [slot for slot in body.params if not slot.buffer]
+        self.slots = [slot for slot in body.params if not slot.buffer and slot.borrowed is None]
 
     def summary(self, passes: PassMemory) -> BodyMemory:
         trained = [slot for slot in self.slots if slot.grad]
@@ -137,7 +138,8 @@ class _States:
             for slot in trained
         )
         parameters = sum(self.resting(slot) * self.states.stored for slot in self.slots)
-        gradients = sum(gradient for _, _, gradient, _ in slots)
+        returned = sum(self.elements(one.grad) for one in self.body.params if one.borrowed is not None and one.grad)
+        gradients = sum(gradient for _, _, gradient, _ in slots) + returned * self.states.used
         return BodyMemory(
             passes=passes,
             unit=self.unit(),
@@ -159,7 +161,8 @@ class _States:
             optimizer=sum(optimizer for _, _, _, optimizer in slots),
             host_state=sum(self.hosted(slot) for slot in trained if slot.host),
             stepped=sum(self.stepped(slot) for slot in trained),
-            left_behind=sum(self.held_gradient(slot) for slot in trained if self.late(slot)),
+            left_behind=sum(self.held_gradient(slot) for slot in trained if self.late(slot))
+            + returned * self.states.used,
             buckets=sum(self.bucket(slot) for slot in trained),
             cut=any(self.elements(slot.value) < self.body.locals[slot.value].type.elements for slot in trained),
             stepping=max(map(self.stepping, trained), default=0.0),

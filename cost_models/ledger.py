@@ -234,7 +234,7 @@ class _Bookkeeper:
         themselves."""
         if not self.accumulates or self.style == "fused":
             return EMPTY
-        added = sum(self.elements(slot.grad) for slot in self.body.params if slot.grad is not None)
+        added = sum(self.elements(slot.grad) for slot in self.body.params if slot.grad and slot.borrowed is None)
         return Phase(Counter([self.memory(added * 2 * self.workload.states.gradient)] if added else []))
 
     def elements(self, name: str, placement: Placement | None = None) -> int:

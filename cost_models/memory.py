@@ -285,9 +285,10 @@ class _Group:
             here = [holder for holder in tie.holders if holder[0] in self.numbers]
             for stage, call in here[1:]:
                 own = self.summaries[names[call]]
-                path, *sizes = max(
-                    (slot for slot in own.slots if _ends(tie.path, slot[0])), key=lambda slot: len(slot[0])
-                )
+                held = [slot for slot in own.slots if _ends(tie.path, slot[0])]
+                if not held:
+                    continue  # it borrows
+                path, *sizes = max(held, key=lambda slot: len(slot[0]))
                 in_units = path in own.units or (casts and stage != here[0][0])
                 for name, size in zip(twice, sizes, strict=True):
                     twice[name] += size if not in_units or name == "optimizer" else 0.0

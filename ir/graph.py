@@ -277,3 +277,16 @@ class Graph:
 
     def parameters(self) -> Iterator[Param]:
         return (param for param in self.params if not param.buffer)
+
+
+def owners_in(graph: Graph, param: Param) -> tuple[str, ...]:
+    """Of the modules that hold a parameter with several names, those that read it in a body; the first one, if none."""
+    readers = {graph.ops[index].module for index, _ in graph.readers.get(param.value, ())}
+    around = tuple(dict.fromkeys(path.rpartition(".")[0] for path in param.paths))
+    return tuple(path for path in around if path in readers) or around[:1]
+
+
+def name_in(graph: Graph, param: Param) -> str:
+    """Of the names of a parameter that under which a body reads it."""
+    owner = owners_in(graph, param)[0]
+    return next((path for path in param.paths if path.rpartition(".")[0] == owner), param.path)

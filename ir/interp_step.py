@@ -3,7 +3,9 @@
 Groups of ranks work through their action lists; an action that waits for a value which is not there yet is tried
 again when others have moved on, and a circle of waiting is an error. Parameters are cut to where they are stored,
 gradients accumulate over micro-batches and are brought to the optimizer's shards by the program's own statements, so
-ZeRO's claims are executed too. I and W run the halves of the backward pass apart (`meshwright.ir.split_backward`).
+ZeRO's claims are executed too. What a call lends (`meshwright.ir.units`) others read where it is, and their gradients
+go back there before its own backward pass. I and W run the halves of the backward pass apart
+(`meshwright.ir.split_backward`).
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from meshwright.ir.errors import WaitCircle
 from meshwright.ir.fold import Call, Fold, joined
 from meshwright.ir.interp import BodyRun, Environment, Kernels, Shards, Tensor, collect, shard
 from meshwright.ir.lower import Port, port_of, sources_of
-from meshwright.ir.program import Action, BodyProgram, ParamSlot, Program, Transfer
+from meshwright.ir.program import Action, BodyProgram, ParamSlot, Program, Statement, Transfer
 from meshwright.ir.split_backward import halves
 
 
@@ -70,6 +72,10 @@ class _Step:
     values: dict[tuple[int, int, Port], Shards] = field(default_factory=dict)
     grads: dict[tuple[int, int, Port], Shards] = field(default_factory=dict)
     param_grads: dict[tuple[int, str], Shards] = field(default_factory=dict)
+    lenders: dict[tuple[int, str], tuple[int, str]] = field(default_factory=dict)
+    """For what a call borrows, by path, who lends it: the call, and its name there."""
+    lent_grads: dict[tuple[int, int, str], Shards] = field(default_factory=dict)
+    """What came back of it: gradients by call, micro-batch and name."""
     outputs: dict[tuple[int, int], Tensor] = field(default_factory=dict)
     buffers: dict[str, Tensor] = field(default_factory=dict)
     mail: dict[tuple[str, int, int, Port], Shards | None] = field(default_factory=dict)
@@ -86,8 +92,16 @@ class _Step:
             port = port_of(source, len(self.calls), last)
             if isinstance(port, Port):
                 self.finals.setdefault(port, []).append(index)
+        lent: dict[tuple[int, str, str], tuple[int, str]] = {}
         for number, body in self.body_of.items():
-            self.stored[number] = {slot.stored: self.load(number, slot, body) for slot in body.params}
+            own = [slot for slot in body.params if slot.borrowed is None]
+            self.stored[number] = {slot.stored: self.load(number, slot, body) for slot in own}
+            for slot in body.params:
+                at = self.stage_of[number], self.path(number, slot)
+                if slot.borrowed is not None:
+                    self.lenders[number, slot.path] = lent[(*at, slot.borrowed)]
+                if slot.lent is not None:
+                    lent[(*at, body.body)] = number, slot.value
 
     def path(self, number: int, slot: ParamSlot) -> str:
         return joined(self.calls[number].path, slot.path)
@@ -210,6 +224,9 @@ class _Step:
             env: Environment = dict(self.stored[number])
             for name, source in zip(body.inputs, self.sources[number], strict=True):
                 env[name] = self.input(source, body, name, stage, mb)
+            for slot in (slot for slot in body.params if slot.borrowed is not None):
+                lender, value = self.lenders[number, slot.path]
+                env[slot.value] = self.runs[lender, mb].read(value)
             run = self.runs[number, mb] = BodyRun(body, self.kernels, env)
             run.execute(body.forward)
             for index, name in enumerate(body.outputs):
@@ -240,20 +257,32 @@ class _Step:
             for index, name in enumerate(body.output_grads):
                 if name is not None:
                     run.env[name] = self.output_grad(run, Port(number, index), name, stage, mb)
-            run.execute(body.backward if half == "B" else halves(body)[0])
+            self.execute(number, mb, body.backward if half == "B" else halves(body)[0], half)
             for source, grad in zip(self.sources[number], body.input_grads, strict=True):
                 if grad is not None and isinstance(source, Port):
                     self.accumulate(self.grads, (stage, mb, source), run.env[grad])
+
+    def execute(self, number: int, mb: int, statements: Sequence[Statement], half: str) -> None:
+        """Run a list of a call's backward pass, and unless it leaves gradients of inputs alone, have gradients go back
+        to where parameters were lent."""
+        run, slots = self.runs[number, mb], self.body_of[number].params if half != "I" else ()
+        run.env |= {s.lent: self.lent_grads.pop((number, mb, s.value)) for s in slots if s.lent is not None}
+        run.execute(statements)
+        for slot in slots:
+            if slot.borrowed is not None and slot.grad is not None:
+                lender, value = self.lenders[number, slot.path]
+                self.accumulate(self.lent_grads, (lender, mb, value), run.read(slot.grad))
 
     def weight_gradients(self, stage: int, mb: int, half: str) -> None:
         """Add up the gradients of a stage's parameters: those of a whole backward pass, or those that its second half
         (W) computes now."""
         for number, _ in reversed(list(self.program.stages[stage].calls())):
-            body, run = self.body_of[number], self.runs.pop((number, mb))
+            body, run = self.body_of[number], self.runs[number, mb]
             if half == "W":
-                run.execute(halves(body)[1])
+                self.execute(number, mb, halves(body)[1], half)
+            del self.runs[number, mb]
             for slot in body.params:
-                if slot.grad is not None:
+                if slot.grad is not None and slot.borrowed is None:
                     self.accumulate(self.param_grads, (number, slot.value), run.env[slot.grad])
 
     def output_grad(self, run: BodyRun, port: Port, name: str, stage: int, mb: int) -> Shards:
@@ -304,7 +333,7 @@ class _Step:
             ranks = self.program.stages[self.stage_of[number]].ranks
             for slot in (slot for slot in body.params if slot.grad is not None):
                 owner = first.setdefault((ranks, self.path(number, slot)), (number, slot.value))
-                if slot.synced is None:
+                if slot.synced is None and slot.borrowed is None:
                     self.accumulate(self.param_grads, owner, self.param_grads[number, slot.value])
 
     def updated(self, gradients: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -212,6 +212,12 @@ class ParamSlot:
     host: bool = False
     """Whether the optimizer's state lies in the host's memory, and the host makes the step: `synced` goes down, and
     `updated` comes up."""
+    lent: str | None = None
+    """The name under which gradients come back in the backward pass from later calls of its stage that borrow the
+    value; None where none does (`meshwright.ir.units`)."""
+    borrowed: str | None = None
+    """The body whose value it is: that of the latest call of it before, in this stage, which lends it. Nothing is
+    stored here, and the gradient goes back there."""
 
 
 @dataclass(frozen=True)
@@ -247,6 +253,11 @@ class BodyProgram:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "locals", MappingProxyType(dict(self.locals)))
+
+    @cached_property
+    def arriving(self) -> tuple[str, ...]:
+        """The gradients that its backward pass begins with: of outputs, and of parameters that it lent."""
+        return tuple(name for name in (*self.output_grads, *(slot.lent for slot in self.params)) if name)
 
     @cached_property
     def elements(self) -> Mapping[str, int]:

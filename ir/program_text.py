@@ -119,14 +119,19 @@ def body_lines(body: BodyProgram) -> Iterator[str]:
 
 
 _LISTS = ("forward", "backward", "sync", "publish")
+_NAMED = ("grad", "synced", "updated", "published", "lent")
+_MARKS = ("buffer", "host")
+"""What the line of a parameter says besides, by the fields of `ParamSlot`."""
 
 
 def _param_line(slot: ParamSlot) -> str:
     line = f"param {string_text(slot.path)} value {value_text(slot.value)} stored {value_text(slot.stored)}"
-    for key in ("grad", "synced", "updated", "published"):
+    for key in _NAMED:
         line += _optional(key, getattr(slot, key))
     line += f" grads {slot.grads} optimizer {slot.optimizer}"
-    return f"{line}{' buffer' if slot.buffer else ''}{' host' if slot.host else ''}"
+    marks = (mark for mark in _MARKS if getattr(slot, mark))
+    borrowed = "" if slot.borrowed is None else f" borrowed {word_text(slot.borrowed)}"
+    return " ".join((line, *marks)) + borrowed
 
 
 def _optional(key: str, name: str | None) -> str:
@@ -374,14 +379,16 @@ class _BodyReader:
         value = scanner.value()
         scanner.expect("stored")
         stored = scanner.value()
-        grad, synced, updated, published = map(self.optional, ("grad", "synced", "updated", "published"))
+        grad, synced, updated, published, lent = map(self.optional, _NAMED)
         scanner.expect("grads")
         grads = read_placement(scanner)
         scanner.expect("optimizer")
         optimizer = read_placement(scanner)
-        buffer, host = scanner.accept("buffer"), scanner.accept("host")
+        buffer, host = map(scanner.accept, _MARKS)
+        borrowed = scanner.word("the name of a body") if scanner.accept("borrowed") else None
         scanner.end_line()
-        return ParamSlot(path, value, stored, grads, optimizer, grad, synced, updated, published, buffer, host)
+        after = (grad, synced, updated, published, buffer, host, lent, borrowed)
+        return ParamSlot(path, value, stored, grads, optimizer, *after)
 
     def kept(self, scanner: Scanner) -> Kept:
         kept = Kept(scanner.value(), scanner.natural(), scanner.accept("host"))

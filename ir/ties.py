@@ -14,20 +14,19 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import lru_cache
 from itertools import permutations
 from typing import Any
 
 from meshwright.ir.crossing import End, messages
 from meshwright.ir.errors import PlanRepeated
 from meshwright.ir.fold import Fold
-from meshwright.ir.program import BodyProgram, ParamSlot, Program, Statement, Tie, operands_of, results_of
+from meshwright.ir.program import BodyProgram, ParamSlot, Program, Tie
 from meshwright.ir.same import Same
+from meshwright.ir.units import ALONE, UNITS, Part, apart, shared, slot_of
 from meshwright.ir.workload import Workload
 
 Ranks = tuple[int, ...]
-UNITS = ("eager", "compiled")
-"""The styles of torch, which shards unit by unit."""
+NONE = frozenset[str]()
 
 
 def casts_in_units(workload: Workload | None) -> bool:
@@ -48,28 +47,29 @@ def with_added(
     program differ, theirs is named `.tied`."""
     if not fold.tied:
         return dict(bodies), [list(names) for names in named]
-    found: dict[Ranks, dict[int, frozenset[str]]] = {}
+    left: dict[Ranks, dict[int, frozenset[str]]] = {}
     for ranks in dict.fromkeys(ranks for _, ranks in on):
         own = [(names, first) for names, (first, where) in zip(named, on, strict=True) if where == ranks]
         held = {first + at: (casts and first, name) for names, first in own for at, name in enumerate(names)}
-        found[ranks] = added(fold, bodies, held)
-    calls = [
-        [(name, found[ranks].get(first + at, frozenset[str]())) for at, name in enumerate(names)]
-        for names, (first, ranks) in zip(named, on, strict=True)
-    ]
-    kinds: dict[str, list[frozenset[str]]] = {}
-    for name, paths in dict.fromkeys(call for own in calls for call in own):
-        kinds.setdefault(name, []).append(paths)
+        left[ranks] = added(fold, bodies, held)
+    calls: list[list[tuple[str, Part]]] = []
+    for names, (first, ranks) in zip(named, on, strict=True):
+        parts = shared(fold, bodies, dict(enumerate(names, first)))
+        numbered = ((name, number) for number, name in enumerate(names, first))
+        calls.append([(n, replace(parts.get(at, ALONE), left=left[ranks].get(at, NONE))) for n, at in numbered])
+    kinds: dict[str, list[Part]] = {}
+    for name, part in dict.fromkeys(call for own in calls for call in own):
+        kinds.setdefault(name, []).append(part)
     made: dict[str, BodyProgram] = {}
-    called: dict[tuple[str, frozenset[str]], str] = {}
+    called: dict[tuple[str, Part], str] = {}
     for name, several in kinds.items():
-        for at, paths in enumerate(several):
-            alone = len(several) == 1 or not paths
-            called[name, paths] = new = name if alone else f"{name}.tied{at if at > 1 else ''}"
+        for at, part in enumerate(several):
+            alone = len(several) == 1 or part == ALONE
+            called[name, part] = new = name if alone else f"{name}.tied{at if at > 1 else ''}"
             if new != name and new in bodies:
                 fix = "name the plan otherwise"
                 raise PlanRepeated(place=f"plan {new}", cause="a program for tied parameters is named so", fix=fix)
-            made[new] = left(Same(bodies[name]), new, paths) if paths else bodies[name]
+            made[new] = part.of(bodies[name], new)
     return made, [[called[call] for call in own] for own in calls]
 
 
@@ -118,49 +118,13 @@ def exchanged(program: Program, tie: Tie) -> Iterator[tuple[tuple[int, int], tup
             yield (one, other), (sender, receiver), elements
 
 
-def slot_of(body: BodyProgram, path: str) -> ParamSlot:
-    return next(slot for slot in body.params if slot.path == path)
-
-
-def apart(body: BodyProgram, slot: ParamSlot) -> bool:
-    """Whether a unit of `fully_shard` has shards of it."""
-    return body.kernels.style in UNITS and slot.optimizer != body.locals[slot.value].placement
-
-
 def lies(body: BodyProgram, slot: ParamSlot) -> tuple[Any, ...]:
     """How a rank holds a parameter: calls that agree in this have one tensor."""
     grad = slot.grad and body.locals[slot.grad].placement
     return body.mesh, body.locals[slot.stored].placement, grad, slot.grads, slot.optimizer
 
 
-@lru_cache(maxsize=1024)
 def left(body: Same[BodyProgram], name: str, paths: frozenset[str]) -> BodyProgram:
     """A body program that leaves the gradients of some parameters for another call to reduce, under a name; the same
     object every time."""
-    made = body.of
-    others = [slot for slot in made.params if slot.path not in paths]
-    sync = _leading(made.sync, [slot.synced for slot in others])
-    publish = _leading(made.publish, [slot.published for slot in others])
-    gone = {one for s in {*made.sync, *made.publish} - {*sync, *publish} for one in results_of(s)}
-    gone |= {str(slot.updated) for slot in made.params if slot.path in paths}
-    return replace(
-        made,
-        name=name,
-        locals={own: local for own, local in made.locals.items() if own not in gone},
-        params=tuple(
-            replace(slot, synced=None, updated=None, published=None) if slot.path in paths else slot
-            for slot in made.params
-        ),
-        sync=sync,
-        publish=publish,
-    )
-
-
-def _leading(statements: Sequence[Statement], ends: Sequence[str | None]) -> tuple[Statement, ...]:
-    """The statements that lead to some names."""
-    wanted, found = set(ends), list[Statement]()
-    for statement in reversed(statements):
-        if not wanted.isdisjoint(results_of(statement)):
-            wanted.update(operands_of(statement))
-            found.append(statement)
-    return tuple(reversed(found))
+    return Part(left=paths).of(body.of, name)

@@ -4,7 +4,8 @@ Placements are checked elsewhere (`meshwright.ir.verify_program`); here it is su
 gradients that arrive for the outputs, and one from every reader of a value. Every local name of the backward list is
 followed back to the terms it consists of, through moves and additions, and to the value it is the gradient of:
 
-    term     arrives as an output's gradient, or is made by a gradient statement for one of its operands
+    term     arrives as an output's gradient, or from a call that borrowed a parameter, or is made by a gradient
+             statement for one of its operands
     total    what flows on: into the gradient statement of the value's operator, out of an input, to the optimizer
 
 Must: a total of a value consists of all terms of this value, each once. So a contribution that was computed and left
@@ -66,6 +67,9 @@ class _Flow:
         for output, name in zip(self.body.outputs, self.body.output_grads, strict=True):
             if name is not None:
                 self.term(self.origin[output], name)
+        for slot in self.body.params:
+            if slot.lent is not None:
+                self.term(slot.value, slot.lent)
 
     def term(self, value: str, name: str) -> None:
         self.value[name], self.terms[name] = value, Counter([name])

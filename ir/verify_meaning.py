@@ -10,7 +10,7 @@
 - what the kernels named read in the backward pass is counted as kept, once per storage, or can be made again cheaply;
 - a value leaves one call as the next expects it, its gradient comes back as it left, and what a later stage reads is
   carried there stage by stage; what leaves the model is no partial sum;
-- gradients of a parameter that several calls hold are added over all of them.
+- gradients of a parameter that several calls hold are added over all of them; what one borrows another lends.
 """
 
 from __future__ import annotations
@@ -232,7 +232,7 @@ def _had(body: BodyProgram, graph: Graph, kept: frozenset[str]) -> frozenset[str
     """What the backward pass has of the forward pass."""
     owner = owners(body.forward, {op.name: op.alias for op in graph.ops})
     there = kept | {slot.stored for slot in body.params}
-    own = {name for statement in body.backward for name in results_of(statement)} | set(filter(None, body.output_grads))
+    own = {name for statement in body.backward for name in results_of(statement)} | set(body.arriving)
     had = there | own | {name for name, storage in owner.items() if storage in there}
     steps = tuple(map(step_of, body.forward))
     again = made_again(steps, body.outputs, body.kernels)
@@ -404,6 +404,7 @@ def _verify_ties(program: Program, calls: Sequence[Call]) -> None:
                 fix=f"add them over {expected.get(path)}",
             )
     _verify_left(program, calls)
+    _verify_lent(program, calls)
 
 
 def _verify_left(program: Program, calls: Sequence[Call]) -> None:
@@ -412,7 +413,7 @@ def _verify_left(program: Program, calls: Sequence[Call]) -> None:
     first: dict[tuple[tuple[int, ...], str], tuple[BodyProgram, ParamSlot]] = {}
     programs = {number: (stage.ranks, program.body(name)) for stage in program.stages for number, name in stage.calls()}
     for number, (ranks, body) in sorted(programs.items()):
-        for slot in (slot for slot in body.params if slot.grad is not None):
+        for slot in (slot for slot in body.params if slot.grad is not None and slot.borrowed is None):
             path = joined(calls[number].path, slot.path)
             before, owner = first.setdefault((ranks, path), (body, slot))
             if slot.synced is None and (owner.synced is None or lies(before, owner) != lies(body, slot)):
@@ -421,3 +422,34 @@ def _verify_left(program: Program, calls: Sequence[Call]) -> None:
                     cause=f"call {number} leaves its gradient to none that holds it in the same way and reduces it",
                     fix="leave it to the first call on the same ranks, or reduce it",
                 )
+
+
+def _verify_lent(program: Program, calls: Sequence[Call]) -> None:
+    """Must: what a call borrows is lent by the latest call of that body before it in its stage, of the same parameter,
+    in the placement in which it is read, and its gradient comes back as it is expected; what is lent is borrowed."""
+    for stage in program.stages:
+        lent: dict[tuple[str, str], tuple[BodyProgram, ParamSlot]] = {}
+        waiting: dict[tuple[str, str], int] = {}
+        for number, name in stage.calls():
+            body = program.body(name)
+            for slot in body.params:
+                path = joined(calls[number].path, slot.path)
+                if slot.borrowed is not None:
+                    lender = lent.get((slot.borrowed, path))
+                    if lender is None or _ends_of(*lender) != _ends_of(body, slot):
+                        raise TieMissing(
+                            place=path,
+                            cause=f"call {number} borrows it from {slot.borrowed}, which does not lend it so",
+                            fix="lend it before in the same stage, in one placement, or gather it",
+                        )
+                    waiting.pop((slot.borrowed, path), None)
+                if slot.lent is not None:
+                    lent[body.body, path], waiting[body.body, path] = (body, slot), number
+        for (_, path), number in waiting.items():
+            raise TieMissing(place=path, cause=f"call {number} lends it to none", fix="borrow it, or keep it")
+
+
+def _ends_of(body: BodyProgram, slot: ParamSlot) -> tuple[Placement, Placement | None]:
+    """How a shared parameter lies, and its gradient where it goes back or is awaited."""
+    grad = slot.lent or slot.grad
+    return body.locals[slot.value].placement, body.locals[grad].placement if grad is not None else None

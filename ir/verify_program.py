@@ -70,7 +70,7 @@ def verify_body(body: BodyProgram) -> None:
     outside = {*body.inputs, *(slot.stored for slot in body.params)}
     forward = _verify_list(body, body.forward, outside)
     again = {name for statement in body.backward for name in results_of(statement)} & forward
-    arriving = {name for name in body.output_grads if name}
+    arriving = set(body.arriving)
     backward = _verify_list(body, body.backward, (outside | forward | arriving) - again)
     for name in (*body.outputs, *(update.value for update in body.updates), *(slot.value for slot in body.params)):
         _known(body, name, outside | forward, "an output, update or parameter")
@@ -234,6 +234,7 @@ def _verify_params(body: BodyProgram, backward: set[str]) -> None:
     updated = {slot.updated for slot in body.params if slot.updated}
     publish = _verify_list(body, body.publish, updated)
     for slot in body.params:
+        _verify_shared(body, slot)
         if slot.grad is None:
             if slot.host:
                 raise OffloadImpossible(
@@ -255,6 +256,22 @@ def _verify_params(body: BodyProgram, backward: set[str]) -> None:
                 )
         if not left:
             _verify_slot(body, slot)
+
+
+def _verify_shared(body: BodyProgram, slot: ParamSlot) -> None:
+    """Must: what is lent is trained here, and comes back as the gradient that operators leave here; what is borrowed is
+    stored nowhere and steps nowhere."""
+    place = f"{body.name}, {slot.path}"
+    if slot.borrowed is not None and (
+        slot.stored != slot.value or slot.synced is not None or slot.lent is not None or slot.host
+    ):
+        raise StorageConflict(
+            place=place, cause="it is borrowed, and stored here besides", fix="leave it to the call that lends it"
+        )
+    if slot.lent is not None and (slot.grad is None or slot.synced is None):
+        raise MissingGradient(
+            place=place, cause=f"%{slot.lent} comes back to what is not trained here", fix="lend what is trained"
+        )
 
 
 def _verify_slot(body: BodyProgram, slot: ParamSlot) -> None:

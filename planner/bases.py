@@ -31,6 +31,7 @@ from meshwright.ir.program import BodyProgram, Gradient, Run, Stage
 from meshwright.ir.rules.base import infer
 from meshwright.ir.same import Same
 from meshwright.ir.ties import left
+from meshwright.ir.units import sharing
 from meshwright.ir.workload import Stack, Workload
 from meshwright.planner.module_pins import ModulePin
 from meshwright.planner.pins import Config
@@ -83,6 +84,8 @@ class Piece:
     """The parameters that are cut by experts."""
     tensor: frozenset[str]
     """The axes of tensor parallelism."""
+    kept: bool
+    """Whether a stage may keep what it gathers, whatever plans say (`meshwright.ir.units`)."""
 
     @cached_property
     def memory(self) -> BodyMemory:
@@ -97,11 +100,16 @@ class Piece:
     def states(self) -> tuple[Held, Held]:
         """Outside the experts, and inside."""
         held = [Held(), Held()]
-        again = _read_backward(self.body)
+        read = _read_backward(self.body)
         for path, stored, gradient, optimizer in self.memory.slots:
             elements = stored / self.workload.states.stored if path not in self.left else 0.0
             own = Held(
-                elements, elements if path in again else 0.0, elements if again else 0.0, stored, gradient, optimizer
+                elements,
+                elements if path in read and not self.kept else 0.0,
+                elements if read else 0.0,
+                stored,
+                gradient,
+                optimizer,
             )
             held[path in self.inside] = held[path in self.inside].plus(own, 1)
         return held[0], held[1]
@@ -214,7 +222,7 @@ def _piece(setting: Setting, prices: Prices, config: Config, name: str) -> Piece
         costs = {**costs, "recompute": NOTHING}  # with more copies, logits may be kept after all
     asked = prices.ledger(made, workload, False).phases
     tensor = frozenset(use.name for use in uses(degrees) if use.outside == "tp")
-    return Piece(made, asked, costs, workload, inside, tensor)
+    return Piece(made, asked, costs, workload, inside, tensor, name in sharing(Same(fold)))
 
 
 def _costs(prices: Prices, body: BodyProgram, workload: Workload) -> Mapping[str, Cost]:

@@ -38,6 +38,7 @@ PROGRAMS = {
         template(FOLD, Degrees(dp=2, tp=2, pp=2, sequence_parallel=True, zero=3, schedule="1f1b", microbatches=2)),
     ),
     "cp ring zigzag": lower(FOLD, template(FOLD, Degrees(cp=2, context="ring", zigzag=True, zero=1))),
+    "tied, zero-3": lower(FOLD, template(FOLD, Degrees(dp=2, tp=2, zero=3))),
     "recompute": lower(FOLD, template(FOLD, Degrees(dp=2, tp=2, recompute="full"))),
 }
 

@@ -67,6 +67,8 @@ FULL = BodyProgram(
     outputs=("l",),
     params=(
         ParamSlot("w.1", "w", "w!stored", at("[-]"), at("[dp]"), "dw", "dw2", "w!updated", "w!", host=True),
+        ParamSlot("u", "u", "u!stored", at("[-]"), at("[dp]"), "du", "du2", "u!updated", "u!", lent="du!lent"),
+        ParamSlot("v", "v", "v", at("[-]"), at("[-]"), "dv", borrowed="block 2"),
         ParamSlot("seen", "s", "s", at("[-]"), at("[-]"), buffer=True),
     ),
     forward=(
@@ -157,6 +159,9 @@ TEXT = f"""program x 3
     output %l grad %dl
     param "w.1" value %w stored %w!stored grad %dw synced %dw2 updated %w!updated published %w! \
 grads [-] optimizer [dp] host
+    param "u" value %u stored %u!stored grad %du synced %du2 updated %u!updated published %u! \
+lent %du!lent grads [-] optimizer [dp]
+    param "v" value %v stored %v grad %dv grads [-] optimizer [-] borrowed "block 2"
     param "seen" value %s stored %s grads [-] optimizer [-] buffer
     kept %x 16
     kept %h!1 0 host

@@ -39,7 +39,7 @@ def reducing(made: Program) -> list[str]:
     [
         (Degrees(dp=2), ["embed"]),
         (Degrees(dp=2, tp=2), ["embed"]),
-        (Degrees(dp=2, zero=1, microbatches=2), ["embed", "head"]),
+        (Degrees(dp=2, zero=1, microbatches=2), ["embed"]),
         (Degrees(dp=2, pp=2, microbatches=2), ["embed", "head"]),
         (Degrees(dp=2, pp=2, vp=2, microbatches=4, schedule="zbv"), ["embed"]),
     ],

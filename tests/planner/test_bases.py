@@ -596,7 +596,7 @@ def test_the_work_of_a_micro_batch_on_all_stages() -> None:
 # Bodies --------------------------------------------------------------------------------------------------------------
 
 
-def body(monkeypatch: pytest.MonkeyPatch, *, read: tuple[str, ...] = ("x.w",)) -> Piece:
+def body(monkeypatch: pytest.MonkeyPatch, *, read: tuple[str, ...] = ("x.w",), kept: bool = False) -> Piece:
     """Four bytes of each parameter are stored. One is read by the backward pass, one is cut by experts, one by tensor
     parallelism, and the gradient of one is reduced by another call."""
     slots = [("x.w", 40.0, 20.0, 80.0), ("w", 8.0, 4.0, 16.0), ("cut", 12.0, 6.0, 24.0), ("e.w", 400.0, 200.0, 800.0)]
@@ -613,7 +613,7 @@ def body(monkeypatch: pytest.MonkeyPatch, *, read: tuple[str, ...] = ("x.w",)) -
     ]
     own: Any = SimpleNamespace(params=params)
     states: Any = SimpleNamespace(states=SimpleNamespace(stored=4.0))
-    made = Piece(own, {}, {}, states, frozenset({"e.w"}), frozenset({"tp"}))
+    made = Piece(own, {}, {}, states, frozenset({"e.w"}), frozenset({"tp"}), kept)
     made.__dict__["memory"] = SimpleNamespace(slots=slots)
     monkeypatch.setattr(bases, "_read_backward", lambda body: frozenset(read))
     return made
@@ -627,6 +627,8 @@ def test_state_of_a_body(monkeypatch: pytest.MonkeyPatch) -> None:
     assert found.states == (dense, Held(100, 0, 100, 400, 200, 800))
     none = body(monkeypatch, read=()).states
     assert [(one.again, one.stay) for one in none] == [(0, 0), (0, 0)]
+    kept = body(monkeypatch, kept=True).states
+    assert kept == tuple(replace(one, again=0) for one in found.states)
     assert found.whole == 10 + 2
 
 

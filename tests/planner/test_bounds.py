@@ -74,6 +74,14 @@ def test_bounds_hold_wherever_stages_lie(name: str, tmp_path: Path) -> None:
     assert len(tally.checked) >= EACH // 2
 
 
+def test_bounds_hold_where_ends_of_the_model_share_a_parameter() -> None:
+    """Its unit is gathered once, whatever plans say of gathering again."""
+    model = EXAMPLES.parent / "benchmarks" / "registry" / "models" / "gemma2_like.py"
+    tally = check(Case(model=f"{model}:build", cluster="1x8xH100", batch=32, seq=1024), EACH)
+    assert not tally.violations
+    assert any("zero=3" in one.config for one in tally.checked)
+
+
 @pytest.mark.parametrize("stack", ["megatron", "torch", "torch-compile", "jax"])
 def test_on_one_device_nothing_is_left_out(stack: str) -> None:
     """Without copies, stages and waits bounds are prices, and floors say all but their caution. Where a host issues

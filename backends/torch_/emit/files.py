@@ -21,6 +21,7 @@ from meshwright.backends.torch_.emit.storage import (
     Kept,
     around_units,
     check_passed,
+    check_shared,
     kept_of,
     scalars_of,
     whole_of,
@@ -140,6 +141,8 @@ def _kept(subject: Subject, axes: Axes, copies: Copies) -> tuple[Kept, Precision
     kept = whole_of(subject, axes) if precision.sums and not kept.units else kept
     if kept.units or len(subject.decisions.stages) > 1:
         check_passed(subject)
+    if kept.units:
+        check_shared(subject)
     return kept, precision
 
 

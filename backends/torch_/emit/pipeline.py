@@ -15,7 +15,7 @@ from meshwright.ir.fold import Call, joined
 from meshwright.ir.graph import Param, Type
 from meshwright.ir.mesh import Mesh
 from meshwright.ir.placement import Placement
-from meshwright.ir.ties import slot_of
+from meshwright.ir.units import slot_of
 
 FIRST, FOLLOWING, HANDED = "entered", "Following", "handed"
 

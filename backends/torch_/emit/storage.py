@@ -26,6 +26,7 @@ from meshwright.ir.decisions import Storage
 from meshwright.ir.errors import EmissionSoftware, EmissionStorage
 from meshwright.ir.placement import Placement
 from meshwright.ir.program import Move
+from meshwright.ir.units import unshared
 
 WHOLE = "whole"
 """The mesh axis of one rank over which `fully_shard` shards what is to stay whole."""
@@ -199,6 +200,16 @@ def check_passed(subject: Subject) -> None:
                     cause="this is not emitted yet: a block holds it, others read it, and it is sharded or in stages",
                     ways=("--fix zero=0,pp=1",),
                 )
+
+
+def check_shared(subject: Subject) -> None:
+    """Must: who reads a parameter through one module computes with it in one way, as its unit has one gradient."""
+    if path := unshared(subject.program, subject.fold):
+        raise EmissionStorage(
+            place=path,
+            cause="modules read it through one, some on all ranks alike, and its shards have one gradient",
+            ways=("--fix zero=0", "--fix cp=1"),
+        )
 
 
 def weights_apart(subject: Subject) -> bool:

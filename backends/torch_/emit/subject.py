@@ -16,7 +16,7 @@ from meshwright.ir.combined import again_in_halves, compiled_blocks, compiled_st
 from meshwright.ir.decisions import BodyPlan, Decisions
 from meshwright.ir.errors import EmissionRecompute, EmissionSchedule, EmissionSoftware, EmissionTarget
 from meshwright.ir.fold import Fold, Segment
-from meshwright.ir.graph import Graph, Param
+from meshwright.ir.graph import Graph, Param, name_in, owners_in
 from meshwright.ir.mesh import Mesh
 from meshwright.ir.program import BodyProgram, Program
 from meshwright.ir.quoting import around, identifier
@@ -281,19 +281,6 @@ class Piece:
     def path(self, relative: str) -> str:
         """A path of the model, for one of the first instance."""
         return ".".join(part for part in (self.first, relative) if part)
-
-
-def owners_in(graph: Graph, param: Param) -> tuple[str, ...]:
-    """Of the modules that hold a parameter with several names, those that read it in a body; the first one, if none."""
-    readers = {graph.ops[index].module for index, _ in graph.readers.get(param.value, ())}
-    around = tuple(dict.fromkeys(path.rpartition(".")[0] for path in param.paths))
-    return tuple(path for path in around if path in readers) or around[:1]
-
-
-def name_in(graph: Graph, param: Param) -> str:
-    """Of the names of a parameter that under which a body reads it."""
-    owner = owners_in(graph, param)[0]
-    return next((path for path in param.paths if path.rpartition(".")[0] == owner), param.path)
 
 
 @dataclass(frozen=True)

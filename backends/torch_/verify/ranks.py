@@ -201,12 +201,14 @@ def run(train: Any, steps: int, folder: Path) -> list[dict[str, Any]]:
         peak.begin(batch.values())
         with peak, Counting() as counting, numbers(), Still() as still:
             loss = train.train_step(called, optimizer, batch, mesh)
-        held = dict(parameters_of(train, called))
+        held = list(
+            parameters_of(train, called)
+        )  # of two stages one parameter may be, and one of them has its gradient
         found.append(
             {
                 "loss": None if loss is None else loss.item(),
-                "grads": {name: whole(train, name, p.grad) for name, p in held.items() if p.grad is not None},
-                "parameters": {name: whole(train, name, p) for name, p in held.items()},
+                "grads": {name: whole(train, name, p.grad) for name, p in held if p.grad is not None},
+                "parameters": {name: whole(train, name, p) for name, p in held},
                 "buffers": {name: one for part in parts_of(train, called) for name, one in buffers_of(part).items()},
                 "collectives": dict(counting.found),
                 "peak": peak.most,

@@ -221,6 +221,49 @@ class Borrowing(nn.Module):
         return F.linear(x.mean(1), self.head.weight) + self.head.bias
 
 
+class Ends(nn.Module):
+    """A model whose ends read one table, call one norm, and have parameters of the model's own beside them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding, self.blocks = nn.Embedding(VOCABULARY, WIDTH), nn.ModuleList([Block() for _ in range(2)])
+        self.norm, self.bias = nn.LayerNorm(WIDTH), nn.Parameter(torch.zeros(VOCABULARY))
+        self.positions = nn.Parameter(torch.randn(16, WIDTH) * 0.02)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        x = self.norm(self.embedding(tokens) + self.positions)
+        for block in self.blocks:
+            x = block(x)
+        return F.linear(self.norm(x).mean(1), self.embedding.weight) + self.bias
+
+
+class Gated(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.proj, self.gate = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x: Tensor, by: Tensor) -> Tensor:
+        return x + self.proj(x) * torch.sigmoid(self.gate(by))  # type: ignore[no-any-return]
+
+
+class Sides(nn.Module):
+    """Two stacks whose entries call one table, whose rows the end reads, too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding, self.norm = nn.Embedding(VOCABULARY, WIDTH), nn.LayerNorm(WIDTH)
+        self.encoder, self.decoder = (nn.ModuleList([kind() for _ in range(3)]) for kind in (Block, Gated))
+
+    def forward(self, tokens: Tensor, idx: Tensor) -> Tensor:
+        x = self.embedding(tokens)
+        for block in self.encoder:
+            x = block(x)
+        y = self.embedding(idx)
+        for block in self.decoder:
+            y = block(y, x)
+        return F.linear(self.norm(y).mean(1), self.embedding.weight)
+
+
 class Mixed(nn.Module):
     """A block that mixes positions, with nothing in it that has the order of what enters."""
 
@@ -303,6 +346,14 @@ def pairs() -> nn.Module:
 
 def uncalled() -> nn.Module:
     return Uncalled()
+
+
+def ends() -> nn.Module:
+    return Ends()
+
+
+def sides() -> nn.Module:
+    return Sides()
 
 
 def borrowing() -> nn.Module:

@@ -26,8 +26,9 @@ ENCODER, NANO, NAMED, ALONE, LISTS, DROPPING, INNER = (
     for name in ("encoder", "nano", "named", "alone", "lists", "dropping", "inner")
 )
 MIXTURE, LIMITED = (f"{HERE / 'mixtures.py'}:{name}" for name in ("tiny", "limited"))
-TWICE, PAIRS, UNCALLED, CHOSEN, BORROWING = (
-    f"{HERE / 'printed_models.py'}:{name}" for name in ("twice", "pairs", "uncalled", "chosen", "borrowing")
+TWICE, PAIRS, UNCALLED, CHOSEN, BORROWING, ENDS, SIDES = (
+    f"{HERE / 'printed_models.py'}:{name}"
+    for name in ("twice", "pairs", "uncalled", "chosen", "borrowing", "ends", "sides")
 )
 CLAMPED = f"{HERE / 'llama_fused.py'}:clamped"
 STAGES = {"microbatches": 2, "schedule": "1f1b"}
@@ -92,6 +93,18 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "chosen, pp x tp": (CHOSEN, {"pp": 2, "tp": 2, **STAGES}),
     "chosen, tp x zero 3": (CHOSEN, {"tp": 2, "dp": 2, "zero": 3}),
     "borrowing, zero 3": (BORROWING, {"dp": 2, "zero": 3}),
+    "ends of one table, zero 3 x micro-batches": (ENDS, {"dp": 2, "zero": 3, "microbatches": 2}),
+    "ends of one table, zero 1 x micro-batches": (ENDS, {"dp": 2, "zero": 1, "microbatches": 2}),
+    "ends of one table, cp": (ENDS, {"cp": 2}),
+    "sides of one table, interleaved x zero 3": (
+        SIDES,
+        {"pp": 2, "vp": 2, "dp": 2, "zero": 3, "microbatches": 2, "schedule": "interleaved", "split": "spread"},
+    ),
+    "sides of one table, zbv x zero 1": (
+        SIDES,
+        {"pp": 2, "vp": 2, "dp": 2, "zero": 1, "microbatches": 4, "schedule": "zbv", "split": "spread"},
+    ),
+    "ends of one table, tp x zero 3": (ENDS, {"tp": 2, "dp": 2, "zero": 3}),
 }
 HEADS = {
     "linear": "n:sections(32,32,32)",
@@ -120,6 +133,7 @@ sharded over it: what the axis does to operators otherwise than its degree says,
 UNPRINTED = {
     *("encoder, dp", "encoder, zero 3", "one body of two names, zero 3", "blocks of two names, zero 3"),
     *("chosen, dp", "chosen, zero 3", "borrowing, zero 3"),
+    *("ends of one table, zero 3 x micro-batches", "ends of one table, zero 1 x micro-batches"),
 }
 """Those of one stage in which no axis cuts more than the batch: the model's own code runs."""
 
@@ -187,6 +201,13 @@ def test_a_script_has_one_function_of_a_name(name: str, plans: dict[str, tuple[S
     for file in plans[name][1].parent.glob("*.py"):
         names = re.findall(r"^(?:def|class) (\w+)", file.read_text(), re.MULTILINE)
         assert len(names) == len(set(names))
+
+
+def test_a_parameter_whose_gradients_lie_in_two_ways_has_no_shards(tmp_path: Path) -> None:
+    """Rows of the table are read token by token, and by all ranks of cp alike."""
+    with pytest.raises(EmissionStorage, match=r"embedding\.weight.* one gradient") as refused:
+        written(subject(reference=ENDS, cp=2, zero=3), tmp_path)
+    assert "zero=0" in refused.value.fix
 
 
 def test_the_code_is_clean(plans: dict[str, tuple[Subject, Path]]) -> None:

@@ -18,6 +18,7 @@ from meshwright.backends.torch_.emit.printed.axes import axes_of
 from meshwright.backends.torch_.emit.storage import WHOLE, kept_of, whole_of
 from meshwright.backends.torch_.emit.subject import Subject
 from meshwright.backends.torch_.emit.writing.keeping import plain
+from meshwright.backends.torch_.emit.writing.tied import shared_modules
 from meshwright.ir.decisions import Schedule
 from meshwright.ir.errors import EmissionSchedule, EmissionSoftware, EmissionStorage
 from meshwright.ir.fold import Fold
@@ -624,6 +625,13 @@ def test_a_parameter_of_two_stages_of_a_rank() -> None:
         assert (f"the first one is stepped\n{named}" in text) == bool(twice), degrees
         assert ("join_tied(model)\nif CLIP:" in text, "copy_tied(model)" in text) == (bool(twice),) * 2, degrees
         assert "sum_tied" not in text, degrees
+
+
+def test_stages_of_a_rank_that_have_one_module_wrap_one_each() -> None:
+    """All but the last have copies of it, once for all that it holds."""
+    weight, bias = ([(stage, f"a.norm.{name}") for stage in (0, 2, 3)] for name in ("weight", "bias"))
+    assert shared_modules([weight, bias]) == [(0, "a.norm"), (2, "a.norm")]
+    assert shared_modules([[(0, "embed.weight"), (3, "head.weight")]]) == []
 
 
 def test_groups_of_ranks_that_share_a_parameter_are_those_at_the_ends() -> None:

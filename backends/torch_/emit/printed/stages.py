@@ -25,10 +25,11 @@ from meshwright.backends.torch_.emit.printed.bodies import Printed, axes_in, fre
 from meshwright.backends.torch_.emit.printed.dialect import TERMS
 from meshwright.backends.torch_.emit.printed.passes import CARRIED, At, Pass
 from meshwright.backends.torch_.emit.storage import weights_apart
-from meshwright.backends.torch_.emit.subject import Subject, name_in
+from meshwright.backends.torch_.emit.subject import Subject
 from meshwright.backends.torch_.emit.writing.lines import head
 from meshwright.ir.errors import EmissionPrinted
 from meshwright.ir.fold import Call
+from meshwright.ir.graph import name_in
 
 SHARE = "share"
 """What the last stage calls what its micro-batch counts for."""

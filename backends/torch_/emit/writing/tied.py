@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from meshwright.backends.torch_.emit.parts import Parts
 from meshwright.backends.torch_.emit.writing.lines import call
@@ -24,6 +24,17 @@ def parted(parts: Parts) -> Iterator[str]:
             yield f"    if model.index == {stage}:  # each module's unit has its own"
             yield f"        own = nn.Parameter(model.get_parameter({literal(name)}).detach().clone())"
             yield f"        {_holder(name)}.register_parameter({_last(name)}, own)"
+    for stage, module in shared_modules(parts.held_twice):
+        yield f"    if model.index == {stage}:  # another stage of its rank has this module, and a unit for it"
+        own = f"copy.deepcopy(model.get_submodule({literal(module)}))"
+        yield from call(8, "model.set_submodule", [literal(module), own])
+
+
+def shared_modules(twice: Iterable[Sequence[tuple[int, str]]]) -> list[tuple[int, str]]:
+    """Modules that several stages of a rank have, with each of these stages but the last."""
+    found = [[(stage, name.rpartition(".")[0]) for stage, name in names] for names in twice]
+    again = [one for names in found for at, one in enumerate(names) if one[1] in [m for _, m in names[at + 1 :]]]
+    return list(dict.fromkeys(again))
 
 
 def named_again(parts: Parts) -> Iterator[str]:
