@@ -320,6 +320,7 @@ _ROLES: tuple[tuple[str, tuple[tuple[tuple[str, ...], str], ...]], ...] = (
 """For each role, the (kinds, factor) pairs that play it. Earlier roles win."""
 
 _PRODUCTS = ("linear", "grouped_linear", "matmul", "bmm", "grouped_mm")
+_CONVS = tuple(f"conv{way}{rank}d" for way in ("", "_transpose") for rank in (1, 2, 3))
 _NORMS = ("layer_norm", "rms_norm")
 
 
@@ -341,6 +342,7 @@ class _Naming:
         self._by_norm()
         self._by_image()
         self._feed_forward()
+        self._inner_channels()
         for atom in self._all():
             self._give([atom], f"dim{self.atoms.size[atom]}")
         return self._sized(), self.labels
@@ -410,6 +412,15 @@ class _Naming:
                 back, parts = self.atoms.factor(index, "n"), self.atoms.factor(index, "k")
                 if len(back) == len(parts) == 1 and self.stems.get(back[0]) == "hidden":
                     self._give(parts, "ffn")
+
+    def _inner_channels(self) -> None:
+        """Nameless channels that one convolution makes and another one sums, of neither the batch nor a result."""
+        ends = {*(item.value for item in self.atoms.graph.inputs), *self.atoms.graph.outputs}
+        seen = {atom for value in ends for dim in self.atoms.dims(value) for atom in dim}
+        convolved = [(name, parts) for op, name, parts in self.atoms.occurrences() if op.kind in _CONVS]
+        made, summed = ({at for name, parts in convolved if name == one for at in parts} for one in ("co", "ci"))
+        for atom in sorted(made & summed - seen):
+            self._give([atom], "channels")
 
     def _sized(self) -> dict[int, str]:
         largest: dict[str, int] = {}

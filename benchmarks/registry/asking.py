@@ -35,7 +35,7 @@ from benchmarks.registry.cells import (
 )
 from benchmarks.registry.entries import Entry
 from benchmarks.registry.hugging_face import NotBuilt
-from benchmarks.registry.rows import GAP, OK, Row, of_error, of_exit
+from benchmarks.registry.rows import GAP, LATE, OK, Row, of_error, of_exit
 from meshwright.backends.torch_.emit import Subject, emit
 from meshwright.ir.errors import ForwardRaised, RanksFailed
 from meshwright.ir.frontends.load import load_model
@@ -208,8 +208,9 @@ def compared(made: Sequence[Made], told: Told = nothing_told) -> Iterator[Row]:
         return
     share = (used_s() - began) / len(made)
     for one, verified in zip(made, found, strict=True):
-        text = "\n".join(verified.differences[:6])
-        outcome = "exact" if verified.exact else "differs"
+        text = "\n".join([*filter(None, [verified.failed_in_fp64]), *verified.differences[:6]])
+        late = "no time" if LATE in verified.failed_in_fp64 else "differs"  # rounding, or a fault: only fp64 tells
+        outcome = "exact" if verified.exact else late
         row = one.asked.row(one.name, outcome, step="run", said=text.partition("\n")[0], detail=text)
         yield replace(row, cpu_s=round(one.cpu_s + share, 2))
 

@@ -51,8 +51,8 @@ TWINS: Mapping[str, Cell] = {cell.name: cell for cell in _LISTED if cell.words}
 
 
 def inspected(reference: str) -> list[str]:
-    """The command line of the first cell."""
-    return ["inspect", reference, "--seq", str(PUBLISHED_SEQ), "--json"]
+    """The command line of the first cell. Norms over a batch do not train on one sample."""
+    return ["inspect", reference, "--batch", "2", "--seq", str(PUBLISHED_SEQ), "--json"]
 
 
 def inspected_small(reference: str) -> list[str]:

@@ -12,9 +12,11 @@ from contextlib import ExitStack
 from dataclasses import replace
 from datetime import UTC, datetime
 from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from benchmarks.registry import vision
 from benchmarks.registry.cells import CELLS
 from benchmarks.registry.entries import Entry, drawn, entries, left_out
 from benchmarks.registry.page import bars, counted, kinds, page, summary
@@ -22,6 +24,7 @@ from benchmarks.registry.rows import Row
 from benchmarks.registry.running import run as run_cells
 
 WORKING_TREE = "working tree"
+PACKAGES = ("torch", "transformers", vision.PACKAGE)
 
 
 def run(argv: Sequence[str]) -> int:
@@ -34,7 +37,7 @@ def run(argv: Sequence[str]) -> int:
     if args.list:
         print("\n".join(f"{known[name].family:30} {name}" for name in models))
         return 0
-    versions = ", ".join([*(f"{one} {version(one)}" for one in ("torch", "transformers")), _python()])
+    versions = environment()
     done = {row.key: row for row in read(args.done)} if args.done else {}
     asked = {model: [cell for cell in args.cells if (model, cell, versions, args.at) not in done] for model in models}
     asked = {model: cells for model, cells in asked.items() if cells}
@@ -52,7 +55,8 @@ def run(argv: Sequence[str]) -> int:
                     file.write(json.dumps(row.to_json()) + "\n")
     rows = [done[key] for key in ((m, c, versions, args.at) for m in models for c in args.cells) if key in done]
     if args.table:
-        args.table.write_text(page(rows, list(left_out()), drawn_by(args)), encoding="utf-8")
+        shown, absent = (beside(rows, args.beside), []) if args.beside else (rows, list(left_out()))
+        args.table.write_text(page(shown, absent, drawn_by(args)), encoding="utf-8")
     print(json.dumps(summary(rows), indent=1) if args.json else "\n".join(_text(rows)))
     return int(any(row.outcome in ("failed", "differs") for row in rows))
 
@@ -71,6 +75,7 @@ def _parser() -> ArgumentParser:
     add("--as", dest="at", default=WORKING_TREE, metavar="COMMIT", help="what was run (default: %(default)s)")
     add("--work", type=Path, metavar="DIR", help="keep what is written there")
     add("--table", type=Path, metavar="FILE", help="the page that is written")
+    add("--beside", type=Path, metavar="FILE", help="results of another environment, which the page shows too")
     add("--list", action="store_true", help="list the models, and ask nothing")
     add("--json", action="store_true", help="print JSON")
     return parser
@@ -103,8 +108,16 @@ def read(file: Path) -> Iterator[Row]:
                 continue
 
 
-def _python() -> str:
-    return f"Python {platform.python_version()}"
+def beside(rows: Sequence[Row], file: Path) -> list[Row]:
+    """Rows, and the last of every other cell that a file of another environment has."""
+    last = {(row.model, row.cell): row for row in (*read(file), *rows)}
+    return list(last.values())
+
+
+def environment() -> str:
+    """The versions that an answer may depend on."""
+    found = [f"{one} {version(one)}" for one in PACKAGES if find_spec(one)]
+    return ", ".join([*found, f"Python {platform.python_version()}"])
 
 
 def _line(row: Row) -> str:

@@ -100,16 +100,15 @@ def page(rows: Sequence[Row], left_out: Sequence[str], words: str) -> str:
 def _lines(rows: Sequence[Row], left_out: Sequence[str], words: str) -> Iterator[str]:
     models = {row.model for row in rows if row.outcome != "none"}
     absent = {row.model: row.said for row in rows if row.outcome == "none"}
-    dates = sorted({row.date for row in rows if row.date})
     yield "# The registry: models that nobody here chose"
     yield ""
     yield from ABOUT.format(words=words).splitlines()
     yield ""
-    yield f"{len(models)} models; {'; '.join(sorted({row.versions for row in rows}))}; "
-    yield f"at {', '.join(sorted({row.at for row in rows}))}; {' to '.join(dict.fromkeys((dates[0], dates[-1])))}."
+    yield f"{len(models)} models."
     yield from (f"{one}." for one in left_out)
     if absent:
         yield f"{len(absent)} more cannot be built by their package from its defaults."
+    yield from _asked(rows)
     yield ""
     yield f"| cell | asks for | {' | '.join(COLUMNS)} |"
     yield f"|---|---|{'---|' * len(COLUMNS)}"
@@ -128,6 +127,20 @@ def _lines(rows: Sequence[Row], left_out: Sequence[str], words: str) -> Iterator
     for number, outcome, step, code, said, where in kinds(rows)[:KINDS]:
         shown = where if len(where) <= 100 else f"{where[:100]}…"
         yield f"| {number} | {outcome} | {step} | {code} | {said.replace('|', '/')} | {shown} |"
+
+
+def _asked(rows: Sequence[Row]) -> Iterator[str]:
+    """In which environments, at which commits, and when."""
+    groups: dict[tuple[str, str], list[Row]] = {}
+    for row in rows:
+        groups.setdefault((row.versions, row.at), []).append(row)
+    yield ""
+    yield "| environment | commit | models | asked |"
+    yield "|---|---|---|---|"
+    for (versions, at), found in sorted(groups.items()):
+        dates = sorted({row.date for row in found if row.date}) or ["-"]
+        models = {row.model for row in found if row.outcome != "none"}
+        yield f"| {versions} | {at} | {len(models)} | {' to '.join(dict.fromkeys((dates[0], dates[-1])))} |"
 
 
 def _codes(rows: Sequence[Row]) -> Iterator[str]:

@@ -20,7 +20,7 @@ from torchvision.models import get_model
 
 
 def build() -> nn.Module:
-    model = get_model("{name}", weights=None, weights_backbone=None)
+    model = get_model("{name}", {without})
     return model.backbone if hasattr(model, "rpn") or hasattr(model, "anchor_generator") else model
 
 
@@ -51,8 +51,12 @@ def names() -> Mapping[str, str]:
 def write(name: str, folder: Path) -> str:
     """Write a file with the factory of a model, and return its reference."""
     models: Any = __import__(f"{PACKAGE}.models", fromlist=["models"])
-    model: Any = models.get_model(name, weights=None, weights_backbone=None)
+    taken = inspect.signature(models.get_model_builder(name)).parameters
+    without = [one for one in ("weights", "weights_backbone") if one in taken]
+    model: Any = models.get_model(name, **dict.fromkeys(without))
     inner = model.backbone if hasattr(model, "rpn") or hasattr(model, "anchor_generator") else model
     entry = next(iter(inspect.signature(inner.forward).parameters))
-    (folder / "model.py").write_text(TEXT.format(name=name, entry=entry))
+    (folder / "model.py").write_text(
+        TEXT.format(name=name, entry=entry, without=", ".join(f"{one}=None" for one in without))
+    )
     return f"{folder / 'model.py'}:build"

@@ -1,9 +1,10 @@
 """The small twin of a model: the same code with small numbers, so that what a plan does to the model runs anywhere.
 
-    file.py:factory     `twin()` beside the factory, if there is one. Else the model must have been made of one value,
-                        its `config` (a dataclass), or the factory take sizes as arguments that have defaults: a file is
-                        written that makes it of small ones (`twin.py`), and cuts what batches have of a fixed size
-                        (`batch_sizes`)
+    file.py:factory     `twin()` beside the factory, if there is one. Else a file is written that calls the factory with
+                        small sizes, if it takes them as arguments with defaults, or makes the calls of classes with
+                        small numbers by which the factory makes the model (`made`), and cuts what batches have of a
+                        fixed size (`batch_sizes`). A model that cannot be made so, and is small enough, is its own twin
+                        if its batches can be smaller
     config.json         the configuration with small numbers
     shape.toml          the shape with small numbers
 
@@ -13,7 +14,6 @@ What numbers mean is found by trying them (`shrink`). Whether the twin has the s
 
 from __future__ import annotations
 
-import dataclasses
 import inspect
 import json
 import os
@@ -30,8 +30,9 @@ from meshwright.ir.frontends import hf_config, hf_schema, shape, shape_toml
 from meshwright.ir.frontends.batch_sizes import Sizes, code_of, cut, fixed_sizes, smaller
 from meshwright.ir.frontends.contract import Source
 from meshwright.ir.frontends.foreign import TIME_LIMIT_S, guarded
+from meshwright.ir.frontends.made import made_by, things
 from meshwright.ir.frontends.shrink import Scale, shrunk
-from meshwright.ir.frontends.trial import BATCH, Recipe, Settings
+from meshwright.ir.frontends.trial import BATCH, MOST_VALUES, Recipe, Settings
 from meshwright.ir.quoting import is_name, literal, said
 
 TWIN = "twin"
@@ -132,14 +133,12 @@ def _words(source: Source, seq: int) -> int:
 def _written(source: Source, file: Path, factory: str, scale: Scale) -> Callable[[Path], str]:
     """The file that makes the twin of the user's own classes, for a folder. The class of a model that a factory makes
     need not have a name in the user's file: it may be a library's."""
-    made, names, sizes = _from_arguments(source, factory, scale) or _from_config(source, scale)
+    found = next(filter(None, (how(source, factory, scale) for how in (_from_arguments, _from_calls, _whole))))
+    sizes = found.sizes
     kind = type(source.module).__name__
     own = source.beside.get(kind) is type(source.module)
     hooks = [name for name in HOOKS if source.beside.get(name) is not None]
-    missing = [name for name in names if name not in source.beside]
-    if missing:
-        raise _none(source, f"{missing[0]}, which it is made of, is not named in the file")
-    needed = {*names, *([kind] if own else [])}
+    needed = {*found.names, *([kind] if own else [])}
     if odd := [name for name in sorted(needed) if not is_name(name)]:
         raise _none(source, f"{odd[0]!r}, which it is made of, is no name that code may have")
     listed = sorted({*needed, *hooks}, key=lambda name: (not name.isupper(), not name[0].isupper(), name))
@@ -149,12 +148,12 @@ def _written(source: Source, file: Path, factory: str, scale: Scale) -> Callable
     return lambda folder: FILE.format(
         shown=said(f"{file.name}:{factory}"),
         folder=literal(Path(os.path.relpath(home, folder.resolve())).as_posix()),
-        imported=_imported(file, called),
+        imported="\n".join([*(f"import {name}  # noqa: E402" for name in found.modules), _imported(file, called)]),
         listed=", ".join(map(literal, [*sorted(hooks), TWIN])),
         kind=kind if own else "nn.Module",
         library=f"\nfrom torch import {', '.join(library)}\n" if library else "",
         inputs=f"{code_of(sizes, WHOLE)}\n\n" if sizes else "",
-        made=made,
+        made=found.made,
     )
 
 
@@ -178,29 +177,53 @@ def _imported(file: Path, called: Mapping[str, str]) -> str:
     return loaded + "\n".join(f"{here} = _model.{name}" for name, here in called.items())
 
 
-def _from_arguments(source: Source, factory: str, scale: Scale) -> tuple[str, list[str], Sizes] | None:
-    """The factory, called with small sizes; the names of that; and small sizes of batches."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Written:
+    """A twin as code: what makes it, the names of the user's file in there, and modules that are imported for it; and
+    small sizes of batches."""
+
+    made: str
+    names: tuple[str, ...]
+    sizes: Sizes
+    modules: tuple[str, ...] = ()
+
+
+def _from_arguments(source: Source, factory: str, scale: Scale) -> Written | None:
+    """The factory, called with small sizes."""
     make = source.beside[factory]
     taken = inspect.signature(make).parameters.values()
     given = {one.name: one.default for one in taken if one.default is not one.empty}
     small, sizes = _small(source, given, lambda settings: make(**settings), scale, {}) if given else ({}, {})
     if not small and not sizes:
         return None
-    return f"{factory}({', '.join(f'{name}={value!r}' for name, value in small.items())})", [factory], sizes
+    said = ", ".join(f"{name}={value!r}" for name, value in small.items())
+    return Written(made=f"{factory}({said})", names=(factory,), sizes=sizes)
 
 
-def _from_config(source: Source, scale: Scale) -> tuple[str, list[str], Sizes]:
-    """The same of the model's class, called with its configuration of small sizes."""
-    config: Any = getattr(source.module, "config", None)
-    if not dataclasses.is_dataclass(config) or isinstance(config, type):
-        raise _none(source, "its factory takes no sizes, and the model has no dataclass `config` that it was made of")
-    kind, named = type(source.module), type(config)
-    settings = {one.name: getattr(config, one.name) for one in dataclasses.fields(config) if one.init}
-    if list(inspect.signature(kind).parameters) != ["config"]:
-        raise _none(source, f"{kind.__name__}{inspect.signature(kind)} is not made of its config alone")
-    small, sizes = _small(source, settings, lambda settings: kind(named(**settings)), scale, settings)
-    given = ", ".join(f"{name}={value!r}" for name, value in small.items())
-    return f"{kind.__name__}({named.__name__}({given}))", [kind.__name__, named.__name__], sizes
+def _from_calls(source: Source, factory: str, scale: Scale) -> Written | None:
+    """The calls of classes by which the factory makes the model, with small numbers."""
+    own = source.beside["__name__"]
+    with guarded(source.place, TIME_LIMIT_S):
+        made = made_by(source.beside[factory])
+    if made is None:
+        return None
+    small, sizes = _small(source, made.settings, made.again, scale, made.settings)
+    found, near = list(dict.fromkeys(things(made))), {own, "builtins"}
+    return Written(
+        made=made.code(small, lambda it: it.__name__ if it.__module__ in near else f"{it.__module__}.{it.__name__}"),
+        names=tuple(it.__name__ for it in found if it.__module__ == own),
+        sizes=sizes,
+        modules=tuple(sorted({it.__module__ for it in found} - near)),
+    )
+
+
+def _whole(source: Source, factory: str, scale: Scale) -> Written:
+    """The model as it is, on small batches."""
+    numbers = sum(one.numel() for one in source.module.parameters())
+    sizes = _small(source, {}, lambda _: source.beside[factory](), scale, {})[1] if numbers <= MOST_VALUES else {}
+    if not sizes:
+        raise _none(source, "its factory takes no sizes, and calls no classes that can be called with others")
+    return Written(made=f"{factory}()", names=(factory,), sizes=sizes)
 
 
 def _none(source: Source, cause: str) -> NoTwin:

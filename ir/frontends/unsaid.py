@@ -41,13 +41,13 @@ def watched() -> Iterator[list[str]]:
     """Run a step inside, with values or without; afterwards, what its graph would not say is in the list."""
     found: list[str] = []
     calls: dict[tuple[Any, ...], _Call] = {}
-    apply = Function.apply.__func__
+    apply = vars(Function)["apply"]  # written in Python, or in C since torch 2.14
 
     def noted(kind: Any, *args: Any, **kwargs: Any) -> Any:
         if not kind.__module__.startswith("torch."):
             call = _Call(kind, args, kwargs)
             calls.setdefault((kind, *call.shapes), call)
-        return apply(kind, *args, **kwargs)
+        return apply.__get__(None, kind)(*args, **kwargs)
 
     before = states()
     with mock.patch.object(Function, "apply", classmethod(noted)):

@@ -64,7 +64,7 @@ class Degree:
 TABLE = (
     Degree("dp", ("b", "slots"), "data parallelism"),
     Degree("cp", ("s", "slots"), "context parallelism"),
-    Degree("tp", ("heads", "group", "ffn", "vocab"), "tensor parallelism"),
+    Degree("tp", ("heads", "group", "ffn", "vocab", "channels"), "tensor parallelism"),
     Degree("ep", ("b", "experts", "slots"), "expert parallelism"),
 )
 """Every named degree, one line each."""
@@ -229,7 +229,7 @@ def recompute_parts(kind: str) -> tuple[str, ...]:
     return parts
 
 
-_DENSE = {"dp": ("b",), "cp": (SEQUENCE,), "tp": ("heads", "group", "ffn", "vocab")}
+_DENSE = {"dp": ("b",), "cp": (SEQUENCE,), "tp": ("heads", "group", "ffn", "vocab", "channels")}
 _EXPERT = {"dp": ("slots",), "ep": ("experts", "slots"), "tp": ("ffn",)}
 _USUAL = {("dp", "dp"): "dp", ("dp", "ep"): "ep", ("cp", "dp"): "cp", ("tp", "tp"): "tp"}
 

@@ -177,7 +177,7 @@ def test_what_is_on_record_is_not_asked_again(
     assert asked == [{"nanogpt": ["dp", "tp"]}, {"nanogpt": ["tp"]}]
     told = json.loads(capsys.readouterr().out.partition("{")[2].join(("{", "")))
     assert told["cells"] == {"dp": {"exact": 1}, "tp": {"exact": 1}}
-    assert f"at {WORKING_TREE}" in (tmp_path / "page.md").read_text()
+    assert f"| {WORKING_TREE} | 1 |" in (tmp_path / "page.md").read_text()
     assert command.run([*given, "--as", "1234567"]) == 0
     assert asked[-1] == {"nanogpt": ["dp", "tp"]}
 
@@ -232,6 +232,17 @@ def test_the_page_has_versions_dates_counts_and_bars() -> None:
     assert "| MW4076 | 1 | The batch is not divided by the copies and micro-batches. |" in text
     assert "| MW5009 | 1 | no |" in text
     assert "torchvision is not installed" in text
+
+
+def test_rows_of_another_environment_stand_beside_those_that_were_asked(tmp_path: Path) -> None:
+    other = [
+        Row(model=name, cell="dp", outcome=outcome, versions="torch 2.14.1", at="1234567", date="2026-11-27")
+        for name, outcome in (("m0", "failed"), ("tv:a", "failed"), ("tv:a", "exact"))
+    ]
+    (tmp_path / "other.jsonl").write_text("".join(json.dumps(row.to_json()) + "\n" for row in other))
+    found = command.beside(_rows(), tmp_path / "other.jsonl")
+    assert counted(found)["dp"] == {"exact": 9, "lawful": 1, "refused": 1}
+    assert "| torch 2.14.1 | 1234567 | 1 | 2026-11-27 |" in page(found, [], "--draw 12 --seed 3")
 
 
 def test_every_cell_of_a_twin_is_asked_with_words_of_the_command_line() -> None:

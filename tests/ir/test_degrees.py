@@ -184,12 +184,12 @@ def test_recomputation_by_its_words() -> None:
 
 def test_what_axes_split() -> None:
     own = Degrees(dp=4, cp=2, tp=2, ep=2, etp=1, sequence_parallel=True, zigzag=True)
-    dense = {"dp": ("b",), "cp": ("s",), "tp_ep": ("heads", "group", "ffn", "vocab", "s")}
+    dense = {"dp": ("b",), "cp": ("s",), "tp_ep": ("heads", "group", "ffn", "vocab", "channels", "s")}
     inside = {"dp": ("b", "slots"), "cp": ("s", "slots"), "tp_ep": ("s", "experts", "slots")}
     assert {use.name: own.preferences(use.name) for use in uses(own)} == dense
     assert {use.name: own.preferences(use.name, expert=True) for use in uses(own)} == inside
     assert Degrees(tp=2).preferences("tp", expert=True) == ("ffn",)
-    assert Degrees(tp=2).preferences("tp") == ("heads", "group", "ffn", "vocab")
+    assert Degrees(tp=2).preferences("tp") == ("heads", "group", "ffn", "vocab", "channels")
     assert [own.layout(use.name) for use in uses(own)] == [CONTIGUOUS, ZIGZAG, CONTIGUOUS]
     assert Degrees(cp=2).layout("cp") == CONTIGUOUS
     copies = {use.name: (use.holds_copies(expert=False), use.holds_copies(expert=True)) for use in uses(own)}

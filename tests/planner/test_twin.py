@@ -380,13 +380,6 @@ def test_a_twin_of_ones_own_comes_first(tmp_path: Path) -> None:
     assert twin_of(source, reference, SCALE).reference == reference.replace(":big", ":twin")
 
 
-def test_a_model_without_sizes_is_refused(tmp_path: Path) -> None:
-    source, reference = own_model(tmp_path, "def big():\n    return Model(4096)\n")
-    with pytest.raises(NoTwin, match="takes no sizes") as refused:
-        twin_of(source, reference, SCALE)
-    assert "twin()" in refused.value.fix
-
-
 # Runs ----------------------------------------------------------------------------------------------------------------
 
 RUN: dict[str, Callable[[], Planned]] = {

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 import pytest
 
 from meshwright.backends.torch_.emit import Subject
 from meshwright.backends.torch_.verify.emitted import Verified
-from meshwright.ir.adjoint import Split, Strategy
+from meshwright.ir.adjoint import Choice, Split, Strategy
+from meshwright.ir.names.held import Subject as Held
+from meshwright.ir.names.held import holds
+from meshwright.ir.names.pinned import NOTHING_PINNED
 from tests.backends.torch_.emitted import lowered, subject, unclean, written
 from tests.backends.torch_.proved import proved
 from tests.backends.torch_.test_emit_statistics import NORMED, UNET
@@ -56,13 +59,27 @@ def cut(plan: Subject, cuts: Mapping[str, Mapping[str, str]]) -> Subject:
         graph = plan.fold.body[one.body].graph
         before = [(op.name, one.strategy(op.name)) for op in graph.ops]
         after = [
-            (name, Strategy((*kept.choices, ("tp", Split((factors[name],))))) if name in factors else kept)
+            (name, Strategy((*_without(kept), ("tp", Split((factors[name],))))) if name in factors else kept)
             for name, kept in before
         ]
         plans.append(replace(one, strategies=tuple(after)))
     decisions = replace(plan.decisions, plans=tuple(plans))
     reference = NORMED if "Block" in cuts else UNET
     return replace(plan, decisions=decisions, program=lowered(decisions, reference=reference))
+
+
+def test_tensor_parallelism_by_name_cuts_channels() -> None:
+    """Of one convolution those that it makes, of the next one those that it sums; and the plan says that it does."""
+    plan = subject(reference=UNET, tp=2)
+    chosen = [(op, choice) for one in plan.decisions.plans for op, how in one.strategies for _, choice in how.choices]
+    found = {choice.factors for op, choice in chosen if op.startswith("conv") and isinstance(choice, Split)}
+    assert {("co",), ("ci",)} <= found
+    assert holds(Held(plan.decisions, plan.fold, NOTHING_PINNED), "tp", 2)
+
+
+def _without(kept: Strategy) -> Iterator[tuple[str, Choice]]:
+    """What other axes do."""
+    return (pair for pair in kept.choices if pair[0] != "tp")
 
 
 @pytest.fixture(scope="module")

@@ -216,3 +216,12 @@ def remade(one: Any, table: Mapping[str, str]) -> Any:
         if hasattr(one, field.name):
             object.__setattr__(made, field.name, renamed(getattr(one, field.name), table))
     return made
+
+
+def test_an_entry_may_be_called_what_a_schedule_is_given_by_name(tmp_path: Path) -> None:
+    """The model's own batch has a `target`, and a step of torch's schedules takes one."""
+    model = f"{ROOT / 'benchmarks' / 'registry' / 'models' / 'multi_task.py'}:build"
+    emit(subject(reference=model, pp=2, microbatches=2, schedule="1f1b"), tmp_path).write(tmp_path)
+    text = (tmp_path / "train.py").read_text()
+    ast.parse(text)
+    assert 'target_2=batch["target"]' in text

@@ -53,3 +53,38 @@ def test_what_is_known_of_a_buffer(make: Callable[[], Tensor], values: list[floa
         held = found["made"]
         assert held.shape == (4,)
         assert numpy.broadcast_to(held.at((numpy.arange(4),)), (4,)).tolist() == values
+
+
+def written_in() -> Tensor:
+    made = torch.zeros(4)
+    made[1:].add_(1)
+    return made
+
+
+@pytest.mark.parametrize(
+    ("make", "values"),
+    [
+        (lambda: torch.linspace(0, 3, 4), [0, 1, 2, 3]),
+        (lambda: torch.round(torch.log2(2 ** torch.arange(4) + 0.1)).int(), [0, 1, 2, 3]),
+        (lambda: torch.stack(torch.arange(4.0).unbind()).flip(0), [3, 2, 1, 0]),
+        (lambda: torch.arange(4.0).to("meta"), [0, 1, 2, 3]),
+        (lambda: torch.tensor([0, 1, 2, 3]).int(), [0, 1, 2, 3]),
+        (lambda: torch.rand(4), None),
+        (lambda: torch.empty(4) * 0, None),
+        (written_in, None),
+    ],
+)
+def test_what_a_factory_asks_the_values_of(make: Callable[[], Tensor], values: list[float] | None) -> None:
+    """They are those of any device; nothing is told where something is random, unset or written in."""
+    with Recorder(), torch.device("meta"):
+        made = make()
+        if values is None:
+            with pytest.raises((NotImplementedError, RuntimeError), match="meta"):
+                made.tolist()
+            with pytest.raises(RuntimeError, match="meta"):
+                made[1].item()
+        else:
+            assert made.tolist() == values
+            assert [one.item() for one in made] == values
+            assert made.cpu().device.type == "cpu"
+            assert made.is_meta

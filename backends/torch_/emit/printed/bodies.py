@@ -47,6 +47,8 @@ RESERVED = frozenset(
     )
 )
 """Names that scripts have for something else."""
+GIVEN = frozenset(("target", "losses", "return_outputs"))
+"""What a schedule's step is given by name, beside entries of the batch."""
 
 
 @dataclass(frozen=True)
@@ -188,7 +190,7 @@ class Printed:
     @cached_property
     def entry_names(self) -> Mapping[str, str]:
         """What forward passes call the entries of the batch."""
-        taken = self.reserved
+        taken = self.reserved | GIVEN
         return {name: free(identifier(name), taken) for name in self.entries}
 
     @property
