@@ -417,6 +417,8 @@ class _Search:
         """One round over all numbers; whether one shrank."""
         before = self.settings
         for path, value in self.integers(2):
+            if dict(numbers(self.settings)).get(path) != value:  # it followed another one
+                continue
             if path not in self.listed and not self.is_inert(path, value) and not self.blocks(path, value):
                 self.shrink(path, value)
         return self.settings != before
@@ -442,7 +444,17 @@ class _Search:
                 found = self.run(settings) if bounds[numbers] == candidate else None
                 if found is not None and _smaller(found, self.now, self.scale):
                     self.adopt(settings, found)
+                    self.follow(path, value, candidate)
                     return
+
+    def follow(self, path: Path, value: int, candidate: int) -> None:
+        """Where blocks have an entry of a list each, those that are equal become the same at once, if they can."""
+        equal = (at for at, its in self.integers(2) if its == value and at[:-1] == path[:-1])
+        others = dict.fromkeys(equal if isinstance(path[-1], int) else (), candidate)
+        settings = _put(self.settings, others)
+        found = self.run(settings) if others else None
+        if found is not None and _smaller(found, self.now, self.scale):
+            self.adopt(settings, found)
 
     def bound(self, settings: Settings, candidate: int, value: int) -> int:
         """What a number must be at least, by settings in which it is the candidate: by what their model holds, and

@@ -221,6 +221,27 @@ def test_lists_with_an_entry_for_every_block_are_cut() -> None:
     assert of(Listed, given) == {"deep": 4, "kinds": ["b", "n", "b", "n"]}
 
 
+def test_entries_of_a_list_shrink_at_once() -> None:
+    """Where equal: one trial tells of as many blocks as there are."""
+    built: list[tuple[int, ...]] = []
+
+    class Wide(nn.Module):
+        def __init__(self, given: Mapping[str, Any]) -> None:
+            super().__init__()
+            built.append(tuple(given["wide"]))
+            self.up = nn.ModuleList(nn.Linear(32, wide) for wide in given["wide"])
+            self.down = nn.ModuleList(nn.Linear(wide, 32) for wide in given["wide"])
+
+        def forward(self, x: Tensor) -> Tensor:
+            for up, down in zip(self.up, self.down, strict=True):
+                x = down(up(x))
+            return x
+
+    given = {"wide": [512] * 8 + [1024] * 8}
+    assert of(Wide, given) == {"wide": [64] * 16}
+    assert sum(len(set(one)) > 2 for one in built) < len(given["wide"])
+
+
 def test_stacks_of_as_many_blocks_are_cut_one_after_the_other() -> None:
     """Each with its own list: an encoder and a decoder."""
 
