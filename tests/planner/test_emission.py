@@ -22,6 +22,7 @@ from meshwright.ir.errors import (
     StorageNotExpressible,
 )
 from meshwright.ir.errors.capability import AGAIN
+from meshwright.planner import emission as module
 from meshwright.planner import pricing, remedies
 from meshwright.planner.cli import main
 from meshwright.planner.emission import Emission
@@ -31,6 +32,7 @@ from meshwright.planner.plan import nothing_found, read_asked
 from meshwright.planner.pricing import Folds, Setting
 from meshwright.planner.report import plan_of
 from meshwright.planner.solve import Stop, solve, space_of
+from tests.planner import handmade
 from tests.planner.solved import parsed
 from tests.planner.tiny_models import SEQ, written
 
@@ -203,6 +205,19 @@ def test_a_way_that_the_plan_has_gone_is_left_out() -> None:
     assert refusal.apart_from(lambda way: True).fix == AGAIN
     other = EmissionStorage(place="storage", cause="no", ways=ways, fix="repeat a block")
     assert other.apart_from(lambda way: True).fix == "repeat a block"
+
+
+def test_a_plan_is_printed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However often it is asked about; other plans of a configuration are other questions."""
+    printed: list[Any] = []
+    monkeypatch.setattr(module, "subject_of", lambda *given: given[-1])
+    monkeypatch.setattr(module, "emit", lambda subject, folder: printed.append(subject))
+    nothing: Any = None
+    emission = Emission(nothing, "m", nothing, outright=())
+    one, other = (SimpleNamespace(target="torch-gloo", name=name) for name in ("one", "other"))
+    asked: list[Any] = [one, one, other]
+    assert [emission.refusal(handmade.config("tp=1"), decisions) for decisions in asked] == [None] * 3
+    assert printed == [one, other]
 
 
 # A guard that holds --------------------------------------------------------------------------------------------------

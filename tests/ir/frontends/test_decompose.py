@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, fx
 
 from meshwright.ir.frontends import decompose
-from meshwright.ir.frontends.decompose import flops, parts
+from meshwright.ir.frontends.decompose import flops, likeness, parts
 
 ATEN = torch.ops.aten
 WHOLE = torch.int64
@@ -91,3 +91,22 @@ def test_it_stays_whole_if_a_part_is_unknown_or_there_are_too_many(monkeypatch: 
     assert inside(difference) is not None
     monkeypatch.setattr(decompose, "MOST_PARTS", 2)
     assert inside(difference) is None
+
+
+def test_operators_are_alike_by_arguments_and_all_that_is_known_of_tensors() -> None:
+    """Numbers of other kinds are other arguments, and so is one tensor in two places."""
+    x, y = empty(3, 4), empty(3, 4)
+    assert likeness(node(ATEN.add.Tensor, x, y)) == likeness(node(ATEN.add.Tensor, y, x))
+    both = node(ATEN.add.Tensor, x, y)
+    twice = fx.Graph().call_function(ATEN.add.Tensor, (both.args[0], both.args[0]))
+    unlike = [
+        both,
+        twice,
+        node(ATEN.add.Tensor, x, y, alpha=1),
+        node(ATEN.add.Tensor, x, y, alpha=1.0),
+        node(ATEN.add.Tensor, x, empty(4, 3).t()),
+        node(ATEN.add.Tensor, x, empty(3, 4, dtype=torch.float16)),
+        node(ATEN.add.Tensor, x, empty(3, 4).requires_grad_()),
+        node(ATEN.sub.Tensor, x, y),
+    ]
+    assert len({likeness(one) for one in unlike}) == len(unlike)
