@@ -24,6 +24,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from meshwright.ir.frontends.recorder import Recorder
 from meshwright.ir.frontends.trial import skeleton
 from meshwright.ir.quoting import is_name
 
@@ -110,7 +111,7 @@ def _code(value: Any, settings: Any, name_of: Callable[[Any], str]) -> str:
 def made_by(factory: Callable[[], nn.Module]) -> Made | None:
     """How the model of a factory was made; None where no code says it, or the same calls do not make the same model."""
     calls = _Calls()
-    with torch.device("meta"):
+    with torch.device("meta"), Recorder():
         model = calls.watched(factory)
         try:
             found = calls.said(model)

@@ -29,6 +29,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from meshwright.ir.errors import ModelTimedOut
 from meshwright.ir.frontends.contract import Hooks, Source, example_batch
 from meshwright.ir.frontends.foreign import TIME_LIMIT_S, contained
+from meshwright.ir.frontends.recorder import Recorder
 from meshwright.ir.frontends.stand_ins import as_exported, without_values
 from meshwright.ir.frontends.torch_export import Step as TrainingStep
 from meshwright.ir.frontends.unsaid import states
@@ -135,7 +136,7 @@ def _kind(module: nn.Module) -> tuple[str, ...]:
 
 def built(recipe: Recipe, settings: Settings) -> nn.Module | None:
     """The model of settings on the meta device, if they are possible."""
-    with _tried(recipe), torch.device("meta"):
+    with _tried(recipe), torch.device("meta"), Recorder():
         return recipe.build(settings)
     return None
 

@@ -68,6 +68,7 @@ SCALE = Scale(layers=2, seq=16, tokens=16)
 @pytest.mark.parametrize(
     ("made", "says"),
     [
+        ("return Model(Config(layers=int(torch.arange(13)[-1])))", "Model(config=Config(width=64, layers=2, "),
         ("return Model(Config())", "Model(config=Config(width=64, layers=2, chance=0.0))"),
         ("config = Config(); config.width = 96; return Model(config)", "Model(config=Config(width=64, layers=2, "),
         (
