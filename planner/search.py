@@ -114,8 +114,6 @@ class Search:
         self.heap: list[Waiting] = []
         self.ceiling_s = inf
         """What an answer must be below."""
-        self.too_full = False
-        """Whether there are bases of which no shape can fit, by their floors."""
         self.expanded = False
         """Whether every base is queued: from then on the least bound in the queue holds for all that is left."""
         self.crowded: dict[tuple[object, ...], float] = {}
@@ -158,8 +156,6 @@ class Search:
             bound = self.floors.bound_s(base)
             if bound < inf:
                 heapq.heappush(self.heap, Waiting(bound, number, base))
-            else:
-                self.too_full = True
             if late():
                 return
         self.expanded = True
@@ -210,9 +206,8 @@ class Search:
 
     @property
     def priced_any(self) -> bool:
-        """Whether the model and the target can have anything that was looked at, whether it fits or not: of
-        what cannot fit, whatever the target may say of it, that is the reason."""
-        return bool(self.found or self.too_full or self.counts.full or (self.counts.bases and not self.refused))
+        """Whether the model and the target can have anything that was looked at, whether it fits or not."""
+        return bool(self.found or (self.counts.bases and not self.refused))
 
     @property
     def gap(self) -> float:

@@ -199,8 +199,9 @@ def _copied(value: Any) -> Any:
 
 def _named(thing: Any) -> Any:
     """A class or a function that its module has under its name."""
-    home = sys.modules.get(thing.__module__)
-    if not is_name(thing.__qualname__) or getattr(home, thing.__qualname__, None) is not thing:
+    there = getattr(sys.modules.get(thing.__module__), thing.__qualname__, None)  # another one, if it was loaded again
+    named = getattr(there, "__module__", ""), getattr(there, "__qualname__", "")
+    if not is_name(thing.__qualname__) or named != (thing.__module__, thing.__qualname__):
         raise Unsaid(f"{thing.__qualname__} has no name of its own")
     return thing
 

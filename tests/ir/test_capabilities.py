@@ -160,15 +160,10 @@ def test_any_refuses_nothing(name: str) -> None:
     assert kinds(ANY, template(FOLD, PLANS[name])) == set()
 
 
-EXPRESSIBLE = [name for name in PLANS if not any(words in name for words in ("zigzag", "dp cp tp pp"))]
-
-
 @pytest.mark.parametrize("name", PLANS)
 @pytest.mark.parametrize("target", TARGETS.values(), ids=lambda target: target.target)
-def test_torch_expresses_all_but_zigzags(target: Capabilities, name: str) -> None:
-    refused = kinds(target, template(FOLD, PLANS[name]))
-    assert (refused == set()) == (name in EXPRESSIBLE)
-    assert refused <= {LayoutNotExpressible}
+def test_torch_expresses_all_named_plans(target: Capabilities, name: str) -> None:
+    assert kinds(target, template(FOLD, PLANS[name])) == set()
 
 
 def uneven(decisions: Decisions) -> Decisions:

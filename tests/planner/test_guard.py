@@ -81,8 +81,9 @@ def test_what_is_not_emitted_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> 
     assert one.of.writes(config("tp=2", 8), one.decisions, prediction())
     assert one.of.passed == []
     one.refuses = ODD
-    assert not one.of.writes(config("tp=2", 8), one.decisions, prediction())
-    assert one.of.passed == [Passed(config("tp=2", 8), prediction(), ODD)]
+    assert one.of.writes(config("tp=2", 8), one.decisions, prediction())  # it is not asked again of one plan
+    assert not one.of.writes(config("tp=4", 8), one.decisions, prediction())
+    assert one.of.passed == [Passed(config("tp=4", 8), prediction(), ODD)]
 
 
 def test_ranks_on_hosts_must_be_in_an_order(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -91,8 +92,8 @@ def test_ranks_on_hosts_must_be_in_an_order(monkeypatch: pytest.MonkeyPatch) -> 
     assert gloo.of.refusal(config("", 8), gloo.decisions) is None
     assert (gloo.orders, gloo.seats) == ([], 0)
     cuda = guard(monkeypatch, target="torch-cuda")
-    for _ in range(2):
-        assert cuda.of.refusal(config("", 8), cuda.decisions) is None
+    for text in ("", "tp=2"):
+        assert cuda.of.refusal(config(text, 8), cuda.decisions) is None
     assert (cuda.orders, cuda.seats) == ([("groups", ["a seat"])] * 2, 1)
 
 
@@ -111,7 +112,7 @@ def test_a_refusal_of_bodies_holds_for_their_family(
     assert one.of.masks(config("tp=2,pp=2", 8)) == held
     assert not one.of.masks(config("tp=4", 8))
     one.refuses = None
-    assert one.of.writes_config(config("tp=2", 8), prediction()) != held
+    assert one.of.writes_config(config("tp=2,pp=2", 8), prediction()) != held
     assert one.of.writes_config(config("tp=4", 8), prediction())
 
 

@@ -128,7 +128,6 @@ LIES: dict[str, tuple[tuple[str | int, ...], Any]] = {
     "micro-batches": (("schedule", "microbatches"), 2),
     "stages": (("config", "vp"), 4),
     "a plan of a stage": (("stages", 0, "plans"), ["Block", "embed", "Block"]),
-    "no strategies": (("placements",), None),
 }
 
 
@@ -138,12 +137,8 @@ def test_parts_that_contradict_one_another_are_refused(text: str, what: str) -> 
     document = inside = json.loads(text)
     for step in path[:-1]:
         inside = inside[step]
-    if value is None:
-        for one in inside[path[-1]].values():
-            one["strategies"] = {}
-    else:
-        assert inside[path[-1]] != value
-        inside[path[-1]] = value
+    assert inside[path[-1]] != value
+    inside[path[-1]] = value
     with pytest.raises(PlanBroken) as refused:
         read_plan(json.dumps(document), "plan.json")
     assert str(path[0]) in refused.value.place or path[0] == "schedule"

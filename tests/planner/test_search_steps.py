@@ -368,14 +368,6 @@ def test_refusals_count_as_prices(opened: Any) -> None:
     assert own.lower_s == 2.0
 
 
-@pytest.mark.parametrize(("floor_s", "priced_any"), [(inf, True), (0.5, False)])
-def test_what_cannot_fit_is_no_refusal(floor_s: float, priced_any: bool, opened: Any) -> None:
-    """Where every plan that a person would write is refused, and no base can fit by its floors: that is the reason."""
-    own = opened(Told([Bounds(BASE, GOOD)], {BASE: (floor_s, floor_s)}, {BASE: REFUSAL}, refused=(BASE,)))
-    assert list(own.run([Baseline("usual", (BASE,))]))
-    assert (own.priced_any, own.refusal) == (priced_any, REFUSAL)
-
-
 def test_plans_to_be_held_against_are_priced_first(opened: Any) -> None:
     """Of each the first that fits, else the last that has a price; of the others it is said why."""
     one, two, three, four = (config(mbs=n) for n in (1, 2, 3, 4))

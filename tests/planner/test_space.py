@@ -121,7 +121,6 @@ def test_sequences_of_a_micro_batch() -> None:
         (1, 2, "ring", {}, (False, True)),
         (1, 2, "ulysses", {}, (False, False)),
         (1, 2, "ring", {"pins": "zigzag=off"}, (False, False)),
-        (1, 2, "ring", {"target": target_of("torch-cuda")}, (False, False)),  # it has no such layout
         (2, 2, "ring", {"seq": 4 * 3}, (False, True)),
         (2, 2, "ulysses", {"seq": 4 * 3}, (True, False)),
         (2, 2, "ring", {"seq": 8 * 3}, (True, True)),

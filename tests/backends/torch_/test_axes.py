@@ -6,13 +6,10 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
-import pytest
-
 from meshwright.backends.torch_.emit.axes import Axes, cuts_more
 from meshwright.backends.torch_.emit.printed.axes import axes_of, printed_axes
 from meshwright.backends.torch_.emit.subject import Subject
 from meshwright.ir.adjoint import Strategy
-from meshwright.ir.errors import EmissionPrinted
 from meshwright.ir.mesh import Mesh
 from meshwright.ir.program import Add, Move
 from meshwright.ir.reshard import Step
@@ -94,9 +91,9 @@ def meshed(mesh: str, *, other: str = "tp") -> Subject:
     return planned(plan.fold, replace(plan.decisions, plans=plans, stages=stages))
 
 
-def test_parameters_are_cut_along_one_axis() -> None:
-    """Along two they are refused; an axis of one rank is for nothing."""
+def test_of_several_axes_that_cut_parameters_the_innermost_is_the_tensor_axis() -> None:
+    """An axis of one rank is for nothing."""
     assert printed_axes(meshed("tp=2 alone=1"))[0] == Axes((), "tp")
-    with pytest.raises(EmissionPrinted, match="parameters are cut along several axes") as refused:
-        printed_axes(meshed("tp=2 other=2", other="other"))
-    assert refused.value.place == "axes tp and other"
+    axes, copies = printed_axes(meshed("tp=2 other=2", other="other"))
+    assert axes == Axes((), "other", ("tp",))
+    assert copies.of_apart["block", "attn.k.weight"] == ("tp",)

@@ -318,9 +318,9 @@ AXES: dict[str, Axes] = {
     "copies of shards": Axes(("dp", "dp_shard"), None),
     "tp": Axes((), "tp"),
     "tp+sp x dp": Axes(("dp",), "tp"),
-    "cp": Axes((), None, "cp"),
-    "cp by heads": Axes(("dp",), None, "cp"),
-    "cp x tp": Axes((), "tp", "cp"),
+    "cp": Axes((), None, ("cp",)),
+    "cp by heads": Axes(("dp",), None, ("cp",)),
+    "cp x tp": Axes((), "tp", ("cp",)),
     "pp": Axes((), None),
 }
 
@@ -331,7 +331,7 @@ def test_what_every_axis_is_for() -> None:
 
 
 def test_what_axes_are_called_together() -> None:
-    one = Axes(("dp", "dp_shard"), "tp", "cp")
+    one = Axes(("dp", "dp_shard"), "tp", ("cp",))
     assert (one.data, one.copies, one.copied) == ("dp_dp_shard", ("dp", "dp_shard", "cp"), "dp_dp_shard_cp")
     assert (Axes((), "tp").data, Axes((), "tp").copies, Axes((), "tp").copied) == (None, (), None)
 
@@ -377,7 +377,7 @@ def test_copies_that_are_cast_are_kept_over_one_rank() -> None:
 def test_what_is_not_cast_yet_is_refused() -> None:
     for axes, what in [
         (Axes(("dp", "other"), None), "copies along dp and other"),
-        (Axes((), None, "cp"), "sequences cut along cp"),
+        (Axes((), None, ("cp",)), "sequences cut along cp"),
     ]:
         with pytest.raises(EmissionSoftware, match=f"not emitted yet with {what}") as refused:
             whole_of(plan_of("copies in bf16"), axes)

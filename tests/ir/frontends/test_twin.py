@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,13 @@ from meshwright.ir.errors import NoTwin
 from meshwright.ir.frontends.load import load_model
 from meshwright.ir.frontends.shrink import Scale
 from meshwright.ir.frontends.twin import HOW, Twin, twin_of
+
+
+@pytest.fixture(autouse=True)
+def alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Twins import `model`, as others of this process may have done."""
+    monkeypatch.delitem(sys.modules, "model", raising=False)
+
 
 MODEL = """
 from dataclasses import dataclass
