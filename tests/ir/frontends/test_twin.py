@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import sys
 from pathlib import Path
 
 import pytest
@@ -13,13 +12,6 @@ from meshwright.ir.errors import NoTwin
 from meshwright.ir.frontends.load import load_model
 from meshwright.ir.frontends.shrink import Scale
 from meshwright.ir.frontends.twin import HOW, Twin, twin_of
-
-
-@pytest.fixture(autouse=True)
-def alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Twins import `model`, as others of this process may have done."""
-    monkeypatch.delitem(sys.modules, "model", raising=False)
-
 
 MODEL = """
 from dataclasses import dataclass
@@ -87,7 +79,7 @@ SCALE = Scale(layers=2, seq=16, tokens=16)
 )
 def test_the_calls_that_made_a_model_are_made_with_small_numbers(made: str, says: str, tmp_path: Path) -> None:
     """Also those of classes of a library, one in another; what a configuration was when the model was made counts."""
-    file = tmp_path / "model.py"
+    file = tmp_path / f"{tmp_path.name}.py"  # twins import it, and no other one
     file.write_text(MODEL.replace("MADE", made))
     twin = twin_of(load_model(f"{file}:big"), f"{file}:big", SCALE)
     ((name, text),) = twin.files(tmp_path)
