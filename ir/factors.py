@@ -320,7 +320,6 @@ _ROLES: tuple[tuple[str, tuple[tuple[tuple[str, ...], str], ...]], ...] = (
 """For each role, the (kinds, factor) pairs that play it. Earlier roles win."""
 
 _PRODUCTS = ("linear", "grouped_linear", "matmul", "bmm", "grouped_mm")
-_CONVS = tuple(f"conv{way}{rank}d" for way in ("", "_transpose") for rank in (1, 2, 3))
 _NORMS = ("layer_norm", "rms_norm")
 
 
@@ -417,8 +416,8 @@ class _Naming:
         """Nameless channels that one convolution makes and another one sums, of neither the batch nor a result."""
         ends = {*(item.value for item in self.atoms.graph.inputs), *self.atoms.graph.outputs}
         seen = {atom for value in ends for dim in self.atoms.dims(value) for atom in dim}
-        convolved = [(name, parts) for op, name, parts in self.atoms.occurrences() if op.kind in _CONVS]
-        made, summed = ({at for name, parts in convolved if name == one for at in parts} for one in ("co", "ci"))
+        loops = [(name, parts) for _, name, parts in self.atoms.occurrences()]
+        made, summed = ({at for name, parts in loops if name == one for at in parts} for one in ("co", "ci"))
         for atom in sorted(made & summed - seen):
             self._give([atom], "channels")
 

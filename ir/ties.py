@@ -21,7 +21,6 @@ from meshwright.ir.crossing import End, messages
 from meshwright.ir.errors import PlanRepeated
 from meshwright.ir.fold import Fold
 from meshwright.ir.program import BodyProgram, ParamSlot, Program, Tie
-from meshwright.ir.same import Same
 from meshwright.ir.units import ALONE, UNITS, Part, apart, shared, slot_of
 from meshwright.ir.workload import Workload
 
@@ -122,9 +121,3 @@ def lies(body: BodyProgram, slot: ParamSlot) -> tuple[Any, ...]:
     """How a rank holds a parameter: calls that agree in this have one tensor."""
     grad = slot.grad and body.locals[slot.grad].placement
     return body.mesh, body.locals[slot.stored].placement, grad, slot.grads, slot.optimizer
-
-
-def left(body: Same[BodyProgram], name: str, paths: frozenset[str]) -> BodyProgram:
-    """A body program that leaves the gradients of some parameters for another call to reduce, under a name; the same
-    object every time."""
-    return Part(left=paths).of(body.of, name)

@@ -30,8 +30,7 @@ from meshwright.ir.names.cache import CONTEXTUAL, kinds_of, loops_of
 from meshwright.ir.program import BodyProgram, Gradient, Run, Stage
 from meshwright.ir.rules.base import infer
 from meshwright.ir.same import Same
-from meshwright.ir.ties import left
-from meshwright.ir.units import sharing
+from meshwright.ir.units import Part, sharing
 from meshwright.ir.workload import Stack, Workload
 from meshwright.planner.module_pins import ModulePin
 from meshwright.planner.pins import Config
@@ -216,7 +215,7 @@ def _piece(setting: Setting, prices: Prices, config: Config, name: str) -> Piece
     fold = setting.fold(config)
     made, inside = setting.body(config, name), experts_of(Same(fold), name)
     if paths := repeated(Same(fold), name):
-        made = left(Same(made), made.name, paths)
+        made = Part(left=paths).of(made, made.name)
     costs = _costs(prices, made, workload)
     if any(made.locals[value].type.shape == () for value in made.outputs):
         costs = {**costs, "recompute": NOTHING}  # with more copies, logits may be kept after all

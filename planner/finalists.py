@@ -147,8 +147,8 @@ def _behind(best: Refined | None, plans: Sequence[Refined]) -> list[Refined]:
 
 
 def _talkative(search: Search, plans: Sequence[Refined]) -> list[Refined]:
-    """Of what was priced, the fastest without what its ranks tell each other, if that would be faster than all plans
-    and the target can have ranks that all do the same instead."""
+    """Of what was priced, the fastest without what its ranks tell each other, if that would be faster than all
+    plans: its ranks may all do the same instead."""
     if not plans:
         return []
     taken = {one.origin for one in plans}

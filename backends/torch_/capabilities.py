@@ -98,7 +98,7 @@ TORCH_GLOO = Capabilities(
     styles=(Line("eager", _TRIED), Line("compiled", f"torch.compile of each block; {_TRIED}")),
     precisions=_PRECISIONS,
     sums_first=True,
-    most_cuts=2,  # fully_shard of torch 2.13 takes DTensors of two axes, and makes one of three
+    most_cuts=2,  # torch 2.13: FSDPParam takes meshes of FSDP+EP+TP or HSDP+TP at most
     keeps_whole=False,
 )
 

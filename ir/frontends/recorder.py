@@ -102,7 +102,7 @@ class Recorder(TorchDispatchMode):
         results = result if isinstance(result, list | tuple) else (result,)
         made = [one for one in results if isinstance(one, Tensor) and one.is_meta]
         if func._schema.is_mutable:
-            self._written |= {_storage(one) for one in made}
+            self._written |= {storage_of(one) for one in made}
         small = bool(made) and all(one.numel() <= MOST for one in made)
         if small and torch.Tag.nondeterministic_seeded not in func.tags and "empty" not in func.name():
             try:
@@ -112,7 +112,7 @@ class Recorder(TorchDispatchMode):
             self._values |= {id(one): (one, _Value(func, of, named, at)) for at, one in enumerate(results)}
 
     def _value(self, tensor: Tensor) -> _Value:
-        if id(tensor) not in self._values or _storage(tensor) in self._written:
+        if id(tensor) not in self._values or storage_of(tensor) in self._written:
             raise _Unrecorded
         return self._values[id(tensor)][1]
 
@@ -141,5 +141,6 @@ class _Literals(TorchFunctionMode):
         return made
 
 
-def _storage(tensor: Tensor) -> int:
-    return int(tensor.untyped_storage()._cdata)
+def storage_of(tensor: Tensor) -> int:
+    """What tensors have alike that share memory, while one of them lives."""
+    return int(tensor.untypedstorage_of()._cdata)

@@ -28,6 +28,8 @@ from torch.autograd import Function
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from meshwright.ir.frontends.recorder import storage_of
+
 SMALL = 8
 """Extents up to this stay, where small ones are tried; larger ones become a little more than it."""
 MOST_ELEMENTS = 1 << 21
@@ -71,26 +73,24 @@ class Writes(TorchDispatchMode):
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
         self.found: dict[str, bool] = {}
-        self._paths = {_storage(parameter): path for path, parameter in model.named_parameters()}
+        self._paths = {storage_of(parameter): path for path, parameter in model.named_parameters()}
         self._views: list[Tensor] = []  # kept: another tensor may get the storage of one that is gone
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         made = func(*args, **(kwargs or {}))
         for argument, given in zip(func._schema.arguments, args, strict=False):
             strided = isinstance(given, Tensor) and given.layout is torch.strided
-            path = self._paths.get(_storage(given)) if argument.alias_info and strided else None
+            path = self._paths.get(storage_of(given)) if argument.alias_info and strided else None
             if path is None:
                 continue
             if argument.alias_info.is_write:
-                self.found[path] = self.found.get(path, True) and sum(isinstance(one, Tensor) for one in args) == 1
+                alone = sum(isinstance(one, Tensor) for one in args) == 1
+                draws = torch.Tag.nondeterministic_seeded in func.tags
+                self.found[path] = self.found.get(path, True) and alone and not draws
             elif isinstance(made, Tensor):
-                self._paths[_storage(made)] = path
+                self._paths[storage_of(made)] = path
                 self._views.append(made)
         return made
-
-
-def _storage(tensor: Tensor) -> int:
-    return int(tensor.untyped_storage()._cdata)
 
 
 class _Context:

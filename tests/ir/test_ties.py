@@ -11,8 +11,8 @@ from meshwright.ir.errors import TieMissing
 from meshwright.ir.lower import lower
 from meshwright.ir.names import Degrees, template
 from meshwright.ir.program import Move, Program
-from meshwright.ir.same import Same
-from meshwright.ir.ties import added, left, with_added
+from meshwright.ir.ties import added, with_added
+from meshwright.ir.units import Part
 from meshwright.ir.verify_meaning import verify_meaning
 from meshwright.ir.verify_program import verify_program
 from tests.llama_block import model
@@ -74,7 +74,7 @@ def test_stages_that_overlap_hold_each_their_own() -> None:
 @pytest.mark.parametrize(("name", "path"), [("embed", TABLE), ("block", "q.weight")])
 def test_a_gradient_that_nobody_reduces_is_refused(name: str, path: str) -> None:
     made = program(Degrees(dp=2))
-    bodies = tuple(left(Same(body), name, frozenset((path,))) if body.name == name else body for body in made.bodies)
+    bodies = tuple(Part(left=frozenset((path,))).of(body, name) if body.name == name else body for body in made.bodies)
     broken = replace(made, bodies=bodies)
     verify_program(broken)
     with pytest.raises(TieMissing):

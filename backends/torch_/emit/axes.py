@@ -7,7 +7,7 @@ exchanged, the model's own code runs as it is.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from meshwright.backends.torch_.emit.statistics import moments_in
 from meshwright.backends.torch_.emit.subject import Subject
@@ -27,6 +27,8 @@ class Axes:
     """The one along which parameters are cut, or their gradients whole, if there is one."""
     context: tuple[str, ...] = ()
     """Those that cut anything else, of parameters most of which are copies."""
+    order: tuple[str, ...] = field(default=(), compare=False)
+    """All axes of the mesh, where batch and context do not follow one another in it."""
 
     @property
     def data(self) -> str | None:
@@ -36,7 +38,8 @@ class Axes:
     @property
     def copies(self) -> tuple[str, ...]:
         """All along which ranks compute with the same parameters, major to minor."""
-        return (*self.batch, *self.context)
+        copies = (*self.batch, *self.context)
+        return tuple(axis for axis in self.order if axis in copies) or copies
 
     @property
     def copied(self) -> str | None:

@@ -203,11 +203,11 @@ def check_passed(subject: Subject) -> None:
 
 
 def check_shared(subject: Subject) -> None:
-    """Must: who reads a parameter through one module computes with it in one way, as its unit has one gradient."""
+    """Must: bodies that read a parameter through one module leave its gradient in one placement: its unit has one."""
     if path := unshared(subject.program, subject.fold):
         raise EmissionStorage(
             place=path,
-            cause="modules read it through one, some on all ranks alike, and its shards have one gradient",
+            cause="bodies read it through one module, and leave gradients in different placements for its one unit",
             ways=("--fix zero=0", "--fix cp=1"),
         )
 

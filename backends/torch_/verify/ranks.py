@@ -201,9 +201,8 @@ def run(train: Any, steps: int, folder: Path) -> list[dict[str, Any]]:
         peak.begin(batch.values())
         with peak, Counting() as counting, numbers(), Still() as still:
             loss = train.train_step(called, optimizer, batch, mesh)
-        held = list(
-            parameters_of(train, called)
-        )  # of two stages one parameter may be, and one of them has its gradient
+        # of a parameter that two stages have one has the gradient
+        held = list(parameters_of(train, called))
         found.append(
             {
                 "loss": None if loss is None else loss.item(),

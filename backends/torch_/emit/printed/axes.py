@@ -46,7 +46,7 @@ def printed_axes(subject: Subject) -> tuple[Axes, Copies]:
         cuts = bool(entries) and all(any(s.axis == axis for s in state.dims[BATCH]) for state in entries if state.dims)
         (batch if cuts else context if copies or axis in shards else tensor).append(axis)
     context = [axis for axis in subject.mesh.names if axis in (*context, *tensor[:-1])]
-    axes = Axes(tuple(batch), tensor=tensor[-1] if tensor else None, context=tuple(context))
+    axes = Axes(tuple(batch), tensor[-1] if tensor else None, tuple(context), subject.mesh.names)
     apart = {name: tuple(a for a in axes.copies if a in _cutting(state)) for name, state in trained.items()}
     alike = {
         name: tuple(a for a in axes.copies if a not in (*state.grad_partial, *_cutting(state)))

@@ -241,7 +241,7 @@ def printed_of(
     taken = {*RESERVED, *beside, *map(joined, several)}
     precision = precision_of(subject)
     made = _constants(subject, taken)
-    lowering = TARGETS[subject.decisions.target].lowering()
+    lowering, kernel = TARGETS[subject.decisions.target].lowering(), Rings.of(subject).kernel
     bodies: dict[str, PrintedBody] = {}
     for piece in subject.pieces:
         if piece.plan.body in bodies:
@@ -254,7 +254,7 @@ def printed_of(
             device=subject.device,
             sizes={axis.name: axis.size for axis in subject.mesh.axes},
             computes=precision.used if precision.sums else "",
-            ring=Rings.of(subject).kernel,
+            ring=kernel,
             terms=terms_of(subject, piece.plan.body),
             float8=_products(piece) if precision.float8 else frozenset(),
         )

@@ -191,8 +191,8 @@ visit(query, key, value, causal=causal, scale=scale)
 """What other text a ring has whose tokens lie zigzag."""
 MEETING = '''\
 def meeting(hop: int, here: int, length: int, causal: bool) -> tuple[slice, slice]:
-    """The queries and keys of a visit between which all are seen, but what its own rank masks: a causal rank sees the
-    first runs of earlier ranks, and of later ones all, with its last run."""
+    """Which queries of a rank, that has a run from the front and one from the back, meet which keys of a visitor: of
+    earlier ranks all of them the first run; of later ranks the last run everything. Nothing is masked there."""
     everything, half = slice(None), length // 2
     if hop == 0 or not causal:
         return everything, everything
