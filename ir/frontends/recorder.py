@@ -143,4 +143,4 @@ class _Literals(TorchFunctionMode):
 
 def storage_of(tensor: Tensor) -> int:
     """What tensors have alike that share memory, while one of them lives."""
-    return int(tensor.untypedstorage_of()._cdata)
+    return int(tensor.untyped_storage()._cdata)

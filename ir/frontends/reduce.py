@@ -113,9 +113,7 @@ def _numbered(keys: Sequence[Hashable]) -> tuple[int, ...]:
 def _but_for_numbers(key: _Key) -> Hashable:
     """What a block is when numbers are left open (how deep it lies in its scales, how often it drops out)."""
     structure, attributes = key
-    return structure, tuple(
-        (name, v if isinstance(v, bool) or not isinstance(v, int | float) else None) for name, v in attributes
-    )
+    return structure, tuple((name, None if type(v) in (int, float) else v) for name, v in attributes)
 
 
 def _keys(blocks: nn.Module) -> tuple[_Key, ...]:

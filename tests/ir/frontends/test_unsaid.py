@@ -112,16 +112,17 @@ def test_what_is_not_in_the_graph_of_a_step_is_said(step: Callable[[Tensor], Any
 
 
 def test_what_is_written_into_parameters_is_seen_by_their_storage() -> None:
-    """Of numbers alone, or of what else is read; not what is written into copies, nor into what gets the storage of a
+    """Of numbers alone, or of what else is read or drawn; not into copies, nor into what gets the storage of a
     view that is gone."""
     with torch.device("meta"):
-        model = nn.ModuleDict({name: nn.Linear(4, 4) for name in ("clipped", "moved", "copied", "left")})
+        model = nn.ModuleDict({name: nn.Linear(4, 4) for name in ("clipped", "moved", "copied", "left", "drawn")})
     with faked(), Writes(model) as writes:
         model["clipped"].weight.data.clamp_(-1, 1)
         model["clipped"].bias.detach()[:2].mul_(0.5)
         model["moved"].weight.add_(model["left"].weight)
         model["copied"].weight.clone().add_(1)
+        model["drawn"].weight.data.normal_()
         for _ in range(64):
             model["left"].weight.detach()
             torch.zeros(4, 4).add_(1)
-    assert writes.found == {"clipped.weight": True, "clipped.bias": True, "moved.weight": False}
+    assert writes.found == {"clipped.weight": True, "clipped.bias": True, "moved.weight": False, "drawn.weight": False}

@@ -1,0 +1,68 @@
+"""Emitted scripts of meshes that no degrees name: sequences over two axes, an idle axis, axes in another order."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from meshwright.backends.torch_.capabilities import TORCH_GLOO
+from meshwright.backends.torch_.emit import Subject
+from meshwright.backends.torch_.verify.emitted import Verified
+from meshwright.ir.plan_text import decisions_text, parse_decisions
+from tests.backends.torch_.emitted import lowered, subject, written
+from tests.backends.torch_.measured import assert_planned
+from tests.backends.torch_.proved import proved
+
+
+def over_two(text: str) -> str:
+    """What one axis of four ranks cuts, cut by two of two."""
+    text = text.replace("cp=4", "cp=2 inner=2").replace("[-, cp", "[-, cp.inner")
+    return re.sub(r"cp=(d\d|f\d|sq)", r"cp=\1 inner=\1", text)
+
+
+def turned(text: str) -> str:
+    """Ranks that have samples of their own are neighbours, not those that share sequences."""
+    return text.replace("dp=2 cp=2", "cp=2 dp=2")
+
+
+def idle(text: str) -> str:
+    """An axis along which all ranks do the same."""
+    return text.replace("(dp=2) ranks 0..1", "(alike=2 dp=2) ranks 0..3")
+
+
+CASES: dict[str, tuple[dict[str, Any], Callable[[str], str]]] = {
+    "sequences over two axes": ({"cp": 4}, over_two),
+    "copies": ({"dp": 2, "cp": 2}, turned),
+    "shards": ({"dp": 2, "cp": 2, "zero": 3}, turned),
+    "an idle axis": ({"dp": 2}, idle),
+    "an idle axis, shards": ({"dp": 2, "zero": 3}, idle),
+}
+
+
+def plan_of(case: str) -> Subject:
+    degrees, change = CASES[case]
+    plan = subject(**degrees)
+    decisions = parse_decisions(change(decisions_text(plan.decisions)))
+    assert decisions != plan.decisions
+    return replace(plan, decisions=decisions, program=lowered(decisions))
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Verified]:
+    """All plans in one launch."""
+    plans = {case: plan_of(case) for case in CASES}
+    scripts = {case: (plan, written(plan, tmp_path_factory.mktemp("plan"))) for case, plan in plans.items()}
+    return proved("axes", scripts, steps=2, limit_s=240)
+
+
+@pytest.mark.e2e
+@pytest.mark.parametrize("case", CASES)
+def test_axes_that_no_degrees_name_are_exact(case: str, found: dict[str, Verified]) -> None:
+    plan = plan_of(case)
+    TORCH_GLOO.check(plan.decisions, plan.fold)
+    assert found[case].differences == ()
+    assert_planned(plan, found[case])
