@@ -2,6 +2,9 @@
 
     python -m benchmarks.registry [--draw N --seed S | --all | --only NAME …] [--cells …] [--done FILE] [--table FILE]
 
+`answers.jsonl` holds the last answer to every question that was asked, and docs/registry.md is made of it: `--done` and
+`--table` with these two ask what is not on record yet, and `--again` what is open.
+
 | room | in → out |
 |---|---|
 | `entries` | what is installed → names of models, each with how it is written as users give it |

@@ -7,7 +7,7 @@ import platform
 import signal
 import sys
 from argparse import ArgumentParser, Namespace
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -19,7 +19,7 @@ from tempfile import TemporaryDirectory
 from benchmarks.registry import vision
 from benchmarks.registry.cells import CELLS
 from benchmarks.registry.entries import Entry, drawn, entries, left_out
-from benchmarks.registry.page import bars, counted, kinds, page, summary
+from benchmarks.registry.page import bars, counted, kinds, open_, page, summary
 from benchmarks.registry.rows import Row
 from benchmarks.registry.running import run as run_cells
 
@@ -39,7 +39,8 @@ def run(argv: Sequence[str]) -> int:
         return 0
     versions = environment()
     done = {row.key: row for row in read(args.done)} if args.done else {}
-    asked = {model: [cell for cell in args.cells if (model, cell, versions, args.at) not in done] for model in models}
+    known_good = {key for key, row in done.items() if not (args.again and open_(row))}
+    asked = {model: [cell for cell in args.cells if (model, cell) not in known_good] for model in models}
     asked = {model: cells for model, cells in asked.items() if cells}
     total = sum(map(len, asked.values()))
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # which ends what was started, too
@@ -53,10 +54,11 @@ def run(argv: Sequence[str]) -> int:
             if args.done:
                 with args.done.open("a", encoding="utf-8") as file:
                     file.write(json.dumps(row.to_json()) + "\n")
-    rows = [done[key] for key in ((m, c, versions, args.at) for m in models for c in args.cells) if key in done]
+    rows = [done[key] for key in ((model, cell) for model in models for cell in args.cells) if key in done]
+    if args.done:
+        keep(args.done, done.values())
     if args.table:
-        shown, absent = (beside(rows, args.beside), []) if args.beside else (rows, list(left_out()))
-        args.table.write_text(page(shown, absent, drawn_by(args)), encoding="utf-8")
+        args.table.write_text(page([*done.values()], drawn_by(args)), encoding="utf-8")
     print(json.dumps(summary(rows), indent=1) if args.json else "\n".join(_text(rows)))
     return int(any(row.outcome in ("failed", "differs") for row in rows))
 
@@ -71,11 +73,13 @@ def _parser() -> ArgumentParser:
     add("--cells", nargs="+", choices=tuple(CELLS), default=tuple(CELLS), metavar="CELL", help=", ".join(CELLS))
     add("--jobs", type=int, default=2, metavar="N", help="models at a time (default: %(default)s)")
     add("--limit", type=float, default=120.0, metavar="S", help="CPU seconds of a cell (default: %(default)s)")
-    add("--done", type=Path, metavar="FILE", help="results as JSON lines, which are added to and not asked again")
+    add(
+        "--done", type=Path, metavar="FILE", help="rows on record as JSON lines: they are not asked again, and added to"
+    )
+    add("--again", action="store_true", help="ask again what is on record and is open, or took too long")
     add("--as", dest="at", default=WORKING_TREE, metavar="COMMIT", help="what was run (default: %(default)s)")
     add("--work", type=Path, metavar="DIR", help="keep what is written there")
-    add("--table", type=Path, metavar="FILE", help="the page that is written")
-    add("--beside", type=Path, metavar="FILE", help="results of another environment, which the page shows too")
+    add("--table", type=Path, metavar="FILE", help="the page of all rows on record")
     add("--list", action="store_true", help="list the models, and ask nothing")
     add("--json", action="store_true", help="print JSON")
     return parser
@@ -108,10 +112,11 @@ def read(file: Path) -> Iterator[Row]:
                 continue
 
 
-def beside(rows: Sequence[Row], file: Path) -> list[Row]:
-    """Rows, and the last of every other cell that a file of another environment has."""
-    last = {(row.model, row.cell): row for row in (*read(file), *rows)}
-    return list(last.values())
+def keep(file: Path, rows: Iterable[Row]) -> None:
+    """Write the last row of every cell, in order."""
+    order = {name: number for number, name in enumerate(CELLS)}
+    lines = (json.dumps(row.to_json()) for row in sorted(rows, key=lambda row: (row.model, order[row.cell])))
+    file.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
 
 
 def environment() -> str:

@@ -17,11 +17,14 @@ DEAREST, KINDS = 10, 30
 """Rows that are listed."""
 
 ABOUT = """\
-Written by `python -m benchmarks.registry {words} --table docs/registry.md`. Models are given to the
+Written by `python -m benchmarks.registry {words} --done benchmarks/registry/answers.jsonl --table docs/registry.md`. Models are given to the
 command line as users give them; cells of twins are planned, emitted, run on 2 or 4 local processes in fp32 and compared
-as by `plan verify`. *Lawful* refusals are the closed list below; every other refusal counts as a gap."""
+as by `plan verify`. *Lawful* refusals are the closed list below; every other refusal counts as a gap. The last answer
+of every cell counts, of the commit that stands beside it in `benchmarks/registry/answers.jsonl`; what is open is asked
+again with `--again`."""
 
-COLUMNS = ("exact", "lawful", "refused", "failed", "differs", "no time")
+OPEN = ("refused", "failed", "differs", "no time")
+COLUMNS = ("exact", "lawful", *OPEN)
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +39,12 @@ class Bar:
 def kind_of(row: Row) -> str:
     """Its column: a refusal is lawful or is not."""
     return "lawful" if row.outcome == "refused" and row.code in LAWFUL else row.outcome
+
+
+def open_(row: Row) -> bool:
+    """Whether it is neither exact nor lawful, or took longer than it may; a model that does not exist is not."""
+    most = CELLS[row.cell].cpu_s
+    return kind_of(row) in OPEN or (most is not None and row.cpu_s > most)
 
 
 def counted(rows: Sequence[Row]) -> dict[str, Counter[str]]:
@@ -80,7 +89,7 @@ def kinds(rows: Sequence[Row]) -> list[tuple[int, str, str, str, str, str]]:
     """What is neither exact nor lawful, by kind: how many, outcome, step, code, what was said, and some models."""
     groups: dict[tuple[str, str, str, str], list[Row]] = {}
     for row in rows:
-        if kind_of(row) in ("refused", "failed", "differs", "no time"):
+        if kind_of(row) in OPEN:
             groups.setdefault((row.outcome, row.step, row.code, _alike(row.said)), []).append(row)
     listed = sorted(groups.items(), key=lambda one: (-len(one[1]), one[0]))
     return [(len(found), *key, ", ".join(dict.fromkeys(f"{r.model} {r.cell}" for r in found))) for key, found in listed]
@@ -92,12 +101,12 @@ def _alike(said: str) -> str:
     return " ".join(words)[:90]
 
 
-def page(rows: Sequence[Row], left_out: Sequence[str], words: str) -> str:
-    """The whole page; `words` are those of the command that say which models were asked."""
-    return "\n".join(_lines(rows, left_out, words)) + "\n"
+def page(rows: Sequence[Row], words: str) -> str:
+    """The whole page; `words` are those of the command that say which models were asked last."""
+    return "\n".join(_lines(rows, words)) + "\n"
 
 
-def _lines(rows: Sequence[Row], left_out: Sequence[str], words: str) -> Iterator[str]:
+def _lines(rows: Sequence[Row], words: str) -> Iterator[str]:
     models = {row.model for row in rows if row.outcome != "none"}
     absent = {row.model: row.said for row in rows if row.outcome == "none"}
     yield "# The registry: models that nobody here chose"
@@ -105,7 +114,6 @@ def _lines(rows: Sequence[Row], left_out: Sequence[str], words: str) -> Iterator
     yield from ABOUT.format(words=words).splitlines()
     yield ""
     yield f"{len(models)} models."
-    yield from (f"{one}." for one in left_out)
     if absent:
         yield f"{len(absent)} more cannot be built by their package from its defaults."
     yield from _asked(rows)

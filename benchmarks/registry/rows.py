@@ -59,12 +59,13 @@ class Row:
             raise ValueError(f"{self.model}, {self.cell}: refused, and no code says by what")
 
     @property
-    def key(self) -> tuple[str, str, str, str]:
-        """What must be the same for a row to answer a question."""
-        return self.model, self.cell, self.versions, self.at
+    def key(self) -> tuple[str, str]:
+        """The question: the last row that answers it counts, whatever was run."""
+        return self.model, self.cell
 
     def to_json(self) -> dict[str, Any]:
-        return {one.name: getattr(self, one.name) for one in fields(self)}
+        """What it says, without what it does not."""
+        return {one.name: value for one in fields(self) if (value := getattr(self, one.name)) != one.default}
 
 
 def of_exit(model: str, cell: str, step: str, code: int, said: str) -> Row:

@@ -178,8 +178,6 @@ def test_what_is_on_record_is_not_asked_again(
     told = json.loads(capsys.readouterr().out.partition("{")[2].join(("{", "")))
     assert told["cells"] == {"dp": {"exact": 1}, "tp": {"exact": 1}}
     assert f"| {WORKING_TREE} | 1 |" in (tmp_path / "page.md").read_text()
-    assert command.run([*given, "--as", "1234567"]) == 0
-    assert asked[-1] == {"nanogpt": ["dp", "tp"]}
 
 
 def test_a_model_that_does_not_exist_is_named() -> None:
@@ -225,24 +223,44 @@ def test_counts_bars_and_kinds_are_those_of_the_rows() -> None:
 
 
 def test_the_page_has_versions_dates_counts_and_bars() -> None:
-    text = page(_rows(), ["torchvision is not installed: its models are left out"], "--draw 12 --seed 3")
-    assert "`python -m benchmarks.registry --draw 12 --seed 3 --table" in text
+    text = page(_rows(), "--draw 12 --seed 3")
+    assert "`python -m benchmarks.registry --draw 12 --seed 3 --done" in text
     assert "2026-11-24 to 2026-11-25" in text
     assert "| dp | two copies | 8 | 1 | 1 | 0 | 0 | 0 |" in text
     assert "| MW4076 | 1 | The batch is not divided by the copies and micro-batches. |" in text
     assert "| MW5009 | 1 | no |" in text
-    assert "torchvision is not installed" in text
 
 
-def test_rows_of_another_environment_stand_beside_those_that_were_asked(tmp_path: Path) -> None:
-    other = [
-        Row(model=name, cell="dp", outcome=outcome, versions="torch 2.14.1", at="1234567", date="2026-11-27")
-        for name, outcome in (("m0", "failed"), ("tv:a", "failed"), ("tv:a", "exact"))
+def test_what_is_open_is_asked_again_and_the_last_answer_is_kept_beside_those_of_other_environments(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done = tmp_path / "done.jsonl"
+    there = [
+        Row(model="tv:a", cell="dp", outcome="exact", versions="torch 2.14.1", at="1234567", date="2026-11-27"),
+        Row(model="nanogpt", cell="dp", outcome="failed", at="1234567"),
+        Row(model="nanogpt", cell="tp", outcome="exact", at="1234567"),
+        Row(model="nanogpt", cell="plan", outcome="exact", cpu_s=99.0, at="1234567"),
     ]
-    (tmp_path / "other.jsonl").write_text("".join(json.dumps(row.to_json()) + "\n" for row in other))
-    found = command.beside(_rows(), tmp_path / "other.jsonl")
-    assert counted(found)["dp"] == {"exact": 9, "lawful": 1, "refused": 1}
-    assert "| torch 2.14.1 | 1234567 | 1 | 2026-11-27 |" in page(found, [], "--draw 12 --seed 3")
+    command.keep(done, there)
+    asked: list[dict[str, list[str]]] = []
+
+    def answer(cells: dict[str, list[str]], *_: object, **how: float) -> Iterator[Row]:
+        asked.append(cells)
+        yield Row(model="nanogpt", cell="dp", outcome="exact")
+
+    monkeypatch.setattr(command, "run_cells", answer)
+    given = ["--only", "nanogpt", "--cells", "dp", "tp", "plan", "--done", str(done), "--again", "--as", "89abcde"]
+    command.run([*given, "--table", str(tmp_path / "page.md")])
+    assert asked == [{"nanogpt": ["dp", "plan"]}]
+    assert {(row.model, row.cell): row.at for row in read(done)} == {
+        ("nanogpt", "plan"): "1234567",
+        ("nanogpt", "dp"): "89abcde",
+        ("nanogpt", "tp"): "1234567",
+        ("tv:a", "dp"): "1234567",
+    }
+    told = (tmp_path / "page.md").read_text()
+    assert "| torch 2.14.1 | 1234567 | 1 | 2026-11-27 |" in told
+    assert "| dp | two copies | 2 |" in told
 
 
 def test_every_cell_of_a_twin_is_asked_with_words_of_the_command_line() -> None:

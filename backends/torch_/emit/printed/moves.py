@@ -493,10 +493,9 @@ def keep_own(x: Tensor, trip: Trip) -> Tensor:
 @lru_cache(maxsize=16)
 def _parts(whole: str) -> dict[str, tuple[str, frozenset[str]]]:
     """Every function and class of a text, by name, and the names that it uses."""
-    found = {}
+    found, lines = {}, whole.splitlines()
     for node in ast.parse(whole).body:
-        text = ast.get_source_segment(whole, node)
-        assert text is not None
+        text = "\n".join(lines[node.lineno - 1 : node.end_lineno])
         used = frozenset(one.id for one in ast.walk(node) if isinstance(one, ast.Name))
         if isinstance(node, ast.FunctionDef | ast.ClassDef):
             found[node.name] = text, used
