@@ -17,11 +17,11 @@ DEAREST, KINDS = 10, 30
 """Rows that are listed."""
 
 ABOUT = """\
-Written by `python -m benchmarks.registry {words} --done benchmarks/registry/answers.jsonl --table docs/registry.md`. Models are given to the
-command line as users give them; cells of twins are planned, emitted, run on 2 or 4 local processes in fp32 and compared
-as by `plan verify`. *Lawful* refusals are the closed list below; every other refusal counts as a gap. The last answer
-of every cell counts, of the commit that stands beside it in `benchmarks/registry/answers.jsonl`; what is open is asked
-again with `--again`."""
+Written by `python -m benchmarks.registry {words} --done benchmarks/registry/answers.jsonl --table docs/registry.md`.
+Models are given to the command line as users give them; cells of twins are planned, emitted, run on 2 or 4 local
+processes in fp32 and compared as by `plan verify`. *Lawful* refusals are the closed list below; every other refusal
+counts as a gap. The last answer of every cell counts, of the commit that stands beside it in the file; what is open is
+asked again with `--again`."""
 
 OPEN = ("refused", "failed", "differs", "no time")
 COLUMNS = ("exact", "lawful", *OPEN)
