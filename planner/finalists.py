@@ -73,9 +73,11 @@ def lacks_bytes(prediction: Prediction) -> float:
     return max(0.0, *(stage.memory.peak_bytes - stage.memory.capacity_bytes for stage in prediction.stages))
 
 
-def finished(search: Search, asked: Asked, stop: Stop) -> tuple[Refined | None, tuple[str, ...]]:
+def finished(
+    search: Search, asked: Asked, stop: Stop, *, any_fits: bool = False
+) -> tuple[Refined | None, tuple[str, ...]]:
     """The best that becomes of the finalists, if it is better than what the search found, or was asked for; and what
-    was left untried."""
+    was left untried. `any_fits`: the first that fits will do."""
     chosen = finalists(search)
     if set(LAYERS) & set(asked.wishes.only):
         plans, sharp = [_as_is(search, config) for config in chosen], 0
@@ -93,6 +95,8 @@ def finished(search: Search, asked: Asked, stop: Stop) -> tuple[Refined | None, 
         plans += _emptied(search, plans, stop)
         plans += _unequal(search, plans, stop)
         plans.sort(key=lambda one: one.worth)
+    if any_fits and (found := written(search, [one for one in plans if one.prediction.fits])):
+        return found, ()
     if asked.modules:  # templates have more to gain, each another share of it
         sharp = FINALISTS
     plans[:sharp] = [_sharpened(search, asked, stop, one) for one in plans[:sharp]]

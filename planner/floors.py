@@ -330,6 +330,12 @@ class Floors:
             for held in self.whole
         ]
 
+    @cached_property
+    def resting_bytes(self) -> float:
+        """What a device holds between passes at least, if all share it; the optimizer's state may be elsewhere."""
+        rests = sum(float(self.common.counts @ (held + gradients)) for held, gradients, _ in self.states)
+        return float(self.common.with_runtime(rests / self.space.ranks))
+
     def fullest_bytes(self, config: Config, kept: Vector, *, sharded: bool) -> float:
         """State and what is in flight, of the fullest group, under the schedule with the least; infinite if there is
         none."""

@@ -4,7 +4,7 @@
     margin      keep half as much of the memory free
     batch       a smaller global batch, halved and halved again
     sequence    shorter sequences, halved and halved again
-    hosts       more hosts of the same kind: twice as many until it fits, then the least number in between
+    hosts       more hosts of the same kind, from as many as would hold what lacks least: the least number that does
 
 Every change is verified by a search of its own, under everything else that was asked for, which ends with the first
 plan that fits; what it found is told with the change. A change that does not help is left out. The list begins with
@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from math import ceil
 
 from meshwright.cost_models.cluster import Cluster
 from meshwright.cost_models.evaluate import Evaluator
@@ -26,12 +27,13 @@ from meshwright.planner.estimate import Ask
 from meshwright.planner.pins import Config, word
 from meshwright.planner.pricing import Folds, Setting
 from meshwright.planner.report import shortest
-from meshwright.planner.search import Found, Search
+from meshwright.planner.search import Found
 from meshwright.planner.solve import Solved, Stop, solve
 from meshwright.planner.wishes import Asked
 
 MOST_HALVINGS = 6
-MOST_DOUBLINGS = 6
+MOST_TIMES = 64
+"""Hosts that are tried, as a multiple of those that there are."""
 LEAST_SEQ = 128
 """Tokens: nobody trains on less to make a model fit."""
 
@@ -64,7 +66,8 @@ class Nothing:
 
 def relax(solved: Solved) -> Nothing:
     """What would help. Must: a complete search that has found nothing."""
-    return Nothing(solved=solved, nearest=nearest(solved), relaxations=tuple(relaxations(solved)))
+    found = nearest(solved)
+    return Nothing(solved=solved, nearest=found, relaxations=tuple(relaxations(solved, found)))
 
 
 def nearest(solved: Solved) -> Found | None:
@@ -93,10 +96,16 @@ def nearest(solved: Solved) -> Found | None:
 # What would help -----------------------------------------------------------------------------------------------------
 
 
-def relaxations(solved: Solved) -> Iterator[Relaxation]:
-    """All that helps, the smallest of each kind."""
-    for kind in (_wishes, _margin, _batch, _sequence, _hosts):
-        yield from kind(solved)
+def relaxations(solved: Solved, lacking: Found | None) -> Iterator[Relaxation]:
+    """All that helps, the smallest of each kind; `lacking` is what lacks least."""
+    yield from _wishes(solved)
+    yield from _margin(solved)
+    if (
+        solved.search.floors.resting_bytes <= solved.search.common.capacity
+    ):  # else it is not the batch that is too large
+        yield from _batch(solved)
+        yield from _sequence(solved)
+    yield from _hosts(solved, lacking)
 
 
 def _wishes(solved: Solved) -> Iterator[Relaxation]:
@@ -114,6 +123,9 @@ def _wishes(solved: Solved) -> Iterator[Relaxation]:
 def _margin(solved: Solved) -> Iterator[Relaxation]:
     profile = published()
     share = profile.memory.margin_share / 2
+    common = solved.search.common
+    if solved.search.floors.resting_bytes > common.capacity * (1 - share) / (1 - 2 * share):
+        return
     memory = replace(profile.memory, margin_share=share)
     found = _on(solved, solved.ask, solved.setting.folds, replace(profile, memory=memory))
     if found:
@@ -148,28 +160,40 @@ def _sequence(solved: Solved) -> Iterator[Relaxation]:
             return
 
 
-def _hosts(solved: Solved) -> Iterator[Relaxation]:
-    """More hosts in the first pool; the least number for which a plan was found."""
+def _hosts(solved: Solved, lacking: Found | None) -> Iterator[Relaxation]:
+    """More hosts in the first pool; the least number for which a plan was found. What lacks least says where to begin;
+    then come numbers that more and more divides, and what is between the last two."""
     hosts = solved.ask.cluster.pools[0].hosts
     if solved.ask.cluster.matrix is not None:
         return  # links to new hosts are not known
-    few, found, many = hosts, None, hosts
-    for _ in range(MOST_DOUBLINGS):
-        many *= 2
+    few, found, step = hosts, None, 1
+    many = max(hosts + 1, min(MOST_TIMES * hosts, _enough(lacking, hosts)))
+    while many <= MOST_TIMES * hosts:
         found = _with_hosts(solved, many)
         if found:
             break
-        few = many
+        few, step = many, 2 * step
+        many = (few // step + 1) * step
     if found is None:
         return
+    down = 1
     while many - few > 1:
-        between = (few + many) // 2
+        between = max((few + many) // 2, many - down)
         fewer = _with_hosts(solved, between)
         if fewer:
-            found, many = fewer, between
+            found, many, down = fewer, between, 2 * down
         else:
             few = between
     yield Relaxation(kind="hosts", what=f"{many:,} hosts instead of {hosts:,}", found=found)
+
+
+def _enough(lacking: Found | None, hosts: int) -> int:
+    """Hosts that would hold what lacks least, if they shared all of it."""
+    if lacking is None:
+        return hosts
+    return max(
+        ceil(hosts * stage.memory.peak_bytes / stage.memory.capacity_bytes) for stage in lacking.prediction.stages
+    )
 
 
 def _with_hosts(solved: Solved, hosts: int) -> Found | None:
@@ -190,11 +214,6 @@ def _on(solved: Solved, ask: Ask, folds: Folds, profile: Profile | None = None) 
 
 def tried(ask: Ask, setting: Setting, asked: Asked, until: Stop | None = None) -> Found | None:
     """The first plan that fits; None if a whole search finds none, or `until` says that there is no time for it."""
-    stop = Stop(until.until_s if until else None)
     if until and until():
         return None
-
-    def told(search: Search) -> None:
-        stop.interrupted = search.best is not None
-
-    return solve(ask, setting, asked, stop, told).best
+    return solve(ask, setting, asked, Stop(until.until_s if until else None), any_fits=True).best

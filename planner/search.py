@@ -210,6 +210,12 @@ class Search:
         return bool(self.found or (self.counts.bases and not self.refused))
 
     @property
+    def hopeless(self) -> bool:
+        """Whether memory does not even hold what stays between passes, cut over all devices: neither smaller batches
+        nor shorter sequences help."""
+        return self.floors.resting_bytes > self.common.capacity
+
+    @property
     def gap(self) -> float:
         """How much better than the answer anything in the space can be, as a share of it."""
         return 1 - self.lower_s / self.upper_s if self.best else 1.0

@@ -182,8 +182,10 @@ def solve(
     stop: Stop | None = None,
     told: Callable[[Search], None] | None = None,
     objective: str = "time",
+    *,
+    any_fits: bool = False,
 ) -> Solved:
-    """Search; `told` hears of it after every piece of work."""
+    """Search; `told` hears of it after every piece of work. `any_fits`: the first plan that fits will do."""
     stop = stop or Stop()
     if asked.wishes.made_only:
         _check_made(objective, setting)
@@ -194,11 +196,16 @@ def solve(
     if objective == "cost":
         return _cheapest(ask, setting, asked, stop, told)
     search = _search(ask, setting, asked, Roomiest if objective == "memory" else _by_time(setting))
-    complete = _run(search, asked, stop, told)
+    complete = _run(search, asked, stop, told, any_fits=any_fits)
+    if any_fits and search.best:
+        return Solved(
+            ask=ask, asked=asked, setting=setting, search=search, complete=False, objective=objective, stop=stop
+        )
     if objective == "time" and not stop():
         partial.improve(search, stop)
         hosted.improve(search, stop)
-    better, notes = finished(search, asked, stop) if objective == "time" else (None, ())
+    refines = objective == "time" and not search.hopeless
+    better, notes = finished(search, asked, stop, any_fits=any_fits) if refines else (None, ())
     lower = search.lower_bytes if isinstance(search, Roomiest) else search.lower_s
     solved = Solved(
         ask=ask,
@@ -319,12 +326,14 @@ def _search(ask: Ask, setting: Setting, asked: Asked, kind: type[Search]) -> Sea
     return search
 
 
-def _run(search: Search, asked: Asked, stop: Stop, told: Callable[[Search], None] | None) -> bool:
+def _run(
+    search: Search, asked: Asked, stop: Stop, told: Callable[[Search], None] | None, *, any_fits: bool = False
+) -> bool:
     """Run a search until it ends, or is told to; whether it ended by itself."""
     for _ in search.run(baselines(search.space), _first(search.setting, asked, search.space)):
         if told:
             told(search)
-        if stop():
+        if stop() or (any_fits and search.best):
             if search.expanded:
                 search.settle()
             return False

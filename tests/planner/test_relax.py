@@ -90,7 +90,7 @@ def test_more_hosts_are_the_fewest_that_do(nothing: Nothing, monkeypatch: pytest
         return nothing.nearest if hosts >= enough else None
 
     monkeypatch.setattr("meshwright.planner.relax._with_hosts", with_hosts)
-    told = [one.what for one in _hosts(nothing.solved)]
+    told = [one.what for one in _hosts(nothing.solved, nothing.nearest)]
     assert told == ([f"{enough:,} hosts instead of 1"] if enough <= 64 else [])
     assert len(tried) <= 12
     assert len(set(tried)) == len(tried)
@@ -99,7 +99,7 @@ def test_more_hosts_are_the_fewest_that_do(nothing: Nothing, monkeypatch: pytest
 def test_hosts_that_nothing_is_known_to_join_are_no_help(nothing: Nothing) -> None:
     """CPUs have no usual NIC: a cluster of two such hosts must name one."""
     alone = replace(nothing.solved, ask=replace(nothing.solved.ask, cluster=read_cluster("cpu:2")))
-    assert list(_hosts(alone)) == []
+    assert list(_hosts(alone, nothing.nearest)) == []
 
 
 def test_what_the_model_cannot_have_is_refused_and_not_called_too_full(capsys: pytest.CaptureFixture[str]) -> None:

@@ -76,6 +76,7 @@ class Told:
     ceiling_s: float = inf
     settled: int = 0
     improved: list[str] = field(default_factory=list)
+    hopeless: bool = False
     setting: Any = None
     space: Any = field(default_factory=lambda: SimpleNamespace(global_batch=64))
 
@@ -119,7 +120,8 @@ def answered(
     monkeypatch.setattr(module, "resolved", resolved)
     monkeypatch.setattr(module.partial, "improve", lambda search, stop: search.improved.append("partial"))
     monkeypatch.setattr(module.hosted, "improve", lambda search, stop: search.improved.append("hosted"))
-    monkeypatch.setattr(module, "finished", lambda search, asked, stop: (finals or {}).get(search.best_s, (None, ())))
+    ends = finals or {}
+    monkeypatch.setattr(module, "finished", lambda search, asked, stop, **_: ends.get(search.best_s, (None, ())))
     given: Any = Ask(read(text)), setting or Setting(), asked or Asked(), stop, told
     return solve(*given, objective=objective)
 
