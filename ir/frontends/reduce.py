@@ -222,16 +222,17 @@ def short_walk(classes: Sequence[int], *, seed: str = "", most: int = SHORT_WALK
 
 
 def _covering_path(classes: Sequence[int], most: int) -> list[int]:
-    """A short path of classes from the first block's to the last one's, over every step that occurs."""
+    """A short path of classes from the first block's to the last one's, over every step that occurs: in the order in
+    which the blocks take them, so that none is passed by that no way leads back to."""
     steps = list(dict.fromkeys(pairwise(classes)))
     after: dict[int, list[int]] = {}
     for x, y in steps:
         after.setdefault(x, []).append(y)
-    left, path = set(steps), [classes[0]]
+    path = [classes[0]]
     counts = {c: min(most, list(classes).count(c)) for c in set(classes)}
-    while left:
-        path += _shortest(path[-1], left, after)
-        left -= set(pairwise(path))
+    for step in steps:
+        if step not in pairwise(path):
+            path += _shortest(path[-1], {step}, after)
     if path[-1] != classes[-1]:
         path += _shortest(path[-1], {step for step in steps if step[1] == classes[-1]}, after)
     for number, count in sorted(counts.items()):
