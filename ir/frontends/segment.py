@@ -16,8 +16,8 @@ Out: the fold: unique bodies, segments, wires.
               as possible.
 
 What does not fit raises `NotFoldable` with the reason, and the caller traces the model at full depth instead: a block
-that is entered twice, a value that skips over repeated blocks, blocks that look alike and compute different things. As
-a check that trusts none of the above, the walk itself is folded, unfolded and compared with the trace.
+that is entered twice, a value that skips over blocks of a shortened list, blocks that look alike and compute different
+things. As a check that trusts none of the above, the walk itself is folded, unfolded and compared with the trace.
 """
 
 from __future__ import annotations
@@ -105,11 +105,12 @@ def fold_trace(graph: Graph, stacks: Sequence[Stack], classes: Mapping[str, str]
     unread = {param.value for param in graph.params if not graph.readers[param.value]} - set(graph.outputs)
     closed = [_close(graph, cut, index == 0, owner, borrowed, unread) for index, cut in enumerate(cuts)]
     uses, bodies = _share(graph, cuts, closed, classes)
-    checked = _assemble(graph, uses, bodies, uses)
+    kept = _kept(uses, stacks)
+    checked = _assemble(graph, uses, bodies, uses, kept)
     difference = unlike(unfold(checked), replaced_ops(graph, tuple(op for cut in cuts for op in cut.ops)))
     if difference:
         raise NotFoldable(f"folding the traced blocks changes them: {difference}")
-    return _assemble(graph, _expand(uses, stacks), bodies, uses)
+    return _assemble(graph, _expand(uses, stacks), bodies, uses, kept)
 
 
 # Cut -----------------------------------------------------------------------------------------------------------------
@@ -399,9 +400,18 @@ def _same_entry(known: Use, use: Use) -> bool:
 # Segments ------------------------------------------------------------------------------------------------------------
 
 
-def _assemble(graph: Graph, calls: Sequence[Use], bodies: Mapping[str, Body], traced: Sequence[Use]) -> Fold:
-    """The calls grouped into segments, their wires resolved."""
-    spans = _spans(calls)
+def _kept(uses: Sequence[Use], stacks: Sequence[Stack]) -> frozenset[str]:
+    """The blocks of which others than the next one read a value. Of a shortened list it is not known which they are."""
+    short = [stack for stack in stacks if stack.shortened]
+    read = {uses[wire.call].path for use in uses for wire in use.wires if isinstance(wire, FromCall)}
+    return frozenset(path for path in read if path and not any(stack.holds(path) for stack in short))
+
+
+def _assemble(
+    graph: Graph, calls: Sequence[Use], bodies: Mapping[str, Body], traced: Sequence[Use], kept: Set[str]
+) -> Fold:
+    """The calls grouped into segments, their wires resolved. What is `kept` ends a segment, or is in its last round."""
+    spans = _spans(calls, kept)
     place = {
         _name(calls[start + offset]): (number, offset % period, offset >= period * (repeats - 1))
         for number, (start, period, repeats) in enumerate(spans)
@@ -413,7 +423,7 @@ def _assemble(graph: Graph, calls: Sequence[Use], bodies: Mapping[str, Body], tr
             return wire
         segment, position, last = place[_name(traced[wire.call])]
         if not last:
-            raise NotFoldable(f"a value of {traced[wire.call].path} skips over repeated blocks")
+            raise NotFoldable(f"a value of {traced[wire.call].path} skips over blocks that are traced for others")
         return FromSegment(segment, position, wire.output)
 
     def resolved(use: Use) -> tuple[Source, ...]:
@@ -446,7 +456,7 @@ def _name(use: Use) -> str:
     return use.path or f"glue {use.trace}"
 
 
-def _spans(calls: Sequence[Use]) -> list[tuple[int, int, int]]:
+def _spans(calls: Sequence[Use], kept: Set[str]) -> list[tuple[int, int, int]]:
     """(start, period, repeats) of each segment."""
     spans: list[tuple[int, int, int]] = []
     start = 0
@@ -454,7 +464,7 @@ def _spans(calls: Sequence[Use]) -> list[tuple[int, int, int]]:
         run = next((n for n, use in enumerate(calls[start:]) if not use.path), len(calls) - start)
         best = (1, 1)
         for period in range(1, run // 2 + 1):
-            repeats = _repeats(calls[start : start + run], period)
+            repeats = _repeats(calls[start : start + run], period, kept)
             if repeats > 1 and period * repeats > best[0] * best[1]:
                 best = (period, repeats)
         spans.append((start, *best))
@@ -462,11 +472,13 @@ def _spans(calls: Sequence[Use]) -> list[tuple[int, int, int]]:
     return spans
 
 
-def _repeats(calls: Sequence[Use], period: int) -> int:
+def _repeats(calls: Sequence[Use], period: int, kept: Set[str]) -> int:
     """How often the first `period` calls repeat. The very first call may be wired otherwise: it is the entry."""
     length = period
     while length < len(calls):
         now, then = calls[length], calls[length - period]
+        if length % period == 0 and any(call.path in kept for call in calls[length - period : length]):
+            break
         if now.body != then.body or (length > period and now.wires != then.wires):
             break
         length += 1

@@ -325,9 +325,9 @@ REFUSED: dict[str, tuple[Graph, list[Stack], str]] = {
         "blocks.2 and blocks.4 look alike but compute different things",
     ),
     "a value from amid repeated blocks": (
-        chain((0, "e", "a"), (1, "a", "b"), (2, "b", "c"), more=["%z: f32[4] = neg(%a)"]),
-        [Stack("blocks", (0, 0, 0), (0, 1, 2))],
-        "a value of blocks.0 skips over repeated blocks",
+        chain((0, "e", "a"), (2, "a", "b"), (4, "b", "c"), more=["%z: f32[4] = neg(%a)"]),
+        [FIVE],
+        "a value of blocks.0 skips over blocks that are traced for others",
     ),
     "an early output": (
         chain((0, "e", "a"), (2, "a", "b"), (4, "b", "c"), output="e, %y"),
@@ -472,3 +472,15 @@ def test_types_differ() -> None:
 
 def replace_type(one: Graph, value: str) -> Graph:
     return replace(one, types={**one.types, value: replace(one.types[value], dtype="bf16")})
+
+
+@pytest.mark.parametrize(
+    ("read", "repeats"),
+    [((), [3]), (("a",), [1, 2]), (("b",), [2, 1]), (("c",), [3]), (("a", "b"), [1, 1, 1]), (("a", "c"), [1, 2])],
+)
+def test_a_block_that_is_read_later_ends_its_segment(read: tuple[str, ...], repeats: list[int]) -> None:
+    """Where all blocks are traced: it is known which they are."""
+    more = [f"%z{at}: f32[4] = neg(%{value})" for at, value in enumerate(read)]
+    traced = chain((0, "e", "a"), (1, "a", "b"), (2, "b", "c"), more=more)
+    fold = folded(traced, Stack("blocks", (0, 0, 0), (0, 1, 2)))
+    assert [len(one.paths) for one in fold.segments if not one.glue] == repeats
