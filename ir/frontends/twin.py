@@ -28,6 +28,7 @@ from torch import nn
 from meshwright.ir.errors import NoTwin
 from meshwright.ir.frontends import hf_config, hf_schema, shape, shape_toml
 from meshwright.ir.frontends.batch_sizes import Sizes, code_of, cut, fixed_sizes, smaller
+from meshwright.ir.frontends.capture import capture
 from meshwright.ir.frontends.contract import Source
 from meshwright.ir.frontends.foreign import TIME_LIMIT_S, guarded
 from meshwright.ir.frontends.made import made_by, things
@@ -222,6 +223,7 @@ def _whole(source: Source, factory: str, scale: Scale) -> Written:
     numbers = sum(one.numel() for one in source.module.parameters())
     sizes = _small(source, {}, lambda _: source.beside[factory](), scale, {})[1] if numbers <= MOST_VALUES else {}
     if not sizes:
+        capture(source, batch=BATCH, seq=scale.seq)  # raises what a model that is not traced is refused for
         raise _none(source, "its factory takes no sizes, and calls no classes that can be called with others")
     return Written(made=f"{factory}()", names=(factory,), sizes=sizes)
 
