@@ -94,7 +94,7 @@ def test_the_calls_that_made_a_model_are_made_with_small_numbers(made: str, says
         "model = Model(Config()); model.blocks = model.blocks[:3]; return model",  # changed after it was made
         "return Model(Config(), narrow=lambda x: x)",  # what has no name
         "model = Model(Config()); model.into.weight.requires_grad = False; return model",
-        "block = Block(64); return nn.Sequential(block, block)",  # one module, twice
+        "block = nn.Linear(4, 4); return nn.Sequential(block, block)",  # one module, twice
     ],
 )
 def test_models_that_no_calls_make_again_have_no_twin(made: str, tmp_path: Path) -> None:
