@@ -116,7 +116,8 @@ class Folds:
     def calls(self, reference: str, batch: int) -> Calls:
         """How the model, which this names, is called; watched once. Raises `EmissionModel`."""
         if self.watched is None:
-            self.watched = calls_of(self.source, reference, batch=LEAST_BATCH, seq=self.seq)
+            stacks = self.first(LEAST_BATCH).stacks
+            self.watched = calls_of(self.source, reference, batch=LEAST_BATCH, seq=self.seq, stacks=stacks)
         return replace(self.watched, constants=self.constants(batch))
 
     def constants(self, batch: int) -> Mapping[str, Constant]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -18,6 +18,7 @@ from meshwright.ir.frontends.contract import Source, example_batch
 from meshwright.ir.frontends.foreign import guarded
 from meshwright.ir.frontends.model_file import model_file
 from meshwright.ir.frontends.own_loss import own_loss
+from meshwright.ir.frontends.reduce import Stack, reduced
 from meshwright.ir.frontends.stand_ins import run_faked
 from meshwright.ir.frontends.unsaid import Writes, watched
 
@@ -31,9 +32,10 @@ def calls_of(
     batch: int,
     seq: int,
     constants: Mapping[str, Constant] | None = None,
+    stacks: Sequence[Stack] = (),
 ) -> Calls:
-    """How the model of a reference is called on a batch; `constants` are those of its capture. Raises `EmissionModel`
-    for one that emitted code cannot call."""
+    """How the model of a reference is called on a batch; `constants` and `stacks` are those of its capture, which has
+    shown that shortened ones stand for all. Raises `EmissionModel` for one that emitted code cannot call."""
     made = model_file(source, reference)
     file = source.place
     example = example_batch(source, batch, seq)
@@ -44,7 +46,9 @@ def calls_of(
     accepted = inspect.signature(source.module.forward).parameters
     entries = tuple(name for name in accepted if name in example)
     with guarded(file, TIME_LIMIT_S), watched() as unsaid:
-        called, outputs, written = _watched(source, source.given({name: example[name] for name in entries}), example)
+        called, outputs, written = _watched(
+            source, source.given({name: example[name] for name in entries}), example, stacks
+        )
     if apart := [path for path, alike in written.items() if not alike]:
         raise EmissionModel(
             place=file,
@@ -100,16 +104,29 @@ def _undrawn(model: nn.Module) -> Iterator[str]:
 
 
 def _watched(
-    source: Source, inputs: dict[str, Tensor], batch: dict[str, Any]
+    source: Source, inputs: dict[str, Tensor], batch: dict[str, Any], stacks: Sequence[Stack]
 ) -> tuple[frozenset[str], Any, Mapping[str, bool]]:
     """The paths of the modules that it calls, what it returns, and the parameters that it writes into (`Writes`); its
     loss is computed too."""
     was_training = source.module.training
     source.module.train()
     try:
-        return run_faked(lambda entered: _seen(source, inputs, batch, entered))
+        called, outputs, written = run_faked(lambda entered: _seen(source, inputs, batch, entered, stacks))
+        everywhere = {other: alike for path, alike in written.items() for other in _alike(path, stacks)}
+        return frozenset(other for path in called for other in _alike(path, stacks)), outputs, everywhere
     finally:
         source.module.train(was_training)
+
+
+def _alike(path: str, stacks: Sequence[Stack]) -> Iterator[str]:
+    """A path, and those in its place in blocks that are like its own."""
+    stack = next((one for one in stacks if one.shortened and one.holds(path)), None)
+    if stack is None:
+        yield path
+        return
+    block, dot, inside = path.removeprefix(stack.prefix).partition(".")
+    kind = stack.classes[int(block)]
+    yield from (f"{stack.block(at)}{dot}{inside}" for at, one in enumerate(stack.classes) if one == kind)
 
 
 def _seen(
@@ -117,14 +134,15 @@ def _seen(
     inputs: dict[str, Tensor],
     batch: dict[str, Any],
     entered: Callable[[], AbstractContextManager[FakeTensorMode]],
+    stacks: Sequence[Stack],
 ) -> tuple[frozenset[str], Any, Mapping[str, bool]]:
-    found, model = set[str](), source.module
+    found, model, writes = set[str](), source.module, Writes(source.module)
     handles = [
         module.register_forward_pre_hook(lambda *_, path=path: found.add(path))
         for path, module in model.named_modules()
     ]
     try:
-        with entered() as mode, Writes(model) as writes:  # models ask it no values, unlike meta
+        with reduced(model, stacks), entered() as mode, writes:  # models ask it no values, unlike meta
             outputs = model(**{name: mode.from_tensor(tensor) for name, tensor in inputs.items()})
             if source.hooks.loss is not None:
                 source.hooks.loss(outputs, tree_map_only(Tensor, mode.from_tensor, batch))

@@ -40,6 +40,7 @@ class Captured:
     fold: Fold
     parameters: int
     stacks: tuple[Stack, ...]
+    """As they were traced."""
     notes: tuple[str, ...] = ()
     constants: Mapping[str, Constant] = field(default_factory=dict)
     """How the constants of the fold are made, by their laws."""
@@ -90,12 +91,12 @@ def _captured(source: Source, batch: int, seq: int, seed: int) -> Captured:
     example = example_batch(source, batch, seq)
     source, unlabelled = labelled(source, example, batch=batch, seq=seq)
     found = find_stacks(source.module, seed)
-    fold, traced, notes = _folded(source, example, found, seed)
+    fold, traced, stacks, notes = _folded(source, example, found, seed)
     notes = (*notes, *_untrained(source, fold))
     return Captured(
         fold=fold,
         parameters=sum(p.numel() for p in source.module.parameters()),
-        stacks=found,
+        stacks=stacks,
         notes=(*unlabelled, *notes),
         constants=batched(traced.made, batched_laws(fold, batch)),
     )
@@ -111,7 +112,9 @@ def _untrained(source: Source, fold: Fold) -> Iterator[str]:
         yield f"no gradient of the loss comes to {left[0]}{others}: not trained"
 
 
-def _folded(source: Source, example: Any, found: tuple[Stack, ...], seed: int) -> tuple[Fold, Traced, tuple[str, ...]]:
+def _folded(
+    source: Source, example: Any, found: tuple[Stack, ...], seed: int
+) -> tuple[Fold, Traced, tuple[Stack, ...], tuple[str, ...]]:
     longer = find_stacks(source.module, seed, most=LONG_WALK)
     whole = tuple(replace(stack, walk=tuple(range(stack.depth))) for stack in found)
     refused: list[str] = []
@@ -130,7 +133,7 @@ def _folded(source: Source, example: Any, found: tuple[Stack, ...], seed: int) -
             if stacks == longer:
                 refused.append("the model cannot run with fewer blocks; tracing at full depth")
             continue
-        return fold, traced, (*refused, *traced.notes)
+        return fold, traced, stacks, (*refused, *traced.notes)
     raise AssertionError("a graph without stacks is one body")
 
 

@@ -11,6 +11,7 @@ from meshwright.ir.calls import Calls
 from meshwright.ir.errors import EmissionModel
 from meshwright.ir.frontends.calls import calls_of
 from meshwright.ir.frontends.load import load_model
+from meshwright.ir.frontends.reduce import find_stacks
 
 MODEL = """
 import torch
@@ -145,3 +146,62 @@ def test_kernels_that_compare_devices_are_watched(tmp_path: Path) -> None:
     file.write_text(RECURRENT)
     found = calls_of(load_model(f"{file}:make"), f"{file}:make", batch=2, seq=6)
     assert found.called == {"", "embed", "layers", "head"}
+
+
+DEEP = """
+import torch
+from torch import nn
+
+
+class Block(nn.Module):
+    def __init__(self, wide):
+        super().__init__()
+        self.into, self.never = nn.Linear(4, 4), nn.Linear(4, 4)
+        self.wide = nn.Linear(4, 4) if wide else None
+        self.seen = nn.Parameter(torch.zeros(4), requires_grad=False)
+
+    def forward(self, x):
+        if self.wide is not None:
+            return x + self.wide(x)
+        with torch.no_grad():
+            self.seen.mul_(0.9)
+        return x + self.into(x)
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.blocks = nn.ModuleList([Block(wide=at % 3 == 2) for at in range(24)])
+
+    def forward(self, x):
+        for block in self.blocks:
+            x = block(x)
+        return x
+
+
+def make():
+    return Model()
+
+
+def example_inputs(batch, seq):
+    return {"x": torch.zeros(batch, seq, 4)}
+
+
+def loss(outputs, batch):
+    return outputs.square().mean()
+"""
+
+
+def test_shortened_lists_stand_for_all_blocks(tmp_path: Path) -> None:
+    """What is called of one is called of all that are like it, and what is written."""
+    file = tmp_path / "deep.py"
+    file.write_text(DEEP)
+    reference = f"{file}:make"
+    source = load_model(reference)
+    stacks = find_stacks(source.module)
+    assert [len(stack.walk) < stack.depth for stack in stacks] == [True]
+    found = calls_of(source, reference, batch=2, seq=6, stacks=stacks)
+    assert found == calls_of(source, reference, batch=2, seq=6)
+    assert {"blocks.22.into", "blocks.23.wide"} <= found.called
+    assert "blocks.13.seen" in found.written
+    assert "blocks.14.seen" not in found.written
