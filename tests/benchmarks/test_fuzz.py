@@ -100,8 +100,8 @@ def test_documents_are_written_as_they_are_read() -> None:
 
 @pytest.mark.e2e
 @pytest.mark.slow
-def test_a_hundred_cases() -> None:
-    command = [sys.executable, "-m", "benchmarks.fuzz", "--draw", "100", "--seed", "sample", "--jobs", "1"]
+def test_cases_of_a_seed() -> None:
+    command = [sys.executable, "-m", "benchmarks.fuzz", "--draw", "50", "--seed", "sample", "--jobs", "1"]
     done = subprocess.run(command, cwd=REPO, capture_output=True, text=True, timeout=1200, check=False)
     assert done.returncode == 0, done.stdout
     assert "traceback: 0, exit 1: 0, hang: 0, accepted: 0, other: 0" in done.stdout

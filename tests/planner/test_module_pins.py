@@ -418,7 +418,7 @@ def test_a_pin_that_leaves_no_room_is_to_be_taken_back(tmp_path: Path) -> None:
     argv = (*tight(tmp_path, 1.09), "--fix", "tp=1,cp=1,pp=1,recompute=full,blocks.*:recompute=off")
     solved = solve_all(*question(*argv))
     assert solved.best is None
-    found = list(takewhile(lambda one: one.kind == "wish", relaxations(solved)))
+    found = list(takewhile(lambda one: one.kind == "wish", relaxations(solved, None)))
     (back,) = (one for one in found if one.what == "take back --fix blocks.*:recompute=off")
     assert back.found.fits
     assert back.found.config.recompute == "full"

@@ -28,6 +28,7 @@ class Captured:
     fold: Any
     notes: tuple[str, ...] = ()
     constants: Any = field(default_factory=dict)
+    stacks: tuple[str, ...] = ("as traced",)
 
 
 @dataclass(frozen=True)
@@ -179,7 +180,7 @@ def test_what_raises_in_the_dtype_that_it_was_made_in_is_refused(monkeypatch: py
 
 
 def test_a_model_is_watched_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """At the least batch."""
+    """At the least batch, with its lists as they were traced."""
     Model(monkeypatch)
     watched: list[Any] = []
 
@@ -191,7 +192,7 @@ def test_a_model_is_watched_once(monkeypatch: pytest.MonkeyPatch) -> None:
     own = folds()
     told: list[Any] = [own.calls("m", batch) for batch in (8, 4)]
     assert told == [Told("calls"), Told("calls")]
-    assert watched == [("model", "m", {"batch": 2, "seq": 64})]
+    assert watched == [("model", "m", {"batch": 2, "seq": 64, "stacks": ("as traced",)})]
 
 
 # A setting -----------------------------------------------------------------------------------------------------------
