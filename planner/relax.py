@@ -100,9 +100,7 @@ def relaxations(solved: Solved, lacking: Found | None) -> Iterator[Relaxation]:
     """All that helps, the smallest of each kind; `lacking` is what lacks least."""
     yield from _wishes(solved)
     yield from _margin(solved)
-    if (
-        solved.search.floors.resting_bytes <= solved.search.common.capacity
-    ):  # else it is not the batch that is too large
+    if not solved.search.hopeless:
         yield from _batch(solved)
         yield from _sequence(solved)
     yield from _hosts(solved, lacking)

@@ -39,8 +39,8 @@ def run(argv: Sequence[str]) -> int:
         return 0
     versions = environment()
     done = {row.key: row for row in read(args.done)} if args.done else {}
-    known_good = {key for key, row in done.items() if not (args.again and open_(row))}
-    asked = {model: [cell for cell in args.cells if (model, cell) not in known_good] for model in models}
+    settled = {key for key, row in done.items() if not (args.again and open_(row))}
+    asked = {model: [cell for cell in args.cells if (model, cell) not in settled] for model in models}
     asked = {model: cells for model, cells in asked.items() if cells}
     total = sum(map(len, asked.values()))
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # which ends what was started, too
