@@ -22,6 +22,7 @@ from functools import cached_property, lru_cache
 
 from meshwright.ir.errors import FoldBroken, FoldInstances, FoldPort
 from meshwright.ir.graph import Graph, Input, Op, Param, Type, Update
+from meshwright.ir.numbers import with_numbers
 from meshwright.ir.same import Same
 
 
@@ -76,6 +77,7 @@ class Segment:
     - `paths` must name each instance once, in running order: repeats x period of them. Glue has the path "".
     - `entry` wires the first call of the first repeat; `wires[0]` the first call of every later repeat; `wires[i]`
       the i-th of the period.
+    - `numbers`, where calls of a body differ in some, has the open numbers of every call (`meshwright.ir.numbers`).
     """
 
     period: tuple[str, ...]
@@ -83,6 +85,7 @@ class Segment:
     entry: tuple[Source, ...]
     wires: tuple[tuple[Source, ...], ...]
     glue: bool = False
+    numbers: tuple[tuple[float, ...], ...] = ()
 
     def __post_init__(self) -> None:
         if not self.period or not self.paths or len(self.paths) % len(self.period):
@@ -96,6 +99,12 @@ class Segment:
                 place=f"segment {self.period}",
                 cause=f"{len(self.wires)} wirings",
                 fix="wire every position of the period",
+            )
+        if self.numbers and len(self.numbers) != len(self.paths):
+            raise FoldInstances(
+                place=f"segment {self.period}",
+                cause=f"numbers of {len(self.numbers)} instances of {len(self.paths)}",
+                fix="give those of every instance, or of none",
             )
 
     @property
@@ -119,6 +128,13 @@ class Call:
     sources: tuple[Source, ...]
     period: int
     """The length of its segment's period."""
+    numbers: tuple[float, ...] | None = None
+    """Its open numbers, where they may be others than its body's."""
+
+    @property
+    def graph(self) -> Graph:
+        """The graph of its body, with its own numbers."""
+        return self.body.graph if self.numbers is None else with_numbers(self.body.graph, self.numbers)
 
 
 @dataclass(frozen=True)
@@ -171,9 +187,9 @@ class Fold:
             for number, path in enumerate(segment.paths):
                 repeat, position = divmod(number, len(segment.period))
                 sources = segment.entry if number == 0 else segment.wires[position]
-                yield Call(
-                    index, position, repeat, self.body[segment.period[position]], path, sources, len(segment.period)
-                )
+                body, period = self.body[segment.period[position]], len(segment.period)
+                numbers = segment.numbers[number] if segment.numbers else None
+                yield Call(index, position, repeat, body, path, sources, period, numbers)
 
     @cached_property
     def tied(self) -> tuple[tuple[str, tuple[tuple[int, str], ...]], ...]:
@@ -251,10 +267,12 @@ def joined(path: str, name: str) -> str:
 def shortened(fold: Fold, repeats: int) -> Fold:
     """The same fold with at most this many repeats of every segment: the first ones. With two, every wire is still
     used, so what holds for the unfolded short fold holds for the long one, whatever its depth."""
-    segments = tuple(
-        replace(segment, paths=segment.paths[: repeats * len(segment.period)]) for segment in fold.segments
-    )
-    return replace(fold, segments=segments)
+
+    def first(segment: Segment) -> Segment:
+        calls = repeats * len(segment.period)
+        return replace(segment, paths=segment.paths[:calls], numbers=segment.numbers[:calls])
+
+    return replace(fold, segments=tuple(map(first, fold.segments)))
 
 
 SHORT = 2
@@ -316,7 +334,7 @@ class _Unfolding:
 
     def run(self, call: Call) -> dict[str, str]:
         """Write out one call; returns what its values are now called."""
-        graph = call.body.graph
+        graph = call.graph
         names = {item.value: self.resolve(source) for item, source in zip(graph.inputs, call.sources, strict=True)}
         for param in graph.params:
             names[param.value] = self.param(call, param, graph.types[param.value])

@@ -22,6 +22,7 @@ line, comments from ``#`` to the end of the line, and every name that is not pla
               "paths" path, …                                    "layers."[0..125] stands for 126 paths
               "entry" source, …
               ("wire" position source, …)*
+              ["numbers" "(" number, … ")", …]                   of every call
     source    value | "previous" "." output | "segment" index "[" position "]" "." output
 
     graph
@@ -120,6 +121,8 @@ def _segment_lines(index: int, segment: Segment) -> Iterator[str]:
     yield _spaced("  entry", ", ".join(map(_source, segment.entry)))
     for position, sources in enumerate(segment.wires):
         yield _spaced(f"  wire {position}", ", ".join(map(_source, sources)))
+    if segment.numbers:
+        yield f"  numbers {', '.join(map(_attr, segment.numbers))}"
 
 
 def _paths(paths: Sequence[str]) -> Iterator[str]:

@@ -333,7 +333,19 @@ class _Reader:
         self.expect("entry")
         entry = self.listed(self.source)
         self.end_line()
-        return Segment(tuple(period), paths, entry, tuple(self.wires()), glue)
+        return Segment(tuple(period), paths, entry, tuple(self.wires()), glue, self.numbers())
+
+    def numbers(self) -> tuple[tuple[float, ...], ...]:
+        """Those of every call, if they are told."""
+        if not self.accept("numbers"):
+            return ()
+        found = self.listed(self.call_numbers)
+        self.end_line()
+        return found
+
+    def call_numbers(self) -> tuple[float, ...]:
+        self.expect("(")
+        return tuple(map(float, self.listed(self.number, ")")))
 
     def wires(self) -> Iterator[tuple[Source, ...]]:
         position = 0

@@ -23,6 +23,7 @@ from meshwright.backends.torch_.emit.hosts import Seat, check_order
 from meshwright.backends.torch_.emit.subject import DEVICE, check_software
 from meshwright.cost_models.cluster import Cluster
 from meshwright.cost_models.prediction import Prediction
+from meshwright.ir.apart import apart
 from meshwright.ir.decisions import Decisions
 from meshwright.ir.errors import EmissionModule, MeshwrightError
 from meshwright.ir.program import Program
@@ -39,12 +40,14 @@ def subject_of(
     setting: Setting, model: str, config: Config, decisions: Decisions, program: Program | None = None
 ) -> Subject:
     """A plan as the emitter takes it; `model` is the reference of the setting's model."""
-    fold, batch = setting.fold(config), setting.workload.global_batch
     calls = setting.folds.calls(model, config.batch)
+    fold, spelled = apart(setting.fold(config), decisions)
+    if program is None or spelled is not decisions:
+        program = setting.lowered(fold, spelled, setting.workload.global_batch)
     return Subject(
         fold=fold,
-        decisions=decisions,
-        program=program or setting.lowered(fold, decisions, batch),
+        decisions=spelled,
+        program=program,
         workload=setting.workload,
         calls=calls,
         config=str(config),

@@ -16,6 +16,7 @@ from pathlib import Path
 from meshwright.backends.torch_.emit import Subject
 from meshwright.cost_models.cluster_text import read_cluster
 from meshwright.cost_models.prediction import Prediction
+from meshwright.ir.apart import apart
 from meshwright.ir.decisions import Decisions
 from meshwright.ir.fold import Fold
 from meshwright.ir.frontends.contract import Source
@@ -93,10 +94,11 @@ def twinned(planned: Planned, folder: Path) -> Twinned:
         calls = replace(calls, file=Path(files[0][0]), beside=files)
     decisions = projected(planned.decisions, planned.fold, twin, sizes, TARGET)
     setting.target.check(decisions, twin, workload)
-    program = setting.lowered(twin, decisions, workload.global_batch)
+    fold, spelled = apart(twin, decisions)
+    program = setting.lowered(fold, spelled, workload.global_batch)
     subject = Subject(
-        fold=twin,
-        decisions=decisions,
+        fold=fold,
+        decisions=spelled,
         program=program,
         workload=workload,
         calls=calls,

@@ -23,6 +23,7 @@ things. As a check that trusts none of the above, the walk itself is folded, unf
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from typing import Any
@@ -31,6 +32,7 @@ from meshwright.ir.fold import Body, Fold, FromInput, FromPrevious, FromSegment,
 from meshwright.ir.frontends.reduce import LONG_WALK, Stack
 from meshwright.ir.frontends.values import Names
 from meshwright.ir.graph import Graph, Input, Op, Param, Type, Update
+from meshwright.ir.numbers import numbers_of, without_numbers
 
 
 class NotFoldable(Exception):
@@ -74,6 +76,7 @@ class Use:
     path: str
     wires: tuple[Wire, ...]
     trace: int
+    numbers: tuple[float, ...] = ()
 
 
 def names_of(stacks: Sequence[Stack]) -> Names:
@@ -242,16 +245,18 @@ def _inside(path: str, room: str) -> str:
     return path.removeprefix(room).removeprefix(".") if room and (path == room or path.startswith(f"{room}.")) else path
 
 
-def _key(closed: Closed) -> tuple[Any, ...]:
-    graph = closed.graph
+def _key(graph: Graph) -> tuple[Any, ...]:
     return graph.inputs, graph.params, graph.ops, graph.updates, tuple(graph.types.items())
 
 
 def _share(
     graph: Graph, cuts: Sequence[Cut], closed: Sequence[Closed], classes: Mapping[str, str]
 ) -> tuple[list[Use], dict[str, Body]]:
-    """Calls with equal graphs share a body; its outputs are what any of them passes on."""
-    keys = [(bool(cut.room), _key(call)) for cut, call in zip(cuts, closed, strict=True)]
+    """Calls with equal graphs share a body, whatever the numbers of blocks; what any passes on is an output of it."""
+    keys = [
+        (True, _key(without_numbers(call.graph))) if cut.room else (False, _key(call.graph))
+        for cut, call in zip(cuts, closed, strict=True)
+    ]
     passed = _passed_on(graph, cuts, closed)
     order = {value: index for index, value in enumerate(_defined(closed))}
     names: dict[Any, str] = {}
@@ -271,7 +276,11 @@ def _share(
     uses = [Use(names[key], cut.room, (), index) for index, (key, cut) in enumerate(zip(keys, cuts, strict=True))]
     where = _positions(uses, closed, bodies)
     wired = [
-        replace(use, wires=tuple(_wire(graph, value, use.trace, where) for value in closed[use.trace].given))
+        replace(
+            use,
+            wires=tuple(_wire(graph, value, use.trace, where) for value in closed[use.trace].given),
+            numbers=numbers_of(closed[use.trace].graph) if use.path else (),
+        )
         for use in uses
     ]
     return wired, bodies
@@ -362,6 +371,8 @@ def _written_out(stack: Stack, uses: Sequence[Use]) -> list[Use]:
     for position, use in zip(stack.walk, walked, strict=True):
         step = (before, stack.classes[position])
         known = by_step.setdefault(step, use)
+        if known.numbers != use.numbers:
+            raise NotFoldable(f"{known.path} and {use.path} look alike but compute with different numbers")
         if (known.body, known.wires) != (use.body, use.wires) and not _same_entry(known, use):
             if known is walked[1] and _is_second(known, use, stack, len(walked)):
                 second, by_step[step] = known, use
@@ -429,6 +440,8 @@ def _assemble(
     def resolved(use: Use) -> tuple[Source, ...]:
         return tuple(source(wire) for wire in use.wires)
 
+    kinds = {(use.body, use.numbers) for use in calls}
+    differing = {body for body, times in Counter(body for body, _ in kinds).items() if times > 1}
     segments = []
     for start, period, repeats in spans:
         members = calls[start : start + period * repeats]
@@ -440,6 +453,7 @@ def _assemble(
                 entry=resolved(members[0]),
                 wires=(resolved(looping), *(resolved(use) for use in members[1:period])),
                 glue=not members[0].path,
+                numbers=tuple(use.numbers for use in members) if any(use.body in differing for use in members) else (),
             )
         )
     used = {use.body for use in calls}

@@ -123,14 +123,19 @@ def check_called(subject: Subject, kept: Kept) -> None:
 
 
 def check_copies(subject: Subject, axes: Axes, copies: Copies, kept: Kept) -> None:
-    """Refuse parameters that have copies along some data and context axes, and none, or alike ones, along others."""
+    """Refuse parameters of which some data and context axes have copies and others parts, or alike ones, where neither
+    `fully_shard` nor the script adds their gradients up as they are kept."""
+    unlike = len({stage.mesh for stage in subject.decisions.stages}) > 1
     paths = {(piece.plan.name, path) for piece in subject.pieces for path in scalars_of(piece)}
     for name, along in (*copies.of_apart.items(), *copies.of_alike.items()):
         place = f"plan {', '.join(name)}"
         if kept.whole:
             raise EmissionPrinted(place=place, cause=f"it has no copies to add up along {'.'.join(along)}")
         others = set(axes.copies) - set(along)
-        wrong = not others <= set(kept.over) if name in copies.of_apart else not set(along) <= set(kept.over)
+        if name in copies.of_apart:  # the others shard it, or the script adds up its gradients over these
+            wrong = not others <= set(kept.over) and (unlike or bool(others.intersection(kept.over)))
+        else:
+            wrong = not set(along) <= set(kept.over)
         if kept.units and (bool(others) if name in paths else wrong):
             raise EmissionPrinted(place=place, cause=f"along {'.'.join(along)} it is otherwise than along other axes")
 

@@ -85,9 +85,9 @@ class Parts:
         return not all(trains.values())
 
     @property
-    def held_once(self) -> bool:
-        """Whether there are parameters without copies, beside others that have some."""
-        return any(set(axes) >= set(self.axes.copies) for axes in self.copies.of_apart.values())
+    def left_apart(self) -> bool:
+        """Whether axes cut parameters apart that no other axis shards, beside others that are sharded."""
+        return any(set(axes) >= set(self.kept.over) for axes in self.copies.of_apart.values())
 
     def loop(self, piece: Piece, again: Again | None = None) -> tuple[str, ...]:
         """The head of the loop over a piece's blocks, or those that run again: of the stage at hand, where there are
@@ -244,9 +244,14 @@ class Parts:
     def summed_otherwise(self) -> dict[str, tuple[str, ...]]:
         """The axes along which gradients of a parameter add up that the script sums, if these are not all that have
         copies of others, by a regular expression of its names."""
-        if not self.summed or not self.copies:
+        if not self.copies or not (self.summed or self.left_apart):
             return {}
         every = ((piece, param) for piece in self.subject.pieces for param in piece.graph.params)
+        if self.kept.units:
+            over = set(self.kept.over)
+            left = ((piece, one) for piece, one in every if over <= set(self.copies.apart(piece, one.path)))
+            added = ((*one, self.copies.added(one[0], one[1].path, self.axes.copies)) for one in left)
+            return by_name((piece, piece.read_as(param), axes or None) for piece, param, axes in added)
         over = ((piece, one, self.copies.added(piece, one.path, self.axes.copies)) for piece, one in every)
         return by_name(
             (piece, piece.read_as(one), (*axes, *self._summed_inside(piece, one)) if axes != self.axes.copies else None)
@@ -308,6 +313,11 @@ class Parts:
     def sums_scalars(self) -> bool:
         """Whether the script sums the gradients of those parameters that `fully_shard` does not take."""
         return self.axes.copied is not None and self.kept.scalars and not all(self.alike_scalars.values())
+
+    @property
+    def sums_apart(self) -> bool:
+        """Whether it sums gradients of what axes cut apart, and `fully_shard` is told to leave."""
+        return bool(self.kept.units) and bool(self.summed_otherwise)
 
     @property
     def alike(self) -> bool:

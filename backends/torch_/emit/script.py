@@ -13,7 +13,7 @@ from meshwright.backends.torch_.emit.writing.alike import shard_alike
 from meshwright.backends.torch_.emit.writing.attention import within
 from meshwright.backends.torch_.emit.writing.batch import batches, draws_along, seeded, shares
 from meshwright.backends.torch_.emit.writing.clipping import clip
-from meshwright.backends.torch_.emit.writing.copies import sum_copies, sum_scalars
+from meshwright.backends.torch_.emit.writing.copies import sum_apart, sum_copies, sum_scalars
 from meshwright.backends.torch_.emit.writing.entry import load, main, make_optimizer, start
 from meshwright.backends.torch_.emit.writing.host import on_host
 from meshwright.backends.torch_.emit.writing.imports import imports, names_in
@@ -61,6 +61,7 @@ def scripts(parts: Parts) -> tuple[tuple[str, str], ...]:
     one = train_step if parts.microbatches == 1 else accumulating_step
     step = one(parts) if parts.pipeline is None else pipeline_step(parts, parts.pipeline)
     added = [sum_copies(parts)] if parts.summed else [sum_scalars(parts)] if parts.sums_scalars else []
+    added += [sum_apart(parts)] if parts.sums_apart else []
     added += joining(parts)
     if parts.precision.scaled:
         added.append(loss_scale())

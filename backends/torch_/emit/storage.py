@@ -75,24 +75,20 @@ class Kept:
 
 def kept_of(subject: Subject, axes: Axes, copies: Copies = COPIED) -> Kept:
     """The storage of a plan."""
-    sharded = {piece.plan.name: _sharded(piece, axes, copies) for piece in subject.pieces}
-    if not any(sharded.values()):
+    cuts = {piece.plan.name: _cuts(piece, axes, copies) for piece in subject.pieces}
+    shards = _shards(subject, cuts, copies)
+    if not shards:
         return Kept(())
     _check_lasting(subject)
-    some = [piece.plan.name for piece in subject.pieces if _trained(piece) and not sharded[piece.plan.name]]
-    if some:
-        raise _refuse(f"plan {some[0]}", "it keeps copies of its parameters while other plans shard theirs")
-    over = {axes for axes in sharded.values() if axes}
-    if len(over) > 1:
-        raise _refuse("storage", f"it is sharded over {' and over '.join('.'.join(one) for one in sorted(over))}")
-    shards = next(iter(over))
+    for piece in subject.pieces:
+        _check_cuts(piece, cuts[piece.plan.name], shards, copies)
     whole = axes.copies[: -len(shards)]
     if whole and (len(whole) > 1 or len(shards) > 1):
         raise _refuse("storage", f"it is sharded over {'.'.join(shards)} with copies over {'.'.join(whole)}")
     units = tuple(
-        Unit(piece, _gathers_again(subject, piece), _along(piece, axes, copies), _inner(piece, axes, copies))
-        for piece in subject.pieces
-        if sharded[piece.plan.name]
+        Unit(piece, _gathers_again(subject, piece), _along(piece, axes, copies), _inner(piece, own, shards))
+        for piece, own in ((piece, cuts[piece.plan.name]) for piece in subject.pieces)
+        if any(own.values())
     )
     for unit in units:
         _check_even(subject, unit, axes, copies)
@@ -122,14 +118,13 @@ def _check_even(subject: Subject, unit: Unit, axes: Axes, copies: Copies) -> Non
             raise _refuse(f"plan {unit.piece.plan.name}, {item.path}", f"{parts} shards of {size} along a dimension")
 
 
-def _inner(piece: Piece, axes: Axes, copies: Copies) -> dict[str, tuple[str, ...]]:
-    """The modules that hold parameters which some axes cut apart, and those along which they have copies."""
-    params = [param for param in piece.graph.params if not param.buffer]
-    over = {param.path: _copied(piece, param.path, axes, copies) for param in params}
-    found = {piece.owner(param): over[param.path] for param in params if over[param.path] not in ((), axes.copies)}
+def _inner(piece: Piece, cuts: Mapping[str, tuple[str, ...]], shards: tuple[str, ...]) -> dict[str, tuple[str, ...]]:
+    """The modules that hold parameters which some axes cut apart, and those that shard them: some of the others."""
+    held = {param.path: param for param in piece.graph.params if param.path in cuts}
+    found = {piece.owner(held[path]): cut for path, cut in cuts.items() if cut not in ((), shards)}
     for module, among in found.items():
-        within = [one for one in params if any(path.startswith(f"{module}.") for path in one.paths)]
-        other = next((one.path for one in within if over[one.path] != among), "") if module else module
+        within = [path for path, one in held.items() if any(name.startswith(f"{module}.") for name in one.paths)]
+        other = next((path for path in within if cuts[path] != among), "") if module else module
         if other or not module:
             cause = f"it is sharded over {'.'.join(among)}, and what is in its module otherwise"
             raise _refuse(f"plan {piece.plan.name}, {module or 'the module itself'}", cause)
@@ -242,26 +237,31 @@ def _gathers_again(subject: Subject, piece: Piece) -> bool:
     return any(isinstance(one, Move) and one.reason == "parameter" for one in subject.bodies[piece.plan.name].backward)
 
 
-def _sharded(piece: Piece, axes: Axes, copies: Copies) -> tuple[str, ...]:
-    """The data and context axes that a plan shards its parameters over: the same for all parameters, but for those that
-    cut one apart."""
+def _cuts(piece: Piece, axes: Axes, copies: Copies) -> dict[str, tuple[str, ...]]:
+    """The data and context axes that shard each parameter, of those that `fully_shard` takes."""
     stored = {item.path: item for item in piece.plan.storage}
     left = _buffers(piece) | _left(piece) | scalars_of(piece)
     paths = [param.path for param in piece.graph.params if param.path not in left]
-    found = {path: _over(piece, path, stored.get(path), axes, copies) for path in paths}
-    over = max((cut for path, cut in found.items() if not copies.apart(piece, path)), key=len, default=())
-    for path, cut in found.items():
+    return {path: _over(piece, path, stored.get(path), axes, copies) for path in paths}
+
+
+def _shards(subject: Subject, cuts: Mapping[str, Mapping[str, tuple[str, ...]]], copies: Copies) -> tuple[str, ...]:
+    """The axes that shard what none of them cuts apart: all in the same way."""
+    found = [(cut, copies.apart(one, path)) for one in subject.pieces for path, cut in cuts[one.plan.name].items()]
+    over = {cut for cut, apart in found if cut and not apart} or {cut for cut, _ in found if cut}
+    if len(over) > 1:
+        raise _refuse("storage", f"it is sharded over {' and over '.join('.'.join(one) for one in sorted(over))}")
+    return next(iter(over), ())
+
+
+def _check_cuts(piece: Piece, cuts: Mapping[str, tuple[str, ...]], shards: tuple[str, ...], copies: Copies) -> None:
+    """Must: every parameter is sharded along those of these axes that do not cut it apart."""
+    for path, cut in cuts.items():
         apart = copies.apart(piece, path)
-        if cut != tuple(axis for axis in over if axis not in apart):
+        if cut != tuple(axis for axis in shards if axis not in apart):
             whole = "it is copied while other parameters are sharded"
             cause = "its parts are sharded otherwise than what is beside them" if apart else whole
             raise _refuse(f"plan {piece.plan.name}, {path}", cause)
-    return over
-
-
-def _trained(piece: Piece) -> list[str]:
-    scalars = scalars_of(piece)
-    return [param.path for param in piece.graph.params if param.requires_grad and param.path not in scalars]
 
 
 def scalars_of(piece: Piece) -> set[str]:

@@ -12,6 +12,7 @@ from typing import Any
 from meshwright.backends.torch_.capabilities import TORCH_GLOO
 from meshwright.backends.torch_.emit import Subject, emit
 from meshwright.backends.torch_.verify.emitted import Job
+from meshwright.ir.apart import apart
 from meshwright.ir.calls import Calls
 from meshwright.ir.decisions import Decisions
 from meshwright.ir.fold import Fold
@@ -56,11 +57,11 @@ def subject(
 ) -> Subject:
     """The plan that degrees mean; with `prints`, printed also where the model's own code could run."""
     fold, calls = model(BATCH // degrees.get("microbatches", 1), reference, dtype=workload.precision)
-    decisions = template(fold, Degrees(**degrees), target, *([pins] if pins else []))
+    fold, decisions = apart(fold, template(fold, Degrees(**degrees), target, *([pins] if pins else [])))
     return Subject(
         fold=fold,
         decisions=decisions,
-        program=lowered(decisions, workload, reference),
+        program=lower(fold, decisions, TORCH_GLOO.lowering(), workload),
         workload=workload,
         calls=calls,
         config=" ".join(f"{name}={value}" for name, value in degrees.items()),

@@ -61,6 +61,15 @@ class Dropping(Block):
         return x + second(F.dropout(act(first(self.ln_2(x))), 0.2))  # type: ignore[no-any-return]
 
 
+class Scaled(Block):
+    """A block that adds less the deeper it lies."""
+
+    depth = 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + (super().forward(x) - x) * (2 + self.depth) ** -0.5
+
+
 class NanoGPT(nn.Module):
     """As nanoGPT: tied embeddings, positions looked up, logits and loss returned."""
 
@@ -378,6 +387,14 @@ def nano() -> nn.Module:
 
 def dropping() -> nn.Module:
     return NanoGPT(Dropping)
+
+
+def scaled() -> nn.Module:
+    """Blocks that differ in a number alone."""
+    model = NanoGPT(Scaled)
+    for depth, block in enumerate(model.transformer["h"]):  # type: ignore[arg-type]
+        block.depth = depth // 2
+    return model
 
 
 def example_inputs(batch: int, seq: int) -> dict[str, Tensor]:

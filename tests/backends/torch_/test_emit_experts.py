@@ -39,6 +39,7 @@ KINDS: dict[str, dict[str, Any]] = {
     "ep over dp and cp": {"dp": 2, "cp": 2, "ep": 4, "zero": 1, "microbatches": 2, "context": "ulysses"},
     "shards of other dimensions": {"dp": 4, "ep": 2, "zero": 3, "factory": "few"},
     "ep beside zero 2": {"dp": 4, "ep": 4, "zero": 2},
+    "ep where shards are": {"dp": 4, "ep": 2, "shard": 2, "zero": 3},
     "ep, all of the first activations on the host": {"dp": 2, "ep": 2, "offload": "activations:2"},
     "ep in stages": {"dp": 2, "ep": 2, "pp": 2, "zero": 3, "microbatches": 2, "schedule": "1f1b"},
     "ep over cp, in stages": {

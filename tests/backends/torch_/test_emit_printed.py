@@ -21,9 +21,9 @@ from tests.backends.torch_.measured import assert_planned
 from tests.backends.torch_.proved import proved
 
 HERE = Path(__file__).parent
-ENCODER, NANO, NAMED, ALONE, LISTS, DROPPING, INNER = (
+ENCODER, NANO, NAMED, ALONE, LISTS, DROPPING, INNER, SCALED = (
     f"{HERE / 'printed_models.py'}:{name}"
-    for name in ("encoder", "nano", "named", "alone", "lists", "dropping", "inner")
+    for name in ("encoder", "nano", "named", "alone", "lists", "dropping", "inner", "scaled")
 )
 MIXTURE, LIMITED = (f"{HERE / 'mixtures.py'}:{name}" for name in ("tiny", "limited"))
 TWICE, PAIRS, UNCALLED, CHOSEN, BORROWING, ENDS, SIDES = (
@@ -63,6 +63,8 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "nano, cp": (NANO, {"cp": 2}),
     "nano, ring": (NANO, {"cp": 2, "context": "ring"}),
     "dropping, tp x dp": (DROPPING, {"tp": 2, "dp": 2}),
+    "scaled, tp": (SCALED, {"tp": 2}),
+    "scaled, pp": (SCALED, {"pp": 2, **STAGES}),
     "odd names, tp": (NAMED, {"tp": 2}),
     "odd names, pp x tp": (NAMED, {"pp": 2, "tp": 2, **STAGES}),
     "llama, zbv x tp": (TINY, {"pp": 2, "vp": 2, "tp": 2, "microbatches": 4, "schedule": "zbv"}),

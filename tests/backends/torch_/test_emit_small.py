@@ -407,8 +407,8 @@ Q = "attn.q.weight"
 REFUSED: dict[str, tuple[Callable[[], Subject], str, str]] = {
     "a plan that keeps copies": (
         lambda: stored("zero 3", "embed", "embed.weight"),
-        "plan embed",
-        "it keeps copies of its parameters while other plans shard theirs",
+        "plan embed, embed.weight",
+        "it is copied while other parameters are sharded",
     ),
     "a parameter that is copied": (
         lambda: stored("zero 3", "block", Q),

@@ -1,7 +1,8 @@
 """What every mesh axis is for in printed code.
 
-batch     it cuts the batch: every rank is given its own sequences
-context   it cuts anything else, and parameters are copies whose gradients add up, or their copies are sharded over it
+batch     it cuts the batch wherever that is read: every rank is given its own sequences
+context   it cuts the batch here and there, or anything else, and parameters are copies whose gradients add up, or their
+          copies are sharded over it
 tensor    parameters are cut, or their gradients are whole on some ranks: all are DTensors along it; of several such
           axes the innermost, and the others are context
 
@@ -43,8 +44,11 @@ def printed_axes(subject: Subject) -> tuple[Axes, Copies]:
         if subject.mesh.axis(axis).size == 1:
             continue
         copies = all(axis in state.grad_partial for state in trained.values())
-        cuts = bool(entries) and all(any(s.axis == axis for s in state.dims[BATCH]) for state in entries if state.dims)
-        (batch if cuts else context if copies or axis in shards else tensor).append(axis)
+        cut = [any(one.axis == axis for one in state.dims[BATCH]) for state in entries if state.dims]
+        if entries and all(cut):
+            batch.append(axis)
+        else:
+            (context if copies or axis in shards or any(cut) else tensor).append(axis)
     context = [axis for axis in subject.mesh.names if axis in (*context, *tensor[:-1])]
     axes = Axes(tuple(batch), tensor[-1] if tensor else None, tuple(context), subject.mesh.names)
     apart = {name: tuple(a for a in axes.copies if a in _cutting(state)) for name, state in trained.items()}
@@ -68,9 +72,11 @@ def _shards(piece: Piece, trained: Mapping[tuple[str, str], State]) -> Iterator[
 
 
 def _entries(piece: Piece, way: Routed) -> Iterator[State]:
+    """As what entries of the batch are read: nothing is sent for them, so a rank is given all of what it reads."""
     for item, source in zip(piece.graph.inputs, piece.segment.entry, strict=True):
         if isinstance(source, FromInput):
-            yield way.hubs[item.value].leaves.state
+            hub = way.hubs[item.value]
+            yield from (one.state for one in (hub.leaves, *hub.ways))
 
 
 def _entered(way: Routed) -> Iterator[State]:

@@ -17,7 +17,7 @@ def sum_copies(parts: Parts) -> Iterator[str]:
         everyone = (*parts.axes.copies, str(parts.axes.tensor))
         yield f'    everyone = mesh["{joined(everyone)}"].get_group()'
     if parts.summed_otherwise and parts.axes.tensor is None:
-        yield from _by_name()
+        yield from _by_name("copies")
         return
     chosen = sums or bool(parts.summed_otherwise)
     yield "    works = []"
@@ -68,13 +68,21 @@ def sum_scalars(parts: Parts) -> Iterator[str]:
         yield "        dist.all_reduce(grad, group=copies)"
 
 
-def _by_name() -> Iterator[str]:
-    """Some parameters have copies along some axes alone, and ranks along others have their whole gradient."""
+def sum_apart(parts: Parts) -> Iterator[str]:
+    """Gradients of what axes cut apart and no other axis shards."""
+    yield "def sum_apart(model: nn.Module, mesh: DeviceMesh) -> None:"
+    yield '    """Add up the gradients of parameters of which every rank holds a part whole, and others have copies."""'
+    yield from _by_name("None")
+
+
+def _by_name(group: str) -> Iterator[str]:
+    """Some parameters have copies along some axes alone, and ranks along others have their whole gradient; `group`: the
+    group of all others."""
     yield "    works = []"
     yield "    for name, parameter in model.named_parameters():"
     yield "        if parameter.grad is None:"
     yield "            continue"
-    yield "        grad, group = parameter.grad, copies"
+    yield f"        grad, group = parameter.grad, {group}"
     yield "        if isinstance(grad, DTensor):"
     yield "            grad = grad.to_local()"
     yield from _groups()

@@ -112,7 +112,7 @@ def sharded(parts: Parts) -> Iterator[str]:
         options.append("mp_policy=precision")
     left = whole(parts)
     beside = " and parameter.device_mesh.ndim > 1" * (parts.axes.tensor is not None)  # all are along that axis
-    left += [f"isinstance(parameter, DTensor){beside}"] * parts.held_once
+    left += [f"isinstance(parameter, DTensor){beside}"] * parts.left_apart
     if left:
         yield f"    ignored = {{parameter for parameter in model.parameters() if {' or '.join(left)}}}"
     ignoring = ["ignored_params=ignored"] if left else []
@@ -129,16 +129,17 @@ def sharded(parts: Parts) -> Iterator[str]:
             yield from call(8, *shard(parts, [unit], ["block", *resharded, *ignoring]))
             continue
         yield from sharded_within(parts, unit, options)
-        owners = [path for path in unit.piece.owners() if gathered_by(parts, unit.piece, path)]
-        root += [unit] * (len(owners) < len(unit.piece.owners()))
+        several = [path for path in unit.piece.owners() if path not in unit.inner]
+        owners = [path for path in several if gathered_by(parts, unit.piece, path)]
+        root += [unit] * (len(owners) < len(several))
         modules = [f"model.get_submodule({literal(path)})" for path in owners]
         resharded += [*placed(parts, unit), *ignoring]
         if parts.one_unit:
             together += modules
         elif modules:
-            several = modules[0] if len(modules) == 1 else f"[{', '.join(modules)}]"
+            held = modules[0] if len(modules) == 1 else f"[{', '.join(modules)}]"
             deep = 4 if parts.pipeline is None else 8
-            lines = [line[deep - 4 :] for line in call(deep, *shard(parts, [unit], [several, *resharded]))]
+            lines = [line[deep - 4 :] for line in call(deep, *shard(parts, [unit], [held, *resharded]))]
             yield from parts.only(unit.piece, lines)
     if together:
         again = [*options, "reshard_after_forward=True", *ignoring]

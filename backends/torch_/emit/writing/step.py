@@ -81,6 +81,8 @@ def after_backward(parts: Parts) -> Iterator[str]:
         yield "            parameter.grad = grad.redistribute(placements=[Replicate()])"
     if parts.sums_scalars:
         yield "    sum_scalars(model, mesh)"
+    if parts.sums_apart:
+        yield "    sum_apart(model, mesh)"
     if parts.stays_gathered:
         yield "    for unit in model.modules():"
         yield "        if isinstance(unit, FSDPModule):"
