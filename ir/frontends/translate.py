@@ -186,7 +186,7 @@ class Translator(Emitter):
         if cell.root in self.parameters:
             self.notes.append("what the forward pass writes into parameters is not planned")
             return cell
-        cell.write(self.cast(self._result(writing.functional_twin(call)), call.type.dtype))
+        cell.write(self.cast(self._result(writing.functional_twin(call, self.type)), call.type.dtype))
         return cell
 
     def _result(self, call: Call) -> Handle:

@@ -14,8 +14,9 @@ import torch
 from torch import Tensor, fx
 
 from meshwright.ir.frontends.constants import Term
+from meshwright.ir.frontends.dtypes import DTYPES, TORCH_DTYPES
 from meshwright.ir.frontends.emit import Emitter
-from meshwright.ir.frontends.invoked import overload_of
+from meshwright.ir.frontends.invoked import called, invoked, overload_of
 from meshwright.ir.frontends.layout import view_strides
 from meshwright.ir.frontends.lowerings import opaque, permute, public_name
 from meshwright.ir.frontends.values import Assembly, Call, Handle
@@ -66,14 +67,28 @@ def functional(target: str) -> str:
     return f"{packet.rstrip('_')}.{overload}"
 
 
-def functional_twin(call: Call) -> Call:
-    """The call of the operator that computes what this one writes, whose arguments may have other names."""
+def functional_twin(call: Call, type_of: Callable[[Handle], Type]) -> Call:
+    """The call of the operator that computes what this one writes, whose arguments may have other names. What it
+    computes may have another dtype than what it is written into (`x += y` of a wider `y`)."""
     target = functional(call.target)
     twin = overload_of(target)
     if twin is None or len(twin._schema.arguments) != len(call.args):
         return replace(call, target=target)
-    names = (one.name for one in twin._schema.arguments)
-    return replace(call, target=target, args=dict(zip(names, call.args.values(), strict=True)))
+    args = dict(zip((one.name for one in twin._schema.arguments), call.args.values(), strict=True))
+    made = replace(call, target=target, args=args)
+    return replace(made, types=(Type(call.type.shape, _computed(made, type_of) or call.type.dtype), *call.types[1:]))
+
+
+def _computed(call: Call, type_of: Callable[[Handle], Type]) -> str | None:
+    """The dtype of what an operator computes, if it can be asked."""
+    operands, attrs = invoked(call)
+    given = (type_of(one) for one in operands)
+    tensors = [torch.empty(one.shape, dtype=TORCH_DTYPES[one.dtype], device="meta") for one in given]
+    try:
+        made = called(overload_of(call.target), attrs["call"], tensors, "meta")
+    except (KeyError, RuntimeError, TypeError):
+        return None
+    return DTYPES.get(made.dtype) if isinstance(made, Tensor) else None
 
 
 def updates(target: str) -> tuple[int, ...]:

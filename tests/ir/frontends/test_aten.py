@@ -59,6 +59,13 @@ def in_place(x: Tensor) -> Tensor:
     return z.masked_fill_(z > 3, 0.5).clamp_(min=-4)
 
 
+def in_place_narrow(x: Tensor) -> Tensor:
+    """The sum is of both, and rounded when it is written."""
+    narrow = x.bfloat16() * 1.0
+    narrow += x
+    return narrow.float()
+
+
 def in_place_parts(n: Net, x: Tensor) -> Tensor:
     """Writes through views: strided, single, of an operator that is made of others, and of one that nobody knows."""
     y = x * 2
@@ -319,6 +326,7 @@ BODIES: Mapping[str, Body] = {
     "tiles": lambda n, x, i: x.repeat(2, 1, 3)[:2, :, :4] + x[:1, 0].repeat(3, 1) + x.repeat(1, 1, 1),
     "reorder": lambda n, x, i: x.flip(1) + x.roll(1, 2) + F.pad(x, (1, 2))[..., :4] + x.tril() + x.triu(1),
     "in place": lambda n, x, i: in_place(x),
+    "in place, of another dtype": lambda n, x, i: in_place_narrow(x),
     "in place, parts": lambda n, x, i: in_place_parts(n, x),
     "in place, gaps": lambda n, x, i: in_place_gaps(x),
     "in place, views": lambda n, x, i: in_place_views(x),
