@@ -246,17 +246,19 @@ class Parts:
         copies of others, by a regular expression of its names."""
         if not self.copies or not (self.summed or self.left_apart):
             return {}
-        every = ((piece, param) for piece in self.subject.pieces for param in piece.graph.params)
+        every = [(piece, param) for piece in self.subject.pieces for param in piece.graph.params]
         if self.kept.units:
             over = set(self.kept.over)
-            left = ((piece, one) for piece, one in every if over <= set(self.copies.apart(piece, one.path)))
-            added = ((*one, self.copies.added(one[0], one[1].path, self.axes.copies)) for one in left)
-            return by_name((piece, piece.read_as(param), axes or None) for piece, param, axes in added)
-        over = ((piece, one, self.copies.added(piece, one.path, self.axes.copies)) for piece, one in every)
+            left = [(piece, one) for piece, one in every if over <= set(self.copies.apart(piece, one.path))]
+            return by_name((piece, piece.read_as(one), self._added(piece, one) or None) for piece, one in left)
         return by_name(
             (piece, piece.read_as(one), (*axes, *self._summed_inside(piece, one)) if axes != self.axes.copies else None)
-            for piece, one, axes in over
+            for piece, one, axes in ((piece, one, self._added(piece, one)) for piece, one in every)
         )
+
+    def _added(self, piece: Piece, param: Param) -> tuple[str, ...]:
+        """The axes with copies along which gradients of a parameter add up."""
+        return self.copies.added(piece, param.path, self.axes.copies)
 
     def _summed_inside(self, piece: Piece, param: Param) -> tuple[str, ...]:
         """The tensor axis, where the gradients that its ranks have of a parameter add up."""

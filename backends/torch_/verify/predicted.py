@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from fractions import Fraction
 from math import prod
 
 from meshwright.ir.fold import Call, Fold, FromInput
@@ -42,7 +43,7 @@ class Predicted:
     packed: Mapping[tuple[str, tuple[str, ...]], int]
     """Bytes in all."""
     whole: Mapping[Planned, int]
-    routed: Mapping[tuple[str, ...], tuple[int, int, tuple[str, ...]]] = field(default_factory=dict)
+    routed: Mapping[tuple[str, ...], tuple[int, Fraction, tuple[str, ...]]] = field(default_factory=dict)
     """Of rows that travel to experts and back, by mesh axes: how many exchanges, bytes in all, and the axes along which
     ranks have these together: their own, and those along which rows have travelled before, or will after."""
     counts: Mapping[Planned, int] = field(default_factory=dict)
@@ -59,12 +60,13 @@ def predicted(program: Program, fold: Fold, stages: Sequence[int]) -> Predicted:
     packed: Counter[tuple[str, tuple[str, ...]]] = Counter()
     scalars: Counter[tuple[str, tuple[str, ...]]] = Counter()
     whole: Counter[Planned] = Counter()
-    routed: dict[tuple[str, ...], tuple[int, int, tuple[str, ...]]] = {}
+    routed: dict[tuple[str, ...], tuple[int, Fraction, tuple[str, ...]]] = {}
     counts: Counter[Planned] = Counter()
     calls = list(fold.calls())
     for number, name in (call for stage in stages for call in program.stages[stage].calls()):
         body, given = program.body(name), _given(calls[number])
         sent = _sent(calls[number].body.graph)
+        there = {value for value, rows in sent.items() if rows.there}
         for statement, times in _all(body, program.microbatches):
             if not isinstance(statement, Move) or statement.step.free:
                 continue
@@ -77,14 +79,15 @@ def predicted(program: Program, fold: Fold, stages: Sequence[int]) -> Predicted:
             elif body.elements[statement.operand] == 1:
                 scalars[kind, axes] += max(size, SCALAR_BYTES) * times
             elif kind == "all_to_all" and _value(statement) in sent:
-                before, nbytes, within = routed.get(axes, (0, 0, axes))
+                before, nbytes, within = routed.get(axes, (0, Fraction(0), axes))
                 local = body.locals[statement.operand]
                 apart = {*within, *(shard.axis for shard in local.placement.dims[EXPERT])}
-                routed[axes] = before + times, nbytes + size * times, tuple(sorted(apart))
-                if sent[_value(statement)] and statement.reason == "value":
+                rows = size * sent[_value(statement)].filled
+                routed[axes] = before + times, nbytes + rows * times, tuple(sorted(apart))
+                if sent[_value(statement)].there and statement.reason == "value":
                     reached = local.placement.local_shape(local.type.shape, body.mesh)[EXPERT]
                     counts[kind, axes, int(reached) * COUNT_BYTES] += times
-            elif kind == "all_gather" and sent.get(_value(statement)) and statement.reason == "value":
+            elif kind == "all_gather" and _value(statement) in there and statement.reason == "value":
                 local = body.locals[statement.operand]
                 values[kind, axes, size] += times
                 counts[
@@ -98,11 +101,25 @@ def predicted(program: Program, fold: Fold, stages: Sequence[int]) -> Predicted:
     return Predicted(values, packed, whole, routed, counts, scalars, told)
 
 
-def _sent(graph: Graph) -> dict[str, bool]:
-    """The rows that travel to experts that drop none, and whether they come from tokens: the others come back."""
-    ops = [op for op in graph.ops if op.attr("dropless")]
-    there = {op.results[0]: True for op in ops if op.kind == "dispatch"}
-    return there | {op.operands[0]: False for op in ops if op.kind == "combine"}
+@dataclass(frozen=True, slots=True)
+class _Rows:
+    """Rows that travel to experts that drop none."""
+
+    there: bool
+    """Whether they come from tokens: the others come back."""
+    filled: Fraction
+    """The part of the slots that is planned for them which they take, in the mean: slots are rounded up."""
+
+
+def _sent(graph: Graph) -> dict[str, _Rows]:
+    """The rows of a body that travel, by value."""
+    found = {}
+    for op in (one for one in graph.ops if one.attr("dropless") and one.kind in ("dispatch", "combine")):
+        there = op.kind == "dispatch"
+        rows = op.results[0] if there else op.operands[0]
+        filled = Fraction(graph.types[op.operands[1]].elements, prod(graph.types[rows].shape[:2]))
+        found[rows] = _Rows(there, filled)
+    return found
 
 
 def _value(move: Move) -> str:

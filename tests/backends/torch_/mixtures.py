@@ -23,6 +23,11 @@ def few() -> Mixture:
     return Mixture(SMALL, experts=2, implementation="eager")
 
 
+def uneven() -> Mixture:
+    """Experts that do not divide what tokens choose."""
+    return Mixture(SMALL, experts=6, implementation="eager")
+
+
 def grouped() -> Mixture:
     """Experts as grouped products."""
     return Mixture(SMALL)

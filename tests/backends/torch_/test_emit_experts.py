@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from fractions import Fraction
 from functools import cache, partial
 from itertools import product
 from pathlib import Path
@@ -39,6 +40,7 @@ KINDS: dict[str, dict[str, Any]] = {
     "ep over dp and cp": {"dp": 2, "cp": 2, "ep": 4, "zero": 1, "microbatches": 2, "context": "ulysses"},
     "shards of other dimensions": {"dp": 4, "ep": 2, "zero": 3, "factory": "few"},
     "ep beside zero 2": {"dp": 4, "ep": 4, "zero": 2},
+    "ep, slots rounded up": {"dp": 2, "ep": 2, "factory": "uneven"},
     "ep where shards are": {"dp": 4, "ep": 2, "shard": 2, "zero": 3},
     "ep, all of the first activations on the host": {"dp": 2, "ep": 2, "offload": "activations:2"},
     "ep in stages": {"dp": 2, "ep": 2, "pp": 2, "zero": 3, "microbatches": 2, "schedule": "1f1b"},
@@ -205,7 +207,7 @@ def test_scripts_are_clean(tmp_path: Path) -> None:
     assert unclean(tmp_path) == ""
 
 
-ROUTED = Predicted({}, {}, {}, routed={("ep",): (2, 200, ("ep",))}, counts={("all_to_all", ("ep",), 64): 1})
+ROUTED = Predicted({}, {}, {}, routed={("ep",): (2, Fraction(200), ("ep",))}, counts={("all_to_all", ("ep",), 64): 1})
 EXCHANGED: dict[str, tuple[tuple[int, ...], tuple[int, ...], str]] = {
     "as the mean": ((100, 100), (100, 100), ""),
     "more here, less there": ((100, 140), (100, 60), ""),

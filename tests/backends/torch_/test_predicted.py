@@ -305,6 +305,7 @@ ROUTED = SimpleNamespace(
         Op("combine", ("back", "idx", "weights"), ("y",), KEPT),
         Op("combine", ("some", "idx", "weights"), ("z",)),
     ),
+    types={"idx": Type((16, 2), "i64"), **dict.fromkeys(("rows", "back"), Type((4, 8, 16), "f32"))},
 )
 LOCALS = {
     name: Local(Type(shape, "f32"), Placement.parse(placed))

@@ -129,17 +129,17 @@ def sharded(parts: Parts) -> Iterator[str]:
             yield from call(8, *shard(parts, [unit], ["block", *resharded, *ignoring]))
             continue
         yield from sharded_within(parts, unit, options)
-        several = [path for path in unit.piece.owners() if path not in unit.inner]
-        owners = [path for path in several if gathered_by(parts, unit.piece, path)]
-        root += [unit] * (len(owners) < len(several))
+        others = [path for path in unit.piece.owners() if path not in unit.inner]
+        owners = [path for path in others if gathered_by(parts, unit.piece, path)]
+        root += [unit] * (len(owners) < len(others))
         modules = [f"model.get_submodule({literal(path)})" for path in owners]
         resharded += [*placed(parts, unit), *ignoring]
         if parts.one_unit:
             together += modules
         elif modules:
-            held = modules[0] if len(modules) == 1 else f"[{', '.join(modules)}]"
+            several = modules[0] if len(modules) == 1 else f"[{', '.join(modules)}]"
             deep = 4 if parts.pipeline is None else 8
-            lines = [line[deep - 4 :] for line in call(deep, *shard(parts, [unit], [held, *resharded]))]
+            lines = [line[deep - 4 :] for line in call(deep, *shard(parts, [unit], [several, *resharded]))]
             yield from parts.only(unit.piece, lines)
     if together:
         again = [*options, "reshard_after_forward=True", *ignoring]
