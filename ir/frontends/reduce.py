@@ -17,8 +17,8 @@ first, the last, and seeded ones between, so that a model that treats some of th
 a walk leaves in doubt is walked once more, with two more blocks.
 
 A list is reduced only if that makes it shorter. Blocks that differ in numbers alone (a scale by depth, a rate of
-dropping) make a list that is walked whole: a body each, and places to cut between them. Lists inside reduced blocks
-(experts, sub-layers) are left alone.
+dropping) make a list that is walked whole, since only their trace tells the numbers (`meshwright.ir.numbers`). Lists
+inside reduced blocks (experts, sub-layers) are left alone.
 """
 
 from __future__ import annotations

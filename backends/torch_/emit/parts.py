@@ -14,7 +14,7 @@ from meshwright.backends.torch_.emit.precision import Precision
 from meshwright.backends.torch_.emit.printed.bodies import Printed
 from meshwright.backends.torch_.emit.printed.stages import printed_pipeline
 from meshwright.backends.torch_.emit.recompute import Again, recomputed
-from meshwright.backends.torch_.emit.sections import Fused, Sizes, by_name, pattern
+from meshwright.backends.torch_.emit.sections import Fused, Sizes, by_name, pattern, whatever_numbers
 from meshwright.backends.torch_.emit.statistics import shared_statistics
 from meshwright.backends.torch_.emit.storage import Kept, Unit, around_units, check_sharded, scalars_of
 from meshwright.backends.torch_.emit.subject import Piece, Subject
@@ -358,19 +358,19 @@ class Parts:
         own."""
         return self.printed is not None and self.printed.partial and not self.kept.units
 
-    @property
+    @cached_property
     def untrained(self) -> tuple[str, ...]:
         """Parameters that the model would train, and that no gradient of the loss comes to, by regular expressions of
         their names."""
         own = self.subject.calls.untrained
-        return tuple(
-            by_name(
-                (piece, path, None if param.requires_grad or param.buffer or joined(piece.first, path) in own else True)
-                for piece in self.subject.pieces
-                for param in piece.graph.params
-                for path in param.paths
-            )
-        )
+        said = [
+            (piece, path, None if param.requires_grad or param.buffer or joined(piece.first, path) in own else True)
+            for piece in self.subject.pieces
+            for param in piece.graph.params
+            for path in param.paths
+        ]
+        trained = [joined(at, path) for piece, path, what in said if what is None for at in piece.around()]
+        return whatever_numbers(by_name(said), trained)
 
     @property
     def flattened(self) -> tuple[tuple[str, ...], ...]:

@@ -9,7 +9,7 @@ order (`writing.sections`).
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import TypeVar
 
 from meshwright.backends.torch_.emit.subject import Piece
@@ -24,6 +24,8 @@ Fused = Mapping[str, Cut]
 What = TypeVar("What")
 NUMBER = re.compile(r"(?<![^.])\d+(?![^.])")
 """A part of a name that is a number."""
+COUNTED = re.compile(r"(?<=\\\.)\d+(?=\\\.)")
+"""The same of a regular expression of names."""
 
 
 def sizes_of(layout: Layout, extent: int) -> Sizes:
@@ -59,6 +61,14 @@ def by_name(several: Iterable[tuple[Piece, str, What | None]]) -> dict[str, What
             others = any(one != what for one in alike[_around_number(piece, path)])
             found[pattern(piece, path, of=piece.instances().numbers if others else ())] = what
     return found
+
+
+def whatever_numbers(names: Iterable[str], others: Collection[str]) -> tuple[str, ...]:
+    """These regular expressions, for whatever numbers there are in names, unless one then is of one of the others, too:
+    blocks that are not called have no body of their own, and are told one by one."""
+    several = {name: COUNTED.sub(r"\\d+", name) for name in names}
+    wrong = {wide for wide in set(several.values()) if any(re.fullmatch(wide, name) for name in others)}
+    return tuple(dict.fromkeys(name if wide in wrong else wide for name, wide in several.items()))
 
 
 def _around_number(piece: Piece, path: str) -> tuple[str, ...]:

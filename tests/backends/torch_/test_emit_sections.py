@@ -3,10 +3,14 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
-from meshwright.backends.torch_.emit.sections import sizes_of
+from hypothesis import given
+from hypothesis import strategies as st
+
+from meshwright.backends.torch_.emit.sections import sizes_of, whatever_numbers
 from meshwright.ir.placement import CONTIGUOUS, ZIGZAG, Nested, Sections
 from tests.backends.torch_.emitted import ROOT, subject, unclean, written
 
@@ -46,3 +50,20 @@ def test_fused_weights_are_cut_in_compiled_blocks(tmp_path: Path) -> None:
     text = written(compiled, tmp_path).read_text()
     assert LONG_NAMES in text
     assert "torch.compile(" in text
+
+
+NAMES = st.sampled_from([f"{stack}.{number}.{leaf}" for stack in "ab" for number in range(4) for leaf in ("w", "0.w")])
+
+
+@given(st.sets(NAMES), st.sets(NAMES))
+def test_names_are_told_for_whatever_numbers_if_no_others_have_these(told: set[str], others: set[str]) -> None:
+    others -= told
+    found = whatever_numbers(map(re.escape, sorted(told)), others)
+    assert all(any(re.fullmatch(one, name) for one in found) for name in told)
+    assert not any(re.fullmatch(one, name) for one in found for name in others)
+    assert len(found) <= len(told)
+
+
+def test_blocks_that_are_told_one_by_one_are_told_at_once() -> None:
+    names = [re.escape(f"tower.layers.{number}.weight") for number in range(70)]
+    assert whatever_numbers(names, ["layers.1.weight"]) == (r"tower\.layers\.\d+\.weight",)
