@@ -13,7 +13,7 @@ from functools import lru_cache
 from itertools import groupby
 
 from meshwright.ir.decisions import BodyPlan, Decisions, StagePlan
-from meshwright.ir.fold import Body, Call, Fold, FromSegment, Segment, Source
+from meshwright.ir.fold import Body, Call, Fold, FromSegment, Segment, Source, unused
 from meshwright.ir.same import Same
 
 
@@ -40,7 +40,7 @@ def _bodies(fold: Fold) -> list[Body]:
         key = call.body.name, _numbers(call)
         if key not in made:
             first = not any(name == call.body.name for name, _ in made)
-            name = call.body.name if first else _unused(call.body.name, taken)
+            name = call.body.name if first else unused(call.body.name, taken)
             taken.add(name)
             made[key] = replace(call.body, name=name, graph=call.graph)
     return [made[call.body.name, _numbers(call)] for call in fold.calls()]
@@ -48,13 +48,6 @@ def _bodies(fold: Fold) -> list[Body]:
 
 def _numbers(call: Call) -> tuple[float, ...]:
     return () if call.numbers is None else call.numbers
-
-
-def _unused(name: str, taken: set[str]) -> str:
-    number = 2
-    while f"{name}.{number}" in taken:
-        number += 1
-    return f"{name}.{number}"
 
 
 def _fold(fold: Fold, bodies: Sequence[Body]) -> Fold:

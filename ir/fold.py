@@ -16,13 +16,13 @@ loops, and `unfold` is its meaning: it writes the loops out and gives every para
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 
 from meshwright.ir.errors import FoldBroken, FoldInstances, FoldPort
 from meshwright.ir.graph import Graph, Input, Op, Param, Type, Update
-from meshwright.ir.numbers import with_numbers
+from meshwright.ir.numbers import numbers_of, with_numbers
 from meshwright.ir.same import Same
 
 
@@ -164,6 +164,18 @@ class Fold:
                 place="fold", cause="a module path is used by two instances", fix="name each block once"
             )
         self._check_wires()
+        for segment in (one for one in self.segments if one.numbers):
+            self._check_numbers(segment)
+
+    def _check_numbers(self, segment: Segment) -> None:
+        wanted = [len(numbers_of(self.body[name].graph)) for name in segment.period]
+        for index, numbers in enumerate(segment.numbers):
+            if len(numbers) != wanted[index % len(wanted)]:
+                raise FoldInstances(
+                    place=f"segment {segment.period}, {segment.paths[index]}",
+                    cause=f"{len(numbers)} numbers, where {wanted[index % len(wanted)]} are open in its body",
+                    fix="give each open number of the body once",
+                )
 
     @cached_property
     def body(self) -> dict[str, Body]:
@@ -259,6 +271,15 @@ class Fold:
             ) from None
 
 
+def unused(name: str, taken: Container[str]) -> str:
+    """A name for a body that no other one has: this one, or with a number behind it."""
+    fresh, number = name, 1
+    while fresh in taken:
+        number += 1
+        fresh = f"{name}.{number}"
+    return fresh
+
+
 def joined(path: str, name: str) -> str:
     """The full name of something inside an instance."""
     return f"{path}.{name}" if path and name else path or name
@@ -266,7 +287,7 @@ def joined(path: str, name: str) -> str:
 
 def shortened(fold: Fold, repeats: int) -> Fold:
     """The same fold with at most this many repeats of every segment: the first ones. With two, every wire is still
-    used, so what holds for the unfolded short fold holds for the long one, whatever its depth."""
+    used, so what holds for the unfolded short fold whatever its numbers holds for the long one, whatever its depth."""
 
     def first(segment: Segment) -> Segment:
         calls = repeats * len(segment.period)

@@ -15,7 +15,7 @@ from meshwright.ir.graph import Attr, Graph, Op
 from meshwright.ir.rules.base import infer, signature_of
 
 ANOTHER = 0.7310585786300049
-"""A number that no rule knows."""
+"""A number that means nothing to any rule: the logistic function of 1."""
 
 
 def numbers_of(graph: Graph) -> tuple[float, ...]:

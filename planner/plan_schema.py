@@ -325,6 +325,8 @@ def _stages(plan: Plan) -> Iterator[Fault]:
     ):
         if said != follows and not (own and key == "vp"):  # stages of another mesh are not those of the configuration
             yield Fault(("config", key), f"it makes {said}, and the decisions have {follows}", "correct one of them")
+    if not config.zero and not own and any(body.storage for body in decisions.plans):
+        yield Fault(("config", "zero"), "it keeps whole copies, and the decisions have shards", "correct one of them")
     if config.dp * config.tp * config.cp * config.pp > plan.machines.ranks:
         yield Fault(
             ("config",), f"it has more ranks than the {plan.machines.ranks} of the cluster", "correct one of them"

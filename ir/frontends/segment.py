@@ -28,7 +28,7 @@ from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from typing import Any
 
-from meshwright.ir.fold import Body, Fold, FromInput, FromPrevious, FromSegment, Segment, Source, unfold
+from meshwright.ir.fold import Body, Fold, FromInput, FromPrevious, FromSegment, Segment, Source, unfold, unused
 from meshwright.ir.frontends.reduce import LONG_WALK, Stack
 from meshwright.ir.frontends.values import Names
 from meshwright.ir.graph import Graph, Input, Op, Param, Type, Update
@@ -270,7 +270,7 @@ def _share(
         wanted = {closed[i].inner[value] for i in members for value in passed[i]}
         outputs = tuple(sorted(wanted, key=lambda inside: order.get(outer[inside], -1)))
         own = classes.get(cuts[index].room, "") if cuts[index].room else _glue_name(index, len(cuts))
-        title = _unused(own.rpartition(".")[2], bodies)
+        title = unused(own.rpartition(".")[2], bodies)
         names[key] = title
         bodies[title] = Body(title, _with_outputs(first.graph, outputs), own if cuts[index].room else "")
     uses = [Use(names[key], cut.room, (), index) for index, (key, cut) in enumerate(zip(keys, cuts, strict=True))]
@@ -297,14 +297,6 @@ def _with_outputs(graph: Graph, outputs: tuple[str, ...]) -> Graph:
 
 def _glue_name(index: int, count: int) -> str:
     return "model" if count == 1 else "embed" if index == 0 else "head" if index == count - 1 else "between"
-
-
-def _unused(name: str, taken: Mapping[str, Any]) -> str:
-    fresh, number = name, 1
-    while fresh in taken:
-        number += 1
-        fresh = f"{name}.{number}"
-    return fresh
 
 
 def _defined(closed: Sequence[Closed]) -> list[str]:

@@ -23,7 +23,6 @@ is one of the CPU (`one_device`).
 from __future__ import annotations
 
 import contextlib
-import sys
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 from unittest import mock
@@ -120,19 +119,6 @@ def run_faked(run: Callable[[Callable[[], contextlib.AbstractContextManager[Fake
 def without_values() -> Iterator[None]:
     """The same, as a trace would: code takes itself to be exported."""
     with faked(), as_exported():
-        yield
-
-
-@contextlib.contextmanager
-def with_values(known: Callable[[Any], bool]) -> Iterator[None]:
-    """Have transformers ask `known` tensors for their values, although they are fake: so it makes no masks for
-    sequences that it takes for packed as long as it cannot look."""
-    masks = sys.modules.get("transformers.masking_utils")
-    tracing = getattr(masks, "is_tracing", None)
-    if tracing is None:
-        yield
-        return
-    with mock.patch.object(masks, "is_tracing", lambda tensor=None: tracing(tensor) and not known(tensor)):
         yield
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -58,30 +60,38 @@ def test_a_graph_is_what_is_left_open_and_its_numbers(factory: str) -> None:
         assert len(numbers_of(without_numbers(body.graph))) == len(numbers)
 
 
-@given(st.data())
-def test_a_plan_apart_is_the_same_plan(data: st.DataObject) -> None:
-    """The same graph when written out, and the same prices; every call has the plan that it had."""
-    degrees = data.draw(
-        st.sampled_from(
-            [
-                {"dp": 4},
-                {"tp": 2, "dp": 2, "zero": 3},
-                {"pp": 2, "dp": 2, "microbatches": 2, "schedule": "1f1b"},
-                {"pp": 2, "tp": 2, "microbatches": 2, "schedule": "1f1b", "recompute": "full_layers:1"},
-                {"dp": 4, "recompute": "full_layers:3"},
-            ]
-        )
-    )
+def numbered(data: st.DataObject) -> Fold:
+    """Blocks with drawn numbers, of which some are alike."""
     fold = folded("scaled")
-    decisions = template(fold, Degrees(**degrees), "any")
+    layers = fold.segments[1]
+    own = layers.numbers[0]
+    scales = data.draw(st.lists(st.sampled_from([0.25, 0.5, 0.75]), min_size=LAYERS, max_size=LAYERS), label="scales")
+    made = replace(layers, numbers=tuple((*own[:-1], scale) for scale in scales))
+    return replace(fold, segments=(fold.segments[0], made, *fold.segments[2:]))
+
+
+DEGREES = st.fixed_dictionaries(
+    {
+        "dp": st.sampled_from([1, 2]),
+        "tp": st.sampled_from([1, 2]),
+        "pp": st.sampled_from([1, 2]),
+        "zero": st.sampled_from([0, 1, 3]),
+        "recompute": st.sampled_from(["none", "full", *(f"full_layers:{number}" for number in range(1, LAYERS))]),
+    }
+)
+
+
+@given(st.data(), DEGREES)
+def test_a_plan_apart_is_the_same_plan(data: st.DataObject, degrees: dict[str, Any]) -> None:
+    """The same graph when written out, and the same prices; calls of one body have the same numbers."""
+    fold, stages = numbered(data), {"microbatches": 2, "schedule": "1f1b"} if degrees["pp"] > 1 else {}
+    decisions = template(fold, Degrees(**degrees, **stages), "any")
     made, spelled = apart(fold, decisions)
     assert unfold(made) == unfold(fold)
-    assert not any(segment.numbers for segment in made.segments)
     assert all(call.graph == call.body.graph for call in made.calls())
-    workload, price = (
-        Workload(global_batch=4 * degrees.get("microbatches", 1), seq=16),
-        price_of(read_cluster("1x4xA100")),
-    )
+    ranks = degrees["dp"] * degrees["tp"] * degrees["pp"]
+    workload = Workload(global_batch=4 * stages.get("microbatches", 1), seq=16)
+    price = price_of(read_cluster(f"1x{ranks}xA100"))
     one, other = (
         price(lower(each, plan, ANY.lowering(), workload)) for each, plan in ((fold, decisions), (made, spelled))
     )
@@ -92,3 +102,13 @@ def test_a_plan_apart_is_the_same_plan(data: st.DataObject) -> None:
 def test_numbers_are_of_every_call_or_of_none() -> None:
     with pytest.raises(FoldInstances, match="numbers of 1 instances of 2"):
         Segment(("b",), ("x.0", "x.1"), (), ((),), numbers=((0.5,),))
+
+
+def test_every_open_number_is_given() -> None:
+    fold = folded("scaled")
+    layers = fold.segments[1]
+    short = replace(layers, numbers=(layers.numbers[0][1:], *layers.numbers[1:]))
+    with pytest.raises(
+        FoldInstances, match=f"{len(layers.numbers[0]) - 1} numbers, where {len(layers.numbers[0])} are"
+    ):
+        replace(fold, segments=(fold.segments[0], short, *fold.segments[2:]))

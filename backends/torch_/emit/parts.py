@@ -87,7 +87,8 @@ class Parts:
     @property
     def left_apart(self) -> bool:
         """Whether axes cut parameters apart that no other axis shards, beside others that are sharded."""
-        return any(set(axes) >= set(self.kept.over) for axes in self.copies.of_apart.values())
+        over = set(self.kept.over)
+        return bool(self.kept.units) and any(over <= set(axes) for axes in self.copies.of_apart.values())
 
     def loop(self, piece: Piece, again: Again | None = None) -> tuple[str, ...]:
         """The head of the loop over a piece's blocks, or those that run again: of the stage at hand, where there are
@@ -319,7 +320,7 @@ class Parts:
     @property
     def sums_apart(self) -> bool:
         """Whether it sums gradients of what axes cut apart, and `fully_shard` is told to leave."""
-        return bool(self.kept.units) and bool(self.summed_otherwise)
+        return self.left_apart and bool(self.summed_otherwise)
 
     @property
     def alike(self) -> bool:

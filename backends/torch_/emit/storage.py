@@ -143,7 +143,7 @@ def whole_of(subject: Subject, axes: Axes) -> Kept:
     axis of one rank, where torch gathers and scatters nothing."""
     for wrong, what in (
         (len(axes.copies) > 1, f"copies along {' and '.join(axes.copies)}"),
-        (bool(axes.context), f"sequences cut along {' and '.join(axes.context)}"),
+        (bool(axes.context), f"more than the batch cut along {' and '.join(axes.context)}"),
     ):
         if wrong:
             raise EmissionSoftware(

@@ -377,7 +377,7 @@ def test_copies_that_are_cast_are_kept_over_one_rank() -> None:
 def test_what_is_not_cast_yet_is_refused() -> None:
     for axes, what in [
         (Axes(("dp", "other"), None), "copies along dp and other"),
-        (Axes((), None, ("cp",)), "sequences cut along cp"),
+        (Axes((), None, ("cp",)), "more than the batch cut along cp"),
     ]:
         with pytest.raises(EmissionSoftware, match=f"not emitted yet with {what}") as refused:
             whole_of(plan_of("copies in bf16"), axes)

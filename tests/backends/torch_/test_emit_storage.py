@@ -111,7 +111,7 @@ def test_a_plan_is_exact_and_communicates_what_it_says(kind: str, found: dict[st
 
 
 def test_what_is_not_computed_in_bf16_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(EmissionSoftware, match="sequences cut along cp") as copies:
+    with pytest.raises(EmissionSoftware, match="more than the batch cut along cp") as copies:
         emit(subject(cp=2, context="all_gather", workload=MIXED), tmp_path)
     assert "zero=3" in copies.value.fix
     with pytest.raises(EmissionSoftware, match="inside of products only") as traced:
