@@ -4,8 +4,8 @@ Any term is printed: what is written with operators, indexing, methods and funct
 one to one; everything else stands as `torch.ops.aten.NAME.OVERLOAD(...)`, with the arguments that were traced.
 
     nodes       equal terms are one node; aliases, copies and casts to the same dtype are none
-    expression  one per node, by its operator (`_FORMS`); where torch would give it another dtype than it was traced
-                with, as where an operator wrote in place, a cast follows
+    expression  one per node, by its operator (`constant_forms`); where torch would give it another dtype than it was
+                traced with, as where an operator wrote in place, a cast follows
     lines       what is read once is written where it is read, up to `WIDTH` columns; all else has a line and a name
 
 Dtypes are written out and no number is computed here: the lines round as the model does.
@@ -18,7 +18,7 @@ import keyword
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -26,9 +26,28 @@ import numpy as np
 import torch
 
 from meshwright.ir.constants import DATA, DEVICE, HELD, Constant, Data, Held
+from meshwright.ir.frontends.constant_forms import (
+    CASTS,
+    FILLED,
+    FORMS,
+    INCIDENTAL,
+    LAID_OUT,
+    RESHAPES,
+    SAME,
+    Node,
+    Shown,
+    bound_by_name,
+    key_of,
+    leaves_of,
+    natural_dtype,
+    operator_of,
+    overload_for,
+    plain,
+    sizes_of,
+)
 from meshwright.ir.frontends.constants import Array, Term
 from meshwright.ir.frontends.dtypes import TORCH_DTYPES
-from meshwright.ir.quoting import constant, identifier, literal
+from meshwright.ir.quoting import identifier
 
 RESERVED = {
     *(*dir(builtins), *keyword.kwlist),
@@ -40,42 +59,7 @@ RESERVED = {
 WIDTH = 110
 WRITTEN_OUT = 64
 """Elements, at most, of an array that is written into code."""
-FOREVER = (1 << 63) - 1
-"""Where a slice ends that takes everything."""
-
-_INFIX = {
-    "add": "+", "sub": "-", "mul": "*", "div": "/", "floor_divide": "//", "remainder": "%", "pow": "**", "matmul": "@",
-    "lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "==", "ne": "!=",
-    "bitwise_and": "&", "bitwise_or": "|", "bitwise_xor": "^", "__and__": "&", "__or__": "|", "__xor__": "^",
-}  # fmt: skip
-_METHODS = frozenset(
-    (
-        "expand", "repeat", "unsqueeze", "squeeze", "transpose", "permute", "t", "flip", "roll", "masked_fill",
-        "sin", "cos", "tan", "exp", "expm1", "log", "log1p", "log2", "sqrt", "rsqrt", "reciprocal", "abs", "tanh",
-        "floor", "ceil", "round", "sign", "logical_not", "logical_and", "logical_or", "logical_xor", "isinf", "isnan",
-        "cumsum", "cumprod", "sum", "mean", "amax", "amin", "any", "all", "prod", "argmax", "argmin", "tril", "triu",
-        "sigmoid", "clamp", "clamp_min", "clamp_max", "diff", "gather", "index_select", "repeat_interleave",
-        "to_dense", "square", "softmax", "max", "min", "sort", "topk", "atan2", "fmod", "erf",
-    )
-)  # fmt: skip
-"""Operators that are methods of tensors, with the same arguments."""
-_SIZED = frozenset(("expand", "repeat", "permute", "flip"))
-"""Methods that take their one list as arguments, too."""
-_FUNCTIONS = frozenset(
-    (
-        "cat", "stack", "where", "maximum", "minimum", "outer", "polar", "einsum", "mm", "bmm", "slice_scatter",
-        "complex", "view_as_real", "view_as_complex", "arange", "linspace", "logspace", "eye", "zeros", "ones", "full",
-        "empty", "searchsorted", "bucketize", "tril_indices", "triu_indices",
-    )
-)  # fmt: skip
-"""Operators that are functions of torch, with the same arguments."""
-_SAME = frozenset(("alias", "detach", "lift_fresh_copy", "lift_fresh", "lift"))
-_LAID_OUT = frozenset(("clone", "contiguous"))
-_CASTS = frozenset(("to", "_to_copy", "type_as"))
-_RESHAPES = frozenset(
-    ("view", "reshape", "_unsafe_view", "view_as", "reshape_as", "flatten", "unflatten", "_reshape_alias")
-)
-_FOLLOWS = _RESHAPES | _CASTS | _LAID_OUT | frozenset(
+_FOLLOWS = RESHAPES | CASTS | LAID_OUT | frozenset(
     (
         "expand", "expand_as", "repeat", "unsqueeze", "squeeze", "transpose", "permute", "t", "slice", "select",
         "cat", "stack", "index", "slice_scatter", "flip", "roll", "add", "sub", "mul", "div", "neg", "pow", "getitem",
@@ -83,52 +67,6 @@ _FOLLOWS = _RESHAPES | _CASTS | _LAID_OUT | frozenset(
     )
 )  # fmt: skip
 """Operators whose results are called like what they are made of."""
-_INCIDENTAL = frozenset(("layout", "pin_memory", "memory_format", "non_blocking", "device"))
-"""Arguments that change no value; where something is made, its device is written."""
-_FILLED = {
-    "zeros_like": "zeros", "new_zeros": "zeros", "zero": "zeros", "ones_like": "ones", "new_ones": "ones",
-    "empty_like": "empty", "new_empty": "empty",
-}  # fmt: skip
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Node:
-    """A term with nodes for terms; equal ones are one node."""
-
-    op: str
-    target: str
-    shape: tuple[int, ...]
-    dtype: str
-    args: tuple[Any, ...] = ()
-    kwargs: tuple[tuple[str, Any], ...] = ()
-    held: Held | None = None
-    data: Array | None = None
-
-    @property
-    def read(self) -> tuple[Node, ...]:
-        """What it is made of, as often as it is read."""
-        return tuple(_nodes((self.args, [value for _, value in self.kwargs])))
-
-    @property
-    def torch_dtype(self) -> torch.dtype:
-        own = dict(self.kwargs).get("dtype") if not self.op else None
-        return own if isinstance(own, torch.dtype) else TORCH_DTYPES[self.dtype]
-
-
-@dataclass(frozen=True, slots=True)
-class Shown:
-    """An expression; what is no `atom` stands in parentheses where it is an operand."""
-
-    text: str
-    atom: bool = True
-
-    @property
-    def operand(self) -> str:
-        return self.text if self.atom and not self.text.startswith("-") else f"({self.text})"
-
-
-Show = Callable[[Any], Shown]
-Form = Callable[[Node, dict[str, Any], Show], Shown]
 
 
 def constant_of(term: Term, held: Callable[[Term], Held | None]) -> Constant:
@@ -157,21 +95,9 @@ def _terms(root: Term, held: Callable[[Term], bool] = lambda _: False) -> list[T
         pending.append((term, True))
         if not held(term):
             pending += [
-                (leaf, False) for leaf in reversed(list(_leaves((term.args, list(term.kwargs.values())), Term)))
+                (leaf, False) for leaf in reversed(list(leaves_of((term.args, list(term.kwargs.values())), Term)))
             ]
     return list(found.values())
-
-
-def _leaves(item: Any, kind: type) -> Iterator[Any]:
-    if isinstance(item, kind):
-        yield item
-    elif isinstance(item, list | tuple):
-        for part in item:
-            yield from _leaves(part, kind)
-
-
-def _nodes(item: Any) -> Iterator[Node]:
-    yield from _leaves(item, Node)
 
 
 def _mapped(item: Any, change: Callable[[Any], Any]) -> Any:
@@ -234,9 +160,9 @@ class _Printer:
         if term.target.count(".") > 1:  # no operator of torch's own, whatever it is called
             op = term.target
         first = args[0] if args and isinstance(args[0], Node) else None
-        if first is not None and (op in _SAME or (op in _LAID_OUT and not self.exact)):
+        if first is not None and (op in SAME or (op in LAID_OUT and not self.exact)):
             return first
-        if first is not None and op in _CASTS and first.dtype == term.dtype and not self.exact:
+        if first is not None and op in CASTS and first.dtype == term.dtype and not self.exact:
             return first
         if first is not None and (first.shape, first.dtype) == (term.shape, term.dtype) and _changes_nothing(op, term):
             return first
@@ -246,7 +172,7 @@ class _Printer:
         return self.one(Node(op, term.target, term.shape, term.dtype, args, kwargs))
 
     def one(self, node: Node, data: bytes = b"") -> Node:
-        key = (node.op, node.target, node.shape, node.dtype, node.held, data, *map(_key, (node.args, node.kwargs)))
+        key = (node.op, node.target, node.shape, node.dtype, node.held, data, *map(key_of, (node.args, node.kwargs)))
         return self.known.setdefault(key, node)
 
     # Lines
@@ -284,7 +210,7 @@ class _Printer:
         """An operand, or any other argument, as it stands in an expression."""
         if isinstance(item, Node):
             return Shown(f"%{self.names[id(item)]}") if id(item) in self.names else self.shown[id(item)]
-        return Shown(_plain(item, lambda node: self.show(node).text))
+        return Shown(plain(item, lambda node: self.show(node).text))
 
     def expression(self, node: Node) -> Shown:
         if node.held is not None:
@@ -304,8 +230,8 @@ class _Printer:
             "empty_like",
         ):
             return self.made_like(node)
-        overload, bound = _bound(node)
-        form = _FORMS.get(node.op)
+        overload, bound = bound_by_name(node)
+        form = FORMS.get(node.op)
         found = form(node, bound, self.show) if form is not None and bound is not None else None
         found = found or self.called(node, overload, bound)
         return self.typed(node, overload, found)
@@ -314,7 +240,7 @@ class _Printer:
         assert node.data is not None
         dtype = node.torch_dtype
         if not node.data.size:
-            return Shown(f"torch.zeros({_plain(node.shape)}, dtype={dtype}, device={DEVICE})")
+            return Shown(f"torch.zeros({plain(node.shape)}, dtype={dtype}, device={DEVICE})")
         values = _narrow(node.data, dtype)
         if values.size <= WRITTEN_OUT:
             return Shown(f"torch.tensor({_numbers(values)}, dtype={dtype}, device={DEVICE})")
@@ -325,37 +251,37 @@ class _Printer:
 
     def made_like(self, node: Node) -> Shown:
         """What is made like another tensor, of which nothing but its type is used, or written over all of one."""
-        dtype, shape = TORCH_DTYPES[node.dtype], _plain(node.shape)
+        dtype, shape = TORCH_DTYPES[node.dtype], plain(node.shape)
         made = f"dtype={dtype}, device={DEVICE}"
-        if node.op in _FILLED:
-            return Shown(f"torch.{_FILLED[node.op]}({shape}, {made})")
+        if node.op in FILLED:
+            return Shown(f"torch.{FILLED[node.op]}({shape}, {made})")
         given = [*node.args[1:], *(value for name, value in node.kwargs if name in ("fill_value", "value", "src"))]
         value = given[1] if node.op == "new_full" else given[0]
         if not isinstance(value, Node):
             return Shown(f"torch.full({shape}, {self.show(value).text}, {made})")
         text = self.show(value).operand
         text = text if value.dtype == node.dtype else f"{text}.to({dtype})"
-        return Shown(text if value.shape == node.shape else f"{text}.expand({_sizes(node.shape)})")
+        return Shown(text if value.shape == node.shape else f"{text}.expand({sizes_of(node.shape)})")
 
     def called(self, node: Node, overload: Any, bound: dict[str, Any] | None) -> Shown:
         """A call of the operator as it is, with what it was given."""
-        space, packet = _names(node)
-        keywords = {name: value for name, value in node.kwargs if name not in _INCIDENTAL}
-        args = [_plain(item, lambda one: self.show(one).text) for item in node.args]
+        space, packet = operator_of(node)
+        keywords = {name: value for name, value in node.kwargs if name not in INCIDENTAL}
+        args = [plain(item, lambda one: self.show(one).text) for item in node.args]
         called = f"torch.ops.{space}.{packet}"
-        if overload is None and (written := _overload(space, f"{packet}_", node)) is not None:
+        if overload is None and (written := overload_for(space, f"{packet}_", node)) is not None:
             called, args[0] = f"torch.ops.{space}.{packet}_", f"{self.show(node.args[0]).operand}.clone()"
             overload = written
         if overload is not None:
             called += f".{overload._overloadname or 'default'}"
             if any(one.name == "device" and one.kwarg_only for one in overload._schema.arguments):
                 keywords["device"] = torch.device("cpu")
-        args += [f"{name}={_plain(value, lambda one: self.show(one).text)}" for name, value in keywords.items()]
+        args += [f"{name}={plain(value, lambda one: self.show(one).text)}" for name, value in keywords.items()]
         return Shown(f"{called}({', '.join(args)})")
 
     def typed(self, node: Node, overload: Any, found: Shown) -> Shown:
         """The expression with a cast, where torch would not give it the dtype that was traced."""
-        natural = _natural(node, overload)
+        natural = natural_dtype(node, overload)
         if natural is None or not node.dtype or natural == TORCH_DTYPES[node.dtype]:
             return found
         return Shown(f"{found.operand}.to({TORCH_DTYPES[node.dtype]})")
@@ -375,13 +301,6 @@ def _in_order(last: Node) -> list[Node]:
     return list(found.values())
 
 
-def _key(item: Any) -> Any:
-    """A key that tells arguments apart: 1, 1.0 and True are three."""
-    if isinstance(item, list | tuple):
-        return tuple(map(_key, item))
-    return id(item) if isinstance(item, Node) else (type(item), repr(item))
-
-
 def _stem(node: Node) -> str:
     """What a value is called: like what the user calls it, or like what it is made by."""
     while True:
@@ -393,8 +312,8 @@ def _stem(node: Node) -> str:
         if node.op in _FOLLOWS and first is not None:
             node = first
             continue
-        if node.op in _FILLED:
-            return _FILLED[node.op]
+        if node.op in FILLED:
+            return FILLED[node.op]
         return node.op.rpartition(".default")[0].rpartition(".")[2].strip("_") or node.op.strip("_") or "table"
 
 
@@ -404,203 +323,6 @@ def _changes_nothing(op: str, term: Term) -> bool:
         return False
     integers = term.dtype.startswith(("i", "u"))
     return (op in ("add", "sub") and integers and term.args[1] == 0) or (op in ("mul", "div") and term.args[1] == 1)
-
-
-# Operators -----------------------------------------------------------------------------------------------------------
-
-
-def _names(node: Node) -> tuple[str, str]:
-    """The namespace and the name of an operator."""
-    parts = node.target.split(".")
-    return (parts[0], parts[1]) if len(parts) > 2 else ("aten", parts[0] or node.op)
-
-
-def _overload(space: str, packet: str, node: Node) -> Any:
-    """The overload that was traced, or the one that takes these arguments; None if torch has none."""
-    found = getattr(getattr(torch.ops, space), packet, None)
-    if found is None:
-        return None
-    if node.target:
-        return getattr(found, node.target.rpartition(".")[2], None)
-    try:
-        name = torch._C._jit_resolve_packet(f"{space}::{packet}", *_meta(node.args), **_meta(dict(node.kwargs)))
-    except (RuntimeError, TypeError):
-        return None
-    return getattr(found, name or "default")
-
-
-def _bound(node: Node) -> tuple[Any, dict[str, Any] | None]:
-    """The overload, and arguments by the names of its schema, defaults included."""
-    overload = _overload(*_names(node), node)
-    if overload is None:
-        return None, None
-    schema = overload._schema.arguments
-    bound = {one.name: one.default_value if one.has_default_value() else None for one in schema}
-    given = dict(zip(bound, node.args, strict=False)) | dict(node.kwargs)
-    return overload, bound | given
-
-
-def _meta(item: Any) -> Any:
-    """Arguments with tensors that have no values."""
-    if isinstance(item, dict):
-        return {name: _meta(value) for name, value in item.items()}
-    if isinstance(item, list | tuple):
-        return [_meta(part) for part in item]
-    if isinstance(item, Node):
-        return torch.empty(item.shape, dtype=item.torch_dtype, device="meta")
-    return torch.device("meta") if isinstance(item, torch.device) else item
-
-
-def _natural(node: Node, overload: Any) -> torch.dtype | None:
-    """The dtype that an operator gives; None if it cannot be asked, or if it makes something, in a dtype that is
-    written."""
-    if overload is None or not node.read or any(one.dtype == "" for one in node.read):
-        return None
-    try:
-        found = overload(*_meta(node.args), **_meta(dict(node.kwargs)))
-    except Exception:  # noqa: BLE001 - an operator may have no kernel for tensors without values
-        return None
-    return found.dtype if isinstance(found, torch.Tensor) else None
-
-
-def _plain(item: Any, node: Callable[[Node], str] = lambda node: "") -> str:
-    """An argument as code."""
-    if isinstance(item, Node):
-        return node(item)
-    if isinstance(item, torch.device):
-        return DEVICE
-    if isinstance(item, torch.dtype | torch.layout | torch.memory_format | complex):
-        return repr(item)
-    if isinstance(item, list | tuple):
-        inner = ", ".join(_plain(part, node) for part in item)
-        tensors = any(True for _ in _nodes(item))
-        return f"[{inner}]" if tensors else f"({inner}{',' if len(item) == 1 else ''})"
-    return constant(item)
-
-
-def _infix(node: Node, bound: dict[str, Any], show: Show) -> Shown | None:
-    """`a + b`, and the like; a method where something else is asked for."""
-    values = list(bound.values())
-    if any(value not in (None, 1) for value in values[2:]):
-        return _method(node, bound, show) if isinstance(values[0], Node) else None
-    left, right = (show(one).operand for one in values[:2])
-    return Shown(f"{left} {_INFIX[node.op]} {right}", atom=False)
-
-
-def _reversed(node: Node, bound: dict[str, Any], show: Show) -> Shown | None:
-    if bound["alpha"] != 1:
-        return None
-    return Shown(f"{show(bound['other']).operand} - {show(bound['self']).operand}", atom=False)
-
-
-def _prefix(sign: str) -> Form:
-    return lambda node, bound, show: Shown(f"{sign}{show(bound['self']).operand}", atom=False)
-
-
-def _method(node: Node, bound: dict[str, Any], show: Show) -> Shown:
-    _, *rest = _arguments(node, bound, show)
-    if node.op in _SIZED and len(rest) == 1:
-        rest = [rest[0].strip("(,)") or "()"]
-    return Shown(f"{show(bound[next(iter(bound))]).operand}.{node.op}({', '.join(rest)})")
-
-
-def _function(node: Node, bound: dict[str, Any], show: Show) -> Shown:
-    return Shown(f"torch.{node.op}({', '.join(_arguments(node, bound, show))})")
-
-
-def _arguments(node: Node, bound: dict[str, Any], show: Show) -> list[str]:
-    """Arguments as they are written: those by position up to the last that is no default, others by name. What is made
-    is made in its dtype, where the code runs."""
-    overload, _ = _bound(node)
-    positional, by_name, makes = list[tuple[str, bool]](), list[str](), False
-    for one in overload._schema.arguments:
-        value = bound[one.name]
-        default = one.has_default_value() and _key(value) == _key(one.default_value)
-        if one.name == "device":
-            makes = not node.read
-        elif not one.kwarg_only:
-            positional.append((show(value).text, default))
-        elif one.name not in _INCIDENTAL and not default and not (one.name == "dtype" and not node.read):
-            by_name.append(f"{one.name}={show(value).text}")
-    while positional and positional[-1][1]:
-        positional.pop()
-    if makes:
-        by_name += [f"dtype={TORCH_DTYPES[node.dtype]}", f"device={DEVICE}"]
-    return [text for text, _ in positional] + by_name
-
-
-def _cast(node: Node, bound: dict[str, Any], show: Show) -> Shown:
-    return Shown(f"{show(node.args[0]).operand}.to({TORCH_DTYPES[node.dtype]})")
-
-
-def _kept(node: Node, bound: dict[str, Any], show: Show) -> Shown:
-    kept = bound.get("memory_format")
-    given = "" if kept is None else f"memory_format={kept!r}"
-    return Shown(f"{show(node.args[0]).operand}.{node.op}({given})")
-
-
-def _reshaped(node: Node, bound: dict[str, Any], show: Show) -> Shown | None:
-    """A bit pattern that is read in another dtype is no reshape."""
-    return None if "dtype" in bound else Shown(f"{show(node.args[0]).operand}.reshape({_sizes(node.shape)})")
-
-
-def _expanded(node: Node, bound: dict[str, Any], show: Show) -> Shown:
-    return Shown(f"{show(node.args[0]).operand}.expand({_sizes(node.shape)})")
-
-
-def _sizes(shape: tuple[int, ...]) -> str:
-    return ", ".join(map(str, shape)) or "()"
-
-
-def _subscript(source: Node, parts: Sequence[str], show: Show) -> Shown:
-    return Shown(f"{show(source).operand}[{', '.join(parts)}]")
-
-
-def _slice(node: Node, bound: dict[str, Any], show: Show) -> Shown:
-    source, end = node.args[0], bound["end"]
-    start = constant(bound["start"]) if bound["start"] else ""
-    until = "" if end is None or end >= FOREVER else constant(end)
-    step = f":{bound['step']}" if bound["step"] != 1 else ""
-    return _subscript(source, [*[":"] * (bound["dim"] % len(source.shape)), f"{start}:{until}{step}"], show)
-
-
-def _select(node: Node, bound: dict[str, Any], show: Show) -> Shown:
-    source = node.args[0]
-    return _subscript(source, [*[":"] * (bound["dim"] % len(source.shape)), constant(bound["index"])], show)
-
-
-def _index(node: Node, bound: dict[str, Any], show: Show) -> Shown:
-    return _subscript(node.args[0], [":" if one is None else show(one).text for one in bound["indices"]], show)
-
-
-def _scalar(node: Node, bound: dict[str, Any], show: Show) -> Shown:
-    return Shown(f"torch.tensor({show(bound['s']).text}, dtype={TORCH_DTYPES[node.dtype]}, device={DEVICE})")
-
-
-def _with_text(node: Node, bound: dict[str, Any], show: Show) -> Shown | None:
-    """`einsum`, in the order in which torch takes its arguments."""
-    if bound.get("path") is not None:
-        return None
-    return Shown(f"torch.einsum({literal(bound['equation'])}, {show(bound['tensors']).text})")
-
-
-_FORMS: dict[str, Callable[[Node, dict[str, Any], Show], Shown | None]] = {
-    **dict.fromkeys(_METHODS, _method),
-    **dict.fromkeys(_FUNCTIONS, _function),
-    **dict.fromkeys(_INFIX, _infix),
-    **dict.fromkeys(_CASTS, _cast),
-    **dict.fromkeys(_LAID_OUT | _SAME, _kept),
-    **dict.fromkeys(_RESHAPES, _reshaped),
-    "neg": _prefix("-"),
-    "bitwise_not": _prefix("~"),
-    "rsub": _reversed,
-    "expand_as": _expanded,
-    "slice": _slice,
-    "select": _select,
-    "index": _index,
-    "scalar_tensor": _scalar,
-    "einsum": _with_text,
-}
 
 
 # Numbers -------------------------------------------------------------------------------------------------------------
