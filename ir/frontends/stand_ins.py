@@ -13,7 +13,9 @@ it:
                                               and shares storage just so
 
 Another prints: an export that fails writes its graph to standard error, a page before our two lines. And transformers
-looks at no values where it takes itself to be traced.
+looks at no values where it takes itself to be traced, and so writes masks out that it leaves away in training, where
+the attention's own flag decides, which need not agree with them (PaliGemma attends both ways). Here it leaves them
+away, too, where it needs no value for that: positions that the batch does not give are those of one sequence.
 
 A model without values is on the meta device, but its code need not be: `torch.arange(n)`, `torch.tensor(values)` and
 what comes from numpy are on the CPU. Trained, both are on one device. So they are here: a fake tensor of a meta tensor
@@ -23,7 +25,8 @@ is one of the CPU (`one_device`).
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+import sys
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar
 from unittest import mock
 
@@ -32,12 +35,14 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 T = TypeVar("T")
 
+POSITIONS = "position_ids"
+"""What models of transformers call positions that they are given, of one sequence or of several packed ones."""
 RECOMPUTE = "checkpoint() in the forward pass is not traced: what to recompute is for the plan to decide"
 
 
 @contextlib.contextmanager
-def standing_in() -> Iterator[list[str]]:
-    """Trace inside; what there is to tell of it is in the list."""
+def standing_in(batch: Any) -> Iterator[list[str]]:
+    """Trace inside, on this batch; what there is to tell of it is in the list."""
     notes: list[str] = []
 
     def told() -> None:
@@ -61,6 +66,10 @@ def standing_in() -> Iterator[list[str]]:
         stack.enter_context(mock.patch.object(torch.Tensor, "data", property(torch.Tensor.detach, _set_data)))
         stack.enter_context(one_device())
         stack.enter_context(mock.patch("torch.export._trace.print", _nothing, create=True))
+        masks = sys.modules.get("transformers.masking_utils")
+        for name, answer in (("is_torchdynamo_exporting", False), ("find_packed_sequence_indices", None)):
+            if hasattr(masks, name) and not (isinstance(batch, Mapping) and POSITIONS in batch):
+                stack.enter_context(mock.patch.object(masks, name, mock.Mock(return_value=answer)))
         yield notes
 
 

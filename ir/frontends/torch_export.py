@@ -151,7 +151,7 @@ def trace(
     source.module.train()
     try:
         step = Step(source)
-        with standing_in() as notes:
+        with standing_in(batch) as notes:
             program = _export(step, batch, source.place)
         traced = _translate(program, step, batch, names, identity or Identity.of(source.module), buffers or {})
         _check_trained(traced, step)
@@ -176,7 +176,7 @@ def failure(source: Source, batch: Any) -> MeshwrightError | None:
     step, was_training = Step(source), source.module.training
     source.module.train()
     try:
-        with standing_in(), without_values(), _user_code(source.place):
+        with standing_in(batch), without_values(), _user_code(source.place):
             step(batch)
     except MeshwrightError as error:
         return error
