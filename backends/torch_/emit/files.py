@@ -14,7 +14,7 @@ from meshwright.backends.torch_.emit.launch import launch_script, rank_map
 from meshwright.backends.torch_.emit.parts import Parts
 from meshwright.backends.torch_.emit.precision import Precision, precision_of
 from meshwright.backends.torch_.emit.printed import Printed, printed_of
-from meshwright.backends.torch_.emit.printed.axes import printed_axes
+from meshwright.backends.torch_.emit.printed.axes import in_one_sum, printed_axes
 from meshwright.backends.torch_.emit.recompute import recomputed
 from meshwright.backends.torch_.emit.script import scripts, unlike_scripts
 from meshwright.backends.torch_.emit.storage import (
@@ -100,6 +100,7 @@ def _own_parts(subject: Subject, folder: Path) -> Parts:
 def _printed_parts(subject: Subject, folder: Path, beside: Sequence[Printed]) -> Parts:
     axes, copies = printed_axes(subject)
     kept, precision = _kept(subject, axes, copies)
+    copies = copies if kept.units else in_one_sum(subject, copies)
     check_copies(subject, axes, copies, kept)
     return Parts(
         subject=subject,

@@ -13,6 +13,7 @@ cuts it, or all ranks compute its whole gradient.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 
 from meshwright.backends.torch_.capabilities import TARGETS
 from meshwright.backends.torch_.emit.axes import Axes, cuts_more
@@ -57,6 +58,26 @@ def printed_axes(subject: Subject) -> tuple[Axes, Copies]:
         for name, state in trained.items()
     }
     return axes, Copies(*({name: found for name, found in one.items() if found} for one in (apart, alike)))
+
+
+def in_one_sum(subject: Subject, copies: Copies) -> Copies:
+    """The same for ranks that have one tensor of a parameter which several calls read: its gradients are one, whole
+    along all axes or along none."""
+    plans = {piece.plan.body: piece.plan.name for piece in subject.pieces}
+    bodies = [call.body.name for call in subject.fold.calls()]
+    alike, parted = dict(copies.of_alike), dict[tuple[str, str], tuple[str, ...]]()
+    for tie, (_, holders) in zip(subject.program.ties, subject.fold.tied, strict=True):
+        on: dict[tuple[int, ...], list[tuple[str, str]]] = {}
+        for (stage, _), (number, path) in zip(tie.holders, holders, strict=True):
+            if bodies[number] in plans:
+                on.setdefault(subject.decisions.stages[stage].ranks, []).append((plans[bodies[number]], path))
+        for names in on.values():
+            every = set.intersection(*(set(copies.of_alike.get(name, ())) for name in names))
+            for name in names:
+                parted[name] = tuple(axis for axis in copies.of_alike.get(name, ()) if axis not in every)
+                alike[name] = tuple(axis for axis in copies.of_alike.get(name, ()) if axis in every)
+    given = ({name: axes for name, axes in one.items() if axes} for one in (alike, parted))
+    return replace(copies, **dict(zip(("of_alike", "of_parted"), given, strict=True)))
 
 
 def _cutting(state: State) -> set[str]:

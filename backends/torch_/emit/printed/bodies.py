@@ -270,7 +270,7 @@ def printed_of(
             inner = [one[len(path) + 1 :] for one in names if one.startswith(f"{path}.")] if path else list(names)
             if not inner:
                 raise NoRegion(f"{param.path} is read in {path}")
-            return dialect.parameter(param, way.hubs[value].home, inner[0])
+            return dialect.parameter(param, way.hubs[value].home, inner[0], copies.parted(piece, param.path))
 
         inputs = tuple(item.value for item in way.graph.inputs)
         arguments = _argument_names(subject, piece, bodies)

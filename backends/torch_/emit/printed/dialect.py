@@ -209,7 +209,14 @@ class Torch:
                 text = part(text, shard.axis, dim, shard.layout, extent, str(state))
         return text
 
-    def parameter(self, param: Param, state: State, path: str) -> str:
+    def parameter(self, param: Param, state: State, path: str, parted: Sequence[str] = ()) -> str:
+        """A parameter or buffer as it is read; `parted` are axes whose ranks give their parts of its gradient."""
+        text = self._local(param, state, path)
+        for axis in parted:
+            text = f"in_parts({text}, {axis})"
+        return text
+
+    def _local(self, param: Param, state: State, path: str) -> str:
         text = path_of("self", path)
         if param.buffer and any(state.dims):
             return f"local({text})"

@@ -60,6 +60,11 @@ def as_it_is(x: Tensor) -> Tensor:
     return x.view_as(x)
 
 
+def in_parts(x: Tensor, ranks: DeviceMesh) -> Tensor:
+    """The value itself; of its gradient, which all ranks compute whole, each gives an equal part."""
+    return moved(x, as_it_is, lambda grad: grad / ranks.size())
+
+
 def order_of(extent: int, parts: int, sections: Sequence[int], zigzag: bool) -> list[Tensor]:
     """The indices that each rank has of a dimension. Each of its `sections` is cut; `zigzag` gives a rank the n-th run
     from the front and the n-th from the back."""
