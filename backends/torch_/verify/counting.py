@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
+from functools import cache
 from types import MappingProxyType
 from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch._ops import OpOverload
 
 from meshwright.backends.torch_.verify.watching import Watching
 
@@ -48,13 +50,20 @@ class Counting(Watching):
         super().__init__()
         self.found: Counter[Collective] = Counter()
 
-    def before(self, schema: Any, args: tuple[Any, ...]) -> None:
-        library, _, name = schema.name.partition("::")
+    def before(self, func: Any, args: tuple[Any, ...]) -> None:
+        library, name = _name(func)
         if library == "c10d" and name in MESSAGES:
             self.found[MESSAGES[name], _ends(name, args), _bytes(args[0])] += 1
         elif library in ("c10d", "_c10d_functional", "_c10d_functional_autograd") and name not in SILENT:
             kind, given = KINDS.get(f"{library}::{name}", (f"{library}::{name}", 0))
             self.found[kind, _ranks(args), _bytes(args[given])] += 1
+
+
+@cache
+def _name(func: OpOverload) -> tuple[str, str]:
+    """The library of an operator, and its name there."""
+    library, _, name = func._schema.name.partition("::")
+    return library, name
 
 
 def _bytes(given: Any) -> int:

@@ -40,6 +40,7 @@ from meshwright.backends.torch_.verify.memory import Peak, make_masks_unwatched
 from meshwright.backends.torch_.verify.precise import precise, widened
 from meshwright.backends.torch_.verify.state import buffers_of
 from meshwright.backends.torch_.verify.still import Still
+from meshwright.backends.torch_.verify.watching import Together
 from meshwright.ir.processes import end_with
 
 PATIENCE_S = 2.0
@@ -199,7 +200,8 @@ def run(train: Any, steps: int, folder: Path) -> list[dict[str, Any]]:
     for step in range(steps):
         batch = wider(train.batch_of(step, mesh))  # how it was made is no part of a step
         peak.begin(batch.values())
-        with peak, Counting() as counting, numbers(), Still() as still:
+        counting, still = Counting(), Still()
+        with numbers(), Together(still, peak, counting):
             loss = train.train_step(called, optimizer, batch, mesh)
         # of a parameter that two stages have one has the gradient
         held = list(parameters_of(train, called))

@@ -37,14 +37,38 @@ class Watching(Beneath):
     def run(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """Run an operator between `before` and `after`."""
         if isinstance(func, HigherOrderOperator) or TracingContext.try_get() is not None:
-            return func(*args, **kwargs)  # the compiler looks at what code would do; nothing is sent
-        self.before(func._schema, args)
-        made = func(*args, **kwargs)
-        self.after(func._schema, made)
+            return self.executed(func, args, kwargs)  # the compiler looks at what code would do; nothing is sent
+        self.before(func, args)
+        made = self.executed(func, args, kwargs)
+        self.after(func, made)
         return made
 
-    def before(self, schema: Any, args: tuple[Any, ...]) -> None:
+    def executed(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        """What the operator makes."""
+        return func(*args, **kwargs)
+
+    def before(self, func: Any, args: tuple[Any, ...]) -> None:
         """An operator is about to run."""
 
-    def after(self, schema: Any, made: Any) -> None:
+    def after(self, func: Any, made: Any) -> None:
         """It has run."""
+
+
+class Together(Watching):
+    """Several that look on, and one that runs operators, as one mode: of a tiny operator, each mode is most of the
+    time."""
+
+    def __init__(self, running: Beneath, *watching: Watching) -> None:
+        super().__init__()
+        self.running, self.watching = running, watching
+
+    def executed(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        return self.running.run(func, args, kwargs)
+
+    def before(self, func: Any, args: tuple[Any, ...]) -> None:
+        for one in self.watching:
+            one.before(func, args)
+
+    def after(self, func: Any, made: Any) -> None:
+        for one in self.watching:
+            one.after(func, made)
