@@ -18,6 +18,7 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from math import prod
 from typing import Any
 
@@ -229,7 +230,7 @@ class _Log(TorchDispatchMode):
         self.read_by: dict[str, str] = {}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        made = func(*args, **(kwargs or {}))
+        made = _made(func, args, kwargs or {})
         name = func.name()
         if name.startswith("prim::"):
             return made
@@ -254,6 +255,55 @@ class _Log(TorchDispatchMode):
             )
         )
         return made
+
+
+Meta = tuple[torch.Size, tuple[int, ...], torch.dtype]
+"""The shape, strides and dtype of a tensor without values."""
+KNOWN: dict[Any, Meta | tuple[Meta, ...]] = {}
+"""What operators make, by what they are given: much of that is the same in all trials, and torch finds it in Python."""
+
+
+def _made(func: Any, args: Any, kwargs: Any) -> Any:
+    """What an operator makes."""
+    try:
+        key = (func, _given(args), _given(tuple(kwargs.items()))) if _makes_anew(func) else None
+        known = KNOWN.get(key)
+    except TypeError:  # given what has no hash, or has values
+        return func(*args, **kwargs)
+    if known is not None:
+        return _empty(known) if isinstance(known[0], torch.Size) else tuple(map(_empty, known))
+    made = func(*args, **kwargs)
+    if key is not None:
+        made_of = made if isinstance(made, tuple) else (made,)
+        if made_of and all(map(_is_meta, made_of)):
+            KNOWN[key] = tuple(map(_given, made_of)) if isinstance(made, tuple) else _given(made)
+    return made
+
+
+@cache
+def _makes_anew(func: Any) -> bool:
+    """Whether an operator writes nothing, and returns no part of what it is given."""
+    return not func._schema.is_mutable and all(one.alias_info is None for one in func._schema.returns)
+
+
+def _given(one: Any) -> Any:
+    """What an operator is told by an argument."""
+    if isinstance(one, list | tuple):
+        return tuple(map(_given, one))
+    if not isinstance(one, Tensor):
+        return type(one), one
+    if not _is_meta(one):
+        raise TypeError
+    return one.shape, one.stride(), one.dtype
+
+
+def _is_meta(one: Any) -> bool:
+    return type(one) in (Tensor, nn.Parameter) and one.is_meta and one.layout is torch.strided
+
+
+def _empty(known: Any) -> Tensor:
+    shape, strides, dtype = known
+    return torch.empty_strided(shape, strides, dtype=dtype, device="meta")
 
 
 def _is_whole(item: Any) -> bool:

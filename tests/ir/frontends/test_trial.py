@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 import torch
 import torch.nn.functional as F
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from meshwright.ir.frontends import trial
@@ -265,3 +267,32 @@ def test_what_batches_are_made_of_settings() -> None:
     assert found.parameters["weight"] == (2, 4)
     assert trial.computed(made, {"n": 4}, 5) is not None
     assert ran(replace(made, inputs=None), {"n": 4}) is None
+
+
+class Strided(nn.Module):
+    """Operators that write, make views, keep strides, draw, return several, and are given other dtypes of one shape."""
+
+    def __init__(self, given: dict[str, Any]) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(given["n"], 4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x @ self.weight.t()
+        y = torch.empty_like(x.t()) + x.t().double() + torch.rand_like(x.t())
+        mean, spread = torch.var_mean(y.float(), 1)
+        whole = (x > mean).long().cumsum(0) + spread.long()
+        return (y.t().mul_(2).relu_().unfold(0, 2, 1).float().flatten(1) * whole[:1].float().repeat(1, 2)).view(1, -1)
+
+
+@settings(max_examples=20)
+@given(st.lists(st.integers(1, 4), min_size=1, max_size=4))
+def test_what_is_known_of_operators_is_what_torch_says(sizes: list[int]) -> None:
+    hooks = Hooks(lambda batch, seq: {"x": torch.zeros(batch, 4)}, lambda outputs, batch: outputs.sum())
+
+    def once(size: int) -> Run | None:
+        trial.KNOWN.clear()
+        return ran(recipe(Strided, hooks), {"n": size})
+
+    expected = [once(size) for size in sizes]
+    assert None not in expected
+    assert [ran(recipe(Strided, hooks), {"n": size}) for size in sizes + sizes] == expected + expected
