@@ -77,7 +77,7 @@ def finished(
     search: Search, asked: Asked, stop: Stop, *, any_fits: bool = False
 ) -> tuple[Refined | None, tuple[str, ...]]:
     """The best that becomes of the finalists, if it is better than what the search found, or was asked for; and what
-    was left untried. `any_fits`: the first that fits will do."""
+    was left untried. `any_fits`: the first that fits will do, and nothing is made better."""
     chosen = finalists(search)
     if set(LAYERS) & set(asked.wishes.only):
         plans, sharp = [_as_is(search, config) for config in chosen], 0
@@ -95,8 +95,8 @@ def finished(
         plans += _emptied(search, plans, stop)
         plans += _unequal(search, plans, stop)
         plans.sort(key=lambda one: one.worth)
-    if any_fits and (found := written(search, [one for one in plans if one.prediction.fits])):
-        return found, ()
+    if any_fits and not asked.wishes.made_only:
+        return written(search, [one for one in plans if one.prediction.fits]), ()
     if asked.modules:  # templates have more to gain, each another share of it
         sharp = FINALISTS
     plans[:sharp] = [_sharpened(search, asked, stop, one) for one in plans[:sharp]]
