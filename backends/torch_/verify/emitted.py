@@ -18,6 +18,7 @@ gradient is nothing but noise, Adam makes a step of full length of it, and no tw
 
 from __future__ import annotations
 
+import mmap
 import os
 import signal
 import subprocess
@@ -180,7 +181,8 @@ def _verified(jobs: Sequence[Job], steps: int, limit_s: float) -> list[Verified]
 
 def _held_against(job: Job, folder: Path, steps: int) -> Verified:
     """What the ranks of a script left, compared."""
-    runs = [torch.load(folder / f"{rank}.pt", weights_only=False) for rank in range(job.ranks)]
+    with torch.serialization.set_default_mmap_options(mmap.MAP_SHARED):  # all of them may be more than memory is
+        runs = [torch.load(folder / f"{rank}.pt", weights_only=False, mmap=True) for rank in range(job.ranks)]
     once = [_once([one["collectives"] for one in run]) for run in runs]
     reference, last = job.reference, next(group.ranks[0] for group in job.groups if group.last)
     wrong, off = list(drawn_apart([run[0]["drawn"] for run in runs])), list[Off]()
