@@ -37,6 +37,7 @@ from meshwright.ir.frontends.constants import Term
 from meshwright.ir.frontends.contract import Hooks, Source
 from meshwright.ir.frontends.dtypes import type_of
 from meshwright.ir.frontends.foreign import Interrupted, TimeIsUp, contained, described, user_line, whole
+from meshwright.ir.frontends.mapped import write_out
 from meshwright.ir.frontends.own_loss import own_loss
 from meshwright.ir.frontends.stand_ins import standing_in, without_values
 from meshwright.ir.frontends.storage import Cell
@@ -200,7 +201,9 @@ def _user_code(place: str) -> Iterator[None]:
 def _export(step: Step, batch: Any, place: str) -> Any:
     try:
         with _user_code(place), stack_traces.short(), _use_lazy_graph_module(True):  # code of graphs is not run
-            return torch.export.export(step, (batch,), strict=False)
+            program = torch.export.export(step, (batch,), strict=False)
+            write_out(program.graph_module)
+            return program
     except (MeshwrightError, Interrupted, TimeIsUp):
         raise
     except BaseException as error:  # noqa: BLE001 - it is whatever the user's code raises

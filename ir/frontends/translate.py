@@ -115,10 +115,11 @@ class Translator(Emitter):
 
     def _operator(self, node: fx.Node, cells: dict[fx.Node, Any]) -> Any:
         if not isinstance(node.target, torch._ops.OpOverload):
+            name = getattr(node.target, "__name__", node.target)
             raise ForwardRaised(
                 place=self.place.source or self.place.module,
-                cause=f"{getattr(node.target, '__name__', node.target)} is no operator; torch.vmap makes such calls",
-                fix="write what it does in plain operators; instead of mapping over samples, give them a dimension",
+                cause=f"{name} is no operator; transforms of torch.func make such calls",
+                fix="write what it does in plain operators; torch.vmap alone is traced, with out_dims=0",
             )
         call, given = self._bound(node, cells)
         self.work, self.apart = partial(decompose.flops, node), partial(self._made_of, node, given)
