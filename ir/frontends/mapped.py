@@ -11,19 +11,14 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from torch import fx
-from torch._functorch import predispatch
-from torch._functorch.predispatch import _vmap_decrement_nesting, _vmap_increment_nesting
+from torch._functorch.predispatch import _vmap_decrement_nesting, _vmap_increment_nesting, lazy_load_decompositions
 from torch.fx.experimental.proxy_tensor import make_fx
-
-LOADING = "lazy_load_decompositions"
-"""A call that only loads some of torch's rules."""
 
 
 def write_out(module: fx.GraphModule) -> None:
     """Replace what is mapped in a graph."""
-    loading = [node for node in module.graph.nodes if _is(node, getattr(predispatch, LOADING))]
-    for node in loading:
-        module.graph.erase_node(node)
+    for node in [node for node in module.graph.nodes if _is(node, lazy_load_decompositions)]:
+        module.graph.erase_node(node)  # it only loads some of torch's rules
     for nodes in list(_mapped(module.graph)):
         _replace(module, nodes)
 

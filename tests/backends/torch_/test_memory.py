@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.nn.attention import bias
 
@@ -112,3 +115,36 @@ def test_masks_are_made_while_somebody_watches(monkeypatch: pytest.MonkeyPatch) 
         mask = bias.causal_lower_right(2, 3)
     assert isinstance(mask, bias.CausalBias)
     assert (mask.seq_len_q, mask.seq_len_kv, peak.most) == (2, 3, 0)
+
+
+class Recounted(Peak):
+    """Sums everything anew after every operator."""
+
+    def after(self, func: Any, made: Any) -> None:
+        super().after(func, made)
+        self.most = max(self.most, self.now())
+
+
+STEPS: dict[str, Callable[[list[Tensor]], object]] = {
+    "make": lambda held: held.append(held[-1] + 1),
+    "several": lambda held: held.extend(held[-1].flatten().topk(3)),
+    "view": lambda held: held.append(held[0].view(10, 10)[1:]),
+    "write": lambda held: held[-1].add_(1),
+    "drop": lambda held: held.pop() if len(held) > 1 else None,
+    "grow": lambda held: grown(held[0]),
+    "many": lambda held: held.extend(torch._foreach_mul(held[-2:], 2)),
+    "write many": lambda held: torch._foreach_mul_(held[-2:], 2),
+}
+
+
+@given(st.lists(st.sampled_from(sorted(STEPS)), max_size=12))
+def test_a_sum_kept_is_a_sum_made_anew(steps: list[str]) -> None:
+    def most(peak: Peak) -> int:
+        held = [torch.ones(BYTES // 4)]
+        peak.begin(held)
+        with peak:
+            for step in steps:
+                STEPS[step](held)
+        return peak.most
+
+    assert most(Peak()) == most(Recounted())
