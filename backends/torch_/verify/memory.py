@@ -26,6 +26,7 @@ travelled for a moment after it was waited for, and need Python to let go of it:
 more without, none of 40 with it (torch 2.13.0, 2 busy cores, November 2026)."""
 
 VIEW, MADE, WRITTEN, OTHER = "view", "made", "written", "other"
+"""What an operator does to storages: see `_effect`."""
 
 
 class Peak(Watching):

@@ -9,7 +9,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from meshwright.ir.errors import ForwardRaised
 from meshwright.ir.frontends.contract import Hooks, Source
 from meshwright.ir.frontends.torch_export import trace
 from tests.ir.frontends.run import execute
@@ -64,10 +63,3 @@ def test_what_is_mapped_is_what_torch_makes_of_it(what: str) -> None:
     grads = (torch.autograd.grad(one, read, allow_unused=True, retain_graph=True) for one in (found, expected))
     for one, other in zip(*grads, strict=True):
         torch.testing.assert_close(one, other)
-
-
-def test_other_transforms_are_refused() -> None:
-    model = Model("a module")
-    model.forward = torch.func.grad(lambda x: model.linear(x).sum())  # type: ignore[method-assign]
-    with pytest.raises(ForwardRaised):
-        trace(source(model), {"x": torch.randn(3, 5, 4)})
