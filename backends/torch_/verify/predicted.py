@@ -6,10 +6,10 @@ scalars of all micro-batches (targets, losses) are one message: of these the byt
 Terms of a loss may be added up first, and then take fewer.
 Tokens and labels are read whole by every rank, where the Program has them cut and gathered: `whole` lists these.
 
-How many rows travel to an expert that drops none depends on values: the Program has the mean. So of these exchanges
-each rank must execute the planned number, and the ranks of a group together the planned bytes. Before rows, ranks tell
-one another how many come, a number for each expert, or where rows are gathered whose each one is: `counts`. They are
-not priced.
+How many rows travel to an expert that drops none depends on values: the Program has the mean, rounded up to whole
+slots; a rank that has the rows of all experts has no slot that is empty. So of these exchanges each rank must execute
+the planned number, and the ranks of a group together the planned bytes. Before rows, ranks tell one another how many
+come, a number for each expert, or where rows are gathered whose each one is: `counts`. They are not priced.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from math import prod
 
+from meshwright.backends.printing.rows import rows_of
+from meshwright.ir.errors import EmissionPrinted
 from meshwright.ir.fold import Call, Fold, FromInput
 from meshwright.ir.graph import Graph
 from meshwright.ir.program import BodyProgram, Move, Program, Statement
@@ -65,34 +67,33 @@ def predicted(program: Program, fold: Fold, stages: Sequence[int]) -> Predicted:
     calls = list(fold.calls())
     for number, name in (call for stage in stages for call in program.stages[stage].calls()):
         body, given = program.body(name), _given(calls[number])
-        sent = _sent(calls[number].body.graph)
-        there = {value for value, rows in sent.items() if rows.there}
+        rows = _rows(calls[number].body.graph)
         for statement, times in _all(body, program.microbatches):
             if not isinstance(statement, Move) or statement.step.free:
                 continue
             kind, axes = statement.step.kind, tuple(sorted(statement.step.axes))
-            size = int(body.nbytes[statement.operand])
+            moved = rows.get(_value(statement))
+            size = int(body.nbytes[statement.operand] * (moved.filled if moved else 1))
             if statement.reason not in ("value", "gradient"):
                 held = body.elements[statement.operand], body.elements[statement.result]
                 sent_elements = given_elements(statement.step, *held, body.mesh)
                 packed[kind, axes] += int(sent_elements * _each(program, body, statement)) * times
             elif body.elements[statement.operand] == 1:
                 scalars[kind, axes] += max(size, SCALAR_BYTES) * times
-            elif kind == "all_to_all" and _value(statement) in sent:
+            elif kind == "all_to_all" and moved and moved.travels:
                 before, nbytes, within = routed.get(axes, (0, Fraction(0), axes))
                 local = body.locals[statement.operand]
                 apart = {*within, *(shard.axis for shard in local.placement.dims[EXPERT])}
-                rows = size * sent[_value(statement)].filled
-                routed[axes] = before + times, nbytes + rows * times, tuple(sorted(apart))
-                if sent[_value(statement)].there and statement.reason == "value":
+                travelling = int(body.nbytes[statement.operand]) * moved.filled
+                routed[axes] = before + times, nbytes + travelling * times, tuple(sorted(apart))
+                if moved.there and statement.reason == "value":
                     reached = local.placement.local_shape(local.type.shape, body.mesh)[EXPERT]
                     counts[kind, axes, int(reached) * COUNT_BYTES] += times
-            elif kind == "all_gather" and _value(statement) in there and statement.reason == "value":
+            elif kind == "all_gather" and moved and moved.there and statement.reason == "value":
                 local = body.locals[statement.operand]
                 values[kind, axes, size] += times
-                counts[
-                    kind, axes, prod(local.placement.local_shape(local.type.shape, body.mesh)[:2]) * COUNT_BYTES
-                ] += times
+                slots = prod(local.placement.local_shape(local.type.shape, body.mesh)[:2])
+                counts[kind, axes, int(slots * moved.filled) * COUNT_BYTES] += times
             elif statement.operand.partition("@")[0] in given:
                 whole[kind, axes, size] += times
             else:
@@ -103,23 +104,35 @@ def predicted(program: Program, fold: Fold, stages: Sequence[int]) -> Predicted:
 
 @dataclass(frozen=True, slots=True)
 class _Rows:
-    """Rows that travel to experts that drop none."""
+    """Rows of experts that drop none."""
 
     there: bool
-    """Whether they come from tokens: the others come back."""
+    """Whether they are what is dispatched: it goes to experts."""
+    back: bool
+    """Whether they are what is combined: it comes back."""
     filled: Fraction
     """The part of the slots that is planned for them which they take, in the mean: slots are rounded up."""
 
+    @property
+    def travels(self) -> bool:
+        return self.there or self.back
 
-def _sent(graph: Graph) -> dict[str, _Rows]:
-    """The rows of a body that travel, by value."""
-    found = {}
-    for op in (one for one in graph.ops if one.attr("dropless") and one.kind in ("dispatch", "combine")):
-        there = op.kind == "dispatch"
-        rows = op.results[0] if there else op.operands[0]
-        filled = Fraction(graph.types[op.operands[1]].elements, prod(graph.types[rows].shape[:2]))
-        found[rows] = _Rows(there, filled)
-    return found
+
+def _rows(graph: Graph) -> dict[str, _Rows]:
+    """The rows of a body, by value. Where they cannot be told apart, nothing but the user's code runs them."""
+    try:
+        made_of = rows_of(graph)
+    except EmissionPrinted:
+        return {}
+    ops = {op.results[0]: op for op in graph.ops}
+    back = {op.operands[0] for op in graph.ops if op.kind == "combine"}
+
+    def of(value: str, dispatched: str) -> _Rows:
+        op = ops[dispatched]
+        filled = Fraction(graph.types[op.operands[1]].elements, prod(graph.types[dispatched].shape[:2]))
+        return _Rows(value == dispatched, value in back, filled)
+
+    return {value: of(value, dispatched) for value, dispatched in made_of.items()}
 
 
 def _value(move: Move) -> str:

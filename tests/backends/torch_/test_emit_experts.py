@@ -69,6 +69,8 @@ LIMITED: dict[str, dict[str, Any]] = {
 CUT: dict[str, dict[str, Any]] = {
     "tp": {"tp": 2, "recompute": "full"},
     "tp, grouped products": {"tp": 2, "recompute": "full", "factory": "grouped"},
+    "tp, slots rounded up": {"tp": 2, "factory": "uneven"},
+    "tp+sp, slots rounded up": {"tp": 2, "sequence_parallel": True, "factory": "uneven"},
     "tp+sp x fsdp": {"tp": 2, "dp": 2, "zero": 3, "sequence_parallel": True},
     "over tp": {"tp": 2, "dp": 2, "ep": 2, "etp": 1},
     "over tp+sp": {"tp": 2, "dp": 2, "ep": 2, "etp": 1, "sequence_parallel": True, "zero": 3},

@@ -19,7 +19,7 @@ from meshwright.backends.torch_.verify.groups import Group, groups_of
 from meshwright.backends.torch_.verify.predicted import Predicted, predicted
 from meshwright.ir.decisions import Schedule
 from meshwright.ir.fold import FromInput, FromPrevious
-from meshwright.ir.graph import Input, Op, Type
+from meshwright.ir.graph import Graph, Input, Op, Type
 from meshwright.ir.lower import lower
 from meshwright.ir.mesh import Mesh
 from meshwright.ir.names import Degrees, template
@@ -295,18 +295,30 @@ def test_unlike_stages_send_parts() -> None:
 
 MESH = Mesh.parse("dp=2 cp=2 ep=2 tp=2")
 EP = ("ep",)
-KEPT = (("dropless", True),)
-"""Four experts with room for all of eight rows, 16 wide; and some with a capacity."""
-ROUTED = SimpleNamespace(
-    inputs=(Input("x"), Input("h")),
+SLOTS = (("num_experts", 4), ("capacity", 8))
+KEPT = (*SLOTS, ("dropless", True))
+ROUTED = Graph(
+    types={
+        "x": Type((4, 6), "f32"),
+        "h": Type((16, 16), "f32"),
+        "idx": Type((16, 2), "i64"),
+        "weights": Type((16, 2), "f32"),
+        **dict.fromkeys(("rows", "back", "few", "some"), Type((4, 8, 16), "f32")),
+        **dict.fromkeys(("y", "z"), Type((16, 16), "f32")),
+    },
+    inputs=(Input("x"), Input("h"), Input("idx"), Input("weights")),
+    params=(),
     ops=(
         Op("dispatch", ("h", "idx"), ("rows",), KEPT),
-        Op("dispatch", ("h", "idx"), ("few",)),
+        Op("silu", ("rows",), ("back",)),
         Op("combine", ("back", "idx", "weights"), ("y",), KEPT),
-        Op("combine", ("some", "idx", "weights"), ("z",)),
+        Op("dispatch", ("h", "idx"), ("few",), SLOTS),
+        Op("silu", ("few",), ("some",)),
+        Op("combine", ("some", "idx", "weights"), ("z",), SLOTS),
     ),
-    types={"idx": Type((16, 2), "i64"), **dict.fromkeys(("rows", "back"), Type((4, 8, 16), "f32"))},
+    outputs=("y", "z"),
 )
+"""Four experts with room for all of eight rows, 16 wide; and some with a capacity."""
 LOCALS = {
     name: Local(Type(shape, "f32"), Placement.parse(placed))
     for name, shape, placed in (
@@ -325,7 +337,8 @@ def planned(workload: Workload | None = MIXED, microbatches: int = 1, **lists: t
     body = BodyProgram("one", "body", MESH, LOCALS, (), (), (), output_grads=(), input_grads=(), kept=(), **given)
     stage = Stage(MESH, tuple(range(MESH.size)), (Run(("one",), 1, 0),), 0, 1)
     program = Program((body,), (stage,), (), (), microbatches=microbatches, workload=workload)
-    call = SimpleNamespace(body=SimpleNamespace(graph=ROUTED), sources=(FromInput("tokens"), FromPrevious(0)))
+    sources = (FromInput("tokens"), *map(FromPrevious, range(3)))
+    call = SimpleNamespace(body=SimpleNamespace(graph=ROUTED), sources=sources)
     fold: Any = SimpleNamespace(calls=lambda: [call])
     return said(predicted(program, fold, (0,)))
 
