@@ -87,15 +87,16 @@ def _experts(degrees: Degrees, fold: Fold) -> Iterator[MeshwrightError]:
 
 
 def _widths(degrees: Degrees, fold: Fold) -> Iterator[MeshwrightError]:
-    """The width of the feed-forward block: split by tp in dense ones, by etp in experts."""
+    """The width of the feed-forward block: split by tp in dense ones, by etp in experts. That of a parameter which no
+    operator of the body reads is no loop of the body."""
     for body, found in loops_of(Same(fold)).items():
-        graph = fold.body[body].graph
+        graph, sizes = fold.body[body].graph, {loop.name: loop.size for loop in found.loops}
         for param in graph.params:
             names = {stem(name) for dim in found.dims[param.value] for name in dim}
             by, place = (degrees.expert_tp, "etp") if "experts" in names else (degrees.tp, "tp")
             for dim in found.dims[param.value]:
-                if dim and stem(dim[0]) == "ffn" and found.loop(dim[0]).size % by:
-                    size = found.loop(dim[0]).size
+                size = sizes.get(dim[0], by) if dim and stem(dim[0]) == "ffn" else by
+                if size % by:
                     yield WidthIndivisible(
                         place=place,
                         cause=f"{param.path} is {size} wide, for {place}={by}",

@@ -6,6 +6,9 @@ from dataclasses import replace
 from math import prod
 
 import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
 
 from meshwright.ir.adjoint import Split
 from meshwright.ir.errors import (
@@ -21,6 +24,7 @@ from meshwright.ir.errors import (
 )
 from meshwright.ir.factors import body_loops
 from meshwright.ir.frontends.capture import capture
+from meshwright.ir.frontends.contract import Hooks, Source
 from meshwright.ir.frontends.shape import Shape
 from meshwright.ir.frontends.shape_toml import build
 from meshwright.ir.lower import lower
@@ -228,6 +232,35 @@ def test_bad_input_is_refused_with_what_would_do(name: str) -> None:
 def test_a_width_that_does_not_divide_is_refused() -> None:
     with pytest.raises(WidthIndivisible, match="30 wide"):
         check(Degrees(tp=4), model(Sizes(ffn=30)), 4, 4)
+
+
+class Some(nn.Module):
+    """Some blocks have one feed-forward network in common, and not in turns: what is before all blocks hands it on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        shared = nn.Sequential(nn.Linear(16, 32), nn.SiLU(), nn.Linear(32, 16))
+        self.table, self.head = nn.Embedding(64, 16), nn.Linear(16, 64)
+        have = (False, True, False, False, False, True, False)
+        self.blocks = nn.ModuleList(nn.Sequential(nn.Linear(16, 16), *[shared] * one) for one in have)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        x = self.table(tokens)
+        for block in self.blocks:
+            x = x + block(x)
+        made: Tensor = self.head(x)
+        return made
+
+
+def test_a_width_counts_where_it_is_read() -> None:
+    """What hands a parameter on and does not read it has no loop of its width."""
+    hooks = Hooks(
+        example_inputs=lambda batch, seq: {"tokens": torch.zeros(batch, seq, dtype=torch.int64)},
+        loss=lambda outputs, batch: F.cross_entropy(outputs.flatten(0, 1), batch["tokens"].flatten()),
+    )
+    fold = capture(Source(Some(), hooks, "some"), batch=4, seq=8).fold
+    assert any(param.value in fold.body["embed"].graph.outputs for param in fold.body["embed"].graph.params)
+    check(Degrees(tp=4), fold, 4, 4)
 
 
 def test_good_input_passes() -> None:
