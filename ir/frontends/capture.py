@@ -22,6 +22,7 @@ from meshwright.ir.fold import Fold
 from meshwright.ir.frontends.contract import Source, example_batch
 from meshwright.ir.frontends.foreign import blamed
 from meshwright.ir.frontends.labels import labelled
+from meshwright.ir.frontends.places import called_alike
 from meshwright.ir.frontends.reduce import LONG_WALK, Stack, find_stacks, reduced
 from meshwright.ir.frontends.segment import NotFoldable, fold_trace, names_of
 from meshwright.ir.frontends.torch_export import Identity, fails_alike, failure, trace
@@ -118,7 +119,10 @@ def _folded(
     longer = find_stacks(source.module, seed, most=LONG_WALK)
     whole = tuple(replace(stack, walk=tuple(range(stack.depth))) for stack in found)
     refused: list[str] = []
-    for stacks in dict.fromkeys((found, longer, whole, ())):
+    by_place = any(stack.shortened for stack in found) and not called_alike(source, example, found)
+    if by_place:
+        refused.append("the model treats blocks by their place: tracing at full depth")
+    for stacks in dict.fromkeys((whole, ()) if by_place else (found, longer, whole, ())):
         try:
             traced = trace_reduced(source, example, stacks)
             fold = fold_trace(traced.graph, stacks, block_classes(source, stacks))
