@@ -15,6 +15,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 from unittest import mock
+from weakref import WeakKeyDictionary
 
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
@@ -60,9 +61,20 @@ class _Seen:
         return [(spec, [word(leaf) for leaf in words]) for spec, words in self.calls.get(key, [])]
 
 
-def called_alike(source: Source, example: Any, stacks: Sequence[Stack]) -> bool:
+_KNOWN: WeakKeyDictionary[nn.Module, dict[tuple[Stack, ...], bool]] = WeakKeyDictionary()
+"""Of models that were asked about; another batch changes nothing."""
+
+
+def called_alike(source: Source, example: Any, stacks: tuple[Stack, ...]) -> bool:
     """Whether blocks of the walks are given the same in both lists, and the others what those are given that stand for
     them. Where either run fails, nothing speaks against it."""
+    known = _KNOWN.setdefault(source.module, {})
+    if stacks not in known:
+        known[stacks] = _called_alike(source, example, stacks)
+    return known[stacks]
+
+
+def _called_alike(source: Source, example: Any, stacks: Sequence[Stack]) -> bool:
     short = [stack for stack in stacks if stack.shortened]
     blocks = {stack.path: list(source.module.get_submodule(stack.path).children()) for stack in short}
     few, every = _Seen(), _Seen()
