@@ -81,6 +81,39 @@ def long(net: Net, x: Tensor) -> Tensor:
     return x
 
 
+def between(net: Net, x: Tensor) -> Tensor:
+    for place, block in enumerate(net.blocks):
+        x, _ = block(x)
+        x = net.late(x) if place == DEPTH // 2 else x
+    return x
+
+
+def every_third(net: Net, x: Tensor) -> Tensor:
+    for place, block in enumerate(net.blocks):
+        x, _ = block(x)
+        x = F.normalize(x, dim=-1) if place % 3 == 2 else x
+    return x
+
+
+def kept(net: Net, x: Tensor) -> Tensor:
+    """What blocks in the middle make, for a head of several scales."""
+    found = []
+    for place, block in enumerate(net.blocks):
+        x, _ = block(x)
+        found += [x] if place in (2, 5, DEPTH - 1) else []
+    return torch.stack(found)
+
+
+def halved(net: Net, x: Tensor) -> Tensor:
+    """From the middle on, by a number."""
+    for place, block in enumerate(net.blocks):
+        x = block(x)[0] * (0.5 if place > DEPTH // 2 else 1.0)
+    return x
+
+
+BY_PLACE = (to_the_last, by_turns, long, between, every_third, kept, halved)
+
+
 @pytest.mark.parametrize("run", [in_turn, numbered, handed_on])
 def test_blocks_that_are_treated_alike_stand_for_each_other(run: Callable[[Net, Tensor], Tensor]) -> None:
     found = capture(source_of(run), batch=2, seq=1)
@@ -88,7 +121,7 @@ def test_blocks_that_are_treated_alike_stand_for_each_other(run: Callable[[Net, 
     assert not any(SAYS in note for note in found.notes)
 
 
-@pytest.mark.parametrize("run", [to_the_last, by_turns, long])
+@pytest.mark.parametrize("run", BY_PLACE)
 def test_blocks_that_are_treated_by_their_place_are_all_traced(run: Callable[[Net, Tensor], Tensor]) -> None:
     found = capture(source_of(run), batch=2, seq=1)
     assert any(SAYS in note for note in found.notes)
