@@ -119,10 +119,11 @@ def _folded(
     longer = find_stacks(source.module, seed, most=LONG_WALK)
     whole = tuple(replace(stack, walk=tuple(range(stack.depth))) for stack in found)
     refused: list[str] = []
-    by_place = any(stack.shortened for stack in found) and not called_alike(source, example, found)
-    if by_place:
-        refused.append("the model treats blocks by their place: tracing at full depth")
-    for stacks in dict.fromkeys((whole, ()) if by_place else (found, longer, whole, ())):
+    by_place = False
+    for stacks in dict.fromkeys((found, longer, whole, ())):
+        shortened = any(stack.shortened for stack in stacks)
+        if by_place and shortened:
+            continue
         try:
             traced = trace_reduced(source, example, stacks)
             fold = fold_trace(traced.graph, stacks, block_classes(source, stacks))
@@ -136,6 +137,9 @@ def _folded(
                 raise
             if stacks == longer:
                 refused.append("the model cannot run with fewer blocks; tracing at full depth")
+            continue
+        if by_place := shortened and not called_alike(source, example, stacks):
+            refused.append("the model treats blocks by their place: tracing at full depth")
             continue
         return fold, traced, stacks, (*refused, *traced.notes)
     raise AssertionError("a graph without stacks is one body")

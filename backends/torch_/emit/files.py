@@ -145,8 +145,7 @@ def _kept(subject: Subject, axes: Axes, copies: Copies) -> tuple[Kept, Precision
     precision = precision_of(subject)
     kept = kept_of(subject, axes, copies)
     kept = whole_of(subject, axes) if precision.sums and not kept.units else kept
-    if kept.units or len(subject.decisions.stages) > 1:
-        check_passed(subject)
+    check_passed(subject, kept)
     if kept.units:
         check_shared(subject)
     return kept, precision

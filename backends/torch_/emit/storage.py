@@ -24,6 +24,7 @@ from meshwright.backends.torch_.emit.copies import COPIED, Copies
 from meshwright.backends.torch_.emit.subject import Piece, Subject
 from meshwright.ir.decisions import Storage
 from meshwright.ir.errors import EmissionSoftware, EmissionStorage
+from meshwright.ir.graph import Param
 from meshwright.ir.placement import Placement
 from meshwright.ir.program import Move
 from meshwright.ir.units import unshared
@@ -171,7 +172,8 @@ def check_sharded(subject: Subject, kept: Kept, axes: Axes) -> None:
 def around_units(
     units: Sequence[Unit], beside: Callable[[Unit, Unit], bool] = lambda unit, other: unit is not other
 ) -> frozenset[str]:
-    """Modules outside of blocks that hold parameters of several units, or in which units lie that come later."""
+    """Modules that hold parameters of several units, or in which units lie that come later, or that lie in blocks and
+    hold what others read, too: the model as a whole gathers that."""
     held = [one.piece.segment.paths if one.piece.repeated else one.piece.owners() for one in units]
     return frozenset(
         path
@@ -179,22 +181,36 @@ def around_units(
         for path in (() if unit.piece.repeated else unit.piece.owners())
         for later, paths in enumerate(held)
         if beside(unit, units[later])
-        and any(one == path or (later > at and one.startswith(f"{path}.")) for one in paths)
+        and any(
+            one == path
+            or (later > at and one.startswith(f"{path}."))
+            or (path.startswith(f"{one}.") and unit.piece.passes(path))
+            for one in paths
+        )
     )
 
 
-def check_passed(subject: Subject) -> None:
-    """Must: no block holds a parameter that others read. Another call gives it to all that do, while units of
-    `fully_shard` and stages take what their modules hold."""
+def passed(subject: Subject) -> tuple[tuple[Piece, Param], ...]:
+    """Parameters that blocks hold and others read, and the piece that gives them to all that do."""
     blocks = tuple(f"{path}." for piece in subject.pieces if piece.repeated for path in piece.segment.paths)
-    for piece in (one for one in subject.pieces if not one.repeated):
-        for param in (one for one in piece.graph.params if one.value in piece.graph.outputs):
-            if any(path.startswith(blocks) for path in param.paths):
-                raise EmissionStorage(
-                    place=f"plan {piece.plan.name}, {param.path}",
-                    cause="this is not emitted yet: a block holds it, others read it, and it is sharded or in stages",
-                    ways=("--fix zero=0,pp=1",),
-                )
+    return tuple(
+        (piece, param)
+        for piece in subject.pieces
+        for param in (() if piece.repeated else piece.graph.params)
+        if param.value in piece.graph.outputs and any(path.startswith(blocks) for path in param.paths)
+    )
+
+
+def check_passed(subject: Subject, kept: Kept) -> None:
+    """Must: no block of a stage holds a parameter that others read, since a stage takes what its modules hold; nor
+    where `fully_shard` is there for the dtypes alone, and has one unit outside of blocks."""
+    for piece, param in passed(subject) if kept.whole or len(subject.decisions.stages) > 1 else ():
+        where = "its copies are cast" if kept.whole else "it is in stages"
+        raise EmissionStorage(
+            place=f"plan {piece.plan.name}, {param.path}",
+            cause=f"this is not emitted yet: a block holds it, others read it, and {where}",
+            ways=("--fix pp=1", "--fix zero=0" if kept.units and not kept.whole else "--fix zero=3"),
+        )
 
 
 def check_shared(subject: Subject) -> None:

@@ -266,6 +266,10 @@ class Piece:
         """The modules that hold its parameters."""
         return tuple(self.held)
 
+    def passes(self, owner: str) -> bool:
+        """Whether it hands on what a module holds."""
+        return any(param.value in self.graph.outputs for param in self.held[owner])
+
     def owner(self, param: Param) -> str:
         """Of the modules that hold a parameter with several names, the first that reads it here."""
         return self.owners_of(param)[0]

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from meshwright.backends.torch_.emit.axes import joined
 from meshwright.backends.torch_.emit.parts import Parts
-from meshwright.backends.torch_.emit.storage import Unit
+from meshwright.backends.torch_.emit.storage import Unit, passed
 from meshwright.backends.torch_.emit.subject import Piece
 from meshwright.backends.torch_.emit.writing.lines import call, indented, quoted
 from meshwright.backends.torch_.emit.writing.printed import set_forwards
@@ -118,7 +118,15 @@ def sharded(parts: Parts) -> Iterator[str]:
     ignoring = ["ignored_params=ignored"] if left else []
     if parts.alike:
         yield from alike_found(parts)
-    root: list[Unit] = []
+    root = [unit for unit in parts.kept.units if any(by_root(parts, unit))]
+    shared = passed(parts.subject)
+    if shared:
+        yield "    # Blocks hold some of these, and others read them: the model gathers them, and so comes first."
+        yield from parameters("own", (param for unit in root for param in by_root(parts, unit)))
+        left_out = f"set(model.parameters()) - own{' | ignored' if left else ''}"
+        yield from sharded_whole(parts, root, options, [f"ignored_params={left_out}"])
+        yield from parameters("shared", (param for _, param in shared))
+    others_ignoring = [f"ignored_params=shared{' | ignored' if left else ''}"] if shared else ignoring
     together: list[str] = []
     for unit in parts.kept.units:
         resharded = [*options, f"reshard_after_forward={unit.reshard}"]
@@ -126,12 +134,11 @@ def sharded(parts: Parts) -> Iterator[str]:
             yield from indented(parts.loop(unit.piece))
             yield from sharded_within(parts, unit, options)
             resharded += placed(parts, unit)
-            yield from call(8, *shard(parts, [unit], ["block", *resharded, *ignoring]))
+            yield from call(8, *shard(parts, [unit], ["block", *resharded, *others_ignoring]))
             continue
         yield from sharded_within(parts, unit, options)
         others = [path for path in unit.piece.owners() if path not in unit.inner]
         owners = [path for path in others if gathered_by(parts, unit.piece, path)]
-        root += [unit] * (len(owners) < len(others))
         modules = [f"model.get_submodule({literal(path)})" for path in owners]
         resharded += [*placed(parts, unit), *ignoring]
         if parts.one_unit:
@@ -144,14 +151,10 @@ def sharded(parts: Parts) -> Iterator[str]:
     if together:
         again = [*options, "reshard_after_forward=True", *ignoring]
         yield from call(4, "fully_shard", [f"[{', '.join(together)}]", *again])
-    kept = root[0].reshard if root else False
-    options += [f"reshard_after_forward={kept}", *placed_by_root(parts, root), *ignoring]
-    name, options = shard(parts, root, ["model", *options])
+    if not shared:
+        yield from sharded_whole(parts, root, options, ignoring)
     if parts.stays_gathered:
-        yield from call(4, f"whole = {name}", options)
         yield "    whole.set_reshard_after_backward(False)  # until the last micro-batch"
-    else:
-        yield from call(4, name, options)
     if parts.hidden and parts.kept.level == 3:
         yield "    _, first, *_ = (unit for unit in model.modules() if isinstance(unit, FSDPModule))"
         yield "    first.set_modules_to_backward_prefetch([first])  # and nothing of another micro-batch"
@@ -163,6 +166,28 @@ def sharded(parts: Parts) -> Iterator[str]:
     if parts.cast_whole:
         yield "    for module in list(model.modules()):"
         yield "        read_cast(module)"
+
+
+def by_root(parts: Parts, unit: Unit) -> Iterator[Param]:
+    """What the model as a whole gathers of what a unit outside of blocks holds."""
+    for path, params in () if unit.piece.repeated else unit.piece.held.items():
+        if path not in unit.inner and not gathered_by(parts, unit.piece, path):
+            yield from params
+
+
+def parameters(name: str, params: Iterable[Param]) -> Iterator[str]:
+    """A set of parameters of the model."""
+    yield f"    {name} = {{"
+    yield from dict.fromkeys(f"        model.get_parameter({literal(param.path)})," for param in params)
+    yield "    }"
+
+
+def sharded_whole(parts: Parts, root: Sequence[Unit], options: list[str], ignoring: list[str]) -> Iterator[str]:
+    """The model as a whole, which is the last unit, but where it has what blocks hold."""
+    kept = root[0].reshard if root else False
+    options = [*options, f"reshard_after_forward={kept}", *placed_by_root(parts, root), *ignoring]
+    name, options = shard(parts, root, ["model", *options])
+    yield from call(4, f"whole = {name}" if parts.stays_gathered else name, options)
 
 
 def shard(parts: Parts, units: Sequence[Unit], given: list[str]) -> tuple[str, list[str]]:
