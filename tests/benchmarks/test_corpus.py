@@ -15,6 +15,7 @@ def test_every_question_is_a_command_line_about_a_model_that_exists() -> None:
     for verb, model, words in asked:
         args = parser.parse_args([verb, f"examples/{model}", *words.split()])
         assert Path(args.model.partition(":")[0]).exists(), model
+        assert verb == "inspect" or (args.seq and args.global_batch), words
     assert len(asked) == len(set(asked)) >= 60
 
 

@@ -204,12 +204,13 @@ def passed(subject: Subject) -> tuple[tuple[Piece, Param], ...]:
 def check_passed(subject: Subject, kept: Kept) -> None:
     """Must: no block of a stage holds a parameter that others read, since a stage takes what its modules hold; nor
     where `fully_shard` is there for the dtypes alone, and has one unit outside of blocks."""
-    for piece, param in passed(subject) if kept.whole or len(subject.decisions.stages) > 1 else ():
-        where = "its copies are cast" if kept.whole else "it is in stages"
+    staged = len(subject.decisions.stages) > 1
+    for piece, param in passed(subject) if staged or kept.whole else ():
         raise EmissionStorage(
             place=f"plan {piece.plan.name}, {param.path}",
-            cause=f"this is not emitted yet: a block holds it, others read it, and {where}",
-            ways=("--fix pp=1", "--fix zero=0" if kept.units and not kept.whole else "--fix zero=3"),
+            cause="this is not emitted yet: a block holds it, others read it, and "
+            + ("it is in stages" if staged else "its copies are cast"),
+            ways=("--fix pp=1" if staged else "--fix zero=3",),
         )
 
 
