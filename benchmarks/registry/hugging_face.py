@@ -198,6 +198,7 @@ _TAKES = (
     '"input_features": torch.randn(batch, 128, {mels}), "decoder_input_ids": {tokens}',
     '"input_values": torch.randn(batch, {length}, {mels})',
     '"input_values": torch.randn(batch, 16000), "decoder_input_ids": {tokens}',
+    '"input_ids": {tokens}, "mm_token_type_ids": torch.zeros(batch, seq, dtype=torch.long)',
 )
 """Entries of a batch; tried in this order."""
 
@@ -244,12 +245,13 @@ def _taken(model: Any, config: Any, batch: int, seq: int) -> tuple[str, tuple[in
     import torch
 
     errors = []
-    model.eval()  # in training, some leave out layers by chance
     for text in _candidates(config):
         try:
             with without_values():
                 given = eval(f"{{{text}}}", {"torch": torch, "batch": batch, "seq": seq})  # noqa: S307 - our own text
-                logits = model(**given).logits
+                logits = model.eval()(**given).logits  # in training, some leave out layers by chance
+                with contextlib.suppress(RuntimeError):  # torch's, of values that code asks for
+                    model.train()(**given)  # some want more of a batch then
         except Exception as error:  # noqa: BLE001 - it does not take this one
             errors.append(f"{type(error).__name__}: {error}".splitlines()[0])
             continue
