@@ -13,7 +13,9 @@ a change of what is planned is a change of the record.
     other versions                      run everything, and record nothing
 
 One script in `DRAWN` is run each time all the same, by its digest, on record or not. What compares is not part of the
-record: these runs hold it, `test_emit.py`, where everything is run and faults are planted, and its own tests.
+record: these runs hold it, `test_emit.py`, where faults are planted, and its own tests.
+
+Runs that are not `verify`'s have facts on record (`observed`): whatever a launch leaves that its tests ask about.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -59,8 +61,26 @@ def proved(name: str, plans: Mapping[str, tuple[Subject, Path]], *, steps: int, 
     if PROVE:
         known = {kind: known[kind] for kind in asked if kind not in fresh}
         known |= {kind: {"asked": asked[kind], "found": asdict(one)} for kind, one in now.items() if one.exact}
-        _write(file, {"versions": VERSIONS, "runs": {kind: known[kind] for kind in asked if kind in known}})
+        _write(file, {"runs": {kind: known[kind] for kind in asked if kind in known}})
     return {kind: now[kind] if kind in now else _read(known[kind]["found"]) for kind in asked}
+
+
+def observed(name: str, plans: Mapping[str, tuple[Subject, Path]], observe: Callable[[], dict[str, Any]]) -> Any:
+    """The facts that a launch of scripts leaves, as JSON: on record, or of a launch now."""
+    file = RECORDS / f"{name}.json"
+    record = json.loads(file.read_text()) if file.is_file() else {"versions": VERSIONS, "asked": {}}
+    asked = {kind: _asked(plan, script, steps=0) for kind, (plan, script) in plans.items()}
+    known = record["asked"] == asked and record["versions"] == VERSIONS
+    if known and PROVE != "all":
+        return record["found"]
+    if not PROVE and record["versions"] == VERSIONS:
+        changed = {kind: _changed(one, record["asked"].get(kind, {})) for kind, one in asked.items()}
+        changed = {kind: what for kind, what in changed.items() if what}
+        pytest.fail(f"not as it was when it was run, in {file.name}: {changed}; `make prove` runs it", pytrace=False)
+    found = json.loads(json.dumps(observe()))
+    if PROVE:
+        _write(file, {"asked": asked, "found": found})
+    return found
 
 
 def _asked(plan: Subject, script: Path, steps: int) -> dict[str, Any]:
@@ -98,11 +118,14 @@ def _is_drawn(asked: Mapping[str, Any]) -> bool:
     return int(asked["script"], 16) % DRAWN == 0
 
 
-def _write(file: Path, record: Mapping[str, Any]) -> None:
-    """One line for each run."""
-    runs = ",\n".join(f"{json.dumps(kind)}: {json.dumps(one)}" for kind, one in record["runs"].items())
+def _write(file: Path, record: Mapping[str, Mapping[str, Any]]) -> None:
+    """One line for each run, under each head."""
+    heads = [f'"versions": {json.dumps(VERSIONS)}']
+    for head, runs in record.items():
+        lines = ",\n".join(f"{json.dumps(kind)}: {json.dumps(one)}" for kind, one in runs.items())
+        heads.append(f'"{head}": {{\n{lines}\n}}')
     RECORDS.mkdir(exist_ok=True)
-    file.write_text(f'{{"versions": {json.dumps(record["versions"])}, "runs": {{\n{runs}\n}}}}\n', encoding="utf-8")
+    file.write_text(f"{{{', '.join(heads)}}}\n", encoding="utf-8")
 
 
 def _read(found: Mapping[str, Any]) -> Verified:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,9 +14,11 @@ import pytest
 import torch
 from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 
+from meshwright.backends.torch_.emit import Subject
 from meshwright.ir.decisions import Schedule
 from meshwright.ir.names import Degrees
 from tests.backends.torch_.emitted import MIXED, subject, written
+from tests.backends.torch_.proved import observed
 from tests.backends.torch_.test_emit_unlike import Case
 from tests.backends.torch_.test_emit_unlike import subject as of_unlike
 
@@ -52,6 +55,8 @@ UNLIKE: dict[str, Case] = {
 }
 KINDS = {FUSED: "fused", TIED: "tied", SCALED: ", fp16", UNEVEN: "uneven"}
 """The plans whose checkpoints are taken up, and what is in the names of the plans that do."""
+SIZES = ("head.bias", "head.bias.exp_avg", "logit_scale")
+"""Of parameters of odd sizes, and of none."""
 SOON = "2.0**16, 1999"
 """How scales of losses begin where they double after the first step."""
 CLIP = 0.05
@@ -90,44 +95,73 @@ def batch_of(step, mesh):
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """The first plan of a model runs three steps and saves after one; the others go on from there, and save what they
-    took up."""
+def found(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """Facts of all plans. The first plan of a model runs three steps and saves after one; the others go on from there,
+    and save what they took up."""
     plans = {plan: subject(**given) for plan, given in PLANS.items()}
     plans |= {plan: of_unlike(case) for plan, case in UNLIKE.items()}
-    folders = {plan: tmp_path_factory.mktemp("run") for plan in plans}
+    scripts = {plan: written(made, tmp_path_factory.mktemp("run")) for plan, made in plans.items()}
+    return observed(
+        "checkpoints", {plan: (plans[plan], script) for plan, script in scripts.items()}, lambda: run(plans, scripts)
+    )
+
+
+def first_of(plan: str) -> str:
+    """The plan whose checkpoint is taken up."""
+    return next((one for one, kind in KINDS.items() if kind in plan), FIRST)
+
+
+def run(plans: Mapping[str, Subject], scripts: Mapping[str, Path]) -> dict[str, Any]:
     command = [sys.executable, "-m", "meshwright.backends.torch_.verify.ranks", str(os.getpid()), "3"]
-    for plan, folder in folders.items():
-        made = plans[plan]
-        script = written(made, folder)
-        first = folders[next((one for one, kind in KINDS.items() if kind in plan), FIRST)]
-        more = SAVES if folder == first else RESUMES
+    for plan, script in scripts.items():
+        more = SAVES if plan == first_of(plan) else RESUMES
         text = script.read_text().replace("CLIP = 0.0", f"CLIP = {CLIP}").replace("2.0**16, 0", SOON)
+        folder, first = script.parent, scripts[first_of(plan)].parent
         script.write_text(text + more.format(folder=folder / "saved", saved=first / "saved"))
-        command += [str(script), str(made.ranks), str(folder)]
+        command += [str(script), str(plans[plan].ranks), str(folder)]
     done = subprocess.run(
         command, capture_output=True, text=True, timeout=300, check=False, env=os.environ | {"OMP_NUM_THREADS": "1"}
     )
     assert done.returncode == 0, done.stderr[-3000:]
-    return folders
+    return {plan: facts(script.parent, scripts[first_of(plan)].parent) for plan, script in scripts.items()}
 
 
-def losses(folder: Path) -> list[float]:
-    """Of the last rank, which has the last stage."""
-    last = max(folder.glob("*.pt"), key=lambda path: int(path.stem) if path.stem.isdigit() else -1)
-    return [step["loss"] for step in torch.load(last, weights_only=False)]
+def facts(folder: Path, first: Path) -> dict[str, Any]:
+    """What a run left, beside the run whose checkpoint it took up."""
+    before, after = saved(first), saved(folder)
+    tensors = [name for name, one in before.items() if isinstance(one, torch.Tensor)]
+    clipped = {name: grad for rank in folder.glob("[0-9].pt") for name, grad in steps(rank)[0]["grads"].items()}
+    one, two = steps(folder / "0.pt")[0]["grads"], steps(first / "0.pt")[1]["grads"]
+    return {
+        "names": len(before.keys() ^ after.keys()),
+        "unlike": [name for name in tensors if name not in after or not torch.equal(before[name], after[name])],
+        "numbers": {kind: sum(kind in name for name in after) for kind in ("/model/", "exp_avg")},
+        "shapes": {name: list(before[name].shape) for name in tensors if name.endswith(SIZES)},
+        "scale": [after.get("/scale"), after.get("/good")],
+        "norm": torch.nn.utils.get_total_norm(clipped.values()).item(),
+        "losses": [step["loss"] for step in steps(last_of(folder))],
+        "gradients gone": sorted(one.keys() - two.keys()),
+        "gradients unlike": [
+            name for name in two if name not in one or not torch.allclose(two[name], one[name], rtol=1e-4, atol=1e-6)
+        ],
+    }
 
 
-def grads(rank: Path) -> dict[str, torch.Tensor]:
-    """Of its first step, whole."""
-    found: dict[str, torch.Tensor] = torch.load(rank, weights_only=False)[0]["grads"]
-    return found
+def last_of(folder: Path) -> Path:
+    """The last rank, which has the last stage."""
+    return max(folder.glob("*.pt"), key=lambda path: int(path.stem) if path.stem.isdigit() else -1)
+
+
+def steps(rank: Path) -> Any:
+    return torch.load(rank, weights_only=False)
 
 
 def saved(folder: Path) -> dict[str, Any]:
     """A checkpoint, whole, on one device; nested names joined."""
-    dcp_to_torch_save(folder / "saved", folder / "whole.pt")
-    return dict(_flat(torch.load(folder / "whole.pt", weights_only=False), ""))
+    whole = folder / "whole.pt"
+    if not whole.exists():
+        dcp_to_torch_save(folder / "saved", whole)
+    return dict(_flat(torch.load(whole, weights_only=False), ""))
 
 
 def _flat(node: Any, path: str) -> Any:
@@ -138,70 +172,64 @@ def _flat(node: Any, path: str) -> Any:
         yield path, node
 
 
+def assert_taken_up(plan: str, found: Mapping[str, dict[str, Any]]) -> None:
+    """Saved again, the checkpoint is the same bit by bit."""
+    assert (found[plan]["names"], found[plan]["unlike"]) == (0, [])
+
+
+def assert_goes_on(plan: str, found: Mapping[str, dict[str, Any]]) -> None:
+    """Its losses are those of the steps that came after the checkpoint."""
+    assert found[plan]["losses"][:2] == pytest.approx(found[first_of(plan)]["losses"][1:], rel=1e-6)
+
+
 @pytest.mark.e2e
 @pytest.mark.parametrize("plan", ["fsdp", "dp x tp", "dp x tp, states on the host", "one device"])
-def test_another_plan_takes_up_what_was_saved(plan: str, runs: dict[str, Path]) -> None:
-    first = runs[FIRST]
-    before, after = saved(first), saved(runs[plan])
-    assert before.keys() == after.keys()
-    tensors = [name for name, one in before.items() if isinstance(one, torch.Tensor)]
-    assert len([name for name in tensors if name.startswith("/model/")]) == 39
-    assert len([name for name in tensors if "exp_avg" in name]) == 2 * 39
-    for name in tensors:
-        assert torch.equal(before[name], after[name]), name
-    clipped = {name: grad for rank in runs[plan].glob("[0-9].pt") for name, grad in grads(rank).items()}
-    assert torch.nn.utils.get_total_norm(clipped.values()).item() == pytest.approx(CLIP, rel=1e-4)
-    assert losses(runs[plan])[:2] == pytest.approx(losses(first)[1:], rel=1e-6)
+def test_another_plan_takes_up_what_was_saved(plan: str, found: dict[str, dict[str, Any]]) -> None:
+    assert_taken_up(plan, found)
+    assert found[plan]["numbers"] == {"/model/": 39, "exp_avg": 2 * 39}
+    assert found[plan]["norm"] == pytest.approx(CLIP, rel=1e-4)
+    assert_goes_on(plan, found)
 
 
 @pytest.mark.e2e
 @pytest.mark.parametrize("plan", ["zero 1 of two", "one device"])
-def test_padding_is_not_saved(plan: str, runs: dict[str, Path]) -> None:
+def test_padding_is_not_saved(plan: str, found: dict[str, dict[str, Any]]) -> None:
     """Shards of rows that four ranks do not divide are taken up by two, and by one; so are scalars."""
-    first, other = runs[UNEVEN], runs[f"{plan}, uneven sizes"]
-    before, after = saved(first), saved(other)
-    assert before.keys() == after.keys()
-    assert before["/model/head.bias"].shape == before["/optimizer/state.head.bias.exp_avg"].shape == (253,)
-    assert before["/model/logit_scale"].shape == ()
-    for name in (name for name, one in before.items() if isinstance(one, torch.Tensor)):
-        assert torch.equal(before[name], after[name]), name
-    assert losses(other)[:2] == pytest.approx(losses(first)[1:], rel=1e-6)
+    plan = f"{plan}, uneven sizes"
+    assert_taken_up(plan, found)
+    shapes = found[UNEVEN]["shapes"]
+    assert shapes["/model/head.bias"] == shapes["/optimizer/state.head.bias.exp_avg"] == [253]
+    assert shapes["/model/logit_scale"] == []
+    assert_goes_on(plan, found)
 
 
 @pytest.mark.e2e
 @pytest.mark.parametrize("kind", ["fused", "tied"])
-def test_weights_are_saved_as_the_model_has_them(kind: str, runs: dict[str, Path]) -> None:
+def test_weights_are_saved_as_the_model_has_them(kind: str, found: dict[str, dict[str, Any]]) -> None:
     """One device goes on from what was saved of shards of another order, and of shards that two modules have of one
     parameter: weights and states."""
-    first, alone = runs[FUSED if kind == "fused" else TIED], runs[f"one device, {kind} weights"]
-    assert losses(alone)[:2] == pytest.approx(losses(first)[1:], rel=1e-6)
-    one = torch.load(alone / "0.pt", weights_only=False)[0]["grads"]
-    two = torch.load(first / "0.pt", weights_only=False)[1]["grads"]
-    assert set(one) - set(two) <= {"head.weight"}  # whose gradient went to the embedding's
-    for name, grad in two.items():
-        torch.testing.assert_close(grad, one[name], rtol=1e-4, atol=1e-6)
+    alone = f"one device, {kind} weights"
+    assert_goes_on(alone, found)
+    assert set(found[alone]["gradients gone"]) <= {"head.weight"}  # whose gradient went to the embedding's
+    assert found[alone]["gradients unlike"] == []
 
 
 @pytest.mark.e2e
 @pytest.mark.parametrize("plan", ["1f1b", "1 + 2"])
-def test_a_parameter_of_two_stages_is_clipped_as_one(plan: str, runs: dict[str, Path]) -> None:
+def test_a_parameter_of_two_stages_is_clipped_as_one(plan: str, found: dict[str, dict[str, Any]]) -> None:
     """Its gradient is summed before the norm is taken, in which it counts once."""
-    assert losses(runs[f"{plan}, tied weights"])[:2] == pytest.approx(losses(runs[TIED])[1:], rel=1e-6)
+    assert_goes_on(f"{plan}, tied weights", found)
 
 
 @pytest.mark.e2e
-def test_stages_of_unlike_meshes_save_what_they_took_up(runs: dict[str, Path]) -> None:
+def test_stages_of_unlike_meshes_save_what_they_took_up(found: dict[str, dict[str, Any]]) -> None:
     """Fused weights that one of them cuts are in the model's order."""
-    before, after = saved(runs[FUSED]), saved(runs["2 + 1, fused weights"])
-    assert before.keys() == after.keys()
-    for name, one in before.items():
-        assert not isinstance(one, torch.Tensor) or torch.equal(one, after[name]), name
-    assert losses(runs["2 + 1, fused weights"])[:2] == pytest.approx(losses(runs[FUSED])[1:], rel=1e-6)
+    assert_taken_up("2 + 1, fused weights", found)
+    assert_goes_on("2 + 1, fused weights", found)
 
 
 @pytest.mark.e2e
-def test_scales_of_losses_go_on(runs: dict[str, Path]) -> None:
-    before, after, anew = (saved(runs[plan]) for plan in (SCALED, SCALED_STAGES, SCALED_ANEW))
-    assert (before["/scale"], before["/good"]) == (after["/scale"], after["/good"]) == (2.0**17, 2000)
-    assert (anew["/scale"], anew["/good"]) == (2.0**16, 1999)
-    assert torch.equal(after["/model/head.weight"], before["/model/head.weight"])
+def test_scales_of_losses_go_on(found: dict[str, dict[str, Any]]) -> None:
+    assert found[SCALED]["scale"] == found[SCALED_STAGES]["scale"] == [2.0**17, 2000]
+    assert found[SCALED_ANEW]["scale"] == [2.0**16, 1999]
+    assert "/model/head.weight" not in found[SCALED_STAGES]["unlike"]
